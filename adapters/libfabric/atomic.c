@@ -116,17 +116,17 @@ static void move(struct cursor *cursor, size_t count)
 static int start(struct endpoint *endpoint, struct request *request, motet_link link, const struct change *change, const struct fi_rma_ioc *remote,
                  const void *operand, const void *compare, void *before)
 {
-    struct motet_notice notice = MOTET_INIT(struct motet_notice);
+    struct motet_completion_options notice = MOTET_INIT(struct motet_completion_options);
     struct motet_atomic atomic = MOTET_INIT(struct motet_atomic);
-    struct motet_remote at = { sizeof at, link, remote->key, remote->addr };
-    notice.group = endpoint->sends->group;
-    notice.context = (uintptr_t)request;
+    struct motet_remote_address at = { sizeof at, link, remote->key, remote->addr };
+    notice.cq = endpoint->sends->group;
+    notice.user_data = (uintptr_t)request;
     atomic.operation = operations[change->op];
     atomic.type = types[change->type].type;
     atomic.count = (uint32_t)remote->count;
     atomic.operand = operand;
     atomic.compare = compare;
-    atomic.before = before;
+    atomic.result = before;
     int result = motet_region_atomic_start(endpoint->domain->node, &at, &atomic, &notice, &request->operation);
     if (likely(result == 0)) request_note(request);
     return result;

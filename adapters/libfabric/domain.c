@@ -118,8 +118,8 @@ static int join(struct domain *domain)
     if (where == WHERE_WRONG) return -FI_EINVAL;
     options.listen = where == WHERE_NOWHERE ? NULL : listen;
     options.window = WINDOW;
-    options.longs = LONGS;
-    options.flags = MOTET_NODE_STAND_IN; /* a rank that computes must answer those who meet it */
+    options.max_rendezvous = LONGS;
+    options.flags = MOTET_NODE_PROGRESS_THREAD; /* a rank that computes must answer those who meet it */
     int result = motet_node_open(&options, &domain->node);
     if (result != 0 && where == WHERE_POSSIBLE) { /* nobody has asked for it */
         options.listen = NULL;

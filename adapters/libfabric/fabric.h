@@ -139,7 +139,7 @@ struct queue {
     struct fid_cq fid;
     struct domain *domain;
     struct queue *next; /* of the domain */
-    motet_group group;
+    motet_cq group;
     enum fi_cq_format format;
     enum fi_wait_obj wait;
     bool told;              /* the program reads it; otherwise an endpoint's own, of which nothing is kept */
@@ -177,7 +177,7 @@ struct peer {
 };
 
 /* Most receives with tags need no record here: they are posted without a name, known to the engine by the program's context, and their ends are
- * written into the program's entries (motet_port_take()). Only where that is all that an end is: an event of a queue that the program reads. */
+ * written into the program's entries (motet_port_poll()). Only where that is all that an end is: an event of a queue that the program reads. */
 static inline bool is_nameless(const struct motet_completion *end) { return end->operation == 0; }
 
 /* An operation that the engine knows by this record's address. */
@@ -368,13 +368,13 @@ struct queue *queue_own(struct domain *domain);
 int queue_free(struct queue *queue);
 void queue_forget(struct queue *queue, struct endpoint *endpoint); /* events of one that ends stay, but name it no more */
 #define BATCH 16 /* most ends taken at a time */
-#define END_SIZE offsetof(struct motet_completion, lent) /* no receive is in place here; whole lines */
+#define END_SIZE offsetof(struct motet_completion, loaned) /* no receive is in place here; whole lines */
 static inline struct motet_completion *end_of(const struct queue *queue, int at) { return (void *)((char *)queue->ends + (size_t)at * END_SIZE); }
 bool ends_make(struct queue *queue);
 /* What has ended, at most `most`, into `ends`; one round of progress where nothing has. How many, or less than 1. */
 static inline int queue_take(struct queue *queue, size_t most)
 {
-    return motet_port_ends(queue->domain->port, queue->group, queue->ends, most < BATCH ? (uint32_t)most : BATCH);
+    return motet_port_poll_full(queue->domain->port, queue->group, queue->ends, most < BATCH ? (uint32_t)most : BATCH);
 }
 void queue_finish(struct queue *queue, int taken); /* what was taken goes into the ring */
 void queue_pump(struct queue *queue);             /* what has ended goes there */

@@ -55,13 +55,13 @@ static inline void describe(struct event *event, const struct motet_completion *
     }
     if (unlikely(end->status != 0)) {
         event->error = to_errno(end->status);
-        event->beyond = event->error == FI_ETRUNC ? end->full - end->length : 0;
+        event->beyond = event->error == FI_ETRUNC ? end->message_length - end->length : 0;
     }
 }
 
 static void finish_nameless(struct queue *queue, const struct motet_completion *end)
 {
-    struct event event = { .context = (void *)(uintptr_t)end->context, .flags = FI_RECV | FI_TAGGED };
+    struct event event = { .context = (void *)(uintptr_t)end->user_data, .flags = FI_RECV | FI_TAGGED };
     describe(&event, end);
     event.endpoint = endpoint_of(queue->domain, end->channel);
     *event_place(queue) = event;
@@ -90,7 +90,7 @@ void request_piece_ended(struct request *whole, int status)
 
 static __attribute__((noinline)) void finish(struct queue *queue, const struct motet_completion *end)
 {
-    struct request *request = (struct request *)(uintptr_t)end->context;
+    struct request *request = (struct request *)(uintptr_t)end->user_data;
     request_forget(request);
     if (unlikely(request->whole != NULL)) {
         request_piece_ended(request->whole, end->status);

@@ -198,13 +198,13 @@ static int greet(struct endpoint *endpoint, struct peer *peer, motet_channel cha
 
 int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind)
 {
-    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    struct motet_receive_mode reception = MOTET_INIT(struct motet_receive_mode);
     motet_channel channel;
     if (peer->in[kind]) return 0;
     int result = peer_link(endpoint, peer);
     if (result != 0 || peer->in[kind]) return result; /* mail has been read meanwhile */
     reception.kind = MOTET_RECEIVE_TAGGED;
-    reception.with = endpoint->contexts[kind];
+    reception.target = endpoint->contexts[kind];
     result = motet_channel_open(endpoint->domain->node, peer->link, service(peer->address.endpoint, kind), &reception, patience(), &channel);
     if (result != 0) return -to_errno(result);
     if ((result = map_put(&endpoint->by_channel, channel, peer)) == 0) result = greet(endpoint, peer, channel, OPENED, kind);
@@ -218,7 +218,7 @@ int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind)
 
 static int ask(struct endpoint *endpoint, struct peer *peer, enum kind kind)
 {
-    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    struct motet_receive_mode reception = MOTET_INIT(struct motet_receive_mode);
     int result = peer_link(endpoint, peer);
     if (result != 0) return result;
     if (!peer->ask) {
@@ -244,7 +244,7 @@ int peer_out(struct endpoint *endpoint, struct peer *peer, enum kind kind)
         if (!peer->out[kind]) motet_node_progress(endpoint->domain->node);
         mail_read(endpoint->domain);
         if (peer->out[kind]) return 0;
-        if (motet_link_info(endpoint->domain->node, peer->link, &state) != 0 || state.gone) return -FI_ECONNRESET;
+        if (motet_link_info(endpoint->domain->node, peer->link, &state) != 0 || state.down) return -FI_ECONNRESET;
         if (until == 0 || now() > until) return -FI_EAGAIN;
     }
 }
@@ -320,10 +320,10 @@ void mail_take(struct domain *domain)
 int peers_begin(struct endpoint *endpoint)
 {
     motet_node node = endpoint->domain->node;
-    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    struct motet_receive_mode reception = MOTET_INIT(struct motet_receive_mode);
     int result = motet_handler_new(node, keep, endpoint, &endpoint->handler);
     reception.kind = MOTET_RECEIVE_HANDLER;
-    reception.with = endpoint->handler;
+    reception.target = endpoint->handler;
     for (unsigned kind = 0; kind < KINDS && result == 0; kind++)
         result = motet_context_new(node, &endpoint->contexts[kind]);
     for (unsigned what = 0; what < SERVICES && result == 0; what++)

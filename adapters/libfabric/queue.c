@@ -1,6 +1,6 @@
 /* queue.c: completion queues: what is read, in which form, and how a program sleeps until there is something.
  *
- * A sleep is in the node's descriptor: readable when progress would do something, which fi_trywait() arms (motet_node_prepare_sleep). A
+ * A sleep is in the node's descriptor: readable when progress would do something, which fi_trywait() arms (motet_node_arm). A
  * program that polls may sleep, too: rest.c. */
 #include "fabric.h"
 
@@ -52,7 +52,7 @@ static ssize_t read_ring(struct queue *queue, char *into, size_t most, fi_addr_t
 static inline int take_entries(struct queue *queue, void *into, size_t most, const fi_addr_t *sources)
 {
     if (unlikely(sources != NULL || queue->entry != sizeof(struct fi_cq_tagged_entry) || most == 0)) return 0;
-    return motet_port_take(queue->domain->port, queue->group, into, most < INT_MAX ? (unsigned)most : INT_MAX);
+    return motet_port_poll(queue->domain->port, queue->group, into, most < INT_MAX ? (unsigned)most : INT_MAX);
 }
 
 static ssize_t read_locked(struct queue *queue, void *into, size_t most, fi_addr_t *sources)
@@ -141,8 +141,8 @@ static uint64_t ended(const struct domain *domain)
 {
     uint64_t sum = 0;
     for (const struct queue *queue = domain->queues; queue; queue = queue->next) {
-        struct motet_counts counts = MOTET_INIT(struct motet_counts);
-        if (motet_group_counts(domain->node, queue->group, &counts) == 0) sum += counts.done + counts.failed;
+        struct motet_cq_counters counts = MOTET_INIT(struct motet_cq_counters);
+        if (motet_cq_counts(domain->node, queue->group, &counts) == 0) sum += counts.succeeded + counts.failed;
     }
     return sum;
 }
@@ -156,7 +156,7 @@ bool domain_may_sleep(struct domain *domain)
     if (ended(domain) != before) return false; /* what a round for one queue has ended may lie in the group of another */
     for (struct queue *queue = domain->queues; queue; queue = queue->next)
         if (queue->count > 0) return false;
-    return motet_node_prepare_sleep(domain->node) == 1;
+    return motet_node_arm(domain->node) == 1;
 }
 
 static int64_t now_ms(void)
@@ -253,7 +253,7 @@ int queue_free(struct queue *queue)
             *at = queue->next;
             break;
         }
-    motet_group_free(domain->node, queue->group);
+    motet_cq_free(domain->node, queue->group);
     if (queue->wait != FI_WAIT_NONE) close(queue->pipe[0]), close(queue->pipe[1]);
     free(queue->events);
     free(queue->ends);
@@ -294,7 +294,7 @@ struct queue *queue_own(struct domain *domain)
     if (!queue) return NULL;
     queue->domain = domain;
     queue->wait = FI_WAIT_NONE;
-    if (!ends_make(queue) || motet_group_new(domain->node, &queue->group) != 0) {
+    if (!ends_make(queue) || motet_cq_new(domain->node, &queue->group) != 0) {
         free(queue->ends);
         free(queue);
         return NULL;

@@ -34,7 +34,7 @@ static int source(struct endpoint *endpoint, const struct in *in, struct motet_s
 static int post(struct request *request, const struct motet_source *source)
 {
     struct endpoint *endpoint = request->endpoint;
-    int result = motet_port_begin(endpoint->domain->port, source->channel, source->context, source->tag, source->ignore,
+    int result = motet_port_post_operation(endpoint->domain->port, source->channel, source->context, source->tag, source->ignore,
                                   (char *)request->buffer + request->place, request->left, endpoint->receives->group, (uintptr_t)request,
                                   &request->operation);
     if (likely(result == 0)) request_note(request);
@@ -104,7 +104,7 @@ static int peek(struct endpoint *endpoint, const struct in *in, const struct mot
     int found = takes ? motet_message_claim(node, source, &seen, &message) : motet_message_peek(node, source, &seen);
     if (!takes && source->context && !may_tell(endpoint, found == 1)) found = 0;
     if (found == 1) {
-        event.length = seen.full;
+        event.length = seen.message_length;
         event.tag = seen.tag;
         event.channel = seen.channel;
         if (seen.headers_length == sizeof event.data) {
@@ -131,7 +131,7 @@ static int peek(struct endpoint *endpoint, const struct in *in, const struct mot
 static int claim(struct endpoint *endpoint, const struct in *in)
 {
     motet_node node = endpoint->domain->node;
-    struct motet_notice notice = MOTET_INIT(struct motet_notice);
+    struct motet_completion_options notice = MOTET_INIT(struct motet_completion_options);
     struct claimed **at = claimed_by(endpoint, in->context), *claimed = *at;
     if (!claimed) return -FI_EINVAL;
     int result = 0;
@@ -142,8 +142,8 @@ static int claim(struct endpoint *endpoint, const struct in *in)
         struct request *request = request_for(endpoint, in);
         if (!request) return -FI_EAGAIN;
         request->many = false;
-        notice.group = endpoint->receives->group;
-        notice.context = (uintptr_t)request;
+        notice.cq = endpoint->receives->group;
+        notice.user_data = (uintptr_t)request;
         result = motet_message_accept(node, claimed->message, in->buffer, in->capacity, &notice, &request->operation);
         if (result == 0) request_note(request);
         else request_give_back(request);
@@ -260,7 +260,7 @@ ssize_t plain_recvmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_t fla
 static bool cancel_nameless(struct endpoint *endpoint, void *context)
 {
     motet_port port = endpoint->domain->port;
-    motet_group group = endpoint->receives->group;
+    motet_cq group = endpoint->receives->group;
     if (motet_port_cancel(port, group, 0, endpoint->contexts[TAGGED], (uintptr_t)context) == 1) return true;
     for (struct peer *peer = endpoint->peers; peer; peer = peer->next)
         if (peer->in[TAGGED] && motet_port_cancel(port, group, peer->in[TAGGED], 0, (uintptr_t)context) == 1) return true;

@@ -51,7 +51,7 @@ static int register_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_
     if (!region) return -FI_ENOMEM;
     region->domain = domain;
     region->reachable = rights != 0;
-    int result = rights ? motet_region_register_from(domain->node, base, attr->mr_iov->iov_len, first, rights, &region->fid.key) : 0;
+    int result = rights ? motet_region_register_iova(domain->node, base, attr->mr_iov->iov_len, first, rights, &region->fid.key) : 0;
     if (result != 0) {
         free(region);
         return -to_errno(result);

@@ -27,12 +27,12 @@ struct request *request_whole(struct endpoint *endpoint, void *context, uint64_t
     return request;
 }
 
-static int start(struct endpoint *endpoint, struct request *request, const struct motet_remote *at, void *memory, size_t length, bool put)
+static int start(struct endpoint *endpoint, struct request *request, const struct motet_remote_address *at, void *memory, size_t length, bool put)
 {
-    struct motet_notice notice = MOTET_INIT(struct motet_notice);
+    struct motet_completion_options notice = MOTET_INIT(struct motet_completion_options);
     motet_node node = endpoint->domain->node;
-    notice.group = endpoint->sends->group;
-    notice.context = (uintptr_t)request;
+    notice.cq = endpoint->sends->group;
+    notice.user_data = (uintptr_t)request;
     int result = put ? motet_region_put_start(node, at, memory, length, &notice, &request->operation)
                      : motet_region_get_start(node, at, memory, length, &notice, &request->operation);
     if (likely(result == 0)) request_note(request);
@@ -49,7 +49,7 @@ static int start_pieces(struct endpoint *endpoint, struct request *whole, motet_
         const struct iovec *iov = &transfer->iov[i];
         const struct fi_rma_iov *remote = &transfer->remote[j];
         size_t length = iov->iov_len - here < remote->len - there ? iov->iov_len - here : remote->len - there;
-        struct motet_remote at = { sizeof at, link, remote->key, remote->addr + there };
+        struct motet_remote_address at = { sizeof at, link, remote->key, remote->addr + there };
         struct request *piece = length ? request_take(endpoint) : NULL;
         if (length && !piece) result = -ENOMEM;
         if (piece) {
@@ -84,7 +84,7 @@ static ssize_t go(struct fid_ep *fid, const struct transfer *transfer)
                                                                            transfer->put ? COUNT_WRITE : COUNT_READ, told);
     if (request && transfer->count == 1 && transfer->remote_count == 1) {
         const struct iovec *iov = transfer->iov;
-        struct motet_remote at = { sizeof at, peer->link, transfer->remote->key, transfer->remote->addr };
+        struct motet_remote_address at = { sizeof at, peer->link, transfer->remote->key, transfer->remote->addr };
         void *memory = iov->iov_base;
         if (transfer->flags & FI_INJECT && iov->iov_len) {
             if ((request->copy = malloc(iov->iov_len))) memory = memcpy(request->copy, memory, iov->iov_len);

@@ -42,7 +42,7 @@ static bool copy(struct request *request, const struct out *out, struct iovec *w
 /* As an operation: its memory is the program's, or with FI_INJECT a copy. */
 static int start(struct endpoint *endpoint, const struct out *out, struct motet_outgoing *message)
 {
-    struct motet_notice notice = MOTET_INIT(struct motet_notice);
+    struct motet_completion_options notice = MOTET_INIT(struct motet_completion_options);
     struct request *request = request_take(endpoint);
     struct iovec whole;
     bool copied = out->flags & FI_INJECT;
@@ -54,10 +54,10 @@ static int start(struct endpoint *endpoint, const struct out *out, struct motet_
     request->flags = event_flags(out->kind);
     request->told = told(endpoint, out);
     request->counter = COUNT_SEND;
-    notice.group = endpoint->sends->group;
-    notice.context = (uintptr_t)request;
+    notice.cq = endpoint->sends->group;
+    notice.user_data = (uintptr_t)request;
     message->mode = out->flags & DELIVERED ? MOTET_SEND_SYNCHRONOUS : MOTET_SEND_AUTOMATIC;
-    int result = motet_message_start(endpoint->domain->node, message, copied ? &whole : out->iov, copied ? 1 : (int)out->count, &notice,
+    int result = motet_message_send_start(endpoint->domain->node, message, copied ? &whole : out->iov, copied ? 1 : (int)out->count, &notice,
                                      &request->operation);
     if (likely(result == 0)) request_note(request);
     else request_give_back(request);
@@ -105,7 +105,7 @@ static ssize_t send_out(struct fid_ep *fid, const struct out *out)
     result = -E2BIG;
     if (length <= AT_ONCE && !(out->flags & DELIVERED)) {
         message.mode = MOTET_SEND_INJECT;
-        result = motet_message_start(endpoint->domain->node, &message, out->iov, (int)out->count, NULL, &none);
+        result = motet_message_send_start(endpoint->domain->node, &message, out->iov, (int)out->count, NULL, &none);
         if (likely(result == 0)) gone(endpoint, out->kind, out->context, told(endpoint, out));
     }
     if (unlikely(result == -E2BIG || result == -EAGAIN)) result = start(endpoint, out, &message);

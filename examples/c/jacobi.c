@@ -1,10 +1,10 @@
-/* jacobi.c: a square plate, hot at its upper edge, by Jacobi's method: rows shared out over processes that meet by name and exchange
- * the rows at their borders as messages, while they compute what lies between.
+/* jacobi.c: the temperature of a square plate, hot at its upper edge, by Jacobi's method. The rows are distributed over processes that link by name and
+ * exchange the rows at their borders as messages, while they compute the rows between.
  *
  *   cc -O2 -I include examples/c/jacobi.c -L target/release -lmotet -lm -o jacobi
  *   LD_LIBRARY_PATH=target/release ./jacobi [processes] [points along an edge] [sweeps]
  *
- * Prints what the sweeps took and compares every point, to the last bit, with a run in one process. */
+ * Prints the time of a sweep and compares every point, to the last bit, with a run in one process. */
 #define _GNU_SOURCE
 #include <motet.h>
 
@@ -17,14 +17,14 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Services of every process: its neighbour above, and, of the first one, all the others. */
+/* Services: BELOW of every process for its lower neighbour, GATHER of the first process for all the others. */
 enum { BELOW = 1, GATHER = 2 };
-enum { PATIENCE = 30 };
+enum { TIMEOUT_S = 30 };
 
 static int rank, ranks;
 static size_t edge;
 static long sweeps;
-static char family[32]; /* names are FAMILY-RANK */
+static char run_name[32]; /* node names are RUN_NAME-RANK */
 
 static void check(int result, const char *what)
 {
@@ -41,12 +41,12 @@ static int64_t now_ns(void)
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-static int64_t soon(void) { return now_ns() + PATIENCE * INT64_C(1000000000); }
+static int64_t soon(void) { return now_ns() + TIMEOUT_S * INT64_C(1000000000); }
 
-/* Rows of a process, of those between the upper and the lower edge. */
+/* The first row of a process; the upper and lower edge belong to none. */
 static size_t first_row(int of) { return 1 + (edge - 2) * (size_t)of / (size_t)ranks; }
 
-/* Rows from `first` to `last`, which is not among them, `row` being that of `from` and `to` at index 0. */
+/* Computes the rows from `first` up to, but not including, `last`. Index 0 of `from` and `to` is row `row`. Returns the largest change. */
 static double sweep(double *to, const double *from, size_t row, size_t first, size_t last)
 {
     double change = 0;
@@ -72,13 +72,13 @@ static double *plate(size_t row, size_t rows)
     return points;
 }
 
-/* ---- who talks to whom */
+/* ---- links and channels */
 
 struct world {
     motet_node node;
-    motet_context gather; /* of the first process: all the others */
-    motet_group group;
-    uint64_t begun;       /* operations of the group */
+    motet_context gather; /* of the first process: receives from all the others */
+    motet_cq cq;
+    uint64_t started;       /* operations of the queue */
     motet_channel above, below, first;
 };
 
@@ -87,13 +87,13 @@ static motet_channel reach(struct world *world, int other, uint64_t service)
     char name[64];
     motet_link link;
     motet_channel channel;
-    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    struct motet_receive_mode mode = MOTET_INIT(struct motet_receive_mode);
     int result;
-    snprintf(name, sizeof name, "%s-%d", family, other);
-    reception.kind = MOTET_RECEIVE_QUEUE;
+    snprintf(name, sizeof name, "%s-%d", run_name, other);
+    mode.kind = MOTET_RECEIVE_QUEUE;
     check(motet_link_open(world->node, name, soon(), &link), "motet_link_open");
-    /* It has its name before it has its services. */
-    while ((result = motet_channel_open(world->node, link, service, &reception, soon(), &channel)) == -ECONNREFUSED)
+    /* The node exists before its services are open. */
+    while ((result = motet_channel_open(world->node, link, service, &mode, soon(), &channel)) == -ECONNREFUSED)
         usleep(1000);
     check(result, "motet_channel_open");
     return channel;
@@ -103,16 +103,16 @@ static void meet(struct world *world)
 {
     char name[64];
     struct motet_node_options options = MOTET_INIT(struct motet_node_options);
-    struct motet_reception queue = MOTET_INIT(struct motet_reception), tagged = MOTET_INIT(struct motet_reception);
-    snprintf(name, sizeof name, "%s-%d", family, rank);
+    struct motet_receive_mode queue = MOTET_INIT(struct motet_receive_mode), tagged = MOTET_INIT(struct motet_receive_mode);
+    snprintf(name, sizeof name, "%s-%d", run_name, rank);
     options.name = name;
     options.flags = MOTET_NODE_SINGLE;
     check(motet_node_open(&options, &world->node), "motet_node_open");
     check(motet_context_new(world->node, &world->gather), "motet_context_new");
-    check(motet_group_new(world->node, &world->group), "motet_group_new");
+    check(motet_cq_new(world->node, &world->cq), "motet_cq_new");
     queue.kind = MOTET_RECEIVE_QUEUE;
     tagged.kind = MOTET_RECEIVE_TAGGED;
-    tagged.with = world->gather;
+    tagged.target = world->gather;
     check(motet_service_open(world->node, BELOW, &queue), "motet_service_open");
     check(motet_service_open(world->node, GATHER, &tagged), "motet_service_open");
     if (rank > 0) {
@@ -123,35 +123,35 @@ static void meet(struct world *world)
         check(motet_channel_accept(world->node, BELOW, soon(), &world->below), "motet_channel_accept");
 }
 
-/* Begins to exchange a border: our row goes, the neighbour's comes. Both rows stay as they are until finish(). */
+/* Starts to exchange a border row with a neighbour. Both rows stay in use until finish(). */
 static void begin(struct world *world, motet_channel with, double *ours, double *theirs)
 {
-    struct motet_notice counted = MOTET_INIT(struct motet_notice);
+    struct motet_completion_options counted = MOTET_INIT(struct motet_completion_options);
     struct motet_source source = MOTET_INIT(struct motet_source);
     struct motet_outgoing row = MOTET_INIT(struct motet_outgoing);
     struct iovec body = { ours, edge * sizeof *ours };
     motet_operation operation;
-    counted.group = world->group;
-    counted.flags = MOTET_NOTICE_QUIET; /* an exchange that goes well is only counted */
+    counted.cq = world->cq;
+    counted.flags = MOTET_COMPLETION_ERRORS_ONLY; /* a successful operation is only counted */
     row.channel = source.channel = with;
     check(motet_message_post(world->node, &source, theirs, body.iov_len, &counted, &operation), "motet_message_post");
     int result;
-    while ((result = motet_message_start(world->node, &row, &body, 1, &counted, &operation)) == -EAGAIN)
+    while ((result = motet_message_send_start(world->node, &row, &body, 1, &counted, &operation)) == -EAGAIN)
         check(motet_node_progress(world->node), "motet_node_progress");
-    check(result, "motet_message_start");
-    world->begun += 2;
+    check(result, "motet_message_send_start");
+    world->started += 2;
 }
 
 static void finish(struct world *world)
 {
-    struct motet_counts counts = MOTET_INIT(struct motet_counts);
-    check(motet_group_wait_counts(world->node, world->group, world->begun, 0, soon()), "motet_group_wait_counts");
-    check(motet_group_counts(world->node, world->group, &counts), "motet_group_counts");
+    struct motet_cq_counters counts = MOTET_INIT(struct motet_cq_counters);
+    check(motet_cq_wait_counts(world->node, world->cq, world->started, 0, soon()), "motet_cq_wait_counts");
+    check(motet_cq_counts(world->node, world->cq, &counts), "motet_cq_counts");
     if (counts.failed)
         check(-ECONNRESET, "a neighbour is gone");
 }
 
-/* The largest of all processes' numbers, at the first one. */
+/* Returns the largest number of all processes in the first one. */
 static double largest(struct world *world, double ours)
 {
     if (rank > 0) {
@@ -209,12 +209,12 @@ static int work(void)
     double seconds = (double)(now_ns() - start) / 1e9;
     change = largest(&world, change);
 
-    /* Everybody's rows, at the first one: their number is their tag. */
+    /* The first process gathers all rows: the tag is the sender's rank. */
     int wrong = 0;
     if (rank > 0) {
         check(motet_message_send(world.node, world.first, (uint64_t)rank, from + edge, (last - first) * edge * sizeof *from, soon()),
               "motet_message_send");
-        check(motet_message_receive(world.node, world.first, NULL, 0, soon(), NULL), "the word to leave");
+        check(motet_message_receive(world.node, world.first, NULL, 0, soon(), NULL), "the message to exit");
     } else {
         double *whole = plate(0, edge);
         motet_channel *others = calloc((size_t)ranks, sizeof *others);
@@ -230,7 +230,7 @@ static int work(void)
             others[other] = end.channel;
         }
         for (int other = 1; other < ranks; other++)
-            check(motet_message_send(world.node, others[other], 0, NULL, 0, soon()), "the word to leave");
+            check(motet_message_send(world.node, others[other], 0, NULL, 0, soon()), "the message to exit");
         memset(whole + (edge - 1) * edge, 0, edge * sizeof *whole);
         wrong |= compare(whole);
         printf("%d processes, %zu x %zu points, %ld sweeps: %.1f us each; last change %.3g; %s\n", ranks, edge, edge, sweeps,
@@ -253,7 +253,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "jacobi [processes] [points along an edge, more than processes + 1] [sweeps]\n");
         return 2;
     }
-    snprintf(family, sizeof family, "jacobi-%d", getpid());
+    snprintf(run_name, sizeof run_name, "jacobi-%d", getpid());
     for (int other = 1; other < ranks; other++) {
         pid_t child = fork();
         check(child < 0 ? -errno : 0, "fork");

@@ -1,9 +1,9 @@
-/* messages.c: ping-pong with messages: two nodes, one in a child process, that meet by name.
+/* messages.c: ping-pong with messages: two nodes, one in a child process, linked by name.
  *
  *   cc -O2 -I include examples/c/messages.c -L target/release -lmotet -o messages
  *   LD_LIBRARY_PATH=target/release ./messages [round trips] [bytes]
  *
- * Every answer is checked. Prints the median of seven runs, ns for one way, and what carried the messages. */
+ * Every answer is checked. Prints the median of seven runs, ns one way, and the driver that carried the messages. */
 #define _GNU_SOURCE
 #include <motet.h>
 
@@ -41,7 +41,7 @@ static int64_t now_ns(void)
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-static motet_node join(const char *name)
+static motet_node open_node(const char *name)
 {
     struct motet_node_options options = MOTET_INIT(struct motet_node_options);
     motet_node node;
@@ -51,21 +51,21 @@ static motet_node join(const char *name)
     return node;
 }
 
-/* Sends back whatever comes, with the next tag, until the other side has finished. */
+/* Sends every message back, with the next tag, until the peer has finished. */
 static int answer(const char *name, char *data, size_t length)
 {
-    motet_node node = join(name);
+    motet_node node = open_node(name);
     motet_channel channel;
-    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    struct motet_receive_mode mode = MOTET_INIT(struct motet_receive_mode);
     struct motet_completion end = MOTET_INIT(struct motet_completion);
     int result;
-    reception.kind = MOTET_RECEIVE_QUEUE;
-    check(motet_service_open(node, SERVICE, &reception), "motet_service_open");
+    mode.kind = MOTET_RECEIVE_QUEUE;
+    check(motet_service_open(node, SERVICE, &mode), "motet_service_open");
     check(motet_channel_accept(node, SERVICE, now_ns() + 10000000000, &channel), "motet_channel_accept");
     while ((result = motet_message_receive(node, channel, data, length, INT64_MAX, &end)) == 0)
         check(motet_message_send(node, channel, end.tag + 1, data, end.length, INT64_MAX), "an answer");
     motet_node_close(node);
-    return result != -EPIPE; /* the end of the other side's messages */
+    return result != -EPIPE; /* -EPIPE: the peer has finished */
 }
 
 static int compare(const void *a, const void *b)
@@ -88,15 +88,15 @@ int main(int argc, char **argv)
         _exit(answer(name, data, length));
     }
     run_on(0);
-    motet_node node = join(NULL);
+    motet_node node = open_node(NULL);
     motet_link link;
     motet_channel channel;
-    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    struct motet_receive_mode mode = MOTET_INIT(struct motet_receive_mode);
     struct motet_completion end = MOTET_INIT(struct motet_completion);
-    reception.kind = MOTET_RECEIVE_QUEUE;
+    mode.kind = MOTET_RECEIVE_QUEUE;
     check(motet_link_open(node, name, now_ns() + 10000000000, &link), "motet_link_open");
-    int result; /* the other side has its name before it has its service */
-    while ((result = motet_channel_open(node, link, SERVICE, &reception, now_ns() + 10000000000, &channel)) == -ECONNREFUSED)
+    int result; /* the node exists before its service is open */
+    while ((result = motet_channel_open(node, link, SERVICE, &mode, now_ns() + 10000000000, &channel)) == -ECONNREFUSED)
         usleep(1000);
     check(result, "motet_channel_open");
 
@@ -122,7 +122,7 @@ int main(int argc, char **argv)
     check(motet_link_info(node, link, &info), "motet_link_info");
     check(motet_channel_finish(node, channel), "motet_channel_finish");
     int status;
-    while (waitpid(child, &status, WNOHANG) == 0) /* what is owed to the other side leaves as progress is made */
+    while (waitpid(child, &status, WNOHANG) == 0) /* the last packets leave as progress is made */
         check(motet_node_progress(node), "motet_node_progress");
     qsort(runs, RUNS, sizeof *runs, compare);
     printf("%zu bytes, one way: median %.0f ns (%.0f to %.0f); driver: %s\n", length, runs[RUNS / 2], runs[0], runs[RUNS - 1],

@@ -1,9 +1,9 @@
-/* workqueue.c: a master gives tasks to worker processes; what a worker that is killed had in hand goes to the others.
+/* workqueue.c: a master gives tasks to worker processes; the tasks of a worker that is killed go to the others.
  *
  *   cc -O2 -I include examples/c/workqueue.c -L target/release -lmotet -o workqueue
  *   LD_LIBRARY_PATH=target/release ./workqueue [workers] [tasks] [workers that are killed]
  *
- * The task: how many primes are among so many numbers. Prints who did how much, and checks the sum. */
+ * A task counts the primes in a range of numbers. Prints the tasks of each worker, and checks the sum. */
 #define _GNU_SOURCE
 #include <motet.h>
 
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SERVICE = 1, NUMBERS = 2000, AHEAD = 3, MOST_WORKERS = 64, AT_A_TIME = 16, PATIENCE = 30 };
+enum { SERVICE = 1, NUMBERS = 2000, AHEAD = 3, MAX_WORKERS = 64, BATCH = 16, TIMEOUT_S = 30 };
 
 static void check(int result, const char *what)
 {
@@ -30,7 +30,7 @@ static int64_t soon(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (t.tv_sec + PATIENCE) * INT64_C(1000000000) + t.tv_nsec;
+    return (t.tv_sec + TIMEOUT_S) * INT64_C(1000000000) + t.tv_nsec;
 }
 
 static uint32_t primes(uint64_t task)
@@ -45,25 +45,25 @@ static uint32_t primes(uint64_t task)
     return found;
 }
 
-/* ---- a worker: tasks come with their number as tag, and so do answers; `dies` after so many, if that is not 0 */
+/* ---- a worker: the tag of a task and of its answer is the task's number; kills itself after `dies` tasks, if that is not 0 */
 
 static int worker(const char *master, int dies)
 {
     motet_node node;
     motet_link link;
     motet_channel channel;
-    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    struct motet_receive_mode mode = MOTET_INIT(struct motet_receive_mode);
     struct motet_completion end = MOTET_INIT(struct motet_completion);
     int result;
-    reception.kind = MOTET_RECEIVE_QUEUE;
+    mode.kind = MOTET_RECEIVE_QUEUE;
     check(motet_node_open(NULL, &node), "motet_node_open");
     check(motet_link_open(node, master, soon(), &link), "motet_link_open");
-    while ((result = motet_channel_open(node, link, SERVICE, &reception, soon(), &channel)) == -ECONNREFUSED)
-        usleep(1000); /* the master has its name before it has its service */
+    while ((result = motet_channel_open(node, link, SERVICE, &mode, soon(), &channel)) == -ECONNREFUSED)
+        usleep(1000); /* the node exists before its service is open */
     check(result, "motet_channel_open");
     for (int done = 0; (result = motet_message_receive(node, channel, NULL, 0, INT64_MAX, &end)) == 0; done++) {
         if (dies && done == dies)
-            raise(SIGKILL); /* with this task in hand, and those that wait behind it */
+            raise(SIGKILL); /* during this task, with others queued */
         uint32_t found = primes(end.tag);
         check(motet_message_send(node, channel, end.tag, &found, sizeof found, INT64_MAX), "an answer");
     }
@@ -74,24 +74,24 @@ static int worker(const char *master, int dies)
 /* ---- the master */
 
 struct task {
-    int with; /* the worker that has it; -1: nobody; -2: it is done */
+    int with; /* the worker that has it; -1: none; -2: it is done */
     uint32_t found;
 };
 
 struct crew {
     motet_channel channel;
     int alive, in_hand, done;
-    uint32_t answers[AHEAD]; /* where they land, in turn */
+    uint32_t answers[AHEAD]; /* receive buffers, used in turn */
     int turn;
 };
 
 static struct task *tasks;
-static struct crew crew[MOST_WORKERS];
+static struct crew crew[MAX_WORKERS];
 static motet_node node;
-static motet_group group;
-static long count, next_task, given_again;
+static motet_cq cq;
+static long count, next_task, reassigned;
 
-/* Gives a worker what nobody has, up to AHEAD tasks at a time, so that it never waits for the master. */
+/* Gives a worker free tasks, up to AHEAD at a time, so that it never waits for the master. */
 static void feed(int to)
 {
     struct crew *member = &crew[to];
@@ -101,19 +101,19 @@ static void feed(int to)
         if (next_task == count)
             return;
         struct motet_source source = MOTET_INIT(struct motet_source);
-        struct motet_notice notice = MOTET_INIT(struct motet_notice);
+        struct motet_completion_options receive_options = MOTET_INIT(struct motet_completion_options);
         motet_operation operation;
         source.channel = member->channel;
-        notice.group = group;
-        notice.context = (uint64_t)to;
-        /* Answers come in the order of tasks, so each of the places is free again when its turn comes. */
+        receive_options.cq = cq;
+        receive_options.user_data = (uint64_t)to;
+        /* Answers arrive in the order of tasks, so each buffer is free again when it is used next. */
         int result = motet_message_send(node, member->channel, (uint64_t)next_task, NULL, 0, soon());
-        if (result < 0) { /* it has died: what it has in hand ends with an error, and is seen to there */
+        if (result < 0) { /* it has died: its receives complete with an error, which is handled there */
             if (member->in_hand == 0)
                 member->alive = 0;
             return;
         }
-        check(motet_message_post(node, &source, &member->answers[member->turn], sizeof(uint32_t), &notice, &operation),
+        check(motet_message_post(node, &source, &member->answers[member->turn], sizeof(uint32_t), &receive_options, &operation),
               "motet_message_post");
         member->turn = (member->turn + 1) % AHEAD;
         member->in_hand++;
@@ -121,14 +121,14 @@ static void feed(int to)
     }
 }
 
-/* A worker is gone: the others do what it had. */
-static void bury(int dead)
+/* A worker is gone: the others get its tasks. */
+static void reassign(int dead)
 {
     crew[dead].alive = 0;
     for (long task = 0; task < count; task++)
         if (tasks[task].with == dead) {
             tasks[task].with = -1;
-            given_again++;
+            reassigned++;
             if (task < next_task)
                 next_task = task;
         }
@@ -137,14 +137,14 @@ static void bury(int dead)
 static int master(const char *name, int workers, int killed)
 {
     struct motet_node_options options = MOTET_INIT(struct motet_node_options);
-    struct motet_reception reception = MOTET_INIT(struct motet_reception);
-    struct motet_completion ends[AT_A_TIME];
+    struct motet_receive_mode mode = MOTET_INIT(struct motet_receive_mode);
+    struct motet_completion ends[BATCH];
     long done = 0;
     options.name = name;
-    reception.kind = MOTET_RECEIVE_QUEUE;
+    mode.kind = MOTET_RECEIVE_QUEUE;
     check(motet_node_open(&options, &node), "motet_node_open");
-    check(motet_service_open(node, SERVICE, &reception), "motet_service_open");
-    check(motet_group_new(node, &group), "motet_group_new");
+    check(motet_service_open(node, SERVICE, &mode), "motet_service_open");
+    check(motet_cq_new(node, &cq), "motet_cq_new");
     for (int i = 0; i < workers; i++) {
         check(motet_channel_accept(node, SERVICE, soon(), &crew[i].channel), "motet_channel_accept");
         crew[i].alive = 1;
@@ -158,17 +158,17 @@ static int master(const char *name, int workers, int killed)
             living += crew[i].alive;
         if (living == 0)
             check(-ECONNRESET, "all workers are dead");
-        int came = motet_group_wait(node, group, ends, AT_A_TIME, soon());
-        check(came, "motet_group_wait");
+        int came = motet_cq_wait(node, cq, ends, BATCH, soon());
+        check(came, "motet_cq_wait");
         for (int i = 0; i < came; i++) {
-            int from = (int)ends[i].context;
+            int from = (int)ends[i].user_data;
             struct crew *member = &crew[from];
             if (ends[i].status) {
                 if (member->alive)
-                    bury(from);
+                    reassign(from);
                 continue;
             }
-            /* Answers land in turn, the oldest first. */
+            /* The buffers are filled in turn, the oldest first. */
             uint32_t found = member->answers[(member->turn + AHEAD - member->in_hand) % AHEAD];
             struct task *task = &tasks[ends[i].tag];
             if (ends[i].tag >= (uint64_t)count || ends[i].length != sizeof found || task->with != from)
@@ -193,7 +193,7 @@ static int master(const char *name, int workers, int killed)
         dead += !crew[i].alive;
         motet_channel_close(node, crew[i].channel);
     }
-    printf("%ld tasks, %ld of them given again; %llu primes, %s\n", count, given_again, (unsigned long long)sum,
+    printf("%ld tasks, %ld of them given again; %llu primes, %s\n", count, reassigned, (unsigned long long)sum,
            sum == serial && dead == killed ? "as it should be" : "WRONG");
     motet_node_close(node);
     return sum != serial || dead != killed;
@@ -204,7 +204,7 @@ int main(int argc, char **argv)
     int workers = argc > 1 ? atoi(argv[1]) : 4, killed = argc > 3 ? atoi(argv[3]) : 1, status;
     char name[64];
     count = argc > 2 ? atol(argv[2]) : 400;
-    if (workers < 1 || workers > MOST_WORKERS || killed < 0 || killed >= workers || count < 8L * workers) {
+    if (workers < 1 || workers > MAX_WORKERS || killed < 0 || killed >= workers || count < 8L * workers) {
         fprintf(stderr, "workqueue [workers] [tasks, at least 8 for each] [workers that are killed, fewer than there are]\n");
         return 2;
     }

@@ -68,7 +68,7 @@ try {
     check(bind(listener, where, size) == 0 && listen(listener, 1) == 0 && getsockname(listener, where, &size) == 0, "listen");
 
     constexpr int rounds = 1000;
-    const std::string word = "one voice among several";
+    const std::string word = "one stream among several";
     std::thread server([&] {
         const Stream stream(accept(listener, nullptr, nullptr), MOTET_ROLE_ACCEPTED);
         for (int i = 0; i < rounds; i++) stream.send(stream.receive(word.size()));

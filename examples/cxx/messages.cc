@@ -1,9 +1,9 @@
-// messages.cc: ping-pong with messages from C++: two nodes of one process; the one that answers does so in a handler.
+// messages.cc: ping-pong with messages from C++: two nodes of one process; one of them answers in a handler.
 //
 //   c++ -std=c++17 -I include examples/cxx/messages.cc -L target/release -lmotet -pthread -o messages
 //   LD_LIBRARY_PATH=target/release ./messages [round trips]
 //
-// Every answer is checked. Prints how many there were and what carried them.
+// Every answer is checked. Prints their number and the driver that carried them.
 #include <motet.h>
 
 #include <time.h>
@@ -38,7 +38,7 @@ int64_t in_seconds(int seconds)
     return (now.tv_sec + seconds) * INT64_C(1000000000) + now.tv_nsec;
 }
 
-// A node that leaves with its scope.
+// A node that is closed at the end of its scope.
 class Node {
 public:
     Node() { check(motet_node_open(nullptr, &handle_), "motet_node_open"); }
@@ -61,7 +61,7 @@ private:
 
 constexpr uint64_t service = 1;
 
-// Answers at once; the body lies where it came.
+// Answers at once, with the body in place.
 int answer(motet_node node, const motet_arrival* message, void* answered)
 {
     if (message->message == 0 && motet_message_inject(node, message->channel, message->tag + 1, message->body, message->length, 0) == 0)
@@ -80,17 +80,17 @@ try {
         const Node near, far;
         motet_handler handler;
         check(motet_handler_new(far, answer, &answered, &handler), "motet_handler_new");
-        motet_reception by_handler = sized<motet_reception>(), by_queue = sized<motet_reception>();
+        motet_receive_mode by_handler = sized<motet_receive_mode>(), by_queue = sized<motet_receive_mode>();
         by_handler.kind = MOTET_RECEIVE_HANDLER;
-        by_handler.with = handler;
+        by_handler.target = handler;
         by_queue.kind = MOTET_RECEIVE_QUEUE;
         check(motet_service_open(far, service, &by_handler), "motet_service_open");
 
-        motet_group work; // nothing is ever in it: to wait for it is to make progress until it is signalled
-        check(motet_group_new(far, &work), "motet_group_new");
+        motet_cq work; // always empty: waiting for it makes progress until it is signalled
+        check(motet_cq_new(far, &work), "motet_cq_new");
         std::thread driver([&] {
             motet_completion end = sized<motet_completion>();
-            motet_group_wait(far, work, &end, 1, INT64_MAX);
+            motet_cq_wait(far, work, &end, 1, INT64_MAX);
         });
 
         std::string wrong;
@@ -100,7 +100,7 @@ try {
             check(motet_link_open(near, far.name().c_str(), in_seconds(10), &link), "motet_link_open");
             check(motet_channel_open(near, link, service, &by_queue, in_seconds(10), &channel), "motet_channel_open");
             for (long i = 0; i < rounds; i++) {
-                const std::string word = "voice " + std::to_string(i);
+                const std::string word = "message " + std::to_string(i);
                 char back[64];
                 motet_completion end = sized<motet_completion>();
                 check(motet_message_send(near, channel, i, word.data(), word.size(), in_seconds(10)), "motet_message_send");
@@ -111,7 +111,7 @@ try {
         } catch (const std::exception& error) {
             wrong = error.what();
         }
-        motet_group_signal(far, work);
+        motet_cq_signal(far, work);
         driver.join();
         if (!wrong.empty()) throw std::runtime_error(wrong);
     }

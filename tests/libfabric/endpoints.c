@@ -266,7 +266,7 @@ static void strangers(void)
     struct name own;
     char text[32];
     motet_node node;
-    struct motet_reception queue = MOTET_INIT(struct motet_reception);
+    struct motet_receive_mode queue = MOTET_INIT(struct motet_receive_mode);
     memcpy(&own, far.name, sizeof own);
     snprintf(text, sizeof text, "fi-%016llx", (unsigned long long)own.node);
     queue.kind = MOTET_RECEIVE_QUEUE;
@@ -287,7 +287,7 @@ static void strangers(void)
         CHECK(CALL(motet_channel_open)(node, link, (uint64_t)own.endpoint << 8 | 2, &queue, INT64_MAX, &channel), 0);
         CHECK(CALL(motet_message_send)(node, channel, 0, &greeting, length, INT64_MAX), 0);
         struct motet_link_state state = MOTET_INIT(struct motet_link_state);
-        for (time_t end = time(NULL) + 20; !state.gone;) {
+        for (time_t end = time(NULL) + 20; !state.down;) {
             CALL(motet_node_progress)(node);
             CHECK(CALL(motet_link_info)(node, link, &state), 0);
             CHECK(time(NULL) < end, 1);

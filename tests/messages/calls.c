@@ -1,4 +1,4 @@
-/* calls.c: every call of motet.h on messages does what it says: two nodes of one process, one of them driven by a thread. */
+/* calls.c: every message call of motet.h: two nodes of one process, one with a thread that makes progress. */
 #include "check.h"
 
 enum { QUEUE = 1, TAGGED = 2, HANDLED = 3, LONG = 300000 };
@@ -7,10 +7,10 @@ static motet_node near_node, far_node;
 static motet_link link_to_far;
 static struct driver driver;
 
-/* Both ends of a new channel to a service of the far node. */
-static void pair(uint64_t service, const struct motet_reception *reception, motet_channel *near_end, motet_channel *far_end)
+/* Opens a channel to a service of the far node; returns both ends. */
+static void pair(uint64_t service, const struct motet_receive_mode *mode, motet_channel *near_end, motet_channel *far_end)
 {
-    CHECK(motet_channel_open(near_node, link_to_far, service, reception, SOON, near_end), 0);
+    CHECK(motet_channel_open(near_node, link_to_far, service, mode, SOON, near_end), 0);
     CHECK(motet_channel_accept(far_node, service, SOON, far_end), 0);
     CHECK(motet_channel_link(*near_end), link_to_far);
 }
@@ -38,7 +38,7 @@ static void nodes(void)
     CHECK(motet_link_info(near_node, link_to_far, &info), 0);
     CHECK(info.size, sizeof info);
     CHECK(strcmp(info.driver, "shm"), 0);
-    CHECK(info.gone, 0);
+    CHECK(info.down, 0);
     CHECK(info.inject_size > 1000 && info.inject_size < 1 << 20, 1);
     motet_link links[2] = { 0, 0 };
     CHECK(motet_links(near_node, links, 2), 1);
@@ -46,18 +46,18 @@ static void nodes(void)
     CHECK(motet_links(near_node, NULL, 0), 1);
 }
 
-static void a_queue(void)
+static void queued(void)
 {
     motet_channel near_end, far_end;
-    struct motet_reception reception = queue();
+    struct motet_receive_mode mode = queue();
     struct motet_completion end = MOTET_INIT(struct motet_completion);
-    CHECK(motet_service_open(far_node, QUEUE, &reception), 0);
-    pair(QUEUE, &reception, &near_end, &far_end);
+    CHECK(motet_service_open(far_node, QUEUE, &mode), 0);
+    pair(QUEUE, &mode, &near_end, &far_end);
 
     char text[64];
     CHECK(motet_message_send(near_node, near_end, 7, "hello", 5, SOON), 0);
     CHECK(motet_message_receive(far_node, far_end, text, sizeof text, SOON, &end), 0);
-    CHECK(end.tag == 7 && end.length == 5 && end.full == 5 && end.channel == far_end && end.operation == 0, 1);
+    CHECK(end.tag == 7 && end.length == 5 && end.message_length == 5 && end.channel == far_end && end.operation == 0, 1);
     CHECK(memcmp(text, "hello", 5), 0);
     CHECK(motet_message_inject(far_node, far_end, 8, NULL, 0, SOON), 0);
     CHECK(motet_message_receive(near_node, near_end, NULL, 0, SOON, &end), 0);
@@ -83,21 +83,21 @@ static void a_queue(void)
     CHECK(memcmp(word, "outer!", 6), 0);
     CHECK(motet_headers_pop(&headers, &end.headers_length, word, 6), 0);
     CHECK(motet_headers_pop(&headers, &end.headers_length, word, 5), 1);
-    char large[MOTET_HEADERS_MOST] = "";
+    char large[MOTET_HEADERS_MAX] = "";
     CHECK(motet_headers_push(&stack, large, 250), 0); /* eleven bytes are there already */
 
-    /* Too long for the buffer: it is full, and the end says how long the message was. */
+    /* Too long for the buffer: the buffer is full, and the completion has the message's length. */
     CHECK(motet_message_send(near_node, near_end, 1, "0123456789", 10, SOON), 0);
     CHECK(motet_message_receive(far_node, far_end, text, 4, SOON, &end), -EMSGSIZE);
-    CHECK(end.status == -EMSGSIZE && end.length == 4 && end.full == 10, 1);
+    CHECK(end.status == -EMSGSIZE && end.length == 4 && end.message_length == 10, 1);
 
-    /* Nothing there, now and until a deadline. */
+    /* No message: at once, and until a deadline. */
     CHECK(motet_message_receive(far_node, far_end, text, 4, 0, &end), -EAGAIN);
     CHECK(motet_message_receive(far_node, far_end, text, 4, in(0.002), NULL), -ETIMEDOUT);
     CHECK(motet_channel_accept(far_node, QUEUE, 0, &near_end), -EAGAIN);
-    pair(QUEUE, &reception, &near_end, &far_end);
+    pair(QUEUE, &mode, &near_end, &far_end);
 
-    /* Long ones: whole, and from where they lie. */
+    /* Long bodies: in one piece and in two. */
     unsigned char *body = malloc(LONG), *buffer = malloc(LONG);
     fill(body, LONG, 1);
     struct iovec whole = { body, LONG }, halves[2] = { { body, 1000 }, { body + 1000, LONG - 1000 } };
@@ -106,7 +106,7 @@ static void a_queue(void)
         motet_operation receive, send;
         memset(buffer, 0, LONG);
         outgoing = message(near_end, 3, round & 1 ? MOTET_SEND_SYNCHRONOUS : MOTET_SEND_AUTOMATIC);
-        CHECK(motet_message_start(near_node, &outgoing, round & 2 ? halves : &whole, round & 2 ? 2 : 1, NULL, &send), 0);
+        CHECK(motet_message_send_start(near_node, &outgoing, round & 2 ? halves : &whole, round & 2 ? 2 : 1, NULL, &send), 0);
         CHECK(send != 0, 1);
         CHECK(motet_operation_test(near_node, send, &end), 0);
         CHECK(motet_operation_wait(near_node, send, 0, &end), -EAGAIN);
@@ -114,20 +114,20 @@ static void a_queue(void)
         CHECK(motet_operation_wait(near_node, send, SOON, &end), 0);
         CHECK(end.status == 0 && end.length == LONG && end.operation == send, 1);
         CHECK(motet_operation_wait(far_node, receive, SOON, &end), 0);
-        CHECK(end.status == 0 && end.length == LONG && end.full == LONG, 1);
+        CHECK(end.status == 0 && end.length == LONG && end.message_length == LONG, 1);
         CHECK(is_filled(buffer, LONG, 1), 1);
         CHECK(motet_operation_wait(far_node, receive, SOON, &end), -EBADF);
     }
     outgoing = message(near_end, 3, MOTET_SEND_INJECT);
     motet_operation none = 1;
-    CHECK(motet_message_start(near_node, &outgoing, &whole, 1, NULL, &none), -E2BIG);
+    CHECK(motet_message_send_start(near_node, &outgoing, &whole, 1, NULL, &none), -E2BIG);
     CHECK(none, 0);
     CHECK(motet_message_inject(near_node, near_end, 3, body, LONG, SOON), -E2BIG);
-    CHECK(motet_message_send(near_node, near_end, 3, body, LONG, in(0.01)), -ETIMEDOUT); /* taken back */
+    CHECK(motet_message_send(near_node, near_end, 3, body, LONG, in(0.01)), -ETIMEDOUT); /* recalled */
     whole.iov_len = 20;
-    CHECK(motet_message_start(near_node, &outgoing, &whole, 1, NULL, &none), 0);
+    CHECK(motet_message_send_start(near_node, &outgoing, &whole, 1, NULL, &none), 0);
     outgoing.mode = MOTET_SEND_AUTOMATIC;
-    CHECK(motet_message_start(near_node, &outgoing, &whole, 1, NULL, &none), 0);
+    CHECK(motet_message_send_start(near_node, &outgoing, &whole, 1, NULL, &none), 0);
     CHECK(none, 0);
     for (int i = 0; i < 2; i++) {
         CHECK(motet_message_receive(far_node, far_end, buffer, LONG, SOON, &end), 0);
@@ -154,24 +154,24 @@ static void tags(void)
     struct motet_completion end = MOTET_INIT(struct motet_completion);
     CHECK(motet_context_new(far_node, &context), 0);
     CHECK(motet_context_new(near_node, &mine), 0);
-    struct motet_reception theirs = tagged(context), ours = tagged(mine);
+    struct motet_receive_mode theirs = tagged(context), ours = tagged(mine);
     CHECK(motet_service_open(far_node, TAGGED, &theirs), 0);
     for (int i = 0; i < 2; i++)
         pair(TAGGED, &ours, &near_end[i], &far_end[i]);
     CHECK(motet_context_free(far_node, context), -EAGAIN);
 
-    /* Posted first is served first, over a source and any source; a mask; an exact tag. */
+    /* The first posted receive gets the message, over one channel and any channel; ignored bits; an exact tag. */
     unsigned char got[4][8];
     motet_operation posted[4];
     struct motet_source sources[4] = { from(0, context, 0x10, 0x0f), from(far_end[1], 0, 0x11, 0), from(0, context, 0x11, 0),
                                        from(far_end[0], 0, 0, UINT64_MAX) };
     for (int i = 0; i < 4; i++) {
-        struct motet_notice notice = told(0, 100 + i, 0);
-        CHECK(motet_message_post(far_node, &sources[i], got[i], 8, &notice, &posted[i]), 0);
+        struct motet_completion_options options = options_of(0, 100 + i, 0);
+        CHECK(motet_message_post(far_node, &sources[i], got[i], 8, &options, &posted[i]), 0);
     }
     CHECK(motet_message_send(near_node, near_end[0], 0x11, "a", 1, SOON), 0);
     CHECK(motet_operation_wait(far_node, posted[0], SOON, &end), 0);
-    CHECK(end.context == 100 && end.tag == 0x11 && end.channel == far_end[0] && got[0][0] == 'a', 1);
+    CHECK(end.user_data == 100 && end.tag == 0x11 && end.channel == far_end[0] && got[0][0] == 'a', 1);
     CHECK(motet_message_send(near_node, near_end[0], 0x11, "b", 1, SOON), 0);
     CHECK(motet_operation_wait(far_node, posted[2], SOON, &end), 0);
     CHECK(got[2][0], 'b');
@@ -186,7 +186,7 @@ static void tags(void)
     CHECK(motet_operation_cancel(far_node, posted[3]), -EBADF);
     CHECK(motet_operation_wait_any(far_node, some, 3, SOON, &end), -EBADF);
 
-    /* Messages that wait: seen, claimed, accepted, discarded, received in their order. */
+    /* Unexpected messages: peeked, claimed, accepted, discarded, received in order. */
     unsigned char *body = malloc(LONG), *buffer = malloc(LONG);
     fill(body, LONG, 2);
     struct motet_source any = from(0, context, 0, UINT64_MAX);
@@ -198,14 +198,14 @@ static void tags(void)
     outgoing.headers_length = 4;
     for (int i = 0; i < 2; i++) {
         outgoing.tag = 21 + i;
-        CHECK(motet_message_start(near_node, &outgoing, &whole, 1, NULL, &sends[i]), 0);
+        CHECK(motet_message_send_start(near_node, &outgoing, &whole, 1, NULL, &sends[i]), 0);
     }
     CHECK(motet_message_send(near_node, near_end[1], 23, "short", 5, SOON), 0);
     struct motet_source last = from(0, context, 23, 0);
     while (motet_message_peek(far_node, &last, NULL) == 0)
         usleep(100);
     CHECK(motet_message_peek(far_node, &any, &end), 1);
-    CHECK(end.tag == 21 && end.full == LONG && end.channel == far_end[0] && end.headers_length == 4, 1);
+    CHECK(end.tag == 21 && end.message_length == LONG && end.channel == far_end[0] && end.headers_length == 4, 1);
     CHECK(memcmp(end.headers, "head", 4), 0);
     motet_message claimed[2], nothing = 1;
     CHECK(motet_message_claim(far_node, &any, &end, &claimed[0]), 1);
@@ -217,8 +217,8 @@ static void tags(void)
     CHECK(motet_message_claim(far_node, &any, &end, &nothing), 0);
     CHECK(nothing, 0);
     motet_operation accepted;
-    struct motet_notice bad = told(12345, 0, 0);
-    CHECK(motet_message_accept(far_node, claimed[1], buffer, LONG, &bad, &accepted), -EBADF); /* and it is still there */
+    struct motet_completion_options bad = options_of(12345, 0, 0);
+    CHECK(motet_message_accept(far_node, claimed[1], buffer, LONG, &bad, &accepted), -EBADF); /* the message is still claimed */
     CHECK(motet_message_accept(far_node, claimed[1], buffer, LONG, NULL, &accepted), 0);
     CHECK(motet_message_accept(far_node, claimed[1], buffer, LONG, NULL, &accepted), -EBADF);
     CHECK(motet_operation_wait(near_node, sends[1], SOON, &end), 0);
@@ -249,15 +249,15 @@ struct heard {
     motet_key key;
 };
 
-/* Where nobody may wait, what can be begun or done at once is. */
+/* A handler must not wait: calls that would wait fail, calls that start or complete at once succeed. */
 static void in_a_handler(motet_node node, struct heard *heard, motet_link link)
 {
     uint64_t one = 1;
-    struct motet_remote at = MOTET_INIT(struct motet_remote);
+    struct motet_remote_address at = MOTET_INIT(struct motet_remote_address);
     struct motet_atomic add = MOTET_INIT(struct motet_atomic);
-    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+    struct motet_region_mapping mapped = MOTET_INIT(struct motet_region_mapping);
     motet_key key;
-    motet_view view;
+    motet_mapping mapping;
     at.link = link;
     at.key = heard->key;
     add.type = MOTET_ATOMIC_U64;
@@ -266,21 +266,21 @@ static void in_a_handler(motet_node node, struct heard *heard, motet_link link)
     CHECK(motet_region_put(node, &at, &one, 8, SOON), -EDEADLK);
     CHECK(motet_region_get(node, &at, &one, 8, SOON), -EDEADLK);
     CHECK(motet_region_atomic(node, &at, &add, SOON), -EDEADLK);
-    CHECK(motet_region_open(node, link, heard->key, SOON, &sight, &view), -EDEADLK);
+    CHECK(motet_region_open(node, link, heard->key, SOON, &mapped, &mapping), -EDEADLK);
     CHECK(motet_region_atomic_start(node, &at, &add, NULL, &heard->remote), 0);
     CHECK(motet_region_fence(node, link, SOON), -EDEADLK);
     CHECK(motet_region_register(node, heard->buffer, 8, MOTET_REGION_GET, &key), 0);
-    CHECK(motet_region_revoke(node, key, SOON), 0); /* nobody has used it */
+    CHECK(motet_region_revoke(node, key, SOON), 0); /* no peer has used it */
 }
 
-static int hear(motet_node node, const struct motet_arrival *arrival, void *user)
+static int on_message(motet_node node, const struct motet_arrival *arrival, void *user)
 {
     struct heard *heard = user;
     char byte;
     __atomic_add_fetch(&heard->count, 1, __ATOMIC_SEQ_CST);
     CHECK(arrival->size, sizeof *arrival);
     CHECK(motet_node_close(node), -EDEADLK);
-    CHECK(motet_message_receive(node, arrival->channel, &byte, 1, SOON, NULL), -EPIPE); /* a handler has its messages */
+    CHECK(motet_message_receive(node, arrival->channel, &byte, 1, SOON, NULL), -EPIPE); /* its messages go to the handler */
     if (!arrival->message) {
         CHECK(arrival->length == 4 && memcmp(arrival->body, "ping", 4) == 0, 1);
         if (arrival->tag == 0)
@@ -291,12 +291,12 @@ static int hear(motet_node node, const struct motet_arrival *arrival, void *user
     }
     CHECK(arrival->length == LONG && arrival->body == NULL, 1);
     switch (heard->longs++) {
-    case 0: /* not wanted */
+    case 0: /* discard */
         return 0;
-    case 1: /* at once */
+    case 1: /* accept during the call */
         CHECK(motet_message_accept(node, arrival->message, heard->buffer, LONG, NULL, &heard->operation), 0);
         return 0;
-    default: /* later */
+    default: /* accept later */
         heard->kept = arrival->message;
         return 1;
     }
@@ -317,8 +317,8 @@ static void handlers(void)
     struct motet_completion end = MOTET_INIT(struct motet_completion);
     uint64_t word = 40;
     CHECK(motet_region_register(near_node, &word, sizeof word, MOTET_REGION_ALL, &heard.key), 0);
-    CHECK(motet_handler_new(far_node, hear, &heard, &handler), 0);
-    struct motet_reception theirs = handled(handler), ours = queue();
+    CHECK(motet_handler_new(far_node, on_message, &heard, &handler), 0);
+    struct motet_receive_mode theirs = handled(handler), ours = queue();
     CHECK(motet_service_open(far_node, HANDLED, &theirs), 0);
     pair(HANDLED, &ours, &near_end, &far_end);
     char answer[4];
@@ -332,17 +332,17 @@ static void handlers(void)
     CHECK(end.status == 0 && word == 41, 1);
     CHECK(motet_region_revoke(near_node, heard.key, SOON), 0);
     fill(body, LONG, 3);
-    CHECK(motet_message_send(near_node, near_end, 0, body, LONG, SOON), -EPIPE); /* it is discarded */
+    CHECK(motet_message_send(near_node, near_end, 0, body, LONG, SOON), -EPIPE); /* the handler discards it */
     CHECK(motet_message_send(near_node, near_end, 1, body, LONG, SOON), 0);
     CHECK(motet_operation_wait(far_node, heard.operation, SOON, &end), 0);
     CHECK(end.status == 0 && end.length == LONG && is_filled(heard.buffer, LONG, 3), 1);
     struct motet_outgoing outgoing = message(near_end, 5, MOTET_SEND_SYNCHRONOUS);
     struct iovec whole = { body, LONG };
     motet_operation send, receive;
-    CHECK(motet_message_start(near_node, &outgoing, &whole, 1, NULL, &send), 0);
+    CHECK(motet_message_send_start(near_node, &outgoing, &whole, 1, NULL, &send), 0);
     while (__atomic_load_n(&heard.count, __ATOMIC_SEQ_CST) < 103)
         usleep(100);
-    CHECK(motet_handler_free(far_node, handler), 0); /* it has ended when this returns */
+    CHECK(motet_handler_free(far_node, handler), 0); /* the handler does not run any more when this returns */
     memset(heard.buffer, 0, LONG);
     CHECK(motet_message_accept(far_node, heard.kept, heard.buffer, LONG, NULL, &receive), 0);
     CHECK(motet_operation_wait(near_node, send, SOON, &end), 0);
@@ -360,49 +360,49 @@ static void handlers(void)
     free(heard.buffer);
 }
 
-static void groups(void)
+static void cqs(void)
 {
-    motet_group group;
+    motet_cq cq;
     motet_channel near_end, far_end;
-    struct motet_reception reception = queue();
+    struct motet_receive_mode mode = queue();
     struct motet_completion ends[4];
-    struct motet_counts counts = MOTET_INIT(struct motet_counts);
+    struct motet_cq_counters counts = MOTET_INIT(struct motet_cq_counters);
     char got[8][8];
     motet_operation posted[8];
     ends[0].size = sizeof ends[0];
-    pair(QUEUE, &reception, &near_end, &far_end);
-    CHECK(motet_group_new(near_node, &group), 0);
-    CHECK(motet_group_wait(near_node, group, ends, 4, 0), -EAGAIN);
-    CHECK(motet_group_wait(near_node, group, ends, 4, in(0.002)), -ETIMEDOUT);
+    pair(QUEUE, &mode, &near_end, &far_end);
+    CHECK(motet_cq_new(near_node, &cq), 0);
+    CHECK(motet_cq_wait(near_node, cq, ends, 4, 0), -EAGAIN);
+    CHECK(motet_cq_wait(near_node, cq, ends, 4, in(0.002)), -ETIMEDOUT);
     struct motet_source source = from(near_end, 0, 0, 0);
     for (int i = 0; i < 8; i++) {
-        struct motet_notice notice = told(group, i, i % 2 ? MOTET_NOTICE_QUIET : 0);
-        CHECK(motet_message_post(near_node, &source, got[i], 8, &notice, &posted[i]), 0);
+        struct motet_completion_options options = options_of(cq, i, i % 2 ? MOTET_COMPLETION_ERRORS_ONLY : 0);
+        CHECK(motet_message_post(near_node, &source, got[i], 8, &options, &posted[i]), 0);
     }
-    CHECK(motet_group_counts(near_node, group, &counts), 0);
-    CHECK(counts.done == 0 && counts.failed == 0 && counts.under_way == 8, 1);
-    CHECK(motet_group_free(near_node, group), -EAGAIN);
+    CHECK(motet_cq_counts(near_node, cq, &counts), 0);
+    CHECK(counts.succeeded == 0 && counts.failed == 0 && counts.outstanding == 8, 1);
+    CHECK(motet_cq_free(near_node, cq), -EAGAIN);
     for (int i = 0; i < 6; i++)
         CHECK(motet_message_send(far_node, far_end, i, "ok", 2, SOON), 0);
-    CHECK(motet_group_wait_counts(near_node, group, 6, 0, SOON), 0);
-    CHECK(motet_group_wait_counts(near_node, group, 7, 0, 0), -EAGAIN);
-    CHECK(motet_group_wait(near_node, group, ends, 2, SOON), 2);
-    CHECK(ends[0].context == 0 && ends[1].context == 2 && ends[1].tag == 2 && ends[1].operation == posted[2], 1);
-    CHECK(motet_group_wait(near_node, group, ends, 4, SOON), 1);
-    CHECK(ends[0].context, 4);
+    CHECK(motet_cq_wait_counts(near_node, cq, 6, 0, SOON), 0);
+    CHECK(motet_cq_wait_counts(near_node, cq, 7, 0, 0), -EAGAIN);
+    CHECK(motet_cq_wait(near_node, cq, ends, 2, SOON), 2);
+    CHECK(ends[0].user_data == 0 && ends[1].user_data == 2 && ends[1].tag == 2 && ends[1].operation == posted[2], 1);
+    CHECK(motet_cq_wait(near_node, cq, ends, 4, SOON), 1);
+    CHECK(ends[0].user_data, 4);
     CHECK(motet_operation_test(near_node, posted[4], NULL), -EBADF);
-    CHECK(motet_channel_close(near_node, near_end), 0); /* ends the two that are left; of the quiet one that is told, too */
-    CHECK(motet_group_wait(near_node, group, ends, 4, SOON), 2);
-    CHECK(ends[0].context == 6 && ends[1].context == 7 && ends[0].status == -EPIPE && ends[1].status == -EPIPE, 1);
-    CHECK(motet_group_wait_counts(near_node, group, 100, 1, SOON), 0);
-    CHECK(motet_group_counts(near_node, group, &counts), 0);
-    CHECK(counts.done == 6 && counts.failed == 2 && counts.under_way == 0, 1);
-    CHECK(motet_group_signal(near_node, group), 0);
-    CHECK(motet_group_wait(near_node, group, ends, 4, SOON), -EINTR);
-    CHECK(motet_group_free(near_node, group), 0);
-    CHECK(motet_group_free(near_node, group), -EBADF);
-    struct motet_notice stale = told(group, 0, 0);
-    pair(QUEUE, &reception, &near_end, &far_end);
+    CHECK(motet_channel_close(near_node, near_end), 0); /* completes the other two; the failure of the errors-only receive is reported, too */
+    CHECK(motet_cq_wait(near_node, cq, ends, 4, SOON), 2);
+    CHECK(ends[0].user_data == 6 && ends[1].user_data == 7 && ends[0].status == -EPIPE && ends[1].status == -EPIPE, 1);
+    CHECK(motet_cq_wait_counts(near_node, cq, 100, 1, SOON), 0);
+    CHECK(motet_cq_counts(near_node, cq, &counts), 0);
+    CHECK(counts.succeeded == 6 && counts.failed == 2 && counts.outstanding == 0, 1);
+    CHECK(motet_cq_signal(near_node, cq), 0);
+    CHECK(motet_cq_wait(near_node, cq, ends, 4, SOON), -EINTR);
+    CHECK(motet_cq_free(near_node, cq), 0);
+    CHECK(motet_cq_free(near_node, cq), -EBADF);
+    struct motet_completion_options stale = options_of(cq, 0, 0);
+    pair(QUEUE, &mode, &near_end, &far_end);
     source.channel = near_end;
     CHECK(motet_message_post(near_node, &source, got[0], 8, &stale, &posted[0]), -EBADF);
 }
@@ -410,9 +410,9 @@ static void groups(void)
 static void sleep_in_poll(void)
 {
     motet_channel near_end, far_end;
-    struct motet_reception reception = queue();
+    struct motet_receive_mode mode = queue();
     struct motet_completion end = MOTET_INIT(struct motet_completion);
-    pair(QUEUE, &reception, &near_end, &far_end);
+    pair(QUEUE, &mode, &near_end, &far_end);
     int slept = 0;
     for (int i = 0; i < 50; i++) {
         char got[8];
@@ -423,7 +423,7 @@ static void sleep_in_poll(void)
             CHECK(motet_message_send(far_node, far_end, i, "x", 1, SOON), 0);
         struct pollfd descriptor = { motet_node_descriptor(near_node), POLLIN, 0 };
         for (int sent = i % 2; motet_operation_test(near_node, receive, &end) == 0;) {
-            if (!sent && motet_node_prepare_sleep(near_node) == 1) {
+            if (!sent && motet_node_arm(near_node) == 1) {
                 CHECK(motet_message_send(far_node, far_end, i, "x", 1, SOON), 0);
                 sent = 1;
                 CHECK(poll(&descriptor, 1, 15000), 1);
@@ -440,10 +440,10 @@ static void sleep_in_poll(void)
 int main(void)
 {
     nodes();
-    a_queue();
+    queued();
     tags();
     handlers();
-    groups();
+    cqs();
     sleep_in_poll();
     CHECK(motet_link_close(near_node, link_to_far), 0);
     CHECK(motet_link_close(near_node, link_to_far), -EBADF);

@@ -1,4 +1,4 @@
-/* check.h: what the tests of messages through motet.h have in common. A check that fails says where and ends the program. */
+/* check.h: shared by the tests of messages through motet.h. A check that fails prints its place and exits the program. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -26,7 +26,7 @@
 
 #define NEVER INT64_MAX
 
-/* A deadline so many seconds from now. */
+/* The deadline `seconds` from the current time. */
 static inline int64_t in(double seconds)
 {
     struct timespec t;
@@ -34,30 +34,30 @@ static inline int64_t in(double seconds)
     return t.tv_sec * INT64_C(1000000000) + t.tv_nsec + (int64_t)(seconds * 1e9);
 }
 
-/* Nothing that these tests wait for takes as long. */
+/* Longer than anything that these tests wait for. */
 #define SOON in(15)
 
-static inline struct motet_reception queue(void)
+static inline struct motet_receive_mode queue(void)
 {
-    struct motet_reception reception = MOTET_INIT(struct motet_reception);
-    reception.kind = MOTET_RECEIVE_QUEUE;
-    return reception;
+    struct motet_receive_mode mode = MOTET_INIT(struct motet_receive_mode);
+    mode.kind = MOTET_RECEIVE_QUEUE;
+    return mode;
 }
 
-static inline struct motet_reception tagged(motet_context context)
+static inline struct motet_receive_mode tagged(motet_context context)
 {
-    struct motet_reception reception = MOTET_INIT(struct motet_reception);
-    reception.kind = MOTET_RECEIVE_TAGGED;
-    reception.with = context;
-    return reception;
+    struct motet_receive_mode mode = MOTET_INIT(struct motet_receive_mode);
+    mode.kind = MOTET_RECEIVE_TAGGED;
+    mode.target = context;
+    return mode;
 }
 
-static inline struct motet_reception handled(motet_handler handler)
+static inline struct motet_receive_mode handled(motet_handler handler)
 {
-    struct motet_reception reception = MOTET_INIT(struct motet_reception);
-    reception.kind = MOTET_RECEIVE_HANDLER;
-    reception.with = handler;
-    return reception;
+    struct motet_receive_mode mode = MOTET_INIT(struct motet_receive_mode);
+    mode.kind = MOTET_RECEIVE_HANDLER;
+    mode.target = handler;
+    return mode;
 }
 
 static inline struct motet_source from(motet_channel channel, motet_context context, uint64_t tag, uint64_t ignore)
@@ -70,13 +70,13 @@ static inline struct motet_source from(motet_channel channel, motet_context cont
     return source;
 }
 
-static inline struct motet_notice told(motet_group group, uint64_t context, uint32_t flags)
+static inline struct motet_completion_options options_of(motet_cq cq, uint64_t context, uint32_t flags)
 {
-    struct motet_notice notice = MOTET_INIT(struct motet_notice);
-    notice.group = group;
-    notice.context = context;
-    notice.flags = flags;
-    return notice;
+    struct motet_completion_options options = MOTET_INIT(struct motet_completion_options);
+    options.cq = cq;
+    options.user_data = context;
+    options.flags = flags;
+    return options;
 }
 
 static inline struct motet_outgoing message(motet_channel channel, uint64_t tag, uint32_t mode)
@@ -88,7 +88,7 @@ static inline struct motet_outgoing message(motet_channel channel, uint64_t tag,
     return outgoing;
 }
 
-/* Bytes that differ from place to place and from seed to seed. */
+/* Fills with bytes that depend on the offset and the seed. */
 static inline void fill(unsigned char *bytes, size_t length, unsigned seed)
 {
     for (size_t i = 0; i < length; i++)
@@ -103,10 +103,10 @@ static inline int is_filled(const unsigned char *bytes, size_t length, unsigned 
     return 1;
 }
 
-/* A thread that makes progress for a node until it is told to stop. */
+/* A thread that makes progress for a node until stop_driver(). */
 struct driver {
     motet_node node;
-    motet_group group;
+    motet_cq cq;
     pthread_t thread;
 };
 
@@ -114,22 +114,22 @@ static inline void *drive(void *of)
 {
     struct driver *driver = of;
     struct motet_completion end = MOTET_INIT(struct motet_completion);
-    CHECK(motet_group_wait(driver->node, driver->group, &end, 1, NEVER), -EINTR);
+    CHECK(motet_cq_wait(driver->node, driver->cq, &end, 1, NEVER), -EINTR);
     return NULL;
 }
 
 static inline void start_driver(struct driver *driver, motet_node node)
 {
     driver->node = node;
-    CHECK(motet_group_new(node, &driver->group), 0);
+    CHECK(motet_cq_new(node, &driver->cq), 0);
     CHECK(pthread_create(&driver->thread, NULL, drive, driver), 0);
 }
 
 static inline void stop_driver(struct driver *driver)
 {
-    CHECK(motet_group_signal(driver->node, driver->group), 0);
+    CHECK(motet_cq_signal(driver->node, driver->cq), 0);
     pthread_join(driver->thread, NULL);
-    CHECK(motet_group_free(driver->node, driver->group), 0);
+    CHECK(motet_cq_free(driver->node, driver->cq), 0);
 }
 
 #endif

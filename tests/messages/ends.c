@@ -1,10 +1,10 @@
-/* ends.c: what every call of motet.h on messages does when it is given nothing, a struct of another size, a handle that is stale or another
- * thread's; and what remains when a node, its peer or its process's parent is gone. */
+/* ends.c: message calls of motet.h with invalid arguments, structs of other sizes, stale handles and handles of another thread's node; and the state
+ * after a node is closed, its peer is killed, or the process has forked. */
 #include "check.h"
 
 #include <signal.h>
 
-/* Refused before anything is done: nulls, sizes, words that mean nothing. */
+/* Refused before anything is done: NULL, wrong sizes, invalid values. */
 static void arguments(motet_node node)
 {
     motet_node other = 1;
@@ -13,21 +13,21 @@ static void arguments(motet_node node)
     CHECK(motet_node_open(&options, &other), -EINVAL);
     CHECK(other, 0);
     CHECK(motet_node_open(NULL, NULL), -EINVAL);
-    options.size = offsetof(struct motet_node_options, pool); /* of the first version */
-    options.pool = 1;
+    options.size = offsetof(struct motet_node_options, pool_max); /* the struct's first version */
+    options.pool_max = 1;
     CHECK(motet_node_open(&options, &other), 0);
     CHECK(motet_node_close(other), 0);
-    options.pool = 0;
-    options.size = sizeof options + 64; /* of a later version: what is beyond is not ours */
+    options.pool_max = 0;
+    options.size = sizeof options + 64; /* a later version: the bytes beyond are ignored */
     options.flags = 4;
     CHECK(motet_node_open(&options, &other), -EINVAL);
     options.flags = 0;
     options.window = 1;
     CHECK(motet_node_open(&options, &other), -EINVAL);
     options.window = 0;
-    options.longs = 1u << 20;
+    options.max_rendezvous = 1u << 20;
     CHECK(motet_node_open(&options, &other), -EINVAL);
-    options.longs = 0;
+    options.max_rendezvous = 0;
     options.reserved = 1;
     CHECK(motet_node_open(&options, &other), -EINVAL);
     options.reserved = 0;
@@ -55,33 +55,33 @@ static void arguments(motet_node node)
     CHECK(motet_link_info(node, 1, NULL), -EBADF);
     CHECK(motet_links(node, NULL, 3), -EINVAL);
 
-    struct motet_reception reception = queue();
+    struct motet_receive_mode mode = queue();
     CHECK(motet_service_open(node, 1, NULL), -EINVAL);
-    reception.size = 8;
-    CHECK(motet_service_open(node, 1, &reception), -EINVAL);
-    reception = queue();
-    reception.kind = 4;
-    CHECK(motet_service_open(node, 1, &reception), -EINVAL);
-    reception = tagged(0);
-    CHECK(motet_service_open(node, 1, &reception), -EBADF);
-    reception = handled(77);
-    CHECK(motet_service_open(node, 1, &reception), -EBADF);
+    mode.size = 8;
+    CHECK(motet_service_open(node, 1, &mode), -EINVAL);
+    mode = queue();
+    mode.kind = 4;
+    CHECK(motet_service_open(node, 1, &mode), -EINVAL);
+    mode = tagged(0);
+    CHECK(motet_service_open(node, 1, &mode), -EBADF);
+    mode = handled(77);
+    CHECK(motet_service_open(node, 1, &mode), -EBADF);
     motet_channel channel;
     CHECK(motet_channel_accept(node, 99, SOON, &channel), -ECONNREFUSED);
     CHECK(motet_channel_accept(node, 99, SOON, NULL), -EINVAL);
-    reception = queue();
-    CHECK(motet_channel_open(node, 12345, 1, &reception, SOON, &channel), -EBADF);
-    CHECK(motet_channel_open(node, 12345, 1, &reception, SOON, NULL), -EINVAL);
+    mode = queue();
+    CHECK(motet_channel_open(node, 12345, 1, &mode, SOON, &channel), -EBADF);
+    CHECK(motet_channel_open(node, 12345, 1, &mode, SOON, NULL), -EINVAL);
     CHECK(motet_context_new(node, NULL), -EINVAL);
-    CHECK(motet_group_new(node, NULL), -EINVAL);
+    CHECK(motet_cq_new(node, NULL), -EINVAL);
     motet_handler handler = 1;
     CHECK(motet_handler_new(node, NULL, NULL, &handler), -EINVAL);
     CHECK(handler, 0);
     CHECK(motet_node_defer(node, NULL, NULL), -EINVAL);
 }
 
-/* Handles of nothing, on a node that is there. */
-static void strangers(motet_node node)
+/* Handles of no object, on an open node. */
+static void unknown_handles(motet_node node)
 {
     char bytes[8];
     motet_operation operation = 1;
@@ -98,16 +98,16 @@ static void strangers(motet_node node)
     CHECK(motet_message_sendv(node, &outgoing, &body, 1025, SOON), -EINVAL);
     CHECK(motet_message_sendv(node, &outgoing, NULL, 1, SOON), -EINVAL);
     CHECK(motet_message_sendv(node, &outgoing, &nothing, 1, SOON), -EINVAL);
-    CHECK(motet_message_start(node, &outgoing, &nothing, 1, NULL, &operation), -EINVAL);
-    CHECK(motet_message_start(node, &outgoing, &body, 1, NULL, NULL), -EINVAL);
-    CHECK(motet_message_start(node, &outgoing, &body, 1, NULL, &operation), -EBADF);
+    CHECK(motet_message_send_start(node, &outgoing, &nothing, 1, NULL, &operation), -EINVAL);
+    CHECK(motet_message_send_start(node, &outgoing, &body, 1, NULL, NULL), -EINVAL);
+    CHECK(motet_message_send_start(node, &outgoing, &body, 1, NULL, &operation), -EBADF);
     CHECK(operation, 0);
     outgoing.mode = 3;
-    CHECK(motet_message_start(node, &outgoing, &body, 1, NULL, &operation), -EINVAL);
-    struct motet_notice notice = told(0, 1, MOTET_NOTICE_QUIET); /* nobody could ever know */
-    CHECK(motet_message_post(node, &source, bytes, 8, &notice, &operation), -EINVAL);
-    notice = told(4, 1, 0);
-    CHECK(motet_message_post(node, &source, bytes, 8, &notice, &operation), -EBADF);
+    CHECK(motet_message_send_start(node, &outgoing, &body, 1, NULL, &operation), -EINVAL);
+    struct motet_completion_options options = options_of(0, 1, MOTET_COMPLETION_ERRORS_ONLY); /* errors only, without a completion queue */
+    CHECK(motet_message_post(node, &source, bytes, 8, &options, &operation), -EINVAL);
+    options = options_of(4, 1, 0);
+    CHECK(motet_message_post(node, &source, bytes, 8, &options, &operation), -EBADF);
     CHECK(motet_message_post(node, &source, bytes, 8, NULL, &operation), -EBADF);
     CHECK(motet_message_post(node, &source, NULL, 8, NULL, &operation), -EINVAL);
     CHECK(motet_message_post(node, NULL, bytes, 8, NULL, &operation), -EINVAL);
@@ -133,26 +133,26 @@ static void strangers(motet_node node)
     CHECK(motet_operation_wait_any(node, &operation, 0, NEVER, &end), -EINVAL);
     CHECK(motet_operation_wait_any(node, &operation, 1, NEVER, &end), -EBADF);
     CHECK(motet_operation_cancel(node, 0), -EBADF);
-    CHECK(motet_group_wait(node, 3, &end, 1, NEVER), -EBADF);
-    CHECK(motet_group_wait(node, 3, NULL, 1, NEVER), -EINVAL);
-    CHECK(motet_group_wait(node, 3, &end, 0, NEVER), -EINVAL);
-    CHECK(motet_group_wait_counts(node, 3, 0, 0, NEVER), -EBADF);
-    CHECK(motet_group_signal(node, 3), -EBADF);
-    CHECK(motet_group_free(node, 3), -EBADF);
-    struct motet_counts counts = { .size = 8 };
-    motet_group group;
-    CHECK(motet_group_new(node, &group), 0);
-    CHECK(motet_group_counts(node, group, &counts), -EINVAL);
-    CHECK(motet_group_free(node, group), 0);
+    CHECK(motet_cq_wait(node, 3, &end, 1, NEVER), -EBADF);
+    CHECK(motet_cq_wait(node, 3, NULL, 1, NEVER), -EINVAL);
+    CHECK(motet_cq_wait(node, 3, &end, 0, NEVER), -EINVAL);
+    CHECK(motet_cq_wait_counts(node, 3, 0, 0, NEVER), -EBADF);
+    CHECK(motet_cq_signal(node, 3), -EBADF);
+    CHECK(motet_cq_free(node, 3), -EBADF);
+    struct motet_cq_counters counts = { .size = 8 };
+    motet_cq cq;
+    CHECK(motet_cq_new(node, &cq), 0);
+    CHECK(motet_cq_counts(node, cq, &counts), -EINVAL);
+    CHECK(motet_cq_free(node, cq), 0);
     CHECK(motet_context_free(node, 3), -EBADF);
     CHECK(motet_handler_free(node, 3), -EBADF);
     CHECK(motet_channel_finish(node, 3), -EBADF);
     CHECK(motet_channel_close(node, UINT64_MAX), -EBADF);
     CHECK(motet_link_close(node, 3), -EBADF);
 
-    struct motet_remote at = MOTET_INIT(struct motet_remote);
+    struct motet_remote_address at = MOTET_INIT(struct motet_remote_address);
     struct motet_atomic add = MOTET_INIT(struct motet_atomic);
-    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+    struct motet_region_mapping mapped = MOTET_INIT(struct motet_region_mapping);
     struct motet_region_limits limits = MOTET_INIT(struct motet_region_limits);
     at.link = 0x100001;
     add.count = 1;
@@ -165,11 +165,11 @@ static void strangers(motet_node node)
     CHECK(motet_region_atomic_start(node, &at, &add, NULL, &operation), -EBADF);
     CHECK(motet_region_fence(node, at.link, SOON), -EBADF);
     CHECK(motet_region_fence_start(node, at.link, NULL, &operation), -EBADF);
-    CHECK(motet_region_open(node, at.link, 1, SOON, &sight, &operation), -EBADF);
+    CHECK(motet_region_open(node, at.link, 1, SOON, &mapped, &operation), -EBADF);
     CHECK(motet_link_region_limits(node, at.link, &limits), -EBADF);
     CHECK(motet_region_revoke(node, 1, SOON), -EBADF);
     CHECK(motet_region_close(node, 1), -EBADF);
-    CHECK(motet_region_stands(node, 1), -EBADF);
+    CHECK(motet_region_is_valid(node, 1), -EBADF);
     CHECK(motet_loan_free(node, 1), -EBADF);
     CHECK(motet_loan_send(node, &outgoing, 1, 8, NULL, SOON, NULL), -EINVAL); /* the mode */
     outgoing.mode = MOTET_SEND_AUTOMATIC;
@@ -178,11 +178,11 @@ static void strangers(motet_node node)
     CHECK(motet_message_receive_in_place(node, &source, 8, SOON, &end), -EBADF);
     CHECK(motet_message_post_in_place(node, &source, 8, NULL, &operation), -EBADF);
     CHECK(motet_message_accept_in_place(node, 5, 8, NULL, &operation), -EBADF);
-    CHECK(motet_message_give_back(node, 5), -EBADF);
+    CHECK(motet_message_release(node, 5), -EBADF);
 }
 
-/* A node that is not there. */
-static void nobody(motet_node node, int error)
+/* A node handle that is not open. */
+static void closed_node(motet_node node, int error)
 {
     char bytes[8];
     motet_operation operation;
@@ -191,7 +191,7 @@ static void nobody(motet_node node, int error)
     CHECK(motet_node_name(node, bytes, 8), error);
     CHECK(motet_node_address(node, bytes, 8), error);
     CHECK(motet_node_progress(node), error);
-    CHECK(motet_node_prepare_sleep(node), error);
+    CHECK(motet_node_arm(node), error);
     CHECK(motet_link_open(node, "somebody", SOON, &operation), error);
     CHECK(motet_links(node, NULL, 0), error);
     CHECK(motet_link_close(node, 0x100001), error);
@@ -208,15 +208,15 @@ static void nobody(motet_node node, int error)
     CHECK(motet_operation_test(node, 0x100001, &end), error);
     CHECK(motet_operation_wait(node, 0x100001, SOON, &end), error);
     CHECK(motet_operation_cancel(node, 0x100001), error);
-    CHECK(motet_group_new(node, &operation), error);
-    CHECK(motet_group_wait(node, 0x100001, &end, 1, SOON), error);
-    CHECK(motet_group_signal(node, 0x100001), error);
+    CHECK(motet_cq_new(node, &operation), error);
+    CHECK(motet_cq_wait(node, 0x100001, &end, 1, SOON), error);
+    CHECK(motet_cq_signal(node, 0x100001), error);
 
     static uint64_t words[8];
     void *memory;
-    struct motet_remote at = MOTET_INIT(struct motet_remote);
+    struct motet_remote_address at = MOTET_INIT(struct motet_remote_address);
     struct motet_atomic add = MOTET_INIT(struct motet_atomic);
-    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+    struct motet_region_mapping mapped = MOTET_INIT(struct motet_region_mapping);
     struct motet_region_limits limits = MOTET_INIT(struct motet_region_limits);
     struct motet_outgoing outgoing = message(source.channel, 1, MOTET_SEND_AUTOMATIC);
     at.link = 0x100001;
@@ -234,24 +234,24 @@ static void nobody(motet_node node, int error)
     CHECK(motet_region_atomic_start(node, &at, &add, NULL, &operation), error);
     CHECK(motet_region_fence(node, at.link, SOON), error);
     CHECK(motet_region_fence_start(node, at.link, NULL, &operation), error);
-    CHECK(motet_region_open(node, at.link, 0x100001, SOON, &sight, &operation), error);
+    CHECK(motet_region_open(node, at.link, 0x100001, SOON, &mapped, &operation), error);
     CHECK(motet_region_close(node, 0x100001), error);
-    CHECK(motet_region_stands(node, 0x100001), error);
+    CHECK(motet_region_is_valid(node, 0x100001), error);
     CHECK(motet_loan_alloc(node, 8, &memory, &operation), error);
     CHECK(motet_loan_free(node, 0x100001), error);
     CHECK(motet_loan_send(node, &outgoing, 0x100001, 8, NULL, SOON, NULL), error);
     CHECK(motet_message_receive_in_place(node, &source, 8, SOON, &end), error);
     CHECK(motet_message_post_in_place(node, &source, 8, NULL, &operation), error);
-    CHECK(motet_message_give_back(node, 0x100001), error);
+    CHECK(motet_message_release(node, 0x100001), error);
 }
 
 static void *wait_for_ever(void *of)
 {
     struct motet_completion end = MOTET_INIT(struct motet_completion);
-    motet_group group;
-    int made = motet_group_new(*(motet_node *)of, &group);
-    CHECK(made == 0 || made == -EBADF, 1); /* it may be closed already */
-    CHECK(motet_group_wait(*(motet_node *)of, group, &end, 1, NEVER), -EBADF);
+    motet_cq cq;
+    int made = motet_cq_new(*(motet_node *)of, &cq);
+    CHECK(made == 0 || made == -EBADF, 1); /* the node may be closed already */
+    CHECK(motet_cq_wait(*(motet_node *)of, cq, &end, 1, NEVER), -EBADF);
     return NULL;
 }
 
@@ -272,7 +272,7 @@ static void *hammer(void *of)
     return NULL;
 }
 
-/* Closing a node that others are in: they end, whatever they do. */
+/* Closing a node that other threads are in: their calls fail. */
 static void closing(void)
 {
     for (int round = 0; round < 30; round++) {
@@ -282,12 +282,12 @@ static void closing(void)
         for (int i = 0; i < 3; i++)
             CHECK(pthread_create(&threads[i], NULL, i == 0 ? hammer : wait_for_ever, &node), 0);
         usleep(1000 * (round % 5));
-        if (round % 5 == 0) /* they may not even have begun: let them */
+        if (round % 5 == 0) /* let the threads start */
             usleep(20000);
         CHECK(motet_node_close(node), 0);
         for (int i = 0; i < 3; i++)
             pthread_join(threads[i], NULL);
-        nobody(node, -EBADF);
+        closed_node(node, -EBADF);
     }
 }
 
@@ -301,11 +301,11 @@ static void single(void)
     CHECK(pthread_create(&thread, NULL, use, &node), 0);
     pthread_join(thread, NULL);
     CHECK(motet_node_progress(node) >= 0, 1);
-    strangers(node);
+    unknown_handles(node);
     CHECK(motet_node_close(node), 0);
 }
 
-/* What comes to a program that sleeps on its node's descriptor is that program's, however long it takes to wake up. */
+/* The progress thread leaves messages to a program that sleeps on the node's descriptor, however long it takes to wake up. */
 static void slept_beside(motet_node node, motet_channel channel, motet_node idle)
 {
     struct pollfd descriptor = { motet_node_descriptor(idle), POLLIN, 0 };
@@ -313,7 +313,7 @@ static void slept_beside(motet_node node, motet_channel channel, motet_node idle
     char byte;
     CHECK(motet_channel_accept(idle, 5, SOON, &there), 0);
     for (int i = 0; i < 8; i++) {
-        while (motet_node_prepare_sleep(idle) == 0)
+        while (motet_node_arm(idle) == 0)
             motet_node_progress(idle);
         CHECK(motet_message_inject(node, channel, 0, "x", 1, SOON), 0);
         usleep(25000);
@@ -322,24 +322,24 @@ static void slept_beside(motet_node node, motet_channel channel, motet_node idle
     }
 }
 
-/* Answers others while the program does nothing; ends with its node at once. */
-static void stood_in(motet_node node)
+/* The progress thread answers peers while the program makes no progress, and exits with its node. */
+static void progress_thread(motet_node node)
 {
     struct motet_node_options options = MOTET_INIT(struct motet_node_options);
-    struct motet_reception reception = MOTET_INIT(struct motet_reception);
+    struct motet_receive_mode mode = MOTET_INIT(struct motet_receive_mode);
     char name[64];
     motet_node idle;
     motet_link link;
     motet_channel channel;
-    options.flags = MOTET_NODE_STAND_IN | MOTET_NODE_SINGLE;
+    options.flags = MOTET_NODE_PROGRESS_THREAD | MOTET_NODE_SINGLE;
     CHECK(motet_node_open(&options, &idle), -EINVAL);
-    options.flags = MOTET_NODE_STAND_IN;
+    options.flags = MOTET_NODE_PROGRESS_THREAD;
     CHECK(motet_node_open(&options, &idle), 0);
-    reception.kind = MOTET_RECEIVE_QUEUE;
-    CHECK(motet_service_open(idle, 5, &reception), 0);
+    mode.kind = MOTET_RECEIVE_QUEUE;
+    CHECK(motet_service_open(idle, 5, &mode), 0);
     CHECK(motet_node_name(idle, name, sizeof name) > 0, 1);
     CHECK(motet_link_open(node, name, SOON, &link), 0);
-    CHECK(motet_channel_open(node, link, 5, &reception, SOON, &channel), 0);
+    CHECK(motet_channel_open(node, link, 5, &mode, SOON, &channel), 0);
     slept_beside(node, channel, idle);
     CHECK(motet_link_close(node, link), 0);
     CHECK(motet_node_close(idle), 0);
@@ -350,10 +350,10 @@ static void forked(motet_node node)
 {
     pid_t child = fork();
     if (child == 0) {
-        nobody(node, -ECHILD);
+        closed_node(node, -ECHILD);
         CHECK(motet_node_close(node), 0);
-        nobody(node, -EBADF);
-        motet_node mine; /* and a child may join itself */
+        closed_node(node, -EBADF);
+        motet_node mine; /* a child may open its own nodes */
         CHECK(motet_node_open(NULL, &mine), 0);
         CHECK(motet_node_close(mine), 0);
         _exit(0);
@@ -364,13 +364,13 @@ static void forked(motet_node node)
     CHECK(motet_node_progress(node) >= 0, 1);
 }
 
-/* A peer that is killed: what it has sent is received, everything else ends. */
+/* A killed peer: complete messages can be received, everything else completes with an error. */
 static void killed(motet_node node)
 {
     char name[64], bytes[64], large[4096];
     CHECK(motet_node_name(node, name, sizeof name) > 0, 1);
-    struct motet_reception reception = queue();
-    CHECK(motet_service_open(node, 5, &reception), 0);
+    struct motet_receive_mode mode = queue();
+    CHECK(motet_service_open(node, 5, &mode), 0);
     pid_t child = fork();
     if (child == 0) {
         motet_node mine;
@@ -378,30 +378,30 @@ static void killed(motet_node node)
         motet_channel channel;
         CHECK(motet_node_open(NULL, &mine), 0);
         CHECK(motet_link_open(mine, name, SOON, &link), 0);
-        CHECK(motet_channel_open(mine, link, 5, &reception, SOON, &channel), 0);
+        CHECK(motet_channel_open(mine, link, 5, &mode, SOON, &channel), 0);
         CHECK(motet_message_send(mine, channel, 1, "last words", 10, SOON), 0);
         CHECK(motet_message_receive(mine, channel, bytes, 64, SOON, NULL), 0);
         raise(SIGKILL);
     }
     motet_channel channel;
     struct motet_completion end = MOTET_INIT(struct motet_completion);
-    motet_group group;
+    motet_cq cq;
     motet_operation operation;
     CHECK(motet_channel_accept(node, 5, SOON, &channel), 0);
-    CHECK(motet_group_new(node, &group), 0);
+    CHECK(motet_cq_new(node, &cq), 0);
     struct motet_source source = from(channel, 0, 0, 0);
-    struct motet_notice notice = told(group, 42, MOTET_NOTICE_QUIET);
+    struct motet_completion_options options = options_of(cq, 42, MOTET_COMPLETION_ERRORS_ONLY);
     CHECK(motet_message_receive(node, channel, bytes, 64, SOON, &end), 0);
     CHECK(end.length == 10 && memcmp(bytes, "last words", 10) == 0, 1);
-    CHECK(motet_message_post(node, &source, large, sizeof large, &notice, &operation), 0);
+    CHECK(motet_message_post(node, &source, large, sizeof large, &options, &operation), 0);
     CHECK(motet_message_send(node, channel, 1, "go", 2, SOON), 0);
-    CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
-    CHECK(end.status == -ECONNRESET && end.context == 42 && end.operation == operation, 1);
+    CHECK(motet_cq_wait(node, cq, &end, 1, SOON), 1);
+    CHECK(end.status == -ECONNRESET && end.user_data == 42 && end.operation == operation, 1);
     CHECK(motet_message_send(node, channel, 1, "?", 1, SOON), -ECONNRESET);
     CHECK(motet_message_receive(node, channel, bytes, 64, SOON, &end), -ECONNRESET);
     struct motet_link_state info = MOTET_INIT(struct motet_link_state);
     CHECK(motet_link_info(node, motet_channel_link(channel), &info), 0);
-    CHECK(info.gone, 1);
+    CHECK(info.down, 1);
     CHECK(strcmp(motet_reason(info.reason), "the peer is gone"), 0);
     CHECK(motet_link_close(node, motet_channel_link(channel)), 0);
     CHECK(motet_message_send(node, channel, 1, "?", 1, SOON), -EBADF);
@@ -412,21 +412,21 @@ static void killed(motet_node node)
 int main(void)
 {
     motet_node node;
-    nobody(0, -EBADF);
-    nobody(UINT64_MAX, -EBADF);
-    nobody(0x1234, -EBADF);
+    closed_node(0, -EBADF);
+    closed_node(UINT64_MAX, -EBADF);
+    closed_node(0x1234, -EBADF);
     CHECK(motet_node_descriptor(7), -EBADF);
     CHECK(motet_node_open(NULL, &node), 0);
     CHECK(motet_node_descriptor(node) >= 0, 1);
     arguments(node);
-    strangers(node);
+    unknown_handles(node);
     closing();
     single();
-    stood_in(node);
+    progress_thread(node);
     forked(node);
     killed(node);
     CHECK(motet_node_close(node), 0);
-    nobody(node, -EBADF);
+    closed_node(node, -EBADF);
     puts("every end was told");
     return 0;
 }

@@ -1,5 +1,5 @@
-/* files.c: regions over files, through motet.h, over shared memory and over TCP: what is put is in the file and nothing beside it, what cannot be
- * is refused and why, and a file that is cut short while all this goes on kills nobody. */
+/* files.c: regions over files through motet.h, over shared memory and over TCP: a put changes the file there and nowhere else, invalid files are refused
+ * with the right error, and a file that is cut short during accesses kills no process. */
 #include "check.h"
 
 #include <fcntl.h>
@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 
 enum { SERVICE = 9, WHOLE = 3 << 20, ODD_AT = 4099, ODD_LENGTH = 2 << 20, EVEN_AT = 8, EVEN_LENGTH = 4096 + 4 };
-/* Regions: at an odd place, for atomics, to be read, of memory that cannot shrink. */
+/* Regions: at an odd offset, for atomics, read-only, over a memfd that cannot shrink. */
 enum { ODD, EVEN, TO_READ, SEALED, REGIONS };
-/* What the owner is asked for. */
+/* Requests to the owner. */
 enum { SYNC, SYNC_OUTSIDE, REVOKE, BYE };
 
 struct question {
@@ -34,14 +34,14 @@ static motet_key keys[REGIONS];
 static void own(int asked)
 {
     int read_only = open(path, O_RDONLY);
-    struct motet_reception reception = queue();
+    struct motet_receive_mode mode = queue();
     struct question q;
     CHECK(motet_region_register_file(node, file, ODD_AT, ODD_LENGTH, MOTET_REGION_GET | MOTET_REGION_PUT, &keys[ODD]), 0);
     CHECK(motet_region_register_file(node, file, EVEN_AT, EVEN_LENGTH, MOTET_REGION_ALL, &keys[EVEN]), 0);
     CHECK(motet_region_register_file(node, read_only, ODD_AT, ODD_LENGTH, MOTET_REGION_GET, &keys[TO_READ]), 0);
     CHECK(motet_region_register_file(node, memory, 0, EVEN_LENGTH, MOTET_REGION_ALL, &keys[SEALED]), 0);
-    CHECK(close(read_only) + close(file), 0); /* the regions have their own */
-    CHECK(motet_service_open(node, SERVICE, &reception), 0);
+    CHECK(close(read_only) + close(file), 0); /* the regions keep their own descriptors */
+    CHECK(motet_service_open(node, SERVICE, &mode), 0);
     CHECK(write(asked, "!", 1), 1);
     CHECK(motet_channel_accept(node, SERVICE, SOON, &channel), 0);
     CHECK(motet_message_send(node, channel, 0, keys, sizeof keys, SOON), 0);
@@ -52,7 +52,7 @@ static void own(int asked)
     }
 }
 
-/* ---- the one who asks */
+/* ---- the peer */
 
 static int ask(int what, int region, uint64_t at, uint64_t length)
 {
@@ -63,16 +63,16 @@ static int ask(int what, int region, uint64_t at, uint64_t length)
     return said;
 }
 
-static struct motet_remote place(int region, uint64_t offset)
+static struct motet_remote_address place(int region, uint64_t offset)
 {
-    struct motet_remote at = MOTET_INIT(struct motet_remote);
+    struct motet_remote_address at = MOTET_INIT(struct motet_remote_address);
     at.link = link_;
     at.key = keys[region];
     at.offset = offset;
     return at;
 }
 
-/* The file as anybody sees it, beside what it should be. */
+/* Compares the file, as read(2) sees it, with the expected bytes. */
 static int is_as_expected(void)
 {
     CHECK(pread(file, buffer, WHOLE, 0), WHOLE);
@@ -85,7 +85,7 @@ static void puts_and_gets(void)
     fill(bytes, WHOLE, 1);
     CHECK(pwrite(file, bytes, WHOLE, 0), WHOLE);
     for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        struct motet_remote to = place(ODD, 3), seen = place(TO_READ, 3), over = place(ODD, ODD_LENGTH + 1 - lengths[i]);
+        struct motet_remote_address to = place(ODD, 3), seen = place(TO_READ, 3), over = place(ODD, ODD_LENGTH + 1 - lengths[i]);
         unsigned char *here = bytes + ODD_AT + 3;
         fill(here, lengths[i], i + 10);
         CHECK(motet_region_put(node, &to, here, lengths[i], SOON), 0);
@@ -108,17 +108,17 @@ static void puts_and_gets(void)
     CHECK(ask(SYNC, SEALED, 0, 8), 0);
 }
 
-/* Every other value of a row, in a file and in memory; what the file's other users write is seen. */
+/* A row in a file and in memory; writes of other users of the file are seen. */
 static void atomics(int region, int fd, off_t at)
 {
     uint64_t row[3] = { 40, 50, 60 }, ones[3] = { 1, 2, 3 }, before[3] = { 0 }, after[3];
-    struct motet_remote to = place(region, 16), crooked = place(region, 17), end = place(region, EVEN_LENGTH - 4);
+    struct motet_remote_address to = place(region, 16), crooked = place(region, 17), end = place(region, EVEN_LENGTH - 4);
     struct motet_atomic add = MOTET_INIT(struct motet_atomic);
     add.operation = MOTET_ATOMIC_SUM;
     add.type = MOTET_ATOMIC_U64;
     add.count = 3;
     add.operand = ones;
-    add.before = before;
+    add.result = before;
     CHECK(pwrite(fd, row, sizeof row, at + 16), sizeof row);
     CHECK(motet_region_atomic(node, &to, &add, SOON), 0);
     CHECK(memcmp(before, row, sizeof row), 0);
@@ -126,46 +126,46 @@ static void atomics(int region, int fd, off_t at)
     CHECK(after[0] == 41 && after[1] == 52 && after[2] == 63, 1);
     CHECK(motet_region_atomic(node, &crooked, &add, SOON), -EINVAL);
     CHECK(motet_region_atomic(node, &end, &add, SOON), -ERANGE);
-    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
-    motet_view view;
-    CHECK(motet_region_open(node, link_, keys[region], SOON, &sight, &view), -EOPNOTSUPP);
+    struct motet_region_mapping mapped = MOTET_INIT(struct motet_region_mapping);
+    motet_mapping mapping;
+    CHECK(motet_region_open(node, link_, keys[region], SOON, &mapped, &mapping), -EOPNOTSUPP);
 }
 
-/* By name, as anybody may, at whatever moment of an operation; and the owner, of which SIGBUS would be the end, answers still. */
+/* Truncates the file by name at any moment of an operation. The owner, which a SIGBUS would kill, still answers. */
 static void cut_short(void)
 {
     struct motet_atomic add = MOTET_INIT(struct motet_atomic);
     uint64_t one = 1, before;
-    motet_group group;
+    motet_cq cq;
     int gone = 0, done = 0;
     add.type = MOTET_ATOMIC_U64;
     add.count = 1;
     add.operand = &one;
-    add.before = &before;
-    CHECK(motet_group_new(node, &group), 0);
+    add.result = &before;
+    CHECK(motet_cq_new(node, &cq), 0);
     for (int round = 0; round < 60; round++) {
         static const struct { size_t at, length; } parts[] = { { 1, 1 << 20 }, { 1 << 20, 1 << 20 }, { 77, 5000 }, { ODD_LENGTH - 8, 8 } };
         struct motet_completion end = MOTET_INIT(struct motet_completion);
         motet_operation operation;
         int begun = 0;
         for (int i = 0; i < 4; i++) {
-            struct motet_remote at = place(ODD, parts[i].at);
-            struct motet_notice notice = told(group, 0, 0);
-            begun += motet_region_put_start(node, &at, bytes, parts[i].length, &notice, &operation) == 0;
-            begun += motet_region_get_start(node, &at, buffer, parts[i].length, &notice, &operation) == 0;
+            struct motet_remote_address at = place(ODD, parts[i].at);
+            struct motet_completion_options options = options_of(cq, 0, 0);
+            begun += motet_region_put_start(node, &at, bytes, parts[i].length, &options, &operation) == 0;
+            begun += motet_region_get_start(node, &at, buffer, parts[i].length, &options, &operation) == 0;
         }
         CHECK(begun, 8);
         CHECK(truncate(path, (off_t)round * 60000 % WHOLE), 0);
         for (int i = 0; i < begun; i++) {
-            CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
+            CHECK(motet_cq_wait(node, cq, &end, 1, SOON), 1);
             CHECK(end.status == 0 || end.status == -ERANGE, 1);
             *(end.status == 0 ? &done : &gone) += 1;
         }
         CHECK(truncate(path, WHOLE), 0);
     }
-    CHECK(motet_group_free(node, group), 0);
+    CHECK(motet_cq_free(node, cq), 0);
     CHECK(truncate(path, EVEN_AT + 20), 0);
-    struct motet_remote far = place(ODD, 5), in_it = place(EVEN, 0), beyond = place(EVEN, 16);
+    struct motet_remote_address far = place(ODD, 5), in_it = place(EVEN, 0), beyond = place(EVEN, 16);
     CHECK(motet_region_put(node, &far, bytes, 1 << 20, SOON), -ERANGE);
     CHECK(motet_region_put(node, &far, bytes, 1, SOON), -ERANGE);
     CHECK(motet_region_get(node, &far, buffer, 1 << 20, SOON), -ERANGE);
@@ -175,11 +175,11 @@ static void cut_short(void)
     CHECK(ask(SYNC, ODD, 0, 1), -ERANGE);
     struct stat now;
     CHECK(fstat(file, &now), 0);
-    CHECK(now.st_size, EVEN_AT + 20); /* nobody has made it longer */
+    CHECK(now.st_size, EVEN_AT + 20); /* it has not grown */
     fprintf(stderr, "%d operations done, %d met what was gone\n", done, gone);
     CHECK(gone > 0, 1);
     CHECK(truncate(path, WHOLE), 0);
-    CHECK(motet_region_put(node, &far, bytes, 100, SOON), 0); /* it is there again */
+    CHECK(motet_region_put(node, &far, bytes, 100, SOON), 0); /* the bytes exist again */
 }
 
 #include "meet.h"
@@ -188,7 +188,7 @@ static void between(const char *way)
 {
     int status;
     struct question bye = { .what = BYE };
-    struct motet_remote at;
+    struct motet_remote_address at;
     pid_t owner = meet(way, "files");
     puts_and_gets();
     atomics(EVEN, file, EVEN_AT);
@@ -204,7 +204,7 @@ static void between(const char *way)
     CHECK(motet_node_close(node), 0);
 }
 
-/* ---- what is refused to the owner */
+/* ---- invalid files */
 
 static int made(int fd, uint64_t at, uint64_t length, uint32_t rights)
 {
@@ -262,7 +262,7 @@ static void refusals(void)
     CHECK(made(file, 0, WHOLE, GET), 0);
     CHECK(setrlimit(RLIMIT_FSIZE, &before), 0);
     CHECK(motet_region_register(node, bytes, sizeof bytes, GET, &key), 0);
-    CHECK(motet_region_sync(node, key, 0, 8), -EINVAL); /* it is no file's */
+    CHECK(motet_region_sync(node, key, 0, 8), -EINVAL); /* not a file's region */
     CHECK(motet_region_sync(node, key ^ 1, 0, 8), -EBADF);
     CHECK(motet_region_sync(12345, key, 0, 8), -EBADF);
     CHECK(motet_node_close(node), 0);

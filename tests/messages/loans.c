@@ -1,12 +1,12 @@
-/* loans.c: messages that another process reads where they lie, through motet.h: what is lent is there until it is given back, once; what is not
- * lent is a message like any other; and loans come back from whoever is killed. */
+/* loans.c: loans between two processes through motet.h: a loaned message stays valid until it is released, once; other messages are received as copies;
+ * and loans return when a process is killed. */
 #include "check.h"
 
 #include <signal.h>
 #include <sys/prctl.h>
 
 enum { SERVICE = 4, LONG = 300000, POOL = 64 << 20 };
-/* What the sender is asked for. */
+/* Requests to the sender. */
 enum { LEND = 1, SEND, HAS_ENDED, BYE };
 
 struct question {
@@ -43,7 +43,7 @@ static int64_t lend(const struct question *q)
 static void refusals(void)
 {
     struct motet_outgoing outgoing = message(channel, 1, MOTET_SEND_AUTOMATIC), bad = outgoing;
-    struct motet_notice notice = told(0, 1, 0);
+    struct motet_completion_options options = options_of(0, 1, 0);
     void *memory = NULL;
     motet_loan loan, more[3];
     motet_operation operation = 1;
@@ -56,7 +56,7 @@ static void refusals(void)
     CHECK(motet_loan_send(node, NULL, loan, 5000, NULL, SOON, &operation), -EINVAL);
     CHECK(motet_loan_send(node, &outgoing, loan, 5001, NULL, SOON, &operation), -EINVAL);
     CHECK(operation, 0);
-    CHECK(motet_loan_send(node, &outgoing, loan, 5000, &notice, SOON, NULL), -EINVAL);
+    CHECK(motet_loan_send(node, &outgoing, loan, 5000, &options, SOON, NULL), -EINVAL);
     CHECK(motet_loan_send(node, &outgoing, loan ^ 1 << 20, 5000, NULL, SOON, NULL), -EBADF);
     CHECK(motet_loan_send(node, &outgoing, 0, 5000, NULL, SOON, NULL), -EBADF);
     bad.mode = MOTET_SEND_SYNCHRONOUS;
@@ -64,11 +64,11 @@ static void refusals(void)
     bad = outgoing;
     bad.channel ^= UINT64_C(1) << 40;
     CHECK(motet_loan_send(node, &bad, loan, 5000, NULL, SOON, NULL), -EBADF);
-    notice = told(99, 1, 0);
-    CHECK(motet_loan_send(node, &outgoing, loan, 5000, &notice, SOON, &operation), -EBADF);
-    CHECK(motet_message_give_back(node, loan), -EBADF); /* a handle of one kind is none of another */
+    options = options_of(99, 1, 0);
+    CHECK(motet_loan_send(node, &outgoing, loan, 5000, &options, SOON, &operation), -EBADF);
+    CHECK(motet_message_release(node, loan), -EBADF); /* a handle of one kind is never one of another */
     CHECK(motet_region_close(node, loan), -EBADF);
-    ((unsigned char *)memory)[4999] = 2; /* it is still ours */
+    ((unsigned char *)memory)[4999] = 2; /* the loan is still the sender's */
     CHECK(motet_loan_free(node, loan), 0);
     CHECK(motet_loan_free(node, loan), -EBADF);
     CHECK(motet_loan_alloc(node, POOL / 2, &memory, &more[0]), 0);
@@ -83,14 +83,14 @@ static void refusals(void)
 static void send_what_is_asked(const char *to)
 {
     struct motet_node_options options = MOTET_INIT(struct motet_node_options);
-    struct motet_reception reception = queue();
+    struct motet_receive_mode mode = queue();
     struct motet_completion end = nothing();
     struct question q;
     motet_link link;
-    options.pool = POOL;
+    options.pool_max = POOL;
     CHECK(motet_node_open(&options, &node), 0);
     CHECK(motet_link_open(node, to, SOON, &link), 0);
-    CHECK(motet_channel_open(node, link, SERVICE, &reception, SOON, &channel), 0);
+    CHECK(motet_channel_open(node, link, SERVICE, &mode, SOON, &channel), 0);
     refusals();
     while (motet_message_receive(node, channel, &q, sizeof q, NEVER, NULL) == 0 && q.what != BYE) {
         int64_t said = 0;
@@ -98,10 +98,10 @@ static void send_what_is_asked(const char *to)
         switch (q.what) {
         case LEND: lend(&q); continue;
         case SEND: CHECK(motet_message_send(node, channel, q.seed, buffer, q.length, SOON), 0); continue;
-        default: /* HAS_ENDED, now or very soon */
+        default: /* HAS_ENDED, at once or very soon */
             said = sent == 0 ? 2 : motet_operation_wait(node, sent, q.length ? SOON : 0, &end);
             if (sent != 0 && said == 0)
-                CHECK(end.status == 0 && end.operation == sent && end.lent == 0, 1);
+                CHECK(end.status == 0 && end.operation == sent && end.loaned == 0, 1);
             CHECK(motet_message_send(node, channel, 99, &said, sizeof said, SOON), 0);
         }
     }
@@ -117,7 +117,7 @@ static void ask(int what, uint64_t length, uint32_t seed)
     CHECK(motet_message_send(node, channel, 0, &q, sizeof q, SOON), 0);
 }
 
-/* How the sender's last operation is: -EAGAIN, 0, or 2 when there is none. */
+/* The state of the sender's last operation: -EAGAIN, 0 (completed), or 2 (there is none). */
 static int64_t has_ended(int wait)
 {
     struct motet_source source = from(channel, 0, 99, 0);
@@ -137,27 +137,27 @@ static void lent(int shm)
     for (uint32_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         ask(LEND, lengths[i], i);
         CHECK(motet_message_receive_in_place(node, &source, 1 << 30, SOON, &end), 0);
-        CHECK(end.length == lengths[i] && end.full == lengths[i] && end.tag == i && end.channel == channel && end.operation == 0, 1);
+        CHECK(end.length == lengths[i] && end.message_length == lengths[i] && end.tag == i && end.channel == channel && end.operation == 0, 1);
         CHECK(end.headers_length == 4 && memcmp(end.headers, "head", 4) == 0, 1);
-        CHECK(end.lent != 0 && is_filled(end.body, lengths[i], i), 1);
+        CHECK(end.loaned != 0 && is_filled(end.body, lengths[i], i), 1);
         if (lengths[i] > 3840)
-            CHECK(has_ended(!shm), shm ? -EAGAIN : 0); /* it waits for us, if we look at its memory */
+            CHECK(has_ended(!shm), shm ? -EAGAIN : 0); /* over shared memory it completes at the release */
         CHECK(is_filled(end.body, lengths[i], i), 1);
-        CHECK(motet_message_give_back(node, end.lent ^ 1), -EBADF);
-        CHECK(motet_loan_free(node, end.lent), -EBADF);
-        CHECK(motet_message_give_back(node, end.lent), 0);
-        CHECK(motet_message_give_back(node, end.lent), -EBADF);
+        CHECK(motet_message_release(node, end.loaned ^ 1), -EBADF);
+        CHECK(motet_loan_free(node, end.loaned), -EBADF);
+        CHECK(motet_message_release(node, end.loaned), 0);
+        CHECK(motet_message_release(node, end.loaned), -EBADF);
         if (lengths[i] > 3840 && shm)
             CHECK(has_ended(1), 0);
     }
-    /* Nothing to look at, nothing to give back. */
-    end.lent = 7;
+    /* An empty message needs no release. */
+    end.loaned = 7;
     ask(LEND, 0, 3);
     CHECK(motet_message_receive_in_place(node, &source, 1 << 30, SOON, &end), 0);
-    CHECK(end.lent == 0 && end.body == NULL && end.length == 0 && end.tag == 3, 1);
+    CHECK(end.loaned == 0 && end.body == NULL && end.length == 0 && end.tag == 3, 1);
 }
 
-/* Any message in place, and a loan into a buffer. */
+/* Other messages received in place, and a loan received into a buffer. */
 static void mixed(void)
 {
     struct motet_source source = any();
@@ -165,12 +165,12 @@ static void mixed(void)
     for (int round = 0; round < 2; round++) {
         ask(SEND, LONG, 5);
         CHECK(motet_message_receive_in_place(node, &source, 1 << 30, SOON, &end), 0);
-        CHECK(end.length == LONG && end.lent != 0 && is_filled(end.body, LONG, 5), 1);
-        CHECK(motet_message_give_back(node, end.lent), 0);
-        ask(SEND, LONG, 6); /* longer than what is wanted of it */
+        CHECK(end.length == LONG && end.loaned != 0 && is_filled(end.body, LONG, 5), 1);
+        CHECK(motet_message_release(node, end.loaned), 0);
+        ask(SEND, LONG, 6); /* longer than `max` */
         CHECK(motet_message_receive_in_place(node, &source, 1000, SOON, &end), -EMSGSIZE);
-        CHECK(end.length == 1000 && end.full == LONG && end.lent != 0 && is_filled(end.body, 1000, 6), 1);
-        CHECK(motet_message_give_back(node, end.lent), 0);
+        CHECK(end.length == 1000 && end.message_length == LONG && end.loaned != 0 && is_filled(end.body, 1000, 6), 1);
+        CHECK(motet_message_release(node, end.loaned), 0);
     }
     ask(LEND, LONG, 7);
     memset(buffer, 0, LONG);
@@ -179,52 +179,52 @@ static void mixed(void)
     CHECK(has_ended(1), 0);
 }
 
-/* Ends as they may be told: of one, of a group, of a message that was claimed, to nobody. */
+/* Completions of one operation, through a completion queue, of a claimed message, and not reported. */
 static void told_so(void)
 {
     struct motet_source source = any();
     struct motet_completion end = nothing(), ends[2] = { nothing(), nothing() };
     motet_operation one, two;
-    motet_group group;
+    motet_cq cq;
     motet_message claimed;
-    CHECK(motet_group_new(node, &group), 0);
-    struct motet_notice notice = told(group, 42, 0);
+    CHECK(motet_cq_new(node, &cq), 0);
+    struct motet_completion_options options = options_of(cq, 42, 0);
     CHECK(motet_message_post_in_place(node, &source, 1 << 20, NULL, &one), 0);
-    CHECK(motet_message_post_in_place(node, &source, 1 << 20, &notice, &two), 0);
+    CHECK(motet_message_post_in_place(node, &source, 1 << 20, &options, &two), 0);
     ask(LEND, LONG, 8);
     ask(LEND, LONG, 9);
     CHECK(motet_operation_wait(node, one, SOON, &end), 0);
-    CHECK(motet_group_wait(node, group, ends, 2, SOON), 1);
+    CHECK(motet_cq_wait(node, cq, ends, 2, SOON), 1);
     CHECK(end.status == 0 && end.operation == one && is_filled(end.body, LONG, 8), 1);
-    CHECK(ends[0].context == 42 && ends[0].operation == two && is_filled(ends[0].body, LONG, 9), 1);
-    CHECK(end.lent != ends[0].lent, 1);
-    CHECK(motet_message_give_back(node, ends[0].lent), 0);
+    CHECK(ends[0].user_data == 42 && ends[0].operation == two && is_filled(ends[0].body, LONG, 9), 1);
+    CHECK(end.loaned != ends[0].loaned, 1);
+    CHECK(motet_message_release(node, ends[0].loaned), 0);
     CHECK(is_filled(end.body, LONG, 8), 1);
-    CHECK(motet_message_give_back(node, end.lent), 0);
+    CHECK(motet_message_release(node, end.loaned), 0);
 
     ask(LEND, LONG, 10);
     int found;
     while ((found = motet_message_claim(node, &source, &end, &claimed)) == 0)
         CHECK(motet_node_progress(node) >= 0, 1);
-    CHECK(found == 1 && end.full == LONG, 1);
-    struct motet_notice wrong = told(group + 1, 0, 0);
-    CHECK(motet_message_accept_in_place(node, claimed, 1 << 20, &wrong, &one), -EBADF); /* it is not lost by that */
+    CHECK(found == 1 && end.message_length == LONG, 1);
+    struct motet_completion_options wrong = options_of(cq + 1, 0, 0);
+    CHECK(motet_message_accept_in_place(node, claimed, 1 << 20, &wrong, &one), -EBADF); /* the message is still claimed */
     CHECK(motet_message_accept_in_place(node, claimed, 1 << 20, NULL, NULL), -EINVAL);
-    CHECK(motet_message_accept_in_place(node, claimed, 1 << 20, &notice, &one), 0);
-    CHECK(motet_message_accept_in_place(node, claimed, 1 << 20, &notice, &one), -EBADF);
-    CHECK(motet_group_wait(node, group, ends, 1, SOON), 1);
+    CHECK(motet_message_accept_in_place(node, claimed, 1 << 20, &options, &one), 0);
+    CHECK(motet_message_accept_in_place(node, claimed, 1 << 20, &options, &one), -EBADF);
+    CHECK(motet_cq_wait(node, cq, ends, 1, SOON), 1);
     CHECK(ends[0].status == 0 && is_filled(ends[0].body, LONG, 10), 1);
-    CHECK(motet_message_give_back(node, ends[0].lent), 0);
+    CHECK(motet_message_release(node, ends[0].loaned), 0);
 
-    /* Whoever does not want to know of it does not have it. */
+    /* A completion that is not reported releases the message. */
     for (uint32_t version = 0; version < 2; version++) {
         CHECK(motet_message_post_in_place(node, &source, 1 << 20, NULL, &one), 0);
         ask(LEND, LONG, 11);
         end = nothing();
-        end.size = offsetof(struct motet_completion, lent); /* an earlier version's */
-        end.lent = 0xabc;
+        end.size = offsetof(struct motet_completion, loaned); /* an earlier version of the struct */
+        end.loaned = 0xabc;
         CHECK(motet_operation_wait(node, one, SOON, version ? &end : NULL), 0);
-        CHECK(end.lent, 0xabc);
+        CHECK(end.loaned, 0xabc);
         CHECK(has_ended(1), 0);
     }
     CHECK(motet_message_receive_in_place(node, &source, 1 << 20, SOON, &end), -EINVAL);
@@ -235,20 +235,20 @@ static void told_so(void)
     CHECK(motet_message_post_in_place(node, NULL, 1 << 20, NULL, &one), -EINVAL);
     CHECK(motet_message_post_in_place(node, &source, 1 << 20, NULL, NULL), -EINVAL);
     CHECK(motet_message_accept_in_place(node, 12345, 1 << 20, NULL, &one), -EBADF);
-    CHECK(motet_message_give_back(node, 0), -EBADF);
-    CHECK(motet_message_give_back(node, UINT64_MAX), -EBADF);
-    /* One that is cancelled has nothing. */
+    CHECK(motet_message_release(node, 0), -EBADF);
+    CHECK(motet_message_release(node, UINT64_MAX), -EBADF);
+    /* A cancelled receive has no message. */
     CHECK(motet_message_post_in_place(node, &source, 1 << 20, NULL, &one), 0);
     CHECK(motet_operation_cancel(node, one), 0);
     CHECK(motet_operation_wait(node, one, SOON, &ends[0]), 0);
-    CHECK(ends[0].status == -ECANCELED && ends[0].lent == 0 && ends[0].body == NULL, 1);
-    CHECK(motet_group_free(node, group), 0);
+    CHECK(ends[0].status == -ECANCELED && ends[0].loaned == 0 && ends[0].body == NULL, 1);
+    CHECK(motet_cq_free(node, cq), 0);
 }
 
 static pid_t meet(const char *way)
 {
     struct motet_node_options options = MOTET_INIT(struct motet_node_options);
-    struct motet_reception by_tag;
+    struct motet_receive_mode by_tag;
     char address[256] = "", scheme[16];
     motet_context context;
     int to_sender[2];
@@ -291,7 +291,7 @@ static void between(const char *way)
     CHECK(motet_node_close(node), 0);
 }
 
-/* A sender that is killed: what it has lent stays, and is given back to nobody. */
+/* A killed sender: its loaned messages stay valid until they are released. */
 static void killed_sender(void)
 {
     struct motet_completion first = nothing(), second = nothing();
@@ -306,18 +306,18 @@ static void killed_sender(void)
     CHECK(waitpid(sender, &status, 0), sender);
     CHECK(motet_message_receive_in_place(node, &source, 1 << 20, SOON, &second), -ECONNRESET);
     CHECK(is_filled(first.body, LONG, 1), 1);
-    CHECK(motet_message_give_back(node, first.lent), 0);
-    CHECK(motet_message_give_back(node, first.lent), -EBADF);
+    CHECK(motet_message_release(node, first.loaned), 0);
+    CHECK(motet_message_release(node, first.loaned), -EBADF);
     CHECK(motet_link_close(node, motet_channel_link(channel)), 0);
     CHECK(motet_node_close(node), 0);
-    CHECK(motet_message_give_back(node, first.lent), -EBADF);
+    CHECK(motet_message_release(node, first.loaned), -EBADF);
 }
 
-/* A receiver that is killed while it looks: the sender has its memory back. */
+/* A receiver that is killed while it holds a message: the sender's memory returns. */
 static void killed_receiver(void)
 {
     struct motet_node_options options = MOTET_INIT(struct motet_node_options);
-    struct motet_reception reception = queue();
+    struct motet_receive_mode mode = queue();
     struct motet_completion end = nothing();
     char name[64];
     void *memory;
@@ -330,7 +330,7 @@ static void killed_receiver(void)
         CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL), 0);
         options.name = name;
         CHECK(motet_node_open(&options, &node), 0);
-        CHECK(motet_service_open(node, SERVICE, &reception), 0);
+        CHECK(motet_service_open(node, SERVICE, &mode), 0);
         CHECK(motet_channel_accept(node, SERVICE, SOON, &channel), 0);
         struct motet_source source = any();
         CHECK(motet_message_receive_in_place(node, &source, 1 << 20, SOON, &end), 0);
@@ -339,17 +339,17 @@ static void killed_receiver(void)
         _exit(0);
     }
     motet_link link;
-    options.pool = POOL;
+    options.pool_max = POOL;
     CHECK(motet_node_open(&options, &node), 0);
     CHECK(motet_link_open(node, name, SOON, &link), 0);
-    CHECK(motet_channel_open(node, link, SERVICE, &reception, SOON, &channel), 0);
+    CHECK(motet_channel_open(node, link, SERVICE, &mode, SOON, &channel), 0);
     struct motet_outgoing outgoing = message(channel, 1, MOTET_SEND_AUTOMATIC);
     CHECK(motet_loan_alloc(node, POOL / 2, &memory, &loan), 0);
     memset(memory, 1, LONG);
     CHECK(motet_loan_send(node, &outgoing, loan, LONG, NULL, SOON, &operation), 0);
     CHECK(operation != 0, 1);
     CHECK(motet_loan_alloc(node, LONG, &memory, &loan), 0);
-    CHECK(motet_loan_send(node, &outgoing, loan, LONG, NULL, SOON, NULL), 0); /* and nobody is told */
+    CHECK(motet_loan_send(node, &outgoing, loan, LONG, NULL, SOON, NULL), 0); /* without a completion */
     CHECK(motet_loan_alloc(node, LONG, &memory, &loan), 0);
     CHECK(motet_loan_send(node, &outgoing, loan, LONG, NULL, SOON, &unheard), 0);
     CHECK(motet_message_receive(node, channel, buffer, 4, SOON, NULL), 0);
@@ -361,13 +361,13 @@ static void killed_receiver(void)
     CHECK(end.status, -ECONNRESET);
     CHECK(motet_operation_wait(node, unheard, SOON, &end), 0);
     CHECK(end.status, -ECONNRESET);
-    CHECK(motet_loan_alloc(node, POOL, &memory, &all), 0); /* everything is back */
+    CHECK(motet_loan_alloc(node, POOL, &memory, &all), 0); /* all loans have returned */
     CHECK(motet_loan_send(node, &outgoing, all, LONG, NULL, SOON, NULL), -ECONNRESET);
-    ((char *)memory)[LONG - 1] = 1; /* and this is still ours */
+    ((char *)memory)[LONG - 1] = 1; /* the memory is writable */
     CHECK(motet_link_close(node, link), 0);
     CHECK(motet_loan_send(node, &outgoing, all, LONG, NULL, SOON, NULL), -EBADF);
     CHECK(motet_loan_free(node, all), 0);
-    CHECK(motet_loan_alloc(node, LONG, &memory, &loan), 0); /* goes with the node */
+    CHECK(motet_loan_alloc(node, LONG, &memory, &loan), 0); /* freed by motet_node_close() */
     CHECK(motet_node_close(node), 0);
     CHECK(motet_loan_free(node, loan), -EBADF);
 }

@@ -1,16 +1,16 @@
-/* Two processes that meet: a child, which owns what is tested, and this one, which reaches it. Included behind what it uses of the test: node,
-   link_, channel, keys (which come first on the channel), queue(), SERVICE, and own(), what the owner does. */
+/* meet.h: connects two processes: a child, which owns the regions, and this one, which accesses them. Include it after what it uses of the test:
+   node, link_, channel, keys (the first message on the channel), queue(), SERVICE, and own(), the owner's work. */
 #ifndef TESTS_MESSAGES_MEET_H
 #define TESTS_MESSAGES_MEET_H
 
-/* Where the owner is, for another link to it. */
+/* The owner's address, for further links. */
 static char met_at[256];
 
-/* The owner's process; the two have met by that way ("shm", "tcp"), and its keys are here. */
+/* Starts the owner's process, links to it over "shm" or "tcp", and receives its keys. Returns the process id. */
 static pid_t meet(const char *way, const char *mark)
 {
     struct motet_node_options options = MOTET_INIT(struct motet_node_options);
-    struct motet_reception reception = queue();
+    struct motet_receive_mode mode = queue();
     int to_here[2];
     char name[64], address[256] = "", scheme[16], ready;
     snprintf(name, sizeof name, "%s-%d", mark, getpid());
@@ -39,7 +39,7 @@ static pid_t meet(const char *way, const char *mark)
     snprintf(met_at, sizeof met_at, "%s", only);
     CHECK(motet_node_open(NULL, &node), 0);
     CHECK(motet_link_open(node, only, SOON, &link_), 0);
-    CHECK(motet_channel_open(node, link_, SERVICE, &reception, SOON, &channel), 0);
+    CHECK(motet_channel_open(node, link_, SERVICE, &mode, SOON, &channel), 0);
     CHECK(motet_message_receive(node, channel, keys, sizeof keys, SOON, NULL), 0);
     return owner;
 }

@@ -1,4 +1,4 @@
-/* Where the system refuses random numbers there is no node, no region and no link: nothing that goes by a key that anybody could tell. */
+/* random.c: without random numbers from the system there are no nodes, regions or links, because their keys could be guessed. */
 #include "check.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ int main(void)
     key = 1;
     CHECK(motet_region_alloc(before, 4096, MOTET_REGION_ALL, &base, &key), -EPERM);
     CHECK(key, 0);
-    /* A session over TCP needs a number that others do not know. */
+    /* A session over TCP needs a random number. */
     char *tcp = strstr(address, "tcp://");
     CHECK(tcp != NULL, 1);
     CHECK(motet_link_open(before, tcp, 0, &link), -EHOSTUNREACH);

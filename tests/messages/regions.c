@@ -1,5 +1,5 @@
-/* regions.c: memory of another process through motet.h, over shared memory and over TCP: what is put is there, what is refused has changed nothing,
- * every atomic does what it says, and what is under way ends when a region is revoked or the peer is killed. */
+/* regions.c: memory of another process through motet.h, over shared memory and over TCP: puts arrive, refused accesses change nothing, every atomic gives
+ * the right result, and outstanding accesses complete when a region is revoked or the peer is killed. */
 #include "check.h"
 
 #include <signal.h>
@@ -7,9 +7,9 @@
 #include <sys/prctl.h>
 
 enum { SERVICE = 9, LENGTH = 1 << 20, GUARD = 64, MANY = 200 };
-/* What the owner is asked for. */
+/* Requests to the owner. */
 enum { FILLED, WORD, ALL_AS_IT_WAS, REVOKE, SLEEP, BYE };
-/* Regions: registered, registered to be read, of the pool, of the pool to be read. */
+/* Regions: registered, registered read-only, of the pool, of the pool read-only. */
 enum { PLAIN, PLAIN_READ, POOL, POOL_READ, REGIONS };
 
 struct question {
@@ -26,7 +26,7 @@ static motet_node node;
 static motet_link link_;
 static motet_channel channel;
 static motet_key keys[REGIONS];
-static uint64_t first; /* number of the first byte of registered memory */
+static uint64_t first; /* iova of the registered memory */
 
 /* ---- the owner */
 
@@ -44,7 +44,7 @@ static int64_t answer(const struct question *q, unsigned char *bytes[REGIONS])
     case REVOKE: {
         int revoked = motet_region_revoke(node, keys[q->region], SOON);
         CHECK(motet_region_revoke(node, keys[q->region], SOON), -EBADF);
-        if (q->region == PLAIN) /* it is ours alone: nobody may change it any more */
+        if (q->region == PLAIN) /* no peer may change it any more */
             fill(mine.bytes, LENGTH, 77);
         return revoked;
     }
@@ -62,15 +62,15 @@ static void own(int asked)
         CHECK(motet_region_register(node, mine.bytes, LENGTH, MOTET_REGION_ALL, &keys[PLAIN]), 0);
         CHECK(motet_region_register(node, (void *)to_read, sizeof to_read, MOTET_REGION_GET, &keys[PLAIN_READ]), 0);
     } else {
-        CHECK(motet_region_register_from(node, mine.bytes, LENGTH, first, MOTET_REGION_ALL, &keys[PLAIN]), 0);
-        CHECK(motet_region_register_from(node, (void *)to_read, sizeof to_read, first, MOTET_REGION_GET, &keys[PLAIN_READ]), 0);
+        CHECK(motet_region_register_iova(node, mine.bytes, LENGTH, first, MOTET_REGION_ALL, &keys[PLAIN]), 0);
+        CHECK(motet_region_register_iova(node, (void *)to_read, sizeof to_read, first, MOTET_REGION_GET, &keys[PLAIN_READ]), 0);
     }
     CHECK(motet_region_alloc(node, LENGTH, MOTET_REGION_ALL, &base, &keys[POOL]), 0);
     bytes[POOL] = base;
     CHECK(motet_region_alloc(node, 100, MOTET_REGION_GET, &base, &keys[POOL_READ]), 0);
     bytes[POOL_READ] = base;
-    struct motet_reception reception = queue();
-    CHECK(motet_service_open(node, SERVICE, &reception), 0);
+    struct motet_receive_mode mode = queue();
+    CHECK(motet_service_open(node, SERVICE, &mode), 0);
     CHECK(write(asked, "!", 1), 1);
     CHECK(motet_channel_accept(node, SERVICE, SOON, &channel), 0);
     CHECK(motet_message_send(node, channel, 0, keys, sizeof keys, SOON), 0);
@@ -83,7 +83,7 @@ static void own(int asked)
     }
 }
 
-/* ---- the one who asks */
+/* ---- the peer */
 
 static int64_t ask(int what, int region, uint64_t at, uint64_t length, uint32_t seed)
 {
@@ -94,9 +94,9 @@ static int64_t ask(int what, int region, uint64_t at, uint64_t length, uint32_t 
     return said;
 }
 
-static struct motet_remote place(int region, uint64_t offset)
+static struct motet_remote_address place(int region, uint64_t offset)
 {
-    struct motet_remote at = MOTET_INIT(struct motet_remote);
+    struct motet_remote_address at = MOTET_INIT(struct motet_remote_address);
     at.link = link_;
     at.key = keys[region];
     at.offset = offset + (region < POOL ? first : 0);
@@ -107,7 +107,7 @@ static void puts_and_gets(int region)
 {
     static const size_t lengths[] = { 0, 1, 8, 100, 256, 257, 4000, 20000, 700000, LENGTH - 3 };
     for (unsigned i = 0; i < sizeof lengths / sizeof *lengths; i++) {
-        struct motet_remote to = place(region, 3);
+        struct motet_remote_address to = place(region, 3);
         fill(buffer, lengths[i], i);
         CHECK(motet_region_put(node, &to, buffer, lengths[i], SOON), 0);
         CHECK(ask(FILLED, region, 3, lengths[i], i), 1);
@@ -117,7 +117,7 @@ static void puts_and_gets(int region)
     }
 }
 
-/* Refused: the region is as before. */
+/* Refused accesses do not change the region. */
 static void refusals(int region, int readable)
 {
     static const size_t lengths[] = { 1, 8, 300, 70000 };
@@ -127,19 +127,19 @@ static void refusals(int region, int readable)
     add.type = MOTET_ATOMIC_U64;
     add.count = 1;
     add.operand = &one;
-    struct motet_remote all = place(region, 0), read_only = place(readable, 0);
+    struct motet_remote_address all = place(region, 0), read_only = place(readable, 0);
     fill(buffer, LENGTH, 5);
     CHECK(motet_region_put(node, &all, buffer, LENGTH, SOON), 0);
     memset(buffer, 0xee, LENGTH);
     for (unsigned i = 0; i < 4; i++) {
-        struct motet_remote over = place(region, LENGTH - lengths[i] + 1), far = place(region, UINT64_MAX);
+        struct motet_remote_address over = place(region, LENGTH - lengths[i] + 1), far = place(region, UINT64_MAX);
         CHECK(motet_region_put(node, &over, buffer, lengths[i], SOON), -ERANGE);
         CHECK(motet_region_get(node, &over, buffer, lengths[i], SOON), -ERANGE);
         CHECK(motet_region_put(node, &far, buffer, lengths[i], SOON), -ERANGE);
         CHECK(motet_region_get(node, &far, buffer, lengths[i], SOON), -ERANGE);
         CHECK(motet_region_put(node, &read_only, buffer, lengths[i], SOON), -EACCES);
     }
-    struct motet_remote end = place(region, LENGTH), odd = place(region, 4);
+    struct motet_remote_address end = place(region, LENGTH), odd = place(region, 4);
     CHECK(motet_region_atomic(node, &end, &add, SOON), -ERANGE);
     CHECK(motet_region_atomic(node, &odd, &add, SOON), -EINVAL);
     CHECK(motet_region_atomic(node, &read_only, &add, SOON), -EACCES);
@@ -150,10 +150,10 @@ static void refusals(int region, int readable)
     CHECK(buffer[0] == (readable == PLAIN_READ), 1);
 }
 
-/* Ends as they may be waited for: of one, of any, of a group, or at once. */
+/* Completions of one operation, of any, through a completion queue, or at once. */
 static void ends(int region, int opened)
 {
-    struct motet_remote at = place(region, 0), outside = place(region, LENGTH);
+    struct motet_remote_address at = place(region, 0), outside = place(region, LENGTH);
     struct motet_completion end = MOTET_INIT(struct motet_completion);
     motet_operation started[3];
     int left = 0;
@@ -165,7 +165,7 @@ static void ends(int region, int opened)
     }
     if (!opened) {
         CHECK(motet_operation_wait(node, started[0], SOON, &end), 0);
-        CHECK(end.status == 0 && end.operation == started[0] && end.lent == 0 && end.body == NULL, 1);
+        CHECK(end.status == 0 && end.operation == started[0] && end.loaned == 0 && end.body == NULL, 1);
         CHECK(motet_operation_test(node, started[0], &end), -EBADF);
         for (left--; left > 0; left--) {
             CHECK(motet_operation_wait_any(node, started, 3, SOON, &end) >= 1, 1);
@@ -179,35 +179,35 @@ static void ends(int region, int opened)
         CHECK(started[0], 0);
     }
 
-    /* Many under way at a time, one buffer each; one of them fails, the others are only counted. */
-    motet_group group;
-    struct motet_counts counts = MOTET_INIT(struct motet_counts);
-    CHECK(motet_group_new(node, &group), 0);
+    /* Many outstanding puts, one buffer each; one fails, the others are only counted. */
+    motet_cq cq;
+    struct motet_cq_counters counts = MOTET_INIT(struct motet_cq_counters);
+    CHECK(motet_cq_new(node, &cq), 0);
     for (unsigned i = 0; i < MANY; i++) {
-        struct motet_notice notice = told(group, i, MOTET_NOTICE_QUIET);
-        struct motet_remote to = place(region, i == 50 ? LENGTH : i * 5000);
+        struct motet_completion_options options = options_of(cq, i, MOTET_COMPLETION_ERRORS_ONLY);
+        struct motet_remote_address to = place(region, i == 50 ? LENGTH : i * 5000);
         unsigned char *bytes = buffer + i * 5000;
         int begun;
         fill(bytes, 5000, i);
-        while ((begun = motet_region_put_start(node, &to, bytes, 5000, &notice, &started[0])) == -EAGAIN)
+        while ((begun = motet_region_put_start(node, &to, bytes, 5000, &options, &started[0])) == -EAGAIN)
             CHECK(motet_node_progress(node) >= 0, 1);
         CHECK(begun, 0);
         CHECK(started[0] != 0, 1);
     }
     CHECK(motet_region_fence(node, link_, SOON), 0);
-    CHECK(motet_group_counts(node, group, &counts), 0);
-    CHECK(counts.done == MANY - 1 && counts.failed == 1 && counts.under_way == 0, 1);
-    CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
-    CHECK(end.context == 50 && end.status == -ERANGE && end.length == 0, 1);
-    CHECK(motet_group_wait(node, group, &end, 1, 0), -EAGAIN);
+    CHECK(motet_cq_counts(node, cq, &counts), 0);
+    CHECK(counts.succeeded == MANY - 1 && counts.failed == 1 && counts.outstanding == 0, 1);
+    CHECK(motet_cq_wait(node, cq, &end, 1, SOON), 1);
+    CHECK(end.user_data == 50 && end.status == -ERANGE && end.length == 0, 1);
+    CHECK(motet_cq_wait(node, cq, &end, 1, 0), -EAGAIN);
     for (unsigned i = 0; i < MANY; i++)
         if (i != 50)
             CHECK(ask(FILLED, region, i * 5000, 5000, i), 1);
-    struct motet_notice notice = told(group, 51, 0);
-    CHECK(motet_region_fence_start(node, link_, &notice, &started[0]), 0);
-    CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
-    CHECK(end.context == 51 && end.status == 0 && end.operation == started[0], 1);
-    CHECK(motet_group_free(node, group), 0);
+    struct motet_completion_options options = options_of(cq, 51, 0);
+    CHECK(motet_region_fence_start(node, link_, &options, &started[0]), 0);
+    CHECK(motet_cq_wait(node, cq, &end, 1, SOON), 1);
+    CHECK(end.user_data == 51 && end.status == 0 && end.operation == started[0], 1);
+    CHECK(motet_cq_free(node, cq), 0);
 }
 
 /* ---- atomics: every operation on every type, beside a model of small numbers, which no type rounds or wraps */
@@ -257,7 +257,7 @@ static void one_atomic(int region, int operation, int type)
     static const long olds[3] = { 5, 0, 3 }, news[3] = { 3, 4, 0 }, givens[3] = { 5, 1, 2 };
     unsigned char old[24], new[24], given[24], expected[24], before[25], after[24];
     size_t size = sizes[type], length = 3 * size;
-    struct motet_remote at = place(region, 64 + 24);
+    struct motet_remote_address at = place(region, 64 + 24);
     struct motet_atomic atomic = MOTET_INIT(struct motet_atomic);
     for (int i = 0; i < 3; i++) {
         store(old + i * size, type, olds[i]);
@@ -273,7 +273,7 @@ static void one_atomic(int region, int operation, int type)
     for (int fetch = operation == MOTET_ATOMIC_READ; fetch < 2; fetch++) {
         int senseless = is_of_bits(operation) && type >= MOTET_ATOMIC_F32;
         before[24] = before[length] = 0x5a;
-        atomic.before = fetch ? before : NULL;
+        atomic.result = fetch ? before : NULL;
         CHECK(motet_region_put(node, &at, old, length, SOON), 0);
         CHECK(motet_region_atomic(node, &at, &atomic, SOON), senseless ? -EINVAL : 0);
         CHECK(motet_region_get(node, &at, after, length, SOON), 0);
@@ -288,41 +288,41 @@ static void atomics(int region)
         for (int type = 0; type <= MOTET_ATOMIC_F64; type++)
             one_atomic(region, operation, type);
 
-    /* Started: the values before come with the end. */
+    /* Started: the results are there with the completion. */
     uint64_t one = 1, before[MANY], last;
-    struct motet_remote at = place(region, 8);
+    struct motet_remote_address at = place(region, 8);
     struct motet_atomic add = MOTET_INIT(struct motet_atomic);
     struct motet_completion end = MOTET_INIT(struct motet_completion);
-    motet_group group;
+    motet_cq cq;
     motet_operation operation;
-    CHECK(motet_group_new(node, &group), 0);
+    CHECK(motet_cq_new(node, &cq), 0);
     CHECK(motet_region_put(node, &at, "\0\0\0\0\0\0\0\0", 8, SOON), 0);
     add.operation = MOTET_ATOMIC_SUM;
     add.type = MOTET_ATOMIC_U64;
     add.count = 1;
     add.operand = &one;
     for (uint64_t i = 0; i < MANY; i++) {
-        struct motet_notice notice = told(group, i, 0);
+        struct motet_completion_options options = options_of(cq, i, 0);
         int begun;
-        add.before = &before[i];
-        while ((begun = motet_region_atomic_start(node, &at, &add, &notice, &operation)) == -EAGAIN)
+        add.result = &before[i];
+        while ((begun = motet_region_atomic_start(node, &at, &add, &options, &operation)) == -EAGAIN)
             CHECK(motet_node_progress(node) >= 0, 1);
         CHECK(begun, 0);
     }
     for (uint64_t i = 0; i < MANY; i++) {
-        CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
-        CHECK(end.status == 0 && end.context == i && end.length == 8 && before[i] == i, 1);
+        CHECK(motet_cq_wait(node, cq, &end, 1, SOON), 1);
+        CHECK(end.status == 0 && end.user_data == i && end.length == 8 && before[i] == i, 1);
     }
     CHECK(ask(WORD, region, 8, 0, 0), MANY);
-    add.before = NULL;
+    add.result = NULL;
     CHECK(motet_region_atomic_start(node, &at, &add, NULL, &operation), 0);
     if (operation != 0)
         CHECK(motet_operation_wait(node, operation, SOON, NULL), 0);
     CHECK(motet_region_get(node, &at, &last, 8, SOON), 0);
     CHECK(last, MANY + 1);
-    CHECK(motet_group_free(node, group), 0);
+    CHECK(motet_cq_free(node, cq), 0);
 
-    /* What makes no sense is refused at once. */
+    /* Invalid atomics are refused at once. */
     struct motet_atomic bad = add;
     bad.size--;
     CHECK(motet_region_atomic(node, &at, &bad, SOON), -EINVAL);
@@ -339,19 +339,19 @@ static void atomics(int region)
     BAD(count, 0);
     BAD(reserved, 1);
     BAD(operand, NULL);
-    BAD(operation, MOTET_ATOMIC_READ);       /* for nobody */
-    BAD(operation, MOTET_ATOMIC_SWAP_EQUAL); /* with nothing */
+    BAD(operation, MOTET_ATOMIC_READ);       /* without a result */
+    BAD(operation, MOTET_ATOMIC_SWAP_EQUAL); /* without a compare value */
     CHECK(motet_region_atomic_start(node, &at, &add, NULL, NULL), -EINVAL);
 }
 
 static void arguments(void)
 {
-    struct motet_remote at = place(PLAIN, 0), bad = at;
+    struct motet_remote_address at = place(PLAIN, 0), bad = at;
     motet_operation operation = 1;
-    motet_view view = 1;
-    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+    motet_mapping mapping = 1;
+    struct motet_region_mapping mapped = MOTET_INIT(struct motet_region_mapping);
     struct motet_region_limits limits = MOTET_INIT(struct motet_region_limits);
-    struct motet_notice notice = told(77, 0, 0);
+    struct motet_completion_options options = options_of(77, 0, 0);
     bad.size--;
     CHECK(motet_region_put(node, NULL, buffer, 1, SOON), -EINVAL);
     CHECK(motet_region_put(node, &bad, buffer, 1, SOON), -EINVAL);
@@ -360,15 +360,15 @@ static void arguments(void)
     CHECK(motet_region_get(node, &at, NULL, 1, SOON), -EINVAL);
     CHECK(motet_region_get(node, NULL, buffer, 1, SOON), -EINVAL);
     CHECK(motet_region_put_start(node, &at, buffer, 1, NULL, NULL), -EINVAL);
-    CHECK(motet_region_put_start(node, &at, buffer, 1, &notice, &operation), -EBADF);
+    CHECK(motet_region_put_start(node, &at, buffer, 1, &options, &operation), -EBADF);
     CHECK(operation, 0);
-    CHECK(motet_region_get_start(node, &at, buffer, 1, &notice, &operation), -EBADF);
+    CHECK(motet_region_get_start(node, &at, buffer, 1, &options, &operation), -EBADF);
     CHECK(motet_region_get_start(node, &at, buffer, 1, NULL, NULL), -EINVAL);
-    CHECK(motet_region_fence_start(node, link_, &notice, &operation), -EBADF);
+    CHECK(motet_region_fence_start(node, link_, &options, &operation), -EBADF);
     CHECK(motet_region_fence_start(node, link_, NULL, NULL), -EINVAL);
-    CHECK(motet_region_open(node, link_, keys[POOL], SOON, NULL, &view), -EINVAL);
-    CHECK(motet_region_open(node, link_, keys[POOL], SOON, &sight, NULL), -EINVAL);
-    CHECK(view, 0);
+    CHECK(motet_region_open(node, link_, keys[POOL], SOON, NULL, &mapping), -EINVAL);
+    CHECK(motet_region_open(node, link_, keys[POOL], SOON, &mapped, NULL), -EINVAL);
+    CHECK(mapping, 0);
     CHECK(motet_link_region_limits(node, link_, NULL), -EINVAL);
     CHECK(motet_link_region_limits(node, 12345, &limits), -EBADF);
     bad = at;
@@ -378,16 +378,16 @@ static void arguments(void)
     CHECK(motet_region_put_start(node, &bad, buffer, 1, NULL, &operation), -EBADF);
     CHECK(motet_region_get(node, &bad, buffer, 1, SOON), -EBADF);
     CHECK(motet_region_fence(node, 12345, SOON), -EBADF);
-    CHECK(motet_region_open(node, 12345, keys[POOL], SOON, &sight, &view), -EBADF);
+    CHECK(motet_region_open(node, 12345, keys[POOL], SOON, &mapped, &mapping), -EBADF);
     CHECK(motet_region_put(node, &at, buffer, 1, 0), -EAGAIN);
-    CHECK(motet_region_open(node, link_, keys[POOL], 0, &sight, &view), -EAGAIN);
+    CHECK(motet_region_open(node, link_, keys[POOL], 0, &mapped, &mapping), -EAGAIN);
     CHECK(motet_region_close(node, 12345), -EBADF);
     CHECK(motet_region_close(node, 0), -EBADF);
-    CHECK(motet_region_stands(node, 12345), -EBADF);
+    CHECK(motet_region_is_valid(node, 12345), -EBADF);
 
     CHECK(motet_link_region_limits(node, link_, &limits), 0);
     CHECK(limits.put_size >= 256 && limits.atomic_size >= 256 && limits.fetch_size >= 256, 1);
-    /* A row that is too long for one packet, or one answer. */
+    /* A row that is too long for one packet, or for one reply. */
     struct motet_atomic row = MOTET_INIT(struct motet_atomic);
     row.type = MOTET_ATOMIC_U8;
     row.operand = buffer;
@@ -395,10 +395,10 @@ static void arguments(void)
     CHECK(motet_region_atomic(node, &at, &row, SOON), -E2BIG);
     row.count--;
     CHECK(motet_region_atomic(node, &at, &row, SOON), 0);
-    row.before = buffer;
+    row.result = buffer;
     row.count = (uint32_t)limits.fetch_size + 1;
     CHECK(motet_region_atomic(node, &at, &row, SOON), -E2BIG);
-    /* The bytes of a put of that length are free at once. */
+    /* The bytes of a put of put_size are free at once. */
     struct motet_completion end = MOTET_INIT(struct motet_completion);
     at = place(PLAIN, 1000);
     fill(buffer, limits.put_size, 6);
@@ -409,68 +409,68 @@ static void arguments(void)
     CHECK(ask(FILLED, PLAIN, 1000, limits.put_size, 6), 1);
 }
 
-/* By address, and by the calls that go that way then. */
-static motet_view open_regions(int shm, volatile unsigned char **base)
+/* Loads and stores by address, and calls on the open region. */
+static motet_mapping open_regions(int shm, volatile unsigned char **base)
 {
-    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
-    motet_view view, again, readable;
+    struct motet_region_mapping mapped = MOTET_INIT(struct motet_region_mapping);
+    motet_mapping mapping, again, readable;
     int seen = shm ? 0 : -EOPNOTSUPP;
-    CHECK(motet_region_open(node, link_, keys[PLAIN], SOON, &sight, &view), -EOPNOTSUPP);
-    CHECK(view, 0);
-    CHECK(motet_region_open(node, link_, keys[POOL_READ], SOON, &sight, &readable), seen);
+    CHECK(motet_region_open(node, link_, keys[PLAIN], SOON, &mapped, &mapping), -EOPNOTSUPP);
+    CHECK(mapping, 0);
+    CHECK(motet_region_open(node, link_, keys[POOL_READ], SOON, &mapped, &readable), seen);
     if (!shm)
         return 0;
-    CHECK(sight.length == 100 && sight.rights == MOTET_REGION_GET && ((unsigned char *)sight.base)[99] == 0, 1);
-    CHECK(motet_region_open(node, link_, keys[POOL], SOON, &sight, &view), 0);
-    CHECK(sight.length == LENGTH && sight.rights == MOTET_REGION_ALL && sight.size == sizeof sight, 1);
-    CHECK(motet_region_open(node, link_, keys[POOL], 0, &sight, &again), 0); /* it is open */
-    CHECK(again != view, 1);
+    CHECK(mapped.length == 100 && mapped.rights == MOTET_REGION_GET && ((unsigned char *)mapped.base)[99] == 0, 1);
+    CHECK(motet_region_open(node, link_, keys[POOL], SOON, &mapped, &mapping), 0);
+    CHECK(mapped.length == LENGTH && mapped.rights == MOTET_REGION_ALL && mapped.size == sizeof mapped, 1);
+    CHECK(motet_region_open(node, link_, keys[POOL], 0, &mapped, &again), 0); /* it is open already */
+    CHECK(again != mapping, 1);
     CHECK(motet_region_close(node, again), 0);
     CHECK(motet_region_close(node, again), -EBADF);
-    CHECK(motet_region_stands(node, again), -EBADF);
-    CHECK(motet_loan_free(node, view), -EBADF); /* a handle of one kind is none of another */
-    CHECK(motet_message_give_back(node, view), -EBADF);
-    CHECK(motet_region_stands(node, view), 1);
+    CHECK(motet_region_is_valid(node, again), -EBADF);
+    CHECK(motet_loan_free(node, mapping), -EBADF); /* a handle of one kind is never one of another */
+    CHECK(motet_message_release(node, mapping), -EBADF);
+    CHECK(motet_region_is_valid(node, mapping), 1);
     CHECK(motet_region_close(node, readable), 0);
-    *base = sight.base;
-    fill((unsigned char *)sight.base + 5, 70000, 8);
+    *base = mapped.base;
+    fill((unsigned char *)mapped.base + 5, 70000, 8);
     CHECK(ask(FILLED, POOL, 5, 70000, 8), 1);
-    atomic_fetch_add((_Atomic uint64_t *)((char *)sight.base + 80000), 40);
-    struct motet_remote at = place(POOL, 80000);
+    atomic_fetch_add((_Atomic uint64_t *)((char *)mapped.base + 80000), 40);
+    struct motet_remote_address at = place(POOL, 80000);
     uint64_t two = 2, old = 0;
     struct motet_atomic add = MOTET_INIT(struct motet_atomic);
     add.type = MOTET_ATOMIC_U64;
     add.count = 1;
     add.operand = &two;
-    add.before = &old;
+    add.result = &old;
     uint64_t was = (uint64_t)ask(WORD, POOL, 80000, 0, 0);
-    CHECK(motet_region_atomic(node, &at, &add, 0), 0); /* even without waiting */
+    CHECK(motet_region_atomic(node, &at, &add, 0), 0); /* works with deadline 0 */
     CHECK(old == was && (uint64_t)ask(WORD, POOL, 80000, 0, 0) == was + 2, 1);
-    return view;
+    return mapping;
 }
 
-/* The owner takes memory back while much is under way. */
-static void revocation(int shm, motet_view view, volatile unsigned char *base)
+/* The owner revokes regions during many accesses. */
+static void revocation(int shm, motet_mapping mapping, volatile unsigned char *base)
 {
-    struct motet_remote at = place(PLAIN, 0);
+    struct motet_remote_address at = place(PLAIN, 0);
     struct motet_completion end = MOTET_INIT(struct motet_completion);
-    motet_group group;
+    motet_cq cq;
     motet_operation operation;
     int begun = 0;
-    CHECK(motet_group_new(node, &group), 0);
+    CHECK(motet_cq_new(node, &cq), 0);
     for (int i = 0; i < MANY; i++) {
-        struct motet_notice notice = told(group, (uint64_t)i, 0);
+        struct motet_completion_options options = options_of(cq, (uint64_t)i, 0);
         at = place(PLAIN, (uint64_t)i * 4096);
-        begun += motet_region_put_start(node, &at, buffer + i * 4096, 200000, &notice, &operation) == 0;
+        begun += motet_region_put_start(node, &at, buffer + i * 4096, 200000, &options, &operation) == 0;
     }
     CHECK(begun > 0, 1);
     CHECK(ask(REVOKE, PLAIN, 0, 0, 0), 0);
     for (int i = 0; i < begun; i++) {
-        CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
+        CHECK(motet_cq_wait(node, cq, &end, 1, SOON), 1);
         CHECK(end.status == 0 || end.status == -EACCES, 1);
     }
-    CHECK(motet_group_free(node, group), 0);
-    CHECK(ask(FILLED, PLAIN, 0, LENGTH, 77), 1); /* what the owner has written after that */
+    CHECK(motet_cq_free(node, cq), 0);
+    CHECK(ask(FILLED, PLAIN, 0, LENGTH, 77), 1); /* the owner has written it after the revocation */
     CHECK(motet_region_put(node, &at, buffer, 8, SOON), -EACCES);
     CHECK(motet_region_get(node, &at, buffer, 100000, SOON), -EACCES);
     CHECK(ask(FILLED, PLAIN, 0, LENGTH, 77), 1);
@@ -479,41 +479,41 @@ static void revocation(int shm, motet_view view, volatile unsigned char *base)
     at = place(POOL, 0);
     CHECK(motet_region_put(node, &at, buffer, 8, SOON), -EACCES);
     if (shm) {
-        CHECK(motet_region_stands(node, view), 0);
-        base[LENGTH - 1] = 1; /* where nobody else is any more */
+        CHECK(motet_region_is_valid(node, mapping), 0);
+        base[LENGTH - 1] = 1; /* memory that no other process uses */
         CHECK(base[LENGTH - 1], 1);
-        CHECK(motet_region_close(node, view), 0);
-        CHECK(motet_region_close(node, view), -EBADF);
+        CHECK(motet_region_close(node, mapping), 0);
+        CHECK(motet_region_close(node, mapping), -EBADF);
     }
 }
 
 #include "meet.h"
 
-/* A key that is wrong in one bit ends the link on which it comes, and no other; the regions are as before. */
+/* A key with one wrong bit ends its link and no other; the regions are unchanged. */
 static void guesses(void)
 {
     static const size_t lengths[] = { 8, 70000 };
     struct motet_atomic add = MOTET_INIT(struct motet_atomic);
-    struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
+    struct motet_region_mapping mapped = MOTET_INIT(struct motet_region_mapping);
     uint64_t one = 1;
-    motet_view view;
+    motet_mapping mapping;
     add.operation = MOTET_ATOMIC_SUM;
     add.type = MOTET_ATOMIC_U64;
     add.count = 1;
     add.operand = &one;
-    struct motet_remote right = place(PLAIN, 0), pool = place(POOL, 0);
+    struct motet_remote_address right = place(PLAIN, 0), pool = place(POOL, 0);
     fill(buffer, LENGTH, 5);
     CHECK(motet_region_put(node, &right, buffer, LENGTH, SOON), 0);
     CHECK(motet_region_put(node, &pool, buffer, LENGTH, SOON), 0);
     memset(buffer, 0xee, LENGTH);
     for (int bit = 0; bit < 64; bit += 3) {
-        struct motet_remote wrong = place(bit % 2 ? PLAIN : POOL, 0);
+        struct motet_remote_address wrong = place(bit % 2 ? PLAIN : POOL, 0);
         size_t length = lengths[bit % 4 / 2];
         wrong.key ^= UINT64_C(1) << bit;
         CHECK(motet_link_open(node, met_at, SOON, &wrong.link), 0);
         int result = bit % 5 == 0   ? motet_region_get(node, &wrong, buffer, length, SOON)
                      : bit % 5 == 1 ? motet_region_atomic(node, &wrong, &add, SOON)
-                     : bit % 5 == 2 ? motet_region_open(node, wrong.link, wrong.key, SOON, &sight, &view)
+                     : bit % 5 == 2 ? motet_region_open(node, wrong.link, wrong.key, SOON, &mapped, &mapping)
                                     : motet_region_put(node, &wrong, buffer, length, SOON);
         CHECK(result == -ECONNRESET || (bit % 5 == 2 && result == -EOPNOTSUPP), 1);
         if (result == -ECONNRESET) CHECK(motet_region_get(node, &wrong, buffer, 8, SOON), -ECONNRESET);
@@ -539,12 +539,12 @@ static void between(const char *way, uint64_t from)
     guesses();
     ends(PLAIN, 0);
     atomics(PLAIN);
-    motet_view view = open_regions(shm, &base);
+    motet_mapping mapping = open_regions(shm, &base);
     puts_and_gets(POOL);
     refusals(POOL, POOL_READ);
     ends(POOL, shm);
     atomics(POOL);
-    revocation(shm, view, base);
+    revocation(shm, mapping, base);
     struct question bye = { .what = BYE };
     CHECK(motet_message_send(node, channel, 0, &bye, sizeof bye, SOON), 0);
     CHECK(waitpid(owner, &status, 0), owner);
@@ -552,7 +552,7 @@ static void between(const char *way, uint64_t from)
     CHECK(motet_node_close(node), 0);
 }
 
-/* An owner that does nothing any more, and then is killed. */
+/* An owner that is stopped, and then killed. */
 static void killed_owner(const char *way)
 {
     volatile unsigned char *base = NULL;
@@ -560,19 +560,19 @@ static void killed_owner(const char *way)
     uint64_t word = 1;
     struct motet_completion end = MOTET_INIT(struct motet_completion);
     struct motet_atomic add = MOTET_INIT(struct motet_atomic);
-    motet_group group;
+    motet_cq cq;
     motet_operation operation;
     pid_t owner = meet(way, "regions");
-    motet_view view = open_regions(shm, &base);
+    motet_mapping mapping = open_regions(shm, &base);
     struct question sleep = { .what = SLEEP };
-    struct motet_remote at = place(PLAIN, 0), pooled = place(POOL, 0);
+    struct motet_remote_address at = place(PLAIN, 0), pooled = place(POOL, 0);
     CHECK(motet_message_send(node, channel, 0, &sleep, sizeof sleep, SOON), 0);
     CHECK(waitpid(owner, &status, WUNTRACED), owner);
     CHECK(WIFSTOPPED(status), 1);
     add.type = MOTET_ATOMIC_U64;
     add.count = 1;
     add.operand = &word;
-    if (shm) { /* what both see needs nobody; the same by packets would hang */
+    if (shm) { /* open regions need no help of the owner; packets would wait for it */
         CHECK(motet_region_put(node, &pooled, "8 bytes", 8, 0), 0);
         CHECK(motet_region_get(node, &pooled, buffer, 8, 0), 0);
         CHECK(memcmp(buffer, "8 bytes", 8), 0);
@@ -582,47 +582,47 @@ static void killed_owner(const char *way)
     CHECK(motet_region_get(node, &at, buffer, 100000, in(0.01)), -ETIMEDOUT);
     CHECK(motet_region_atomic(node, &at, &add, in(0.01)), -ETIMEDOUT);
     CHECK(motet_region_fence(node, link_, in(0.01)), -ETIMEDOUT);
-    CHECK(motet_group_new(node, &group), 0);
+    CHECK(motet_cq_new(node, &cq), 0);
     int most = 0;
     for (;; most++) {
-        struct motet_notice notice = told(group, (uint64_t)most, 0);
-        begun = most % 2 ? motet_region_get_start(node, &at, buffer + most * 1000, 1000, &notice, &operation)
-                         : motet_region_put_start(node, &at, buffer + most * 1000, 100000, &notice, &operation);
+        struct motet_completion_options options = options_of(cq, (uint64_t)most, 0);
+        begun = most % 2 ? motet_region_get_start(node, &at, buffer + most * 1000, 1000, &options, &operation)
+                         : motet_region_put_start(node, &at, buffer + most * 1000, 100000, &options, &operation);
         if (begun != 0)
             break;
     }
-    CHECK(begun, -EAGAIN); /* no more than the peer allows */
+    CHECK(begun, -EAGAIN); /* the limit of outstanding accesses */
     CHECK(most > 8 && most <= 256, 1);
     CHECK(motet_region_put(node, &at, &word, 8, in(0.01)), -ETIMEDOUT);
     kill(owner, SIGKILL);
     CHECK(waitpid(owner, &status, 0), owner);
-    if (shm) { /* over TCP it may come back: the end of the link takes longer */
+    if (shm) { /* over TCP the peer may reconnect: the link ends later */
         for (int i = 0; i < most; i++) {
-            CHECK(motet_group_wait(node, group, &end, 1, SOON), 1);
+            CHECK(motet_cq_wait(node, cq, &end, 1, SOON), 1);
             CHECK(end.status, -ECONNRESET);
         }
         CHECK(motet_region_put(node, &at, &word, 8, SOON), -ECONNRESET);
         CHECK(motet_region_get_start(node, &at, buffer, 8, NULL, &operation), -ECONNRESET);
         CHECK(motet_region_fence(node, link_, SOON), -ECONNRESET);
-        CHECK(motet_region_stands(node, view), 0);
+        CHECK(motet_region_is_valid(node, mapping), 0);
         CHECK(motet_region_put(node, &pooled, &word, 8, SOON), -ECONNRESET);
-        CHECK(base[0], '8'); /* it is there as long as we hold it */
+        CHECK(base[0], '8'); /* mapped until it is closed */
         CHECK(motet_link_close(node, link_), 0);
-        CHECK(motet_region_stands(node, view), 0);
+        CHECK(motet_region_is_valid(node, mapping), 0);
         CHECK(motet_region_put(node, &at, &word, 8, SOON), -EBADF);
-        CHECK(motet_group_free(node, group), 0);
-        CHECK(motet_region_close(node, view), 0);
+        CHECK(motet_cq_free(node, cq), 0);
+        CHECK(motet_region_close(node, mapping), 0);
     }
-    CHECK(motet_node_close(node), 0); /* whatever is under way */
+    CHECK(motet_node_close(node), 0); /* with outstanding operations */
 }
 
-/* One who has opened a region and puts into another, and then does nothing any more: the owner gets its memory back with his end. */
+/* A peer that has opened a region and puts into another, and is stopped: the owner gets its memory back when the peer is killed. */
 static void killed_user(void)
 {
     char name[64];
     int status;
     void *base;
-    struct motet_reception reception = queue();
+    struct motet_receive_mode mode = queue();
     snprintf(name, sizeof name, "regions-owner-%d", getpid());
     struct motet_node_options options = MOTET_INIT(struct motet_node_options);
     int hold[2];
@@ -632,23 +632,23 @@ static void killed_user(void)
     if (user == 0) {
         CHECK(prctl(PR_SET_PDEATHSIG, SIGKILL), 0);
         char go;
-        struct motet_region_sight sight = MOTET_INIT(struct motet_region_sight);
-        motet_view view;
+        struct motet_region_mapping mapped = MOTET_INIT(struct motet_region_mapping);
+        motet_mapping mapping;
         motet_operation operation;
         CHECK(read(hold[0], &go, 1), 1);
         CHECK(motet_node_open(NULL, &node), 0);
         CHECK(motet_link_open(node, name, SOON, &link_), 0);
-        CHECK(motet_channel_open(node, link_, SERVICE, &reception, SOON, &channel), 0);
+        CHECK(motet_channel_open(node, link_, SERVICE, &mode, SOON, &channel), 0);
         CHECK(motet_message_receive(node, channel, keys, sizeof keys, SOON, NULL), 0);
-        CHECK(motet_region_open(node, link_, keys[POOL], SOON, &sight, &view), 0);
-        struct motet_remote at = place(PLAIN, 0);
+        CHECK(motet_region_open(node, link_, keys[POOL], SOON, &mapped, &mapping), 0);
+        struct motet_remote_address at = place(PLAIN, 0);
         CHECK(motet_region_put_start(node, &at, buffer, LENGTH, NULL, &operation), 0);
         CHECK(motet_message_send(node, channel, 0, "", 1, SOON), 0);
         raise(SIGSTOP);
         _exit(0);
     }
     CHECK(motet_node_open(&options, &node), 0);
-    CHECK(motet_service_open(node, SERVICE, &reception), 0);
+    CHECK(motet_service_open(node, SERVICE, &mode), 0);
     CHECK(motet_region_register(node, mine.bytes, LENGTH, MOTET_REGION_ALL, &keys[PLAIN]), 0);
     CHECK(motet_region_alloc(node, LENGTH, MOTET_REGION_ALL, &base, &keys[POOL]), 0);
     CHECK(write(hold[1], "!", 1), 1);
@@ -667,7 +667,7 @@ static void killed_user(void)
     close(hold[0]);
     close(hold[1]);
 
-    /* What is refused to the owner. */
+    /* Invalid calls of the owner. */
     motet_key key = 1;
     CHECK(motet_region_register(node, NULL, 8, MOTET_REGION_ALL, &key), -EINVAL);
     CHECK(key, 0);
@@ -680,9 +680,9 @@ static void killed_user(void)
     CHECK(motet_region_register(node, mine.bytes + 1, 8, MOTET_REGION_GET | MOTET_REGION_PUT, &key), 0);
     CHECK(motet_region_revoke(node, key, 0), 0);
     CHECK(motet_region_revoke(node, key, 0), -EBADF);
-    CHECK(motet_region_register_from(node, buffer, 8, UINT64_MAX - 6, MOTET_REGION_ALL, &key), -ENOBUFS);
-    CHECK(motet_region_register_from(node, NULL, 8, 8, MOTET_REGION_ALL, &key), -EINVAL);
-    CHECK(motet_region_register_from(node, mine.bytes + 1, 8, 8, MOTET_REGION_ATOMIC, &key), 0);
+    CHECK(motet_region_register_iova(node, buffer, 8, UINT64_MAX - 6, MOTET_REGION_ALL, &key), -ENOBUFS);
+    CHECK(motet_region_register_iova(node, NULL, 8, 8, MOTET_REGION_ALL, &key), -EINVAL);
+    CHECK(motet_region_register_iova(node, mine.bytes + 1, 8, 8, MOTET_REGION_ATOMIC, &key), 0);
     CHECK(motet_region_revoke(node, key, 0), 0);
     CHECK(motet_region_revoke(node, 0, SOON), -EBADF);
     CHECK(motet_region_revoke(node, UINT64_MAX, SOON), -EBADF);
@@ -700,7 +700,7 @@ int main(void)
     between("shm", 0);
     between("tcp", 0);
     between("shm", (uint64_t)(uintptr_t)mine.bytes);
-    between("tcp", UINT64_MAX - 7 - LENGTH); /* the last byte has the last number but some */
+    between("tcp", UINT64_MAX - 7 - LENGTH); /* the last byte is close to the largest iova */
     first = 0;
     killed_owner("shm");
     killed_owner("tcp");

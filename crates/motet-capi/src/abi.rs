@@ -1,4 +1,4 @@
-//! C shapes as Rust sees them.
+//! The C structs of streams.
 
 use std::io::{IoSlice, IoSliceMut};
 
@@ -41,7 +41,7 @@ pub struct StreamInfo {
 pub struct SockAddr(pub [u8; 128]);
 
 impl SockAddr {
-    /// An address of family 4 or 6.
+    /// The address of IP version `family` (4 or 6).
     pub fn new(family: u32, address: [u32; 4], port: u32) -> Self {
         let mut bytes = [0; 128];
         let address = address.map(u32::to_ne_bytes);
@@ -58,8 +58,8 @@ impl SockAddr {
     }
 }
 
-/// Most buffers in one call (IOV_MAX).
-const MOST: usize = 1024;
+/// Most vectors in one call (IOV_MAX).
+const MAX_IOVECS: usize = 1024;
 
 /// The caller's buffers, to read from.
 ///
@@ -70,17 +70,17 @@ pub unsafe fn slices<'a>(iov: *const IoVec, count: i32) -> &'a [IoSlice<'a>] {
         return &[];
     }
     // SAFETY: the caller vouches for the vectors; IoSlice is ABI-compatible with struct iovec (std::io::IoSlice).
-    unsafe { std::slice::from_raw_parts(iov.cast(), (count as usize).min(MOST)) }
+    unsafe { std::slice::from_raw_parts(iov.cast(), (count as usize).min(MAX_IOVECS)) }
 }
 
 /// The caller's buffers, to write to.
 ///
 /// # Safety
-/// `iov` points to `count` vectors whose memory is writable during `'a` and used by nobody else.
+/// `iov` points to `count` vectors whose memory is writable during `'a` and not accessed otherwise.
 pub unsafe fn slices_mut<'a>(iov: *const IoVec, count: i32) -> &'a mut [IoSliceMut<'a>] {
     if iov.is_null() || count <= 0 {
         return &mut [];
     }
-    // SAFETY: as above; the vectors themselves are only read.
-    unsafe { std::slice::from_raw_parts_mut(iov.cast_mut().cast(), (count as usize).min(MOST)) }
+    // SAFETY: the caller vouches for the vectors, which are only read; IoSliceMut is ABI-compatible with struct iovec.
+    unsafe { std::slice::from_raw_parts_mut(iov.cast_mut().cast(), (count as usize).min(MAX_IOVECS)) }
 }

@@ -1,12 +1,12 @@
-//! libmotet.so: `include/motet.h` over the engine. Translation only; the header documents every function.
+//! libmotet.so: `include/motet.h` and `include/motet_adapter.h` over the engine. Translation only; the headers document every function.
 //!
-//! What the C side promises, once for all functions below: pointers are valid for the length given beside them, for the
-//! call; `motet_wait` memory is untouched between begin and end. What this side promises: no panic gets out, and errno
-//! is left as it was.
+//! What callers promise for every function: pointers are valid for the length that is passed with them, during the call; `motet_wait` memory
+//! is untouched between begin and end. What the library promises: no panic leaves it, and errno is unchanged.
 
 mod abi;
 mod memory;
 mod messages;
+mod process_life;
 mod split_calls;
 mod streams;
 mod waits;
@@ -25,5 +25,5 @@ pub(crate) fn guard<T>(failed: T, f: impl FnOnce() -> T) -> T {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(f)).unwrap_or(failed)
 }
 
-/// -EPROTO, what an internal failure looks like.
+/// -EPROTO: the result after an internal failure.
 pub(crate) const EPROTO: isize = -71;

@@ -1,8 +1,8 @@
-//! The engine's memory: the C library's, but in signal handlers.
+//! The global allocator: the C library's, except in signal handlers.
 //!
 //! A handler may have interrupted malloc(), whose locks and lists are then in any state. The engine itself is never interrupted by one
-//! ([`motet_sys::signal_handlers`]), so what it needs in a handler is mapped, piece by piece, and what it gives back there waits for a call
-//! that is not made in one. Both are rare: the way of a message allocates nothing.
+//! ([`motet_sys::signal_handlers`]). So memory that it allocates in a handler is mapped, block by block, and memory that it frees there waits
+//! for a call outside of handlers. Both are rare: sending and receiving messages allocates nothing.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr::null_mut;
@@ -15,18 +15,18 @@ struct Memory;
 #[global_allocator]
 static MEMORY: Memory = Memory;
 
-/// Pieces that were mapped in handlers and are in use: their addresses.
+/// Addresses of the blocks that were mapped in handlers and are in use.
 static MAPPED: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Blocks of the C library's that handlers gave back: each holds the address of the next.
+/// Blocks of the C library that handlers freed: a list, each holds the address of the next.
 static LATER: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 const PAGE: usize = 4096;
 
-// SAFETY: `System` serves all, but blocks that were mapped: those are whole pages of their own, noted until they are given back.
+// SAFETY: `System` allocates every block, except mapped ones: those are whole pages, listed in `MAPPED` until they are freed.
 unsafe impl GlobalAlloc for Memory {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if motet_sys::signal_handlers::inside() {
+        if motet_sys::signal_handlers::in_handler() {
             return map(layout);
         }
         if !LATER.load(Relaxed).is_null() {
@@ -38,18 +38,18 @@ unsafe impl GlobalAlloc for Memory {
 
     #[inline]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if motet_sys::signal_handlers::inside() {
-            return map(layout); // pages come with zeros
+        if motet_sys::signal_handlers::in_handler() {
+            return map(layout); // mapped pages are zeros
         }
         // SAFETY: the caller's promise.
         unsafe { System.alloc_zeroed(roomy(layout)) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise, which both pass on.
+        // SAFETY: the caller's promise, which is passed on to both.
         unsafe {
             let larger = Layout::from_size_align_unchecked(size, layout.align());
-            if COUNT.load(Relaxed) == 0 && !motet_sys::signal_handlers::inside() {
+            if COUNT.load(Relaxed) == 0 && !motet_sys::signal_handlers::in_handler() {
                 return System.realloc(block, layout, roomy(larger).size());
             }
             let moved = self.alloc(larger);
@@ -66,20 +66,20 @@ unsafe impl GlobalAlloc for Memory {
         if COUNT.load(Relaxed) > 0 && unmap(block, layout) {
             return;
         }
-        if motet_sys::signal_handlers::inside() {
+        if motet_sys::signal_handlers::in_handler() {
             free_later(block);
             return;
         }
-        // SAFETY: the caller's promise: `alloc` had it from `System`, which does not ask for the size.
+        // SAFETY: the caller's promise: `alloc` got it from `System`, whose free() does not need the size.
         unsafe { System.dealloc(block, layout) }
     }
 }
 
-/// With room for the address that `dealloc` may put there.
+/// The layout with room for the address that `free_later` may write there.
 #[inline]
 fn roomy(layout: Layout) -> Layout {
     let size = layout.size().max(size_of::<*mut u8>());
-    // SAFETY: the alignment is one already, and the size is larger by 7 at most where it is less than 8.
+    // SAFETY: the alignment is valid, and a size below 8 grows to 8.
     unsafe { Layout::from_size_align_unchecked(size, layout.align()) }
 }
 
@@ -87,7 +87,7 @@ fn pages(layout: Layout) -> usize {
     layout.size().max(1).next_multiple_of(PAGE)
 }
 
-/// A block of whole pages.
+/// Maps a block of whole pages.
 #[cold]
 fn map(layout: Layout) -> *mut u8 {
     if layout.align() > PAGE {
@@ -96,7 +96,7 @@ fn map(layout: Layout) -> *mut u8 {
     let Some(place) = MAPPED.iter().find(|place| place.compare_exchange(0, 1, Acquire, Relaxed).is_ok()) else {
         return null_mut();
     };
-    let block = motet_sys::memory::anonymous(pages(layout)).unwrap_or(null_mut());
+    let block = motet_sys::memory::map_anonymous(pages(layout)).unwrap_or(null_mut());
     place.store(block as usize, Release);
     if !block.is_null() {
         COUNT.fetch_add(1, AcqRel);
@@ -104,12 +104,12 @@ fn map(layout: Layout) -> *mut u8 {
     block
 }
 
-/// Whether the block was mapped; then it is no more.
+/// Unmaps the block if it was mapped; returns whether it was.
 #[cold]
 fn unmap(block: *mut u8, layout: Layout) -> bool {
     let Some(place) = MAPPED.iter().find(|place| place.load(Acquire) == block as usize) else { return false };
-    // SAFETY: it was mapped with this length, and its owner gives it back.
-    unsafe { motet_sys::memory::give_up_anonymous(block, pages(layout)) };
+    // SAFETY: it was mapped with this length, and its owner frees it.
+    unsafe { motet_sys::memory::unmap_anonymous(block, pages(layout)) };
     place.store(0, Release);
     COUNT.fetch_sub(1, AcqRel);
     true
@@ -119,7 +119,7 @@ fn unmap(block: *mut u8, layout: Layout) -> bool {
 fn free_later(block: *mut u8) {
     let mut next = LATER.load(Relaxed);
     loop {
-        // SAFETY: the block is ours, aligned for malloc() and has room for an address.
+        // SAFETY: the block is freed, aligned for malloc(), and `roomy` made room for an address.
         unsafe { block.cast::<*mut u8>().write_unaligned(next) };
         match LATER.compare_exchange_weak(next, block, Release, Relaxed) {
             Ok(_) => return,
@@ -132,7 +132,7 @@ fn free_later(block: *mut u8) {
 fn free_later_ones() {
     let mut block = LATER.swap(null_mut(), AcqRel);
     while !block.is_null() {
-        // SAFETY: `free_later` put the address there; the C library's free() does not ask for the layout.
+        // SAFETY: `free_later` wrote the address there; the C library's free() does not need the layout.
         unsafe {
             let next = block.cast::<*mut u8>().read_unaligned();
             System.dealloc(block, Layout::new::<*mut u8>());

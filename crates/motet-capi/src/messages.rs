@@ -1,20 +1,20 @@
 //! Nodes, links, channels and messages: the header's section "messages" over `motet::node`.
 //!
-//! What it is: translation. Handles become the engine's numbers, C structs its arguments, its errors negative errnos. What it is not:
-//! it knows no rule of messages; whether a number means something is the engine's to say, but for nodes, claimed messages and memory in
-//! the program's hands, whose tables are here ([`node_handles`], [`memory_handles`]).
+//! What it is: translation. Handles become the engine's numbers, C structs its arguments, its errors negative errnos. What it is not: it knows
+//! no rule of messages. The engine checks the numbers, except for nodes, claimed messages and memory that the program holds, whose tables
+//! are here ([`node_handles`], [`memory_handles`]).
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`node_handles`] | nodes by handle: entering one, and leaving it before it may be closed |
-//! | [`nodes`], [`links`] | joining, progress, sleep; meeting others, services, contexts |
-//! | [`send`], [`receive`] | channels and what goes over them |
-//! | [`regions`], [`rma`] | memory that others reach by key; operations on theirs |
-//! | [`loans`], [`memory_handles`] | messages that are read in place; memory that the program holds by handle |
-//! | [`completions`] | ends: one, any, groups |
-//! | [`port`] | the calls of every message of a library that posts receives and polls |
-//! | [`handlers`] | functions that get messages, and work put off |
-//! | [`abi`] | the structs |
+//! | [`node_handles`] | nodes by handle: a thread enters and leaves one; closing waits for threads inside |
+//! | [`nodes`], [`links`] | open, progress, sleep; links, services, channels, contexts |
+//! | [`send`], [`receive`] | messages on channels |
+//! | [`regions`], [`rma`] | memory that peers access by key; operations on theirs |
+//! | [`loans`], [`memory_handles`] | messages without copies; memory that the program holds by handle |
+//! | [`completions`] | completions of one operation, of any, of a queue |
+//! | [`port`] | the calls that a communication library makes for every message |
+//! | [`handlers`] | message handlers and deferred work |
+//! | [`abi`] | the C structs |
 
 mod abi;
 mod completions;
@@ -46,28 +46,28 @@ const EOPNOTSUPP: i32 = 95;
 const EPERM: i32 = 1;
 const ETIMEDOUT: i32 = 110;
 
-/// What a call fails with: an errno.
+/// A positive errno.
 type Errno = i32;
 
-/// A call: what it returns, or a negative errno.
+/// Runs a call and turns its error into a negative errno.
 #[inline(always)]
 fn call(f: impl FnOnce() -> Result<i32, Errno>) -> i32 {
     guard(EPROTO as i32, || f().unwrap_or_else(|errno| -errno))
 }
 
-/// An error of the engine's.
+/// The errno of an engine's error.
 #[cold]
 #[inline(never)]
 fn errno(error: Error) -> Errno {
     error.errno()
 }
 
-/// When a wait ends, for the engine.
+/// The deadline of a call, as C passes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Deadline(i64);
 
 impl Deadline {
-    /// Whether the caller would rather fail than wait.
+    /// Whether the call must not wait (deadline 0).
     #[inline(always)]
     fn is_now(self) -> bool {
         self.0 <= 0
@@ -78,7 +78,7 @@ impl Deadline {
         (self.0 != i64::MAX).then_some(self.0.max(0) as u64)
     }
 
-    /// What a wait has failed with.
+    /// The errno of a wait that failed: EAGAIN instead of ETIMEDOUT with deadline 0.
     #[inline(always)]
     fn errno(self, error: Error) -> Errno {
         match error.errno() {
@@ -88,7 +88,7 @@ impl Deadline {
     }
 }
 
-/// A number of the engine's.
+/// The engine's number behind a handle.
 #[inline(always)]
 fn number(handle: u64) -> Result<u32, Errno> {
     match u32::try_from(handle) {

@@ -1,38 +1,36 @@
-//! The split calls, for adapters that make the kernel call themselves.
+//! The split calls of `motet_adapter.h`, for adapters that make the kernel's call themselves.
 
 use crate::abi::{IoVec, slices, slices_mut};
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::reason::Reason;
+use motet_proto::EAGAIN;
 use motet_proto::stream::confined::Rest;
-use motet_proto::{
-    EAGAIN, EBADF,
-    stream::{MSG_PEEK, rx, tx},
-};
+use motet_proto::stream::{MSG_PEEK, rx, tx};
 
-const KERNEL: isize = -1_000_001;
-const POLL: isize = -1_000_002;
-const PLAIN: i32 = 0x4000_0000;
+const MOTET_KERNEL: isize = -1_000_001;
+const MOTET_POLL: isize = -1_000_002;
+const MOTET_KERNEL_ONLY: i32 = 0x4000_0000;
 const MSG_OOB: i32 = 0x1;
 const MSG_DONTWAIT: i32 = 0x40;
 const MSG_ERRQUEUE: i32 = 0x2000;
 const MSG_TRUNC: i32 = 0x20;
 const MSG_ZEROCOPY: i32 = 0x0400_0000;
-/// Flags with which a receive or send must be the kernel's.
-const KERNEL_ONLY: i32 = PLAIN | MSG_OOB | MSG_ERRQUEUE | MSG_ZEROCOPY;
+/// Flags with which the kernel must do a send or receive.
+const KERNEL_ONLY: i32 = MOTET_KERNEL_ONLY | MSG_OOB | MSG_ERRQUEUE | MSG_ZEROCOPY;
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_send_begin(s: Handle, iov: *const IoVec, count: i32, flags: i32) -> isize {
-    let Some(engine) = engine() else { return KERNEL };
+    let Some(engine) = engine() else { return MOTET_KERNEL };
     guard(EPROTO, || {
         // SAFETY: the caller's promise.
         let bufs = unsafe { slices(iov, count) };
         match engine.send_begin(s, bufs, flags & KERNEL_ONLY != 0, flags & MSG_DONTWAIT != 0) {
             tx::Step::Done(n) => n as isize,
-            tx::Step::Kernel => KERNEL,
-            tx::Step::Full if flags & MSG_DONTWAIT == 0 => POLL,
+            tx::Step::Kernel => MOTET_KERNEL,
+            tx::Step::Full if flags & MSG_DONTWAIT == 0 => MOTET_POLL,
             tx::Step::Full => -(EAGAIN as isize),
             tx::Step::Failed(errno) => -(errno as isize),
         }
@@ -47,7 +45,7 @@ pub extern "C" fn motet_send_end(s: Handle, result: isize) {
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_recv_begin(
     s: Handle,
@@ -56,7 +54,7 @@ pub unsafe extern "C" fn motet_recv_begin(
     flags: i32,
     blocking: i32,
 ) -> isize {
-    let Some(engine) = engine() else { return KERNEL };
+    let Some(engine) = engine() else { return MOTET_KERNEL };
     guard(EPROTO, || {
         // SAFETY: the caller's promise.
         let bufs = unsafe { slices_mut(iov, count) };
@@ -64,8 +62,8 @@ pub unsafe extern "C" fn motet_recv_begin(
         let blocking = blocking != 0 && flags & MSG_DONTWAIT == 0;
         match engine.recv_begin(s, bufs, blocking, flags & MSG_PEEK != 0, kernel_only) {
             rx::Step::Done(n) => n as isize,
-            rx::Step::Kernel => KERNEL,
-            rx::Step::Poll => POLL,
+            rx::Step::Kernel => MOTET_KERNEL,
+            rx::Step::Poll => MOTET_POLL,
             rx::Step::Failed(errno) => -(errno as isize),
         }
     })
@@ -114,28 +112,21 @@ pub extern "C" fn motet_nodelay(s: Handle, set: i32) -> i32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn motet_stayed_plain(reason: u32) {
+pub extern "C" fn motet_count_tcp_only(reason: u32) {
     if let Some(engine) = engine() {
         guard((), || engine.count_plain(Reason(reason)));
     }
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn motet_hand_on(s: Handle, fd: i32, reason: u32) -> i32 {
-    engine().map_or(-EBADF, |engine| {
-        guard(EPROTO as i32, || engine.hand_on(s, fd, Reason(reason)).map_or_else(|errno| -errno, i32::from))
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn motet_plain(s: Handle, reason: u32) -> i32 {
+pub extern "C" fn motet_set_tcp_only(s: Handle, reason: u32) -> i32 {
     engine().map_or(1, |engine| guard(1, || i32::from(engine.plain(s, Reason(reason)))))
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_rest(s: Handle, iov: *const IoVec, count: i32, flags: i32, before: *mut u64) -> isize {
+pub unsafe extern "C" fn motet_drain(s: Handle, iov: *const IoVec, count: i32, flags: i32, before: *mut u64) -> isize {
     let Some(engine) = engine() else { return 0 };
     let found = guard(Rest::Failed(EPROTO as i32), || {
         // SAFETY: the caller's promise.
@@ -155,7 +146,7 @@ pub unsafe extern "C" fn motet_rest(s: Handle, iov: *const IoVec, count: i32, fl
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn motet_rest_came(s: Handle, received: usize) {
+pub extern "C" fn motet_drain_received(s: Handle, received: usize) {
     if let Some(engine) = engine() {
         guard((), || engine.rest_came(s, received));
     }

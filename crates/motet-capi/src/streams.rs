@@ -1,19 +1,16 @@
-//! Whole calls on streams.
+//! Complete calls on streams.
 
 use crate::abi::{IoVec, SockAddr, StreamInfo, UpgradeOptions, slices, slices_mut};
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::stream::{EBADF, Taken};
-use motet_sys::signal_handlers::{self, Inside, Pause};
-use std::ffi::{OsString, c_char};
-use std::os::unix::ffi::OsStringExt;
+use std::ffi::c_char;
 use std::sync::atomic::Ordering::Relaxed;
 
-const EALREADY: i32 = 114;
 const ENOMEM: i32 = 12;
 const EINVAL: i32 = 22;
 const EOPNOTSUPP: isize = 95;
-/// Flags of whole calls: DONTWAIT, NOSIGNAL, PEEK, WAITALL.
+/// Flags that complete calls take: DONTWAIT, NOSIGNAL, PEEK, WAITALL.
 const FLAGS: i32 = 0x40 | 0x4000 | 0x2 | 0x100;
 
 fn result(r: Result<usize, i32>) -> isize {
@@ -27,35 +24,7 @@ pub extern "C" fn motet_version() -> u32 {
 }
 
 /// # Safety
-/// See `motet.h`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_environment(variables: *const u8, size: usize) -> i32 {
-    if variables.is_null() {
-        return -EINVAL;
-    }
-    // SAFETY: the caller's promise.
-    let bytes = unsafe { std::slice::from_raw_parts(variables, size) };
-    let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
-    guard(EPROTO as i32, || {
-        let pairs = bytes.split(|&b| b == 0).filter_map(|variable| {
-            let at = variable.iter().position(|&b| b == b'=')?;
-            Some((text(&variable[..at]), text(&variable[at + 1..])))
-        });
-        if motet_api::environment(pairs) { 0 } else { -EALREADY }
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn motet_handlers(inside: Option<Inside>, pause: Option<Pause>) -> i32 {
-    match (inside, pause) {
-        (Some(inside), Some(pause)) if signal_handlers::answered_by(inside, pause) => 0,
-        (Some(_), Some(_)) => -EALREADY,
-        _ => -EINVAL,
-    }
-}
-
-/// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_upgrade(fd: i32, options: *const UpgradeOptions, out: *mut Handle) -> i32 {
     // SAFETY: the caller's structs; `size` says how much of them there is.
@@ -89,7 +58,7 @@ pub extern "C" fn motet_close(s: Handle) -> i32 {
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_send(s: Handle, data: *const u8, length: usize, flags: i32) -> isize {
     let one = [data as usize, length];
@@ -98,7 +67,7 @@ pub unsafe extern "C" fn motet_send(s: Handle, data: *const u8, length: usize, f
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_recv(s: Handle, data: *mut u8, length: usize, flags: i32) -> isize {
     let one = [data as usize, length];
@@ -107,7 +76,7 @@ pub unsafe extern "C" fn motet_recv(s: Handle, data: *mut u8, length: usize, fla
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_sendv(s: Handle, iov: *const IoVec, count: i32, flags: i32) -> isize {
     if flags & !FLAGS != 0 {
@@ -119,7 +88,7 @@ pub unsafe extern "C" fn motet_sendv(s: Handle, iov: *const IoVec, count: i32, f
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_recvv(s: Handle, iov: *const IoVec, count: i32, flags: i32) -> isize {
     if flags & !FLAGS != 0 {
@@ -134,7 +103,7 @@ pub unsafe extern "C" fn motet_recvv(s: Handle, iov: *const IoVec, count: i32, f
 pub extern "C" fn motet_set_deadline(s: Handle, deadline: i64) -> i32 {
     guard(EPROTO as i32, || match engine().and_then(|e| e.look_up(s)) {
         Some((record, _)) => {
-            record.life.deadline.store(if deadline == i64::MAX { 0 } else { deadline.max(1) as u64 }, Relaxed);
+            record.lifecycle.deadline_ns.store(if deadline == i64::MAX { 0 } else { deadline.max(1) as u64 }, Relaxed);
             0
         }
         None => -EBADF,
@@ -163,7 +132,7 @@ pub extern "C" fn motet_readable(s: Handle) -> i32 {
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_wait_any(streams: *const Handle, count: u32, deadline: i64) -> i32 {
     if streams.is_null() || count == 0 {
@@ -177,7 +146,7 @@ pub unsafe extern "C" fn motet_wait_any(streams: *const Handle, count: u32, dead
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_info(s: Handle, info: *mut StreamInfo) -> i32 {
     if info.is_null() {
@@ -187,19 +156,19 @@ pub unsafe extern "C" fn motet_info(s: Handle, info: *mut StreamInfo) -> i32 {
         let (record, local) = engine()?.look_up(s)?;
         let word = |v: u32| if v == u32::MAX { -1 } else { i64::from(v) };
         let address = |at: usize| {
-            let words = std::array::from_fn(|i| record.who.addresses[at][i].load(Relaxed));
-            SockAddr::new(record.who.family.load(Relaxed), words, record.who.ports[at].load(Relaxed))
+            let words = std::array::from_fn(|i| record.connection.addresses[at][i].load(Relaxed));
+            SockAddr::new(record.connection.family.load(Relaxed), words, record.connection.ports[at].load(Relaxed))
         };
         let ((sent_fast, received_fast), (sent_tcp, received_tcp)) = (record.fast_bytes(), record.tcp_bytes());
         Some(StreamInfo {
             size: 0,
             local: address(0),
             peer: address(1),
-            peer_pid: word(record.who.pid.load(Relaxed)).max(0) as i32,
-            peer_uid: word(record.who.uid.load(Relaxed)),
-            peer_gid: word(record.who.gid.load(Relaxed)),
+            peer_pid: word(record.connection.pid.load(Relaxed)).max(0) as i32,
+            peer_uid: word(record.connection.uid.load(Relaxed)),
+            peer_gid: word(record.connection.gid.load(Relaxed)),
             path: u32::from(local.slot.slot().is_some()),
-            reason: record.life.reason.load(Relaxed),
+            reason: record.lifecycle.reason.load(Relaxed),
             sent_fast,
             sent_tcp,
             received_fast,
@@ -218,12 +187,12 @@ pub unsafe extern "C" fn motet_info(s: Handle, info: *mut StreamInfo) -> i32 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_buffer_alloc(length: usize) -> *mut u8 {
-    guard(std::ptr::null_mut(), || motet_sys::buffer_pool::lend(length).unwrap_or(std::ptr::null_mut()))
+    guard(std::ptr::null_mut(), || motet_sys::buffer_pool::take_raw(length).unwrap_or(std::ptr::null_mut()))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_buffer_free(buffer: *mut u8) {
-    guard((), || motet_sys::buffer_pool::give_back(buffer));
+    guard((), || motet_sys::buffer_pool::release_raw(buffer));
 }
 
 #[unsafe(no_mangle)]

@@ -1,12 +1,13 @@
-//! Waits and sets, and the process's life.
+//! Waits on several streams, and the engine's mirror of epoll descriptors.
 
-use crate::{engine, guard};
+use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
-use motet_engine::stream::engine::Quiet;
 use motet_engine::stream::epoll_set::{Interest, Set};
 use motet_engine::stream::wait::{Step, Wait};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+const EBADF: i32 = 9;
+const EINVAL: i32 = 22;
 
 /// struct motet_wait.
 #[repr(C, align(8))]
@@ -25,7 +26,7 @@ unsafe fn wait<'a>(w: *mut MotetWait) -> Option<&'a mut Wait<'static>> {
 }
 
 /// # Safety
-/// See `motet.h`; `streams` stays valid until `motet_wait_end`.
+/// The caller keeps what `motet.h` requires; `streams` stays valid until `motet_wait_end`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_wait_begin(w: *mut MotetWait, streams: *const Handle, count: u32) {
     let made = guard(None, || {
@@ -43,7 +44,7 @@ pub unsafe extern "C" fn motet_wait_begin(w: *mut MotetWait, streams: *const Han
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_wait_begin_set(w: *mut MotetWait, set: *const Set) {
     let made = guard(None, || {
@@ -56,21 +57,21 @@ pub unsafe extern "C" fn motet_wait_begin_set(w: *mut MotetWait, set: *const Set
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_wait_step(w: *mut MotetWait, may_block: i32) -> i32 {
-    let plain = if may_block != 0 { Step::Sleep } else { Step::Probe } as i32;
-    guard(plain, || {
+    let kernel_step = if may_block != 0 { Step::Sleep } else { Step::Probe } as i32;
+    guard(kernel_step, || {
         // SAFETY: the caller's promise.
         match (engine(), unsafe { wait(w) }) {
             (Some(engine), Some(wait)) => wait.step(engine, may_block != 0) as i32,
-            _ => plain,
+            _ => kernel_step,
         }
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_wait_slept(w: *mut MotetWait) {
     guard((), || {
@@ -82,7 +83,7 @@ pub unsafe extern "C" fn motet_wait_slept(w: *mut MotetWait) {
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_wait_end(w: *mut MotetWait) {
     guard((), || {
@@ -95,7 +96,7 @@ pub unsafe extern "C" fn motet_wait_end(w: *mut MotetWait) {
 }
 
 /// # Safety
-/// `set` came from `motet_set_new` and is not freed.
+/// `set` came from `motet_epoll_new` and is not freed.
 unsafe fn shared(set: *const Set) -> Arc<Set> {
     // SAFETY: the caller's promise; the count goes up, so the caller keeps its own.
     unsafe {
@@ -105,48 +106,48 @@ unsafe fn shared(set: *const Set) -> Arc<Set> {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn motet_set_new(bell: i32) -> *const Set {
-    guard(std::ptr::null(), || Arc::into_raw(Set::new(bell, engine().map_or(1, |engine| engine.options.hot))))
+pub extern "C" fn motet_epoll_new(doorbell: i32) -> *const Set {
+    guard(std::ptr::null(), || Arc::into_raw(Set::new(doorbell, engine().map_or(1, |engine| engine.options.hot))))
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_set_free(set: *const Set) {
+pub unsafe extern "C" fn motet_epoll_free(set: *const Set) {
     if !set.is_null() {
-        // SAFETY: the caller gives its count back.
+        // SAFETY: the caller's reference count is dropped.
         guard((), || drop(unsafe { Arc::from_raw(set) }));
     }
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_set_put(set: *const Set, s: Handle, cookie: usize, interest: i32) -> i32 {
-    let Some(engine) = engine() else { return -9 };
+pub unsafe extern "C" fn motet_epoll_put(set: *const Set, s: Handle, cookie: usize, interest: i32) -> i32 {
+    let Some(engine) = engine() else { return -EBADF };
     let interest = match interest {
         0 => Interest::None,
         1 => Interest::Level,
         2 => Interest::Edge,
-        _ => return -22,
+        _ => return -EINVAL,
     };
     // SAFETY: the caller's promise.
-    guard(-71, || if engine.set_put(&unsafe { shared(set) }, s, cookie, interest) { 0 } else { -9 })
+    guard(EPROTO as i32, || if engine.set_put(&unsafe { shared(set) }, s, cookie, interest) { 0 } else { -EBADF })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_set_remove(set: *const Set, s: Handle) -> i32 {
+pub unsafe extern "C" fn motet_epoll_remove(set: *const Set, s: Handle) -> i32 {
     // SAFETY: the caller hands in a live set.
     guard((), || engine().into_iter().for_each(|engine| engine.set_remove(unsafe { &*set }, s)));
     0
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_set_ready(set: *const Set, cookies: *mut usize, max: u32) -> u32 {
+pub unsafe extern "C" fn motet_epoll_ready(set: *const Set, cookies: *mut usize, max: u32) -> u32 {
     let Some(engine) = engine() else { return 0 };
     guard(0, || {
         let mut n = 0;
@@ -164,107 +165,34 @@ pub unsafe extern "C" fn motet_set_ready(set: *const Set, cookies: *mut usize, m
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_set_doze(set: *const Set) -> i32 {
+pub unsafe extern "C" fn motet_epoll_try_sleep(set: *const Set) -> i32 {
     let Some(engine) = engine() else { return 0 };
     // SAFETY: the caller hands in a live set.
     guard(0, || i32::from(engine.set_doze(unsafe { &*set })))
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_set_asleep(set: *const Set) {
+pub unsafe extern "C" fn motet_epoll_asleep(set: *const Set) {
     // SAFETY: the caller hands in a live set.
     guard((), || engine().into_iter().for_each(|engine| engine.set_asleep(unsafe { &*set })));
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_set_slept(set: *const Set) {
+pub unsafe extern "C" fn motet_epoll_slept(set: *const Set) {
     // SAFETY: the caller hands in a live set.
     guard((), || unsafe { &*set }.slept());
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_set_idle(set: *const Set) -> i32 {
+pub unsafe extern "C" fn motet_epoll_idle(set: *const Set) -> i32 {
     // SAFETY: the caller hands in a live set.
     i32::from(set.is_null() || unsafe { &*set }.idle())
-}
-
-// ---- the process's life ----------------------------------------------------------------------------------------------
-
-thread_local! {
-    static QUIET: std::cell::RefCell<Option<Quiet>> = const { std::cell::RefCell::new(None) };
-}
-
-// Several voices of a process tell of the same fork: the first prepare takes the locks, the first word after the fork gives
-// them back, the others find nothing to do.
-
-#[unsafe(no_mangle)]
-pub extern "C" fn motet_fork_prepare() {
-    guard((), || {
-        QUIET.with(|q| {
-            q.borrow_mut().get_or_insert_with(Quiet::begin);
-        });
-    });
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn motet_fork_parent() {
-    guard((), || QUIET.with(|q| drop(q.borrow_mut().take())));
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn motet_fork_child() {
-    motet_sys::thread::forget_pid();
-    guard((), || {
-        let Some(quiet) = QUIET.with(|q| q.borrow_mut().take()) else { return };
-        // SAFETY: the first word in the child, by the thread that forked; it did so outside the engine, where guards are.
-        unsafe { motet_sys::thread::next_generation() };
-        drop(quiet);
-        if let Some(engine) = engine() {
-            engine.forked();
-        }
-    });
-}
-
-/// Runs in destructors, and in `_exit` from a signal handler that interrupted the program anywhere but in the engine. So it
-/// allocates nothing, and the locks it takes are those of the engine, which that thread does not hold. Every voice of a process
-/// calls it; what a process has counted is told once.
-#[unsafe(no_mangle)]
-pub extern "C" fn motet_leave() {
-    static LEFT: AtomicU32 = AtomicU32::new(0); // the process that has left: a forked child has not
-    guard((), || {
-        if let Some(engine) = engine() {
-            engine.before_end();
-            let pid = motet_sys::thread::pid();
-            if LEFT.swap(pid, Relaxed) == pid {
-                return;
-            }
-            engine.log_exit();
-            motet_api::stats::write(engine);
-        }
-    });
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn motet_before_exec() {
-    if let Some(engine) = engine() {
-        guard((), || engine.before_sleep());
-    }
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn motet_owns_fd(fd: i32) -> i32 {
-    i32::from(motet_sys::private_fds::is_private(fd))
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn motet_next_fd(from: i32) -> i32 {
-    motet_sys::private_fds::next_private(from).unwrap_or(-1)
 }

@@ -57,8 +57,8 @@ reasons! {
     LIMITED = 33, "a limit of the process leaves no room for shared memory (file size, address space or its memory control group)";
     KERNEL_TELLS = 34, "receives need data of the kernel (time stamps, SO_PEEK_OFF, TCP_INQ, filters) or are made inside the C library (AIO)";
     LEFT_UNREAD = 35, "the peer closed with bytes unread; the connection was reset, as over TCP";
-    GUESSED = 40, "the peer used a region key that was never given out; the link was closed";
-    STRANGER = 41, "the secret of the node's address does not match; connections from other hosts need it";
+    UNKNOWN_REGION_KEY = 40, "the peer used a region key that was never given out; the link was closed";
+    BAD_SECRET = 41, "the secret of the node's address does not match; connections from other hosts need it";
     NO_RANDOM = 42, "the system gives no random numbers for keys; check for a sandbox";
     TOO_HIGH = 27, "the descriptor's number is too high (65536 or more)";
 }

@@ -24,7 +24,7 @@ pub mod tx;
 
 use crate::Errno;
 use motet_wire::mapping::Mapping;
-use motet_wire::stream::record::Record;
+use motet_wire::stream::record::StreamRecord;
 use std::io::IoSliceMut;
 
 /// MSG_PEEK.
@@ -97,7 +97,7 @@ pub trait Base {
     /// Sleeps for about `ns`. Never called with a lock held.
     fn nap(&mut self, ns: u64);
     /// How long a receive on this stream rests with its gate open before it goes to the kernel: a setting for tests, none as a rule.
-    fn patience(&self, _record: &Record) -> Patience {
+    fn patience(&self, _record: &StreamRecord) -> Patience {
         Patience::NONE
     }
     /// [`nap`](Self::nap) for a receive that rests; false when a signal handler ran that ends the program's call (EINTR).

@@ -174,7 +174,7 @@ fn a_block_is_timed_from_its_first_bytes_to_its_last() {
 
 /// Whether a stream whose messages are read so is bulk by its large takes, and by its parts, after so many messages.
 fn read_in(takes: &[usize], messages: usize) -> (bool, bool) {
-    let record = motet_wire::stream::record::Record::default();
+    let record = motet_wire::stream::record::StreamRecord::default();
     for _ in 0..messages {
         takes.iter().for_each(|&n| motet_proto::stream::bulk::took(&record, n));
     }

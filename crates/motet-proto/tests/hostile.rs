@@ -94,7 +94,7 @@ fn one(seed: u64, memory: &Rc<Exposed>) {
     let mut world = World::new(memory, Prng(seed), 3000, Plan::new());
     world.single_copy();
     world.weave = 3 + seed % 20;
-    world.sides[0].record.rx.bulk.store(if seed.is_multiple_of(2) { bulk::BULK } else { 0 }, Relaxed);
+    world.sides[0].record.rx.bulk_scores.store(if seed.is_multiple_of(2) { bulk::BULK } else { 0 }, Relaxed);
     let (shared, dice) = (memory.clone(), std::cell::RefCell::new(Prng(!seed)));
     world.scribble = Some(Box::new(move |world| {
         let mut dice = dice.borrow_mut();
@@ -205,7 +205,7 @@ fn a_head_that_runs_ahead_or_back_is_a_reset() {
 fn a_small_ring_opened_over_bytes_of_the_large_one_is_a_reset() {
     let memory = Exposed::with_bulk(4096, 16384).unwrap();
     let world = World::new(&memory, Prng(1), 3000, Plan::new());
-    world.sides[1].record.rx.bulk.store(bulk::BULK, Relaxed);
+    world.sides[1].record.rx.bulk_scores.store(bulk::BULK, Relaxed);
     assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
     assert_eq!(world.send(0, 16384, SEND), tx::Step::Done(16384));
     memory.write(MODE, &(16384u64 << 2 | 1).to_ne_bytes());

@@ -124,7 +124,7 @@ fn invariant_4_ring_stays_set_only_on_evidence() {
     let world = world(1000);
     let me = &world.sides[1];
     // Two interposed waits' worth of evidence: the third receive that finds nothing closes the gate.
-    me.record.rx.evidence.store(2, Relaxed);
+    me.record.rx.evidence_left.store(2, Relaxed);
     assert!(raise(&world, 1));
     for open in [true, true, false] {
         assert_eq!(world.receive(1, 1, 10, LOOK), rx::Step::Failed(EAGAIN));
@@ -135,7 +135,7 @@ fn invariant_4_ring_stays_set_only_on_evidence() {
     assert!(world.receive_on(1, 1, false));
     assert!(!world.gate_is_up(1));
     // For good, once the stream must stay plain.
-    me.record.life.plain.store(1, Relaxed);
+    me.record.lifecycle.tcp_only.store(1, Relaxed);
     assert!(!raise(&world, 1));
     assert_eq!(world.receive(1, 1, 10, rx::Ask { spin: 1000, ..SLEEP }), rx::Step::Kernel);
     assert!(!world.gate_is_up(1));
@@ -159,7 +159,7 @@ fn invariant_5_ring_is_never_set_while_a_thread_sleeps_in_the_kernel() {
     put(&world, 0, 9);
     let me = &world.sides[1];
     assert!(!gate::enter_kernel(&me.record, &me.slot, &mut world.base(1, 2)));
-    assert_eq!(me.record.rx.busy.load(Relaxed), 0);
+    assert_eq!(me.record.rx.kernel_calls.load(Relaxed), 0);
     // `allowed` is asked under the lock and may refuse (a set with a sleeper).
     assert_eq!(world.receive(1, 1, 10, SLEEP), rx::Step::Done(9));
     assert!(gate::close_gate(&me.record, &me.slot, &mut world.base(1, 2)));
@@ -271,11 +271,11 @@ fn invariant_6_a_consumer_in_the_middle_of_a_receive_meets_the_claim() {
     put(&world, 0, 50);
     assert_eq!(world.receive(1, 1, 20, LOOK), rx::Step::Done(20));
     world.before_sleep(0, 0);
-    assert_eq!(world.sides[0].record.tx.returned.load(Relaxed), 30);
+    assert_eq!(world.sides[0].record.tx.returned_bytes.load(Relaxed), 30);
     assert_eq!(world.receive(1, 1, 100, LOOK), rx::Step::Kernel, "the ring is empty now, and the mark read anew");
     assert!(world.receive_on(1, 1, false));
     assert_eq!(world.undelivered(1), 0);
-    assert_eq!(world.sides[1].record.rx.moved.load(Relaxed), 30);
+    assert_eq!(world.sides[1].record.rx.returned_bytes.load(Relaxed), 30);
     assert!(raise(&world, 1), "a new epoch may begin");
 }
 

@@ -129,7 +129,7 @@ fn so_does_one_that_changes_between_the_rings() {
         world.readers = 1 + seed as usize % 2;
         world.most = 20_000;
         for side in &world.sides {
-            side.record.rx.bulk.store(motet_proto::stream::bulk::BULK, Relaxed); // as after many large receives
+            side.record.rx.bulk_scores.store(motet_proto::stream::bulk::BULK, Relaxed); // as after many large receives
         }
         run(&world, 120);
         wide.set(wide.get() + world.sides.iter().filter(|s| s.record.tx.wide.load(Relaxed) != 0).count());
@@ -153,7 +153,7 @@ fn schedules_reach_every_path() {
             raised += n(&side.record.events.raised);
             spilled += n(&side.record.events.spilled);
             downgraded += n(&side.record.events.downgraded);
-            lost_puts += n(&side.record.events.lost_put);
+            lost_puts += n(&side.record.events.lost_puts);
             ring += side.record.fast_bytes().0;
             tcp += side.record.tcp_bytes().0;
         }

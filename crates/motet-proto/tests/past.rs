@@ -64,7 +64,7 @@ fn bytes_read_past_motet_before_the_ring_count() {
         assert!(raise(&world));
         put(&world, 8);
         assert_eq!(receive(&world), rx::Step::Done(left + 8));
-        assert_eq!((world.undelivered(1), world.sides[1].record.rx.tcp.load(Relaxed)), (0, 30));
+        assert_eq!((world.undelivered(1), world.sides[1].record.rx.tcp_bytes.load(Relaxed)), (0, 30));
         put(&world, 8);
         send_tcp(&world, 50); // closes the gate, and takes what is unread along
         assert_eq!(receive(&world), rx::Step::Kernel);
@@ -143,7 +143,7 @@ fn bytes_written_past_motet_among_ring_bytes_are_delivered_only_in_a_certain_pla
     for certain in [true, false] {
         let world = world();
         assert!(raise(&world));
-        world.sides[1].record.rx.evidence.store(9, Relaxed);
+        world.sides[1].record.rx.evidence_left.store(9, Relaxed);
         put(&world, 8);
         assert_eq!(receive(&world), rx::Step::Done(8));
         if certain {
@@ -251,10 +251,10 @@ fn receives_shut_a_gate_that_bulk_data_pass() {
         put(&world, 200);
         assert_eq!(receive(&world), rx::Step::Done(200));
     }
-    assert_eq!(rx.passed.load(Relaxed), 0, "short messages through the ring outweigh the rest");
-    rx.passed.store(u32::MAX, Relaxed);
+    assert_eq!(rx.tcp_past_open_gate.load(Relaxed), 0, "short messages through the ring outweigh the rest");
+    rx.tcp_past_open_gate.store(u32::MAX, Relaxed);
     assert!(!passes_once());
-    assert!(rx.passed.load(Relaxed) < u32::MAX, "what is known is bounded");
+    assert!(rx.tcp_past_open_gate.load(Relaxed) < u32::MAX, "what is known is bounded");
 }
 
 #[test]

@@ -80,10 +80,10 @@ fn a_sender_chooses_the_size_by_what_it_knows_of_the_cpus() {
             copying.note(&base, 1 << 20, (1 << 20) * 1000 / rate, || 0);
         }
         drop(base);
-        tx.review.store(1, Relaxed);
+        tx.bytes_until_retry.store(1, Relaxed);
         let step = world.send(0, LENGTH, tx::Ask { large, large_far, ..SEND });
         assert_eq!(step == tx::Step::Done(LENGTH), goes, "{step:?}");
-        assert_eq!(tx.copied.load(Relaxed), if goes { LENGTH as u64 } else { 0 });
+        assert_eq!(tx.single_copy_bytes.load(Relaxed), if goes { LENGTH as u64 } else { 0 });
         assert_eq!(copying.is_far(), far && !goes, "a single copy counts towards the next try");
     }
 }
@@ -224,7 +224,7 @@ fn sent_ahead(comes: bool) -> (u64, u32) {
     }
     assert!(matches!(world.send(0, LENGTH - ahead - 1, ASK), tx::Step::Done(1..)));
     let tx = &world.sides[0].record.tx;
-    (tx.copied.load(Relaxed) + ahead as u64, tx.hopeless.load(Relaxed))
+    (tx.single_copy_bytes.load(Relaxed) + ahead as u64, tx.single_copy_skips.load(Relaxed))
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn in_vain(world: &World) {
 }
 
 fn misses(world: &World) -> u64 {
-    world.sides[1].record.events.spin_miss.load(Relaxed)
+    world.sides[1].record.events.spin_misses.load(Relaxed)
 }
 
 #[test]
@@ -49,10 +49,14 @@ fn a_spin_that_pays_makes_the_next_waits_spin() {
     (0..100).for_each(|_| in_vain(&world));
     let me = &world.sides[1];
     let before = misses(&world);
-    me.record.rx.skip.store(0, Relaxed);
+    me.record.rx.spin_skips.store(0, Relaxed);
     spin::paid(&me.record);
     (0..2).for_each(|_| in_vain(&world));
-    assert_eq!((misses(&world) - before, me.record.rx.failed.load(Relaxed)), (1, 1), "as if none had failed before");
+    assert_eq!(
+        (misses(&world) - before, me.record.rx.failed_spins.load(Relaxed)),
+        (1, 1),
+        "as if none had failed before"
+    );
 }
 
 #[test]
@@ -60,12 +64,12 @@ fn a_short_sleep_speaks_for_spinning() {
     let world = world();
     (0..600).for_each(|_| in_vain(&world));
     let me = &world.sides[1];
-    let (skip, failed) = (me.record.rx.skip.load(Relaxed), me.record.rx.failed.load(Relaxed));
+    let (skip, failed) = (me.record.rx.spin_skips.load(Relaxed), me.record.rx.failed_spins.load(Relaxed));
     assert!(skip > 4 && failed > 4);
     assert_eq!(world.receive(1, 1, 100, SPIN), rx::Step::Kernel);
     assert_eq!(world.send(0, 10, SEND), tx::Step::Kernel);
     assert!(world.send_on(0, false) && world.receive_on(1, 1, true));
-    assert!(me.record.rx.skip.load(Relaxed) <= skip / 4 && me.record.rx.failed.load(Relaxed) == failed / 2);
+    assert!(me.record.rx.spin_skips.load(Relaxed) <= skip / 4 && me.record.rx.failed_spins.load(Relaxed) == failed / 2);
 }
 
 #[test]
@@ -82,11 +86,11 @@ fn beside_those_who_compute_looks_in_vain_become_rare_whatever_woke_the_sleeper_
     let looks = misses(&world);
     assert!((98..=106).contains(&looks), "{looks} looks in 6300 waits");
     let me = &world.sides[1];
-    assert!(me.record.rx.failed.load(Relaxed) == 6);
+    assert!(me.record.rx.failed_spins.load(Relaxed) == 6);
     // They have gone: the next sleep that is short speaks for spinning again.
     world.crowded.set(false);
     soon();
-    assert_eq!(me.record.rx.failed.load(Relaxed), 3);
+    assert_eq!(me.record.rx.failed_spins.load(Relaxed), 3);
 }
 
 #[test]
@@ -95,11 +99,11 @@ fn who_waits_for_this_very_cpu_is_given_it() {
     let me = &world.sides[1];
     let yields = |there: u32| {
         me.slot.outward().consumer.cpu.store(there, Relaxed);
-        me.record.rx.near.store(0, Relaxed);
+        me.record.rx.same_cpu.store(0, Relaxed);
         let before = world.calls.get();
         assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
         spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false);
-        (world.calls.get() - before, me.record.rx.near.load(Relaxed))
+        (world.calls.get() - before, me.record.rx.same_cpu.load(Relaxed))
     };
     let (own, other) = (1 + 1, 1); // CPUs are published plus one; end 1 runs on CPU 1
     let (far, near) = (yields(other), yields(own));
@@ -117,7 +121,7 @@ fn a_wait_begins_with_a_yield_while_others_give_the_cpu_back_soon() {
         let before = world.clock.time();
         assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
         assert_eq!(spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false), spin::Spun::Nothing);
-        (world.clock.time() - before, me.record.rx.lent.load(Relaxed))
+        (world.clock.time() - before, me.record.rx.yield_returned.load(Relaxed))
     };
     let alone = spin(0);
     assert_eq!(alone.1, 0, "nobody was there");
@@ -162,14 +166,14 @@ fn a_long_receive_in_the_kernel_may_take_longer_and_still_speaks_for_spinning() 
     let world = world();
     (0..600).for_each(|_| in_vain(&world));
     let me = &world.sides[1];
-    let skip = me.record.rx.skip.load(Relaxed);
+    let skip = me.record.rx.spin_skips.load(Relaxed);
     assert!(skip > 4);
     for (length, left) in [(10, skip - 1), (50_000, (skip - 2) / 4)] {
         assert_eq!(world.receive(1, 1, length, SPIN), rx::Step::Kernel);
         world.clock.advance(30_000);
         assert_eq!(world.send(0, length, SEND), tx::Step::Kernel);
         assert!(world.send_on(0, false) && world.receive_on(1, 1, true));
-        assert_eq!(me.record.rx.skip.load(Relaxed), left, "{length} bytes");
+        assert_eq!(me.record.rx.spin_skips.load(Relaxed), left, "{length} bytes");
     }
 }
 

@@ -46,7 +46,7 @@ pub fn greeting() -> Vec<u8> {
 
 /// Memory of so many bytes as a link has it.
 pub fn sealed(size: usize) -> OwnedFd {
-    memory::make("hostile", size, &[], DENSE).expect("memory")
+    memory::create_memfd("hostile", size, &[], DENSE).expect("memory")
 }
 
 /// Such a peer. It goes when it is dropped.
@@ -78,7 +78,7 @@ impl Peer {
                 Ok((_, [bell])) => break bell.expect("the node's bell"),
                 Err(_) => assert!(began.elapsed() < LIMIT, "not met"),
             }
-            let _ = node.until(|| false, Some(motet::node::in_ns(50_000)));
+            let _ = node.progress_until(|| false, Some(motet::node::deadline_in(50_000)));
         };
         let link = *node.links().expect("a node").first().expect("a link");
         (Self { file, _door: door, _ear: ear, bell, put: 0, read: 0 }, link)

@@ -48,7 +48,7 @@ pub fn forget_all(node: &Node) {
     let began = Instant::now();
     while !node.links().expect("a node").is_empty() {
         assert!(began.elapsed() < LIMIT, "a link does not go");
-        let _ = node.until(|| false, Some(motet::node::in_ns(200_000)));
+        let _ = node.progress_until(|| false, Some(motet::node::deadline_in(200_000)));
         for link in node.links().expect("a node") {
             if node.link_info(link).is_ok_and(|info| info.gone.is_some()) {
                 let _ = node.disconnect(link);

@@ -60,7 +60,7 @@ fn fork(name: &str) {
     };
     child();
     loop {
-        let _ = node.until(|| false, Some(motet::node::in_ns(1_000_000)));
+        let _ = node.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
         match orders.try_recv() {
             Ok(order) if order == "fork" => child(),
             Ok(order) if order == "exec" => panic!("{}", std::process::Command::new("sleep").arg("20").exec()),
@@ -108,7 +108,7 @@ fn idle(at: &str, name: &str, others: &[&str]) {
     }
     println!("{}", node.address().expect("a node"));
     while !matches!(orders.try_recv(), Err(TryRecvError::Disconnected)) {
-        let _ = node.until(|| false, Some(motet::node::in_ns(1_000_000)));
+        let _ = node.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
     }
 }
 

@@ -6,8 +6,8 @@
 
 use crate::random::Random;
 use motet::node::{
-    Atomic, Channel, Completion, Context, Datatype, Error, From, GroupId, Key, LinkId, Memory, Mode, Node, Notice,
-    Operation, OperationId, Outgoing, Rights, Serve, Status,
+    Atomic, Channel, Completion, Context, Datatype, Error, GroupId, Key, LinkId, Mode, Node, Notice, Operation,
+    OperationId, OperationMemory, Outgoing, RecvFrom, Rights, Serve, Status,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ impl Side {
             link: numbered.link,
             numbered,
             idle,
-            group: node.add_group()?,
+            group: node.add_cq()?,
             words,
             key,
             theirs: None,
@@ -188,9 +188,9 @@ impl Side {
             }
         }
         // Asked first: a wait, however short, gives up the CPU.
-        let [done, failed, _] = self.node.group_counts(self.group).expect("its group");
+        let [done, failed, _] = self.node.cq_counts(self.group).expect("its group");
         while self.taken < done + failed {
-            let end = self.node.wait_group(self.group, Some(0)).expect("an end that was counted");
+            let end = self.node.wait_cq(self.group, Some(0)).expect("an end that was counted");
             self.taken += 1;
             self.ended(end);
         }
@@ -204,8 +204,8 @@ impl Side {
         let node = self.node.clone();
         if self.count(|doing| matches!(doing, Doing::Receive(_))) < POSTED {
             let notice = self.notice();
-            let memory = Memory::Owned(vec![0; MOST]);
-            let operation = node.post(From::Channel(self.numbered), 0, u64::MAX, memory, notice)?;
+            let memory = OperationMemory::Owned(vec![0; MOST]);
+            let operation = node.post(RecvFrom::Channel(self.numbered), 0, u64::MAX, memory, notice)?;
             self.doing.insert(notice.context, (operation, Doing::Receive(self.posted)));
             self.posted += 1;
         }
@@ -249,7 +249,7 @@ impl Side {
     fn send(&mut self, headers: &[u8], body: Vec<u8>) -> Result<(), Error> {
         let notice = self.notice();
         let message = Outgoing { channel: self.numbered, tag: self.sent, headers, mode: Mode::Automatic };
-        let begun = self.node.start_send(&message, Memory::Owned(body), Vec::new(), notice);
+        let begun = self.node.start_send(&message, OperationMemory::Owned(body), Vec::new(), notice);
         if let Some(operation) = begun.map_err(|(error, ..)| error)? {
             self.doing.insert(notice.context, (operation, Doing::Send));
         }
@@ -265,7 +265,8 @@ impl Side {
         let at = 8 + self.random.below((WRITABLE - 8 - length) as u64) as usize;
         let seed = self.random.number();
         let notice = self.notice();
-        let operation = self.node.put(self.link, key, at as u64, Memory::Owned(pattern(length, seed)), notice)?;
+        let operation =
+            self.node.put(self.link, key, at as u64, OperationMemory::Owned(pattern(length, seed)), notice)?;
         self.doing.insert(notice.context, (operation, Doing::Put { at, length, seed }));
         self.writing = true;
         Ok(())
@@ -274,7 +275,7 @@ impl Side {
     fn get_back(&mut self, at: usize, length: usize, seed: u64) -> Result<(), Error> {
         let Some(key) = self.theirs else { return Ok(()) };
         let notice = self.notice();
-        let operation = self.node.get(self.link, key, at as u64, Memory::Owned(vec![0; length]), notice)?;
+        let operation = self.node.get(self.link, key, at as u64, OperationMemory::Owned(vec![0; length]), notice)?;
         self.doing.insert(notice.context, (operation, Doing::GetBack { length, seed }));
         Ok(())
     }
@@ -285,7 +286,7 @@ impl Side {
         let at = WRITABLE + self.random.below(((WRITABLE - length) / 8) as u64 + 1) as usize * 8;
         let at = at.min(WORDS * 8 - length);
         let notice = self.notice();
-        let operation = self.node.get(self.link, key, at as u64, Memory::Owned(vec![0; length]), notice)?;
+        let operation = self.node.get(self.link, key, at as u64, OperationMemory::Owned(vec![0; length]), notice)?;
         self.doing.insert(notice.context, (operation, Doing::GetTheirs { at, length }));
         Ok(())
     }
@@ -295,7 +296,7 @@ impl Side {
         let notice = self.notice();
         let (operand, compare) = (&1u64.to_le_bytes()[..], &[][..]);
         let add = Atomic { operation: Operation::Sum, datatype: Datatype::U64, count: 1, operand, compare };
-        let operation = self.node.atomic(self.link, key, 0, &add, Memory::Owned(vec![0; 8]), notice)?;
+        let operation = self.node.atomic(self.link, key, 0, &add, OperationMemory::Owned(vec![0; 8]), notice)?;
         self.doing.insert(notice.context, (operation, Doing::Count(self.counted)));
         self.counted += 1;
         self.counting = true;
@@ -307,12 +308,12 @@ impl Side {
     fn never(&mut self) -> Result<(), Error> {
         let notice = self.notice();
         if self.random.once_in(2) {
-            let from = From::Channel(self.idle);
-            let operation = self.node.post(from, 5, 0, Memory::Owned(vec![0; 64]), notice)?;
+            let from = RecvFrom::Channel(self.idle);
+            let operation = self.node.post(from, 5, 0, OperationMemory::Owned(vec![0; 64]), notice)?;
             self.doing.insert(notice.context, (operation, Doing::NeverReceived));
         } else if self.count(|doing| *doing == Doing::NeverSent) < 4 {
             let message = Outgoing { channel: self.idle, tag: 6, headers: &[], mode: Mode::Synchronous };
-            let body = Memory::Owned(pattern(100_000, 1));
+            let body = OperationMemory::Owned(pattern(100_000, 1));
             let begun = self.node.start_send(&message, body, Vec::new(), notice).map_err(|(error, ..)| error)?;
             if let Some(operation) = begun {
                 self.doing.insert(notice.context, (operation, Doing::NeverSent));
@@ -335,7 +336,7 @@ impl Side {
     fn ended(&mut self, end: Completion) {
         let (operation, doing) = self.doing.remove(&end.context).expect("an end of something that has begun");
         assert_eq!(operation, end.operation);
-        if matches!(end.status, Status::Broken | Status::Closed) {
+        if matches!(end.status, Status::LinkDown | Status::Closed) {
             let gone = self.node.link_info(self.link).map_or(true, |info| info.gone.is_some());
             assert!(gone || self.has_stopped(), "{doing:?} ended as {:?} on a link that is up", end.status);
             self.gone = true;
@@ -386,14 +387,12 @@ impl Side {
         for (operation, _) in self.doing.values() {
             let _ = self.node.cancel(*operation);
         }
-        let until = motet::node::in_ns(crate::LIMIT.as_nanos() as u64);
+        let until = motet::node::deadline_in(crate::LIMIT.as_nanos() as u64);
         while !self.doing.is_empty() {
-            let Ok(end) = self.node.wait_group(self.group, Some(until)) else {
-                panic!("never ended: {:?}", self.doing)
-            };
+            let Ok(end) = self.node.wait_cq(self.group, Some(until)) else { panic!("never ended: {:?}", self.doing) };
             // The peer may have closed the channels first.
             assert!(
-                !orderly || matches!(end.status, Status::Cancelled | Status::Closed | Status::Broken),
+                !orderly || matches!(end.status, Status::Cancelled | Status::Closed | Status::LinkDown),
                 "{:?}",
                 end.status
             );
@@ -403,7 +402,7 @@ impl Side {
             let words = self.words.iter().enumerate().skip(WRITABLE / 8);
             words.for_each(|(at, word)| assert_eq!(word.load(Ordering::Relaxed), constant(at)));
         }
-        self.node.remove_group(self.group).expect("nothing is under way in the group");
+        self.node.remove_cq(self.group).expect("nothing is under way in the group");
         self.node.revoke(self.key, Some(until)).expect("nobody uses the region of a link that is gone or over");
         let _ = self.node.close_channel(self.numbered);
         let _ = self.node.close_channel(self.idle);

@@ -3,7 +3,8 @@
 #![forbid(unsafe_code)]
 
 use motet::node::{
-    Buffer, Channel, Completion, Context, Error, From, Memory, Node, Notice, OperationId, Serve, Span, Status,
+    Buffer, Channel, Completion, Context, Error, Node, Notice, OperationId, OperationMemory, RecvFrom, Serve, Status,
+    UserMemory,
 };
 use motet_torture::LIMIT;
 use motet_torture::by_hand::{DENSE, FIRST, MESSAGE, Peer, greeting, message};
@@ -16,7 +17,7 @@ const BODY: usize = 12_400;
 const HEADERS: usize = 8;
 const PART: usize = 4160;
 /// In the ring, by a line's flags; a line that follows another.
-const IN_RING: u64 = 1 << 24;
+const BODY_IN_RING: u64 = 1 << 24;
 const FOLLOWS: u64 = 0x80 << 24;
 
 struct Pair {
@@ -42,8 +43,8 @@ impl Pair {
         Self { node, context, channel, peer, written: 0 }
     }
 
-    fn post(&self, from: From, room: usize) -> OperationId {
-        self.node.post(from, TAG, 0, Memory::Owned(vec![0; room]), Notice::default()).unwrap()
+    fn post(&self, from: RecvFrom, room: usize) -> OperationId {
+        self.node.post(from, TAG, 0, OperationMemory::Owned(vec![0; room]), Notice::default()).unwrap()
     }
 
     /// The peer shows the first part, and says that so many others follow.
@@ -77,7 +78,7 @@ fn begin(peer: &mut Peer, written: usize, more: u64) {
     let content = content();
     let packet = message(FIRST, HEADERS as u16, 0, TAG, &(content.len() as u32).to_le_bytes());
     peer.write(DENSE + written, &content[..PART]);
-    peer.line(&packet, packet.len() as u64 | more << 13 | u64::from(MESSAGE) << 16 | IN_RING);
+    peer.line(&packet, packet.len() as u64 | more << 13 | u64::from(MESSAGE) << 16 | BODY_IN_RING);
 }
 
 fn finish(peer: &mut Peer, written: &mut usize, more: u64) {
@@ -89,7 +90,7 @@ fn finish(peer: &mut Peer, written: &mut usize, more: u64) {
 }
 
 fn ended(node: &Node, operation: OperationId) -> Completion {
-    node.wait_for(operation, Some(motet::node::in_ns(LIMIT.as_nanos() as u64))).unwrap()
+    node.wait_for(operation, Some(motet::node::deadline_in(LIMIT.as_nanos() as u64))).unwrap()
 }
 
 fn is_it(end: &Completion) {
@@ -101,14 +102,14 @@ fn is_it(end: &Completion) {
 #[test]
 fn a_receive_that_has_part_of_its_message_is_not_cancelled_but_gets_the_rest() {
     let mut pair = Pair::new();
-    let first = pair.post(From::Channel(pair.channel), BODY);
+    let first = pair.post(RecvFrom::Channel(pair.channel), BODY);
     pair.begin(2);
     pair.look();
     assert!(pair.is_waiting(first));
     pair.node.cancel(first).unwrap();
     pair.look();
     assert!(pair.is_waiting(first), "as it would have ended");
-    let second = pair.post(From::Channel(pair.channel), BODY);
+    let second = pair.post(RecvFrom::Channel(pair.channel), BODY);
     pair.finish(2);
     pair.has_it(first);
     assert!(pair.is_waiting(second), "it waits for the next message");
@@ -120,7 +121,7 @@ fn a_receive_that_has_part_of_its_message_is_not_cancelled_but_gets_the_rest() {
 #[test]
 fn a_receive_in_place_gets_all_of_an_open_message() {
     let mut pair = Pair::new();
-    let from = From::Channel(pair.channel);
+    let from = RecvFrom::Channel(pair.channel);
     for _ in 0..80 {
         let operation = pair.node.post_in_place(from, TAG, 0, BODY as u64, Notice::default()).unwrap();
         // Whoever waits looks while the peer goes on.
@@ -141,7 +142,7 @@ fn a_receive_with_a_limit_ends_in_time_and_the_message_is_the_next_ones() {
     let mut pair = Pair::new();
     pair.begin(2);
     let (limit, mut buffer) = (Some(Duration::from_millis(20)), vec![0; BODY]);
-    let from = From::Channel(pair.channel);
+    let from = RecvFrom::Channel(pair.channel);
     let got = pair.node.receive_with(from, TAG, 0, &mut Vec::new(), &mut buffer, limit);
     assert!(matches!(got, Err(Error::TimedOut)), "{got:?}");
     let next = pair.post(from, BODY);
@@ -152,14 +153,14 @@ fn a_receive_with_a_limit_ends_in_time_and_the_message_is_the_next_ones() {
 #[test]
 fn a_receive_from_anywhere_gets_all_of_it_or_nothing() {
     let mut pair = Pair::new();
-    let operation = pair.post(From::Any(pair.context), BODY);
+    let operation = pair.post(RecvFrom::Any(pair.context), BODY);
     pair.begin(2);
     pair.look();
     pair.node.cancel(operation).unwrap();
     let end = pair.node.wait_for(operation, None).unwrap();
     assert_eq!((end.status, end.length), (Status::Cancelled, 0));
     assert!(end.memory.unwrap().iter().all(|&byte| byte == 0), "nothing has come");
-    let again = pair.post(From::Any(pair.context), BODY);
+    let again = pair.post(RecvFrom::Any(pair.context), BODY);
     pair.finish(2);
     pair.has_it(again);
 }
@@ -168,13 +169,13 @@ fn a_receive_from_anywhere_gets_all_of_it_or_nothing() {
 fn who_divides_a_message_otherwise_is_read_when_all_of_it_is_there() {
     for more in [1, 3, 7] {
         let mut pair = Pair::new();
-        let operation = pair.post(From::Channel(pair.channel), BODY);
+        let operation = pair.post(RecvFrom::Channel(pair.channel), BODY);
         pair.begin(more);
         pair.look();
         assert!(pair.is_waiting(operation));
         pair.node.cancel(operation).unwrap();
         assert_eq!(pair.node.wait_for(operation, None).unwrap().status, Status::Cancelled, "it has got nothing");
-        let next = pair.post(From::Channel(pair.channel), BODY);
+        let next = pair.post(RecvFrom::Channel(pair.channel), BODY);
         pair.finish(more);
         pair.has_it(next);
     }
@@ -183,7 +184,7 @@ fn who_divides_a_message_otherwise_is_read_when_all_of_it_is_there() {
 #[test]
 fn a_receive_with_too_little_room_is_truncated_when_all_of_it_is_there() {
     let mut pair = Pair::new();
-    let operation = pair.post(From::Channel(pair.channel), BODY - 1);
+    let operation = pair.post(RecvFrom::Channel(pair.channel), BODY - 1);
     pair.begin(2);
     pair.look();
     assert!(pair.is_waiting(operation));
@@ -197,24 +198,24 @@ fn a_receive_with_too_little_room_is_truncated_when_all_of_it_is_there() {
 #[test]
 fn a_peer_that_goes_in_the_middle_ends_the_receive() {
     let mut pair = Pair::new();
-    let operation = pair.post(From::Channel(pair.channel), BODY);
+    let operation = pair.post(RecvFrom::Channel(pair.channel), BODY);
     pair.begin(2);
     pair.look();
     let Pair { node, peer, .. } = pair;
     drop(peer);
-    let end = node.wait_for(operation, Some(motet::node::in_ns(LIMIT.as_nanos() as u64))).unwrap();
-    assert_eq!((end.status, end.length), (Status::Broken, 0));
+    let end = node.wait_for(operation, Some(motet::node::deadline_in(LIMIT.as_nanos() as u64))).unwrap();
+    assert_eq!((end.status, end.length), (Status::LinkDown, 0));
 }
 
 #[test]
 fn a_line_that_does_not_follow_breaks_the_link() {
     let mut pair = Pair::new();
-    let operation = pair.post(From::Channel(pair.channel), BODY);
+    let operation = pair.post(RecvFrom::Channel(pair.channel), BODY);
     pair.begin(2);
     pair.peer.line(&[], FOLLOWS);
     pair.peer.line(&[0; 16], 16 | u64::from(MESSAGE) << 16);
     pair.look();
-    assert_eq!(pair.node.test(operation).unwrap().unwrap().status, Status::Broken);
+    assert_eq!(pair.node.test(operation).unwrap().unwrap().status, Status::LinkDown);
     assert!(pair.node.link_info(pair.channel.link).unwrap().gone.is_some());
 }
 
@@ -222,18 +223,18 @@ fn a_line_that_does_not_follow_breaks_the_link() {
 #[test]
 fn an_open_message_of_no_bytes_waits_until_it_is_whole() {
     let mut pair = Pair::new();
-    let group = pair.node.add_group().unwrap();
-    let buffer = Buffer { span: Span::EMPTY, context: 7 };
-    pair.node.post_bare((From::Channel(pair.channel), TAG, 0), buffer, group, None).unwrap();
+    let group = pair.node.add_cq().unwrap();
+    let buffer = Buffer { span: UserMemory::EMPTY, context: 7 };
+    pair.node.post_unnamed((RecvFrom::Channel(pair.channel), TAG, 0), buffer, group).unwrap();
     let packet = message(FIRST, 0, 0, TAG, &0u32.to_le_bytes());
-    pair.peer.line(&packet, packet.len() as u64 | 2 << 13 | u64::from(MESSAGE) << 16 | IN_RING);
+    pair.peer.line(&packet, packet.len() as u64 | 2 << 13 | u64::from(MESSAGE) << 16 | BODY_IN_RING);
     for _ in 0..100 {
-        assert_eq!(pair.node.take_ends(group, 4, |end| panic!("{end:?}")).unwrap(), (0, false));
+        assert_eq!(pair.node.poll_cq(group, 4, |end| panic!("{end:?}")).unwrap(), (0, false));
     }
     (0..2).for_each(|_| pair.peer.line(&[], FOLLOWS));
     let mut ends = Vec::new();
     while ends.is_empty() {
-        pair.node.take_ends(group, 4, |end| ends.push((end.context, end.status, end.length, end.tag))).unwrap();
+        pair.node.poll_cq(group, 4, |end| ends.push((end.context, end.status, end.length, end.tag))).unwrap();
     }
     assert_eq!(ends, [(7, Status::Done, 0, TAG)]);
 }

@@ -29,7 +29,7 @@ fn calls_in_a_forked_child_fail_at_once_and_the_parent_goes_on() {
         // A thread that holds the lock most of the time: the child must not wait for it.
         let child = std::thread::scope(|scope| {
             let node = near.as_ref().unwrap();
-            scope.spawn(|| node.until(|| false, Some(motet::node::in_ns(50_000_000))));
+            scope.spawn(|| node.progress_until(|| false, Some(motet::node::deadline_in(50_000_000))));
             std::thread::sleep(Duration::from_millis(5));
             fork_child(|| {
                 let denied = Some(Error::NoNode(ECHILD));
@@ -76,7 +76,7 @@ fn the_end_is_seen(driver: &str) {
     let gone = || node.link_info(link).is_ok_and(|info| info.gone.is_some());
     while !gone() {
         assert!(began.elapsed() < LIMIT, "{driver}: a child keeps its parent's link alive");
-        let _ = node.until(|| false, Some(motet::node::in_ns(1_000_000)));
+        let _ = node.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
     }
     println!("{driver}: seen after {:?}", began.elapsed());
     for pid in [child, second] {
@@ -106,7 +106,7 @@ fn a_node_ends_with_exec() {
     let began = Instant::now();
     while !links.iter().all(|link| node.link_info(*link).is_ok_and(|info| info.gone.is_some())) {
         assert!(began.elapsed() < LIMIT, "an exec keeps links alive: {:?}", links.map(|link| node.link_info(link)));
-        let _ = node.until(|| false, Some(motet::node::in_ns(1_000_000)));
+        let _ = node.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
     }
     assert!(std::path::Path::new(&format!("/proc/{}/comm", worker.pid())).exists());
     system::signal(child, motet_sys::rustix::process::Signal::KILL);

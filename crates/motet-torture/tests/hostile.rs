@@ -37,7 +37,7 @@ fn knock(node: &Node, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Vec<u8> {
     }
     let began = Instant::now();
     loop {
-        let _ = node.until(|| false, Some(motet::node::in_ns(200_000)));
+        let _ = node.progress_until(|| false, Some(motet::node::deadline_in(200_000)));
         let mut answer = vec![0; 100];
         match receive_with_fds::<2>(&door, &mut answer) {
             Ok((length, _)) => {
@@ -143,7 +143,7 @@ fn guests_that_never_speak_keep_nobody_out_and_nobody_awake() {
     serves(&node);
     // All of them have been let go, or wait, long before this; who waits meanwhile sleeps.
     let busy = processor_time();
-    let _ = node.until(|| false, Some(motet::node::in_ns(2_500_000_000)));
+    let _ = node.progress_until(|| false, Some(motet::node::deadline_in(2_500_000_000)));
     let busy = processor_time() - busy;
     println!("{busy:?} of processor time in 2.5 s");
     assert!(busy < Duration::from_millis(1500), "{busy:?}");
@@ -165,10 +165,10 @@ fn a_link_that_is_gone_lets_its_node_sleep() {
     let began = Instant::now();
     while friend.link_info(link).unwrap().gone.is_none() {
         assert!(began.elapsed() < LIMIT);
-        let _ = friend.until(|| false, Some(motet::node::in_ns(200_000)));
+        let _ = friend.progress_until(|| false, Some(motet::node::deadline_in(200_000)));
     }
     let busy = processor_time();
-    let _ = friend.until(|| false, Some(motet::node::in_ns(2_000_000_000)));
+    let _ = friend.progress_until(|| false, Some(motet::node::deadline_in(2_000_000_000)));
     let busy = processor_time() - busy;
     assert!(busy < Duration::from_millis(1000), "{busy:?} of processor time in 2 s");
 }
@@ -197,7 +197,7 @@ fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
         let began = Instant::now();
         while node.links().unwrap().is_empty() {
             assert!(began.elapsed() < LIMIT, "not met");
-            let _ = node.until(|| false, Some(motet::node::in_ns(50_000)));
+            let _ = node.progress_until(|| false, Some(motet::node::deadline_in(50_000)));
         }
         links += 1;
         let link = node.links().unwrap()[0];

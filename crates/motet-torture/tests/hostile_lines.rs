@@ -2,7 +2,7 @@
 //! general one, nothing is read or written beyond its bounds, and others are served as before.
 #![forbid(unsafe_code)]
 
-use motet::node::{Channel, Error, From, Memory, Mode, Node, Notice, Outgoing, Serve, Status};
+use motet::node::{Channel, Error, Mode, Node, Notice, OperationMemory, Outgoing, RecvFrom, Serve, Status};
 use motet_torture::by_hand::{FIRST, LANE, MESSAGE, Peer, greeting, message};
 use motet_torture::random::Random;
 use motet_torture::{LIMIT, forget_all, seconds, seed};
@@ -86,7 +86,7 @@ impl Victim {
 
 impl Link<'_> {
     fn receive(&self) -> End {
-        let from = From::Channel(self.channel);
+        let from = RecvFrom::Channel(self.channel);
         End::Got(match self.path {
             Path::Direct => {
                 let (mut headers, mut buffer) = (Vec::new(), vec![0; BUFFER]);
@@ -97,12 +97,12 @@ impl Link<'_> {
         })
     }
 
-    fn receive_posted(&self, from: From) -> Result<(u64, Vec<u8>, Vec<u8>), Error> {
-        let memory = Memory::Owned(vec![0; BUFFER]);
+    fn receive_posted(&self, from: RecvFrom) -> Result<(u64, Vec<u8>, Vec<u8>), Error> {
+        let memory = OperationMemory::Owned(vec![0; BUFFER]);
         let operation = self.node.post(from, 0, u64::MAX, memory, Notice::default())?;
-        let end = self.node.wait_for(operation, Some(motet::node::in_ns(0))).or_else(|error| {
+        let end = self.node.wait_for(operation, Some(motet::node::deadline_in(0))).or_else(|error| {
             assert_eq!(error, Error::TimedOut);
-            self.node.take_back(operation)?;
+            self.node.cancel_receive(operation)?;
             self.node.wait_for(operation, None)
         })?;
         match end.status {
@@ -267,7 +267,7 @@ fn rubbish_in_the_middle_of_a_call_does_no_harm() {
             let (mut headers, mut buffer) = (Vec::new(), [0xee; 64]);
             while !over.load(Ordering::Relaxed) {
                 link.peer.message(FIRST, 3, 0, 5, &[0x5a; 24]);
-                let from = From::Channel(link.channel);
+                let from = RecvFrom::Channel(link.channel);
                 let received = link.node.receive_with(from, 0, u64::MAX, &mut headers, &mut buffer[..32], NOW);
                 got += u64::from(received.is_ok());
                 assert!(headers.len() <= 256 && buffer[32..] == [0xee; 32], "nothing beyond what is its own");

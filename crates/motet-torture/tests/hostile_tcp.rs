@@ -2,7 +2,7 @@
 //! no more than it may, and serves others as before.
 #![forbid(unsafe_code)]
 
-use motet::node::{Error, From, Node, Serve};
+use motet::node::{Error, Node, RecvFrom, Serve};
 use motet_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use motet_torture::mesh::way;
 use motet_torture::random::Random;
@@ -45,7 +45,7 @@ fn port(node: &Node) -> String {
 }
 
 fn go_on(node: &Node, us: u64) {
-    let _ = node.until(|| false, Some(motet::node::in_ns(us * 1000)));
+    let _ = node.progress_until(|| false, Some(motet::node::deadline_in(us * 1000)));
 }
 
 /// A node that has served somebody, and what it holds when nobody is there: so it must be again in the end.
@@ -345,7 +345,7 @@ fn what_was_sent_before_the_end_is_received_and_then_the_link_is_forgotten() {
                 let here = friend.open_channel(link, 2, Serve::Queue, Some(LIMIT)).unwrap();
                 friend.send(here, 9, b"last words", Some(LIMIT)).unwrap();
                 friend.disconnect(link).unwrap();
-                let _ = friend.until(|| false, Some(motet::node::in_ns(50_000_000)));
+                let _ = friend.progress_until(|| false, Some(motet::node::deadline_in(50_000_000)));
             });
             while !called.is_finished() {
                 go_on(&node, 100);
@@ -361,7 +361,7 @@ fn what_was_sent_before_the_end_is_received_and_then_the_link_is_forgotten() {
         assert_eq!(node.links().unwrap().len(), 1, "a message waits");
         let channel = accepts.then(|| node.accept(2, Some(LIMIT)).unwrap());
         let mut buffer = [0; 16];
-        let got = node.receive_tagged(From::Any(context), 0, u64::MAX, &mut buffer, Some(LIMIT)).unwrap();
+        let got = node.receive_tagged(RecvFrom::Any(context), 0, u64::MAX, &mut buffer, Some(LIMIT)).unwrap();
         assert_eq!((got.tag, &buffer[..got.length]), (9, &b"last words"[..]));
         if let Some(channel) = channel {
             go_on(&node, 2000);

@@ -1,7 +1,7 @@
 //! Descriptors and places run out: errors say so, nothing leaks, and when there are some again all goes on.
 #![forbid(unsafe_code)]
 
-use motet::node::{Error, From, Memory, Node, Notice, Serve};
+use motet::node::{Error, Node, Notice, OperationMemory, RecvFrom, Serve};
 use motet_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use motet_torture::mesh::way;
 use motet_torture::worker::Worker;
@@ -67,7 +67,7 @@ fn without_descriptors(address: &str) -> i32 {
     let began = Instant::now();
     while system::descriptors() > before {
         assert!(began.elapsed() < LIMIT, "{} descriptors, {before} before", system::descriptors());
-        let _ = node.until(|| false, Some(motet::node::in_ns(1_000_000)));
+        let _ = node.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
     }
     println!("{failed} failed, {made} did not");
     assert!(failed > 0 && made > 0);
@@ -88,7 +88,7 @@ fn a_thousand_come_at_once() {
             scope.spawn(|| {
                 let done = || over.load(std::sync::atomic::Ordering::Relaxed);
                 while !done() {
-                    let _ = host.until(done, Some(motet::node::in_ns(1_000_000)));
+                    let _ = host.progress_until(done, Some(motet::node::deadline_in(1_000_000)));
                     for link in host.links().unwrap() {
                         if host.link_info(link).is_ok_and(|info| info.gone.is_some()) {
                             let _ = host.disconnect(link);
@@ -97,7 +97,7 @@ fn a_thousand_come_at_once() {
                 }
                 let until = Instant::now() + LIMIT;
                 while !host.links().unwrap().is_empty() && Instant::now() < until {
-                    let _ = host.until(|| false, Some(motet::node::in_ns(1_000_000)));
+                    let _ = host.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
                     host.links().unwrap().into_iter().for_each(|link| {
                         let _ = host.disconnect(link);
                     });
@@ -118,7 +118,7 @@ fn a_thousand_come_at_once() {
         assert_eq!(host.links().unwrap(), []);
         let until = Instant::now() + LIMIT;
         while system::descriptors() > before && Instant::now() < until {
-            let _ = host.until(|| false, Some(motet::node::in_ns(1_000_000)));
+            let _ = host.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
         }
         assert!(system::descriptors() <= before, "{driver}: {} descriptors, {before} before", system::descriptors());
     }
@@ -134,9 +134,9 @@ fn operations_beyond_all_places_are_refused_and_the_group_stays_whole() {
         let link = near.connect(&far.name().unwrap(), Some(LIMIT)).unwrap();
         (link, near.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap())
     });
-    let group = near.add_group().unwrap();
+    let group = near.add_cq().unwrap();
     let notice = Notice { group: Some(group), context: 1, quiet: false };
-    let post = || near.post(From::Channel(here), 0, u64::MAX, Memory::Owned(Vec::new()), notice);
+    let post = || near.post(RecvFrom::Channel(here), 0, u64::MAX, OperationMemory::Owned(Vec::new()), notice);
     let mut posted = Vec::new();
     let refused = loop {
         match post() {
@@ -150,10 +150,10 @@ fn operations_beyond_all_places_are_refused_and_the_group_stays_whole() {
     for operation in &posted {
         near.cancel(*operation).unwrap();
     }
-    assert_eq!(near.group_counts(group).unwrap()[2], 0, "none is under way");
+    assert_eq!(near.cq_counts(group).unwrap()[2], 0, "none is under way");
     for _ in &posted {
-        near.wait_group(group, Some(motet::node::in_ns(1_000_000_000))).unwrap();
+        near.wait_cq(group, Some(motet::node::deadline_in(1_000_000_000))).unwrap();
     }
-    near.remove_group(group).unwrap();
+    near.remove_cq(group).unwrap();
     near.disconnect(link).unwrap();
 }

@@ -1,7 +1,7 @@
 //! Many threads on one node at once; handlers and tasks that panic or wait.
 #![forbid(unsafe_code)]
 
-use motet::node::{Error, From, Inner, Memory, Message, Mode, Node, Notice, Outgoing, Serve, Status};
+use motet::node::{Error, Message, Mode, Node, Notice, OperationMemory, Outgoing, RecvFrom, Serve, Status};
 use motet_torture::random::Random;
 use motet_torture::traffic::pattern;
 use motet_torture::{LIMIT, seconds, seed};
@@ -41,8 +41,9 @@ fn threads_do_everything_at_once_and_each_channel_keeps_its_order() {
                         let length = random.length();
                         if random.once_in(20) {
                             // Nothing ever comes this way.
-                            let from = From::Channel(channel);
-                            let idle = near.post(from, 0, 0, Memory::Owned(vec![0; 8]), Notice::default()).unwrap();
+                            let from = RecvFrom::Channel(channel);
+                            let idle =
+                                near.post(from, 0, 0, OperationMemory::Owned(vec![0; 8]), Notice::default()).unwrap();
                             near.cancel(idle).unwrap();
                             assert_eq!(near.wait_for(idle, None).unwrap().status, Status::Cancelled);
                         }
@@ -84,7 +85,7 @@ fn threads_do_everything_at_once_and_each_channel_keeps_its_order() {
                     let began = Instant::now();
                     while !gone() {
                         assert!(began.elapsed() < LIMIT);
-                        let _ = far.until(|| false, Some(motet::node::in_ns(100_000)));
+                        let _ = far.progress_until(|| false, Some(motet::node::deadline_in(100_000)));
                     }
                     far.disconnect(channel.link).unwrap();
                 }
@@ -99,9 +100,9 @@ fn threads_do_everything_at_once_and_each_channel_keeps_its_order() {
 fn handled(
     near: &Node,
     far: &Node,
-    handler: impl Fn(&Inner, Message<'_>) + Send + Sync + 'static,
+    handler: impl Fn(&Node, Message<'_>) + Send + Sync + 'static,
 ) -> motet::node::Channel {
-    let serve = far.handler(Arc::new(handler)).unwrap();
+    let serve = far.handler(handler).unwrap();
     far.serve(9, serve).unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| far.accept(9, Some(LIMIT)).unwrap());
@@ -124,7 +125,8 @@ fn a_handler_that_panics_panics_its_caller_and_no_other() {
         // Another one that waits meanwhile: it must drive after the first has panicked.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                let wait = || far.until(|| over.load(Ordering::Relaxed), Some(motet::node::in_ns(50_000_000)));
+                let wait =
+                    || far.progress_until(|| over.load(Ordering::Relaxed), Some(motet::node::deadline_in(50_000_000)));
                 let _ = catch_unwind(AssertUnwindSafe(wait));
             }
         });
@@ -145,7 +147,7 @@ fn a_handler_that_panics_panics_its_caller_and_no_other() {
 #[test]
 fn what_a_wait_asks_may_panic() {
     let (near, far) = pair();
-    let asked = catch_unwind(AssertUnwindSafe(|| near.until(|| panic!("as programs do"), None)));
+    let asked = catch_unwind(AssertUnwindSafe(|| near.progress_until(|| panic!("as programs do"), None)));
     assert!(asked.is_err());
     assert!(
         near.connect(&far.name().unwrap(), Some(Duration::from_millis(1))).is_err_and(|error| error == Error::TimedOut)
@@ -158,10 +160,10 @@ fn a_task_that_panics_takes_no_other_with_it() {
     let done = Arc::new(AtomicU64::new(0));
     for number in 0..10 {
         let done = done.clone();
-        near.defer(Box::new(move |_: &Inner| {
+        near.defer(move |_: &Node| {
             done.fetch_add(1, Ordering::Relaxed);
             assert!(number % 3 != 0, "as tasks do");
-        }))
+        })
         .unwrap();
     }
     for _ in 0..20 {
@@ -176,10 +178,10 @@ fn who_has_run_a_task_does_not_wait_for_whoever_drives_meanwhile() {
     let here = handled(&near, &far, |_, _| {});
     let (begun, over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
     let told = begun.clone();
-    near.defer(Box::new(move |_: &Inner| {
+    near.defer(move |_: &Node| {
         told.store(true, Ordering::Release);
         std::thread::sleep(Duration::from_millis(50)); // another one begins to drive
-    }))
+    })
     .unwrap();
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
@@ -187,11 +189,14 @@ fn who_has_run_a_task_does_not_wait_for_whoever_drives_meanwhile() {
                 std::thread::yield_now();
             }
             // For as long as the test takes.
-            near.until(|| over.load(Ordering::Relaxed), Some(motet::node::in_ns(LIMIT.as_nanos() as u64)))
+            near.progress_until(
+                || over.load(Ordering::Relaxed),
+                Some(motet::node::deadline_in(LIMIT.as_nanos() as u64)),
+            )
         });
         let began = Instant::now();
         near.progress().unwrap();
-        let _ = near.until(|| false, Some(motet::node::in_ns(1_000_000)));
+        let _ = near.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
         let took = began.elapsed();
         over.store(true, Ordering::Relaxed);
         near.send(here, 1, b"wakes it", Some(LIMIT)).unwrap();

@@ -7,20 +7,20 @@
 
 /// Copies shorter than this are plain.
 #[cfg(target_arch = "x86_64")]
-const LARGE: usize = 4096;
+const MIN_TUNED_BYTES: usize = 4096;
 /// How far ahead lines are fetched, bytes.
 #[cfg(target_arch = "x86_64")]
-const AHEAD: usize = 2048;
+const PREFETCH_AHEAD_BYTES: usize = 2048;
 
 /// What is done about the caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub enum StoreKind {
     /// Lines are fetched ahead.
-    Ahead,
+    Prefetched,
     /// What is written goes around them.
-    Around,
+    NonTemporal,
     /// Nothing: a plain memcpy.
-    Plain,
+    Memcpy,
 }
 
 /// Copies into a ring.
@@ -28,13 +28,15 @@ pub enum Way {
 /// # Safety
 /// `n` bytes are readable at `from` and writable at `to`, and they do not overlap.
 #[inline(always)]
-pub unsafe fn write(to: *mut u8, from: *const u8, n: usize, way: Way) {
+pub unsafe fn write(to: *mut u8, from: *const u8, n: usize, kind: StoreKind) {
     #[cfg(target_arch = "x86_64")]
-    if way != Way::Plain && n >= LARGE && std::is_x86_feature_detected!("avx2") {
+    if kind != StoreKind::Memcpy && n >= MIN_TUNED_BYTES && std::is_x86_feature_detected!("avx2") {
         // SAFETY: the caller's promise; the processor has AVX2.
-        return unsafe { if way == Way::Around { avx2::stream(to, from, n) } else { avx2::write(to, from, n) } };
+        return unsafe {
+            if kind == StoreKind::NonTemporal { avx2::write_nontemporal(to, from, n) } else { avx2::write(to, from, n) }
+        };
     }
-    let _ = way;
+    let _ = kind;
     // SAFETY: the caller's promise.
     unsafe { std::ptr::copy_nonoverlapping(from, to, n) }
 }
@@ -44,25 +46,25 @@ pub unsafe fn write(to: *mut u8, from: *const u8, n: usize, way: Way) {
 /// # Safety
 /// As for [`write()`].
 #[inline(always)]
-pub unsafe fn read(to: *mut u8, from: *const u8, n: usize, way: Way) {
+pub unsafe fn read(to: *mut u8, from: *const u8, n: usize, kind: StoreKind) {
     #[cfg(target_arch = "x86_64")]
-    if way != Way::Plain && n >= LARGE && std::is_x86_feature_detected!("avx2") {
+    if kind != StoreKind::Memcpy && n >= MIN_TUNED_BYTES && std::is_x86_feature_detected!("avx2") {
         // SAFETY: the caller's promise; the processor has AVX2.
         return unsafe { avx2::read(to, from, n) };
     }
-    let _ = way;
+    let _ = kind;
     // SAFETY: the caller's promise.
     unsafe { std::ptr::copy_nonoverlapping(from, to, n) }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod avx2 {
-    use super::AHEAD;
+    use super::PREFETCH_AHEAD_BYTES;
     use core::arch::x86_64::*;
 
     /// Bytes in one turn: eight lines in flight.
-    const TURN: usize = 512;
-    const WORD: usize = size_of::<__m256i>();
+    const BLOCK_BYTES: usize = 512;
+    const VECTOR_BYTES: usize = size_of::<__m256i>();
 
     /// # Safety
     /// As for [`super::write`]; the processor has AVX2.
@@ -70,11 +72,11 @@ mod avx2 {
     pub unsafe fn write(to: *mut u8, from: *const u8, n: usize) {
         // SAFETY: the caller's promise; prefetches touch nothing.
         unsafe {
-            turns(
+            copy_blocks(
                 to,
                 from,
                 n,
-                |to, _| _mm_prefetch::<_MM_HINT_ET0>(to.wrapping_add(AHEAD).cast()),
+                |to, _| _mm_prefetch::<_MM_HINT_ET0>(to.wrapping_add(PREFETCH_AHEAD_BYTES).cast()),
                 |to, v| _mm256_storeu_si256(to, v),
             );
         }
@@ -86,11 +88,11 @@ mod avx2 {
     pub unsafe fn read(to: *mut u8, from: *const u8, n: usize) {
         // SAFETY: the caller's promise; prefetches touch nothing.
         unsafe {
-            turns(
+            copy_blocks(
                 to,
                 from,
                 n,
-                |_, from| _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(AHEAD).cast()),
+                |_, from| _mm_prefetch::<_MM_HINT_T0>(from.wrapping_add(PREFETCH_AHEAD_BYTES).cast()),
                 |to, v| _mm256_storeu_si256(to, v),
             );
         }
@@ -99,13 +101,13 @@ mod avx2 {
     /// # Safety
     /// As for [`super::write`]; the processor has AVX2.
     #[target_feature(enable = "avx2")]
-    pub unsafe fn stream(to: *mut u8, from: *const u8, n: usize) {
+    pub unsafe fn write_nontemporal(to: *mut u8, from: *const u8, n: usize) {
         // SAFETY: `skip` bytes bring `to` to a line; the rest is aligned for non-temporal stores, which the fence orders
         // before whatever publishes them.
         unsafe {
             let skip = to.align_offset(64).min(n);
             std::ptr::copy_nonoverlapping(from, to, skip);
-            turns(to.add(skip), from.add(skip), n - skip, |_, _| {}, |to, v| _mm256_stream_si256(to, v));
+            copy_blocks(to.add(skip), from.add(skip), n - skip, |_, _| {}, |to, v| _mm256_stream_si256(to, v));
             _mm_sfence();
         }
     }
@@ -113,33 +115,33 @@ mod avx2 {
     /// # Safety
     /// As for [`super::write`].
     #[inline(always)]
-    unsafe fn turns(
+    unsafe fn copy_blocks(
         mut to: *mut u8,
         mut from: *const u8,
         mut n: usize,
         ahead: impl Fn(*mut u8, *const u8),
         store: impl Fn(*mut __m256i, __m256i),
     ) {
-        while n >= TURN {
+        while n >= BLOCK_BYTES {
             // Not beyond the end: in a ring that is what the other end is about to write, or to read.
-            if n >= AHEAD + TURN {
-                for line in 0..TURN / 64 {
+            if n >= PREFETCH_AHEAD_BYTES + BLOCK_BYTES {
+                for line in 0..BLOCK_BYTES / 64 {
                     ahead(to.wrapping_add(line * 64), from.wrapping_add(line * 64));
                 }
             }
-            // SAFETY: TURN bytes are left on both sides. (AVX2 is the callers' target feature.)
+            // SAFETY: BLOCK_BYTES bytes are left on both sides. (AVX2 is the callers' target feature.)
             unsafe {
-                let mut v = [_mm256_setzero_si256(); TURN / WORD];
+                let mut v = [_mm256_setzero_si256(); BLOCK_BYTES / VECTOR_BYTES];
                 for (i, v) in v.iter_mut().enumerate() {
-                    *v = _mm256_loadu_si256(from.add(i * WORD).cast());
+                    *v = _mm256_loadu_si256(from.add(i * VECTOR_BYTES).cast());
                 }
                 for (i, v) in v.iter().enumerate() {
-                    store(to.add(i * WORD).cast(), *v);
+                    store(to.add(i * VECTOR_BYTES).cast(), *v);
                 }
-                to = to.add(TURN);
-                from = from.add(TURN);
+                to = to.add(BLOCK_BYTES);
+                from = from.add(BLOCK_BYTES);
             }
-            n -= TURN;
+            n -= BLOCK_BYTES;
         }
         // SAFETY: the rest, shorter than a turn.
         unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
@@ -148,21 +150,21 @@ mod avx2 {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::Way;
+    use super::StoreKind;
 
-    const WAYS: [Way; 3] = [Way::Ahead, Way::Around, Way::Plain];
+    const KINDS: [StoreKind; 3] = [StoreKind::Prefetched, StoreKind::NonTemporal, StoreKind::Memcpy];
 
     #[test]
     fn every_way_copies_every_length_and_alignment() {
         let from: Vec<u8> = (0..20_000u32).map(|n| (n * 7 + n / 251) as u8).collect();
         for n in [0, 1, 63, 511, 512, 4095, 4096, 4097, 5000, 8191, 16384] {
             for (a, b) in [(0, 0), (1, 0), (0, 3), (17, 40), (63, 64)] {
-                for (way, reads) in WAYS.into_iter().flat_map(|way| [(way, false), (way, true)]) {
+                for (kind, reads) in KINDS.into_iter().flat_map(|kind| [(kind, false), (kind, true)]) {
                     let mut to = vec![0xa5u8; 20_000];
                     let copy = if reads { super::read } else { super::write };
                     // SAFETY: both vectors have room for n bytes after the offsets.
-                    unsafe { copy(to.as_mut_ptr().add(a), from.as_ptr().add(b), n, way) };
-                    assert_eq!(to[a..a + n], from[b..b + n], "{way:?}, reads: {reads}, {n} bytes at {a} from {b}");
+                    unsafe { copy(to.as_mut_ptr().add(a), from.as_ptr().add(b), n, kind) };
+                    assert_eq!(to[a..a + n], from[b..b + n], "{kind:?}, reads: {reads}, {n} bytes at {a} from {b}");
                     assert!(to[..a].iter().chain(&to[a + n..]).all(|&x| x == 0xa5));
                 }
             }

@@ -1,11 +1,11 @@
 //! Memory that others read and write at the same time: a region's.
 //!
-//! What it is: [`Shared`], a range of bytes with copies in and out and atomic updates of its elements, all checked. An element of 1,
+//! What it is: [`SharedBytes`], a range of bytes with copies in and out and atomic updates of its elements, all checked. An element of 1,
 //! 2, 4 or 8 bytes that lies at a multiple of its size is written, read and updated as one; longer runs are copied as they
 //! come. Updates are sequentially consistent instructions of the processor, so they are coherent with those of whoever else
 //! maps the memory: a peer, and the program itself.
 //!
-//! What it is not: nothing here knows what an operation means; [`Shared::update`] asks the caller what a value becomes. The memory is no
+//! What it is not: nothing here knows what an operation means; [`SharedBytes::update`] asks the caller what a value becomes. The memory is no
 //! format of Motet's, so it is not modelled under loom: each function is one instruction, or a loop around one.
 
 use crate::mapping::Mapping;
@@ -13,19 +13,19 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 /// Bytes that do not lie inside, or an element that is not at a multiple of its size, or has no size of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Misplaced;
+pub struct OutOfBounds;
 
 /// A range of memory.
 #[derive(Debug, Clone, Copy)]
-pub struct Shared {
+pub struct SharedBytes {
     base: *mut u8,
     length: usize,
 }
 
 // SAFETY: the memory is there whoever looks (see `new`), and nothing but atomics and copies of plain bytes touches it.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedBytes {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for SharedBytes {}
 
 /// Does something with the atomic of so many bytes at an address.
 macro_rules! with_atomic {
@@ -47,7 +47,7 @@ macro_rules! with_atomic {
 
 // The macro's arms are of four types; for one of them a conversion is none.
 #[allow(clippy::useless_conversion)]
-impl Shared {
+impl SharedBytes {
     /// # Safety
     /// `length` bytes from `base` stay mapped, readable and writable for as long as this view or a copy of it is used. Whoever
     /// holds references to them may do so only if nothing is put there meanwhile.
@@ -66,7 +66,7 @@ impl Shared {
     }
 
     /// A part of it.
-    pub fn part(&self, at: usize, length: usize) -> Result<Self, Misplaced> {
+    pub fn part(&self, at: usize, length: usize) -> Result<Self, OutOfBounds> {
         self.run(at, length).map(|base| Self { base, length })
     }
 
@@ -88,22 +88,26 @@ impl Shared {
     }
 
     /// The address of `length` bytes at `at`.
-    fn run(&self, at: usize, length: usize) -> Result<*mut u8, Misplaced> {
+    fn run(&self, at: usize, length: usize) -> Result<*mut u8, OutOfBounds> {
         let end = at.checked_add(length).filter(|&end| end <= self.length);
         // SAFETY: at <= end <= self.length.
-        end.map(|_| unsafe { self.base.add(at) }).ok_or(Misplaced)
+        end.map(|_| unsafe { self.base.add(at) }).ok_or(OutOfBounds)
     }
 
     /// The address of an element.
     #[inline]
-    fn element(&self, at: usize, size: usize) -> Result<*mut u8, Misplaced> {
+    fn element(&self, at: usize, size: usize) -> Result<*mut u8, OutOfBounds> {
         let address = self.run(at, size)?;
-        if matches!(size, 1 | 2 | 4 | 8) && address.addr().is_multiple_of(size) { Ok(address) } else { Err(Misplaced) }
+        if matches!(size, 1 | 2 | 4 | 8) && address.addr().is_multiple_of(size) {
+            Ok(address)
+        } else {
+            Err(OutOfBounds)
+        }
     }
 
     /// Writes bytes; those of an element at once.
     #[inline]
-    pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), Misplaced> {
+    pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         if let (Ok(address), Some(value)) = (self.element(at, bytes.len()), word(bytes)) {
             with_atomic!(address, bytes.len(), |atomic, Type| atomic.store(value as Type, Ordering::Release));
             return Ok(());
@@ -117,7 +121,7 @@ impl Shared {
 
     /// Reads bytes; those of an element at once.
     #[inline]
-    pub fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), Misplaced> {
+    pub fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
         if let Ok(address) = self.element(at, bytes.len()) {
             let value = with_atomic!(address, bytes.len(), |atomic, Type| {
                 let value: Type = atomic.load(Ordering::Acquire);
@@ -136,7 +140,7 @@ impl Shared {
     /// Makes of an element of `size` bytes what `new` says, as one step, and returns what it was. `new` may be asked more than once.
     /// Sequentially consistent.
     #[inline]
-    pub fn update(&self, at: usize, size: usize, mut new: impl FnMut(u64) -> u64) -> Result<u64, Misplaced> {
+    pub fn update(&self, at: usize, size: usize, mut new: impl FnMut(u64) -> u64) -> Result<u64, OutOfBounds> {
         let address = self.element(at, size)?;
         Ok(with_atomic!(address, size, |atomic, Type| {
             let mut old = atomic.load(Ordering::SeqCst);
@@ -152,7 +156,7 @@ impl Shared {
 
     /// Adds to an element of 4 or 8 bytes, wrapping, in one instruction, and returns what it was. Sequentially consistent.
     #[inline]
-    pub fn add(&self, at: usize, size: usize, value: u64) -> Result<u64, Misplaced> {
+    pub fn add(&self, at: usize, size: usize, value: u64) -> Result<u64, OutOfBounds> {
         let address = self.element(at, size)?;
         Ok(with_atomic!(address, size, |atomic, Type| u64::from(atomic.fetch_add(value as Type, Ordering::SeqCst))))
     }
@@ -172,11 +176,11 @@ mod tests {
     use std::thread;
 
     /// Memory with a view; the memory must outlive it.
-    fn memory() -> (Box<[AtomicU64; 8]>, Shared) {
+    fn memory() -> (Box<[AtomicU64; 8]>, SharedBytes) {
         let memory: Box<[AtomicU64; 8]> = Box::default();
         let base = memory.as_ptr().cast_mut().cast::<u8>();
         // SAFETY: the box is kept as long as the view, and atomics may be written through a shared reference to them.
-        let view = unsafe { Shared::new(base, 64) };
+        let view = unsafe { SharedBytes::new(base, 64) };
         (memory, view)
     }
 
@@ -184,12 +188,12 @@ mod tests {
     fn nothing_outside_and_no_crooked_element() {
         let (_memory, view) = memory();
         for (at, length) in [(0, 65), (64, 1), (65, 0), (usize::MAX, 2), (60, 8)] {
-            assert_eq!(view.write(at, &vec![1; length]), Err(Misplaced));
-            assert_eq!(view.read(at, &mut vec![1; length]), Err(Misplaced));
+            assert_eq!(view.write(at, &vec![1; length]), Err(OutOfBounds));
+            assert_eq!(view.read(at, &mut vec![1; length]), Err(OutOfBounds));
         }
         for (at, size) in [(1, 2), (2, 4), (4, 8), (0, 3), (0, 0), (0, 16), (64, 1), (usize::MAX, 8)] {
-            assert_eq!(view.update(at, size, |old| old), Err(Misplaced), "{at} {size}");
-            assert_eq!(view.add(at, size, 1), Err(Misplaced));
+            assert_eq!(view.update(at, size, |old| old), Err(OutOfBounds), "{at} {size}");
+            assert_eq!(view.add(at, size, 1), Err(OutOfBounds));
         }
         assert_eq!((view.write(64, &[]), view.read(64, &mut [])), (Ok(()), Ok(())));
     }

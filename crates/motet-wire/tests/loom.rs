@@ -16,7 +16,7 @@ mod fifo;
 use loom::sync::Arc;
 use loom::thread;
 use motet_wire::stream::gate::{Advance, ConsumerLine, GateLine, INLINE, MarkLine, Mode};
-use motet_wire::stream::record::Record;
+use motet_wire::stream::record::StreamRecord;
 use motet_wire::sync::AtomicU64;
 use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
@@ -286,8 +286,8 @@ fn a_short_payload_is_not_overwritten_before_it_is_read() {
 #[test]
 fn a_raiser_and_a_sleeper_recheck_each_other() {
     model(&[0, 1], || {
-        let shared = Arc::new((Record::default(), Lines::default()));
-        let locked = |record: &Record, token: u64, body: &mut dyn FnMut()| {
+        let shared = Arc::new((StreamRecord::default(), Lines::default()));
+        let locked = |record: &StreamRecord, token: u64, body: &mut dyn FnMut()| {
             while record.rx.lock.compare_exchange(0, token, Acquire, Relaxed).is_err() {
                 thread::yield_now();
             }
@@ -300,14 +300,14 @@ fn a_raiser_and_a_sleeper_recheck_each_other() {
                 let (record, lines) = &*shared;
                 locked(record, 1, &mut || {
                     assert!(lines.gate.lower_empty(0));
-                    record.rx.busy.store(record.rx.busy.load(Relaxed) + 1, Relaxed);
+                    record.rx.kernel_calls.store(record.rx.kernel_calls.load(Relaxed) + 1, Relaxed);
                 });
             })
         };
         let (record, lines) = &*shared;
         let mut raised = false;
         locked(record, 2, &mut || {
-            if record.rx.busy.load(Relaxed) == 0 {
+            if record.rx.kernel_calls.load(Relaxed) == 0 {
                 raised = lines.gate.raise(0);
             }
         });

@@ -2,26 +2,27 @@
 //!
 //!   cargo run --release -p motet --example jacobi -- [processes] [points along an edge] [sweeps]
 //!
-//! A square plate, hot at its upper edge, its rows shared out. Each process keeps its rows in a region, with the row above and the row
-//! below them (the halo), which belong to its neighbours: they put them there, directly where both see the memory, and then say so by
-//! an empty message, which also wakes whoever sleeps. Each region holds the rows twice, and sweeps alternate between the two: a neighbour is
-//! at most one sweep ahead, as it needs our row for the next, so what it writes is never what we still read.
+//! The temperature of a square plate, hot at its upper edge. The rows are distributed: each process keeps its rows in a region, with the row above
+//! and the row below them (the halo), which belong to its neighbours. The neighbours put them there, directly where they can map the memory,
+//! and then send an empty message, which also wakes a sleeper. Each region holds the rows twice, and sweeps alternate between the two: a
+//! neighbour is at most one sweep ahead, because it needs our row for the next, so it never writes rows that are still being read.
 //!
-//! The largest change of every sweep is an atomic maximum in the first process's region, for which nobody waits before the fence at the
-//! end. The first process then gets the others' rows and compares them, to the last bit, with a solution of its own: each
-//! point is computed by the same operations whoever does it, and a maximum does not depend on the order.
+//! The largest change of every sweep is an atomic maximum in the first process's region; the processes wait for it only in the fence at the
+//! end. The first process then gets the others' rows and compares them, to the last bit, with a solution of its own: each point is computed
+//! by the same operations in every process, and a maximum does not depend on the order.
 
-mod family;
+mod processes;
 
-use family::{Family, Result, SOON, reach};
 use motet::node::{
-    Atomic, Channel, Datatype, Error, Key, Memory, Node, Notice, Operation, OperationId, Rights, Serve, in_ns,
+    Atomic, Channel, Datatype, Error, Key, Node, Notice, Operation, OperationId, OperationMemory, Rights, Serve,
+    deadline_in,
 };
+use processes::{ProcessGroup, Result, SOON, reach};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Services of every process: its neighbour below; and, of the first one, all the others.
+/// Services: of every process for its lower neighbour; of the first process for all the others.
 const NEIGHBOUR: u64 = 1;
 const GATHER: u64 = 2;
 
@@ -42,7 +43,7 @@ impl Plan {
         (fits && (1..=1 << 20).contains(&sweeps)).then_some(Self { processes, edge, sweeps })
     }
 
-    /// The first row of a process, of those between the edges of the plate.
+    /// The first row of a process; the edges of the plate belong to none.
     fn first_row(&self, of: usize) -> usize {
         1 + (self.edge - 2) * of / self.processes
     }
@@ -57,7 +58,7 @@ impl Plan {
         self.sweeps + 2 * rows * self.edge
     }
 
-    /// Where a row begins that sweep `sweep` reads, and the one before it writes; in words.
+    /// The word at which a row begins that sweep `sweep` reads and the previous sweep writes.
     fn row(&self, rows: usize, sweep: usize, row: usize) -> usize {
         self.sweeps + (sweep % 2 * rows + row) * self.edge
     }
@@ -70,7 +71,7 @@ impl Plan {
         }
     }
 
-    /// What one process alone finds.
+    /// The result of one process alone.
     fn alone(&self) -> Vec<AtomicU64> {
         let words: Vec<_> = (0..self.words(self.edge)).map(|_| AtomicU64::new(0)).collect();
         self.heat(&words, self.edge);
@@ -103,12 +104,12 @@ struct Peer {
     rank: usize,
     channel: Channel,
     key: Key,
-    /// The region is used without packets.
+    /// The region is mapped and used without packets.
     direct: bool,
 }
 
 impl Peer {
-    /// Each side tells the other who it is and the key of its region.
+    /// Exchanges ranks and region keys with the other side.
     fn meet(plan: &Plan, node: &Node, channel: Channel, rank: usize, key: Key) -> Result<Self> {
         let mut theirs = [0; 8];
         node.send(channel, rank as u64, &key.0.to_le_bytes(), SOON)?;
@@ -119,25 +120,25 @@ impl Peer {
         Ok(Self { rank, channel, key, direct })
     }
 
-    /// Has it merge a value into a word of its region. Nobody is told when that is done, but by a fence.
+    /// Merges a value into a word of its region by an atomic. Only a fence reports when that is done.
     fn raise(&self, node: &Node, word: usize, value: f64, quietly: Notice) -> Result<()> {
         let (operation, datatype, operand) = (Operation::Maximum, Datatype::F64, &value.to_le_bytes());
         let atomic = Atomic { operation, datatype, count: 1, operand, compare: &[] };
         let (link, at) = (self.channel.link, 8 * word as u64);
-        begin(node, || node.atomic(link, self.key, at, &atomic, Memory::Owned(Vec::new()), quietly)).map(drop)
+        begin(node, || node.atomic(link, self.key, at, &atomic, OperationMemory::Owned(Vec::new()), quietly)).map(drop)
     }
 }
 
-/// A deadline for what the other side answers at once.
+/// A deadline for answers that arrive at once.
 fn in_a_while() -> Option<u64> {
-    Some(in_ns(10_000_000_000))
+    Some(deadline_in(10_000_000_000))
 }
 
 fn bytes(words: &[AtomicU64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()).collect()
 }
 
-/// Begins an operation on a region as soon as there is room for it.
+/// Starts an operation on a region as soon as there is room for it.
 fn begin(node: &Node, mut operation: impl FnMut() -> std::result::Result<OperationId, Error>) -> Result<OperationId> {
     loop {
         match operation() {
@@ -147,7 +148,7 @@ fn begin(node: &Node, mut operation: impl FnMut() -> std::result::Result<Operati
     }
 }
 
-/// Who we have to do with: the neighbours, the first process, and, if we are that, all the others.
+/// The peers: the neighbours, the first process, and in the first process all the others.
 struct World {
     neighbours: Vec<Peer>,
     first: Option<Peer>,
@@ -155,13 +156,13 @@ struct World {
 }
 
 impl World {
-    fn meet(plan: &Plan, family: &Family, node: &Node, key: Key) -> Result<Self> {
-        let rank = family.rank;
+    fn meet(plan: &Plan, group: &ProcessGroup, node: &Node, key: Key) -> Result<Self> {
+        let rank = group.rank;
         let mut world = Self { neighbours: Vec::new(), first: None, others: Vec::new() };
         if rank > 0 {
-            let above = node.connect(&family.name_of(rank - 1), SOON)?;
+            let above = node.connect(&group.name_of(rank - 1), SOON)?;
             world.neighbours.push(Peer::meet(plan, node, reach(node, above, NEIGHBOUR)?, rank, key)?);
-            let link = if rank == 1 { above } else { node.connect(&family.name_of(0), SOON)? };
+            let link = if rank == 1 { above } else { node.connect(&group.name_of(0), SOON)? };
             world.first = Some(Peer::meet(plan, node, reach(node, link, GATHER)?, rank, key)?);
         }
         if rank + 1 < plan.processes {
@@ -176,19 +177,19 @@ impl World {
 
 fn solve(plan: &Plan, rank: usize, node: &Node, words: &[AtomicU64], world: &World) -> Result<()> {
     let rows = plan.rows(rank);
-    let group = node.add_group()?;
+    let group = node.add_cq()?;
     let quietly = Notice { group: Some(group), context: 0, quiet: true };
     for sweep in 0..plan.sweeps {
         for peer in &world.neighbours {
             let theirs = plan.rows(peer.rank);
             let (ours, halo) = if peer.rank < rank { (1, theirs - 1) } else { (rows - 2, 0) };
             let (ours, halo) = (plan.row(rows, sweep, ours), 8 * plan.row(theirs, sweep, halo) as u64);
-            let row = || Memory::Owned(bytes(&words[ours..ours + plan.edge]));
+            let row = || OperationMemory::Owned(bytes(&words[ours..ours + plan.edge]));
             let put = begin(node, || node.put(peer.channel.link, peer.key, halo, row(), Notice::default()))?;
             node.finish_operation(put, None)?;
             node.send(peer.channel, sweep as u64, &[], None)?; // it is there
         }
-        // What needs no halo; then the borders, which are one row where there is but one.
+        // The rows that need no halo; then the borders, which may be one row.
         let mut change = plan.sweep(words, rows, sweep, 2..rows - 2);
         for peer in &world.neighbours {
             node.receive(peer.channel, &mut [], None)?;
@@ -204,14 +205,14 @@ fn solve(plan: &Plan, rank: usize, node: &Node, words: &[AtomicU64], world: &Wor
     if let Some(first) = &world.first {
         let fence = node.fence(first.channel.link, Notice::default())?;
         node.finish_operation(fence, None)?;
-        if node.group_counts(group)?[1] > 0 {
+        if node.cq_counts(group)?[1] > 0 {
             return Err("the first process has refused a maximum".into());
         }
     }
     Ok(())
 }
 
-/// In the first process: whether all have found what one finds.
+/// In the first process: whether all rows match the result of one process.
 fn compare(plan: &Plan, node: &Node, words: &[AtomicU64], world: &World) -> Result<bool> {
     let serial = plan.alone();
     let mut same = bytes(&words[..plan.sweeps]) == bytes(&serial[..plan.sweeps]);
@@ -226,16 +227,16 @@ fn compare(plan: &Plan, node: &Node, words: &[AtomicU64], world: &World) -> Resu
     check(0, bytes(&words[inside(0)]));
     for peer in &world.others {
         let (link, range) = (peer.channel.link, inside(peer.rank));
-        let memory = || Memory::Owned(vec![0; 8 * range.len()]);
+        let memory = || OperationMemory::Owned(vec![0; 8 * range.len()]);
         let get = begin(node, || node.get(link, peer.key, 8 * range.start as u64, memory(), Notice::default()))?;
         check(peer.rank, node.finish_operation(get, None)?);
     }
     Ok(same)
 }
 
-fn work(plan: &Plan, family: &Family) -> Result<()> {
-    let (rank, rows) = (family.rank, plan.rows(family.rank));
-    let node = Node::open(&family.name_of(rank))?;
+fn work(plan: &Plan, group: &ProcessGroup) -> Result<()> {
+    let (rank, rows) = (group.rank, plan.rows(group.rank));
+    let node = Node::open(&group.name_of(rank))?;
     node.serve(NEIGHBOUR, Serve::Queue)?;
     node.serve(GATHER, Serve::Queue)?;
     let (memory, key) = node.alloc_region(8 * plan.words(rows), Rights::ALL)?;
@@ -243,7 +244,7 @@ fn work(plan: &Plan, family: &Family) -> Result<()> {
     if rank == 0 {
         plan.heat(words, rows);
     }
-    let world = World::meet(plan, family, &node, key)?;
+    let world = World::meet(plan, group, &node, key)?;
     if rank == 0 {
         let direct = world.others.iter().filter(|peer| peer.direct).count();
         println!("{} processes have met; the first sees {direct} regions of others", plan.processes);
@@ -273,13 +274,13 @@ fn work(plan: &Plan, family: &Family) -> Result<()> {
     Ok(())
 }
 
-/// Does what the arguments say; returns what to exit with.
+/// Runs the example with the arguments; returns the exit status.
 pub fn start(arguments: &[String]) -> u8 {
     let Some(plan) = Plan::of(arguments) else {
         eprintln!("jacobi [processes, at most 64] [points along an edge, more than processes + 1] [sweeps]");
         return 2;
     };
-    family::run(plan.processes, |family| work(&plan, family))
+    processes::run(plan.processes, |group| work(&plan, group))
 }
 
 #[allow(dead_code)] // the test of the example has its own

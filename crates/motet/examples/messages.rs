@@ -1,8 +1,8 @@
-//! Ping-pong with messages: two nodes of one process, each with a thread, that meet by name.
+//! Ping-pong with messages: two nodes of one process, each with a thread, linked by name.
 //!
 //!   cargo run --release -p motet --example messages -- [round trips] [bytes]
 //!
-//! Every answer is checked. Prints the median of seven runs, ns for one way, and what carried the messages.
+//! Every answer is checked. Prints the median of seven runs, ns one way, and the driver that carried the messages.
 
 use motet::node::{Error, Node, Serve};
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ const SERVICE: u64 = 1;
 const RUNS: usize = 7;
 const SOON: Option<Duration> = Some(Duration::from_secs(10));
 
-/// Sends back whatever comes, with the next tag, until the other side has finished.
+/// Sends every message back, with the next tag, until the peer has finished.
 fn answer(node: &Node, length: usize) -> Result<(), Error> {
     let channel = node.accept(SERVICE, SOON)?;
     let mut buffer = vec![0; length];
@@ -46,7 +46,7 @@ fn measure(node: &Node, to: &str, rounds: u64, length: usize) -> Result<(Vec<f64
     Ok((runs, driver))
 }
 
-/// Both ends, so many round trips of so many bytes, seven times; the runs and the driver.
+/// Runs both ends: seven times `rounds` round trips of `length` bytes. Returns the runs and the driver.
 pub fn ping_pong(rounds: u64, length: usize) -> Result<(Vec<f64>, &'static str), Error> {
     let (near, far) = (Node::open("")?, Node::open("")?);
     far.serve(SERVICE, Serve::Queue)?;
@@ -55,7 +55,7 @@ pub fn ping_pong(rounds: u64, length: usize) -> Result<(Vec<f64>, &'static str),
         let answering = scope.spawn(|| answer(&far, length));
         let measured = measure(&near, &name, rounds, length);
         if measured.is_err() {
-            let _ = far.shut(); // the other thread need not wait on
+            let _ = far.shut_down(); // the other thread need not wait on
         }
         let answered = answering.join().expect("the thread that answers");
         measured.and_then(|measured| answered.map(|()| measured))

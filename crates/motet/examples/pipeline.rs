@@ -1,24 +1,24 @@
-//! A pipeline on loans: frames of megabytes go from process to process, each read where the stage before has put it.
+//! A pipeline on loans: frames of megabytes go from process to process, and each stage reads them in the memory of the previous stage.
 //!
 //!   cargo run --release -p motet --example pipeline -- [frames] [MiB of a frame] [filters] [ms that the sink takes for each]
 //!
-//! A source fills blocks of its pool and lends them on; each filter reads a frame from the memory of the stage before, writes its negative
-//! into a block of its own, gives the frame back and lends the new one on; the sink computes every word again. No frame is copied on
-//! its way, whatever its length: each stage says at its end how many were lent to it, how many came as copies (as they would over TCP),
-//! and how much of its own pool was out at most. A stage that is slow makes those before it wait for blocks to come back, no more.
+//! A source fills blocks of its pool and sends them as loans. Each filter reads a frame in the memory of the previous stage, writes its negative
+//! into a block of its own, releases the frame and sends the new one. The sink computes every word again. No frame is copied, whatever its
+//! length. At its end each stage prints how many frames were loaned, how many arrived as copies (as they would over TCP), and how much of its
+//! pool was in use at most. A slow stage makes the stages before it wait for blocks.
 //!
 //! Process 0 is the sink; each other one sends to the process one less, the last is the source.
 
-mod family;
+mod processes;
 
-use family::{Family, Result, SOON, reach};
-use motet::node::{Channel, Content, Error, From, InPlace, Node, Serve, options};
+use motet::node::{Channel, Content, Error, InPlace, Node, RecvFrom, Serve, options};
+use processes::{ProcessGroup, Result, SOON, reach};
 use std::time::Duration;
 
 const FRAMES: u64 = 1;
 /// Bytes of each stage's pool.
 const POOL: usize = 64 << 20;
-/// Bytes that are read at a time: they stay in the cache nearest to the CPU.
+/// Bytes that are read at a time: they fit the first-level cache.
 const CHUNK: usize = 16 << 10;
 const MIB: usize = 1 << 20;
 
@@ -41,16 +41,16 @@ impl Plan {
     }
 }
 
-/// What the source says at a word of a frame.
+/// The source's value of a word of a frame.
 fn word(frame: u64, at: usize) -> u64 {
     (at as u64 ^ frame << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(frame as u32)
 }
 
-/// What a stage has seen.
+/// The counts of a stage.
 #[derive(Default)]
 struct Tally {
     frames: usize,
-    /// Most bytes of its own pool that were lent, or being filled.
+    /// Most bytes of its own pool that were loaned or being filled.
     out: usize,
 }
 
@@ -74,23 +74,23 @@ impl Tally {
     }
 }
 
-/// The next frame, until the stage before has no more.
+/// Receives the next frame; `None` when the previous stage has no more.
 fn next(plan: &Plan, node: &Node, from: Channel) -> Result<Option<InPlace>> {
-    match node.receive_in_place(From::Channel(from), 0, u64::MAX, plan.bytes, None) {
+    match node.receive_in_place(RecvFrom::Channel(from), 0, u64::MAX, plan.bytes, None) {
         Err(Error::Closed) => Ok(None),
         came => Ok(Some(came?)),
     }
 }
 
-/// A frame has been read: at once the stage before has its block again.
+/// Releases a frame: its block returns to the previous stage at once.
 fn done(node: &Node, frame: InPlace) -> Result<()> {
     if let Content::Lent(lent) = frame.body {
-        node.give_back(lent)?;
+        node.release(lent)?;
     }
     Ok(())
 }
 
-/// Says that no more comes, and waits until the next stage has given all back, which it says likewise.
+/// Finishes the channel, and waits until the next stage has released everything and finished, too.
 fn end(node: &Node, to: Channel) -> Result<()> {
     node.finish(to)?;
     match node.receive(to, &mut [], None) {
@@ -166,32 +166,32 @@ fn sink(plan: &Plan, node: &Node, from: Channel) -> Result<()> {
     Ok(())
 }
 
-fn work(plan: &Plan, family: &Family) -> Result<()> {
-    let rank = family.rank;
-    let mut options = options(&family.name_of(rank), None);
+fn work(plan: &Plan, group: &ProcessGroup) -> Result<()> {
+    let rank = group.rank;
+    let mut options = options(&group.name_of(rank), None);
     options.limits.pool = POOL;
     let node = Node::with(&options)?;
     node.serve(FRAMES, Serve::Queue)?;
     let to = match rank {
         0 => None,
-        _ => Some(reach(&node, node.connect(&family.name_of(rank - 1), SOON)?, FRAMES)?),
+        _ => Some(reach(&node, node.connect(&group.name_of(rank - 1), SOON)?, FRAMES)?),
     };
     let from = if rank <= plan.filters { Some(node.accept(FRAMES, SOON)?) } else { None };
     match (from, to) {
         (None, Some(to)) => source(plan, &node, to),
         (Some(from), Some(to)) => filter(plan, rank, &node, from, to),
         (Some(from), None) => sink(plan, &node, from),
-        (None, None) => Err("a pipeline of nobody".into()),
+        (None, None) => Err("a pipeline without stages".into()),
     }
 }
 
-/// Does what the arguments say; returns what to exit with.
+/// Runs the example with the arguments; returns the exit status.
 pub fn start(arguments: &[String]) -> u8 {
     let Some(plan) = Plan::of(arguments) else {
         eprintln!("pipeline [frames] [MiB of a frame, 1 to 32] [filters, 1 to 62] [ms that the sink takes for each]");
         return 2;
     };
-    family::run(plan.filters + 2, |family| work(&plan, family))
+    processes::run(plan.filters + 2, |group| work(&plan, group))
 }
 
 #[allow(dead_code)] // the test of the example has its own

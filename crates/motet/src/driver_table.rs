@@ -1,19 +1,19 @@
-//! The driver table: the one place where drivers are named.
+//! The driver table: the only place that names drivers.
 
 use motet_config::Config;
 use motet_engine::Options;
 use motet_engine::driver::Driver;
 
-/// Every driver there is.
+/// All drivers.
 pub static DRIVERS: &[&dyn Driver] = &[&motet_driver_shm::Shm, &motet_driver_tcp::Tcp];
 
-/// Bytes of the large ring of a stream with bulk data: larger than the caches between two uses of a line.
+/// The large ring of a stream with bulk data, bytes: larger than the caches between two uses of a line.
 const BULK: usize = 4 << 20;
-/// Where single copy begins when nobody has measured, between CPUs that share a cache and between others: see docs/hot-path.md.
+/// Shortest single copy without a profile, bytes: between CPUs that share a cache, and between others (docs/hot-path.md).
 const SINGLE_COPY: usize = 2 << 20;
 const SINGLE_COPY_FAR: usize = 512 << 10;
 
-/// Settings as the engine wants them.
+/// The engine's options from the settings.
 pub fn options(config: Config) -> Options {
     let allowed = DRIVERS.iter().map(|d| d.name()).filter(|name| !config.disable && config.drivers.allows(name));
     let mut allowed: Vec<String> = allowed.map(str::to_owned).collect();

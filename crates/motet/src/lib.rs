@@ -1,8 +1,9 @@
-//! Motet's Rust interface: byte streams between two processes on the fastest path there is.
+//! Motet's Rust interface: byte streams between two processes, messages and remote memory between nodes.
 //!
-//! A [`Stream`] stands on a TCP connection that the caller made. When the process at the other end uses Motet too, on the
-//! same host, network namespace and user, payload moves to shared memory and back as it pays; otherwise it stays on TCP.
-//! Nothing is ever added to the TCP stream.
+//! A [`Stream`] starts on a TCP connection that the caller made. When the process at the other end uses Motet too, on the same host, network
+//! namespace and user, payload moves to shared memory and back as it pays; otherwise it stays on TCP. Nothing is added to the TCP stream.
+//!
+//! A [`node::Node`] sends and receives messages, and accesses memory of other nodes.
 //!
 //! ```
 //! use std::io::{Read, Write};
@@ -19,7 +20,7 @@
 //! ```
 //!
 //! Errors are `std::io::Error` with the system's error number kept ([`std::io::Error::raw_os_error`]).
-#![deny(unsafe_code)] // but for node/lend.rs: memory lent for the time of a call
+#![deny(unsafe_code)] // except in node/borrowed_memory.rs
 
 pub mod driver_table;
 pub mod node;
@@ -29,33 +30,32 @@ mod stream;
 pub use motet_engine::reason;
 pub use stream::{Path, Stats, Stream, wait_any};
 
-use motet_config::Surroundings;
+use motet_config::Environment;
 use motet_engine::Engine;
 use std::ffi::OsString;
 use std::sync::OnceLock;
 
 /// The environment that settings are read from, where that is not the process's present one.
-static ENVIRONMENT: OnceLock<Surroundings> = OnceLock::new();
+static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
 
-/// Has settings read from these variables instead of the process's present environment. False when it is too late for that.
+/// Makes the settings come from these variables instead of the process's environment. False: the settings have been read already.
 pub fn environment(variables: impl IntoIterator<Item = (OsString, OsString)>) -> bool {
-    Engine::running().is_none() && ENVIRONMENT.set(Surroundings::with(variables)).is_ok()
+    Engine::running().is_none() && ENVIRONMENT.set(Environment::with(variables)).is_ok()
 }
 
 /// The settings of environment and file.
 fn config() -> motet_config::Config {
-    ENVIRONMENT.get_or_init(Surroundings::of_this_process).load().config
+    ENVIRONMENT.get_or_init(Environment::of_this_process).load().config
 }
 
-/// The process's engine, started with the settings of environment and file on the first call. `None` when the system has no
-/// memory for it.
+/// The process's engine. The first call starts it with the settings of environment and file. `None`: the system has no memory for it.
 pub fn engine() -> Option<&'static Engine> {
     match Engine::running() {
         Some(engine) => Some(engine),
         None => Engine::start(|| {
             let config = config();
             stats::prepare(&config);
-            motet_sys::buffer_pool::limit(usize::try_from(config.pool).unwrap_or(usize::MAX));
+            motet_sys::buffer_pool::set_limit(usize::try_from(config.pool).unwrap_or(usize::MAX));
             driver_table::options(config)
         }),
     }

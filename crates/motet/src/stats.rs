@@ -1,7 +1,7 @@
 //! What `motet run --stats` prints: one line of JSON per process, written when it ends. The fields are described in docs/cli.md.
 //!
-//! A process may end by `_exit` in a signal handler, which may have interrupted the allocator. So the file's name is found out
-//! when the engine starts, and the end needs system calls and its own stack only.
+//! A process may end by `_exit` in a signal handler, which may have interrupted the allocator. So the file's name is
+//! determined when the engine starts, and writing the line needs only system calls and its own stack.
 
 use motet_engine::Engine;
 use motet_sys::rustix::{fs, io};
@@ -11,10 +11,10 @@ use std::fmt::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::OnceLock;
 
-/// MOTET_STATS: `%p` is the process id, which is known at the end only, as processes fork.
+/// MOTET_STATS. `%p` stands for the process id, which is inserted at the end, because processes fork.
 static NAME: OnceLock<Vec<u8>> = OnceLock::new();
 
-/// Longest line and longest file name: 64 reasons with their counts, and PATH_MAX.
+/// Longest line (64 reasons with their counts) and longest file name (PATH_MAX), bytes.
 const LONGEST: usize = 4096;
 
 /// Remembers where the line goes, if anywhere.
@@ -24,7 +24,7 @@ pub fn prepare(config: &motet_config::Config) {
     }
 }
 
-/// Appends this process's line to the file named by MOTET_STATS, if any. There is nobody to tell of a failure. Does not allocate.
+/// Appends this process's line to the file named by MOTET_STATS, if any. Ignores failures. Does not allocate.
 pub fn write(engine: &Engine) {
     let Some(template) = NAME.get() else { return };
     let (mut name, mut text) = (Text::new(), Text::new());
@@ -63,7 +63,7 @@ fn line(engine: &Engine, text: &mut Text) -> fmt::Result {
     write!(
         text,
         "\",\"streams\":{},\"upgraded\":{},\"sent_fast\":{},\"sent_tcp\":{},\
-         \"received_fast\":{},\"received_tcp\":{},\"spilled\":{},\"downgraded\":{},\"single_copy\":{},\"links\":{},\"links_closed\":{},\"plain\":{{",
+         \"received_fast\":{},\"received_tcp\":{},\"spilled\":{},\"downgraded\":{},\"single_copy\":{},\"links\":{},\"links_closed\":{},\"stayed_on_tcp\":{{",
         totals.streams.0,
         totals.streams.1,
         totals.fast.0,
@@ -82,7 +82,7 @@ fn line(engine: &Engine, text: &mut Text) -> fmt::Result {
     writeln!(text, "}}}}")
 }
 
-/// Text on the stack. What does not fit is an error; a zero always follows.
+/// A text on the stack, followed by a zero. A text that does not fit is an error.
 struct Text {
     bytes: [u8; LONGEST + 1],
     length: usize,

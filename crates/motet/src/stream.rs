@@ -8,14 +8,14 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// A byte stream on a TCP connection, carried by the fastest wire that both ends offer.
+/// A byte stream on a TCP connection, carried by the fastest wire that both ends have.
 #[derive(Debug)]
 pub struct Stream {
     handle: Handle,
     tcp: TcpStream,
 }
 
-/// What carries payload now.
+/// What carries a stream's payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
     /// The kernel's TCP.
@@ -27,9 +27,9 @@ pub enum Path {
 /// Bytes by path, and the reason for the path.
 #[derive(Debug, Clone, Copy)]
 pub struct Stats {
-    /// What carries payload now.
+    /// What carries payload.
     pub path: Path,
-    /// Why; see [`crate::reason::text`].
+    /// A code of [`crate::reason::text`]: why no faster path.
     pub reason: u32,
     /// Bytes sent over the wire, and over TCP since the upgrade.
     pub sent: (u64, u64),
@@ -61,12 +61,12 @@ impl Stream {
         Ok(Self { handle, tcp })
     }
 
-    /// The connection below.
+    /// The TCP connection.
     pub fn tcp(&self) -> &TcpStream {
         &self.tcp
     }
 
-    /// Sends; see [`Write::write`].
+    /// Sends as [`Write::write`] does; returns bytes.
     pub fn send(&self, data: &[u8]) -> io::Result<usize> {
         engine()?.send(self.handle, &[IoSlice::new(data)], 0).map_err(error)
     }
@@ -82,7 +82,7 @@ impl Stream {
         let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
         let at = left.map_or(0, |left: Duration| now.saturating_add(left.as_nanos() as u64).max(1));
         let (record, _) = engine()?.look_up(self.handle).ok_or_else(|| error(9))?;
-        record.life.deadline.store(at, Relaxed);
+        record.lifecycle.deadline_ns.store(at, Relaxed);
         Ok(())
     }
 
@@ -115,7 +115,7 @@ impl Stream {
         let ((sent, received), (tcp_sent, tcp_received)) = (record.fast_bytes(), record.tcp_bytes());
         Ok(Stats {
             path: if local.slot.slot().is_some() { Path::SharedMemory } else { Path::Tcp },
-            reason: record.life.reason.load(Relaxed),
+            reason: record.lifecycle.reason.load(Relaxed),
             sent: (sent, tcp_sent),
             received: (received, tcp_received),
         })

@@ -1,11 +1,11 @@
-//! Blocking calls with short messages, mixed with everything else that a node can do meanwhile: no message is lost, doubled or reordered.
+//! Blocking calls with short messages, mixed with all other calls on the node: no message is lost, duplicated or reordered.
 
-use motet::node::{Channel, Error, From, Memory, Mode, Node, Notice, Outgoing, Serve, Status};
+use motet::node::{Channel, Error, Mode, Node, Notice, OperationMemory, Outgoing, RecvFrom, Serve, Status};
 use std::time::Duration;
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 43;
-/// Messages of a beginning.
+/// Messages at the start of a test.
 const MANY: u64 = 12;
 
 struct Pair {
@@ -28,7 +28,7 @@ impl Pair {
         Self { near, far, here, there }
     }
 
-    /// One more channel between the two.
+    /// Opens another channel between the two nodes.
     fn another(&self) -> (Channel, Channel) {
         std::thread::scope(|scope| {
             let there = scope.spawn(|| self.far.accept(SERVICE, LIMIT).unwrap());
@@ -37,7 +37,7 @@ impl Pair {
         })
     }
 
-    /// Short messages, each way in turn.
+    /// Sends short messages in both directions, in turn.
     fn begin(&self) {
         (0..MANY).for_each(|tag| self.exchange(tag));
     }
@@ -62,7 +62,7 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
 }
 
 #[test]
-fn messages_of_two_lines_without_end_keep_nobody_out() {
+fn two_cell_messages_without_end_leave_the_lock_to_others() {
     use std::sync::atomic::{AtomicBool, Ordering};
     let pair = Pair::new(queue);
     pair.begin();
@@ -80,13 +80,13 @@ fn messages_of_two_lines_without_end_keep_nobody_out() {
             if met.load(Ordering::Relaxed) {
                 break;
             }
-            assert!(count < 20_000_000, "nobody is let in");
+            assert!(count < 20_000_000, "the other thread never gets the lock");
         }
     });
 }
 
 #[test]
-fn headers_and_bodies_of_every_length_come_whole() {
+fn headers_and_bodies_of_every_length_arrive_whole() {
     let pair = Pair::new(queue);
     pair.begin();
     let lengths = [0, 1, 3, 4, 7, 8, 9, 15, 16, 20, 24, 31, 32, 39, 40, 41, 57, 96, 97, 200, 256];
@@ -96,7 +96,7 @@ fn headers_and_bodies_of_every_length_come_whole() {
             let (tag, headers, body) = ((headers * 1000 + body) as u64, pattern(headers, body), pattern(body, headers));
             let message = Outgoing { channel: pair.here, tag, headers: &headers, mode: Mode::Automatic };
             pair.near.send_with(&message, &[&body], LIMIT).unwrap();
-            let from = From::Channel(pair.there);
+            let from = RecvFrom::Channel(pair.there);
             let received = pair.far.receive_with(from, 0, u64::MAX, &mut pushed, &mut buffer, LIMIT).unwrap();
             assert_eq!((received.tag, &pushed, &buffer[..received.length]), (tag, &headers, &body[..]));
         }
@@ -105,7 +105,7 @@ fn headers_and_bodies_of_every_length_come_whole() {
 }
 
 #[test]
-fn what_is_longer_than_its_buffer_is_cut_and_nothing_behind_it_is_touched() {
+fn message_longer_than_buffer_is_truncated_within_it() {
     let pair = Pair::new(queue);
     for length in [1, 8, 20, 40, 90] {
         pair.begin();
@@ -120,7 +120,7 @@ fn what_is_longer_than_its_buffer_is_cut_and_nothing_behind_it_is_touched() {
 }
 
 #[test]
-fn other_channels_and_posted_receives_get_what_is_theirs() {
+fn other_channels_and_posted_receives_get_their_messages() {
     let pair = Pair::new(queue);
     pair.begin();
     let (here, there) = pair.another();
@@ -128,33 +128,34 @@ fn other_channels_and_posted_receives_get_what_is_theirs() {
     for round in 0..200u64 {
         pair.begin();
         match round % 4 {
-            // Another channel's message comes first: it is not this one's.
+            // A message of another channel arrives first and does not match.
             0 => {
                 pair.near.send(here, 7, &7u64.to_le_bytes(), LIMIT).unwrap();
                 pair.exchange(round);
                 assert_eq!(pair.far.receive(there, &mut bytes, LIMIT).unwrap().tag, 7);
             }
-            // A receive that was posted before gets the first message.
+            // A receive that was posted earlier gets the first message.
             1 => {
-                let memory = Memory::Owned(vec![0; 8]);
-                let first = pair.far.post(From::Channel(pair.there), 0, u64::MAX, memory, Notice::default()).unwrap();
+                let memory = OperationMemory::Owned(vec![0; 8]);
+                let first =
+                    pair.far.post(RecvFrom::Channel(pair.there), 0, u64::MAX, memory, Notice::default()).unwrap();
                 pair.near.send(pair.here, 8, &8u64.to_le_bytes(), LIMIT).unwrap();
                 pair.near.send(pair.here, 9, &9u64.to_le_bytes(), LIMIT).unwrap();
                 assert_eq!(pair.far.receive(pair.there, &mut bytes, LIMIT).unwrap().tag, 9);
-                let first = pair.far.wait_for(first, Some(motet::node::in_ns(20_000_000_000))).unwrap();
+                let first = pair.far.wait_for(first, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
                 assert_eq!((first.status, first.tag), (Status::Done, 8));
             }
-            // One that has come while nobody received it is received before later ones.
+            // An unexpected message is received before later ones.
             2 => {
                 pair.near.send(pair.here, 10, &10u64.to_le_bytes(), LIMIT).unwrap();
-                while pair.far.peek(From::Channel(pair.there), 0, u64::MAX).unwrap().is_none() {
+                while pair.far.peek(RecvFrom::Channel(pair.there), 0, u64::MAX).unwrap().is_none() {
                     pair.far.progress().unwrap();
                 }
                 pair.near.send(pair.here, 11, &11u64.to_le_bytes(), LIMIT).unwrap();
                 assert_eq!(pair.far.receive(pair.there, &mut bytes, LIMIT).unwrap().tag, 10);
                 assert_eq!(pair.far.receive(pair.there, &mut bytes, LIMIT).unwrap().tag, 11);
             }
-            // Both channels in turns.
+            // Both channels in turn.
             _ => {
                 for tag in 0..MANY {
                     pair.near.send(here, tag, &tag.to_le_bytes(), LIMIT).unwrap();
@@ -183,17 +184,17 @@ fn tags_are_matched_on_a_channel_and_in_its_context() {
             pair.near.send(pair.here, tag + 10 * round, &tag.to_le_bytes(), LIMIT).unwrap();
         }
         let mut take = |from, tag, ignore| pair.far.receive_tagged(from, tag, ignore, &mut bytes, LIMIT).unwrap().tag;
-        assert_eq!(take(From::Channel(pair.there), 3 + 10 * round, 0), 3 + 10 * round);
-        assert_eq!(take(From::Any(context), 2 + 10 * round, 0), 2 + 10 * round);
-        assert_eq!(take(From::Any(context), 0, u64::MAX), 1 + 10 * round);
+        assert_eq!(take(RecvFrom::Channel(pair.there), 3 + 10 * round, 0), 3 + 10 * round);
+        assert_eq!(take(RecvFrom::Any(context), 2 + 10 * round, 0), 2 + 10 * round);
+        assert_eq!(take(RecvFrom::Any(context), 0, u64::MAX), 1 + 10 * round);
     }
 }
 
 #[test]
-fn ends_of_channels_and_links_are_noticed() {
+fn blocking_receive_fails_when_channel_or_link_ends() {
     let pair = Pair::new(queue);
     pair.begin();
-    // A channel of which one side is closed while messages go over another.
+    // One side of a channel is closed while messages use another channel.
     let (here, there) = pair.another();
     for tag in 0..MANY {
         pair.near.send(here, tag, &tag.to_le_bytes(), LIMIT).unwrap();
@@ -209,9 +210,9 @@ fn ends_of_channels_and_links_are_noticed() {
     assert!(matches!(lost, Error::Lost(_)), "{lost}");
 }
 
-/// Threads that send, receive and do anything else at the same time: everything comes once, in order on its channel.
+/// Threads send, receive and use the node concurrently: every message arrives once, in order on its channel.
 #[test]
-fn threads_send_receive_and_do_anything_else_at_a_time() {
+fn threads_send_receive_and_use_the_node_concurrently() {
     const COUNT: u64 = 30_000;
     let pair = Pair::new(queue);
     let (here, there) = pair.another();

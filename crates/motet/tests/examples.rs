@@ -1,4 +1,4 @@
-//! The examples run and find what they should: those of several processes in processes of their own, which all end when one is killed.
+//! The examples run and get the right results. Those of several processes run in processes of their own, which all exit when one is killed.
 #![allow(clippy::duplicate_mod)] // two examples, which are programs of their own, share a module
 
 #[path = "../examples/jacobi.rs"]
@@ -12,19 +12,19 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Words for an example that this program runs as.
+/// Arguments of the example that this program runs as.
 const ARGUMENTS: &str = "MOTET_TEST_ARGUMENTS";
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[test]
-fn messages_are_answered() {
+fn ping_pong_messages_are_answered() {
     for length in [0, 8, 100_000] {
         let (runs, driver) = messages::ping_pong(200, length).expect("two nodes of one process");
         assert_eq!((runs.len(), driver), (7, "shm"), "{length} bytes");
     }
 }
 
-/// Becomes an example, if this process was started for that.
+/// Runs an example, if this process was started for that.
 fn become_example(start: fn(&[String]) -> u8) {
     let Ok(arguments) = std::env::var(ARGUMENTS) else { return };
     let arguments: Vec<_> = arguments.split_whitespace().map(str::to_owned).collect();
@@ -53,7 +53,7 @@ fn start(example: &str, arguments: &str) -> Child {
         .unwrap()
 }
 
-/// What it has printed, and what it has complained about.
+/// The example's standard output and standard error.
 fn texts(output: &Output) -> (String, String) {
     let [printed, complaints] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned());
     (printed, complaints)
@@ -68,7 +68,7 @@ fn run(example: &str, arguments: &str) -> String {
 }
 
 #[test]
-fn processes_that_write_into_each_others_regions_find_what_one_finds() {
+fn jacobi_on_regions_matches_the_serial_result() {
     for processes in [1, 2, 5] {
         let printed = run("jacobi", &format!("{processes} 120 100"));
         assert!(printed.contains(&format!("sees {} regions", processes - 1)), "{printed}");
@@ -79,8 +79,8 @@ fn processes_that_write_into_each_others_regions_find_what_one_finds() {
 }
 
 #[test]
-fn frames_are_read_in_place_by_every_stage_and_wait_for_a_slow_one() {
-    // The first and the last: more frames than all pools together hold, so that everybody waits for blocks.
+fn pipeline_reads_in_place_and_waits_for_a_slow_stage() {
+    // More frames than all pools together hold, so that every stage waits for blocks.
     for (filters, arguments) in [(1, "24 8 1 10"), (3, "30 1 3 0"), (2, "8 32 2 1")] {
         let printed = run("pipeline", arguments);
         let frames = arguments.split(' ').next().unwrap();
@@ -95,7 +95,7 @@ fn frames_are_read_in_place_by_every_stage_and_wait_for_a_slow_one() {
 }
 
 #[test]
-fn what_the_examples_do_not_know_they_refuse() {
+fn examples_refuse_unknown_arguments() {
     let wrong = ["0", "x", "--help", "65 400 1", "4 5 1", "4 100 0", "4 100 1 1", "-1"].map(|words| ("jacobi", words));
     let wrong =
         wrong.into_iter().chain(["0", "x", "5 0", "5 33", "5 1 0", "5 1 1 1 1"].map(|words| ("pipeline", words)));
@@ -107,7 +107,7 @@ fn what_the_examples_do_not_know_they_refuse() {
     }
 }
 
-/// State and parent of a process, as the system tells them; `None`: it is gone, or waits only to be asked how it ended.
+/// State and parent of a process. `None`: it has exited.
 fn parent(process: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
     let mut words = stat.rsplit_once(')')?.1.split_whitespace();
@@ -125,7 +125,7 @@ fn children(of: u32) -> Vec<u32> {
 }
 
 #[test]
-fn when_one_process_is_killed_the_others_end_and_say_why() {
+fn examples_exit_with_an_error_when_a_process_is_killed() {
     let examples = [("jacobi", "4 400 1000000", "have met"), ("pipeline", "1000000 1 2 1", "first frame")];
     for ((example, arguments, sign), victim) in examples.into_iter().flat_map(|one| (0..4).map(move |n| (one, n))) {
         let mut first = start(example, arguments);

@@ -1,7 +1,8 @@
-//! Regions over files: what is put is in the file, nothing beside it; and a file that is cut short under way kills nobody.
+//! Regions over files: a put changes the file only inside the region, and a file that is truncated during accesses kills no process.
 
 use motet::node::{
-    Atomic, Datatype, Error, From, LinkId, Memory, Node, Notice, Operation, Rights, Serve, Target, in_ns,
+    Atomic, Datatype, Error, LinkId, Node, Notice, Operation, OperationMemory, RecvFrom, Rights, Serve, Target,
+    deadline_in,
 };
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -13,17 +14,17 @@ use std::time::Duration;
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
-/// Tags of what the other process says: that an operation was done, and that one met nothing.
+/// Tags of the other process's messages: an operation succeeded, an operation met missing bytes.
 const DONE: u64 = 2;
 const GONE: u64 = 3;
 const WAYS: [&str; 2] = ["shm", "tcp"];
 const ROLE: &str = "MOTET_TEST_FILES";
-/// Bytes of the file that is cut short, and of the region in it, which does not begin at a page.
+/// Bytes of the file that is truncated, and of the region in it, which does not start at a page.
 const WHOLE: u64 = 4 << 20;
 const AT: u64 = 4096 + 8;
 const LENGTH: u64 = WHOLE - AT - 100;
 
-/// A file of so many bytes that lie there, on the disk that this program is on, and its name until this goes.
+/// A temporary file on the disk of this program. Its name is removed on drop.
 struct Scratch(PathBuf, File);
 
 impl Scratch {
@@ -55,7 +56,7 @@ fn add(operand: &[u8]) -> Atomic<'_> {
     Atomic { operation: Operation::Sum, datatype: Datatype::U64, count: 1, operand, compare: &[] }
 }
 
-/// Operations of one node on one region of the other's, each waited for.
+/// Operations of one node on a region of the other node. Each is waited for.
 struct Reach<'a> {
     node: &'a Node,
     link: LinkId,
@@ -68,21 +69,21 @@ impl Reach<'_> {
     }
 
     fn put(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
-        let memory = Memory::Owned(bytes.to_vec());
-        let put = self.node.put_by(self.at(offset), memory, Notice::default(), Some(in_ns(20_000_000_000)))?;
+        let memory = OperationMemory::Owned(bytes.to_vec());
+        let put = self.node.put_until(self.at(offset), memory, Notice::default(), Some(deadline_in(20_000_000_000)))?;
         self.node.finish_operation(put, LIMIT).map(drop)
     }
 
     fn get(&self, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
-        let memory = Memory::Owned(vec![0; length]);
-        let get = self.node.get_by(self.at(offset), memory, Notice::default(), Some(in_ns(20_000_000_000)))?;
+        let memory = OperationMemory::Owned(vec![0; length]);
+        let get = self.node.get_until(self.at(offset), memory, Notice::default(), Some(deadline_in(20_000_000_000)))?;
         self.node.finish_operation(get, LIMIT)
     }
 
     fn add(&self, offset: u64, operand: u64) -> Result<u64, Error> {
-        let (bytes, before) = (operand.to_le_bytes(), Memory::Owned(vec![0; 8]));
-        let (at, until) = (self.at(offset), Some(in_ns(20_000_000_000)));
-        let added = self.node.atomic_by(at, &add(&bytes), before, Notice::default(), until)?;
+        let (bytes, before) = (operand.to_le_bytes(), OperationMemory::Owned(vec![0; 8]));
+        let (at, until) = (self.at(offset), Some(deadline_in(20_000_000_000)));
+        let added = self.node.atomic_until(at, &add(&bytes), before, Notice::default(), until)?;
         self.node.finish_operation(added, LIMIT).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
     }
 }
@@ -93,7 +94,7 @@ fn beside<R>(other: &Node, f: impl FnOnce() -> R) -> R {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                let _ = other.until(|| over.load(Ordering::Relaxed), Some(in_ns(1_000_000)));
+                let _ = other.progress_until(|| over.load(Ordering::Relaxed), Some(deadline_in(1_000_000)));
             }
         });
         let _over = Over(&over);
@@ -109,7 +110,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Two nodes that have met by a driver.
+/// Two nodes with a link over one driver.
 fn pair(driver: &str) -> (Node, Node, LinkId) {
     let node = || Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
     let (near, far) = (node(), node());
@@ -121,7 +122,7 @@ fn pair(driver: &str) -> (Node, Node, LinkId) {
 }
 
 #[test]
-fn what_is_put_is_in_the_file_and_nothing_beside_it() {
+fn put_changes_the_file_only_inside_the_region() {
     for driver in WAYS {
         let (near, far, link) = pair(driver);
         let mut expected = pattern(2 << 20, 1);
@@ -138,29 +139,29 @@ fn what_is_put_is_in_the_file_and_nothing_beside_it() {
                 assert!(reach.get(offset, length).unwrap() == bytes, "{driver} {length}");
                 assert_eq!(far.sync_region(key, offset, length as u64), Ok(()));
                 for (outside, length) in [(2_000_001 - length as u64, length), (u64::MAX, length)] {
-                    assert_eq!(reach.put(outside, &bytes), Err(Error::Outside), "{driver} {length}");
-                    assert_eq!(reach.get(outside, length), Err(Error::Outside), "{driver} {length}");
+                    assert_eq!(reach.put(outside, &bytes), Err(Error::OutOfBounds), "{driver} {length}");
+                    assert_eq!(reach.get(outside, length), Err(Error::OutOfBounds), "{driver} {length}");
                 }
             }
-            // Whoever else writes the file is seen; an atomic is where it belongs.
+            // Writes of other users of the file are seen; an atomic changes the right bytes.
             file.1.write_all_at(&40u64.to_le_bytes(), AT + 64).unwrap();
             assert_eq!((reach.add(64, 2), reach.add(64, 1)), (Ok(40), Ok(42)));
             assert_eq!(reach.get(64, 8).unwrap(), 43u64.to_le_bytes());
-            assert_eq!(reach.add(60, 2), Err(Error::Unfit));
+            assert_eq!(reach.add(60, 2), Err(Error::InvalidAtomic));
             expected[AT as usize + 64..][..8].copy_from_slice(&43u64.to_le_bytes());
-            assert!(near.open_region(link, key, Some(in_ns(20_000_000_000))) == Ok(false), "by packets");
+            assert!(near.open_region(link, key, Some(deadline_in(20_000_000_000))) == Ok(false), "by packets");
         });
         assert!(file.content() == expected, "{driver}: nothing beside it");
-        assert_eq!(far.sync_region(key, 0, 2_000_001), Err(Error::Outside));
-        beside(&near, || far.revoke(key, Some(in_ns(20_000_000_000)))).unwrap();
+        assert_eq!(far.sync_region(key, 0, 2_000_001), Err(Error::OutOfBounds));
+        beside(&near, || far.revoke(key, Some(deadline_in(20_000_000_000)))).unwrap();
         assert_eq!(far.sync_region(key, 0, 1), Err(Error::Unknown));
-        beside(&far, || assert_eq!(reach.put(0, &[1]), Err(Error::Denied)));
+        beside(&far, || assert_eq!(reach.put(0, &[1]), Err(Error::AccessDenied)));
         assert!(file.content() == expected, "{driver}: nor later");
     }
 }
 
 #[test]
-fn adders_lose_nothing() {
+fn concurrent_atomics_on_a_file_lose_nothing() {
     let (near, far, link) = pair("shm");
     let file = Scratch::new(&[0; 4096]);
     let key = far.register_file(&file.1, 0, 4096, Rights::ALL).unwrap();
@@ -183,7 +184,7 @@ fn adders_lose_nothing() {
 }
 
 #[test]
-fn a_sealed_memfd_is_memory() {
+fn sealed_memfd_is_changed_by_cpu_atomics() {
     use motet_sys::rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
     let (near, far, link) = pair("shm");
     let file = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
@@ -209,7 +210,7 @@ fn a_sealed_memfd_is_memory() {
 }
 
 #[test]
-fn what_cannot_be_a_region_is_refused_and_why() {
+fn invalid_file_is_refused_with_its_error() {
     let node = Node::open("").unwrap();
     let file = Scratch::new(&[7; 1000]);
     let read_only = File::open(&file.0).unwrap();
@@ -225,38 +226,38 @@ fn what_cannot_be_a_region_is_refused_and_why() {
     let cases: [Case<'_>; 20] = [
         (&file.1, 0, 1000, Rights::ALL, Ok(())),
         (&file.1, 999, 1, Rights::GET.and(Rights::PUT), Ok(())),
-        (&file.1, 999, 2, Rights::GET, Err(Error::Outside)),
-        (&file.1, 1000, 1, Rights::GET, Err(Error::Outside)),
-        (&file.1, 1, u64::MAX, Rights::GET, Err(Error::Outside)),
-        (&file.1, u64::MAX, 1, Rights::GET, Err(Error::Outside)),
-        (&file.1, i64::MAX as u64, 1, Rights::GET, Err(Error::Outside)),
+        (&file.1, 999, 2, Rights::GET, Err(Error::OutOfBounds)),
+        (&file.1, 1000, 1, Rights::GET, Err(Error::OutOfBounds)),
+        (&file.1, 1, u64::MAX, Rights::GET, Err(Error::OutOfBounds)),
+        (&file.1, u64::MAX, 1, Rights::GET, Err(Error::OutOfBounds)),
+        (&file.1, i64::MAX as u64, 1, Rights::GET, Err(Error::OutOfBounds)),
         (&file.1, 0, 0, Rights::GET, Err(Error::File(EINVAL))),
-        (&file.1, 4, 16, Rights::ATOMIC, Err(Error::Unfit)),
+        (&file.1, 4, 16, Rights::ATOMIC, Err(Error::InvalidAtomic)),
         (&read_only, 0, 1000, Rights::GET, Ok(())),
-        (&read_only, 0, 1000, Rights::PUT, Err(Error::Denied)),
-        (&read_only, 0, 1000, Rights::ATOMIC, Err(Error::Denied)),
+        (&read_only, 0, 1000, Rights::PUT, Err(Error::AccessDenied)),
+        (&read_only, 0, 1000, Rights::ATOMIC, Err(Error::AccessDenied)),
         (&write_only, 0, 1000, Rights::PUT, Ok(())),
-        (&write_only, 0, 1000, Rights::GET, Err(Error::Denied)),
-        (&write_only, 0, 1000, Rights::ATOMIC, Err(Error::Denied)),
+        (&write_only, 0, 1000, Rights::GET, Err(Error::AccessDenied)),
+        (&write_only, 0, 1000, Rights::ATOMIC, Err(Error::AccessDenied)),
         (&append, 0, 1000, Rights::PUT, Err(Error::File(EINVAL))),
         (&pipe, 0, 1, Rights::GET, Err(Error::File(ESPIPE))),
         (&directory, 0, 1, Rights::GET, Err(Error::File(EISDIR))),
         (&file.1, 8, 992, Rights::ATOMIC, Ok(())),
-        (&file.1, 0, u64::MAX, Rights::ALL, Err(Error::Outside)),
+        (&file.1, 0, u64::MAX, Rights::ALL, Err(Error::OutOfBounds)),
     ];
     for (case, (file, offset, length, rights, expected)) in cases.into_iter().enumerate() {
         assert_eq!(node.register_file(file, offset, length, rights).map(drop), expected, "case {case}");
     }
     let words = (0..8).map(AtomicU64::new).collect();
     let memory = node.register_words(&words, Rights::ALL).unwrap();
-    assert_eq!(node.sync_region(memory, 0, 8), Err(Error::Unfit));
+    assert_eq!(node.sync_region(memory, 0, 8), Err(Error::InvalidAtomic));
 }
 
 // ---- two processes -----------------------------------------------------------------------------------------------------
 
 #[test]
 #[ignore = "a part of the test below, in a process of its own"]
-fn the_other_process() {
+fn helper_process() {
     let role = std::env::var(ROLE).unwrap();
     let words: Vec<&str> = role.split(' ').collect();
     let [driver, address] = words[..] else { panic!("{role}") };
@@ -270,12 +271,12 @@ fn the_other_process() {
     let (done, gone) = (Cell::new(0u64), Cell::new(0u64));
     let note = |end: Result<(), Error>| match end {
         Ok(()) => done.update(|done| done + 1),
-        Err(Error::Outside) => gone.update(|gone| gone + 1),
+        Err(Error::OutOfBounds) => gone.update(|gone| gone + 1),
         Err(error) => panic!("{error}"),
     };
-    // What the owner waits to hear, each once.
+    // The messages that the owner waits for, each once.
     let mut unsaid = vec![(DONE, &done), (GONE, &gone)];
-    // In long strides and in short ones, until the owner has seen enough.
+    // Long and short accesses, until the owner has seen enough.
     for round in 0.. {
         for (at, length) in
             [(1u64, 1_000_000usize), (2_000_000, 1_500_000), (3_000_000, 40_000), (77, 5000), (2 << 20, 64)]
@@ -291,7 +292,7 @@ fn the_other_process() {
             }
             !seen
         });
-        if node.peek(From::Channel(channel), 0, u64::MAX).unwrap().is_some() {
+        if node.peek(RecvFrom::Channel(channel), 0, u64::MAX).unwrap().is_some() {
             break;
         }
     }
@@ -304,14 +305,14 @@ fn the_other_process() {
 
 fn other(driver: &str, address: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["the_other_process", "--exact", "--ignored", "--nocapture"])
+        .args(["helper_process", "--exact", "--ignored", "--nocapture"])
         .env(ROLE, format!("{driver} {address}"))
         .spawn()
         .unwrap()
 }
 
 #[test]
-fn a_file_that_is_cut_short_under_way_kills_nobody() {
+fn file_truncated_during_accesses_kills_no_process() {
     for driver in WAYS {
         let node = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
         node.serve(SERVICE, Serve::Queue).unwrap();
@@ -322,7 +323,7 @@ fn a_file_that_is_cut_short_under_way_kills_nobody() {
         let mut child = other(driver, way);
         let channel = node.accept(SERVICE, LIMIT).unwrap();
         node.send(channel, 0, &key.0.to_le_bytes(), LIMIT).unwrap();
-        // By name, as somebody would who knows nothing of regions; at whatever moment of the other's operations.
+        // Truncates by name, at any moment of the other process's operations.
         let shorter = OpenOptions::new().write(true).open(&file.0).unwrap();
         beside(&node, || {
             for round in 0..150u64 {
@@ -331,11 +332,11 @@ fn a_file_that_is_cut_short_under_way_kills_nobody() {
                 shorter.set_len(WHOLE).unwrap();
                 std::thread::yield_now();
             }
-            // Until the other has met nothing, and once more something.
+            // Until the other process has met missing bytes, and then existing ones again.
             let mut heard = Vec::new();
             for (length, tag) in [(0, GONE), (WHOLE, DONE)] {
                 shorter.set_len(length).unwrap();
-                let _ = node.until(|| false, Some(in_ns(100_000_000)));
+                let _ = node.progress_until(|| false, Some(deadline_in(100_000_000)));
                 while !heard.contains(&tag) {
                     heard.push(node.receive(channel, &mut [], LIMIT).unwrap().tag);
                 }

@@ -1,7 +1,8 @@
-//! Posted receives, sends and looks for ends, and whatever other calls come between two of them: the next one is as if nothing had been.
+//! Posted receives, sends and polls with any other calls between two of them, which must not change what the next one does.
 
 use motet::node::{
-    Channel, Context, Error, From, GroupId, Memory, Mode, Node, Notice, OperationId, Outgoing, Serve, Span, Status,
+    Channel, Context, Error, GroupId, Mode, Node, Notice, OperationId, OperationMemory, Outgoing, RecvFrom, Serve,
+    Status, UserMemory,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,23 +10,23 @@ use std::time::{Duration, Instant};
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 
-/// A node that receives by posted receives, and one that sends.
+/// A node that receives by posted receives, and a node that sends.
 struct Pair {
     near: Node,
     far: Node,
     group: GroupId,
     context: Context,
-    /// At the node that receives, and at the other.
+    /// The channel's end at the receiving node, and at the sending node.
     channels: [Channel; 2],
 }
 
-/// An end: context, status, tag.
+/// A completion: context, status, tag.
 type End = (u64, Status, u64);
 
 impl Pair {
     fn new() -> Self {
         let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
-        let (group, context) = (near.add_group().unwrap(), near.context().unwrap());
+        let (group, context) = (near.add_cq().unwrap(), near.context().unwrap());
         near.serve(SERVICE, Serve::Tagged(context)).unwrap();
         let channels = Self::meet(&near, &far);
         let pair = Self { near, far, group, context, channels };
@@ -42,7 +43,7 @@ impl Pair {
         })
     }
 
-    /// A few messages, so that all is known that is kept.
+    /// Exchanges a few messages, so that all caches are filled.
     fn settle(&self) {
         for tag in 0..4 {
             self.post(tag, 900 + tag);
@@ -52,15 +53,15 @@ impl Pair {
     }
 
     fn post(&self, tag: u64, context: u64) -> OperationId {
-        self.try_post(From::Any(self.context), tag, context, self.group).unwrap()
+        self.try_post(RecvFrom::Any(self.context), tag, context, self.group).unwrap()
     }
 
-    fn try_post(&self, from: From, tag: u64, context: u64, group: GroupId) -> Result<OperationId, Error> {
+    fn try_post(&self, from: RecvFrom, tag: u64, context: u64, group: GroupId) -> Result<OperationId, Error> {
         let notice = Notice { group: Some(group), context, quiet: false };
-        self.near.post(from, tag, 0, Memory::Span(Span::EMPTY), notice)
+        self.near.post(from, tag, 0, OperationMemory::User(UserMemory::EMPTY), notice)
     }
 
-    /// As soon as there is credit for it.
+    /// Sends a message as soon as there is credit for it.
     fn send(&self, tag: u64) {
         let until = Instant::now() + LIMIT.unwrap();
         while let Err(error) = self.try_send(self.channels[1], tag) {
@@ -73,15 +74,15 @@ impl Pair {
         self.far.try_inject(&Outgoing { channel, tag, headers: &[], mode: Mode::Inject }, &[&[]])
     }
 
-    /// So many ends, as they are told.
+    /// Takes `count` completions.
     fn ends(&self, count: usize) -> Vec<End> {
         ends(&self.near, self.group, count)
     }
 
-    /// Nothing more is told.
+    /// Checks that there is no completion.
     fn nothing(&self) {
         for _ in 0..50 {
-            let told = self.near.take_ends(self.group, 8, |end| panic!("{end:?}")).unwrap();
+            let told = self.near.poll_cq(self.group, 8, |end| panic!("{end:?}")).unwrap();
             assert_eq!(told, (0, false));
         }
     }
@@ -90,13 +91,13 @@ impl Pair {
 fn ends(node: &Node, group: GroupId, count: usize) -> Vec<End> {
     let (mut ends, until) = (Vec::new(), Instant::now() + LIMIT.unwrap());
     while ends.len() < count && Instant::now() < until {
-        node.take_ends(group, count - ends.len(), |end| ends.push((end.context, end.status, end.tag))).unwrap();
+        node.poll_cq(group, count - ends.len(), |end| ends.push((end.context, end.status, end.tag))).unwrap();
     }
     ends
 }
 
 #[test]
-fn a_receive_that_is_cancelled_gets_nothing() {
+fn cancelled_receive_gets_no_message() {
     let pair = Pair::new();
     for oldest in [true, false] {
         let names = [pair.post(7, 1), pair.post(7, 2)];
@@ -113,13 +114,13 @@ fn a_receive_that_is_cancelled_gets_nothing() {
 }
 
 #[test]
-fn messages_go_to_receives_in_the_order_of_posting_whatever_else_is_posted() {
+fn messages_match_receives_in_posting_order() {
     let pair = Pair::new();
-    let other = pair.near.add_group().unwrap();
+    let other = pair.near.add_cq().unwrap();
     let [here, _] = pair.channels;
     pair.post(5, 1);
-    pair.try_post(From::Channel(here), 5, 2, pair.group).unwrap();
-    pair.try_post(From::Any(pair.context), 5, 3, other).unwrap();
+    pair.try_post(RecvFrom::Channel(here), 5, 2, pair.group).unwrap();
+    pair.try_post(RecvFrom::Any(pair.context), 5, 3, other).unwrap();
     pair.post(6, 4);
     pair.post(5, 5);
     [6, 5, 5, 5, 5].into_iter().for_each(|tag| pair.send(tag));
@@ -129,13 +130,13 @@ fn messages_go_to_receives_in_the_order_of_posting_whatever_else_is_posted() {
 }
 
 #[test]
-fn what_comes_on_another_channel_is_of_that() {
+fn message_of_another_channel_matches_only_there() {
     let pair = Pair::new();
     let [here, there] = Pair::meet(&pair.near, &pair.far);
     for turn in 0..20 {
         let from = [here, pair.channels[0]][turn % 2];
-        pair.try_post(From::Channel(from), 1, turn as u64, pair.group).unwrap();
-        // What comes on the one channel is not for a receive on the other.
+        pair.try_post(RecvFrom::Channel(from), 1, turn as u64, pair.group).unwrap();
+        // A message of one channel does not match a receive on the other.
         pair.try_send([pair.channels[1], there][turn % 2], 1).unwrap();
         pair.nothing();
         pair.try_send([there, pair.channels[1]][turn % 2], 1).unwrap();
@@ -146,57 +147,57 @@ fn what_comes_on_another_channel_is_of_that() {
 }
 
 #[test]
-fn a_channel_that_is_closed_takes_neither_receives_nor_messages() {
+fn closed_channel_refuses_receives_and_messages() {
     let pair = Pair::new();
     let [here, there] = pair.channels;
-    pair.try_post(From::Channel(here), 1, 1, pair.group).unwrap();
+    pair.try_post(RecvFrom::Channel(here), 1, 1, pair.group).unwrap();
     pair.send(1);
     assert_eq!(pair.ends(1), [(1, Status::Done, 1)]);
     pair.near.close_channel(here).unwrap();
-    assert!(pair.try_post(From::Channel(here), 1, 2, pair.group).is_err(), "it is not known any more");
+    assert!(pair.try_post(RecvFrom::Channel(here), 1, 2, pair.group).is_err(), "it is not known any more");
     pair.far.close_channel(there).unwrap();
     assert!(pair.try_send(there, 1).is_err());
     pair.nothing();
 }
 
 #[test]
-fn a_context_and_a_group_that_are_gone_are_not_known() {
+fn removed_context_and_queue_are_unknown() {
     let pair = Pair::new();
-    let other = pair.near.add_group().unwrap();
-    pair.try_post(From::Any(pair.context), 1, 1, other).unwrap();
+    let other = pair.near.add_cq().unwrap();
+    pair.try_post(RecvFrom::Any(pair.context), 1, 1, other).unwrap();
     pair.send(1);
     assert_eq!(ends(&pair.near, other, 1), [(1, Status::Done, 1)]);
-    pair.near.remove_group(other).unwrap();
-    assert_eq!(pair.try_post(From::Any(pair.context), 1, 2, other), Err(Error::Unknown));
-    assert!(pair.near.take_ends(other, 1, |end| panic!("{end:?}")).is_err());
+    pair.near.remove_cq(other).unwrap();
+    assert_eq!(pair.try_post(RecvFrom::Any(pair.context), 1, 2, other), Err(Error::Unknown));
+    assert!(pair.near.poll_cq(other, 1, |end| panic!("{end:?}")).is_err());
     pair.settle();
     pair.near.withdraw(SERVICE).unwrap();
     pair.near.close_channel(pair.channels[0]).unwrap();
     pair.near.remove_context(pair.context).unwrap();
-    assert_eq!(pair.try_post(From::Any(pair.context), 1, 3, pair.group), Err(Error::Unknown));
+    assert_eq!(pair.try_post(RecvFrom::Any(pair.context), 1, 3, pair.group), Err(Error::Unknown));
 }
 
 #[test]
-fn a_link_that_ends_ends_its_receives_behind_what_was_sent() {
+fn lost_link_fails_receives_after_sent_messages() {
     let pair = Pair::new();
     let [here, there] = pair.channels;
     for context in 1..=3 {
-        pair.try_post(From::Channel(here), 1, context, pair.group).unwrap();
+        pair.try_post(RecvFrom::Channel(here), 1, context, pair.group).unwrap();
     }
     pair.send(1);
     assert_eq!(pair.ends(1), [(1, Status::Done, 1)]);
     pair.send(1);
     pair.far.disconnect(there.link).unwrap();
-    assert_eq!(pair.ends(2), [(2, Status::Done, 1), (3, Status::Broken, 0)]);
-    let late = pair.try_post(From::Channel(here), 1, 4, pair.group);
-    assert!(late.is_err() || pair.ends(1) == [(4, Status::Broken, 0)], "{late:?}");
+    assert_eq!(pair.ends(2), [(2, Status::Done, 1), (3, Status::LinkDown, 0)]);
+    let late = pair.try_post(RecvFrom::Channel(here), 1, 4, pair.group);
+    assert!(late.is_err() || pair.ends(1) == [(4, Status::LinkDown, 0)], "{late:?}");
     assert!(pair.try_send(there, 1).is_err());
 }
 
 #[test]
-fn a_message_that_is_claimed_is_nobody_elses() {
+fn claimed_message_matches_no_receive() {
     let pair = Pair::new();
-    let from = From::Any(pair.context);
+    let from = RecvFrom::Any(pair.context);
     pair.post(2, 1);
     pair.send(1);
     pair.nothing();
@@ -212,9 +213,9 @@ fn a_message_that_is_claimed_is_nobody_elses() {
     pair.settle();
 }
 
-/// Another thread uses the node all the time: makes progress, takes receives back, looks at what waits.
+/// Another thread uses the node all the time: makes progress, cancels receives, peeks.
 #[test]
-fn others_may_use_the_node_between() {
+fn other_threads_use_the_node_between_calls() {
     let pair = Pair::new();
     let over = AtomicBool::new(false);
     struct Over<'a>(&'a AtomicBool);
@@ -232,13 +233,13 @@ fn others_may_use_the_node_between() {
                 }
                 match turn % 4 {
                     0 => assert!(pair.near.progress().is_ok()),
-                    1 => assert!(pair.near.peek(From::Any(pair.context), 99, 0).unwrap().is_none()),
+                    1 => assert!(pair.near.peek(RecvFrom::Any(pair.context), 99, 0).unwrap().is_none()),
                     2 => {
-                        let own = pair.near.add_group().unwrap();
-                        let spare = pair.try_post(From::Any(pair.context), 99, 0, own).unwrap();
+                        let own = pair.near.add_cq().unwrap();
+                        let spare = pair.try_post(RecvFrom::Any(pair.context), 99, 0, own).unwrap();
                         pair.near.cancel(spare).unwrap();
                         assert_eq!(ends(&pair.near, own, 1), [(0, Status::Cancelled, 0)]);
-                        pair.near.remove_group(own).unwrap();
+                        pair.near.remove_cq(own).unwrap();
                     }
                     _ => std::thread::yield_now(),
                 }
@@ -253,5 +254,5 @@ fn others_may_use_the_node_between() {
             assert_eq!(pair.ends(2), [(first, Status::Done, 1), (second, Status::Done, 1)]);
         }
     });
-    assert_eq!(pair.near.group_counts(pair.group).unwrap(), [3004, 0, 0]);
+    assert_eq!(pair.near.cq_counts(pair.group).unwrap(), [3004, 0, 0]);
 }

@@ -1,6 +1,6 @@
-//! Loans between two processes, of which one is killed while they are lent: nothing leaks at the other.
+//! Loans between two processes, of which one is killed while it holds some: nothing leaks in the other.
 
-use motet::node::{Content, From, LinkId, MessageLimits, Node, Serve, in_ns, options};
+use motet::node::{Content, LinkId, MessageLimits, Node, RecvFrom, Serve, deadline_in, options};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -16,17 +16,17 @@ fn node() -> Node {
     Node::with(&options).unwrap()
 }
 
-/// Another process, as which this program runs [`the_other_process`].
+/// Another process of this program, which runs [`helper_process`].
 fn other(role: &str, name: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["the_other_process", "--exact", "--ignored", "--nocapture"])
+        .args(["helper_process", "--exact", "--ignored", "--nocapture"])
         .env(ROLE, format!("{role} {name}"))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap()
 }
 
-/// Waits until the other process says so.
+/// Waits for a message of the other process.
 fn hear(child: &mut Child, word: &str) {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.map_while(Result::ok).any(|line| line.contains(word)), "the other process said no {word}");
@@ -37,18 +37,18 @@ fn kill(mut child: Child) {
     child.wait().unwrap();
 }
 
-/// Makes progress until the link is gone.
+/// Makes progress until the link is down.
 fn until_gone(node: &Node, link: LinkId) {
     let until = Instant::now() + Duration::from_secs(20);
     while node.link_info(link).unwrap().gone.is_none() {
         assert!(Instant::now() < until, "the link stays");
-        let _ = node.until(|| false, Some(in_ns(1_000_000)));
+        let _ = node.progress_until(|| false, Some(deadline_in(1_000_000)));
     }
 }
 
 #[test]
 #[ignore = "a part of the tests below, in a process of its own"]
-fn the_other_process() {
+fn helper_process() {
     let role = std::env::var(ROLE).unwrap();
     let (role, name) = role.split_once(' ').unwrap();
     let node = node();
@@ -58,7 +58,7 @@ fn the_other_process() {
     match role {
         "receive" => {
             for _ in 0..3 {
-                let got = node.receive_in_place(From::Channel(channel), 0, u64::MAX, 2 * SIZE, LIMIT).unwrap();
+                let got = node.receive_in_place(RecvFrom::Channel(channel), 0, u64::MAX, 2 * SIZE, LIMIT).unwrap();
                 assert!(matches!(got.body, Content::Lent(_)));
                 held.push(got);
             }
@@ -72,11 +72,11 @@ fn the_other_process() {
         }
     }
     println!("ready");
-    node.until(|| false, None).unwrap();
+    node.progress_until(|| false, None).unwrap();
 }
 
 #[test]
-fn what_was_lent_to_a_process_that_is_killed_comes_back() {
+fn loans_to_a_killed_process_return() {
     let node = node();
     node.serve(SERVICE, Serve::Queue).unwrap();
     for round in 0..3 {
@@ -99,14 +99,14 @@ fn what_was_lent_to_a_process_that_is_killed_comes_back() {
 }
 
 #[test]
-fn what_was_lent_by_a_process_that_is_killed_stays_readable_until_it_is_given_back() {
+fn loans_of_a_killed_process_stay_readable_until_release() {
     let node = node();
     node.serve(SERVICE, Serve::Queue).unwrap();
     for _ in 0..3 {
         let mut child = other("send", &node.name().unwrap());
         let channel = node.accept(SERVICE, LIMIT).unwrap();
         hear(&mut child, "ready");
-        let take = || node.receive_in_place(From::Channel(channel), 0, u64::MAX, 2 * SIZE, LIMIT);
+        let take = || node.receive_in_place(RecvFrom::Channel(channel), 0, u64::MAX, 2 * SIZE, LIMIT);
         let (first, second) = (take().unwrap(), take().unwrap());
         kill(child);
         until_gone(&node, channel.link);

@@ -1,11 +1,13 @@
-//! Long bodies, however they come: through the ring, copied by the receiver, or by both.
+//! Long bodies by every path: through the payload ring, copied by the receiver, or by both sides.
 
-use motet::node::{Bodies, Channel, From, Memory, Mode, Node, Notice, OperationId, Outgoing, Serve, in_ns, options};
+use motet::node::{
+    Bodies, Channel, Mode, Node, Notice, OperationId, OperationMemory, Outgoing, RecvFrom, Serve, deadline_in, options,
+};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
-/// Of what is repeated until the scheduler has shown it.
+/// Most repetitions until a schedule has occurred.
 const LIMIT_OF_TURNS: Duration = Duration::from_secs(30);
 const SERVICE: u64 = 42;
 const WAYS: [Bodies; 4] = [Bodies::Measured, Bodies::Ring, Bodies::Copied, Bodies::CopiedByBoth];
@@ -35,24 +37,24 @@ fn pair(bodies: Bodies) -> Pair {
     Pair { near, far, here, there }
 }
 
-/// Bytes that tell where they are from.
+/// Bytes that depend on the offset.
 fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 256 + seed * 13) as u8).collect()
 }
 
-/// Begins to send.
+/// Starts a send.
 fn begin(node: &Node, channel: Channel, tag: u64, body: Vec<u8>) -> OperationId {
     let message = Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
-    let sent = node.start_send(&message, Memory::Owned(body), Vec::new(), Notice::default());
+    let sent = node.start_send(&message, OperationMemory::Owned(body), Vec::new(), Notice::default());
     sent.map_err(|(error, ..)| error).unwrap().expect("too long to go at once")
 }
 
-/// Bodies copied by the receiver, and those of which the sender has copied some.
+/// Bodies that the receiver copied, and those of which the sender copied a part.
 fn copies(pair: &Pair) -> [u64; 2] {
     pair.far.link_info(pair.there.link).unwrap().copied
 }
 
-/// Bodies of all lengths in both directions at once, each looked at; then how many were copied, and helped with.
+/// Sends bodies of all lengths in both directions at once and checks each. Returns how many were copied, and copied by both sides.
 fn exchanged(bodies: Bodies) -> [u64; 2] {
     let lengths = [65_537, 131_071, 131_072, 200_000, 1 << 20, (3 << 20) + 1, 5 << 20, (17 << 20) + 4097];
     let pair = pair(bodies);
@@ -75,14 +77,14 @@ fn exchanged(bodies: Bodies) -> [u64; 2] {
 }
 
 #[test]
-fn bodies_come_whole_in_both_directions_at_once() {
+fn long_bodies_arrive_whole_in_both_directions_at_once() {
     for bodies in WAYS {
         let [copied, helped] = exchanged(bodies);
         match bodies {
             Bodies::Ring => assert_eq!([copied, helped], [0; 2]),
             Bodies::Copied => assert!(copied == 18 && helped == 0, "{copied}, {helped}"),
             Bodies::CopiedByBoth => {
-                // Whether a sender has a CPU while its receiver copies is the scheduler's affair.
+                // The scheduler decides whether a sender has a CPU while its receiver copies.
                 let (began, mut round) = (Instant::now(), [copied, helped]);
                 while round == [18, 0] && began.elapsed() < LIMIT_OF_TURNS {
                     round = exchanged(bodies);
@@ -95,12 +97,12 @@ fn bodies_come_whole_in_both_directions_at_once() {
 }
 
 #[test]
-fn a_sender_that_makes_no_progress_is_not_waited_for() {
+fn receiver_copies_without_progress_of_the_sender() {
     let pair = pair(Bodies::CopiedByBoth);
     let Pair { near, far, here, there } = &pair;
     for (turn, length) in [(1, 200_000), (2, 4 << 20), (3, 20 << 20)] {
         let sent = begin(near, *here, 1, pattern(length, turn));
-        // It does something else meanwhile.
+        // The sender does something else meanwhile.
         let mut buffer = vec![0; length + 5];
         assert_eq!(far.receive(*there, &mut buffer, LIMIT).unwrap().length, length);
         assert!(buffer[..length] == pattern(length, turn) && buffer[length..] == [0; 5]);
@@ -109,36 +111,36 @@ fn a_sender_that_makes_no_progress_is_not_waited_for() {
     assert_eq!(copies(&pair), [3, 0]);
 }
 
-/// A receive whose memory is taken away in the middle: nobody writes there any more once that call has returned.
+/// A receive whose memory is taken away in the middle: the memory is not written after that call has returned.
 #[test]
-fn memory_that_is_taken_away_is_let_alone() {
+fn detached_receive_memory_is_not_written() {
     const LENGTH: usize = 4 << 20;
     let Pair { near, far, here, there } = pair(Bodies::CopiedByBoth);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                // What nobody takes in the end is lost with the link.
+                // Messages without a receive are lost with the link.
                 let sent = begin(&near, here, 1, vec![1; LENGTH]);
                 let _ = near.finish_operation(sent, LIMIT);
             }
         });
         let mut taken_away = 0;
-        // Which turns meet a message in its middle is the scheduler's affair: as many as it takes to meet some.
+        // The scheduler decides which turns meet a message in the middle: repeat until some do.
         let began = Instant::now();
         for turn in 0.. {
             if turn >= 120 && (taken_away > 20 || began.elapsed() > LIMIT_OF_TURNS) {
                 break;
             }
-            let from = From::Channel(there);
-            let memory = Memory::Owned(vec![0; LENGTH]);
+            let from = RecvFrom::Channel(there);
+            let memory = OperationMemory::Owned(vec![0; LENGTH]);
             let operation = far.post(from, 0, u64::MAX, memory, Notice::default()).unwrap();
             let looks = std::cell::Cell::new(0);
-            // So many looks: some end before the message comes, some when it is here.
-            let _ = far.until(|| looks.replace(looks.get() + 1) == turn % 20, Some(in_ns(10_000_000)));
+            // Some polls end before the message arrives, some after it.
+            let _ = far.progress_until(|| looks.replace(looks.get() + 1) == turn % 20, Some(deadline_in(10_000_000)));
             far.detach(operation).unwrap();
             taken_away += usize::from(far.link_info(there.link).unwrap().counts[1] > 0);
-            // Most likely this is where the other was.
+            // Most likely in the memory of the detached receive.
             let other = vec![7; LENGTH];
             let until = Instant::now() + Duration::from_millis(1);
             while Instant::now() < until {

@@ -1,4 +1,4 @@
-//! What a link costs in memory: little when nothing happens, and what long messages have brought into being goes again.
+//! Memory of a link: little when it is idle, and the memory that long messages needed is released.
 
 use motet::node::{Channel, Node, Serve};
 use std::sync::Mutex;
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 
-/// The tests look at all links of the process: one at a time.
+/// The tests measure all links of the process, so they run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Two nodes, and both ends of a channel.
@@ -21,7 +21,7 @@ fn pair() -> (Node, Node, Channel, Channel) {
     (near, far, here, there)
 }
 
-/// Bytes of this process's share of memory that is behind links.
+/// This process's share of the memory of links, bytes.
 fn links() -> usize {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let mut lines = maps.lines();
@@ -36,10 +36,10 @@ fn links() -> usize {
 }
 
 #[test]
-fn an_idle_link_is_small_and_one_that_was_busy_becomes_so_again() {
+fn idle_link_releases_the_memory_of_busy_times() {
     let _alone = ALONE.lock().unwrap();
     let (near, far, here, there) = pair();
-    // Both ends are here: twice what one has.
+    // Both ends are in this process: twice the memory of one.
     assert!(links() / 2 <= 64 << 10, "{}", links());
     let long = vec![1; 12 << 20];
     std::thread::scope(|scope| {
@@ -59,7 +59,7 @@ fn an_idle_link_is_small_and_one_that_was_busy_becomes_so_again() {
 }
 
 #[test]
-fn a_ring_in_use_keeps_its_pages_however_often_its_owner_sleeps() {
+fn ring_in_use_keeps_its_pages_across_sleeps() {
     const SOME: usize = 60_000;
     let _alone = ALONE.lock().unwrap();
     let (near, far, here, there) = pair();
@@ -67,17 +67,17 @@ fn a_ring_in_use_keeps_its_pages_however_often_its_owner_sleeps() {
     let mut exchange = || {
         near.send(here, 1, &body, LIMIT).unwrap();
         assert_eq!(far.receive(there, &mut buffer, LIMIT).unwrap().length, SOME);
-        // Both sleep, and look behind that whether something is to be given back.
+        // Both sleep, and check afterwards whether memory is to be released.
         let soon = Some(Duration::from_millis(20));
         assert!(near.receive(here, &mut [], soon).is_err() && far.receive(there, &mut [], soon).is_err());
     };
     exchange();
-    // A machine that stands still for a second leaves the ring unused for so long.
+    // A machine that stalls for a second leaves the ring unused for that time.
     let (begun, mut last) = (Instant::now(), Instant::now());
     let mut least = links();
     while begun.elapsed() < Duration::from_secs(4) {
         exchange();
-        // Before the look: what it misses behind that counts as time without use.
+        // Before the measurement, because later use would count as idle time.
         let used = Instant::now();
         let now = links();
         if last.elapsed() < Duration::from_millis(800) {

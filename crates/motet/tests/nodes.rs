@@ -1,8 +1,8 @@
-//! Two nodes in one process, over shared memory and over TCP: whatever the medium, a program sees the same.
+//! Two nodes in one process, over shared memory and over TCP: the program sees the same results.
 
 use motet::node::{
-    Atomic, Body, Channel, Datatype, Error, From, Inner, Key, LinkId, Memory, Message, Mode, Node, Notice, Operation,
-    Outgoing, Rights, Serve, Status,
+    Atomic, Body, Channel, Datatype, Error, Key, LinkId, Message, Mode, Node, Notice, Operation, OperationMemory,
+    Outgoing, RecvFrom, Rights, Serve, Status,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use std::time::Duration;
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 
-/// Drivers by which the two find each other.
+/// Drivers of the link between the two nodes.
 const WAYS: [&str; 2] = ["shm", "tcp"];
 
 /// Two nodes and a channel between them.
@@ -27,7 +27,7 @@ fn node() -> Node {
     Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap()
 }
 
-/// The part of an address that is of one driver.
+/// The part of an address that belongs to one driver.
 fn way(node: &Node, driver: &str) -> String {
     let address = node.address().unwrap();
     address.split(',').find(|way| way.starts_with(driver)).expect("every driver has an address").to_owned()
@@ -50,18 +50,19 @@ fn queue(_: &Node) -> Serve {
     Serve::Queue
 }
 
-/// Bytes that tell where they are from.
+/// Bytes that depend on the offset.
 fn pattern(length: usize, seed: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + at / 256 + seed * 13) as u8).collect()
 }
 
-/// Runs `f` while the other node makes progress, too.
+/// Runs `f` while the other node makes progress.
 fn beside<R>(other: &Node, f: impl FnOnce() -> R) -> R {
     let over = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                let _ = other.until(|| over.load(Ordering::Relaxed), Some(motet::node::in_ns(5_000_000)));
+                let _ =
+                    other.progress_until(|| over.load(Ordering::Relaxed), Some(motet::node::deadline_in(5_000_000)));
             }
         });
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
@@ -92,7 +93,7 @@ fn bodies_of_every_length_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn both_send_at_once_more_than_fits_anywhere() {
+fn both_sides_send_more_than_all_buffers_at_once() {
     for driver in WAYS {
         let Pair { near, far, here, there, .. } = pair(driver, queue);
         const COUNT: usize = 3000;
@@ -129,7 +130,7 @@ fn receives_are_matched_by_tag_and_from_any_channel() {
         };
         let (near, far) = (node(), node());
         far.serve(SERVICE, tagged(&far)).unwrap();
-        let any = From::Any(context.lock().unwrap().unwrap());
+        let any = RecvFrom::Any(context.lock().unwrap().unwrap());
         beside(&far, || {
             let link = near.connect(&way(&far, driver), LIMIT).unwrap();
             let channels = [0, 1].map(|_| near.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap());
@@ -151,11 +152,11 @@ fn receives_are_matched_by_tag_and_from_any_channel() {
 }
 
 #[test]
-fn a_handler_gets_short_and_long_ones_and_may_send_and_defer() {
+fn handler_gets_short_and_long_messages_sends_and_defers() {
     for driver in WAYS {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let told = seen.clone();
-        let handler = move |node: &Inner, message: Message<'_>| match message.body {
+        let handler = move |node: &Node, message: Message<'_>| match message.body {
             Body::Whole(bytes) => {
                 let answer =
                     Outgoing { channel: message.channel, tag: message.tag + 1, headers: &[], mode: Mode::Inject };
@@ -164,12 +165,12 @@ fn a_handler_gets_short_and_long_ones_and_may_send_and_defer() {
             Body::Long(held) => {
                 let held = held.take().unwrap();
                 let told = told.clone();
-                let long = Memory::Owned(vec![0; held.length as usize]);
+                let long = OperationMemory::Owned(vec![0; held.length as usize]);
                 let operation = node.accept_body(held, long, Notice::default()).unwrap();
-                node.defer(Box::new(move |node: &Inner| {
+                node.defer(move |node: &Node| {
                     let completion = node.wait_for(operation, None).unwrap();
                     told.lock().unwrap().push(completion.memory.unwrap());
-                }))
+                })
                 .unwrap();
             }
         };
@@ -178,8 +179,10 @@ fn a_handler_gets_short_and_long_ones_and_may_send_and_defer() {
             let handler = handler.clone();
             let first = std::cell::Cell::new(true);
             pair(driver, move |node| {
-                // The far node is asked first.
-                if first.replace(false) { node.handler(handler.clone()).unwrap() } else { Serve::Queue }
+                // The far node is first.
+                let handler = handler.clone();
+                let handler = move |node: &Node, message: Message<'_>| handler(node, message);
+                if first.replace(false) { node.handler(handler).unwrap() } else { Serve::Queue }
             })
         };
         beside(&far, || {
@@ -198,7 +201,7 @@ fn a_handler_gets_short_and_long_ones_and_may_send_and_defer() {
 }
 
 #[test]
-fn regions_are_read_written_and_changed_and_their_bounds_hold() {
+fn regions_are_accessed_within_their_bounds() {
     for driver in WAYS {
         let Pair { near, far, link, .. } = pair(driver, queue);
         let words: Arc<[AtomicU64]> = (0..1 << 16).map(AtomicU64::new).collect();
@@ -208,14 +211,15 @@ fn regions_are_read_written_and_changed_and_their_bounds_hold() {
             let end = |operation: Result<_, Error>| near.finish_operation(operation.unwrap(), LIMIT);
             for length in [8usize, 100, 5000, 300_000] {
                 let bytes = pattern(length, length);
-                let owned = || Memory::Owned(bytes.clone());
+                let owned = || OperationMemory::Owned(bytes.clone());
                 end(near.put(link, key, 16, owned(), Notice::default())).unwrap();
-                let got = end(near.get(link, key, 16, Memory::Owned(vec![0; length]), Notice::default())).unwrap();
+                let got =
+                    end(near.get(link, key, 16, OperationMemory::Owned(vec![0; length]), Notice::default())).unwrap();
                 assert!(got == bytes, "{driver} {length}");
                 let denied = end(near.put(link, readable, 0, owned(), Notice::default()));
-                assert_eq!(denied, Err(Error::Denied), "{driver} {length}");
+                assert_eq!(denied, Err(Error::AccessDenied), "{driver} {length}");
                 let outside = end(near.put(link, key, (1 << 19) - 7, owned(), Notice::default()));
-                assert_eq!(outside, Err(Error::Outside), "{driver} {length}");
+                assert_eq!(outside, Err(Error::OutOfBounds), "{driver} {length}");
             }
             words[0].store(40, Ordering::SeqCst);
             let add = Atomic {
@@ -225,30 +229,31 @@ fn regions_are_read_written_and_changed_and_their_bounds_hold() {
                 operand: &2u64.to_le_bytes(),
                 compare: &[],
             };
-            let before = end(near.atomic(link, key, 0, &add, Memory::Owned(vec![0; 8]), Notice::default())).unwrap();
+            let before =
+                end(near.atomic(link, key, 0, &add, OperationMemory::Owned(vec![0; 8]), Notice::default())).unwrap();
             assert_eq!((before, words[0].load(Ordering::SeqCst)), (40u64.to_le_bytes().to_vec(), 42));
             end(near.fence(link, Notice::default())).unwrap();
         });
-        beside(&near, || far.revoke(key, Some(motet::node::in_ns(20_000_000_000)))).unwrap();
+        beside(&near, || far.revoke(key, Some(motet::node::deadline_in(20_000_000_000)))).unwrap();
         beside(&far, || {
-            let late = near.get(link, key, 0, Memory::Owned(vec![0; 8]), Notice::default()).unwrap();
-            assert_eq!(near.finish_operation(late, LIMIT), Err(Error::Denied), "{driver}");
+            let late = near.get(link, key, 0, OperationMemory::Owned(vec![0; 8]), Notice::default()).unwrap();
+            assert_eq!(near.finish_operation(late, LIMIT), Err(Error::AccessDenied), "{driver}");
         });
     }
 }
 
 #[test]
-fn groups_cancels_and_limits() {
+fn completion_queues_cancels_and_time_limits() {
     for driver in WAYS {
         let Pair { near, far, here, there, .. } = pair(driver, queue);
-        let group = far.add_group().unwrap();
+        let group = far.add_cq().unwrap();
         let post = |context| {
             let notice = Notice { group: Some(group), context, quiet: false };
-            far.post(From::Channel(there), 0, u64::MAX, Memory::Owned(vec![0; 4]), notice).unwrap()
+            far.post(RecvFrom::Channel(there), 0, u64::MAX, OperationMemory::Owned(vec![0; 4]), notice).unwrap()
         };
         let operations = [1, 2, 3].map(post);
         far.cancel(operations[1]).unwrap();
-        let next = || far.wait_group(group, Some(motet::node::in_ns(20_000_000_000))).unwrap();
+        let next = || far.wait_cq(group, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
         let cancelled = next();
         assert_eq!((cancelled.context, cancelled.status), (2, Status::Cancelled));
         near.send(here, 9, b"four", LIMIT).unwrap();
@@ -256,8 +261,8 @@ fn groups_cancels_and_limits() {
         let (first, second) = (next(), next());
         assert_eq!((first.context, first.status, first.memory.as_deref()), (1, Status::Done, Some(&b"four"[..])));
         assert_eq!((second.context, second.status, second.length, second.full), (3, Status::Truncated, 4, 6));
-        assert_eq!(far.group_counts(group).unwrap(), [1, 2, 0]);
-        far.remove_group(group).unwrap();
+        assert_eq!(far.cq_counts(group).unwrap(), [1, 2, 0]);
+        far.remove_cq(group).unwrap();
         let soon = Some(Duration::from_millis(5));
         assert_eq!(far.receive(there, &mut [0; 4], soon), Err(Error::TimedOut));
         near.send(here, 1, b"late", LIMIT).unwrap();
@@ -266,16 +271,17 @@ fn groups_cancels_and_limits() {
 }
 
 #[test]
-fn the_end_of_a_link_ends_everything_on_it() {
+fn closed_link_completes_everything_on_it() {
     for driver in WAYS {
         let Pair { near, far, here, there, link } = pair(driver, queue);
         near.send(here, 1, b"last words", LIMIT).unwrap();
-        let waiting = near.post(From::Channel(here), 0, 0, Memory::Owned(vec![0; 8]), Notice::default()).unwrap();
+        let waiting =
+            near.post(RecvFrom::Channel(here), 0, 0, OperationMemory::Owned(vec![0; 8]), Notice::default()).unwrap();
         let mut buffer = [0; 16];
         assert_eq!(far.receive(there, &mut buffer, LIMIT).unwrap().length, 10);
         drop(far);
-        let completion = near.wait_for(waiting, Some(motet::node::in_ns(20_000_000_000))).unwrap();
-        assert_eq!(completion.status, Status::Broken, "{driver}");
+        let completion = near.wait_for(waiting, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
+        assert_eq!(completion.status, Status::LinkDown, "{driver}");
         assert!(matches!(near.send(here, 1, b"x", LIMIT), Err(Error::Lost(_))), "{driver}");
         assert!(near.link_info(link).unwrap().gone.is_some());
         near.disconnect(link).unwrap();
@@ -284,7 +290,7 @@ fn the_end_of_a_link_ends_everything_on_it() {
 }
 
 #[test]
-fn ten_thousand_channels_come_and_go() {
+fn ten_thousand_channels_open_and_close() {
     let Pair { near, far, link, here, .. } = pair("shm", queue);
     beside(&far, || {
         let channels: Vec<_> =
@@ -298,20 +304,20 @@ fn ten_thousand_channels_come_and_go() {
 }
 
 #[test]
-fn names_are_unique_and_strangers_are_told_so() {
+fn used_and_unknown_names_are_refused() {
     let name = format!("twice-{}", std::process::id());
     let first = Node::open(&name).unwrap();
     let taken = Node::open(&name).map(drop);
     assert_eq!(taken, Err(Error::Unreachable(motet::reason::Reason::NAME_TAKEN)));
     assert!(matches!(Node::open("no spaces").map(drop), Err(Error::Unreachable(motet::reason::Reason::BAD_NAME))));
-    let nobody = first.connect("nobody-of-this-name", Some(Duration::from_millis(20)));
-    assert!(matches!(nobody, Err(Error::Unreachable(_) | Error::TimedOut)), "{nobody:?}");
+    let unknown = first.connect("nobody-of-this-name", Some(Duration::from_millis(20)));
+    assert!(matches!(unknown, Err(Error::Unreachable(_) | Error::TimedOut)), "{unknown:?}");
     drop(first);
     Node::open(&name).unwrap();
 }
 
 #[test]
-fn a_service_that_nobody_offers_is_refused() {
+fn channel_to_unknown_service_is_refused() {
     for driver in WAYS {
         let Pair { near, far, link, .. } = pair(driver, queue);
         let refused = beside(&far, || near.open_channel(link, SERVICE + 1, Serve::Queue, LIMIT));
@@ -319,20 +325,20 @@ fn a_service_that_nobody_offers_is_refused() {
     }
 }
 
-/// A node whose program is elsewhere answers by its stand-in, goes back to work, and leaves again.
+/// The progress thread answers while the program makes no progress, stops while it does, and starts again.
 #[test]
-fn a_stand_in_answers_while_the_program_does_not() {
+fn progress_thread_answers_while_the_program_does_not() {
     for driver in WAYS {
         let (near, far) = (node(), node());
-        let back = |node: &Inner, message: Message<'_>| {
+        let back = |node: &Node, message: Message<'_>| {
             let Body::Whole(body) = message.body else { return };
             let answer = Outgoing { channel: message.channel, tag: message.tag + 1, headers: &[], mode: Mode::Inject };
             node.inject(&answer, &[body], None).unwrap();
         };
-        far.serve(SERVICE, far.handler(Arc::new(back)).unwrap()).unwrap();
+        far.serve(SERVICE, far.handler(back).unwrap()).unwrap();
         far.serve(SERVICE + 1, Serve::Queue).unwrap();
         std::thread::scope(|scope| {
-            scope.spawn(|| far.stand_in());
+            scope.spawn(|| far.run_progress_thread());
             let link = near.connect(&way(&far, driver), LIMIT).unwrap();
             let here = near.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
             let ask = |tag: u64| {
@@ -345,24 +351,24 @@ fn a_stand_in_answers_while_the_program_does_not() {
                 ask(round);
                 std::thread::sleep(Duration::from_millis(3 * round));
             }
-            // A long message that the program waits for at first, and then leaves alone.
+            // A long message for which the program waits at first, and then does not.
             let long = near.open_channel(link, SERVICE + 1, Serve::Queue, LIMIT).unwrap();
             let there = far.accept(SERVICE + 1, LIMIT).unwrap();
-            let buffer = Memory::Owned(vec![0; 4 << 20]);
-            let posted = far.post(From::Channel(there), 0, u64::MAX, buffer, Notice::default()).unwrap();
+            let buffer = OperationMemory::Owned(vec![0; 4 << 20]);
+            let posted = far.post(RecvFrom::Channel(there), 0, u64::MAX, buffer, Notice::default()).unwrap();
             for _ in 0..1000 {
                 far.progress().unwrap();
             }
             near.send(long, 9, &pattern(4 << 20, 3), LIMIT).unwrap();
             assert!(far.finish_operation(posted, LIMIT).unwrap() == pattern(4 << 20, 3), "{driver}");
             ask(100);
-            far.shut().unwrap();
+            far.shut_down().unwrap();
         });
     }
 }
 
 #[test]
-fn a_guessed_key_ends_the_link_and_no_other() {
+fn guessed_key_ends_its_link_and_no_other() {
     for driver in WAYS {
         let Pair { near, far, link, .. } = pair(driver, queue);
         let words: Arc<[AtomicU64]> = (0..1 << 10).map(AtomicU64::new).collect();
@@ -373,7 +379,8 @@ fn a_guessed_key_ends_the_link_and_no_other() {
                 for length in [8usize, 4000] {
                     let own = near.connect(&way(&far, driver), LIMIT).unwrap();
                     let get = |link, key| {
-                        let begin = || near.get(link, key, 0, Memory::Owned(vec![0; length]), Notice::default());
+                        let begin =
+                            || near.get(link, key, 0, OperationMemory::Owned(vec![0; length]), Notice::default());
                         let mut got = begin();
                         while got == Err(Error::WouldBlock) {
                             near.progress().unwrap(); // the other has not greeted yet

@@ -1,4 +1,4 @@
-//! What is due every so many rounds is done however a node is polled.
+//! Work that is due every few rounds is done however a node is polled.
 
 use motet::node::{Node, Serve};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,16 +7,16 @@ use std::time::Duration;
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 
-/// Whoever calls is met in a round that asks the kernel, one of many.
+/// Incoming connections are accepted in a round that asks the kernel, one of many.
 #[test]
-fn a_node_that_looks_for_ends_and_makes_progress_in_turn_meets_who_calls() {
+fn polling_and_progress_in_turn_accept_new_links() {
     let listen = || Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
     let (near, far, over) = (listen(), listen(), AtomicBool::new(false));
     near.serve(SERVICE, Serve::Queue).unwrap();
     let address = near.address().unwrap();
     let way = address.split(',').find(|way| way.starts_with("shm")).unwrap();
-    let group = near.add_group().unwrap();
-    // One link that is busy: what comes on it is looked for without the lock.
+    let group = near.add_cq().unwrap();
+    // One busy link: polls for its messages take no lock.
     std::thread::scope(|scope| {
         scope.spawn(|| near.accept(SERVICE, LIMIT).unwrap());
         let link = far.connect(way, LIMIT).unwrap();
@@ -28,7 +28,7 @@ fn a_node_that_looks_for_ends_and_makes_progress_in_turn_meets_who_calls() {
             scope.spawn(|| {
                 (0..phase).for_each(|_| assert!(near.progress().is_ok()));
                 while !over.load(Ordering::Relaxed) {
-                    (0..looks).for_each(|_| assert_eq!(near.take_ends(group, 1, |_| {}).unwrap(), (0, false)));
+                    (0..looks).for_each(|_| assert_eq!(near.poll_cq(group, 1, |_| {}).unwrap(), (0, false)));
                     near.progress().unwrap();
                 }
             });

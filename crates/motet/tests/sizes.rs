@@ -1,12 +1,12 @@
-//! Bodies of every size around every edge: with and without headers, awaited or not, in order, by tag and by handler, cut short.
+//! Bodies of every size around every limit: with and without headers, expected or not, in order, by tag and by handler, truncated.
 
-use motet::node::{Body, Channel, Error, From, Inner, Message, Mode, Node, Outgoing, Serve};
+use motet::node::{Body, Channel, Error, Message, Mode, Node, Outgoing, RecvFrom, Serve};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
-/// Around what a line holds, what two do, the steps in which a message is shown, the longest packet, and the longest eager message.
+/// Sizes around one cell, two cells, the steps in which a message is published, the longest packet, and the longest eager message.
 fn sizes() -> Vec<usize> {
     let edges = [0, 40, 56, 96, 112, 2048, 4096, 8192, 12_288, 16_384, 65_536];
     let mut sizes: Vec<usize> = edges.iter().flat_map(|&edge: &usize| edge.saturating_sub(18)..edge + 18).collect();
@@ -42,8 +42,8 @@ fn send(node: &Node, channel: Channel, size: usize, headers: &[u8]) {
     }
 }
 
-/// Receives a message of this size into a buffer that has room for it, or too little.
-fn receive(node: &Node, from: From, ignore: u64, size: usize, headers: &[u8], room: usize) {
+/// Receives a message of this size into a buffer of `room` bytes, which may be too short.
+fn receive(node: &Node, from: RecvFrom, ignore: u64, size: usize, headers: &[u8], room: usize) {
     let (mut buffer, mut found) = (vec![0; room], vec![9]);
     let received = node.receive_with(from, size as u64, ignore, &mut found, &mut buffer, PATIENCE);
     let fits = size.min(room);
@@ -56,7 +56,7 @@ fn receive(node: &Node, from: From, ignore: u64, size: usize, headers: &[u8], ro
 }
 
 #[test]
-fn messages_of_every_size_come_whole_by_whoever_is_first() {
+fn messages_of_every_size_arrive_whole_in_any_order() {
     for tagged in [false, true] {
         let serve = |node: &Node| if tagged { Serve::Tagged(node.context().unwrap()) } else { Serve::Queue };
         let (near, far, here, there) = pair(serve);
@@ -64,7 +64,7 @@ fn messages_of_every_size_come_whole_by_whoever_is_first() {
         for headers in [&b""[..], b"head", &[7; 256]] {
             std::thread::scope(|scope| {
                 scope.spawn(|| sizes().iter().for_each(|&size| send(&near, here, size, headers)));
-                let from = From::Channel(there);
+                let from = RecvFrom::Channel(there);
                 sizes().iter().for_each(|&size| receive(&far, from, ignore, size, headers, size));
             });
         }
@@ -72,25 +72,25 @@ fn messages_of_every_size_come_whole_by_whoever_is_first() {
 }
 
 #[test]
-fn messages_of_every_size_wait_for_their_receives() {
+fn unexpected_messages_of_every_size_are_received() {
     let (near, far, here, there) = pair(|node| Serve::Tagged(node.context().unwrap()));
     let eager: Vec<usize> = sizes().into_iter().filter(|&size| size < 20_000).collect();
     for sizes in eager.chunks(8) {
-        // what a lane holds while nobody looks
+        // as many as a FIFO holds without a poll
         sizes.iter().for_each(|&size| send(&near, here, size, b"head"));
-        // The last first: the others are kept meanwhile.
-        sizes.iter().rev().for_each(|&size| receive(&far, From::Channel(there), 0, size, b"head", size));
+        // In reverse order: the others stay unexpected.
+        sizes.iter().rev().for_each(|&size| receive(&far, RecvFrom::Channel(there), 0, size, b"head", size));
     }
 }
 
 #[test]
-fn messages_of_every_size_are_cut_to_their_buffer() {
+fn messages_of_every_size_are_truncated_to_the_buffer() {
     let (near, far, here, there) = pair(|_| Serve::Queue);
     std::thread::scope(|scope| {
         scope.spawn(|| sizes().iter().for_each(|&size| send(&near, here, size, b"")));
         for (n, size) in sizes().into_iter().enumerate() {
             let room = [size, size / 2, size.saturating_sub(1), 0][n % 4];
-            receive(&far, From::Channel(there), u64::MAX, size, b"", room);
+            receive(&far, RecvFrom::Channel(there), u64::MAX, size, b"", room);
         }
     });
 }
@@ -100,7 +100,7 @@ fn handlers_get_messages_of_every_size() {
     let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = seen.clone();
-    let handler = move |_: &Inner, message: Message<'_>| {
+    let handler = move |_: &Node, message: Message<'_>| {
         let length = match &message.body {
             Body::Whole(bytes) => {
                 assert!(**bytes == body(bytes.len()));
@@ -110,14 +110,14 @@ fn handlers_get_messages_of_every_size() {
         };
         told.lock().unwrap().push((message.tag as usize, length, message.headers.to_vec()));
     };
-    far.serve(1, far.handler(Arc::new(handler)).unwrap()).unwrap();
+    far.serve(1, far.handler(handler).unwrap()).unwrap();
     let sent = sizes();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let link = near.connect(&far.name().unwrap(), PATIENCE).unwrap();
             let here = near.open_channel(link, 1, Serve::Queue, PATIENCE).unwrap();
             for &size in &sent {
-                // What a handler does not take is thrown away, of which its sender may hear.
+                // A message that the handler does not take is discarded, and its send may fail.
                 let (bytes, message) =
                     (body(size), Outgoing { channel: here, tag: size as u64, headers: b"head", mode: Mode::Automatic });
                 match near.send_with(&message, &[&bytes], PATIENCE) {
@@ -127,8 +127,8 @@ fn handlers_get_messages_of_every_size() {
                 }
             }
         });
-        let limit = Some(motet::node::in_ns(60_000_000_000));
-        far.until(|| seen.lock().unwrap().len() == sent.len(), limit).unwrap();
+        let limit = Some(motet::node::deadline_in(60_000_000_000));
+        far.progress_until(|| seen.lock().unwrap().len() == sent.len(), limit).unwrap();
     });
     for (tag, length, headers) in seen.lock().unwrap().iter() {
         assert_eq!((tag, &headers[..]), (length, &b"head"[..]));

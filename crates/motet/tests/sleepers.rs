@@ -1,5 +1,5 @@
-//! Programs that sleep on a node's descriptor: a message on any link ends the sleep and is taken at once, and so is what comes on the
-//! other links as long as the program polls.
+//! Programs that sleep on a node's descriptor: a message on any link ends the sleep and is taken at once, and so are messages on the other
+//! links as long as the program polls.
 
 use motet::node::{Channel, Message, Node, Serve};
 use motet_sys::socket::{self, READABLE};
@@ -10,10 +10,10 @@ use std::time::Duration;
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 44;
 const PEERS: usize = 12;
-/// Looks in vain after which a link is silent, and more.
+/// More empty polls than make a link idle.
 const LONG: usize = 25_000;
 
-/// One that many peers send to.
+/// A node to which many peers send.
 struct Crowd {
     middle: Node,
     peers: Vec<(Node, Channel)>,
@@ -27,7 +27,7 @@ impl Crowd {
         let count = move |_: &_, _: Message<'_>| {
             counter.fetch_add(1, Ordering::Relaxed);
         };
-        middle.serve(SERVICE, middle.handler(Arc::new(count)).unwrap()).unwrap();
+        middle.serve(SERVICE, middle.handler(count).unwrap()).unwrap();
         let name = middle.name().unwrap();
         let peers = (0..PEERS).map(|_| join(&middle, &name)).collect();
         Self { middle, peers, came }
@@ -38,16 +38,16 @@ impl Crowd {
         node.send(*channel, peer as u64, b"8 bytes.", LIMIT).unwrap();
     }
 
-    /// What came in one round.
+    /// The messages of one round of progress.
     fn round(&self) -> usize {
         let before = self.came.load(Ordering::Relaxed);
         self.middle.progress().unwrap();
         self.came.load(Ordering::Relaxed) - before
     }
 
-    /// The peers ring from now on.
+    /// Prepares the sleep: the peers write to the doorbell from here on.
     fn prepare(&self) {
-        while !self.middle.prepare_sleep().unwrap() {
+        while !self.middle.arm().unwrap() {
             assert_eq!(self.round(), 0);
         }
     }
@@ -68,9 +68,9 @@ fn join(middle: &Node, name: &str) -> (Node, Channel) {
     })
 }
 
-/// Busy links and those that have been silent for long.
+/// Busy and idle links.
 #[test]
-fn a_message_on_any_link_ends_a_sleep_and_is_taken_in_the_next_round() {
+fn message_on_any_link_wakes_and_is_taken_at_once() {
     const PATIENCE: u64 = 15_000_000_000;
     let crowd = Crowd::new();
     for turn in 0..20 * PEERS {
@@ -90,9 +90,9 @@ fn a_message_on_any_link_ends_a_sleep_and_is_taken_in_the_next_round() {
     }
 }
 
-/// An MPI rank, say, that was woken by something else than what it waits for, and has fewer polls than others have links.
+/// A program, an MPI rank for example, that was woken by an event that it does not wait for, and makes fewer polls than it has links.
 #[test]
-fn who_has_slept_and_polls_takes_what_comes_on_any_busy_link_in_the_next_round() {
+fn polls_after_a_sleep_take_messages_of_all_busy_links() {
     let crowd = Crowd::new();
     (0..PEERS).for_each(|peer| crowd.send(peer));
     while crowd.came.load(Ordering::Relaxed) < PEERS {
@@ -110,6 +110,6 @@ fn who_has_slept_and_polls_takes_what_comes_on_any_busy_link_in_the_next_round()
             crowd.send(peer);
             assert_eq!(crowd.round(), 1, "turn {turn}: the message of peer {peer} was not found");
         }
-        assert!(!crowd.is_woken(0), "somebody has rung for nobody who sleeps");
+        assert!(!crowd.is_woken(0), "a doorbell was rung while no thread sleeps");
     }
 }

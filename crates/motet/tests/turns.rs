@@ -1,21 +1,21 @@
-//! One thread that receives from any of several peers, one message at a time: it takes no more off their lanes than it waits for, and
-//! each of them has its turn.
+//! One thread that receives from any of several peers, one message at a time: it takes no more from their FIFOs than it waits for, and
+//! each peer has its turn.
 
-use motet::node::{From, Node, Serve};
+use motet::node::{Node, RecvFrom, Serve};
 use std::time::Duration;
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 const PEERS: usize = 3;
-/// Messages of each peer: its lane has room for them.
+/// Messages of each peer: its FIFO has room for them.
 const EACH: usize = 60;
 /// Messages in a row from one of several links.
 const ROW: usize = 16;
-/// Looks at the only busy link before the others are looked at, and rounds until the last of them is found.
+/// Polls of the only busy link before the others are polled, and rounds until the last of them is found.
 const OTHERS: usize = 64 + 4 * PEERS;
 
 #[test]
-fn what_nobody_waits_for_yet_stays_in_its_lane_and_nobody_is_passed_over() {
+fn receiver_takes_turns_and_leaves_the_rest_in_fifos() {
     let server = Node::open("").unwrap();
     let context = server.context().unwrap();
     server.serve(SERVICE, Serve::Tagged(context)).unwrap();
@@ -37,7 +37,7 @@ fn what_nobody_waits_for_yet_stays_in_its_lane_and_nobody_is_passed_over() {
             peer.send(*channel, number as u64, &[at as u8; 100], LIMIT).unwrap();
         }
     }
-    let any = From::Any(context);
+    let any = RecvFrom::Any(context);
     let (mut body, mut seen) = ([0; 100], Vec::new());
     for _ in 0..PEERS * EACH {
         let received = server.receive_tagged(any, 0, u64::MAX, &mut body, LIMIT).unwrap();

@@ -9,13 +9,13 @@ use crate::incoming::{Guest, Said};
 use crate::session_table::{Node, Visit};
 use crate::socket::{self, Set};
 use motet_proto::message::session::LARGEST;
-use motet_proto::message::session::handshake::{Greeting, Wish};
+use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::io::{Errno, Result};
 use std::net::SocketAddr;
 
 /// Guests that have not said everything yet, at a time: one more, and the one that came first goes. The kernel hands over only those who
-/// have said something, and a greeting comes whole, so a guest that waits here is an odd one.
+/// have said something, and a handshake comes whole, so a guest that waits here is an odd one.
 const GUESTS: usize = 64;
 /// Connections that are taken in one step: at one step in 10 ms more than 10 000 strangers a second.
 const TAKEN: usize = 256;
@@ -58,7 +58,7 @@ impl Door {
     }
 
     /// Takes who has come, and answers. Who would like a new session, and may, is returned with what it has said: there may be more.
-    pub fn step(&mut self, node: &Node, now: u64) -> Option<(Guest, Greeting)> {
+    pub fn step(&mut self, node: &Node, now: u64) -> Option<(Guest, Handshake)> {
         let mut i = 0;
         while i < self.guests.len() {
             match self.guests[i].step(now) {
@@ -77,7 +77,7 @@ impl Door {
     }
 
     /// Each is heard as it is taken: whoever has said what it wants does not wait behind those who have not, nor goes for them.
-    fn take_guests(&mut self, node: &Node, now: u64) -> Option<(Guest, Greeting)> {
+    fn take_guests(&mut self, node: &Node, now: u64) -> Option<(Guest, Handshake)> {
         if let Some(until) = self.paused {
             if now < until {
                 return None;
@@ -123,44 +123,49 @@ impl Door {
 }
 
 /// A guest has said this: who may begin a session is returned.
-fn hear(node: &Node, guest: Guest, said: Said) -> Option<(Guest, Greeting)> {
+fn hear(node: &Node, guest: Guest, said: Said) -> Option<(Guest, Handshake)> {
     match said {
-        Said::Greeting(greeting) if greeting.wish != Wish::New => serve(node, guest, &greeting),
-        Said::Greeting(greeting) if node.admits(&guest, &greeting) => return Some((guest, greeting)),
-        Said::Greeting(greeting) => guest.answer(&reply(node, Wish::Stranger, &greeting)),
+        Said::Handshake(handshake) if handshake.op != HandshakeOp::New => serve(node, guest, &handshake),
+        Said::Handshake(handshake) if node.admits(&guest, &handshake) => return Some((guest, handshake)),
+        Said::Handshake(handshake) => guest.answer(&reply(node, HandshakeOp::NotPermitted, &handshake)),
         Said::Version => {
-            let (wish, id, session) = (Wish::Version, node.id().0, [0; 16]);
-            guest.answer(&Greeting { wish, epoch: 0, node: id, session, expected: 0, secret: 0, largest: 0, port: 0 });
+            let (op, id, session) = (HandshakeOp::Version, node.id().0, [0; 16]);
+            guest.answer(&Handshake { op, epoch: 0, node: id, session, expected: 0, secret: 0, largest: 0, port: 0 });
         }
         Said::Nonsense | Said::Pending => {}
     }
     None
 }
 
-/// What a node says to a greeting. To those who may not come in it says nothing of itself.
-pub fn reply(node: &Node, wish: Wish, to: &Greeting) -> Greeting {
+/// What a node says to a handshake. To those who may not come in it says nothing of itself.
+pub fn reply(node: &Node, op: HandshakeOp, to: &Handshake) -> Handshake {
     let (epoch, session, largest) = (to.epoch, to.session, LARGEST as u32);
-    let (id, port) = if wish == Wish::Stranger { ([0; 16], 0) } else { (node.id().0, node.port()) };
-    let secret = if wish == Wish::Admitted { node.secret().answer } else { 0 };
-    Greeting { wish, epoch, node: id, session, expected: 0, secret, largest, port }
+    let (id, port) = if op == HandshakeOp::NotPermitted { ([0; 16], 0) } else { (node.id().0, node.port()) };
+    let secret = if op == HandshakeOp::Admitted { node.secret().answer } else { 0 };
+    Handshake { op, epoch, node: id, session, expected: 0, secret, largest, port }
 }
 
 /// A guest has said what for, and it is no new session.
-fn serve(node: &Node, guest: Guest, greeting: &Greeting) {
-    match greeting.wish {
-        Wish::Resume | Wish::Rail => match node.find(&greeting.session) {
+fn serve(node: &Node, guest: Guest, handshake: &Handshake) {
+    match handshake.op {
+        HandshakeOp::Resume | HandshakeOp::Rail => match node.find(&handshake.session) {
             Some(mailbox) if mailbox.is_called() => {
                 socket::prepare(&guest.fd);
-                mailbox.leave(Visit { fd: guest.fd, greeting: *greeting, from: guest.from });
+                mailbox.leave(Visit { fd: guest.fd, handshake: *handshake, from: guest.from });
             }
-            _ => guest.answer(&reply(node, Wish::Unknown, greeting)),
+            _ => guest.answer(&reply(node, HandshakeOp::Unknown, handshake)),
         },
-        Wish::Probe => {
-            let known = node.find(&greeting.session).is_some();
-            guest.answer(&reply(node, if known { Wish::Welcome } else { Wish::Unknown }, greeting));
+        HandshakeOp::Probe => {
+            let known = node.find(&handshake.session).is_some();
+            guest.answer(&reply(node, if known { HandshakeOp::Welcome } else { HandshakeOp::Unknown }, handshake));
         }
         // Answers to nothing, and what was heard before.
-        Wish::New | Wish::Admitted | Wish::Welcome | Wish::Unknown | Wish::Version | Wish::Refused | Wish::Stranger => {
-        }
+        HandshakeOp::New
+        | HandshakeOp::Admitted
+        | HandshakeOp::Welcome
+        | HandshakeOp::Unknown
+        | HandshakeOp::Version
+        | HandshakeOp::Refused
+        | HandshakeOp::NotPermitted => {}
     }
 }

@@ -1,4 +1,4 @@
-//! Going to another node: one connection, one greeting, one answer.
+//! Going to another node: one connection, one handshake, one answer.
 
 use crate::acceptor::Door;
 use crate::admission::{self, Other};
@@ -7,7 +7,7 @@ use crate::link::Link;
 use crate::session_table::Node;
 use motet_engine::message::transport::{Connected, Connector, Identity, NodeId, Secret, Transport};
 use motet_engine::reason::Reason;
-use motet_proto::message::session::handshake::{Greeting, Wish};
+use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
 use motet_proto::message::session::{LARGEST, Role, Session};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::{clock, memory};
@@ -35,8 +35,8 @@ impl Call {
     pub fn new(identity: &Identity, address: &str) -> Result<Self, Reason> {
         let (secret, address) = admission::place(address).ok_or(Reason::NO_SUCH_NODE)?;
         let node = Node::of(identity);
-        let greeting = Greeting {
-            wish: Wish::New,
+        let handshake = Handshake {
+            op: HandshakeOp::New,
             epoch: 0,
             node: identity.id.0,
             session: memory::nonce().map_err(|_| Reason::NO_RANDOM)?,
@@ -45,7 +45,7 @@ impl Call {
             largest: LARGEST as u32,
             port: 0,
         };
-        let mut dial = Dial::new(&address, greeting, clock::nanoseconds()).map_err(|_| Reason::NO_SUCH_NODE)?;
+        let mut dial = Dial::new(&address, handshake, clock::nanoseconds()).map_err(|_| Reason::NO_SUCH_NODE)?;
         let near = dial.near();
         let (port, door) = near.map_or((0, None), |own| node.door(own.ip()));
         dial.name_port(port);
@@ -53,7 +53,7 @@ impl Call {
     }
 
     /// Whom we have reached: whoever listens at a node's port after its end must not be taken for it.
-    fn is_known(&self, reply: &Greeting) -> Result<(), Reason> {
+    fn is_known(&self, reply: &Handshake) -> Result<(), Reason> {
         let right = self.secret.is_some_and(|secret| secret.is_answered(reply.secret));
         match self.near.map_or(Other::Unknown, |near| admission::other_end(near, self.address)) {
             Other::AnotherUser => Err(Reason::OTHER_USER),
@@ -62,14 +62,14 @@ impl Call {
         }
     }
 
-    fn met(&self, fd: PrivateFd, reply: &Greeting, now: u64) -> Result<Connected, Reason> {
-        match reply.wish {
-            Wish::Admitted => self.is_known(reply)?,
-            Wish::Stranger => return Err(self.is_known(reply).err().unwrap_or(Reason::BAD_SECRET)),
-            Wish::Version => return Err(Reason::VERSION),
+    fn met(&self, fd: PrivateFd, reply: &Handshake, now: u64) -> Result<Connected, Reason> {
+        match reply.op {
+            HandshakeOp::Admitted => self.is_known(reply)?,
+            HandshakeOp::NotPermitted => return Err(self.is_known(reply).err().unwrap_or(Reason::BAD_SECRET)),
+            HandshakeOp::Version => return Err(Reason::VERSION),
             _ => return Err(Reason::NO_SUCH_NODE),
         }
-        let own = *self.dial.greeting();
+        let own = *self.dial.handshake();
         let session = Session::new(Role::Caller, own, reply, now).map_err(|_| Reason::BROKEN)?;
         let mailbox = self.node.enter(own.session, false).ok_or(Reason::NO_MEMORY)?;
         let link =

@@ -1,7 +1,7 @@
-//! A connection on its way to another node: until the answer to our greeting has come.
+//! A connection on its way to another node: until the answer to our handshake has come.
 
 use crate::socket::{self, Set};
-use motet_proto::message::session::handshake::{GREETING, Greeting, Ungreeted};
+use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeError};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::{AsFd, AsRawFd};
 use motet_sys::rustix::io::Errno;
@@ -16,7 +16,7 @@ pub enum Dialed {
     /// Not yet.
     Pending,
     /// An answer, and the connection right behind it.
-    Answered(PrivateFd, Greeting),
+    Answered(PrivateFd, Handshake),
     /// Nobody listens there.
     Nobody,
     /// Nothing that can be used: no answer, another protocol, another version.
@@ -40,21 +40,21 @@ pub struct Dial {
     /// Taken when it is handed over.
     fd: Option<PrivateFd>,
     set: Set,
-    greeting: Greeting,
+    handshake: Handshake,
     greeted: bool,
-    answer: [u8; GREETING],
+    answer: [u8; HANDSHAKE_BYTES],
     got: usize,
     until: u64,
 }
 
 impl Dial {
     /// Begins. An error is the system's.
-    pub fn new(address: &SocketAddr, greeting: Greeting, now: u64) -> Result<Self, Errno> {
+    pub fn new(address: &SocketAddr, handshake: Handshake, now: u64) -> Result<Self, Errno> {
         let (fd, set) = (socket::connect(address)?, Set::new()?);
         set.add(&fd)?;
         set.change(&fd, false, true)?;
         let until = now.saturating_add(LIMIT);
-        Ok(Self { fd: Some(fd), set, greeting, greeted: false, answer: [0; GREETING], got: 0, until })
+        Ok(Self { fd: Some(fd), set, handshake, greeted: false, answer: [0; HANDSHAKE_BYTES], got: 0, until })
     }
 
     /// Our own end, as the other will see it where nothing translates addresses.
@@ -62,14 +62,14 @@ impl Dial {
         socket::own_address(self.fd.as_ref()?).ok()
     }
 
-    /// The greeting, which is not said yet, names this port.
+    /// The handshake, which is not said yet, names this port.
     pub fn name_port(&mut self, port: u16) {
-        self.greeting.port = port;
+        self.handshake.port = port;
     }
 
     /// What it asks for.
-    pub fn greeting(&self) -> &Greeting {
-        &self.greeting
+    pub fn handshake(&self) -> &Handshake {
+        &self.handshake
     }
 
     /// Readable when `step` would do something.
@@ -87,12 +87,12 @@ impl Dial {
         match self.go_on() {
             Ok(None) if now < self.until => Dialed::Pending,
             Ok(None) => Dialed::Failed(Failure::Way),
-            Ok(Some(greeting)) => match (greeting, self.fd.take()) {
-                (Ok(greeting), Some(fd)) => {
+            Ok(Some(handshake)) => match (handshake, self.fd.take()) {
+                (Ok(handshake), Some(fd)) => {
                     self.set.remove(&fd);
-                    Dialed::Answered(fd, greeting)
+                    Dialed::Answered(fd, handshake)
                 }
-                (Err(Ungreeted::Version), _) => Dialed::Failed(Failure::Version),
+                (Err(HandshakeError::Version), _) => Dialed::Failed(Failure::Version),
                 _ => Dialed::Failed(Failure::Foreign),
             },
             Err(Errno::CONNREFUSED) => Dialed::Nobody,
@@ -100,7 +100,7 @@ impl Dial {
         }
     }
 
-    fn go_on(&mut self) -> Result<Option<Result<Greeting, Ungreeted>>, Errno> {
+    fn go_on(&mut self) -> Result<Option<Result<Handshake, HandshakeError>>, Errno> {
         let Some(fd) = &self.fd else { return Err(Errno::NOTCONN) };
         if !self.greeted {
             let ready = motet_sys::socket::poll([(fd.as_fd().as_raw_fd(), motet_sys::socket::WRITABLE)], Some(0));
@@ -109,7 +109,7 @@ impl Dial {
             }
             socket::error(fd)?;
             // A fresh socket takes 64 bytes.
-            if socket::send(fd, &[std::io::IoSlice::new(&self.greeting.encode())])? != GREETING {
+            if socket::send(fd, &[std::io::IoSlice::new(&self.handshake.encode())])? != HANDSHAKE_BYTES {
                 return Err(Errno::NOBUFS);
             }
             self.greeted = true;
@@ -122,9 +122,9 @@ impl Dial {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Err(errno) => return Err(errno),
         }
-        if !Greeting::may_begin(&self.answer[..self.got]) {
-            return Ok(Some(Err(Ungreeted::Foreign)));
+        if !Handshake::may_begin(&self.answer[..self.got]) {
+            return Ok(Some(Err(HandshakeError::Foreign)));
         }
-        Ok((self.got == GREETING).then(|| Greeting::decode(&self.answer)))
+        Ok((self.got == HANDSHAKE_BYTES).then(|| Handshake::decode(&self.answer)))
     }
 }

@@ -7,7 +7,7 @@ use crate::session_table::Node;
 use crate::socket;
 use motet_engine::message::transport::{Connected, Identity, Listener, NodeId, Transport};
 use motet_engine::reason::Reason;
-use motet_proto::message::session::handshake::{Greeting, Wish};
+use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
 use motet_proto::message::session::{Role, Session};
 use motet_sys::rustix::io::Errno;
 use std::net::SocketAddr;
@@ -37,23 +37,23 @@ impl Acceptor {
     }
 
     /// A new session, with somebody who may have one.
-    fn meet(&self, guest: Guest, greeting: &Greeting, now: u64) -> Option<Connected> {
-        let own = reply(&self.node, Wish::Admitted, greeting);
-        let refused = Greeting { wish: Wish::Refused, secret: 0, ..own };
+    fn meet(&self, guest: Guest, handshake: &Handshake, now: u64) -> Option<Connected> {
+        let own = reply(&self.node, HandshakeOp::Admitted, handshake);
+        let refused = Handshake { op: HandshakeOp::Refused, secret: 0, ..own };
         // A node has no link to itself.
-        let session = Session::new(Role::Called, own, greeting, now).ok().filter(|_| greeting.node != own.node);
+        let session = Session::new(Role::Called, own, handshake, now).ok().filter(|_| handshake.node != own.node);
         // In this order: a session that is refused must not be entered.
-        let met = session.and_then(|session| Some((session, self.node.enter(greeting.session, true)?)));
+        let met = session.and_then(|session| Some((session, self.node.enter(handshake.session, true)?)));
         let Some((session, mailbox)) = met else {
             guest.answer(&refused);
             return None;
         };
         socket::prepare(&guest.fd);
-        let back = (greeting.port != 0).then(|| SocketAddr::new(guest.from.ip(), greeting.port));
+        let back = (handshake.port != 0).then(|| SocketAddr::new(guest.from.ip(), handshake.port));
         match Link::new(session, Role::Called, guest.fd, (self.node.clone(), mailbox), back, None) {
-            Ok(link) => Some(Connected { peer: NodeId(greeting.node), transport: Transport::Packet(Box::new(link)) }),
+            Ok(link) => Some(Connected { peer: NodeId(handshake.node), transport: Transport::Packet(Box::new(link)) }),
             Err(_) => {
-                self.node.leave(greeting.session);
+                self.node.leave(handshake.session);
                 None
             }
         }
@@ -66,8 +66,8 @@ impl Listener for Acceptor {
     }
 
     fn step(&mut self, now: u64) -> Option<Connected> {
-        while let Some((guest, greeting)) = self.door.step(&self.node, now) {
-            let met = self.meet(guest, &greeting, now);
+        while let Some((guest, handshake)) = self.door.step(&self.node, now) {
+            let met = self.meet(guest, &handshake, now);
             if met.is_some() {
                 return met;
             }

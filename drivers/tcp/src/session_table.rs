@@ -7,7 +7,7 @@ use crate::acceptor::Door;
 use crate::admission::{may, may_be_here, other_end};
 use crate::incoming::Guest;
 use motet_engine::message::transport::{Identity, NodeId, Secret};
-use motet_proto::message::session::handshake::Greeting;
+use motet_proto::message::session::handshake::Handshake;
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::{AsFd, AsRawFd};
 use motet_sys::rustix::process::{Resource, getrlimit};
@@ -73,8 +73,8 @@ impl Node {
     }
 
     /// Whether a guest that says this may begin a session. Nothing of it is used before that, the port that it names least of all.
-    pub fn admits(&self, guest: &Guest, greeting: &Greeting) -> bool {
-        let right = self.secret.is_said(greeting.secret);
+    pub fn admits(&self, guest: &Guest, handshake: &Handshake) -> bool {
+        let right = self.secret.is_said(handshake.secret);
         let Ok(near) = guest.near() else { return false };
         // A crowd of strangers from elsewhere is not asked about.
         (right || may_be_here(near, guest.from)) && may(other_end(near, guest.from), right)
@@ -139,10 +139,10 @@ impl Node {
 /// A connection that has come for a link: with what, and from where.
 #[derive(Debug)]
 pub struct Visit {
-    /// The connection, right behind the greeting.
+    /// The connection, right behind the handshake.
     pub fd: PrivateFd,
     /// What was said.
-    pub greeting: Greeting,
+    pub handshake: Handshake,
     /// Where it came from.
     pub from: SocketAddr,
 }

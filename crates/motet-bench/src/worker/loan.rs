@@ -124,7 +124,7 @@ fn take(node: &Node, channel: Channel) -> Result<(u64, Content)> {
 #[inline]
 fn give_back(node: &Node, body: Content) -> Result<()> {
     if let Content::Lent(lent) = body {
-        node.give_back(lent)?;
+        node.release(lent)?;
     }
     Ok(())
 }

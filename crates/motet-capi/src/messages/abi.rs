@@ -1,111 +1,113 @@
-//! The structs of the section "messages" of `motet.h`, read and written no further than their `size`.
+//! The structs of the section "messages" of `motet.h`. They are read and written no further than their `size`.
 
 use super::{EBADF, EINVAL, Errno, channel, channel_handle, number};
-use motet_api::node::{Channel, Completion, Context, Ended, From, Got, GroupId, Mode, Notice, Outgoing, Span, Status};
-use motet_proto::message::Held;
+use motet_api::node::{
+    Channel, Completion, Context, Ended, Got, GroupId, Mode, Notice, Outgoing, RecvFrom, Status, UserMemory,
+};
+use motet_proto::message::UnexpectedMessage;
 use std::ffi::c_char;
 use std::mem::{MaybeUninit, offset_of};
 
-/// MOTET_HEADERS_MOST.
-pub const HEADERS: usize = motet_proto::message::header_stack::MOST;
+/// MOTET_HEADERS_MAX.
+pub const HEADERS_MAX: usize = motet_proto::message::header_stack::MAX_HEADERS_BYTES;
 
 /// struct motet_node_options.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct NodeOptions {
+pub struct RawNodeOptions {
     size: usize,
     pub name: *const c_char,
     pub listen: *const c_char,
     pub flags: u32,
-    pub longs: u32,
-    pub channels: u32,
+    pub max_rendezvous: u32,
+    pub max_channels: u32,
     pub reserved: u32,
     pub window: u64,
-    pub eager_memory: u64,
-    pub eager_network: u64,
-    pub single_copy: u64,
-    pub pool: u64,
+    pub eager_max_shm: u64,
+    pub eager_max_network: u64,
+    pub single_copy_min: u64,
+    pub pool_max: u64,
     pub secret: *const c_char,
 }
 
-impl NodeOptions {
-    /// Bytes of its earlier versions.
-    pub const EARLIER: [usize; 2] = [offset_of!(NodeOptions, pool), offset_of!(NodeOptions, secret)];
+impl RawNodeOptions {
+    /// Sizes of earlier versions of the struct.
+    pub const EARLIER_SIZES: [usize; 2] = [offset_of!(RawNodeOptions, pool_max), offset_of!(RawNodeOptions, secret)];
 }
 
 /// struct motet_link_state.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct LinkInfo {
+pub struct RawLinkState {
     pub size: usize,
     pub peer: [u8; 16],
     pub driver: [u8; 16],
-    pub gone: i32,
+    pub down: i32,
     pub reason: u32,
     pub channels: u32,
-    pub receiving: u32,
-    pub sending: u32,
+    pub rendezvous_receives: u32,
+    pub rendezvous_sends: u32,
     pub reserved: u32,
-    pub records: u64,
-    pub waiting: u64,
+    pub record_bytes: u64,
+    pub unexpected_bytes: u64,
     pub inject_size: u64,
 }
 
-/// struct motet_reception.
+/// struct motet_receive_mode.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Reception {
+pub struct RawReceiveMode {
     size: usize,
     pub kind: u32,
     pub reserved: u32,
-    pub with: u64,
+    pub target: u64,
 }
 
-/// struct motet_notice.
+/// struct motet_completion_options.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct NoticeShape {
+pub struct RawCompletionOptions {
     size: usize,
-    group: u64,
-    context: u64,
+    cq: u64,
+    user_data: u64,
     flags: u32,
     reserved: u32,
 }
 
 /// struct motet_completion.
 #[repr(C)]
-pub struct CompletionShape {
+pub struct RawCompletion {
     size: usize,
     operation: u64,
-    context: u64,
+    user_data: u64,
     status: i32,
     headers_length: u32,
     length: u64,
-    full: u64,
+    message_length: u64,
     tag: u64,
     channel: u64,
-    headers: [u8; HEADERS],
-    lent: u64,
+    headers: [u8; HEADERS_MAX],
+    loaned: u64,
     body: *const u8,
 }
 
-/// Bytes of its first version.
-const FIRST_END: usize = offset_of!(CompletionShape, lent);
+/// Bytes of the struct's first version.
+const FIRST_VERSION_SIZE: usize = offset_of!(RawCompletion, loaned);
 
-/// struct motet_counts.
+/// struct motet_cq_counters.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct GroupCounts {
+pub struct RawCqCounters {
     pub size: usize,
-    pub done: u64,
+    pub succeeded: u64,
     pub failed: u64,
-    pub under_way: u64,
+    pub outstanding: u64,
 }
 
 /// struct motet_outgoing.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct OutgoingShape {
+pub struct RawOutgoing {
     size: usize,
     channel: u64,
     tag: u64,
@@ -117,7 +119,7 @@ pub struct OutgoingShape {
 /// struct motet_source.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Source {
+pub struct RawSource {
     size: usize,
     channel: u64,
     context: u64,
@@ -127,7 +129,7 @@ pub struct Source {
 
 /// struct motet_arrival.
 #[repr(C)]
-pub struct Arrival {
+pub struct RawArrival {
     pub size: usize,
     pub channel: u64,
     pub tag: u64,
@@ -138,10 +140,10 @@ pub struct Arrival {
     pub message: u64,
 }
 
-/// A struct of the caller's, all of which this version knows of.
+/// Reads a caller's struct, which must have at least the size of this version's.
 ///
 /// # Safety
-/// `from` is null or points to a `size_t`, and to as many bytes as that says; `T` begins with it.
+/// `from` is null or points to a struct that begins with its size as a `size_t`; `T` begins with that field.
 #[inline(always)]
 pub unsafe fn read<T: Copy>(from: *const T) -> Result<T, Errno> {
     // SAFETY: the caller's promise: not null, and whole when `size` says so.
@@ -153,10 +155,10 @@ pub unsafe fn read<T: Copy>(from: *const T) -> Result<T, Errno> {
     }
 }
 
-/// The same of a struct that has grown since `earlier` versions of so many bytes: what the caller's has not is zeros.
+/// Reads a struct that has grown since versions of the sizes `earlier`. Fields that the caller's struct does not have read as zeros.
 ///
 /// # Safety
-/// As of [`read`]; zeros are a `T`.
+/// The requirements of [`read`]; all zeros is a valid `T`.
 pub unsafe fn read_grown<T: Copy>(from: *const T, earlier: &[usize]) -> Result<T, Errno> {
     if from.is_null() {
         return Err(EINVAL);
@@ -167,17 +169,17 @@ pub unsafe fn read_grown<T: Copy>(from: *const T, earlier: &[usize]) -> Result<T
         return Err(EINVAL);
     }
     let mut value = MaybeUninit::<T>::zeroed();
-    // SAFETY: the caller's promise, as above; what is not copied is zeros, which are a `T`.
+    // SAFETY: the caller's promise; the bytes that are not copied are zeros, which are valid in a `T`.
     unsafe {
         std::ptr::copy_nonoverlapping(from.cast::<u8>(), value.as_mut_ptr().cast(), size.min(size_of::<T>()));
         Ok(value.assume_init())
     }
 }
 
-/// Writes a struct into the caller's, whose `size` stays.
+/// Writes a struct to the caller's, except for its `size` field.
 ///
 /// # Safety
-/// As of [`read`], and it may be written.
+/// The requirements of [`read`], and it may be written.
 pub unsafe fn write<T: Copy>(into: *mut T, value: T) -> Result<(), Errno> {
     // SAFETY: the caller's promise; the first word, `size`, is left out.
     unsafe {
@@ -191,12 +193,12 @@ pub unsafe fn write<T: Copy>(into: *mut T, value: T) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A place for a handle.
+/// Writes a handle to the caller's variable.
 ///
 /// # Safety
 /// `out` is null or may be written.
 #[inline(always)]
-pub unsafe fn put(out: *mut u64, handle: u64) -> Result<(), Errno> {
+pub unsafe fn write_handle(out: *mut u64, handle: u64) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     match unsafe { out.as_mut() } {
         Some(out) => {
@@ -207,16 +209,16 @@ pub unsafe fn put(out: *mut u64, handle: u64) -> Result<(), Errno> {
     }
 }
 
-/// The same for an address.
+/// Writes an address to the caller's variable.
 ///
 /// # Safety
 /// `out` is null or may be written.
-pub unsafe fn put_pointer(out: *mut *mut u8, pointer: *mut u8) -> Result<(), Errno> {
+pub unsafe fn write_pointer(out: *mut *mut u8, pointer: *mut u8) -> Result<(), Errno> {
     // SAFETY: the caller's promise.
     unsafe { out.as_mut() }.map(|out| *out = pointer).ok_or(EINVAL)
 }
 
-/// Bytes of the caller's, to read.
+/// The caller's bytes as a slice.
 ///
 /// # Safety
 /// `length` bytes from `bytes` are readable during `'a`, unless there are none.
@@ -232,63 +234,63 @@ pub unsafe fn bytes<'a>(bytes: *const u8, length: usize) -> Result<&'a [u8], Err
     }
 }
 
-/// A buffer of the caller's, for an operation.
+/// The caller's buffer as memory of an operation.
 ///
 /// # Safety
-/// As of [`Span::new`].
+/// The requirements of [`UserMemory::new`].
 #[inline(always)]
-pub unsafe fn span(buffer: *mut u8, capacity: usize) -> Result<Span, Errno> {
+pub unsafe fn span(buffer: *mut u8, capacity: usize) -> Result<UserMemory, Errno> {
     if capacity > isize::MAX as usize || (capacity > 0 && buffer.is_null()) {
         return Err(EINVAL);
     }
     if capacity == 0 {
-        return Ok(Span::EMPTY);
+        return Ok(UserMemory::EMPTY);
     }
     // SAFETY: the caller's promise.
-    Ok(unsafe { Span::new(buffer, capacity) })
+    Ok(unsafe { UserMemory::new(buffer, capacity) })
 }
 
-/// What to do at the end, by the caller's struct or none.
+/// The completion options of a call; null stands for the default ones.
 ///
 /// # Safety
-/// As of [`read`].
+/// The requirements of [`read`].
 #[inline(always)]
-pub unsafe fn notice(from: *const NoticeShape) -> Result<Notice, Errno> {
-    const QUIET: u32 = 1;
+pub unsafe fn completion_options(from: *const RawCompletionOptions) -> Result<Notice, Errno> {
+    const ERRORS_ONLY: u32 = 1;
     if from.is_null() {
         return Ok(Notice::default());
     }
     // SAFETY: the caller's promise.
-    let NoticeShape { group, context, flags, reserved, .. } = unsafe { read(from) }?;
-    if flags & !QUIET != 0 || reserved != 0 || (flags & QUIET != 0 && group == 0) {
+    let RawCompletionOptions { cq, user_data, flags, reserved, .. } = unsafe { read(from) }?;
+    if flags & !ERRORS_ONLY != 0 || reserved != 0 || (flags & ERRORS_ONLY != 0 && cq == 0) {
         return Err(EINVAL);
     }
-    let group = if group == 0 { None } else { Some(GroupId(number(group)?)) };
-    Ok(Notice { group, context, quiet: flags & QUIET != 0 })
+    let group = if cq == 0 { None } else { Some(GroupId(number(cq)?)) };
+    Ok(Notice { group, context: user_data, quiet: flags & ERRORS_ONLY != 0 })
 }
 
-/// Where a receive looks.
+/// The source, tag and ignored bits of a receive.
 ///
 /// # Safety
-/// As of [`read`].
+/// The requirements of [`read`].
 #[inline(always)]
-pub unsafe fn source(from: *const Source) -> Result<(From, u64, u64), Errno> {
+pub unsafe fn source(from: *const RawSource) -> Result<(RecvFrom, u64, u64), Errno> {
     // SAFETY: the caller's promise.
-    let Source { channel: one, context, tag, ignore, .. } = unsafe { read(from) }?;
+    let RawSource { channel: one, context, tag, ignore, .. } = unsafe { read(from) }?;
     let from = match (one, context) {
         (0, 0) => return Err(EBADF),
-        (0, any) => From::Any(Context::from_number(number(any)?)),
-        (one, _) => From::Channel(channel(one)),
+        (0, any) => RecvFrom::Any(Context::from_number(number(any)?)),
+        (one, _) => RecvFrom::Channel(channel(one)),
     };
     Ok((from, tag, ignore))
 }
 
-/// A message to send.
+/// The description of a message to send.
 ///
 /// # Safety
-/// As of [`read`]; the headers are readable during `'a`.
+/// The requirements of [`read`]; the headers are readable during `'a`.
 #[inline(always)]
-pub unsafe fn outgoing<'a>(from: *const OutgoingShape) -> Result<Outgoing<'a>, Errno> {
+pub unsafe fn outgoing<'a>(from: *const RawOutgoing) -> Result<Outgoing<'a>, Errno> {
     // SAFETY: the caller's promise, of the struct and of the headers.
     let (outgoing, headers) = unsafe {
         let outgoing = read(from)?;
@@ -303,138 +305,149 @@ pub unsafe fn outgoing<'a>(from: *const OutgoingShape) -> Result<Outgoing<'a>, E
     Ok(Outgoing { channel: channel(outgoing.channel), tag: outgoing.tag, headers, mode })
 }
 
-/// How an operation has ended.
+/// The status of a completion as C sees it.
 #[inline(always)]
 pub fn status(status: Status) -> i32 {
     match status {
         Status::Done => 0,
         Status::Truncated => -90, // EMSGSIZE
         Status::Cancelled => -125,
-        Status::Closed => -32,  // EPIPE
-        Status::Full => -105,   // ENOBUFS
-        Status::Broken => -104, // ECONNRESET
-        Status::Denied => -13,  // EACCES
-        Status::Outside => -34, // ERANGE
-        Status::Unfit => -22,   // EINVAL
+        Status::Closed => -32,        // EPIPE
+        Status::Exhausted => -105,    // ENOBUFS
+        Status::LinkDown => -104,     // ECONNRESET
+        Status::AccessDenied => -13,  // EACCES
+        Status::OutOfBounds => -34,   // ERANGE
+        Status::InvalidAtomic => -22, // EINVAL
     }
 }
 
-/// The end of an operation, as C is told.
-pub struct End<'a> {
+/// The values of a `struct motet_completion`.
+pub struct CompletionFields<'a> {
     pub operation: u64,
-    pub context: u64,
+    pub user_data: u64,
     pub status: i32,
     pub length: u64,
-    pub full: u64,
+    pub message_length: u64,
     pub tag: u64,
     pub channel: Option<Channel>,
     pub headers: &'a [u8],
-    /// Of operations: the message, if it was received in place. `None`: that is not told.
-    pub in_place: Option<InPlace>,
+    /// Of operations: the message that was received in place. `None`: the fields `loaned` and `body` are not written.
+    pub in_place: Option<InPlaceBody>,
 }
 
-/// A message in the program's hands.
+/// A message that was received in place.
 #[derive(Clone, Copy)]
-pub struct InPlace {
-    /// Its handle; 0: there is none.
-    pub lent: u64,
+pub struct InPlaceBody {
+    /// Its handle; 0: there is nothing to release.
+    pub loaned: u64,
     /// Its body.
     pub body: *const u8,
 }
 
-impl Default for InPlace {
+impl Default for InPlaceBody {
     fn default() -> Self {
-        Self { lent: 0, body: std::ptr::null() }
+        Self { loaned: 0, body: std::ptr::null() }
     }
 }
 
-impl<'a> End<'a> {
+impl<'a> CompletionFields<'a> {
     pub fn of(completion: &'a Completion) -> Self {
-        let &Completion { operation, context, status: how, length, tag, full, ref headers, channel, .. } = completion;
+        let &Completion {
+            operation,
+            context: user_data,
+            status: how,
+            length,
+            tag,
+            full: message_length,
+            ref headers,
+            channel,
+            ..
+        } = completion;
         let (operation, status, in_place) = (operation.0.into(), status(how), None);
-        Self { operation, context, status, length, full, tag, channel, headers, in_place }
+        Self { operation, user_data, status, length, message_length, tag, channel, headers, in_place }
     }
 
     #[inline(always)]
-    pub fn of_ended(ended: &Ended<'a>) -> Self {
-        let &Ended { operation, context, status: how, length, tag, full, headers, channel } = ended;
-        let (operation, status, in_place) = (operation.0.into(), status(how), Some(InPlace::default()));
-        Self { operation, context, status, length, full, tag, channel, headers, in_place }
+    pub fn of_completed(ended: &Ended<'a>) -> Self {
+        let &Ended { operation, context: user_data, status: how, length, tag, full: message_length, headers, channel } =
+            ended;
+        let (operation, status, in_place) = (operation.0.into(), status(how), Some(InPlaceBody::default()));
+        Self { operation, user_data, status, length, message_length, tag, channel, headers, in_place }
     }
 
     #[inline(always)]
     pub fn of_call(got: &Got, headers: &'a [u8]) -> Self {
-        let &Got { status: how, length, tag, full, channel } = got;
+        let &Got { status: how, length, tag, full: message_length, channel } = got;
         let (status, in_place) = (status(how), None);
-        Self { operation: 0, context: 0, status, length, full, tag, channel, headers, in_place }
+        Self { operation: 0, user_data: 0, status, length, message_length, tag, channel, headers, in_place }
     }
 
-    pub fn of_held(held: &'a Held, channel: Channel) -> Self {
-        let (length, full) = (held.length, held.length);
+    pub fn of_held(held: &'a UnexpectedMessage, channel: Channel) -> Self {
+        let (length, message_length) = (held.length, held.length);
         let (tag, channel, headers) = (held.tag, Some(channel), held.headers());
-        Self { operation: 0, context: 0, status: 0, length, full, tag, channel, headers, in_place: None }
+        Self { operation: 0, user_data: 0, status: 0, length, message_length, tag, channel, headers, in_place: None }
     }
 
-    /// Writes it, where there is so much room ([`check`]); a null pointer is nobody who wants to know.
+    /// Writes the fields that fit into `room` bytes ([`check`]). Does nothing if `into` is null.
     ///
     /// # Safety
-    /// As of [`write`].
+    /// The requirements of [`write`].
     #[inline(always)]
-    pub unsafe fn write(&self, into: *mut CompletionShape, room: usize) {
+    pub unsafe fn write(&self, into: *mut RawCompletion, room: usize) {
         if into.is_null() {
             return;
         }
-        let headers = &self.headers[..self.headers.len().min(HEADERS)];
+        let headers = &self.headers[..self.headers.len().min(HEADERS_MAX)];
         // SAFETY: the caller's promise; field by field, and of the headers no more than there are.
         unsafe {
             (*into).operation = self.operation;
-            (*into).context = self.context;
+            (*into).user_data = self.user_data;
             (*into).status = self.status;
             (*into).headers_length = headers.len() as u32;
             (*into).length = self.length;
-            (*into).full = self.full;
+            (*into).message_length = self.message_length;
             (*into).tag = self.tag;
             (*into).channel = self.channel.map_or(0, channel_handle);
             let place = (&raw mut (*into).headers).cast::<u8>();
             match <[u8; 8]>::try_from(headers) {
-                Ok(word) => place.cast::<[u8; 8]>().write(word), // what a library has that has any, without a call
+                Ok(word) => place.cast::<[u8; 8]>().write(word), // the usual length of a library's header: copied without a call
                 Err(_) if headers.is_empty() => {}
                 Err(_) => std::ptr::copy_nonoverlapping(headers.as_ptr(), place, headers.len()),
             }
-            if let (Some(InPlace { lent, body }), true) = (self.in_place, tells_in_place(room)) {
-                (*into).lent = lent;
+            if let (Some(InPlaceBody { loaned, body }), true) = (self.in_place, has_loan_fields(room)) {
+                (*into).loaned = loaned;
                 (*into).body = body;
             }
         }
     }
 }
 
-/// How much room there is for an end, before anything is done; null: nobody wants it, and there is none.
+/// The size of the caller's completion struct, checked before the call does anything; 0 if the pointer is null.
 ///
 /// # Safety
-/// As of [`read`].
+/// The requirements of [`read`].
 #[inline(always)]
-pub unsafe fn check(end: *const CompletionShape) -> Result<usize, Errno> {
-    if end.is_null() {
+pub unsafe fn check(completion: *const RawCompletion) -> Result<usize, Errno> {
+    if completion.is_null() {
         return Ok(0);
     }
     // SAFETY: the caller's promise.
-    let room = unsafe { *end.cast::<usize>() };
-    if room >= FIRST_END { Ok(room) } else { Err(EINVAL) }
+    let room = unsafe { *completion.cast::<usize>() };
+    if room >= FIRST_VERSION_SIZE { Ok(room) } else { Err(EINVAL) }
 }
 
-/// Whether an end with so much room says where a message is that was received in place.
+/// Whether a completion struct of `room` bytes has the fields `loaned` and `body`.
 #[inline(always)]
-pub fn tells_in_place(room: usize) -> bool {
-    room >= size_of::<CompletionShape>()
+pub fn has_loan_fields(room: usize) -> bool {
+    room >= size_of::<RawCompletion>()
 }
 
-/// The distance of ends in an array.
+/// The distance of completions in the caller's array, bytes.
 ///
 /// # Safety
-/// As of [`read`].
-pub unsafe fn distance(ends: *const CompletionShape) -> Result<usize, Errno> {
+/// The requirements of [`read`].
+pub unsafe fn distance(array: *const RawCompletion) -> Result<usize, Errno> {
     // SAFETY: the caller's promise.
-    let size = unsafe { check(ends) }?;
-    if size > 0 && size.is_multiple_of(align_of::<CompletionShape>()) { Ok(size) } else { Err(EINVAL) }
+    let size = unsafe { check(array) }?;
+    if size > 0 && size.is_multiple_of(align_of::<RawCompletion>()) { Ok(size) } else { Err(EINVAL) }
 }

@@ -1,8 +1,8 @@
-//! Ends of operations: one, any of several, those of a group.
+//! Completions: of one operation, of any of several, of a completion queue.
 
-use super::abi::{self, CompletionShape, End, GroupCounts};
+use super::abi::{self, CompletionFields, RawCompletion, RawCqCounters};
 use super::memory_handles;
-use super::node_handles::{Entered, Record, enter};
+use super::node_handles::{NodeEntry, NodeRef, enter};
 use super::{Deadline, EAGAIN, EINVAL, Errno, call, errno, number};
 use motet_api::node::{Completion, Ended, Error, GroupId, OperationId};
 
@@ -11,38 +11,38 @@ fn operation(handle: u64) -> Result<OperationId, Errno> {
 }
 
 #[inline(always)]
-pub fn group(handle: u64) -> Result<GroupId, Errno> {
+pub fn cq(handle: u64) -> Result<GroupId, Errno> {
     number(handle).map(GroupId)
 }
 
-/// Tells an end, where there is so much room for it.
+/// Writes a completion to a struct of `room` bytes.
 ///
 /// # Safety
-/// As of [`abi::End::write`].
-unsafe fn tell(entered: &Record, mut completion: Completion, end: *mut CompletionShape, room: usize) {
-    let told = memory_handles::end_of(entered, &mut completion, abi::tells_in_place(room));
+/// The requirements of [`abi::CompletionFields::write`].
+unsafe fn write_completion(entered: &NodeEntry, mut completion: Completion, into: *mut RawCompletion, room: usize) {
+    let fields = memory_handles::completion_fields(entered, &mut completion, abi::has_loan_fields(room));
     // SAFETY: the caller's promise.
-    unsafe { told.write(end, room) };
+    unsafe { fields.write(into, room) };
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_operation_test(node: u64, handle: u64, end: *mut CompletionShape) -> i32 {
+pub unsafe extern "C" fn motet_operation_test(node: u64, handle: u64, into: *mut RawCompletion) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let room = unsafe { abi::check(end) }?;
+        let room = unsafe { abi::check(into) }?;
         let entered = enter(node)?;
         let ended = entered.node.test(operation(handle)?).map_err(errno)?;
         let Some(completion) = ended else { return Ok(0) };
         // SAFETY: as above.
-        unsafe { tell(&entered, completion, end, room) };
+        unsafe { write_completion(&entered, completion, into, room) };
         Ok(1)
     })
 }
 
-/// Waits, or with a deadline of 0 makes one round of progress and looks.
-fn wait_for(entered: &Entered, operation: OperationId, deadline: Deadline) -> Result<Completion, Errno> {
+/// Waits for an operation; with deadline 0 makes one round of progress and tests it.
+fn wait_for(entered: &NodeRef, operation: OperationId, deadline: Deadline) -> Result<Completion, Errno> {
     if !deadline.is_now() {
         return entered.node.wait_for(operation, deadline.at()).map_err(errno);
     }
@@ -54,37 +54,37 @@ fn wait_for(entered: &Entered, operation: OperationId, deadline: Deadline) -> Re
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_operation_wait(node: u64, handle: u64, deadline: i64, end: *mut CompletionShape) -> i32 {
+pub unsafe extern "C" fn motet_operation_wait(node: u64, handle: u64, deadline: i64, into: *mut RawCompletion) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let room = unsafe { abi::check(end) }?;
+        let room = unsafe { abi::check(into) }?;
         let entered = enter(node)?;
         let completion = wait_for(&entered, operation(handle)?, Deadline(deadline))?;
         // SAFETY: as above.
-        unsafe { tell(&entered, completion, end, room) };
+        unsafe { write_completion(&entered, completion, into, room) };
         Ok(0)
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_operation_wait_any(
     node: u64,
     operations: *const u64,
     count: u32,
     deadline: i64,
-    end: *mut CompletionShape,
+    into: *mut RawCompletion,
 ) -> i32 {
     call(|| {
         if operations.is_null() || count == 0 || i32::try_from(count).is_err() {
             return Err(EINVAL);
         }
         // SAFETY: the caller's promise, of both.
-        let (room, handles) = unsafe { (abi::check(end)?, std::slice::from_raw_parts(operations, count as usize)) };
-        // No number of the engine's: an operation that is not known has ended.
+        let (room, handles) = unsafe { (abi::check(into)?, std::slice::from_raw_parts(operations, count as usize)) };
+        // An unknown handle becomes a number that no operation has.
         let numbers: Vec<_> =
             handles.iter().map(|&handle| operation(handle).unwrap_or(OperationId(u32::MAX))).collect();
         let (entered, deadline) = (enter(node)?, Deadline(deadline));
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn motet_operation_wait_any(
         let waited = entered.node.wait_any(&numbers, deadline.at());
         let (at, completion) = waited.map_err(|error| deadline.errno(error))?;
         // SAFETY: as above.
-        unsafe { tell(&entered, completion, end, room) };
+        unsafe { write_completion(&entered, completion, into, room) };
         Ok(at as i32)
     })
 }
@@ -104,132 +104,139 @@ pub extern "C" fn motet_operation_cancel(node: u64, handle: u64) -> i32 {
     call(|| enter(node)?.node.cancel(operation(handle)?).map(|()| 0).map_err(errno))
 }
 
-// ---- groups ----------------------------------------------------------------------------------------------------------
+// ---- completion queues ------------------------------------------------------------------------------------------------
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_group_new(node: u64, out: *mut u64) -> i32 {
+pub unsafe extern "C" fn motet_cq_new(node: u64, out: *mut u64) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
         unsafe {
-            abi::put(out, 0)?;
-            abi::put(out, entered.node.add_group().map_err(errno)?.0.into())?;
+            abi::write_handle(out, 0)?;
+            abi::write_handle(out, entered.node.add_group().map_err(errno)?.0.into())?;
         }
         Ok(0)
     })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn motet_group_free(node: u64, handle: u64) -> i32 {
-    call(|| enter(node)?.node.remove_group(group(handle)?).map(|()| 0).map_err(errno))
+pub extern "C" fn motet_cq_free(node: u64, handle: u64) -> i32 {
+    call(|| enter(node)?.node.remove_group(cq(handle)?).map(|()| 0).map_err(errno))
 }
 
-/// The caller's ends, so far apart. (Only the first one's size is read.)
+/// The caller's array of completions. Only the first element's `size` is read; it is the distance of the elements.
 #[derive(Clone, Copy)]
-pub struct Ends {
-    pub first: *mut CompletionShape,
+pub struct CompletionArray {
+    pub first: *mut RawCompletion,
     pub distance: usize,
 }
 
-impl Ends {
+impl CompletionArray {
     /// # Safety
-    /// There are more than `at`.
+    /// The array has more than `at` elements.
     #[inline(always)]
-    pub unsafe fn at(self, at: usize) -> *mut CompletionShape {
+    pub unsafe fn at(self, at: usize) -> *mut RawCompletion {
         // SAFETY: the caller's promise.
         unsafe { self.first.byte_add(at * self.distance) }
     }
 }
 
-/// Tells up to `most` more ends, one by one, as something of them is the program's to keep; how many with those `taken` before.
+/// Writes completions up to a total of `max`, one by one, because they own memory that the program must get. `taken` are written
+/// already; returns the total.
 ///
 /// # Safety
-/// There are `most` ends.
+/// The array has at least `max` elements.
 #[cold]
 #[inline(never)]
-pub unsafe fn tell_kept(entered: &Record, group: GroupId, ends: Ends, mut taken: usize, most: usize) -> usize {
-    while taken < most {
+pub unsafe fn deliver_owned(
+    entered: &NodeEntry,
+    group: GroupId,
+    array: CompletionArray,
+    mut taken: usize,
+    max: usize,
+) -> usize {
+    while taken < max {
         let Some(completion) = entered.node.test_group(group).unwrap_or(None) else { break };
         // SAFETY: the caller's promise.
-        unsafe { tell(entered, completion, ends.at(taken), ends.distance) };
+        unsafe { write_completion(entered, completion, array.at(taken), array.distance) };
         taken += 1;
     }
     taken
 }
 
-/// Waits for the first, and tells up to `most`.
+/// Waits for the first completion, then writes up to `max`.
 ///
 /// # Safety
-/// There are `most` ends, at least one.
+/// The array has at least `max` elements, and `max` is not 0.
 #[inline(never)]
-unsafe fn wait_group(
-    entered: &Entered,
+unsafe fn wait_cq(
+    entered: &NodeRef,
     group: GroupId,
-    ends: Ends,
-    most: usize,
+    array: CompletionArray,
+    max: usize,
     deadline: Deadline,
 ) -> Result<usize, Errno> {
     let first = entered.node.wait_group(group, deadline.at()).map_err(errno)?;
     // SAFETY: the caller's promise.
     unsafe {
-        tell(entered, first, ends.at(0), ends.distance);
-        Ok(tell_kept(entered, group, ends, 1, most))
+        write_completion(entered, first, array.at(0), array.distance);
+        Ok(deliver_owned(entered, group, array, 1, max))
     }
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_group_wait(
+pub unsafe extern "C" fn motet_cq_wait(
     node: u64,
     handle: u64,
-    ends: *mut CompletionShape,
-    most: u32,
+    array: *mut RawCompletion,
+    max: u32,
     deadline: i64,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let ends = Ends { first: ends, distance: unsafe { abi::distance(ends) }? };
-        if most == 0 {
+        let array = CompletionArray { first: array, distance: unsafe { abi::distance(array) }? };
+        if max == 0 {
             return Err(EINVAL);
         }
-        let (entered, group, deadline) = (enter(node)?, group(handle)?, Deadline(deadline));
-        let most = most.min(i32::MAX as u32) as usize;
+        let (entered, group, deadline) = (enter(node)?, cq(handle)?, Deadline(deadline));
+        let max = max.min(i32::MAX as u32) as usize;
         if !deadline.is_now() {
-            // SAFETY: the caller's promise: `most` ends, which is not 0.
-            return Ok(unsafe { wait_group(&entered, group, ends, most, deadline) }? as i32);
+            // SAFETY: the caller's promise: `max` elements, and `max` is not 0.
+            return Ok(unsafe { wait_cq(&entered, group, array, max, deadline) }? as i32);
         }
         let mut taken = 0;
-        let told = entered.node.take_ends(group, most, |end: &Ended<'_>| {
-            // SAFETY: the caller's promise: no more are told than there is room for.
-            unsafe { End::of_ended(end).write(ends.at(taken), ends.distance) };
+        let taken_now = entered.node.take_ends(group, max, |ended: &Ended<'_>| {
+            // SAFETY: the caller's promise: at most `max` completions are written.
+            unsafe { CompletionFields::of_completed(ended).write(array.at(taken), array.distance) };
             taken += 1;
         });
-        if told.map_err(errno)?.1 && taken < most {
+        if taken_now.map_err(errno)?.1 && taken < max {
             // SAFETY: as above.
-            taken = unsafe { tell_kept(&entered, group, ends, taken, most) };
+            taken = unsafe { deliver_owned(&entered, group, array, taken, max) };
         }
         if taken == 0 { Err(EAGAIN) } else { Ok(taken as i32) }
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_group_counts(node: u64, handle: u64, into: *mut GroupCounts) -> i32 {
+pub unsafe extern "C" fn motet_cq_counts(node: u64, handle: u64, into: *mut RawCqCounters) -> i32 {
     call(|| {
-        let [done, failed, under_way] = enter(node)?.node.group_counts(group(handle)?).map_err(errno)?;
+        let [succeeded, failed, outstanding] = enter(node)?.node.group_counts(cq(handle)?).map_err(errno)?;
         // SAFETY: the caller's promise.
-        unsafe { abi::write(into, GroupCounts { size: 0, done, failed, under_way }) }.map(|()| 0)
+        unsafe { abi::write(into, RawCqCounters { size: 0, succeeded, failed, outstanding }) }.map(|()| 0)
     })
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn motet_group_wait_counts(node: u64, handle: u64, done: u64, failed: u64, deadline: i64) -> i32 {
+pub extern "C" fn motet_cq_wait_counts(node: u64, handle: u64, done: u64, failed: u64, deadline: i64) -> i32 {
     call(|| {
-        let (entered, group, deadline) = (enter(node)?, group(handle)?, Deadline(deadline));
+        let (entered, group, deadline) = (enter(node)?, cq(handle)?, Deadline(deadline));
         if deadline.is_now() {
             entered.node.progress().map_err(errno)?;
             let counts = entered.node.group_counts(group).map_err(errno)?;
@@ -240,9 +247,9 @@ pub extern "C" fn motet_group_wait_counts(node: u64, handle: u64, done: u64, fai
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn motet_group_signal(node: u64, handle: u64) -> i32 {
+pub extern "C" fn motet_cq_signal(node: u64, handle: u64) -> i32 {
     call(|| {
-        let signalled: Result<(), Error> = enter(node)?.node.signal_group(group(handle)?);
+        let signalled: Result<(), Error> = enter(node)?.node.signal_group(cq(handle)?);
         signalled.map(|()| 0).map_err(errno)
     })
 }

@@ -1,31 +1,32 @@
-//! Functions of the program's that the engine calls: for messages as they come, and for work put off.
+//! The program's functions that the engine calls: message handlers and deferred work.
 
-use super::abi::{self, Arrival};
-use super::node_handles::{enter, handling, is_handling};
+use super::abi::{self, RawArrival};
+use super::node_handles::{enter, in_handler, run_handler};
 use super::receive::{forget, take};
 use super::{EINVAL, call, channel_handle, errno, number};
-use motet_api::node::{Body, Handler, Inner, Message, Serve, Task};
-use motet_proto::message::Held;
+use motet_api::node::{Body, Message, Serve};
+use motet_engine::message::{Handler, Node, Task};
+use motet_proto::message::UnexpectedMessage;
 use motet_proto::message::slab;
 use motet_sys::thread;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-/// motet_handle_message.
-pub type Function = unsafe extern "C" fn(node: u64, arrival: *const Arrival, user: *mut c_void) -> i32;
-/// What motet_node_defer takes.
+/// The type `motet_message_handler`.
+pub type Function = unsafe extern "C" fn(node: u64, arrival: *const RawArrival, user: *mut c_void) -> i32;
+/// The function that `motet_node_defer` takes.
 pub type Work = unsafe extern "C" fn(node: u64, user: *mut c_void);
 
-/// Between two looks of whoever waits for a handler to end, ns.
-const NAP: u64 = 50_000;
+/// Time between two checks of `motet_handler_free` for a thread that still runs the handler, ns.
+const FREE_POLL_NS: u64 = 50_000;
 
-/// The program's word, which it alone understands.
+/// The program's `user` pointer, which is never dereferenced here.
 struct User(*mut c_void);
 
-// SAFETY: it is handed back as it came and never followed; `motet.h` says in which threads functions run.
+// SAFETY: it is passed back unchanged and never dereferenced; `motet.h` says in which threads functions run.
 unsafe impl Send for User {}
-// SAFETY: as above.
+// SAFETY: it is passed back unchanged and never dereferenced.
 unsafe impl Sync for User {}
 
 impl User {
@@ -34,18 +35,18 @@ impl User {
     }
 }
 
-/// A function of the program's, and its node.
-pub struct Registered {
+/// A handler of the program, and its node.
+pub struct RegisteredHandler {
     node: u64,
     function: Function,
     user: User,
 }
 
-impl Registered {
-    /// Runs the function; what it returns.
+impl RegisteredHandler {
+    /// Runs the function; returns whether it keeps the message.
     fn run(&self, message: &Message<'_>, body: &[u8], length: u64, number: u64) -> bool {
-        let arrival = Arrival {
-            size: size_of::<Arrival>(),
+        let arrival = RawArrival {
+            size: size_of::<RawArrival>(),
             channel: channel_handle(message.channel),
             tag: message.tag,
             headers: message.headers.as_ptr(),
@@ -55,15 +56,15 @@ impl Registered {
             message: number,
         };
         // SAFETY: `motet.h` says what the function may rely on, and the arrival stays for the call.
-        handling(|| unsafe { (self.function)(self.node, &raw const arrival, self.user.pointer()) != 0 })
+        run_handler(|| unsafe { (self.function)(self.node, &raw const arrival, self.user.pointer()) != 0 })
     }
 
-    /// One whose body is to come: it has a number for the time of the call, and longer if the program wants that.
-    fn run_long(&self, message: &Message<'_>, held: Held) -> Option<Held> {
+    /// Runs the function for a message whose body has not arrived. The message has a handle during the call, and longer if the function keeps it.
+    fn run_long(&self, message: &Message<'_>, held: UnexpectedMessage) -> Option<UnexpectedMessage> {
         let Ok(entered) = enter(self.node) else { return Some(held) };
         let length = held.length;
         let mut messages = entered.messages();
-        if messages.count() >= slab::MOST {
+        if messages.count() >= slab::MAX_RECORDS {
             return Some(held);
         }
         let number = messages.insert(Some(held))?;
@@ -78,8 +79,8 @@ impl Registered {
     }
 }
 
-impl Handler for Registered {
-    fn message(&self, _: &Inner, mut message: Message<'_>) {
+impl Handler for RegisteredHandler {
+    fn message(&self, _: &Node, mut message: Message<'_>) {
         match std::mem::replace(&mut message.body, Body::Whole(&[])) {
             Body::Whole(body) => {
                 self.run(&message, body, body.len() as u64, 0);
@@ -93,7 +94,7 @@ impl Handler for Registered {
     }
 }
 
-/// Work put off, as the engine wants it.
+/// Deferred work as a task of the engine.
 pub fn task(node: u64, function: Work, user: *mut c_void) -> Task {
     let user = User(user);
     // SAFETY: `motet.h` says what the function may rely on.
@@ -101,7 +102,7 @@ pub fn task(node: u64, function: Work, user: *mut c_void) -> Task {
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_handler_new(
     node: u64,
@@ -111,14 +112,14 @@ pub unsafe extern "C" fn motet_handler_new(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        unsafe { abi::put(out, 0) }?;
+        unsafe { abi::write_handle(out, 0) }?;
         let entered = enter(node)?;
-        let registered = Arc::new(Registered { node, function: function.ok_or(EINVAL)?, user: User(user) });
+        let registered = Arc::new(RegisteredHandler { node, function: function.ok_or(EINVAL)?, user: User(user) });
         let known = Arc::downgrade(&registered);
         let Serve::Handler(handler) = entered.node.handler(registered).map_err(errno)? else { return Err(EINVAL) };
         entered.handlers().insert(handler, known);
         // SAFETY: as above.
-        unsafe { abi::put(out, handler.into()) }.map(|()| 0)
+        unsafe { abi::write_handle(out, handler.into()) }.map(|()| 0)
     })
 }
 
@@ -128,9 +129,9 @@ pub extern "C" fn motet_handler_free(node: u64, handler: u64) -> i32 {
         let (entered, handler) = (enter(node)?, number(handler)?);
         entered.node.remove_handler(handler).map_err(errno)?;
         let known = entered.handlers().remove(&handler);
-        // The engine has let go of it; a thread that runs it has not.
-        while !is_handling() && known.as_ref().is_some_and(|known| known.strong_count() > 0) {
-            thread::nap(NAP);
+        // The engine has dropped the handler; a thread that runs it has not.
+        while !in_handler() && known.as_ref().is_some_and(|known| known.strong_count() > 0) {
+            thread::sleep_ns(FREE_POLL_NS);
         }
         Ok(0)
     })

@@ -1,6 +1,6 @@
-//! Meeting others; services, contexts, and channels up to their end.
+//! Links, services, contexts and channels.
 
-use super::abi::{self, LinkInfo, Reception};
+use super::abi::{self, RawLinkState, RawReceiveMode};
 use super::node_handles::enter;
 use super::nodes::text;
 use super::{Deadline, EINVAL, Errno, call, channel, channel_handle, errno, number};
@@ -9,45 +9,45 @@ use motet_api::node::{Context, LinkId, Serve};
 use std::ffi::c_char;
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_link_open(node: u64, address: *const c_char, deadline: i64, out: *mut u64) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
         let address = unsafe {
-            abi::put(out, 0)?;
+            abi::write_handle(out, 0)?;
             text(address)?
         };
         let entered = enter(node)?;
         let until = Deadline(deadline).at().unwrap_or(u64::MAX);
-        let link = motet_api::node::Inner::connect(&entered.node, address, Some(until));
+        let link = entered.node.connect(address, Some(until));
         let link = link.map_err(|error| Deadline(deadline).errno(error))?;
         // SAFETY: as above.
-        unsafe { abi::put(out, link.0.into()) }.map(|()| 0)
+        unsafe { abi::write_handle(out, link.0.into()) }.map(|()| 0)
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_link_info(node: u64, link: u64, into: *mut LinkInfo) -> i32 {
+pub unsafe extern "C" fn motet_link_info(node: u64, link: u64, into: *mut RawLinkState) -> i32 {
     call(|| {
         let info = enter(node)?.node.link_info(LinkId(number(link)?)).map_err(errno)?;
         let mut driver = [0; 16];
         let name = &info.driver.as_bytes()[..info.driver.len().min(driver.len() - 1)];
         driver[..name.len()].copy_from_slice(name);
-        let found = LinkInfo {
+        let found = RawLinkState {
             size: 0,
             peer: info.peer.0,
             driver,
-            gone: info.gone.is_some().into(),
+            down: info.gone.is_some().into(),
             reason: info.gone.map_or(0, |reason| reason.0),
             channels: info.counts[0],
-            receiving: info.counts[1],
-            sending: info.counts[2],
+            rendezvous_receives: info.counts[1],
+            rendezvous_sends: info.counts[2],
             reserved: 0,
-            records: info.bytes[0] as u64,
-            waiting: info.bytes[1] as u64,
+            record_bytes: info.bytes[0] as u64,
+            unexpected_bytes: info.bytes[1] as u64,
             inject_size: info.inject as u64,
         };
         // SAFETY: the caller's promise.
@@ -56,17 +56,17 @@ pub unsafe extern "C" fn motet_link_info(node: u64, link: u64, into: *mut LinkIn
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_links(node: u64, into: *mut u64, most: usize) -> isize {
+pub unsafe extern "C" fn motet_links(node: u64, into: *mut u64, max: usize) -> isize {
     guard(EPROTO, || {
         let list = || {
             let links = enter(node)?.node.links().map_err(errno)?;
-            if into.is_null() && most > 0 {
+            if into.is_null() && max > 0 {
                 return Err(EINVAL);
             }
-            for (at, link) in links.iter().take(most).enumerate() {
-                // SAFETY: the caller's promise: there are `most` places.
+            for (at, link) in links.iter().take(max).enumerate() {
+                // SAFETY: the caller's promise: the array has `max` elements.
                 unsafe { into.add(at).write(link.0.into()) };
             }
             Ok(links.len() as isize)
@@ -83,11 +83,11 @@ pub extern "C" fn motet_link_close(node: u64, link: u64) -> i32 {
 // ---- services and contexts -------------------------------------------------------------------------------------------
 
 /// # Safety
-/// As of a call that has the struct.
-unsafe fn serve(reception: *const Reception) -> Result<Serve, Errno> {
+/// `mode` is null or points to a struct that begins with its size.
+unsafe fn serve(mode: *const RawReceiveMode) -> Result<Serve, Errno> {
     // SAFETY: the caller's promise.
-    let Reception { kind, reserved, with, .. } = unsafe { abi::read(reception) }?;
-    match (kind, reserved, with) {
+    let RawReceiveMode { kind, reserved, target, .. } = unsafe { abi::read(mode) }?;
+    match (kind, reserved, target) {
         (1, 0, 0) => Ok(Serve::Queue),
         (2, 0, context) => Ok(Serve::Tagged(Context::from_number(number(context)?))),
         (3, 0, handler) => Ok(Serve::Handler(number(handler)?)),
@@ -96,12 +96,12 @@ unsafe fn serve(reception: *const Reception) -> Result<Serve, Errno> {
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_service_open(node: u64, service: u64, reception: *const Reception) -> i32 {
+pub unsafe extern "C" fn motet_service_open(node: u64, service: u64, mode: *const RawReceiveMode) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let serve = unsafe { serve(reception) }?;
+        let serve = unsafe { serve(mode) }?;
         enter(node)?.node.serve(service, serve).map(|()| 0).map_err(errno)
     })
 }
@@ -112,13 +112,13 @@ pub extern "C" fn motet_service_close(node: u64, service: u64) -> i32 {
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_context_new(node: u64, out: *mut u64) -> i32 {
     call(|| {
         let context = enter(node)?.node.context().map_err(errno)?;
         // SAFETY: the caller's promise.
-        unsafe { abi::put(out, context.number().into()) }.map(|()| 0)
+        unsafe { abi::write_handle(out, context.number().into()) }.map(|()| 0)
     })
 }
 
@@ -133,42 +133,42 @@ pub extern "C" fn motet_context_free(node: u64, context: u64) -> i32 {
 // ---- channels --------------------------------------------------------------------------------------------------------
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_channel_accept(node: u64, service: u64, deadline: i64, out: *mut u64) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        unsafe { abi::put(out, 0) }?;
-        let accepted = motet_api::node::Inner::accept(&enter(node)?.node, service, Deadline(deadline).at());
+        unsafe { abi::write_handle(out, 0) }?;
+        let accepted = enter(node)?.node.accept(service, Deadline(deadline).at());
         let channel = accepted.map_err(|error| Deadline(deadline).errno(error))?;
         // SAFETY: as above.
-        unsafe { abi::put(out, channel_handle(channel)) }.map(|()| 0)
+        unsafe { abi::write_handle(out, channel_handle(channel)) }.map(|()| 0)
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_channel_open(
     node: u64,
     link: u64,
     service: u64,
-    reception: *const Reception,
+    mode: *const RawReceiveMode,
     deadline: i64,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
         let serve = unsafe {
-            abi::put(out, 0)?;
-            serve(reception)?
+            abi::write_handle(out, 0)?;
+            serve(mode)?
         };
         let (entered, link) = (enter(node)?, LinkId(number(link)?));
         let until = Deadline(deadline).at();
-        let opened = motet_api::node::Inner::open_channel(&entered.node, link, service, serve, until);
+        let opened = entered.node.open_channel(link, service, serve, until);
         let channel = opened.map_err(|error| Deadline(deadline).errno(error))?;
         // SAFETY: as above.
-        unsafe { abi::put(out, channel_handle(channel)) }.map(|()| 0)
+        unsafe { abi::write_handle(out, channel_handle(channel)) }.map(|()| 0)
     })
 }
 

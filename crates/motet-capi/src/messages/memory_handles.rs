@@ -1,51 +1,51 @@
-//! What a program holds by handle that is memory: loans, messages received in place, regions of peers that it goes by address in.
+//! Handles of memory: loans, messages that were received in place, mapped regions of peers.
 //!
-//! What it is: one table of a node's, so that a handle of one kind is none of another. A place without a holding is a loan that is being
-//! sent at this moment. What it is not: handles of anything else are the engine's numbers, but for claimed messages.
+//! What it is: one table for each node, so that a handle of one kind is never one of another. An empty entry is a loan that is being sent
+//! at this moment. What it is not: handles of anything else are the engine's numbers, except for claimed messages.
 
-use super::abi::{End, InPlace};
-use super::node_handles::Record;
+use super::abi::{CompletionFields, InPlaceBody};
+use super::node_handles::NodeEntry;
 use super::{EBADF, ECHILD, ENOBUFS, Errno, number};
 use motet_api::node::{Completion, Lent, Loan, Mapped, Status};
-use motet_proto::message::slab::Number;
+use motet_proto::message::slab::SlabId;
 
-/// Memory in the hands of the program.
-pub enum Holding {
+/// Memory that the program holds by a handle.
+pub enum MemoryHandle {
     /// A block of the pool that has not been sent.
     Loan(Loan),
-    /// A message that lies where its sender has put it.
+    /// A message in its sender's memory.
     Lent(Lent),
-    /// One that does not: it was received as a copy.
+    /// A message that was received in place as a copy.
     Copy(Vec<u8>),
     /// A region of a peer's, mapped.
-    View(Mapped),
+    Mapping(Mapped),
 }
 
-/// Keeps something; its handle. Without room for it, it goes back where it came from.
-pub fn hold(record: &Record, holding: Holding) -> Result<u64, Errno> {
-    record.holdings().insert(Some(holding)).map(|number| number.0.into()).ok_or(ENOBUFS)
+/// Stores memory and returns its handle. When the table is full the memory is dropped, which returns it to its owner.
+pub fn insert(entry: &NodeEntry, memory: MemoryHandle) -> Result<u64, Errno> {
+    entry.memory_handles().insert(Some(memory)).map(|number| number.0.into()).ok_or(ENOBUFS)
 }
 
-/// What may be a handle. In a forked child nothing is: all is the parent's.
-fn known(record: &Record, handle: u64) -> Result<Number, Errno> {
-    if record.node.is_inherited() { Err(ECHILD) } else { number(handle).map(Number) }
+/// The number of a handle. A forked child has no handles: all are the parent's.
+fn known(entry: &NodeEntry, handle: u64) -> Result<SlabId, Errno> {
+    if entry.node.is_inherited() { Err(ECHILD) } else { number(handle).map(SlabId) }
 }
 
-/// Looks at what is held by a handle.
-pub fn look<T>(record: &Record, handle: u64, at: impl FnOnce(&Holding) -> Option<T>) -> Result<T, Errno> {
-    let number = known(record, handle)?;
-    record.holdings().named(number).and_then(|place| at(place.as_ref()?)).ok_or(EBADF)
+/// Reads the memory of a handle.
+pub fn inspect<T>(entry: &NodeEntry, handle: u64, at: impl FnOnce(&MemoryHandle) -> Option<T>) -> Result<T, Errno> {
+    let number = known(entry, handle)?;
+    entry.memory_handles().get_by_id(number).and_then(|place| at(place.as_ref()?)).ok_or(EBADF)
 }
 
-/// Takes what is held by a handle, if it is of this kind; its place stays until it is [forgotten](forget) or [put back](put_back).
+/// Takes the memory of a handle if it is of this kind. The entry stays until it is freed ([`forget`]) or restored ([`put_back`]).
 pub fn take<T>(
-    record: &Record,
+    entry: &NodeEntry,
     handle: u64,
-    kind: impl FnOnce(Holding) -> Result<T, Holding>,
-) -> Result<(Number, T), Errno> {
-    let number = known(record, handle)?;
-    let mut holdings = record.holdings();
-    let place = holdings.named(number).ok_or(EBADF)?;
+    kind: impl FnOnce(MemoryHandle) -> Result<T, MemoryHandle>,
+) -> Result<(SlabId, T), Errno> {
+    let number = known(entry, handle)?;
+    let mut memory_handles = entry.memory_handles();
+    let place = memory_handles.get_by_id(number).ok_or(EBADF)?;
     match kind(place.take().ok_or(EBADF)?) {
         Ok(taken) => Ok((number, taken)),
         Err(other) => {
@@ -55,56 +55,60 @@ pub fn take<T>(
     }
 }
 
-/// Frees a place.
-pub fn forget(record: &Record, number: Number) {
-    let mut holdings = record.holdings();
-    if let Some(index) = holdings.find(number) {
-        holdings.remove(index);
+/// Frees an entry.
+pub fn forget(entry: &NodeEntry, number: SlabId) {
+    let mut memory_handles = entry.memory_handles();
+    if let Some(index) = memory_handles.find(number) {
+        memory_handles.remove(index);
     }
 }
 
-/// Puts back what was taken.
-pub fn put_back(record: &Record, number: Number, holding: Holding) {
-    if let Some(place) = record.holdings().named(number) {
-        *place = Some(holding);
+/// Restores memory that [`take`] returned.
+pub fn put_back(entry: &NodeEntry, number: SlabId, memory: MemoryHandle) {
+    if let Some(place) = entry.memory_handles().get_by_id(number) {
+        *place = Some(memory);
     }
 }
 
-/// Takes what is held by a handle for good.
-pub fn take_out<T>(record: &Record, handle: u64, kind: impl FnOnce(Holding) -> Result<T, Holding>) -> Result<T, Errno> {
-    let (number, taken) = take(record, handle, kind)?;
-    forget(record, number);
+/// Takes the memory of a handle and frees the entry.
+pub fn remove<T>(
+    entry: &NodeEntry,
+    handle: u64,
+    kind: impl FnOnce(MemoryHandle) -> Result<T, MemoryHandle>,
+) -> Result<T, Errno> {
+    let (number, taken) = take(entry, handle, kind)?;
+    forget(entry, number);
     Ok(taken)
 }
 
-/// The end of an operation, and, of a receive in place, its message in the program's hands. `wanted`: the program can be told of that;
-/// where it cannot, the message goes back.
-pub fn end_of<'a>(record: &Record, completion: &'a mut Completion, wanted: bool) -> End<'a> {
+/// The values of a completion. The message of a receive in place gets a handle if `wanted`; otherwise, because the program cannot get the
+/// handle, it is released.
+pub fn completion_fields<'a>(entry: &NodeEntry, completion: &'a mut Completion, wanted: bool) -> CompletionFields<'a> {
     let whole = matches!(completion.status, Status::Done | Status::Truncated);
     let found = match (completion.lent.take(), completion.memory.take()) {
-        (Some(lent), _) => Some((lent.as_ptr(), Holding::Lent(lent))),
+        (Some(lent), _) => Some((lent.as_ptr(), MemoryHandle::Lent(lent))),
         (None, Some(mut bytes)) if !bytes.is_empty() => {
             bytes.truncate(completion.length as usize);
-            Some((bytes.as_ptr(), Holding::Copy(bytes)))
+            Some((bytes.as_ptr(), MemoryHandle::Copy(bytes)))
         }
         _ => None,
     };
-    let mut end = End::of(completion);
-    end.in_place = Some(InPlace::default());
+    let mut fields = CompletionFields::of(completion);
+    fields.in_place = Some(InPlaceBody::default());
     match found {
-        Some((body, holding)) if whole && wanted => match hold(record, holding) {
-            Ok(lent) => end.in_place = Some(InPlace { lent, body }),
-            Err(errno) => end.status = -errno,
+        Some((body, memory)) if whole && wanted => match insert(entry, memory) {
+            Ok(loaned) => fields.in_place = Some(InPlaceBody { loaned, body }),
+            Err(errno) => fields.status = -errno,
         },
-        Some((_, holding)) => go_back(record, holding),
+        Some((_, memory)) => release(entry, memory),
         None => {}
     }
-    end
+    fields
 }
 
-/// Nobody looks at a message any more.
-pub fn go_back(record: &Record, holding: Holding) {
-    if let Holding::Lent(lent) = holding {
-        let _ = record.node.give_back(lent); // in a forked child it is the parent's
+/// Releases a message that the program cannot get.
+pub fn release(entry: &NodeEntry, memory: MemoryHandle) {
+    if let MemoryHandle::Lent(lent) = memory {
+        let _ = entry.node.give_back(lent); // in a forked child it is the parent's
     }
 }

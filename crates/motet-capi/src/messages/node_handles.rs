@@ -1,17 +1,17 @@
 //! Nodes by handle.
 //!
-//! What it is: a fixed table, and a mark for every thread that says in which nodes it is at the moment. To enter a node costs a store and a
-//! load; whoever closes it takes the handle away, reaches every CPU with a barrier (`membarrier`), and waits until no mark names it (hazard
-//! pointers: Michael, IEEE TPDS 15(6), 2004, with the fence at the rare end). What it is not: it does not say what a node is for.
+//! What it is: a fixed table of nodes, and a hazard cell for every thread that names the nodes in which the thread is. To enter a node costs
+//! a store and a load. Closing a node clears its handle, runs a barrier on every CPU (`membarrier`), and waits until no hazard cell names
+//! it (hazard pointers: Michael, IEEE TPDS 15(6), 2004, with the fence on the rare side). What it is not: it knows no call of a node.
 //!
-//! A handle is the place in the table under a number that is never given twice, so that one made up or outlived is noticed.
+//! A handle is the index in the table plus a number that is never used counted, so that a stale or invented handle is detected.
 
 use super::{EBADF, EBUSY, ECHILD, EDEADLK, EINVAL, EMFILE, EPERM, Errno};
-use crate::messages::handlers::Registered;
-use crate::messages::memory_handles::Holding;
-use motet_api::node::Node;
-use motet_proto::message::Held;
-use motet_proto::message::slab::Pool;
+use crate::messages::handlers::RegisteredHandler;
+use crate::messages::memory_handles::MemoryHandle;
+use motet_engine::message::Node;
+use motet_proto::message::UnexpectedMessage;
+use motet_proto::message::slab::Slab;
 use motet_sys::{membarrier, thread};
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -20,101 +20,101 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, compiler_fence, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
-/// Nodes of a process; the low byte of a handle.
-const MOST: usize = 256;
-/// Nodes that a thread may be in at a time, each from within a handler of the one before, before it is counted instead.
-const DEPTH: usize = 4;
-/// Between two looks of whoever waits for threads to leave, ns.
-const NAP: u64 = 50_000;
+/// Most nodes of a process: the index is the low byte of a handle.
+const MAX_NODES: usize = 256;
+/// Nodes that a hazard cell can name: each one entered from within a handler of the previous one. Deeper ones are counted in the cell.
+const HAZARD_DEPTH: usize = 4;
+/// Time between two checks of [`close`] for threads that are inside, ns.
+const CLOSE_POLL_NS: u64 = 50_000;
 
-/// A node and what C holds of it.
-pub struct Record {
+/// A node and the objects that the C program holds of it.
+pub struct NodeEntry {
     /// The node.
     pub node: Node,
     /// The only thread that may use it; 0: any.
     owner: u64,
-    messages: Mutex<Pool<Option<Held>>>,
-    holdings: Mutex<Pool<Option<Holding>>>,
-    handlers: Mutex<HashMap<u32, Weak<Registered>>>,
+    messages: Mutex<Slab<Option<UnexpectedMessage>>>,
+    memory_handles: Mutex<Slab<Option<MemoryHandle>>>,
+    handlers: Mutex<HashMap<u32, Weak<RegisteredHandler>>>,
 }
 
-impl Record {
-    /// Messages that were claimed, or kept by a handler; none where one is being accepted.
-    pub fn messages(&self) -> MutexGuard<'_, Pool<Option<Held>>> {
+impl NodeEntry {
+    /// Messages that were claimed or kept by a handler; `None`: the message is being accepted.
+    pub fn messages(&self) -> MutexGuard<'_, Slab<Option<UnexpectedMessage>>> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Memory in the hands of the program; none where a loan is being sent.
-    pub fn holdings(&self) -> MutexGuard<'_, Pool<Option<Holding>>> {
-        self.holdings.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Memory that the program holds; `None`: the loan is being sent.
+    pub fn memory_handles(&self) -> MutexGuard<'_, Slab<Option<MemoryHandle>>> {
+        self.memory_handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Handlers by number.
-    pub fn handlers(&self) -> MutexGuard<'_, HashMap<u32, Weak<Registered>>> {
+    pub fn handlers(&self) -> MutexGuard<'_, HashMap<u32, Weak<RegisteredHandler>>> {
         self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-struct Slot {
+struct NodeCell {
     taken: AtomicBool,
     /// 0: closed, or not open yet.
     handle: AtomicU64,
-    record: AtomicPtr<Record>,
-    /// Threads inside that have no mark for it, and whoever has pinned it.
-    strangers: AtomicU32,
-    /// How often it is pinned.
+    entry: AtomicPtr<NodeEntry>,
+    /// Threads inside without a hazard cell, and pins.
+    counted_users: AtomicU32,
+    /// Pins: open ports.
     pins: AtomicU32,
 }
 
-static SLOTS: [Slot; MOST] = [const {
-    Slot {
+static CELLS: [NodeCell; MAX_NODES] = [const {
+    NodeCell {
         taken: AtomicBool::new(false),
         handle: AtomicU64::new(0),
-        record: AtomicPtr::new(ptr::null_mut()),
-        strangers: AtomicU32::new(0),
+        entry: AtomicPtr::new(ptr::null_mut()),
+        counted_users: AtomicU32::new(0),
         pins: AtomicU32::new(0),
     }
-}; MOST];
+}; MAX_NODES];
 
 /// The number of the node opened last.
-static GIVEN: AtomicU64 = AtomicU64::new(0);
-/// Whoever closes makes a barrier on every CPU.
-static BARRIER: AtomicBool = AtomicBool::new(false);
+static LAST_NODE_NUMBER: AtomicU64 = AtomicU64::new(0);
+/// Whether [`close`] can run a barrier on every CPU; then [`enter`] needs no fence.
+static MEMBARRIER_READY: AtomicBool = AtomicBool::new(false);
 
-/// In which nodes a thread is. Marks are never freed: threads that begin take those of threads that have ended.
+/// The nodes in which a thread is. Hazard slots are never freed: a new thread takes the cell of a thread that has exited.
 #[repr(align(64))]
 #[derive(Default)]
-struct Mark {
-    nodes: [AtomicU64; DEPTH],
-    /// How many of them; the thread's own.
+struct HazardSlot {
+    nodes: [AtomicU64; HAZARD_DEPTH],
+    /// How many of `nodes` are used. Only the thread itself uses this field.
     depth: AtomicU32,
-    /// Handlers that it runs; the thread's own.
+    /// Handlers that the thread runs. Only the thread itself uses this field.
     handlers: AtomicU32,
     taken: AtomicBool,
-    next: AtomicPtr<Mark>,
+    next: AtomicPtr<HazardSlot>,
 }
 
-static MARKS: AtomicPtr<Mark> = AtomicPtr::new(ptr::null_mut());
+static HAZARD_SLOTS: AtomicPtr<HazardSlot> = AtomicPtr::new(ptr::null_mut());
 
-/// All marks.
-fn marks() -> impl Iterator<Item = &'static Mark> {
-    // SAFETY: marks are leaked boxes.
-    let follow = |at: &AtomicPtr<Mark>| unsafe { at.load(Acquire).as_ref() };
-    std::iter::successors(follow(&MARKS), move |mark| follow(&mark.next))
+/// All hazard slots.
+fn hazard_slots() -> impl Iterator<Item = &'static HazardSlot> {
+    // SAFETY: hazard slots are leaked boxes.
+    let follow = |at: &AtomicPtr<HazardSlot>| unsafe { at.load(Acquire).as_ref() };
+    std::iter::successors(follow(&HAZARD_SLOTS), move |hazard| follow(&hazard.next))
 }
 
-impl Mark {
+impl HazardSlot {
     #[cold]
     fn take() -> &'static Self {
-        let free = marks().find(|mark| mark.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok());
+        let free = hazard_slots().find(|hazard| hazard.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok());
         free.unwrap_or_else(|| {
-            let mark: &'static Mark = Box::leak(Box::default());
-            mark.taken.store(true, Relaxed);
-            let mut first = MARKS.load(Relaxed);
+            let hazard: &'static HazardSlot = Box::leak(Box::default());
+            hazard.taken.store(true, Relaxed);
+            let mut first = HAZARD_SLOTS.load(Relaxed);
             loop {
-                mark.next.store(first, Relaxed);
-                match MARKS.compare_exchange_weak(first, ptr::from_ref(mark).cast_mut(), Release, Relaxed) {
-                    Ok(_) => return mark,
+                hazard.next.store(first, Relaxed);
+                match HAZARD_SLOTS.compare_exchange_weak(first, ptr::from_ref(hazard).cast_mut(), Release, Relaxed) {
+                    Ok(_) => return hazard,
                     Err(other) => first = other,
                 }
             }
@@ -127,184 +127,186 @@ impl Mark {
     }
 }
 
-/// This thread's mark.
-struct Mine(&'static Mark);
+/// This thread's hazard cell, freed for others when the thread exits.
+struct ThisThread(&'static HazardSlot);
 
-impl Drop for Mine {
+impl Drop for ThisThread {
     fn drop(&mut self) {
         self.0.taken.store(false, Release);
     }
 }
 
 thread_local! {
-    static MINE: Mine = Mine(Mark::take());
+    static THIS_THREAD: ThisThread = ThisThread(HazardSlot::take());
 }
 
-/// This thread's mark; `None` in a thread that is ending.
+/// This thread's hazard cell; `None` in a thread that is exiting.
 #[inline(always)]
-fn mine() -> Option<&'static Mark> {
-    MINE.try_with(|mine| mine.0).ok()
+fn this_thread() -> Option<&'static HazardSlot> {
+    THIS_THREAD.try_with(|this_thread| this_thread.0).ok()
 }
 
-/// A node that this thread is in: it is not closed meanwhile.
-pub struct Entered {
-    slot: &'static Slot,
-    mark: Option<&'static Mark>,
-    record: *const Record,
+/// A node in which this thread is: it is not closed before this is dropped.
+pub struct NodeRef {
+    cell: &'static NodeCell,
+    hazard: Option<&'static HazardSlot>,
+    entry: *const NodeEntry,
 }
 
-impl Deref for Entered {
-    type Target = Record;
+impl Deref for NodeRef {
+    type Target = NodeEntry;
     #[inline(always)]
-    fn deref(&self) -> &Record {
-        // SAFETY: `enter` has found the handle in the slot after it had marked it; `close` frees the record only after it has taken
-        // the handle away and seen no mark, and this mark stays until the drop.
-        unsafe { &*self.record }
+    fn deref(&self) -> &NodeEntry {
+        // SAFETY: `enter` found the handle in the cell after it had set the hazard cell. `close` frees the entry only after it has cleared
+        // the handle and no hazard cell names it, and this cell is set until the drop.
+        unsafe { &*self.entry }
     }
 }
 
-impl Drop for Entered {
+impl Drop for NodeRef {
     #[inline(always)]
     fn drop(&mut self) {
-        leave(self.slot, self.mark);
+        leave(self.cell, self.hazard);
     }
 }
 
 #[inline(always)]
-fn leave(slot: &Slot, mark: Option<&Mark>) {
-    match mark {
-        Some(mark) => {
-            let depth = mark.depth.load(Relaxed) - 1;
-            mark.nodes[depth as usize].store(0, Release);
-            mark.depth.store(depth, Relaxed);
+fn leave(cell: &NodeCell, hazard: Option<&HazardSlot>) {
+    match hazard {
+        Some(hazard) => {
+            let depth = hazard.depth.load(Relaxed) - 1;
+            hazard.nodes[depth as usize].store(0, Release);
+            hazard.depth.store(depth, Relaxed);
         }
-        None => drop(slot.strangers.fetch_sub(1, Release)),
+        None => drop(cell.counted_users.fetch_sub(1, Release)),
     }
 }
 
-/// Enters the node of a handle, which may be anything.
+/// Enters the node of a handle; the handle may be any number.
 #[inline(always)]
-pub fn enter(handle: u64) -> Result<Entered, Errno> {
-    let slot = &SLOTS[handle as usize % MOST];
-    let mark = mine().filter(|mark| (mark.depth.load(Relaxed) as usize) < DEPTH);
-    match mark {
-        Some(mark) => {
-            let depth = mark.depth.load(Relaxed);
-            mark.depth.store(depth + 1, Relaxed);
-            mark.nodes[depth as usize].store(handle, Relaxed);
-            // edge: handle <-> marks
-            if BARRIER.load(Relaxed) { compiler_fence(SeqCst) } else { fence(SeqCst) }
+pub fn enter(handle: u64) -> Result<NodeRef, Errno> {
+    let cell = &CELLS[handle as usize % MAX_NODES];
+    let hazard = this_thread().filter(|hazard| (hazard.depth.load(Relaxed) as usize) < HAZARD_DEPTH);
+    match hazard {
+        Some(hazard) => {
+            let depth = hazard.depth.load(Relaxed);
+            hazard.depth.store(depth + 1, Relaxed);
+            hazard.nodes[depth as usize].store(handle, Relaxed);
+            // edge: handle <-> hazard_slots
+            if MEMBARRIER_READY.load(Relaxed) { compiler_fence(SeqCst) } else { fence(SeqCst) }
         }
-        None => drop(slot.strangers.fetch_add(1, SeqCst)),
+        None => drop(cell.counted_users.fetch_add(1, SeqCst)),
     }
-    // edge: handle <-> marks
-    if handle == 0 || slot.handle.load(SeqCst) != handle {
-        leave(slot, mark);
+    // edge: handle <-> hazard_slots
+    if handle == 0 || cell.handle.load(SeqCst) != handle {
+        leave(cell, hazard);
         return Err(EBADF);
     }
-    let entered = Entered { slot, mark, record: slot.record.load(Acquire) };
+    let entered = NodeRef { cell, hazard, entry: cell.entry.load(Acquire) };
     if entered.owner != 0 && entered.owner != thread::token() && (entered.owner >> 32) as u32 == thread::pid() {
-        return Err(EPERM); // (in a forked child the engine says so)
+        return Err(EPERM); // in a forked child the engine returns -ECHILD
     }
     Ok(entered)
 }
 
-/// Keeps a node; its handle.
-pub fn keep(node: Node, single: bool) -> Result<u64, Errno> {
-    let free = |slot: &Slot| slot.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
-    let at = SLOTS.iter().position(free).ok_or(EMFILE)?;
-    BARRIER.store(membarrier::join_threads(), Relaxed);
-    let handle = (GIVEN.fetch_add(1, Relaxed) + 1) << 8 | at as u64;
+/// Adds a node and returns its handle.
+pub fn insert(node: Node, single: bool) -> Result<u64, Errno> {
+    let free = |cell: &NodeCell| cell.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
+    let at = CELLS.iter().position(free).ok_or(EMFILE)?;
+    MEMBARRIER_READY.store(membarrier::register_private(), Relaxed);
+    let handle = (LAST_NODE_NUMBER.fetch_add(1, Relaxed) + 1) << 8 | at as u64;
     let owner = if single { thread::token() } else { 0 };
-    let (messages, holdings, handlers) = Default::default();
-    let record = Box::new(Record { node, owner, messages, holdings, handlers });
-    SLOTS[at].pins.store(0, Relaxed);
-    SLOTS[at].record.store(Box::into_raw(record), Release);
-    SLOTS[at].handle.store(handle, Release);
+    let (messages, memory_handles, handlers) = Default::default();
+    let entry = Box::new(NodeEntry { node, owner, messages, memory_handles, handlers });
+    CELLS[at].pins.store(0, Relaxed);
+    CELLS[at].entry.store(Box::into_raw(entry), Release);
+    CELLS[at].handle.store(handle, Release);
     Ok(handle)
 }
 
-/// What `Slot::pins` says of a node that is being closed.
+/// The value of `NodeCell::pins` while the node is being closed.
 const CLOSING: u32 = u32::MAX;
 
-/// Has the node of a handle stay until it is unpinned as often. Not one of a single thread, whose calls are to be checked.
-pub fn pin(entered: &Entered) -> Result<&'static Record, Errno> {
+/// Keeps the node open until [`unpin`] is called as often. Refused for a node of a single thread, because calls through a pin are not checked.
+pub fn pin(entered: &NodeRef) -> Result<&'static NodeEntry, Errno> {
     if entered.owner != 0 {
         return Err(EINVAL);
     }
     let more = |pins: u32| (pins != CLOSING).then_some(pins + 1);
-    entered.slot.strangers.fetch_add(1, SeqCst); // before this thread's mark goes: see `close`
-    if entered.slot.pins.fetch_update(SeqCst, SeqCst, more).is_err() {
-        entered.slot.strangers.fetch_sub(1, SeqCst);
+    entered.cell.counted_users.fetch_add(1, SeqCst); // before this thread leaves its hazard cell: `close` reads the slots first
+    if entered.cell.pins.fetch_update(SeqCst, SeqCst, more).is_err() {
+        entered.cell.counted_users.fetch_sub(1, SeqCst);
         return Err(EBADF);
     }
-    // SAFETY: `close` frees the record when nobody is in it any more, and whoever has pinned it is until `unpin`.
-    Ok(unsafe { &*entered.record })
+    // SAFETY: `close` frees the entry only when `counted_users` is 0, and this pin counts there until `unpin`.
+    Ok(unsafe { &*entered.entry })
 }
 
-/// Lets it go.
-pub fn unpin(record: &Record) -> Result<(), Errno> {
-    let at = SLOTS.iter().find(|slot| ptr::eq(slot.record.load(Acquire), record)).ok_or(EINVAL)?;
+/// Removes a pin.
+pub fn unpin(entry: &NodeEntry) -> Result<(), Errno> {
+    let at = CELLS.iter().find(|cell| ptr::eq(cell.entry.load(Acquire), entry)).ok_or(EINVAL)?;
     let less = |pins: u32| pins.checked_sub(1);
     at.pins.fetch_update(SeqCst, SeqCst, less).map_err(|_| EINVAL)?;
-    at.strangers.fetch_sub(1, SeqCst);
+    at.counted_users.fetch_sub(1, SeqCst);
     Ok(())
 }
 
-/// Closes a node, once nobody is in it any more. Not one that is pinned.
+/// Closes a node when no thread is inside any more. -EBUSY while it is pinned.
 pub fn close(handle: u64) -> Result<(), Errno> {
-    let inside = mine().is_some_and(|mark| mark.inside().any(|node| node == handle));
+    let inside = this_thread().is_some_and(|hazard| hazard.inside().any(|node| node == handle));
     if inside {
         return Err(EDEADLK);
     }
     let entered = enter(handle)?;
-    let slot = entered.slot;
-    slot.pins
+    let cell = entered.cell;
+    cell.pins
         .compare_exchange(0, CLOSING, SeqCst, SeqCst)
         .map_err(|pins| if pins == CLOSING { EBADF } else { EBUSY })?;
-    // edge: handle <-> marks
-    slot.handle.compare_exchange(handle, 0, SeqCst, SeqCst).map_err(|_| EBADF)?;
+    // edge: handle <-> hazard_slots
+    cell.handle.compare_exchange(handle, 0, SeqCst, SeqCst).map_err(|_| EBADF)?;
     let shut = entered.node.shut();
     drop(entered);
     let forked = shut.is_err_and(|error| error.errno() == ECHILD);
     if !forked {
         fence(SeqCst);
-        if BARRIER.load(Relaxed) {
-            membarrier::among_threads();
+        if MEMBARRIER_READY.load(Relaxed) {
+            membarrier::private_barrier();
         }
-        // edge: handle <-> marks
-        // Marks first: who has pinned the node, or goes on as a stranger, is one before its mark goes.
-        while marks().any(|mark| mark.inside().any(|node| node == handle)) || slot.strangers.load(SeqCst) != 0 {
-            thread::nap(NAP);
+        // edge: handle <-> hazard_slots
+        // Hazard slots first: a thread that pins the node is counted in `counted_users` before it clears its cell.
+        while hazard_slots().any(|hazard| hazard.inside().any(|node| node == handle))
+            || cell.counted_users.load(SeqCst) != 0
+        {
+            thread::sleep_ns(CLOSE_POLL_NS);
         }
     }
-    let record = slot.record.swap(ptr::null_mut(), SeqCst);
-    if !forked && !record.is_null() {
-        // SAFETY: made by `keep`, taken out of the slot here alone, and no thread is in it.
-        drop(unsafe { Box::from_raw(record) });
-    } // In a forked child the node is its parent's: what it would end there is forgotten here.
-    slot.taken.store(false, Release);
+    let entry = cell.entry.swap(ptr::null_mut(), SeqCst);
+    if !forked && !entry.is_null() {
+        // SAFETY: made by `insert`, taken out of the cell only here, and no thread is inside.
+        drop(unsafe { Box::from_raw(entry) });
+    } // A forked child forgets the node: it is the parent's.
+    cell.taken.store(false, Release);
     Ok(())
 }
 
-/// Runs a handler of the program's.
-pub fn handling<R>(handler: impl FnOnce() -> R) -> R {
-    struct Again<'a>(&'a Mark);
-    impl Drop for Again<'_> {
+/// Runs a handler of the program, and counts it in the thread's hazard cell.
+pub fn run_handler<R>(handler: impl FnOnce() -> R) -> R {
+    struct Counted<'a>(&'a HazardSlot);
+    impl Drop for Counted<'_> {
         fn drop(&mut self) {
             self.0.handlers.fetch_sub(1, Relaxed);
         }
     }
-    let again = mine().map(|mark| {
-        mark.handlers.fetch_add(1, Relaxed);
-        Again(mark)
+    let counted = this_thread().map(|hazard| {
+        hazard.handlers.fetch_add(1, Relaxed);
+        Counted(hazard)
     });
     let result = handler();
-    drop(again);
+    drop(counted);
     result
 }
 
 /// Whether this thread runs a handler.
-pub fn is_handling() -> bool {
-    mine().is_some_and(|mark| mark.handlers.load(Relaxed) > 0)
+pub fn in_handler() -> bool {
+    this_thread().is_some_and(|hazard| hazard.handlers.load(Relaxed) > 0)
 }

@@ -1,27 +1,28 @@
-//! Joining and leaving; progress, and sleep in the caller's own poll.
+//! Nodes: open and close, name and address, progress, and sleep in the caller's own poll.
 
-use super::abi::{self, NodeOptions};
+use super::abi::{self, RawNodeOptions};
 use super::handlers::{self, Work};
 use super::node_handles::{self, enter};
 use super::{EAGAIN, EINVAL, Errno, call, errno};
 use crate::{EPROTO, guard};
-use motet_api::node::{MessageLimits, Node, Secret, options};
+use motet_api::node::{MessageLimits, Secret, options};
+use motet_engine::message::Node;
 use motet_sys::thread;
 use std::ffi::{CStr, c_char, c_void};
 use std::net::SocketAddr;
 
-/// Joins only for the thread that asks.
+/// MOTET_NODE_SINGLE.
 const SINGLE: u32 = 1;
-/// A thread of ours makes progress while the program makes none.
-const STAND_IN: u32 = 2;
-/// Of that thread's stack, bytes: the program's handlers run there.
-const STACK: usize = 1 << 20;
-/// Most records of a kind.
-const RECORDS: u32 = (1 << 20) - 1;
-/// Windows, bytes.
-const WINDOWS: std::ops::RangeInclusive<u64> = 4 << 10..=4 << 30;
+/// MOTET_NODE_PROGRESS_THREAD.
+const PROGRESS_THREAD: u32 = 2;
+/// Stack of the progress thread, bytes. The program's handlers run on it.
+const PROGRESS_THREAD_STACK: usize = 1 << 20;
+/// Largest `max_rendezvous` and `max_channels`.
+const MAX_RECORDS: u32 = (1 << 20) - 1;
+/// Allowed values of `window`, bytes.
+const WINDOW_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=4 << 30;
 
-/// A string of the caller's.
+/// The caller's string; null stands for an empty one.
 ///
 /// # Safety
 /// `text` is null or ends with a zero.
@@ -34,50 +35,50 @@ pub unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Errno> {
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_node_open(wanted: *const NodeOptions, out: *mut u64) -> i32 {
+pub unsafe extern "C" fn motet_node_open(wanted: *const RawNodeOptions, out: *mut u64) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
         let (options, flags) = unsafe {
-            abi::put(out, 0)?;
+            abi::write_handle(out, 0)?;
             wanted_options(wanted)?
         };
         let single = flags & SINGLE != 0;
-        let node = if single { Node::single(&options) } else { Node::with(&options) };
-        let handle = node_handles::keep(node.map_err(errno)?, single)?;
-        if flags & STAND_IN != 0 {
-            stand_in(handle).inspect_err(|_| {
+        let node = if single { Node::open_single(&options) } else { Node::open(&options) };
+        let handle = node_handles::insert(node.map_err(errno)?, single)?;
+        if flags & PROGRESS_THREAD != 0 {
+            start_progress_thread(handle).inspect_err(|_| {
                 let _ = node_handles::close(handle);
             })?;
         }
         // SAFETY: as above.
-        unsafe { abi::put(out, handle) }.map(|()| 0)
+        unsafe { abi::write_handle(out, handle) }.map(|()| 0)
     })
 }
 
-/// Starts the thread that makes progress while the program makes none. It ends with the node.
-fn stand_in(handle: u64) -> Result<(), Errno> {
-    let stay = move || {
+/// Starts the progress thread. It exits when the node is closed.
+fn start_progress_thread(handle: u64) -> Result<(), Errno> {
+    let run = move || {
         if let Ok(entered) = enter(handle) {
             entered.node.stand_in();
         }
     };
-    let started = thread::spawn_without_signals("motet-stand-in", STACK, stay);
+    let started = thread::spawn_without_signals("motet-progress", PROGRESS_THREAD_STACK, run);
     started.map_err(|error| error.raw_os_error().unwrap_or(EAGAIN))
 }
 
-/// What the node is to be, and its flags.
+/// The options and flags of the node.
 ///
 /// # Safety
-/// As of the call.
-unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node::NodeOptions, u32), Errno> {
+/// `wanted` is null or points to a struct that begins with its size, with strings that end with a zero.
+unsafe fn wanted_options(wanted: *const RawNodeOptions) -> Result<(motet_api::node::NodeOptions, u32), Errno> {
     if wanted.is_null() {
         return Ok((options("", None), 0));
     }
     // SAFETY: the caller's promise.
     let (wanted, name, listen, secret) = unsafe {
-        let wanted = abi::read_grown(wanted, &abi::NodeOptions::EARLIER)?;
+        let wanted = abi::read_grown(wanted, &abi::RawNodeOptions::EARLIER_SIZES)?;
         (wanted, text(wanted.name)?, text(wanted.listen)?, text(wanted.secret)?)
     };
     let secret = match secret {
@@ -88,26 +89,26 @@ unsafe fn wanted_options(wanted: *const NodeOptions) -> Result<(motet_api::node:
         "" => None,
         listen => Some(listen.parse::<SocketAddr>().map_err(|_| EINVAL)?),
     };
-    let bad = !matches!(wanted.flags, 0 | SINGLE | STAND_IN)
+    let bad = !matches!(wanted.flags, 0 | SINGLE | PROGRESS_THREAD)
         || wanted.reserved != 0
-        || wanted.longs > RECORDS
-        || wanted.channels > RECORDS
-        || (wanted.window != 0 && !WINDOWS.contains(&wanted.window));
+        || wanted.max_rendezvous > MAX_RECORDS
+        || wanted.max_channels > MAX_RECORDS
+        || (wanted.window != 0 && !WINDOW_BYTES.contains(&wanted.window));
     if bad {
         return Err(EINVAL);
     }
     let mut options = options(name, listen);
     options.secret = secret;
     let or = |wanted: u64, default: u64| if wanted == 0 { default } else { wanted };
-    let MessageLimits { window, longs, channels, eager, single_copy, pool, bodies } = options.limits;
+    let MessageLimits { window, max_rendezvous, channels, eager, single_copy, pool, bodies } = options.limits;
     options.limits = MessageLimits {
         window: or(wanted.window, window),
-        longs: or(wanted.longs.into(), longs.into()) as u32,
-        channels: or(wanted.channels.into(), channels.into()) as u32,
-        eager: [or(wanted.eager_memory, eager[0]), or(wanted.eager_network, eager[1])],
-        single_copy: or(wanted.single_copy, single_copy),
+        max_rendezvous: or(wanted.max_rendezvous.into(), max_rendezvous.into()) as u32,
+        channels: or(wanted.max_channels.into(), channels.into()) as u32,
+        eager: [or(wanted.eager_max_shm, eager[0]), or(wanted.eager_max_network, eager[1])],
+        single_copy: or(wanted.single_copy_min, single_copy),
         bodies,
-        pool: or(wanted.pool, pool as u64) as usize,
+        pool: or(wanted.pool_max, pool as u64) as usize,
     };
     Ok((options, wanted.flags))
 }
@@ -117,11 +118,11 @@ pub extern "C" fn motet_node_close(node: u64) -> i32 {
     call(|| node_handles::close(node).map(|()| 0))
 }
 
-/// Writes a string, cut short where it does not fit; its whole length.
+/// Writes a string, cut where it does not fit, with a zero; returns its whole length.
 ///
 /// # Safety
 /// `size` bytes from `into` may be written.
-unsafe fn tell(text: &str, into: *mut c_char, size: usize) -> Result<isize, Errno> {
+unsafe fn write_text(text: &str, into: *mut c_char, size: usize) -> Result<isize, Errno> {
     if size > 0 {
         if into.is_null() {
             return Err(EINVAL);
@@ -137,24 +138,25 @@ unsafe fn tell(text: &str, into: *mut c_char, size: usize) -> Result<isize, Errn
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_node_name(node: u64, into: *mut c_char, size: usize) -> isize {
     guard(EPROTO, || {
         // SAFETY: the caller's promise.
-        let told = enter(node).and_then(|node| unsafe { tell(&node.node.name().map_err(errno)?, into, size) });
-        told.unwrap_or_else(|errno| -(errno as isize))
+        let written = enter(node).and_then(|node| unsafe { write_text(&node.node.name().map_err(errno)?, into, size) });
+        written.unwrap_or_else(|errno| -(errno as isize))
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_node_address(node: u64, into: *mut c_char, size: usize) -> isize {
     guard(EPROTO, || {
         // SAFETY: the caller's promise.
-        let told = enter(node).and_then(|node| unsafe { tell(&node.node.address().map_err(errno)?, into, size) });
-        told.unwrap_or_else(|errno| -(errno as isize))
+        let written =
+            enter(node).and_then(|node| unsafe { write_text(&node.node.address().map_err(errno)?, into, size) });
+        written.unwrap_or_else(|errno| -(errno as isize))
     })
 }
 
@@ -169,12 +171,12 @@ pub extern "C" fn motet_node_descriptor(node: u64) -> i32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn motet_node_prepare_sleep(node: u64) -> i32 {
+pub extern "C" fn motet_node_arm(node: u64) -> i32 {
     call(|| enter(node)?.node.prepare_sleep().map(i32::from).map_err(errno))
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_node_defer(node: u64, function: Option<Work>, user: *mut c_void) -> i32 {
     call(|| {

@@ -1,27 +1,27 @@
 //! Ports: the calls that a communication library makes for every message. A port is resolved once, so a call looks up no node.
 //!
-//! These calls do what `motet_message_post`, `motet_message_start` (of an injected message) and `motet_group_wait` (with deadline 0) do, and
-//! fail as they do. Their arguments are plain words instead of structs. Receives without a name are reported as libfabric's completions.
+//! These calls do what `motet_message_post`, `motet_message_send_start` (of an injected message) and `motet_cq_wait` (with deadline 0) do, and
+//! fail as they do. Their arguments are integers and pointers instead of structs. Unnamed receives complete as libfabric's entries.
 
-use super::abi::{self, CompletionShape, End};
-use super::completions::{Ends, group, tell_kept};
-use super::node_handles::{self, Record, enter};
+use super::abi::{self, CompletionFields, RawCompletion};
+use super::completions::{CompletionArray, cq, deliver_owned};
+use super::node_handles::{self, NodeEntry, enter};
 use super::{EAGAIN, EINVAL, Errno, call, channel, errno, number};
-use motet_api::node::{Bias, Buffer, Context, Ended, From, Memory, Notice, Teller};
+use motet_api::node::{Bias, Buffer, Context, Ended, Notice, OperationMemory, RecvFrom, Teller};
 use std::ffi::c_void;
 use std::ptr;
 
 /// A node, which cannot be closed while this exists, with the bias of its lock. `motet.h` allows one call at a time on a port.
 pub struct Port {
-    record: &'static Record,
+    entry: &'static NodeEntry,
     bias: Bias,
     flags: [u64; 2],
 }
 
-/// `struct motet_port_end`: as libfabric's `struct fi_cq_tagged_entry`.
+/// `struct motet_port_completion`: as libfabric's `struct fi_cq_tagged_entry`.
 #[repr(C)]
-pub struct EntryShape {
-    context: *mut c_void,
+pub struct RawPortCompletion {
+    op_context: *mut c_void,
     flags: u64,
     length: usize,
     buffer: *mut c_void,
@@ -30,18 +30,18 @@ pub struct EntryShape {
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_port_open(node: u64, flags: *const [u64; 2], out: *mut *mut Port) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
         let (flags, out) = unsafe { (*flags.as_ref().ok_or(EINVAL)?, out.as_mut().ok_or(EINVAL)?) };
         *out = ptr::null_mut();
-        let record = node_handles::pin(&enter(node)?)?;
-        match record.node.bias() {
-            Ok(bias) => *out = Box::into_raw(Box::new(Port { record, bias, flags })),
+        let entry = node_handles::pin(&enter(node)?)?;
+        match entry.node.bias() {
+            Ok(bias) => *out = Box::into_raw(Box::new(Port { entry, bias, flags })),
             Err(error) => {
-                node_handles::unpin(record)?;
+                node_handles::unpin(entry)?;
                 return Err(errno(error));
             }
         }
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn motet_port_open(node: u64, flags: *const [u64; 2], out:
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_port_close(port: *mut Port) -> i32 {
     call(|| {
@@ -58,13 +58,13 @@ pub unsafe extern "C" fn motet_port_close(port: *mut Port) -> i32 {
             return Err(EINVAL);
         }
         // SAFETY: the caller's promise: made by `motet_port_open`, and not used any more.
-        let Port { record, bias, .. } = *unsafe { Box::from_raw(port) };
-        record.node.end_bias(bias);
-        node_handles::unpin(record).map(|()| 0)
+        let Port { entry, bias, .. } = *unsafe { Box::from_raw(port) };
+        entry.node.end_bias(bias);
+        node_handles::unpin(entry).map(|()| 0)
     })
 }
 
-/// The port.
+/// The port behind the caller's pointer.
 ///
 /// # Safety
 /// It is null or open, and no other call on it is under way.
@@ -76,16 +76,16 @@ unsafe fn open<'a>(port: *mut Port) -> Result<&'a mut Port, Errno> {
 
 /// The source that a receive names: a channel or, if that is 0, a context.
 #[inline(always)]
-fn from(on: u64, any: u64) -> Result<From, Errno> {
+fn from(on: u64, any: u64) -> Result<RecvFrom, Errno> {
     match (on, any) {
-        (0, any) => Ok(From::Any(Context::from_number(number(any)?))),
-        (on, 0) => Ok(From::Channel(channel(on))),
+        (0, any) => Ok(RecvFrom::Any(Context::from_number(number(any)?))),
+        (on, 0) => Ok(RecvFrom::Channel(channel(on))),
         _ => Err(EINVAL),
     }
 }
 
 /// # Safety
-/// See `motet.h`: the buffer stays until the receive has ended.
+/// The caller keeps what `motet.h` requires: the buffer stays valid until the receive completes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_port_post(
     port: *mut Port,
@@ -95,21 +95,21 @@ pub unsafe extern "C" fn motet_port_post(
     ignore: u64,
     buffer: *mut u8,
     capacity: usize,
-    told: u64,
-    context: u64,
+    queue: u64,
+    user_data: u64,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (Port { record, bias, .. }, span) = unsafe { (open(port)?, abi::span(buffer, capacity)?) };
-        let (selector, buffer) = ((from(on, any)?, tag, ignore), Buffer { span, context });
-        record.node.post_bare(selector, buffer, group(told)?, Some(bias)).map(|()| 0).map_err(errno)
+        let (Port { entry, bias, .. }, span) = unsafe { (open(port)?, abi::span(buffer, capacity)?) };
+        let (selector, buffer) = ((from(on, any)?, tag, ignore), Buffer { span, context: user_data });
+        entry.node.post_bare(selector, buffer, cq(queue)?, Some(bias)).map(|()| 0).map_err(errno)
     })
 }
 
 /// # Safety
-/// See `motet.h`: the buffer stays until the operation has ended.
+/// The caller keeps what `motet.h` requires: the buffer stays valid until the operation completes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_port_begin(
+pub unsafe extern "C" fn motet_port_post_operation(
     port: *mut Port,
     on: u64,
     any: u64,
@@ -117,46 +117,46 @@ pub unsafe extern "C" fn motet_port_begin(
     ignore: u64,
     buffer: *mut u8,
     capacity: usize,
-    told: u64,
-    context: u64,
+    queue: u64,
+    user_data: u64,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (Port { record, bias, .. }, span) = unsafe { (open(port)?, abi::span(buffer, capacity)?) };
-        let notice = Notice { group: Some(group(told)?), context, quiet: false };
+        let (Port { entry, bias, .. }, span) = unsafe { (open(port)?, abi::span(buffer, capacity)?) };
+        let notice = Notice { group: Some(cq(queue)?), context: user_data, quiet: false };
         // SAFETY: as above.
-        unsafe { abi::put(out, 0)? };
-        let begun = record.node.post_by((from(on, any)?, tag, ignore), Memory::Span(span), notice, Some(bias));
+        unsafe { abi::write_handle(out, 0)? };
+        let begun = entry.node.post_by((from(on, any)?, tag, ignore), OperationMemory::User(span), notice, Some(bias));
         // SAFETY: as above.
-        unsafe { abi::put(out, begun.map_err(errno)?.0.into()) }.map(|()| 0)
+        unsafe { abi::write_handle(out, begun.map_err(errno)?.0.into()) }.map(|()| 0)
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_port_cancel(port: *mut Port, told: u64, on: u64, any: u64, context: u64) -> i32 {
+pub unsafe extern "C" fn motet_port_cancel(port: *mut Port, queue: u64, on: u64, any: u64, user_data: u64) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let Port { record, .. } = unsafe { open(port)? };
-        record.node.cancel_bare(group(told)?, from(on, any)?, context, false).map(i32::from).map_err(errno)
+        let Port { entry, .. } = unsafe { open(port)? };
+        entry.node.cancel_bare(cq(queue)?, from(on, any)?, user_data, false).map(i32::from).map_err(errno)
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_port_abandon(port: *mut Port, told: u64, on: u64, any: u64) -> i32 {
+pub unsafe extern "C" fn motet_port_abandon(port: *mut Port, queue: u64, on: u64, any: u64) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let Port { record, .. } = unsafe { open(port)? };
-        record.node.abandon_bare(group(told)?, from(on, any)?).map(|()| 0).map_err(errno)
+        let Port { entry, .. } = unsafe { open(port)? };
+        entry.node.abandon_bare(cq(queue)?, from(on, any)?).map(|()| 0).map_err(errno)
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_port_send(
     port: *mut Port,
@@ -169,24 +169,29 @@ pub unsafe extern "C" fn motet_port_send(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (Port { record, bias, .. }, headers, body) =
+        let (Port { entry, bias, .. }, headers, body) =
             unsafe { (open(port)?, abi::bytes(headers, headers_length)?, abi::bytes(body, length)?) };
-        record.node.try_inject_one_by(channel(to), tag, headers, body, Some(bias)).map(|()| 0).map_err(errno)
+        entry.node.try_inject_one_by(channel(to), tag, headers, body, Some(bias)).map(|()| 0).map_err(errno)
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_port_take(port: *mut Port, of: u64, ends: *mut EntryShape, most: u32) -> i32 {
+pub unsafe extern "C" fn motet_port_poll(
+    port: *mut Port,
+    queue: u64,
+    completions: *mut RawPortCompletion,
+    max: u32,
+) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let Port { record, bias, flags } = unsafe { open(port) }?;
-        if most == 0 || ends.is_null() {
+        let Port { entry, bias, flags } = unsafe { open(port) }?;
+        if max == 0 || completions.is_null() {
             return Err(EINVAL);
         }
-        let mut into = Entries { next: ends, taken: 0, flags };
-        let others = record.node.take_bare_ends(group(of)?, most as usize, &mut into, Some(bias)).map_err(errno)?;
+        let mut into = PortCompletions { next: completions, taken: 0, flags };
+        let others = entry.node.take_bare_ends(cq(queue)?, max as usize, &mut into, Some(bias)).map_err(errno)?;
         match into.taken {
             0 if others => Ok(0),
             0 => Err(EAGAIN),
@@ -196,52 +201,59 @@ pub unsafe extern "C" fn motet_port_take(port: *mut Port, of: u64, ends: *mut En
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_port_ends(port: *mut Port, of: u64, ends: *mut CompletionShape, most: u32) -> i32 {
+pub unsafe extern "C" fn motet_port_poll_full(
+    port: *mut Port,
+    queue: u64,
+    completions: *mut RawCompletion,
+    max: u32,
+) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (Port { record, bias, .. }, group) = (unsafe { open(port) }?, group(of)?);
+        let (Port { entry, bias, .. }, group) = (unsafe { open(port) }?, cq(queue)?);
         // SAFETY: as above.
-        let ends = Ends { first: ends, distance: unsafe { abi::distance(ends) }? };
-        if most == 0 {
+        let completions = CompletionArray { first: completions, distance: unsafe { abi::distance(completions) }? };
+        if max == 0 {
             return Err(EINVAL);
         }
-        let most = most.min(i32::MAX as u32) as usize;
-        let mut into = Completions { ends, taken: 0 };
-        let told = record.node.take_ends_by(group, most, &mut into, Some(bias));
+        let max = max.min(i32::MAX as u32) as usize;
+        let mut into = FullCompletions { completions, taken: 0 };
+        let polled = entry.node.take_ends_by(group, max, &mut into, Some(bias));
         let mut taken = into.taken;
-        if told.map_err(errno)?.1 && taken < most {
+        if polled.map_err(errno)?.1 && taken < max {
             // SAFETY: as above.
-            taken = unsafe { tell_kept(record, group, ends, taken, most) };
+            taken = unsafe { deliver_owned(entry, group, completions, taken, max) };
         }
         if taken == 0 { Err(EAGAIN) } else { Ok(taken as i32) }
     })
 }
 
 /// The caller's array of completions, and how many of them are written. The caller has promised room for as many as it asks for.
-struct Completions {
-    ends: Ends,
+struct FullCompletions {
+    completions: CompletionArray,
     taken: usize,
 }
 
-impl Teller for Completions {
+impl Teller for FullCompletions {
     #[inline(always)]
     fn tell(&mut self, end: &Ended<'_>) {
-        // SAFETY: the caller of `motet_port_ends` has promised room for this completion.
-        unsafe { End::of_ended(end).write(self.ends.at(self.taken), self.ends.distance) };
+        // SAFETY: the caller of `motet_port_poll_full` has promised room for this completion.
+        unsafe {
+            CompletionFields::of_completed(end).write(self.completions.at(self.taken), self.completions.distance)
+        };
         self.taken += 1;
     }
 }
 
 /// The caller's array of entries: the next one, and how many are written. The caller has promised room for as many as it asks for.
-struct Entries<'a> {
-    next: *mut EntryShape,
+struct PortCompletions<'a> {
+    next: *mut RawPortCompletion,
     taken: usize,
     flags: &'a [u64; 2],
 }
 
-impl Teller for Entries<'_> {
+impl Teller for PortCompletions<'_> {
     #[inline(always)]
     fn takes(&self, named: bool, whole: bool, headers: &[u8]) -> bool {
         !named && whole && matches!(headers.len(), 0 | 8)
@@ -250,10 +262,10 @@ impl Teller for Entries<'_> {
     #[inline(always)]
     fn tell(&mut self, end: &Ended<'_>) {
         let data = end.headers.first_chunk().map(|data| u64::from_ne_bytes(*data));
-        // SAFETY: the caller of `motet_port_take` has promised room for this entry.
+        // SAFETY: the caller of `motet_port_poll` has promised room for this entry.
         unsafe {
-            self.next.write(EntryShape {
-                context: ptr::with_exposed_provenance_mut(end.context as usize),
+            self.next.write(RawPortCompletion {
+                op_context: ptr::with_exposed_provenance_mut(end.context as usize),
                 flags: self.flags[usize::from(data.is_some())],
                 length: end.length as usize,
                 buffer: ptr::null_mut(),

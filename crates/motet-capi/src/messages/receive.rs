@@ -1,39 +1,39 @@
-//! Receiving: waiting for a message, posting for one, looking at one, taking one.
+//! Receives: waiting, posted, peek, claim and accept.
 
-use super::abi::{self, CompletionShape, End, NoticeShape, Source};
-use super::node_handles::{Entered, Record, enter};
+use super::abi::{self, CompletionFields, RawCompletion, RawCompletionOptions, RawSource};
+use super::node_handles::{NodeEntry, NodeRef, enter};
 use super::{Deadline, EAGAIN, EBADF, ENOBUFS, Errno, call, channel, errno, number};
-use motet_api::node::{Channel, Error, From, LinkId, Memory, OperationId};
-use motet_proto::message::Held;
-use motet_proto::message::slab::{self, Number};
+use motet_api::node::{Channel, Error, LinkId, OperationId, OperationMemory, RecvFrom, blocking};
+use motet_proto::message::UnexpectedMessage;
+use motet_proto::message::slab::{self, SlabId};
 
 /// # Safety
-/// As of a call that has buffer and end.
+/// The buffer is writable, and `completion` points to a completion or is null.
 #[inline(always)]
 unsafe fn receive(
-    entered: &Entered,
-    (from, tag, ignore): (From, u64, u64),
+    entered: &NodeRef,
+    (from, tag, ignore): (RecvFrom, u64, u64),
     (buffer, capacity): (*mut u8, usize),
     deadline: Deadline,
-    end: *mut CompletionShape,
+    completion: *mut RawCompletion,
 ) -> Result<i32, Errno> {
     // SAFETY: the caller's promise; the span is not used after this call.
-    let (room, span) = unsafe { (abi::check(end)?, abi::span(buffer, capacity)?) };
+    let (room, span) = unsafe { (abi::check(completion)?, abi::span(buffer, capacity)?) };
     if deadline.is_now() {
         entered.node.progress().map_err(errno)?;
         entered.node.peek(from, tag, ignore).map_err(errno)?.ok_or(EAGAIN)?;
     }
     let mut headers = Vec::new();
-    let got = entered.node.receive_until(from, tag, ignore, span, Some(&mut headers), deadline.at());
+    let got = blocking::receive_until(&entered.node, (from, tag, ignore), span, Some(&mut headers), deadline.at());
     let got = got.map_err(|error| deadline.errno(error))?;
-    let told = End::of_call(&got, &headers);
+    let fields = CompletionFields::of_call(&got, &headers);
     // SAFETY: as above.
-    unsafe { told.write(end, room) };
-    Ok(told.status)
+    unsafe { fields.write(completion, room) };
+    Ok(fields.status)
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_message_receive(
     node: u64,
@@ -41,130 +41,143 @@ pub unsafe extern "C" fn motet_message_receive(
     buffer: *mut u8,
     capacity: usize,
     deadline: i64,
-    end: *mut CompletionShape,
+    completion: *mut RawCompletion,
 ) -> i32 {
     call(|| {
-        let from = (From::Channel(channel(on)), 0, u64::MAX);
+        let from = (RecvFrom::Channel(channel(on)), 0, u64::MAX);
         // SAFETY: the caller's promise.
-        unsafe { receive(&enter(node)?, from, (buffer, capacity), Deadline(deadline), end) }
+        unsafe { receive(&enter(node)?, from, (buffer, capacity), Deadline(deadline), completion) }
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_message_receive_from(
     node: u64,
-    source: *const Source,
+    source: *const RawSource,
     buffer: *mut u8,
     capacity: usize,
     deadline: i64,
-    end: *mut CompletionShape,
+    completion: *mut RawCompletion,
 ) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
-        unsafe { receive(&entered, abi::source(source)?, (buffer, capacity), Deadline(deadline), end) }
+        unsafe { receive(&entered, abi::source(source)?, (buffer, capacity), Deadline(deadline), completion) }
     })
 }
 
 /// # Safety
-/// See `motet.h`: the buffer stays until the operation has ended.
+/// The caller keeps what `motet.h` requires: the buffer stays valid until the operation completes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_message_post(
     node: u64,
-    source: *const Source,
+    source: *const RawSource,
     buffer: *mut u8,
     capacity: usize,
-    notice: *const NoticeShape,
+    notice: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
         let ((from, tag, ignore), notice, span) = unsafe {
-            abi::put(out, 0)?;
-            (abi::source(source)?, abi::notice(notice)?, abi::span(buffer, capacity)?)
+            abi::write_handle(out, 0)?;
+            (abi::source(source)?, abi::completion_options(notice)?, abi::span(buffer, capacity)?)
         };
-        let posted = entered.node.post(from, tag, ignore, Memory::Span(span), notice).map_err(errno)?;
+        let posted = entered.node.post(from, tag, ignore, OperationMemory::User(span), notice).map_err(errno)?;
         // SAFETY: as above.
-        unsafe { abi::put(out, posted.0.into()) }.map(|()| 0)
+        unsafe { abi::write_handle(out, posted.0.into()) }.map(|()| 0)
     })
 }
 
 // ---- messages that wait ----------------------------------------------------------------------------------------------
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_message_peek(node: u64, source: *const Source, seen: *mut CompletionShape) -> i32 {
+pub unsafe extern "C" fn motet_message_peek(
+    node: u64,
+    source: *const RawSource,
+    description: *mut RawCompletion,
+) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
-        let (room, (from, tag, ignore)) = unsafe { (abi::check(seen)?, abi::source(source)?) };
+        let (room, (from, tag, ignore)) = unsafe { (abi::check(description)?, abi::source(source)?) };
         let Some(found) = entered.node.peek(from, tag, ignore).map_err(errno)? else { return Ok(0) };
         let (length, tag, channel) = (found.length, found.tag, Some(found.channel));
         let headers = &found.headers[..];
-        let end =
-            End { operation: 0, context: 0, status: 0, length, full: length, tag, channel, headers, in_place: None };
+        let fields = CompletionFields {
+            operation: 0,
+            user_data: 0,
+            status: 0,
+            length,
+            message_length: length,
+            tag,
+            channel,
+            headers,
+            in_place: None,
+        };
         // SAFETY: as above.
-        unsafe { end.write(seen, room) };
+        unsafe { fields.write(description, room) };
         Ok(1)
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_message_claim(
     node: u64,
-    source: *const Source,
-    seen: *mut CompletionShape,
+    source: *const RawSource,
+    description: *mut RawCompletion,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
         let (room, (from, tag, ignore)) = unsafe {
-            abi::put(out, 0)?;
-            (abi::check(seen)?, abi::source(source)?)
+            abi::write_handle(out, 0)?;
+            (abi::check(description)?, abi::source(source)?)
         };
         let mut messages = entered.messages();
-        if messages.count() >= slab::MOST {
+        if messages.count() >= slab::MAX_RECORDS {
             return Err(ENOBUFS);
         }
         let Some(held) = entered.node.claim(from, tag, ignore).map_err(errno)? else { return Ok(0) };
         let channel = Channel { link: LinkId(held.source), id: held.channel };
         // SAFETY: as above.
-        unsafe { End::of_held(&held, channel).write(seen, room) };
+        unsafe { CompletionFields::of_held(&held, channel).write(description, room) };
         let number = messages.insert(Some(held)).ok_or(ENOBUFS)?;
         // SAFETY: as above.
-        unsafe { abi::put(out, number.0.into()) }.map(|()| 1)
+        unsafe { abi::write_handle(out, number.0.into()) }.map(|()| 1)
     })
 }
 
-/// Takes a message that is kept; its place stays until it is [forgotten](forget).
-pub fn take(record: &Record, message: Number) -> Result<Held, Errno> {
-    record.messages().named(message).and_then(Option::take).ok_or(EBADF)
+/// Takes a message that is held by handle. The entry stays until [`forget`].
+pub fn take(entry: &NodeEntry, message: SlabId) -> Result<UnexpectedMessage, Errno> {
+    entry.messages().get_by_id(message).and_then(Option::take).ok_or(EBADF)
 }
 
-/// Frees the place of a message.
-pub fn forget(record: &Record, message: Number) {
-    let mut messages = record.messages();
+/// Frees the entry of a message.
+pub fn forget(entry: &NodeEntry, message: SlabId) {
+    let mut messages = entry.messages();
     if let Some(index) = messages.find(message) {
         messages.remove(index);
     }
 }
 
-/// Lets a receive `begin` with a message that is kept; if it does not, the message is kept still.
+/// Starts a receive of a message that is held by handle. After an error of `begin` the message is held again.
 pub fn accept(
-    record: &Record,
+    entry: &NodeEntry,
     message: u64,
-    begin: impl FnOnce(Held) -> Result<OperationId, (Error, Held)>,
+    begin: impl FnOnce(UnexpectedMessage) -> Result<OperationId, (Error, UnexpectedMessage)>,
 ) -> Result<OperationId, Errno> {
-    let message = Number(number(message)?);
-    begin(take(record, message)?).inspect(|_| forget(record, message)).map_err(|(error, held)| {
-        if let Some(place) = record.messages().named(message) {
+    let message = SlabId(number(message)?);
+    begin(take(entry, message)?).inspect(|_| forget(entry, message)).map_err(|(error, held)| {
+        if let Some(place) = entry.messages().get_by_id(message) {
             *place = Some(held);
         }
         errno(error)
@@ -172,33 +185,34 @@ pub fn accept(
 }
 
 /// # Safety
-/// See `motet.h`: the buffer stays until the operation has ended.
+/// The caller keeps what `motet.h` requires: the buffer stays valid until the operation completes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_message_accept(
     node: u64,
     message: u64,
     buffer: *mut u8,
     capacity: usize,
-    notice: *const NoticeShape,
+    notice: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
         let (notice, span) = unsafe {
-            abi::put(out, 0)?;
-            (abi::notice(notice)?, abi::span(buffer, capacity)?)
+            abi::write_handle(out, 0)?;
+            (abi::completion_options(notice)?, abi::span(buffer, capacity)?)
         };
-        let operation = accept(&entered, message, |held| entered.node.accept_body(held, Memory::Span(span), notice))?;
+        let operation =
+            accept(&entered, message, |held| entered.node.accept_body(held, OperationMemory::User(span), notice))?;
         // SAFETY: as above.
-        unsafe { abi::put(out, operation.0.into()) }.map(|()| 0)
+        unsafe { abi::write_handle(out, operation.0.into()) }.map(|()| 0)
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_message_discard(node: u64, message: u64) -> i32 {
     call(|| {
-        let (entered, message) = (enter(node)?, Number(number(message)?));
+        let (entered, message) = (enter(node)?, SlabId(number(message)?));
         let held = take(&entered, message)?;
         forget(&entered, message);
         entered.node.discard_body(held).map(|()| 0).map_err(errno)

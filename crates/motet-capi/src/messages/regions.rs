@@ -1,21 +1,21 @@
-//! Regions: memory of this node's that others reach by key, and theirs by address.
+//! Regions: memory of this node that peers access by key, and mappings of theirs.
 
 use super::abi;
-use super::memory_handles::{self, Holding};
-use super::node_handles::{enter, is_handling};
+use super::memory_handles::{self, MemoryHandle};
+use super::node_handles::{enter, in_handler};
 use super::{Deadline, EAGAIN, EBADF, EDEADLK, EINVAL, EOPNOTSUPP, Errno, call, errno, number};
 use motet_api::node::{Key, LinkId, Mapped, Rights};
-use motet_engine::message::regions::Shared;
+use motet_engine::message::regions::SharedBytes;
 use motet_engine::message::{Error, Node};
 use motet_sys::private_fds;
 
 /// enum motet_region_rights.
 const RIGHTS: u32 = Rights::ALL.0 as u32;
 
-/// struct motet_region_sight.
+/// struct motet_region_mapping.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Sight {
+pub struct RawMapping {
     size: usize,
     base: *mut u8,
     length: u64,
@@ -26,7 +26,7 @@ pub struct Sight {
 /// struct motet_region_limits.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Limits {
+pub struct RawRegionLimits {
     size: usize,
     put: u64,
     operands: u64,
@@ -37,36 +37,36 @@ fn rights(asked: u32) -> Result<Rights, Errno> {
     if asked == 0 || asked & !RIGHTS != 0 { Err(EINVAL) } else { Ok(Rights(asked as u8)) }
 }
 
-/// Makes a region of the caller's memory in the way that `add` says.
+/// Registers the caller's memory with `add`.
 ///
 /// # Safety
-/// See `motet.h`: the memory stays until the region has ended.
+/// The caller keeps what `motet.h` requires: the memory stays valid until the region has ended.
 unsafe fn register(
     node: u64,
     base: *mut u8,
     length: usize,
     asked: u32,
     out: *mut u64,
-    add: impl FnOnce(&Node, Shared, Rights) -> Result<Key, Error>,
+    add: impl FnOnce(&Node, SharedBytes, Rights) -> Result<Key, Error>,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        unsafe { abi::put(out, 0) }?;
+        unsafe { abi::write_handle(out, 0) }?;
         let (entered, rights) = (enter(node)?, rights(asked)?);
         if base.is_null() || length == 0 || length > isize::MAX as usize {
             return Err(EINVAL);
         }
-        // SAFETY: the caller's promise: the bytes stay until `motet_region_revoke` has returned 0 or the node is closed, after which the
-        // engine has no view of them; and they are writable, if `rights` lets anybody write.
-        let memory = unsafe { Shared::new(base, length) };
+        // SAFETY: the caller's promise: the bytes stay valid until `motet_region_revoke` has returned 0 or the node is closed, after which
+        // the engine does not use them; and they are writable if `rights` has PUT or ATOMIC.
+        let memory = unsafe { SharedBytes::new(base, length) };
         let key = add(&entered.node, memory, rights).map_err(errno)?;
         // SAFETY: as above.
-        unsafe { abi::put(out, key.0) }.map(|()| 0)
+        unsafe { abi::write_handle(out, key.0) }.map(|()| 0)
     })
 }
 
 /// # Safety
-/// See `motet.h`: the memory stays until the region has ended.
+/// The caller keeps what `motet.h` requires: the memory stays valid until the region has ended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_region_register(
     node: u64,
@@ -80,9 +80,9 @@ pub unsafe extern "C" fn motet_region_register(
 }
 
 /// # Safety
-/// See `motet.h`: the memory stays until the region has ended.
+/// The caller keeps what `motet.h` requires: the memory stays valid until the region has ended.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_region_register_from(
+pub unsafe extern "C" fn motet_region_register_iova(
     node: u64,
     base: *mut u8,
     length: usize,
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn motet_region_register_from(
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_region_alloc(
     node: u64,
@@ -109,8 +109,8 @@ pub unsafe extern "C" fn motet_region_alloc(
     call(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            abi::put(out, 0)?;
-            abi::put_pointer(base, std::ptr::null_mut())?;
+            abi::write_handle(out, 0)?;
+            abi::write_pointer(base, std::ptr::null_mut())?;
         }
         let (entered, rights) = (enter(node)?, rights(asked)?);
         if length == 0 || length > isize::MAX as usize {
@@ -119,14 +119,14 @@ pub unsafe extern "C" fn motet_region_alloc(
         let (view, key) = entered.node.alloc_region(length, rights).map_err(errno)?;
         // SAFETY: as above.
         unsafe {
-            abi::put_pointer(base, view.base())?;
-            abi::put(out, key.0).map(|()| 0)
+            abi::write_pointer(base, view.base())?;
+            abi::write_handle(out, key.0).map(|()| 0)
         }
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_region_register_file(
     node: u64,
@@ -138,14 +138,14 @@ pub unsafe extern "C" fn motet_region_register_file(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        unsafe { abi::put(out, 0) }?;
+        unsafe { abi::write_handle(out, 0) }?;
         let (entered, rights) = (enter(node)?, rights(asked)?);
         if file < 0 || private_fds::is_private(file) {
-            return Err(EBADF); // whether another number is that of an open file is the kernel's to say
+            return Err(EBADF); // the kernel checks whether any other number is an open file
         }
         let key = entered.node.register_file(private_fds::borrow(file), offset, length, rights).map_err(errno)?;
         // SAFETY: as above.
-        unsafe { abi::put(out, key.0) }.map(|()| 0)
+        unsafe { abi::write_handle(out, key.0) }.map(|()| 0)
     })
 }
 
@@ -164,38 +164,38 @@ pub extern "C" fn motet_region_revoke(node: u64, key: u64, deadline: i64) -> i32
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_link_region_limits(node: u64, link: u64, into: *mut Limits) -> i32 {
+pub unsafe extern "C" fn motet_link_region_limits(node: u64, link: u64, into: *mut RawRegionLimits) -> i32 {
     call(|| {
         let limits = enter(node)?.node.remote_limits(LinkId(number(link)?)).map_err(errno)?;
         let (put, operands, fetched) = (limits.put as u64, limits.operands as u64, limits.fetched as u64);
         // SAFETY: the caller's promise.
-        unsafe { abi::write(into, Limits { size: 0, put, operands, fetched }) }.map(|()| 0)
+        unsafe { abi::write(into, RawRegionLimits { size: 0, put, operands, fetched }) }.map(|()| 0)
     })
 }
 
-// ---- by address ------------------------------------------------------------------------------------------------------
+// ---- mappings --------------------------------------------------------------------------------------------------------
 
-fn a_view(holding: Holding) -> Result<Mapped, Holding> {
-    if let Holding::View(view) = holding { Ok(view) } else { Err(holding) }
+fn a_mapping(memory: MemoryHandle) -> Result<Mapped, MemoryHandle> {
+    if let MemoryHandle::Mapping(view) = memory { Ok(view) } else { Err(memory) }
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_region_open(
     node: u64,
     link: u64,
     key: u64,
     deadline: i64,
-    sight: *mut Sight,
+    sight: *mut RawMapping,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
         unsafe {
-            abi::put(out, 0)?;
+            abi::write_handle(out, 0)?;
             abi::read(sight)?;
         }
         let (entered, link, key, deadline) = (enter(node)?, LinkId(number(link)?), Key(key), Deadline(deadline));
@@ -204,7 +204,7 @@ pub unsafe extern "C" fn motet_region_open(
             if deadline.is_now() {
                 return Err(EAGAIN);
             }
-            if is_handling() {
+            if in_handler() {
                 return Err(EDEADLK);
             }
             entered.node.open_region(link, key, deadline.at()).map_err(|error| deadline.errno(error))?;
@@ -212,31 +212,30 @@ pub unsafe extern "C" fn motet_region_open(
         }
         let mapped = mapped.ok_or(EOPNOTSUPP)?;
         let (view, rights) = (mapped.view(), mapped.rights().0.into());
-        let handle = memory_handles::hold(&entered, Holding::View(mapped))?;
-        let found = Sight { size: 0, base: view.base(), length: view.length() as u64, rights, reserved: 0 };
+        let handle = memory_handles::insert(&entered, MemoryHandle::Mapping(mapped))?;
+        let found = RawMapping { size: 0, base: view.base(), length: view.length() as u64, rights, reserved: 0 };
         // SAFETY: as above.
         unsafe {
             abi::write(sight, found)?;
-            abi::put(out, handle).map(|()| 0)
+            abi::write_handle(out, handle).map(|()| 0)
         }
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_region_close(node: u64, view: u64) -> i32 {
-    call(|| memory_handles::take_out(&*enter(node)?, view, a_view).map(|_| 0))
+    call(|| memory_handles::remove(&*enter(node)?, view, a_mapping).map(|_| 0))
 }
 
-/// 1: it is the owner's region as before; 0: it was revoked, or its link is gone.
 #[unsafe(no_mangle)]
-pub extern "C" fn motet_region_stands(node: u64, view: u64) -> i32 {
+pub extern "C" fn motet_region_is_valid(node: u64, view: u64) -> i32 {
     call(|| {
         let entered = enter(node)?;
-        let (link, key) = memory_handles::look(&entered, view, |holding| match holding {
-            Holding::View(mapped) => Some((mapped.link(), mapped.key())),
+        let (link, key) = memory_handles::inspect(&entered, view, |memory| match memory {
+            MemoryHandle::Mapping(mapped) => Some((mapped.link(), mapped.key())),
             _ => None,
         })?;
-        let stands = entered.node.mapped(link, key);
-        Ok(stands.is_ok_and(|found| found.is_some()).into())
+        let found = entered.node.mapped(link, key);
+        Ok(found.is_ok_and(|mapped| mapped.is_some()).into())
     })
 }

@@ -1,18 +1,18 @@
 //! Gets, puts, atomics and fences: started, or waited for.
 //!
-//! Where a region is open the engine does them within the call, and there is no operation, unless a group wants its end.
+//! Where a region is open the engine does them within the call. Then there is no operation, unless a completion queue gets its completion.
 
-use super::abi::{self, NoticeShape};
-use super::node_handles::{Entered, enter, is_handling};
+use super::abi::{self, RawCompletionOptions};
+use super::node_handles::{NodeRef, enter, in_handler};
 use super::{Deadline, EAGAIN, EDEADLK, EINVAL, ETIMEDOUT, Errno, call, errno, number};
 use motet_api::node::{
-    Atomic, Datatype, Error, Key, LinkId, Memory, Notice, Operation, OperationId, Span, Status, Target,
+    Atomic, Datatype, Error, Key, LinkId, Notice, Operation, OperationId, OperationMemory, Status, Target, UserMemory,
 };
 
-/// struct motet_remote.
+/// struct motet_remote_address.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Remote {
+pub struct RawRemoteAddress {
     size: usize,
     link: u64,
     key: u64,
@@ -22,7 +22,7 @@ pub struct Remote {
 /// struct motet_atomic.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct AtomicShape {
+pub struct RawAtomic {
     size: usize,
     operation: u32,
     datatype: u32,
@@ -30,41 +30,41 @@ pub struct AtomicShape {
     reserved: u32,
     operand: *const u8,
     compare: *const u8,
-    before: *mut u8,
+    result: *mut u8,
 }
 
-/// Where in whose memory, by the caller's struct.
+/// The remote address of the caller's struct.
 ///
 /// # Safety
-/// As of [`abi::read`].
+/// The requirements of [`abi::read`].
 #[inline(always)]
-unsafe fn target(from: *const Remote) -> Result<Target, Errno> {
+unsafe fn target(from: *const RawRemoteAddress) -> Result<Target, Errno> {
     // SAFETY: the caller's promise.
-    let Remote { link, key, offset, .. } = unsafe { abi::read(from) }?;
+    let RawRemoteAddress { link, key, offset, .. } = unsafe { abi::read(from) }?;
     Ok(Target { link: LinkId(number(link)?), key: Key(key), offset })
 }
 
-/// An operation for which a call waits: it has none of the caller's memory when this is dropped.
-struct Begun<'a> {
-    entered: &'a Entered,
+/// An operation for which a call waits. Dropping it takes the caller's memory away from the operation.
+struct PendingOperation<'a> {
+    entered: &'a NodeRef,
     operation: OperationId,
 }
 
-impl Drop for Begun<'_> {
+impl Drop for PendingOperation<'_> {
     fn drop(&mut self) {
         let _ = self.entered.node.detach(self.operation);
     }
 }
 
-/// Waits for an operation. `kept`: its bytes are the peer's to fetch until it has ended, so nobody leaves before.
+/// Waits for an operation. `kept`: the peer may read the operation's memory until it completes, so the wait goes on after the deadline.
 fn wait(
-    entered: &Entered,
+    entered: &NodeRef,
     link: LinkId,
     operation: OperationId,
     deadline: Deadline,
     kept: impl FnOnce() -> bool,
 ) -> Result<i32, Errno> {
-    let begun = Begun { entered, operation };
+    let begun = PendingOperation { entered, operation };
     let node = &entered.node;
     let mut ended = node.wait_for(operation, deadline.at());
     if matches!(ended, Err(Error::TimedOut)) && kept() {
@@ -77,7 +77,7 @@ fn wait(
     };
     std::mem::forget(begun);
     match status {
-        Status::Broken => {
+        Status::LinkDown => {
             let gone = node.link_info(link).ok().and_then(|info| info.gone);
             Err(Error::of_status(status, gone).map_or(ETIMEDOUT, errno))
         }
@@ -85,9 +85,9 @@ fn wait(
     }
 }
 
-/// Before a call begins what it has to wait for.
-fn may_wait(entered: &Entered, link: LinkId, deadline: Deadline) -> Result<(), Errno> {
-    if is_handling() {
+/// Checks that a call may wait: not in a handler, and not with deadline 0.
+fn may_wait(entered: &NodeRef, link: LinkId, deadline: Deadline) -> Result<(), Errno> {
+    if in_handler() {
         return Err(EDEADLK);
     }
     if deadline.is_now() {
@@ -97,21 +97,21 @@ fn may_wait(entered: &Entered, link: LinkId, deadline: Deadline) -> Result<(), E
     Ok(())
 }
 
-/// Bytes to be put, for the call and for an operation.
+/// The bytes of a put, as a slice for the call and as memory of an operation.
 ///
 /// # Safety
-/// `length` bytes from `from` are readable: for the call, and, if an operation begins with them, until that has ended.
-unsafe fn source<'a>(from: *const u8, length: usize) -> Result<(&'a [u8], Memory), Errno> {
+/// `length` bytes from `from` are readable during the call, and until the operation completes if one is started with them.
+unsafe fn source<'a>(from: *const u8, length: usize) -> Result<(&'a [u8], OperationMemory), Errno> {
     // SAFETY: the caller's promise; a put only reads.
-    unsafe { Ok((abi::bytes(from, length)?, Memory::Span(abi::span(from.cast_mut(), length)?))) }
+    unsafe { Ok((abi::bytes(from, length)?, OperationMemory::User(abi::span(from.cast_mut(), length)?))) }
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_region_put(
     node: u64,
-    to: *const Remote,
+    to: *const RawRemoteAddress,
     from: *const u8,
     length: usize,
     deadline: i64,
@@ -134,21 +134,21 @@ pub unsafe extern "C" fn motet_region_put(
 }
 
 /// # Safety
-/// See `motet.h`: the bytes stay until the operation has ended.
+/// The caller keeps what `motet.h` requires: the bytes stay until the operation completes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_region_put_start(
     node: u64,
-    to: *const Remote,
+    to: *const RawRemoteAddress,
     from: *const u8,
     length: usize,
-    notice: *const NoticeShape,
+    notice: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
         let (notice, (bytes, memory), Target { link, key, offset }) = unsafe {
-            abi::put(out, 0)?;
-            (abi::notice(notice)?, source(from, length)?, target(to)?)
+            abi::write_handle(out, 0)?;
+            (abi::completion_options(notice)?, source(from, length)?, target(to)?)
         };
         let entered = enter(node)?;
         if notice.group.is_none() && entered.node.store(link, key, offset, bytes).map_err(errno)? {
@@ -156,16 +156,16 @@ pub unsafe extern "C" fn motet_region_put_start(
         }
         let begun = entered.node.put(link, key, offset, memory, notice).map_err(errno)?;
         // SAFETY: as above.
-        unsafe { abi::put(out, begun.0.into()) }.map(|()| 0)
+        unsafe { abi::write_handle(out, begun.0.into()) }.map(|()| 0)
     })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_region_get(
     node: u64,
-    at: *const Remote,
+    at: *const RawRemoteAddress,
     into: *mut u8,
     length: usize,
     deadline: i64,
@@ -180,46 +180,49 @@ pub unsafe extern "C" fn motet_region_get(
         }
         let deadline = Deadline(deadline);
         may_wait(&entered, link, deadline)?;
-        let begun = entered.node.get_by(at, Memory::Span(span), Notice::default(), deadline.at());
+        let begun = entered.node.get_by(at, OperationMemory::User(span), Notice::default(), deadline.at());
         wait(&entered, link, begun.map_err(|error| deadline.errno(error))?, deadline, || false)
     })
 }
 
 /// # Safety
-/// See `motet.h`: the buffer stays until the operation has ended.
+/// The caller keeps what `motet.h` requires: the buffer stays valid until the operation completes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_region_get_start(
     node: u64,
-    at: *const Remote,
+    at: *const RawRemoteAddress,
     into: *mut u8,
     length: usize,
-    notice: *const NoticeShape,
+    notice: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
         let (notice, span, Target { link, key, offset }) = unsafe {
-            abi::put(out, 0)?;
-            (abi::notice(notice)?, abi::span(into, length)?, target(at)?)
+            abi::write_handle(out, 0)?;
+            (abi::completion_options(notice)?, abi::span(into, length)?, target(at)?)
         };
         let entered = enter(node)?;
         let load = |bytes: &mut [u8]| entered.node.load(link, key, offset, bytes);
         if notice.group.is_none() && span.write(0, length, load).map_err(errno)? {
             return Ok(0);
         }
-        let begun = entered.node.get(link, key, offset, Memory::Span(span), notice).map_err(errno)?;
+        let begun = entered.node.get(link, key, offset, OperationMemory::User(span), notice).map_err(errno)?;
         // SAFETY: as above.
-        unsafe { abi::put(out, begun.0.into()) }.map(|()| 0)
+        unsafe { abi::write_handle(out, begun.0.into()) }.map(|()| 0)
     })
 }
 
 // ---- atomics ---------------------------------------------------------------------------------------------------------
 
-/// An atomic, and where the values before go.
+/// The atomic of the caller's struct, and the memory for its results.
 ///
 /// # Safety
-/// As of [`abi::read`]; operand and compare are readable during `'a`, `before` is writable until the operation has ended.
-unsafe fn atomic<'a>(at: *const Remote, from: *const AtomicShape) -> Result<(Target, Atomic<'a>, Span), Errno> {
+/// The requirements of [`abi::read`]; operand and compare are readable during `'a`, `before` is writable until the operation completes.
+unsafe fn atomic<'a>(
+    at: *const RawRemoteAddress,
+    from: *const RawAtomic,
+) -> Result<(Target, Atomic<'a>, UserMemory), Errno> {
     // SAFETY: the caller's promise.
     let (to, asked) = unsafe { (target(at)?, abi::read(from)?) };
     let operation = Operation::ALL.get(asked.operation as usize).ok_or(EINVAL)?;
@@ -234,30 +237,30 @@ unsafe fn atomic<'a>(at: *const Remote, from: *const AtomicShape) -> Result<(Tar
         if used { unsafe { abi::bytes(bytes, length) } } else { Ok(&[][..]) }
     };
     let (operand, compare) = (used(operand)?, used(compare)?);
-    let before = match asked.before.is_null() {
-        true => Span::EMPTY,
+    let before = match asked.result.is_null() {
+        true => UserMemory::EMPTY,
         // SAFETY: the caller's promise.
-        false => unsafe { abi::span(asked.before, length) }?,
+        false => unsafe { abi::span(asked.result, length) }?,
     };
     let atomic = Atomic { operation: *operation, datatype: *datatype, count: asked.count, operand, compare };
     atomic.check(to.offset, !before.is_empty()).map_err(|_| EINVAL)?;
     Ok((to, atomic, before))
 }
 
-/// Does it at once, where the region is open.
-fn change(entered: &Entered, to: Target, atomic: &Atomic<'_>, before: Span) -> Result<bool, Errno> {
+/// Does the atomic at once if the region is open.
+fn change(entered: &NodeRef, to: Target, atomic: &Atomic<'_>, before: UserMemory) -> Result<bool, Errno> {
     let Target { link, key, offset } = to;
     let change = |before: &mut [u8]| entered.node.change(link, key, offset, atomic, before);
     before.write(0, before.len(), change).map_err(errno)
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_region_atomic(
     node: u64,
-    at: *const Remote,
-    asked: *const AtomicShape,
+    at: *const RawRemoteAddress,
+    asked: *const RawAtomic,
     deadline: i64,
 ) -> i32 {
     call(|| {
@@ -269,36 +272,36 @@ pub unsafe extern "C" fn motet_region_atomic(
         }
         let deadline = Deadline(deadline);
         may_wait(&entered, to.link, deadline)?;
-        let (before, notice) = (Memory::Span(before), Notice::default());
+        let (before, notice) = (OperationMemory::User(before), Notice::default());
         let begun = entered.node.atomic_by(to, &atomic, before, notice, deadline.at());
         wait(&entered, to.link, begun.map_err(|error| deadline.errno(error))?, deadline, || false)
     })
 }
 
 /// # Safety
-/// See `motet.h`: the place for values before stays until the operation has ended.
+/// The caller keeps what `motet.h` requires: `result` stays valid until the operation completes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_region_atomic_start(
     node: u64,
-    at: *const Remote,
-    asked: *const AtomicShape,
-    notice: *const NoticeShape,
+    at: *const RawRemoteAddress,
+    asked: *const RawAtomic,
+    notice: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
         let ((to, atomic, before), notice) = unsafe {
-            abi::put(out, 0)?;
-            (atomic(at, asked)?, abi::notice(notice)?)
+            abi::write_handle(out, 0)?;
+            (atomic(at, asked)?, abi::completion_options(notice)?)
         };
         if notice.group.is_none() && change(&entered, to, &atomic, before)? {
             return Ok(0);
         }
         let Target { link, key, offset } = to;
-        let begun = entered.node.atomic(link, key, offset, &atomic, Memory::Span(before), notice);
+        let begun = entered.node.atomic(link, key, offset, &atomic, OperationMemory::User(before), notice);
         // SAFETY: as above.
-        unsafe { abi::put(out, begun.map_err(errno)?.0.into()) }.map(|()| 0)
+        unsafe { abi::write_handle(out, begun.map_err(errno)?.0.into()) }.map(|()| 0)
     })
 }
 
@@ -314,22 +317,22 @@ pub extern "C" fn motet_region_fence(node: u64, link: u64, deadline: i64) -> i32
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_region_fence_start(
     node: u64,
     link: u64,
-    notice: *const NoticeShape,
+    notice: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
         let notice = unsafe {
-            abi::put(out, 0)?;
-            abi::notice(notice)?
+            abi::write_handle(out, 0)?;
+            abi::completion_options(notice)?
         };
         let begun = enter(node)?.node.fence(LinkId(number(link)?), notice).map_err(errno)?;
         // SAFETY: as above.
-        unsafe { abi::put(out, begun.0.into()) }.map(|()| 0)
+        unsafe { abi::write_handle(out, begun.0.into()) }.map(|()| 0)
     })
 }

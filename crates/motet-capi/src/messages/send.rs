@@ -1,24 +1,24 @@
-//! Sending.
+//! Sends: waiting, injected, started.
 
-use super::abi::{self, NoticeShape, OutgoingShape};
-use super::node_handles::{Entered, enter, is_handling};
+use super::abi::{self, RawCompletionOptions, RawOutgoing};
+use super::node_handles::{NodeRef, enter, in_handler};
 use super::{Deadline, EDEADLK, EINVAL, Errno, call, channel, errno};
 use crate::abi::IoVec;
-use motet_api::node::{Error, Memory, Mode, Outgoing, Span};
+use motet_api::node::{Error, Mode, OperationMemory, Outgoing, UserMemory, blocking};
 
 /// Most vectors of one body (IOV_MAX).
-const MOST: usize = 1024;
-/// Vectors that need no memory to be put together.
-const FEW: usize = 16;
+const MAX_IOVECS: usize = 1024;
+/// Most vectors that are gathered without an allocation.
+const MAX_STACK_IOVECS: usize = 16;
 
-/// The vectors of a body.
+/// The caller's vectors of a body.
 ///
 /// # Safety
 /// `iov` points to `count` vectors.
 unsafe fn vectors<'a>(iov: *const IoVec, count: i32) -> Result<&'a [IoVec], Errno> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
-        Ok(count) if count <= MOST && !iov.is_null() => {
+        Ok(count) if count <= MAX_IOVECS && !iov.is_null() => {
             // SAFETY: the caller's promise.
             Ok(unsafe { std::slice::from_raw_parts(iov, count) })
         }
@@ -38,7 +38,7 @@ unsafe fn gathered<R>(iov: *const IoVec, count: i32, f: impl FnOnce(&[&[u8]]) ->
         // SAFETY: as above.
         return Ok(f(&[unsafe { abi::bytes(vector.base, vector.length) }?]));
     }
-    let mut few: [&[u8]; FEW] = [&[]; FEW];
+    let mut few: [&[u8]; MAX_STACK_IOVECS] = [&[]; MAX_STACK_IOVECS];
     if let Some(parts) = few.get_mut(..vectors.len()) {
         for (part, vector) in parts.iter_mut().zip(vectors) {
             // SAFETY: as above.
@@ -51,9 +51,9 @@ unsafe fn gathered<R>(iov: *const IoVec, count: i32, f: impl FnOnce(&[&[u8]]) ->
     Ok(f(&parts.collect::<Result<Vec<_>, _>>()?))
 }
 
-/// Sends, and waits as long as it may.
+/// Sends, and waits until the deadline.
 #[inline(always)]
-fn send(entered: &Entered, message: &Outgoing<'_>, body: &[&[u8]], deadline: Deadline) -> Result<i32, Errno> {
+fn send(entered: &NodeRef, message: &Outgoing<'_>, body: &[&[u8]], deadline: Deadline) -> Result<i32, Errno> {
     let node = &entered.node;
     if message.mode != Mode::Synchronous {
         let sent = match deadline.is_now() {
@@ -65,10 +65,10 @@ fn send(entered: &Entered, message: &Outgoing<'_>, body: &[&[u8]], deadline: Dea
             sent => return sent.map(|()| 0).map_err(|error| deadline.errno(error)),
         }
     }
-    if is_handling() {
+    if in_handler() {
         return Err(EDEADLK);
     }
-    node.send_until(message, body, deadline.at()).map(|()| 0).map_err(|error| deadline.errno(error))
+    blocking::send_until(node, message, body, deadline.at()).map(|()| 0).map_err(|error| deadline.errno(error))
 }
 
 /// A message without headers.
@@ -76,7 +76,7 @@ fn send(entered: &Entered, message: &Outgoing<'_>, body: &[&[u8]], deadline: Dea
 /// # Safety
 /// The body is readable.
 #[inline(always)]
-unsafe fn send_plain(
+unsafe fn send_without_headers(
     node: u64,
     (to, tag, mode): (u64, u64, Mode),
     (body, length): (*const u8, usize),
@@ -89,7 +89,7 @@ unsafe fn send_plain(
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_message_send(
     node: u64,
@@ -100,11 +100,11 @@ pub unsafe extern "C" fn motet_message_send(
     deadline: i64,
 ) -> i32 {
     // SAFETY: the caller's promise.
-    call(|| unsafe { send_plain(node, (to, tag, Mode::Automatic), (body, length), deadline) })
+    call(|| unsafe { send_without_headers(node, (to, tag, Mode::Automatic), (body, length), deadline) })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_message_inject(
     node: u64,
@@ -115,15 +115,15 @@ pub unsafe extern "C" fn motet_message_inject(
     deadline: i64,
 ) -> i32 {
     // SAFETY: the caller's promise.
-    call(|| unsafe { send_plain(node, (to, tag, Mode::Inject), (body, length), deadline) })
+    call(|| unsafe { send_without_headers(node, (to, tag, Mode::Inject), (body, length), deadline) })
 }
 
 /// # Safety
-/// See `motet.h`.
+/// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_message_sendv(
     node: u64,
-    message: *const OutgoingShape,
+    message: *const RawOutgoing,
     body: *const IoVec,
     count: i32,
     deadline: i64,
@@ -139,32 +139,32 @@ pub unsafe extern "C" fn motet_message_sendv(
 }
 
 /// A vector as memory of an operation.
-fn lent(vector: &IoVec) -> Result<Memory, Errno> {
+fn operation_memory(vector: &IoVec) -> Result<OperationMemory, Errno> {
     let possible = vector.length <= isize::MAX as usize && (vector.length == 0 || !vector.base.is_null());
     if !possible {
         return Err(EINVAL);
     }
-    // SAFETY: `motet.h` has the caller leave the bytes alone until the operation has ended.
-    Ok(Memory::Span(unsafe { Span::new(vector.base, vector.length) }))
+    // SAFETY: `motet.h` requires the caller to keep the bytes unchanged until the operation completes.
+    Ok(OperationMemory::User(unsafe { UserMemory::new(vector.base, vector.length) }))
 }
 
 /// # Safety
-/// See `motet.h`: the body stays until the operation has ended.
+/// The caller keeps what `motet.h` requires: the body stays valid until the operation completes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_message_start(
+pub unsafe extern "C" fn motet_message_send_start(
     node: u64,
-    message: *const OutgoingShape,
+    message: *const RawOutgoing,
     body: *const IoVec,
     count: i32,
-    notice: *const NoticeShape,
+    notice: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
         let (message, notice) = unsafe {
-            abi::put(out, 0)?;
-            (abi::outgoing(message)?, abi::notice(notice)?)
+            abi::write_handle(out, 0)?;
+            (abi::outgoing(message)?, abi::completion_options(notice)?)
         };
         if message.mode == Mode::Inject {
             // SAFETY: the caller's promise.
@@ -173,10 +173,10 @@ pub unsafe extern "C" fn motet_message_start(
         }
         // SAFETY: the caller's promise.
         let vectors = unsafe { vectors(body, count) }?;
-        let first = vectors.first().map_or(Ok(Memory::Owned(Vec::new())), lent)?;
-        let more = vectors.iter().skip(1).map(lent).collect::<Result<Vec<_>, _>>()?;
+        let first = vectors.first().map_or(Ok(OperationMemory::Owned(Vec::new())), operation_memory)?;
+        let more = vectors.iter().skip(1).map(operation_memory).collect::<Result<Vec<_>, _>>()?;
         let begun = entered.node.start_send(&message, first, more, notice).map_err(|(error, ..)| errno(error))?;
         // SAFETY: as above.
-        unsafe { abi::put(out, begun.map_or(0, |operation| operation.0.into())) }.map(|()| 0)
+        unsafe { abi::write_handle(out, begun.map_or(0, |operation| operation.0.into())) }.map(|()| 0)
     })
 }

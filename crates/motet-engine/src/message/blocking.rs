@@ -32,7 +32,7 @@ impl Node {
         let selector = core.selector(from, tag, ignore)?;
         let mut teller = Blocking { alone: None, headers, got: None };
         let mut looks = Looks::More;
-        if core.state.table.is_alone(&selector) {
+        if core.state.table.is_sole_receive(&selector) {
             teller.alone = Some((selector, span));
             looks = self.look_for_blocking(&mut core, quiet, &mut teller);
             if let Some(got) = teller.got.take() {
@@ -59,7 +59,7 @@ impl Node {
             return Err(Error::Full);
         }
         let receive = operations.begin_bare(operations.blocking, Buffer { span, context: 0 })?;
-        if core.state.table.post_simply(selector, receive).is_none() {
+        if core.state.table.post_fast(selector, receive).is_none() {
             post_otherwise(&mut core, selector, receive);
         } else if looks == Looks::More {
             self.look_for_blocking(&mut core, GroupId::NONE, &mut teller);

@@ -3,7 +3,7 @@
 use super::message_state::{self, Phase, Place};
 use super::node_state::Core;
 use super::{Channel, Error, LinkId, Node, Serve};
-use motet_proto::message::{Reception, Refusal};
+use motet_proto::message::{Reception, Rejected};
 
 impl Node {
     /// A channel to a service of the peer, whose messages are received as `serve` says. Waits until the peer has answered.
@@ -16,7 +16,7 @@ impl Node {
     ) -> Result<Channel, Error> {
         let opened = self.wait(self.core()?, deadline, |core| {
             let gone = core.gone(link);
-            if core.link(link).is_ok_and(|(link_state, _)| !link_state.proto.is_met() && gone.is_none()) {
+            if core.link(link).is_ok_and(|(link_state, _)| !link_state.proto.is_hello_received() && gone.is_none()) {
                 return None; // the peer has not said yet how many it allows
             }
             Some(self.begin_channel(core, link, service, serve))
@@ -47,7 +47,7 @@ impl Node {
                 if let Reception::Matched(scope) = reception {
                     message_state::abandon(state, scope);
                 }
-                Err(if refusal == Refusal::WouldBlock { Error::Full } else { Error::of(refusal, gone) })
+                Err(if refusal == Rejected::WouldBlock { Error::Full } else { Error::of(refusal, gone) })
             }
         }
     }

@@ -7,7 +7,7 @@
 use super::error::Error;
 use super::fast_receive::{self, Taken};
 use super::link::LinkState;
-use super::message_state::{Callbacks, MessageState};
+use super::message_state::{LinkCallbacks, MessageState};
 use super::node_state::{Core, Guard};
 use super::operations::{Calls, Ended, GroupId, Teller};
 use super::packets::RxPacket;
@@ -231,7 +231,7 @@ impl LinkState {
         let Self { transport: Some(Transport::SharedMemory(shm)), proto, callback_state, silent, .. } = self else {
             return (0, true);
         };
-        let mut callbacks = Callbacks::of(state, callback_state, id);
+        let mut callbacks = LinkCallbacks::of(state, callback_state, id);
         let (mut told, mut queued) = (0, 0);
         let more = loop {
             match fast_receive::tell(shm, proto, &mut callbacks, rx_packet, (group, now), teller) {

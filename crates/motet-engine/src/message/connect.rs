@@ -15,7 +15,7 @@ use super::{Channel, Context, Error, Handler, LinkId, Node, OperationId, Serve, 
 use crate::driver::Driver;
 use crate::reason::Reason;
 use motet_proto::message::matching::Source;
-use motet_proto::message::slab::Number;
+use motet_proto::message::slab::SlabId;
 use motet_sys::clock;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -91,7 +91,7 @@ impl Node {
         }
     }
 
-    fn begin_connect(&self, address: &str) -> Result<Number, Error> {
+    fn begin_connect(&self, address: &str) -> Result<SlabId, Error> {
         let mut core = self.core()?;
         let mut how = How { called: true, refused: Vec::new() };
         let mut ways = ways(core.connections.drivers(), address, &mut how)?;
@@ -160,7 +160,7 @@ impl Node {
     pub fn remove_context(&self, context: Context) -> Result<(), Error> {
         let mut core = self.core()?;
         let table = &mut core.state.table;
-        match table.knows(context.0) {
+        match table.has_context(context.0) {
             false => Err(Error::Unknown),
             true if table.leave(Source::Any(context.0)) => Ok(()),
             true => Err(Error::WouldBlock),

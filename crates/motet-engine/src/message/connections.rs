@@ -5,7 +5,7 @@ use super::transport::{Connected, Connector, Identity, Listener, PacketTransport
 use super::{Channel, Context, Handler, LinkId};
 use crate::driver::Driver;
 use crate::reason::Reason;
-use motet_proto::message::slab::{Number, Pool};
+use motet_proto::message::slab::{Slab, SlabId};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
@@ -49,9 +49,9 @@ pub struct Connections {
     listeners: Vec<(&'static dyn Driver, Box<dyn Listener>)>,
     /// Transports of links that are closed here, which still have something to deliver.
     closing: Vec<Box<dyn PacketTransport>>,
-    pending: Pool<PendingConnect>,
+    pending: Slab<PendingConnect>,
     services: HashMap<u64, Service>,
-    handlers: Pool<Arc<dyn Handler>>,
+    handlers: Slab<Arc<dyn Handler>>,
 }
 
 impl Connections {
@@ -102,12 +102,12 @@ impl Connections {
     // ---- connects ----------------------------------------------------------------------------------------------------
 
     /// Adds a connect. `None`: there are as many as can be.
-    pub fn add_pending(&mut self, pending: PendingConnect) -> Option<Number> {
+    pub fn add_pending(&mut self, pending: PendingConnect) -> Option<SlabId> {
         self.pending.insert(pending)
     }
 
     /// Drops a connect.
-    pub fn drop_pending(&mut self, number: Number) {
+    pub fn drop_pending(&mut self, number: SlabId) {
         if let Some(index) = self.pending.find(number) {
             self.pending.remove(index);
         }
@@ -129,7 +129,7 @@ impl Connections {
     }
 
     /// The result of a connect, which is dropped then.
-    pub fn take_result(&mut self, number: Number) -> Option<Result<LinkId, Reason>> {
+    pub fn take_result(&mut self, number: SlabId) -> Option<Result<LinkId, Reason>> {
         let index = self.pending.find(number)?;
         let result = self.pending.get_mut(index)?.result.take()?;
         self.pending.remove(index);
@@ -208,13 +208,13 @@ impl Connections {
 
     /// Takes a handler out.
     pub fn remove_handler(&mut self, number: u32) -> Option<Arc<dyn Handler>> {
-        let index = self.handlers.find(Number(number))?;
+        let index = self.handlers.find(SlabId(number))?;
         self.handlers.remove(index)
     }
 
     /// A handler.
     pub fn handler(&self, number: u32) -> Option<Arc<dyn Handler>> {
-        self.handlers.get(self.handlers.find(Number(number))?).cloned()
+        self.handlers.get(self.handlers.find(SlabId(number))?).cloned()
     }
 }
 

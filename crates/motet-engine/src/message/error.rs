@@ -1,7 +1,7 @@
 //! What a call on a node may fail with.
 
 use crate::reason::Reason;
-use motet_proto::message::{Refusal, Status};
+use motet_proto::message::{Rejected, Status};
 
 /// Why a call did nothing, or an operation did not end as asked. Grouped by what is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,11 +17,11 @@ pub enum Error {
     /// The operation: headers are too long, or a message cannot go in this mode at all.
     TooLong,
     /// The operation: no such region, or it does not allow this.
-    Denied,
+    AccessDenied,
     /// The operation: bytes that do not lie inside the region.
-    Outside,
+    OutOfBounds,
     /// The operation: an atomic that makes no sense, memory that is not where it can be done, or a region that is no file's.
-    Unfit,
+    InvalidAtomic,
     /// The file: it cannot be a region, or cannot be brought to its disk; and why.
     File(i32),
     /// The wait: somebody has asked it to end ([`super::Node::signal_group`]).
@@ -51,23 +51,23 @@ impl Error {
     /// As a system error number, positive.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::WouldBlock => 11,                             // EAGAIN
-            Self::TimedOut => 110,                              // ETIMEDOUT
-            Self::Cancelled => 125,                             // ECANCELED
-            Self::Truncated => 90,                              // EMSGSIZE
-            Self::TooLong => 7,                                 // E2BIG
-            Self::Denied => 13,                                 // EACCES
-            Self::Outside => 34,                                // ERANGE
-            Self::Unfit => 22,                                  // EINVAL
-            Self::Interrupted => 4,                             // EINTR
-            Self::Unknown => 9,                                 // EBADF
-            Self::Closed => 32,                                 // EPIPE
-            Self::Refused => 111,                               // ECONNREFUSED
-            Self::Lost(Reason::BROKEN | Reason::GUESSED) => 71, // EPROTO
-            Self::Lost(_) => 104,                               // ECONNRESET
-            Self::Unreachable(Reason::NAME_TAKEN) => 98,        // EADDRINUSE
-            Self::Unreachable(Reason::BAD_NAME) => 22,          // EINVAL
-            Self::Unreachable(Reason::NO_SUCH_NODE) => 111,     // ECONNREFUSED
+            Self::WouldBlock => 11,                                        // EAGAIN
+            Self::TimedOut => 110,                                         // ETIMEDOUT
+            Self::Cancelled => 125,                                        // ECANCELED
+            Self::Truncated => 90,                                         // EMSGSIZE
+            Self::TooLong => 7,                                            // E2BIG
+            Self::AccessDenied => 13,                                      // EACCES
+            Self::OutOfBounds => 34,                                       // ERANGE
+            Self::InvalidAtomic => 22,                                     // EINVAL
+            Self::Interrupted => 4,                                        // EINTR
+            Self::Unknown => 9,                                            // EBADF
+            Self::Closed => 32,                                            // EPIPE
+            Self::Refused => 111,                                          // ECONNREFUSED
+            Self::Lost(Reason::BROKEN | Reason::UNKNOWN_REGION_KEY) => 71, // EPROTO
+            Self::Lost(_) => 104,                                          // ECONNRESET
+            Self::Unreachable(Reason::NAME_TAKEN) => 98,                   // EADDRINUSE
+            Self::Unreachable(Reason::BAD_NAME) => 22,                     // EINVAL
+            Self::Unreachable(Reason::NO_SUCH_NODE) => 111,                // ECONNREFUSED
             Self::Unreachable(Reason::OTHER_USER | Reason::NOBODY | Reason::NOT_PERMITTED | Reason::BAD_SECRET) => 13, // EACCES
             Self::Unreachable(_) => 113, // EHOSTUNREACH
             Self::Full => 105,           // ENOBUFS
@@ -84,9 +84,9 @@ impl std::fmt::Display for Error {
             Self::Cancelled => "cancelled",
             Self::Truncated => "the message is longer than the buffer",
             Self::TooLong => "the message or its headers are too long",
-            Self::Denied => "no such region, or it does not allow this",
-            Self::Outside => "not inside the region",
-            Self::Unfit => "it makes no sense there",
+            Self::AccessDenied => "no such region, or it does not allow this",
+            Self::OutOfBounds => "not inside the region",
+            Self::InvalidAtomic => "it makes no sense there",
             Self::File(errno) => return write!(f, "the file: {}", std::io::Error::from_raw_os_error(*errno)),
             Self::Interrupted => "interrupted",
             Self::Closed => "the channel is closed",
@@ -111,13 +111,13 @@ impl From<Error> for std::io::Error {
 
 impl Error {
     /// Of a call on a link that is gone for `gone`, if it is.
-    pub(super) fn of(refusal: Refusal, gone: Option<Reason>) -> Self {
+    pub(super) fn of(refusal: Rejected, gone: Option<Reason>) -> Self {
         match refusal {
-            Refusal::WouldBlock => Self::WouldBlock,
-            Refusal::Closed => Self::Closed,
-            Refusal::TooLong => Self::TooLong,
-            Refusal::Unfit => Self::Unfit,
-            Refusal::Broken => Self::Lost(gone.unwrap_or(Reason::PEER_GONE)),
+            Rejected::WouldBlock => Self::WouldBlock,
+            Rejected::Closed => Self::Closed,
+            Rejected::TooLong => Self::TooLong,
+            Rejected::InvalidAtomic => Self::InvalidAtomic,
+            Rejected::LinkDown => Self::Lost(gone.unwrap_or(Reason::PEER_GONE)),
         }
     }
 
@@ -128,11 +128,11 @@ impl Error {
             Status::Truncated => Some(Self::Truncated),
             Status::Cancelled => Some(Self::Cancelled),
             Status::Closed => Some(Self::Closed),
-            Status::Full => Some(Self::Full),
-            Status::Denied => Some(Self::Denied),
-            Status::Outside => Some(Self::Outside),
-            Status::Unfit => Some(Self::Unfit),
-            Status::Broken => Some(Self::Lost(gone.unwrap_or(Reason::PEER_GONE))),
+            Status::Exhausted => Some(Self::Full),
+            Status::AccessDenied => Some(Self::AccessDenied),
+            Status::OutOfBounds => Some(Self::OutOfBounds),
+            Status::InvalidAtomic => Some(Self::InvalidAtomic),
+            Status::LinkDown => Some(Self::Lost(gone.unwrap_or(Reason::PEER_GONE))),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! It is a step of a look for ends ([`super::completions`]), which then gets the end at once, or of any other look ([`super::link::LinkState::look`]).
 //! Which receive gets the message is the protocol's decision. Any other packet is left untouched to [`Link::arrived`].
 
-use super::message_state::{Callbacks, MessageState};
+use super::message_state::{LinkCallbacks, MessageState};
 use super::operations::{Ended, GroupId, NONE, Teller};
 use super::packets::RxPacket;
 use super::transport::ShmTransport;
@@ -12,7 +12,7 @@ use motet_proto::message::fast_path::{Matched, Receiver};
 use motet_proto::message::matching::Selector;
 use motet_proto::message::packet::{self, Kind};
 use motet_proto::message::rendezvous::Payload;
-use motet_proto::message::{Envelope, Link, Outcome, Owner, Status, header_stack};
+use motet_proto::message::{Callbacks, Envelope, Link, Outcome, Status, header_stack};
 use motet_sys::user_memory::UserMemory;
 use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, RingSpan};
 use motet_wire::message::fifo::{Peeked, SingleCell};
@@ -41,7 +41,7 @@ pub enum Taken {
 pub fn tell(
     shm: &mut ShmTransport,
     proto: &mut Link,
-    callbacks: &mut Callbacks<'_>,
+    callbacks: &mut LinkCallbacks<'_>,
     rx_packet: &mut RxPacket,
     (group, now): (GroupId, u64),
     teller: &mut impl Teller,
@@ -85,7 +85,7 @@ fn tell_from_ring(
     shm: &mut ShmTransport,
     short: &SingleCell,
     proto: &mut Link,
-    callbacks: &mut Callbacks<'_>,
+    callbacks: &mut LinkCallbacks<'_>,
     (group, now): (GroupId, u64),
     teller: &mut impl Teller,
 ) -> Taken {
@@ -111,7 +111,7 @@ fn tell_from_ring(
 /// Ends the receive of a message that lies in the ring.
 #[inline(always)]
 fn tell_run(
-    callbacks: &mut Callbacks<'_>,
+    callbacks: &mut LinkCallbacks<'_>,
     matched: &Matched,
     run: RingSpan,
     group: GroupId,
@@ -126,7 +126,7 @@ fn tell_run(
             &mut word[..]
         }
         headers => {
-            bytes = [0; header_stack::MOST];
+            bytes = [0; header_stack::MAX_HEADERS_BYTES];
             &mut bytes[..headers]
         }
     };
@@ -148,7 +148,7 @@ fn tell_run(
 fn tell_longer(
     shm: &mut ShmTransport,
     proto: &mut Link,
-    callbacks: &mut Callbacks<'_>,
+    callbacks: &mut LinkCallbacks<'_>,
     rx_packet: &mut RxPacket,
     (group, now): (GroupId, u64),
     teller: &mut impl Teller,
@@ -210,7 +210,7 @@ fn words_of(bytes: &[u8]) -> Option<([u64; WORDS], &[u8])> {
 fn matched(
     short: &SingleCell,
     proto: &mut Link,
-    callbacks: &mut Callbacks<'_>,
+    callbacks: &mut LinkCallbacks<'_>,
     (now, alone): (u64, Option<(&Selector, UserMemory)>),
 ) -> Option<(Matched, usize)> {
     let length = short.length().checked_sub(packet::MESSAGE)?;
@@ -223,7 +223,7 @@ fn matched(
 /// [`Taken::Kept`]: nothing has been done, as it is no receive of this group into memory of the program's.
 #[inline(always)]
 fn end(
-    callbacks: &mut Callbacks<'_>,
+    callbacks: &mut LinkCallbacks<'_>,
     matched: &Matched,
     (headers, length): (&[u8], usize),
     group: GroupId,
@@ -232,7 +232,7 @@ fn end(
 ) -> Taken {
     let channel = Channel { link: callbacks.link, id: matched.channel };
     let MessageState { table, operations, .. } = &mut *callbacks.state;
-    let Receiver::Posted(oldest) = matched.receiver else {
+    let Receiver::PostedReceive(oldest) = matched.receiver else {
         end_alone((channel, matched.tag, headers), length, teller, fill);
         return Taken::Told;
     };
@@ -261,7 +261,7 @@ fn end_alone(
 
 /// Takes the message of a line that is still to be consumed. False: it is another packet, and nothing has been done.
 #[inline(always)]
-pub fn take(short: &SingleCell, proto: &mut Link, callbacks: &mut Callbacks<'_>, now: u64) -> bool {
+pub fn take(short: &SingleCell, proto: &mut Link, callbacks: &mut LinkCallbacks<'_>, now: u64) -> bool {
     let Some((matched, length)) = matched(short, proto, callbacks, (now, None)) else { return false };
     if let Receiver::Unexpected = matched.receiver {
         queue_short(short, proto, callbacks, &matched, length);
@@ -279,7 +279,7 @@ pub fn take(short: &SingleCell, proto: &mut Link, callbacks: &mut Callbacks<'_>,
 fn queue_short(
     short: &SingleCell,
     proto: &mut Link,
-    callbacks: &mut Callbacks<'_>,
+    callbacks: &mut LinkCallbacks<'_>,
     matched: &Matched,
     length: usize,
 ) -> Taken {
@@ -288,7 +288,7 @@ fn queue_short(
 }
 
 /// Keeps a message that no receive waits for: these are its headers and its body.
-fn queue(proto: &mut Link, callbacks: &mut Callbacks<'_>, matched: &Matched, all: Payload<'_>) -> Taken {
+fn queue(proto: &mut Link, callbacks: &mut LinkCallbacks<'_>, matched: &Matched, all: Payload<'_>) -> Taken {
     proto.keep_message(callbacks, matched, all.to_box());
     callbacks.state.queued = true;
     Taken::Queued
@@ -296,26 +296,26 @@ fn queue(proto: &mut Link, callbacks: &mut Callbacks<'_>, matched: &Matched, all
 
 /// Ends the receive as an operation whose end is queued in its group.
 #[inline(never)]
-fn keep(callbacks: &mut Callbacks<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
+fn keep(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
     let &Matched { receiver, tag, channel, .. } = matched;
     let envelope = Envelope { source: callbacks.link.0, channel, tag, length: body.len() as u64, headers };
-    let Receiver::Posted(oldest) = receiver else { return };
+    let Receiver::PostedReceive(oldest) = receiver else { return };
     let Some(receive) = callbacks.state.table.take(oldest) else { return };
-    let operation = callbacks.begun(receive);
+    let operation = callbacks.start_receive(receive);
     callbacks.received(operation, receive.capacity, &envelope, body);
 }
 
 /// Ends a receive as [`keep`] does, with a body that lies in the ring.
 #[cold]
-fn keep_run(callbacks: &mut Callbacks<'_>, matched: &Matched, headers: &[u8], body: RingSpan) {
+fn keep_run(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], body: RingSpan) {
     let &Matched { receiver, tag, channel, .. } = matched;
     let envelope = Envelope { source: callbacks.link.0, channel, tag, length: body.len() as u64, headers };
-    let Receiver::Posted(oldest) = receiver else { return };
+    let Receiver::PostedReceive(oldest) = receiver else { return };
     let Some(receive) = callbacks.state.table.take(oldest) else { return };
-    let operation = callbacks.begun(receive);
+    let operation = callbacks.start_receive(receive);
     callbacks.matched(operation, &envelope);
     let fits = receive.capacity.min(body.len() as u64);
-    callbacks.place_run(operation, 0, body.first(fits as usize));
+    callbacks.place_span(operation, 0, body.first(fits as usize));
     let status = if fits < body.len() as u64 { Status::Truncated } else { Status::Done };
     callbacks.completed(operation, Outcome { status, length: fits });
 }

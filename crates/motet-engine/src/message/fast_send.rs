@@ -27,7 +27,7 @@ impl Core {
             return false;
         };
         let Some(to) = proto.outgoing(channel.id) else { return false };
-        let Some(going) = proto.may_go_now(to, tag, headers.len(), length) else { return false };
+        let Some(going) = proto.prepare_send(to, tag, headers.len(), length) else { return false };
         let (kind, words) = (Kind::Message as u8, going.words);
         let put = match headers.len() {
             _ if length > BEHIND_WORDS => put_in_ring(shm, words, [headers, body]),
@@ -37,7 +37,7 @@ impl Core {
         if !matches!(put, Ok(PutOutcome::Published | PutOutcome::Wake)) {
             return false;
         }
-        proto.gone(going);
+        proto.mark_sent(going);
         if put == Ok(PutOutcome::Wake) {
             link_state.wake();
         }

@@ -3,13 +3,13 @@
 //! What it is not: when a link is looked at, is decided in [`super::progress`].
 
 use super::copy_strategy::Choice;
-use super::message_state::{CallbackState, Callbacks, MessageState};
+use super::message_state::{CallbackState, LinkCallbacks, MessageState};
 use super::packets::{LONGEST, RxPacket, ShmTx, Way};
 use super::regions::segments::Segments;
 use super::transport::{Lost, NodeId, PacketTransport, ShmTransport, Transport};
 use super::{LinkId, MessageLimits, fast_receive, pipelined, regions};
 use crate::reason::Reason;
-use motet_proto::message::{Broken, ChannelId, GUESSED, Link, Refusal};
+use motet_proto::message::{ChannelId, Link, ProtocolViolation, Rejected, UNKNOWN_REGION_KEY};
 use motet_sys::{memory, socket};
 use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, PayloadTx};
 use motet_wire::message::fifo::{Packet, Peeked};
@@ -67,8 +67,8 @@ pub enum Look {
     Deliver,
 }
 
-pub(super) const BROKEN_LANE: Broken = Broken("the memory between us makes no sense");
-pub(super) const GONE: Broken = Broken("the peer is gone");
+pub(super) const BROKEN_LANE: ProtocolViolation = ProtocolViolation("the memory between us makes no sense");
+pub(super) const GONE: ProtocolViolation = ProtocolViolation("the peer is gone");
 
 /// What a link has copied out of its peer's memory.
 #[derive(Debug, Clone, Copy, Default)]
@@ -188,9 +188,9 @@ impl LinkState {
         &mut self,
         id: LinkId,
         state: &mut MessageState,
-        f: impl FnOnce(&mut Link, &mut Way<'_>, &mut Callbacks<'_>) -> R,
+        f: impl FnOnce(&mut Link, &mut Way<'_>, &mut LinkCallbacks<'_>) -> R,
     ) -> R {
-        let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+        let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
         let mut way = match &mut self.transport {
             Some(Transport::SharedMemory(shm)) => {
                 Way::Fifo(ShmTx::new(&mut shm.outward, &mut shm.bulk.0, &shm.copying))
@@ -218,7 +218,7 @@ impl LinkState {
         tag: u64,
         headers: u16,
         all: &[u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejected> {
         let Some(Transport::SharedMemory(shm)) = &mut self.transport else {
             return self.with(id, state, |proto, way, _| proto.send_short(way, channel, tag, headers, all));
         };
@@ -246,7 +246,7 @@ impl LinkState {
     pub fn look(&mut self, id: LinkId, state: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> Look {
         match &mut self.transport {
             Some(Transport::SharedMemory(shm)) => {
-                let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+                let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
                 let look = take_from_lane(shm, &mut self.proto, &mut callbacks, rx_packet, now);
                 let broken = match look {
                     Ok(Look::Silent) => {
@@ -269,7 +269,7 @@ impl LinkState {
 
     fn look_at_frames(&mut self, id: LinkId, state: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> Look {
         let Some(Transport::Packet(packet_transport)) = &mut self.transport else { return Look::Silent };
-        let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+        let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
         let taken = take_frames(&mut **packet_transport, &mut self.proto, &mut callbacks, rx_packet, now);
         match taken {
             Ok(Look::Silent) => self.silent = self.silent.saturating_add(1),
@@ -299,18 +299,18 @@ impl LinkState {
 
     /// The transport is lost: everything on the link ends.
     #[cold]
-    pub fn lose(&mut self, id: LinkId, state: &mut MessageState, reason: Reason, broken: Broken) {
+    pub fn lose(&mut self, id: LinkId, state: &mut MessageState, reason: Reason, broken: ProtocolViolation) {
         self.end_sharing();
         if let Some(shm) = self.shm() {
             // Now, whoever else (a forked child, say) has the descriptor, and before any memory is given back.
             let _ = socket::shutdown(shm.control.as_fd().as_raw_fd(), 2);
         }
-        self.gone.get_or_insert(if broken == GUESSED { Reason::GUESSED } else { reason });
+        self.gone.get_or_insert(if broken == UNKNOWN_REGION_KEY { Reason::UNKNOWN_REGION_KEY } else { reason });
         self.callback_state.helps.clear();
         self.callback_state.segments.leave();
         self.transport = None;
         self.ending = false; // or it would end in every round, and nobody could sleep
-        let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+        let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
         self.proto.reset(&mut callbacks, broken);
         while let Some(copying) = callbacks.callback_state.copies.pop_front() {
             self.proto.copied(&mut callbacks, copying.request.record, false);
@@ -337,7 +337,7 @@ impl LinkState {
     /// Ends all of its channels on this side: what waits on them is discarded.
     pub fn release_all(&mut self, id: LinkId, state: &mut MessageState) {
         let channels: Vec<_> = self.callback_state.places.iter().flatten().map(|(channel, _)| *channel).collect();
-        let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+        let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
         for channel in channels {
             let _ = self.proto.release(&mut callbacks, channel);
         }
@@ -363,10 +363,10 @@ impl LinkState {
 fn take_from_lane(
     shm: &mut ShmTransport,
     proto: &mut Link,
-    callbacks: &mut Callbacks<'_>,
+    callbacks: &mut LinkCallbacks<'_>,
     rx_packet: &mut RxPacket,
     now: u64,
-) -> Result<Look, Broken> {
+) -> Result<Look, ProtocolViolation> {
     let mut look = Look::Silent;
     for _ in 0..TURN {
         match shm.inward.peek_cell() {
@@ -417,15 +417,15 @@ fn take_from_lane(
 fn take_from_ring(
     shm: &mut ShmTransport,
     proto: &mut Link,
-    callbacks: &mut Callbacks<'_>,
+    callbacks: &mut LinkCallbacks<'_>,
     packet: Packet,
     rx_packet: &mut RxPacket,
     now: u64,
-) -> Result<(), Broken> {
+) -> Result<(), ProtocolViolation> {
     let inward = &mut shm.bulk.1;
     let (front, run) = inward.split_packet(packet.bytes(&rx_packet.lane)).map_err(|_| BROKEN_LANE)?;
     let result = if proto.reads_from_ring(packet.kind, front) {
-        proto.arrived_with(callbacks, packet.kind, front, run, now)
+        proto.arrived_in_ring(callbacks, packet.kind, front, run, now)
     } else if run.len() > LONGEST {
         Err(BROKEN_LANE)
     } else {
@@ -444,14 +444,14 @@ fn take_from_ring(
 /// Why a link is at its end.
 #[derive(Clone, Copy)]
 enum Failed {
-    Peer(Broken),
+    Peer(ProtocolViolation),
     Transport(Lost),
 }
 
 fn take_frames(
     packet_transport: &mut dyn PacketTransport,
     proto: &mut Link,
-    callbacks: &mut Callbacks<'_>,
+    callbacks: &mut LinkCallbacks<'_>,
     rx_packet: &mut RxPacket,
     now: u64,
 ) -> Result<Look, Failed> {

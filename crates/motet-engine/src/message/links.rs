@@ -3,7 +3,7 @@
 use super::LinkId;
 use super::link::{LinkState, SILENT};
 use super::transport::Transport;
-use motet_proto::message::slab::{Number, Pool};
+use motet_proto::message::slab::{Slab, SlabId};
 
 /// Most links that a sleep on the node's descriptor remembers as active.
 const MAX_PARKED: usize = 32;
@@ -13,7 +13,7 @@ const IN_A_ROW: u32 = 16;
 /// All links of a node.
 #[derive(Default)]
 pub struct Links {
-    slots: Pool<Box<LinkState>>,
+    slots: Slab<Box<LinkState>>,
     /// Polled in every round. The peers of all others ring the doorbell, and [`Links::next_inactive`] finds one of them now and then.
     active: Vec<LinkId>,
     /// Active until a sleep on the node's descriptor: active again when it ends.
@@ -30,18 +30,18 @@ impl Links {
     /// A link.
     #[inline(always)]
     pub fn get(&self, link: LinkId) -> Option<&LinkState> {
-        self.slots.known(Number(link.0)).map(|link| &**link)
+        self.slots.known(SlabId(link.0)).map(|link| &**link)
     }
 
     /// A link, to be changed.
     #[inline(always)]
     pub fn get_mut(&mut self, link: LinkId) -> Option<&mut LinkState> {
-        self.slots.named(Number(link.0)).map(|link| &mut **link)
+        self.slots.get_by_id(SlabId(link.0)).map(|link| &mut **link)
     }
 
     /// The index of a link: its row in the stats page.
     pub fn index(&self, link: LinkId) -> Option<u32> {
-        self.slots.find(Number(link.0))
+        self.slots.find(SlabId(link.0))
     }
 
     /// Adds a link, which is not active yet. `None`: there are as many as can be.
@@ -109,7 +109,7 @@ impl Links {
     pub fn next_with_packet(&mut self) -> Option<LinkId> {
         let Self { slots, active, turn, .. } = self;
         let has_packet = |link: &LinkId| {
-            slots.known(Number(link.0)).is_none_or(|link_state| match &link_state.transport {
+            slots.known(SlabId(link.0)).is_none_or(|link_state| match &link_state.transport {
                 Some(Transport::SharedMemory(shm)) => shm.inward.has_packet(),
                 _ => true,
             })
@@ -139,7 +139,9 @@ impl Links {
 
     /// Has every round poll a link from now on: its peer need not ring.
     pub fn activate(&mut self, link: LinkId) {
-        let Some(link_state) = self.slots.named(Number(link.0)).filter(|link_state| !link_state.hot) else { return };
+        let Some(link_state) = self.slots.get_by_id(SlabId(link.0)).filter(|link_state| !link_state.hot) else {
+            return;
+        };
         link_state.hot = true;
         link_state.silent = 0;
         if let Some(shm) = link_state.shm() {
@@ -153,7 +155,7 @@ impl Links {
         let Self { slots, active, .. } = self;
         let mut chosen = Vec::with_capacity(active.len());
         active.retain(|&link| {
-            let Some(link_state) = slots.named(Number(link.0)) else { return false };
+            let Some(link_state) = slots.get_by_id(SlabId(link.0)) else { return false };
             if !which(link_state) {
                 return true;
             }
@@ -165,7 +167,7 @@ impl Links {
 
     /// Makes a link active again that [`Links::deactivate`] has picked. How long it has been silent stays.
     pub fn reactivate(&mut self, link: LinkId) {
-        let Some(link_state) = self.slots.named(Number(link.0)) else { return };
+        let Some(link_state) = self.slots.get_by_id(SlabId(link.0)) else { return };
         if let Some(shm) = link_state.shm() {
             shm.inward.end_sleep();
         }
@@ -181,7 +183,7 @@ impl Links {
             parked.clear();
         }
         for link in active {
-            let polled_in_memory = slots.named(Number(link.0)).is_some_and(|link_state| link_state.comes_by_lane());
+            let polled_in_memory = slots.get_by_id(SlabId(link.0)).is_some_and(|link_state| link_state.comes_by_lane());
             if parked.len() < MAX_PARKED && polled_in_memory && !parked.contains(link) {
                 parked.push(*link);
             }
@@ -202,7 +204,7 @@ impl Links {
         let Self { slots, active, .. } = self;
         let mut silent = 0;
         for link in active.iter() {
-            let Some(link_state) = slots.named(Number(link.0)) else {
+            let Some(link_state) = slots.get_by_id(SlabId(link.0)) else {
                 silent += 1;
                 continue;
             };

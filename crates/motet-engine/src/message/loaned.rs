@@ -3,7 +3,7 @@
 //! How loans are sent and received is in [`super::loans`].
 
 use super::LinkId;
-use motet_proto::message::slab::Number;
+use motet_proto::message::slab::SlabId;
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::AsFd;
 pub use motet_sys::shm_pool::{PeerBytes, ShmBlock as Loan};
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Loans that were dropped, until the node gives them back.
 #[derive(Debug)]
 pub struct Returns {
-    queue: Mutex<Vec<(LinkId, Number)>>,
+    queue: Mutex<Vec<(LinkId, SlabId)>>,
     kick: Arc<PrivateFd>,
 }
 
@@ -25,7 +25,7 @@ impl Returns {
         Self { queue: Mutex::default(), kick }
     }
 
-    pub(super) fn queue(&self) -> MutexGuard<'_, Vec<(LinkId, Number)>> {
+    pub(super) fn queue(&self) -> MutexGuard<'_, Vec<(LinkId, SlabId)>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -37,12 +37,12 @@ impl Returns {
 pub struct Lent {
     part: PeerBytes,
     pub(super) link: LinkId,
-    pub(super) record: Option<Number>,
+    pub(super) record: Option<SlabId>,
     returns: Arc<Returns>,
 }
 
 impl Lent {
-    pub(super) fn new(part: PeerBytes, link: LinkId, record: Number, returns: Arc<Returns>) -> Self {
+    pub(super) fn new(part: PeerBytes, link: LinkId, record: SlabId, returns: Arc<Returns>) -> Self {
         Self { part, link, record: Some(record), returns }
     }
 

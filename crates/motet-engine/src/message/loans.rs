@@ -9,7 +9,7 @@
 
 use super::link::LinkState;
 pub use super::loaned::{Lent, Loan, PeerBytes, Returns};
-use super::message_state::{Callbacks, MessageState};
+use super::message_state::{LinkCallbacks, MessageState};
 use super::node_state::Core;
 use super::operations::{Kind, Operation, Seen};
 use super::receive::RecvFrom;
@@ -18,9 +18,9 @@ use super::send::Outgoing;
 use super::single_copy::pending::Copying;
 use super::{Error, LinkId, Mode, Node, Notice, OperationId};
 use crate::reason::Reason;
-use motet_proto::message::packet::Place;
-use motet_proto::message::slab::{self, Number};
-use motet_proto::message::{Broken, CopyRequest, Held, Send};
+use motet_proto::message::packet::RemoteAddress;
+use motet_proto::message::slab::{self, SlabId};
+use motet_proto::message::{CopyRequest, ProtocolViolation, Send, UnexpectedMessage};
 use motet_sys::clock;
 use motet_sys::user_memory::OperationMemory;
 
@@ -28,7 +28,7 @@ use motet_sys::user_memory::OperationMemory;
 const SHORT: usize = 3840;
 /// Longest time between two looks for a free block, ns.
 const LOOK: u64 = 20_000_000;
-const NONSENSE: Broken = Broken("the peer says what cannot be of its memory");
+const NONSENSE: ProtocolViolation = ProtocolViolation("the peer says what cannot be of its memory");
 
 impl Node {
     /// A block of the pool, to be filled and sent. It holds what an earlier one held, or zeros.
@@ -130,7 +130,12 @@ impl Node {
     }
 
     /// The same for a message that was claimed, or that a handler has taken.
-    pub fn accept_in_place(&self, held: Held, most: u64, notice: Notice) -> Result<OperationId, (Error, Held)> {
+    pub fn accept_in_place(
+        &self,
+        held: UnexpectedMessage,
+        most: u64,
+        notice: Notice,
+    ) -> Result<OperationId, (Error, UnexpectedMessage)> {
         self.accept_as(held, in_place(most, notice), most)
     }
 
@@ -138,7 +143,7 @@ impl Node {
     pub fn give_back(&self, mut lent: Lent) -> Result<(), Error> {
         let mut core = self.core()?;
         let (link, record) = (lent.link, lent.record.take());
-        // Its references first: to count them atomically once DONE is stored would wait for that to reach the lane.
+        // Its references first: to count them atomically once FIN is stored would wait for that to reach the lane.
         drop(lent);
         if let Some(record) = record {
             core.give_back(link, record);
@@ -173,7 +178,7 @@ impl Core {
         if notice.and_then(|notice| notice.group).is_some_and(|group| self.state.operations.group(group).is_none()) {
             return Err(Error::Unknown);
         }
-        if self.state.operations.count() < slab::MOST { Ok(()) } else { Err(Error::Full) }
+        if self.state.operations.count() < slab::MAX_RECORDS { Ok(()) } else { Err(Error::Full) }
     }
 
     /// Nobody will ask for the end of an operation that has just begun.
@@ -183,9 +188,9 @@ impl Core {
         }
     }
 
-    fn give_back(&mut self, link: LinkId, record: Number) {
+    fn give_back(&mut self, link: LinkId, record: SlabId) {
         let Ok((link_state, state)) = self.link(link) else { return };
-        link_state.with(link, state, |proto, way, _| proto.give_back_now(way, record));
+        link_state.with(link, state, |proto, way, _| proto.release_loan_now(way, record));
         if link_state.proto.is_due() {
             self.settle(link);
         }
@@ -201,7 +206,7 @@ impl Core {
         let length = loan.len() as u64;
         let operation = state.operations.keep_loan(loan)?;
         let send = Send { channel: channel.id, tag, headers, body: &[], mode, operation, place };
-        let sent = link_state.with(channel.link, state, |proto, way, _| proto.announce(way, &send, length));
+        let sent = link_state.with(channel.link, state, |proto, way, _| proto.send_rts(way, &send, length));
         match sent {
             Ok(_) => Ok(()),
             Err(_) => state.operations.take_loan(operation).map_or(Ok(()), Err),
@@ -217,7 +222,7 @@ impl Core {
     }
 
     /// Where a peer sees a loan; `otherwise` where it does not.
-    pub(super) fn place_of_loan(&mut self, link: LinkId, loan: &Loan, otherwise: Place) -> Place {
+    pub(super) fn place_of_loan(&mut self, link: LinkId, loan: &Loan, otherwise: RemoteAddress) -> RemoteAddress {
         let Ok((link_state, _)) = self.link(link) else { return otherwise };
         link_state.callback_state.segments.show(loan.segment(), loan.address()).unwrap_or(otherwise)
     }
@@ -258,7 +263,7 @@ impl LinkState {
         if !matches!(operation.seen(), Seen::Wanted { .. }) {
             return false;
         }
-        let part = self.callback_state.segments.find(Place { address, key }, 0, length as usize);
+        let part = self.callback_state.segments.find(RemoteAddress { address, key }, 0, length as usize);
         if self.callback_state.segments.broken {
             self.lose(id, state, Reason::BROKEN, NONSENSE);
             return true;
@@ -270,8 +275,8 @@ impl LinkState {
         operation.sees(Seen::Lent(part, record));
         self.callback_state.segments.counts.lent += 1;
         self.callback_state.copies.pop_front();
-        let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
-        self.proto.lent(&mut callbacks, record);
+        let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
+        self.proto.loan_in_place(&mut callbacks, record);
         true
     }
 
@@ -283,7 +288,7 @@ impl LinkState {
         done: u64,
         length: usize,
     ) -> Option<u64> {
-        let place = Place { address: request.address, key: request.key };
+        let place = RemoteAddress { address: request.address, key: request.key };
         let part = self.callback_state.segments.find(place, done, length)?;
         let operation = state.operations.get(request.operation)?;
         let copied = operation.memory.write(done as usize, length, |into| part.read(0, into));

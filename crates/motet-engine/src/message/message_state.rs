@@ -1,4 +1,4 @@
-//! The state of messages that all links of a node share, and the callbacks of the protocol ([`Owner`]) that change it.
+//! The state of messages that all links of a node share, and the callbacks of the protocol ([`Callbacks`]) that change it.
 //!
 //! [`MessageState`] holds the matching table, the operations, and what the node must act on once the protocol has returned: a message for a
 //! handler, channels that a peer opens. The callbacks call no user code and no link.
@@ -13,8 +13,8 @@ use motet_proto::message::matching::{Receive, Scope};
 use motet_proto::message::packet::{self, Route};
 use motet_proto::message::rma::RemoteCopy;
 use motet_proto::message::{
-    Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Outcome, Owner, Reception, ShareRequest, Status, Table,
-    Want,
+    Arrival, AssistRequest, BodyTransfer, Callbacks, ChannelId, CopyRequest, Envelope, Event, Outcome, Reception,
+    Status, Table, UnexpectedMessage,
 };
 use motet_sys::shm_pool::{ShmBlock, ShmPool};
 use motet_sys::{clock, memory};
@@ -63,7 +63,7 @@ pub enum Delivered {
     /// All: headers and body, in the packet that has just come.
     Whole(Range<usize>, Range<usize>),
     /// Its body is still to come.
-    Long(Held),
+    Long(UnexpectedMessage),
 }
 
 /// What a node keeps of one channel, beside the protocol.
@@ -204,7 +204,7 @@ impl MessageState {
 }
 
 /// The callbacks of one link, for the time of a call.
-pub struct Callbacks<'a> {
+pub struct LinkCallbacks<'a> {
     /// Of all links.
     pub state: &'a mut MessageState,
     /// Of this one.
@@ -213,7 +213,7 @@ pub struct Callbacks<'a> {
     pub link: LinkId,
 }
 
-impl<'a> Callbacks<'a> {
+impl<'a> LinkCallbacks<'a> {
     /// Of this link.
     #[inline(always)]
     pub fn of(state: &'a mut MessageState, callback_state: &'a mut CallbackState, link: LinkId) -> Self {
@@ -225,7 +225,7 @@ impl<'a> Callbacks<'a> {
     }
 }
 
-impl Owner for Callbacks<'_> {
+impl Callbacks for LinkCallbacks<'_> {
     type Buffer = Buffer;
 
     #[inline(always)]
@@ -234,7 +234,7 @@ impl Owner for Callbacks<'_> {
     }
 
     #[inline(always)]
-    fn begun(&mut self, receive: Receive<Buffer>) -> u64 {
+    fn start_receive(&mut self, receive: Receive<Buffer>) -> u64 {
         self.state.operations.name_of(receive)
     }
 
@@ -269,26 +269,26 @@ impl Owner for Callbacks<'_> {
         }
     }
 
-    fn place_run(&mut self, operation: u64, at: u64, run: RingSpan) {
+    fn place_span(&mut self, operation: u64, at: u64, run: RingSpan) {
         if let Some(operation) = self.state.operations.get(operation) {
-            operation.place_run(at as usize, run);
+            operation.place_span(at as usize, run);
         }
     }
 
-    fn want(&mut self, length: u64, shown: bool) -> Want {
+    fn choose_transfer(&mut self, length: u64, shown: bool) -> BodyTransfer {
         let way = self.callback_state.choice.want(length, shown, clock::ticks());
         self.callback_state.wants_help = way == Some(Way::Both);
         match (way, self.callback_state.choice.is_trying()) {
-            (None, _) => Want::Pieces(Route::Any),
-            (Some(Way::Through), false) => Want::Pieces(Route::Through),
-            (Some(Way::Through), true) => Want::Pieces(Route::TryThrough),
-            (Some(Way::Around), false) => Want::Pieces(Route::Around),
-            (Some(Way::Around), true) => Want::Pieces(Route::TryAround),
-            (Some(Way::Alone | Way::Both), _) => Want::Copy,
+            (None, _) => BodyTransfer::Pieces(Route::Any),
+            (Some(Way::Through), false) => BodyTransfer::Pieces(Route::Through),
+            (Some(Way::Through), true) => BodyTransfer::Pieces(Route::TryThrough),
+            (Some(Way::Around), false) => BodyTransfer::Pieces(Route::Around),
+            (Some(Way::Around), true) => BodyTransfer::Pieces(Route::TryAround),
+            (Some(Way::Alone | Way::Both), _) => BodyTransfer::Copy,
         }
     }
 
-    fn landed(&mut self, length: u64) {
+    fn body_received(&mut self, length: u64) {
         self.callback_state.choice.landed(length, clock::ticks(), clock::ticks_per_1024ns());
     }
 
@@ -297,7 +297,7 @@ impl Owner for Callbacks<'_> {
         self.callback_state.copies.push_back(Copying { request, done: 0, help });
     }
 
-    fn share(&mut self, request: ShareRequest) {
+    fn assist_copy(&mut self, request: AssistRequest) {
         self.callback_state.helps.push_back(Helping { request, done: 0 });
     }
 
@@ -323,7 +323,7 @@ impl Owner for Callbacks<'_> {
             Event::Offered(service) => return self.state.offers.push_back((self.channel(channel), service)),
             Event::Opened => Phase::Open,
             Event::Refused => Phase::Refused,
-            Event::Broken => Phase::Broken,
+            Event::LinkDown => Phase::Broken,
             Event::Queued | Event::EndOfMessages | Event::NotReceived => return,
         };
         if let Some(place) = self.callback_state.place(channel) {

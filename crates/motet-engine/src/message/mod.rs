@@ -65,7 +65,7 @@ pub use operations::{Calls, Completion, Ended, GroupId, Notice};
 use crate::driver::Driver;
 use message_state::MessageState;
 use motet_proto::message::matching;
-use motet_proto::message::{ChannelId, Held, Limits};
+use motet_proto::message::{ChannelId, Limits, UnexpectedMessage};
 use motet_sys::biased_lock::{BiasToken, BiasedLock};
 use motet_sys::fork_detect::ForkMark;
 use motet_sys::private_fds::{self, PrivateFd};
@@ -145,7 +145,7 @@ pub enum Body<'a> {
     Whole(&'a [u8]),
     /// It is still to come: take it ([`Option::take`]) and give it a buffer, now or later ([`Node::accept_body`]); what is left is
     /// discarded.
-    Long(&'a mut Option<Held>),
+    Long(&'a mut Option<UnexpectedMessage>),
 }
 
 /// How long bodies come to a node over memory that is shared, where their senders show them and the system lets it.
@@ -168,7 +168,7 @@ pub struct MessageLimits {
     /// Bytes of eager messages that nobody has taken yet, with their records, of one link.
     pub window: u64,
     /// Announced messages of one link at a time.
-    pub longs: u32,
+    pub max_rendezvous: u32,
     /// Channels that one peer may have opened at a time.
     pub channels: u32,
     /// Longest eager body, where memory is shared and where it is not.
@@ -185,7 +185,7 @@ impl Default for MessageLimits {
     fn default() -> Self {
         Self {
             window: (1 << 20) + (16 << 10), // 16 bodies of the longest eager length, with what is counted for their records
-            longs: 1024,
+            max_rendezvous: 1024,
             channels: 16_384,
             eager: [64 << 10, 64 << 10],
             single_copy: 128 << 10,
@@ -198,10 +198,10 @@ impl Default for MessageLimits {
 impl MessageLimits {
     /// As the protocol wants them.
     fn of(&self, shm: bool) -> Limits {
-        let &Self { window, longs, channels, eager, .. } = self;
+        let &Self { window, max_rendezvous, channels, eager, .. } = self;
         let (ahead, reserve) = if shm { (512 << 10, 1024) } else { (1 << 20, 16 << 10) };
         let eager = eager[usize::from(!shm)];
-        Limits { window, longs, channels, ahead, pulling: 4, reserve, eager, requests: 256 }
+        Limits { window, max_rendezvous, channels, ahead, max_pulls: 4, reserve, eager, requests: 256 }
     }
 }
 

@@ -12,7 +12,7 @@ use super::transport::{Connected, Identity, PacketTransport, Transport};
 use super::{Error, LinkId, MessageLimits};
 use crate::driver::Driver;
 use crate::reason::Reason;
-use motet_proto::message::{Broken, ChannelId, Reception};
+use motet_proto::message::{ChannelId, ProtocolViolation, Reception};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::AsFd;
@@ -151,7 +151,7 @@ impl Core {
     pub fn can_serve(&self, serve: Serve) -> Result<(), Error> {
         let known = match serve {
             Serve::Queue => true,
-            Serve::Tagged(context) => self.state.table.knows(context.0),
+            Serve::Tagged(context) => self.state.table.has_context(context.0),
             Serve::Handler(handler) => self.connections.handler(handler).is_some(),
         };
         if known { Ok(()) } else { Err(Error::Unknown) }
@@ -240,7 +240,7 @@ impl Core {
             link_state.flush(link, &mut self.state);
             link_state.end_sharing();
             transport = link_state.transport.take();
-            link_state.lose(link, &mut self.state, Reason::PEER_GONE, Broken("the link was closed here"));
+            link_state.lose(link, &mut self.state, Reason::PEER_GONE, ProtocolViolation("the link was closed here"));
         }
         link_state.release_all(link, &mut self.state);
         if let Some(Transport::Packet(packet_transport)) = transport {
@@ -257,7 +257,7 @@ impl Core {
             let Ok((link_state, _)) = self.link(link) else { continue };
             let (Some(reason), true) = (link_state.gone, link_state.came) else { continue };
             if !link_state.is_held() {
-                if matches!(reason, Reason::BROKEN | Reason::GUESSED) {
+                if matches!(reason, Reason::BROKEN | Reason::UNKNOWN_REGION_KEY) {
                     self.sheet.failed(reason); // its row goes with it
                 }
                 self.forget(link);

@@ -26,7 +26,7 @@ const PIECE: usize = 16 << 10;
 const RING_FROM_BYTES: usize = 2 * CELL_PAYLOAD + 1;
 
 /// Most bytes of one packet that lie there: a body of the longest eager length, with any headers.
-pub const LONGEST: usize = (64 << 10) + header_stack::MOST;
+pub const LONGEST: usize = (64 << 10) + header_stack::MAX_HEADERS_BYTES;
 
 /// A message of so many bytes is shown at once: one of 2 KiB, with headers.
 pub const AT_ONCE: usize = 2304;
@@ -137,7 +137,7 @@ impl Packets for ShmTx<'_> {
         PIECE
     }
 
-    fn are_pieces_apart(&self) -> bool {
+    fn has_piece_path(&self) -> bool {
         true
     }
 
@@ -213,7 +213,7 @@ impl Packets for Way<'_> {
         match self {
             Self::Fifo(lane) => lane.largest(),
             Self::Packet(packet_transport) => packet_transport.largest(),
-            Self::Nowhere => motet_proto::message::packet::SMALLEST,
+            Self::Nowhere => motet_proto::message::packet::MIN_PACKET_BYTES,
         }
     }
 
@@ -234,7 +234,7 @@ impl Packets for Way<'_> {
         }
     }
 
-    fn are_pieces_apart(&self) -> bool {
+    fn has_piece_path(&self) -> bool {
         matches!(self, Self::Fifo(_))
     }
 

@@ -6,13 +6,13 @@
 
 use super::Channel;
 use super::fast_receive::Taken;
-use super::message_state::Callbacks;
+use super::message_state::LinkCallbacks;
 use super::operations::{Buffer, GroupId, Kind, Operation, Operations, Seen, Teller};
 use super::packets::chunk_of;
 use super::transport::ShmTransport;
 use motet_proto::message::matching::Receive;
-use motet_proto::message::pipelined::Awaited;
-use motet_proto::message::{Broken, Link, header_stack};
+use motet_proto::message::pipelined::PipelinedReceive;
+use motet_proto::message::{Link, ProtocolViolation, header_stack};
 use motet_sys::user_memory::UserMemory;
 use motet_wire::message::fifo::payload_ring::RingSpan;
 use motet_wire::message::fifo::{FifoRx, Packet};
@@ -49,7 +49,7 @@ pub fn follow(inward: &FifoRx, packet: &Packet, run: RingSpan, mut place: impl F
 pub fn tell(
     shm: &mut ShmTransport,
     proto: &mut Link,
-    callbacks: &mut Callbacks<'_>,
+    callbacks: &mut LinkCallbacks<'_>,
     (packet, bytes): (&Packet, &[u8]),
     (group, now): (GroupId, u64),
     teller: &mut impl Teller,
@@ -60,10 +60,10 @@ pub fn tell(
     let Some((front, run)) = front.filter(|_| callbacks.callback_state.late != Some(place)) else {
         return Taken::Other;
     };
-    let Some(awaited) = proto.awaits(&callbacks.state.table, packet.kind, front, run.len()) else {
+    let Some(awaited) = proto.match_pipelined(&callbacks.state.table, packet.kind, front, run.len()) else {
         return Taken::Other;
     };
-    let mut headers = [0; header_stack::MOST];
+    let mut headers = [0; header_stack::MAX_HEADERS_BYTES];
     let headers = &mut headers[..awaited.message.headers];
     run.read(headers); // they are shown with the first part
     let (span, body) = (awaited.receive.buffer.span, awaited.body);
@@ -102,7 +102,7 @@ fn place_part(span: &UserMemory, headers: usize, run: RingSpan, part: Range<usiz
 }
 
 /// The operation of a receive that gets part of its message, and stays posted. One without a record has one from now on.
-fn name<'a>(callbacks: &'a mut Callbacks<'_>, awaited: &Awaited<Buffer>) -> Option<&'a mut Operation> {
+fn name<'a>(callbacks: &'a mut LinkCallbacks<'_>, awaited: &PipelinedReceive<Buffer>) -> Option<&'a mut Operation> {
     let name = callbacks.state.operations.name_of(awaited.receive);
     if name != awaited.receive.operation {
         callbacks.state.table.rename(awaited.ticket, Receive { operation: name, ..awaited.receive });
@@ -117,11 +117,11 @@ fn name<'a>(callbacks: &'a mut Callbacks<'_>, awaited: &Awaited<Buffer>) -> Opti
 pub fn take(
     shm: &mut ShmTransport,
     proto: &mut Link,
-    callbacks: &mut Callbacks<'_>,
+    callbacks: &mut LinkCallbacks<'_>,
     packet: &Packet,
     bytes: &[u8],
     now: u64,
-) -> Result<bool, Broken> {
+) -> Result<bool, ProtocolViolation> {
     let ShmTransport { inward, bulk: (_, ring), .. } = shm;
     let place = ring.head();
     if callbacks.callback_state.late == Some(place) {
@@ -131,7 +131,9 @@ pub fn take(
     else {
         return Ok(false); // it is broken, and found to be once it is whole
     };
-    let Some(awaited) = proto.awaits(&callbacks.state.table, packet.kind, front, run.len()) else { return Ok(false) };
+    let Some(awaited) = proto.match_pipelined(&callbacks.state.table, packet.kind, front, run.len()) else {
+        return Ok(false);
+    };
     let Some(operation) = name(callbacks, &awaited) else { return Ok(false) };
     if !matches!(operation.seen(), Seen::Nothing) {
         return Ok(false); // room for a copy is made when all of the message is known
@@ -141,17 +143,17 @@ pub fn take(
         operation.begun = true;
         let start = part.start.max(before);
         if start < part.end {
-            operation.place_run(start - before, run.skip(start).first(part.end - start));
+            operation.place_span(start - before, run.skip(start).first(part.end - start));
         }
     });
     if !whole {
         callbacks.callback_state.late = Some(place);
         return Ok(false);
     }
-    let mut headers = [0; header_stack::MOST];
+    let mut headers = [0; header_stack::MAX_HEADERS_BYTES];
     let headers = &mut headers[..before];
     run.read(headers);
-    let result = proto.take_awaited(callbacks, &awaited, headers, now);
+    let result = proto.finish_pipelined(callbacks, &awaited, headers, now);
     inward.consume(packet);
     ring.release(run.len());
     inward.notify_freed();

@@ -8,8 +8,8 @@ use super::node_state::{Core, Guard};
 use super::operations::{Buffer, Kind, Operations};
 use super::receive::RecvFrom;
 use super::{Bias, Error, GroupId, Node, OperationId, Status};
-use motet_proto::message::matching::{Posted, Receive, Selector};
-use motet_proto::message::slab::Number;
+use motet_proto::message::matching::{PostOutcome, Receive, Selector};
+use motet_proto::message::slab::SlabId;
 use motet_proto::message::{Outcome, Reception};
 
 impl Node {
@@ -25,7 +25,7 @@ impl Node {
         let (mut core, quiet) = self.core_by(bias)?;
         let selector = core.selector(from, tag, ignore)?;
         let receive = core.state.operations.begin_bare(group, buffer)?;
-        if core.state.table.post_simply(selector, receive).is_none() {
+        if core.state.table.post_fast(selector, receive).is_none() {
             post_otherwise(&mut core, selector, receive);
             return Ok(());
         }
@@ -70,14 +70,14 @@ impl Node {
         let under_way = core.state.operations.nameless_of(group, |known| known.channel.is_some());
         let there = under_way.into_iter().filter(|&number| core.comes_by(number, from)).collect::<Vec<_>>();
         drop(core);
-        there.into_iter().try_for_each(|Number(number)| self.detach(OperationId(number)))?;
+        there.into_iter().try_for_each(|SlabId(number)| self.detach(OperationId(number)))?;
         source.map(drop)
     }
 }
 
 impl Core {
     /// Whether a message is on its way to an operation over this channel, or any of this context. Of a channel that is gone it may be.
-    fn comes_by(&mut self, Number(operation): Number, from: RecvFrom) -> bool {
+    fn comes_by(&mut self, SlabId(operation): SlabId, from: RecvFrom) -> bool {
         let known = self.state.operations.get(u64::from(operation)).and_then(|known| known.channel);
         let (Some(channel), RecvFrom::Any(context)) = (known, from) else {
             return matches!((known, from), (Some(known), RecvFrom::Channel(channel)) if known == channel);
@@ -94,12 +94,12 @@ impl Core {
 #[inline(never)]
 pub(super) fn post_otherwise(core: &mut Guard<'_>, selector: Selector, receive: Receive<Buffer>) {
     match core.state.table.post(selector, receive) {
-        Posted::Waiting(_) => {}
-        Posted::Found(held) => {
+        PostOutcome::Waiting(_) => {}
+        PostOutcome::Found(held) => {
             let name = core.state.operations.name_of(receive);
             core.give(held, OperationId(name as u32), receive.capacity);
         }
-        Posted::Ended(status) => end(core, receive, status),
+        PostOutcome::Ended(status) => end(core, receive, status),
     }
 }
 

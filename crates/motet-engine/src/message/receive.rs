@@ -1,13 +1,13 @@
 //! What a program calls to receive, to see what waits, and to take operations back.
 
 use super::link::LinkState;
-use super::message_state::{Callbacks, MessageState};
+use super::message_state::{LinkCallbacks, MessageState};
 use super::node_state::Core;
 use super::operations::{Buffer, Kind, Notice, Operation};
 use super::{Bias, Channel, Context, Error, LinkId, Node, OperationId};
 use crate::reason::Reason;
-use motet_proto::message::matching::{Posted, Receive, Selector, Source};
-use motet_proto::message::{Broken, Held, Outcome, Reception};
+use motet_proto::message::matching::{PostOutcome, Receive, Selector, Source};
+use motet_proto::message::{Outcome, ProtocolViolation, Reception, UnexpectedMessage};
 use motet_sys::user_memory::OperationMemory;
 
 /// Where a receive looks for its message.
@@ -76,7 +76,7 @@ impl Node {
 
     /// Takes what a receive would get now: no other receive gets it. It must be given memory ([`Node::accept_body`]) or be
     /// discarded ([`Node::discard_body`]).
-    pub fn claim(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<Held>, Error> {
+    pub fn claim(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<UnexpectedMessage>, Error> {
         let mut core = self.core()?;
         let selector = core.selector(from, tag, ignore)?;
         Ok(core.state.table.claim(selector))
@@ -85,10 +85,10 @@ impl Node {
     /// Gives memory to a message that was claimed, or that a handler has taken. With an error, the message comes back.
     pub fn accept_body(
         &self,
-        held: Held,
+        held: UnexpectedMessage,
         memory: OperationMemory,
         notice: Notice,
-    ) -> Result<OperationId, (Error, Held)> {
+    ) -> Result<OperationId, (Error, UnexpectedMessage)> {
         let capacity = memory.len() as u64;
         self.accept_as(held, Operation::new(memory, Kind::Receive(None), None, notice), capacity)
     }
@@ -96,10 +96,10 @@ impl Node {
     /// The message becomes that of a receive which has room for so many bytes. With an error, it comes back.
     pub(super) fn accept_as(
         &self,
-        held: Held,
+        held: UnexpectedMessage,
         operation: Operation,
         capacity: u64,
-    ) -> Result<OperationId, (Error, Held)> {
+    ) -> Result<OperationId, (Error, UnexpectedMessage)> {
         let mut core = match self.core() {
             Ok(core) => core,
             Err(error) => return Err((error, held)),
@@ -114,7 +114,7 @@ impl Node {
     }
 
     /// Throws away a message that was claimed, or that a handler has taken.
-    pub fn discard_body(&self, held: Held) -> Result<(), Error> {
+    pub fn discard_body(&self, held: UnexpectedMessage) -> Result<(), Error> {
         let mut core = self.core()?;
         let link = LinkId(held.source);
         if let Ok((link_state, _)) = core.link(link) {
@@ -177,7 +177,7 @@ impl Node {
         if let (Kind::Send(_), Some(channel)) = (known.kind, known.channel) {
             // Its peer may be about to fetch it.
             if let Ok((link_state, state)) = core.link(channel.link) {
-                link_state.lose(channel.link, state, Reason::PEER_GONE, Broken("a body was taken away"));
+                link_state.lose(channel.link, state, Reason::PEER_GONE, ProtocolViolation("a body was taken away"));
             }
         }
         core.alert();
@@ -201,7 +201,7 @@ impl Core {
         let MessageState { operations, table, .. } = &mut self.state;
         let (name, record) = operations.begin_here(notice, make)?;
         let receive = Receive { operation: u64::from(name.0), capacity, buffer: Buffer::NONE };
-        match table.post_simply(selector, receive) {
+        match table.post_fast(selector, receive) {
             Some(ticket) => record.kind = Kind::Receive(Some(ticket)),
             None => self.post_begun(selector, name, receive),
         }
@@ -211,7 +211,7 @@ impl Core {
     #[inline(always)]
     pub(super) fn selector(&mut self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Selector, Error> {
         let from = match from {
-            RecvFrom::Any(context) if self.state.table.knows(context.0) => Source::Any(context.0),
+            RecvFrom::Any(context) if self.state.table.has_context(context.0) => Source::Any(context.0),
             RecvFrom::Any(_) => return Err(Error::Unknown),
             RecvFrom::Channel(channel) => match self.place(channel.link, channel.id).map(|place| place.reception) {
                 Some(Reception::Matched(scope)) => Source::One(scope),
@@ -226,13 +226,13 @@ impl Core {
     #[inline(never)]
     fn post_begun(&mut self, selector: Selector, name: OperationId, receive: Receive<Buffer>) {
         match self.state.table.post(selector, receive) {
-            Posted::Waiting(ticket) => {
+            PostOutcome::Waiting(ticket) => {
                 if let Some(record) = self.state.operations.get(u64::from(name.0)) {
                     record.kind = Kind::Receive(Some(ticket));
                 }
             }
-            Posted::Found(held) => self.give(held, name, receive.capacity),
-            Posted::Ended(status) => {
+            PostOutcome::Found(held) => self.give(held, name, receive.capacity),
+            PostOutcome::Ended(status) => {
                 self.state.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
                 self.alert();
             }
@@ -240,18 +240,18 @@ impl Core {
     }
 
     /// Gives a message that no receive has waited for to an operation.
-    pub(super) fn give(&mut self, held: Held, name: OperationId, capacity: u64) {
+    pub(super) fn give(&mut self, held: UnexpectedMessage, name: OperationId, capacity: u64) {
         let (link, whole) = (LinkId(held.source), held.is_whole());
         match self.link(link) {
             Ok((link_state, state)) => {
                 let LinkState { proto, callback_state, .. } = link_state;
-                proto.accept(&mut Callbacks::of(state, callback_state, link), held, u64::from(name.0), capacity);
+                proto.accept(&mut LinkCallbacks::of(state, callback_state, link), held, u64::from(name.0), capacity);
                 if link_state.proto.is_due() {
                     self.settle(link);
                 }
             }
             Err(_) => {
-                let outcome = Outcome { status: super::Status::Broken, length: 0 };
+                let outcome = Outcome { status: super::Status::LinkDown, length: 0 };
                 self.state.operations.complete(u64::from(name.0), outcome);
             }
         }

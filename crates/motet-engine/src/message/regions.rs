@@ -13,7 +13,7 @@ pub mod segments;
 
 use local::Host;
 
-use super::message_state::{CallbackState, Callbacks, MessageState};
+use super::message_state::{CallbackState, LinkCallbacks, MessageState};
 use super::node_state::Core;
 use super::regions::bytes::Bytes;
 use super::{Error, Node};
@@ -21,7 +21,7 @@ pub use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 pub use motet_proto::message::regions::{Key, Rights};
 
 use motet_proto::message::Status;
-use motet_proto::message::packet::Place;
+use motet_proto::message::packet::RemoteAddress;
 use motet_proto::message::regions::{Regions, Revoked};
 use motet_proto::message::rma::{CopyTo, Memory as Remote, PutBytes, RemoteCopy};
 pub use motet_wire::shared_memory::SharedBytes;
@@ -32,7 +32,7 @@ pub const COPY: u64 = 16 << 10;
 /// Bytes read from a region at a time, to be put into a packet.
 const PIECE: usize = 4096;
 
-impl Remote for Callbacks<'_> {
+impl Remote for LinkCallbacks<'_> {
     fn regions(&mut self) -> &mut Regions {
         &mut self.state.hosts.regions
     }
@@ -61,15 +61,15 @@ impl Remote for Callbacks<'_> {
         region.change(at, atomic, result)
     }
 
-    fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place {
+    fn region_address(&mut self, region: u64, at: u64, length: u64) -> RemoteAddress {
         if length < self.callback_state.single_copy {
-            return Place::default();
+            return RemoteAddress::default();
         }
         let address = self.state.hosts.place(region, at).and_then(|(bytes, at)| bytes.address(at, length));
-        address.map_or(Place::default(), |address| Place { address, key: 0 })
+        address.map_or(RemoteAddress::default(), |address| RemoteAddress { address, key: 0 })
     }
 
-    fn region_seen(&mut self, region: u64) -> Place {
+    fn region_mapping(&mut self, region: u64) -> RemoteAddress {
         let segment = self.state.hosts.get(region).and_then(|host| host.segment.clone());
         let place = segment.and_then(|segment| self.callback_state.segments.show(&segment, segment.address()));
         place.unwrap_or_default()
@@ -79,12 +79,12 @@ impl Remote for Callbacks<'_> {
         self.callback_state.remote_copies.push_back((request, 0));
     }
 
-    fn forget(&mut self, key: Key) -> bool {
+    fn stop_direct_access(&mut self, key: Key) -> bool {
         self.callback_state.segments.forget(key);
         true // nothing is under way: whoever uses a region directly has the node's lock meanwhile
     }
 
-    fn region_ended(&mut self, region: u64) {
+    fn region_released(&mut self, region: u64) {
         end(self.state, region);
     }
 }
@@ -138,7 +138,7 @@ impl Node {
     ) -> Result<Key, Error> {
         let mut core = self.core()?;
         if rights.include(Rights::ATOMIC) && !memory.base().addr().is_multiple_of(8) {
-            return Err(Error::Unfit);
+            return Err(Error::InvalidAtomic);
         }
         core.state.hosts.add(Host { bytes: Bytes::Memory(memory), first: 0, keep, segment: None }, rights)
     }

@@ -4,15 +4,15 @@
 //! again. What it is not: what follows is the protocol's matter (`motet_proto::message::rma`), a region that both ends see
 //! [`super::regions::mapped`]'s, and the memory of our own regions [`super::regions`]'.
 
-use super::message_state::Callbacks;
+use super::message_state::LinkCallbacks;
 use super::node_state::Core;
 use super::operations::{self, Kind, Notice};
 use super::packets::Way;
 use super::regions::{Atomic, COPY, Key};
 use super::{Error, LinkId, Node, OperationId};
-use motet_proto::message::packet::Place;
-use motet_proto::message::rma::format::{AT, RESULT_MOST};
-use motet_proto::message::{Get, Link, Packets, Put, Refusal, Update};
+use motet_proto::message::packet::RemoteAddress;
+use motet_proto::message::rma::format::{AT, MAX_REPLY_BYTES};
+use motet_proto::message::{Get, Link, Packets, Put, Rejected, Update};
 use motet_sys::user_memory::OperationMemory;
 
 /// Bytes of a region of a peer's, from there on.
@@ -116,13 +116,13 @@ impl Node {
         let operation = operations::Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, notice);
         let name = core.state.operations.begin(operation)?;
         let begun = core.on_link(link, |proto, _, callbacks| proto.fence(callbacks, u64::from(name.0)));
-        core.begun(name, begun)
+        core.start_receive(name, begun)
     }
 
     /// What goes over a link at once.
     pub fn remote_limits(&self, link: LinkId) -> Result<RemoteLimits, Error> {
         self.core()?.on_link(link, |proto, way, _| {
-            Ok(RemoteLimits { put: proto.put_at_once(way), operands: way.largest() - AT, fetched: RESULT_MOST })
+            Ok(RemoteLimits { put: proto.put_at_once(way), operands: way.largest() - AT, fetched: MAX_REPLY_BYTES })
         })
     }
 
@@ -198,7 +198,7 @@ impl Core {
         link: LinkId,
         memory: OperationMemory,
         notice: Notice,
-        begin: impl FnOnce(&mut Link, &mut Way<'_>, &OperationMemory, u64) -> Result<(), Refusal>,
+        begin: impl FnOnce(&mut Link, &mut Way<'_>, &OperationMemory, u64) -> Result<(), Rejected>,
     ) -> Begun {
         let record = operations::Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, notice);
         let name = match self.state.operations.begin(record) {
@@ -221,9 +221,9 @@ impl Core {
     }
 
     /// Where a peer can copy these bytes from, if they are many.
-    fn place_of(&mut self, link: LinkId, memory: &OperationMemory) -> Place {
+    fn place_of(&mut self, link: LinkId, memory: &OperationMemory) -> RemoteAddress {
         let shown = memory.len() as u64 >= COPY && self.reads_memory_of(link);
-        if shown { Place { address: memory.address(), key: 0 } } else { Place::default() }
+        if shown { RemoteAddress { address: memory.address(), key: 0 } } else { RemoteAddress::default() }
     }
 
     /// Whether this side may copy from the peer's memory, and so most likely the peer from ours.
@@ -234,7 +234,7 @@ impl Core {
     pub(super) fn on_link<R>(
         &mut self,
         link: LinkId,
-        f: impl FnOnce(&mut Link, &mut Way<'_>, &mut Callbacks<'_>) -> Result<R, Refusal>,
+        f: impl FnOnce(&mut Link, &mut Way<'_>, &mut LinkCallbacks<'_>) -> Result<R, Rejected>,
     ) -> Result<R, Error> {
         let (link_state, state) = self.link(link)?;
         let result = link_state.with(link, state, f);
@@ -243,7 +243,7 @@ impl Core {
     }
 
     /// What has begun, or has not.
-    pub(super) fn begun(&mut self, name: OperationId, begun: Result<(), Error>) -> Result<OperationId, Error> {
+    pub(super) fn start_receive(&mut self, name: OperationId, begun: Result<(), Error>) -> Result<OperationId, Error> {
         if begun.is_err() {
             self.state.operations.withdraw(name);
         }

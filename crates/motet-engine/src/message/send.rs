@@ -7,7 +7,7 @@ use super::node_state::{Core, Guard};
 use super::operations::{Kind, Notice, Operation};
 use super::{Bias, Channel, Error, GroupId, LinkId, Mode, Node, OperationId};
 use motet_proto::message::packet;
-use motet_proto::message::{Outcome, Refusal, Send, Sent};
+use motet_proto::message::{Outcome, Rejected, Send, Sent};
 use motet_sys::user_memory::OperationMemory;
 
 /// A body that most likely goes in one packet, bytes.
@@ -22,7 +22,7 @@ pub struct Outgoing<'a> {
     pub channel: Channel,
     /// For the matching.
     pub tag: u64,
-    /// Headers, the outermost first, at most [`motet_proto::message::header_stack::MOST`] bytes.
+    /// Headers, the outermost first, at most [`motet_proto::message::header_stack::MAX_HEADERS_BYTES`] bytes.
     pub headers: &'a [u8],
     /// How it may go.
     pub mode: Mode,
@@ -37,7 +37,7 @@ impl Node {
         message: &Outgoing<'_>,
         body: &[&[u8]],
         operation: u64,
-        place: packet::Place,
+        place: packet::RemoteAddress,
     ) -> Result<Sent, Error> {
         let &Outgoing { channel, tag, headers, mode } = message;
         let (link_state, state) = core.link(channel.link)?;
@@ -67,7 +67,7 @@ impl Node {
         message: &Outgoing<'_>,
         body: &[&[u8]],
         operation: u64,
-        place: packet::Place,
+        place: packet::RemoteAddress,
     ) -> Result<Sent, Error> {
         let &Outgoing { channel, tag, headers, mode } = message;
         let (link_state, state) = core.link(channel.link)?;
@@ -111,14 +111,16 @@ impl Node {
         deadline: Option<u64>,
     ) -> Result<(), Error> {
         let message = Outgoing { mode: Mode::Inject, ..*message };
-        match self.try_send(&mut core, &message, body, 0, packet::Place::default()) {
+        match self.try_send(&mut core, &message, body, 0, packet::RemoteAddress::default()) {
             Ok(_) => return Ok(()),
             Err(Error::WouldBlock) => {}
             Err(error) => return Err(error),
         }
-        self.wait(core, deadline, |core| match self.try_send(core, &message, body, 0, packet::Place::default()) {
-            Err(Error::WouldBlock) => None,
-            sent => Some(sent.map(drop)),
+        self.wait(core, deadline, |core| {
+            match self.try_send(core, &message, body, 0, packet::RemoteAddress::default()) {
+                Err(Error::WouldBlock) => None,
+                sent => Some(sent.map(drop)),
+            }
         })?
     }
 
@@ -179,7 +181,7 @@ impl Node {
 
     fn try_inject_anyhow(&self, core: &mut Core, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
         let message = Outgoing { mode: Mode::Inject, ..*message };
-        self.try_send(core, &message, body, 0, packet::Place::default()).map(drop)
+        self.try_send(core, &message, body, 0, packet::RemoteAddress::default()).map(drop)
     }
 
     /// Begins to send a message. `None`: it has gone, and its body is free; no end follows. Otherwise its memory stays in use until
@@ -261,7 +263,7 @@ impl Node {
         if length <= SHORT && more.is_empty() && message.mode == Mode::Automatic && notice.group.is_none() {
             let short = Outgoing { mode: Mode::Inject, ..*message };
             let body = [memory.bytes(0, length)];
-            match self.try_send(core, &short, &body, 0, packet::Place::default()) {
+            match self.try_send(core, &short, &body, 0, packet::RemoteAddress::default()) {
                 Ok(_) => return Ok(None),
                 Err(Error::WouldBlock | Error::TooLong) => {} // it may go otherwise
                 Err(error) => return Err((error, memory, more)),
@@ -270,8 +272,8 @@ impl Node {
         let may = more.is_empty() && length as u64 >= core.limits.single_copy;
         let shown = may && core.link(message.channel.link).is_ok_and(|(link_state, _)| link_state.shm().is_some());
         let mut place = match shown {
-            true => packet::Place { address: memory.address(), key: 0 },
-            false => packet::Place::default(),
+            true => packet::RemoteAddress { address: memory.address(), key: 0 },
+            false => packet::RemoteAddress::default(),
         };
         if let (OperationMemory::Loan(loan), true) = (&memory, more.is_empty()) {
             place = core.place_of_loan(message.channel.link, loan, place);
@@ -317,7 +319,7 @@ impl Node {
         core: &mut Core,
         message: &Outgoing<'_>,
         name: OperationId,
-        place: packet::Place,
+        place: packet::RemoteAddress,
     ) -> Result<Sent, Error> {
         // The record lends its memory for the call: nothing that the protocol does in a send touches it.
         let Some(operation) = core.state.operations.get(u64::from(name.0)) else { return Err(Error::Full) };
@@ -360,8 +362,8 @@ fn goes_at_once(
 impl Core {
     /// Why a send was refused.
     #[cold]
-    fn refused(&mut self, channel: Channel, refusal: Refusal) -> Error {
-        if refusal == Refusal::Closed && self.place(channel.link, channel.id).is_none() {
+    fn refused(&mut self, channel: Channel, refusal: Rejected) -> Error {
+        if refusal == Rejected::Closed && self.place(channel.link, channel.id).is_none() {
             return Error::Unknown;
         }
         self.refused_on(channel.link, refusal)
@@ -369,9 +371,9 @@ impl Core {
 
     /// Why something was refused on a link; who waits for room is told when there is some.
     #[cold]
-    pub(super) fn refused_on(&mut self, link: LinkId, refusal: Refusal) -> Error {
+    pub(super) fn refused_on(&mut self, link: LinkId, refusal: Rejected) -> Error {
         let gone = self.gone(link);
-        if refusal == Refusal::WouldBlock
+        if refusal == Rejected::WouldBlock
             && let Ok((link_state, state)) = self.link(link)
         {
             link_state.blocked = true;

@@ -8,7 +8,7 @@
 use super::operations::Kind;
 use super::{Error, Node, OperationId};
 use crate::reason::Reason;
-use motet_proto::message::Broken;
+use motet_proto::message::ProtocolViolation;
 use motet_sys::user_memory::OperationMemory;
 
 /// What is left to do for a send that was called back.
@@ -60,7 +60,7 @@ impl Node {
         }
         let Some(channel) = channel else { return Ok(()) };
         let (link_state, state) = core.link(channel.link)?;
-        link_state.lose(channel.link, state, Reason::UNANSWERED, Broken("a message was not taken in time"));
+        link_state.lose(channel.link, state, Reason::UNANSWERED, ProtocolViolation("a message was not taken in time"));
         core.alert();
         Ok(())
     }

@@ -9,11 +9,11 @@
 pub(in crate::message) mod pending;
 
 use super::link::{COPY, GONE, LinkState};
-use super::message_state::{Callbacks, MessageState};
+use super::message_state::{LinkCallbacks, MessageState};
 use super::operations::Operation;
 use super::{LinkId, regions};
 use crate::reason::Reason;
-use motet_proto::message::{CopyRequest, ShareRequest};
+use motet_proto::message::{AssistRequest, CopyRequest};
 use motet_sys::user_memory::OperationMemory;
 use motet_sys::{process_vm, socket, thread};
 use motet_wire::message::fifo::chunk_claims::Assisted;
@@ -82,7 +82,7 @@ impl LinkState {
                 if !copied && state.operations.get(front.request.operation).is_some_and(there) {
                     self.callback_state.choice.no_copies();
                 }
-                let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+                let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
                 self.proto.copied(&mut callbacks, front.request.record, copied);
             }
         }
@@ -116,7 +116,7 @@ impl LinkState {
         claims.begin(stamp);
         let &CopyRequest { record, operation, .. } = request;
         self.callback_state.sharing = Some(Sharing { claims, operation, stamp, chunks, mine: 0 });
-        self.proto.share(record, address, stamp);
+        self.proto.offer_copy_assist(record, address, stamp);
         self.flush(id, state);
     }
 
@@ -193,7 +193,7 @@ impl LinkState {
     /// Goes on with what the peer copies from us: the next chunk that nobody has claimed. True: there was one.
     fn help(&mut self, state: &mut MessageState) -> bool {
         let Some(&Helping { request, .. }) = self.callback_state.helps.front() else { return false };
-        let ShareRequest { operation, shared } = request;
+        let AssistRequest { operation, shared } = request;
         let Some(shm) = self.shm() else {
             self.callback_state.helps.clear();
             return false;
@@ -202,7 +202,7 @@ impl LinkState {
         let chunks = chunks_of(shared.length);
         let there = pid != 0 && socket::is_connected(shm.control.as_fd().as_raw_fd());
         let next = match state.operations.get(operation) {
-            Some(_) if there => claims.claim(shared.stamp, chunks),
+            Some(_) if there => claims.claim(shared.copy_id, chunks),
             _ => None, // it has ended, or we may not
         };
         let Some(next) = next else {
@@ -218,10 +218,10 @@ impl LinkState {
         let last = match (written, self.callback_state.helps.front_mut()) {
             (true, Some(helping)) => {
                 helping.done += 1;
-                claims.report_assisted(shared.stamp, helping.done, chunks)
+                claims.report_assisted(shared.copy_id, helping.done, chunks)
             }
             _ => {
-                claims.report_failed(shared.stamp);
+                claims.report_failed(shared.copy_id);
                 self.callback_state.helps.pop_front();
                 true
             }
@@ -248,7 +248,7 @@ impl LinkState {
         if ends {
             self.callback_state.remote_copies.pop_front();
             self.copies.note(copied.is_some(), request.length);
-            let mut callbacks = Callbacks::of(state, &mut self.callback_state, id);
+            let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
             self.proto.copied_remote(&mut callbacks, request.record, copied.is_some());
         }
         true

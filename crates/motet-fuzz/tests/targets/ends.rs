@@ -26,13 +26,13 @@ use lent::Lent;
 use motet_driver_shm::Shm;
 use motet_engine::driver::Driver;
 use motet_engine::message::operations::Buffer;
-use motet_engine::message::receive::From;
+use motet_engine::message::receive::RecvFrom;
 use motet_engine::message::send::Outgoing;
 use motet_engine::message::{
     Bias, Bodies, Calls, Channel, Completion, Context, Ended, GroupId, MessageLimits, Mode, Node, NodeOptions, Notice,
     OperationId, Serve, Status,
 };
-use motet_sys::user_memory::Memory;
+use motet_sys::user_memory::OperationMemory;
 use peer::{FIRST, Peer};
 
 /// Operations of one input, and receives.
@@ -152,7 +152,7 @@ impl Side {
         // What a peer may send ahead is little, so that it is soon too much; nothing is copied out of a peer's memory, which is this process's.
         let limits = MessageLimits {
             window: 16 << 10,
-            longs: 4,
+            max_rendezvous: 4,
             channels: 4,
             bodies: Bodies::Ring,
             pool: 1 << 20,
@@ -170,19 +170,19 @@ impl Side {
         side.make_busy();
         if !pinned {
             // Posted first, and for something else: no message is taken without being matched with all that wait.
-            let elsewhere = From::Any(side.node.context().expect("a context"));
-            side.node.post(elsewhere, 0, 0, Memory::Owned(Vec::new()), Notice::default()).expect("a receive");
+            let elsewhere = RecvFrom::Any(side.node.context().expect("a context"));
+            side.node.post(elsewhere, 0, 0, OperationMemory::Owned(Vec::new()), Notice::default()).expect("a receive");
         }
         side.bias = pinned.then(|| side.node.bias().expect("a pin"));
         side
     }
 
-    /// Meeting may have slept. From now on all links are busy: what comes on them is looked for in every round, and no bell is rung.
+    /// Meeting may have slept. RecvFrom now on all links are busy: what comes on them is looked for in every round, and no bell is rung.
     fn make_busy(&mut self) {
         let notice = Notice { group: Some(self.groups[1]), context: 0, quiet: false };
         for (peer, &channel) in self.peers.iter_mut().zip(&self.channels) {
-            let memory = Memory::Owned(vec![0; 8]);
-            self.node.post(From::Channel(channel), 0, u64::MAX, memory, notice).expect("a receive");
+            let memory = OperationMemory::Owned(vec![0; 8]);
+            self.node.post(RecvFrom::Channel(channel), 0, u64::MAX, memory, notice).expect("a receive");
             peer.packet(peer::MESSAGE, &peer::message(FIRST, 0, 0, 0, &[0; 8]));
             let came = (0..1000).any(|_| {
                 self.node.progress().expect("a node");
@@ -264,7 +264,7 @@ pub fn play(input: &[u8]) -> Reached {
 
 /// A receive.
 struct Receive {
-    /// From which link, or any; for which group; how long a body it has room for, and whether that is memory of its own.
+    /// RecvFrom which link, or any; for which group; how long a body it has room for, and whether that is memory of its own.
     link: usize,
     any: bool,
     other: bool,
@@ -390,16 +390,16 @@ impl Game<'_> {
             let (lent, Side { node, bias, groups, channels, context, .. }) = (&self.lent[side], &mut self.sides[side]);
             lent.fill(number * PLACE, PLACE, UNTOUCHED);
             let memory = if owned {
-                Memory::Owned(vec![UNTOUCHED; room])
+                OperationMemory::Owned(vec![UNTOUCHED; room])
             } else {
-                Memory::Span(lent.span(number * PLACE, room))
+                OperationMemory::User(lent.span(number * PLACE, room))
             };
-            let from = if any { From::Any(*context) } else { From::Channel(channels[link]) };
+            let from = if any { RecvFrom::Any(*context) } else { RecvFrom::Channel(channels[link]) };
             let (group, context) = (groups[usize::from(other)], number as u64);
             let asked = (from, tag.into(), ignore);
             match memory {
                 // Every other one has no record on the side that is pinned.
-                Memory::Span(span) if bias.is_some() && number % 2 == 1 => {
+                OperationMemory::User(span) if bias.is_some() && number % 2 == 1 => {
                     node.post_bare(asked, Buffer { span, context }, group, bias.as_mut()).map(|()| None)
                 }
                 memory => {
@@ -425,7 +425,7 @@ impl Game<'_> {
             match names[side] {
                 Some(name) => node.cancel(name).is_ok(),
                 None => {
-                    let from = if any { From::Any(*context) } else { From::Channel(channels[link]) };
+                    let from = if any { RecvFrom::Any(*context) } else { RecvFrom::Channel(channels[link]) };
                     node.cancel_bare(groups[usize::from(other)], from, number as u64, false) == Ok(true)
                 }
             }
@@ -440,7 +440,7 @@ impl Game<'_> {
         let ignore = if ignore == 255 { u64::MAX } else { ignore.into() };
         let links = self.sides[0].channels.len();
         let claimed = self.sides.each_mut().map(|Side { node, context, channels, .. }| {
-            let from = if links == 1 { From::Channel(channels[0]) } else { From::Any(*context) };
+            let from = if links == 1 { RecvFrom::Channel(channels[0]) } else { RecvFrom::Any(*context) };
             let Ok(Some(held)) = node.claim(from, tag.into(), ignore) else { return None };
             let seen = (held.tag, held.length, held.headers().to_vec());
             node.discard_body(held).expect("a node");

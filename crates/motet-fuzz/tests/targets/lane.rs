@@ -10,7 +10,9 @@
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::rustix::io::pwrite;
-use motet_wire::message::fifo::{Broken, Buffer, Consumer, Fence, IN_LINE, Lane, MORE, MOST, Packet, Producer, Put};
+use motet_wire::message::fifo::{
+    Broken, Buffer, CELL_PAYLOAD, Fifo, FifoRx, FifoTx, MAX_CONTINUATIONS, MAX_PACKET, Packet, PutOutcome, SleepFence,
+};
 use std::collections::VecDeque;
 
 /// Few, so that positions meet.
@@ -21,13 +23,13 @@ const MOST_OPERATIONS: usize = 300;
 const OWN: u8 = 0x80;
 
 thread_local! {
-    static MEMORY: Option<(OwnedFd, Lane)> = exposed();
+    static MEMORY: Option<(OwnedFd, Fifo)> = exposed();
 }
 
-fn exposed() -> Option<(OwnedFd, Lane)> {
-    let size = Lane::size(LINES).next_multiple_of(4096);
-    let (file, mapping) = memory::create("motet-lane", size, &[], size).ok()?;
-    Some((file, Lane::over(mapping, 0, LINES)?))
+fn exposed() -> Option<(OwnedFd, Fifo)> {
+    let size = Fifo::size(LINES).next_multiple_of(4096);
+    let (file, mapping) = memory::create_mapped("motet-lane", size, &[], size).ok()?;
+    Some((file, Fifo::over(mapping, 0, LINES)?))
 }
 
 /// Runs the program.
@@ -50,8 +52,8 @@ struct Sent {
 
 /// Both ends, and what is between them as long as nobody else has written there.
 struct Ends {
-    producer: Producer,
-    consumer: Consumer,
+    producer: FifoTx,
+    consumer: FifoRx,
     buffer: Buffer,
     /// Lines that the producer owes to an open packet.
     owed: u8,
@@ -60,13 +62,13 @@ struct Ends {
 }
 
 impl Ends {
-    fn of(lane: Lane, sent: Option<VecDeque<Sent>>) -> Self {
-        Self { producer: lane.producer(), consumer: lane.consumer(), buffer: Buffer::new(), owed: 0, sent }
+    fn of(lane: Fifo, sent: Option<VecDeque<Sent>>) -> Self {
+        Self { producer: lane.tx(), consumer: lane.rx(), buffer: Buffer::new(), owed: 0, sent }
     }
 
-    fn put(&mut self, put: Result<Put, Broken>, packet: Sent) -> bool {
+    fn put(&mut self, put: Result<PutOutcome, Broken>, packet: Sent) -> bool {
         assert!(put.is_ok() || self.sent.is_none(), "an honest lane is never broken");
-        let published = matches!(put, Ok(Put::Published | Put::Wake));
+        let published = matches!(put, Ok(PutOutcome::Published | PutOutcome::Wake));
         if let (true, Some(sent)) = (published, &mut self.sent) {
             sent.push_back(packet);
         }
@@ -77,7 +79,7 @@ impl Ends {
     fn follow(&mut self) {
         if self.owed > 0 {
             self.owed -= 1;
-            let _ = self.producer.follow();
+            let _ = self.producer.put_continuation();
         }
     }
 
@@ -86,13 +88,13 @@ impl Ends {
         let taken = if stepwise { self.take_stepwise() } else { self.consumer.poll(&mut self.buffer) };
         let Some(sent) = &mut self.sent else {
             if let Ok(Some(packet)) = taken {
-                assert!(packet.bytes(&self.buffer).len() <= MOST, "no longer than a packet can be");
+                assert!(packet.bytes(&self.buffer).len() <= MAX_PACKET, "no longer than a packet can be");
             }
             return;
         };
         let packet = taken.expect("an honest lane is never broken");
         let packet = packet.map(|packet| {
-            let (kind, flags, more) = (packet.kind, packet.flags, packet.more());
+            let (kind, flags, more) = (packet.kind, packet.flags, packet.continuations());
             Sent { kind, flags, more, bytes: packet.bytes(&self.buffer).to_vec() }
         });
         // An open packet is the last one, and comes when it is whole.
@@ -103,8 +105,8 @@ impl Ends {
     /// As a consumer does that looks at an open packet while it grows.
     fn take_stepwise(&mut self) -> Result<Option<Packet>, Broken> {
         let Some(packet) = self.consumer.peek(&mut self.buffer)? else { return Ok(None) };
-        for more in 1..=packet.more() {
-            if !self.consumer.follows(more)? {
+        for more in 1..=packet.continuations() {
+            if !self.consumer.has_continuations(more)? {
                 return Ok(None);
             }
         }
@@ -113,8 +115,8 @@ impl Ends {
     }
 }
 
-fn interpret(input: &[u8], file: &OwnedFd, lane: Lane) {
-    lane.prepare(if input.len() & 1 == 0 { Fence::Asymmetric } else { Fence::Both });
+fn interpret(input: &[u8], file: &OwnedFd, lane: Fifo) {
+    lane.prepare(if input.len() & 1 == 0 { SleepFence::Asymmetric } else { SleepFence::Both });
     let mut ends = Ends::of(lane, Some(VecDeque::new()));
     let mut input = input.iter().copied();
     let mut word = |bytes: u32| (0..bytes).try_fold(0u64, |n, _| input.next().map(|b| n << 8 | u64::from(b)));
@@ -123,7 +125,7 @@ fn interpret(input: &[u8], file: &OwnedFd, lane: Lane) {
         let done = match op {
             0..=3 => word(4).map(|w| {
                 (0..ends.owed).for_each(|_| ends.follow()); // nothing may be put before
-                let bytes = vec![w as u8; (w >> 16) as usize % (MOST + 100)];
+                let bytes = vec![w as u8; (w >> 16) as usize % (MAX_PACKET + 100)];
                 let (kind, flags) = ((w >> 8) as u8, w as u8 & !OWN);
                 let (a, b) = bytes.split_at(bytes.len() * op as usize / 4);
                 let put = ends.producer.try_put(kind, w as u8, &[a, b]);
@@ -149,8 +151,8 @@ fn interpret(input: &[u8], file: &OwnedFd, lane: Lane) {
             }
             11 => word(3).map(|w| {
                 (0..ends.owed).for_each(|_| ends.follow());
-                let (kind, flags, more) = ((w >> 8) as u8, w as u8 & !OWN, (w >> 16) as u8 % (MORE + 1));
-                let bytes = vec![w as u8; (w >> 8) as usize % (IN_LINE + 1)];
+                let (kind, flags, more) = ((w >> 8) as u8, w as u8 & !OWN, (w >> 16) as u8 % (MAX_CONTINUATIONS + 1));
+                let bytes = vec![w as u8; (w >> 8) as usize % (CELL_PAYLOAD + 1)];
                 let put = ends.producer.try_put_open(kind, w as u8, &bytes, more);
                 if ends.put(put, Sent { kind, flags, more, bytes }) {
                     ends.owed = more;
@@ -162,7 +164,7 @@ fn interpret(input: &[u8], file: &OwnedFd, lane: Lane) {
             }
             _ => word(2).zip(word(8)).map(|(at, value)| {
                 // Mostly the words of the lines, aligned.
-                let size = Lane::size(LINES) as u64;
+                let size = Fifo::size(LINES) as u64;
                 let at = if op & 1 == 0 { size - 64 * (1 + at % LINES as u64) } else { at % size / 8 * 8 };
                 let _ = pwrite(file, &value.to_be_bytes(), at);
                 ends.sent = None;

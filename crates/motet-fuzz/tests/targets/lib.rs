@@ -141,10 +141,10 @@ fn place_seeds() -> Vec<Vec<u8>> {
 /// The kernel's answer to a look-up, and to a question for all sockets.
 pub fn diag_answer(input: &[u8]) {
     let mut bytes = 0;
-    let _ = sock_list::messages(input, &mut |message| {
+    let _ = sock_list::parse_messages(input, &mut |message| {
         bytes += message.len();
-        let _ = sock_list::connection(message);
-        if let Some(holder) = sock_list::holder(message) {
+        let _ = sock_list::parse_tcp_connection(message);
+        if let Some(holder) = sock_list::parse_name_holder(message) {
             assert!(holder.name.len() < message.len());
         }
     });

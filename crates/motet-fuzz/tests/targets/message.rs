@@ -10,16 +10,24 @@ pub mod direct;
 pub mod lines;
 mod memory;
 
-use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
-use motet_proto::message::packet::{Head, Hello, Kind, Long, Place};
-use motet_proto::message::slab::Number;
+use motet_proto::message::matching::{PostOutcome, Receive, Scope, Selector, Source};
+use motet_proto::message::packet::{Head, Hello, Kind, LongHeader, RemoteAddress};
+use motet_proto::message::slab::SlabId;
 use motet_proto::message::{
-    Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Held, Limits, Link, Mode, Outcome, Owner, Packets,
-    Reception, Send, Sent, ShareRequest, Table, credit,
+    Arrival, AssistRequest, Callbacks, ChannelId, CopyRequest, Envelope, Event, Limits, Link, Mode, Outcome, Packets,
+    ProtocolViolation, Reception, Send, Sent, Table, UnexpectedMessage, credit,
 };
 
-const LIMITS: Limits =
-    Limits { window: 4096, longs: 4, channels: 4, ahead: 1000, pulling: 2, reserve: 0, eager: 2000, requests: 4 };
+const LIMITS: Limits = Limits {
+    window: 4096,
+    max_rendezvous: 4,
+    channels: 4,
+    ahead: 1000,
+    max_pulls: 2,
+    reserve: 0,
+    eager: 2000,
+    requests: 4,
+};
 /// Bytes of every receive, and of every send.
 const BUFFER: u64 = 200;
 const BODY: usize = 3000;
@@ -32,15 +40,15 @@ const STEPS: u8 = 8;
 pub struct Side {
     table: Table,
     operations: Vec<u64>,
-    held: Vec<Held>,
+    held: Vec<UnexpectedMessage>,
     copies: Vec<CopyRequest>,
-    lent: Vec<Number>,
+    lent: Vec<SlabId>,
     offers: Vec<(ChannelId, bool)>,
     memory: memory::Ours,
     watched: Option<direct::Watched>,
 }
 
-impl Owner for Side {
+impl Callbacks for Side {
     type Buffer = ();
     fn matching(&mut self) -> &mut Table {
         &mut self.table
@@ -72,7 +80,7 @@ impl Owner for Side {
         self.copies.push(request);
     }
 
-    fn share(&mut self, request: ShareRequest) {
+    fn assist_copy(&mut self, request: AssistRequest) {
         assert!(self.operations.contains(&request.operation), "help is wanted with a send under way");
         assert!(request.shared.length <= BODY as u64, "and with no more than its body");
     }
@@ -123,7 +131,7 @@ pub fn run(input: &[u8]) {
 }
 
 /// Runs one input; what broke the link, if anything did.
-pub fn play(mut input: &[u8]) -> Option<Broken> {
+pub fn play(mut input: &[u8]) -> Option<ProtocolViolation> {
     let (mut game, mut twin) = (Game::new(), Game::new());
     while let Some((&[kind, low, high], rest)) = input.split_first_chunk::<3>() {
         let (packet, rest) = rest.split_at(usize::from(u16::from_le_bytes([low, high])).min(rest.len()));
@@ -171,7 +179,7 @@ impl Game {
     }
 
     /// A packet comes.
-    pub fn arrived(&mut self, packet: impl FnOnce(&mut Link, &mut Side, u64) -> Result<(), Broken>) {
+    pub fn arrived(&mut self, packet: impl FnOnce(&mut Link, &mut Side, u64) -> Result<(), ProtocolViolation>) {
         self.next += 1;
         let result = packet(&mut self.link, &mut self.side, self.next);
         assert_eq!(self.link.broken(), result.err(), "broken at once, and for good");
@@ -199,7 +207,7 @@ impl Game {
         memory::check(link, side);
         let (records, used) = link.bytes();
         assert!(used as u64 <= LIMITS.window && records < 30_000, "memory within the limits");
-        let most = LIMITS.window / credit::RECORD as u64 + u64::from(LIMITS.longs);
+        let most = LIMITS.window / credit::RECORD as u64 + u64::from(LIMITS.max_rendezvous);
         assert!(u64::from(side.table.len().1) <= most, "and few messages that wait");
     }
 
@@ -218,10 +226,10 @@ impl Game {
     }
 
     /// The end: what broke the link, if anything did.
-    pub fn end(self) -> Option<Broken> {
+    pub fn end(self) -> Option<ProtocolViolation> {
         let Self { mut link, mut side, ways, .. } = self;
         let broken = link.broken();
-        link.reset(&mut side, Broken("the end of the input"));
+        link.reset(&mut side, ProtocolViolation("the end of the input"));
         for request in std::mem::take(&mut side.copies) {
             link.copied(&mut side, request.record, true);
         }
@@ -252,14 +260,14 @@ fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scop
             side.operations.push(operation);
             let selector = Selector { from: Source::One(scope), tag: 0, ignore: u64::MAX };
             match side.table.post(selector, Receive { operation, capacity: BUFFER, buffer: () }) {
-                Posted::Waiting(_) => {}
-                Posted::Found(held) => link.accept(side, held, operation, BUFFER),
-                Posted::Ended(_) => drop(side.operations.pop()),
+                PostOutcome::Waiting(_) => {}
+                PostOutcome::Found(held) => link.accept(side, held, operation, BUFFER),
+                PostOutcome::Ended(_) => drop(side.operations.pop()),
             }
         }
         (2, Some((channel, _))) => {
             // Every other one is shown, so that its receiver may ask for help with a copy.
-            let (mode, place) = (Mode::Automatic, Place { address: operation % 2, key: 0 });
+            let (mode, place) = (Mode::Automatic, RemoteAddress { address: operation % 2, key: 0 });
             let send = Send { channel, tag: 0, headers: &[], body: &[&[0; BODY]], mode, operation, place };
             if let Ok(Sent::Pending(_)) = link.send(&mut Endless, &send) {
                 side.operations.push(operation);
@@ -279,11 +287,11 @@ fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scop
         }
         (6, _) if !side.copies.is_empty() => {
             let record = side.copies.remove(0).record;
-            if link.lent(side, record) {
+            if link.loan_in_place(side, record) {
                 side.lent.push(record);
             }
         }
-        (7, _) if !side.lent.is_empty() => link.give_back(side.lent.remove(0)),
+        (7, _) if !side.lent.is_empty() => link.release_loan(side.lent.remove(0)),
         _ => {}
     }
 }
@@ -296,21 +304,21 @@ fn step(kind: u8, packet: &[u8]) -> Vec<u8> {
 /// Well-formed exchanges: whole messages, a long eager one, announced ones that are copied and pulled, the end of a channel.
 pub fn seeds() -> Vec<Vec<u8>> {
     let of = |kind: Kind, packet: &[u8]| step(kind as u8, packet);
-    let head = |to: u32, own: u16| Head { to: Number(to), own, grant: 0 };
+    let head = |to: u32, own: u16| Head { to: SlabId(to), own, grant: 0 };
     let ours = |number: u8| step(OURS + number, &[]);
-    let hello = of(Kind::Hello, &Hello { window: 100, longs: 4, channels: 4, requests: 4 }.write());
+    let hello = of(Kind::Hello, &Hello { window: 100, max_rendezvous: 4, channels: 4, requests: 4 }.write());
     // The first number that a side gives, to a channel or to a long message.
     let one = 1 << 20;
     let open = |service| [hello.clone(), ours(0), of(Kind::Open, &head(7, 0).write_word(service)), ours(0)].concat();
     let message = of(Kind::Message, &[&head(one, 2).write_word(5)[..], b"hhbody"].concat());
-    let long = Long { tag: 5, length: 300, number: Number(one) };
+    let long = LongHeader { tag: 5, length: 300, number: SlabId(one) };
     let first = of(Kind::First, &[&long.write(head(one, 0))[..], &[1; 200]].concat());
     let piece =
         |at: u64, length: usize| of(Kind::Piece, &[&head(one, 0).write_word(at)[..], &vec![1; length]].concat());
-    let announce = |address| of(Kind::Announce, &long.write_at(head(one, 0), Place { address, key: 1 }));
+    let announce = |address| of(Kind::Rts, &long.write_at(head(one, 0), RemoteAddress { address, key: 1 }));
     let close = of(Kind::Close, &head(one, 3).write());
-    let pull = of(Kind::Pull, &head(one, 0).write_word(1500));
-    let done = of(Kind::Done, &head(one, 0).write());
+    let pull = of(Kind::Cts, &head(one, 0).write_word(1500));
+    let done = of(Kind::Fin, &head(one, 0).write());
     let remote = memory::seeds(|step| ours(STEPS + step), &ours(0), of);
     let begin = [hello.clone(), ours(0)].concat();
     let messages = vec![

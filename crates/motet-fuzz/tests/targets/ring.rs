@@ -6,17 +6,17 @@
 //!
 //! ```text
 //!   op 1 byte: below 190 a packet of this kind · 190-194 write · 195 send · 196 pages go · 197 look · from 200 steps of this side
-//!   packet: flags 1 (IN_RING is 1), length 2, bytes · write: offset 2, value 8 · send: length 2
+//!   packet: flags 1 (BODY_IN_RING is 1), length 2, bytes · write: offset 2, value 8 · send: length 2
 //! ```
 
 use super::message::{self, Game, OURS};
-use motet_proto::message::Broken;
+use motet_proto::message::ProtocolViolation;
 use motet_proto::message::packet::Kind;
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::rustix::io::pwrite;
-use motet_wire::message::fifo::payload_ring::{Bulk, BulkIn, BulkOut, IN_RING};
-use motet_wire::message::fifo::{Buffer, Consumer, Fence, Lane, Producer};
+use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, PayloadRing, PayloadRx, PayloadTx};
+use motet_wire::message::fifo::{Buffer, Fifo, FifoRx, FifoTx, SleepFence};
 
 /// Lines of the lane, and bytes of each ring: few, so that positions meet.
 const LINES: usize = 64;
@@ -27,18 +27,18 @@ const RINGS: [usize; 2] = [3 * 4096, 4 * 4096];
 const BYTES: usize = 5 * 4096;
 /// Operations of one input.
 const MOST_OPERATIONS: usize = 300;
-const BROKEN: Broken = Broken("the memory makes no sense");
+const BROKEN: ProtocolViolation = ProtocolViolation("the memory makes no sense");
 
 thread_local! {
-    static MEMORY: Option<(OwnedFd, Lane, [Bulk; 2])> = exposed();
+    static MEMORY: Option<(OwnedFd, Fifo, [PayloadRing; 2])> = exposed();
 }
 
-fn exposed() -> Option<(OwnedFd, Lane, [Bulk; 2])> {
-    assert!(Lane::size(LINES) <= WORDS);
-    let (file, mapping) = memory::create("motet-ring", BYTES, &[], BYTES).ok()?;
-    let inward = Bulk::over(mapping, WORDS, RINGS[0], RING)?;
-    let outward = Bulk::over(mapping, WORDS + 128, RINGS[1], RING)?;
-    Some((file, Lane::over(mapping, 0, LINES)?, [inward, outward]))
+fn exposed() -> Option<(OwnedFd, Fifo, [PayloadRing; 2])> {
+    assert!(Fifo::size(LINES) <= WORDS);
+    let (file, mapping) = memory::create_mapped("motet-ring", BYTES, &[], BYTES).ok()?;
+    let inward = PayloadRing::over(mapping, WORDS, RINGS[0], RING)?;
+    let outward = PayloadRing::over(mapping, WORDS + 128, RINGS[1], RING)?;
+    Some((file, Fifo::over(mapping, 0, LINES)?, [inward, outward]))
 }
 
 /// Runs one input.
@@ -47,14 +47,14 @@ pub fn run(input: &[u8]) {
 }
 
 /// Runs one input; what broke the link, if anything did.
-pub fn play(input: &[u8]) -> Option<Broken> {
+pub fn play(input: &[u8]) -> Option<ProtocolViolation> {
     MEMORY.with(|memory| {
         let (file, lane, rings) = memory.as_ref()?;
-        lane.prepare(Fence::Both);
-        rings.iter().for_each(Bulk::prepare);
+        lane.prepare(SleepFence::Both);
+        rings.iter().for_each(PayloadRing::prepare);
         let [inward, outward] = *rings;
-        let (producer, consumer) = (lane.producer(), lane.consumer());
-        let (inward, outward, buffer) = (inward.receiver(), outward.sender(), Buffer::new());
+        let (producer, consumer) = (lane.tx(), lane.rx());
+        let (inward, outward, buffer) = (inward.rx(), outward.tx(), Buffer::new());
         Table { file, producer, consumer, inward, outward, buffer, game: Game::new() }.play(input)
     })
 }
@@ -63,17 +63,17 @@ pub fn play(input: &[u8]) -> Option<Broken> {
 struct Table<'a> {
     file: &'a OwnedFd,
     /// The peer's.
-    producer: Producer,
+    producer: FifoTx,
     /// Ours.
-    consumer: Consumer,
-    inward: BulkIn,
-    outward: BulkOut,
+    consumer: FifoRx,
+    inward: PayloadRx,
+    outward: PayloadTx,
     buffer: Buffer,
     game: Game,
 }
 
 impl Table<'_> {
-    fn play(mut self, mut input: &[u8]) -> Option<Broken> {
+    fn play(mut self, mut input: &[u8]) -> Option<ProtocolViolation> {
         for _ in 0..MOST_OPERATIONS {
             let Some((&op, rest)) = input.split_first() else { break };
             input = rest;
@@ -121,27 +121,27 @@ impl Table<'_> {
     }
 
     /// Takes what has come, as a link over lanes does.
-    fn look(&mut self) -> Result<(), Broken> {
+    fn look(&mut self) -> Result<(), ProtocolViolation> {
         for _ in 0..8 {
             let Some(packet) = self.consumer.poll(&mut self.buffer).map_err(|_| BROKEN)? else { break };
             let bytes = packet.bytes(&self.buffer);
-            if packet.flags & IN_RING == 0 {
+            if packet.flags & BODY_IN_RING == 0 {
                 self.game.arrived(|link, side, now| link.arrived(side, packet.kind, bytes, now));
                 continue;
             }
-            let (head, run) = self.inward.behind(bytes).map_err(|_| BROKEN)?;
+            let (head, run) = self.inward.split_packet(bytes).map_err(|_| BROKEN)?;
             assert!(run.len() <= RING && head.len() + 4 == bytes.len(), "no more than there is");
-            self.game.arrived(|link, side, now| link.arrived_with(side, packet.kind, head, run, now));
+            self.game.arrived(|link, side, now| link.arrived_in_ring(side, packet.kind, head, run, now));
             self.inward.release(run.len());
-            self.consumer.freed();
+            self.consumer.notify_freed();
         }
         Ok(())
     }
 
     /// Writes bytes for the peer, if it says that it has read enough.
-    fn send(&mut self, length: usize) -> Result<(), Broken> {
+    fn send(&mut self, length: usize) -> Result<(), ProtocolViolation> {
         let before = self.outward.tail();
-        if self.outward.has_pages(length, |_, _, _| true) && self.outward.fits(length).map_err(|_| BROKEN)? {
+        if self.outward.ensure_pages(length, |_, _, _| true) && self.outward.fits(length).map_err(|_| BROKEN)? {
             assert!(length <= RING, "what is longer never fits");
             assert_eq!(self.outward.write(&[&vec![7; length]], length % 2 == 1), length);
             assert_eq!(self.outward.tail(), before + length as u64);
@@ -156,13 +156,13 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let write =
         |words: u8, at: u16, value: u64| [&[190][..], &at.to_le_bytes(), &[words], &value.to_le_bytes()].concat();
     let send = |length: u16| [&[195][..], &length.to_le_bytes(), &[0]].concat();
-    let empty = |length: u32| [&[Kind::Piece as u8, IN_RING, 4, 0][..], &length.to_le_bytes()].concat();
+    let empty = |length: u32| [&[Kind::Piece as u8, BODY_IN_RING, 4, 0][..], &length.to_le_bytes()].concat();
     let lies = [
         [send(4096), write(1, 1, 4096), send(100), write(1, 1, u64::MAX), send(4096)].concat(),
         [send(4000), write(1, 1, 4001), send(4000)].concat(),
         [empty(4096), empty(4097)].concat(),
         [empty(u32::MAX), write(1, 0, 0)].concat(),
-        [Kind::Hello as u8, IN_RING, 4, 0, 24, 0, 0, 0].to_vec(),
+        [Kind::Hello as u8, BODY_IN_RING, 4, 0, 24, 0, 0, 0].to_vec(),
     ];
     honest.chain(lies).collect()
 }
@@ -179,7 +179,7 @@ fn translated(mut seed: &[u8]) -> Vec<u8> {
         } else if kind == Kind::Piece as u8 {
             let inside = (packet.len() - HEAD) as u32;
             let packet = [&packet[..HEAD], &inside.to_le_bytes()].concat();
-            input.extend([&[kind, IN_RING][..], &(packet.len() as u16).to_le_bytes(), &packet].concat());
+            input.extend([&[kind, BODY_IN_RING][..], &(packet.len() as u16).to_le_bytes(), &packet].concat());
         } else {
             input.extend([&[kind, 0][..], &[low, high], packet].concat());
         }

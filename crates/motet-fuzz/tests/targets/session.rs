@@ -1,22 +1,22 @@
 //! Handshakes and frames as a peer may write them: the input is a program of both.
 //!
 //! ```text
-//!   op 1 byte: 0 greeting that resumes: epoch 1, expected 4 · 1 another rail: epoch 1 · 2 put: length 2 · 3 send
+//!   op 1 byte: 0 handshake that resumes: epoch 1, expected 4 · 1 another rail: epoch 1 · 2 put: length 2 · 3 send
 //!              4 a header: what 1, kind 1, length 2, position 3, acknowledged 3 · 5 time: seconds 1 · 6 goodbye · 7 break
 //!              else: length 1 and so many bytes of the stream
 //! ```
 
 use motet_proto::message::session::frame::{HEADER, Header};
-use motet_proto::message::session::handshake::{GREETING, Greeting, Wish};
+use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeOp};
 use motet_proto::message::session::{KEPT, LARGEST, PIECES, RAILS, Role, Session};
 use std::io::IoSlice;
 
 /// Operations of one input.
 const MOST_OPERATIONS: usize = 300;
 
-fn greeting(node: u8, wish: Wish) -> Greeting {
-    Greeting {
-        wish,
+fn handshake(node: u8, op: HandshakeOp) -> Handshake {
+    Handshake {
+        op,
         epoch: 0,
         node: [node; 16],
         session: [7; 16],
@@ -29,11 +29,11 @@ fn greeting(node: u8, wish: Wish) -> Greeting {
 
 /// Runs the program.
 pub fn run(input: &[u8]) {
-    if let Some(bytes) = input.first_chunk::<GREETING>()
-        && let Ok(greeting) = Greeting::decode(bytes)
+    if let Some(bytes) = input.first_chunk::<HANDSHAKE_BYTES>()
+        && let Ok(handshake) = Handshake::decode(bytes)
     {
-        assert_eq!(greeting.encode(), *bytes, "what was understood comes back as it was");
-        let _ = Session::new(Role::Caller, greeting, &greeting, 0);
+        assert_eq!(handshake.encode(), *bytes, "what was understood comes back as it was");
+        let _ = Session::new(Role::Caller, handshake, &handshake, 0);
     }
     if let Some(bytes) = input.first_chunk::<HEADER>()
         && let Ok(header) = Header::decode(bytes, LARGEST)
@@ -41,7 +41,7 @@ pub fn run(input: &[u8]) {
         assert_eq!(header.encode(), *bytes, "and so does a header");
         assert!(header.size() <= HEADER + LARGEST);
     }
-    let session = Session::new(Role::Called, greeting(1, Wish::Welcome), &greeting(0, Wish::New), 0);
+    let session = Session::new(Role::Called, handshake(1, HandshakeOp::Welcome), &handshake(0, HandshakeOp::New), 0);
     play(input, session.expect("two that fit"));
 }
 
@@ -53,11 +53,12 @@ fn play(input: &[u8], mut session: Session) -> Option<()> {
         let mut word = |bytes: u32| (0..bytes).try_fold(0u64, |n, _| input.next().map(|b| n << 8 | u64::from(b)));
         match word(1)? {
             0 => {
-                let visit = Greeting { epoch: word(1)? as u32, expected: word(4)?, ..greeting(0, Wish::Resume) };
+                let visit =
+                    Handshake { epoch: word(1)? as u32, expected: word(4)?, ..handshake(0, HandshakeOp::Resume) };
                 slot = session.visited(&visit, now).ok()?.unwrap_or(slot);
             }
             1 => {
-                let visit = Greeting { epoch: word(1)? as u32, ..greeting(0, Wish::Rail) };
+                let visit = Handshake { epoch: word(1)? as u32, ..handshake(0, HandshakeOp::Rail) };
                 slot = session.visited(&visit, now).ok()?.unwrap_or(slot);
             }
             2 => {
@@ -119,7 +120,7 @@ fn receive(session: &mut Session, slot: usize, mut bytes: &[u8], now: u64) -> Op
     }
 }
 
-/// A greeting, a header, and sessions: packets both ways, rails and their ends, breaks and resumption, a goodbye.
+/// A handshake, a header, and sessions: packets both ways, rails and their ends, breaks and resumption, a goodbye.
 pub fn seeds() -> Vec<Vec<u8>> {
     let header = |what: u8, length: u16, position: u32, acknowledged: u32| {
         let (l, p, a) = (length.to_be_bytes(), position.to_be_bytes(), acknowledged.to_be_bytes());
@@ -127,7 +128,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     };
     let bytes = |n: u8| vec![42, n];
     vec![
-        greeting(0, Wish::New).encode().to_vec(),
+        handshake(0, HandshakeOp::New).encode().to_vec(),
         Header {
             what: motet_proto::message::session::frame::What::Packet,
             kind: 1,

@@ -30,7 +30,7 @@ use motet_proto::{
     EAGAIN, ECONNRESET, EINTR, EPIPE,
     stream::{bulk, gate, rx, tx},
 };
-use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::slot::transfer;
 use motet_wire::sync::Ordering::Relaxed;
 use std::cell::Cell;
@@ -48,7 +48,7 @@ const MODE: usize = 0;
 const HEAD: usize = 128;
 const LANDED: usize = 144;
 const STATE: usize = 192;
-/// What goes ahead of a block, and the bit of `tx.hopeless` that says so.
+/// What goes ahead of a block, and the bit of `tx.single_copy_skips` that says so.
 const BEGINNING: usize = 16 << 10;
 const AHEAD: u32 = 1 << 31;
 /// Bytes of large puts after which their rate is looked at.
@@ -127,7 +127,7 @@ impl Settings {
 }
 
 struct Honest<'a> {
-    record: Record,
+    record: StreamRecord,
     memory: &'a Exposed,
     base: Middle<'a>,
     clock: Clock,
@@ -186,27 +186,27 @@ fn interpret(input: &[u8], memory: &Exposed) -> Reached {
     honest.reached
 }
 
-fn record(settings: &Settings) -> Record {
-    let record = Record::default();
+fn record(settings: &Settings) -> StreamRecord {
+    let record = StreamRecord::default();
     let (tx, rx) = (&record.tx, &record.rx);
     tx.mark.store(u64::MAX, Relaxed);
     tx.ready.store(1, Relaxed);
     rx.ready.store(1, Relaxed);
     if !settings.has(Settings::SMALL) {
-        rx.bulk.store(bulk::BULK, Relaxed);
+        rx.bulk_scores.store(bulk::BULK, Relaxed);
     }
     if settings.has(Settings::WINDOW) {
-        tx.way.store(1, Relaxed);
-        tx.window.store(WINDOW - bulk::LARGE as u32, Relaxed);
+        tx.copy_mode.store(1, Relaxed);
+        tx.window_bytes.store(WINDOW - bulk::LARGE as u32, Relaxed);
     }
     if settings.has(Settings::FAR) {
-        tx.way.store(1, Relaxed);
-        tx.rates[0].store(5_000, Relaxed);
+        tx.copy_mode.store(1, Relaxed);
+        tx.copy_rates[0].store(5_000, Relaxed);
     }
-    record.life.state.store(State::Attached as u32, Relaxed);
-    record.life.owner.store(End::process(0), Relaxed);
-    record.who.pid.store(middle::PID, Relaxed);
-    for (word, cookie) in record.who.cookies.iter().zip(middle::COOKIES) {
+    record.lifecycle.state.store(State::Attached as u32, Relaxed);
+    record.lifecycle.owner.store(End::process(0), Relaxed);
+    record.connection.pid.store(middle::PID, Relaxed);
+    for (word, cookie) in record.connection.cookies.iter().zip(middle::COOKIES) {
         word.store(cookie, Relaxed);
     }
     record
@@ -237,7 +237,7 @@ impl Honest<'_> {
         let large_far = if flags & 32 == 0 { large } else { usize::MAX };
         let half = if flags & 16 == 0 { 0 } else { usize::MAX };
         let ask = tx::Ask { kernel_only: flags & 1 != 0, nonblocking: flags & 2 == 0, large, large_far, half };
-        let rates = || record.tx.rates.each_ref().map(|rate| rate.load(Relaxed));
+        let rates = || record.tx.copy_rates.each_ref().map(|rate| rate.load(Relaxed));
         let (landed, before) = ((self.memory.word(LANDED) >> 32) as u32, rates());
         let blocks = record.events.single_copy.load(Relaxed);
         match tx::begin(record, Some(slot), &mut self.base, &[IoSlice::new(&data)], ask) {
@@ -247,7 +247,7 @@ impl Honest<'_> {
             }
             tx::Step::Done(n) => {
                 assert!(n <= length);
-                if record.tx.hopeless.load(Relaxed) & AHEAD != 0 {
+                if record.tx.single_copy_skips.load(Relaxed) & AHEAD != 0 {
                     self.reached.ahead += 1;
                     assert!(!ask.nonblocking && n <= BEGINNING && length > BEGINNING, "{n} of {length} ahead");
                 }
@@ -274,7 +274,7 @@ impl Honest<'_> {
         let ask =
             rx::Ask { blocking: flags & 1 != 0, peek, kernel_only: false, spin: span(flags), large: large(flags) };
         let mut bufs = [IoSliceMut::new(&mut data[MARGIN..][..length])];
-        let copied = record.rx.copied.load(Relaxed);
+        let copied = record.rx.single_copy_bytes.load(Relaxed);
         let again = Cell::new(false);
         let may_stay = |_: &mut Middle<'_>, may_spin: bool| {
             let stays = may_spin && tx::is_being_read(record, slot);
@@ -290,7 +290,7 @@ impl Honest<'_> {
             rx::Step::Done(n) => assert!(n <= length),
             rx::Step::Failed(errno) => known(errno),
         }
-        let copied = record.rx.copied.load(Relaxed) - copied;
+        let copied = record.rx.single_copy_bytes.load(Relaxed) - copied;
         assert!(copied <= length as u64);
         self.reached.copied_in += u64::from(copied > 0);
         self.reached.unfinished += u64::from(copied == 0 && self.base.has_copied());
@@ -346,7 +346,7 @@ impl Honest<'_> {
     fn check(&self) {
         let tx = &self.record.tx;
         assert!(tx.head_seen.load(Relaxed) <= tx.tail.load(Relaxed), "it has read what was sent at most");
-        let hopeless = tx.hopeless.load(Relaxed) & !AHEAD;
+        let hopeless = tx.single_copy_skips.load(Relaxed) & !AHEAD;
         assert!(hopeless >> 8 <= 63 && hopeless & 255 <= 64, "{hopeless:#x}");
         assert!(matches!(self.record.state(), State::Attached | State::Broken));
     }

@@ -10,7 +10,7 @@
 //! Values are little-endian. Integers wrap. Of numbers that cannot be compared (NaN) none is less, greater or equal. The
 //! comparisons are libfabric's (fi_atomic(3)): the *given* value is on the left, the target's on the right.
 
-use motet_wire::shared_memory::Shared;
+use motet_wire::shared_memory::SharedBytes;
 
 /// What is done to each element of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,7 +141,7 @@ impl Datatype {
 
 /// It makes no sense: a wrong length, a place that is no multiple of the element's size, bits of a fraction, a read for nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unfit;
+pub struct InvalidAtomic;
 
 /// One operation on a row of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -165,7 +165,7 @@ impl Atomic<'_> {
     }
 
     /// Whether it makes sense at `at`, where targets begin at a multiple of any size. `fetch`: the values before are wanted.
-    pub fn check(&self, at: u64, fetch: bool) -> Result<(), Unfit> {
+    pub fn check(&self, at: u64, fetch: bool) -> Result<(), InvalidAtomic> {
         let (length, reads) = (self.length(), self.operation == Operation::Read);
         let operand = if reads { 0 } else { length };
         let compare = if self.operation.compares() { length } else { 0 };
@@ -174,7 +174,7 @@ impl Atomic<'_> {
             && at.is_multiple_of(self.datatype.size() as u64)
             && (self.datatype.is_integer() || !self.operation.is_of_bits())
             && (fetch || !reads);
-        if fits { Ok(()) } else { Err(Unfit) }
+        if fits { Ok(()) } else { Err(InvalidAtomic) }
     }
 
     /// What element `index` becomes when its bits are `target`. Bits are the low ones; others are ignored, and zero in the
@@ -200,10 +200,10 @@ impl Atomic<'_> {
 
     /// Does it to bytes that nobody else writes. `result` takes what was there before, or is empty. Refuses, and does nothing,
     /// when a length is wrong.
-    pub fn apply(&self, target: &mut [u8], result: &mut [u8]) -> Result<(), Unfit> {
+    pub fn apply(&self, target: &mut [u8], result: &mut [u8]) -> Result<(), InvalidAtomic> {
         self.check(0, !result.is_empty())?;
         if target.len() != self.length() || !(result.is_empty() || result.len() == target.len()) {
-            return Err(Unfit);
+            return Err(InvalidAtomic);
         }
         if !result.is_empty() {
             result.copy_from_slice(target);
@@ -218,12 +218,12 @@ impl Atomic<'_> {
 
     /// Does it at `at` in memory that others, too, load, store and update: each element in one step, not all of them together.
     /// `result` takes what was there before, or is empty. Refuses, and does nothing, where it does not fit.
-    pub fn apply_shared(&self, memory: &Shared, at: usize, result: &mut [u8]) -> Result<(), Unfit> {
+    pub fn apply_shared(&self, memory: &SharedBytes, at: usize, result: &mut [u8]) -> Result<(), InvalidAtomic> {
         self.check(memory.base().addr().wrapping_add(at) as u64, !result.is_empty())?;
         let (length, size) = (self.length(), self.datatype.size());
         let end = at.checked_add(length).filter(|&end| end <= memory.length());
         if end.is_none() || !(result.is_empty() || result.len() == length) {
-            return Err(Unfit);
+            return Err(InvalidAtomic);
         }
         let adds = self.operation == Operation::Sum && self.datatype.is_integer();
         for index in 0..self.count as usize {
@@ -237,7 +237,7 @@ impl Atomic<'_> {
                 _ => memory.update(at, size, |old| self.element(index, old)),
             };
             // Only the first can be misplaced: where memory does not begin at a multiple of the size.
-            let old = old.map_err(|_| Unfit)?;
+            let old = old.map_err(|_| InvalidAtomic)?;
             if let Some(result) = result.get_mut(index * size..(index + 1) * size) {
                 result.copy_from_slice(&old.to_le_bytes()[..size]);
             }

@@ -1,22 +1,22 @@
-//! Channels: logical ways over one link, and how they begin and end.
+//! Channels: logical ways close_wanted one link, and how they begin and end.
 //!
 //! What it is: the records of a link's channels, by this side's numbers, and the packets that each still owes the peer. OPEN
 //! names a service and the opener's number; ACCEPT answers with the acceptor's, and from then on packets carry the number
-//! of whoever receives them. Each side says once that it will not send, and once that it will not receive ([`OVER_SENDING`],
-//! [`OVER_RECEIVING`] of CLOSE); when both have said both, the number is free on both sides (invariant M5).
+//! of whoever receives them. Each side says once that it will not send, and once that it will not receive ([`CLOSE_SEND`],
+//! [`CLOSE_RECEIVE`] of CLOSE); when both have close_sent both, the number is free on both sides (invariant M5).
 //!
 //! What it is not: what arrives on a channel is no matter of this module.
 
 use super::matching::Scope;
 use super::packet::{Head, Kind};
-use super::slab::{Fifo, Number, Pool};
-use super::{Broken, ChannelId, Packets, Refusal};
+use super::slab::{IntrusiveList, Slab, SlabId};
+use super::{ChannelId, Packets, ProtocolViolation, Rejected};
 
 /// Said in CLOSE: no message follows on this channel.
-pub const OVER_SENDING: u16 = 1;
+pub const CLOSE_SEND: u16 = 1;
 /// Said in CLOSE: whatever comes on this channel is discarded.
-pub const OVER_RECEIVING: u16 = 2;
-const BOTH: u16 = OVER_SENDING | OVER_RECEIVING;
+pub const CLOSE_RECEIVE: u16 = 2;
+const BOTH: u16 = CLOSE_SEND | CLOSE_RECEIVE;
 
 /// How messages of a channel are received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,56 +43,56 @@ enum Phase {
 #[derive(Debug)]
 pub struct Channel {
     /// The peer's number.
-    peer: Number,
+    peer: SlabId,
     phase: Phase,
     /// How its messages are received.
     pub reception: Reception,
     service: u64,
     /// Counted against the limit that this side gave.
-    by_peer: bool,
+    opened_by_peer: bool,
     /// ACCEPT is due.
     accept: bool,
-    /// What this side has decided, has said, and has heard.
-    over: u16,
-    said: u16,
-    heard: u16,
+    /// What this side has decided, has close_sent, and has close_received.
+    close_wanted: u16,
+    close_sent: u16,
+    close_received: u16,
     queued: bool,
 }
 
 impl Channel {
     /// Whether the owner wants no more messages.
     pub fn is_released(&self) -> bool {
-        self.over & OVER_RECEIVING != 0
+        self.close_wanted & CLOSE_RECEIVE != 0
     }
 
-    /// Whether the peer has said that it will not send.
+    /// Whether the peer has close_sent that it will not send.
     pub fn is_ended(&self) -> bool {
-        self.heard & OVER_SENDING != 0
+        self.close_received & CLOSE_SEND != 0
     }
 }
 
 /// The channels of a link.
 #[derive(Debug, Default)]
 pub struct Channels {
-    pool: Pool<Channel, 1>,
+    pool: Slab<Channel, 1>,
     /// Those that owe the peer a packet.
-    due: Fifo,
+    due: IntrusiveList,
     ours: u32,
     theirs: u32,
     /// Limits: the peer's for ours, ours for the peer's.
-    ours_most: u32,
-    theirs_most: u32,
+    max_ours: u32,
+    max_theirs: u32,
 }
 
 impl Channels {
     /// None yet; the peer may open so many.
-    pub fn new(theirs_most: u32) -> Self {
-        Self { theirs_most, ..Self::default() }
+    pub fn new(max_theirs: u32) -> Self {
+        Self { max_theirs, ..Self::default() }
     }
 
-    /// The peer has said how many this side may open.
+    /// The peer has close_sent how many this side may open.
     pub fn allow(&mut self, most: u32) {
-        self.ours_most = most;
+        self.max_ours = most;
     }
 
     /// Channels, and bytes held for them.
@@ -101,63 +101,74 @@ impl Channels {
     }
 
     /// Bytes of one channel.
-    pub const RECORD: usize = Pool::<Channel, 1>::RECORD;
+    pub const RECORD: usize = Slab::<Channel, 1>::RECORD;
 
     // ---- this side --------------------------------------------------------------------------------------------------
 
     /// A new channel to a service of the peer.
-    pub fn open(&mut self, service: u64, reception: Reception) -> Result<ChannelId, Refusal> {
-        if self.ours >= self.ours_most {
-            return Err(Refusal::WouldBlock);
+    pub fn open(&mut self, service: u64, reception: Reception) -> Result<ChannelId, Rejected> {
+        if self.ours >= self.max_ours {
+            return Err(Rejected::WouldBlock);
         }
-        let number = self.add(service, reception, false).ok_or(Refusal::WouldBlock)?;
+        let number = self.add(service, reception, false).ok_or(Rejected::WouldBlock)?;
         self.ours += 1;
-        self.owe(number.index());
+        self.schedule(number.index());
         Ok(ChannelId(number))
     }
 
-    fn add(&mut self, service: u64, reception: Reception, by_peer: bool) -> Option<Number> {
-        let phase = if by_peer { Phase::Offered } else { Phase::Opening };
-        let (over, said, heard, peer) = (0, 0, 0, Number(0));
+    fn add(&mut self, service: u64, reception: Reception, opened_by_peer: bool) -> Option<SlabId> {
+        let phase = if opened_by_peer { Phase::Offered } else { Phase::Opening };
+        let (close_wanted, close_sent, close_received, peer) = (0, 0, 0, SlabId(0));
         let (accept, queued) = (false, false);
-        self.pool.insert(Channel { peer, phase, reception, service, by_peer, accept, over, said, heard, queued })
+        self.pool.insert(Channel {
+            peer,
+            phase,
+            reception,
+            service,
+            opened_by_peer,
+            accept,
+            close_wanted,
+            close_sent,
+            close_received,
+            queued,
+        })
     }
 
     /// Takes an offered channel.
-    pub fn accept(&mut self, channel: ChannelId, reception: Reception) -> Result<(), Refusal> {
+    pub fn accept(&mut self, channel: ChannelId, reception: Reception) -> Result<(), Rejected> {
         let (index, channel) = self.get(channel)?;
         if channel.phase != Phase::Offered || channel.accept {
-            return Err(Refusal::Closed);
+            return Err(Rejected::Closed);
         }
         channel.reception = reception;
         channel.accept = true;
-        self.owe(index);
+        self.schedule(index);
         Ok(())
     }
 
     /// To whom a message on this channel goes.
     #[inline(always)]
-    pub fn sending(&self, channel: ChannelId) -> Result<Number, Refusal> {
-        let channel = self.pool.known(channel.0).ok_or(Refusal::Closed)?;
-        if channel.phase == Phase::Open && channel.over & OVER_SENDING == 0 && !channel.accept {
+    pub fn sending(&self, channel: ChannelId) -> Result<SlabId, Rejected> {
+        let channel = self.pool.known(channel.0).ok_or(Rejected::Closed)?;
+        if channel.phase == Phase::Open && channel.close_wanted & CLOSE_SEND == 0 && !channel.accept {
             return Ok(channel.peer);
         }
-        let begins = channel.phase != Phase::Void && channel.over & OVER_SENDING == 0;
-        Err(if begins { Refusal::WouldBlock } else { Refusal::Closed })
+        let begins = channel.phase != Phase::Void && channel.close_wanted & CLOSE_SEND == 0;
+        Err(if begins { Rejected::WouldBlock } else { Rejected::Closed })
     }
 
     /// This side will not send, or not receive, any more. True when the latter is new.
-    pub fn close(&mut self, channel: ChannelId, over: u16) -> Result<bool, Refusal> {
+    pub fn close(&mut self, channel: ChannelId, close_wanted: u16) -> Result<bool, Rejected> {
         let (index, channel) = self.get(channel)?;
-        let released = !channel.over & over & OVER_RECEIVING != 0;
-        channel.over |= over;
-        self.owe(index);
+        let released = !channel.close_wanted & close_wanted & CLOSE_RECEIVE != 0;
+        channel.close_wanted |= close_wanted;
+        self.schedule(index);
         Ok(released)
     }
 
-    fn get(&mut self, channel: ChannelId) -> Result<(u32, &mut Channel), Refusal> {
-        let index = self.pool.find(channel.0).ok_or(Refusal::Closed)?;
-        self.pool.get_mut(index).map(|channel| (index, channel)).ok_or(Refusal::Closed)
+    fn get(&mut self, channel: ChannelId) -> Result<(u32, &mut Channel), Rejected> {
+        let index = self.pool.find(channel.0).ok_or(Rejected::Closed)?;
+        self.pool.get_mut(index).map(|channel| (index, channel)).ok_or(Rejected::Closed)
     }
 
     /// How a channel is received; `None` once it is gone.
@@ -169,61 +180,63 @@ impl Channels {
 
     /// The channel for which a message has come.
     #[inline(always)]
-    pub fn receiving(&self, number: Number) -> Result<&Channel, Broken> {
+    pub fn receiving(&self, number: SlabId) -> Result<&Channel, ProtocolViolation> {
         let channel = self.pool.known(number);
         let channel = channel.filter(|channel| channel.phase == Phase::Open && !channel.is_ended());
-        channel.ok_or(Broken("a message for no open channel"))
+        channel.ok_or(ProtocolViolation("a message for no open channel"))
     }
 
     /// OPEN.
-    pub fn opened(&mut self, peer: Number, service: u64) -> Result<ChannelId, Broken> {
-        if self.theirs >= self.theirs_most {
-            return Err(Broken("more channels than allowed"));
+    pub fn on_open(&mut self, peer: SlabId, service: u64) -> Result<ChannelId, ProtocolViolation> {
+        if self.theirs >= self.max_theirs {
+            return Err(ProtocolViolation("more channels than allowed"));
         }
-        let number = self.add(service, Reception::Handler, true).ok_or(Broken("more channels than numbers"))?;
+        let number =
+            self.add(service, Reception::Handler, true).ok_or(ProtocolViolation("more channels than numbers"))?;
         self.theirs += 1;
-        if let Some(channel) = self.pool.named(number) {
+        if let Some(channel) = self.pool.get_by_id(number) {
             channel.peer = peer;
         }
         Ok(ChannelId(number))
     }
 
     /// ACCEPT, or REFUSE without a number.
-    pub fn answered(&mut self, number: Number, peer: Option<Number>) -> Result<ChannelId, Broken> {
-        let channel = self.pool.named(number).filter(|channel| channel.phase == Phase::Opening && channel.said != 0);
-        let channel = channel.ok_or(Broken("an answer to no offer"))?;
-        channel.said = 0;
+    pub fn on_answer(&mut self, number: SlabId, peer: Option<SlabId>) -> Result<ChannelId, ProtocolViolation> {
+        let channel =
+            self.pool.get_by_id(number).filter(|channel| channel.phase == Phase::Opening && channel.close_sent != 0);
+        let channel = channel.ok_or(ProtocolViolation("an answer to no offer"))?;
+        channel.close_sent = 0;
         match peer {
             Some(peer) => (channel.peer, channel.phase) = (peer, Phase::Open),
-            None => (channel.phase, channel.heard) = (Phase::Void, BOTH),
+            None => (channel.phase, channel.close_received) = (Phase::Void, BOTH),
         }
-        self.owe(number.index());
+        self.schedule(number.index());
         Ok(ChannelId(number))
     }
 
     /// CLOSE. Returns what is new.
-    pub fn closed(&mut self, number: Number, over: u16) -> Result<u16, Broken> {
-        let channel = self.pool.named(number).filter(|channel| channel.phase == Phase::Open);
-        let channel = channel.ok_or(Broken("the end of no open channel"))?;
-        if over == 0 || over & !BOTH != 0 || channel.heard & over != 0 {
-            return Err(Broken("a channel's end said twice"));
+    pub fn on_close(&mut self, number: SlabId, close_wanted: u16) -> Result<u16, ProtocolViolation> {
+        let channel = self.pool.get_by_id(number).filter(|channel| channel.phase == Phase::Open);
+        let channel = channel.ok_or(ProtocolViolation("the end of no open channel"))?;
+        if close_wanted == 0 || close_wanted & !BOTH != 0 || channel.close_received & close_wanted != 0 {
+            return Err(ProtocolViolation("a channel's end close_sent twice"));
         }
-        channel.heard |= over;
-        if over & OVER_RECEIVING != 0 {
-            channel.over |= OVER_SENDING; // in vain from now on: answered, so that the number gets free
+        channel.close_received |= close_wanted;
+        if close_wanted & CLOSE_RECEIVE != 0 {
+            channel.close_wanted |= CLOSE_SEND; // in vain from now on: answered, so that the number gets free
         }
-        if channel.said == BOTH && channel.heard == BOTH {
+        if channel.close_sent == BOTH && channel.close_received == BOTH {
             self.remove(number.index()); // at once: the peer has one less already, and may open another
         } else {
-            self.owe(number.index());
+            self.schedule(number.index());
         }
-        Ok(over)
+        Ok(close_wanted)
     }
 
     /// The link is broken. Returns all channels, which stay until they are released.
-    pub fn void(&mut self) -> impl Iterator<Item = ChannelId> + use<> {
+    pub fn fail(&mut self) -> impl Iterator<Item = ChannelId> + use<> {
         let all: Vec<u32> = self.pool.indices().collect();
-        self.due = Fifo::default();
+        self.due = IntrusiveList::default();
         let mut left = Vec::with_capacity(all.len());
         for index in all {
             let number = self.pool.number(index);
@@ -234,7 +247,7 @@ impl Channels {
                 self.pool.remove(index);
                 continue;
             }
-            (channel.phase, channel.heard, channel.accept) = (Phase::Void, BOTH, false);
+            (channel.phase, channel.close_received, channel.accept) = (Phase::Void, BOTH, false);
             left.push(ChannelId(number));
         }
         (self.ours, self.theirs) = (0, 0);
@@ -243,7 +256,7 @@ impl Channels {
 
     // ---- packets due ------------------------------------------------------------------------------------------------
 
-    fn owe(&mut self, index: u32) {
+    fn schedule(&mut self, index: u32) {
         let Some(channel) = self.pool.get_mut(index) else { return };
         if channel.phase == Phase::Void {
             if channel.is_released() {
@@ -268,13 +281,13 @@ impl Channels {
                 if !put {
                     return false;
                 }
-                channel.gone(kind, head.own);
+                channel.mark_sent(kind, head.own);
             }
             channel.queued = false;
-            let over =
-                channel.phase == Phase::Void && channel.is_released() || channel.said == BOTH && channel.heard == BOTH;
+            let close_wanted = channel.phase == Phase::Void && channel.is_released()
+                || channel.close_sent == BOTH && channel.close_received == BOTH;
             self.pool.unlink(&mut self.due, 0, index);
-            if over {
+            if close_wanted {
                 self.remove(index);
             }
         }
@@ -287,7 +300,7 @@ impl Channels {
             self.pool.unlink(&mut self.due, 0, index);
         }
         let Some(channel) = self.pool.remove(index) else { return };
-        let count = if channel.by_peer { &mut self.theirs } else { &mut self.ours };
+        let count = if channel.opened_by_peer { &mut self.theirs } else { &mut self.ours };
         *count = count.saturating_sub(1);
     }
 
@@ -299,26 +312,28 @@ impl Channels {
 
 impl Channel {
     /// The next packet that it owes.
-    fn next(&self, number: Number) -> Option<(Kind, Head, Option<u64>)> {
+    fn next(&self, number: SlabId) -> Option<(Kind, Head, Option<u64>)> {
         let head = |own| Head { to: self.peer, own, grant: 0 };
         match self.phase {
-            Phase::Opening if self.said == 0 => {
+            Phase::Opening if self.close_sent == 0 => {
                 Some((Kind::Open, Head { to: number, own: 0, grant: 0 }, Some(self.service)))
             }
             Phase::Offered if self.accept => Some((Kind::Accept, head(0), Some(u64::from(number.0)))),
             Phase::Offered if self.is_released() => Some((Kind::Refuse, head(0), None)),
-            Phase::Open if self.over & !self.said != 0 => Some((Kind::Close, head(self.over & !self.said), None)),
+            Phase::Open if self.close_wanted & !self.close_sent != 0 => {
+                Some((Kind::Close, head(self.close_wanted & !self.close_sent), None))
+            }
             _ => None,
         }
     }
 
     /// It is on its way.
-    fn gone(&mut self, kind: Kind, own: u16) {
+    fn mark_sent(&mut self, kind: Kind, own: u16) {
         match kind {
-            Kind::Open => self.said = BOTH,
+            Kind::Open => self.close_sent = BOTH,
             Kind::Accept => (self.phase, self.accept) = (Phase::Open, false),
             Kind::Refuse => self.phase = Phase::Void,
-            _ => self.said |= own,
+            _ => self.close_sent |= own,
         }
     }
 }

@@ -4,11 +4,11 @@
 //! nobody waits for it ([`cost`]): its bytes and the record that keeps them. The sum of what the sender has left, what is on
 //! its way, what the receiver keeps and what it owes is the window that the receiver has announced, always (invariant M3).
 //!
-//! Grants ride in the head of whatever goes the other way. Alone they go when half of the window is owed, so that one-way
+//! RxCredit ride in the head of whatever goes the other way. Alone they go when half of the window is owed, so that one-way
 //! traffic does not stop; and at once when the sender has asked, so that two senders that only send cannot wait for each
 //! other (the rule of the Crisp ORB paper).
 
-use super::Broken;
+use super::ProtocolViolation;
 
 /// Bytes of a unit.
 pub const UNIT: usize = 64;
@@ -38,7 +38,7 @@ pub fn cost_of_long(headers: u16, length: u64) -> Option<u32> {
 
 /// The sender's side.
 #[derive(Debug, Default)]
-pub struct Allowance {
+pub struct TxCredit {
     window: u32,
     left: u32,
     /// Units that a refused send lacked, and how many of them have been asked for, since the last grant.
@@ -48,7 +48,7 @@ pub struct Allowance {
     refused: bool,
 }
 
-impl Allowance {
+impl TxCredit {
     /// The peer has announced its window: all of it may be used.
     pub fn open(&mut self, window: u32) {
         *self = Self { window, left: window, ..Self::default() };
@@ -86,9 +86,9 @@ impl Allowance {
 
     /// A grant. True when a send was refused before, and may be tried again.
     #[inline(always)]
-    pub fn granted(&mut self, units: u32) -> Result<bool, Broken> {
+    pub fn granted(&mut self, units: u32) -> Result<bool, ProtocolViolation> {
         let left = self.left.checked_add(units).filter(|&left| left <= self.window);
-        self.left = left.ok_or(Broken("more credit than the window"))?;
+        self.left = left.ok_or(ProtocolViolation("more credit than the window"))?;
         (self.lacking, self.asked) = (0, 0);
         Ok(std::mem::take(&mut self.refused))
     }
@@ -96,7 +96,7 @@ impl Allowance {
 
 /// The receiver's side.
 #[derive(Debug)]
-pub struct Grants {
+pub struct RxCredit {
     /// 0 until it is announced.
     window: u32,
     planned: u32,
@@ -110,22 +110,22 @@ pub struct Grants {
     most: u32,
 }
 
-impl Grants {
+impl RxCredit {
     /// A window of so many units, not yet announced.
     pub fn new(planned: u32) -> Self {
         Self { window: 0, planned, granted: 0, owed: 0, asked: 0, most: 0 }
     }
 
     /// The window has been announced.
-    pub fn announce(&mut self) {
+    pub fn announce_window(&mut self) {
         (self.window, self.granted) = (self.planned, self.planned);
         self.set_most();
     }
 
     /// A message of this cost has come.
     #[inline(always)]
-    pub fn spend(&mut self, cost: u32) -> Result<(), Broken> {
-        self.granted = self.granted.checked_sub(cost).ok_or(Broken("eager payload without credit"))?;
+    pub fn spend(&mut self, cost: u32) -> Result<(), ProtocolViolation> {
+        self.granted = self.granted.checked_sub(cost).ok_or(ProtocolViolation("eager payload without credit"))?;
         Ok(())
     }
 
@@ -175,7 +175,7 @@ impl Grants {
         self.owed > self.most
     }
 
-    /// What the next packet carries; [`Grants::gone`] once it is on its way.
+    /// What the next packet carries; [`RxCredit::gone`] once it is on its way.
     #[inline(always)]
     pub fn next(&self) -> u16 {
         self.owed.min(u32::from(u16::MAX)) as u16
@@ -183,7 +183,7 @@ impl Grants {
 
     /// A packet with this grant is on its way.
     #[inline(always)]
-    pub fn gone(&mut self, units: u16) {
+    pub fn mark_sent(&mut self, units: u16) {
         let units = u32::from(units);
         self.owed -= units;
         self.granted += units;
@@ -200,40 +200,40 @@ mod tests {
 
     #[test]
     fn nothing_before_the_window_is_announced() {
-        let mut grants = Grants::new(100);
-        assert!(grants.spend(1).is_err());
-        grants.announce();
-        assert!(grants.spend(100).is_ok() && grants.spend(1).is_err());
+        let mut rx_credit = RxCredit::new(100);
+        assert!(rx_credit.spend(1).is_err());
+        rx_credit.announce_window();
+        assert!(rx_credit.spend(100).is_ok() && rx_credit.spend(1).is_err());
     }
 
     #[test]
     fn an_asked_grant_goes_alone() {
-        let (mut allowance, mut grants) = (Allowance::default(), Grants::new(100));
-        allowance.open(100);
-        grants.announce();
-        allowance.spend(100);
-        grants.spend(100).unwrap();
-        allowance.lack(10);
-        grants.free(4);
-        assert!(!grants.is_due(), "it may ride");
-        grants.ask(allowance.to_ask().unwrap());
+        let (mut tx_credit, mut rx_credit) = (TxCredit::default(), RxCredit::new(100));
+        tx_credit.open(100);
+        rx_credit.announce_window();
+        tx_credit.spend(100);
+        rx_credit.spend(100).unwrap();
+        tx_credit.lack(10);
+        rx_credit.free(4);
+        assert!(!rx_credit.is_due(), "it may ride");
+        rx_credit.ask(tx_credit.to_ask().unwrap());
         for _ in 0..2 {
-            assert!(grants.is_due());
-            let units = grants.next();
-            grants.gone(units);
-            allowance.granted(u32::from(units)).unwrap();
-            grants.free(6);
+            assert!(rx_credit.is_due());
+            let units = rx_credit.next();
+            rx_credit.mark_sent(units);
+            tx_credit.granted(u32::from(units)).unwrap();
+            rx_credit.free(6);
         }
-        assert!(allowance.covers(10) && !grants.is_due() && grants.used() == 84);
+        assert!(tx_credit.covers(10) && !rx_credit.is_due() && rx_credit.used() == 84);
     }
 
     #[test]
     fn a_grant_beyond_the_window_breaks() {
-        let mut allowance = Allowance::default();
-        allowance.open(10);
-        assert!(allowance.granted(1).is_err());
-        allowance.spend(1);
-        assert!(allowance.granted(u32::MAX).is_err());
+        let mut tx_credit = TxCredit::default();
+        tx_credit.open(10);
+        assert!(tx_credit.granted(1).is_err());
+        tx_credit.spend(1);
+        assert!(tx_credit.granted(u32::MAX).is_err());
     }
 
     #[test]

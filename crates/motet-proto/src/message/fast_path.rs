@@ -1,21 +1,21 @@
 //! The direct path of whole messages: matched where they lie, and completed or kept as they are taken.
 //!
 //! [`Link::match_message`] does what [`Link::arrived`] does with a whole message on a channel whose messages are matched; it reads each word of
-//! the head once. [`Link::may_go_now`] does what [`Link::send_short`] does with a message that may go at once. Anything else is left untouched
+//! the head once. [`Link::prepare_send`] does what [`Link::send_short`] does with a message that may go at once. Anything else is left untouched
 //! to those two.
 
 use super::link::{Link, Phase};
-use super::matching::{Held, Oldest, Selector};
+use super::matching::{Oldest, Selector, UnexpectedMessage};
 use super::packet::{self, Head, Kind};
-use super::slab::Number;
-use super::{ChannelId, Owner, Reception, credit, header_stack};
+use super::slab::SlabId;
+use super::{Callbacks, ChannelId, Reception, credit, header_stack};
 
 /// Which receive gets a message.
 #[derive(Debug, Clone, Copy)]
 pub enum Receiver {
     /// This one, which is still in the table: the owner takes it out.
-    Posted(Oldest),
-    /// The blocking receive that is [alone](super::matching::Table::is_alone), and not posted.
+    PostedReceive(Oldest),
+    /// The blocking receive that is [alone](super::matching::Table::is_sole_receive), and not posted.
     Unposted,
     /// None yet: [`Link::keep_message`] follows.
     Unexpected,
@@ -36,7 +36,7 @@ pub struct Matched {
 
 /// A message that may go.
 #[derive(Debug, Clone, Copy)]
-pub struct Going {
+pub struct PreparedSend {
     /// Its packet begins with these.
     pub words: [u64; packet::MESSAGE / 8],
     units: u32,
@@ -49,7 +49,7 @@ impl Link {
     /// or has the message kept. `alone` is the selector of a blocking receive that is not posted. `None`: the packet is something else, and
     /// nothing has been done.
     #[inline(always)]
-    pub fn match_message<O: Owner>(
+    pub fn match_message<O: Callbacks>(
         &mut self,
         owner: &mut O,
         kind: u8,
@@ -57,69 +57,69 @@ impl Link {
         length: usize,
         (now, alone): (u64, Option<&Selector>),
     ) -> Option<Matched> {
-        let (Head { to, own, grant }, tag) = (Head::of_word(words[0]), words[1]);
-        let headers = packet::length_of_headers(own, length).ok()?;
+        let (Head { to, own, grant }, tag) = (Head::from_word(words[0]), words[1]);
+        let headers = packet::headers_length(own, length).ok()?;
         let units = credit::cost_of_short(length);
-        let message = kind == Kind::Message as u8 && matches!(self.phase, Phase::Up) && self.met;
-        if !message || !self.grants.covers(units) {
+        let message = kind == Kind::Message as u8 && matches!(self.phase, Phase::Up) && self.hello_received;
+        if !message || !self.rx_credit.covers(units) {
             return None;
         }
         let channel = self.channels.receiving(to).ok().filter(|channel| !channel.is_released())?;
         let Reception::Matched(scope) = channel.reception else { return None };
         let table = owner.matching();
         let receiver = match alone {
-            Some(selector) if table.admits(selector, scope, tag) => Receiver::Unposted,
+            Some(selector) if table.would_match(selector, scope, tag) => Receiver::Unposted,
             Some(_) => table.can_keep(scope).then_some(Receiver::Unexpected)?,
             None => match table.oldest(scope, tag) {
-                Some(oldest) => Receiver::Posted(oldest),
+                Some(oldest) => Receiver::PostedReceive(oldest),
                 None => table.can_keep(scope).then_some(Receiver::Unexpected)?,
             },
         };
         // The last thing that may be wrong with it: nothing has been done where it is.
-        if grant != 0 && self.allowance.granted(u32::from(grant)).ok()? {
+        if grant != 0 && self.tx_credit.granted(u32::from(grant)).ok()? {
             owner.unblocked();
         }
-        self.heard = now;
-        self.grants.use_and_free(units);
+        self.last_packet_at = now;
+        self.rx_credit.use_and_free(units);
         Some(Matched { receiver, channel: ChannelId(to), tag, headers })
     }
 
     /// Keeps a message that no receive waits for. These are the bytes of its headers and of its body. Unlike [`Link::arrived`] this tells the
     /// owner no [`Event::Queued`](super::Event::Queued).
     #[inline(never)]
-    pub fn keep_message<O: Owner>(&mut self, owner: &mut O, matched: &Matched, bytes: Box<[u8]>) {
+    pub fn keep_message<O: Callbacks>(&mut self, owner: &mut O, matched: &Matched, bytes: Box<[u8]>) {
         let &Matched { channel, tag, headers, .. } = matched;
         let Ok(Reception::Matched(scope)) = self.channels.receiving(channel.0).map(|channel| channel.reception) else {
             return;
         };
         let units = credit::cost_of_short(bytes.len());
-        self.grants.use_on(units);
+        self.rx_credit.use_on(units);
         let (length, headers) = ((bytes.len() - headers) as u64, headers as u16);
-        let held = Held { source: self.source, channel, headers, tag, length, units, long: None, bytes };
+        let held = UnexpectedMessage { source: self.source, channel, headers, tag, length, units, long: None, bytes };
         let _there_is_room = self.keep(owner, scope, held); // `match_message` has asked
     }
 
     /// To whom messages on this channel go, if any may.
     #[inline(always)]
-    pub fn outgoing(&self, channel: ChannelId) -> Option<Number> {
+    pub fn outgoing(&self, channel: ChannelId) -> Option<SlabId> {
         self.channels.sending(channel).ok().filter(|_| matches!(self.phase, Phase::Up))
     }
 
     /// Whether a message with so many bytes of headers, and of both, all of one line, may go there now. [`Link::gone`] follows once it has.
     #[inline(always)]
-    pub fn may_go_now(&self, to: Number, tag: u64, headers: usize, length: usize) -> Option<Going> {
-        let (units, grant) = (credit::cost_of_short(length), self.grants.next());
-        let fits = (length - headers) as u64 <= self.limits.eager && headers <= header_stack::MOST;
+    pub fn prepare_send(&self, to: SlabId, tag: u64, headers: usize, length: usize) -> Option<PreparedSend> {
+        let (units, grant) = (credit::cost_of_short(length), self.rx_credit.next());
+        let fits = (length - headers) as u64 <= self.limits.eager && headers <= header_stack::MAX_HEADERS_BYTES;
         let words = Head { to, own: headers as u16, grant }.words(tag);
-        (fits && self.allowance.covers(units)).then_some(Going { words, units, grant })
+        (fits && self.tx_credit.covers(units)).then_some(PreparedSend { words, units, grant })
     }
 
     /// It has gone.
     #[inline(always)]
-    pub fn gone(&mut self, Going { units, grant, .. }: Going) {
-        self.allowance.spend(units);
+    pub fn mark_sent(&mut self, PreparedSend { units, grant, .. }: PreparedSend) {
+        self.tx_credit.spend(units);
         if grant > 0 {
-            self.grants.gone(grant);
+            self.rx_credit.mark_sent(grant);
         }
     }
 }

@@ -5,18 +5,18 @@
 //! order in which they meet the message.
 
 /// Most bytes of headers of one message.
-pub const MOST: usize = 256;
+pub const MAX_HEADERS_BYTES: usize = 256;
 
 /// Headers to send.
 #[derive(Debug, Clone)]
 pub struct Stack {
-    bytes: [u8; MOST],
+    bytes: [u8; MAX_HEADERS_BYTES],
     start: usize,
 }
 
 impl Default for Stack {
     fn default() -> Self {
-        Self { bytes: [0; MOST], start: MOST }
+        Self { bytes: [0; MAX_HEADERS_BYTES], start: MAX_HEADERS_BYTES }
     }
 }
 
@@ -40,7 +40,7 @@ impl Stack {
     /// Empties it for the next message.
     #[inline(always)]
     pub fn clear(&mut self) {
-        self.start = MOST;
+        self.start = MAX_HEADERS_BYTES;
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
         assert_eq!(pop::<6>(&mut headers), Some(*b"outer!"));
         assert_eq!(pop::<6>(&mut headers), None);
         assert_eq!(pop::<5>(&mut headers), Some(*b"inner"));
-        assert!(!stack.push(&[0; MOST]) && stack.push(&[0; MOST - 11]));
+        assert!(!stack.push(&[0; MAX_HEADERS_BYTES]) && stack.push(&[0; MAX_HEADERS_BYTES - 11]));
         stack.clear();
         assert!(stack.as_bytes().is_empty());
     }

@@ -3,16 +3,19 @@
 //! What it is: the record that holds channels, credits and long messages together; opening, closing, accepting, breaking.
 //! Sending is in [`super::tx`], arrival in [`super::rx`].
 
-use super::channels::{Channels, OVER_RECEIVING, OVER_SENDING};
-use super::credit::{Allowance, Grants, LARGEST, UNIT};
+use super::channels::{CLOSE_RECEIVE, CLOSE_SEND, Channels};
+use super::credit::{LARGEST, RxCredit, TxCredit, UNIT};
 use super::matching::{Scope, Source};
 use super::packet::Hello;
 use super::rendezvous::Payload;
-use super::rendezvous::receiver::Inbounds;
-use super::rendezvous::sender::Outbounds;
+use super::rendezvous::receiver::RendezvousReceives;
+use super::rendezvous::sender::RendezvousSends;
 use super::rma::Remote;
-use super::slab::{MOST, Number};
-use super::{Broken, ChannelId, Envelope, Event, Held, Limits, Outcome, Owner, Packets, Reception, Refusal, Status};
+use super::slab::{MAX_RECORDS, SlabId};
+use super::{
+    Callbacks, ChannelId, Envelope, Event, Limits, Outcome, Packets, ProtocolViolation, Reception, Rejected, Status,
+    UnexpectedMessage,
+};
 
 /// One side of a link between two nodes.
 #[derive(Debug)]
@@ -22,18 +25,18 @@ pub struct Link {
     pub(super) limits: Limits,
     pub(super) phase: Phase,
     /// HELLO has been put, and HELLO has come.
-    pub(super) greeted: bool,
-    pub(super) met: bool,
+    pub(super) hello_sent: bool,
+    pub(super) hello_received: bool,
     pub(super) channels: Channels,
-    pub(super) allowance: Allowance,
-    pub(super) grants: Grants,
-    pub(super) outbounds: Outbounds,
-    pub(super) inbounds: Inbounds,
+    pub(super) tx_credit: TxCredit,
+    pub(super) rx_credit: RxCredit,
+    pub(super) rendezvous_tx: RendezvousSends,
+    pub(super) rendezvous_rx: RendezvousReceives,
     /// Gets, puts and atomics; `None` before the first. The peer takes so many at a time.
     pub(super) remote: Option<Box<Remote>>,
     pub(super) requests: u32,
     /// When the last packet came, by the owner's clock.
-    pub(super) heard: u64,
+    pub(super) last_packet_at: u64,
 }
 
 /// Whether a link works.
@@ -41,46 +44,47 @@ pub struct Link {
 pub(super) enum Phase {
     Up,
     /// The peer broke the protocol, or the medium is gone.
-    Down(Broken),
+    Down(ProtocolViolation),
 }
 
 impl Link {
     /// A link to a peer of which nothing has come yet. `source` is the owner's name for it.
     pub fn new(source: u32, limits: Limits, now: u64) -> Self {
-        let [longs, channels, requests] = [limits.longs, limits.channels, limits.requests].map(|most| most.min(MOST));
-        let limits = Limits { longs, channels, requests, ..limits };
+        let [max_rendezvous, channels, requests] =
+            [limits.max_rendezvous, limits.channels, limits.requests].map(|most| most.min(MAX_RECORDS));
+        let limits = Limits { max_rendezvous, channels, requests, ..limits };
         let window = (limits.window / UNIT as u64).min(u64::from(LARGEST)) as u32;
         Self {
             source,
             limits,
             phase: Phase::Up,
-            greeted: false,
-            met: false,
+            hello_sent: false,
+            hello_received: false,
             channels: Channels::new(limits.channels),
-            allowance: Allowance::default(),
-            grants: Grants::new(window),
-            outbounds: Outbounds::default(),
-            inbounds: Inbounds::new(limits.longs, limits.pulling.max(1), limits.ahead.max(1)),
+            tx_credit: TxCredit::default(),
+            rx_credit: RxCredit::new(window),
+            rendezvous_tx: RendezvousSends::default(),
+            rendezvous_rx: RendezvousReceives::new(limits.max_rendezvous, limits.max_pulls.max(1), limits.ahead.max(1)),
             remote: None,
             requests: 0,
-            heard: now,
+            last_packet_at: now,
         }
     }
 
     /// What this side tells the other first.
     pub(super) fn hello(&self) -> Hello {
         let window = (self.limits.window / UNIT as u64).min(u64::from(LARGEST)) as u32;
-        let Limits { longs, channels, requests, .. } = self.limits;
-        Hello { window, longs, channels, requests }
+        let Limits { max_rendezvous, channels, requests, .. } = self.limits;
+        Hello { window, max_rendezvous, channels, requests }
     }
 
     /// Whether the peer has said its limits, so that channels can be opened.
-    pub fn is_met(&self) -> bool {
-        self.met
+    pub fn is_hello_received(&self) -> bool {
+        self.hello_received
     }
 
     /// Why the link is down, if it is.
-    pub fn broken(&self) -> Option<Broken> {
+    pub fn broken(&self) -> Option<ProtocolViolation> {
         match self.phase {
             Phase::Up => None,
             Phase::Down(broken) => Some(broken),
@@ -88,46 +92,46 @@ impl Link {
     }
 
     /// Since when nothing has come, and whether nothing is open or under way: an owner may close such a link.
-    pub fn quiet_since(&self) -> Option<u64> {
-        let empty = self.channels.size().0 == 0 && self.inbounds.size().0 == 0 && self.outbounds.size().0 == 0;
-        (empty && self.remote.as_ref().is_none_or(|remote| remote.is_idle())).then_some(self.heard)
+    pub fn idle_since(&self) -> Option<u64> {
+        let empty = self.channels.size().0 == 0 && self.rendezvous_rx.size().0 == 0 && self.rendezvous_tx.size().0 == 0;
+        (empty && self.remote.as_ref().is_none_or(|remote| remote.is_idle())).then_some(self.last_packet_at)
     }
 
     /// Bytes that the link holds, beside those that its window pays for; and the window's bytes in use.
     pub fn bytes(&self) -> (usize, usize) {
-        let records = self.channels.size().1 + self.inbounds.size().1 + self.outbounds.size().1;
+        let records = self.channels.size().1 + self.rendezvous_rx.size().1 + self.rendezvous_tx.size().1;
         let records = records + self.remote.as_ref().map_or(0, |remote| remote.bytes());
-        (records, self.grants.used() as usize * UNIT)
+        (records, self.rx_credit.used() as usize * UNIT)
     }
 
     /// Channels, long messages coming, long messages going.
     pub fn counts(&self) -> [u32; 3] {
-        [self.channels.size().0, self.inbounds.size().0, self.outbounds.size().0]
+        [self.channels.size().0, self.rendezvous_rx.size().0, self.rendezvous_tx.size().0]
     }
 
     // ---- channels ---------------------------------------------------------------------------------------------------
 
     /// Opens a channel to a service of the peer: [`Event::Opened`] or [`Event::Refused`] follows.
-    pub fn open(&mut self, service: u64, reception: Reception) -> Result<ChannelId, Refusal> {
+    pub fn open(&mut self, service: u64, reception: Reception) -> Result<ChannelId, Rejected> {
         self.up()?;
         self.channels.open(service, reception)
     }
 
     /// Takes a channel that the peer has offered.
-    pub fn accept_channel(&mut self, channel: ChannelId, reception: Reception) -> Result<(), Refusal> {
+    pub fn accept_channel(&mut self, channel: ChannelId, reception: Reception) -> Result<(), Rejected> {
         self.up()?;
         self.channels.accept(channel, reception)
     }
 
     /// Sends no more on a channel; messages still come.
-    pub fn close(&mut self, channel: ChannelId) -> Result<(), Refusal> {
-        self.channels.close(channel, OVER_SENDING).map(drop)
+    pub fn close(&mut self, channel: ChannelId) -> Result<(), Rejected> {
+        self.channels.close(channel, CLOSE_SEND).map(drop)
     }
 
     /// Neither sends nor receives on a channel any more: what waits in its scope and what still comes is discarded, posted
     /// receives end, and the scope goes. Refuses a channel that was only offered. Every channel must be released.
-    pub fn release<O: Owner>(&mut self, owner: &mut O, channel: ChannelId) -> Result<(), Refusal> {
-        let known = self.channels.known(channel).ok_or(Refusal::Closed)?;
+    pub fn release<O: Callbacks>(&mut self, owner: &mut O, channel: ChannelId) -> Result<(), Rejected> {
+        let known = self.channels.known(channel).ok_or(Rejected::Closed)?;
         let (reception, released) = (known.reception, known.is_released());
         if let (Reception::Matched(scope), false) = (reception, released) {
             end(owner, scope, Status::Closed);
@@ -136,83 +140,83 @@ impl Link {
             }
             owner.matching().leave(Source::One(scope));
         }
-        self.channels.close(channel, OVER_SENDING | OVER_RECEIVING).map(drop)
+        self.channels.close(channel, CLOSE_SEND | CLOSE_RECEIVE).map(drop)
     }
 
     // ---- messages that were found in the table or delivered ---------------------------------------------------------
 
     /// Gives a message that nobody waited for to a receive, which completes now or later. A message of another link must not
-    /// be handed in: see [`Held::source`].
-    pub fn accept<O: Owner>(&mut self, owner: &mut O, held: Held, operation: u64, capacity: u64) {
+    /// be handed in: see [`UnexpectedMessage::source`].
+    pub fn accept<O: Callbacks>(&mut self, owner: &mut O, held: UnexpectedMessage, operation: u64, capacity: u64) {
         if let Some(record) = held.long {
             owner.matched(operation, &envelope(&held));
-            if !self.inbounds.take(owner, &mut self.grants, record, operation, capacity) {
-                owner.completed(operation, Outcome { status: Status::Broken, length: 0 });
+            if !self.rendezvous_rx.take(owner, &mut self.rx_credit, record, operation, capacity) {
+                owner.completed(operation, Outcome { status: Status::LinkDown, length: 0 });
             }
             return;
         }
-        self.grants.free(held.units);
+        self.rx_credit.free(held.units);
         let body = Payload::Here(held.body().unwrap_or(&[]));
         land(owner, operation, capacity, &envelope(&held), body);
     }
 
     /// Throws a message away.
-    pub fn discard(&mut self, held: Held) {
-        self.grants.free(held.units);
+    pub fn discard(&mut self, held: UnexpectedMessage) {
+        self.rx_credit.free(held.units);
         if let Some(record) = held.long {
-            self.inbounds.discard(&mut self.grants, record);
+            self.rendezvous_rx.discard(&mut self.rx_credit, record);
         }
     }
 
-    /// The owner has copied what [`Owner::copy`] asked for, or the system did not let it: then it comes in pieces.
-    pub fn copied<O: Owner>(&mut self, owner: &mut O, record: Number, done: bool) {
+    /// The owner has copied what [`Callbacks::copy`] asked for, or the system did not let it: then it comes in pieces.
+    pub fn copied<O: Callbacks>(&mut self, owner: &mut O, record: SlabId, done: bool) {
         let broken = self.broken().is_some();
-        self.inbounds.copied(owner, record, done, broken);
+        self.rendezvous_rx.copied(owner, record, done, broken);
     }
 
-    /// The owner copies what [`Owner::copy`] asked for to this address of its process, and the sender may copy some of it, too: it is told.
+    /// The owner copies what [`Callbacks::copy`] asked for to this address of its process, and the sender may copy some of it, too: it is told.
     /// Before [`Link::copied`] the owner sees to it that the sender touches nothing there any more.
-    pub fn share(&mut self, record: Number, address: u64, stamp: u32) {
-        self.inbounds.share(record, address, stamp);
+    pub fn offer_copy_assist(&mut self, record: SlabId, address: u64, copy_id: u32) {
+        self.rendezvous_rx.offer_copy_assist(record, address, copy_id);
     }
 
-    /// The owner sees what [`Owner::copy`] asked for where it is: the receive has ended, and the message is the program's to look at
-    /// until [`Link::give_back`]. False: the link is broken, and so is the receive.
-    pub fn lent<O: Owner>(&mut self, owner: &mut O, record: Number) -> bool {
+    /// The owner sees what [`Callbacks::copy`] asked for where it is: the receive has ended, and the message is the program's to look at
+    /// until [`Link::release_loan`]. False: the link is broken, and so is the receive.
+    pub fn loan_in_place<O: Callbacks>(&mut self, owner: &mut O, record: SlabId) -> bool {
         let broken = self.broken().is_some();
-        self.inbounds.lent(owner, record, broken)
+        self.rendezvous_rx.loan_in_place(owner, record, broken)
     }
 
     /// The program looks no more at a message that was lent: it is its sender's again. Harmless after the link broke.
-    pub fn give_back(&mut self, record: Number) {
-        self.inbounds.give_back(record);
+    pub fn release_loan(&mut self, record: SlabId) {
+        self.rendezvous_rx.release_loan(record);
     }
 
     /// The same, and the sender is told at once, if there is room.
-    pub fn give_back_now<P: Packets>(&mut self, packets: &mut P, record: Number) {
-        self.inbounds.give_back_now(packets, &mut self.grants, record);
+    pub fn release_loan_now<P: Packets>(&mut self, packets: &mut P, record: SlabId) {
+        self.rendezvous_rx.release_loan_now(packets, &mut self.rx_credit, record);
     }
 
     // ---- the end ----------------------------------------------------------------------------------------------------
 
-    /// The medium is gone, or the owner wants no more of it: every operation on the link completes with [`Status::Broken`],
+    /// The medium is gone, or the owner wants no more of it: every operation on the link completes with [`Status::LinkDown`],
     /// except copies under way, which do when they are reported. On each channel the messages that wait can still be received
     /// up to the first that has not come whole, until the channel is released: there is never a gap in what is received.
-    pub fn reset<O: Owner>(&mut self, owner: &mut O, why: Broken) {
+    pub fn reset<O: Callbacks>(&mut self, owner: &mut O, why: ProtocolViolation) {
         if self.broken().is_some() {
             return;
         }
         self.phase = Phase::Down(why);
-        self.outbounds.fail(owner);
-        for channel in self.channels.void() {
+        self.rendezvous_tx.fail(owner);
+        for channel in self.channels.fail() {
             let Some(known) = self.channels.known(channel) else { continue };
             if let Reception::Matched(scope) = known.reception {
-                end(owner, scope, Status::Broken);
+                end(owner, scope, Status::LinkDown);
                 self.cut(owner, scope);
             }
-            owner.event(channel, Event::Broken);
+            owner.event(channel, Event::LinkDown);
         }
-        self.inbounds.fail(owner, &mut self.grants);
+        self.rendezvous_rx.fail(owner, &mut self.rx_credit);
         if let Some(remote) = &mut self.remote {
             remote.fail(owner);
         }
@@ -220,10 +224,10 @@ impl Link {
     }
 
     /// Keeps of the messages that wait in a scope those before the first that has not come whole.
-    fn cut<O: Owner>(&mut self, owner: &mut O, scope: Scope) {
+    fn cut<O: Callbacks>(&mut self, owner: &mut O, scope: Scope) {
         let mut whole = Vec::new();
         while let Some(held) = owner.matching().drain(scope) {
-            if held.long.is_some_and(|record| !self.inbounds.is_whole(record)) {
+            if held.long.is_some_and(|record| !self.rendezvous_rx.is_whole(record)) {
                 self.discard(held);
                 break;
             }
@@ -239,36 +243,42 @@ impl Link {
         }
     }
 
-    pub(super) fn up(&self) -> Result<(), Refusal> {
-        if self.broken().is_some() { Err(Refusal::Broken) } else { Ok(()) }
+    pub(super) fn up(&self) -> Result<(), Rejected> {
+        if self.broken().is_some() { Err(Rejected::LinkDown) } else { Ok(()) }
     }
 }
 
 /// Puts a whole body into the buffer of a receive and completes it.
 #[inline(always)]
-pub(super) fn land<O: Owner>(owner: &mut O, operation: u64, capacity: u64, envelope: &Envelope<'_>, body: Payload<'_>) {
+pub(super) fn land<O: Callbacks>(
+    owner: &mut O,
+    operation: u64,
+    capacity: u64,
+    envelope: &Envelope<'_>,
+    body: Payload<'_>,
+) {
     let run = match body {
         Payload::Here(body) => return owner.received(operation, capacity, envelope, body),
-        Payload::Run(run) => run,
+        Payload::RingSpan(run) => run,
     };
     owner.matched(operation, envelope);
     let fits = capacity.min(run.len() as u64);
     if fits > 0 {
-        owner.place_run(operation, 0, run.front(fits as usize));
+        owner.place_span(operation, 0, run.first(fits as usize));
     }
     let status = if fits < run.len() as u64 { Status::Truncated } else { Status::Done };
     owner.completed(operation, Outcome { status, length: fits });
 }
 
 /// No message comes in this scope any more: its receives complete.
-pub(super) fn end<O: Owner>(owner: &mut O, scope: Scope, status: Status) {
+pub(super) fn end<O: Callbacks>(owner: &mut O, scope: Scope, status: Status) {
     while let Some(receive) = owner.matching().end(Source::One(scope), status) {
-        let operation = owner.begun(receive);
+        let operation = owner.start_receive(receive);
         owner.completed(operation, Outcome { status, length: 0 });
     }
 }
 
-fn envelope(held: &Held) -> Envelope<'_> {
-    let &Held { source, channel, tag, length, .. } = held;
+fn envelope(held: &UnexpectedMessage) -> Envelope<'_> {
+    let &UnexpectedMessage { source, channel, tag, length, .. } = held;
     Envelope { source, channel, tag, length, headers: held.headers() }
 }

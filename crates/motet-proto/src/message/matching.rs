@@ -25,15 +25,15 @@ mod scopes;
 mod unexpected;
 
 use super::Status;
-use super::slab::{Fifo, Number, Pool};
+use super::slab::{IntrusiveList, Slab, SlabId};
 use hash::Seeded;
-use scopes::Place;
+use scopes::ScopeEntry;
 pub use scopes::{Context, Scope, Source};
 use std::collections::HashMap;
 use std::hash::Hasher;
 use std::num::NonZeroU64;
-pub use unexpected::Held;
-use unexpected::Kept;
+pub use unexpected::UnexpectedMessage;
+use unexpected::UnexpectedRecord;
 
 /// A receive: what the owner posts and gets back with the match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,9 +68,9 @@ pub struct Ticket {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum At {
     /// In the row of a scope or context.
-    Row(u32),
+    PostedRing(u32),
     /// Among those that are found by hash.
-    Tables(Number),
+    Tables(SlabId),
 }
 
 /// A receive that waits, and that a message would get: true until the table changes.
@@ -84,7 +84,7 @@ pub struct Oldest {
 #[derive(Debug, Clone, Copy)]
 enum Found {
     /// At this position of its row.
-    Row(u32),
+    PostedRing(u32),
     /// This record.
     Tables(u32),
 }
@@ -94,11 +94,11 @@ const LISTED: u32 = if cfg!(test) { 3 } else { 256 };
 
 /// What has become of a posted receive.
 #[derive(Debug)]
-pub enum Posted {
+pub enum PostOutcome {
     /// It waits.
     Waiting(Ticket),
     /// A message was there already: hand it to `accept` of its link.
-    Found(Held),
+    Found(UnexpectedMessage),
     /// No message can come any more: complete it with this status.
     Ended(Status),
 }
@@ -145,29 +145,29 @@ const SAME_SCOPE: usize = 1;
 /// Receives and messages that wait for each other.
 #[derive(Debug)]
 pub struct Table<B = ()> {
-    scopes: Pool<Place<B>>,
-    waiting: Pool<Waiting<B>, 2>,
+    scopes: Slab<ScopeEntry<B>>,
+    waiting: Slab<Waiting<B>, 2>,
     /// Receives in rows.
     in_rows: u32,
-    kept: Pool<Kept, 4>,
-    waiting_by_key: HashMap<Key, Fifo, Seeded>,
-    kept_by_key: HashMap<Key, Fifo, Seeded>,
+    kept: Slab<UnexpectedRecord, 4>,
+    waiting_by_key: HashMap<Key, IntrusiveList, Seeded>,
+    kept_by_key: HashMap<Key, IntrusiveList, Seeded>,
     masks: Vec<Mask>,
     sequence: NonZeroU64,
 }
 
 impl<B: Copy> Table<B> {
     /// Bytes of one scope.
-    pub const SCOPE: usize = Pool::<Place<B>>::RECORD;
+    pub const SCOPE: usize = Slab::<ScopeEntry<B>>::RECORD;
 
     /// An empty table. `seed` should be hard to guess: peers choose tags.
     pub fn new(seed: [u64; 2]) -> Self {
         let seeded = Seeded(seed);
         Self {
-            scopes: Pool::default(),
-            waiting: Pool::default(),
+            scopes: Slab::default(),
+            waiting: Slab::default(),
             in_rows: 0,
-            kept: Pool::default(),
+            kept: Slab::default(),
             waiting_by_key: HashMap::with_hasher(seeded),
             kept_by_key: HashMap::with_hasher(seeded),
             masks: vec![Mask { ignore: 0, receives: 0 }],
@@ -185,13 +185,13 @@ impl<B: Copy> Table<B> {
     /// The receive that [`Table::arrive`] would give, where it is from this scope alone. It stays posted, and unless it is cancelled no other
     /// one gets the next message of the scope.
     #[inline]
-    pub fn foresee(&self, scope: Scope, tag: u64) -> Option<(Receive<B>, Ticket)> {
+    pub fn peek_match(&self, scope: Scope, tag: u64) -> Option<(Receive<B>, Ticket)> {
         let oldest = self.oldest(scope, tag).filter(|oldest| oldest.scope == scope.0.index())?;
         match oldest.found {
-            Found::Row(_) => {
+            Found::PostedRing(_) => {
                 let (_, posted) = self.scopes.get(oldest.scope)?.row.oldest(tag)?;
                 let sequence = NonZeroU64::new(posted.sequence)?;
-                Some((posted.receive, Ticket { at: At::Row(oldest.scope), sequence }))
+                Some((posted.receive, Ticket { at: At::PostedRing(oldest.scope), sequence }))
             }
             Found::Tables(node) => {
                 let &Waiting { receive, sequence, .. } = self.waiting.get(node)?;
@@ -203,11 +203,11 @@ impl<B: Copy> Table<B> {
     /// A posted receive is this one from now on. False: it has been matched.
     pub fn rename(&mut self, ticket: Ticket, receive: Receive<B>) -> bool {
         let known = match ticket.at {
-            At::Row(scope) => self.scopes.get_mut(scope).and_then(|place| {
+            At::PostedRing(scope) => self.scopes.get_mut(scope).and_then(|place| {
                 let at = place.row.position(|posted| posted.sequence == ticket.sequence.get())?;
                 place.row.get_mut(at).map(|posted| &mut posted.receive)
             }),
-            At::Tables(number) => self.waiting.named(number).map(|waiting| &mut waiting.receive),
+            At::Tables(number) => self.waiting.get_by_id(number).map(|waiting| &mut waiting.receive),
         };
         known.map(|known| *known = receive).is_some()
     }
@@ -227,9 +227,9 @@ impl<B: Copy> Table<B> {
 
     /// The oldest receive of a scope or context that a tag matches, and its place in the order of all.
     #[inline(always)]
-    fn oldest_in(&self, place: &Place<B>, scope: u32, tag: u64) -> Option<(u64, Oldest)> {
+    fn oldest_in(&self, place: &ScopeEntry<B>, scope: u32, tag: u64) -> Option<(u64, Oldest)> {
         match place.row.oldest(tag) {
-            Some((at, posted)) => Some((posted.sequence, Oldest { scope, found: Found::Row(at) })),
+            Some((at, posted)) => Some((posted.sequence, Oldest { scope, found: Found::PostedRing(at) })),
             None if place.hashed > 0 => self.oldest_in_tables(scope, tag),
             None => None,
         }
@@ -252,7 +252,7 @@ impl<B: Copy> Table<B> {
     #[inline(always)]
     pub fn take(&mut self, oldest: Oldest) -> Option<Receive<B>> {
         match oldest.found {
-            Found::Row(at) => {
+            Found::PostedRing(at) => {
                 let receive = self.scopes.get_mut(oldest.scope)?.row.take(at)?;
                 self.in_rows -= 1;
                 Some(receive)
@@ -265,7 +265,7 @@ impl<B: Copy> Table<B> {
     #[inline(always)]
     pub fn get(&self, oldest: Oldest) -> Option<&Receive<B>> {
         match oldest.found {
-            Found::Row(at) => self.scopes.get(oldest.scope)?.row.get(at).map(|posted| &posted.receive),
+            Found::PostedRing(at) => self.scopes.get(oldest.scope)?.row.get(at).map(|posted| &posted.receive),
             Found::Tables(node) => self.waiting.get(node).map(|waiting| &waiting.receive),
         }
     }
@@ -273,7 +273,7 @@ impl<B: Copy> Table<B> {
     /// Forgets it.
     #[inline(always)]
     pub fn remove(&mut self, oldest: Oldest) {
-        if let (Found::Row(at), Some(place)) = (oldest.found, self.scopes.get_mut(oldest.scope)) {
+        if let (Found::PostedRing(at), Some(place)) = (oldest.found, self.scopes.get_mut(oldest.scope)) {
             place.row.remove(at);
             self.in_rows -= 1;
         } else {
@@ -287,16 +287,16 @@ impl<B: Copy> Table<B> {
         self.in_rows + self.waiting.count()
     }
 
-    /// Whether a receive would wait, and no other does: its message is what it [admits](Table::admits) then, and it need not be posted.
+    /// Whether a receive would wait, and no other does: its message is what it [admits](Table::would_match) then, and it need not be posted.
     #[inline(always)]
-    pub fn is_alone(&self, selector: &Selector) -> bool {
+    pub fn is_sole_receive(&self, selector: &Selector) -> bool {
         let place = self.scopes.known(selector.from.number());
         self.receives() == 0 && place.is_some_and(|place| place.ended.is_none() && place.held.is_empty())
     }
 
-    /// Whether a message that arrives in a scope is for a receive that is [alone](Table::is_alone).
+    /// Whether a message that arrives in a scope is for a receive that is [alone](Table::is_sole_receive).
     #[inline(always)]
-    pub fn admits(&self, selector: &Selector, scope: Scope, tag: u64) -> bool {
+    pub fn would_match(&self, selector: &Selector, scope: Scope, tag: u64) -> bool {
         let Some(place) = self.scopes.known(scope.0) else { return false };
         let source = match selector.from {
             Source::One(one) => one == scope,
@@ -307,29 +307,30 @@ impl<B: Copy> Table<B> {
 
     /// Posts a receive, where no message waits for one from there and its row is short. `None`, and nothing is done: [`Table::post`].
     #[inline(always)]
-    pub fn post_simply(&mut self, selector: Selector, receive: Receive<B>) -> Option<Ticket> {
+    pub fn post_fast(&mut self, selector: Selector, receive: Receive<B>) -> Option<Ticket> {
         let number = selector.from.number();
         let Self { scopes, in_rows, sequence, .. } = self;
-        let place = scopes.named(number).filter(|place| place.ended.is_none())?;
+        let place = scopes.get_by_id(number).filter(|place| place.ended.is_none())?;
         let simple = place.held.is_empty() && place.lists_more();
         simple.then(|| place.post(number.index(), selector, receive, (in_rows, sequence)))
     }
 
     /// Posts a receive, unless a message is there already.
-    pub fn post(&mut self, selector: Selector, receive: Receive<B>) -> Posted {
+    pub fn post(&mut self, selector: Selector, receive: Receive<B>) -> PostOutcome {
         if let Some(held) = self.claim(selector) {
-            return Posted::Found(held);
+            return PostOutcome::Found(held);
         }
-        let Some(scope) = self.scopes.find(selector.from.number()) else { return Posted::Ended(Status::Closed) };
+        let Some(scope) = self.scopes.find(selector.from.number()) else { return PostOutcome::Ended(Status::Closed) };
         let Self { scopes, in_rows, sequence, .. } = self;
-        let Some(place) = scopes.get_mut(scope) else { return Posted::Ended(Status::Closed) };
+        let Some(place) = scopes.get_mut(scope) else { return PostOutcome::Ended(Status::Closed) };
         if let Some(status) = place.ended {
-            return Posted::Ended(status);
+            return PostOutcome::Ended(status);
         }
         if place.lists_more() {
-            return Posted::Waiting(place.post(scope, selector, receive, (in_rows, sequence)));
+            return PostOutcome::Waiting(place.post(scope, selector, receive, (in_rows, sequence)));
         }
-        self.post_in_tables(selector, scope, receive).map_or(Posted::Ended(Status::Full), Posted::Waiting)
+        self.post_in_tables(selector, scope, receive)
+            .map_or(PostOutcome::Ended(Status::Exhausted), PostOutcome::Waiting)
     }
 
     /// The same at the end of a long list.
@@ -350,10 +351,10 @@ impl<B: Copy> Table<B> {
     /// Takes a posted receive back; `None` when it has been matched.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<Receive<B>> {
         match ticket.at {
-            At::Row(scope) => {
+            At::PostedRing(scope) => {
                 let row = &self.scopes.get(scope)?.row;
                 let at = row.position(|posted| posted.sequence == ticket.sequence.get())?;
-                self.take(Oldest { scope, found: Found::Row(at) })
+                self.take(Oldest { scope, found: Found::PostedRing(at) })
             }
             At::Tables(number) => {
                 let index = self.waiting.find(number)?;
@@ -371,7 +372,7 @@ impl<B: Copy> Table<B> {
         for scope in scopes {
             let place = self.scopes.get(scope)?;
             if let Some(at) = place.row.position(|posted| which(&posted.receive)) {
-                return self.take(Oldest { scope, found: Found::Row(at) });
+                return self.take(Oldest { scope, found: Found::PostedRing(at) });
             }
             let mut next = place.posted.first();
             while let Some(node) = next {
@@ -386,7 +387,7 @@ impl<B: Copy> Table<B> {
 
     /// Bytes held; what the messages themselves hold is bounded by their links' windows.
     pub fn bytes(&self) -> usize {
-        let entry = size_of::<Key>() + size_of::<Fifo>();
+        let entry = size_of::<Key>() + size_of::<IntrusiveList>();
         let maps = self.waiting_by_key.capacity() + self.kept_by_key.capacity();
         let rows: usize = self.scopes.indices().filter_map(|at| Some(self.scopes.get(at)?.row.bytes())).sum();
         self.scopes.bytes() + rows + self.waiting.bytes() + self.kept.bytes() + maps * entry
@@ -450,7 +451,7 @@ fn next(sequence: &mut NonZeroU64) -> NonZeroU64 {
 }
 
 /// An empty map gives large memory back.
-fn shrink(map: &mut HashMap<Key, Fifo, Seeded>) {
+fn shrink(map: &mut HashMap<Key, IntrusiveList, Seeded>) {
     if map.is_empty() && map.capacity() > 256 {
         map.shrink_to(0);
     }

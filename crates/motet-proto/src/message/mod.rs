@@ -3,7 +3,7 @@
 //! What it is: a [`Link`] is the state that one side keeps for a link: its channels, the messages that are longer than a
 //! packet, and the credits of both directions. What arrives is handed to it packet by packet ([`Link::arrived`]); what it
 //! has to say goes through [`Packets`]; what its owner must do or know (place bytes, copy, complete, deliver) goes through
-//! [`Owner`]. Receives and messages wait for each other in a [`matching::Table`], which is the owner's and serves all of its
+//! [`Callbacks`]. Receives and messages wait for each other in a [`matching::Table`], which is the owner's and serves all of its
 //! links.
 //!
 //! What it is not: it does no I/O, reads no clock, spawns and locks nothing, and asks for no memory on the way of a short
@@ -11,7 +11,7 @@
 //! at all any more.
 //!
 //! Everything that a peer can write is checked before it is used; a peer that breaks the protocol breaks its link
-//! ([`Broken`]) and costs at most what [`Limits`] allow. Formats, sequences and the invariants M1 to M9: `docs/messages.md`.
+//! ([`ProtocolViolation`]) and costs at most what [`Limits`] allow. Formats, sequences and the invariants M1 to M9: `docs/messages.md`.
 //!
 //! Memory of the other side is got, put and changed through [`rma`], on the same link.
 //!
@@ -37,41 +37,41 @@ pub mod tx;
 
 pub use channels::Reception;
 pub use link::Link;
-pub use matching::{Held, Table};
-use motet_wire::message::fifo::payload_ring::Run;
+pub use matching::{Table, UnexpectedMessage};
+use motet_wire::message::fifo::payload_ring::RingSpan;
 pub use regions::{Key, Regions, Rights};
 pub use rma::{Get, Memory, Put, Update};
-use slab::Number;
+use slab::SlabId;
 pub use tx::{Mode, Send, Sent};
 
 /// The peer broke the protocol; the link is broken for good. Says which rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Broken(pub &'static str);
+pub struct ProtocolViolation(pub &'static str);
 
 /// It has used the key of a region that this side never made.
-pub const GUESSED: Broken = Broken("a region's key that was never given out");
+pub const UNKNOWN_REGION_KEY: ProtocolViolation = ProtocolViolation("a region's key that was never given out");
 
-impl std::fmt::Display for Broken {
+impl std::fmt::Display for ProtocolViolation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "the peer broke the protocol: {}", self.0)
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for ProtocolViolation {}
 
 /// A call that did nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// Not now: no room, no credit, or the channel is not open yet. [`Owner::unblocked`] says when credit has come.
+pub enum Rejected {
+    /// Not now: no room, no credit, or the channel is not open yet. [`Callbacks::unblocked`] says when credit has come.
     WouldBlock,
     /// The channel does not take this any more, or is unknown, as a region may be; or the peer has no regions for others.
     Closed,
     /// The headers are too long, or such a message or row of elements cannot go like this at all.
     TooLong,
     /// An atomic that makes no sense.
-    Unfit,
-    /// The link is broken.
-    Broken,
+    InvalidAtomic,
+    /// The link is down.
+    LinkDown,
 }
 
 /// How an operation has ended.
@@ -86,15 +86,15 @@ pub enum Status {
     /// The other side does not send, or not receive, on this channel any more.
     Closed,
     /// There are too many of its kind.
-    Full,
+    Exhausted,
     /// The peer has no such region, not any more, or does not let this side do that with it.
-    Denied,
+    AccessDenied,
     /// The peer's region ends before that.
-    Outside,
+    OutOfBounds,
     /// The peer's region does not do such an atomic there.
-    Unfit,
-    /// The link is broken.
-    Broken,
+    InvalidAtomic,
+    /// The link is down.
+    LinkDown,
 }
 
 /// The end of an operation.
@@ -108,7 +108,7 @@ pub struct Outcome {
 
 /// A channel, by this side's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ChannelId(pub(crate) Number);
+pub struct ChannelId(pub(crate) SlabId);
 
 impl ChannelId {
     /// As a number, for those who hand it through a foreign interface.
@@ -118,7 +118,7 @@ impl ChannelId {
 
     /// The channel of a number that anybody may have made up: every use of it is checked.
     pub fn from_number(number: u32) -> Self {
-        Self(Number(number))
+        Self(SlabId(number))
     }
 
     /// Where records of this channel lie: small, and reused once it is gone.
@@ -149,14 +149,14 @@ pub enum Arrival<'a> {
     /// All of the body, for the time of the call.
     Whole(&'a [u8]),
     /// A message that is longer than a packet: give it a buffer with [`Link::accept`], or discard it, now or later.
-    Long(Held),
+    Long(UnexpectedMessage),
 }
 
 /// Bytes of a message lie in the sender's process and may be copied from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyRequest {
     /// For [`Link::copied`].
-    pub record: Number,
+    pub record: SlabId,
     /// The receive; its buffer must stay until `copied` has been called, even if the link breaks.
     pub operation: u64,
     /// What the sender said of where the bytes are.
@@ -169,20 +169,20 @@ pub struct CopyRequest {
 
 /// How the owner wants an announced message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
+pub enum BodyTransfer {
     /// In pieces.
     Pieces(packet::Route),
-    /// Copied from where it is, if the sender shows it: [`Owner::copy`] follows.
+    /// Copied from where it is, if the sender shows it: [`Callbacks::copy`] follows.
     Copy,
 }
 
 /// The peer copies from a message of ours, and lets us copy some of it into its memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShareRequest {
+pub struct AssistRequest {
     /// The send, whose body it is.
     pub operation: u64,
     /// Where the peer wants it, how many bytes, and which copy it is.
-    pub shared: packet::Shared,
+    pub shared: packet::CopyAssist,
 }
 
 /// What happens to a channel.
@@ -200,13 +200,13 @@ pub enum Event {
     EndOfMessages,
     /// The peer receives no more: nothing can be sent.
     NotReceived,
-    /// The link is broken.
-    Broken,
+    /// The link is down.
+    LinkDown,
 }
 
 /// The medium, as a link sees it: packets arrive whole, once and in order.
 pub trait Packets {
-    /// Most bytes of a packet, at least [`packet::SMALLEST`]; always the same.
+    /// Most bytes of a packet, at least [`packet::MIN_PACKET_BYTES`]; always the same.
     fn largest(&self) -> usize;
     /// Bytes that surely fit now: pieces of long messages leave some of them to others.
     fn room(&mut self) -> usize;
@@ -218,7 +218,7 @@ pub trait Packets {
         self.largest() - packet::MESSAGE
     }
     /// Whether pieces go another way than packets, so that all of a long body is better in pieces.
-    fn are_pieces_apart(&self) -> bool {
+    fn has_piece_path(&self) -> bool {
         false
     }
     /// Whether a piece fits now, and leaves `reserve` bytes to others.
@@ -239,14 +239,14 @@ pub trait Packets {
 }
 
 /// Who has the link: the engine, or a test. None of these may call the link.
-pub trait Owner: Memory {
+pub trait Callbacks: Memory {
     /// What it keeps with a posted receive.
     type Buffer: Copy;
     /// The table for all links of this owner.
     fn matching(&mut self) -> &mut Table<Self::Buffer>;
     /// A receive has left the table otherwise than by [`Link::match_message`]: the owner's name for it from now on.
     #[inline]
-    fn begun(&mut self, receive: matching::Receive<Self::Buffer>) -> u64 {
+    fn start_receive(&mut self, receive: matching::Receive<Self::Buffer>) -> u64 {
         receive.operation
     }
     /// A message for a handler.
@@ -267,25 +267,25 @@ pub trait Owner: Memory {
     /// Bytes for the buffer of a receive, of a get, or of an atomic that fetches; they fit.
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]);
     /// The same of bytes that lie in a ring.
-    fn place_run(&mut self, operation: u64, at: u64, run: Run) {
+    fn place_span(&mut self, operation: u64, at: u64, run: RingSpan) {
         let mut bytes = vec![0; run.len()];
         run.read(&mut bytes);
         self.place(operation, at, &bytes);
     }
-    /// How a receive should get so many bytes of an announced message, which the sender shows or not; [`Owner::landed`] follows when they
+    /// How a receive should get so many bytes of an announced message, which the sender shows or not; [`Callbacks::body_received`] follows when they
     /// are there.
-    fn want(&mut self, length: u64, shown: bool) -> Want {
+    fn choose_transfer(&mut self, length: u64, shown: bool) -> BodyTransfer {
         let _ = length;
-        if shown { Want::Copy } else { Want::Pieces(packet::Route::Any) }
+        if shown { BodyTransfer::Copy } else { BodyTransfer::Pieces(packet::Route::Any) }
     }
     /// All bytes of such a message are there.
-    fn landed(&mut self, length: u64) {
+    fn body_received(&mut self, length: u64) {
         let _ = length;
     }
     /// Copy this, then call [`Link::copied`].
     fn copy(&mut self, request: CopyRequest);
     /// The receiver lets us copy some of this.
-    fn share(&mut self, request: ShareRequest) {
+    fn assist_copy(&mut self, request: AssistRequest) {
         let _ = request;
     }
     /// Calls `put` once with the bytes of a send's or a put's body from `at` on, `length` of them; returns what that returns.
@@ -304,13 +304,13 @@ pub struct Limits {
     /// Bytes of eager messages that nobody has taken yet, with their records.
     pub window: u64,
     /// Announced messages, and eager ones still arriving, at a time.
-    pub longs: u32,
+    pub max_rendezvous: u32,
     /// Channels that the peer may have opened at a time.
     pub channels: u32,
     /// Bytes that may be pulled ahead for one message.
     pub ahead: u64,
     /// Messages that are pulled at a time.
-    pub pulling: u32,
+    pub max_pulls: u32,
     /// Bytes of room that pieces of long messages leave to other packets.
     pub reserve: usize,
     /// Longest eager body, and longest put that goes at once.

@@ -9,9 +9,9 @@
 //! The medium carries the kind and the length of a packet, so neither is in it: a tagged message has 16 bytes of its own and
 //! leaves 40 of a line's 56 for headers and body.
 
-use super::Broken;
+use super::ProtocolViolation;
 use super::header_stack;
-use super::slab::Number;
+use super::slab::SlabId;
 
 /// The first word of a link's first packet: "MtMs".
 pub const MAGIC: u32 = 0x734d_744d;
@@ -24,9 +24,9 @@ pub const MESSAGE: usize = 16;
 /// Fixed bytes of the first packet of a long eager message.
 pub const FIRST: usize = 32;
 /// Fixed bytes of an announcement.
-pub const ANNOUNCE: usize = 48;
+pub const RTS: usize = 48;
 /// Every link carries packets of this size.
-pub const SMALLEST: usize = ANNOUNCE + header_stack::MOST;
+pub const MIN_PACKET_BYTES: usize = RTS + header_stack::MAX_HEADERS_BYTES;
 
 /// What a packet is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,13 +39,13 @@ pub enum Kind {
     /// The first packet of an eager message that is longer than a packet.
     First = 3,
     /// A rendezvous message announces itself.
-    Announce = 4,
-    /// Payload of a long message: unasked for after FIRST, asked for after ANNOUNCE.
+    Rts = 4,
+    /// Payload of a long message: unasked for after FIRST, asked for after RTS.
     Piece = 5,
     /// The receiver asks for payload of an announced message.
-    Pull = 6,
+    Cts = 6,
     /// The receiver is done with an announced message.
-    Done = 7,
+    Fin = 7,
     /// The sender would like an announced message back.
     Cancel = 8,
     /// The sender lacks credit.
@@ -67,43 +67,43 @@ pub enum Kind {
     /// An atomic.
     Atomic = 17,
     /// So many of these are done.
-    Took = 18,
+    Ack = 18,
     /// The value that one gives, or why it was not done.
-    Result = 19,
+    FetchReply = 19,
     /// A long run of bytes for a region.
     PutLong = 20,
     /// A long run of bytes of a region is wanted.
     GetLong = 21,
     /// Bytes of a long put are wanted.
-    Go = 22,
+    PutCts = 22,
     /// Bytes of a long put or get.
     Bytes = 23,
     /// Where the bytes of a long get are.
-    There = 24,
+    GetAddr = 24,
     /// They have been copied from there, or cannot be.
-    Got = 25,
+    GetFin = 25,
     /// A long put has ended, or a long get has failed.
-    Over = 26,
+    PutFin = 26,
     /// Direct access to a region must end.
     Revoke = 27,
     /// It has.
     Revoked = 28,
     /// The receiver copies an announced message itself, and says where to: who has time may copy some of it.
-    Share = 29,
+    CopyAssist = 29,
 }
 
 impl Kind {
     /// The kind of a packet that a peer wrote.
     #[inline(always)]
-    pub fn read(kind: u8) -> Result<Self, Broken> {
+    pub fn read(kind: u8) -> Result<Self, ProtocolViolation> {
         const KINDS: [Kind; 29] = [
             Kind::Hello,
             Kind::Message,
             Kind::First,
-            Kind::Announce,
+            Kind::Rts,
             Kind::Piece,
-            Kind::Pull,
-            Kind::Done,
+            Kind::Cts,
+            Kind::Fin,
             Kind::Cancel,
             Kind::Ask,
             Kind::Grant,
@@ -114,20 +114,20 @@ impl Kind {
             Kind::Put,
             Kind::Get,
             Kind::Atomic,
-            Kind::Took,
-            Kind::Result,
+            Kind::Ack,
+            Kind::FetchReply,
             Kind::PutLong,
             Kind::GetLong,
-            Kind::Go,
+            Kind::PutCts,
             Kind::Bytes,
-            Kind::There,
-            Kind::Got,
-            Kind::Over,
+            Kind::GetAddr,
+            Kind::GetFin,
+            Kind::PutFin,
             Kind::Revoke,
             Kind::Revoked,
-            Kind::Share,
+            Kind::CopyAssist,
         ];
-        KINDS.get(usize::from(kind).wrapping_sub(1)).copied().ok_or(Broken("a packet of no known kind"))
+        KINDS.get(usize::from(kind).wrapping_sub(1)).copied().ok_or(ProtocolViolation("a packet of no known kind"))
     }
 }
 
@@ -135,7 +135,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Head {
     /// To whom: a number of the receiver's or, for long messages, of the sender's.
-    pub to: Number,
+    pub to: SlabId,
     /// The kind's own: length of the headers, status, flags.
     pub own: u16,
     /// Credit, units.
@@ -145,9 +145,9 @@ pub struct Head {
 impl Head {
     /// Reads it, with what follows.
     #[inline(always)]
-    pub fn read(packet: &[u8]) -> Result<(Self, &[u8]), Broken> {
+    pub fn read(packet: &[u8]) -> Result<(Self, &[u8]), ProtocolViolation> {
         let (head, rest) = packet.split_first_chunk::<HEAD>().ok_or(SHORT)?;
-        Ok((Self { to: Number(u32_at(head, 0)), own: u16_at(head, 4), grant: u16_at(head, 6) }, rest))
+        Ok((Self { to: SlabId(u32_at(head, 0)), own: u16_at(head, 4), grant: u16_at(head, 6) }, rest))
     }
 
     /// A packet of `N` bytes that begins with it, the rest zero.
@@ -173,12 +173,12 @@ impl Head {
 
     /// Reads the first of such words.
     #[inline(always)]
-    pub fn of_word(word: u64) -> Self {
-        Self { to: Number(word as u32), own: (word >> 32) as u16, grant: (word >> 48) as u16 }
+    pub fn from_word(word: u64) -> Self {
+        Self { to: SlabId(word as u32), own: (word >> 32) as u16, grant: (word >> 48) as u16 }
     }
 
-    /// A packet with one word behind it: MESSAGE (tag), PIECE (offset), PULL (end), OPEN (service), ACCEPT (number), and
-    /// of those about regions GO (end), BYTES (offset), REVOKE and REVOKED (key).
+    /// A packet with one word behind it: MESSAGE (tag), PIECE (offset), CTS (end), OPEN (service), ACCEPT (number), and
+    /// of those about regions PUT_CTS (end), BYTES (offset), REVOKE and REVOKED (key).
     #[inline(always)]
     pub fn write_word(self, word: u64) -> [u8; MESSAGE] {
         let mut packet = self.begin();
@@ -189,48 +189,48 @@ impl Head {
 
 /// The word behind the head, with what follows.
 #[inline(always)]
-pub fn word(rest: &[u8]) -> Result<(u64, &[u8]), Broken> {
+pub fn read_word(rest: &[u8]) -> Result<(u64, &[u8]), ProtocolViolation> {
     let (word, rest) = rest.split_first_chunk::<8>().ok_or(SHORT)?;
     Ok((u64::from_le_bytes(*word), rest))
 }
 
 /// Headers and what follows them.
 #[inline(always)]
-pub fn headers(rest: &[u8], length: u16) -> Result<(&[u8], &[u8]), Broken> {
-    rest.split_at_checked(length_of_headers(length, rest.len())?).ok_or(SHORT)
+pub fn read_headers(rest: &[u8], length: u16) -> Result<(&[u8], &[u8]), ProtocolViolation> {
+    rest.split_at_checked(headers_length(length, rest.len())?).ok_or(SHORT)
 }
 
 /// So many bytes of headers, of all the bytes behind a packet's fixed ones.
 #[inline(always)]
-pub fn length_of_headers(length: u16, all: usize) -> Result<usize, Broken> {
+pub fn headers_length(length: u16, all: usize) -> Result<usize, ProtocolViolation> {
     match usize::from(length) {
-        length if length > header_stack::MOST => Err(Broken("headers longer than allowed")),
+        length if length > header_stack::MAX_HEADERS_BYTES => Err(ProtocolViolation("headers longer than allowed")),
         length if length > all => Err(SHORT),
         length => Ok(length),
     }
 }
 
 /// Nothing may follow.
-pub fn end(rest: &[u8]) -> Result<(), Broken> {
-    if rest.is_empty() { Ok(()) } else { Err(Broken("bytes behind a packet")) }
+pub fn expect_end(rest: &[u8]) -> Result<(), ProtocolViolation> {
+    if rest.is_empty() { Ok(()) } else { Err(ProtocolViolation("bytes behind a packet")) }
 }
 
-/// What FIRST and ANNOUNCE say of a message.
+/// What FIRST and RTS say of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Long {
+pub struct LongHeader {
     /// For the matching.
     pub tag: u64,
     /// Bytes of the body.
     pub length: u64,
     /// The sender's number for it.
-    pub number: Number,
+    pub number: SlabId,
 }
 
-impl Long {
+impl LongHeader {
     /// Reads it behind the head.
-    pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), Broken> {
+    pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), ProtocolViolation> {
         let (fixed, rest) = rest.split_first_chunk::<{ FIRST - HEAD }>().ok_or(SHORT)?;
-        let number = Number(u32_at(fixed, 16));
+        let number = SlabId(u32_at(fixed, 16));
         Ok((Self { tag: u64_at(fixed, 0), length: u64_at(fixed, 8), number }, rest))
     }
 
@@ -247,8 +247,8 @@ impl Long {
         packet
     }
 
-    /// ANNOUNCE.
-    pub fn write_at(&self, head: Head, place: Place) -> [u8; ANNOUNCE] {
+    /// RTS.
+    pub fn write_at(&self, head: Head, place: RemoteAddress) -> [u8; RTS] {
         let mut packet = head.begin();
         self.write_into(&mut packet);
         packet[32..40].copy_from_slice(&place.address.to_le_bytes());
@@ -259,27 +259,27 @@ impl Long {
 
 /// Where the body of an announced message lies in the sender's process. Opaque here; the address 0 is nowhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Place {
+pub struct RemoteAddress {
     /// Of the first byte.
     pub address: u64,
     /// What proves that it may be read, or how.
     pub key: u64,
 }
 
-impl Place {
+impl RemoteAddress {
     /// Whether it is somewhere in the sender's private memory.
     pub fn is_plain(&self) -> bool {
         self.address != 0 && self.key == 0
     }
 
     /// Reads it.
-    pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), Broken> {
-        let (fixed, rest) = rest.split_first_chunk::<{ ANNOUNCE - FIRST }>().ok_or(SHORT)?;
+    pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), ProtocolViolation> {
+        let (fixed, rest) = rest.split_first_chunk::<{ RTS - FIRST }>().ok_or(SHORT)?;
         Ok((Self { address: u64_at(fixed, 0), key: u64_at(fixed, 8) }, rest))
     }
 }
 
-/// How the bytes of an announced message come, in PULL's own word: the receiver sees what a whole message takes, the sender only its half.
+/// How the bytes of an announced message come, in CTS's own word: the receiver sees what a whole message takes, the sender only its half.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u16)]
 pub enum Route {
@@ -298,24 +298,24 @@ pub enum Route {
 
 impl Route {
     /// Reads it.
-    pub fn read(own: u16) -> Result<Self, Broken> {
+    pub fn read(own: u16) -> Result<Self, ProtocolViolation> {
         const ROUTES: [Route; 5] = [Route::Any, Route::Through, Route::Around, Route::TryThrough, Route::TryAround];
-        ROUTES.get(usize::from(own)).copied().ok_or(Broken("a pull of no known kind"))
+        ROUTES.get(usize::from(own)).copied().ok_or(ProtocolViolation("a pull of no known kind"))
     }
 }
 
-/// SHARE: where a receive wants the first bytes of a message that is copied by both.
+/// COPY_ASSIST: where a receive wants the first bytes of a message that is copied by both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shared {
+pub struct CopyAssist {
     /// In the receiver's process.
     pub address: u64,
     /// Bytes.
     pub length: u64,
     /// Which copy it is, for the words beside the ring.
-    pub stamp: u32,
+    pub copy_id: u32,
 }
 
-impl Shared {
+impl CopyAssist {
     /// Bytes of the packet.
     pub const BYTES: usize = 32;
 
@@ -324,15 +324,15 @@ impl Shared {
         let mut packet = head.begin();
         packet[8..16].copy_from_slice(&self.address.to_le_bytes());
         packet[16..24].copy_from_slice(&self.length.to_le_bytes());
-        packet[24..28].copy_from_slice(&self.stamp.to_le_bytes());
+        packet[24..28].copy_from_slice(&self.copy_id.to_le_bytes());
         packet
     }
 
     /// Reads it behind the head.
-    pub fn read(rest: &[u8]) -> Result<Self, Broken> {
+    pub fn read(rest: &[u8]) -> Result<Self, ProtocolViolation> {
         let (fixed, rest) = rest.split_first_chunk::<{ Self::BYTES - HEAD }>().ok_or(SHORT)?;
-        end(rest)?;
-        Ok(Self { address: u64_at(fixed, 0), length: u64_at(fixed, 8), stamp: u32_at(fixed, 16) })
+        expect_end(rest)?;
+        Ok(Self { address: u64_at(fixed, 0), length: u64_at(fixed, 8), copy_id: u32_at(fixed, 16) })
     }
 }
 
@@ -341,8 +341,8 @@ impl Shared {
 pub struct Hello {
     /// Units of eager payload.
     pub window: u32,
-    /// Long messages at a time.
-    pub longs: u32,
+    /// LongHeader messages at a time.
+    pub max_rendezvous: u32,
     /// Channels opened by the other at a time.
     pub channels: u32,
     /// Operations of the other on regions at a time.
@@ -355,27 +355,27 @@ impl Hello {
 
     /// The packet.
     pub fn write(&self) -> [u8; Self::BYTES] {
-        let mut packet = Head { to: Number(MAGIC), own: VERSION, grant: 0 }.begin();
+        let mut packet = Head { to: SlabId(MAGIC), own: VERSION, grant: 0 }.begin();
         packet[8..12].copy_from_slice(&self.window.to_le_bytes());
-        packet[12..16].copy_from_slice(&self.longs.to_le_bytes());
+        packet[12..16].copy_from_slice(&self.max_rendezvous.to_le_bytes());
         packet[16..20].copy_from_slice(&self.channels.to_le_bytes());
         packet[20..24].copy_from_slice(&self.requests.to_le_bytes());
         packet
     }
 
     /// Reads it behind its head.
-    pub fn read(head: Head, rest: &[u8]) -> Result<Self, Broken> {
+    pub fn read(head: Head, rest: &[u8]) -> Result<Self, ProtocolViolation> {
         if head.to.0 != MAGIC || head.own != VERSION || head.grant != 0 {
-            return Err(Broken("another protocol or version"));
+            return Err(ProtocolViolation("another protocol or version"));
         }
         let (fixed, rest) = rest.split_first_chunk::<{ Self::BYTES - HEAD }>().ok_or(SHORT)?;
-        end(rest)?;
-        let [window, longs, channels, requests] = [0, 4, 8, 12].map(|at| u32_at(fixed, at));
-        Ok(Self { window, longs, channels, requests })
+        expect_end(rest)?;
+        let [window, max_rendezvous, channels, requests] = [0, 4, 8, 12].map(|at| u32_at(fixed, at));
+        Ok(Self { window, max_rendezvous, channels, requests })
     }
 }
 
-pub(super) const SHORT: Broken = Broken("a packet shorter than its kind");
+pub(super) const SHORT: ProtocolViolation = ProtocolViolation("a packet shorter than its kind");
 
 #[inline(always)]
 fn u16_at<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
@@ -396,7 +396,7 @@ pub(super) fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
 mod tests {
     use super::*;
 
-    const HEADER: Head = Head { to: Number(0x8765_4321), own: 0x1234, grant: 0xfedc };
+    const HEADER: Head = Head { to: SlabId(0x8765_4321), own: 0x1234, grant: 0xfedc };
 
     #[test]
     fn a_message_begins_with_sixteen_bytes() {
@@ -405,34 +405,34 @@ mod tests {
         assert_eq!(packet, *b"\x21\x43\x65\x87\x34\x12\xdc\xfe\x88\x77\x66\x55\x44\x33\x22\x11");
         let (head, rest) = Head::read(&packet).unwrap();
         assert_eq!(head, HEADER);
-        assert_eq!(word(rest).unwrap(), (0x1122_3344_5566_7788, &[][..]));
+        assert_eq!(read_word(rest).unwrap(), (0x1122_3344_5566_7788, &[][..]));
     }
 
     #[test]
     fn long_messages_round_trip() {
-        let long = Long { tag: 1 << 63 | 5, length: u64::MAX - 1, number: Number(77) };
-        let place = Place { address: 3 << 40, key: !0 };
+        let long = LongHeader { tag: 1 << 63 | 5, length: u64::MAX - 1, number: SlabId(77) };
+        let place = RemoteAddress { address: 3 << 40, key: !0 };
         let first = long.write(HEADER);
-        assert_eq!(Long::read(&first[HEAD..]).unwrap(), (long, &[][..]));
+        assert_eq!(LongHeader::read(&first[HEAD..]).unwrap(), (long, &[][..]));
         let announce = long.write_at(HEADER, place);
-        let (same, rest) = Long::read(&announce[HEAD..]).unwrap();
-        assert_eq!((same, Place::read(rest).unwrap().0), (long, place));
+        let (same, rest) = LongHeader::read(&announce[HEAD..]).unwrap();
+        assert_eq!((same, RemoteAddress::read(rest).unwrap().0), (long, place));
     }
 
     #[test]
     fn what_both_copy_round_trips() {
-        let shared = Shared { address: 5 << 40, length: 1 << 30, stamp: 0x8000_0001 };
+        let shared = CopyAssist { address: 5 << 40, length: 1 << 30, copy_id: 0x8000_0001 };
         let packet = shared.write(HEADER);
-        assert_eq!((Head::read(&packet).unwrap().0, Shared::read(&packet[HEAD..])), (HEADER, Ok(shared)));
-        assert!((0..Shared::BYTES - HEAD).all(|length| Shared::read(&packet[HEAD..][..length]).is_err()));
-        assert!(Shared::read(&[&packet[HEAD..], &[0]].concat()).is_err());
+        assert_eq!((Head::read(&packet).unwrap().0, CopyAssist::read(&packet[HEAD..])), (HEADER, Ok(shared)));
+        assert!((0..CopyAssist::BYTES - HEAD).all(|length| CopyAssist::read(&packet[HEAD..][..length]).is_err()));
+        assert!(CopyAssist::read(&[&packet[HEAD..], &[0]].concat()).is_err());
         assert!((0..6).all(|own| Route::read(own).map(|route| route as u16)
             == if own < 5 { Ok(own) } else { Route::read(9).map(|_| 0) }));
     }
 
     #[test]
     fn hello_names_the_protocol() {
-        let hello = Hello { window: 1, longs: 2, channels: 3, requests: 4 };
+        let hello = Hello { window: 1, max_rendezvous: 2, channels: 3, requests: 4 };
         let packet = hello.write();
         let read = |packet: &[u8]| Head::read(packet).and_then(|(head, rest)| Hello::read(head, rest));
         assert_eq!(read(&packet).unwrap(), hello);
@@ -453,9 +453,9 @@ mod tests {
     #[test]
     fn short_packets_are_noticed() {
         for length in 0..FIRST - HEAD {
-            assert!(Long::read(&[0; FIRST][..length]).is_err());
+            assert!(LongHeader::read(&[0; FIRST][..length]).is_err());
         }
-        assert!(Head::read(&[0; 7]).is_err() && word(&[0; 7]).is_err() && Place::read(&[0; 15]).is_err());
-        assert!(headers(&[0; 600], 257).is_err() && headers(&[0; 5], 6).is_err());
+        assert!(Head::read(&[0; 7]).is_err() && read_word(&[0; 7]).is_err() && RemoteAddress::read(&[0; 15]).is_err());
+        assert!(read_headers(&[0; 600], 257).is_err() && read_headers(&[0; 5], 6).is_err());
     }
 }

@@ -12,7 +12,7 @@
 //! not yet answered REVOKE. Whoever takes the last hold away learns it from [`Regions::release`].
 
 use super::Status;
-use super::slab::Pool;
+use super::slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
@@ -84,14 +84,14 @@ struct Region {
 pub enum Revoked {
     /// Nothing uses its memory.
     Ended,
-    /// So many things still do: [`super::Memory::region_ended`] follows.
-    Held(u32),
+    /// So many things still do: [`super::Memory::region_released`] follows.
+    StillHeld(u32),
 }
 
 /// The regions of one owner.
 #[derive(Debug, Default)]
 pub struct Regions {
-    pool: Pool<Region>,
+    pool: Slab<Region>,
     /// Where each is.
     by_key: HashMap<Key, u32, BuildHasherDefault<AsItIs>>,
     /// Keys of those that have ended, the oldest first.
@@ -129,10 +129,10 @@ impl Regions {
     #[inline]
     pub fn reach(&self, key: Key, right: Rights, offset: u64, length: u64) -> Result<u64, Status> {
         let region = self.find(key).filter(|region| !region.revoked && region.rights.include(right));
-        let region = region.ok_or(Status::Denied)?;
-        let from = offset.checked_sub(region.first).ok_or(Status::Outside)?;
-        let end = from.checked_add(length).ok_or(Status::Outside)?;
-        if end <= region.length { Ok(region.name) } else { Err(Status::Outside) }
+        let region = region.ok_or(Status::AccessDenied)?;
+        let from = offset.checked_sub(region.first).ok_or(Status::OutOfBounds)?;
+        let end = from.checked_add(length).ok_or(Status::OutOfBounds)?;
+        if end <= region.length { Ok(region.name) } else { Err(Status::OutOfBounds) }
     }
 
     /// The owner's name for a region, and whether it was revoked; `None`: there is none, or nothing uses its memory any more.
@@ -151,7 +151,7 @@ impl Regions {
         let region = self.find_mut(key).filter(|region| !region.revoked)?;
         region.revoked = true;
         if region.holds > 0 {
-            return Some(Revoked::Held(region.holds));
+            return Some(Revoked::StillHeld(region.holds));
         }
         self.remove(key);
         Some(Revoked::Ended)
@@ -221,7 +221,7 @@ mod tests {
             assert_eq!(reach(offset, length), Ok(7));
         }
         for (offset, length) in [(0, 101), (101, 0), (100, 1), (u64::MAX, 2), (1, u64::MAX), (u64::MAX, u64::MAX)] {
-            assert_eq!(reach(offset, length), Err(Status::Outside));
+            assert_eq!(reach(offset, length), Err(Status::OutOfBounds));
         }
     }
 
@@ -237,7 +237,7 @@ mod tests {
         for (offset, length) in
             [(0, 1), (0, 0), (first - 1, 1), (first - 1, 0), (first, 101), (first + 100, 1), (first, u64::MAX)]
         {
-            assert_eq!(reach(offset, length), Err(Status::Outside));
+            assert_eq!(reach(offset, length), Err(Status::OutOfBounds));
         }
         assert_eq!(regions.register_from(7, first, 102, Rights::GET, RANDOM + 1), None);
     }
@@ -247,11 +247,11 @@ mod tests {
         let mut regions = Regions::default();
         let key = regions.register(7, 100, Rights::GET.and(Rights::ATOMIC), RANDOM).unwrap();
         for bit in 0..64 {
-            assert_eq!(regions.reach(Key(key.0 ^ 1 << bit), Rights::GET, 0, 1), Err(Status::Denied));
+            assert_eq!(regions.reach(Key(key.0 ^ 1 << bit), Rights::GET, 0, 1), Err(Status::AccessDenied));
         }
         assert_eq!(regions.reach(key, Rights::ATOMIC, 0, 1), Ok(7));
-        assert_eq!(regions.reach(key, Rights::PUT, 0, 1), Err(Status::Denied));
-        assert_eq!(regions.reach(key, Rights::ALL, 0, 1), Err(Status::Denied));
+        assert_eq!(regions.reach(key, Rights::PUT, 0, 1), Err(Status::AccessDenied));
+        assert_eq!(regions.reach(key, Rights::ALL, 0, 1), Err(Status::AccessDenied));
     }
 
     #[test]
@@ -261,11 +261,11 @@ mod tests {
         assert!(regions.hold(key) && regions.hold(key));
         assert_eq!(regions.release(key), None);
         assert_eq!(regions.sight(key), Some((7, 100, Rights::ALL)));
-        assert_eq!(regions.revoke(key), Some(Revoked::Held(1)));
+        assert_eq!(regions.revoke(key), Some(Revoked::StillHeld(1)));
         assert_eq!((regions.sight(key), regions.sight(Key(key.0 ^ 1 << 40))), (None, None));
         assert_eq!((regions.name(key), regions.name(Key(key.0 ^ 1 << 40))), (Some((7, true)), None));
         assert_eq!(regions.revoke(key), None, "once");
-        assert_eq!(regions.reach(key, Rights::GET, 0, 1), Err(Status::Denied));
+        assert_eq!(regions.reach(key, Rights::GET, 0, 1), Err(Status::AccessDenied));
         assert_eq!(regions.release(key), Some(7));
         assert_eq!(regions.name(key), None);
         assert!(!regions.hold(key));
@@ -288,7 +288,7 @@ mod tests {
             assert!(!regions.was_given_out(Key(key.0 ^ 1)));
             assert_eq!(regions.revoke(*key), Some(Revoked::Ended));
             assert!(regions.was_given_out(*key));
-            assert_eq!(regions.reach(*key, Rights::GET, 0, 1), Err(Status::Denied));
+            assert_eq!(regions.reach(*key, Rights::GET, 0, 1), Err(Status::AccessDenied));
         }
         let remembered = keys.iter().filter(|key| regions.was_given_out(**key)).count();
         assert_eq!((remembered, regions.size().0), (ENDED, 0));

@@ -2,7 +2,7 @@
 //!
 //! What it is: the operations of a link on the peer's [`super::regions`], and this side's answers to the peer's. *Small* ones are
 //! one packet with their bytes; they are done as they arrive, in the order in which they were begun, and answered in that order:
-//! a run of successes by one TOOK, a value by RESULT. *Long* ones say what they are about. Then who owns the memory that is
+//! a run of successes by one ACK, a value by FETCH_REPLY. *Long* ones say what they are about. Then who owns the memory that is
 //! *written* copies by itself, if the system lets it: the target of a put out of the initiator's memory, the initiator of a get
 //! out of the region. Nobody ever writes to another's memory, so an operation that has ended, and be it because the link broke,
 //! leaves its buffer alone. Otherwise the bytes come in pieces. Completion means that a put's bytes are in the region.
@@ -20,12 +20,12 @@ pub mod target;
 
 use super::atomic::Atomic;
 use super::link::Link;
-use super::packet::{self, Head, Kind, Place};
+use super::packet::{self, Head, Kind, RemoteAddress};
 use super::regions::{Key, Regions};
-use super::slab::Number;
+use super::slab::SlabId;
 use super::tx::put;
-use super::{Broken, Owner, Packets, Refusal, Status};
-use format::{AT, LONG, RESULT_MOST, Range};
+use super::{Callbacks, Packets, ProtocolViolation, Rejected, Status};
+use format::{AT, LONG, MAX_REPLY_BYTES, Range};
 use initiator::Initiator;
 use revocation::Revocations;
 use target::Target;
@@ -41,8 +41,8 @@ pub struct Put<'a> {
     pub body: &'a [&'a [u8]],
     /// The owner's name for it.
     pub operation: u64,
-    /// Where the peer can copy the bytes from, should they be many. `Place::default()`: nowhere.
-    pub place: Place,
+    /// Where the peer can copy the bytes from, should they be many. `RemoteAddress::default()`: nowhere.
+    pub place: RemoteAddress,
 }
 
 /// Bytes of a region of the peer, for the owner's buffer.
@@ -77,20 +77,20 @@ pub struct Update<'a> {
 
 /// What is left of a put's bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Begun {
+pub enum PutBuffer {
     /// They are on their way and free.
-    Free,
+    Reusable,
     /// They must stay until the operation completes.
-    Kept,
+    InUse,
 }
 
 /// Names a copy of the owner's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoteRecord {
     /// For a get of this side.
-    Get(Number),
+    Get(SlabId),
     /// For a put of the peer.
-    Put(Number),
+    Put(SlabId),
 }
 
 /// Where bytes are copied to.
@@ -116,7 +116,7 @@ pub struct RemoteCopy {
     /// To where.
     pub to: CopyTo,
     /// From where: what the peer said.
-    pub from: Place,
+    pub from: RemoteAddress,
     /// Bytes.
     pub length: u64,
 }
@@ -136,17 +136,17 @@ pub trait Memory {
     /// Does an atomic; `result` takes the values before, or is empty. It has been checked; an owner whose region does not begin
     /// at a multiple of 8 refuses (unfit).
     fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status>;
-    /// Where the peer can copy these bytes of a region from by itself. `Place::default()`: nowhere.
-    fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place;
-    /// Where the peer sees a whole region in memory that it may map, so that it needs no packets. `Place::default()`: nowhere.
-    fn region_seen(&mut self, region: u64) -> Place;
+    /// Where the peer can copy these bytes of a region from by itself. `RemoteAddress::default()`: nowhere.
+    fn region_address(&mut self, region: u64, at: u64, length: u64) -> RemoteAddress;
+    /// Where the peer sees a whole region in memory that it may map, so that it needs no packets. `RemoteAddress::default()`: nowhere.
+    fn region_mapping(&mut self, region: u64) -> RemoteAddress;
     /// Copy this, then call [`Link::copied_remote`].
     fn copy_remote(&mut self, request: RemoteCopy);
     /// The peer revokes a region: direct loads and stores there must end. True when there are none; otherwise call
-    /// [`Link::forgotten`] as soon as there are none.
-    fn forget(&mut self, key: Key) -> bool;
+    /// [`Link::direct_access_stopped`] as soon as there are none.
+    fn stop_direct_access(&mut self, key: Key) -> bool;
     /// A revoked region is used by nobody any more: its memory is its user's again.
-    fn region_ended(&mut self, region: u64);
+    fn region_released(&mut self, region: u64);
 }
 
 /// What a link has to do with remote memory. Made when it is first needed.
@@ -161,7 +161,7 @@ pub struct Remote {
 
 impl Link {
     /// Begins a put, or refuses and does nothing. Completes when the bytes are in the region, or with why they are not.
-    pub fn put<P: Packets>(&mut self, packets: &mut P, put: &Put<'_>) -> Result<Begun, Refusal> {
+    pub fn put<P: Packets>(&mut self, packets: &mut P, put: &Put<'_>) -> Result<PutBuffer, Rejected> {
         let length: u64 = put.body.iter().map(|part| part.len() as u64).sum();
         let whole = length <= self.put_at_once(packets) as u64;
         let initiator = self.may_begin()?;
@@ -169,26 +169,26 @@ impl Link {
         if whole {
             let head = format::write_at(Head::default(), key, offset);
             if !super::tx::put(packets, Kind::Put, &head, &[], put.body) {
-                return Err(Refusal::WouldBlock);
+                return Err(Rejected::WouldBlock);
             }
             initiator.add_small(operation, length, 0);
-            return Ok(Begun::Free);
+            return Ok(PutBuffer::Reusable);
         }
         initiator.add_long(operation, length, None, |number| {
             let range = Range { key, offset, length };
             packets.put(Kind::PutLong as u8, &[&range.write_at(Head { to: number, ..Head::default() }, place)])
         })?;
-        Ok(Begun::Kept)
+        Ok(PutBuffer::InUse)
     }
 
-    /// Begins a get, or refuses and does nothing. Its bytes are placed ([`Owner::place`]) or copied ([`Memory::copy_remote`]).
-    pub fn get<P: Packets>(&mut self, packets: &mut P, get: &Get) -> Result<(), Refusal> {
+    /// Begins a get, or refuses and does nothing. Its bytes are placed ([`Callbacks::place`]) or copied ([`Memory::copy_remote`]).
+    pub fn get<P: Packets>(&mut self, packets: &mut P, get: &Get) -> Result<(), Rejected> {
         let &Get { key, offset, length, operation, direct } = get;
         let initiator = self.may_begin()?;
-        if length <= RESULT_MOST as u64 {
-            let head = Head { to: Number(length as u32), ..Head::default() };
+        if length <= MAX_REPLY_BYTES as u64 {
+            let head = Head { to: SlabId(length as u32), ..Head::default() };
             if !packets.put(Kind::Get as u8, &[&format::write_at(head, key, offset)]) {
-                return Err(Refusal::WouldBlock);
+                return Err(Rejected::WouldBlock);
             }
             initiator.add_small(operation, length, length as u32);
             return Ok(());
@@ -199,33 +199,33 @@ impl Link {
         })
     }
 
-    /// Asks where a region of the peer's lies, or refuses and does nothing. Completes with [`format::SIGHT`] bytes, a
-    /// [`format::Sight`]; until the peer revokes the region, this side may then use the memory directly if it can.
-    pub fn look<P: Packets>(&mut self, packets: &mut P, key: Key, operation: u64) -> Result<(), Refusal> {
+    /// Asks where a region of the peer's lies, or refuses and does nothing. Completes with [`format::REGION_INFO_BYTES`] bytes, a
+    /// [`format::RegionInfo`]; until the peer revokes the region, this side may then use the memory directly if it can.
+    pub fn query_region<P: Packets>(&mut self, packets: &mut P, key: Key, operation: u64) -> Result<(), Rejected> {
         let initiator = self.may_begin()?;
-        let head = Head { to: Number(format::SIGHT as u32), own: format::LOOK, grant: 0 };
+        let head = Head { to: SlabId(format::REGION_INFO_BYTES as u32), own: format::QUERY_REGION, grant: 0 };
         if !packets.put(Kind::Get as u8, &[&format::write_at(head, key, 0)]) {
-            return Err(Refusal::WouldBlock);
+            return Err(Rejected::WouldBlock);
         }
-        initiator.add_small(operation, format::SIGHT as u64, format::SIGHT as u32);
+        initiator.add_small(operation, format::REGION_INFO_BYTES as u64, format::REGION_INFO_BYTES as u32);
         Ok(())
     }
 
-    /// Begins an atomic, or refuses and does nothing. The values before, if they are wanted, are placed ([`Owner::place`]).
-    pub fn atomic<P: Packets>(&mut self, packets: &mut P, update: &Update<'_>) -> Result<(), Refusal> {
+    /// Begins an atomic, or refuses and does nothing. The values before, if they are wanted, are placed ([`Callbacks::place`]).
+    pub fn atomic<P: Packets>(&mut self, packets: &mut P, update: &Update<'_>) -> Result<(), Rejected> {
         let &Update { key, offset, atomic, fetch, operation } = update;
         let bytes = atomic.operand.len() + atomic.compare.len();
-        let too_long = bytes > packets.largest() - AT || fetch && atomic.length() > RESULT_MOST;
+        let too_long = bytes > packets.largest() - AT || fetch && atomic.length() > MAX_REPLY_BYTES;
         if atomic.check(offset, fetch).is_err() {
-            return Err(Refusal::Unfit);
+            return Err(Rejected::InvalidAtomic);
         }
         if too_long {
-            return Err(Refusal::TooLong);
+            return Err(Rejected::TooLong);
         }
         let initiator = self.may_begin()?;
         let head = format::write_at(format::atomic_head(&atomic, fetch), key, offset);
         if !put(packets, Kind::Atomic, &head, &[], &[atomic.operand, atomic.compare]) {
-            return Err(Refusal::WouldBlock);
+            return Err(Rejected::WouldBlock);
         }
         let length = atomic.length();
         initiator.add_small(operation, length as u64, if fetch { length as u32 } else { 0 });
@@ -233,7 +233,7 @@ impl Link {
     }
 
     /// Completes when every get, put and atomic that was begun before has completed: perhaps within this call.
-    pub fn fence<O: Owner>(&mut self, owner: &mut O, operation: u64) -> Result<(), Refusal> {
+    pub fn fence<O: Callbacks>(&mut self, owner: &mut O, operation: u64) -> Result<(), Rejected> {
         self.up()?;
         self.remote_mut().initiator.fence(owner, operation);
         Ok(())
@@ -256,7 +256,7 @@ impl Link {
     }
 
     /// The owner has copied what [`Memory::copy_remote`] asked for, or the system did not let it: then it comes in pieces.
-    pub fn copied_remote<O: Owner>(&mut self, owner: &mut O, record: RemoteRecord, done: bool) {
+    pub fn copied_remote<O: Callbacks>(&mut self, owner: &mut O, record: RemoteRecord, done: bool) {
         let broken = self.broken().is_some();
         let ahead = self.limits.ahead.max(1);
         let Some(remote) = self.remote.as_mut() else { return };
@@ -268,15 +268,15 @@ impl Link {
 
     /// Tells the peer, which may have direct access to a region, that it must end; until it has answered, or the link is gone, the
     /// region is held. To be called before [`Regions::revoke`].
-    pub fn revoke<O: Owner>(&mut self, owner: &mut O, key: Key) -> Result<(), Refusal> {
+    pub fn revoke<O: Callbacks>(&mut self, owner: &mut O, key: Key) -> Result<(), Rejected> {
         self.up()?;
         self.remote_mut().revocations.revoke(owner.regions(), key)
     }
 
-    /// This side has no direct access any more to the peer's region that [`Memory::forget`] was about.
-    pub fn forgotten(&mut self, key: Key) {
+    /// This side has no direct access any more to the peer's region that [`Memory::stop_direct_access`] was about.
+    pub fn direct_access_stopped(&mut self, key: Key) {
         if let Some(remote) = self.remote.as_mut() {
-            remote.revocations.forgotten(key);
+            remote.revocations.direct_access_stopped(key);
         }
     }
 
@@ -285,28 +285,28 @@ impl Link {
     }
 
     /// Whether one more operation may begin now.
-    fn may_begin(&mut self) -> Result<&mut Initiator, Refusal> {
+    fn may_begin(&mut self) -> Result<&mut Initiator, Rejected> {
         self.up()?;
-        if !self.greeted || !self.met {
-            return Err(Refusal::WouldBlock);
+        if !self.hello_sent || !self.hello_received {
+            return Err(Rejected::WouldBlock);
         }
         if self.requests == 0 {
-            return Err(Refusal::Closed);
+            return Err(Rejected::Closed);
         }
         let most = self.requests;
         let initiator = &mut self.remote_mut().initiator;
-        if initiator.may_begin(most) { Ok(initiator) } else { Err(Refusal::WouldBlock) }
+        if initiator.may_begin(most) { Ok(initiator) } else { Err(Rejected::WouldBlock) }
     }
 
     /// A packet about remote memory. Apart from the way of messages, which is to stay short.
     #[inline(never)]
-    pub(super) fn remote_came<O: Owner>(
+    pub(super) fn on_rma_packet<O: Callbacks>(
         &mut self,
         owner: &mut O,
         kind: Kind,
         head: Head,
         rest: &[u8],
-    ) -> Result<(), Broken> {
+    ) -> Result<(), ProtocolViolation> {
         let Self { limits, remote, .. } = self;
         let Remote { initiator, target, revocations, .. } = &mut **remote.get_or_insert_default();
         match kind {
@@ -314,49 +314,49 @@ impl Link {
             Kind::PutLong | Kind::GetLong => {
                 let (range, rest) = Range::read(rest)?;
                 let (place, rest) = match kind {
-                    Kind::PutLong => Place::read(rest)?,
-                    _ => (Place::default(), rest),
+                    Kind::PutLong => RemoteAddress::read(rest)?,
+                    _ => (RemoteAddress::default(), rest),
                 };
-                packet::end(rest)?;
+                packet::expect_end(rest)?;
                 let get = (kind == Kind::GetLong).then_some(head.own != 0);
                 target.long(owner, limits, head.to, range, get, place)
             }
             Kind::Bytes => {
-                let (at, bytes) = packet::word(rest)?;
+                let (at, bytes) = packet::read_word(rest)?;
                 match head.own {
                     format::OF_PUT => target.piece(owner, head.to, at, bytes, limits.ahead.max(1)),
                     format::OF_GET => initiator.piece(owner, head.to, at, bytes),
-                    _ => Err(Broken("bytes of no known kind")),
+                    _ => Err(ProtocolViolation("bytes of no known kind")),
                 }
             }
-            Kind::Result => initiator.result(owner, head.own, rest),
-            Kind::There => {
-                let (place, rest) = Place::read(rest)?;
-                packet::end(rest)?;
-                initiator.there(owner, head.to, place)
+            Kind::FetchReply => initiator.on_fetch_reply(owner, head.own, rest),
+            Kind::GetAddr => {
+                let (place, rest) = RemoteAddress::read(rest)?;
+                packet::expect_end(rest)?;
+                initiator.on_get_addr(owner, head.to, place)
             }
-            Kind::Go => {
-                let (until, rest) = packet::word(rest)?;
-                packet::end(rest)?;
-                initiator.go(head.to, until)
+            Kind::PutCts => {
+                let (until, rest) = packet::read_word(rest)?;
+                packet::expect_end(rest)?;
+                initiator.on_put_cts(head.to, until)
             }
             Kind::Revoke | Kind::Revoked => {
-                let (key, rest) = packet::word(rest)?;
-                packet::end(rest)?;
+                let (key, rest) = packet::read_word(rest)?;
+                packet::expect_end(rest)?;
                 match kind {
-                    Kind::Revoke => revocations.asked(owner, Key(key)),
-                    _ => revocations.answered(owner, Key(key)),
+                    Kind::Revoke => revocations.on_revoke(owner, Key(key)),
+                    _ => revocations.on_revoked(owner, Key(key)),
                 }
             }
-            Kind::Took | Kind::Over | Kind::Got => {
-                packet::end(rest)?;
+            Kind::Ack | Kind::PutFin | Kind::GetFin => {
+                packet::expect_end(rest)?;
                 match kind {
-                    Kind::Took => initiator.took(owner, head.to.0),
-                    Kind::Over => initiator.over(owner, head.to, head.own),
-                    _ => target.got(owner, head.to, head.own),
+                    Kind::Ack => initiator.on_ack(owner, head.to.0),
+                    Kind::PutFin => initiator.on_put_fin(owner, head.to, head.own),
+                    _ => target.on_get_fin(owner, head.to, head.own),
                 }
             }
-            _ => Err(Broken("a packet of no known kind")),
+            _ => Err(ProtocolViolation("a packet of no known kind")),
         }
     }
 }
@@ -385,12 +385,12 @@ impl Remote {
     }
 
     /// Puts answers and what else is short; false when there is no room for more.
-    pub fn flush<P: Packets, O: Owner>(&mut self, packets: &mut P, owner: &mut O) -> bool {
+    pub fn flush<P: Packets, O: Callbacks>(&mut self, packets: &mut P, owner: &mut O) -> bool {
         self.target.flush(packets) && self.initiator.flush(packets, owner) && self.revocations.flush(packets)
     }
 
     /// Puts pieces, one of each operation in turn, at most `pieces`.
-    pub fn flush_bytes<P: Packets, O: Owner>(
+    pub fn flush_bytes<P: Packets, O: Callbacks>(
         &mut self,
         packets: &mut P,
         owner: &mut O,
@@ -402,7 +402,7 @@ impl Remote {
     }
 
     /// The link is broken: everything completes but copies under way.
-    pub fn fail<O: Owner>(&mut self, owner: &mut O) {
+    pub fn fail<O: Callbacks>(&mut self, owner: &mut O) {
         self.target.fail(owner);
         self.revocations.fail(owner);
         self.initiator.fail(owner);

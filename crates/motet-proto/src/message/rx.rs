@@ -3,27 +3,33 @@
 //! Each packet is read, checked against the state, and answered by a change of state alone: what the peer must hear goes with
 //! the next [`Link::flush`], so that nothing here needs room on the way back (invariant M2).
 
-use super::channels::{OVER_RECEIVING, OVER_SENDING};
+use super::channels::{CLOSE_RECEIVE, CLOSE_SEND};
 use super::link::{Phase, end, land};
 use super::matching::Scope;
-use super::packet::{self, Head, Hello, Kind, Long, Place};
+use super::packet::{self, Head, Hello, Kind, LongHeader, RemoteAddress};
 use super::rendezvous::Payload;
 use super::rendezvous::receiver::{CANCELLED, DISCARDED, TAKEN};
-use super::slab::{MOST, Number};
+use super::slab::{MAX_RECORDS, SlabId};
 use super::{
-    Arrival, Broken, ChannelId, Envelope, Event, Held, Link, Outcome, Owner, Reception, ShareRequest, Status, credit,
-    header_stack,
+    Arrival, AssistRequest, Callbacks, ChannelId, Envelope, Event, Link, Outcome, ProtocolViolation, Reception, Status,
+    UnexpectedMessage, credit, header_stack,
 };
-use motet_wire::message::fifo::payload_ring::Run;
+use motet_wire::message::fifo::payload_ring::RingSpan;
 
 impl Link {
     /// A packet has come. An error breaks the link: everything on it has completed then.
     #[inline]
-    pub fn arrived<O: Owner>(&mut self, owner: &mut O, kind: u8, packet: &[u8], now: u64) -> Result<(), Broken> {
+    pub fn arrived<O: Callbacks>(
+        &mut self,
+        owner: &mut O,
+        kind: u8,
+        packet: &[u8],
+        now: u64,
+    ) -> Result<(), ProtocolViolation> {
         if let Phase::Down(broken) = self.phase {
             return Err(broken);
         }
-        self.heard = now;
+        self.last_packet_at = now;
         let result = self.read(owner, kind, packet);
         if let Err(broken) = result {
             self.reset(owner, broken);
@@ -31,7 +37,7 @@ impl Link {
         result
     }
 
-    /// Whether a packet that lies in a ring but for its first bytes can be read from there ([`Link::arrived_with`]).
+    /// Whether a packet that lies in a ring but for its first bytes can be read from there ([`Link::arrived_in_ring`]).
     #[inline]
     pub fn reads_from_ring(&self, kind: u8, front: &[u8]) -> bool {
         let matched = |number| {
@@ -39,22 +45,22 @@ impl Link {
             channel.is_some_and(|channel| matches!(channel.reception, Reception::Matched(_)))
         };
         let message = || Head::read(front).is_ok_and(|(head, _)| matched(head.to));
-        self.met && (kind == Kind::Piece as u8 || kind == Kind::Message as u8 && message())
+        self.hello_received && (kind == Kind::Piece as u8 || kind == Kind::Message as u8 && message())
     }
 
     /// The same of a piece, or of a message that is matched, which lies in a ring but for its first [`packet::MESSAGE`] bytes.
-    pub fn arrived_with<O: Owner>(
+    pub fn arrived_in_ring<O: Callbacks>(
         &mut self,
         owner: &mut O,
         kind: u8,
         front: &[u8],
-        run: Run,
+        run: RingSpan,
         now: u64,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), ProtocolViolation> {
         if let Phase::Down(broken) = self.phase {
             return Err(broken);
         }
-        self.heard = now;
+        self.last_packet_at = now;
         let result = self.read_in_ring(owner, kind, front, run);
         if let Err(broken) = result {
             self.reset(owner, broken);
@@ -62,76 +68,82 @@ impl Link {
         result
     }
 
-    fn read_in_ring<O: Owner>(&mut self, owner: &mut O, kind: u8, front: &[u8], run: Run) -> Result<(), Broken> {
+    fn read_in_ring<O: Callbacks>(
+        &mut self,
+        owner: &mut O,
+        kind: u8,
+        front: &[u8],
+        run: RingSpan,
+    ) -> Result<(), ProtocolViolation> {
         let (head, rest) = Head::read(front)?;
-        let (word, rest) = packet::word(rest)?;
-        packet::end(rest)?;
-        if head.grant != 0 && self.allowance.granted(u32::from(head.grant))? {
+        let (word, rest) = packet::read_word(rest)?;
+        packet::expect_end(rest)?;
+        if head.grant != 0 && self.tx_credit.granted(u32::from(head.grant))? {
             owner.unblocked();
         }
         if kind == Kind::Piece as u8 {
-            return self.inbounds.piece(owner, head.to, word, Payload::Run(run));
+            return self.rendezvous_rx.piece(owner, head.to, word, Payload::RingSpan(run));
         }
-        let mut headers = [0; header_stack::MOST];
-        let headers = &mut headers[..packet::length_of_headers(head.own, run.len())?];
+        let mut headers = [0; header_stack::MAX_HEADERS_BYTES];
+        let headers = &mut headers[..packet::headers_length(head.own, run.len())?];
         run.read(headers);
-        self.message(owner, head, word, headers, Payload::Run(run))
+        self.message(owner, head, word, headers, Payload::RingSpan(run))
     }
 
     #[inline(always)]
-    fn read<O: Owner>(&mut self, owner: &mut O, kind: u8, bytes: &[u8]) -> Result<(), Broken> {
+    fn read<O: Callbacks>(&mut self, owner: &mut O, kind: u8, bytes: &[u8]) -> Result<(), ProtocolViolation> {
         let kind = Kind::read(kind)?;
         let (head, rest) = Head::read(bytes)?;
-        if !self.met {
-            return self.hello_came(kind, head, rest);
+        if !self.hello_received {
+            return self.on_hello(kind, head, rest);
         }
-        if head.grant != 0 && self.allowance.granted(u32::from(head.grant))? {
+        if head.grant != 0 && self.tx_credit.granted(u32::from(head.grant))? {
             owner.unblocked();
         }
         match kind {
             Kind::Message => {
-                let (tag, rest) = packet::word(rest)?;
-                let (headers, _) = packet::headers(rest, head.own)?;
+                let (tag, rest) = packet::read_word(rest)?;
+                let (headers, _) = packet::read_headers(rest, head.own)?;
                 self.message(owner, head, tag, headers, Payload::Here(rest))
             }
             Kind::Piece => {
-                let (at, bytes) = packet::word(rest)?;
-                self.inbounds.piece(owner, head.to, at, Payload::Here(bytes))
+                let (at, bytes) = packet::read_word(rest)?;
+                self.rendezvous_rx.piece(owner, head.to, at, Payload::Here(bytes))
             }
-            Kind::First | Kind::Announce => self.long(owner, kind, head, rest),
+            Kind::First | Kind::Rts => self.long(owner, kind, head, rest),
             Kind::Put
             | Kind::Get
             | Kind::Atomic
-            | Kind::Took
-            | Kind::Result
+            | Kind::Ack
+            | Kind::FetchReply
             | Kind::PutLong
             | Kind::GetLong
-            | Kind::Go
+            | Kind::PutCts
             | Kind::Bytes
-            | Kind::There
-            | Kind::Got
-            | Kind::Over
+            | Kind::GetAddr
+            | Kind::GetFin
+            | Kind::PutFin
             | Kind::Revoke
-            | Kind::Revoked => self.remote_came(owner, kind, head, rest),
+            | Kind::Revoked => self.on_rma_packet(owner, kind, head, rest),
             _ => self.control(owner, kind, head, rest),
         }
     }
 
     /// A whole message: `all` is its headers and its body.
     #[inline(always)]
-    fn message<O: Owner>(
+    fn message<O: Callbacks>(
         &mut self,
         owner: &mut O,
         head: Head,
         tag: u64,
         headers: &[u8],
         all: Payload<'_>,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), ProtocolViolation> {
         let length = (all.len() - headers.len()) as u64;
-        let units = credit::cost(all.len() as u64).ok_or(Broken("a message longer than any window"))?;
+        let units = credit::cost(all.len() as u64).ok_or(ProtocolViolation("a message longer than any window"))?;
         let channel = self.channels.receiving(head.to)?;
         let (released, reception) = (channel.is_released(), channel.reception);
-        self.grants.spend(units)?;
+        self.rx_credit.spend(units)?;
         let (source, channel) = (self.source, ChannelId(head.to));
         let envelope = Envelope { source, channel, tag, length, headers };
         match (reception, all) {
@@ -139,138 +151,157 @@ impl Link {
             (Reception::Handler, Payload::Here(all)) => {
                 owner.deliver(&envelope, Arrival::Whole(&all[headers.len()..]));
             }
-            (Reception::Handler, Payload::Run(_)) => return Err(Broken("a message for a handler in a ring")),
+            (Reception::Handler, Payload::RingSpan(_)) => {
+                return Err(ProtocolViolation("a message for a handler in a ring"));
+            }
             (Reception::Matched(scope), all) => match owner.matching().arrive(scope, tag) {
                 Some(receive) => {
-                    let operation = owner.begun(receive);
+                    let operation = owner.start_receive(receive);
                     land(owner, operation, receive.capacity, &envelope, all.behind(headers.len()));
                 }
                 None => {
                     let (headers, bytes) = (head.own, all.to_box());
-                    let held = Held { source, channel, headers, tag, length, units, long: None, bytes };
+                    let held = UnexpectedMessage { source, channel, headers, tag, length, units, long: None, bytes };
                     self.keep(owner, scope, held)?;
                     owner.event(channel, Event::Queued);
                     return Ok(()); // its units are in use until it is taken
                 }
             },
         }
-        self.grants.free(units);
+        self.rx_credit.free(units);
         Ok(())
     }
 
     /// Keeps a whole message that no receive waits for.
-    pub(super) fn keep<O: Owner>(&mut self, owner: &mut O, scope: Scope, held: Held) -> Result<(), Broken> {
+    pub(super) fn keep<O: Callbacks>(
+        &mut self,
+        owner: &mut O,
+        scope: Scope,
+        held: UnexpectedMessage,
+    ) -> Result<(), ProtocolViolation> {
         owner.matching().keep(scope, held).map(drop).map_err(|held| {
             self.discard(held);
-            Broken("more messages than the table can keep")
+            ProtocolViolation("more messages than the table can keep")
         })
     }
 
     /// A long message begins.
-    fn long<O: Owner>(&mut self, owner: &mut O, kind: Kind, head: Head, rest: &[u8]) -> Result<(), Broken> {
-        let (long, rest) = Long::read(rest)?;
-        let &Long { tag, length, number } = &long;
+    fn long<O: Callbacks>(
+        &mut self,
+        owner: &mut O,
+        kind: Kind,
+        head: Head,
+        rest: &[u8],
+    ) -> Result<(), ProtocolViolation> {
+        let (long, rest) = LongHeader::read(rest)?;
+        let &LongHeader { tag, length, number } = &long;
         let (place, rest) = match kind {
-            Kind::Announce => Place::read(rest).map(|(place, rest)| (Some(place), rest))?,
+            Kind::Rts => RemoteAddress::read(rest).map(|(place, rest)| (Some(place), rest))?,
             _ => (None, rest),
         };
-        let (headers, body) = packet::headers(rest, head.own)?;
+        let (headers, body) = packet::read_headers(rest, head.own)?;
         let channel = self.channels.receiving(head.to)?;
         let (released, reception) = (channel.is_released(), channel.reception);
         let record = match place {
             Some(place) => {
-                packet::end(body)?;
-                self.inbounds.begin(&long, Err(place))?
+                packet::expect_end(body)?;
+                self.rendezvous_rx.begin(&long, Err(place))?
             }
             None => {
                 let units = credit::cost_of_long(head.own, length);
-                let units = units.ok_or(Broken("a message longer than any window"))?;
+                let units = units.ok_or(ProtocolViolation("a message longer than any window"))?;
                 if body.len() as u64 >= length {
-                    return Err(Broken("a long message that is none"));
+                    return Err(ProtocolViolation("a long message that is none"));
                 }
-                self.grants.spend(units)?;
-                self.inbounds.begin(&long, Ok(units))?
+                self.rx_credit.spend(units)?;
+                self.rendezvous_rx.begin(&long, Ok(units))?
             }
         };
         let (source, channel) = (self.source, ChannelId(head.to));
         let envelope = Envelope { source, channel, tag, length, headers };
         let held = || {
             let (headers, bytes) = (head.own, headers.into());
-            Held { source, channel, headers, tag, length, units: 0, long: Some(record), bytes }
+            UnexpectedMessage { source, channel, headers, tag, length, units: 0, long: Some(record), bytes }
         };
         match reception {
-            _ if released => self.inbounds.discard(&mut self.grants, record),
+            _ if released => self.rendezvous_rx.discard(&mut self.rx_credit, record),
             Reception::Handler => owner.deliver(&envelope, Arrival::Long(held())),
             Reception::Matched(scope) => match owner.matching().arrive(scope, tag) {
                 Some(receive) => {
-                    let (operation, capacity) = (owner.begun(receive), receive.capacity);
+                    let (operation, capacity) = (owner.start_receive(receive), receive.capacity);
                     owner.matched(operation, &envelope);
-                    let _there = self.inbounds.take(owner, &mut self.grants, record, operation, capacity);
+                    let _there = self.rendezvous_rx.take(owner, &mut self.rx_credit, record, operation, capacity);
                 }
                 None => match owner.matching().keep(scope, held()) {
                     Ok(kept) => {
-                        self.inbounds.keep(record, kept);
+                        self.rendezvous_rx.keep(record, kept);
                         owner.event(channel, Event::Queued);
                     }
                     Err(held) => {
                         self.discard(held);
-                        return Err(Broken("more messages than the table can keep"));
+                        return Err(ProtocolViolation("more messages than the table can keep"));
                     }
                 },
             },
         }
-        if body.is_empty() { Ok(()) } else { self.inbounds.piece(owner, number, 0, Payload::Here(body)) }
+        if body.is_empty() { Ok(()) } else { self.rendezvous_rx.piece(owner, number, 0, Payload::Here(body)) }
     }
 
     /// Everything that is no payload.
     #[cold]
-    fn control<O: Owner>(&mut self, owner: &mut O, kind: Kind, head: Head, rest: &[u8]) -> Result<(), Broken> {
-        if kind == Kind::Share {
-            let shared = packet::Shared::read(rest)?;
-            let operation = self.outbounds.share(head.to, &shared)?;
-            owner.share(ShareRequest { operation, shared });
+    fn control<O: Callbacks>(
+        &mut self,
+        owner: &mut O,
+        kind: Kind,
+        head: Head,
+        rest: &[u8],
+    ) -> Result<(), ProtocolViolation> {
+        if kind == Kind::CopyAssist {
+            let shared = packet::CopyAssist::read(rest)?;
+            let operation = self.rendezvous_tx.on_copy_assist(head.to, &shared)?;
+            owner.assist_copy(AssistRequest { operation, shared });
             return Ok(());
         }
         let (word, rest) = match kind {
-            Kind::Pull | Kind::Open | Kind::Accept => packet::word(rest)?,
+            Kind::Cts | Kind::Open | Kind::Accept => packet::read_word(rest)?,
             _ => (0, rest),
         };
-        packet::end(rest)?;
+        packet::expect_end(rest)?;
         match kind {
-            Kind::Pull => self.outbounds.pulled(head.to, word, packet::Route::read(head.own)?),
-            Kind::Done => {
+            Kind::Cts => self.rendezvous_tx.on_cts(head.to, word, packet::Route::read(head.own)?),
+            Kind::Fin => {
                 let status = match head.own {
                     TAKEN => Status::Done,
                     DISCARDED => Status::Closed,
                     CANCELLED => Status::Cancelled,
-                    _ => return Err(Broken("an end of no known kind")),
+                    _ => return Err(ProtocolViolation("an end of no known kind")),
                 };
-                let (operation, length) = self.outbounds.done(head.to, status)?;
+                let (operation, length) = self.rendezvous_tx.on_fin(head.to, status)?;
                 owner.completed(operation, Outcome { status, length });
                 owner.unblocked();
                 Ok(())
             }
-            Kind::Cancel => self.inbounds.cancel(owner.matching(), head.to),
+            Kind::Cancel => self.rendezvous_rx.cancel(owner.matching(), head.to),
             Kind::Ask => {
-                self.grants.ask(head.to.0);
+                self.rx_credit.ask(head.to.0);
                 Ok(())
             }
             Kind::Grant => Ok(()),
             Kind::Open => {
-                let channel = self.channels.opened(head.to, word)?;
+                let channel = self.channels.on_open(head.to, word)?;
                 owner.event(channel, Event::Offered(word));
                 Ok(())
             }
             Kind::Accept => {
-                let peer = u32::try_from(word).map_err(|_| Broken("a number too large"))?;
-                let channel = self.channels.answered(head.to, Some(Number(peer)))?;
+                let peer = u32::try_from(word).map_err(|_| ProtocolViolation("a number too large"))?;
+                let channel = self.channels.on_answer(head.to, Some(SlabId(peer)))?;
                 if self.channels.known(channel).is_some_and(|known| !known.is_released()) {
                     owner.event(channel, Event::Opened);
                 }
                 Ok(())
             }
             Kind::Refuse => {
-                let channel = self.channels.answered(head.to, None)?;
+                let channel = self.channels.on_answer(head.to, None)?;
                 // One that was released meanwhile is gone now, without a word.
                 let Some(known) = self.channels.known(channel) else { return Ok(()) };
                 if let Reception::Matched(scope) = known.reception {
@@ -279,45 +310,45 @@ impl Link {
                 owner.event(channel, Event::Refused);
                 Ok(())
             }
-            Kind::Close => self.channel_over(owner, head),
-            _ => Err(Broken("a greeting in the middle")),
+            Kind::Close => self.on_channel_close(owner, head),
+            _ => Err(ProtocolViolation("a greeting in the middle")),
         }
     }
 
-    fn channel_over<O: Owner>(&mut self, owner: &mut O, head: Head) -> Result<(), Broken> {
+    fn on_channel_close<O: Callbacks>(&mut self, owner: &mut O, head: Head) -> Result<(), ProtocolViolation> {
         let channel = ChannelId(head.to);
-        let over = self.channels.closed(head.to, head.own)?;
+        let over = self.channels.on_close(head.to, head.own)?;
         let Some(known) = self.channels.known(channel) else { return Ok(()) };
         let (reception, released) = (known.reception, known.is_released());
         if released {
             return Ok(());
         }
-        if over & OVER_SENDING != 0 {
+        if over & CLOSE_SEND != 0 {
             if let Reception::Matched(scope) = reception {
                 end(owner, scope, Status::Closed);
             }
             owner.event(channel, Event::EndOfMessages);
         }
-        if over & OVER_RECEIVING != 0 {
+        if over & CLOSE_RECEIVE != 0 {
             owner.event(channel, Event::NotReceived);
         }
         Ok(())
     }
 
     #[cold]
-    fn hello_came(&mut self, kind: Kind, head: Head, rest: &[u8]) -> Result<(), Broken> {
+    fn on_hello(&mut self, kind: Kind, head: Head, rest: &[u8]) -> Result<(), ProtocolViolation> {
         if kind != Kind::Hello {
-            return Err(Broken("a packet before the greeting"));
+            return Err(ProtocolViolation("a packet before the greeting"));
         }
-        let Hello { window, longs, channels, requests } = Hello::read(head, rest)?;
-        if window > credit::LARGEST || longs.max(channels).max(requests) > MOST {
-            return Err(Broken("limits beyond the protocol's"));
+        let Hello { window, max_rendezvous, channels, requests } = Hello::read(head, rest)?;
+        if window > credit::LARGEST || max_rendezvous.max(channels).max(requests) > MAX_RECORDS {
+            return Err(ProtocolViolation("limits beyond the protocol's"));
         }
-        self.allowance.open(window);
-        self.outbounds.allow(longs);
+        self.tx_credit.open(window);
+        self.rendezvous_tx.allow(max_rendezvous);
         self.channels.allow(channels);
         self.requests = requests;
-        self.met = true;
+        self.hello_received = true;
         Ok(())
     }
 }

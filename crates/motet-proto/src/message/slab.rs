@@ -1,46 +1,46 @@
 //! Records with small numbers, and lists through them.
 //!
-//! What it is: [`Pool`], a slab whose records are named by [`Number`]s (index and generation, so that a number used after its
-//! record is gone is noticed), and [`Fifo`], a doubly linked list through records of one pool: joining and leaving take
+//! What it is: [`Slab`], a slab whose records are named by [`SlabId`]s (index and generation, so that a number used after its
+//! record is gone is noticed), and [`IntrusiveList`], a doubly linked list through records of one pool: joining and leaving take
 //! constant time wherever the record is, and nothing is allocated for it.
 //!
-//! What it is not: it knows nothing of messages. Numbers that a peer wrote go through [`Pool::find`], which checks them.
+//! What it is not: it knows nothing of messages. Numbers that a peer wrote go through [`Slab::find`], which checks them.
 
 /// Bits of a number that are the index.
 const INDEX_BITS: u32 = 20;
 /// Most records of one pool.
-pub const MOST: u32 = (1 << INDEX_BITS) - 1;
+pub const MAX_RECORDS: u32 = (1 << INDEX_BITS) - 1;
 /// No record.
 const NIL: u32 = u32::MAX;
 /// Bytes that an empty pool may keep.
-const KEPT: usize = 16 << 10;
+const MAX_IDLE_BYTES: usize = 16 << 10;
 
 /// Names a record: its index, and below it how often numbers have been given. Never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Number(pub u32);
+pub struct SlabId(pub u32);
 
-impl Number {
+impl SlabId {
     /// The index alone.
     #[inline(always)]
     pub fn index(self) -> u32 {
-        self.0 & MOST
+        self.0 & MAX_RECORDS
     }
 }
 
 /// First and last of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Fifo {
+pub struct IntrusiveList {
     head: u32,
     tail: u32,
 }
 
-impl Default for Fifo {
+impl Default for IntrusiveList {
     fn default() -> Self {
         Self { head: NIL, tail: NIL }
     }
 }
 
-impl Fifo {
+impl IntrusiveList {
     /// Whether nothing is in it.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
@@ -56,7 +56,7 @@ impl Fifo {
 
 /// Records of one kind, each with a place in up to `N` lists.
 #[derive(Debug)]
-pub struct Pool<T, const N: usize = 0> {
+pub struct Slab<T, const N: usize = 0> {
     nodes: Vec<Node<T, N>>,
     /// First free node; the others follow by `next_free`.
     free: u32,
@@ -68,19 +68,19 @@ pub struct Pool<T, const N: usize = 0> {
 #[derive(Debug)]
 struct Node<T, const N: usize> {
     value: Option<T>,
-    number: Number,
+    number: SlabId,
     next_free: u32,
     /// Previous and next in each list.
     around: [[u32; 2]; N],
 }
 
-impl<T, const N: usize> Default for Pool<T, N> {
+impl<T, const N: usize> Default for Slab<T, N> {
     fn default() -> Self {
         Self { nodes: Vec::new(), free: NIL, live: 0, given: 0 }
     }
 }
 
-impl<T, const N: usize> Pool<T, N> {
+impl<T, const N: usize> Slab<T, N> {
     /// Bytes of one record.
     pub const RECORD: usize = size_of::<Node<T, N>>();
 
@@ -95,27 +95,27 @@ impl<T, const N: usize> Pool<T, N> {
         self.nodes.capacity() * Self::RECORD
     }
 
-    /// Adds a record; `None` when there are [`MOST`]. Its index is below the most records that there ever were at once.
+    /// Adds a record; `None` when there are [`MAX_RECORDS`]. Its index is below the most records that there ever were at once.
     #[inline]
-    pub fn insert(&mut self, value: T) -> Option<Number> {
+    pub fn insert(&mut self, value: T) -> Option<SlabId> {
         self.insert_with(|| value)
     }
 
     /// The same of a record that is made where it stays, if there is a place for it.
     #[inline(always)]
-    pub fn insert_with(&mut self, make: impl FnOnce() -> T) -> Option<Number> {
-        self.insert_here(make).map(|(number, _)| number)
+    pub fn insert_with(&mut self, make: impl FnOnce() -> T) -> Option<SlabId> {
+        self.insert_and_get(make).map(|(number, _)| number)
     }
 
     /// The same, and where it is.
     #[inline(always)]
-    pub fn insert_here(&mut self, make: impl FnOnce() -> T) -> Option<(Number, &mut T)> {
+    pub fn insert_and_get(&mut self, make: impl FnOnce() -> T) -> Option<(SlabId, &mut T)> {
         if self.free == NIL && !self.grow() {
             return None;
         }
         let index = self.free;
         let given = if self.given == u32::MAX >> INDEX_BITS { 1 } else { self.given + 1 };
-        let number = Number(given << INDEX_BITS | index);
+        let number = SlabId(given << INDEX_BITS | index);
         let place = self.nodes.get_mut(index as usize)?;
         std::mem::forget(place.value.replace(make())); // nothing was there: nothing is dropped, and the record is made where it stays
         self.free = std::mem::replace(&mut place.next_free, NIL);
@@ -125,16 +125,16 @@ impl<T, const N: usize> Pool<T, N> {
         place.value.as_mut().map(|value| (number, value))
     }
 
-    /// Makes a place for one more. False: there are [`MOST`].
+    /// Makes a place for one more. False: there are [`MAX_RECORDS`].
     #[cold]
     #[inline(never)]
     fn grow(&mut self) -> bool {
         let index = self.nodes.len() as u32;
-        if index < MOST {
-            self.nodes.push(Node { value: None, number: Number(0), next_free: NIL, around: [[NIL; 2]; N] });
+        if index < MAX_RECORDS {
+            self.nodes.push(Node { value: None, number: SlabId(0), next_free: NIL, around: [[NIL; 2]; N] });
             self.free = index;
         }
-        index < MOST
+        index < MAX_RECORDS
     }
 
     /// Takes a record out; it must have left its lists.
@@ -159,11 +159,11 @@ impl<T, const N: usize> Pool<T, N> {
 
     /// The same of a record that holds nothing: to drop it would do nothing, and is not done.
     #[inline(always)]
-    pub fn forget_bare(&mut self, index: u32) {
+    pub fn forget_without_drop(&mut self, index: u32) {
         let Some(node) = self.nodes.get_mut(index as usize) else { return };
         if node.value.is_some() {
             std::mem::forget(node.value.take());
-            node.number = Number(0);
+            node.number = SlabId(0);
             node.next_free = std::mem::replace(&mut self.free, index);
             self.one_less();
         }
@@ -172,7 +172,7 @@ impl<T, const N: usize> Pool<T, N> {
     #[inline]
     fn free_node(&mut self, index: u32) {
         let Some(node) = self.nodes.get_mut(index as usize) else { return };
-        node.number = Number(0);
+        node.number = SlabId(0);
         node.next_free = std::mem::replace(&mut self.free, index);
         self.one_less();
     }
@@ -181,29 +181,29 @@ impl<T, const N: usize> Pool<T, N> {
     #[inline(always)]
     fn one_less(&mut self) {
         self.live -= 1;
-        if self.live == 0 && self.nodes.capacity() > const { KEPT / Self::RECORD } {
-            self.give_back();
+        if self.live == 0 && self.nodes.capacity() > const { MAX_IDLE_BYTES / Self::RECORD } {
+            self.release_memory();
         }
     }
 
     /// An empty pool gives large memory back.
     #[cold]
     #[inline(never)]
-    fn give_back(&mut self) {
+    fn release_memory(&mut self) {
         self.nodes = Vec::new();
         self.free = NIL;
     }
 
     /// The index of the record with this number, if there is one.
     #[inline(always)]
-    pub fn find(&self, number: Number) -> Option<u32> {
+    pub fn find(&self, number: SlabId) -> Option<u32> {
         let index = number.index();
         (self.nodes.get(index as usize)?.number == number && number.0 != 0).then_some(index)
     }
 
     /// The number of a record.
-    pub fn number(&self, index: u32) -> Number {
-        self.nodes.get(index as usize).map_or(Number(0), |n| n.number)
+    pub fn number(&self, index: u32) -> SlabId {
+        self.nodes.get(index as usize).map_or(SlabId(0), |n| n.number)
     }
 
     /// A record.
@@ -220,14 +220,14 @@ impl<T, const N: usize> Pool<T, N> {
 
     /// The record with this number. (None has 0.)
     #[inline(always)]
-    pub fn named(&mut self, number: Number) -> Option<&mut T> {
+    pub fn get_by_id(&mut self, number: SlabId) -> Option<&mut T> {
         let node = self.nodes.get_mut(number.index() as usize)?;
         if node.number == number { node.value.as_mut() } else { None }
     }
 
     /// The same, to look at.
     #[inline(always)]
-    pub fn known(&self, number: Number) -> Option<&T> {
+    pub fn known(&self, number: SlabId) -> Option<&T> {
         let node = self.nodes.get(number.index() as usize)?;
         if node.number == number { node.value.as_ref() } else { None }
     }
@@ -247,7 +247,7 @@ impl<T, const N: usize> Pool<T, N> {
 
     /// Puts a record at the end of a list, in which it must not be.
     #[inline]
-    pub fn append(&mut self, fifo: &mut Fifo, list: usize, index: u32) {
+    pub fn append(&mut self, fifo: &mut IntrusiveList, list: usize, index: u32) {
         self.nodes[index as usize].around[list] = [fifo.tail, NIL];
         match fifo.tail {
             NIL => fifo.head = index,
@@ -258,7 +258,7 @@ impl<T, const N: usize> Pool<T, N> {
 
     /// Takes a record out of a list, in which it must be.
     #[inline]
-    pub fn unlink(&mut self, fifo: &mut Fifo, list: usize, index: u32) {
+    pub fn unlink(&mut self, fifo: &mut IntrusiveList, list: usize, index: u32) {
         let [before, after] = self.nodes[index as usize].around[list];
         match before {
             NIL => fifo.head = after,
@@ -285,19 +285,19 @@ mod tests {
 
     #[test]
     fn a_number_outlives_its_record_and_is_noticed() {
-        let mut pool = Pool::<u8>::default();
+        let mut pool = Slab::<u8>::default();
         let first = pool.insert(1).unwrap();
         assert_eq!(pool.remove(first.index()), Some(1));
         let second = pool.insert(2).unwrap();
         assert_eq!(first.index(), second.index());
         assert_eq!((pool.find(first), pool.find(second)), (None, Some(0)));
-        assert_eq!(pool.find(Number(0)), None);
-        assert_eq!(pool.find(Number(u32::MAX)), None);
+        assert_eq!(pool.find(SlabId(0)), None);
+        assert_eq!(pool.find(SlabId(u32::MAX)), None);
     }
 
     #[test]
     fn an_empty_pool_keeps_little() {
-        let mut pool = Pool::<u64>::default();
+        let mut pool = Slab::<u64>::default();
         let numbers: Vec<_> = (0..1000).map(|n| pool.insert(n).unwrap()).collect();
         assert!(numbers.iter().all(|n| pool.remove(n.index()).is_some()));
         assert_eq!(pool.bytes(), 0);
@@ -307,8 +307,8 @@ mod tests {
 
     #[test]
     fn records_leave_a_list_anywhere() {
-        let mut pool = Pool::<u32, 2>::default();
-        let mut list = Fifo::default();
+        let mut pool = Slab::<u32, 2>::default();
+        let mut list = IntrusiveList::default();
         for n in 0..5 {
             let number = pool.insert(n).unwrap();
             pool.append(&mut list, 1, number.index());

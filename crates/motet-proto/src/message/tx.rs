@@ -5,14 +5,14 @@
 //! that: credit, ends, answers, and last of all pieces of long messages, puts and gets, one of each in turn, which leave room
 //! for others (invariant M9).
 //!
-//! What it is not: it keeps no payload. The owner does, and shows it piece by piece ([`Owner::body`]).
+//! What it is not: it keeps no payload. The owner does, and shows it piece by piece ([`Callbacks::body`]).
 
 use super::credit;
 use super::link::Link;
-use super::packet::{self, Head, Kind, Long, Place};
-use super::rendezvous::sender::Outbound;
-use super::slab::Number;
-use super::{ChannelId, Owner, Packets, Refusal, header_stack};
+use super::packet::{self, Head, Kind, LongHeader, RemoteAddress};
+use super::rendezvous::sender::RendezvousSend;
+use super::slab::SlabId;
+use super::{Callbacks, ChannelId, Packets, Rejected, header_stack};
 
 /// Parts of a packet that need no memory to be put together.
 const PARTS: usize = 16;
@@ -35,7 +35,7 @@ pub struct Send<'a> {
     pub channel: ChannelId,
     /// For the matching.
     pub tag: u64,
-    /// Headers, at most [`header_stack::MOST`] bytes: a [`header_stack::Stack`]'s.
+    /// Headers, at most [`header_stack::MAX_HEADERS_BYTES`] bytes: a [`header_stack::Stack`]'s.
     pub headers: &'a [u8],
     /// The body, gathered.
     pub body: &'a [&'a [u8]],
@@ -43,8 +43,8 @@ pub struct Send<'a> {
     pub mode: Mode,
     /// The owner's name for it, if it does not complete at once.
     pub operation: u64,
-    /// Where the peer can copy the body from: shown if it is announced. `Place::default()`: nowhere.
-    pub place: Place,
+    /// Where the peer can copy the body from: has_address if it is announced. `RemoteAddress::default()`: nowhere.
+    pub place: RemoteAddress,
 }
 
 /// What has become of a message.
@@ -53,43 +53,43 @@ pub enum Sent {
     /// It is on its way and the body is free: no completion follows.
     Complete,
     /// The body must stay until the operation completes.
-    Pending(Number),
+    Pending(SlabId),
 }
 
 impl Link {
     /// Sends a message, or refuses and does nothing.
     #[inline]
-    pub fn send<P: Packets>(&mut self, packets: &mut P, send: &Send<'_>) -> Result<Sent, Refusal> {
+    pub fn send<P: Packets>(&mut self, packets: &mut P, send: &Send<'_>) -> Result<Sent, Rejected> {
         self.up()?;
         let to = self.channels.sending(send.channel)?;
         let length: u64 = send.body.iter().map(|part| part.len() as u64).sum();
-        if send.headers.len() > header_stack::MOST {
-            return Err(Refusal::TooLong);
+        if send.headers.len() > header_stack::MAX_HEADERS_BYTES {
+            return Err(Rejected::TooLong);
         }
         let bytes = send.headers.len() as u64 + length;
         let whole = bytes <= (packets.largest() - packet::MESSAGE) as u64;
         if whole && length <= self.limits.eager && send.mode != Mode::Synchronous {
-            let units = credit::cost(bytes).ok_or(Refusal::TooLong)?;
-            if self.allowance.covers(units) {
-                let grant = self.grants.next();
+            let units = credit::cost(bytes).ok_or(Rejected::TooLong)?;
+            if self.tx_credit.covers(units) {
+                let grant = self.rx_credit.next();
                 let head = Head { to, own: send.headers.len() as u16, grant }.write_word(send.tag);
                 if !put(packets, Kind::Message, &head, send.headers, send.body) {
-                    return Err(Refusal::WouldBlock);
+                    return Err(Rejected::WouldBlock);
                 }
-                self.allowance.spend(units);
-                self.grants.gone(grant);
+                self.tx_credit.spend(units);
+                self.rx_credit.mark_sent(grant);
                 return Ok(Sent::Complete);
             }
-            self.allowance.lack(units);
+            self.tx_credit.lack(units);
         }
         if send.mode == Mode::Inject {
-            return Err(if whole && length <= self.limits.eager { Refusal::WouldBlock } else { Refusal::TooLong });
+            return Err(if whole && length <= self.limits.eager { Rejected::WouldBlock } else { Rejected::TooLong });
         }
         self.send_long(packets, send, to, length)
     }
 
     /// Sends a message of one packet: [`Link::send`] with [`Mode::Inject`], shorter. The first `headers` bytes of `all` are its headers, at
-    /// most [`header_stack::MOST`].
+    /// most [`header_stack::MAX_HEADERS_BYTES`].
     #[inline(always)]
     pub fn send_short<P: Packets>(
         &mut self,
@@ -98,31 +98,31 @@ impl Link {
         tag: u64,
         headers: u16,
         all: &[u8],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), Rejected> {
         self.up()?;
         let to = self.channels.sending(channel)?;
         let body = all.len().saturating_sub(usize::from(headers)) as u64;
         if all.len() > packets.largest() - packet::MESSAGE || body > self.limits.eager {
-            return Err(Refusal::TooLong);
+            return Err(Rejected::TooLong);
         }
         let units = credit::cost_of_short(all.len());
-        if !self.allowance.covers(units) {
-            self.allowance.lack(units);
-            return Err(Refusal::WouldBlock);
+        if !self.tx_credit.covers(units) {
+            self.tx_credit.lack(units);
+            return Err(Rejected::WouldBlock);
         }
-        let grant = self.grants.next();
+        let grant = self.rx_credit.next();
         if !packets.put_words(Kind::Message as u8, Head { to, own: headers, grant }.words(tag), all) {
-            return Err(Refusal::WouldBlock);
+            return Err(Rejected::WouldBlock);
         }
-        self.allowance.spend(units);
-        self.grants.gone(grant);
+        self.tx_credit.spend(units);
+        self.rx_credit.mark_sent(grant);
         Ok(())
     }
 
     /// Whether a short message with a body of so many bytes would be announced for lack of credit.
     pub fn lacks_credit(&self, length: u64) -> bool {
-        let units = credit::cost_of_long(header_stack::MOST as u16, length);
-        length <= self.limits.eager && units.is_some_and(|units| !self.allowance.covers(units))
+        let units = credit::cost_of_long(header_stack::MAX_HEADERS_BYTES as u16, length);
+        length <= self.limits.eager && units.is_some_and(|units| !self.tx_credit.covers(units))
     }
 
     /// One that does not go in a packet, or for which there is no credit.
@@ -131,86 +131,88 @@ impl Link {
         &mut self,
         packets: &mut P,
         send: &Send<'_>,
-        to: Number,
+        to: SlabId,
         length: u64,
-    ) -> Result<Sent, Refusal> {
+    ) -> Result<Sent, Rejected> {
         let own = send.headers.len() as u16;
         let first = (packets.largest() - packet::FIRST - send.headers.len()) as u64;
         // A medium with a way of its own for pieces takes all of the body there.
-        let apart = packets.are_pieces_apart();
+        let apart = packets.has_piece_path();
         let mut cost = None;
         if length > first && length <= self.limits.eager && send.mode == Mode::Automatic {
-            let units = credit::cost_of_long(own, length).ok_or(Refusal::TooLong)?;
-            if self.allowance.covers(units) {
+            let units = credit::cost_of_long(own, length).ok_or(Rejected::TooLong)?;
+            if self.tx_credit.covers(units) {
                 cost = Some(units);
             } else {
-                self.allowance.lack(units);
+                self.tx_credit.lack(units);
             }
         }
         let Some(units) = cost else {
-            return self.put_announcement(packets, to, send, length).map(Sent::Pending);
+            return self.put_rts(packets, to, send, length).map(Sent::Pending);
         };
         let sent = if apart { 0 } else { first };
-        let outbound = Outbound { sent, until: length, eager: true, ..Outbound::announced(send.operation, length) };
-        let number = self.outbounds.add(outbound).ok_or(Refusal::WouldBlock)?;
-        let (grant, long) = (self.grants.next(), Long { tag: send.tag, length, number });
+        let transfer =
+            RendezvousSend { sent, until: length, eager: true, ..RendezvousSend::rendezvous(send.operation, length) };
+        let number = self.rendezvous_tx.add(transfer).ok_or(Rejected::WouldBlock)?;
+        let (grant, long) = (self.rx_credit.next(), LongHeader { tag: send.tag, length, number });
         let head = long.write(Head { to, own, grant });
         if !put_front(packets, Kind::First, &head, send.headers, send.body, sent as usize) {
-            self.outbounds.pool.remove(number.index());
-            return Err(Refusal::WouldBlock);
+            self.rendezvous_tx.pool.remove(number.index());
+            return Err(Rejected::WouldBlock);
         }
-        self.grants.gone(grant);
-        self.allowance.spend(units);
-        self.outbounds.owe(number.index());
+        self.rx_credit.mark_sent(grant);
+        self.tx_credit.spend(units);
+        self.rendezvous_tx.schedule(number.index());
         Ok(Sent::Pending(number))
     }
 
     /// Announces a message of so many bytes that lies at `send.place`; `send.body` and `send.mode` are not looked at.
     #[inline]
-    pub fn announce<P: Packets>(&mut self, packets: &mut P, send: &Send<'_>, length: u64) -> Result<Number, Refusal> {
+    pub fn send_rts<P: Packets>(&mut self, packets: &mut P, send: &Send<'_>, length: u64) -> Result<SlabId, Rejected> {
         self.up()?;
         let to = self.channels.sending(send.channel)?;
-        if send.headers.len() > header_stack::MOST {
-            return Err(Refusal::TooLong);
+        if send.headers.len() > header_stack::MAX_HEADERS_BYTES {
+            return Err(Rejected::TooLong);
         }
-        self.put_announcement(packets, to, send, length)
+        self.put_rts(packets, to, send, length)
     }
 
     #[inline]
-    fn put_announcement<P: Packets>(
+    fn put_rts<P: Packets>(
         &mut self,
         packets: &mut P,
-        to: Number,
+        to: SlabId,
         send: &Send<'_>,
         length: u64,
-    ) -> Result<Number, Refusal> {
-        let outbound = Outbound { shown: send.place.is_plain(), ..Outbound::announced(send.operation, length) };
-        let number = self.outbounds.add(outbound).ok_or(Refusal::WouldBlock)?;
-        let (grant, long) = (self.grants.next(), Long { tag: send.tag, length, number });
+    ) -> Result<SlabId, Rejected> {
+        let transfer =
+            RendezvousSend { has_address: send.place.is_plain(), ..RendezvousSend::rendezvous(send.operation, length) };
+        let number = self.rendezvous_tx.add(transfer).ok_or(Rejected::WouldBlock)?;
+        let (grant, long) = (self.rx_credit.next(), LongHeader { tag: send.tag, length, number });
         let head = long.write_at(Head { to, own: send.headers.len() as u16, grant }, send.place);
-        if !put(packets, Kind::Announce, &head, send.headers, &[]) {
-            self.outbounds.pool.remove(number.index());
-            return Err(Refusal::WouldBlock);
+        if !put(packets, Kind::Rts, &head, send.headers, &[]) {
+            self.rendezvous_tx.pool.remove(number.index());
+            return Err(Rejected::WouldBlock);
         }
-        self.grants.gone(grant);
+        self.rx_credit.mark_sent(grant);
         Ok(number)
     }
 
     /// Would like an announced message back: it completes as cancelled, or as it would have. False when it is too late
     /// already, or the message is eager.
-    pub fn cancel(&mut self, send: Number) -> bool {
-        self.outbounds.cancel(send)
+    pub fn cancel(&mut self, send: SlabId) -> bool {
+        self.rendezvous_tx.cancel(send)
     }
 
     /// Puts what is owed to the peer; of pieces of long messages, at most `pieces`. True when something is left.
-    pub fn flush<P: Packets, O: Owner>(&mut self, packets: &mut P, owner: &mut O, pieces: usize) -> bool {
+    pub fn flush<P: Packets, O: Callbacks>(&mut self, packets: &mut P, owner: &mut O, pieces: usize) -> bool {
         if self.broken().is_some() || !self.is_due() {
             return false;
         }
         let mut left = pieces;
         let Some(remote) = self.remote.as_deref_mut() else {
             if self.flush_control(packets) {
-                self.outbounds.flush(packets, owner, &mut self.grants, self.limits.reserve, &mut left);
+                self.rendezvous_tx.flush(packets, owner, &mut self.rx_credit, self.limits.reserve, &mut left);
             }
             return self.is_due();
         };
@@ -223,7 +225,7 @@ impl Link {
             if turn {
                 remote.flush_bytes(packets, owner, reserve, &mut left);
             }
-            self.outbounds.flush(packets, owner, &mut self.grants, reserve, &mut left);
+            self.rendezvous_tx.flush(packets, owner, &mut self.rx_credit, reserve, &mut left);
             if !turn {
                 remote.flush_bytes(packets, owner, reserve, &mut left);
             }
@@ -234,39 +236,39 @@ impl Link {
     /// Whether [`Link::flush`] has something to put.
     #[inline(always)]
     pub fn is_due(&self) -> bool {
-        !self.greeted
-            || self.grants.is_due()
-            || self.inbounds.is_due()
+        !self.hello_sent
+            || self.rx_credit.is_due()
+            || self.rendezvous_rx.is_due()
             || self.channels.is_due()
-            || self.outbounds.is_due()
-            || self.allowance.to_ask().is_some()
+            || self.rendezvous_tx.is_due()
+            || self.tx_credit.to_ask().is_some()
             || self.remote.as_ref().is_some_and(|remote| remote.is_due())
     }
 
     fn flush_control<P: Packets>(&mut self, packets: &mut P) -> bool {
-        if !self.greeted {
+        if !self.hello_sent {
             if !packets.put(Kind::Hello as u8, &[&self.hello().write()]) {
                 return false;
             }
-            self.greeted = true;
-            self.grants.announce();
+            self.hello_sent = true;
+            self.rx_credit.announce_window();
         }
         let mut bare =
-            |kind: Kind, to, grant| packets.put(kind as u8, &[&Head { to: Number(to), own: 0, grant }.write()]);
-        if let Some(units) = self.allowance.to_ask() {
+            |kind: Kind, to, grant| packets.put(kind as u8, &[&Head { to: SlabId(to), own: 0, grant }.write()]);
+        if let Some(units) = self.tx_credit.to_ask() {
             if !bare(Kind::Ask, units, 0) {
                 return false;
             }
-            self.allowance.asked();
+            self.tx_credit.asked();
         }
-        while self.grants.is_due() {
-            let grant = self.grants.next();
+        while self.rx_credit.is_due() {
+            let grant = self.rx_credit.next();
             if !bare(Kind::Grant, 0, grant) {
                 return false;
             }
-            self.grants.gone(grant);
+            self.rx_credit.mark_sent(grant);
         }
-        self.inbounds.flush(packets, &mut self.grants) && self.channels.flush(packets)
+        self.rendezvous_rx.flush(packets, &mut self.rx_credit) && self.channels.flush(packets)
     }
 }
 

@@ -9,7 +9,7 @@
 use crate::stream::Base;
 use motet_wire::mapping::Mapping;
 use motet_wire::stream::gate::READY_LARGE;
-use motet_wire::stream::record::{Record, Tx};
+use motet_wire::stream::record::{StreamRecord, Tx};
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::AtomicU64;
 use motet_wire::sync::Ordering::Relaxed;
@@ -21,7 +21,7 @@ pub const BULK: u32 = 64;
 /// A message that is read in parts is bulk, too: omniORB reads 16 KiB as a header and about three parts, as they come. A take of at least this
 /// many bytes is a part.
 const PART: usize = 4608;
-/// The second score, beside the first one in `rx.bulk`: one for every so many bytes of parts, less [`SHORT`] for every shorter take.
+/// The second score, beside the first one in `rx.bulk_scores`: one for every so many bytes of parts, less [`SHORT`] for every shorter take.
 const UNIT: usize = 512;
 const SHORT: u32 = 6;
 /// From this second score on (512 KiB), a stream gets a large ring if few streams of the process have one.
@@ -46,41 +46,41 @@ const USE: u32 = 64;
 const FORGET: u32 = 16;
 
 /// Notes `n` bytes that came over TCP while the gate was open.
-pub fn passed(record: &Record, n: usize) {
-    let passed = record.rx.passed.load(Relaxed).saturating_add(n as u32);
-    record.rx.passed.store(passed.min(2 * PASSING), Relaxed);
+pub fn passed(record: &StreamRecord, n: usize) {
+    let passed = record.rx.tcp_past_open_gate.load(Relaxed).saturating_add(n as u32);
+    record.rx.tcp_past_open_gate.store(passed.min(2 * PASSING), Relaxed);
 }
 
 /// Whether bulk data comes past the gate as a rule: then receives do not open it, and shut it when they find it open. Waits open it all the
 /// same: what comes first may be short.
-pub fn passes(record: &Record) -> bool {
-    record.rx.passed.load(Relaxed) >= PASSING
+pub fn passes(record: &StreamRecord) -> bool {
+    record.rx.tcp_past_open_gate.load(Relaxed) >= PASSING
 }
 
 /// Notes `n` bytes received over TCP while the gate was closed.
-pub fn came_behind(record: &Record, n: usize) {
+pub fn came_behind(record: &StreamRecord, n: usize) {
     forgive(record, n as u32 / FORGET);
 }
 
 /// Notes `n` bytes from the ring.
 #[inline(always)]
-pub fn took_from_ring(record: &Record, n: usize) {
+pub fn took_from_ring(record: &StreamRecord, n: usize) {
     took(record, n);
     forgive(record, (n as u32).saturating_mul(USE));
 }
 
 #[inline(always)]
-fn forgive(record: &Record, n: u32) {
-    let passed = record.rx.passed.load(Relaxed);
+fn forgive(record: &StreamRecord, n: u32) {
+    let passed = record.rx.tcp_past_open_gate.load(Relaxed);
     if passed > 0 {
-        record.rx.passed.store(passed.saturating_sub(n), Relaxed);
+        record.rx.tcp_past_open_gate.store(passed.saturating_sub(n), Relaxed);
     }
 }
 
 /// Notes a take of `n` bytes.
 #[inline(always)]
-pub fn took(record: &Record, n: usize) {
-    let word = record.rx.bulk.load(Relaxed);
+pub fn took(record: &StreamRecord, n: usize) {
+    let word = record.rx.bulk_scores.load(Relaxed);
     let (mut score, mut parts) = (word & FIRST, word >> SECOND);
     if n >= LARGE {
         score = score.saturating_add((n / LARGE) as u32).min(2 * BULK);
@@ -94,13 +94,13 @@ pub fn took(record: &Record, n: usize) {
     }
     let next = score | parts << SECOND;
     if next != word {
-        record.rx.bulk.store(next, Relaxed);
+        record.rx.bulk_scores.store(next, Relaxed);
     }
 }
 
 /// Notes `n` bytes that came by single copy: a stream that has its large ring keeps it, as the sender comes back to it.
 #[inline(always)]
-pub fn was_copied(record: &Record, n: usize) {
+pub fn was_copied(record: &StreamRecord, n: usize) {
     if is_populated(record) {
         took(record, n);
     }
@@ -108,24 +108,24 @@ pub fn was_copied(record: &Record, n: usize) {
 
 /// Whether bulk data flows, by whatever path.
 #[inline(always)]
-pub fn flows(record: &Record) -> bool {
-    record.rx.bulk.load(Relaxed) & FIRST >= BULK
+pub fn flows(record: &StreamRecord) -> bool {
+    record.rx.bulk_scores.load(Relaxed) & FIRST >= BULK
 }
 
 /// Whether large takes outweigh small ones at all.
 #[inline(always)]
-pub fn has_large_takes(record: &Record) -> bool {
-    record.rx.bulk.load(Relaxed) & FIRST > 0
+pub fn has_large_takes(record: &StreamRecord) -> bool {
+    record.rx.bulk_scores.load(Relaxed) & FIRST > 0
 }
 
-/// Values of `rx.bulk_ring`: there is no large ring for this stream; its pages are there.
+/// Values of `rx.large_ring_state`: there is no large ring for this stream; its pages are there.
 const NEVER: u32 = u32::MAX;
 const READY: u32 = NEVER - 1;
 
 /// Whether the next epoch should use the large ring. The first time, its pages are brought into being.
-pub fn wants_wide<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
-    match record.rx.bulk_ring.load(Relaxed) {
-        READY => record.rx.bulk.load(Relaxed) > 0,
+pub fn wants_wide<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+    match record.rx.large_ring_state.load(Relaxed) {
+        READY => record.rx.bulk_scores.load(Relaxed) > 0,
         NEVER => false,
         _ if !flows(record) => has_parts(record) && wants_one_of_few(record, slot, base),
         _ => {
@@ -133,7 +133,7 @@ pub fn wants_wide<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
                 return false; // its producer has not mapped it
             }
             let ready = slot.bulk_memory().is_some_and(|memory| base.populate(memory, false));
-            record.rx.bulk_ring.store(if ready { READY } else { NEVER }, Relaxed);
+            record.rx.large_ring_state.store(if ready { READY } else { NEVER }, Relaxed);
             ready
         }
     }
@@ -141,28 +141,28 @@ pub fn wants_wide<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
 
 /// Whether messages come that are read in parts.
 #[inline(always)]
-pub fn has_parts(record: &Record) -> bool {
-    record.rx.bulk.load(Relaxed) >> SECOND >= PARTS
+pub fn has_parts(record: &StreamRecord) -> bool {
+    record.rx.bulk_scores.load(Relaxed) >> SECOND >= PARTS
 }
 
 /// Whether a stream whose messages are read in parts gets a large ring. Where few others have one, that halves the time of a message of 8 to
 /// 32 KiB; many such rings in turn do not fit the caches.
 #[cold]
-fn wants_one_of_few<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
-    let score = record.rx.bulk.load(Relaxed) & FIRST;
-    record.rx.bulk.store(score, Relaxed); // if there are too many now, it asks again later
+fn wants_one_of_few<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+    let score = record.rx.bulk_scores.load(Relaxed) & FIRST;
+    record.rx.bulk_scores.store(score, Relaxed); // if there are too many now, it asks again later
     let mapped = slot.inward().mark.ready.load(Relaxed) == READY_LARGE;
     let ready = mapped && slot.bulk_memory().is_some_and(|memory| base.populate(memory, true));
     if ready {
-        record.rx.bulk.store(score | PARTS << SECOND, Relaxed);
-        record.rx.bulk_ring.store(READY, Relaxed);
+        record.rx.bulk_scores.store(score | PARTS << SECOND, Relaxed);
+        record.rx.large_ring_state.store(READY, Relaxed);
     }
     ready
 }
 
 /// Whether this end has populated its large ring.
-pub fn is_populated(record: &Record) -> bool {
-    record.rx.bulk_ring.load(Relaxed) == READY
+pub fn is_populated(record: &StreamRecord) -> bool {
+    record.rx.large_ring_state.load(Relaxed) == READY
 }
 
 /// Large blocks on their way into a receiver's memory, timed from the first bytes that are there to the last ones. It is this process's own,
@@ -211,7 +211,7 @@ impl Arriving {
 /// the one after them counts.
 pub struct Copying<'a>(pub &'a Tx);
 
-/// Bits of `tx.way`: the way in use; TRYING while the other way is the one to go back to; windows that do not count yet, times
+/// Bits of `tx.copy_mode`: the way in use; TRYING while the other way is the one to go back to; windows that do not count yet, times
 /// SETTLING; how many tries in a row have changed nothing, times CONFIRMED; FELL after a window of less than half the rate before.
 const THROUGH: u32 = 1;
 const AROUND: u32 = 2;
@@ -231,13 +231,13 @@ impl Copying<'_> {
     /// Around the caches?
     #[inline(always)]
     pub fn bypass(&self) -> bool {
-        self.0.way.load(Relaxed) & AROUND != 0
+        self.0.copy_mode.load(Relaxed) & AROUND != 0
     }
 
     /// Whether the way around the caches is in use, and not only as a try.
     #[inline(always)]
     pub fn stays_around(&self) -> bool {
-        self.0.way.load(Relaxed) & (AROUND | TRYING) == AROUND
+        self.0.copy_mode.load(Relaxed) & (AROUND | TRYING) == AROUND
     }
 
     /// Whether the two CPUs seem to share no cache that would do: neither way through the ring is fast. (During a try of either
@@ -245,8 +245,8 @@ impl Copying<'_> {
     #[inline(always)]
     pub fn is_far(&self) -> bool {
         let tx = self.0;
-        let way = tx.way.load(Relaxed);
-        let slow = || (1..FAST).contains(&tx.rates[THROUGH as usize - 1].load(Relaxed));
+        let way = tx.copy_mode.load(Relaxed);
+        let slow = || (1..FAST).contains(&tx.copy_rates[THROUGH as usize - 1].load(Relaxed));
         way & TRYING == 0 && (way & AROUND != 0 || way & (CONFIRMED - SETTLING) == 0 && slow())
     }
 
@@ -255,7 +255,7 @@ impl Copying<'_> {
     #[inline(always)]
     pub fn copied(&self, n: usize) {
         if self.is_far() && !self.later(n as u64) {
-            self.try_other(self.0.way.load(Relaxed) % FELL / CONFIRMED);
+            self.try_other(self.0.copy_mode.load(Relaxed) % FELL / CONFIRMED);
         }
     }
 
@@ -263,8 +263,8 @@ impl Copying<'_> {
     #[inline(always)]
     pub fn told(&self, around: bool) {
         let way = if around { AROUND } else { THROUGH };
-        if self.0.way.load(Relaxed) != way {
-            self.0.way.store(way, Relaxed);
+        if self.0.copy_mode.load(Relaxed) != way {
+            self.0.copy_mode.store(way, Relaxed);
         }
     }
 
@@ -281,9 +281,9 @@ impl Copying<'_> {
     /// The same; true at the first one.
     #[inline(always)]
     pub fn start(&self) -> bool {
-        let first = self.0.way.load(Relaxed) == 0;
+        let first = self.0.copy_mode.load(Relaxed) == 0;
         if first {
-            self.0.way.store(beginning(THROUGH), Relaxed);
+            self.0.copy_mode.store(beginning(THROUGH), Relaxed);
         }
         first
     }
@@ -299,9 +299,9 @@ impl Copying<'_> {
     #[inline(always)]
     pub fn note_at(&self, ticks_per_1024ns: impl FnOnce() -> u64, n: usize, ticks: u64, landed: impl FnOnce() -> u32) {
         let tx = self.0;
-        let bytes = tx.window.load(Relaxed).saturating_add(n as u32);
-        tx.window.store(bytes, Relaxed);
-        tx.spent.store(tx.spent.load(Relaxed) + ticks, Relaxed);
+        let bytes = tx.window_bytes.load(Relaxed).saturating_add(n as u32);
+        tx.window_bytes.store(bytes, Relaxed);
+        tx.window_ticks.store(tx.window_ticks.load(Relaxed) + ticks, Relaxed);
         if bytes >= WINDOW {
             self.decide(ticks_per_1024ns(), bytes, landed());
         }
@@ -310,55 +310,55 @@ impl Copying<'_> {
     #[cold]
     fn decide(&self, ticks_per_1024ns: u64, bytes: u32, landed: u32) {
         let tx = self.0;
-        let ns = ((tx.spent.load(Relaxed) << 10) / ticks_per_1024ns.max(1)).max(1);
+        let ns = ((tx.window_ticks.load(Relaxed) << 10) / ticks_per_1024ns.max(1)).max(1);
         let rate = u32::try_from(u64::from(bytes) * 1000 / ns).unwrap_or(u32::MAX);
         let rate = if landed == 0 { rate } else { rate.min(landed) };
-        tx.window.store(0, Relaxed);
-        tx.spent.store(0, Relaxed);
-        let way = tx.way.load(Relaxed);
+        tx.window_bytes.store(0, Relaxed);
+        tx.window_ticks.store(0, Relaxed);
+        let way = tx.copy_mode.load(Relaxed);
         let (here, trying, confirmed) = (way & (THROUGH | AROUND), way & TRYING != 0, way % FELL / CONFIRMED);
         let there = here ^ (THROUGH | AROUND);
-        let other = tx.rates[there as usize - 1].load(Relaxed);
+        let other = tx.copy_rates[there as usize - 1].load(Relaxed);
         let hopeless = trying && rate < other / 2;
         if way & (CONFIRMED - SETTLING) != 0 && !hopeless {
-            return tx.way.store(way - SETTLING, Relaxed);
+            return tx.copy_mode.store(way - SETTLING, Relaxed);
         }
-        let before = tx.rates[here as usize - 1].load(Relaxed);
+        let before = tx.copy_rates[here as usize - 1].load(Relaxed);
         // One such window is somebody else's time slice, two are another machine.
         let falls = !trying && rate < before / 2;
         if falls && way & FELL == 0 {
-            return tx.way.store(way | FELL, Relaxed);
+            return tx.copy_mode.store(way | FELL, Relaxed);
         }
-        tx.rates[here as usize - 1].store(rate, Relaxed);
+        tx.copy_rates[here as usize - 1].store(rate, Relaxed);
         let fast = here == THROUGH && rate >= FAST;
         let next = if trying {
             let better = fast || rate > other + other / 4;
             let confirmed = if better { 0 } else { (confirmed + 1).min(MOST_CONFIRMED) };
-            tx.review.store(REVIEW << confirmed, Relaxed);
+            tx.bytes_until_retry.store(REVIEW << confirmed, Relaxed);
             (confirmed * CONFIRMED) | if better { here } else { beginning(there) }
         } else if fast || !falls && self.later(u64::from(bytes)) {
             way & !FELL
         } else {
             return self.try_other(if falls { 0 } else { confirmed });
         };
-        tx.way.store(next, Relaxed);
+        tx.copy_mode.store(next, Relaxed);
     }
 
     /// Begins a try of the way that is not in use.
     #[cold]
     fn try_other(&self, confirmed: u32) {
         let tx = self.0;
-        let way = tx.way.load(Relaxed);
+        let way = tx.copy_mode.load(Relaxed);
         let there = (way & (THROUGH | AROUND)) ^ (THROUGH | AROUND);
-        tx.window.store(0, Relaxed);
-        tx.spent.store(0, Relaxed);
-        tx.way.store((confirmed * CONFIRMED) | beginning(there) | TRYING, Relaxed);
+        tx.window_bytes.store(0, Relaxed);
+        tx.window_ticks.store(0, Relaxed);
+        tx.copy_mode.store((confirmed * CONFIRMED) | beginning(there) | TRYING, Relaxed);
     }
 
     /// Whether the next try of the other way is still to come.
     fn later(&self, bytes: u64) -> bool {
-        let left = self.0.review.load(Relaxed).saturating_sub(bytes);
-        self.0.review.store(left, Relaxed);
+        let left = self.0.bytes_until_retry.load(Relaxed).saturating_sub(bytes);
+        self.0.bytes_until_retry.store(left, Relaxed);
         left > 0
     }
 }

@@ -9,7 +9,7 @@ use crate::stream::gate::hold;
 use crate::stream::half_lock::Acquired;
 use crate::stream::rx::{Take, missing, take};
 use crate::{EAGAIN, Errno, stream::Base};
-use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, relax};
 use std::io::IoSliceMut;
@@ -31,7 +31,13 @@ pub enum Rest {
 const LOOKS: u32 = 1 << 16;
 
 /// Takes what the ring holds, if that is what comes next.
-pub fn begin<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Rest {
+pub fn begin<B: Base>(
+    record: &StreamRecord,
+    slot: &Slot,
+    base: &mut B,
+    bufs: &mut [IoSliceMut<'_>],
+    peek: bool,
+) -> Rest {
     if record.state() == State::Broken {
         return Rest::Failed(crate::ECONNRESET);
     }
@@ -51,11 +57,11 @@ pub fn begin<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [Io
 }
 
 /// The kernel has given the caller so many bytes of those that precede the ring.
-pub fn came<B: Base>(record: &Record, base: &mut B, received: usize) -> Result<(), Errno> {
+pub fn came<B: Base>(record: &StreamRecord, base: &mut B, received: usize) -> Result<(), Errno> {
     match hold(record, base) {
         Acquired::Stale | Acquired::Reentrant => Err(EAGAIN),
         _held => {
-            record.rx.tcp.store(record.rx.tcp.load(Relaxed) + received as u64, Relaxed);
+            record.rx.tcp_bytes.store(record.rx.tcp_bytes.load(Relaxed) + received as u64, Relaxed);
             Ok(())
         }
     }

@@ -6,7 +6,7 @@
 //! much data opens its gate whatever happens to its own sends.
 
 use crate::stream::Base;
-use motet_wire::stream::record::Record;
+use motet_wire::stream::record::StreamRecord;
 use motet_wire::sync::Ordering::Relaxed;
 
 /// Sends in a row that met a closed gate before the own gate stays closed, too.
@@ -17,35 +17,35 @@ const MUCH: u32 = 32 << 10;
 const TRIAL: u32 = 256;
 
 /// Notes a send that met a closed gate.
-pub(crate) fn met_closed_gate(record: &Record) {
-    let (exchange, rx) = (&record.events.exchange, &record.rx);
+pub(crate) fn met_closed_gate(record: &StreamRecord) {
+    let (exchange, rx) = (&record.events.gate_misses, &record.rx);
     let put = record.tx.tail.load(Relaxed) as u32;
-    let received = rx.head.load(Relaxed).wrapping_add(rx.tcp.load(Relaxed)) as u32;
-    let since = received.wrapping_sub(exchange.received.load(Relaxed));
-    let again = put == exchange.put.load(Relaxed) && since < MUCH;
-    let unmet = if again { exchange.unmet.load(Relaxed).saturating_add(1) } else { 0 };
-    exchange.unmet.store(unmet, Relaxed);
-    exchange.put.store(put, Relaxed);
-    exchange.received.store(received, Relaxed);
+    let received = rx.head.load(Relaxed).wrapping_add(rx.tcp_bytes.load(Relaxed)) as u32;
+    let since = received.wrapping_sub(exchange.received_at_miss.load(Relaxed));
+    let again = put == exchange.sent_at_miss.load(Relaxed) && since < MUCH;
+    let unmet = if again { exchange.in_a_row.load(Relaxed).saturating_add(1) } else { 0 };
+    exchange.in_a_row.store(unmet, Relaxed);
+    exchange.sent_at_miss.store(put, Relaxed);
+    exchange.received_at_miss.store(received, Relaxed);
 }
 
 /// Whether nothing speaks for [`keeps_gate_closed`].
 #[inline(always)]
-pub(crate) fn is_mutual(record: &Record) -> bool {
-    record.events.exchange.unmet.load(Relaxed) < ENOUGH
+pub(crate) fn is_mutual(record: &StreamRecord) -> bool {
+    record.events.gate_misses.in_a_row.load(Relaxed) < ENOUGH
 }
 
 /// Whether the gate stays closed now, because what this side sends goes over TCP anyway.
-pub(crate) fn keeps_gate_closed<B: Base>(record: &Record, base: &B) -> bool {
-    let exchange = &record.events.exchange;
+pub(crate) fn keeps_gate_closed<B: Base>(record: &StreamRecord, base: &B) -> bool {
+    let exchange = &record.events.gate_misses;
     if is_mutual(record) {
         return false;
     }
-    if exchange.put.load(Relaxed) != record.tx.tail.load(Relaxed) as u32 || base.patience(record).ns > 0 {
-        exchange.unmet.store(0, Relaxed); // the last send met an open gate
+    if exchange.sent_at_miss.load(Relaxed) != record.tx.tail.load(Relaxed) as u32 || base.patience(record).ns > 0 {
+        exchange.in_a_row.store(0, Relaxed); // the last send met an open gate
         return false;
     }
-    let kept = exchange.kept.load(Relaxed).wrapping_add(1);
-    exchange.kept.store(kept, Relaxed);
+    let kept = exchange.gate_kept_closed.load(Relaxed).wrapping_add(1);
+    exchange.gate_kept_closed.store(kept, Relaxed);
     !kept.is_multiple_of(TRIAL)
 }

@@ -5,17 +5,17 @@
 use crate::stream::half_lock::{Acquired, Held, acquire};
 use crate::stream::rx::broken;
 use crate::stream::{Base, bulk, exchange};
-use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
 
 /// Whether the gate is open over an empty ring, nobody sleeps on this stream and nothing speaks for the large ring or for a closed gate:
 /// then [`raise`] has nothing to do.
 #[inline(always)]
-pub(crate) fn is_up(record: &Record, slot: &Slot) -> bool {
+pub(crate) fn is_up(record: &StreamRecord, slot: &Slot) -> bool {
     let rx = &record.rx;
     slot.inward().gate.still_waiting(rx.head.load(Relaxed))
-        && rx.busy.load(Relaxed) == 0
+        && rx.kernel_calls.load(Relaxed) == 0
         && (!bulk::has_large_takes(record) || rx.wide.load(Relaxed) != 0)
         && exchange::is_mutual(record)
 }
@@ -23,27 +23,27 @@ pub(crate) fn is_up(record: &Record, slot: &Slot) -> bool {
 /// Opens the gate, if nobody sleeps on this stream, both ends are ready, the ring is empty and `allowed` (asked under the
 /// lock) agrees. True when the gate is open now.
 #[inline]
-pub fn raise<B: Base>(record: &Record, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
+pub fn raise<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
     is_up(record, slot) || raise_anew(record, slot, base, allowed)
 }
 
 #[inline(never)]
-fn raise_anew<B: Base>(record: &Record, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
+fn raise_anew<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
     let (rx, lines) = (&record.rx, slot.inward());
     if exchange::keeps_gate_closed(record, base) {
         return false;
     }
     let wide = bulk::wants_wide(record, slot, base);
     if lines.gate.still_waiting(rx.head.load(Relaxed))
-        && rx.busy.load(Relaxed) == 0
+        && rx.kernel_calls.load(Relaxed) == 0
         && (rx.wide.load(Relaxed) != 0 || !wide)
     {
         return true;
     }
     let Some(_held) = clean(record, base) else { return false };
     if rx.ready.load(Relaxed) == 0
-        || rx.busy.load(Relaxed) != 0
-        || record.life.plain.load(Relaxed) != 0
+        || rx.kernel_calls.load(Relaxed) != 0
+        || record.lifecycle.tcp_only.load(Relaxed) != 0
         || lines.mark.ready.load(Relaxed) == 0
         || record.state() != State::Attached
         || !resync(record, slot)
@@ -74,7 +74,7 @@ fn raise_anew<B: Base>(record: &Record, slot: &Slot, base: &mut B, allowed: impl
 /// Turns to the large ring if it is time and the ring is empty: right after a take, before a producer that waited for space
 /// has written more.
 #[cold]
-pub(crate) fn widen<B: Base>(record: &Record, slot: &Slot, base: &mut B) {
+pub(crate) fn widen<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) {
     if bulk::wants_wide(record, slot, base) && slot.inward().gate.widen(record.rx.head.load(Relaxed)) {
         record.rx.wide.store(1, Relaxed);
     }
@@ -82,7 +82,7 @@ pub(crate) fn widen<B: Base>(record: &Record, slot: &Slot, base: &mut B) {
 
 /// Closes the gate over an empty ring and registers a kernel receive (or sleep): until [`leave_kernel`] or [`crate::stream::rx::end`] the
 /// gate stays closed. False when the ring has bytes; nothing is registered then.
-pub fn enter_kernel<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+pub fn enter_kernel<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     let Some(_held) = clean(record, base) else { return true };
     if record.rx.ready.load(Relaxed) != 0 && !shut(record, slot) {
         return false;
@@ -92,7 +92,7 @@ pub fn enter_kernel<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool
 }
 
 /// Registers a kernel sleep although the ring has bytes: TCP bytes that precede them will wake the sleeper.
-pub fn enter_anyway<B: Base>(record: &Record, base: &mut B) {
+pub fn enter_anyway<B: Base>(record: &StreamRecord, base: &mut B) {
     let held = hold(record, base);
     if !matches!(held, Acquired::Stale) {
         enter(record);
@@ -101,25 +101,25 @@ pub fn enter_anyway<B: Base>(record: &Record, base: &mut B) {
 
 /// While TCP bytes that precede the ring are missing: whether somebody has read some of them past us.
 #[cold]
-pub(crate) fn recount<B: Base>(record: &Record, base: &mut B) -> bool {
-    let counted = record.rx.tcp.load(Relaxed);
+pub(crate) fn recount<B: Base>(record: &StreamRecord, base: &mut B) -> bool {
+    let counted = record.rx.tcp_bytes.load(Relaxed);
     clean(record, base).is_none_or(|_held| recount_locked(record, base) != counted)
 }
 
 /// TCP bytes that were read, those past us included. If they are more than precede the ring, the order is broken.
 #[cold]
-pub(crate) fn recount_locked<B: Base>(record: &Record, base: &mut B) -> u64 {
-    let counted = record.rx.tcp.load(Relaxed);
-    if record.rx.busy.load(Relaxed) != 0 {
+pub(crate) fn recount_locked<B: Base>(record: &StreamRecord, base: &mut B) -> u64 {
+    let counted = record.rx.tcp_bytes.load(Relaxed);
+    if record.rx.kernel_calls.load(Relaxed) != 0 {
         return counted;
     }
     let read = base.tcp_read(counted);
-    record.rx.tcp.store(read, Relaxed);
+    record.rx.tcp_bytes.store(read, Relaxed);
     read
 }
 
 /// Undoes [`enter_kernel`] after a sleep that received nothing.
-pub fn leave_kernel<B: Base>(record: &Record, base: &mut B) {
+pub fn leave_kernel<B: Base>(record: &StreamRecord, base: &mut B) {
     let held = hold(record, base);
     if !matches!(held, Acquired::Stale) {
         leave(record);
@@ -127,14 +127,14 @@ pub fn leave_kernel<B: Base>(record: &Record, base: &mut B) {
 }
 
 /// Closes the gate over an empty ring. False when the ring has bytes.
-pub fn close_gate<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+pub fn close_gate<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     let Some(_held) = clean(record, base) else { return true };
     record.rx.ready.load(Relaxed) == 0 || shut(record, slot)
 }
 
 /// Closes the gate whatever the ring holds: its bytes stay readable, what follows them goes over TCP, and the kernel
 /// reports that. False when the ring has bytes.
-pub fn close_gate_over_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+pub fn close_gate_over_bytes<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     let Some(_held) = clean(record, base) else { return true };
     record.rx.ready.load(Relaxed) == 0 || {
         let empty = shut(record, slot);
@@ -147,7 +147,7 @@ pub fn close_gate_over_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B
 
 /// The descriptor gets readers outside of the engine: the gate closes whatever the ring holds, and the producer learns that nothing may be left
 /// there when it ends. False when the ring has bytes.
-pub fn hand_on<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+pub fn hand_on<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     slot.inward().consumer.handed_on.store(1, Relaxed);
     close_gate_over_bytes(record, slot, base)
 }
@@ -158,7 +158,7 @@ pub fn is_awaited_elsewhere(slot: &Slot) -> bool {
     lines.consumer.handed_on.load(Relaxed) != 0 && lines.consumer.seen_head() != lines.gate.tail().0
 }
 
-pub(crate) fn clean<'a, B: Base>(record: &'a Record, base: &mut B) -> Option<Held<'a>> {
+pub(crate) fn clean<'a, B: Base>(record: &'a StreamRecord, base: &mut B) -> Option<Held<'a>> {
     match acquire(&record.rx.lock, base) {
         Acquired::Clean(held) => Some(held),
         Acquired::Orphaned(_) => {
@@ -170,7 +170,7 @@ pub(crate) fn clean<'a, B: Base>(record: &'a Record, base: &mut B) -> Option<Hel
 }
 
 /// The lock, for what must be done in any case. Its last holder may have died inside: then the stream is broken.
-pub(crate) fn hold<'a, B: Base>(record: &'a Record, base: &mut B) -> Acquired<'a> {
+pub(crate) fn hold<'a, B: Base>(record: &'a StreamRecord, base: &mut B) -> Acquired<'a> {
     let held = acquire(&record.rx.lock, base);
     if matches!(held, Acquired::Orphaned(_)) {
         broken(record);
@@ -178,21 +178,21 @@ pub(crate) fn hold<'a, B: Base>(record: &'a Record, base: &mut B) -> Acquired<'a
     held
 }
 
-pub(crate) fn enter(record: &Record) {
-    record.rx.busy.store(record.rx.busy.load(Relaxed) + 1, Relaxed);
+pub(crate) fn enter(record: &StreamRecord) {
+    record.rx.kernel_calls.store(record.rx.kernel_calls.load(Relaxed) + 1, Relaxed);
 }
 
-pub(crate) fn leave(record: &Record) {
-    record.rx.busy.store(record.rx.busy.load(Relaxed).saturating_sub(1), Relaxed);
+pub(crate) fn leave(record: &StreamRecord) {
+    record.rx.kernel_calls.store(record.rx.kernel_calls.load(Relaxed).saturating_sub(1), Relaxed);
 }
 
 /// Closes the gate, under the lock; false when the ring has bytes.
-pub(crate) fn shut(record: &Record, slot: &Slot) -> bool {
+pub(crate) fn shut(record: &StreamRecord, slot: &Slot) -> bool {
     resync(record, slot) && slot.inward().gate.lower_empty(record.rx.head.load(Relaxed))
 }
 
 /// Catches up with a producer that took bytes back. False while it is at it, or when it broke the protocol.
-fn resync(record: &Record, slot: &Slot) -> bool {
+fn resync(record: &StreamRecord, slot: &Slot) -> bool {
     let tail = slot.inward().gate.tail().0;
     if tail == record.rx.head.load(Relaxed) {
         return true;
@@ -216,7 +216,7 @@ pub(crate) enum Settled {
 
 /// Reads the shared head (the producer may have moved it) and then the mark that belongs to it. The tail that bounds it is read after it: the
 /// producer may have put more, and taken that back too, since anybody looked at the tail before.
-pub(crate) fn settle(record: &Record, slot: &Slot) -> Settled {
+pub(crate) fn settle(record: &StreamRecord, slot: &Slot) -> Settled {
     let lines = slot.inward();
     let rx = &record.rx;
     let Some(shared) = lines.consumer.settle() else { return Settled::Busy }; // edge: release -> settled
@@ -226,11 +226,11 @@ pub(crate) fn settle(record: &Record, slot: &Slot) -> Settled {
     }
     rx.mark.store(lines.mark.mark.load(Relaxed), Relaxed);
     rx.mark_known.store(1, Relaxed);
-    record.who.stalled.store(0, Relaxed);
+    record.connection.producer_stalled.store(0, Relaxed);
     if shared == head {
         return Settled::Same;
     }
-    rx.moved.fetch_add(shared - head, Relaxed);
+    rx.returned_bytes.fetch_add(shared - head, Relaxed);
     rx.head.store(shared, Relaxed);
     Settled::Moved
 }

@@ -14,7 +14,7 @@ use crate::{
     stream::{Base, bulk, single_copy},
 };
 use motet_wire::stream::gate::{Advance, INLINE};
-use motet_wire::stream::record::{Record, State, UNORDERED};
+use motet_wire::stream::record::{State, StreamRecord, UNORDERED};
 use motet_wire::stream::ring::{Ring, scatter};
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, Ordering::Release};
@@ -66,7 +66,7 @@ const ABANDONED: u64 = 50_000_000;
 /// whether that is better for now; only then may it leave bytes unread.
 #[inline(always)]
 pub fn begin<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     slot: Option<&Slot>,
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
@@ -97,7 +97,7 @@ pub fn begin<B: Base>(
 
 /// Whether a receive that found the ring empty has nothing to do but to spin.
 #[inline(always)]
-fn waits_simply<B: Base>(record: &Record, slot: &Slot, base: &B, bufs: &[IoSliceMut<'_>], ask: Ask) -> bool {
+fn waits_simply<B: Base>(record: &StreamRecord, slot: &Slot, base: &B, bufs: &[IoSliceMut<'_>], ask: Ask) -> bool {
     ask.blocking
         && !ask.kernel_only
         && ask.spin > 0
@@ -111,7 +111,7 @@ fn waits_simply<B: Base>(record: &Record, slot: &Slot, base: &B, bufs: &[IoSlice
 #[allow(clippy::too_many_arguments)]
 #[inline(never)]
 fn begin_in_full<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     slot: Option<&Slot>,
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
@@ -179,7 +179,7 @@ fn begin_in_full<B: Base>(
         }
         if bulk::flows(record)
             && !ask.kernel_only
-            && (ask.blocking || record.rx.evidence.load(Relaxed) > 0)
+            && (ask.blocking || record.rx.evidence_left.load(Relaxed) > 0)
             && !slot.inward().gate.tail().1
             && !bulk::passes(record)
             && !spins_in_vain(record, base)
@@ -192,7 +192,7 @@ fn begin_in_full<B: Base>(
         if !ask.blocking && slot.inward().gate.tail().1 && !ask.kernel_only {
             let head = record.rx.head.load(Relaxed);
             if !base.tcp_readable() {
-                record.rx.quiet.store(head, Relaxed);
+                record.rx.head_at_tcp_empty.store(head, Relaxed);
                 return not_ready(record, slot, base);
             }
             if let Some(step) = take_pending(record, slot, base, bufs, ask.peek) {
@@ -230,7 +230,7 @@ fn begin_in_full<B: Base>(
         }
         if enter_kernel(record, slot, base) {
             if ask.blocking {
-                record.rx.slept.store(base.now(), Relaxed);
+                record.rx.kernel_wait_since.store(base.now(), Relaxed);
             }
             return Step::Kernel;
         }
@@ -246,7 +246,7 @@ enum Waited {
 
 /// Spins with the gate open; a large buffer is shown to the sender meanwhile.
 #[inline]
-fn wait<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], ask: Ask) -> Waited {
+fn wait<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], ask: Ask) -> Waited {
     let large = !ask.peek && bufs.first().is_some_and(|b| b.len() >= ask.large);
     let posted = large && single_copy::post(record, slot, base, &bufs[0]);
     let spun = spin(record, slot, base, ask.spin, posted);
@@ -268,10 +268,10 @@ fn wait<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSlice
 
 /// Ends a receive that went to the kernel with `received` bytes (0 for none; peeked bytes do not count).
 #[inline]
-pub fn end<B: Base>(record: &Record, base: &mut B, received: usize) {
+pub fn end<B: Base>(record: &StreamRecord, base: &mut B, received: usize) {
     let held = hold(record, base);
     if !matches!(held, Acquired::Stale) {
-        record.rx.tcp.store(record.rx.tcp.load(Relaxed) + received as u64, Relaxed);
+        record.rx.tcp_bytes.store(record.rx.tcp_bytes.load(Relaxed) + received as u64, Relaxed);
         leave(record);
         bulk::took(record, received);
         bulk::came_behind(record, received);
@@ -288,7 +288,7 @@ const RETURNED: usize = 2048;
 /// The claim excludes the producer, which sends nothing over TCP while bytes are unread (invariant 3): so TCP holds what precedes the ring,
 /// and nothing else.
 pub fn give_back<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
     mut send: impl FnMut(&[u8]) -> Result<usize, Errno>,
@@ -327,7 +327,7 @@ pub fn give_back<B: Base>(
     lines.mark.mark.store(mark, Relaxed);
     rx.mark.store(mark, Relaxed);
     rx.mark_known.store(1, Relaxed);
-    rx.moved.fetch_add(head - first, Relaxed);
+    rx.returned_bytes.fetch_add(head - first, Relaxed);
     rx.head.store(head, Relaxed);
     lines.consumer.release(head); // edge: release -> settled
     head == tail
@@ -350,7 +350,13 @@ pub enum Take {
 
 /// Consumes what the ring holds, after the TCP bytes that precede it. None follow it (invariant 3).
 #[inline(always)]
-pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Take {
+pub fn take<B: Base>(
+    record: &StreamRecord,
+    slot: &Slot,
+    base: &mut B,
+    bufs: &mut [IoSliceMut<'_>],
+    peek: bool,
+) -> Take {
     let rx = &record.rx;
     let lines = slot.inward();
     if lines.gate.tail().0 == rx.head.load(Relaxed) {
@@ -376,7 +382,7 @@ pub fn take<B: Base>(record: &Record, slot: &Slot, base: &mut B, bufs: &mut [IoS
         && n <= one.len().min(SHORT) as u64
         && (open && !peek)
         && rx.mark_known.load(Relaxed) != 0
-        && rx.tcp.load(Relaxed) == rx.mark.load(Relaxed)
+        && rx.tcp_bytes.load(Relaxed) == rx.mark.load(Relaxed)
         && copy_short(slot, ring, head, &mut one[..n as usize])
     {
         return advance(record, slot, base, head, n as usize);
@@ -399,7 +405,7 @@ fn copy_short(slot: &Slot, ring: Ring, head: u64, into: &mut [u8]) -> bool {
 /// The cases of [`take`] that are not a whole short payload for one buffer. Under the lock; `head..tail` are bytes that there can be.
 #[inline(never)]
 fn take_more<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
@@ -408,9 +414,9 @@ fn take_more<B: Base>(
 ) -> Take {
     let rx = &record.rx;
     // More TCP bytes than precede the ring: as far as we know. The producer may have taken bytes back since, and somebody read those past us.
-    if rx.mark_known.load(Relaxed) == 0 || rx.tcp.load(Relaxed) > rx.mark.load(Relaxed) {
+    if rx.mark_known.load(Relaxed) == 0 || rx.tcp_bytes.load(Relaxed) > rx.mark.load(Relaxed) {
         match settle(record, slot) {
-            Settled::Same if rx.tcp.load(Relaxed) < rx.mark.load(Relaxed) => {
+            Settled::Same if rx.tcp_bytes.load(Relaxed) < rx.mark.load(Relaxed) => {
                 recount_locked(record, base);
             }
             Settled::Same => {}
@@ -419,7 +425,7 @@ fn take_more<B: Base>(
             Settled::Broken => return broken(record),
         }
     }
-    let (tcp, mark) = (rx.tcp.load(Relaxed), rx.mark.load(Relaxed));
+    let (tcp, mark) = (rx.tcp_bytes.load(Relaxed), rx.mark.load(Relaxed));
     if tcp > mark {
         return unordered(record); // bytes were moved past us
     }
@@ -456,7 +462,7 @@ fn take_more<B: Base>(
 /// where it is much.
 #[cold]
 fn take_returned<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
@@ -467,7 +473,7 @@ fn take_returned<B: Base>(
         if unsettled(record, slot, base) || !matches!(settle(record, slot), Settled::Same | Settled::Moved) {
             break;
         }
-        let returned = rx.mark.load(Relaxed).saturating_sub(rx.tcp.load(Relaxed));
+        let returned = rx.mark.load(Relaxed).saturating_sub(rx.tcp_bytes.load(Relaxed));
         if returned > 0 {
             let Take::Done(n) = take_tcp(record, base, bufs, done, returned, false) else { break };
             done += n;
@@ -495,7 +501,7 @@ fn take_returned<B: Base>(
 /// Consumes `head..tail` as far as there is room, `done` bytes into `bufs`, giving space back piece by piece.
 #[inline(always)]
 fn take_ring<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
     (first, tail): (u64, u64),
@@ -534,7 +540,7 @@ fn take_ring<B: Base>(
 
 /// Consumes `n` bytes that were copied out, if the producer has not taken them back.
 #[inline(always)]
-fn advance<B: Base>(record: &Record, slot: &Slot, base: &mut B, head: u64, n: usize) -> Take {
+fn advance<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, head: u64, n: usize) -> Take {
     let (rx, lines) = (&record.rx, slot.inward());
     match lines.consumer.advance(head, n as u64) {
         Advance::Done => {
@@ -562,7 +568,7 @@ fn advance<B: Base>(record: &Record, slot: &Slot, base: &mut B, head: u64, n: us
 /// Bytes that the producer returns to TCP just now count: whoever asked the kernel a moment ago was told of none, and a receive waits for them.
 /// After one receive that waited in vain they do not, until the producer has gone on: a program that polls would never sleep.
 #[inline]
-pub fn ready(record: &Record, slot: &Slot) -> bool {
+pub fn ready(record: &StreamRecord, slot: &Slot) -> bool {
     let (tail, _) = slot.inward().gate.tail();
     let rx = &record.rx;
     let head = rx.head.load(Relaxed);
@@ -571,22 +577,22 @@ pub fn ready(record: &Record, slot: &Slot) -> bool {
     }
     // Until TCP has delivered what precedes the ring, the kernel's own readiness decides.
     if rx.mark_known.load(Relaxed) != 0 {
-        return rx.tcp.load(Relaxed) >= rx.mark.load(Relaxed);
+        return rx.tcp_bytes.load(Relaxed) >= rx.mark.load(Relaxed);
     }
     let lines = slot.inward();
     match lines.consumer.settled() {
-        Some(at) if at == head => lines.mark.mark.load(Relaxed) <= rx.tcp.load(Relaxed),
+        Some(at) if at == head => lines.mark.mark.load(Relaxed) <= rx.tcp_bytes.load(Relaxed),
         Some(_) => true,
-        None => record.who.stalled.load(Relaxed) == 0,
+        None => record.connection.producer_stalled.load(Relaxed) == 0,
     }
 }
 
 /// TCP bytes that precede the ring and have not been received.
-pub fn missing(record: &Record, slot: &Slot) -> u64 {
+pub fn missing(record: &StreamRecord, slot: &Slot) -> u64 {
     let rx = &record.rx;
     let known = rx.mark_known.load(Relaxed) != 0;
     let mark = if known { rx.mark.load(Relaxed) } else { slot.inward().mark.mark.load(Relaxed) };
-    mark.saturating_sub(rx.tcp.load(Relaxed))
+    mark.saturating_sub(rx.tcp_bytes.load(Relaxed))
 }
 
 /// Receives what TCP has now, with the gate open: it precedes whatever comes into the ring, as the ring is empty after the
@@ -595,7 +601,7 @@ pub fn missing(record: &Record, slot: &Slot) -> u64 {
 /// After the first ring byte of an epoch nothing comes over TCP, but for what the program sends past Motet. Such bytes are in their
 /// place if TCP was seen empty since ring bytes were taken; otherwise nobody knows which came first.
 fn take_pending<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
@@ -603,10 +609,10 @@ fn take_pending<B: Base>(
 ) -> Option<Step> {
     let _held = clean(record, base)?;
     let (pending, head) = (base.tcp_pending(), record.rx.head.load(Relaxed));
-    if pending == 0 || !slot.inward().gate.still_waiting(head) || record.rx.busy.load(Relaxed) != 0 {
+    if pending == 0 || !slot.inward().gate.still_waiting(head) || record.rx.kernel_calls.load(Relaxed) != 0 {
         return None;
     }
-    if record.rx.mark_known.load(Relaxed) != 0 && record.rx.quiet.load(Relaxed) != head {
+    if record.rx.mark_known.load(Relaxed) != 0 && record.rx.head_at_tcp_empty.load(Relaxed) != head {
         unordered(record);
         return Some(Step::Failed(ECONNRESET));
     }
@@ -627,7 +633,7 @@ fn take_pending<B: Base>(
 /// Receives at most `limit` TCP bytes, `skip` bytes into `bufs`.
 #[cold]
 fn take_tcp<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
     skip: usize,
@@ -638,7 +644,7 @@ fn take_tcp<B: Base>(
     match base.tcp_recv(&mut part[..count], peek) {
         Ok(n) => {
             if !peek {
-                record.rx.tcp.store(record.rx.tcp.load(Relaxed) + n as u64, Relaxed);
+                record.rx.tcp_bytes.store(record.rx.tcp_bytes.load(Relaxed) + n as u64, Relaxed);
                 bulk::took(record, n);
             }
             Take::Done(n)
@@ -673,17 +679,17 @@ fn part<'a>(bufs: &'a mut [IoSliceMut<'_>], skip: usize, limit: usize) -> ([IoSl
 
 /// The peer's answer to what we sent, read from a line that we have in hand anyway.
 #[inline(always)]
-fn hear(record: &Record, ack: u64) {
+fn hear(record: &StreamRecord, ack: u64) {
     let tx = &record.tx;
     if ack > tx.head_seen.load(Relaxed) && ack <= tx.tail.load(Relaxed) {
         tx.head_seen.store(ack, Relaxed);
     }
 }
 
-fn not_ready<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> Step {
-    let left = record.rx.evidence.load(Relaxed);
+fn not_ready<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> Step {
+    let left = record.rx.evidence_left.load(Relaxed);
     if left > 0 {
-        record.rx.evidence.store(left - 1, Relaxed);
+        record.rx.evidence_left.store(left - 1, Relaxed);
     } else {
         close_gate(record, slot, base); // readiness is learned elsewhere (invariant 4)
     }
@@ -695,8 +701,8 @@ fn not_ready<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> Step {
 ///
 /// While the connection is up, a producer is waited for once. A program that receives without waiting keeps its CPU then.
 #[cold]
-fn unsettled<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
-    let stalled = &record.who.stalled;
+fn unsettled<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+    let stalled = &record.connection.producer_stalled;
     let known = stalled.load(Relaxed) != 0 && base.tcp_alive();
     let (start, limit) = (base.now(), if known { 0 } else { base.ticks(ABANDONED) });
     while slot.inward().consumer.settled().is_none() {
@@ -716,13 +722,13 @@ fn busy<B: Base>(base: &mut B) -> Take {
 }
 
 #[cold]
-fn unordered(record: &Record) -> Take {
-    record.life.error.store(UNORDERED, Relaxed);
+fn unordered(record: &StreamRecord) -> Take {
+    record.lifecycle.error.store(UNORDERED, Relaxed);
     broken(record)
 }
 
 #[cold]
-pub(crate) fn broken(record: &Record) -> Take {
-    record.life.state.store(State::Broken as u32, Release);
+pub(crate) fn broken(record: &StreamRecord) -> Take {
+    record.lifecycle.state.store(State::Broken as u32, Release);
     Take::Failed(ECONNRESET)
 }

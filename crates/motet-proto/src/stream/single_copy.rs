@@ -20,7 +20,7 @@ use crate::{
     ECONNRESET, Errno,
     stream::{Base, bulk},
 };
-use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::slot::Slot;
 use motet_wire::stream::slot::transfer::{ACTIVE, CUT, DONE, IDLE, POSTED};
 use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -55,12 +55,12 @@ const YES: u32 = 1;
 const NO: u32 = 2;
 
 /// Where this side's proof lies: the peer reads the two cookies there.
-pub fn proof(record: &Record) -> u64 {
-    (&raw const record.who.cookies) as u64
+pub fn proof(record: &StreamRecord) -> u64 {
+    (&raw const record.connection.cookies) as u64
 }
 
 /// Whether this process may copy from and to the peer's memory; found out once.
-fn may_copy<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+fn may_copy<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     match record.tx.may_copy.load(Relaxed) {
         UNKNOWN => {
             let transfer = &slot.inward().transfer;
@@ -69,8 +69,8 @@ fn may_copy<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
                 return false; // the peer is not ready yet: ask again
             }
             let mut seen = [0; 16];
-            let cookies = [1, 0].map(|i| record.who.cookies[i].load(Relaxed).to_ne_bytes());
-            let pid = record.who.pid.load(Relaxed);
+            let cookies = [1, 0].map(|i| record.connection.cookies[i].load(Relaxed).to_ne_bytes());
+            let pid = record.connection.pid.load(Relaxed);
             // Asked first, the process is remembered; asked again, it was the one whose memory was read.
             let yes = base.same_process(pid)
                 && base.copy_from(pid, address, &mut seen)
@@ -85,14 +85,14 @@ fn may_copy<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
 }
 
 /// Only the process that brought the wire up may take part: the attested pid of a forked child is another.
-fn ours<B: Base>(record: &Record, base: &B) -> bool {
-    u64::from(record.life.owner.load(Relaxed)) == base.token() >> 32
+fn ours<B: Base>(record: &StreamRecord, base: &B) -> bool {
+    u64::from(record.lifecycle.owner.load(Relaxed)) == base.token() >> 32
 }
 
 // ---- receiver -------------------------------------------------------------------------------------------------------
 
 /// Shows `buf` to the sender. True when it is posted: the caller must [`withdraw`] or [`receive`].
-pub fn post<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &[u8]) -> bool {
+pub fn post<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, buf: &[u8]) -> bool {
     let transfer = &slot.inward().transfer;
     let able = may_copy(record, slot, base) || slot.outward().transfer.may_copy.load(Acquire) != 0;
     if !able || !ours(record, base) || transfer.state.load(Acquire) != IDLE {
@@ -105,7 +105,7 @@ pub fn post<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &[u8]) -> 
     transfer.into.store(buf.as_ptr() as u64, Relaxed);
     transfer.into_length.store(buf.len() as u64, Relaxed);
     transfer.at[0].store(record.rx.head.load(Relaxed), Relaxed);
-    transfer.at[1].store(record.rx.tcp.load(Relaxed), Relaxed);
+    transfer.at[1].store(record.rx.tcp_bytes.load(Relaxed), Relaxed);
     transfer.next.store(0, Relaxed);
     transfer.finished.store(0, Relaxed);
     transfer.state.store(POSTED, Release); // edge: post -> send
@@ -125,7 +125,7 @@ pub fn withdraw(slot: &Slot) -> bool {
 
 /// The receiver's half of an active transfer into the posted `buf`; returns the bytes that came. 0: the sender has changed its
 /// mind, look at the ring again.
-pub fn receive<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &mut [u8]) -> Result<usize, Errno> {
+pub fn receive<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, buf: &mut [u8]) -> Result<usize, Errno> {
     let transfer = &slot.inward().transfer;
     let active = || transfer.state.load(Acquire) == ACTIVE; // edge: send -> receive
     let (mut on, mut failed) = (active(), false);
@@ -133,7 +133,7 @@ pub fn receive<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &mut [u
         return broken(record);
     };
     if on && may_copy(record, slot, base) && base.tcp_alive() {
-        let (pid, from) = (record.who.pid.load(Relaxed), transfer.from.load(Relaxed));
+        let (pid, from) = (record.connection.pid.load(Relaxed), transfer.from.load(Relaxed));
         let mut claims = Claims::default();
         while on && let Some((start, end)) = claims.next(&plan, &transfer.next) {
             let whole =
@@ -157,7 +157,7 @@ pub fn receive<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &mut [u
         return broken(record);
     }
     transfer.state.store(IDLE, Release);
-    record.rx.copied.fetch_add(n as u64, Relaxed);
+    record.rx.single_copy_bytes.fetch_add(n as u64, Relaxed);
     bulk::was_copied(record, n);
     Ok(n)
 }
@@ -167,7 +167,7 @@ pub fn receive<B: Base>(record: &Record, slot: &Slot, base: &mut B, buf: &mut [u
 /// Sends `buf` into a waiting receiver's memory, as much as it takes; from `half` bytes on both sides copy, below one of them.
 /// `None`: nobody waits, use the ring.
 pub fn send<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
     (buf, nonblocking, ahead): (&[u8], bool, bool),
@@ -177,7 +177,7 @@ pub fn send<B: Base>(
     let here = || {
         transfer.state.load(Acquire) == POSTED
             && transfer.at[0].load(Relaxed) == tail
-            && transfer.at[1].load(Relaxed) == record.tx.tcp.load(Relaxed)
+            && transfer.at[1].load(Relaxed) == record.tx.tcp_bytes.load(Relaxed)
     };
     let shown = here() || ahead && !nonblocking && soon(record, slot, base, (buf.len(), tail), here);
     if !shown {
@@ -201,7 +201,7 @@ pub fn send<B: Base>(
         return None; // edge: send -> receive; the receiver has just given up
     }
     let plan = Plan { length, piece };
-    let pid = record.who.pid.load(Relaxed);
+    let pid = record.connection.pid.load(Relaxed);
     let mut claims = Claims::default();
     // A connection that is gone in the middle may mean that the peer is about to become another program.
     while copies
@@ -226,24 +226,24 @@ pub fn send<B: Base>(
     };
     if sent == length {
         transfer.state.store(DONE, Release);
-        record.tx.hopeless.store(0, Relaxed);
+        record.tx.single_copy_skips.store(0, Relaxed);
     } else {
         transfer.kept.store(sent as u64, Relaxed);
         transfer.state.store(CUT, Release); // edge: cut -> receive
         lose_hope(record);
     }
-    record.tx.copied.fetch_add(sent as u64, Relaxed);
+    record.tx.single_copy_bytes.fetch_add(sent as u64, Relaxed);
     record.events.single_copy.fetch_add(1, Relaxed);
     (sent > 0).then_some(Ok(sent))
 }
 
 /// Whether a large block that nobody waits for should send its beginning ahead through the ring, and then wait for a receiver that shows its
 /// memory for the rest: many read a head first, and some of what follows with it. The last such waits say whether another one is due:
-/// `tx.hopeless` has the sends that pass without, above them how many did so last, and `AHEAD`.
-pub fn goes_ahead<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
-    let word = record.tx.hopeless.load(Relaxed);
+/// `tx.single_copy_skips` has the sends that pass without, above them how many did so last, and `AHEAD`.
+pub fn goes_ahead<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+    let word = record.tx.single_copy_skips.load(Relaxed);
     if !word.is_multiple_of(HOPELESS) {
-        record.tx.hopeless.store(word - 1, Relaxed);
+        record.tx.single_copy_skips.store(word - 1, Relaxed);
         return false;
     }
     let copies = may_copy(record, slot, base);
@@ -251,32 +251,32 @@ pub fn goes_ahead<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
         lose_hope(record);
         return false;
     }
-    record.tx.hopeless.store(word | AHEAD, Relaxed);
+    record.tx.single_copy_skips.store(word | AHEAD, Relaxed);
     true
 }
 
 /// Whether the last step of this half sent the beginning of a block ahead. The next one, whatever it is, is told so once.
-pub fn went_ahead(record: &Record) -> bool {
-    let word = record.tx.hopeless.load(Relaxed);
+pub fn went_ahead(record: &StreamRecord) -> bool {
+    let word = record.tx.single_copy_skips.load(Relaxed);
     if word & AHEAD != 0 {
-        record.tx.hopeless.store(word & !AHEAD, Relaxed);
+        record.tx.single_copy_skips.store(word & !AHEAD, Relaxed);
     }
     word & AHEAD != 0
 }
 
 /// Whether either end may copy for this process, which `copies` or not.
-fn is_possible<B: Base>(record: &Record, slot: &Slot, base: &B, copies: bool) -> bool {
+fn is_possible<B: Base>(record: &StreamRecord, slot: &Slot, base: &B, copies: bool) -> bool {
     ours(record, base) && (copies || slot.outward().transfer.may_copy.load(Acquire) != 0)
 }
 
-fn lose_hope(record: &Record) {
-    let passed = (record.tx.hopeless.load(Relaxed) / HOPELESS * 2 + 1).min(MOST_PASSED);
-    record.tx.hopeless.store(passed * HOPELESS + passed + 1, Relaxed); // the rest of this block counts, too
+fn lose_hope(record: &StreamRecord) {
+    let passed = (record.tx.single_copy_skips.load(Relaxed) / HOPELESS * 2 + 1).min(MOST_PASSED);
+    record.tx.single_copy_skips.store(passed * HOPELESS + passed + 1, Relaxed); // the rest of this block counts, too
 }
 
 /// Waits a little for the receiver to come back with its buffer, as long as it still looks at the ring.
 fn soon<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
     (length, tail): (usize, u64),
@@ -399,7 +399,7 @@ fn wait<B: Base>(base: &mut B, patience: Option<u64>, progress: impl Fn() -> u64
 }
 
 #[cold]
-fn broken(record: &Record) -> Result<usize, Errno> {
-    record.life.state.store(State::Broken as u32, Release);
+fn broken(record: &StreamRecord) -> Result<usize, Errno> {
+    record.lifecycle.state.store(State::Broken as u32, Release);
     Err(ECONNRESET)
 }

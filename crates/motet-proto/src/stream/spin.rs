@@ -4,7 +4,7 @@
 //! setting for tests says so ([`Base::patience`]), a spin that found nothing is followed by a rest behind the open gate.
 
 use crate::stream::{Base, Patience, single_copy};
-use motet_wire::stream::record::Record;
+use motet_wire::stream::record::StreamRecord;
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, relax};
 
@@ -47,14 +47,14 @@ pub enum Spun {
 
 /// Waits outside the kernel for at most `ns`, with the gate open (and a buffer `posted`). Keeps count of whether spinning pays.
 #[inline]
-pub fn spin<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
+pub fn spin<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
     match spin_once(record, slot, base, ns, posted) {
         Spun::Nothing => rest(record, slot, base, posted),
         found => found,
     }
 }
 
-fn spin_once<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
+fn spin_once<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
     let head = record.rx.head.load(Relaxed);
     let gate = &slot.inward().gate;
     let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
@@ -64,11 +64,11 @@ fn spin_once<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, poste
         !gate.still_waiting(head) || posted && single_copy::taken(slot)
     };
     // A running peer answers within this: no clock, nothing to undo. (Without the pause it is slower by a tenth.)
-    let mut near = record.rx.near.load(Relaxed) != 0;
+    let mut near = record.rx.same_cpu.load(Relaxed) != 0;
     // Somebody had this CPU in the last wait, and gave it back: threads of a program that hand its work around. Whom this thread has woken
     // since the last wait goes first.
     let crowded = base.is_crowded();
-    if record.rx.lent.load(Relaxed) != 0 && !crowded && !changed() {
+    if record.rx.yield_returned.load(Relaxed) != 0 && !crowded && !changed() {
         lend(record, base);
     }
     if !near
@@ -101,8 +101,8 @@ fn spin_once<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, poste
         if !base.current() {
             break Spun::Woken; // closed by another thread
         }
-        if record.life.woken.load(Relaxed) != 0 {
-            record.life.woken.store(0, Relaxed);
+        if record.lifecycle.woken.load(Relaxed) != 0 {
+            record.lifecycle.woken.store(0, Relaxed);
             break Spun::Woken;
         }
         let probing = now >= next_probe;
@@ -110,7 +110,7 @@ fn spin_once<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, poste
             if base.tcp_readable() {
                 break Spun::Kernel;
             }
-            record.rx.quiet.store(head, Relaxed);
+            record.rx.head_at_tcp_empty.store(head, Relaxed);
             next_probe = now + probe;
             publish_cpu(slot, base);
             if now.saturating_sub(first) < PROLONGED * budget
@@ -127,7 +127,7 @@ fn spin_once<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, poste
         if probing || near {
             let lent = lend(record, base);
             if lent > hog {
-                record.rx.failed.store(record.rx.failed.load(Relaxed) + 3, Relaxed); // dear: try it less often than other spins
+                record.rx.failed_spins.store(record.rx.failed_spins.load(Relaxed) + 3, Relaxed); // dear: try it less often than other spins
                 break if changed() { Spun::Ring } else { Spun::Nothing };
             }
             if !probing || lent > probe / 2 {
@@ -135,7 +135,7 @@ fn spin_once<B: Base>(record: &Record, slot: &Slot, base: &mut B, ns: u64, poste
             }
         }
     };
-    record.rx.near.store(u32::from(near), Relaxed);
+    record.rx.same_cpu.store(u32::from(near), Relaxed);
     // Found at last, but a sleep would have been as quick and would have left the CPU to others.
     let late = base.now().saturating_sub(asked) > 2 * budget;
     match result {
@@ -158,7 +158,7 @@ pub const PAUSES: (u64, u64) = (20_000, 1_000_000);
 /// Rests behind the open gate for as long as [`Base::patience`] says, whoever wants the CPU: which way payload takes is no matter of chance then.
 /// After that the wait goes on as any other, so invariants 5 and 6 hold.
 #[cold]
-fn rest<B: Base>(record: &Record, slot: &Slot, base: &mut B, posted: bool) -> Spun {
+fn rest<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, posted: bool) -> Spun {
     let Patience { ns, expires } = base.patience(record);
     if ns == 0 {
         return Spun::Nothing;
@@ -170,13 +170,13 @@ fn rest<B: Base>(record: &Record, slot: &Slot, base: &mut B, posted: bool) -> Sp
         if !slot.inward().gate.still_waiting(head) || posted && single_copy::taken(slot) {
             return Spun::Ring;
         }
-        if !base.current() || record.life.woken.swap(0, Relaxed) != 0 {
+        if !base.current() || record.lifecycle.woken.swap(0, Relaxed) != 0 {
             return Spun::Woken;
         }
         if base.tcp_readable() {
             return Spun::Kernel;
         }
-        record.rx.quiet.store(head, Relaxed);
+        record.rx.head_at_tcp_empty.store(head, Relaxed);
         let rested = base.now().saturating_sub(start);
         if rested >= budget {
             return if expires { Spun::Expired } else { Spun::Nothing };
@@ -199,75 +199,75 @@ fn reads_on(slot: &Slot, read: u64, sent: u64) -> Option<u64> {
 }
 
 /// Lets others have this CPU; how long they had it, ticks.
-fn lend<B: Base>(record: &Record, base: &mut B) -> u64 {
+fn lend<B: Base>(record: &StreamRecord, base: &mut B) -> u64 {
     let began = base.now();
     base.yield_now();
     let took = base.now().saturating_sub(began);
     let soon = took > base.ticks(LENT) && took <= base.ticks(HOG);
-    record.rx.lent.store(u32::from(soon), Relaxed);
+    record.rx.yield_returned.store(u32::from(soon), Relaxed);
     took
 }
 
 /// Whether the next wait should spin at all.
-pub fn should_spin<B: Base>(record: &Record, base: &B) -> bool {
-    let skip = record.rx.skip.load(Relaxed);
+pub fn should_spin<B: Base>(record: &StreamRecord, base: &B) -> bool {
+    let skip = record.rx.spin_skips.load(Relaxed);
     if skip > 0 {
-        record.rx.skip.store(skip - 1, Relaxed);
+        record.rx.spin_skips.store(skip - 1, Relaxed);
     }
     skip == 0 || base.is_crowded() && met_peer(record)
 }
 
 /// Whether what was sent since the last wait went behind the peer's open gate: it has a CPU of its own just now and looks, so both meet although
 /// each of them looks but now and then.
-fn met_peer(record: &Record) -> bool {
+fn met_peer(record: &StreamRecord) -> bool {
     let sent = record.tx.tail.load(Relaxed);
-    if record.tx.last.load(Relaxed) == 0 || record.rx.met.load(Relaxed) == sent {
+    if record.tx.last_put.load(Relaxed) == 0 || record.rx.tx_tail_at_wait.load(Relaxed) == sent {
         return false;
     }
-    record.rx.met.store(sent, Relaxed);
+    record.rx.tx_tail_at_wait.store(sent, Relaxed);
     true
 }
 
 /// Spinning paid.
 #[inline]
-pub fn paid(record: &Record) {
-    if record.rx.failed.load(Relaxed) != 0 {
-        record.rx.failed.store(0, Relaxed);
+pub fn paid(record: &StreamRecord) {
+    if record.rx.failed_spins.load(Relaxed) != 0 {
+        record.rx.failed_spins.store(0, Relaxed);
     }
 }
 
 /// Spinning did not pay.
-pub fn failed(record: &Record) {
+pub fn failed(record: &StreamRecord) {
     failed_up_to(record, MAX_FAILED);
 }
 
-fn failed_up_to(record: &Record, most: u32) {
-    let times = (record.rx.failed.load(Relaxed) + 1).min(most);
-    record.rx.failed.store(times, Relaxed);
-    record.rx.skip.store((1 << times) - 1, Relaxed);
-    record.events.spin_miss.fetch_add(1, Relaxed);
+fn failed_up_to(record: &StreamRecord, most: u32) {
+    let times = (record.rx.failed_spins.load(Relaxed) + 1).min(most);
+    record.rx.failed_spins.store(times, Relaxed);
+    record.rx.spin_skips.store((1 << times) - 1, Relaxed);
+    record.events.spin_misses.fetch_add(1, Relaxed);
 }
 
 /// Whether the CPUs are others' and the last look brought nothing: the peer sleeps when its turn comes, and so does this end.
 #[inline]
-pub(crate) fn spins_in_vain<B: Base>(record: &Record, base: &B) -> bool {
-    record.rx.failed.load(Relaxed) != 0 && base.is_crowded()
+pub(crate) fn spins_in_vain<B: Base>(record: &StreamRecord, base: &B) -> bool {
+    record.rx.failed_spins.load(Relaxed) != 0 && base.is_crowded()
 }
 
 /// After a blocking receive that was left to the kernel and has brought `received` bytes: what came soon speaks for spinning. Not among others
 /// who compute: there a peer on this very CPU answers as soon, which it cannot while this one spins.
-pub(crate) fn woke<B: Base>(record: &Record, base: &B, received: usize) {
-    let (rx, slept) = (&record.rx, record.rx.slept.load(Relaxed));
+pub(crate) fn woke<B: Base>(record: &StreamRecord, base: &B, received: usize) {
+    let (rx, slept) = (&record.rx, record.rx.kernel_wait_since.load(Relaxed));
     if slept == 0 {
         return;
     }
-    rx.slept.store(0, Relaxed);
+    rx.kernel_wait_since.store(0, Relaxed);
     if base.is_crowded() {
         return;
     }
     if base.now().wrapping_sub(slept) < base.ticks(WAKE_UP + received as u64 / TCP) {
-        rx.skip.store(rx.skip.load(Relaxed) / 4, Relaxed);
-        rx.failed.store(rx.failed.load(Relaxed) / 2, Relaxed);
+        rx.spin_skips.store(rx.spin_skips.load(Relaxed) / 4, Relaxed);
+        rx.failed_spins.store(rx.failed_spins.load(Relaxed) / 2, Relaxed);
     }
 }
 

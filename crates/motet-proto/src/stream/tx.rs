@@ -11,7 +11,7 @@ use crate::{
     stream::{Base, bulk, exchange, single_copy},
 };
 use motet_wire::stream::gate::{Broken, INLINE, Mode};
-use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::ring::gather;
 use motet_wire::stream::slot::{Lines, Slot};
 use motet_wire::sync::{Ordering::Relaxed, Ordering::Release, relax};
@@ -73,7 +73,13 @@ const RETURNING: u64 = 2_000_000_000;
 
 /// Begins a send of `bufs`.
 #[inline(always)]
-pub fn begin<B: Base>(record: &Record, slot: Option<&Slot>, base: &mut B, bufs: &[IoSlice<'_>], ask: Ask) -> Step {
+pub fn begin<B: Base>(
+    record: &StreamRecord,
+    slot: Option<&Slot>,
+    base: &mut B,
+    bufs: &[IoSlice<'_>],
+    ask: Ask,
+) -> Step {
     let tx = &record.tx;
     let held = match acquire(&tx.lock, base) {
         Acquired::Clean(held) => held,
@@ -97,7 +103,7 @@ pub fn begin<B: Base>(record: &Record, slot: Option<&Slot>, base: &mut B, bufs: 
 /// The same with all its cases. `slot`: a wire that is ready for use.
 #[inline(never)]
 fn begin_in_full<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     slot: Option<&Slot>,
     base: &mut B,
     bufs: &[IoSlice<'_>],
@@ -112,7 +118,7 @@ fn begin_in_full<B: Base>(
         match lines.gate.mode(tail) {
             Ok(Mode::Tcp) => exchange::met_closed_gate(record),
             Ok(Mode::Ring | Mode::Wide)
-                if ask.kernel_only || tx.busy.load(Relaxed) != 0 || tx.ready.load(Relaxed) != READY =>
+                if ask.kernel_only || tx.kernel_calls.load(Relaxed) != 0 || tx.ready.load(Relaxed) != READY =>
             {
                 if lines.gate.lower_by_producer(tail).is_err() {
                     return broken(record);
@@ -152,14 +158,14 @@ fn begin_in_full<B: Base>(
             Returned::Broken => return broken(record),
         }
     }
-    tx.last.store(0, Relaxed);
-    tx.busy.store(tx.busy.load(Relaxed) + 1, Relaxed);
+    tx.last_put.store(0, Relaxed);
+    tx.kernel_calls.store(tx.kernel_calls.load(Relaxed) + 1, Relaxed);
     Step::Kernel
 }
 
 /// Ends a send that went to the kernel with `sent` bytes (0 when it failed).
 #[inline]
-pub fn end<B: Base>(record: &Record, base: &mut B, sent: usize) {
+pub fn end<B: Base>(record: &StreamRecord, base: &mut B, sent: usize) {
     let tx = &record.tx;
     let held = acquire(&tx.lock, base);
     match held {
@@ -167,22 +173,22 @@ pub fn end<B: Base>(record: &Record, base: &mut B, sent: usize) {
         Acquired::Orphaned(_) => drop(broken(record)), // the counters may be wrong
         Acquired::Clean(_) | Acquired::Reentrant => {}
     }
-    tx.tcp.store(tx.tcp.load(Relaxed) + sent as u64, Relaxed);
-    tx.busy.store(tx.busy.load(Relaxed).saturating_sub(1), Relaxed);
+    tx.tcp_bytes.store(tx.tcp_bytes.load(Relaxed) + sent as u64, Relaxed);
+    tx.kernel_calls.store(tx.kernel_calls.load(Relaxed).saturating_sub(1), Relaxed);
 }
 
 /// A short payload right after another that was read: written without looking at the mode word first, so that its line
 /// changes hands once. (The ring is empty, so there is space, and nobody reads it.) False: not that simple, and nothing
 /// happened.
 #[inline(always)]
-fn put_short(record: &Record, slot: &Slot, bytes: &IoSlice<'_>, tail: u64) -> bool {
+fn put_short(record: &StreamRecord, slot: &Slot, bytes: &IoSlice<'_>, tail: u64) -> bool {
     let (tx, lines) = (&record.tx, slot.outward());
-    let mode = match tx.last.load(Relaxed) {
+    let mode = match tx.last_put.load(Relaxed) {
         1 => Mode::Ring,
         2 => Mode::Wide,
         _ => return false,
     };
-    if bytes.is_empty() || tx.head_seen.load(Relaxed) != tail || tx.mark.load(Relaxed) != tx.tcp.load(Relaxed) {
+    if bytes.is_empty() || tx.head_seen.load(Relaxed) != tail || tx.mark.load(Relaxed) != tx.tcp_bytes.load(Relaxed) {
         return false;
     }
     if bytes.len() <= INLINE {
@@ -192,7 +198,7 @@ fn put_short(record: &Record, slot: &Slot, bytes: &IoSlice<'_>, tail: u64) -> bo
     }
     lines.gate.ack.store(record.rx.head.load(Relaxed), Relaxed);
     if lines.gate.publish_as(tail, bytes.len() as u64, mode) != Ok(mode) {
-        tx.last.store(0, Relaxed);
+        tx.last_put.store(0, Relaxed);
         return false;
     }
     tx.tail.store(tail + bytes.len() as u64, Relaxed);
@@ -202,7 +208,7 @@ fn put_short(record: &Record, slot: &Slot, bytes: &IoSlice<'_>, tail: u64) -> bo
 /// Puts what fits, in pieces that the consumer can begin to read. `Ok(0)`: the gate is closed now, use TCP.
 #[inline(always)]
 fn put_all<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
     bufs: &[IoSlice<'_>],
@@ -245,7 +251,7 @@ enum Put {
 /// Puts what fits of `piece` bytes, `skip` into `bufs`.
 #[inline(always)]
 fn put<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
     (bufs, skip, piece): (&[IoSlice<'_>], usize, usize),
@@ -253,7 +259,7 @@ fn put<B: Base>(
     nonblocking: bool,
 ) -> Result<Put, Broken> {
     let (tx, lines) = (&record.tx, slot.outward());
-    if piece == 0 || (tx.last.load(Relaxed) == 0 && !after_tcp(record, base)) {
+    if piece == 0 || (tx.last_put.load(Relaxed) == 0 && !after_tcp(record, base)) {
         lines.gate.lower_by_producer(tail)?;
         return Ok(Put::Changed);
     }
@@ -261,7 +267,7 @@ fn put<B: Base>(
     let timed = wide && piece >= bulk::LARGE;
     let start = if timed { base.now() } else { 0 };
     let ring = slot.out_ring(wide);
-    let mut limit = ring.size().min(u64::from(tx.room.load(Relaxed)));
+    let mut limit = ring.size().min(u64::from(tx.unread_limit.load(Relaxed)));
     let mut seen = tx.head_seen.load(Relaxed);
     if seen != tail {
         // No sign yet that the last bytes were read: is anybody there?
@@ -317,7 +323,7 @@ fn put<B: Base>(
     } else {
         ring.write(tail, bufs, skip, n);
     }
-    let tcp = tx.tcp.load(Relaxed);
+    let tcp = tx.tcp_bytes.load(Relaxed);
     if tx.mark.load(Relaxed) != tcp {
         // Invariant 2: only the first put of an epoch finds them different, as nothing goes to TCP while RING is set.
         lines.mark.mark.store(tcp, Relaxed);
@@ -327,39 +333,39 @@ fn put<B: Base>(
     if lines.gate.publish_as(tail, n as u64, mode)? == mode {
         tx.tail.store(tail + n as u64, Relaxed);
         tx.wide.store(u32::from(wide), Relaxed);
-        tx.last.store(1 + u32::from(wide), Relaxed);
+        tx.last_put.store(1 + u32::from(wide), Relaxed);
         return Ok(Put::Published(n));
     }
-    record.events.lost_put.fetch_add(1, Relaxed);
+    record.events.lost_puts.fetch_add(1, Relaxed);
     Ok(Put::Changed)
 }
 
 /// Before the first put after sends over TCP: whether the ring may be used. It holds no more than TCP has room for, or its unread bytes could not
 /// be returned (invariant 6).
 #[cold]
-fn after_tcp<B: Base>(record: &Record, base: &mut B) -> bool {
+fn after_tcp<B: Base>(record: &StreamRecord, base: &mut B) -> bool {
     !recount(record, base) && look_for_room(record, base) >= SHORT as u64
 }
 
 /// How many unread bytes there may be in the ring. While the gate is open we send nothing over TCP, so the room there only grows.
 #[cold]
-fn look_for_room<B: Base>(record: &Record, base: &mut B) -> u64 {
+fn look_for_room<B: Base>(record: &StreamRecord, base: &mut B) -> u64 {
     let room = base.tcp_room().min(u64::from(u32::MAX));
-    record.tx.room.store(room as u32, Relaxed);
+    record.tx.unread_limit.store(room as u32, Relaxed);
     room
 }
 
 /// Whether the program has sent over TCP past us, too. Then the bytes count from now on, and this send follows them.
 #[cold]
-fn recount<B: Base>(record: &Record, base: &mut B) -> bool {
-    let counted = record.tx.tcp.load(Relaxed);
+fn recount<B: Base>(record: &StreamRecord, base: &mut B) -> bool {
+    let counted = record.tx.tcp_bytes.load(Relaxed);
     let written = base.tcp_written(counted);
-    record.tx.tcp.store(written, Relaxed);
+    record.tx.tcp_bytes.store(written, Relaxed);
     written != counted
 }
 
 /// Nothing goes into the ring any more: after a half-close the kernel answers every send, and from now on others may send past us.
-pub fn finish<B: Base>(record: &Record, slot: &Slot, base: &mut B) {
+pub fn finish<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) {
     let held = acquire(&record.tx.lock, base);
     if !matches!(held, Acquired::Stale) {
         record.tx.ready.store(FINISHED, Relaxed);
@@ -372,35 +378,35 @@ pub fn finish<B: Base>(record: &Record, slot: &Slot, base: &mut B) {
 
 /// Whether the peer is busy reading a good deal of what we sent: then a thread that wants to sleep may as well wait for that,
 /// rather than take the bytes back. Looks at what was read since it was asked last.
-pub fn is_being_read(record: &Record, slot: &Slot) -> bool {
+pub fn is_being_read(record: &StreamRecord, slot: &Slot) -> bool {
     let tx = &record.tx;
     let (head, tail) = (slot.outward().consumer.seen_head(), tx.tail.load(Relaxed));
-    let before = tx.lingered.swap(head as u32, Relaxed);
+    let before = tx.head_at_wait.swap(head as u32, Relaxed);
     head < tail && u64::from((head as u32).wrapping_sub(before)) >= slot.out_ring(false).size() / 4
 }
 
 /// Whether the peer has left bytes of ours in the ring. Does not lock.
-pub fn is_unread(record: &Record, slot: &Slot) -> bool {
+pub fn is_unread(record: &StreamRecord, slot: &Slot) -> bool {
     record.tx.ready.load(Relaxed) != 0 && slot.outward().consumer.seen_head() < record.tx.tail.load(Relaxed)
 }
 
 /// Whether the end of the stream must wait: unread bytes are in the ring, and the peer's reader looks at TCP alone. TCP is full, or the
 /// peer is returning them itself.
-pub fn must_linger(record: &Record, slot: &Slot) -> bool {
+pub fn must_linger(record: &StreamRecord, slot: &Slot) -> bool {
     slot.outward().consumer.handed_on.load(Relaxed) != 0 && is_unread(record, slot) && record.state() == State::Attached
 }
 
 /// Whether the last bytes that went over TCP were such as the peer had left unread in the ring.
-pub fn has_taken_back(record: &Record) -> bool {
-    let (tcp, mark) = (record.tx.tcp.load(Relaxed), record.tx.mark.load(Relaxed));
-    record.tx.returned.load(Relaxed) != 0 && tcp == mark
+pub fn has_taken_back(record: &StreamRecord) -> bool {
+    let (tcp, mark) = (record.tx.tcp_bytes.load(Relaxed), record.tx.mark.load(Relaxed));
+    record.tx.returned_bytes.load(Relaxed) != 0 && tcp == mark
 }
 
 /// Moves bytes that the peer has not read back to TCP, as many as TCP accepts now. True when none is left in the ring.
 ///
 /// Called before this process sleeps, ends its part in the stream, or hands its descriptor on (invariant 6), so a consumer that
 /// waits where Motet cannot see it is woken by the kernel.
-pub fn take_back<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> bool {
+pub fn take_back<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     let tx = &record.tx;
     let _held = match acquire(&tx.lock, base) {
         Acquired::Clean(held) => held,
@@ -438,7 +444,7 @@ enum Returned {
 
 /// Returns what the peer has not read to TCP. The lock is held.
 #[inline]
-fn return_unread<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> Returned {
+fn return_unread<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> Returned {
     let tail = record.tx.tail.load(Relaxed);
     if slot.outward().consumer.seen_head() == tail {
         record.tx.head_seen.store(tail, Relaxed);
@@ -448,19 +454,19 @@ fn return_unread<B: Base>(record: &Record, slot: &Slot, base: &mut B) -> Returne
 }
 
 #[cold]
-fn return_some<B: Base>(record: &Record, slot: &Slot, base: &mut B, tail: u64) -> Returned {
+fn return_some<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, tail: u64) -> Returned {
     let (tx, lines) = (&record.tx, slot.outward());
-    if tx.busy.load(Relaxed) != 0 {
+    if tx.kernel_calls.load(Relaxed) != 0 {
         return Returned::Stuck;
     }
     if lines.gate.lower_by_producer(tail).is_err() {
         return Returned::Broken;
     }
-    if base.tcp_failed(record.who.pid.load(Relaxed)) {
+    if base.tcp_failed(record.connection.pid.load(Relaxed)) {
         return Returned::Stuck; // what is unread stays so: it is what makes the end a reset
     }
     record.events.downgraded.fetch_add(1, Relaxed);
-    tx.last.store(0, Relaxed); // TCP has less room then
+    tx.last_put.store(0, Relaxed); // TCP has less room then
     for _ in 0..PASSES {
         let met = lines.consumer.met();
         let Some(claimed) = claim(lines, base) else { return Returned::Broken };
@@ -475,8 +481,8 @@ fn return_some<B: Base>(record: &Record, slot: &Slot, base: &mut B, tail: u64) -
         if head != claimed {
             base.tcp_push();
         }
-        lines.mark.mark.store(tx.tcp.load(Relaxed), Relaxed);
-        tx.mark.store(tx.tcp.load(Relaxed), Relaxed);
+        lines.mark.mark.store(tx.tcp_bytes.load(Relaxed), Relaxed);
+        tx.mark.store(tx.tcp_bytes.load(Relaxed), Relaxed);
         lines.consumer.release(head); // edge: release -> settled (the mark travels with it)
         tx.head_seen.store(head, Relaxed);
         if head == tail {
@@ -503,12 +509,12 @@ fn claim<B: Base>(lines: &Lines, base: &mut B) -> Option<u64> {
 
 /// Whether the ring's bytes are the last of the stream. TCP bytes that follow them were sent past the engine; where the descriptor has been
 /// handed on, the kernel is asked. Under the claim.
-fn is_last<B: Base>(record: &Record, lines: &Lines, base: &mut B) -> bool {
+fn is_last<B: Base>(record: &StreamRecord, lines: &Lines, base: &mut B) -> bool {
     let tx = &record.tx;
-    let (tcp, shared) = (tx.tcp.load(Relaxed), lines.mark.mark.load(Relaxed));
+    let (tcp, shared) = (tx.tcp_bytes.load(Relaxed), lines.mark.mark.load(Relaxed));
     if shared != tx.mark.load(Relaxed) && base.tcp_written(tcp) == shared {
         // The consumer has handed its end on, and returned bytes in our place.
-        tx.tcp.store(shared, Relaxed);
+        tx.tcp_bytes.store(shared, Relaxed);
         tx.mark.store(shared, Relaxed);
         return true;
     }
@@ -522,7 +528,7 @@ const PIECE_SMALL: usize = 512;
 
 /// Sends `head..tail` to TCP; returns the new head, `None` when the peer's head is impossible.
 #[inline(never)]
-fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u64, tail: u64) -> Option<u64> {
+fn return_bytes<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, mut head: u64, tail: u64) -> Option<u64> {
     let tx = &record.tx;
     if head < tx.head_seen.load(Relaxed) || head > tail {
         return None;
@@ -550,8 +556,8 @@ fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u
         match base.tcp_send(&piece[..n]) {
             Ok(sent) => {
                 head += sent as u64;
-                tx.tcp.store(tx.tcp.load(Relaxed) + sent as u64, Relaxed);
-                tx.returned.fetch_add(sent as u64, Relaxed);
+                tx.tcp_bytes.store(tx.tcp_bytes.load(Relaxed) + sent as u64, Relaxed);
+                tx.returned_bytes.fetch_add(sent as u64, Relaxed);
                 if sent < n {
                     break;
                 }
@@ -571,7 +577,7 @@ fn return_bytes<B: Base>(record: &Record, slot: &Slot, base: &mut B, mut head: u
 
 /// The consumer's head, validated.
 #[inline(always)]
-fn look_at_head(record: &Record, lines: &Lines, tail: u64) -> Result<u64, Broken> {
+fn look_at_head(record: &StreamRecord, lines: &Lines, tail: u64) -> Result<u64, Broken> {
     let head = lines.consumer.seen_head();
     if head < record.tx.head_seen.load(Relaxed) || head > tail {
         return Err(Broken);
@@ -583,7 +589,7 @@ fn look_at_head(record: &Record, lines: &Lines, tail: u64) -> Result<u64, Broken
 /// Spins while the consumer is at it; returns the head seen last.
 #[cold]
 fn wait_for_space<B: Base>(
-    record: &Record,
+    record: &StreamRecord,
     lines: &Lines,
     base: &mut B,
     tail: u64,
@@ -614,17 +620,17 @@ fn wait_for_space<B: Base>(
 
 /// False once the connection is known to be gone. Looks at the clock always, at the kernel rarely.
 #[inline(always)]
-fn peer_lives<B: Base>(record: &Record, base: &mut B) -> bool {
+fn peer_lives<B: Base>(record: &StreamRecord, base: &mut B) -> bool {
     let now = base.now();
-    if now.wrapping_sub(record.tx.alive.load(Relaxed)) < base.ticks(ALIVE_CHECK) {
+    if now.wrapping_sub(record.tx.peer_alive_at.load(Relaxed)) < base.ticks(ALIVE_CHECK) {
         return true;
     }
-    record.tx.alive.store(now, Relaxed);
+    record.tx.peer_alive_at.store(now, Relaxed);
     base.tcp_alive()
 }
 
 #[cold]
-fn broken(record: &Record) -> Step {
-    record.life.state.store(State::Broken as u32, Release);
+fn broken(record: &StreamRecord) -> Step {
+    record.lifecycle.state.store(State::Broken as u32, Release);
     Step::Failed(ECONNRESET)
 }

@@ -30,7 +30,7 @@ enum Step {
         side: usize,
         most: usize,
     },
-    /// The caller connects where that is due; the greeting may be lost.
+    /// The caller connects where that is due; the handshake may be lost.
     Connect {
         lost: bool,
     },
@@ -78,7 +78,11 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn limits(wide: bool) -> Limits {
-    if wide { Limits { window: 1 << 20, longs: 100, channels: 50, ahead: 4000, eager: 4000, ..TIGHT } } else { TIGHT }
+    if wide {
+        Limits { window: 1 << 20, max_rendezvous: 100, channels: 50, ahead: 4000, eager: 4000, ..TIGHT }
+    } else {
+        TIGHT
+    }
 }
 
 /// One case. `given_up`: in the end nobody connects any more.

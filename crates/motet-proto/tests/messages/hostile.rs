@@ -5,11 +5,11 @@ use crate::seeds;
 use crate::wary::{COPIES, REACHED, REGION, SHARED, Wary};
 use crate::world::{LARGEST, Side, TIGHT, arrive_shortly};
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
-use motet_proto::message::matching::{Posted, Receive, Selector, Source};
-use motet_proto::message::packet::{Hello, Place};
+use motet_proto::message::matching::{PostOutcome, Receive, Selector, Source};
+use motet_proto::message::packet::{Hello, RemoteAddress};
 use motet_proto::message::regions::Revoked;
 use motet_proto::message::{
-    Broken, Get, Key, Limits, Link, Mode, Packets, Put, Reception, Rights, Send, Update, credit,
+    Get, Key, Limits, Link, Mode, Packets, ProtocolViolation, Put, Reception, Rights, Send, Update, credit,
 };
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -47,7 +47,8 @@ fn remote_step(prng: &mut Prng, link: &mut Link, owner: &mut Wary, drain: &mut D
         2 => {
             owner.operations.push(operation);
             let length = if prng.one_in(2) { prng.below(5000) } else { prng.below(200) } as usize;
-            let put = Put { key, offset, body: &[&vec![0; length]], operation, place: Place { address: 5, key: 5 } };
+            let put =
+                Put { key, offset, body: &[&vec![0; length]], operation, place: RemoteAddress { address: 5, key: 5 } };
             if link.put(drain, &put).is_err() {
                 owner.operations.pop();
             }
@@ -81,7 +82,7 @@ fn remote_step(prng: &mut Prng, link: &mut Link, owner: &mut Wary, drain: &mut D
         }
         _ => {
             if let Some(key) = owner.memory.forgets.pop() {
-                link.forgotten(key);
+                link.direct_access_stopped(key);
             }
         }
     }
@@ -184,7 +185,7 @@ fn attack(seed: u64) {
     let (held, copies, offers, operations, memory) = Default::default();
     let mut owner = Wary { side, held, copies, offers, operations, memory };
     let mut drain = Drain::default();
-    let hello = Hello { window: 500, longs: 4, channels: 4, requests: 5 }.write();
+    let hello = Hello { window: 500, max_rendezvous: 4, channels: 4, requests: 5 }.write();
     assert_eq!(link.arrived(&mut owner, 1, &hello, 0), Ok(()));
     for name in 0..2 {
         owner.memory.next += 1;
@@ -200,7 +201,7 @@ fn attack(seed: u64) {
         link.accept_channel(channel, Reception::Matched(scope)).unwrap();
         link.flush(&mut drain, &mut owner, 3);
         ways.push((channel, scope));
-        let (place, mode, body) = (Place { address: 1 << 40, key: 0 }, Mode::Synchronous, [0; 5000]);
+        let (place, mode, body) = (RemoteAddress { address: 1 << 40, key: 0 }, Mode::Synchronous, [0; 5000]);
         let send = Send { channel, tag: 1, headers: &[], body: &[&body], mode, operation: next, place };
         assert!(matches!(link.send(&mut drain, &send), Ok(motet_proto::message::Sent::Pending(_))));
         owner.operations.push(next);
@@ -229,14 +230,14 @@ fn attack(seed: u64) {
                     owner.operations.push(next);
                     let selector = Selector { from: Source::One(scope), tag: 0, ignore: prng.next() };
                     match owner.side.table.post(selector, Receive { operation: next, capacity: 100, buffer: () }) {
-                        Posted::Waiting(_) => {}
-                        Posted::Found(held) => link.accept(&mut owner, held, next, 100),
-                        Posted::Ended(_) => drop(owner.operations.pop()),
+                        PostOutcome::Waiting(_) => {}
+                        PostOutcome::Found(held) => link.accept(&mut owner, held, next, 100),
+                        PostOutcome::Ended(_) => drop(owner.operations.pop()),
                     }
                 } else {
                     let length = prng.below(5000) as usize;
                     let body = vec![0; length];
-                    let place = Place { address: prng.below(2), key: prng.below(2) };
+                    let place = RemoteAddress { address: prng.below(2), key: prng.below(2) };
                     let mode = if prng.one_in(2) { Mode::Automatic } else { Mode::Synchronous };
                     let send = Send { channel, tag: 1, headers: &[], body: &[&body], mode, operation: next, place };
                     if let Ok(motet_proto::message::Sent::Pending(_)) = link.send(&mut drain, &send) {
@@ -269,9 +270,9 @@ fn attack(seed: u64) {
         let (records, used) = link.bytes();
         let kept = owner.side.table.len().1 as u64;
         assert!(used as u64 <= limits.window && records < 60_000, "{records}");
-        assert!(kept <= limits.window / credit::RECORD as u64 + u64::from(limits.longs));
+        assert!(kept <= limits.window / credit::RECORD as u64 + u64::from(limits.max_rendezvous));
     }
-    link.reset(&mut owner, Broken("enough"));
+    link.reset(&mut owner, ProtocolViolation("enough"));
     for request in std::mem::take(&mut owner.copies) {
         link.copied(&mut owner, request.record, true);
     }
@@ -308,7 +309,7 @@ fn noise() {
         for _ in 0..20 {
             let bytes: Vec<u8> = (0..prng.below(LARGEST as u64)).map(|_| prng.next() as u8).collect();
             let kind = prng.next() as u8;
-            assert!(!arrive_shortly(&mut link, &mut owner, (kind, &bytes), 0), "before the greeting");
+            assert!(!arrive_shortly(&mut link, &mut owner, (kind, &bytes), 0), "before the handshake");
             let _result = link.arrived(&mut owner, kind, &bytes, 0);
         }
     });

@@ -32,7 +32,9 @@ fn add(world: &mut World, offset: u64, status: Status) {
 fn small_operations_on_what_is_gone_end_as_outside_and_in_order() {
     let mut world = connected(WIDE);
     world.nodes[1].side.remote.own[0].left = 100;
-    for (offset, status) in [(0, Status::Done), (96, Status::Outside), (92, Status::Done), (200, Status::Outside)] {
+    for (offset, status) in
+        [(0, Status::Done), (96, Status::OutOfBounds), (92, Status::Done), (200, Status::OutOfBounds)]
+    {
         let before = world.nodes[1].side.remote.own[0].bytes.clone();
         let operation = put(&mut world, offset, 8, false);
         ends(&mut world, operation, status);
@@ -46,7 +48,7 @@ fn small_operations_on_what_is_gone_end_as_outside_and_in_order() {
         let changed = world.nodes[1].side.remote.own[0].bytes != before;
         assert_eq!(changed, status == Status::Done, "{offset}");
     }
-    add(&mut world, 200, Status::Outside);
+    add(&mut world, 200, Status::OutOfBounds);
     exchange(&mut world);
     assert!(
         world.nodes[0].side.remote.running.is_empty() && world.nodes.iter().all(|node| node.link.broken().is_none())
@@ -60,7 +62,7 @@ fn long_operations_end_at_the_first_piece_that_is_gone() {
     for shown in [true, false] {
         let mut world = connected(WIDE);
         let operations = [put(&mut world, at, SLOT, shown), get(&mut world, at + length, length, shown)];
-        operations.iter().for_each(|&operation| ends(&mut world, operation, Status::Outside));
+        operations.iter().for_each(|&operation| ends(&mut world, operation, Status::OutOfBounds));
         world.nodes[1].side.remote.own[0].left = FRONT + SLOT / 2;
         exchange(&mut world);
         for side in [0, 1] {
@@ -72,8 +74,8 @@ fn long_operations_end_at_the_first_piece_that_is_gone() {
         for operation in operations {
             assert!(!runs(&world, operation));
         }
-        assert_eq!(world.seen.get("long put Outside"), Some(&1), "{:?}", world.seen);
-        assert_eq!(world.seen.get("long get Outside"), Some(&1), "{:?}", world.seen);
+        assert_eq!(world.seen.get("long put OutOfBounds"), Some(&1), "{:?}", world.seen);
+        assert_eq!(world.seen.get("long get OutOfBounds"), Some(&1), "{:?}", world.seen);
         let operation = get(&mut world, 0, 200, false);
         exchange(&mut world);
         assert!(!runs(&world, operation), "the link goes on");

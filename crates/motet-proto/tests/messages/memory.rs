@@ -7,11 +7,11 @@
 use crate::owned::{Own, Running, Theirs};
 use crate::world::World;
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
-use motet_proto::message::packet::Place;
+use motet_proto::message::packet::RemoteAddress;
 use motet_proto::message::regions::Revoked;
-use motet_proto::message::rma::format::Sight;
-use motet_proto::message::rma::{Begun, CopyTo};
-use motet_proto::message::{Get, Put, Refusal, Rights, Status, Update};
+use motet_proto::message::rma::format::RegionInfo;
+use motet_proto::message::rma::{CopyTo, PutBuffer};
+use motet_proto::message::{Get, Put, Rejected, Rights, Status, Update};
 
 /// Bytes of the front, of a slot, and slots.
 pub const FRONT: usize = 320;
@@ -54,7 +54,7 @@ impl World {
             _ if at == 0 => self.look(side, region),
             _ => self.change(side, region, at),
         };
-        assert!(done != Err(Refusal::Broken) || self.nodes[side].link.broken().is_some());
+        assert!(done != Err(Rejected::LinkDown) || self.nodes[side].link.broken().is_some());
     }
 
     pub fn put(
@@ -64,7 +64,7 @@ impl World {
         at: u64,
         length: usize,
         slot: Option<usize>,
-    ) -> Result<Begun, Refusal> {
+    ) -> Result<PutBuffer, Rejected> {
         let operation = self.fresh();
         let outside = self.prng.one_in(20) && !self.calm;
         let shown = self.prng.one_in(2);
@@ -72,23 +72,23 @@ impl World {
         let node = &mut self.nodes[side];
         let theirs = &mut node.side.remote.theirs[region];
         if slot.is_some_and(|slot| theirs.busy[slot]) {
-            return Err(Refusal::WouldBlock);
+            return Err(Rejected::WouldBlock);
         }
         let offset = if outside { WHOLE as u64 + 1 - length.min(1) as u64 } else { at };
-        let place = if shown { Place { address: operation, key: 7 } } else { Place::default() };
+        let place = if shown { RemoteAddress { address: operation, key: 7 } } else { RemoteAddress::default() };
         let (front, back) = body.split_at(length / 2);
         let put = Put { key: theirs.key, offset, body: &[front, back], operation, place };
         self.lanes[side].now = self.now;
         let begun = node.link.put(&mut self.lanes[side], &put);
         if let Ok(begun) = begun {
-            assert_eq!(begun == Begun::Kept, slot.is_some(), "{length}");
+            assert_eq!(begun == PutBuffer::InUse, slot.is_some(), "{length}");
             if !outside {
                 theirs.expected[at as usize..at as usize + length].copy_from_slice(&body);
             }
             if let Some(slot) = slot {
                 theirs.busy[slot] = true;
             }
-            let status = Some(if outside { Status::Outside } else { Status::Done });
+            let status = Some(if outside { Status::OutOfBounds } else { Status::Done });
             let length = length as u64;
             let running = Running { region, slot, status, body, length, ..Running::default() };
             node.side.remote.running.insert(operation, running);
@@ -104,13 +104,13 @@ impl World {
         at: u64,
         length: u64,
         slot: Option<usize>,
-    ) -> Result<Begun, Refusal> {
+    ) -> Result<PutBuffer, Rejected> {
         let operation = self.fresh();
         let (outside, direct) = (self.prng.one_in(20) && !self.calm, self.prng.one_in(2));
         let node = &mut self.nodes[side];
         let theirs = &mut node.side.remote.theirs[region];
         if slot.is_some_and(|slot| theirs.busy[slot]) {
-            return Err(Refusal::WouldBlock);
+            return Err(Rejected::WouldBlock);
         }
         let offset = if outside { u64::MAX - length / 2 } else { at };
         let length = if outside { length.max(1) } else { length };
@@ -121,35 +121,35 @@ impl World {
             if let Some(slot) = slot {
                 theirs.busy[slot] = true;
             }
-            let status = Some(if outside { Status::Outside } else { Status::Done });
+            let status = Some(if outside { Status::OutOfBounds } else { Status::Done });
             let expected =
                 if outside { Vec::new() } else { theirs.expected[at as usize..(at + length) as usize].to_vec() };
             let running = Running { region, slot, status, expected, length, ..Running::default() };
             node.side.remote.running.insert(operation, running);
         }
         self.after(side);
-        begun.map(|()| Begun::Free)
+        begun.map(|()| PutBuffer::Reusable)
     }
 
     /// Asks where a region lies.
-    pub fn look(&mut self, side: usize, region: usize) -> Result<Begun, Refusal> {
+    pub fn look(&mut self, side: usize, region: usize) -> Result<PutBuffer, Rejected> {
         let operation = self.fresh();
         let node = &mut self.nodes[side];
         self.lanes[side].now = self.now;
-        let begun = node.link.look(&mut self.lanes[side], node.side.remote.theirs[region].key, operation);
+        let begun = node.link.query_region(&mut self.lanes[side], node.side.remote.theirs[region].key, operation);
         if begun.is_ok() {
-            let place = Place { address: region as u64 + 1, key: 9 };
-            let expected = Sight { place, length: WHOLE as u64, rights: Rights::ALL }.write().to_vec();
+            let place = RemoteAddress { address: region as u64 + 1, key: 9 };
+            let expected = RegionInfo { place, length: WHOLE as u64, rights: Rights::ALL }.write().to_vec();
             let (status, length) = (Some(Status::Done), expected.len() as u64);
             let running = Running { region, status, expected, length, ..Running::default() };
             node.side.remote.running.insert(operation, running);
         }
         self.after(side);
-        begun.map(|()| Begun::Free)
+        begun.map(|()| PutBuffer::Reusable)
     }
 
     /// An atomic in the front of a region.
-    pub fn change(&mut self, side: usize, region: usize, at: u64) -> Result<Begun, Refusal> {
+    pub fn change(&mut self, side: usize, region: usize, at: u64) -> Result<PutBuffer, Rejected> {
         let operation = self.fresh();
         let kind = Operation::ALL[self.prng.below(Operation::ALL.len() as u64) as usize];
         let datatype = Datatype::ALL[self.prng.below(Datatype::ALL.len() as u64) as usize];
@@ -169,7 +169,7 @@ impl World {
         self.lanes[side].now = self.now;
         let begun = node.link.atomic(&mut self.lanes[side], &update);
         let fits = atomic.check(at as u64, fetch).is_ok();
-        assert_eq!(begun == Err(Refusal::Unfit), !fits || count == 0);
+        assert_eq!(begun == Err(Rejected::InvalidAtomic), !fits || count == 0);
         if begun.is_ok() {
             let length = atomic.length();
             let mut expected = vec![0; if fetch { length } else { 0 }];
@@ -179,7 +179,7 @@ impl World {
             node.side.remote.running.insert(operation, running);
         }
         self.after(side);
-        begun.map(|()| Begun::Free)
+        begun.map(|()| PutBuffer::Reusable)
     }
 
     pub fn fence(&mut self, side: usize) {
@@ -236,22 +236,22 @@ impl World {
         if told {
             let broken = node.link.broken().is_some();
             let refused = node.link.revoke(&mut node.side, key);
-            assert_eq!(refused, if broken { Err(Refusal::Broken) } else { Ok(()) });
+            assert_eq!(refused, if broken { Err(Rejected::LinkDown) } else { Ok(()) });
         }
         let own = &mut node.side.remote.own[region];
         own.revoked = true;
         match node.side.remote.regions.revoke(key) {
             Some(Revoked::Ended) => own.ended = true,
-            Some(Revoked::Held(holds)) => assert!(holds > 0),
+            Some(Revoked::StillHeld(holds)) => assert!(holds > 0),
             None => panic!("it was there"),
         }
         self.after(side);
     }
 
-    pub fn forgotten(&mut self, side: usize) {
+    pub fn direct_access_stopped(&mut self, side: usize) {
         let node = &mut self.nodes[side];
         if let Some(key) = node.side.remote.forgets.pop() {
-            node.link.forgotten(key);
+            node.link.direct_access_stopped(key);
         }
     }
 
@@ -268,7 +268,7 @@ impl World {
             };
             *self.seen.entry(format!("{kind} {status:?}")).or_default() += 1;
             if running.fence {
-                assert!(matches!(status, Status::Done | Status::Broken));
+                assert!(matches!(status, Status::Done | Status::LinkDown));
                 continue;
             }
             let revoked = self.nodes[1 - side].side.remote.own[running.region].revoked;
@@ -277,8 +277,8 @@ impl World {
                 theirs.busy[slot] = false;
             }
             match status {
-                Status::Broken => continue,
-                Status::Denied => {
+                Status::LinkDown => continue,
+                Status::AccessDenied => {
                     assert!(revoked, "only a revoked region is denied");
                     theirs.denied |= running.slot.is_none();
                 }

@@ -6,7 +6,7 @@
 
 use crate::world::{LARGEST, World};
 use motet_proto::message::session::frame::{HEADER, What};
-use motet_proto::message::session::handshake::{GREETING, Greeting, Wish};
+use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeOp};
 use motet_proto::message::session::{PIECES, RAILS, Role, Session};
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -29,8 +29,8 @@ struct Pipe {
     until: u64,
     /// What is written is lost, and all ends then.
     swallows: Option<u64>,
-    /// Bytes of the greeting that are still to be written; the frame being written; those before it.
-    greeting: usize,
+    /// Bytes of the handshake that are still to be written; the frame being written; those before it.
+    handshake: usize,
     frame: Vec<u8>,
     frames: VecDeque<Vec<u8>>,
     /// One of them is written again at the next boundary, so many back.
@@ -38,9 +38,9 @@ struct Pipe {
 }
 
 impl Pipe {
-    fn new(greeting: usize) -> Self {
+    fn new(handshake: usize) -> Self {
         let (bytes, frame, frames) = Default::default();
-        Self { bytes, cut: false, until: 0, swallows: None, greeting, frame, frames, repeat: None }
+        Self { bytes, cut: false, until: 0, swallows: None, handshake, frame, frames, repeat: None }
     }
 
     /// Takes what a session writes. How many frames came again.
@@ -51,8 +51,8 @@ impl Pipe {
                 continue;
             }
             self.bytes.push_back(byte);
-            if self.greeting > 0 {
-                self.greeting -= 1;
+            if self.handshake > 0 {
+                self.handshake -= 1;
                 continue;
             }
             self.frame.push(byte);
@@ -74,7 +74,7 @@ impl Pipe {
 
     /// Writes an earlier frame again, if that was asked for and no frame is half written.
     fn again(&mut self) -> u64 {
-        let whole = self.frame.is_empty() && self.greeting == 0 && !self.cut && self.swallows.is_none();
+        let whole = self.frame.is_empty() && self.handshake == 0 && !self.cut && self.swallows.is_none();
         let Some(back) = self.repeat.filter(|_| whole && !self.frames.is_empty()) else { return 0 };
         let at = self.frames.len() - 1 - back % self.frames.len();
         self.bytes.extend(&self.frames[at]);
@@ -89,7 +89,7 @@ struct Connection {
     pipes: [Pipe; 2],
     slots: [Option<usize>; 2],
     closed: [bool; 2],
-    wish: Wish,
+    op: HandshakeOp,
 }
 
 impl Connection {
@@ -120,25 +120,25 @@ pub struct Network {
     moved: bool,
 }
 
-fn greeting(node: u8, wish: Wish) -> Greeting {
+fn handshake(node: u8, op: HandshakeOp) -> Handshake {
     let largest = LARGEST as u32;
-    Greeting { wish, epoch: 0, node: [node; 16], session: [7; 16], expected: 0, secret: 0, largest, port: 0 }
+    Handshake { op, epoch: 0, node: [node; 16], session: [7; 16], expected: 0, secret: 0, largest, port: 0 }
 }
 
 impl Network {
     /// A session that is up over one connection.
     pub fn new() -> Self {
-        let (new, welcome) = (greeting(0, Wish::New), greeting(1, Wish::Admitted));
+        let (new, welcome) = (handshake(0, HandshakeOp::New), handshake(1, HandshakeOp::Admitted));
         let session = |role, own, peer| Session::new(role, own, peer, 0).expect("a session");
         let sessions = [session(Role::Caller, new, &welcome), session(Role::Called, welcome, &new)];
         let sessions = sessions.map(|session| Rc::new(RefCell::new(session)));
-        let pipes = [Pipe::new(0), Pipe::new(GREETING)];
-        let first = Connection { pipes, slots: [None, Some(0)], closed: [false; 2], wish: Wish::New };
+        let pipes = [Pipe::new(0), Pipe::new(HANDSHAKE_BYTES)];
+        let first = Connection { pipes, slots: [None, Some(0)], closed: [false; 2], op: HandshakeOp::New };
         let mut network = Self { sessions, connections: vec![first], seen: Seen::default(), down: false, moved: false };
         // A caller that is not welcomed has no session, so the first welcome comes.
         network.write(1, usize::MAX);
-        let welcomed: Vec<u8> = network.connections[0].pipes[1].bytes.drain(..GREETING).collect();
-        assert_eq!(Greeting::decode(welcomed.first_chunk().expect("64 bytes")), Ok(welcome));
+        let welcomed: Vec<u8> = network.connections[0].pipes[1].bytes.drain(..HANDSHAKE_BYTES).collect();
+        assert_eq!(Handshake::decode(welcomed.first_chunk().expect("64 bytes")), Ok(welcome));
         network.connections[0].slots[0] = Some(0);
         network
     }
@@ -225,21 +225,21 @@ impl Network {
     fn greeted(&mut self, at: usize, side: usize, now: u64) -> bool {
         let connection = &mut self.connections[at];
         let pipe = &mut connection.pipes[1 - side];
-        if connection.closed[side] || pipe.until > now || pipe.bytes.len() < GREETING {
+        if connection.closed[side] || pipe.until > now || pipe.bytes.len() < HANDSHAKE_BYTES {
             return false;
         }
-        let bytes: Vec<u8> = pipe.bytes.drain(..GREETING).collect();
-        let greeting = Greeting::decode(bytes.first_chunk().expect("64 bytes")).expect("a greeting");
-        let wish = connection.wish;
+        let bytes: Vec<u8> = pipe.bytes.drain(..HANDSHAKE_BYTES).collect();
+        let handshake = Handshake::decode(bytes.first_chunk().expect("64 bytes")).expect("a handshake");
+        let op = connection.op;
         let slot = match side {
-            0 => self.sessions[0].borrow_mut().welcomed(wish, &greeting, now),
-            _ => self.sessions[1].borrow_mut().visited(&greeting, now),
+            0 => self.sessions[0].borrow_mut().welcomed(op, &handshake, now),
+            _ => self.sessions[1].borrow_mut().visited(&handshake, now),
         };
         let Some(slot) = slot.expect("an honest peer") else {
             connection.close(side);
             return false;
         };
-        if wish == Wish::Resume {
+        if op == HandshakeOp::Resume {
             self.seen.resumed += 1;
             for (other, void) in self.connections.iter_mut().enumerate() {
                 if other != at && void.slots[side].take().is_some() {
@@ -254,17 +254,17 @@ impl Network {
 
     // ---- connections ------------------------------------------------------------------------------------------------
 
-    /// The caller connects, if an attempt is due or one more rail would help; `lost`: the greeting never arrives.
+    /// The caller connects, if an attempt is due or one more rail would help; `lost`: the handshake never arrives.
     pub fn connect(&mut self, now: u64, lost: bool) {
         let mut session = self.sessions[0].borrow_mut();
-        let greeting = match session.attempt(now) {
-            Some(greeting) => Some(greeting),
+        let handshake = match session.attempt(now) {
+            Some(handshake) => Some(handshake),
             None if session.wants_rail() && self.connections.len() < RAILS => Some(session.another()),
             None => None,
         };
         drop(session);
-        if let Some(greeting) = greeting.filter(|_| !lost && !self.down) {
-            self.call(greeting);
+        if let Some(handshake) = handshake.filter(|_| !lost && !self.down) {
+            self.call(handshake);
         }
         // The called side asks at times, too; that nobody answers does no harm.
         let _ = self.sessions[1].borrow_mut().attempt(now);
@@ -274,19 +274,19 @@ impl Network {
     pub fn add_rail(&mut self) {
         let mut session = self.sessions[0].borrow_mut();
         if session.is_up() && self.connections.len() < RAILS && !self.down {
-            let greeting = session.another();
+            let handshake = session.another();
             drop(session);
-            self.call(greeting);
+            self.call(handshake);
         }
         let rails = self.connections.iter().filter(|c| c.slots[0].is_some() && c.slots[1].is_some()).count();
         self.seen.most_rails = self.seen.most_rails.max(rails);
     }
 
-    fn call(&mut self, greeting: Greeting) {
-        let mut pipes = [Pipe::new(GREETING), Pipe::new(GREETING)];
-        pipes[0].write(greeting.encode().into_iter());
-        let wish = greeting.wish;
-        self.connections.push(Connection { pipes, slots: [None; 2], closed: [false; 2], wish });
+    fn call(&mut self, handshake: Handshake) {
+        let mut pipes = [Pipe::new(HANDSHAKE_BYTES), Pipe::new(HANDSHAKE_BYTES)];
+        pipes[0].write(handshake.encode().into_iter());
+        let op = handshake.op;
+        self.connections.push(Connection { pipes, slots: [None; 2], closed: [false; 2], op });
         self.moved = true;
     }
 

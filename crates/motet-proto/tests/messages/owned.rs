@@ -5,7 +5,7 @@
 use crate::memory::SLOTS;
 use crate::world::Side;
 use motet_proto::message::atomic::Atomic;
-use motet_proto::message::packet::Place;
+use motet_proto::message::packet::RemoteAddress;
 use motet_proto::message::rma::{PutBytes, RemoteCopy};
 use motet_proto::message::{Key, Memory, Outcome, Regions, Status};
 use std::collections::BTreeMap;
@@ -69,7 +69,7 @@ impl Remote {
         let own = &mut self.own[region as usize];
         assert!(!own.ended && !own.revoked, "an access after the end");
         let bytes = &mut own.bytes[at as usize..at as usize + length];
-        if at as usize + length <= own.left { Ok(bytes) } else { Err(Status::Outside) }
+        if at as usize + length <= own.left { Ok(bytes) } else { Err(Status::OutOfBounds) }
     }
 }
 
@@ -90,24 +90,24 @@ impl Memory for Side {
     }
 
     fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
-        atomic.apply(self.remote.reached(region, at, atomic.length())?, result).map_err(|_| Status::Unfit)
+        atomic.apply(self.remote.reached(region, at, atomic.length())?, result).map_err(|_| Status::InvalidAtomic)
     }
 
-    fn region_place(&mut self, region: u64, at: u64, _: u64) -> Place {
-        if at.is_multiple_of(3) { Place::default() } else { Place { address: region + 1, key: at } }
+    fn region_address(&mut self, region: u64, at: u64, _: u64) -> RemoteAddress {
+        if at.is_multiple_of(3) { RemoteAddress::default() } else { RemoteAddress { address: region + 1, key: at } }
     }
 
-    fn region_seen(&mut self, region: u64) -> Place {
+    fn region_mapping(&mut self, region: u64) -> RemoteAddress {
         let own = &self.remote.own[region as usize];
         assert!(!own.ended && !own.revoked, "shown after the end");
-        Place { address: region + 1, key: 9 }
+        RemoteAddress { address: region + 1, key: 9 }
     }
 
     fn copy_remote(&mut self, request: RemoteCopy) {
         self.remote.copies.push(request);
     }
 
-    fn forget(&mut self, key: Key) -> bool {
+    fn stop_direct_access(&mut self, key: Key) -> bool {
         self.remote.slow = !self.remote.slow;
         if self.remote.slow {
             self.remote.forgets.push(key);
@@ -115,7 +115,7 @@ impl Memory for Side {
         !self.remote.slow
     }
 
-    fn region_ended(&mut self, region: u64) {
+    fn region_released(&mut self, region: u64) {
         let own = &mut self.remote.own[region as usize];
         assert!(own.revoked && !own.ended, "ends once, after it was revoked");
         own.ended = true;

@@ -71,14 +71,14 @@ fn what_may_go_now_is_what_would_be_sent() {
     let (channel, node) = (world.nodes[0].ways[0].channel, &mut world.nodes[0]);
     let to = node.link.outgoing(channel).expect("an open channel");
     let mut gone = 0;
-    while let Some(going) = node.link.may_go_now(to, 7, 8, 16) {
-        assert_eq!(Head::of_word(going.words[0]).own, 8);
+    while let Some(going) = node.link.prepare_send(to, 7, 8, 16) {
+        assert_eq!(Head::from_word(going.words[0]).own, 8);
         assert_eq!(going.words[1], 7);
-        node.link.gone(going);
+        node.link.mark_sent(going);
         gone += 1;
     }
     assert_eq!(gone, 1000 / 64 / 5, "as many as credit covers");
-    assert!(node.link.may_go_now(to, 7, 0, 8).is_none());
+    assert!(node.link.prepare_send(to, 7, 0, 8).is_none());
     assert_eq!(Kind::Message as u8, 2);
     node.link.close(channel).unwrap();
     assert!(node.link.outgoing(channel).is_none(), "nothing is sent on it any more");

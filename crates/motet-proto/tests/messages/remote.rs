@@ -3,12 +3,14 @@
 use crate::memory::{FRONT, SLOT};
 use crate::world::{LARGEST, Lane, TIGHT, World};
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
-use motet_proto::message::packet::{Head, Kind, Place};
-use motet_proto::message::rma::{Begun, format};
-use motet_proto::message::slab::Number;
-use motet_proto::message::{Broken, GUESSED, Get, Key, Limits, Mode, Packets, Put, Refusal, Rights, Status, Update};
+use motet_proto::message::packet::{Head, Kind, RemoteAddress};
+use motet_proto::message::rma::{PutBuffer, format};
+use motet_proto::message::slab::SlabId;
+use motet_proto::message::{
+    Get, Key, Limits, Mode, Packets, ProtocolViolation, Put, Rejected, Rights, Status, UNKNOWN_REGION_KEY, Update,
+};
 
-pub const WIDE: Limits = Limits { window: 1 << 20, longs: 100, reserve: 0, requests: 64, ..TIGHT };
+pub const WIDE: Limits = Limits { window: 1 << 20, max_rendezvous: 100, reserve: 0, requests: 64, ..TIGHT };
 
 /// Two links that have met, with a region each.
 pub fn connected(limits: Limits) -> World {
@@ -40,7 +42,7 @@ pub fn put(world: &mut World, offset: u64, length: usize, shown: bool) -> u64 {
     let operation = world.fresh();
     let body: Vec<u8> = (0..length).map(|at| (at * 3 + at / 256) as u8).collect();
     let node = &mut world.nodes[0];
-    let place = if shown { Place { address: operation, key: 7 } } else { Place::default() };
+    let place = if shown { RemoteAddress { address: operation, key: 7 } } else { RemoteAddress::default() };
     let key = node.side.remote.theirs[0].key;
     let put = Put { key, offset, body: &[&body], operation, place };
     assert!(node.link.put(&mut world.lanes[0], &put).is_ok());
@@ -72,7 +74,7 @@ fn eight_bytes_are_one_line_and_answers_go_together() {
     let mut world = connected(WIDE);
     let key = world.nodes[0].side.remote.theirs[0].key;
     for offset in 0..20 {
-        assert_eq!(world.put(0, 0, offset * 8, 8, None), Ok(Begun::Free));
+        assert_eq!(world.put(0, 0, offset * 8, 8, None), Ok(PutBuffer::Reusable));
     }
     for (kind, compare) in [(Operation::Sum, &[][..]), (Operation::SwapEqual, &[1; 8][..])] {
         let (datatype, count) = (Datatype::U64, 1);
@@ -89,7 +91,7 @@ fn eight_bytes_are_one_line_and_answers_go_together() {
     assert!(world.lanes[0].packets.iter().all(|packet| packet.1.len() <= 56));
     let put = world.lanes[1].put;
     exchange(&mut world);
-    assert_eq!(world.lanes[1].put - put, 3, "TOOK for all puts, a value each for the others");
+    assert_eq!(world.lanes[1].put - put, 3, "ACK for all puts, a value each for the others");
     world.finish_memory();
 }
 
@@ -103,7 +105,7 @@ fn who_owns_what_is_written_copies() {
     world.copy_memory(0, true);
     assert!(!runs(&world, operation), "it ends with the copy");
     world.flush(0, 8);
-    assert_eq!(kinds(&world.lanes[0]), [Kind::Got as u8]);
+    assert_eq!(kinds(&world.lanes[0]), [Kind::GetFin as u8]);
     let operation = put(&mut world, FRONT as u64, 3000, true);
     exchange(&mut world);
     assert!(runs(&world, operation) && world.nodes[1].side.remote.writes == 0);
@@ -153,7 +155,7 @@ fn messages_and_small_operations_pass_long_ones() {
         world.flush(0, usize::MAX);
         if runs(&world, operations[0]) {
             assert!(world.lanes[0].room() >= 600, "room is left");
-            assert_eq!(world.put(0, 0, 0, 8, None), Ok(Begun::Free), "a small one goes at once");
+            assert_eq!(world.put(0, 0, 0, 8, None), Ok(PutBuffer::Reusable), "a small one goes at once");
             short += 1;
         }
         while world.arrive(1) {}
@@ -170,7 +172,7 @@ fn long_puts_and_long_messages_take_turns() {
         panic!("the seed offers a channel that is refused");
     }
     put(&mut world, FRONT as u64, SLOT, false);
-    exchange_one(&mut world); // GO
+    exchange_one(&mut world); // PUT_CTS
     assert!(world.send(0, 0, 1, 4000, Mode::Automatic).is_ok());
     let mut seen = Vec::new();
     for _ in 0..4 {
@@ -217,7 +219,7 @@ fn the_peer_bounds_what_is_under_way_and_says_when_more_may() {
     for _ in 0..3 {
         assert!(world.put(0, 0, 0, 8, None).is_ok());
     }
-    assert_eq!(world.put(0, 0, 0, 8, None), Err(Refusal::WouldBlock));
+    assert_eq!(world.put(0, 0, 0, 8, None), Err(Rejected::WouldBlock));
     let before = world.nodes[0].side.unblocked;
     exchange(&mut world);
     assert!(world.nodes[0].side.unblocked > before);
@@ -235,19 +237,19 @@ fn the_peer_bounds_what_is_under_way_and_says_when_more_may() {
 fn a_side_without_regions_for_peers_says_so() {
     let mut world = connected(Limits { requests: 0, ..WIDE });
     assert!(!world.nodes[0].link.has_remote_memory());
-    assert_eq!(world.put(0, 0, 0, 8, None), Err(Refusal::Closed));
-    assert_eq!(world.get(0, 0, 0, 8, None), Err(Refusal::Closed));
+    assert_eq!(world.put(0, 0, 0, 8, None), Err(Rejected::Closed));
+    assert_eq!(world.get(0, 0, 0, 8, None), Err(Rejected::Closed));
 }
 
 #[test]
 fn answers_that_wait_are_bounded() {
     let limits = Limits { requests: 50, ..WIDE };
     let mut world = connected(limits);
-    while world.get(0, 0, 0, format::RESULT_MOST as u64, None).is_ok() {}
+    while world.get(0, 0, 0, format::MAX_REPLY_BYTES as u64, None).is_ok() {}
     while world.flush(0, 8) {}
     while world.arrive(1) {}
     let (bytes, _) = world.nodes[1].link.bytes();
-    assert!((40 * format::RESULT_MOST..150 * format::RESULT_MOST).contains(&bytes), "{bytes}");
+    assert!((40 * format::MAX_REPLY_BYTES..150 * format::MAX_REPLY_BYTES).contains(&bytes), "{bytes}");
     exchange(&mut world);
     let (bytes, _) = world.nodes[1].link.bytes();
     assert!(bytes < 2000, "and given back: {bytes}");
@@ -263,7 +265,7 @@ fn revoking_ends_direct_use_first() {
     assert!(world.put(0, 0, 0, 8, None).is_ok());
     exchange(&mut world);
     assert!(world.nodes[0].side.remote.theirs[0].denied, "by packets nothing goes any more");
-    world.forgotten(0);
+    world.direct_access_stopped(0);
     exchange(&mut world);
     assert!(world.nodes[1].side.remote.own[0].ended);
 }
@@ -280,7 +282,7 @@ fn revoking_does_not_wait_for_pieces() {
     world.revoke(1, 0, false);
     assert!(world.nodes[1].side.remote.own[0].ended, "at once");
     for operation in operations {
-        world.nodes[0].side.remote.running.get_mut(&operation).unwrap().status = Some(Status::Denied);
+        world.nodes[0].side.remote.running.get_mut(&operation).unwrap().status = Some(Status::AccessDenied);
     }
     exchange(&mut world);
     assert!(!operations.iter().any(|&operation| runs(&world, operation)));
@@ -343,21 +345,22 @@ fn a_lost_link_leaves_buffers_alone() {
 
 #[test]
 fn answers_to_nothing_break() {
-    let word = |to: u32, own: u16, word: u64| Head { to: Number(to), own, grant: 0 }.write_word(word).to_vec();
-    let bare = |to: u32, own: u16| Head { to: Number(to), own, grant: 0 }.write().to_vec();
-    let there = format::write_place(Head { to: Number(1 << 20), ..Head::default() }, Place { address: 1, key: 0 });
+    let word = |to: u32, own: u16, word: u64| Head { to: SlabId(to), own, grant: 0 }.write_word(word).to_vec();
+    let bare = |to: u32, own: u16| Head { to: SlabId(to), own, grant: 0 }.write().to_vec();
+    let there =
+        format::write_place(Head { to: SlabId(1 << 20), ..Head::default() }, RemoteAddress { address: 1, key: 0 });
     let packets = [
-        (Kind::Took, bare(2, 0)),
-        (Kind::Took, bare(0, 0)),
-        (Kind::Result, bare(0, 0)),
-        (Kind::Result, bare(0, 9)),
-        (Kind::Go, word(1 << 20, 0, 5000)),
-        (Kind::Go, word(2 << 20, 0, 5)),
+        (Kind::Ack, bare(2, 0)),
+        (Kind::Ack, bare(0, 0)),
+        (Kind::FetchReply, bare(0, 0)),
+        (Kind::FetchReply, bare(0, 9)),
+        (Kind::PutCts, word(1 << 20, 0, 5000)),
+        (Kind::PutCts, word(2 << 20, 0, 5)),
         (Kind::Bytes, [word(1 << 20, format::OF_GET, 0), vec![0]].concat()),
         (Kind::Bytes, [word(1 << 20, format::OF_PUT, 0), vec![0]].concat()),
-        (Kind::There, there.to_vec()),
-        (Kind::Got, bare(1 << 20, 0)),
-        (Kind::Over, bare(3 << 20, 0)),
+        (Kind::GetAddr, there.to_vec()),
+        (Kind::GetFin, bare(1 << 20, 0)),
+        (Kind::PutFin, bare(3 << 20, 0)),
         (Kind::Revoked, word(0, 0, 5)),
     ];
     for (kind, packet) in packets {
@@ -366,14 +369,14 @@ fn answers_to_nothing_break() {
         world.put(0, 0, 0, 8, None).unwrap();
         let node = &mut world.nodes[0];
         let result = node.link.arrived(&mut node.side, kind as u8, &packet, 0);
-        assert!(matches!(result, Err(Broken(_))), "{kind:?} {packet:?}");
+        assert!(matches!(result, Err(ProtocolViolation(_))), "{kind:?} {packet:?}");
         assert!(node.side.remote.running.is_empty(), "everything has completed");
     }
 }
 
 /// Every operation that names a region, of one key; long ones have this number.
 fn with_key(key: Key, number: u32) -> Vec<(Kind, Vec<u8>)> {
-    let head = |to: u32, own: u16| Head { to: Number(to), own, grant: 0 };
+    let head = |to: u32, own: u16| Head { to: SlabId(to), own, grant: 0 };
     let range = format::Range { key, offset: 0, length: 600 };
     let sum = u16::from(Operation::Sum as u8) | u16::from(Datatype::U64 as u8) << 8;
     let bytes = [0; 8];
@@ -381,9 +384,9 @@ fn with_key(key: Key, number: u32) -> Vec<(Kind, Vec<u8>)> {
         (Kind::Put, [&format::write_at(head(0, 0), key, 0)[..], &bytes].concat()),
         (Kind::Put, format::write_at(head(0, 0), key, 0).to_vec()),
         (Kind::Get, format::write_at(head(8, format::VALUE), key, 0).to_vec()),
-        (Kind::Get, format::write_at(head(format::SIGHT as u32, format::LOOK), key, 0).to_vec()),
+        (Kind::Get, format::write_at(head(format::REGION_INFO_BYTES as u32, format::QUERY_REGION), key, 0).to_vec()),
         (Kind::Atomic, [&format::write_at(head(1 << 1, sum), key, 0)[..], &bytes].concat()),
-        (Kind::PutLong, range.write_at(head(number, 0), Place::default()).to_vec()),
+        (Kind::PutLong, range.write_at(head(number, 0), RemoteAddress::default()).to_vec()),
         (Kind::GetLong, range.write(head(number, 0)).to_vec()),
     ]
 }
@@ -402,8 +405,8 @@ fn a_guessed_key_breaks_and_a_late_one_is_denied() {
         assert_eq!(arrive(&mut world, key), Ok(()), "{kind:?}: the right one");
         world.revoke(1, 0, false);
         assert_eq!(arrive(&mut world, key), Ok(()), "{kind:?}: it comes late");
-        assert_eq!(arrive(&mut world, Key(key.0 ^ 1 << (at * 9))), Err(GUESSED), "{kind:?}");
-        assert_eq!(world.nodes[1].link.broken(), Some(GUESSED));
+        assert_eq!(arrive(&mut world, Key(key.0 ^ 1 << (at * 9))), Err(UNKNOWN_REGION_KEY), "{kind:?}");
+        assert_eq!(world.nodes[1].link.broken(), Some(UNKNOWN_REGION_KEY));
         assert!(arrive(&mut world, key).is_err(), "{kind:?}: nothing more of it is heard");
     }
 }

@@ -10,7 +10,7 @@ const MANY: usize = 10_000;
 #[test]
 fn ten_thousand_channels() {
     const { assert!(Channels::RECORD + Table::<[u64; 3]>::SCOPE <= 256, "a channel and its scope") };
-    let limits = Limits { window: 8 << 20, channels: MANY as u32, longs: 100, ..TIGHT };
+    let limits = Limits { window: 8 << 20, channels: MANY as u32, max_rendezvous: 100, ..TIGHT };
     let mut world = World::new(7, limits, 4 << 20);
     exchange(&mut world);
     for _ in 0..MANY {

@@ -4,7 +4,7 @@ use crate::prng::Prng;
 use crate::seeds;
 use crate::world::{Name, TIGHT, World};
 use motet_proto::message::matching::{Scope, Selector, Source};
-use motet_proto::message::{Limits, Mode, Packets, Reception, Refusal, Rights, Sent};
+use motet_proto::message::{Limits, Mode, Packets, Reception, Rejected, Rights, Sent};
 use std::collections::BTreeMap;
 
 fn selector(prng: &mut Prng, scope: Scope) -> Selector {
@@ -13,7 +13,7 @@ fn selector(prng: &mut Prng, scope: Scope) -> Selector {
 }
 
 /// Sends under way: side, operation, number.
-pub type Pending = Vec<(usize, u64, motet_proto::message::slab::Number)>;
+pub type Pending = Vec<(usize, u64, motet_proto::message::slab::SlabId)>;
 
 /// One step of one side.
 pub fn step(world: &mut World, side: usize, pending: &mut Pending) {
@@ -31,7 +31,7 @@ pub fn step(world: &mut World, side: usize, pending: &mut Pending) {
                 Ok(Sent::Pending(number)) => pending.push((side, before, number)),
                 Ok(Sent::Complete) => assert!(length <= TIGHT.eager && mode != Mode::Synchronous),
                 Err(refusal) => {
-                    assert!(refusal != Refusal::Broken || world.nodes[side].link.broken().is_some(), "{refusal:?}")
+                    assert!(refusal != Rejected::LinkDown || world.nodes[side].link.broken().is_some(), "{refusal:?}")
                 }
             }
         }
@@ -85,7 +85,9 @@ pub fn step(world: &mut World, side: usize, pending: &mut Pending) {
         19 if world.prng.one_in(3) => {
             let matched = !world.prng.one_in(3);
             let opened = world.open(side, matched);
-            assert!(opened.is_ok() || world.nodes[side].link.counts()[0] > 0 || !world.nodes[side].link.is_met());
+            assert!(
+                opened.is_ok() || world.nodes[side].link.counts()[0] > 0 || !world.nodes[side].link.is_hello_received()
+            );
         }
         20 if ways > 0 && world.prng.one_in(12) => {
             let channel = world.nodes[side].ways[way].channel;
@@ -109,7 +111,7 @@ pub fn step(world: &mut World, side: usize, pending: &mut Pending) {
             let allowed = !world.prng.one_in(3);
             world.copy_memory(side, allowed);
         }
-        56 => world.forgotten(side),
+        56 => world.direct_access_stopped(side),
         57 if world.prng.one_in(10) => {
             let regions = world.nodes[side].side.remote.own.len() as u64;
             let (region, told) = (world.prng.below(regions) as usize, world.prng.one_in(2));
@@ -148,7 +150,7 @@ pub fn settle(world: &mut World) {
                 idle = 0;
             }
             while !world.nodes[side].side.remote.forgets.is_empty() {
-                world.forgotten(side);
+                world.direct_access_stopped(side);
                 idle = 0;
             }
             for way in 0..world.nodes[side].ways.len() {
@@ -229,13 +231,13 @@ fn tight_limits() {
 
 #[test]
 fn wide_limits() {
-    let limits = Limits { window: 1 << 20, longs: 100, channels: 50, ahead: 4000, eager: 4000, ..TIGHT };
+    let limits = Limits { window: 1 << 20, max_rendezvous: 100, channels: 50, ahead: 4000, eager: 4000, ..TIGHT };
     seeds(200, |seed| drop(run(seed, limits, 100_000, false)));
 }
 
 #[test]
 fn a_window_too_small_for_anything() {
-    let limits = Limits { window: 0, longs: 2, ..TIGHT };
+    let limits = Limits { window: 0, max_rendezvous: 2, ..TIGHT };
     seeds(100, |seed| drop(run(seed, limits, 2500, false)));
 }
 
@@ -253,15 +255,16 @@ fn schedules_reach_every_end_of_operations_on_memory() {
         }
     }
     for kind in ["small", "value", "long get", "long put"] {
-        for status in ["Done", "Denied", "Broken"] {
+        for status in ["Done", "AccessDenied", "ProtocolViolation"] {
             // What is denied has no value.
             assert!(
-                kind == "value" && status == "Denied" || seen.contains_key(&format!("{kind} {status}")),
+                kind == "value" && status == "AccessDenied" || seen.contains_key(&format!("{kind} {status}")),
                 "{seen:?}"
             );
         }
     }
-    let others = ["small Outside", "long get Outside", "long put Outside", "fence Done", "fence Broken"];
+    let others =
+        ["small OutOfBounds", "long get OutOfBounds", "long put OutOfBounds", "fence Done", "fence ProtocolViolation"];
     let copies = ["copy true true", "copy true false", "copy false true", "copy false false"];
     let short = ["a message the short way"];
     assert!(others.iter().chain(&copies).chain(&short).all(|&what| seen.contains_key(what)), "{seen:?}");

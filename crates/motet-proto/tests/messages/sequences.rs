@@ -4,14 +4,14 @@ use crate::world::{LARGEST, Lane, Name, Side, TIGHT, World};
 use motet_proto::message::header_stack::Stack;
 use motet_proto::message::matching::{Scope, Selector, Source};
 use motet_proto::message::packet::{self, Kind};
-use motet_proto::message::{Limits, Link, Mode, Packets, Reception, Refusal, Send, Sent, Status};
+use motet_proto::message::{Limits, Link, Mode, Packets, Reception, Rejected, Send, Sent, Status};
 
 pub const WIDE: Limits = Limits {
     window: 1 << 20,
-    longs: 100,
+    max_rendezvous: 100,
     channels: 20_000,
     ahead: 4000,
-    pulling: 4,
+    max_pulls: 4,
     reserve: 0,
     eager: 4000,
     requests: 64,
@@ -62,7 +62,7 @@ fn a_short_message_is_one_packet_of_one_line_whatever_its_layers() {
     for layer in 0..5_u64 {
         assert!(stack.push(&layer.to_le_bytes()[..4]));
     }
-    let (channel, operation, place) = (world.nodes[0].ways[0].channel, 1, packet::Place::default());
+    let (channel, operation, place) = (world.nodes[0].ways[0].channel, 1, packet::RemoteAddress::default());
     let send = Send {
         channel,
         tag: 5,
@@ -78,7 +78,7 @@ fn a_short_message_is_one_packet_of_one_line_whatever_its_layers() {
     let whole = Send { body: &[&[0; LARGEST - packet::MESSAGE - 20]], ..send };
     assert_eq!(world.nodes[0].link.send(&mut world.lanes[0], &whole), Ok(Sent::Complete));
     let more = Send { body: &[&[0; LARGEST - packet::MESSAGE - 19]], ..send };
-    assert_eq!(world.nodes[0].link.send(&mut world.lanes[0], &more), Err(Refusal::TooLong));
+    assert_eq!(world.nodes[0].link.send(&mut world.lanes[0], &more), Err(Rejected::TooLong));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn grants_ride_on_what_goes_the_other_way() {
 
 #[test]
 fn two_senders_that_only_send_do_not_wait_for_each_other() {
-    let limits = Limits { longs: 0, ..TIGHT };
+    let limits = Limits { max_rendezvous: 0, ..TIGHT };
     let mut world = connected(limits);
     let mut sent = [0; 2];
     for round in 0..20 {
@@ -109,7 +109,7 @@ fn two_senders_that_only_send_do_not_wait_for_each_other() {
             while world.send(side, 0, round, 8, Mode::Automatic) == Ok(Sent::Complete) {
                 sent[side] += 1;
             }
-            assert_eq!(world.send(side, 0, round, 8, Mode::Automatic), Err(Refusal::WouldBlock));
+            assert_eq!(world.send(side, 0, round, 8, Mode::Automatic), Err(Rejected::WouldBlock));
         }
         exchange(&mut world);
         for side in [0, 1] {
@@ -130,12 +130,12 @@ fn two_senders_that_only_send_do_not_wait_for_each_other() {
 
 #[test]
 fn a_refused_sender_asks_once() {
-    let mut world = connected(Limits { longs: 0, ..TIGHT });
+    let mut world = connected(Limits { max_rendezvous: 0, ..TIGHT });
     while world.send(0, 0, 0, 8, Mode::Automatic).is_ok() {}
     exchange(&mut world);
     let put = world.lanes[0].put;
     for _ in 0..100 {
-        assert_eq!(world.send(0, 0, 0, 8, Mode::Automatic), Err(Refusal::WouldBlock));
+        assert_eq!(world.send(0, 0, 0, 8, Mode::Automatic), Err(Rejected::WouldBlock));
         exchange(&mut world);
     }
     assert_eq!(world.lanes[0].put, put);
@@ -238,7 +238,7 @@ fn what_is_lent_is_its_senders_once_it_is_given_back() {
     assert_eq!([0, 1].map(|side| world.nodes[side].link.counts()), [[1, 0, 1], [1, 1, 0]]);
     world.give_back(1);
     world.flush(1, 0);
-    assert_eq!(kinds(&world.lanes[1]), [Kind::Done as u8]);
+    assert_eq!(kinds(&world.lanes[1]), [Kind::Fin as u8]);
     exchange(&mut world);
     assert!(!world.nodes[0].side.sends.contains_key(&operation));
     assert_eq!([0, 1].map(|side| world.nodes[side].link.counts()), [[1, 0, 0]; 2]);
@@ -248,7 +248,7 @@ fn what_is_lent_is_its_senders_once_it_is_given_back() {
 fn what_is_lent_holds_neither_the_channel_nor_other_messages_and_cannot_be_cancelled() {
     let mut world = connected(WIDE);
     let operation = lent(&mut world);
-    let number = motet_proto::message::slab::Number(1 << 20);
+    let number = motet_proto::message::slab::SlabId(1 << 20);
     world.nodes[0].link.cancel(number);
     for _ in 0..3 {
         assert!(world.send(0, 0, 0, 3000, Mode::Synchronous).is_ok());
@@ -291,7 +291,7 @@ fn what_was_sent_before_the_end_is_received_after_it() {
     let channel = world.nodes[0].ways[0].channel;
     assert!(world.send(0, 0, 0, 8, Mode::Automatic).is_ok() && world.send(0, 0, 0, 3000, Mode::Automatic).is_ok());
     world.nodes[0].link.close(channel).unwrap();
-    assert_eq!(world.send(0, 0, 0, 8, Mode::Automatic), Err(Refusal::Closed));
+    assert_eq!(world.send(0, 0, 0, 8, Mode::Automatic), Err(Rejected::Closed));
     exchange(&mut world);
     assert!(world.send(1, 0, 0, 8, Mode::Automatic).is_ok(), "the other half is open");
     for _ in 0..2 {
@@ -303,7 +303,7 @@ fn what_was_sent_before_the_end_is_received_after_it() {
     let receive = motet_proto::message::matching::Receive { operation: 1, capacity: 1, buffer: () };
     let selector = any(&world, 1);
     let ended = world.nodes[1].side.table.post(selector, receive);
-    assert!(matches!(ended, motet_proto::message::matching::Posted::Ended(Status::Closed)));
+    assert!(matches!(ended, motet_proto::message::matching::PostOutcome::Ended(Status::Closed)));
 }
 
 /// Two peers of one process, each over a link of its own.
@@ -336,12 +336,12 @@ fn a_receive_from_anyone_takes_the_messages_of_all_links() {
                 let scope = server.table.join(Some(context)).unwrap();
                 here.accept_channel(channel, Reception::Matched(scope)).unwrap();
             }
-            if there.is_met() && there.counts()[0] == 0 {
+            if there.is_hello_received() && there.counts()[0] == 0 {
                 channels.push(there.open(0, Reception::Handler).unwrap());
             }
         }
     }
-    let (mode, operation, place) = (Mode::Automatic, 0, packet::Place::default());
+    let (mode, operation, place) = (Mode::Automatic, 0, packet::RemoteAddress::default());
     for round in 0..4 {
         let way = round % 2;
         let (there, _, here, up, _) = &mut clients[way];
@@ -365,7 +365,7 @@ fn a_receive_from_anyone_takes_the_messages_of_all_links() {
 #[test]
 fn a_link_without_anything_under_way_says_since_when() {
     let mut world = connected(WIDE);
-    assert_eq!(world.nodes[0].link.quiet_since(), None, "a channel is open");
+    assert_eq!(world.nodes[0].link.idle_since(), None, "a channel is open");
     world.now = 500;
     for side in [0, 1] {
         while !world.nodes[side].ways.is_empty() {
@@ -374,10 +374,10 @@ fn a_link_without_anything_under_way_says_since_when() {
     }
     exchange(&mut world);
     world.now = 900;
-    assert_eq!([0, 1].map(|side| world.nodes[side].link.quiet_since()), [Some(500); 2]);
+    assert_eq!([0, 1].map(|side| world.nodes[side].link.idle_since()), [Some(500); 2]);
 }
 
 #[test]
 fn the_medium_must_take_the_largest_packet() {
-    assert!(Lane::default().largest() >= packet::SMALLEST);
+    assert!(Lane::default().largest() >= packet::MIN_PACKET_BYTES);
 }

@@ -6,10 +6,11 @@
 use crate::world::Side;
 use motet_proto::message::atomic::Atomic;
 use motet_proto::message::matching::Table;
-use motet_proto::message::packet::Place;
+use motet_proto::message::packet::RemoteAddress;
 use motet_proto::message::rma::{CopyTo, PutBytes, RemoteCopy};
 use motet_proto::message::{
-    Arrival, ChannelId, CopyRequest, Envelope, Event, Held, Key, Memory, Outcome, Owner, Regions, ShareRequest, Status,
+    Arrival, AssistRequest, Callbacks, ChannelId, CopyRequest, Envelope, Event, Key, Memory, Outcome, Regions, Status,
+    UnexpectedMessage,
 };
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Debug)]
 pub struct Wary {
     pub side: Side,
-    pub held: Vec<Held>,
+    pub held: Vec<UnexpectedMessage>,
     pub copies: Vec<CopyRequest>,
     pub offers: Vec<ChannelId>,
     /// Operations under way, and how many have ended.
@@ -56,8 +57,8 @@ impl Ours {
     /// Some of the memory has gone away, or refuses.
     fn lost(&self, region: u64, at: u64) -> Result<(), Status> {
         match (region % 4, at) {
-            (3, 64..) => Err(Status::Outside),
-            (2, 1000..) => Err(Status::Denied),
+            (3, 64..) => Err(Status::OutOfBounds),
+            (2, 1000..) => Err(Status::AccessDenied),
             _ => Ok(()),
         }
     }
@@ -86,13 +87,13 @@ impl Memory for Wary {
         self.memory.lost(region, at)
     }
 
-    fn region_seen(&mut self, region: u64) -> Place {
-        Place { address: region + 1, key: 1 }
+    fn region_mapping(&mut self, region: u64) -> RemoteAddress {
+        RemoteAddress { address: region + 1, key: 1 }
     }
 
-    fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place {
+    fn region_address(&mut self, region: u64, at: u64, length: u64) -> RemoteAddress {
         self.memory.reached(region, at, length);
-        Place { address: at % 2, key: 1 }
+        RemoteAddress { address: at % 2, key: 1 }
     }
 
     fn copy_remote(&mut self, request: RemoteCopy) {
@@ -105,12 +106,12 @@ impl Memory for Wary {
         self.memory.copies.push(request);
     }
 
-    fn forget(&mut self, key: Key) -> bool {
+    fn stop_direct_access(&mut self, key: Key) -> bool {
         self.memory.forgets.push(key);
         key.0.is_multiple_of(2)
     }
 
-    fn region_ended(&mut self, region: u64) {
+    fn region_released(&mut self, region: u64) {
         assert!(self.memory.revoked.contains(&region) && !self.memory.ended.contains(&region));
         let held = |copy: &RemoteCopy| matches!(copy.to, CopyTo::Region { region: name, .. } if name == region);
         assert!(!self.memory.copies.iter().any(held), "a region stays while it is copied to");
@@ -118,7 +119,7 @@ impl Memory for Wary {
     }
 }
 
-impl Owner for Wary {
+impl Callbacks for Wary {
     type Buffer = ();
     fn matching(&mut self) -> &mut Table {
         &mut self.side.table
@@ -144,7 +145,7 @@ impl Owner for Wary {
         self.copies.push(request);
     }
 
-    fn share(&mut self, request: ShareRequest) {
+    fn assist_copy(&mut self, request: AssistRequest) {
         assert!(self.operations.contains(&request.operation) && request.shared.length <= 5000);
         SHARED.fetch_add(1, Relaxed);
     }

@@ -6,13 +6,13 @@
 use crate::owned::Remote;
 use crate::prng::Prng;
 use motet_proto::message::fast_path::{Matched, Receiver};
-use motet_proto::message::matching::{Posted, Receive, Selector, Source, Ticket};
-use motet_proto::message::packet::{self, Place, Route};
+use motet_proto::message::matching::{PostOutcome, Receive, Selector, Source, Ticket};
+use motet_proto::message::packet::{self, RemoteAddress, Route};
 use motet_proto::message::session::Session;
-use motet_proto::message::slab::Number;
+use motet_proto::message::slab::SlabId;
 use motet_proto::message::{
-    Arrival, Broken, ChannelId, CopyRequest, Envelope, Event, Held, Limits, Link, Mode, Outcome, Owner, Packets,
-    Reception, Refusal, Send, Sent, ShareRequest, Status, Table, Want, credit,
+    Arrival, AssistRequest, BodyTransfer, Callbacks, ChannelId, CopyRequest, Envelope, Event, Limits, Link, Mode,
+    Outcome, Packets, ProtocolViolation, Reception, Rejected, Send, Sent, Status, Table, UnexpectedMessage, credit,
 };
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -110,14 +110,14 @@ pub struct Side {
     pub reads: HashMap<u64, Reading>,
     pub copies: Vec<CopyRequest>,
     /// Of those, the ones that the sender has been asked to help with; and what the other side has asked us for.
-    pub shared: Vec<Number>,
-    pub helps: Vec<ShareRequest>,
+    pub shared: Vec<SlabId>,
+    pub helps: Vec<AssistRequest>,
     /// Bytes of announced messages that have been wanted, and that have landed.
     pub wanted: u64,
     pub landed: u64,
     /// Messages that the program looks at where they are: the record, and the sender's name for it.
-    pub lent: Vec<(Number, u64)>,
-    pub held: Vec<Held>,
+    pub lent: Vec<(SlabId, u64)>,
+    pub held: Vec<UnexpectedMessage>,
     /// In order: names that were matched or delivered, with the receive.
     pub matched: Vec<(Name, u64, Option<Selector>)>,
     pub ended: Vec<(u64, Outcome)>,
@@ -156,7 +156,7 @@ impl Side {
     }
 }
 
-impl Owner for Side {
+impl Callbacks for Side {
     type Buffer = ();
     fn matching(&mut self) -> &mut Table {
         &mut self.table
@@ -200,17 +200,17 @@ impl Owner for Side {
         read.filled += bytes.len() as u64;
     }
 
-    fn want(&mut self, length: u64, shown: bool) -> Want {
+    fn choose_transfer(&mut self, length: u64, shown: bool) -> BodyTransfer {
         self.wanted += length;
         let routes = [Route::Any, Route::Through, Route::Around, Route::TryThrough, Route::TryAround];
         match (self.wanted ^ self.landed) % 7 {
-            _ if !shown => Want::Pieces(routes[length as usize % 5]),
-            at @ 0..5 if length.is_multiple_of(3) => Want::Pieces(routes[at as usize]),
-            _ => Want::Copy,
+            _ if !shown => BodyTransfer::Pieces(routes[length as usize % 5]),
+            at @ 0..5 if length.is_multiple_of(3) => BodyTransfer::Pieces(routes[at as usize]),
+            _ => BodyTransfer::Copy,
         }
     }
 
-    fn landed(&mut self, length: u64) {
+    fn body_received(&mut self, length: u64) {
         self.landed += length;
         assert!(self.landed <= self.wanted);
     }
@@ -220,7 +220,7 @@ impl Owner for Side {
         self.copies.push(request);
     }
 
-    fn share(&mut self, request: ShareRequest) {
+    fn assist_copy(&mut self, request: AssistRequest) {
         let (_, body) = &self.sends[&request.operation];
         assert!(request.shared.length <= body.len() as u64 && request.shared.address == request.operation ^ FAR);
         assert!(self.helps.iter().all(|known| known.operation != request.operation), "asked once");
@@ -279,13 +279,13 @@ pub struct Node {
 }
 
 /// The direct path of a whole message. False: the packet is something else, and nothing has been done.
-pub fn arrive_shortly(link: &mut Link, owner: &mut impl Owner, (kind, packet): (u8, &[u8]), now: u64) -> bool {
+pub fn arrive_shortly(link: &mut Link, owner: &mut impl Callbacks, (kind, packet): (u8, &[u8]), now: u64) -> bool {
     let Some((front, rest)) = packet.split_first_chunk::<{ packet::MESSAGE }>() else { return false };
     let words = std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| front[8 * at + byte])));
     let Some(matched) = link.match_message(owner, kind, words, rest.len(), (now, None)) else { return false };
     let Matched { receiver, channel, tag, headers } = matched;
     let oldest = match receiver {
-        Receiver::Posted(oldest) => oldest,
+        Receiver::PostedReceive(oldest) => oldest,
         Receiver::Unposted => panic!("no receive is alone"),
         Receiver::Unexpected => {
             link.keep_message(owner, &matched, rest.into());
@@ -296,7 +296,7 @@ pub fn arrive_shortly(link: &mut Link, owner: &mut impl Owner, (kind, packet): (
     let (headers, body) = rest.split_at(headers);
     let envelope = Envelope { source: 0, channel, tag, length: body.len() as u64, headers };
     let receive = owner.matching().take(oldest).expect("a receive");
-    let operation = owner.begun(receive);
+    let operation = owner.start_receive(receive);
     owner.received(operation, receive.capacity, &envelope, body);
     true
 }
@@ -398,7 +398,7 @@ impl World {
         Some((kind, bytes))
     }
 
-    pub fn open(&mut self, side: usize, matched: bool) -> Result<(), Refusal> {
+    pub fn open(&mut self, side: usize, matched: bool) -> Result<(), Rejected> {
         let way = self.fresh();
         let node = &mut self.nodes[side];
         let reception = reception(&mut node.side.table, matched);
@@ -410,7 +410,7 @@ impl World {
         opened.map(drop)
     }
 
-    pub fn send(&mut self, side: usize, way: usize, tag: u64, length: u64, mode: Mode) -> Result<Sent, Refusal> {
+    pub fn send(&mut self, side: usize, way: usize, tag: u64, length: u64, mode: Mode) -> Result<Sent, Rejected> {
         let operation = self.fresh();
         let node = &mut self.nodes[side];
         let way = &mut node.ways[way];
@@ -418,7 +418,8 @@ impl World {
         let (headers, body) = (name.write(), name.body(length));
         let cut = length as usize / 2;
         let shown = self.prng.one_in(2);
-        let place = if shown { Place { address: operation, key: operation % 2 * 7 } } else { Place::default() };
+        let place =
+            if shown { RemoteAddress { address: operation, key: operation % 2 * 7 } } else { RemoteAddress::default() };
         let (parts, channel) = ([&body[..cut], &body[cut..]], way.channel);
         let send = Send { channel, tag, headers: &headers, body: &parts, mode, operation, place };
         self.lanes[side].now = self.now;
@@ -442,24 +443,24 @@ impl World {
         let selector_kept = Some(selector);
         let mut read = Reading { selector: selector_kept, ticket: None, buffer, filled: 0, matched: None };
         let receive = Receive { operation, capacity: capacity as u64, buffer: () };
-        let simply = if self.prng.one_in(2) { node.side.table.post_simply(selector, receive) } else { None };
-        let simply = simply.map(Posted::Waiting);
+        let simply = if self.prng.one_in(2) { node.side.table.post_fast(selector, receive) } else { None };
+        let simply = simply.map(PostOutcome::Waiting);
         match simply.unwrap_or_else(|| node.side.table.post(selector, receive)) {
-            Posted::Waiting(ticket) => {
+            PostOutcome::Waiting(ticket) => {
                 read.ticket = Some(ticket);
                 node.side.reads.insert(operation, read);
             }
-            Posted::Found(held) => {
+            PostOutcome::Found(held) => {
                 node.side.reads.insert(operation, read);
                 node.link.accept(&mut node.side, held, operation, capacity as u64);
             }
-            Posted::Ended(status) => assert!(matches!(status, Status::Closed | Status::Broken)),
+            PostOutcome::Ended(status) => assert!(matches!(status, Status::Closed | Status::LinkDown)),
         }
         self.after(side);
     }
 
     /// Gives a claimed or delivered message a buffer, or throws it away.
-    pub fn decide(&mut self, side: usize, held: Held, take: Option<usize>) {
+    pub fn decide(&mut self, side: usize, held: UnexpectedMessage, take: Option<usize>) {
         let operation = self.fresh();
         let name = Name::read(held.headers());
         let node = &mut self.nodes[side];
@@ -484,7 +485,7 @@ impl World {
         if known.key == 0 && self.prng.one_in(3) && !self.nodes[side].side.shared.contains(&known.record) {
             // With the sender's help, of which it hears before the end. Its name for the message is its address, here.
             let node = &mut self.nodes[side];
-            node.link.share(known.record, known.address ^ FAR, known.length as u32);
+            node.link.offer_copy_assist(known.record, known.address ^ FAR, known.length as u32);
             node.side.shared.push(known.record);
             return self.after(side);
         }
@@ -493,7 +494,7 @@ impl World {
         if allowed && self.nodes[side].link.broken().is_none() {
             let bytes = self.nodes[1 - side].side.sends.get(&request.address).map(|send| send.1.clone());
             let there = self.nodes[1 - side].link.broken().is_none();
-            assert!(bytes.is_some() || !there, "the sender keeps an announced body until DONE");
+            assert!(bytes.is_some() || !there, "the sender keeps an announced body until FIN");
             let Some(bytes) = bytes else { return self.copied(side, request.record, false) };
             self.nodes[side].side.place(request.operation, 0, &bytes[..request.length as usize]);
         }
@@ -507,15 +508,15 @@ impl World {
         let bytes = self.nodes[1 - side].side.sends.get(&request.address).map(|send| send.1.clone());
         let broken = self.nodes[side].link.broken().is_some();
         if bytes.is_none() && !broken {
-            assert!(self.nodes[1 - side].link.broken().is_some(), "the sender keeps an announced body until DONE");
+            assert!(self.nodes[1 - side].link.broken().is_some(), "the sender keeps an announced body until FIN");
             return self.copied(side, request.record, false);
         }
         let node = &mut self.nodes[side];
         if let (Some(bytes), false) = (bytes, broken) {
             node.side.place(request.operation, 0, &bytes[..request.length as usize]);
         }
-        assert_eq!(node.link.lent(&mut node.side, request.record), !broken);
-        assert!(!node.link.lent(&mut node.side, request.record), "once");
+        assert_eq!(node.link.loan_in_place(&mut node.side, request.record), !broken);
+        assert!(!node.link.loan_in_place(&mut node.side, request.record), "once");
         if !broken {
             node.side.lent.push((request.record, request.address));
         }
@@ -531,17 +532,17 @@ impl World {
         assert!(there || !whole, "the sender keeps what is lent");
         let link = &mut self.nodes[side].link;
         if self.prng.below(2) == 0 {
-            link.give_back(record);
+            link.release_loan(record);
         } else {
             self.lanes[side].now = self.now;
-            link.give_back_now(&mut self.lanes[side], record);
+            link.release_loan_now(&mut self.lanes[side], record);
         }
-        link.give_back(record);
-        link.give_back_now(&mut self.lanes[side], record);
+        link.release_loan(record);
+        link.release_loan_now(&mut self.lanes[side], record);
         self.after(side);
     }
 
-    fn copied(&mut self, side: usize, record: Number, done: bool) {
+    fn copied(&mut self, side: usize, record: SlabId, done: bool) {
         let node = &mut self.nodes[side];
         node.link.copied(&mut node.side, record, done);
         self.after(side);
@@ -558,7 +559,7 @@ impl World {
     pub fn break_link(&mut self, side: usize) {
         self.reset = true;
         let node = &mut self.nodes[side];
-        node.link.reset(&mut node.side, Broken("the medium is gone"));
+        node.link.reset(&mut node.side, ProtocolViolation("the medium is gone"));
         self.after(side);
     }
 
@@ -603,7 +604,7 @@ impl World {
                 }
             }
             Event::Refused => node.ways[known.unwrap()].open = false,
-            Event::NotReceived | Event::Broken => {
+            Event::NotReceived | Event::LinkDown => {
                 // What was sent may be lost with the channel.
                 self.lossy = true;
                 if let Some(known) = known {
@@ -621,12 +622,14 @@ impl World {
         assert!(used as u64 <= self.limits.window);
         let [_, coming, _] = link.counts();
         let eager = self.limits.window as usize / credit::RECORD;
-        assert!(coming as usize <= self.limits.longs as usize + eager);
+        assert!(coming as usize <= self.limits.max_rendezvous as usize + eager);
         let (_, kept) = owner.table.len();
-        assert!(kept as usize <= self.limits.longs as usize + eager, "{kept} kept");
+        assert!(kept as usize <= self.limits.max_rendezvous as usize + eager, "{kept} kept");
         let most = 800 * (2 + self.limits.requests as usize);
         assert!(
-            records <= most + 600 * (2 * self.limits.channels as usize + 2 * self.limits.longs as usize + eager + 64)
+            records
+                <= most
+                    + 600 * (2 * self.limits.channels as usize + 2 * self.limits.max_rendezvous as usize + eager + 64)
         );
     }
 }
@@ -641,7 +644,15 @@ fn leave(table: &mut Table, reception: Reception) -> bool {
 }
 
 /// Limits that are soon reached.
-pub const TIGHT: Limits =
-    Limits { window: 6000, longs: 5, channels: 6, ahead: 1500, pulling: 2, reserve: 400, eager: 2000, requests: 6 };
+pub const TIGHT: Limits = Limits {
+    window: 6000,
+    max_rendezvous: 5,
+    channels: 6,
+    ahead: 1500,
+    max_pulls: 2,
+    reserve: 400,
+    eager: 2000,
+    requests: 6,
+};
 
-const _: () = assert!(LARGEST >= packet::SMALLEST);
+const _: () = assert!(LARGEST >= packet::MIN_PACKET_BYTES);

@@ -8,9 +8,9 @@ mod prng;
 mod world;
 
 use motet_proto::message::session::frame::{HEADER, Header, What};
-use motet_proto::message::session::handshake::{Greeting, Wish};
+use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
 use motet_proto::message::session::{KEPT, LARGEST, RAILS, Role, Session};
-use world::{World, greeting};
+use world::{World, handshake};
 
 /// MOTET_SESSION_SEEDS=n runs n schedules of each sort.
 fn seeds(most: u64) -> std::ops::Range<u64> {
@@ -69,9 +69,10 @@ fn a_session_that_nobody_resumes_ends() {
 }
 
 /// A called side with what a hostile caller sends it.
-fn called(bytes: &[u8]) -> (Session, Result<Vec<Vec<u8>>, motet_proto::message::Broken>) {
+fn called(bytes: &[u8]) -> (Session, Result<Vec<Vec<u8>>, motet_proto::message::ProtocolViolation>) {
     let mut session =
-        Session::new(Role::Called, greeting(1, Wish::Welcome), &greeting(0, Wish::New), 0).expect("a session");
+        Session::new(Role::Called, handshake(1, HandshakeOp::Welcome), &handshake(0, HandshakeOp::New), 0)
+            .expect("a session");
     let mut left = bytes;
     let mut packets = Vec::new();
     loop {
@@ -141,7 +142,8 @@ fn a_peer_that_sends_little_costs_little() {
 #[test]
 fn what_is_not_acknowledged_is_bounded() {
     let mut session =
-        Session::new(Role::Caller, greeting(0, Wish::New), &greeting(1, Wish::Welcome), 0).expect("a session");
+        Session::new(Role::Caller, handshake(0, HandshakeOp::New), &handshake(1, HandshakeOp::Welcome), 0)
+            .expect("a session");
     let (mut put, mut sent) = (0u64, 0u64);
     let bytes = vec![1; LARGEST];
     loop {
@@ -169,15 +171,15 @@ fn greetings_of_others_resume_nothing() {
         world.step();
     }
     let (now, called) = (world.now, &mut world.sides[1].session);
-    let right = Greeting { epoch: 1000, ..greeting(0, Wish::Resume) };
+    let right = Handshake { epoch: 1000, ..handshake(0, HandshakeOp::Resume) };
     for wrong in [
-        Greeting { session: [9; 16], ..right },
-        Greeting { node: [9; 16], ..right },
-        Greeting { epoch: 0, ..right },
-        Greeting { wish: Wish::Rail, ..right },
-        Greeting { wish: Wish::New, ..right },
+        Handshake { session: [9; 16], ..right },
+        Handshake { node: [9; 16], ..right },
+        Handshake { epoch: 0, ..right },
+        Handshake { op: HandshakeOp::Rail, ..right },
+        Handshake { op: HandshakeOp::New, ..right },
     ] {
         assert_eq!(called.visited(&wrong, now), Ok(None), "{wrong:?}");
     }
-    assert!(called.visited(&Greeting { expected: 1 << 40, ..right }, now).is_err());
+    assert!(called.visited(&Handshake { expected: 1 << 40, ..right }, now).is_err());
 }

@@ -1,7 +1,7 @@
 //! Two sessions and what lies between them.
 
 use crate::prng::Prng;
-use motet_proto::message::session::handshake::{GREETING, Greeting, Wish};
+use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeOp};
 use motet_proto::message::session::{KEPT, LARGEST, PIECES, RAILS, Role, Session};
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -10,9 +10,9 @@ use std::io::IoSlice;
 const HELD: usize = 300_000;
 
 /// What node `n` says.
-pub fn greeting(n: u8, wish: Wish) -> Greeting {
-    Greeting {
-        wish,
+pub fn handshake(n: u8, op: HandshakeOp) -> Handshake {
+    Handshake {
+        op,
         epoch: 0,
         node: [n; 16],
         session: [7; 16],
@@ -38,7 +38,7 @@ struct Connection {
     slots: [Option<usize>; 2],
     /// An end that has closed it.
     closed: [bool; 2],
-    wish: Wish,
+    op: HandshakeOp,
 }
 
 pub struct Side {
@@ -71,8 +71,8 @@ impl World {
     pub fn new(seed: u64) -> Self {
         let side =
             |role, own, peer| Side { session: Session::new(role, own, &peer, 0).expect("a session"), put: 0, got: 0 };
-        let (new, welcome) = (greeting(0, Wish::New), greeting(1, Wish::Admitted));
-        let mut connection = Connection::new(Wish::New);
+        let (new, welcome) = (handshake(0, HandshakeOp::New), handshake(1, HandshakeOp::Admitted));
+        let mut connection = Connection::new(HandshakeOp::New);
         connection.slots = [None, Some(0)];
         let mut world = Self {
             seed,
@@ -91,7 +91,10 @@ impl World {
         let n = world.sides[1].session.outgoing(0, &mut pieces);
         let welcome: Vec<u8> = pieces[..n].iter().flat_map(|piece| piece.iter().copied()).collect();
         world.sides[1].session.sent(0, welcome.len());
-        assert_eq!(Greeting::decode(welcome.first_chunk().expect("a greeting")), Ok(greeting(1, Wish::Admitted)));
+        assert_eq!(
+            Handshake::decode(welcome.first_chunk().expect("a handshake")),
+            Ok(handshake(1, HandshakeOp::Admitted))
+        );
         world.connections[0].slots[0] = Some(0);
         world
     }
@@ -107,8 +110,8 @@ impl World {
             90..95 => self.connect(),
             95 if self.cuts => self.cut_one(),
             96 if self.more_rails && self.sides[0].session.is_up() && self.connections.len() < RAILS => {
-                let greeting = self.sides[0].session.another();
-                self.call(greeting);
+                let handshake = self.sides[0].session.another();
+                self.call(handshake);
             }
             97 => assert!(self.sides[side].session.tick(self.now), "seed {}: in time", self.seed),
             98 if self.prng.one_in(20) => self.now += 1_500_000_000, // idle: extra rails end, memory goes back
@@ -221,24 +224,24 @@ impl World {
     fn greeted(&mut self, i: usize, side: usize) -> bool {
         let connection = &mut self.connections[i];
         let pipe = &mut connection.pipes[1 - side];
-        if connection.closed[side] || pipe.bytes.len() < GREETING {
+        if connection.closed[side] || pipe.bytes.len() < HANDSHAKE_BYTES {
             return false;
         }
-        let bytes: Vec<u8> = pipe.bytes.drain(..GREETING).collect();
-        let greeting = Greeting::decode(bytes.first_chunk().expect("64 bytes")).expect("a greeting");
-        let wish = connection.wish;
+        let bytes: Vec<u8> = pipe.bytes.drain(..HANDSHAKE_BYTES).collect();
+        let handshake = Handshake::decode(bytes.first_chunk().expect("64 bytes")).expect("a handshake");
+        let op = connection.op;
         let session = &mut self.sides[side].session;
         let slot = match side {
-            0 => session.welcomed(wish, &greeting, self.now),
-            _ => session.visited(&greeting, self.now),
+            0 => session.welcomed(op, &handshake, self.now),
+            _ => session.visited(&handshake, self.now),
         };
         let slot = slot.unwrap_or_else(|broken| panic!("seed {}: {broken}", self.seed));
         let Some(slot) = slot else {
             self.lost_bytes += connection.close(side);
             return false;
         };
-        self.resumed += u32::from(wish == Wish::Resume);
-        if wish == Wish::Resume {
+        self.resumed += u32::from(op == HandshakeOp::Resume);
+        if op == HandshakeOp::Resume {
             // All others are void.
             for (j, other) in self.connections.iter_mut().enumerate() {
                 if j != i && other.slots[side].take().is_some() {
@@ -252,21 +255,21 @@ impl World {
 
     fn connect(&mut self) {
         let session = &mut self.sides[0].session;
-        if let Some(greeting) = session.attempt(self.now) {
+        if let Some(handshake) = session.attempt(self.now) {
             if !self.cuts || !self.prng.one_in(4) {
-                self.call(greeting);
+                self.call(handshake);
             }
         } else if self.more_rails && session.wants_rail() && self.connections.len() < RAILS {
-            let greeting = session.another();
-            self.call(greeting);
+            let handshake = session.another();
+            self.call(handshake);
         }
         // The called side asks at times, too; that nobody answers does no harm.
         let _ = self.sides[1].session.attempt(self.now);
     }
 
-    fn call(&mut self, greeting: Greeting) {
-        let mut connection = Connection::new(greeting.wish);
-        connection.pipes[0].bytes.extend(greeting.encode());
+    fn call(&mut self, handshake: Handshake) {
+        let mut connection = Connection::new(handshake.op);
+        connection.pipes[0].bytes.extend(handshake.encode());
         self.connections.push(connection);
     }
 
@@ -327,8 +330,8 @@ impl World {
 }
 
 impl Connection {
-    fn new(wish: Wish) -> Self {
-        Self { pipes: Default::default(), slots: [None, None], closed: [false; 2], wish }
+    fn new(op: HandshakeOp) -> Self {
+        Self { pipes: Default::default(), slots: [None, None], closed: [false; 2], op }
     }
 
     /// The other end hears of it. What was on its way and is lost with it.

@@ -20,7 +20,7 @@ use motet_proto::{
     EAGAIN, EINTR, Errno,
     stream::{Base, Patience, gate, rx, single_copy, tx},
 };
-use motet_wire::stream::record::{Record, State};
+use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
 use prng::Prng;
@@ -50,7 +50,7 @@ pub enum Doing {
 /// One process.
 #[derive(Debug)]
 pub struct Side {
-    pub record: Record,
+    pub record: StreamRecord,
     pub slot: Slot,
     pub end: End,
     pub sent: Cell<u64>,
@@ -129,15 +129,15 @@ pub const SLEEP: rx::Ask = rx::Ask { blocking: true, peek: false, kernel_only: f
 pub const LOOK: rx::Ask = rx::Ask { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
 
 /// A new record, attached to a slot.
-pub fn attach(record: &Record, slot: &Slot, side: usize, single_copy: bool) {
+pub fn attach(record: &StreamRecord, slot: &Slot, side: usize, single_copy: bool) {
     record.tx.mark.store(u64::MAX, Relaxed);
     record.tx.ready.store(1, Relaxed);
     record.rx.ready.store(1, Relaxed);
-    record.life.state.store(State::Attached as u32, Relaxed);
-    record.life.owner.store(End::process(side), Relaxed);
-    record.who.pid.store(std::process::id(), Relaxed);
-    record.who.cookies[0].store(10 + side as u64, Relaxed);
-    record.who.cookies[1].store(11 - side as u64, Relaxed);
+    record.lifecycle.state.store(State::Attached as u32, Relaxed);
+    record.lifecycle.owner.store(End::process(side), Relaxed);
+    record.connection.pid.store(std::process::id(), Relaxed);
+    record.connection.cookies[0].store(10 + side as u64, Relaxed);
+    record.connection.cookies[1].store(11 - side as u64, Relaxed);
     slot.outward().mark.ready.store(motet_wire::stream::gate::READY_LARGE, Relaxed);
     if single_copy {
         slot.outward().transfer.proof.store(single_copy::proof(record), Relaxed);
@@ -153,7 +153,7 @@ impl World {
         let ends = End::pair(Connection::new(clock.clone(), room, plan), &clock);
         let mut ends = ends.into_iter();
         let sides = [0, 1].map(|side| Side {
-            record: Record::default(),
+            record: StreamRecord::default(),
             slot: memory.ends[side],
             end: ends.next().unwrap(),
             sent: Cell::new(0),
@@ -362,7 +362,7 @@ impl World {
     pub fn hand_on(&self, side: usize, reaches: bool) {
         let (me, peer) = (&self.sides[side], &self.sides[1 - side]);
         me.handed_on.set(true);
-        me.record.life.plain.store(1, Relaxed);
+        me.record.lifecycle.tcp_only.store(1, Relaxed);
         let mut base = self.base(side, 2);
         tx::take_back(&me.record, &me.slot, &mut base);
         tx::finish(&me.record, &me.slot, &mut base);
@@ -424,14 +424,14 @@ impl World {
             lines.consumer.settled(),
             lines.mark.mark.load(Relaxed),
             rx.head.load(Relaxed),
-            rx.tcp.load(Relaxed),
+            rx.tcp_bytes.load(Relaxed),
             rx.mark.load(Relaxed),
             rx.mark_known.load(Relaxed),
-            rx.busy.load(Relaxed),
+            rx.kernel_calls.load(Relaxed),
             tx.tail.load(Relaxed),
-            tx.tcp.load(Relaxed),
+            tx.tcp_bytes.load(Relaxed),
             tx.mark.load(Relaxed),
-            tx.busy.load(Relaxed),
+            tx.kernel_calls.load(Relaxed),
         )
     }
 
@@ -581,7 +581,7 @@ impl Base for Woven<'_> {
         self.pause();
         self.end.nap(ns);
     }
-    fn patience(&self, _record: &Record) -> Patience {
+    fn patience(&self, _record: &StreamRecord) -> Patience {
         self.world.patience.get()
     }
     fn rest(&mut self, ns: u64) -> bool {

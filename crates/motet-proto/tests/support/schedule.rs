@@ -97,7 +97,7 @@ fn read(world: &World, side: usize, thread: usize) {
         }
         return;
     }
-    me.record.rx.evidence.store(EVIDENCE, Relaxed);
+    me.record.rx.evidence_left.store(EVIDENCE, Relaxed);
     let spin = if draw(4) == 0 { 0 } else { 4_000 };
     let ask = rx::Ask { spin, large: LARGE, kernel_only: draw(8) == 0, ..SLEEP };
     world.receive(side, thread, length, ask);

@@ -62,7 +62,7 @@ fn one_engine(said: &str, voices: &str, sizes: &[&str]) {
         let (counts, threads) = census.split_once(", threads ").expect(census);
         assert_eq!(counts, "engines 1, sheets of nodes 1", "{rank}");
         let ours: Vec<_> = threads.split(' ').filter(|thread| thread.starts_with("motet")).collect();
-        assert_eq!(ours, ["motet-stand-in=1"], "{rank}{census}");
+        assert_eq!(ours, ["motet-progress=1"], "{rank}{census}");
     }
 }
 

@@ -5,7 +5,7 @@
 //! see a row half old and half new.
 //!
 //! ```text
-//!   0     SheetHead (magic, version, rows, who, calls that failed)
+//!   0     StatsHead (magic, version, rows, who, calls that failed)
 //!   4096  row 0, row 1, ...
 //! ```
 
@@ -15,7 +15,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// First eight bytes of every sheet.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETlnk");
-/// Version of the sheet: a reader takes only its own. It changes with anything in [`SheetHead`] or [`Row`].
+/// Version of the sheet: a reader takes only its own. It changes with anything in [`StatsHead`] or [`LinkRow`].
 pub const VERSION: u32 = 1;
 /// Name given to memfd_create.
 pub const NAME: &str = "motet-links";
@@ -33,7 +33,7 @@ pub const REFUSED: usize = 4;
 /// The start of a sheet.
 #[repr(C)]
 #[derive(Debug)]
-pub struct SheetHead {
+pub struct StatsHead {
     /// [`MAGIC`].
     pub magic: AtomicU64,
     /// [`VERSION`].
@@ -63,7 +63,7 @@ pub struct SheetHead {
 /// One link.
 #[repr(C, align(256))]
 #[derive(Debug)]
-pub struct Row {
+pub struct LinkRow {
     /// 0: none, 1: up, 2: gone and not closed yet.
     pub state: AtomicU32,
     /// 1: this node has called, 0: the peer has.
@@ -84,45 +84,45 @@ pub struct Row {
     pub began: AtomicU64,
     /// Those ways: driver, and reason.
     pub ways: [[AtomicU64; 2]; REFUSED],
-    /// By [`Count`].
+    /// By [`LinkCount`].
     pub counts: [AtomicU64; COUNTS],
 }
 
 /// What is counted of a link: nothing for which the way of a short message would have to do more than it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Count {
+pub enum LinkCount {
     /// Lines of lanes put, of all packets, and taken.
-    LinesOut,
+    CellsSent,
     /// See there.
-    LinesIn,
+    CellsReceived,
     /// Bytes of long messages that went through the ring beside the lane, out and in.
-    RingOut,
+    RingBytesSent,
     /// See there.
-    RingIn,
+    RingBytesReceived,
     /// Bytes of frames put and taken, where the medium is no memory, and how often it was connected again.
-    FramesOut,
+    FrameBytesSent,
     /// See there.
-    FramesIn,
+    FrameBytesReceived,
     /// See there.
-    Again,
+    Reconnects,
     /// Bodies copied here out of the peer's memory, their bytes, and those for which the system refused that.
-    Copied,
+    SingleCopies,
     /// See there.
-    CopiedBytes,
+    SingleCopyBytes,
     /// See there.
-    CopyRefused,
+    SingleCopyRefused,
     /// Messages read where the sender had put them, and receives in place that ended with a copy.
-    Lent,
+    Loans,
     /// See there.
-    LentCopied,
+    LoansCopied,
     /// Channels, long messages coming, and going, now.
     Channels,
     /// See there.
-    LongIn,
+    LongIncoming,
     /// See there.
-    LongOut,
+    LongOutgoing,
     /// Of the bodies copied here, those of which the peer has copied some.
-    Helped,
+    CooperativeCopies,
 }
 
 /// Places for counts.
@@ -150,11 +150,11 @@ pub fn write_text(words: &[AtomicU64], text: &str) {
 
 /// A mapped sheet.
 #[derive(Debug, Clone, Copy)]
-pub struct Sheet {
+pub struct StatsPage {
     mapping: Mapping,
 }
 
-impl Sheet {
+impl StatsPage {
     /// The sheet in a mapping, which must be of [`BYTES`].
     pub fn over(mapping: Mapping) -> Option<Self> {
         (mapping.length() >= BYTES).then_some(Self { mapping })
@@ -166,22 +166,22 @@ impl Sheet {
     }
 
     /// The head.
-    pub fn head(&self) -> &SheetHead {
-        const { assert!(size_of::<SheetHead>() <= HEAD) };
+    pub fn head(&self) -> &StatsHead {
+        const { assert!(size_of::<StatsHead>() <= HEAD) };
         let base = self.mapping.at(0, HEAD).expect("checked by over");
         // SAFETY: inside the mapping, page-aligned, made of atomics, valid for any bytes.
-        unsafe { &*base.cast::<SheetHead>() }
+        unsafe { &*base.cast::<StatsHead>() }
     }
 
     /// A row; `None` beyond the last.
-    pub fn row(&self, index: usize) -> Option<&Row> {
-        const { assert!(cfg!(loom) || size_of::<Row>() == ROW && HEAD.is_multiple_of(align_of::<Row>())) };
+    pub fn row(&self, index: usize) -> Option<&LinkRow> {
+        const { assert!(cfg!(loom) || size_of::<LinkRow>() == ROW && HEAD.is_multiple_of(align_of::<LinkRow>())) };
         if index >= ROWS {
             return None;
         }
         let base = self.mapping.at(HEAD + index * ROW, ROW)?;
         // SAFETY: inside the mapping, aligned as HEAD and ROW are multiples of a row's alignment, made of atomics.
-        Some(unsafe { &*base.cast::<Row>() })
+        Some(unsafe { &*base.cast::<LinkRow>() })
     }
 }
 
@@ -193,8 +193,13 @@ mod tests {
     /// What version 1 looks like. Whoever changes this line changes [`VERSION`] too.
     #[test]
     fn a_layout_has_its_version() {
-        let head = (size_of::<SheetHead>(), offset_of!(SheetHead, address), offset_of!(SheetHead, failed));
-        let row = (size_of::<Row>(), offset_of!(Row, ways), offset_of!(Row, counts), Count::Helped as usize);
+        let head = (size_of::<StatsHead>(), offset_of!(StatsHead, address), offset_of!(StatsHead, failed));
+        let row = (
+            size_of::<LinkRow>(),
+            offset_of!(LinkRow, ways),
+            offset_of!(LinkRow, counts),
+            LinkCount::CooperativeCopies as usize,
+        );
         assert_eq!((VERSION, head, row), (1, (944, 112, 432), (256, 56, 120, 15)));
     }
 

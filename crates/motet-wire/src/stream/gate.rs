@@ -322,7 +322,7 @@ impl ConsumerLine {
         self.head.load(Ordering::Acquire) >> 1 // edge: advance -> seen_head
     }
 
-    /// Claims all unread bytes, to return them to TCP; the head they start at. `None` while the other end does so: the producer, or a
+    /// ChunkClaims all unread bytes, to return them to TCP; the head they start at. `None` while the other end does so: the producer, or a
     /// consumer that hands its descriptor on.
     pub fn claim(&self) -> Option<u64> {
         let mut word = self.head.load(Ordering::Acquire);

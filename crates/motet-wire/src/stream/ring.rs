@@ -7,7 +7,7 @@
 //! plain bytes, through raw pointers, never form a reference into the ring and never act on a value read twice, so all
 //! that a hostile peer gains is garbage in its own stream.
 
-use crate::copy::{self, Way};
+use crate::copy::{self, StoreKind};
 use std::io::{IoSlice, IoSliceMut};
 
 /// A ring in shared memory.
@@ -16,7 +16,7 @@ pub struct Ring {
     base: *mut u8,
     mask: u64,
     bypass: bool,
-    plain: bool,
+    memcpy: bool,
 }
 
 // SAFETY: a Ring is a pointer into a range that stays mapped for the life of the process, and all access through it is by
@@ -29,7 +29,7 @@ impl Ring {
     /// # Safety
     /// `base..base + size` must stay mapped, readable and writable while the ring is used; `size` a power of two.
     pub const unsafe fn new(base: *mut u8, size: usize) -> Self {
-        Self { base, mask: size as u64 - 1, bypass: false, plain: false }
+        Self { base, mask: size as u64 - 1, bypass: false, memcpy: false }
     }
 
     /// The same ring; writes to it bypass the caches.
@@ -37,17 +37,17 @@ impl Ring {
         Self { bypass, ..self }
     }
 
-    /// The same ring; what does not bypass the caches is copied plainly ([`Way::Plain`]).
-    pub const fn plain(self) -> Self {
-        Self { plain: true, ..self }
+    /// The same ring; what does not bypass the caches is copied plainly ([`StoreKind::Memcpy`]).
+    pub const fn with_memcpy(self) -> Self {
+        Self { memcpy: true, ..self }
     }
 
     #[inline(always)]
-    const fn way(&self) -> Way {
-        match (self.bypass, self.plain) {
-            (true, _) => Way::Around,
-            (false, true) => Way::Plain,
-            (false, false) => Way::Ahead,
+    const fn store_kind(&self) -> StoreKind {
+        match (self.bypass, self.memcpy) {
+            (true, _) => StoreKind::NonTemporal,
+            (false, true) => StoreKind::Memcpy,
+            (false, false) => StoreKind::Prefetched,
         }
     }
 
@@ -137,9 +137,9 @@ impl Ring {
         // SAFETY: start + first <= size and the wrapped rest is shorter than size, so both lie in the ring; `part` is
         // private memory of this process and cannot overlap it.
         unsafe {
-            copy::write(self.base.add(start), part.as_ptr(), first, self.way());
+            copy::write(self.base.add(start), part.as_ptr(), first, self.store_kind());
             if first < part.len() {
-                copy::write(self.base, part.as_ptr().add(first), part.len() - first, self.way());
+                copy::write(self.base, part.as_ptr().add(first), part.len() - first, self.store_kind());
             }
         }
     }
@@ -150,9 +150,9 @@ impl Ring {
         let first = part.len().min(self.size() as usize - start);
         // SAFETY: as in write_part, in the other direction.
         unsafe {
-            copy::read(part.as_mut_ptr(), self.base.add(start), first, self.way());
+            copy::read(part.as_mut_ptr(), self.base.add(start), first, self.store_kind());
             if first < part.len() {
-                copy::read(part.as_mut_ptr().add(first), self.base, part.len() - first, self.way());
+                copy::read(part.as_mut_ptr().add(first), self.base, part.len() - first, self.store_kind());
             }
         }
     }

@@ -4,17 +4,17 @@
 //! else is needed, no daemon and no socket, and it vanishes with the process.
 //!
 //! ```text
-//!   0     NodeHead (magic, version, capacity, ...)
+//!   0     StatsFileHead (magic, version, capacity, ...)
 //!   4096  record 0, record 1, ...
 //! ```
 
 use crate::mapping::Mapping;
-use crate::stream::record::{Record, SIZE};
+use crate::stream::record::{SIZE, StreamRecord};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// First eight bytes of every node file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETnod");
-/// Version of the node file: `motet ps` reads only its own. It changes with anything in [`NodeHead`] or [`Record`].
+/// Version of the node file: `motet ps` reads only its own. It changes with anything in [`StatsFileHead`] or [`StreamRecord`].
 pub const VERSION: u32 = 4 + cfg!(motet_next_version) as u32;
 /// Name given to memfd_create.
 pub const NAME: &str = "motet-node";
@@ -24,7 +24,7 @@ pub const HEAD: usize = if cfg!(motet_next_version) { 8192 } else { 4096 };
 /// The start of a node file.
 #[repr(C)]
 #[derive(Debug)]
-pub struct NodeHead {
+pub struct StatsFileHead {
     /// [`MAGIC`].
     pub magic: AtomicU64,
     /// [`VERSION`].
@@ -68,12 +68,12 @@ pub const fn offset(index: usize) -> usize {
 
 /// A mapped node file.
 #[derive(Debug, Clone, Copy)]
-pub struct Node {
+pub struct StatsFile {
     mapping: Mapping,
     capacity: usize,
 }
 
-impl Node {
+impl StatsFile {
     /// The node file in a mapping, which must have room for its head.
     pub fn over(mapping: Mapping, capacity: usize) -> Option<Self> {
         (mapping.length() >= bytes(capacity)).then_some(Self { mapping, capacity })
@@ -86,39 +86,49 @@ impl Node {
     }
 
     /// The head.
-    pub fn head(&self) -> &NodeHead {
-        const { assert!(size_of::<NodeHead>() <= HEAD) };
+    pub fn head(&self) -> &StatsFileHead {
+        const { assert!(size_of::<StatsFileHead>() <= HEAD) };
         let base = self.mapping.at(0, HEAD).expect("checked by over");
         // SAFETY: inside the mapping, page-aligned, made of atomics.
-        unsafe { &*base.cast::<NodeHead>() }
+        unsafe { &*base.cast::<StatsFileHead>() }
     }
 
     /// A record; `None` beyond the capacity.
     #[inline(always)]
-    pub fn record(&self, index: usize) -> Option<&Record> {
+    pub fn record(&self, index: usize) -> Option<&StreamRecord> {
         if index >= self.capacity {
             return None;
         }
         let base = self.mapping.at(offset(index), SIZE)?;
         // SAFETY: inside the mapping, aligned as HEAD and SIZE are multiples of a record's alignment, made of atomics.
-        Some(unsafe { &*base.cast::<Record>() })
+        Some(unsafe { &*base.cast::<StreamRecord>() })
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::stream::record::{Events, Life, Rx, Tx, Who};
+    use crate::stream::record::{ConnectionInfo, Events, Lifecycle, Rx, Tx};
     use std::mem::offset_of;
 
     /// What version 4 looks like. Whoever changes this line changes [`VERSION`] too.
     #[cfg(not(motet_next_version))]
     #[test]
     fn a_layout_has_its_version() {
-        let parts = [size_of::<Tx>(), size_of::<Rx>(), size_of::<Life>(), size_of::<Events>(), size_of::<Who>()];
-        let places =
-            [offset_of!(Tx, copied), offset_of!(Rx, near), offset_of!(Life, ticks), offset_of!(Events, single_copy)];
-        let layout = (SIZE, parts, places, size_of::<NodeHead>());
+        let parts = [
+            size_of::<Tx>(),
+            size_of::<Rx>(),
+            size_of::<Lifecycle>(),
+            size_of::<Events>(),
+            size_of::<ConnectionInfo>(),
+        ];
+        let places = [
+            offset_of!(Tx, single_copy_bytes),
+            offset_of!(Rx, same_cpu),
+            offset_of!(Lifecycle, pending_messages),
+            offset_of!(Events, single_copy),
+        ];
+        let layout = (SIZE, parts, places, size_of::<StatsFileHead>());
         assert_eq!((VERSION, layout), (4, (512, [128, 128, 64, 64, 128], [64, 84, 40, 32], 840)));
     }
 }

@@ -3,7 +3,7 @@
 use super::model;
 use loom::sync::Arc;
 use loom::thread;
-use motet_wire::message::fifo::chunk_claims::{Claims, Helped};
+use motet_wire::message::fifo::chunk_claims::{Assisted, ChunkClaims};
 use motet_wire::sync::AtomicU32;
 use motet_wire::sync::Ordering::Relaxed;
 
@@ -11,7 +11,7 @@ const CHUNKS: u32 = 2;
 
 #[derive(Default)]
 struct Copy {
-    claims: Claims,
+    claims: ChunkClaims,
     /// Stand for the bytes of the chunks.
     chunks: [AtomicU32; CHUNKS as usize],
     /// The sender has rung.
@@ -19,12 +19,12 @@ struct Copy {
 }
 
 /// The sender's part: claims what it can get, copies it, says so, and rings if nothing is left to claim.
-fn help(copy: &Copy, stamp: u32) -> u32 {
+fn assist(copy: &Copy, copy_id: u32) -> u32 {
     let mut done = 0;
-    while let Some(chunk) = copy.claims.claim(stamp, CHUNKS) {
-        copy.chunks[chunk as usize].store(stamp, Relaxed);
+    while let Some(chunk) = copy.claims.claim(copy_id, CHUNKS) {
+        copy.chunks[chunk as usize].store(copy_id, Relaxed);
         done += 1;
-        if copy.claims.help(stamp, done, CHUNKS) {
+        if copy.claims.report_assisted(copy_id, done, CHUNKS) {
             copy.bell.store(1, Relaxed);
         }
     }
@@ -37,7 +37,7 @@ fn begin() -> (Arc<Copy>, thread::JoinHandle<u32>) {
     copy.claims.prepare();
     copy.claims.begin(3);
     let sender = copy.clone();
-    (copy, thread::spawn(move || help(&sender, 3)))
+    (copy, thread::spawn(move || assist(&sender, 3)))
 }
 
 #[test]
@@ -50,10 +50,10 @@ fn every_chunk_is_copied_once_and_seen() {
             copy.chunks[chunk as usize].store(3, Relaxed);
             mine += 1;
         }
-        let waits = copy.claims.helped(3) != Helped::Chunks(CHUNKS - mine);
+        let waits = copy.claims.assisted(3) != Assisted::Chunks(CHUNKS - mine);
         let done = sender.join().unwrap();
         assert!(!waits || copy.bell.load(Relaxed) == 1, "asleep, and nobody rings");
-        assert_eq!((copy.claims.helped(3), done), (Helped::Chunks(done), CHUNKS - mine));
+        assert_eq!((copy.claims.assisted(3), done), (Assisted::Chunks(done), CHUNKS - mine));
         assert!(copy.chunks.iter().all(|chunk| chunk.load(Relaxed) == 3), "said to be there");
         done as usize
     });
@@ -66,7 +66,7 @@ fn nothing_is_claimed_behind_the_end() {
         let (copy, sender) = begin();
         let claimed = copy.claims.close(3);
         assert_eq!(copy.claims.claim(3, CHUNKS), None);
-        while copy.claims.helped(3) != Helped::Chunks(claimed) {
+        while copy.claims.assisted(3) != Assisted::Chunks(claimed) {
             thread::yield_now();
         }
         // The receiver's memory is its own again: the sender never learns of a copy that is over.

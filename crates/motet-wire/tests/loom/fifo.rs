@@ -1,4 +1,4 @@
-//! The lane: publish and poll, the edge of the room, and the sleeper. Lines have two words of payload here.
+//! The fifo: publish and poll, the edge of the room, and the sleeper. Lines have two words of payload here.
 //!
 //! What these models leave out: the barrier of a sleeper that reaches the producer's CPU (`membarrier`) is a full fence on both
 //! sides, as loom knows no other.
@@ -6,43 +6,43 @@
 use super::model;
 use loom::sync::Arc;
 use loom::thread;
-use motet_wire::message::fifo::{Buffer, Consumer, Control, Fence, IN_LINE, Lane, Line, Producer, Put};
+use motet_wire::message::fifo::{Buffer, CELL_PAYLOAD, Cell, Control, Fifo, FifoRx, FifoTx, PutOutcome, SleepFence};
 use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use motet_wire::sync::{AtomicU32, fence};
 
-/// Both ends of a lane of four lines. Its memory stays, as a mapping does.
-fn ends() -> (Producer, Consumer) {
-    let lines: Vec<Line> = (0..4).map(|_| Line::new()).collect();
-    let lane = Lane::of(Box::leak(Box::new(Control::new())), lines.leak()).unwrap();
-    lane.prepare(Fence::Asymmetric);
-    (lane.producer(), lane.consumer())
+/// Both ends of a fifo of four cells. Its memory stays, as a mapping does.
+fn ends() -> (FifoTx, FifoRx) {
+    let cells: Vec<Cell> = (0..4).map(|_| Cell::new()).collect();
+    let fifo = Fifo::from_parts(Box::leak(Box::new(Control::new())), cells.leak()).unwrap();
+    fifo.prepare(SleepFence::Asymmetric);
+    (fifo.tx(), fifo.rx())
 }
 
-fn put(producer: &mut Producer, kind: u8, length: usize) -> Put {
+fn put(producer: &mut FifoTx, kind: u8, length: usize) -> PutOutcome {
     producer.try_put(kind, 0, &[&vec![kind; length]]).unwrap()
 }
 
 /// The kind of the next packet, all of whose bytes must be that.
-fn poll(consumer: &mut Consumer, length: usize) -> Option<u8> {
+fn poll(consumer: &mut FifoRx, length: usize) -> Option<u8> {
     let mut buffer = Buffer::new();
     let packet = consumer.poll(&mut buffer).unwrap()?;
     assert_eq!(packet.bytes(&buffer), vec![packet.kind; length]);
     Some(packet.kind)
 }
 
-/// A packet of two lines is seen whole or not at all.
+/// A packet of two cells is seen whole or not at all.
 #[test]
 fn a_packet_is_visible_with_its_first_word() {
     model(&[0, 1], || {
         let (mut producer, mut consumer) = ends();
-        let producer = thread::spawn(move || put(&mut producer, 5, IN_LINE + 1));
-        let seen = poll(&mut consumer, IN_LINE + 1);
+        let producer = thread::spawn(move || put(&mut producer, 5, CELL_PAYLOAD + 1));
+        let seen = poll(&mut consumer, CELL_PAYLOAD + 1);
         producer.join().unwrap();
         usize::from(seen.is_some())
     });
 }
 
-/// Who sees that a line has followed an open packet sees what was written before it.
+/// Who sees that a cell has followed an open packet sees what was written before it.
 #[test]
 fn an_open_packet_is_whole_with_its_last_line() {
     model(&[0, 1], || {
@@ -52,7 +52,7 @@ fn an_open_packet_is_whole_with_its_last_line() {
         let producer = thread::spawn(move || {
             producer.try_put_open(5, 0, &[5], 1).unwrap();
             ring.store(7, Relaxed);
-            producer.follow();
+            producer.put_continuation();
         });
         let seen = poll(&mut consumer, 1);
         assert!(seen.is_none() || beside.load(Relaxed) == 7, "whole before its bytes");
@@ -77,21 +77,21 @@ fn packets_keep_their_order() {
     });
 }
 
-/// A line is written over only after it was read: a full lane has room when the producer was told, and not before.
+/// A cell is written over only after it was read: a full fifo has room when the producer was told, and not before.
 #[test]
 fn a_line_is_not_overwritten_before_it_is_read() {
     model(&[0, 1], || {
         let (mut producer, mut consumer) = ends();
-        assert_eq!(put(&mut producer, 1, IN_LINE + 1), Put::Published);
-        assert_eq!(put(&mut producer, 2, IN_LINE + 1), Put::Published);
-        let producer = thread::spawn(move || put(&mut producer, 3, IN_LINE + 1));
-        assert_eq!(poll(&mut consumer, IN_LINE + 1), Some(1));
-        assert_eq!(poll(&mut consumer, IN_LINE + 1), Some(2));
-        let third = poll(&mut consumer, IN_LINE + 1);
+        assert_eq!(put(&mut producer, 1, CELL_PAYLOAD + 1), PutOutcome::Published);
+        assert_eq!(put(&mut producer, 2, CELL_PAYLOAD + 1), PutOutcome::Published);
+        let producer = thread::spawn(move || put(&mut producer, 3, CELL_PAYLOAD + 1));
+        assert_eq!(poll(&mut consumer, CELL_PAYLOAD + 1), Some(1));
+        assert_eq!(poll(&mut consumer, CELL_PAYLOAD + 1), Some(2));
+        let third = poll(&mut consumer, CELL_PAYLOAD + 1);
         assert!(third.is_none_or(|kind| kind == 3));
         let put = producer.join().unwrap();
-        assert!(third.is_none() || put == Put::Published);
-        usize::from(put == Put::Published)
+        assert!(third.is_none() || put == PutOutcome::Published);
+        usize::from(put == PutOutcome::Published)
     });
 }
 
@@ -103,7 +103,7 @@ fn no_wake_up_is_lost() {
         let producer = thread::spawn(move || put(&mut producer, 1, 1));
         let sleeps = consumer.begin_sleep(|| fence(SeqCst));
         let put = producer.join().unwrap();
-        assert!(!sleeps || put == Put::Wake, "asleep, and nobody wakes it");
+        assert!(!sleeps || put == PutOutcome::Wake, "asleep, and nobody wakes it");
         usize::from(sleeps)
     });
 }
@@ -118,7 +118,7 @@ fn no_wake_up_is_lost_by_a_consumer_that_sleeps_again() {
         let ringer = bell.clone();
         let producer = thread::spawn(move || {
             for kind in [1, 2] {
-                if put(&mut producer, kind, 1) == Put::Wake {
+                if put(&mut producer, kind, 1) == PutOutcome::Wake {
                     ringer.fetch_add(1, AcqRel);
                 }
             }
@@ -140,15 +140,15 @@ fn no_wake_up_is_lost_by_a_consumer_that_sleeps_again() {
 fn no_producer_sleeps_over_room() {
     model(&[0, 1], || {
         let (mut producer, mut consumer) = ends();
-        put(&mut producer, 1, IN_LINE + 1);
-        put(&mut producer, 2, IN_LINE + 1);
+        put(&mut producer, 1, CELL_PAYLOAD + 1);
+        put(&mut producer, 2, CELL_PAYLOAD + 1);
         let producer = thread::spawn(move || {
             if producer.announce_wait() {
                 fence(SeqCst);
             }
             !producer.room(1).unwrap()
         });
-        assert_eq!(poll(&mut consumer, IN_LINE + 1), Some(1));
+        assert_eq!(poll(&mut consumer, CELL_PAYLOAD + 1), Some(1));
         let wake = consumer.take_wake();
         let sleeps = producer.join().unwrap();
         assert!(!sleeps || wake, "asleep over room, and nobody wakes it");

@@ -1,139 +1,147 @@
-//! Memory that a caller lends to an operation for the time of a call.
+//! Operations on memory that a call borrows.
 //!
-//! The one file of this crate with `unsafe`: the operation gets the address of a borrowed slice, and no call returns, not even by a
-//! panic, before the operation has ended or has had the memory taken away.
+//! The only file of this crate with `unsafe`. An operation gets the address of a borrowed slice; no call returns, not even by a panic, before
+//! the operation has completed or the memory was taken away from it.
 #![allow(unsafe_code)]
 
-use super::{Completion, Error, From, Got, Inner, Memory, Notice, OperationId, Outgoing, Status};
-use motet_engine::message::regions::Shared;
+use super::{
+    Completion, EngineNode, Error, Got, Node, Notice, OperationId, OperationMemory, Outgoing, RecvFrom, Status,
+};
+use motet_engine::message::regions::SharedBytes;
 use motet_engine::message::send_cancel::CalledBack;
-use motet_sys::user_memory::Span;
+use motet_sys::user_memory::UserMemory;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// How long a peer that has announced memory of ours may take to let go of it once a send's time is over, ns. It answers whenever it makes
-/// progress; one that makes none for so long may be stopped, and would hold the caller for as long as it is. A program that is busy with
-/// something else should not lose its links for it, so this is no short time.
-const LET_GO: u64 = 3_000_000_000;
+/// How long a send whose deadline has passed waits for the peer to release its body, ns. A peer answers when it makes progress. One that makes
+/// none for so long may be stopped, and would block the caller; a peer that is only busy should not lose its link.
+const RECALL_TIMEOUT_NS: u64 = 3_000_000_000;
 
-/// Takes the memory away from an operation that has not ended.
-struct Loan<'a> {
-    node: &'a Inner,
-    what: Lent,
+/// Takes the borrowed memory away from its operation when dropped.
+struct Borrow<'a> {
+    node: &'a EngineNode,
+    user: User,
 }
 
-/// Who has the memory.
-enum Lent {
+/// The operation that uses the memory.
+enum User {
     Operation(OperationId),
-    /// A blocking receive from there.
-    Blocking(From),
+    /// The blocking receive from this source.
+    Blocking(RecvFrom),
 }
 
-impl Drop for Loan<'_> {
+impl Drop for Borrow<'_> {
     fn drop(&mut self) {
-        let _ = match self.what {
-            Lent::Operation(operation) => self.node.detach(operation),
-            Lent::Blocking(from) => self.node.abandon_blocking(from),
+        let _ = match self.user {
+            User::Operation(operation) => self.node.detach(operation),
+            User::Blocking(from) => self.node.abandon_blocking(from),
         };
     }
 }
 
-/// The words of a region. They stay as long as the region, which keeps them.
-pub(super) fn words(words: &Arc<[AtomicU64]>) -> Shared {
-    let base = words.as_ptr().cast_mut().cast();
-    // SAFETY: who gets this keeps a clone of the `Arc` beside it, and atomics may be written through shared references to them.
-    unsafe { Shared::new(base, size_of_val::<[AtomicU64]>(words)) }
-}
-
-/// Bytes that stay, for a send.
-pub(super) fn forever(body: &'static [u8]) -> Memory {
-    // SAFETY: the bytes stay for ever and nobody writes them; a send only reads, and gives no span back.
-    Memory::Span(unsafe { Span::new(body.as_ptr().cast_mut(), body.len()) })
-}
-
-/// A slice as the memory of a receive, to be used in this call only.
+/// The engine's node, which handlers and tasks get, as this crate's.
 #[inline(always)]
-pub(super) fn lent<R>(buffer: &mut [u8], with: impl FnOnce(Span) -> R) -> R {
-    // SAFETY: the slice is borrowed for the call, and what gets the span here, `receive`, does not return before its operation has
-    // ended or `Loan` has taken the span out of it.
-    with(unsafe { Span::new(buffer.as_mut_ptr(), buffer.len()) })
+pub(super) fn node_of(node: &EngineNode) -> &Node {
+    // SAFETY: `Node` is `repr(transparent)` over the engine's node.
+    unsafe { &*std::ptr::from_ref(node).cast() }
 }
 
-/// Receives into memory that stays for the time of the call.
+/// Words as the memory of a region, which keeps a reference to them.
+pub(super) fn words(words: &Arc<[AtomicU64]>) -> SharedBytes {
+    let base = words.as_ptr().cast_mut().cast();
+    // SAFETY: the caller keeps a clone of the `Arc` with the region, and atomics may be written through shared references.
+    unsafe { SharedBytes::new(base, size_of_val::<[AtomicU64]>(words)) }
+}
+
+/// Static bytes as the memory of a send.
+pub(super) fn forever(body: &'static [u8]) -> OperationMemory {
+    // SAFETY: the bytes are static and never written; a send only reads them, and does not return its memory.
+    OperationMemory::User(unsafe { UserMemory::new(body.as_ptr().cast_mut(), body.len()) })
+}
+
+/// Passes a slice as memory of a receive to `with`.
+#[inline(always)]
+pub(super) fn lent<R>(buffer: &mut [u8], with: impl FnOnce(UserMemory) -> R) -> R {
+    // SAFETY: the slice is borrowed for the call. `with` is `receive`, which does not return before its operation has completed or `Borrow` has
+    // taken the memory away from it.
+    with(unsafe { UserMemory::new(buffer.as_mut_ptr(), buffer.len()) })
+}
+
+/// Receives into memory that is valid during the call.
 #[inline(always)]
 pub(super) fn receive(
-    node: &Inner,
-    selector: (From, u64, u64),
-    span: Span,
+    node: &EngineNode,
+    selector: (RecvFrom, u64, u64),
+    span: UserMemory,
     mut headers: Option<&mut Vec<u8>>,
     deadline: Option<u64>,
 ) -> Result<Got, Error> {
-    let loan = Loan { node, what: Lent::Blocking(selector.0) };
+    let borrow = Borrow { node, user: User::Blocking(selector.0) };
     match node.receive(selector, span, &mut headers, deadline) {
         Ok(got) if got.status != Status::Cancelled => {
-            std::mem::forget(loan);
+            std::mem::forget(borrow);
             Ok(got)
         }
-        other => receive_after_all(loan, other, selector, span, headers, deadline),
+        other => receive_after_error(borrow, other, selector, span, headers, deadline),
     }
 }
 
-/// Ends a blocking receive whose wait has returned an error, or that has been cancelled.
+/// Completes a blocking receive whose wait has failed, or that was cancelled.
 #[cold]
 #[inline(never)]
-fn receive_after_all(
-    loan: Loan<'_>,
+fn receive_after_error(
+    borrow: Borrow<'_>,
     mut got: Result<Got, Error>,
-    selector: (From, u64, u64),
-    span: Span,
+    selector: (RecvFrom, u64, u64),
+    span: UserMemory,
     mut headers: Option<&mut Vec<u8>>,
     deadline: Option<u64>,
 ) -> Result<Got, Error> {
-    let node = loan.node;
+    let node = borrow.node;
     if let Err(error) = got {
         got = match error {
             Error::Full => {
-                std::mem::forget(loan); // it is another thread's
-                return receive_by_record(node, selector, span, headers, deadline);
+                std::mem::forget(borrow); // the blocking receive is another thread's
+                return receive_by_operation(node, selector, span, headers, deadline);
             }
             Error::TimedOut => {
-                // A receive without a message ends at once; one that has matched ends when its message has landed; one whose channel
-                // has been closed since has ended already.
+                // A receive without a message completes at once; one that has matched completes when its message is here; one whose
+                // channel was closed has completed already.
                 match node.cancel_blocking(selector.0) {
                     Ok(()) | Err(Error::Unknown | Error::Closed) => node.wait_blocking(&mut headers, None),
                     Err(error) => return Err(error),
                 }
             }
-            Error::WouldBlock | Error::NoNode(_) => return Err(error), // in a handler, or shut meanwhile: the loan takes it back
+            Error::WouldBlock | Error::NoNode(_) => return Err(error), // in a handler, or the node was shut down: `borrow` takes the memory away
             error => {
-                std::mem::forget(loan); // nothing has begun
+                std::mem::forget(borrow); // no receive was started
                 return Err(error);
             }
         };
     }
     let got = got?;
-    std::mem::forget(loan);
+    std::mem::forget(borrow);
     if got.status == Status::Cancelled { Err(Error::TimedOut) } else { Ok(got) }
 }
 
-/// Receives by an operation with a record, because another thread uses the group of blocking receives.
+/// Receives by an operation, because another thread uses the blocking receive.
 #[cold]
-fn receive_by_record(
-    node: &Inner,
-    (from, tag, ignore): (From, u64, u64),
-    span: Span,
+fn receive_by_operation(
+    node: &EngineNode,
+    (from, tag, ignore): (RecvFrom, u64, u64),
+    span: UserMemory,
     headers: Option<&mut Vec<u8>>,
     deadline: Option<u64>,
 ) -> Result<Got, Error> {
-    let operation = node.post(from, tag, ignore, Memory::Span(span), Notice::default())?;
-    let loan = Loan { node, what: Lent::Operation(operation) };
+    let operation = node.post(from, tag, ignore, OperationMemory::User(span), Notice::default())?;
+    let borrow = Borrow { node, user: User::Operation(operation) };
     let mut waited = node.wait_for(operation, deadline);
     if matches!(waited, Err(Error::TimedOut)) {
         node.take_back(operation)?;
         waited = node.wait_for(operation, None);
     }
     let Completion { status, length, tag, full, headers: pushed, channel, .. } = waited?;
-    std::mem::forget(loan);
+    std::mem::forget(borrow);
     if let Some(headers) = headers {
         *headers = pushed;
     }
@@ -143,30 +151,35 @@ fn receive_by_record(
     Ok(Got { status, length, tag, full, channel })
 }
 
-/// Sends a message of slices that does not go at once.
+/// Sends a message of slices that cannot leave at once.
 #[cold]
-pub(super) fn send(node: &Inner, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
+pub(super) fn send(
+    node: &EngineNode,
+    message: &Outgoing<'_>,
+    body: &[&[u8]],
+    deadline: Option<u64>,
+) -> Result<(), Error> {
     let mut parts = body.iter().map(|part| {
-        // SAFETY: the slice is borrowed for the call, a send only reads, and until the call returns the operation has ended or `Loan`
-        // has taken the spans out of it.
-        Memory::Span(unsafe { Span::new(part.as_ptr().cast_mut(), part.len()) })
+        // SAFETY: the slice is borrowed for the call, and a send only reads. When the call returns, the operation has completed or `Borrow` has
+        // taken the memory away from it.
+        OperationMemory::User(unsafe { UserMemory::new(part.as_ptr().cast_mut(), part.len()) })
     });
-    let memory = parts.next().unwrap_or(Memory::Owned(Vec::new()));
+    let memory = parts.next().unwrap_or(OperationMemory::Owned(Vec::new()));
     let Some(operation) = node.send(message, memory, parts.collect(), Notice::default(), deadline)? else {
         return Ok(());
     };
-    let loan = Loan { node, what: Lent::Operation(operation) };
+    let borrow = Borrow { node, user: User::Operation(operation) };
     let completion = match node.wait_for(operation, deadline) {
-        Err(Error::TimedOut) => match overdue(node, operation)? {
+        Err(Error::TimedOut) => match recall(node, operation)? {
             Some(completion) => completion,
             None => {
-                std::mem::forget(loan);
+                std::mem::forget(borrow);
                 return Ok(());
             }
         },
         waited => waited?,
     };
-    std::mem::forget(loan);
+    std::mem::forget(borrow);
     if completion.status == Status::Cancelled {
         return Err(Error::TimedOut);
     }
@@ -174,17 +187,17 @@ pub(super) fn send(node: &Inner, message: &Outgoing<'_>, body: &[&[u8]], deadlin
     Error::of_status(completion.status, gone).map_or(Ok(()), Err)
 }
 
-/// How a send ends whose time is over. `None`: it goes on by itself, and needs our memory no more.
+/// Recalls a send whose deadline has passed. `None`: the message continues on its way and does not need the memory.
 #[cold]
-fn overdue(node: &Inner, operation: OperationId) -> Result<Option<Completion>, Error> {
+fn recall(node: &EngineNode, operation: OperationId) -> Result<Option<Completion>, Error> {
     match node.call_back(operation)? {
         CalledBack::OnItsWay => return Ok(None),
         CalledBack::Asked => {}
     }
-    match node.wait_for(operation, Some(super::in_ns(LET_GO))) {
+    match node.wait_for(operation, Some(super::deadline_in(RECALL_TIMEOUT_NS))) {
         Err(Error::TimedOut) => {
             node.give_up(operation)?;
-            node.wait_for(operation, None).map(Some) // it has ended
+            node.wait_for(operation, None).map(Some) // it has completed
         }
         waited => waited.map(Some),
     }

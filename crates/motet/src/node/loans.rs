@@ -1,6 +1,9 @@
-//! Loans in Rust: what `motet_engine::message::loans` offers, with waits and failures as the other calls have them.
+//! Loans: messages that are sent and received without a copy.
 
-use super::{Channel, Completion, Error, From, Lent, Loan, Mode, Node, Notice, Outgoing, Status, deadline};
+use super::{
+    Channel, Completion, Error, Lent, LinkId, Loan, LoanCounts, Mode, Node, Notice, OperationId, Outgoing, RecvFrom,
+    Status, deadline,
+};
 use std::time::Duration;
 
 /// A message that was received in place.
@@ -8,9 +11,9 @@ use std::time::Duration;
 pub struct InPlace {
     /// The message's tag.
     pub tag: u64,
-    /// Its headers, the outermost first.
+    /// Its headers, outermost first.
     pub headers: Vec<u8>,
-    /// On which channel it came.
+    /// The channel on which it arrived.
     pub channel: Channel,
     /// Its body.
     pub body: Content,
@@ -19,14 +22,14 @@ pub struct InPlace {
 /// The body of a message that was received in place.
 #[derive(Debug)]
 pub enum Content {
-    /// It lies where the sender has put it: to be given back ([`super::Inner::give_back`]), or dropped.
+    /// It is in the sender's memory. Release it ([`Node::release`]), or drop it.
     Lent(Lent),
-    /// It was short, or no loan, or its sender's memory cannot be seen from here.
+    /// A copy: the message was short, or no loan, or its sender's memory cannot be mapped here.
     Copied(Vec<u8>),
 }
 
 impl Content {
-    /// Bytes of it.
+    /// Bytes of the body.
     pub fn len(&self) -> usize {
         match self {
             Self::Lent(lent) => lent.len(),
@@ -34,12 +37,12 @@ impl Content {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the body is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Copies bytes out, as many as there are from `at` on; returns how many.
+    /// Copies the bytes from `at` on to `into`, as many as both have; returns how many.
     pub fn read(&self, at: usize, into: &mut [u8]) -> usize {
         match self {
             Self::Lent(lent) => lent.read(at, into),
@@ -52,7 +55,7 @@ impl Content {
         }
     }
 
-    /// All of it: a copy, if it is lent, which is given back then.
+    /// The whole body; a loaned one is copied and released.
     pub fn into_vec(self) -> Vec<u8> {
         match self {
             Self::Lent(lent) => lent.to_vec(),
@@ -62,37 +65,65 @@ impl Content {
 }
 
 impl Node {
-    /// A block of the pool ([`super::Inner::alloc`]); waits until there is one.
+    /// Allocates memory of the pool, to be filled and sent. It holds zeros, or bytes of an earlier loan. [`Error::Full`]: the pool is used up.
+    pub fn alloc(&self, length: usize) -> Result<Loan, Error> {
+        self.0.alloc(length)
+    }
+
+    /// Allocates memory of the pool, and waits until there is some.
     pub fn alloc_within(&self, length: usize, limit: Option<Duration>) -> Result<Loan, Error> {
         self.0.alloc_until(length, deadline(limit))
     }
 
-    /// Sends a loan and forgets it: the block is the pool's again when the receiver has given it back. See
-    /// [`super::Inner::send_loan`] for an end that is told.
+    /// Sends a loan without a completion: the memory returns to the pool when the receiver has released it. [`Node::send_loan`] reports that.
     #[inline]
     pub fn lend(&self, channel: Channel, tag: u64, loan: Loan, limit: Option<Duration>) -> Result<(), Error> {
         let (message, length) = (Outgoing { channel, tag, headers: &[], mode: Mode::Automatic }, loan.len());
         self.0.send_loan(&message, loan, length, None, deadline(limit)).map(drop).map_err(|(error, _)| error)
     }
 
-    /// Waits for the next message whose tag is `tag` but for the bits in `ignore`, and receives it where it is, or a copy of at most
-    /// `most` bytes.
-    pub fn receive_in_place(
+    /// Sends the first `length` bytes of a loan, and waits until there is room for it. The memory returns to the pool when the receiver has
+    /// released or copied it, or the link is lost; with a notice the operation completes then. After an error the loan is returned if it is whole.
+    pub fn send_loan(
         &self,
-        from: From,
+        message: &Outgoing<'_>,
+        loan: Loan,
+        length: usize,
+        notice: Option<Notice>,
+        deadline: Option<u64>,
+    ) -> Result<Option<OperationId>, (Error, Option<Loan>)> {
+        self.0.send_loan(message, loan, length, notice, deadline)
+    }
+
+    /// Posts a receive in place. It completes with a loaned message ([`Completion::lent`]), or with a copy of at most `max` bytes.
+    pub fn post_in_place(
+        &self,
+        from: RecvFrom,
         tag: u64,
         ignore: u64,
-        most: usize,
+        max: u64,
+        notice: Notice,
+    ) -> Result<OperationId, Error> {
+        self.0.post_in_place(from, tag, ignore, max, notice)
+    }
+
+    /// Waits for a message whose tag is `tag`, except for the bits in `ignore`, and receives it in place, or a copy of at most `max` bytes.
+    pub fn receive_in_place(
+        &self,
+        from: RecvFrom,
+        tag: u64,
+        ignore: u64,
+        max: usize,
         limit: Option<Duration>,
     ) -> Result<InPlace, Error> {
-        let operation = self.0.post_in_place(from, tag, ignore, most as u64, Notice::default())?;
+        let operation = self.0.post_in_place(from, tag, ignore, max as u64, Notice::default())?;
         let mut waited = self.0.wait_for(operation, deadline(limit));
         if let Err(error) = waited {
             if error != Error::TimedOut {
                 let _ = self.0.detach(operation);
                 return Err(error);
             }
-            // Without a message it ends at once; with one it ends when that is here.
+            // Without a message the receive completes at once; with one, when the message is here.
             self.0.cancel(operation)?;
             waited = self.0.wait_for(operation, None);
         }
@@ -108,5 +139,19 @@ impl Node {
             (Status::Cancelled, ..) => Err(Error::TimedOut),
             _ => Err(self.failed(status, channel)),
         }
+    }
+    /// Releases a loaned message: its memory returns to the sender at once.
+    pub fn release(&self, message: Lent) -> Result<(), Error> {
+        self.0.give_back(message)
+    }
+
+    /// How many receives in place on a link were loaned and copied.
+    pub fn loan_counts(&self, link: LinkId) -> Result<LoanCounts, Error> {
+        self.0.loan_counts(link)
+    }
+
+    /// Segments of the pool, their bytes, and the bytes of them that are in use: loaned, or in the program's hands.
+    pub fn pool_size(&self) -> Result<[usize; 3], Error> {
+        self.0.pool_size()
     }
 }

@@ -6,7 +6,7 @@ use crate::dial::{Dial, Dialed, Failure};
 use motet_engine::message::transport::Lost;
 use motet_engine::reason::Reason;
 use motet_proto::message::session::Role;
-use motet_proto::message::session::handshake::{Greeting, Wish};
+use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::io::Errno;
 
@@ -31,8 +31,8 @@ impl Link {
             if !self.session.is_up() {
                 self.dial_again(now)?;
             } else if self.role == Role::Caller && self.session.wants_rail() {
-                let greeting = self.session.another();
-                self.dial(greeting, now)?;
+                let handshake = self.session.another();
+                self.dial(handshake, now)?;
             } else if self.role == Role::Called && !self.asked {
                 self.asked = true;
                 self.dial(self.session.question(), now)?;
@@ -50,8 +50,8 @@ impl Link {
         let Some(mut door) = self.door.as_ref().and_then(|door| door.try_lock().ok()) else { return };
         let is_due = door.due().is_some_and(|due| due <= now);
         if door.set().is_ready() || is_due {
-            while let Some((guest, greeting)) = door.step(&self.node, now) {
-                guest.answer(&reply(&self.node, Wish::Refused, &greeting));
+            while let Some((guest, handshake)) = door.step(&self.node, now) {
+                guest.answer(&reply(&self.node, HandshakeOp::Refused, &handshake));
             }
         }
     }
@@ -77,23 +77,23 @@ impl Link {
 
     fn dial_again(&mut self, now: u64) -> Result<(), Lost> {
         if self.address.is_some()
-            && let Some(greeting) = self.session.attempt(now)
+            && let Some(handshake) = self.session.attempt(now)
         {
-            self.dial(greeting, now)?;
+            self.dial(handshake, now)?;
         }
         Ok(())
     }
 
-    fn dial(&mut self, greeting: Greeting, now: u64) -> Result<(), Lost> {
+    fn dial(&mut self, handshake: Handshake, now: u64) -> Result<(), Lost> {
         let Some(address) = &self.address else { return Ok(()) };
-        match Dial::new(address, greeting, now) {
+        match Dial::new(address, handshake, now) {
             Ok(dial) => {
                 // Where the set cannot hold it, it is stepped by time alone.
                 let _ = self.set.add(dial.set());
                 self.dial = Some(dial);
                 Ok(())
             }
-            Err(Errno::CONNREFUSED) => self.nobody(greeting.wish, now),
+            Err(Errno::CONNREFUSED) => self.nobody(handshake.op, now),
             Err(_) => Ok(()),
         }
     }
@@ -101,15 +101,15 @@ impl Link {
     /// Goes on with the connection that is on its way.
     fn dialed(&mut self, now: u64) -> Result<(), Lost> {
         let Some(dial) = &mut self.dial else { return Ok(()) };
-        let asked = dial.greeting().wish;
+        let asked = dial.handshake().op;
         let outcome = dial.step(now);
         if matches!(outcome, Dialed::Pending) {
             return Ok(());
         }
         self.dial = None;
         match outcome {
-            Dialed::Answered(fd, reply) if reply.wish == Wish::Welcome => self.welcomed(asked, fd, &reply, now),
-            Dialed::Answered(_, reply) if reply.wish == Wish::Unknown && !self.session.is_up() => {
+            Dialed::Answered(fd, reply) if reply.op == HandshakeOp::Welcome => self.welcomed(asked, fd, &reply, now),
+            Dialed::Answered(_, reply) if reply.op == HandshakeOp::Unknown && !self.session.is_up() => {
                 Err(self.end(Reason::PEER_GONE)) // the node has forgotten, or is another one
             }
             Dialed::Nobody | Dialed::Failed(Failure::Foreign | Failure::Version) => self.nobody(asked, now),
@@ -118,17 +118,17 @@ impl Link {
     }
 
     /// Nobody of the other node's kind is at its address.
-    fn nobody(&mut self, asked: Wish, now: u64) -> Result<(), Lost> {
+    fn nobody(&mut self, asked: HandshakeOp, now: u64) -> Result<(), Lost> {
         match asked {
             _ if !self.session.is_up() => return Err(self.end(Reason::PEER_GONE)),
-            Wish::Probe => self.refused = Some(now),
+            HandshakeOp::Probe => self.refused = Some(now),
             _ => {}
         }
         Ok(())
     }
 
-    fn welcomed(&mut self, asked: Wish, fd: PrivateFd, reply: &Greeting, now: u64) -> Result<(), Lost> {
-        if asked == Wish::Probe {
+    fn welcomed(&mut self, asked: HandshakeOp, fd: PrivateFd, reply: &Handshake, now: u64) -> Result<(), Lost> {
+        if asked == HandshakeOp::Probe {
             return Ok(()); // there is a caller: it will come when it has to
         }
         match self.session.welcomed(asked, reply, now) {
@@ -141,9 +141,9 @@ impl Link {
     /// Connections that have come for this session.
     fn visits(&mut self, now: u64) -> Result<(), Lost> {
         for visit in self.mailbox.take() {
-            match self.session.visited(&visit.greeting, now) {
+            match self.session.visited(&visit.handshake, now) {
                 Ok(Some(slot)) => {
-                    if visit.greeting.wish == Wish::Resume {
+                    if visit.handshake.op == HandshakeOp::Resume {
                         self.sockets.fill_with(|| None);
                         self.dial = None;
                     }

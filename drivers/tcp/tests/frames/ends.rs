@@ -8,30 +8,30 @@ use motet_driver_tcp::Tcp;
 use motet_engine::driver::MessageDriver;
 use motet_engine::message::transport::{Listener, PacketTransport, Transport};
 use motet_engine::reason::Reason;
-use motet_proto::message::session::handshake::{GREETING, Greeting, Wish};
+use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeOp};
 use motet_sys::clock::nanoseconds;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 const SECOND: u64 = 1_000_000_000;
 
-fn greeting(wish: Wish, epoch: u32, port: u16) -> Greeting {
-    Greeting { wish, epoch, node: [5; 16], session: [6; 16], expected: 0, secret: 0, largest: 65536, port }
+fn handshake(op: HandshakeOp, epoch: u32, port: u16) -> Handshake {
+    Handshake { op, epoch, node: [5; 16], session: [6; 16], expected: 0, secret: 0, largest: 65536, port }
 }
 
 /// A session with a caller that is a plain connection and says that it can be asked for at `port`.
 fn call(listener: &mut dyn Listener, port: u16) -> (TcpStream, Box<dyn PacketTransport>) {
     let mut caller = TcpStream::connect(listener.place()).expect("it listens");
-    caller.write_all(&greeting(Wish::New, 0, port).encode()).expect("sent");
+    caller.write_all(&handshake(HandshakeOp::New, 0, port).encode()).expect("sent");
     let mut met = None;
     until("it is met", || {
         met = listener.step(nanoseconds());
         met.is_some()
     });
     let Some(Transport::Packet(frames)) = met.map(|met| met.transport) else { panic!("frames") };
-    let mut welcome = [0; GREETING];
+    let mut welcome = [0; HANDSHAKE_BYTES];
     caller.read_exact(&mut welcome).expect("a welcome");
-    assert_eq!(Greeting::decode(&welcome).map(|greeting| greeting.wish), Ok(Wish::Admitted));
+    assert_eq!(Handshake::decode(&welcome).map(|handshake| handshake.op), Ok(HandshakeOp::Admitted));
     (caller, frames)
 }
 
@@ -114,15 +114,15 @@ fn a_caller_behind_something_that_refuses_is_waited_for() {
     stands(&mut *frames, now + 2 * SECOND);
     stands(&mut *frames, now + 11 * SECOND);
     let mut back = TcpStream::connect(listener.place()).expect("it listens");
-    back.write_all(&greeting(Wish::Resume, 1, 0).encode()).expect("sent");
-    let mut welcome = [0; GREETING];
+    back.write_all(&handshake(HandshakeOp::Resume, 1, 0).encode()).expect("sent");
+    let mut welcome = [0; HANDSHAKE_BYTES];
     back.set_nonblocking(true).expect("nonblocking");
     until("it is back", || {
         assert!(listener.step(nanoseconds()).is_none(), "no second session");
         assert_eq!(step(&mut *frames, now + 11 * SECOND), None);
-        matches!(back.read(&mut welcome), Ok(GREETING))
+        matches!(back.read(&mut welcome), Ok(HANDSHAKE_BYTES))
     });
-    assert_eq!(Greeting::decode(&welcome).map(|greeting| greeting.wish), Ok(Wish::Welcome));
+    assert_eq!(Handshake::decode(&welcome).map(|handshake| handshake.op), Ok(HandshakeOp::Welcome));
     assert!(frames.put(1, &[b"on"]));
 }
 
@@ -134,15 +134,15 @@ fn a_caller_s_door_answers_questions_and_lets_nobody_in() {
     let mut calling = Tcp.connect(&identity(1, false), &address).expect("a call");
     assert!(calling.step(nanoseconds()).is_none());
     let (mut far, _) = called.accept().expect("it comes");
-    let mut bytes = [0; GREETING];
-    until("a greeting", || {
+    let mut bytes = [0; HANDSHAKE_BYTES];
+    until("a handshake", || {
         assert!(calling.step(nanoseconds()).is_none());
-        far.set_nonblocking(true).is_ok() && matches!(far.read(&mut bytes), Ok(GREETING))
+        far.set_nonblocking(true).is_ok() && matches!(far.read(&mut bytes), Ok(HANDSHAKE_BYTES))
     });
-    let said = Greeting::decode(&bytes).expect("a greeting");
-    assert_eq!(said.wish, Wish::New);
+    let said = Handshake::decode(&bytes).expect("a handshake");
+    assert_eq!(said.op, HandshakeOp::New);
     assert_ne!(said.port, 0, "it can be asked for");
-    far.write_all(&Greeting { wish: Wish::Admitted, node: [9; 16], port: 0, ..said }.encode()).expect("sent");
+    far.write_all(&Handshake { op: HandshakeOp::Admitted, node: [9; 16], port: 0, ..said }.encode()).expect("sent");
     let mut met = None;
     until("they meet", || {
         met = calling.step(nanoseconds());
@@ -150,23 +150,23 @@ fn a_caller_s_door_answers_questions_and_lets_nobody_in() {
     });
     let Some(Ok(Transport::Packet(mut frames))) = met.map(|met| met.map(|met| met.transport)) else { panic!("frames") };
     drop(calling);
-    let known = Greeting { node: [9; 16], ..said };
-    for (greeting, expected) in [
-        (Greeting { wish: Wish::Probe, ..known }, Wish::Welcome),
-        (greeting(Wish::Probe, 0, 0), Wish::Unknown),
-        (greeting(Wish::New, 0, 0), Wish::Refused),
-        (Greeting { wish: Wish::Resume, epoch: 1, ..known }, Wish::Unknown),
-        (Greeting { wish: Wish::Rail, ..known }, Wish::Unknown),
+    let known = Handshake { node: [9; 16], ..said };
+    for (handshake, expected) in [
+        (Handshake { op: HandshakeOp::Probe, ..known }, HandshakeOp::Welcome),
+        (handshake(HandshakeOp::Probe, 0, 0), HandshakeOp::Unknown),
+        (handshake(HandshakeOp::New, 0, 0), HandshakeOp::Refused),
+        (Handshake { op: HandshakeOp::Resume, epoch: 1, ..known }, HandshakeOp::Unknown),
+        (Handshake { op: HandshakeOp::Rail, ..known }, HandshakeOp::Unknown),
     ] {
         let mut guest = TcpStream::connect(("127.0.0.1", said.port)).expect("it listens");
-        guest.write_all(&greeting.encode()).expect("sent");
+        guest.write_all(&handshake.encode()).expect("sent");
         guest.set_nonblocking(true).expect("nonblocking");
-        let mut answer = [0; GREETING];
+        let mut answer = [0; HANDSHAKE_BYTES];
         until("an answer", || {
             assert_eq!(step(&mut *frames, nanoseconds()), None);
-            matches!(guest.read(&mut answer), Ok(GREETING))
+            matches!(guest.read(&mut answer), Ok(HANDSHAKE_BYTES))
         });
-        assert_eq!(Greeting::decode(&answer).map(|greeting| greeting.wish), Ok(expected), "{:?}", greeting.wish);
+        assert_eq!(Handshake::decode(&answer).map(|handshake| handshake.op), Ok(expected), "{:?}", handshake.op);
     }
     drop(frames);
     assert!(TcpStream::connect(("127.0.0.1", said.port)).is_err(), "it goes with the link");

@@ -5,16 +5,16 @@ use motet_driver_tcp::Tcp;
 use motet_engine::driver::MessageDriver;
 use motet_engine::message::transport::{Listener, Transport};
 use motet_engine::reason::Reason;
-use motet_proto::message::session::handshake::{GREETING, Greeting, VERSION, Wish};
+use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeOp, VERSION};
 use motet_sys::clock::nanoseconds;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
-fn greeting(wish: Wish) -> Greeting {
-    Greeting { wish, epoch: 0, node: [5; 16], session: [6; 16], expected: 0, secret: 0, largest: 65536, port: 0 }
+fn handshake(op: HandshakeOp) -> Handshake {
+    Handshake { op, epoch: 0, node: [5; 16], session: [6; 16], expected: 0, secret: 0, largest: 65536, port: 0 }
 }
 
-/// What a listener answers to these bytes, until it ends the connection or has said a greeting.
+/// What a listener answers to these bytes, until it ends the connection or has said a handshake.
 fn answer(listener: &mut dyn Listener, bytes: &[u8]) -> Vec<u8> {
     let mut guest = TcpStream::connect(listener.place()).expect("it listens");
     guest.write_all(bytes).expect("sent");
@@ -34,8 +34,8 @@ fn answer(listener: &mut dyn Listener, bytes: &[u8]) -> Vec<u8> {
     got
 }
 
-fn wish(bytes: &[u8]) -> Option<Wish> {
-    Greeting::decode(bytes.first_chunk::<GREETING>()?).ok().map(|greeting| greeting.wish)
+fn op(bytes: &[u8]) -> Option<HandshakeOp> {
+    Handshake::decode(bytes.first_chunk::<HANDSHAKE_BYTES>()?).ok().map(|handshake| handshake.op)
 }
 
 #[test]
@@ -44,20 +44,20 @@ fn guests_that_say_nothing_of_use_are_shown_out() {
     let listener = &mut *listener;
     assert_eq!(answer(listener, b"GET / HTTP/1.1\r\n\r\n"), b"");
     assert_eq!(answer(listener, &[0; 64]), b"");
-    assert_eq!(wish(&answer(listener, &greeting(Wish::Resume).encode())), Some(Wish::Unknown));
-    assert_eq!(wish(&answer(listener, &greeting(Wish::Rail).encode())), Some(Wish::Unknown));
-    assert_eq!(wish(&answer(listener, &greeting(Wish::Probe).encode())), Some(Wish::Unknown));
-    for wish in [Wish::Welcome, Wish::Admitted, Wish::Stranger] {
-        assert_eq!(answer(listener, &greeting(wish).encode()), b"");
+    assert_eq!(op(&answer(listener, &handshake(HandshakeOp::Resume).encode())), Some(HandshakeOp::Unknown));
+    assert_eq!(op(&answer(listener, &handshake(HandshakeOp::Rail).encode())), Some(HandshakeOp::Unknown));
+    assert_eq!(op(&answer(listener, &handshake(HandshakeOp::Probe).encode())), Some(HandshakeOp::Unknown));
+    for op in [HandshakeOp::Welcome, HandshakeOp::Admitted, HandshakeOp::NotPermitted] {
+        assert_eq!(answer(listener, &handshake(op).encode()), b"");
     }
-    let tiny = Greeting { largest: 10, ..greeting(Wish::New) };
-    assert_eq!(wish(&answer(listener, &tiny.encode())), Some(Wish::Refused));
-    let begun = Greeting { epoch: 1, ..greeting(Wish::New) };
-    assert_eq!(wish(&answer(listener, &begun.encode())), Some(Wish::Refused));
-    let mut other = greeting(Wish::New).encode();
+    let tiny = Handshake { largest: 10, ..handshake(HandshakeOp::New) };
+    assert_eq!(op(&answer(listener, &tiny.encode())), Some(HandshakeOp::Refused));
+    let begun = Handshake { epoch: 1, ..handshake(HandshakeOp::New) };
+    assert_eq!(op(&answer(listener, &begun.encode())), Some(HandshakeOp::Refused));
+    let mut other = handshake(HandshakeOp::New).encode();
     other[8..10].copy_from_slice(&(VERSION + 1).to_le_bytes());
     other[10..].fill(0xee);
-    assert_eq!(wish(&answer(listener, &other)), Some(Wish::Version));
+    assert_eq!(op(&answer(listener, &other)), Some(HandshakeOp::Version));
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_crowd_of_silent_guests_keeps_nobody_out() {
     let crowd: Vec<_> = (0..200)
         .map(|n| {
             let mut guest = TcpStream::connect(listener.place()).expect("it listens");
-            guest.write_all(&greeting(Wish::New).encode()[..n % GREETING]).expect("sent");
+            guest.write_all(&handshake(HandshakeOp::New).encode()[..n % HANDSHAKE_BYTES]).expect("sent");
             assert!(listener.step(nanoseconds()).is_none());
             guest
         })
@@ -89,16 +89,16 @@ fn a_crowd_of_silent_guests_keeps_nobody_out() {
 fn frames_that_may_not_be_break_the_link_and_no_other() {
     let (mut listener, mut a, mut b) = pair();
     let mut guest = TcpStream::connect(listener.place()).expect("it listens");
-    guest.write_all(&greeting(Wish::New).encode()).expect("sent");
+    guest.write_all(&handshake(HandshakeOp::New).encode()).expect("sent");
     let mut hostile = None;
     until("it is met", || {
         hostile = listener.step(nanoseconds());
         hostile.is_some()
     });
     let Some(Transport::Packet(mut frames)) = hostile.map(|met| met.transport) else { panic!("frames") };
-    let mut welcome = [0; GREETING];
+    let mut welcome = [0; HANDSHAKE_BYTES];
     guest.read_exact(&mut welcome).expect("a welcome");
-    assert_eq!(wish(&welcome), Some(Wish::Admitted));
+    assert_eq!(op(&welcome), Some(HandshakeOp::Admitted));
     guest.write_all(&[0xff; 1000]).expect("sent");
     let mut lost = None;
     until("it breaks", || {
@@ -133,11 +133,15 @@ fn calls_that_lead_nowhere_say_why() {
         }
     };
     assert_eq!(call("127.0.0.1:0", b"220 mail.example ESMTP\r\n"), Reason::NO_SUCH_NODE);
-    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Version).encode()), Reason::VERSION);
-    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Refused).encode()), Reason::NO_SUCH_NODE);
-    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Welcome).encode()), Reason::NO_SUCH_NODE, "not to a new session");
-    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Admitted).encode()), Reason::BROKEN, "another session's");
-    assert_eq!(call("127.0.0.1:0", &greeting(Wish::Stranger).encode()), Reason::BAD_SECRET);
+    assert_eq!(call("127.0.0.1:0", &handshake(HandshakeOp::Version).encode()), Reason::VERSION);
+    assert_eq!(call("127.0.0.1:0", &handshake(HandshakeOp::Refused).encode()), Reason::NO_SUCH_NODE);
+    assert_eq!(
+        call("127.0.0.1:0", &handshake(HandshakeOp::Welcome).encode()),
+        Reason::NO_SUCH_NODE,
+        "not to a new session"
+    );
+    assert_eq!(call("127.0.0.1:0", &handshake(HandshakeOp::Admitted).encode()), Reason::BROKEN, "another session's");
+    assert_eq!(call("127.0.0.1:0", &handshake(HandshakeOp::NotPermitted).encode()), Reason::BAD_SECRET);
     assert!(Tcp.connect(&identity(1, false), "nowhere").is_err());
     assert!(Tcp.listen(&identity(1, false)).is_err());
 }

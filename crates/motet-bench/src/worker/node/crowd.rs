@@ -45,7 +45,7 @@ fn settle(node: &Node) -> Result<()> {
         }
     }
     let quiet = motet::node::deadline_in(20_000_000);
-    match node.until(|| false, Some(quiet)) {
+    match node.progress_until(|| false, Some(quiet)) {
         Err(motet::node::Error::TimedOut) => Ok(()),
         other => Ok(other?),
     }

@@ -3,7 +3,7 @@
 use super::{ANSWER, CONFIRM, END, PATIENCE, SERVICE, TAKE, join, open, reception, tell};
 use crate::worker::measure;
 use anyhow::{Result, bail};
-use motet::node::{Body, Channel, Error, Inner, Message, Mode, Node, Outgoing};
+use motet::node::{Body, Channel, Error, Message, Mode, Node, Outgoing};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +46,7 @@ pub fn answer(node: &Node, channel: Channel, buffer: &mut [u8]) -> Result<()> {
 fn serve_by_handler(node: &Node, how: &str) -> Result<()> {
     let ended = answer_by_handler(node)?;
     tell(node, how)?;
-    node.until(|| ended.load(Ordering::Relaxed), None)?;
+    node.progress_until(|| ended.load(Ordering::Relaxed), None)?;
     Ok(())
 }
 
@@ -54,7 +54,7 @@ fn serve_by_handler(node: &Node, how: &str) -> Result<()> {
 pub fn answer_by_handler(node: &Node) -> Result<Arc<AtomicBool>> {
     let ended = Arc::new(AtomicBool::new(false));
     let told = ended.clone();
-    let handler = move |node: &Inner, message: Message<'_>| {
+    let handler = move |node: &Node, message: Message<'_>| {
         let Body::Whole(bytes) = message.body else { return };
         let answer = Outgoing { channel: message.channel, tag: TAKE, headers: &[], mode: Mode::Inject };
         let sent = match message.tag {
@@ -69,7 +69,7 @@ pub fn answer_by_handler(node: &Node) -> Result<Arc<AtomicBool>> {
             told.store(true, Ordering::Relaxed);
         }
     };
-    node.serve(SERVICE, node.handler(Arc::new(handler))?)?;
+    node.serve(SERVICE, node.handler(handler)?)?;
     Ok(ended)
 }
 

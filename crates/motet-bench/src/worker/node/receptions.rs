@@ -31,5 +31,5 @@ fn poll(node: &Node, ended: &AtomicBool) -> Result<()> {
 }
 
 fn sleep(node: &Node, ended: &AtomicBool) -> Result<()> {
-    Ok(node.until(|| ended.load(Ordering::Relaxed), None)?)
+    Ok(node.progress_until(|| ended.load(Ordering::Relaxed), None)?)
 }

@@ -75,7 +75,7 @@ impl Waiting {
         let completion = match (&self.board, self.what) {
             (None, For::One) => self.node.wait_for(self.posted[0], None)?,
             (None, For::Any) => self.node.wait_any(&self.posted, None)?.1,
-            (None, For::Group) => self.node.wait_group(self.group, None)?,
+            (None, For::Group) => self.node.wait_cq(self.group, None)?,
             (Some(board), For::One) => board.take(|end| end.operation == self.posted[0])?,
             (Some(board), For::Any) => board.take(|end| self.posted.contains(&end.operation))?,
             (Some(board), For::Group) => board.take(|_| true)?,
@@ -98,7 +98,7 @@ pub fn call(how: &str, wait: &str, at: [&str; 2], ms: usize) -> Result<()> {
         _ => bail!("nothing to wait for: {what}"),
     };
     let (node, channel) = join(how, at[0], at[1])?;
-    let group = node.add_group()?;
+    let group = node.add_cq()?;
     let node = Arc::new(node);
     let board = match way {
         "for" => None,
@@ -126,7 +126,7 @@ fn dispatch(node: Arc<Node>, group: GroupId) -> Arc<Board> {
     let board = Arc::new(Board::default());
     let mine = board.clone();
     std::thread::spawn(move || {
-        while let Ok(completion) = node.wait_group(group, None) {
+        while let Ok(completion) = node.wait_cq(group, None) {
             mine.put(completion);
         }
     });

@@ -2,7 +2,7 @@
 
 use super::{Ended, Got, GroupId, Operations, Teller};
 use motet_proto::message::matching::Selector;
-use motet_proto::message::slab::Number;
+use motet_proto::message::slab::SlabId;
 use motet_sys::user_memory::UserMemory;
 
 /// The end of a blocking receive, told as its message comes.
@@ -43,14 +43,14 @@ impl Operations {
     /// Whether a thread receives so.
     #[inline(always)]
     pub fn is_blocked(&mut self) -> bool {
-        let group = self.groups.named(Number(self.blocking.0));
+        let group = self.groups.get_by_id(SlabId(self.blocking.0));
         group.is_none_or(|group| group.under_way > 0 || !group.ended.is_empty())
     }
 
     /// Whether the receive of that thread has ended.
     #[inline(always)]
     pub fn blocking_has_ended(&mut self) -> bool {
-        self.groups.named(Number(self.blocking.0)).is_some_and(|group| !group.ended.is_empty())
+        self.groups.get_by_id(SlabId(self.blocking.0)).is_some_and(|group| !group.ended.is_empty())
     }
 
     /// How that has ended: then there is none any more.

@@ -7,7 +7,7 @@
 use super::{BARE, GroupId, Kind, LOAN, Notice, Operation, Operations};
 use crate::message::Error;
 use motet_proto::message::matching::Receive;
-use motet_proto::message::slab::{MOST, Number};
+use motet_proto::message::slab::{MAX_RECORDS, SlabId};
 use motet_sys::user_memory::{OperationMemory, UserMemory};
 
 /// What is kept with a posted receive.
@@ -30,8 +30,8 @@ impl Operations {
     /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such group.
     #[inline(always)]
     pub fn begin_bare(&mut self, group: GroupId, buffer: Buffer) -> Result<Receive<Buffer>, Error> {
-        let known = self.groups.named(Number(group.0)).ok_or(Error::Unknown)?;
-        if self.pool.count() + self.bare >= MOST {
+        let known = self.groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?;
+        if self.pool.count() + self.bare >= MAX_RECORDS {
             return Err(Error::Full); // so that each of them can have a record
         }
         known.under_way += 1;
@@ -62,7 +62,7 @@ impl Operations {
     }
 
     /// Operations under way that were such receives, are of this group, and for which this is true.
-    pub fn nameless_of(&self, group: GroupId, which: impl Fn(&Operation) -> bool) -> Vec<Number> {
+    pub fn nameless_of(&self, group: GroupId, which: impl Fn(&Operation) -> bool) -> Vec<SlabId> {
         let ours = |index: &u32| {
             let known = self.pool.get(*index);
             known

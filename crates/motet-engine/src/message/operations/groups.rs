@@ -3,7 +3,7 @@
 use super::{Completion, Ended, NONE, OperationId, Operations, Teller};
 use crate::message::Error;
 use motet_proto::message::Status;
-use motet_proto::message::slab::{IntrusiveList, Number};
+use motet_proto::message::slab::{IntrusiveList, SlabId};
 
 /// A completion group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -36,11 +36,11 @@ impl Operations {
     /// Ends a group, and forgets what nobody has taken note of. [`Error::WouldBlock`], and nothing is done, while operations in it
     /// are under way.
     pub fn remove_group(&mut self, group: GroupId) -> Result<(), Error> {
-        let number = Number(group.0);
+        let number = SlabId(group.0);
         if group == self.blocking {
             return Err(Error::Unknown); // it is no program's
         }
-        if self.groups.named(number).ok_or(Error::Unknown)?.under_way > 0 {
+        if self.groups.get_by_id(number).ok_or(Error::Unknown)?.under_way > 0 {
             return Err(Error::WouldBlock);
         }
         while let Ok(Some(_)) = self.next_end(group) {}
@@ -57,7 +57,7 @@ impl Operations {
     /// The next end in a group.
     #[inline]
     pub fn next_end(&mut self, group: GroupId) -> Result<Option<Completion>, Error> {
-        let known = self.groups.named(Number(group.0)).ok_or(Error::Unknown)?;
+        let known = self.groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?;
         let Some(index) = known.ended.first() else { return Ok(None) };
         self.pool.unlink(&mut known.ended, 0, index);
         Ok(self.take_record(index))
@@ -67,7 +67,7 @@ impl Operations {
     /// that the teller does not take, or of which something is the program's to keep: [`Operations::next_end`] takes that.
     #[inline(always)]
     pub fn tell_ends(&mut self, group: GroupId, most: usize, teller: &mut impl Teller) -> Result<(usize, bool), Error> {
-        let known = self.groups.named(Number(group.0)).ok_or(Error::Unknown)?;
+        let known = self.groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?;
         let mut told = 0;
         while told < most {
             let Some(index) = known.ended.first() else { break };
@@ -97,7 +97,7 @@ impl Operations {
     /// A group.
     #[inline(always)]
     pub fn group(&mut self, group: GroupId) -> Option<&mut Group> {
-        self.groups.named(Number(group.0))
+        self.groups.get_by_id(SlabId(group.0))
     }
 }
 

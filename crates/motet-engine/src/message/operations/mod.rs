@@ -17,7 +17,7 @@ pub use record::{Kind, Operation, Seen};
 use super::loaned::{Lent, Loan, Returns};
 use super::{Channel, Error, OperationId};
 use motet_proto::message::matching::{Receive, Selector};
-use motet_proto::message::slab::{self, Number, Pool};
+use motet_proto::message::slab::{self, Slab, SlabId};
 use motet_proto::message::{Envelope, Outcome, Status};
 use motet_sys::user_memory::{OperationMemory, UserMemory};
 use std::sync::Arc;
@@ -128,14 +128,14 @@ pub const NONE: OperationId = OperationId(0);
 /// All of a node.
 #[derive(Debug, Default)]
 pub struct Operations {
-    pool: Pool<Operation, 1>,
-    groups: Pool<Group>,
+    pool: Slab<Operation, 1>,
+    groups: Slab<Group>,
     /// That of blocking receives.
     pub blocking: GroupId,
     /// Receives that are posted without a record.
     bare: u32,
     /// Loans of whose end nobody is told, on their way; and the last such that has come back.
-    loans: Pool<Loan>,
+    loans: Slab<Loan>,
     spare: Option<Loan>,
     /// Where loans go that are dropped.
     pub returns: Option<Arc<Returns>>,
@@ -152,13 +152,13 @@ impl Operations {
     /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such group.
     #[inline(always)]
     pub fn begin(&mut self, operation: Operation) -> Result<OperationId, Error> {
-        if self.pool.count() + self.bare >= slab::MOST {
+        if self.pool.count() + self.bare >= slab::MAX_RECORDS {
             return Err(Error::Full);
         }
         let Some(group) = operation.notice.group else {
             return self.pool.insert(operation).map(|number| OperationId(number.0)).ok_or(Error::Full);
         };
-        let known = self.groups.named(Number(group.0)).ok_or(Error::Unknown)?;
+        let known = self.groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?;
         let number = self.pool.insert(operation).ok_or(Error::Full)?;
         known.under_way += 1;
         Ok(OperationId(number.0))
@@ -173,13 +173,13 @@ impl Operations {
     ) -> Result<(OperationId, &mut Operation), Error> {
         let Self { pool, groups, bare, .. } = self;
         let group = match notice.group {
-            Some(group) => Some(groups.named(Number(group.0)).ok_or(Error::Unknown)?),
+            Some(group) => Some(groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?),
             None => None,
         };
-        if pool.count() + *bare >= slab::MOST {
+        if pool.count() + *bare >= slab::MAX_RECORDS {
             return Err(Error::Full);
         }
-        let (number, record) = pool.insert_here(make).ok_or(Error::Full)?;
+        let (number, record) = pool.insert_and_get(make).ok_or(Error::Full)?;
         if let Some(group) = group {
             group.under_way += 1;
         }
@@ -192,13 +192,13 @@ impl Operations {
         if name >= LOAN {
             return None;
         }
-        self.pool.named(Number(name as u32)).filter(|operation| !operation.told)
+        self.pool.get_by_id(SlabId(name as u32)).filter(|operation| !operation.told)
     }
 
     /// Takes a record back that never began.
     pub fn withdraw(&mut self, operation: OperationId) -> Option<Operation> {
         self.get(u64::from(operation.0))?;
-        let operation = self.pool.remove(Number(operation.0).index())?;
+        let operation = self.pool.remove(SlabId(operation.0).index())?;
         if let Some(group) = operation.notice.group.and_then(|group| self.group(group)) {
             group.under_way -= 1;
         }
@@ -244,10 +244,10 @@ impl Operations {
         teller: &mut impl Teller,
         fill: impl FnOnce(UserMemory) -> usize,
     ) -> bool {
-        let known = Number(group.0);
+        let known = SlabId(group.0);
         let Self { pool, groups, bare, .. } = self;
-        let Some(group) = groups.named(known).filter(|group| group.ended.is_empty()) else { return false };
-        let (name, number) = (receive.operation, Number(receive.operation as u32));
+        let Some(group) = groups.get_by_id(known).filter(|group| group.ended.is_empty()) else { return false };
+        let (name, number) = (receive.operation, SlabId(receive.operation as u32));
         let (span, context, named) = if name & BARE != 0 {
             let Buffer { span, context } = receive.buffer;
             if number != known || !teller.takes(false, full <= span.len(), headers) {
@@ -256,14 +256,14 @@ impl Operations {
             *bare -= 1;
             (span, context, false)
         } else {
-            let Some(operation) = pool.named(number).filter(|_| name < LOAN) else { return false };
+            let Some(operation) = pool.get_by_id(number).filter(|_| name < LOAN) else { return false };
             let ours = operation.notice.group.is_some_and(|group| group.0 == known.0) && operation.is_bare();
             let (&OperationMemory::User(span), true) = (&operation.memory, ours) else { return false };
             let (context, named) = (operation.notice.context, !operation.nameless);
             if !teller.takes(named, full <= span.len(), headers) {
                 return false;
             }
-            pool.forget_bare(number.index()); // its memory is a span, and no message has left headers there
+            pool.forget_without_drop(number.index()); // its memory is a span, and no message has left headers there
             (span, context, named)
         };
         let landed = fill(span);
@@ -298,7 +298,7 @@ impl Operations {
     /// Tells its group, if it has one.
     #[inline(always)]
     fn ended(&mut self, name: u64, outcome: Outcome) {
-        let index = Number(name as u32).index();
+        let index = SlabId(name as u32).index();
         let Some(operation) = self.pool.get_mut(index) else { return };
         let Some(group) = operation.notice.group else {
             if operation.detached {
@@ -309,7 +309,7 @@ impl Operations {
         let (forgotten, done) = (operation.detached, operation.status(outcome) == Status::Done);
         let quiet = operation.notice.quiet && done;
         operation.told = true;
-        let Some(group) = self.groups.named(Number(group.0)) else { return self.pool.forget(index) };
+        let Some(group) = self.groups.get_by_id(SlabId(group.0)) else { return self.pool.forget(index) };
         group.under_way -= 1;
         group.counts[usize::from(!done)] += 1;
         if forgotten || quiet {
@@ -330,7 +330,7 @@ impl Operations {
     pub fn take(&mut self, operation: OperationId) -> Option<Completion> {
         let name = u64::from(operation.0);
         self.get(name)?.outcome?;
-        self.take_record(Number(operation.0).index())
+        self.take_record(SlabId(operation.0).index())
     }
 
     /// Takes the record of an operation that has ended.
@@ -366,7 +366,7 @@ impl Operations {
     /// Keeps one; its name for the protocol. It comes back when there are too many.
     #[inline]
     pub fn keep_loan(&mut self, loan: Loan) -> Result<u64, Loan> {
-        if self.loans.count() == slab::MOST {
+        if self.loans.count() == slab::MAX_RECORDS {
             return Err(loan);
         }
         Ok(self.loans.insert(loan).map_or(0, |number| LOAN | u64::from(number.0)))
@@ -375,13 +375,13 @@ impl Operations {
     /// One that has not gone, or has come back.
     #[inline]
     pub fn take_loan(&mut self, name: u64) -> Option<Loan> {
-        let index = self.loans.find(Number((name & !LOAN) as u32))?;
+        let index = self.loans.find(SlabId((name & !LOAN) as u32))?;
         self.loans.remove(index)
     }
 
     /// Bytes of one.
     pub fn loan(&mut self, name: u64) -> Option<&Loan> {
-        if name < LOAN { None } else { self.loans.named(Number((name & !LOAN) as u32)).map(|loan| &*loan) }
+        if name < LOAN { None } else { self.loans.get_by_id(SlabId((name & !LOAN) as u32)).map(|loan| &*loan) }
     }
 
     /// The last one that has come back: another use of it costs the pool nothing.

@@ -4,7 +4,7 @@ use super::Notice;
 use crate::message::Channel;
 use crate::message::loaned::PeerBytes;
 use motet_proto::message::matching::Ticket;
-use motet_proto::message::slab::Number;
+use motet_proto::message::slab::SlabId;
 use motet_proto::message::{Outcome, Status};
 use motet_sys::user_memory::OperationMemory;
 use motet_wire::message::fifo::payload_ring::RingSpan;
@@ -16,7 +16,7 @@ pub enum Kind {
     /// A receive that waits, or has been matched.
     Receive(Option<Ticket>),
     /// A message that is not all gone.
-    Send(Option<Number>),
+    Send(Option<SlabId>),
 }
 
 /// What a receive in place sees.
@@ -31,7 +31,7 @@ pub enum Seen {
         most: u64,
     },
     /// The sender's memory; the protocol's name for the message.
-    Lent(PeerBytes, Number),
+    Lent(PeerBytes, SlabId),
 }
 
 /// What most operations have not: apart, so that a record is short.
@@ -140,7 +140,7 @@ impl Operation {
     fn status_in_place(&self, Outcome { status, length }: Outcome) -> Status {
         let held = if let OperationMemory::Owned(bytes) = &self.memory { bytes.len() as u64 } else { u64::MAX };
         match self.seen() {
-            Seen::Wanted { .. } if held < length => Status::Full, // there was no memory for the copy
+            Seen::Wanted { .. } if held < length => Status::Exhausted, // there was no memory for the copy
             _ => status,
         }
     }
@@ -165,7 +165,7 @@ impl Operation {
     }
 
     /// The same of bytes that lie in a ring.
-    pub fn place_run(&mut self, at: usize, run: RingSpan) {
+    pub fn place_span(&mut self, at: usize, run: RingSpan) {
         if self.memory.len() < at + run.len() {
             self.make_room();
         }

@@ -176,14 +176,14 @@ fn a_group_counts_and_reports_what_it_is_told_to() {
     };
     let [loud, quiet, fails] = [begin(false), begin(true), begin(true)];
     assert_eq!(operations.remove_group(group), Err(Error::WouldBlock), "operations are under way");
-    for (operation, status) in [(loud, Status::Done), (quiet, Status::Done), (fails, Status::Broken)] {
+    for (operation, status) in [(loud, Status::Done), (quiet, Status::Done), (fails, Status::LinkDown)] {
         operations.complete(u64::from(operation.0), Outcome { status, length: 1 });
-        operations.complete(u64::from(operation.0), Outcome { status: Status::Full, length: 2 });
+        operations.complete(u64::from(operation.0), Outcome { status: Status::Exhausted, length: 2 });
     }
     let ended: Vec<_> =
         std::iter::from_fn(|| operations.next_end(group).unwrap()).map(|end| (end.operation, end.status)).collect();
     let known = operations.group(group).unwrap();
-    assert_eq!((ended, known.counts), (vec![(loud, Status::Done), (fails, Status::Broken)], [2, 1]));
+    assert_eq!((ended, known.counts), (vec![(loud, Status::Done), (fails, Status::LinkDown)], [2, 1]));
     assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0));
     assert_ne!(operations.add_group(), Some(group), "its number is not used again so soon");
     assert_eq!(operations.remove_group(group), Err(Error::Unknown));

@@ -26,8 +26,8 @@ pub(in crate::message) enum Bytes {
 /// How an access ends that a file does not let through.
 fn status(lost: FileError) -> Status {
     match lost {
-        FileError::BeyondEnd => Status::Outside,
-        FileError::System(_) => Status::Denied,
+        FileError::BeyondEnd => Status::OutOfBounds,
+        FileError::System(_) => Status::AccessDenied,
     }
 }
 
@@ -63,7 +63,7 @@ impl Bytes {
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Status> {
         match self {
             Self::Memory(callbacks) | Self::Sealed(_, callbacks) => {
-                callbacks.write(at as usize, bytes).map_err(|_| Status::Outside)
+                callbacks.write(at as usize, bytes).map_err(|_| Status::OutOfBounds)
             }
             Self::File(part) => part.write(at as usize, bytes).map_err(status),
         }
@@ -74,7 +74,7 @@ impl Bytes {
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Status> {
         match self {
             Self::Memory(callbacks) | Self::Sealed(_, callbacks) => {
-                callbacks.read(at as usize, into).map_err(|_| Status::Outside)
+                callbacks.read(at as usize, into).map_err(|_| Status::OutOfBounds)
             }
             Self::File(part) => part.read(at as usize, into).map_err(status),
         }
@@ -85,12 +85,12 @@ impl Bytes {
     pub fn change(&self, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
         match self {
             Self::Memory(callbacks) | Self::Sealed(_, callbacks) => {
-                atomic.apply_shared(callbacks, at as usize, result).map_err(|_| Status::Unfit)
+                atomic.apply_shared(callbacks, at as usize, result).map_err(|_| Status::InvalidAtomic)
             }
             Self::File(part) => {
                 let mut target = vec![0; atomic.length()];
                 part.read(at as usize, &mut target).map_err(status)?;
-                atomic.apply(&mut target, result).map_err(|_| Status::Unfit)?;
+                atomic.apply(&mut target, result).map_err(|_| Status::InvalidAtomic)?;
                 part.write(at as usize, &target).map_err(status)
             }
         }

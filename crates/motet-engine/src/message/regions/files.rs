@@ -19,8 +19,8 @@ use motet_sys::rustix::io::Errno;
 
 fn error(errno: Errno) -> Error {
     match errno {
-        Errno::RANGE => Error::Outside,
-        Errno::ACCESS => Error::Denied,
+        Errno::RANGE => Error::OutOfBounds,
+        Errno::ACCESS => Error::AccessDenied,
         errno => Error::File(errno.raw_os_error()),
     }
 }
@@ -34,15 +34,15 @@ impl Node {
     /// this node with it. An atomic is one step to whatever else goes through this region, and to nobody else, unless the file is a
     /// memfd that is sealed against shrinking: that is memory, and changed by the processor's instructions.
     ///
-    /// Errors: [`Error::Denied`]: the file was not opened for that, or is sealed against it. [`Error::Outside`]: it does not have
-    /// these bytes. [`Error::Unfit`]: atomics at another offset. [`Error::File`] with EISDIR, ESPIPE (no regular file), EBADF (O_PATH), EINVAL
+    /// Errors: [`Error::AccessDenied`]: the file was not opened for that, or is sealed against it. [`Error::OutOfBounds`]: it does not have
+    /// these bytes. [`Error::InvalidAtomic`]: atomics at another offset. [`Error::File`] with EISDIR, ESPIPE (no regular file), EBADF (O_PATH), EINVAL
     /// (no bytes; O_DIRECT; O_APPEND and to be written), EFBIG (RLIMIT_FSIZE), EOPNOTSUPP (huge pages), and the system's.
     pub fn register_file(&self, file: impl AsFd, offset: u64, length: u64, rights: Rights) -> Result<Key, Error> {
         let atomics = rights.include(Rights::ATOMIC);
         let (reads, writes) = (atomics || rights.include(Rights::GET), atomics || rights.include(Rights::PUT));
         let part = FileRegion::open(file, offset, length, reads, writes).map_err(error)?;
         if atomics && !offset.is_multiple_of(8) {
-            return Err(Error::Unfit);
+            return Err(Error::InvalidAtomic);
         }
         self.core()?.state.hosts.add(Host { bytes: Bytes::of(part), first: 0, keep: None, segment: None }, rights)
     }
@@ -50,18 +50,18 @@ impl Node {
     /// Waits until bytes of a region over a file are on the disk, with all that is needed to find them again (fdatasync): those of every put and
     /// atomic that had ended before, whoever did it, and whatever else was written there. Other calls on the node go on meanwhile.
     ///
-    /// Errors: [`Error::Unknown`]: no such region. [`Error::Unfit`]: it is no file's. [`Error::Outside`]: not inside the region, or the file
+    /// Errors: [`Error::Unknown`]: no such region. [`Error::InvalidAtomic`]: it is no file's. [`Error::OutOfBounds`]: not inside the region, or the file
     /// is shorter by now; what is left of it is on the disk. [`Error::File`]: the system's, EIO say: bytes may be lost.
     pub fn sync_region(&self, key: Key, offset: u64, length: u64) -> Result<(), Error> {
         let part = {
             let mut core = self.core()?;
             let (name, _) = core.state.hosts.regions.name(key).ok_or(Error::Unknown)?;
             let (bytes, _) = core.state.hosts.place(name, 0).ok_or(Error::Unknown)?;
-            bytes.file().ok_or(Error::Unfit)?.clone()
+            bytes.file().ok_or(Error::InvalidAtomic)?.clone()
         };
-        let inside = |n| usize::try_from(n).map_err(|_| Error::Outside);
+        let inside = |n| usize::try_from(n).map_err(|_| Error::OutOfBounds);
         part.sync(inside(offset)?, inside(length)?).map_err(|lost| match lost {
-            FileError::BeyondEnd => Error::Outside,
+            FileError::BeyondEnd => Error::OutOfBounds,
             FileError::System(errno) => Error::File(errno.raw_os_error()),
         })
     }

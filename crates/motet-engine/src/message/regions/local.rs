@@ -5,7 +5,7 @@ use super::{Key, Rights};
 use crate::message::Error;
 use motet_proto::message::Status;
 use motet_proto::message::regions::Regions;
-use motet_proto::message::slab::{Number, Pool};
+use motet_proto::message::slab::{Slab, SlabId};
 use motet_sys::memory;
 use motet_sys::shm_pool::PoolSegment;
 use std::any::Any;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct Hosts {
     /// The protocol's table.
     pub regions: Regions,
-    hosts: Pool<Host>,
+    hosts: Slab<Host>,
 }
 
 /// The memory of one region.
@@ -33,12 +33,12 @@ pub struct Host {
 impl Hosts {
     /// The memory of a region, by the name that the protocol knows it by.
     pub(in crate::message) fn get(&mut self, region: u64) -> Option<&mut Host> {
-        self.hosts.named(Number(region as u32))
+        self.hosts.get_by_id(SlabId(region as u32))
     }
 
     /// Takes out the memory of a region that has ended.
     pub(in crate::message) fn remove(&mut self, region: u64) -> Option<Host> {
-        self.hosts.find(Number(region as u32)).and_then(|index| self.hosts.remove(index))
+        self.hosts.find(SlabId(region as u32)).and_then(|index| self.hosts.remove(index))
     }
 
     /// A new region.
@@ -63,6 +63,6 @@ impl Hosts {
     /// The same for whoever reaches it.
     #[inline]
     pub(in crate::message) fn reach(&mut self, region: u64, at: u64) -> Result<(&Bytes, u64), Status> {
-        self.place(region, at).ok_or(Status::Denied)
+        self.place(region, at).ok_or(Status::AccessDenied)
     }
 }

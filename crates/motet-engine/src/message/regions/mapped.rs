@@ -19,7 +19,7 @@ use crate::message::rma::Begun;
 use crate::message::rma::Target;
 use crate::message::{Error, LinkId, Node, Notice, OperationId, Status};
 use motet_proto::message::Outcome;
-use motet_proto::message::rma::format::{SIGHT, Sight};
+use motet_proto::message::rma::format::{REGION_INFO_BYTES, RegionInfo};
 use motet_sys::shm_pool::PeerMapping;
 use motet_sys::user_memory::OperationMemory;
 use std::sync::Arc;
@@ -89,13 +89,13 @@ impl Node {
         let segments = &mut link_state.callback_state.segments;
         let look = segments.looks.iter().position(|look| look.0 == key);
         let stands = look.is_some_and(|at| segments.looks.swap_remove(at).1);
-        let Sight { place, length, mut rights } = seen?;
+        let RegionInfo { place, length, mut rights } = seen?;
         let Some((window, at)) = segments.window(place) else { return Ok(false) };
         let Some(view) = usize::try_from(at).ok().and_then(|at| window.view(at, usize::try_from(length).ok()?)) else {
             return Ok(false);
         };
         if !stands {
-            return Err(Error::Denied); // revoked while we asked
+            return Err(Error::AccessDenied); // revoked while we asked
         }
         if !window.is_writable() {
             rights = Rights(rights.0 & Rights::GET.0);
@@ -118,16 +118,16 @@ impl Node {
         }))
     }
 
-    fn look(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<Sight, Error> {
+    fn look(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<RegionInfo, Error> {
         let operation = self.wait(self.core()?, deadline, |core| {
-            let memory = OperationMemory::Owned(vec![0; SIGHT]);
+            let memory = OperationMemory::Owned(vec![0; REGION_INFO_BYTES]);
             let operation = Operation::new(memory, Kind::Send(None), None, Notice::default());
             let name = match core.state.operations.begin(operation) {
                 Ok(name) => name,
                 Err(error) => return Some(Err(error)),
             };
-            let begun = core.on_link(link, |proto, way, _| proto.look(way, key, u64::from(name.0)));
-            match core.begun(name, begun) {
+            let begun = core.on_link(link, |proto, way, _| proto.query_region(way, key, u64::from(name.0)));
+            match core.start_receive(name, begun) {
                 Err(Error::WouldBlock) => None,
                 begun => Some(begun),
             }
@@ -137,7 +137,7 @@ impl Node {
         let gone = self.core()?.gone(link);
         match Error::of_status(end.status, gone) {
             Some(error) => Err(error),
-            None => end.memory.as_deref().and_then(Sight::read).ok_or(Error::Unfit),
+            None => end.memory.as_deref().and_then(RegionInfo::read).ok_or(Error::InvalidAtomic),
         }
     }
 
@@ -153,7 +153,7 @@ impl Node {
     pub fn store(&self, link: LinkId, key: Key, offset: u64, bytes: &[u8]) -> Result<bool, Error> {
         let mut core = self.core()?;
         let Some(view) = core.direct(link, key, Rights::PUT, offset, bytes.len()) else { return Ok(false) };
-        view?.write(offset as usize, bytes).map_err(|_| Error::Outside)?;
+        view?.write(offset as usize, bytes).map_err(|_| Error::OutOfBounds)?;
         Ok(true)
     }
 
@@ -162,7 +162,7 @@ impl Node {
     pub fn load(&self, link: LinkId, key: Key, offset: u64, into: &mut [u8]) -> Result<bool, Error> {
         let mut core = self.core()?;
         let Some(view) = core.direct(link, key, Rights::GET, offset, into.len()) else { return Ok(false) };
-        view?.read(offset as usize, into).map_err(|_| Error::Outside)?;
+        view?.read(offset as usize, into).map_err(|_| Error::OutOfBounds)?;
         Ok(true)
     }
 
@@ -178,9 +178,9 @@ impl Node {
         before: &mut [u8],
     ) -> Result<bool, Error> {
         let mut core = self.core()?;
-        atomic.check(offset, !before.is_empty()).map_err(|_| Error::Unfit)?;
+        atomic.check(offset, !before.is_empty()).map_err(|_| Error::InvalidAtomic)?;
         let Some(view) = core.direct(link, key, Rights::ATOMIC, offset, atomic.length()) else { return Ok(false) };
-        atomic.apply_shared(&view?, offset as usize, before).map_err(|_| Error::Unfit)?;
+        atomic.apply_shared(&view?, offset as usize, before).map_err(|_| Error::InvalidAtomic)?;
         Ok(true)
     }
 }
@@ -203,9 +203,9 @@ impl Core {
         }
         let end = offset.checked_add(length as u64);
         Some(match (direct.rights.include(right), end) {
-            (false, _) => Err(Error::Denied),
+            (false, _) => Err(Error::AccessDenied),
             (true, Some(end)) if end <= direct.view.length() as u64 => Ok(direct.view),
-            _ => Err(Error::Outside),
+            _ => Err(Error::OutOfBounds),
         })
     }
 
@@ -215,9 +215,9 @@ impl Core {
             self.state.operations.begin(operation).map_err(|error| (error, OperationMemory::Owned(Vec::new())))?;
         let (status, length) = match result {
             Ok(()) => (Status::Done, length as u64),
-            Err(Error::Denied) => (Status::Denied, 0),
-            Err(Error::Unfit) => (Status::Unfit, 0),
-            Err(_) => (Status::Outside, 0),
+            Err(Error::AccessDenied) => (Status::AccessDenied, 0),
+            Err(Error::InvalidAtomic) => (Status::InvalidAtomic, 0),
+            Err(_) => (Status::OutOfBounds, 0),
         };
         self.state.operations.complete(u64::from(name.0), Outcome { status, length });
         self.stir();
@@ -235,7 +235,7 @@ impl Core {
         let length = memory.len();
         let Some(view) = self.direct(link, key, Rights::PUT, offset, length) else { return Err(memory) };
         let bytes = memory.bytes(0, length);
-        let done = view.and_then(|view| view.write(offset as usize, bytes).map_err(|_| Error::Outside));
+        let done = view.and_then(|view| view.write(offset as usize, bytes).map_err(|_| Error::OutOfBounds));
         Ok(self.done_directly(Operation::new(memory, Kind::Send(None), None, notice), length, done))
     }
 
@@ -250,7 +250,7 @@ impl Core {
         let length = memory.len();
         let Some(view) = self.direct(link, key, Rights::GET, offset, length) else { return Err(memory) };
         let done = view.and_then(|view| {
-            memory.write(0, length, |into| view.read(offset as usize, into)).map_err(|_| Error::Outside)
+            memory.write(0, length, |into| view.read(offset as usize, into)).map_err(|_| Error::OutOfBounds)
         });
         Ok(self.done_directly(Operation::new(memory, Kind::Send(None), None, notice), length, done))
     }
@@ -271,7 +271,9 @@ impl Core {
         let Some(view) = self.direct(link, key, Rights::ATOMIC, offset, length) else { return Err(before) };
         let done = view.and_then(|view| {
             let into = if fetch { length } else { 0 };
-            before.write(0, into, |into| atomic.apply_shared(&view, offset as usize, into)).map_err(|_| Error::Unfit)
+            before
+                .write(0, into, |into| atomic.apply_shared(&view, offset as usize, into))
+                .map_err(|_| Error::InvalidAtomic)
         });
         Ok(self.done_directly(Operation::new(before, Kind::Send(None), None, notice), length, done))
     }

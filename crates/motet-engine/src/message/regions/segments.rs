@@ -2,12 +2,12 @@
 //!
 //! What it is: a node's pool consists of segments, each a memfd (`motet_sys::shm_pool`). Before a packet refers to one, its owner says so on
 //! the link's control connection and hands the descriptor over ([`News`]); whoever meets a number that it does not know reads what has been
-//! said there. A place ([`Place`]) in a segment is an address in its owner's process with the segment's number as its key, so a peer that
+//! said there. A place ([`RemoteAddress`]) in a segment is an address in its owner's process with the segment's number as its key, so a peer that
 //! cannot map it copies from that address, or has the bytes sent, as of any other memory.
 //!
 //! What it is not: which message or region lies there, is in [`super::loans`] and [`super::regions`].
 
-use motet_proto::message::packet::Place;
+use motet_proto::message::packet::RemoteAddress;
 use motet_proto::message::regions::{Key, Rights};
 use motet_sys::private_fds;
 use motet_sys::rustix::fd::OwnedFd;
@@ -161,12 +161,12 @@ impl Segments {
     // ---- ours -------------------------------------------------------------------------------------------------------
 
     /// Where the peer finds bytes of a segment of ours; `None`: it cannot be told now.
-    pub fn show(&mut self, segment: &Arc<PoolSegment>, address: u64) -> Option<Place> {
+    pub fn show(&mut self, segment: &Arc<PoolSegment>, address: u64) -> Option<RemoteAddress> {
         let number = segment.number();
         if !self.told.iter().rev().any(|(told, _)| *told == number) && !self.tell(segment) {
             return None;
         }
-        Some(Place { address, key: u64::from(number) })
+        Some(RemoteAddress { address, key: u64::from(number) })
     }
 
     /// Whether the peer has been told of a segment, so that it may see it.
@@ -200,20 +200,20 @@ impl Segments {
     // ---- theirs -----------------------------------------------------------------------------------------------------
 
     /// The bytes at a place that the peer has told us, if we see them. All that it says is checked.
-    pub fn find(&mut self, place: Place, done: u64, length: usize) -> Option<PeerBytes> {
+    pub fn find(&mut self, place: RemoteAddress, done: u64, length: usize) -> Option<PeerBytes> {
         let (window, at) = self.window(place)?;
         PeerBytes::of(&window, at.checked_add(done)?, length)
     }
 
     /// The same, if the peer has told us before.
     #[inline]
-    pub fn find_known(&self, place: Place, length: usize) -> Option<PeerBytes> {
+    pub fn find_known(&self, place: RemoteAddress, length: usize) -> Option<PeerBytes> {
         let known = self.known(u32::try_from(place.key).ok()?)?;
         PeerBytes::of(known.window.as_ref()?, place.address.checked_sub(known.address)?, length)
     }
 
     /// The segment in which a place lies, and where in it.
-    pub fn window(&mut self, place: Place) -> Option<(Arc<PeerMapping>, u64)> {
+    pub fn window(&mut self, place: RemoteAddress) -> Option<(Arc<PeerMapping>, u64)> {
         let number = u32::try_from(place.key).ok().filter(|number| *number != 0)?;
         if self.known(number).is_none() {
             self.broken |= self.hear() == Heard::Broken;
@@ -333,10 +333,10 @@ mod tests {
         assert!(ours.has_shown(loan.segment()));
         let part = theirs.find(place, 0, 5000).unwrap();
         assert!(part.to_vec().iter().all(|&byte| byte == 7));
-        assert!(theirs.find(Place { key: place.key + 1, ..place }, 0, 1).is_none(), "nobody has said that");
-        assert!(theirs.find(Place { key: 0, ..place }, 0, 1).is_none());
+        assert!(theirs.find(RemoteAddress { key: place.key + 1, ..place }, 0, 1).is_none(), "nobody has said that");
+        assert!(theirs.find(RemoteAddress { key: 0, ..place }, 0, 1).is_none());
         for (address, done, length) in [(1, 0, 1), (place.address, u64::MAX, 1), (place.address, 0, 65 << 20)] {
-            assert!(theirs.find(Place { address, ..place }, done, length).is_none());
+            assert!(theirs.find(RemoteAddress { address, ..place }, done, length).is_none());
         }
         let long = pool.segment(100, true).unwrap();
         assert!(!ours.has_shown(&long));
@@ -394,6 +394,6 @@ mod tests {
         let length = sealed.segment().length() as u64;
         socket::send_with_fd(&here, &shown(1, length), sealed.segment().file().unwrap()).unwrap();
         assert_eq!(theirs.hear(), Heard::All);
-        assert!(theirs.window(Place { address: 1 << 46, key: 1 }).is_none());
+        assert!(theirs.window(RemoteAddress { address: 1 << 46, key: 1 }).is_none());
     }
 }

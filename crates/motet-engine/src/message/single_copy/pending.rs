@@ -1,6 +1,6 @@
 //! Bodies that wait to be copied between the processes of a link.
 
-use motet_proto::message::{CopyRequest, ShareRequest};
+use motet_proto::message::{AssistRequest, CopyRequest};
 use motet_wire::message::fifo::chunk_claims::ChunkClaims;
 
 /// A body that the receiver copies.
@@ -29,7 +29,7 @@ pub struct Sharing {
 #[derive(Debug, Clone, Copy)]
 pub struct Helping {
     /// What it has said.
-    pub request: ShareRequest,
+    pub request: AssistRequest,
     /// Chunks that we have copied.
     pub done: u32,
 }

@@ -3,7 +3,7 @@
 //! The one file of this crate with `unsafe`.
 #![allow(unsafe_code)]
 
-use motet_sys::user_memory::Span;
+use motet_sys::user_memory::UserMemory;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes that stay as long as the process.
@@ -15,11 +15,11 @@ impl Lent {
     }
 
     /// So many bytes of it.
-    pub fn span(&self, at: usize, length: usize) -> Span {
+    pub fn span(&self, at: usize, length: usize) -> UserMemory {
         let bytes = &self.0[at..][..length];
         // SAFETY: the bytes are never freed; they are atomics, so may be written through a shared reference; and only the thread that
         // has this value looks at them, between its calls on the node, to none of which another thread comes.
-        unsafe { Span::new(bytes.as_ptr().cast_mut().cast(), length) }
+        unsafe { UserMemory::new(bytes.as_ptr().cast_mut().cast(), length) }
     }
 
     pub fn bytes(&self, at: usize, length: usize) -> Vec<u8> {

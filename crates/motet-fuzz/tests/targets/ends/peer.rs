@@ -39,7 +39,7 @@ pub struct Peer {
 impl Peer {
     /// Meets a node, and opens a channel to a service.
     pub fn open(node: &Node, service: u64, number: u8) -> (Self, Channel) {
-        let file = memory::make("motet-ends", SIZE, &[], DENSE).expect("memory");
+        let file = memory::create_memfd("motet-ends", SIZE, &[], DENSE).expect("memory");
         let ear = eventfd().expect("an eventfd");
         let name = format!("motet/node/{}/{}", thread::euid(), node.name().expect("a name"));
         let door = connect_abstract(name.as_bytes()).expect("the door");

@@ -3,9 +3,9 @@
 
 use super::{BUFFER, Game, Side};
 use motet_proto::message::fast_path::{Matched, Receiver};
-use motet_proto::message::matching::{Posted, Receive, Scope, Selector, Source};
+use motet_proto::message::matching::{PostOutcome, Receive, Scope, Selector, Source};
 use motet_proto::message::packet;
-use motet_proto::message::{Broken, ChannelId, Envelope, Link, Outcome, Owner, Status};
+use motet_proto::message::{Callbacks, ChannelId, Envelope, Link, Outcome, ProtocolViolation, Status};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Messages that took the direct path, in all inputs of the process.
@@ -90,15 +90,15 @@ pub fn posted(
     (kind, packet): (u8, &[u8]),
     now: u64,
     path: Path,
-) -> (Option<Taken>, Result<(), Broken>) {
+) -> (Option<Taken>, Result<(), ProtocolViolation>) {
     let operation = POSTED | now;
     let ticket = match side.table.post(selector, Receive { operation, capacity: BUFFER, buffer: () }) {
-        Posted::Waiting(ticket) => ticket,
-        Posted::Found(held) => {
+        PostOutcome::Waiting(ticket) => ticket,
+        PostOutcome::Found(held) => {
             link.discard(held);
             return (None, link.arrived(side, kind, packet, now));
         }
-        Posted::Ended(_) => return (None, link.arrived(side, kind, packet, now)),
+        PostOutcome::Ended(_) => return (None, link.arrived(side, kind, packet, now)),
     };
     side.operations.push(operation);
     side.watched = Some(Watched { operation, taken: None, over: false });
@@ -118,7 +118,7 @@ fn take(link: &mut Link, side: &mut Side, kind: u8, packet: &[u8], now: u64) -> 
     let matched = link.match_message(side, kind, words, rest.len(), (now, None))?;
     let Matched { receiver, channel, tag, headers } = matched;
     let receive = match receiver {
-        Receiver::Posted(receive) => receive,
+        Receiver::PostedReceive(receive) => receive,
         Receiver::Unposted => panic!("there is none"),
         Receiver::Unexpected => {
             link.keep_message(side, &matched, rest.into());

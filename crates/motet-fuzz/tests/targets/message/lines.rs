@@ -14,12 +14,14 @@ use super::direct::{Path, Taken, posted};
 use super::{Game, OURS};
 use motet_proto::message::matching::{Scope, Selector, Source};
 use motet_proto::message::packet::{self, Head, Hello, Kind};
-use motet_proto::message::slab::Number;
-use motet_proto::message::{Broken, ChannelId, Mode, Packets, Refusal, Send, header_stack};
+use motet_proto::message::slab::SlabId;
+use motet_proto::message::{ChannelId, Mode, Packets, ProtocolViolation, Rejected, Send, header_stack};
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::rustix::io::pwrite;
-use motet_wire::message::fifo::{Buffer, Consumer, Fence, IN_LINE, Lane, MORE, Producer, Put};
+use motet_wire::message::fifo::{
+    Buffer, CELL_PAYLOAD, Fifo, FifoRx, FifoTx, MAX_CONTINUATIONS, PutOutcome, SleepFence,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Messages that were sent by the direct path, in all inputs of the process.
@@ -34,15 +36,15 @@ const MOST_OPERATIONS: usize = 200;
 /// The longest packet that goes in lines.
 const LARGEST: usize = 304;
 /// Bytes of headers and body that a line has room for.
-const IN_ONE: usize = IN_LINE - packet::MESSAGE;
+const IN_ONE: usize = CELL_PAYLOAD - packet::MESSAGE;
 /// The first number that a side gives to a channel.
 const ONE: u32 = 1 << 20;
-const BROKEN: Broken = Broken("the memory makes no sense");
+const BROKEN: ProtocolViolation = ProtocolViolation("the memory makes no sense");
 
 /// The memory of two lanes, to us and from us.
 struct Both {
     file: OwnedFd,
-    lanes: [Lane; 2],
+    lanes: [Fifo; 2],
 }
 
 thread_local! {
@@ -51,8 +53,8 @@ thread_local! {
 
 fn exposed() -> Option<[Both; 2]> {
     let both = || {
-        let (file, mapping) = memory::create("motet-lines", 2 * SECOND, &[], 2 * SECOND).ok()?;
-        Some(Both { file, lanes: [Lane::over(mapping, 0, LINES)?, Lane::over(mapping, SECOND, LINES)?] })
+        let (file, mapping) = memory::create_mapped("motet-lines", 2 * SECOND, &[], 2 * SECOND).ok()?;
+        Some(Both { file, lanes: [Fifo::over(mapping, 0, LINES)?, Fifo::over(mapping, SECOND, LINES)?] })
     };
     Some([both()?, both()?])
 }
@@ -84,7 +86,7 @@ impl<'a> Op<'a> {
                 let &[flags, length] = take(2)? else { return None };
                 let bytes = take(usize::from(length))?;
                 // The flags are the two that an honest peer sets or never does; mostly none.
-                Self::Packet { kind: op, flags: flags & 3, more: flags >> 5 & MORE, bytes }
+                Self::Packet { kind: op, flags: flags & 3, more: flags >> 5 & MAX_CONTINUATIONS, bytes }
             }
             170..180 => Self::Write { at: number(take(2)?), value: take(8)?.first_chunk()? },
             180..190 => {
@@ -108,25 +110,25 @@ impl<'a> Op<'a> {
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     taken: Option<Taken>,
-    sent: Option<Result<(), Refusal>>,
+    sent: Option<Result<(), Rejected>>,
     wake: bool,
     /// What the peer has read: kind, flags, bytes.
     read: Vec<(u8, u8, Vec<u8>)>,
-    broken: Option<Broken>,
+    broken: Option<ProtocolViolation>,
 }
 
 /// The sending half, as a node has it for what goes in lines.
 struct Lines<'a> {
-    lane: &'a mut Producer,
+    lane: &'a mut FifoTx,
     wake: bool,
     broken: bool,
 }
 
 impl Lines<'_> {
-    fn put_was(&mut self, put: Result<Put, motet_wire::message::fifo::Broken>) -> bool {
+    fn put_was(&mut self, put: Result<PutOutcome, motet_wire::message::fifo::Broken>) -> bool {
         self.broken |= put.is_err();
-        self.wake |= put == Ok(Put::Wake);
-        matches!(put, Ok(Put::Published | Put::Wake))
+        self.wake |= put == Ok(PutOutcome::Wake);
+        matches!(put, Ok(PutOutcome::Published | PutOutcome::Wake))
     }
 }
 
@@ -152,19 +154,19 @@ struct End<'a> {
     path: Path,
     file: &'a OwnedFd,
     /// The peer's: what it puts, and what it reads.
-    theirs: (Producer, Consumer),
+    theirs: (FifoTx, FifoRx),
     /// Ours.
-    inward: Consumer,
-    outward: Producer,
+    inward: FifoRx,
+    outward: FifoTx,
     buffer: Buffer,
     game: Game,
 }
 
 impl<'a> End<'a> {
     fn new(path: Path, Both { file, lanes: [inward, outward] }: &'a Both) -> Self {
-        [inward, outward].iter().for_each(|lane| lane.prepare(Fence::Both));
-        let theirs = (inward.producer(), outward.consumer());
-        let (inward, outward, buffer) = (inward.consumer(), outward.producer(), Buffer::new());
+        [inward, outward].iter().for_each(|lane| lane.prepare(SleepFence::Both));
+        let theirs = (inward.tx(), outward.rx());
+        let (inward, outward, buffer) = (inward.rx(), outward.tx(), Buffer::new());
         Self { path, file, theirs, inward, outward, buffer, game: Game::new() }
     }
 
@@ -177,10 +179,10 @@ impl<'a> End<'a> {
         match op {
             Op::Packet { kind, flags, more, bytes } => {
                 let put = match more {
-                    1.. if bytes.len() <= IN_LINE => self.theirs.0.try_put_open(kind, flags, bytes, more),
+                    1.. if bytes.len() <= CELL_PAYLOAD => self.theirs.0.try_put_open(kind, flags, bytes, more),
                     _ => self.theirs.0.try_put(kind, flags, &[bytes]),
                 };
-                seen.wake = put == Ok(Put::Wake);
+                seen.wake = put == Ok(PutOutcome::Wake);
             }
             Op::Write { at, value } => {
                 // Mostly the words of our line that comes next, or of those behind it; else what the peer says of the other lane.
@@ -210,7 +212,7 @@ impl<'a> End<'a> {
     }
 
     /// A receive that waits for no more than the next packet. One that is not whole is left there.
-    fn receive(&mut self, tag: u64, ignore: u64) -> Result<Option<Taken>, Broken> {
+    fn receive(&mut self, tag: u64, ignore: u64) -> Result<Option<Taken>, ProtocolViolation> {
         let selector = self.channel().map(|(_, scope)| Selector { from: Source::One(scope), tag, ignore });
         let Some(packet) = self.inward.poll(&mut self.buffer).map_err(|_| BROKEN)? else { return Ok(None) };
         let (mut taken, mut result) = (None, Ok(()));
@@ -231,12 +233,12 @@ impl<'a> End<'a> {
             && let Some(put) = self.put_directly(channel, tag, headers, body)
         {
             SENT.fetch_add(1, Ordering::Relaxed);
-            (seen.sent, seen.wake) = (Some(Ok(())), put == Put::Wake);
+            (seen.sent, seen.wake) = (Some(Ok(())), put == PutOutcome::Wake);
             return;
         }
         let mut lines = Lines { lane: &mut self.outward, wake: false, broken: false };
         let link = &mut self.game.link;
-        let sent = if self.path == Path::General || headers.len() > header_stack::MOST {
+        let sent = if self.path == Path::General || headers.len() > header_stack::MAX_HEADERS_BYTES {
             let send = Send {
                 channel,
                 tag,
@@ -244,7 +246,7 @@ impl<'a> End<'a> {
                 body: &[body],
                 mode: Mode::Inject,
                 operation: 0,
-                place: packet::Place::default(),
+                place: packet::RemoteAddress::default(),
             };
             link.send(&mut lines, &send).map(drop)
         } else {
@@ -256,18 +258,18 @@ impl<'a> End<'a> {
         }
     }
 
-    fn put_directly(&mut self, channel: ChannelId, tag: u64, headers: &[u8], body: &[u8]) -> Option<Put> {
+    fn put_directly(&mut self, channel: ChannelId, tag: u64, headers: &[u8], body: &[u8]) -> Option<PutOutcome> {
         let length = headers.len() + body.len();
         let to = self.game.link.outgoing(channel).filter(|_| length <= LARGEST - packet::MESSAGE)?;
-        let going = self.game.link.may_go_now(to, tag, headers.len(), length)?;
+        let going = self.game.link.prepare_send(to, tag, headers.len(), length)?;
         let (kind, words) = (Kind::Message as u8, going.words);
         let put = match length {
-            0..=IN_ONE if headers.is_empty() => self.outward.try_put_line(kind, words, body),
-            0..=IN_ONE => self.outward.try_put_line_of(kind, words, [headers, body]),
+            0..=IN_ONE if headers.is_empty() => self.outward.try_put_cell(kind, words, body),
+            0..=IN_ONE => self.outward.try_put_cell_parts(kind, words, [headers, body]),
             _ => self.outward.try_put(kind, 0, &[words.map(u64::to_le_bytes).as_flattened(), headers, body]),
         };
-        let put = put.ok().filter(|put| matches!(put, Put::Published | Put::Wake))?;
-        self.game.link.gone(going);
+        let put = put.ok().filter(|put| matches!(put, PutOutcome::Published | PutOutcome::Wake))?;
+        self.game.link.mark_sent(going);
         Some(put)
     }
 
@@ -283,7 +285,7 @@ pub fn run(input: &[u8]) {
 }
 
 /// Runs one input; what broke the link, if anything did.
-pub fn play(mut input: &[u8]) -> Option<Broken> {
+pub fn play(mut input: &[u8]) -> Option<ProtocolViolation> {
     MEMORY.with(|memory| {
         let [first, second] = memory.as_ref()?;
         let mut ends = [(Path::Direct, first), (Path::General, second)].map(|(path, at)| End::new(path, at));
@@ -314,7 +316,7 @@ pub const HONEST: usize = 5;
 pub fn seeds() -> Vec<Vec<u8>> {
     let packet = |kind: Kind, bytes: &[u8]| [&[kind as u8, 0, bytes.len() as u8][..], bytes].concat();
     let message = |tag, headers: u16, grant, length: usize| {
-        let head = Head { to: Number(ONE), own: headers, grant }.write_word(tag);
+        let head = Head { to: SlabId(ONE), own: headers, grant }.write_word(tag);
         packet(Kind::Message, &[&head[..], &vec![7; length]].concat())
     };
     let receive = |tag, ignore| vec![180, tag, ignore];
@@ -322,9 +324,9 @@ pub fn seeds() -> Vec<Vec<u8>> {
         |tag: u8, headers: u16, body: u16| [&[190, tag][..], &headers.to_le_bytes(), &body.to_le_bytes()].concat();
     let write = |at: u16, value: u64| [&[170][..], &at.to_le_bytes(), &value.to_le_bytes()].concat();
     let (any, ours) = (receive(0, 255), |step: u8| vec![OURS + step]);
-    let hello = packet(Kind::Hello, &Hello { window: 100, longs: 4, channels: 4, requests: 4 }.write());
+    let hello = packet(Kind::Hello, &Hello { window: 100, max_rendezvous: 4, channels: 4, requests: 4 }.write());
     // To a service whose messages are matched: HELLO and OPEN, and what is owed for them.
-    let open = packet(Kind::Open, &Head { to: Number(7), own: 0, grant: 0 }.write_word(0));
+    let open = packet(Kind::Open, &Head { to: SlabId(7), own: 0, grant: 0 }.write_word(0));
     let begin = [ours(0), hello, any.clone(), open, any.clone(), ours(0)].concat();
     let exchange = |tag: u8| [message(u64::from(tag), 0, 0, 8), any.clone(), send(tag, 0, 8), vec![199]].concat();
     let usual = [begin, exchange(1), exchange(2)].concat();
@@ -335,15 +337,15 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let credit = [send(1, 0, 8), send(2, 8, 8), message(1, 0, 10, 8), any.clone(), send(3, 0, 200)].concat();
     let full = [send(5, 0, 8).repeat(17), vec![199], exchange(3)].concat();
     let tags = [message(5, 0, 0, 8), receive(5, 0), message(6, 0, 0, 8), receive(5, 3), receive(9, 0)].concat();
-    let stamp = |position: u64, length: u64, kind: u64| position | length << 32 | kind << 48;
+    let copy_id = |position: u64, length: u64, kind: u64| position | length << 32 | kind << 48;
     let lies = [
         message(1, 9, 0, 8),     // headers that are longer than all
         message(1, 0, 60000, 8), // more credit than there is
-        packet(Kind::Message, &Head { to: Number(ONE + 1), own: 0, grant: 0 }.write_word(1)), // no such channel
+        packet(Kind::Message, &Head { to: SlabId(ONE + 1), own: 0, grant: 0 }.write_word(1)), // no such channel
         packet(Kind::Message, &[1; 15]), // no room for a tag
         [60, 0, 24].iter().copied().chain([1; 24]).collect(), // no such kind
-        write(3, stamp(5, 200, 2)), // longer than what is there
-        write(3, stamp(5, 8191, 2)), // or than any packet
+        write(3, copy_id(5, 200, 2)), // longer than what is there
+        write(3, copy_id(5, 8191, 2)), // or than any packet
         [write(0, u64::MAX), send(5, 0, 8).repeat(17)].concat(), // consumed more than was put
         (0..20).flat_map(|_| [message(1, 0, 0, 200), any.clone()].concat()).collect(), // without credit in the end
     ];

@@ -2,10 +2,10 @@
 
 use super::{BODY, Endless, LIMITS, Side};
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
-use motet_proto::message::packet::{Head, Kind, Place};
+use motet_proto::message::packet::{Head, Kind, RemoteAddress};
 use motet_proto::message::regions::Revoked;
 use motet_proto::message::rma::{CopyTo, PutBytes, RemoteCopy, format};
-use motet_proto::message::slab::Number;
+use motet_proto::message::slab::SlabId;
 use motet_proto::message::{Get, Key, Link, Memory, Put, Regions, Rights, Status, Update};
 
 /// Bytes of every region, and of every long get.
@@ -49,7 +49,7 @@ impl Ours {
 
 /// A part of every region has gone away, as of a file that was cut short.
 fn lost(at: u64) -> Result<(), Status> {
-    if (2000..2100).contains(&at) { Err(Status::Outside) } else { Ok(()) }
+    if (2000..2100).contains(&at) { Err(Status::OutOfBounds) } else { Ok(()) }
 }
 
 impl Memory for Side {
@@ -75,14 +75,14 @@ impl Memory for Side {
         lost(at)
     }
 
-    fn region_place(&mut self, region: u64, at: u64, length: u64) -> Place {
+    fn region_address(&mut self, region: u64, at: u64, length: u64) -> RemoteAddress {
         self.memory.reached(region, at, length);
-        Place { address: at % 2, key: 0 }
+        RemoteAddress { address: at % 2, key: 0 }
     }
 
-    fn region_seen(&mut self, region: u64) -> Place {
+    fn region_mapping(&mut self, region: u64) -> RemoteAddress {
         self.memory.reached(region, 0, REGION as u64);
-        Place { address: 1, key: 1 }
+        RemoteAddress { address: 1, key: 1 }
     }
 
     fn copy_remote(&mut self, request: RemoteCopy) {
@@ -95,7 +95,7 @@ impl Memory for Side {
         self.memory.copies.push(request);
     }
 
-    fn forget(&mut self, key: Key) -> bool {
+    fn stop_direct_access(&mut self, key: Key) -> bool {
         let now = key.0.is_multiple_of(2);
         if !now {
             self.memory.forgets.push(key);
@@ -103,7 +103,7 @@ impl Memory for Side {
         now
     }
 
-    fn region_ended(&mut self, region: u64) {
+    fn region_released(&mut self, region: u64) {
         let held = |copy: &RemoteCopy| matches!(copy.to, CopyTo::Region { region: name, .. } if name == region);
         assert!(!self.memory.copies.iter().any(held), "a region stays while it is copied to");
         let (_, revoked, ended) = &mut self.memory.known[region as usize];
@@ -117,7 +117,7 @@ pub fn ours(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
     let begun = match step {
         0 | 1 => {
             let body: &[&[u8]] = &[&[0; BODY][..if step == 0 { 8 } else { BODY }]];
-            link.put(&mut Endless, &Put { key, offset: 0, body, operation, place: Place::default() }).is_ok()
+            link.put(&mut Endless, &Put { key, offset: 0, body, operation, place: RemoteAddress::default() }).is_ok()
         }
         2 => {
             let length = if operation.is_multiple_of(2) { 8 } else { REGION as u64 };
@@ -140,7 +140,7 @@ pub fn ours(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
         }
         6 => {
             if let Some(key) = side.memory.forgets.pop() {
-                link.forgotten(key);
+                link.direct_access_stopped(key);
             }
             false
         }
@@ -155,7 +155,7 @@ pub fn ours(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
             side.memory.register();
             false
         }
-        8 => link.look(&mut Endless, key, operation).is_ok(),
+        8 => link.query_region(&mut Endless, key, operation).is_ok(),
         _ => false,
     };
     if begun {
@@ -181,7 +181,7 @@ pub fn finish(link: &mut Link, side: &mut Side) {
 /// Well-formed exchanges. `step` is a step of this side by its name here, `of` a packet of the peer.
 pub fn seeds(step: impl Fn(u8) -> Vec<u8>, flush: &[u8], of: impl Fn(Kind, &[u8]) -> Vec<u8>) -> Vec<Vec<u8>> {
     let flush = || flush.to_vec();
-    let head = |to: u32, own: u16| Head { to: Number(to), own, grant: 0 };
+    let head = |to: u32, own: u16| Head { to: SlabId(to), own, grant: 0 };
     let one = 1 << 20;
     let at = |head: Head, bytes: &[u8]| [&format::write_at(head, KEY, 0)[..], bytes].concat();
     let change = |kind: Operation, values: &[u8]| {
@@ -195,9 +195,9 @@ pub fn seeds(step: impl Fn(u8) -> Vec<u8>, flush: &[u8], of: impl Fn(Kind, &[u8]
     let bytes =
         |own, at: u64, length: usize| of(Kind::Bytes, &[&head(one, own).write_word(at)[..], &vec![1; length]].concat());
     let bare = |kind, to, own| of(kind, &head(to, own).write());
-    let place = Place { address: 9, key: 1 };
+    let place = RemoteAddress { address: 9, key: 1 };
     let word = |kind, to, word: u64| of(kind, &head(to, 0).write_word(word));
-    let there = || of(Kind::There, &format::write_place(head(one, 0), place));
+    let there = || of(Kind::GetAddr, &format::write_place(head(one, 0), place));
     let small = [
         of(Kind::Put, &at(head(0, 0), &[1; 8])),
         of(Kind::Get, &at(head(8, 0), &[])),
@@ -206,25 +206,34 @@ pub fn seeds(step: impl Fn(u8) -> Vec<u8>, flush: &[u8], of: impl Fn(Kind, &[u8]
     ];
     vec![
         [small.concat(), flush()].concat(),
-        [put(Place::default()), flush(), bytes(0, 0, 600), flush(), bytes(0, 600, 900), flush(), bytes(0, 1500, 500)]
-            .concat(),
-        [put(place), step(5), flush(), get(1), flush(), bare(Kind::Got, one, 0)].concat(),
-        [get(0), flush(), get(1), flush(), bare(Kind::Got, one, 1), flush()].concat(),
+        [
+            put(RemoteAddress::default()),
+            flush(),
+            bytes(0, 0, 600),
+            flush(),
+            bytes(0, 600, 900),
+            flush(),
+            bytes(0, 1500, 500),
+        ]
+        .concat(),
+        [put(place), step(5), flush(), get(1), flush(), bare(Kind::GetFin, one, 0)].concat(),
+        [get(0), flush(), get(1), flush(), bare(Kind::GetFin, one, 1), flush()].concat(),
         [
             step(0),
             step(4),
             step(3),
-            bare(Kind::Took, 1, 0),
-            of(Kind::Result, &[&head(0, 0).write()[..], &[1; 8]].concat()),
+            bare(Kind::Ack, 1, 0),
+            of(Kind::FetchReply, &[&head(0, 0).write()[..], &[1; 8]].concat()),
         ]
         .concat(),
-        [step(1), word(Kind::Go, one, 1000), flush(), word(Kind::Go, one, 3000), flush(), flush(), flush()].concat(),
-        [step(1), step(4), bare(Kind::Over, one, 1), step(0), of(Kind::Result, &head(0, 2).write())].concat(),
+        [step(1), word(Kind::PutCts, one, 1000), flush(), word(Kind::PutCts, one, 3000), flush(), flush(), flush()]
+            .concat(),
+        [step(1), step(4), bare(Kind::PutFin, one, 1), step(0), of(Kind::FetchReply, &head(0, 2).write())].concat(),
         // Whether a copy is done depends on the number of the step.
         [step(2), there(), step(6), step(5), flush()].concat(),
         [vec![step(2), there(), step(5), flush()], (0..5).map(|n| bytes(1, n * 600, 600)).collect()].concat().concat(),
-        [of(Kind::Get, &at(head(format::SIGHT as u32, format::LOOK), &[])), flush()].concat(),
-        [step(8), of(Kind::Result, &[&head(0, 0).write()[..], &[1; format::SIGHT]].concat())].concat(),
+        [of(Kind::Get, &at(head(format::REGION_INFO_BYTES as u32, format::QUERY_REGION), &[])), flush()].concat(),
+        [step(8), of(Kind::FetchReply, &[&head(0, 0).write()[..], &[1; format::REGION_INFO_BYTES]].concat())].concat(),
         [word(Kind::Revoke, 0, 4), word(Kind::Revoke, 0, 5), flush(), step(6), flush()].concat(),
         [step(7), flush(), word(Kind::Revoked, 0, KEY.0)].concat(),
     ]

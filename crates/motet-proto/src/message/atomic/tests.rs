@@ -113,7 +113,7 @@ fn what_makes_no_sense_is_refused_and_does_nothing() {
     };
     assert_eq!(good.check(4, false), Ok(()));
     for at in [1, 2, 3, 5, u64::MAX] {
-        assert_eq!(good.check(at, false), Err(Unfit), "no multiple: {at}");
+        assert_eq!(good.check(at, false), Err(InvalidAtomic), "no multiple: {at}");
     }
     let bad = [
         Atomic { count: 0, operand: &[], compare: &[], ..good },
@@ -127,15 +127,15 @@ fn what_makes_no_sense_is_refused_and_does_nothing() {
         Atomic { operation: Operation::BitOr, datatype: Datatype::F64, count: 1, compare: &[], ..good },
     ];
     for bad in bad {
-        assert_eq!(bad.check(0, false), Err(Unfit), "{bad:?}");
+        assert_eq!(bad.check(0, false), Err(InvalidAtomic), "{bad:?}");
         let mut target = vec![9; bad.length().min(64)];
-        assert_eq!(bad.apply(&mut target, &mut []), Err(Unfit));
+        assert_eq!(bad.apply(&mut target, &mut []), Err(InvalidAtomic));
         assert!(target.iter().all(|&byte| byte == 9));
     }
     for length in [0, 7, 9] {
-        assert_eq!(good.apply(&mut vec![0; length], &mut []), Err(Unfit));
+        assert_eq!(good.apply(&mut vec![0; length], &mut []), Err(InvalidAtomic));
     }
-    assert_eq!(good.apply(&mut [0; 8], &mut [0; 4]), Err(Unfit));
+    assert_eq!(good.apply(&mut [0; 8], &mut [0; 4]), Err(InvalidAtomic));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn numbers_of_operations_and_types_are_their_places() {
 #[test]
 fn shared_memory_gives_the_same() {
     let words: &'static [AtomicU64] = Box::leak((0..8).map(AtomicU64::new).collect());
-    let memory = Shared::of_words(words);
+    let memory = SharedBytes::of_words(words);
     let mut private = vec![0; memory.length()];
     memory.read(0, &mut private).unwrap();
     let operand: Vec<u8> = (0..24_u8).map(|at| at.wrapping_mul(83)).collect();
@@ -170,7 +170,7 @@ fn shared_memory_gives_the_same() {
             }
             for (at, result) in [(64, 0), (64 - length + datatype.size(), 0), (usize::MAX, 0), (0, 1)] {
                 let refused = atomic.apply_shared(&memory, at, &mut vec![0; result]);
-                assert!(refused == Err(Unfit) || length == 1, "{at}");
+                assert!(refused == Err(InvalidAtomic) || length == 1, "{at}");
             }
             memory.read(0, &mut all).unwrap();
             assert_eq!(all, private, "nothing is done");
@@ -181,12 +181,12 @@ fn shared_memory_gives_the_same() {
 #[test]
 fn shared_memory_that_is_not_aligned_is_refused_whole() {
     let words: &'static [AtomicU64] = Box::leak((0..3).map(|_| AtomicU64::new(0)).collect());
-    let whole = Shared::of_words(words);
+    let whole = SharedBytes::of_words(words);
     // A region that begins in the middle of a word.
     let part = whole.part(4, 16).unwrap();
     let (operation, datatype, count) = (Operation::Sum, Datatype::U64, 2);
     let atomic = Atomic { operation, datatype, count, operand: &[1; 16], compare: &[] };
-    assert_eq!(atomic.apply_shared(&part, 0, &mut []), Err(Unfit));
+    assert_eq!(atomic.apply_shared(&part, 0, &mut []), Err(InvalidAtomic));
     assert!(words.iter().all(|word| word.load(Relaxed) == 0));
     let atomic = Atomic { datatype: Datatype::U32, ..atomic };
     assert_eq!(Atomic { operand: &[1; 8], ..atomic }.apply_shared(&part, 8, &mut []), Ok(()));

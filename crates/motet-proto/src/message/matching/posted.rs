@@ -7,7 +7,7 @@ use super::Receive;
 
 /// One that waits.
 #[derive(Debug, Clone, Copy)]
-pub struct Posted<B> {
+pub struct PostedReceive<B> {
     /// Its place in the order of all; 0: it is gone.
     pub sequence: u64,
     pub tag: u64,
@@ -15,17 +15,17 @@ pub struct Posted<B> {
     pub receive: Receive<B>,
 }
 
-impl<B> Posted<B> {
+impl<B> PostedReceive<B> {
     #[inline(always)]
-    fn admits(&self, tag: u64) -> bool {
+    fn would_match(&self, tag: u64) -> bool {
         (tag ^ self.tag) & !self.ignore == 0
     }
 }
 
 /// All of them.
 #[derive(Debug)]
-pub struct Row<B> {
-    slots: Vec<Posted<B>>,
+pub struct PostedRing<B> {
+    slots: Vec<PostedReceive<B>>,
     /// Positions of the oldest and behind the youngest, modulo 2^32. Where there is one, the oldest is no gap.
     first: u32,
     end: u32,
@@ -37,13 +37,13 @@ const FEW: usize = 8;
 /// An empty row keeps so many slots: those of a usual window of receives.
 const KEPT: usize = 256;
 
-impl<B> Default for Row<B> {
+impl<B> Default for PostedRing<B> {
     fn default() -> Self {
         Self { slots: Vec::new(), first: 0, end: 0, live: 0 }
     }
 }
 
-impl<B: Copy> Row<B> {
+impl<B: Copy> PostedRing<B> {
     /// Receives.
     #[inline(always)]
     pub fn len(&self) -> u32 {
@@ -52,12 +52,12 @@ impl<B: Copy> Row<B> {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Posted<B>>()
+        self.slots.capacity() * size_of::<PostedReceive<B>>()
     }
 
     /// Adds one.
     #[inline(always)]
-    pub fn push(&mut self, posted: Posted<B>) {
+    pub fn push(&mut self, posted: PostedReceive<B>) {
         if self.end.wrapping_sub(self.first) as usize == self.slots.len() {
             self.make_room(posted);
         }
@@ -72,7 +72,7 @@ impl<B: Copy> Row<B> {
     /// Closes the gaps, and grows where that makes too little room.
     #[cold]
     #[inline(never)]
-    fn make_room(&mut self, filler: Posted<B>) {
+    fn make_room(&mut self, filler: PostedReceive<B>) {
         let size = if self.live as usize * 2 > self.slots.len() || self.slots.is_empty() {
             (self.slots.len() * 2).max(FEW)
         } else {
@@ -87,7 +87,7 @@ impl<B: Copy> Row<B> {
 
     /// Those that wait, with their positions, the oldest first.
     #[inline(always)]
-    fn iter(&self) -> impl Iterator<Item = (u32, &Posted<B>)> {
+    fn iter(&self) -> impl Iterator<Item = (u32, &PostedReceive<B>)> {
         let (first, mask) = (self.first, (self.slots.len() as u32).wrapping_sub(1));
         let all = (0..self.end.wrapping_sub(first)).map(move |ahead| first.wrapping_add(ahead));
         let known = all.filter_map(move |at| self.slots.get((at & mask) as usize).map(|posted| (at, posted)));
@@ -96,33 +96,33 @@ impl<B: Copy> Row<B> {
 
     /// The oldest that a tag matches, and its position.
     #[inline(always)]
-    pub fn oldest(&self, tag: u64) -> Option<(u32, &Posted<B>)> {
+    pub fn oldest(&self, tag: u64) -> Option<(u32, &PostedReceive<B>)> {
         if self.live == 0 {
             return None;
         }
         // Mostly that is the oldest of all.
         let first = self.get(self.first)?;
-        if first.admits(tag) { Some((self.first, first)) } else { self.oldest_behind(tag) }
+        if first.would_match(tag) { Some((self.first, first)) } else { self.oldest_behind(tag) }
     }
 
     #[inline(never)]
-    fn oldest_behind(&self, tag: u64) -> Option<(u32, &Posted<B>)> {
-        self.iter().find(|(_, posted)| posted.admits(tag))
+    fn oldest_behind(&self, tag: u64) -> Option<(u32, &PostedReceive<B>)> {
+        self.iter().find(|(_, posted)| posted.would_match(tag))
     }
 
     /// The position of the one that this is true of.
-    pub fn position(&self, which: impl Fn(&Posted<B>) -> bool) -> Option<u32> {
+    pub fn position(&self, which: impl Fn(&PostedReceive<B>) -> bool) -> Option<u32> {
         self.iter().find(|(_, posted)| which(posted)).map(|(at, _)| at)
     }
 
     /// One that waits.
     #[inline(always)]
-    pub fn get(&self, at: u32) -> Option<&Posted<B>> {
+    pub fn get(&self, at: u32) -> Option<&PostedReceive<B>> {
         self.slots.get(at as usize & self.slots.len().wrapping_sub(1)).filter(|posted| posted.sequence != 0)
     }
 
     /// The same, to be changed.
-    pub fn get_mut(&mut self, at: u32) -> Option<&mut Posted<B>> {
+    pub fn get_mut(&mut self, at: u32) -> Option<&mut PostedReceive<B>> {
         let mask = self.slots.len().wrapping_sub(1);
         self.slots.get_mut(at as usize & mask).filter(|posted| posted.sequence != 0)
     }
@@ -174,13 +174,13 @@ impl<B: Copy> Row<B> {
 mod tests {
     use super::*;
 
-    fn posted(sequence: u64, tag: u64) -> Posted<()> {
-        Posted { sequence, tag, ignore: 0, receive: Receive { operation: sequence, capacity: 0, buffer: () } }
+    fn posted(sequence: u64, tag: u64) -> PostedReceive<()> {
+        PostedReceive { sequence, tag, ignore: 0, receive: Receive { operation: sequence, capacity: 0, buffer: () } }
     }
 
     #[test]
     fn gaps_are_closed_and_the_order_stays() {
-        let mut row = Row::default();
+        let mut row = PostedRing::default();
         for sequence in 1..=1000u64 {
             row.push(posted(sequence, sequence % 7));
             if sequence % 7 != 3 {
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn it_goes_around() {
-        let mut row = Row { first: u32::MAX - 5, end: u32::MAX - 5, ..Row::default() };
+        let mut row = PostedRing { first: u32::MAX - 5, end: u32::MAX - 5, ..PostedRing::default() };
         row.push(posted(1, 0));
         let mut sequence = 1;
         for _ in 0..100 {

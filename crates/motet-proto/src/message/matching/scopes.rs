@@ -3,18 +3,18 @@
 //! What it is: their records, and how they come and go. What it is not: nothing is matched here.
 
 use super::super::Status;
-use super::super::slab::{Fifo, Number};
-use super::posted::{Posted, Row};
-use super::{At, Found, Held, LISTED, Oldest, Receive, Selector, Table, Ticket, next};
+use super::super::slab::{IntrusiveList, SlabId};
+use super::posted::{PostedReceive, PostedRing};
+use super::{At, Found, LISTED, Oldest, Receive, Selector, Table, Ticket, UnexpectedMessage, next};
 use std::num::NonZeroU64;
 
 /// Where messages of one sender on one channel arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Scope(pub(super) Number);
+pub struct Scope(pub(super) SlabId);
 
 /// Scopes whose messages a receive from any source may get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Context(pub(super) Number);
+pub struct Context(pub(super) SlabId);
 
 impl Context {
     /// As a number, for those who hand it through a foreign interface.
@@ -24,7 +24,7 @@ impl Context {
 
     /// The context of a number that anybody may have made up: every use of it is checked.
     pub fn from_number(number: u32) -> Self {
-        Self(Number(number))
+        Self(SlabId(number))
     }
 }
 
@@ -39,7 +39,7 @@ pub enum Source {
 
 impl Source {
     #[inline(always)]
-    pub(super) fn number(self) -> Number {
+    pub(super) fn number(self) -> SlabId {
         match self {
             Source::One(Scope(number)) | Source::Any(Context(number)) => number,
         }
@@ -48,15 +48,15 @@ impl Source {
 
 /// One of them.
 #[derive(Debug)]
-pub struct Place<B> {
+pub struct ScopeEntry<B> {
     /// The context of a scope; a context has none.
     pub(super) parent: Option<u32>,
     /// Receives that are looked through, and behind them those that are found by hash, and how many those are.
-    pub(super) row: Row<B>,
-    pub(super) posted: Fifo,
+    pub(super) row: PostedRing<B>,
+    pub(super) posted: IntrusiveList,
     pub(super) hashed: u32,
     /// Messages that no receive has taken yet, and how many of them are looked through, and found by hash.
-    pub(super) held: Fifo,
+    pub(super) held: IntrusiveList,
     pub(super) held_counts: [u32; 2],
     /// Scopes of a context.
     pub(super) children: u32,
@@ -68,7 +68,7 @@ pub struct Place<B> {
     pub(super) ended: Option<Status>,
 }
 
-impl<B: Copy> Place<B> {
+impl<B: Copy> ScopeEntry<B> {
     /// Whether the next receive is one of those that are looked through.
     #[inline(always)]
     pub(super) fn lists_more(&self) -> bool {
@@ -86,9 +86,9 @@ impl<B: Copy> Place<B> {
     ) -> Ticket {
         let Selector { tag, ignore, .. } = selector;
         let (ignore, sequence) = (if self.ordered { u64::MAX } else { ignore }, next(sequence));
-        self.row.push(Posted { sequence: sequence.get(), tag, ignore, receive });
+        self.row.push(PostedReceive { sequence: sequence.get(), tag, ignore, receive });
         *in_rows += 1;
-        Ticket { at: At::Row(scope), sequence }
+        Ticket { at: At::PostedRing(scope), sequence }
     }
 }
 
@@ -96,13 +96,13 @@ impl<B: Copy> Table<B> {
     /// A context; `None` when there are too many.
     pub fn context(&mut self) -> Option<Context> {
         let number = self.add(None, false)?;
-        self.scopes.named(number)?.is_context = true;
+        self.scopes.get_by_id(number)?.is_context = true;
         Some(Context(number))
     }
 
     /// Whether there is such a context.
     #[inline(always)]
-    pub fn knows(&self, Context(number): Context) -> bool {
+    pub fn has_context(&self, Context(number): Context) -> bool {
         self.scopes.find(number).and_then(|index| self.scopes.get(index)).is_some_and(|place| place.is_context)
     }
 
@@ -114,7 +114,7 @@ impl<B: Copy> Table<B> {
     /// A scope in a context, or in none; `None` when there are too many.
     pub fn join(&mut self, context: Option<Context>) -> Option<Scope> {
         let parent = match context {
-            Some(context) if self.knows(context) => Some(self.scopes.find(context.0)?),
+            Some(context) if self.has_context(context) => Some(self.scopes.find(context.0)?),
             Some(_) => return None,
             None => None,
         };
@@ -131,10 +131,10 @@ impl<B: Copy> Table<B> {
         self.add(None, true).map(Scope)
     }
 
-    fn add(&mut self, parent: Option<u32>, ordered: bool) -> Option<Number> {
+    fn add(&mut self, parent: Option<u32>, ordered: bool) -> Option<SlabId> {
         let (row, posted, held) = Default::default();
         let (hashed, children) = (0, 0);
-        self.scopes.insert(Place {
+        self.scopes.insert(ScopeEntry {
             parent,
             row,
             posted,
@@ -154,14 +154,14 @@ impl<B: Copy> Table<B> {
         let place = self.scopes.get_mut(scope)?;
         place.ended.get_or_insert(status);
         let found = match place.row.position(|_| true) {
-            Some(at) => Found::Row(at),
+            Some(at) => Found::PostedRing(at),
             None => Found::Tables(place.posted.first()?),
         };
         self.take(Oldest { scope, found })
     }
 
     /// Takes the next message of a scope, whatever its tag.
-    pub fn drain(&mut self, scope: Scope) -> Option<Held> {
+    pub fn drain(&mut self, scope: Scope) -> Option<UnexpectedMessage> {
         let first = self.scopes.get(self.scopes.find(scope.0)?)?.held.first()?;
         self.take_kept(first)
     }

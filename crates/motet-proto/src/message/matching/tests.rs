@@ -1,6 +1,6 @@
 //! The table against an oracle that keeps two lists and looks through all of both.
 
-use super::super::slab::Number;
+use super::super::slab::SlabId;
 use super::*;
 use crate::message::ChannelId;
 
@@ -43,9 +43,9 @@ fn fits(selector: Selector, scope: Scope, context: Option<Context>, tag: u64) ->
     from && (selector.tag ^ tag) & !selector.ignore == 0
 }
 
-fn held(name: u64, tag: u64) -> Held {
-    let (source, channel, headers, units, long, bytes) = (0, ChannelId(Number(1)), 0, 0, None, Box::default());
-    Held { source, channel, headers, tag, length: name, units, long, bytes }
+fn held(name: u64, tag: u64) -> UnexpectedMessage {
+    let (source, channel, headers, units, long, bytes) = (0, ChannelId(SlabId(1)), 0, 0, None, Box::default());
+    UnexpectedMessage { source, channel, headers, tag, length: name, units, long, bytes }
 }
 
 fn compare(seed: u64) {
@@ -89,15 +89,15 @@ fn compare(seed: u64) {
             }
             5..=8 => {
                 let receive = Receive { operation: name, capacity: 0, buffer: () };
-                let simply = if prng.below(2) == 0 { table.post_simply(selector, receive) } else { None };
-                match simply.map_or_else(|| table.post(selector, receive), Posted::Waiting) {
-                    Posted::Waiting(ticket) => {
+                let simply = if prng.below(2) == 0 { table.post_fast(selector, receive) } else { None };
+                match simply.map_or_else(|| table.post(selector, receive), PostOutcome::Waiting) {
+                    PostOutcome::Waiting(ticket) => {
                         assert_eq!(first, None);
                         tickets.insert(name, ticket);
                         oracle.waiting.push((name, asked));
                     }
-                    Posted::Found(held) => assert_eq!(held.length, oracle.kept.remove(first.unwrap()).0),
-                    Posted::Ended(_) => panic!("no scope has ended"),
+                    PostOutcome::Found(held) => assert_eq!(held.length, oracle.kept.remove(first.unwrap()).0),
+                    PostOutcome::Ended(_) => panic!("no scope has ended"),
                 }
             }
             9 => {
@@ -152,7 +152,10 @@ fn a_receive_from_anyone_and_one_from_someone_are_served_in_the_order_of_posting
     let receives = [Source::Any(context), Source::One(scope), Source::Any(context)];
     for (operation, from) in (0..).zip(receives) {
         let selector = Selector { from, tag: 9, ignore: 0 };
-        assert!(matches!(table.post(selector, Receive { operation, capacity: 0, buffer: () }), Posted::Waiting(_)));
+        assert!(matches!(
+            table.post(selector, Receive { operation, capacity: 0, buffer: () }),
+            PostOutcome::Waiting(_)
+        ));
     }
     for operation in 0..3 {
         assert_eq!(table.arrive(scope, 9).map(|receive| receive.operation), Some(operation));
@@ -162,8 +165,8 @@ fn a_receive_from_anyone_and_one_from_someone_are_served_in_the_order_of_posting
 
 #[test]
 fn what_a_kept_message_costs_is_in_its_price() {
-    let maps = 2 * (size_of::<Key>() + size_of::<Fifo>());
-    assert!(Pool::<Kept, 4>::RECORD + maps <= super::super::credit::RECORD);
+    let maps = 2 * (size_of::<Key>() + size_of::<IntrusiveList>());
+    assert!(Slab::<UnexpectedRecord, 4>::RECORD + maps <= super::super::credit::RECORD);
 }
 
 #[test]
@@ -171,12 +174,12 @@ fn a_scope_in_which_something_waits_stays() {
     let mut table = Table::new([1, 2]);
     let scope = table.join(None).unwrap();
     let selector = Selector { from: Source::One(scope), tag: 0, ignore: 0 };
-    let Posted::Waiting(ticket) = table.post(selector, Receive { operation: 5, capacity: 0, buffer: () }) else {
+    let PostOutcome::Waiting(ticket) = table.post(selector, Receive { operation: 5, capacity: 0, buffer: () }) else {
         panic!()
     };
     assert!(!table.leave(Source::One(scope)));
     assert!(table.cancel(ticket).is_some() && table.cancel(ticket).is_none());
     assert!(table.leave(Source::One(scope)));
     let receive = Receive { operation: 6, capacity: 0, buffer: () };
-    assert!(matches!(table.post(selector, receive), Posted::Ended(Status::Closed)));
+    assert!(matches!(table.post(selector, receive), PostOutcome::Ended(Status::Closed)));
 }

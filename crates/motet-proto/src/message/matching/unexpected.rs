@@ -4,13 +4,13 @@
 //! behind those, an exact tag is found by hash. What a message costs, and what becomes of it, is its link's matter.
 
 use super::super::ChannelId;
-use super::super::slab::Number;
-use super::scopes::Place;
+use super::super::slab::SlabId;
+use super::scopes::ScopeEntry;
 use super::{Key, LISTED, Scope, Selector, Source, Table, shrink};
 
 /// A message that nobody waited for. It must be accepted or discarded by its link, which owes the sender for it.
 #[derive(Debug)]
-pub struct Held {
+pub struct UnexpectedMessage {
     /// The link's name for itself.
     pub source: u32,
     /// On which channel it came.
@@ -24,11 +24,11 @@ pub struct Held {
     /// Credit that it uses.
     pub(in crate::message) units: u32,
     /// The record of a long message; otherwise the body is here.
-    pub(in crate::message) long: Option<Number>,
+    pub(in crate::message) long: Option<SlabId>,
     pub(in crate::message) bytes: Box<[u8]>,
 }
 
-impl Held {
+impl UnexpectedMessage {
     /// Its headers, the outermost first.
     pub fn headers(&self) -> &[u8] {
         &self.bytes[..usize::from(self.headers)]
@@ -47,8 +47,8 @@ impl Held {
 
 /// In the table.
 #[derive(Debug)]
-pub struct Kept {
-    pub(super) held: Held,
+pub struct UnexpectedRecord {
+    pub(super) held: UnexpectedMessage,
     /// The scope, and its context.
     pub(super) scopes: [u32; 2],
     /// Whether it is found by hash there.
@@ -58,7 +58,7 @@ pub struct Kept {
 /// Lists through kept messages, of the scope; two further on those of the context.
 const LISTS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
 
-impl<B> Place<B> {
+impl<B> ScopeEntry<B> {
     /// Whether the next message is one of those that are found by hash: all behind the first of them are.
     fn hashes_held(&self) -> bool {
         let [listed, hashed] = self.held_counts;
@@ -68,12 +68,12 @@ impl<B> Place<B> {
 
 impl<B: Copy> Table<B> {
     /// The message that a receive would get.
-    pub fn peek(&self, selector: Selector) -> Option<&Held> {
+    pub fn peek(&self, selector: Selector) -> Option<&UnexpectedMessage> {
         self.kept.get(self.look(selector)?).map(|kept| &kept.held)
     }
 
     /// Takes it, for `accept` or `discard` of its link.
-    pub fn claim(&mut self, selector: Selector) -> Option<Held> {
+    pub fn claim(&mut self, selector: Selector) -> Option<UnexpectedMessage> {
         let index = self.look(selector)?;
         self.take_kept(index)
     }
@@ -81,15 +81,21 @@ impl<B: Copy> Table<B> {
     /// Whether there is room for one more message in a scope.
     #[inline(always)]
     pub(in crate::message) fn can_keep(&self, scope: Scope) -> bool {
-        self.scopes.known(scope.0).is_some() && self.kept.count() < super::super::slab::MOST
+        self.scopes.known(scope.0).is_some() && self.kept.count() < super::super::slab::MAX_RECORDS
     }
 
     /// Keeps a message that no receive waits for. The message comes back when there are too many.
-    pub(in crate::message) fn keep(&mut self, scope: Scope, held: Held) -> Result<Number, Held> {
+    pub(in crate::message) fn keep(
+        &mut self,
+        scope: Scope,
+        held: UnexpectedMessage,
+    ) -> Result<SlabId, UnexpectedMessage> {
         let (true, Some(place)) = (self.can_keep(scope), self.scopes.known(scope.0)) else { return Err(held) };
         let (tag, scopes) = (held.tag, [scope.0.index(), place.parent.unwrap_or(u32::MAX)]);
         let hashed = scopes.map(|scope| self.scopes.get(scope).is_some_and(|place| place.hashes_held()));
-        let Some(number) = self.kept.insert(Kept { held, scopes, hashed }) else { unreachable!("fewer than the most") };
+        let Some(number) = self.kept.insert(UnexpectedRecord { held, scopes, hashed }) else {
+            unreachable!("fewer than the most")
+        };
         for ((scope, hashed), [by_key, by_scope]) in scopes.into_iter().zip(hashed).zip(LISTS) {
             let Some(place) = self.scopes.get_mut(scope) else { continue };
             self.kept.append(&mut place.held, by_scope, number.index());
@@ -103,7 +109,7 @@ impl<B: Copy> Table<B> {
     }
 
     /// Takes a kept message out, if it is still there.
-    pub(in crate::message) fn withdraw(&mut self, number: Number) -> Option<Held> {
+    pub(in crate::message) fn withdraw(&mut self, number: SlabId) -> Option<UnexpectedMessage> {
         let index = self.kept.find(number)?;
         self.take_kept(index)
     }
@@ -135,8 +141,8 @@ impl<B: Copy> Table<B> {
         None
     }
 
-    pub(super) fn take_kept(&mut self, index: u32) -> Option<Held> {
-        let &Kept { scopes, hashed, held: Held { tag, .. } } = self.kept.get(index)?;
+    pub(super) fn take_kept(&mut self, index: u32) -> Option<UnexpectedMessage> {
+        let &UnexpectedRecord { scopes, hashed, held: UnexpectedMessage { tag, .. } } = self.kept.get(index)?;
         for ((scope, hashed), [by_key, by_scope]) in scopes.into_iter().zip(hashed).zip(LISTS) {
             let Some(place) = self.scopes.get_mut(scope) else { continue };
             self.kept.unlink(&mut place.held, by_scope, index);

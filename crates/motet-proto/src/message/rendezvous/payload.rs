@@ -1,13 +1,13 @@
 //! Bytes of a message on their way in: in the packet, or in a ring beside it.
 
-use motet_wire::message::fifo::payload_ring::Run;
+use motet_wire::message::fifo::payload_ring::RingSpan;
 
 /// Bytes of a piece, where they are.
 pub enum Payload<'a> {
     /// In the packet.
     Here(&'a [u8]),
     /// In a ring that the peer writes.
-    Run(Run),
+    RingSpan(RingSpan),
 }
 
 impl Payload<'_> {
@@ -16,7 +16,7 @@ impl Payload<'_> {
     pub fn len(&self) -> usize {
         match self {
             Payload::Here(bytes) => bytes.len(),
-            Payload::Run(run) => run.len(),
+            Payload::RingSpan(run) => run.len(),
         }
     }
 
@@ -30,7 +30,7 @@ impl Payload<'_> {
     pub fn behind(self, front: usize) -> Self {
         match self {
             Payload::Here(bytes) => Payload::Here(bytes.get(front..).unwrap_or(&[])),
-            Payload::Run(run) => Payload::Run(run.behind(front)),
+            Payload::RingSpan(run) => Payload::RingSpan(run.skip(front)),
         }
     }
 
@@ -38,7 +38,7 @@ impl Payload<'_> {
     pub fn to_box(&self) -> Box<[u8]> {
         match self {
             Payload::Here(bytes) => Box::from(*bytes),
-            Payload::Run(run) => {
+            Payload::RingSpan(run) => {
                 let mut bytes = vec![0; run.len()].into_boxed_slice();
                 run.read(&mut bytes);
                 bytes
@@ -50,7 +50,7 @@ impl Payload<'_> {
     pub fn append_to(&self, store: &mut Vec<u8>) {
         match self {
             Payload::Here(bytes) => store.extend_from_slice(bytes),
-            Payload::Run(run) => {
+            Payload::RingSpan(run) => {
                 let start = store.len();
                 store.resize(start + run.len(), 0);
                 run.read(&mut store[start..]);

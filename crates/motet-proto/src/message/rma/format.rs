@@ -3,10 +3,10 @@
 //! What it is not: reading checks lengths, not whether a key is good or a number is known.
 
 use crate::message::atomic::{Atomic, Datatype, Operation};
-use crate::message::packet::{HEAD, Head, Place, u64_at};
+use crate::message::packet::{HEAD, Head, RemoteAddress, u64_at};
 use crate::message::regions::{Key, Rights};
-use crate::message::slab::Number;
-use crate::message::{Broken, Status, packet};
+use crate::message::slab::SlabId;
+use crate::message::{ProtocolViolation, Status, packet};
 
 /// Fixed bytes of PUT, GET and ATOMIC.
 pub const AT: usize = HEAD + 16;
@@ -14,20 +14,20 @@ pub const AT: usize = HEAD + 16;
 pub const RANGE: usize = AT + 8;
 /// Bytes of PUT LONG.
 pub const LONG: usize = RANGE + 16;
-/// Most bytes of a value that RESULT carries: the answers that a side keeps until there is room for them are bounded by it, and
+/// Most bytes of a value that FETCH_REPLY carries: the answers that a side keeps until there is room for them are bounded by it, and
 /// every link carries such a packet.
-pub const RESULT_MOST: usize = 256;
-const _: () = assert!(HEAD + RESULT_MOST <= packet::SMALLEST);
+pub const MAX_REPLY_BYTES: usize = 256;
+const _: () = assert!(HEAD + MAX_REPLY_BYTES <= packet::MIN_PACKET_BYTES);
 
-/// `own` of GET: the bytes are wanted, or where the region lies ([`Sight`]).
+/// `own` of GET: the bytes are wanted, or where the region lies ([`RegionInfo`]).
 pub const VALUE: u16 = 0;
 /// See [`VALUE`].
-pub const LOOK: u16 = 1;
+pub const QUERY_REGION: u16 = 1;
 /// `own` of BYTES: from the initiator of a put, from the target of a get.
 pub const OF_PUT: u16 = 0;
 /// See [`OF_PUT`].
 pub const OF_GET: u16 = 1;
-/// `own` of GOT: the initiator has copied, or could not and would like pieces.
+/// `own` of GET_FIN: the initiator has copied, or could not and would like pieces.
 pub const COPIED: u16 = 0;
 /// See [`COPIED`].
 pub const NOT_COPIED: u16 = 1;
@@ -43,9 +43,9 @@ pub fn write_at(head: Head, key: Key, offset: u64) -> [u8; AT] {
 
 /// Reads key and offset behind the head.
 #[inline]
-pub fn read_at(rest: &[u8]) -> Result<(Key, u64, &[u8]), Broken> {
-    let (key, rest) = packet::word(rest)?;
-    let (offset, rest) = packet::word(rest)?;
+pub fn read_at(rest: &[u8]) -> Result<(Key, u64, &[u8]), ProtocolViolation> {
+    let (key, rest) = packet::read_word(rest)?;
+    let (offset, rest) = packet::read_word(rest)?;
     Ok((Key(key), offset, rest))
 }
 
@@ -69,7 +69,7 @@ impl Range {
     }
 
     /// PUT LONG.
-    pub fn write_at(&self, head: Head, place: Place) -> [u8; LONG] {
+    pub fn write_at(&self, head: Head, place: RemoteAddress) -> [u8; LONG] {
         let mut packet = head.begin();
         self.write_into(&mut packet);
         packet[32..40].copy_from_slice(&place.address.to_le_bytes());
@@ -84,32 +84,32 @@ impl Range {
     }
 
     /// Reads it behind the head.
-    pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), Broken> {
+    pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), ProtocolViolation> {
         let (fixed, rest) = rest.split_first_chunk::<{ RANGE - HEAD }>().ok_or(packet::SHORT)?;
         Ok((Self { key: Key(u64_at(fixed, 0)), offset: u64_at(fixed, 8), length: u64_at(fixed, 16) }, rest))
     }
 }
 
-/// What GET with [`LOOK`] is answered with.
+/// What GET with [`QUERY_REGION`] is answered with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sight {
-    /// Where the region lies, as in ANNOUNCE; the address 0: not where the asker could see it.
-    pub place: Place,
+pub struct RegionInfo {
+    /// Where the region lies, as in RTS; the address 0: not where the asker could see it.
+    pub place: RemoteAddress,
     /// Bytes of it.
     pub length: u64,
     /// What may be done with it.
     pub rights: Rights,
 }
 
-/// Bytes of a [`Sight`].
-pub const SIGHT: usize = 32;
-const _: () = assert!(SIGHT <= RESULT_MOST);
+/// Bytes of a [`RegionInfo`].
+pub const REGION_INFO_BYTES: usize = 32;
+const _: () = assert!(REGION_INFO_BYTES <= MAX_REPLY_BYTES);
 
-impl Sight {
-    /// As the value of a RESULT.
-    pub fn write(&self) -> [u8; SIGHT] {
+impl RegionInfo {
+    /// As the value of a FETCH_REPLY.
+    pub fn write(&self) -> [u8; REGION_INFO_BYTES] {
         let words = [self.place.address, self.place.key, self.length, u64::from(self.rights.0)];
-        let mut bytes = [0; SIGHT];
+        let mut bytes = [0; REGION_INFO_BYTES];
         for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
             to.copy_from_slice(&word.to_le_bytes());
         }
@@ -118,15 +118,15 @@ impl Sight {
 
     /// Reads it. `None`: rights that there are not, or another length.
     pub fn read(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; SIGHT] = bytes.try_into().ok()?;
+        let bytes: &[u8; REGION_INFO_BYTES] = bytes.try_into().ok()?;
         let rights = u8::try_from(u64_at(bytes, 24)).ok().filter(|rights| *rights <= Rights::ALL.0)?;
-        let place = Place { address: u64_at(bytes, 0), key: u64_at(bytes, 8) };
+        let place = RemoteAddress { address: u64_at(bytes, 0), key: u64_at(bytes, 8) };
         Some(Self { place, length: u64_at(bytes, 16), rights: Rights(rights) })
     }
 }
 
-/// THERE: where the bytes of a get can be copied from.
-pub fn write_place(head: Head, place: Place) -> [u8; AT] {
+/// GET_ADDR: where the bytes of a get can be copied from.
+pub fn write_place(head: Head, place: RemoteAddress) -> [u8; AT] {
     write_at(head, Key(place.address), place.key)
 }
 
@@ -134,7 +134,7 @@ pub fn write_place(head: Head, place: Place) -> [u8; AT] {
 #[inline]
 pub fn atomic_head(atomic: &Atomic<'_>, fetch: bool) -> Head {
     let own = u16::from(atomic.operation as u8) | u16::from(atomic.datatype as u8) << 8;
-    Head { to: Number(atomic.count << 1 | u32::from(fetch)), own, grant: 0 }
+    Head { to: SlabId(atomic.count << 1 | u32::from(fetch)), own, grant: 0 }
 }
 
 /// Reads it, with the values behind key and offset. `None`: of no known operation or type, or a row that cannot be halved.
@@ -153,20 +153,20 @@ pub fn read_atomic(head: Head, values: &[u8]) -> Option<(Atomic<'_>, bool)> {
 pub fn code(status: Status) -> u16 {
     match status {
         Status::Done => 0,
-        Status::Outside => 2,
-        Status::Unfit => 3,
+        Status::OutOfBounds => 2,
+        Status::InvalidAtomic => 3,
         _ => 1,
     }
 }
 
 /// What a word means.
-pub fn status(code: u16) -> Result<Status, Broken> {
+pub fn status(code: u16) -> Result<Status, ProtocolViolation> {
     match code {
         0 => Ok(Status::Done),
-        1 => Ok(Status::Denied),
-        2 => Ok(Status::Outside),
-        3 => Ok(Status::Unfit),
-        _ => Err(Broken("an end of no known kind")),
+        1 => Ok(Status::AccessDenied),
+        2 => Ok(Status::OutOfBounds),
+        3 => Ok(Status::InvalidAtomic),
+        _ => Err(ProtocolViolation("an end of no known kind")),
     }
 }
 
@@ -174,18 +174,18 @@ pub fn status(code: u16) -> Result<Status, Broken> {
 mod tests {
     use super::*;
 
-    const HEADER: Head = Head { to: Number(0x8765_4321), own: 0x1234, grant: 0xfedc };
+    const HEADER: Head = Head { to: SlabId(0x8765_4321), own: 0x1234, grant: 0xfedc };
 
     #[test]
     fn ranges_and_places_round_trip() {
         let range = Range { key: Key(1 << 63 | 5), offset: u64::MAX - 1, length: 77 };
-        let place = Place { address: 3 << 40, key: !0 };
+        let place = RemoteAddress { address: 3 << 40, key: !0 };
         let (head, rest) = Head::read(&range.write(HEADER)).map(|(head, rest)| (head, rest.to_vec())).unwrap();
         assert_eq!((head, Range::read(&rest).unwrap()), (HEADER, (range, &[][..])));
         let long = range.write_at(HEADER, place);
         let (same, rest) = Range::read(&long[HEAD..]).unwrap();
-        assert_eq!((same, Place::read(rest).unwrap()), (range, (place, &[][..])));
-        assert_eq!(Place::read(&write_place(HEADER, place)[HEAD..]).unwrap(), (place, &[][..]));
+        assert_eq!((same, RemoteAddress::read(rest).unwrap()), (range, (place, &[][..])));
+        assert_eq!(RemoteAddress::read(&write_place(HEADER, place)[HEAD..]).unwrap(), (place, &[][..]));
         let at = write_at(HEADER, range.key, range.offset);
         assert_eq!(read_at(&at[HEAD..]).unwrap(), (range.key, range.offset, &[][..]));
         for length in 0..RANGE - HEAD {
@@ -196,15 +196,18 @@ mod tests {
 
     #[test]
     fn sights_round_trip_and_have_rights_that_there_are() {
-        let sight = Sight { place: Place { address: 1 << 47, key: 3 }, length: 4096, rights: Rights::GET };
+        let sight = RegionInfo { place: RemoteAddress { address: 1 << 47, key: 3 }, length: 4096, rights: Rights::GET };
         let mut bytes = sight.write();
-        assert_eq!((Sight::read(&bytes), Sight::read(&bytes[1..]), Sight::read(&[0; 33])), (Some(sight), None, None));
+        assert_eq!(
+            (RegionInfo::read(&bytes), RegionInfo::read(&bytes[1..]), RegionInfo::read(&[0; 33])),
+            (Some(sight), None, None)
+        );
         for rights in [8, 255] {
             bytes[24] = rights;
-            assert_eq!(Sight::read(&bytes), None);
+            assert_eq!(RegionInfo::read(&bytes), None);
         }
         (bytes[24], bytes[31]) = (7, 1);
-        assert_eq!(Sight::read(&bytes), None);
+        assert_eq!(RegionInfo::read(&bytes), None);
     }
 
     #[test]
@@ -219,13 +222,13 @@ mod tests {
                 }
             }
         }
-        let head = |own| Head { to: Number(2), own, grant: 0 };
+        let head = |own| Head { to: SlabId(2), own, grant: 0 };
         assert!(read_atomic(head(19), &[]).is_none() && read_atomic(head(10 << 8), &[]).is_none());
     }
 
     #[test]
     fn words_of_ends_mean_what_they_say() {
-        for ended in [Status::Done, Status::Denied, Status::Outside, Status::Unfit] {
+        for ended in [Status::Done, Status::AccessDenied, Status::OutOfBounds, Status::InvalidAtomic] {
             assert_eq!(status(code(ended)), Ok(ended));
         }
         assert!(status(4).is_err());

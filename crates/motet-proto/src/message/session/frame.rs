@@ -4,7 +4,7 @@
 //! (headers and payload of packets and of the goodbye) that its sender has put before it; the header carries the low half.
 //! What it is not: reading checks what a header can say by itself, never whether it fits the state of the session.
 
-use crate::message::Broken;
+use crate::message::ProtocolViolation;
 
 /// Bytes of a header.
 pub const HEADER: usize = 16;
@@ -12,7 +12,7 @@ pub const HEADER: usize = 16;
 /// What a frame is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum What {
+pub enum FrameKind {
     /// A packet: numbered.
     Packet = 1,
     /// Nothing but the acknowledgement that every header carries.
@@ -24,6 +24,9 @@ pub enum What {
     /// The last frame of its sender on this rail; the session goes on over the others.
     End = 5,
 }
+
+#[doc(hidden)]
+pub use FrameKind as What;
 
 /// A header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,7 +71,7 @@ impl Header {
     }
 
     /// As a peer wrote it; no packet may be longer than `largest`.
-    pub fn decode(bytes: &[u8; HEADER], largest: usize) -> Result<Self, Broken> {
+    pub fn decode(bytes: &[u8; HEADER], largest: usize) -> Result<Self, ProtocolViolation> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let what = match bytes[0] {
             1 => What::Packet,
@@ -76,20 +79,20 @@ impl Header {
             3 => What::Goodbye,
             4 => What::More,
             5 => What::End,
-            _ => return Err(Broken("a frame of no known sort")),
+            _ => return Err(ProtocolViolation("a frame of no known sort")),
         };
         let header = Self { what, kind: bytes[1], length: word(4), position: word(8), acknowledged: word(12) };
         if bytes[2] != 0 || bytes[3] != 0 {
-            return Err(Broken("a frame header with bits that nobody knows"));
+            return Err(ProtocolViolation("a frame header with bits that nobody knows"));
         }
         if header.length as usize > largest {
-            return Err(Broken("a frame longer than was agreed"));
+            return Err(ProtocolViolation("a frame longer than was agreed"));
         }
         if what != What::Packet && (header.length != 0 || header.kind != 0) {
-            return Err(Broken("a frame with a payload that it cannot have"));
+            return Err(ProtocolViolation("a frame with a payload that it cannot have"));
         }
         if !header.is_numbered() && header.position != 0 {
-            return Err(Broken("a position where there is none"));
+            return Err(ProtocolViolation("a position where there is none"));
         }
         Ok(header)
     }

@@ -2,12 +2,12 @@
 //!
 //! What it is: sixty-four bytes each way, the caller's first: who one is, which session the connection belongs to, and from
 //! where on the other is to send. Of a new session, which has no positions yet, either says a secret instead: the caller the one that
-//! the other's address has for callers, the other the one that it has for answers. What it is not: reading checks what a greeting can
+//! the other's address has for callers, the other the one that it has for answers. What it is not: reading checks what a handshake can
 //! say by itself; whether there is such a session, and whether a secret is right, is its reader's matter.
 
-/// Bytes of a greeting.
-pub const GREETING: usize = 64;
-/// How each greeting begins.
+/// Bytes of a handshake.
+pub const HANDSHAKE_BYTES: usize = 64;
+/// How each handshake begins.
 pub const MAGIC: [u8; 8] = *b"MotetTCP";
 /// Of handshake and frames.
 pub const VERSION: u16 = 2;
@@ -15,7 +15,7 @@ pub const VERSION: u16 = 2;
 /// What is wanted, or answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Wish {
+pub enum HandshakeOp {
     /// A session that has not been.
     New = 1,
     /// All connections of the session are void; it goes on over this one.
@@ -35,14 +35,14 @@ pub enum Wish {
     /// Yes, to a new session.
     Admitted = 9,
     /// No: the secret is not the one of the address, or the caller is another user of this host.
-    Stranger = 10,
+    NotPermitted = 10,
 }
 
-/// A greeting.
+/// A handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Greeting {
+pub struct Handshake {
     /// What for.
-    pub wish: Wish,
+    pub op: HandshakeOp,
     /// Which of the session's incarnations: grows with each attempt to resume it.
     pub epoch: u32,
     /// Who says this.
@@ -51,7 +51,7 @@ pub struct Greeting {
     pub session: [u8; 16],
     /// The position up to which everything has been received: what follows is to be sent. 0 in a new session.
     pub expected: u64,
-    /// Of [`Wish::New`] and [`Wish::Admitted`] alone, else 0: what the address of the called node has for either.
+    /// Of [`HandshakeOp::New`] and [`HandshakeOp::Admitted`] alone, else 0: what the address of the called node has for either.
     pub secret: u64,
     /// Longest packet that one takes.
     pub largest: u32,
@@ -59,33 +59,33 @@ pub struct Greeting {
     pub port: u16,
 }
 
-/// Why a greeting is none.
+/// Why a handshake is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ungreeted {
+pub enum HandshakeError {
     /// Something else speaks.
     Foreign,
     /// This protocol, but of a version that is not ours.
     Version,
 }
 
-impl Wish {
-    /// Whether such a greeting has a secret where others have a position.
+impl HandshakeOp {
+    /// Whether such a handshake has a secret where others have a position.
     fn has_secret(self) -> bool {
         matches!(self, Self::New | Self::Admitted)
     }
 }
 
-impl Greeting {
+impl Handshake {
     /// As it travels.
-    pub fn encode(&self) -> [u8; GREETING] {
-        let mut bytes = [0; GREETING];
+    pub fn encode(&self) -> [u8; HANDSHAKE_BYTES] {
+        let mut bytes = [0; HANDSHAKE_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
         bytes[8..10].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[10] = self.wish as u8;
+        bytes[10] = self.op as u8;
         bytes[12..16].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.node);
         bytes[32..48].copy_from_slice(&self.session);
-        let word = if self.wish.has_secret() { self.secret } else { self.expected };
+        let word = if self.op.has_secret() { self.secret } else { self.expected };
         bytes[48..56].copy_from_slice(&word.to_le_bytes());
         bytes[56..60].copy_from_slice(&self.largest.to_le_bytes());
         bytes[60..62].copy_from_slice(&self.port.to_le_bytes());
@@ -93,35 +93,35 @@ impl Greeting {
     }
 
     /// As a peer wrote it.
-    pub fn decode(bytes: &[u8; GREETING]) -> Result<Self, Ungreeted> {
+    pub fn decode(bytes: &[u8; HANDSHAKE_BYTES]) -> Result<Self, HandshakeError> {
         let part = |at: usize| -> [u8; 16] { std::array::from_fn(|i| bytes[at + i]) };
         if bytes[..8] != MAGIC {
-            return Err(Ungreeted::Foreign);
+            return Err(HandshakeError::Foreign);
         }
         // Before anything else: another version may use the other bytes in other ways.
         if bytes[8..10] != VERSION.to_le_bytes() {
-            return Err(Ungreeted::Version);
+            return Err(HandshakeError::Version);
         }
-        let wish = match bytes[10] {
-            1 => Wish::New,
-            2 => Wish::Resume,
-            3 => Wish::Rail,
-            4 => Wish::Probe,
-            5 => Wish::Welcome,
-            6 => Wish::Unknown,
-            7 => Wish::Version,
-            8 => Wish::Refused,
-            9 => Wish::Admitted,
-            10 => Wish::Stranger,
-            _ => return Err(Ungreeted::Foreign),
+        let op = match bytes[10] {
+            1 => HandshakeOp::New,
+            2 => HandshakeOp::Resume,
+            3 => HandshakeOp::Rail,
+            4 => HandshakeOp::Probe,
+            5 => HandshakeOp::Welcome,
+            6 => HandshakeOp::Unknown,
+            7 => HandshakeOp::Version,
+            8 => HandshakeOp::Refused,
+            9 => HandshakeOp::Admitted,
+            10 => HandshakeOp::NotPermitted,
+            _ => return Err(HandshakeError::Foreign),
         };
         if bytes[11] != 0 || bytes[62] != 0 || bytes[63] != 0 {
-            return Err(Ungreeted::Foreign);
+            return Err(HandshakeError::Foreign);
         }
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        let (long, secret) = (u64::from(word(48)) | u64::from(word(52)) << 32, wish.has_secret());
+        let (long, secret) = (u64::from(word(48)) | u64::from(word(52)) << 32, op.has_secret());
         Ok(Self {
-            wish,
+            op,
             epoch: word(12),
             node: part(16),
             session: part(32),
@@ -132,7 +132,7 @@ impl Greeting {
         })
     }
 
-    /// Whether bytes that have come so far can still become a greeting.
+    /// Whether bytes that have come so far can still become a handshake.
     pub fn may_begin(bytes: &[u8]) -> bool {
         bytes.iter().zip(MAGIC).all(|(a, b)| *a == b)
     }
@@ -144,8 +144,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let greeting = Greeting {
-            wish: Wish::Resume,
+        let handshake = Handshake {
+            op: HandshakeOp::Resume,
             epoch: 0x0102_0304,
             node: [1; 16],
             session: [2; 16],
@@ -154,21 +154,21 @@ mod tests {
             largest: 65536,
             port: 4711,
         };
-        assert_eq!(Greeting::decode(&greeting.encode()), Ok(greeting));
-        for wish in [Wish::New, Wish::Admitted] {
-            let new = Greeting { wish, expected: 0, secret: 0x1122_3344_5566_7788, ..greeting };
-            assert_eq!(Greeting::decode(&new.encode()), Ok(new));
+        assert_eq!(Handshake::decode(&handshake.encode()), Ok(handshake));
+        for op in [HandshakeOp::New, HandshakeOp::Admitted] {
+            let new = Handshake { op, expected: 0, secret: 0x1122_3344_5566_7788, ..handshake };
+            assert_eq!(Handshake::decode(&new.encode()), Ok(new));
         }
         let with = |at: usize, value: u8| {
-            let mut bytes = greeting.encode();
+            let mut bytes = handshake.encode();
             bytes[at] = value;
-            Greeting::decode(&bytes)
+            Handshake::decode(&bytes)
         };
-        assert_eq!(with(0, b'X'), Err(Ungreeted::Foreign));
-        assert_eq!(with(8, 1), Err(Ungreeted::Version));
-        assert_eq!(with(10, 11), Err(Ungreeted::Foreign));
-        assert_eq!(with(11, 1), Err(Ungreeted::Foreign));
-        assert_eq!(with(63, 1), Err(Ungreeted::Foreign));
-        assert!(Greeting::may_begin(b"Mote") && !Greeting::may_begin(b"GET /"));
+        assert_eq!(with(0, b'X'), Err(HandshakeError::Foreign));
+        assert_eq!(with(8, 1), Err(HandshakeError::Version));
+        assert_eq!(with(10, 11), Err(HandshakeError::Foreign));
+        assert_eq!(with(11, 1), Err(HandshakeError::Foreign));
+        assert_eq!(with(63, 1), Err(HandshakeError::Foreign));
+        assert!(Handshake::may_begin(b"Mote") && !Handshake::may_begin(b"GET /"));
     }
 }

@@ -20,10 +20,10 @@ pub mod retry;
 
 pub use rail_scheduler::PIECES;
 
-use super::Broken;
-use super::packet::SMALLEST;
+use super::ProtocolViolation;
+use super::packet::MIN_PACKET_BYTES;
 use frame::{HEADER, Header, What, whole};
-use handshake::{Greeting, Wish};
+use handshake::{Handshake, HandshakeOp};
 use rail::Rail;
 use retransmit_log::Log;
 use retry::Retry;
@@ -59,7 +59,7 @@ pub enum Role {
 pub struct Session {
     role: Role,
     /// What this side says of itself.
-    own: Greeting,
+    own: Handshake,
     peer: [u8; 16],
     /// Longest packet that both take.
     largest: usize,
@@ -94,12 +94,12 @@ pub struct Session {
 
 impl Session {
     /// A session as both sides know it after the first handshake. `own` is what this side has said; its rail is rail 0.
-    pub fn new(role: Role, own: Greeting, peer: &Greeting, now: u64) -> Result<Self, Broken> {
+    pub fn new(role: Role, own: Handshake, peer: &Handshake, now: u64) -> Result<Self, ProtocolViolation> {
         let largest = (peer.largest as usize).min(LARGEST);
-        if largest < SMALLEST || peer.session != own.session || peer.expected != 0 || peer.epoch != 0 {
-            return Err(Broken("a greeting that does not begin a session"));
+        if largest < MIN_PACKET_BYTES || peer.session != own.session || peer.expected != 0 || peer.epoch != 0 {
+            return Err(ProtocolViolation("a handshake that does not begin a session"));
         }
-        let reply = (role == Role::Called).then(|| Greeting { wish: Wish::Admitted, ..own }.encode());
+        let reply = (role == Role::Called).then(|| Handshake { op: HandshakeOp::Admitted, ..own }.encode());
         Ok(Self {
             role,
             own,
@@ -212,7 +212,7 @@ impl Session {
     }
 
     /// Whether a packet is there: [`Session::packet`] has it until the next call. An error breaks the session for good.
-    pub fn ready(&mut self, now: u64) -> Result<bool, Broken> {
+    pub fn ready(&mut self, now: u64) -> Result<bool, ProtocolViolation> {
         self.now = now;
         if let Some((slot, _, size)) = self.lent.take()
             && let Some(rail) = &mut self.rails[slot]
@@ -234,12 +234,12 @@ impl Session {
     }
 
     /// Takes frames from the front of a rail up to a packet whose turn it is.
-    fn take(&mut self, slot: usize) -> Result<bool, Broken> {
+    fn take(&mut self, slot: usize) -> Result<bool, ProtocolViolation> {
         while let Some(rail) = &self.rails[slot] {
             let Some((header, complete)) = rail.head()? else { return Ok(false) };
             self.acknowledged(header.acknowledged)?;
             if rail_is_over(&self.rails[slot]) || self.goodbye_heard && header.is_numbered() {
-                return Err(Broken("a frame after the last"));
+                return Err(ProtocolViolation("a frame after the last"));
             }
             if !header.is_numbered() {
                 self.bare(slot, header.what)?;
@@ -250,12 +250,12 @@ impl Session {
             if ahead > 0 {
                 // It waits for other rails, one of which may be on its way here.
                 if ahead as u64 > KEPT + LARGEST as u64 {
-                    return Err(Broken("a gap between frames"));
+                    return Err(ProtocolViolation("a gap between frames"));
                 }
                 return Ok(false);
             }
             if ahead < 0 && ahead + size as i64 > 0 || ahead < -(KEPT as i64) {
-                return Err(Broken("a frame that is neither old nor new"));
+                return Err(ProtocolViolation("a frame that is neither old nor new"));
             }
             if !complete {
                 return Ok(false);
@@ -283,7 +283,7 @@ impl Session {
 
     /// The other side has received everything up to this position.
     #[inline]
-    fn acknowledged(&mut self, low: u32) -> Result<(), Broken> {
+    fn acknowledged(&mut self, low: u32) -> Result<(), ProtocolViolation> {
         let front = self.log.front();
         let to = whole(low, front);
         let news = to.wrapping_sub(front) as i64;
@@ -291,7 +291,7 @@ impl Session {
             return Ok(()); // another rail was quicker
         }
         if to > self.taken {
-            return Err(Broken("an acknowledgement of what was not sent"));
+            return Err(ProtocolViolation("an acknowledgement of what was not sent"));
         }
         self.log.release(to);
         if let Some((position, sent)) = self.sample
@@ -304,13 +304,13 @@ impl Session {
     }
 
     /// A frame that is not numbered.
-    fn bare(&mut self, slot: usize, what: What) -> Result<(), Broken> {
+    fn bare(&mut self, slot: usize, what: What) -> Result<(), ProtocolViolation> {
         let Some(rail) = &mut self.rails[slot] else { return Ok(()) };
         rail.consume(HEADER);
         match what {
-            What::End if slot == 0 => return Err(Broken("the end of the first rail")),
+            What::End if slot == 0 => return Err(ProtocolViolation("the end of the first rail")),
             What::End => rail.end_heard = true,
-            What::More if self.role == Role::Called => return Err(Broken("a called side opens no rails")),
+            What::More if self.role == Role::Called => return Err(ProtocolViolation("a called side opens no rails")),
             What::More => self.asked = true,
             _ => {}
         }

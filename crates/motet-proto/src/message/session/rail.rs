@@ -1,13 +1,13 @@
 //! One byte stream of a session: what is on its way out, and what has come in.
 //!
-//! What it is: the bytes of a greeting or of bare frames and the run of the log that this rail sends now; and a buffer into
+//! What it is: the bytes of a handshake or of bare frames and the run of the log that this rail sends now; and a buffer into
 //! which bytes are received in large chunks and out of which frames are taken in place. What it is not: it knows no order
 //! between rails; that is the session's.
 
 use super::LARGEST;
 use super::frame::{HEADER, Header, What};
-use super::handshake::GREETING;
-use crate::message::Broken;
+use super::handshake::HANDSHAKE_BYTES;
+use crate::message::ProtocolViolation;
 use std::ops::Range;
 
 /// Received at a time while little comes, and while much comes.
@@ -18,7 +18,7 @@ const MUCH: usize = 256 << 10;
 #[derive(Debug)]
 pub(super) struct Rail {
     /// Bytes that go before the run: set only while there is no run, which is at a boundary of frames.
-    control: [u8; GREETING],
+    control: [u8; HANDSHAKE_BYTES],
     control_range: Range<usize>,
     /// Of the log, what this rail sends.
     pub(super) run: Range<u64>,
@@ -35,10 +35,10 @@ pub(super) struct Rail {
 }
 
 impl Rail {
-    pub(super) fn new(greeting: Option<[u8; GREETING]>, now: u64) -> Self {
+    pub(super) fn new(handshake: Option<[u8; HANDSHAKE_BYTES]>, now: u64) -> Self {
         Self {
-            control: greeting.unwrap_or([0; GREETING]),
-            control_range: 0..greeting.map_or(0, |_| GREETING),
+            control: handshake.unwrap_or([0; HANDSHAKE_BYTES]),
+            control_range: 0..handshake.map_or(0, |_| HANDSHAKE_BYTES),
             run: 0..0,
             ended: false,
             end_heard: false,
@@ -78,7 +78,7 @@ impl Rail {
     // ---- in ---------------------------------------------------------------------------------------------------------
 
     /// The frame at the front, and whether all of it is there.
-    pub(super) fn head(&self) -> Result<Option<(Header, bool)>, Broken> {
+    pub(super) fn head(&self) -> Result<Option<(Header, bool)>, ProtocolViolation> {
         let Some(bytes) = self.input[self.from..self.to].first_chunk::<HEADER>() else { return Ok(None) };
         let header = Header::decode(bytes, LARGEST)?;
         Ok(Some((header, self.to - self.from >= header.size())))

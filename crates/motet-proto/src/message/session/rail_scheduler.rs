@@ -3,10 +3,10 @@
 //! The caller opens rails and ends those that idle; rail 0 is the one on which the session began or was resumed, and stays.
 
 use super::frame::{Header, What};
-use super::handshake::{Greeting, Wish};
+use super::handshake::{Handshake, HandshakeOp};
 use super::rail::Rail;
 use super::retry::Retry;
-use super::{ACKNOWLEDGE, Broken, DELAY, Role, Session};
+use super::{ACKNOWLEDGE, DELAY, ProtocolViolation, Role, Session};
 use std::io::IoSlice;
 
 /// Pieces that a rail sends at a time.
@@ -171,14 +171,14 @@ impl Session {
         false
     }
 
-    /// The called side's greeting, to ask at the caller's whether it knows the session.
-    pub fn question(&self) -> Greeting {
-        self.greeting(Wish::Probe, self.epoch)
+    /// The called side's handshake, to ask at the caller's whether it knows the session.
+    pub fn question(&self) -> Handshake {
+        self.handshake(HandshakeOp::Probe, self.epoch)
     }
 
-    /// The caller's greeting for a new connection, when an attempt is due. The called side's, to ask whether the other still
+    /// The caller's handshake for a new connection, when an attempt is due. The called side's, to ask whether the other still
     /// knows the session.
-    pub fn attempt(&mut self, now: u64) -> Option<Greeting> {
+    pub fn attempt(&mut self, now: u64) -> Option<Handshake> {
         if !self.retry.as_mut()?.attempt(now) {
             return None;
         }
@@ -187,7 +187,7 @@ impl Session {
         }
         // Never one that the other side may have seen: of two connections the later one counts.
         self.epoch = self.epoch.wrapping_add(1);
-        Some(self.greeting(Wish::Resume, self.epoch))
+        Some(self.handshake(HandshakeOp::Resume, self.epoch))
     }
 
     /// Whether a rail more would help.
@@ -195,56 +195,61 @@ impl Session {
         self.is_up() && (self.pressed >= PRESSED || self.asked) && self.rails.iter().any(Option::is_none)
     }
 
-    /// The caller's greeting for one rail more.
-    pub fn another(&mut self) -> Greeting {
+    /// The caller's handshake for one rail more.
+    pub fn another(&mut self) -> Handshake {
         (self.pressed, self.asked) = (0, false);
-        self.greeting(Wish::Rail, self.epoch)
+        self.handshake(HandshakeOp::Rail, self.epoch)
     }
 
-    fn greeting(&self, wish: Wish, epoch: u32) -> Greeting {
-        Greeting { wish, epoch, expected: self.expected, ..self.own }
+    fn handshake(&self, op: HandshakeOp, epoch: u32) -> Handshake {
+        Handshake { op, epoch, expected: self.expected, ..self.own }
     }
 
     /// The other side has welcomed a connection for which `asked` was said: the slot of its rail. `None`: it comes too late.
-    pub fn welcomed(&mut self, asked: Wish, reply: &Greeting, now: u64) -> Result<Option<usize>, Broken> {
+    pub fn welcomed(
+        &mut self,
+        asked: HandshakeOp,
+        reply: &Handshake,
+        now: u64,
+    ) -> Result<Option<usize>, ProtocolViolation> {
         if reply.session != self.own.session || reply.node != self.peer {
-            return Err(Broken("a welcome to another session"));
+            return Err(ProtocolViolation("a welcome to another session"));
         }
         if reply.epoch != self.epoch {
             return Ok(None);
         }
         match asked {
-            Wish::Resume if !self.is_up() => self.resume(reply, None, now).map(Some),
-            Wish::Rail if self.is_up() => Ok(self.add(None, now)),
+            HandshakeOp::Resume if !self.is_up() => self.resume(reply, None, now).map(Some),
+            HandshakeOp::Rail if self.is_up() => Ok(self.add(None, now)),
             _ => Ok(None),
         }
     }
 
     /// A connection has come for this session; the slot of its rail, on which the answer is the first to be sent. After
-    /// [`Wish::Resume`] all earlier connections are void. `None`: it is not to be had.
-    pub fn visited(&mut self, greeting: &Greeting, now: u64) -> Result<Option<usize>, Broken> {
-        if self.role != Role::Called || greeting.session != self.own.session || greeting.node != self.peer {
+    /// [`HandshakeOp::Resume`] all earlier connections are void. `None`: it is not to be had.
+    pub fn visited(&mut self, handshake: &Handshake, now: u64) -> Result<Option<usize>, ProtocolViolation> {
+        if self.role != Role::Called || handshake.session != self.own.session || handshake.node != self.peer {
             return Ok(None);
         }
-        match greeting.wish {
-            Wish::Resume if greeting.epoch > self.epoch => {
-                self.check(greeting)?;
-                self.epoch = greeting.epoch;
-                let reply = self.greeting(Wish::Welcome, self.epoch).encode();
-                self.resume(greeting, Some(reply), now).map(Some)
+        match handshake.op {
+            HandshakeOp::Resume if handshake.epoch > self.epoch => {
+                self.check(handshake)?;
+                self.epoch = handshake.epoch;
+                let reply = self.handshake(HandshakeOp::Welcome, self.epoch).encode();
+                self.resume(handshake, Some(reply), now).map(Some)
             }
-            Wish::Rail if greeting.epoch == self.epoch && self.is_up() => {
-                let reply = self.greeting(Wish::Welcome, self.epoch).encode();
+            HandshakeOp::Rail if handshake.epoch == self.epoch && self.is_up() => {
+                let reply = self.handshake(HandshakeOp::Welcome, self.epoch).encode();
                 Ok(self.add(Some(reply), now))
             }
             _ => Ok(None),
         }
     }
 
-    fn check(&self, greeting: &Greeting) -> Result<(), Broken> {
+    fn check(&self, handshake: &Handshake) -> Result<(), ProtocolViolation> {
         // What was kept and may have been sent: `taken` goes back with every resumption, the end of the log does not.
-        if greeting.expected < self.log.front() || greeting.expected > self.log.end() {
-            return Err(Broken("a greeting that expects what is not to be had"));
+        if handshake.expected < self.log.front() || handshake.expected > self.log.end() {
+            return Err(ProtocolViolation("a handshake that expects what is not to be had"));
         }
         Ok(())
     }
@@ -252,15 +257,15 @@ impl Session {
     /// Goes on over a first rail, from where the other side says.
     fn resume(
         &mut self,
-        greeting: &Greeting,
-        reply: Option<[u8; super::handshake::GREETING]>,
+        handshake: &Handshake,
+        reply: Option<[u8; super::handshake::HANDSHAKE_BYTES]>,
         now: u64,
-    ) -> Result<usize, Broken> {
-        self.check(greeting)?;
+    ) -> Result<usize, ProtocolViolation> {
+        self.check(handshake)?;
         self.lost(now);
         self.retry = None;
-        self.log.release(greeting.expected);
-        self.taken = greeting.expected;
+        self.log.release(handshake.expected);
+        self.taken = handshake.expected;
         self.told = self.expected;
         self.urgent = false;
         self.used = now;
@@ -268,7 +273,7 @@ impl Session {
         Ok(0)
     }
 
-    fn add(&mut self, reply: Option<[u8; super::handshake::GREETING]>, now: u64) -> Option<usize> {
+    fn add(&mut self, reply: Option<[u8; super::handshake::HANDSHAKE_BYTES]>, now: u64) -> Option<usize> {
         let slot = self.rails.iter().position(Option::is_none)?;
         self.rails[slot] = Some(Rail::new(reply, now));
         Some(slot)

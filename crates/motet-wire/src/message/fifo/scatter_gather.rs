@@ -1,9 +1,9 @@
-//! The bytes of several parts in a row: as words, kept in registers on the way, or as lines.
+//! The bytes of several parts in a row: as words, kept in registers on the way, or as cells.
 //!
-//! Bytes that were copied one by one and are then loaded as a word wait for the store buffer; a packet of one line would pay
+//! Bytes that were copied one by one and are then loaded as a word wait for the store buffer; a packet of one cell would pay
 //! more for that than for everything else. A longer one pays less than for words that are shifted together.
 
-use super::IN_LINE;
+use super::CELL_PAYLOAD;
 
 /// Hands the parts' bytes to `emit`, eight at a time in memory order, the last word filled up with zeros.
 #[inline(always)]
@@ -37,10 +37,10 @@ pub(super) fn words(parts: &[&[u8]], mut emit: impl FnMut(u64)) {
     }
 }
 
-/// Hands the parts' bytes to `emit` in pieces of [`IN_LINE`], the last one filled up with whatever.
+/// Hands the parts' bytes to `emit` in pieces of [`CELL_PAYLOAD`], the last one filled up with whatever.
 #[inline(always)]
-pub(super) fn lines(parts: &[&[u8]], mut emit: impl FnMut(&[u8; IN_LINE])) {
-    let (mut line, mut filled) = ([0; IN_LINE], 0);
+pub(super) fn cells(parts: &[&[u8]], mut emit: impl FnMut(&[u8; CELL_PAYLOAD])) {
+    let (mut cell, mut filled) = ([0; CELL_PAYLOAD], 0);
     for part in parts {
         let mut rest = *part;
         while !rest.is_empty() {
@@ -51,17 +51,17 @@ pub(super) fn lines(parts: &[&[u8]], mut emit: impl FnMut(&[u8; IN_LINE])) {
                 rest = behind;
                 continue;
             }
-            let (now, behind) = rest.split_at(rest.len().min(IN_LINE - filled));
-            line[filled..][..now.len()].copy_from_slice(now);
+            let (now, behind) = rest.split_at(rest.len().min(CELL_PAYLOAD - filled));
+            cell[filled..][..now.len()].copy_from_slice(now);
             (filled, rest) = (filled + now.len(), behind);
-            if filled == IN_LINE {
-                emit(&line);
+            if filled == CELL_PAYLOAD {
+                emit(&cell);
                 filled = 0;
             }
         }
     }
     if filled > 0 {
-        emit(&line);
+        emit(&cell);
     }
 }
 
@@ -104,9 +104,9 @@ mod tests {
         fn lines_are_the_bytes_in_a_row(parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 0..5)) {
             let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let mut bytes: Vec<u8> = Vec::new();
-            super::lines(&slices, |line| bytes.extend(line));
+            super::cells(&slices, |cell| bytes.extend(cell));
             let expected = parts.concat();
-            prop_assert_eq!(bytes.len(), expected.len().next_multiple_of(super::IN_LINE));
+            prop_assert_eq!(bytes.len(), expected.len().next_multiple_of(super::CELL_PAYLOAD));
             bytes.truncate(expected.len());
             prop_assert_eq!(bytes, expected);
         }

@@ -1,28 +1,28 @@
-//! Both ends of a lane in one process: against a queue, at the edges, and against a peer that writes what it likes.
+//! Both ends of a fifo in one process: against a queue, at the edges, and against a peer that writes what it likes.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 
-/// A lane of its own memory, which is never freed.
-fn lane(lines: usize) -> Lane {
-    let size = Lane::size(lines).next_multiple_of(4096);
+/// A fifo of its own memory, which is never freed.
+fn fifo(cells: usize) -> Fifo {
+    let size = Fifo::size(cells).next_multiple_of(4096);
     let layout = std::alloc::Layout::from_size_align(size, 4096).unwrap();
     // SAFETY: a page-aligned block of that size, never freed, is what a mapping promises.
     let mapping = unsafe { Mapping::new(std::alloc::alloc_zeroed(layout), size) };
-    let lane = Lane::over(mapping, 0, lines).unwrap();
-    lane.prepare(Fence::Asymmetric);
-    lane
+    let fifo = Fifo::over(mapping, 0, cells).unwrap();
+    fifo.prepare(SleepFence::Asymmetric);
+    fifo
 }
 
-/// Both ends as if `position` lines had gone through.
-fn ends_at(lane: Lane, position: u64) -> (Producer, Consumer) {
-    let (mut producer, mut consumer) = (lane.producer(), lane.consumer());
-    for at in position.saturating_sub(lane.lines.len() as u64)..position {
-        lane.line(at).word.store(Word::first(at, 0, 0, 0).0, Ordering::Relaxed);
+/// Both ends as if `position` cells had gone through.
+fn ends_at(fifo: Fifo, position: u64) -> (FifoTx, FifoRx) {
+    let (mut producer, mut consumer) = (fifo.tx(), fifo.rx());
+    for at in position.saturating_sub(fifo.cells.len() as u64)..position {
+        fifo.cell(at).word.store(Word::first(at, 0, 0, 0).0, Ordering::Relaxed);
     }
-    lane.control.consumer.consumed.store(position, Ordering::Relaxed);
+    fifo.control.consumer.consumed.store(position, Ordering::Relaxed);
     (producer.tail, producer.consumed) = (position, position);
     (consumer.head, consumer.published) = (position, position);
     (producer, consumer)
@@ -42,22 +42,22 @@ proptest! {
         start in prop_oneof![Just(0u64), Just(u64::from(u32::MAX) - 20), Just((7 << 32) - 3)],
         ops in proptest::collection::vec((any::<bool>(), 0usize..400, 0usize..70, any::<[u8; 2]>()), 1..300),
     ) {
-        let lane = lane(1 << bits);
-        let (mut producer, mut consumer) = ends_at(lane, start);
+        let fifo = fifo(1 << bits);
+        let (mut producer, mut consumer) = ends_at(fifo, start);
         let (mut oracle, mut buffer) = (VecDeque::new(), Buffer::new());
         for (put, length, cut, [kind, flags]) in ops {
             if put {
                 let data = bytes(length, kind);
                 let (a, b) = data.split_at(cut.min(length));
                 let (b, c) = b.split_at(b.len() / 2);
-                let lines = |n: usize| lines_of(n) as usize;
-                let used: usize = oracle.iter().map(|(_, _, data): &(u8, u8, Vec<u8>)| lines(data.len())).sum();
+                let cells = |n: usize| cells_of(n) as usize;
+                let used: usize = oracle.iter().map(|(_, _, data): &(u8, u8, Vec<u8>)| cells(data.len())).sum();
                 match producer.try_put(kind, flags, &[a, b, c]).unwrap() {
-                    Put::Published => oracle.push_back((kind, flags & !CONTINUATION, data)),
-                    Put::TooLong => prop_assert!(length > lane.most()),
+                    PutOutcome::Published => oracle.push_back((kind, flags & !CONTINUATION, data)),
+                    PutOutcome::TooLong => prop_assert!(length > fifo.max_packet()),
                     // What the consumer has not told of yet is at most an eighth.
-                    Put::Full => prop_assert!(used + lines(length) + lane.lines.len() / 8 > lane.lines.len()),
-                    Put::Wake => prop_assert!(false, "nobody sleeps"),
+                    PutOutcome::Full => prop_assert!(used + cells(length) + fifo.cells.len() / 8 > fifo.cells.len()),
+                    PutOutcome::Wake => prop_assert!(false, "nobody sleeps"),
                 }
             } else {
                 let found = consumer.poll(&mut buffer).unwrap().map(|p| (p.kind, p.flags, p.bytes(&buffer).to_vec()));
@@ -70,146 +70,146 @@ proptest! {
             prop_assert_eq!(found, Some(expected));
         }
         prop_assert_eq!(consumer.poll(&mut buffer), Ok(None));
-        prop_assert_eq!(producer.room(lane.most()), Ok(true), "an empty lane has room for the longest packet");
+        prop_assert_eq!(producer.room(fifo.max_packet()), Ok(true), "an empty fifo has room for the longest packet");
     }
 }
 
 #[test]
 fn a_lane_needs_its_memory() {
-    let size = Lane::size(64).next_multiple_of(4096);
+    let size = Fifo::size(64).next_multiple_of(4096);
     let layout = std::alloc::Layout::from_size_align(size, 4096).unwrap();
-    // SAFETY: as in `lane`.
+    // SAFETY: as in `fifo`.
     let mapping = unsafe { Mapping::new(std::alloc::alloc_zeroed(layout), size) };
-    assert!(Lane::over(mapping, 0, 64).is_some() && Lane::over(mapping, 128, 32).is_some());
-    for (offset, lines) in [(0, 63), (0, 2), (0, 0), (64, 32), (4096, 64), (usize::MAX - 127, 64), (0, 1 << 25)] {
-        assert!(Lane::over(mapping, offset, lines).is_none(), "{lines} lines at {offset}");
+    assert!(Fifo::over(mapping, 0, 64).is_some() && Fifo::over(mapping, 128, 32).is_some());
+    for (offset, cells) in [(0, 63), (0, 2), (0, 0), (64, 32), (4096, 64), (usize::MAX - 127, 64), (0, 1 << 25)] {
+        assert!(Fifo::over(mapping, offset, cells).is_none(), "{cells} cells at {offset}");
     }
 }
 
 #[test]
 fn every_length_arrives_at_every_place() {
-    let lane = lane(128);
-    assert_eq!(lane.most(), MOST);
-    let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
+    let fifo = fifo(128);
+    assert_eq!(fifo.max_packet(), MAX_PACKET);
+    let (mut producer, mut consumer, mut buffer) = (fifo.tx(), fifo.rx(), Buffer::new());
     let step = if cfg!(miri) { 97 } else { 1 };
-    for length in (0..=MOST).step_by(step) {
+    for length in (0..=MAX_PACKET).step_by(step) {
         let data = bytes(length, 3);
-        assert_eq!(producer.try_put(1, 2, &[&data]), Ok(Put::Published));
+        assert_eq!(producer.try_put(1, 2, &[&data]), Ok(PutOutcome::Published));
         let packet = consumer.poll(&mut buffer).unwrap().unwrap();
         assert_eq!((packet.kind, packet.flags, packet.bytes(&buffer)), (1, 2, &data[..]));
         assert_eq!(consumer.poll(&mut buffer), Ok(None));
     }
-    assert_eq!(producer.try_put(1, 2, &[&bytes(MOST, 0), &[1]]), Ok(Put::TooLong));
-    assert_eq!(producer.try_put(1, CONTINUATION | 5, &[]), Ok(Put::Published));
+    assert_eq!(producer.try_put(1, 2, &[&bytes(MAX_PACKET, 0), &[1]]), Ok(PutOutcome::TooLong));
+    assert_eq!(producer.try_put(1, CONTINUATION | 5, &[]), Ok(PutOutcome::Published));
     assert_eq!(consumer.poll(&mut buffer).unwrap().map(|p| p.flags), Some(5));
 }
 
 #[test]
 fn a_full_lane_has_room_again_once_the_producer_is_told() {
-    let lane = lane(64);
-    let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
+    let fifo = fifo(64);
+    let (mut producer, mut consumer, mut buffer) = (fifo.tx(), fifo.rx(), Buffer::new());
     for n in 0..64u8 {
-        assert_eq!(producer.try_put(n, 0, &[]), Ok(Put::Published));
+        assert_eq!(producer.try_put(n, 0, &[]), Ok(PutOutcome::Published));
     }
-    assert_eq!((producer.try_put(0, 0, &[]), producer.room(0)), (Ok(Put::Full), Ok(false)));
+    assert_eq!((producer.try_put(0, 0, &[]), producer.room(0)), (Ok(PutOutcome::Full), Ok(false)));
     for n in 0..8 {
         assert_eq!(consumer.poll(&mut buffer).unwrap().map(|p| p.kind), Some(n));
     }
     assert_eq!(producer.room(0), Ok(false), "an eighth is not told of");
     assert!(consumer.poll(&mut buffer).unwrap().is_some());
-    assert_eq!((producer.room(9 * IN_LINE), producer.room(10 * IN_LINE)), (Ok(true), Ok(false)));
+    assert_eq!((producer.room(9 * CELL_PAYLOAD), producer.room(10 * CELL_PAYLOAD)), (Ok(true), Ok(false)));
     assert_eq!(producer.tail() - consumer.head(), 55);
 }
 
 #[test]
 fn an_open_packet_is_whole_with_the_last_of_its_lines() {
-    let lane = lane(8);
-    let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
-    assert_eq!(producer.try_put_open(3, 1, b"front", 2), Ok(Put::Published));
+    let fifo = fifo(8);
+    let (mut producer, mut consumer, mut buffer) = (fifo.tx(), fifo.rx(), Buffer::new());
+    assert_eq!(producer.try_put_open(3, 1, b"front", 2), Ok(PutOutcome::Published));
     for shown in 1..=2 {
         assert_eq!((consumer.poll(&mut buffer), consumer.is_empty()), (Ok(None), true));
         let packet = consumer.peek(&mut buffer).unwrap().unwrap();
-        assert_eq!((packet.more(), packet.bytes(&buffer)), (2, &b"front"[..]));
-        assert_eq!(consumer.follows(shown), Ok(false));
-        producer.follow();
-        assert_eq!(consumer.follows(shown), Ok(true));
+        assert_eq!((packet.continuations(), packet.bytes(&buffer)), (2, &b"front"[..]));
+        assert_eq!(consumer.has_continuations(shown), Ok(false));
+        producer.put_continuation();
+        assert_eq!(consumer.has_continuations(shown), Ok(true));
     }
     producer.try_put(4, 0, &[]).unwrap();
     assert!(!consumer.is_empty());
     assert_eq!(consumer.poll(&mut buffer).unwrap().map(|packet| (packet.kind, packet.flags)), Some((3, 1)));
     assert_eq!(consumer.poll(&mut buffer).unwrap().map(|packet| packet.kind), Some(4));
     assert_eq!(consumer.poll(&mut buffer), Ok(None));
-    assert_eq!(producer.try_put_open(3, 0, &[], MORE), Ok(Put::Published), "all eight lines");
+    assert_eq!(producer.try_put_open(3, 0, &[], MAX_CONTINUATIONS), Ok(PutOutcome::Published), "all eight cells");
 }
 
 #[test]
 fn a_packet_shows_with_its_first_line_only() {
-    let lane = lane(8);
-    let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
-    producer.try_put(9, 0, &[&bytes(3 * IN_LINE, 1)]).unwrap();
-    let word = lane.lines[0].word.swap(0, Ordering::Relaxed); // as a producer that died before its last store leaves it
+    let fifo = fifo(8);
+    let (mut producer, mut consumer, mut buffer) = (fifo.tx(), fifo.rx(), Buffer::new());
+    producer.try_put(9, 0, &[&bytes(3 * CELL_PAYLOAD, 1)]).unwrap();
+    let word = fifo.cells[0].word.swap(0, Ordering::Relaxed); // as a producer that died before its last store leaves it
     assert_eq!(consumer.poll(&mut buffer), Ok(None));
-    lane.lines[0].word.store(word, Ordering::Relaxed);
+    fifo.cells[0].word.store(word, Ordering::Relaxed);
     assert!(consumer.poll(&mut buffer).unwrap().is_some());
 }
 
 #[test]
 fn a_sleeper_is_woken_once() {
-    for fence in [Fence::Asymmetric, Fence::Both] {
-        let lane = lane(8);
-        lane.prepare(fence);
-        let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
+    for fence in [SleepFence::Asymmetric, SleepFence::Both] {
+        let fifo = fifo(8);
+        fifo.prepare(fence);
+        let (mut producer, mut consumer, mut buffer) = (fifo.tx(), fifo.rx(), Buffer::new());
         let mut barriers = 0;
         assert!(consumer.begin_sleep(|| barriers += 1));
-        assert_eq!(barriers, u32::from(fence == Fence::Asymmetric));
-        assert_eq!(producer.try_put(1, 0, &[]), Ok(Put::Wake));
-        assert_eq!(producer.try_put(1, 0, &[]), Ok(Put::Published));
+        assert_eq!(barriers, u32::from(fence == SleepFence::Asymmetric));
+        assert_eq!(producer.try_put(1, 0, &[]), Ok(PutOutcome::Wake));
+        assert_eq!(producer.try_put(1, 0, &[]), Ok(PutOutcome::Published));
         assert!(!consumer.begin_sleep(|| ()), "there is something to receive");
-        assert_eq!(producer.try_put(1, 0, &[]), Ok(Put::Published), "it did not go to sleep");
+        assert_eq!(producer.try_put(1, 0, &[]), Ok(PutOutcome::Published), "it did not go to sleep");
         while consumer.poll(&mut buffer).unwrap().is_some() {}
         assert!(consumer.begin_sleep(|| ()));
         consumer.end_sleep();
-        assert_eq!(producer.try_put(1, 0, &[]), Ok(Put::Published));
+        assert_eq!(producer.try_put(1, 0, &[]), Ok(PutOutcome::Published));
     }
 }
 
 #[test]
 fn what_cannot_be_is_broken() {
-    let longest = lane(8).most();
+    let longest = fifo(8).max_packet();
     for (length, kind, flags) in [(longest + 1, 0, 0), (0xffff, 0, 0), (8, 0, CONTINUATION), (0, 0, 0xff)] {
-        let lane = lane(8);
-        lane.line(0).word.store(Word::first(0, length, kind, flags).0, Ordering::Relaxed);
-        assert_eq!(lane.consumer().poll(&mut Buffer::new()), Err(Broken), "{length} bytes, flags {flags:#x}");
+        let fifo = fifo(8);
+        fifo.cell(0).word.store(Word::first(0, length, kind, flags).0, Ordering::Relaxed);
+        assert_eq!(fifo.rx().poll(&mut Buffer::new()), Err(Broken), "{length} bytes, flags {flags:#x}");
     }
-    // A line behind the first that is another packet's, of another length, or one of an earlier lap.
-    let first = Word::first(0, 2 * IN_LINE, 4, 0);
-    for second in [Word::first(1, 2 * IN_LINE, 4, 0), Word::first(1, 8, 4, CONTINUATION), Word(0)] {
-        let lane = lane(8);
-        lane.line(0).word.store(first.0, Ordering::Relaxed);
-        lane.line(1).word.store(second.0, Ordering::Relaxed);
-        let mut consumer = lane.consumer();
+    // A cell behind the first that is another packet's, of another length, or one of an earlier lap.
+    let first = Word::first(0, 2 * CELL_PAYLOAD, 4, 0);
+    for second in [Word::first(1, 2 * CELL_PAYLOAD, 4, 0), Word::first(1, 8, 4, CONTINUATION), Word(0)] {
+        let fifo = fifo(8);
+        fifo.cell(0).word.store(first.0, Ordering::Relaxed);
+        fifo.cell(1).word.store(second.0, Ordering::Relaxed);
+        let mut consumer = fifo.rx();
         assert_eq!(consumer.poll(&mut Buffer::new()), Err(Broken), "{second:x?}");
         assert_eq!(consumer.head(), 0);
     }
     // A head before what was told already, or behind what was ever put.
     for consumed in [3, 9, u64::MAX] {
-        let lane = lane(8);
-        let (mut producer, _) = ends_at(lane, 4);
-        (0..4).for_each(|_| assert_eq!(producer.try_put(0, 0, &[]), Ok(Put::Published)));
-        lane.control.consumer.consumed.store(consumed, Ordering::Relaxed);
-        assert_eq!(producer.room(5 * IN_LINE), Err(Broken), "{consumed} consumed");
+        let fifo = fifo(8);
+        let (mut producer, _) = ends_at(fifo, 4);
+        (0..4).for_each(|_| assert_eq!(producer.try_put(0, 0, &[]), Ok(PutOutcome::Published)));
+        fifo.control.consumer.consumed.store(consumed, Ordering::Relaxed);
+        assert_eq!(producer.room(5 * CELL_PAYLOAD), Err(Broken), "{consumed} consumed");
     }
 }
 
-/// Two threads, packets of one and of several lines: all arrive, in order and whole, however the two sleep.
+/// Two threads, packets of one and of several cells: all arrive, in order and whole, however the two sleep.
 #[test]
 fn two_threads_agree() {
-    let (lane, rounds) = (lane(16), if cfg!(miri) { 60 } else { 200_000u32 });
-    lane.prepare(Fence::Both);
-    let length = |n: u32| n as usize * 37 % (lane.most() + 1);
+    let (fifo, rounds) = (fifo(16), if cfg!(miri) { 60 } else { 200_000u32 });
+    fifo.prepare(SleepFence::Both);
+    let length = |n: u32| n as usize * 37 % (fifo.max_packet() + 1);
     std::thread::scope(|scope| {
         let consumer = scope.spawn(move || {
-            let (mut consumer, mut buffer) = (lane.consumer(), Buffer::new());
+            let (mut consumer, mut buffer) = (fifo.rx(), Buffer::new());
             for n in 0..rounds {
                 let packet = loop {
                     match consumer.poll(&mut buffer).unwrap() {
@@ -221,12 +221,12 @@ fn two_threads_agree() {
                 assert_eq!(packet, (n as u8, bytes(length(n), n as u8)));
             }
         });
-        let mut producer = lane.producer();
+        let mut producer = fifo.tx();
         for n in 0..rounds {
             loop {
                 match producer.try_put(n as u8, 0, &[&bytes(length(n), n as u8)]).unwrap() {
-                    Put::Published => break,
-                    Put::Wake => break consumer.thread().unpark(),
+                    PutOutcome::Published => break,
+                    PutOutcome::Wake => break consumer.thread().unpark(),
                     _ => std::thread::yield_now(),
                 }
             }
@@ -237,7 +237,7 @@ fn two_threads_agree() {
 /// A second thread writes any word at any time: both ends go on or say that the peer broke the protocol, and return.
 #[test]
 fn any_scribbling_is_survived() {
-    let (lane, done) = (lane(16), AtomicBool::new(false));
+    let (fifo, done) = (fifo(16), AtomicBool::new(false));
     let rounds = if cfg!(miri) { 40 } else { 300_000 };
     let mut seen = [0u64; 3]; // packets, nothing, broken
     std::thread::scope(|scope| {
@@ -245,28 +245,28 @@ fn any_scribbling_is_survived() {
             let mut random = Random(1);
             while !done.load(Ordering::Relaxed) {
                 let (r, at) = (random.draw(), random.draw());
-                let line = lane.line(at);
+                let cell = fifo.cell(at);
                 match r % 8 {
-                    0 => lane.control.consumer.consumed.store(at >> (r >> 8 & 63), Ordering::Relaxed),
-                    1 => lane.control.sleep.asleep.store(at as u32, Ordering::Relaxed),
-                    2 => lane.control.head.fenced.store(at as u32, Ordering::Relaxed),
-                    3 => line.payload[r as usize >> 8 & 3].store(at, Ordering::Relaxed),
-                    4 => line.word.store(random.draw(), Ordering::Relaxed),
+                    0 => fifo.control.consumer.consumed.store(at >> (r >> 8 & 63), Ordering::Relaxed),
+                    1 => fifo.control.sleep.asleep.store(at as u32, Ordering::Relaxed),
+                    2 => fifo.control.head.fenced.store(at as u32, Ordering::Relaxed),
+                    3 => cell.payload[r as usize >> 8 & 3].store(at, Ordering::Relaxed),
+                    4 => cell.word.store(random.draw(), Ordering::Relaxed),
                     // Words that look right: near the present one in one field or another.
                     field => {
-                        let word = line.word.load(Ordering::Relaxed);
-                        line.word.store(word.wrapping_add((r >> 8 & 3) << ((field - 4) * 16)), Ordering::Relaxed);
+                        let word = cell.word.load(Ordering::Relaxed);
+                        cell.word.store(word.wrapping_add((r >> 8 & 3) << ((field - 4) * 16)), Ordering::Relaxed);
                     }
                 }
             }
         });
-        let (mut producer, mut consumer, mut buffer) = (lane.producer(), lane.consumer(), Buffer::new());
+        let (mut producer, mut consumer, mut buffer) = (fifo.tx(), fifo.rx(), Buffer::new());
         for n in 0..rounds {
             let sent = producer.try_put(n as u8, 0, &[&[7; 200][..n % 200]]);
             let _ = producer.room(n % 300);
             match consumer.poll(&mut buffer) {
                 Ok(Some(packet)) => {
-                    assert!(packet.bytes(&buffer).len() <= lane.most());
+                    assert!(packet.bytes(&buffer).len() <= fifo.max_packet());
                     seen[0] += 1;
                 }
                 Ok(None) => seen[1] += 1,
@@ -275,9 +275,9 @@ fn any_scribbling_is_survived() {
             if consumer.begin_sleep(|| ()) {
                 consumer.end_sleep();
             }
-            if sent.is_err() || sent == Ok(Put::Full) || n % 64 == 0 {
-                // What an engine would do with a broken lane: another one.
-                (producer, consumer) = ends_at(lane, n as u64);
+            if sent.is_err() || sent == Ok(PutOutcome::Full) || n % 64 == 0 {
+                // What an engine would do with a broken fifo: another one.
+                (producer, consumer) = ends_at(fifo, n as u64);
             }
         }
         done.store(true, Ordering::Relaxed);
@@ -300,13 +300,13 @@ impl Random {
 
 #[test]
 fn what_is_free_is_what_the_consumer_has_told_by_now() {
-    let lane = lane(64);
-    let (mut producer, mut consumer) = ends_at(lane, 0);
+    let fifo = fifo(64);
+    let (mut producer, mut consumer) = ends_at(fifo, 0);
     let mut buffer = Buffer::new();
     let all = producer.free().unwrap();
-    let few = bytes(20 * IN_LINE, 1);
+    let few = bytes(20 * CELL_PAYLOAD, 1);
     for _ in 0..10 {
-        assert_eq!(producer.try_put(1, 0, &[&few]).unwrap(), Put::Published);
+        assert_eq!(producer.try_put(1, 0, &[&few]).unwrap(), PutOutcome::Published);
         assert!(producer.free().unwrap() < all, "it lies there");
         while consumer.poll(&mut buffer).unwrap().is_some() {}
         assert_eq!(producer.free().unwrap(), all);

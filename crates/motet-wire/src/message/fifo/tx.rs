@@ -1,50 +1,53 @@
-//! The end of a lane that sends.
+//! The sending end of a FIFO.
 
-use super::{Broken, CONTINUATION, Fence, IN_LINE, Lane, Line, MORE, Word, find_asleep, lines_of, scatter_gather};
+use super::{
+    Broken, CELL_PAYLOAD, CONTINUATION, Cell, Fifo, MAX_CONTINUATIONS, SleepFence, Word, cells_of, scatter_gather,
+    take_sleeper,
+};
 use crate::sync::Ordering;
 
-/// What became of a packet.
+/// Result of a put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Put {
-    /// The consumer has it, or will when it looks.
+pub enum PutOutcome {
+    /// The packet is in the FIFO.
     Published,
-    /// The same, and the consumer has said that it sleeps: wake it. Said to one put of those that find it asleep.
+    /// The packet is in the FIFO, and the consumer sleeps: the caller must wake it. One put for each sleep returns this.
     Wake,
-    /// No room: nothing was written. There will be when the consumer has got on.
+    /// No room: nothing was written. Try again when the consumer has made progress.
     Full,
-    /// Longer than [`Lane::most`]: nothing was written, nor ever will be.
+    /// Longer than [`Fifo::max_packet`]: nothing was written.
     TooLong,
 }
 
-/// The end that sends.
+/// The sending end of a FIFO.
 #[derive(Debug)]
-pub struct Producer {
-    pub(super) lane: Lane,
-    /// Lines written.
+pub struct FifoTx {
+    pub(super) fifo: Fifo,
+    /// Cells written.
     pub(super) tail: u64,
-    /// Lines consumed, as far as this end has asked.
+    /// Cells consumed, as last read from the consumer's line.
     pub(super) consumed: u64,
-    most: usize,
-    fence: Fence,
+    max_packet: usize,
+    fence: SleepFence,
 }
 
-impl Producer {
-    pub(super) fn new(lane: Lane) -> Self {
-        Self { lane, tail: 0, consumed: 0, most: lane.most(), fence: lane.fence() }
+impl FifoTx {
+    pub(super) fn new(fifo: Fifo) -> Self {
+        Self { fifo, tail: 0, consumed: 0, max_packet: fifo.max_packet(), fence: fifo.fence() }
     }
 
-    /// Puts one packet, the parts one after the other. Of `flags` the highest bit is the lane's own and is dropped.
+    /// Puts one packet that consists of `parts` in order. The highest bit of `flags` is reserved for the FIFO and is ignored.
     #[inline(always)]
-    pub fn try_put(&mut self, kind: u8, flags: u8, parts: &[&[u8]]) -> Result<Put, Broken> {
+    pub fn try_put(&mut self, kind: u8, flags: u8, parts: &[&[u8]]) -> Result<PutOutcome, Broken> {
         let length = parts.iter().fold(0usize, |sum, part| sum.saturating_add(part.len()));
-        if length > IN_LINE {
-            return self.put_long(kind, flags, parts, length);
+        if length > CELL_PAYLOAD {
+            return self.put_multi_cell(kind, flags, parts, length);
         }
         if self.full(1) && self.still_full(1)? {
-            return Ok(Put::Full);
+            return Ok(PutOutcome::Full);
         }
-        let line = self.lane.line(self.tail);
-        let mut slots = line.payload.iter();
+        let cell = self.fifo.cell(self.tail);
+        let mut slots = cell.payload.iter();
         scatter_gather::words(parts, |word| {
             if let Some(slot) = slots.next() {
                 slot.store(word, Ordering::Relaxed);
@@ -53,187 +56,194 @@ impl Producer {
         Ok(self.publish(Word::first(self.tail, length, kind, flags & !CONTINUATION), 1))
     }
 
-    /// Puts a packet of one line: two words (little-endian on the way) and a body of at most [`IN_LINE`] - 16 bytes.
+    /// Puts a packet of one cell: two words (in little-endian order) and a body of at most [`CELL_PAYLOAD`] - 16 bytes.
     #[inline(always)]
-    pub fn try_put_line(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> Result<Put, Broken> {
-        debug_assert!(body.len() + 16 <= IN_LINE);
+    pub fn try_put_cell(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> Result<PutOutcome, Broken> {
+        debug_assert!(body.len() + 16 <= CELL_PAYLOAD);
         if self.full(1) && self.still_full(1)? {
-            return Ok(Put::Full);
+            return Ok(PutOutcome::Full);
         }
-        let line = self.lane.line(self.tail);
+        let cell = self.fifo.cell(self.tail);
         match <[u8; 8]>::try_from(body) {
-            // What most short messages are. No more words than it has: whoever sends many at a time waits for its stores.
-            Ok(word) => line.fill([head[0].to_le(), head[1].to_le(), u64::from_ne_bytes(word)]),
-            Err(_) => fill(line, head, [&[], body]),
+            // The most common body. Only its own words are stored: a burst of packets is limited by the stores.
+            Ok(word) => cell.fill([head[0].to_le(), head[1].to_le(), u64::from_ne_bytes(word)]),
+            Err(_) => fill(cell, head, [&[], body]),
         }
-        Ok(self.publish_in(line, Word::first(self.tail, 16 + body.len(), kind, 0), 1))
+        Ok(self.publish_in(cell, Word::first(self.tail, 16 + body.len(), kind, 0), 1))
     }
 
-    /// The same with a body of two parts.
+    /// Puts a packet of one cell: two words (in little-endian order) and a body of two parts, together at most [`CELL_PAYLOAD`] - 16 bytes.
     #[inline(always)]
-    pub fn try_put_line_of(&mut self, kind: u8, head: [u64; 2], parts: [&[u8]; 2]) -> Result<Put, Broken> {
+    pub fn try_put_cell_parts(&mut self, kind: u8, head: [u64; 2], parts: [&[u8]; 2]) -> Result<PutOutcome, Broken> {
         let length = parts[0].len() + parts[1].len();
-        debug_assert!(length + 16 <= IN_LINE);
+        debug_assert!(length + 16 <= CELL_PAYLOAD);
         if self.full(1) && self.still_full(1)? {
-            return Ok(Put::Full);
+            return Ok(PutOutcome::Full);
         }
-        let line = self.lane.line(self.tail);
+        let cell = self.fifo.cell(self.tail);
         match parts.map(<[u8; 8]>::try_from) {
-            // What a library that has headers sends most often.
+            // The most common body of a library with headers.
             [Ok(header), Ok(word)] => {
                 let [header, word] = [header, word].map(u64::from_ne_bytes);
-                line.fill([head[0].to_le(), head[1].to_le(), header, word]);
+                cell.fill([head[0].to_le(), head[1].to_le(), header, word]);
             }
-            _ => fill(line, head, parts),
+            _ => fill(cell, head, parts),
         }
-        Ok(self.publish_in(line, Word::first(self.tail, 16 + length, kind, 0), 1))
+        Ok(self.publish_in(cell, Word::first(self.tail, 16 + length, kind, 0), 1))
     }
 
-    /// Puts a packet of one line whose last bytes lie elsewhere: two words, and how many bytes those are.
+    /// Puts a packet of one cell whose last `in_ring` bytes are in the payload ring: two words, and that number.
     #[inline(always)]
-    pub fn try_put_front(&mut self, kind: u8, flags: u8, head: [u64; 2], behind: u32) -> Result<Put, Broken> {
+    pub fn try_put_ring_header(
+        &mut self,
+        kind: u8,
+        flags: u8,
+        head: [u64; 2],
+        in_ring: u32,
+    ) -> Result<PutOutcome, Broken> {
         if self.full(1) && self.still_full(1)? {
-            return Ok(Put::Full);
+            return Ok(PutOutcome::Full);
         }
-        let line = self.lane.line(self.tail);
-        line.fill([head[0].to_le(), head[1].to_le(), u64::from(behind).to_le()]);
-        Ok(self.publish_in(line, Word::first(self.tail, 16 + size_of::<u32>(), kind, flags & !CONTINUATION), 1))
+        let cell = self.fifo.cell(self.tail);
+        cell.fill([head[0].to_le(), head[1].to_le(), u64::from(in_ring).to_le()]);
+        Ok(self.publish_in(cell, Word::first(self.tail, 16 + size_of::<u32>(), kind, flags & !CONTINUATION), 1))
     }
 
-    /// Puts an open packet of one line: `more` times [`Producer::follow`] makes it whole, and nothing else may be put before.
+    /// Puts an open packet of one cell. `continuations` calls of [`FifoTx::put_continuation`] complete it; nothing else may be put before that.
     #[inline]
-    pub fn try_put_open(&mut self, kind: u8, flags: u8, bytes: &[u8], more: u8) -> Result<Put, Broken> {
-        debug_assert!(bytes.len() <= IN_LINE && more <= MORE);
-        let lines = 1 + u64::from(more);
-        if self.full(lines) && self.still_full(lines)? {
-            return Ok(Put::Full);
+    pub fn try_put_open(&mut self, kind: u8, flags: u8, bytes: &[u8], continuations: u8) -> Result<PutOutcome, Broken> {
+        debug_assert!(bytes.len() <= CELL_PAYLOAD && continuations <= MAX_CONTINUATIONS);
+        let cells = 1 + u64::from(continuations);
+        if self.full(cells) && self.still_full(cells)? {
+            return Ok(PutOutcome::Full);
         }
-        let line = self.lane.line(self.tail);
-        for (slot, bytes) in line.payload.iter().zip(bytes.chunks(8)) {
+        let cell = self.fifo.cell(self.tail);
+        for (slot, bytes) in cell.payload.iter().zip(bytes.chunks(8)) {
             let mut word = [0; 8];
             word[..bytes.len()].copy_from_slice(bytes);
             slot.store(u64::from_ne_bytes(word), Ordering::Relaxed);
         }
-        Ok(self.publish(Word::open(self.tail, bytes.len(), more, kind, flags & !CONTINUATION), 1))
+        Ok(self.publish(Word::open(self.tail, bytes.len(), continuations, kind, flags & !CONTINUATION), 1))
     }
 
-    /// The next line of an open packet: there is room for it.
+    /// Puts the next continuation cell of an open packet. [`FifoTx::try_put_open`] has reserved room for it.
     #[inline]
-    pub fn follow(&mut self) -> Put {
-        self.publish(Word::follows(self.tail), 1)
+    pub fn put_continuation(&mut self) -> PutOutcome {
+        self.publish(Word::open_continuation(self.tail), 1)
     }
 
-    /// A packet of several lines; only the first one's word makes it visible.
+    /// Puts a packet of several cells. The word of the first one, which is stored last, makes it visible.
     #[inline(never)]
-    fn put_long(&mut self, kind: u8, flags: u8, parts: &[&[u8]], length: usize) -> Result<Put, Broken> {
-        if length > self.most {
-            return Ok(Put::TooLong);
+    fn put_multi_cell(&mut self, kind: u8, flags: u8, parts: &[&[u8]], length: usize) -> Result<PutOutcome, Broken> {
+        if length > self.max_packet {
+            return Ok(PutOutcome::TooLong);
         }
-        let lines = lines_of(length);
-        if self.full(lines) && self.still_full(lines)? {
-            return Ok(Put::Full);
+        let cells = cells_of(length);
+        if self.full(cells) && self.still_full(cells)? {
+            return Ok(PutOutcome::Full);
         }
         let word = Word::first(self.tail, length, kind, flags & !CONTINUATION);
         let mut ahead = 0;
-        scatter_gather::lines(parts, |bytes| {
-            let line = self.lane.line(self.tail + ahead);
+        scatter_gather::cells(parts, |bytes| {
+            let cell = self.fifo.cell(self.tail + ahead);
             if ahead > 0 {
-                line.word.store(word.behind(self.tail, ahead).0, Ordering::Relaxed);
+                cell.word.store(word.continuation(self.tail, ahead).0, Ordering::Relaxed);
             }
-            for (slot, bytes) in line.payload.iter().zip(bytes.as_chunks().0) {
+            for (slot, bytes) in cell.payload.iter().zip(bytes.as_chunks().0) {
                 slot.store(u64::from_ne_bytes(*bytes), Ordering::Relaxed);
             }
             ahead += 1;
         });
-        Ok(self.publish(word, lines))
+        Ok(self.publish(word, cells))
     }
 
+    /// Stores the word of the next cell, which publishes a packet of `cells` cells.
     #[inline(always)]
-    fn publish(&mut self, word: Word, lines: u64) -> Put {
-        self.publish_in(self.lane.line(self.tail), word, lines)
+    fn publish(&mut self, word: Word, cells: u64) -> PutOutcome {
+        self.publish_in(self.fifo.cell(self.tail), word, cells)
     }
 
-    /// The same, where the line is known.
+    /// [`FifoTx::publish`] for a caller that has the next cell at hand.
     #[inline(always)]
-    fn publish_in(&mut self, line: &Line, word: Word, lines: u64) -> Put {
-        // edge: publish -> poll (all payload, and the words of the lines behind)
-        line.word.store(word.0, Ordering::Release);
-        self.tail += lines;
+    fn publish_in(&mut self, cell: &Cell, word: Word, cells: u64) -> PutOutcome {
+        // edge: publish -> poll (the payload, and the words of the other cells)
+        cell.word.store(word.0, Ordering::Release);
+        self.tail += cells;
         self.after_publish()
     }
 
-    /// The producer's half of "asleep <-> publish": the word above is stored before `asleep` is loaded, or the sleeper sees it.
+    /// The producer's half of "asleep <-> publish": either this load sees that the consumer sleeps, or its last poll sees the word stored before.
     #[inline(always)]
-    fn after_publish(&self) -> Put {
-        self.fence.before_look();
+    fn after_publish(&self) -> PutOutcome {
+        self.fence.before_check();
         // edge: asleep <-> publish
-        if find_asleep(&self.lane.control.sleep.asleep) { Put::Wake } else { Put::Published }
+        if take_sleeper(&self.fifo.control.sleep.asleep) { PutOutcome::Wake } else { PutOutcome::Published }
     }
 
-    /// Says that this end is about to sleep until the consumer gets on, which then wakes it ([`super::Consumer::take_wake`]). After
-    /// this, and the barrier (as for [`super::Consumer::begin_sleep`]) if it is true that one is needed, whoever still finds no room
-    /// may sleep.
+    /// Announces that this end is about to sleep until the consumer makes room; the consumer then wakes it ([`super::FifoRx::take_wake`]). True: the
+    /// caller must execute the barrier of [`super::FifoRx::begin_sleep`]. If it finds no room after that, it may sleep.
     pub fn announce_wait(&mut self) -> bool {
         // edge: starved <-> consumed
-        self.lane.control.consumer.starved.store(1, Ordering::Relaxed);
+        self.fifo.control.consumer.starved.store(1, Ordering::Relaxed);
         self.fence.before_sleep()
     }
 
-    /// This end waits no longer.
+    /// Withdraws the announcement of a sleep.
     pub fn end_wait(&mut self) {
-        self.lane.control.consumer.starved.store(0, Ordering::Relaxed);
+        self.fifo.control.consumer.starved.store(0, Ordering::Relaxed);
     }
 
-    /// The longest packet, bytes.
+    /// Bytes of the longest packet.
     #[inline(always)]
-    pub fn most(&self) -> usize {
-        self.most
+    pub fn max_packet(&self) -> usize {
+        self.max_packet
     }
 
-    /// Whether a packet of so many bytes can be put now; asks the consumer only when it seems that it cannot.
+    /// Whether a packet of `length` bytes can be put now. Reads the consumer's line only if the last known value leaves no room.
     pub fn room(&mut self, length: usize) -> Result<bool, Broken> {
-        let lines = lines_of(length);
-        Ok(length <= self.most && (!self.full(lines) || !self.still_full(lines)?))
+        let cells = cells_of(length);
+        Ok(length <= self.max_packet && (!self.full(cells) || !self.still_full(cells)?))
     }
 
-    /// Bytes of packets that surely fit now, one after the other in lines that are full but for the last.
+    /// Bytes of the free cells. A sequence of packets fits if all of them fill their cells but for the last packet.
     pub fn free(&mut self) -> Result<usize, Broken> {
-        // Whoever asks may want more than the longest packet: what was free at the last look is not an answer.
+        // The caller may need more than the longest packet, so the last known value is not good enough.
         if self.tail != self.consumed {
             self.still_full(1)?;
         }
-        Ok((self.lane.lines.len() as u64 - (self.tail - self.consumed)) as usize * IN_LINE)
+        Ok((self.fifo.cells.len() as u64 - (self.tail - self.consumed)) as usize * CELL_PAYLOAD)
     }
 
-    /// Lines written so far.
+    /// Cells written so far.
     pub fn tail(&self) -> u64 {
         self.tail
     }
 
+    /// Whether there is no room for `cells` cells according to the last known value.
     #[inline(always)]
-    fn full(&self, lines: u64) -> bool {
-        self.tail + lines - self.consumed > self.lane.lines.len() as u64
+    fn full(&self, cells: u64) -> bool {
+        self.tail + cells - self.consumed > self.fifo.cells.len() as u64
     }
 
-    /// The same after a look at the consumer's line.
+    /// Whether there is no room for `cells` cells, after reading the consumer's line.
     #[cold]
     #[inline(never)]
-    fn still_full(&mut self, lines: u64) -> Result<bool, Broken> {
-        // edge: consumed -> still_full (what was read may be written over)
-        let consumed = self.lane.control.consumer.consumed.load(Ordering::Acquire);
+    fn still_full(&mut self, cells: u64) -> Result<bool, Broken> {
+        // edge: consumed -> still_full (cells that were read may be overwritten)
+        let consumed = self.fifo.control.consumer.consumed.load(Ordering::Acquire);
         if consumed < self.consumed || consumed > self.tail {
             return Err(Broken);
         }
         self.consumed = consumed;
-        Ok(self.full(lines))
+        Ok(self.full(cells))
     }
 }
 
-/// Two words and two parts, as much as a line has room for.
+/// Writes two words and two parts to a cell, as much as it has room for.
 #[inline(never)]
-fn fill(line: &Line, head: [u64; 2], parts: [&[u8]; 2]) {
-    line.fill(head.map(u64::to_le));
-    let mut slots = line.payload.iter().skip(2);
+fn fill(cell: &Cell, head: [u64; 2], parts: [&[u8]; 2]) {
+    cell.fill(head.map(u64::to_le));
+    let mut slots = cell.payload.iter().skip(2);
     scatter_gather::words(&parts, |word| {
         if let Some(slot) = slots.next() {
             slot.store(word, Ordering::Relaxed);

@@ -9,11 +9,11 @@
 use super::super::format::{self, COPIED, NOT_COPIED, OF_GET, Range, code};
 use super::super::revocation::release;
 use super::super::{CopyTo, RemoteCopy, RemoteRecord, room};
-use crate::message::packet::{Head, Kind, Place};
+use crate::message::packet::{Head, Kind, RemoteAddress};
 use crate::message::regions::Rights;
-use crate::message::slab::{Fifo, Number, Pool};
+use crate::message::slab::{IntrusiveList, Slab, SlabId};
 use crate::message::tx::put;
-use crate::message::{Broken, GUESSED, Limits, Owner, Packets, Status};
+use crate::message::{Callbacks, Limits, Packets, ProtocolViolation, Status, UNKNOWN_REGION_KEY};
 
 /// Lists: of records that owe a short packet, and of those that send bytes.
 const DUE: usize = 0;
@@ -22,7 +22,7 @@ const SENDING: usize = 1;
 #[derive(Debug)]
 struct Long {
     /// The peer's number for it.
-    number: Number,
+    number: SlabId,
     range: Range,
     /// Bytes that have come of a put, have been put of a get.
     moved: u64,
@@ -44,26 +44,26 @@ enum State {
         asked: u64,
         status: Status,
     },
-    /// A get: THERE is due, or has been put. The region is held.
-    Telling(Place),
-    Told,
+    /// A get: GET_ADDR is due, or has been put. The region is held.
+    GetAddrDue(RemoteAddress),
+    GetAddrSent,
     /// A get in pieces.
     Sending,
-    /// OVER is due.
-    Over(Status),
+    /// PUT_FIN is due.
+    PutFinDue(Status),
 }
 
 /// All of them.
 #[derive(Debug, Default)]
-pub struct Longs {
-    long: Pool<Long, 2>,
+pub struct LongOperations {
+    long: Slab<Long, 2>,
     /// By the index in the peer's number: the record and one, 0 for none.
     by_number: Vec<u32>,
-    due: Fifo,
-    sending: Fifo,
+    due: IntrusiveList,
+    sending: IntrusiveList,
 }
 
-impl Longs {
+impl LongOperations {
     /// How many.
     pub fn count(&self) -> u32 {
         self.long.count()
@@ -81,35 +81,35 @@ impl Longs {
     }
 
     /// PUT LONG, or GET LONG with whether the peer could copy by itself.
-    pub fn begin<O: Owner>(
+    pub fn begin<O: Callbacks>(
         &mut self,
         owner: &mut O,
         limits: &Limits,
-        number: Number,
+        number: SlabId,
         range: Range,
         get: Option<bool>,
-        place: Place,
-    ) -> Result<(), Broken> {
+        place: RemoteAddress,
+    ) -> Result<(), ProtocolViolation> {
         let at = number.index() as usize;
         if at >= limits.requests as usize || number.0 == 0 || range.length == 0 {
-            return Err(Broken("more operations on memory than allowed"));
+            return Err(ProtocolViolation("more operations on memory than allowed"));
         }
         if at >= self.by_number.len() {
             self.by_number.resize(at + 1, 0);
         }
         if self.by_number[at] != 0 {
-            return Err(Broken("an operation's number used twice"));
+            return Err(ProtocolViolation("an operation's number used twice"));
         }
-        let long = Long { number, range, moved: 0, state: State::Told, queued: false };
-        let record = self.long.insert(long).ok_or(Broken("more operations than numbers"))?;
+        let long = Long { number, range, moved: 0, state: State::GetAddrSent, queued: false };
+        let record = self.long.insert(long).ok_or(ProtocolViolation("more operations than numbers"))?;
         let index = record.index();
         self.by_number[at] = index + 1;
         let right = if get.is_some() { Rights::GET } else { Rights::PUT };
         if !owner.regions().was_given_out(range.key) {
-            return Err(GUESSED);
+            return Err(UNKNOWN_REGION_KEY);
         }
         match (owner.regions().reach(range.key, right, range.offset, range.length), get) {
-            (Err(status), _) => self.owe(index, State::Over(status)),
+            (Err(status), _) => self.schedule(index, State::PutFinDue(status)),
             (Ok(region), None) if place.address != 0 => {
                 owner.regions().hold(range.key);
                 self.set(index, State::Copying);
@@ -118,11 +118,14 @@ impl Longs {
             }
             (Ok(_), None) => self.pull(index, limits.ahead.max(1)),
             (Ok(region), Some(direct)) => {
-                let place =
-                    if direct { owner.region_place(region, range.offset, range.length) } else { Place::default() };
+                let place = if direct {
+                    owner.region_address(region, range.offset, range.length)
+                } else {
+                    RemoteAddress::default()
+                };
                 if place.address != 0 {
                     owner.regions().hold(range.key);
-                    self.owe(index, State::Telling(place));
+                    self.schedule(index, State::GetAddrDue(place));
                 } else {
                     self.send(index);
                 }
@@ -131,19 +134,19 @@ impl Longs {
         Ok(())
     }
 
-    fn by_number(&self, number: Number) -> Option<u32> {
+    fn by_number(&self, number: SlabId) -> Option<u32> {
         let index = self.by_number.get(number.index() as usize)?.checked_sub(1)?;
         (self.long.get(index)?.number == number).then_some(index)
     }
 
     /// The owner has copied the bytes of a put, or could not.
-    pub fn copied<O: Owner>(&mut self, owner: &mut O, record: Number, done: bool, broken: bool, ahead: u64) {
-        let Some(long) = self.long.named(record).filter(|long| long.state == State::Copying) else { return };
+    pub fn copied<O: Callbacks>(&mut self, owner: &mut O, record: SlabId, done: bool, broken: bool, ahead: u64) {
+        let Some(long) = self.long.get_by_id(record).filter(|long| long.state == State::Copying) else { return };
         let key = long.range.key;
         if broken {
             self.remove(record.index());
         } else if done {
-            self.owe(record.index(), State::Over(Status::Done));
+            self.schedule(record.index(), State::PutFinDue(Status::Done));
         } else {
             self.pull(record.index(), ahead);
         }
@@ -151,23 +154,23 @@ impl Longs {
     }
 
     /// BYTES of a put.
-    pub fn piece<O: Owner>(
+    pub fn piece<O: Callbacks>(
         &mut self,
         owner: &mut O,
-        number: Number,
+        number: SlabId,
         at: u64,
         bytes: &[u8],
         ahead: u64,
-    ) -> Result<(), Broken> {
-        let index = self.by_number(number).ok_or(Broken("bytes of no put"))?;
+    ) -> Result<(), ProtocolViolation> {
+        let index = self.by_number(number).ok_or(ProtocolViolation("bytes of no put"))?;
         let Some(long) = self.long.get_mut(index) else { return Ok(()) };
         let most = match long.state {
             State::Pulling { asked, .. } | State::Draining { asked, .. } => asked,
-            _ => return Err(Broken("bytes of no put")),
+            _ => return Err(ProtocolViolation("bytes of no put")),
         };
         let end = at.checked_add(bytes.len() as u64);
         let end = end.filter(|&end| at == long.moved && at < end && end <= most);
-        long.moved = end.ok_or(Broken("bytes that were not asked for"))?;
+        long.moved = end.ok_or(ProtocolViolation("bytes that were not asked for"))?;
         let Range { key, offset, length } = long.range;
         if let State::Pulling { until, asked } = long.state {
             // Within the range that was checked, so the sum does not overflow.
@@ -176,10 +179,10 @@ impl Longs {
                 Err(status) => long.state = State::Draining { asked, status },
                 Ok(()) => {
                     if long.moved == length {
-                        self.owe(index, State::Over(Status::Done));
+                        self.schedule(index, State::PutFinDue(Status::Done));
                     } else if until - long.moved <= ahead / 2 && until < length {
                         let until = length.min(long.moved.saturating_add(ahead));
-                        self.owe(index, State::Pulling { until, asked });
+                        self.schedule(index, State::Pulling { until, asked });
                     }
                     return Ok(());
                 }
@@ -188,22 +191,27 @@ impl Longs {
         if let State::Draining { asked, status } = long.state
             && long.moved == asked
         {
-            self.owe(index, State::Over(status));
+            self.schedule(index, State::PutFinDue(status));
         }
         Ok(())
     }
 
-    /// GOT: the peer has copied the bytes of a get, or could not.
-    pub fn got<O: Owner>(&mut self, owner: &mut O, number: Number, own: u16) -> Result<(), Broken> {
-        let index = self.by_number(number).ok_or(Broken("the end of no get"))?;
-        let Some(long) = self.long.get(index).filter(|long| long.state == State::Told) else {
-            return Err(Broken("the end of no get"));
+    /// GET_FIN: the peer has copied the bytes of a get, or could not.
+    pub fn on_get_fin<O: Callbacks>(
+        &mut self,
+        owner: &mut O,
+        number: SlabId,
+        own: u16,
+    ) -> Result<(), ProtocolViolation> {
+        let index = self.by_number(number).ok_or(ProtocolViolation("the end of no get"))?;
+        let Some(long) = self.long.get(index).filter(|long| long.state == State::GetAddrSent) else {
+            return Err(ProtocolViolation("the end of no get"));
         };
         let key = long.range.key;
         match own {
             COPIED => self.remove(index),
             NOT_COPIED => self.send(index),
-            _ => return Err(Broken("an end of no known kind")),
+            _ => return Err(ProtocolViolation("an end of no known kind")),
         }
         release(owner, key);
         Ok(())
@@ -217,7 +225,7 @@ impl Longs {
 
     fn pull(&mut self, index: u32, ahead: u64) {
         let length = self.long.get(index).map_or(0, |long| long.range.length);
-        self.owe(index, State::Pulling { until: length.min(ahead), asked: 0 });
+        self.schedule(index, State::Pulling { until: length.min(ahead), asked: 0 });
     }
 
     fn send(&mut self, index: u32) {
@@ -238,7 +246,7 @@ impl Longs {
 
     // ---- packets due ------------------------------------------------------------------------------------------------
 
-    fn owe(&mut self, index: u32, state: State) {
+    fn schedule(&mut self, index: u32, state: State) {
         let Some(long) = self.long.get_mut(index) else { return };
         long.state = state;
         if !std::mem::replace(&mut long.queued, true) {
@@ -252,10 +260,10 @@ impl Longs {
             let Some(long) = self.long.get_mut(index) else { return true };
             let head = |own| Head { to: long.number, own, grant: 0 };
             let put = match &mut long.state {
-                State::Over(status) => packets.put(Kind::Over as u8, &[&head(code(*status)).write()]),
-                State::Telling(place) => packets.put(Kind::There as u8, &[&format::write_place(head(0), *place)]),
+                State::PutFinDue(status) => packets.put(Kind::PutFin as u8, &[&head(code(*status)).write()]),
+                State::GetAddrDue(place) => packets.put(Kind::GetAddr as u8, &[&format::write_place(head(0), *place)]),
                 State::Pulling { until, asked } => {
-                    let put = packets.put(Kind::Go as u8, &[&head(0).write_word(*until)]);
+                    let put = packets.put(Kind::PutCts as u8, &[&head(0).write_word(*until)]);
                     *asked = if put { *until } else { *asked };
                     put
                 }
@@ -265,9 +273,9 @@ impl Longs {
                 return false;
             }
             long.queued = false;
-            let over = matches!(long.state, State::Over(_));
-            if let State::Telling(_) = long.state {
-                long.state = State::Told;
+            let over = matches!(long.state, State::PutFinDue(_));
+            if let State::GetAddrDue(_) = long.state {
+                long.state = State::GetAddrSent;
             }
             self.long.unlink(&mut self.due, DUE, index);
             if over {
@@ -278,7 +286,7 @@ impl Longs {
     }
 
     /// Puts bytes of gets, one piece of each in turn.
-    pub fn flush_bytes<P: Packets, O: Owner>(
+    pub fn flush_bytes<P: Packets, O: Callbacks>(
         &mut self,
         packets: &mut P,
         owner: &mut O,
@@ -303,7 +311,7 @@ impl Longs {
                 Ok(false) => return,
                 Err(status) => {
                     self.long.unlink(&mut self.sending, SENDING, index);
-                    self.owe(index, State::Over(status)); // put by the next flush
+                    self.schedule(index, State::PutFinDue(status)); // put by the next flush
                     continue;
                 }
             }
@@ -320,7 +328,7 @@ impl Longs {
     }
 
     /// The link is broken: nothing is owed any more, and nothing is held but what the owner copies.
-    pub fn fail<O: Owner>(&mut self, owner: &mut O) {
+    pub fn fail<O: Callbacks>(&mut self, owner: &mut O) {
         (self.due, self.sending) = Default::default();
         for index in self.long.indices() {
             let Some(long) = self.long.get_mut(index) else { continue };
@@ -328,7 +336,7 @@ impl Longs {
             let key = long.range.key;
             match long.state {
                 State::Copying => continue,
-                State::Telling(_) | State::Told => {
+                State::GetAddrDue(_) | State::GetAddrSent => {
                     self.remove(index);
                     release(owner, key);
                 }

@@ -2,7 +2,7 @@
 //!
 //! What it is: small operations are done as they arrive; what they answer with is kept, in order, until there is room for it.
 //! Long ones have a record until the peer has heard of their end. The peer has announced nothing: it may have as many under way
-//! as [`super::super::Limits::requests`] says, and each keeps a record or at most [`RESULT_MOST`](super::format::RESULT_MOST) bytes here (invariant M7).
+//! as [`super::super::Limits::requests`] says, and each keeps a record or at most [`MAX_REPLY_BYTES`](super::format::MAX_REPLY_BYTES) bytes here (invariant M7).
 //!
 //! What it is not: it checks every access by [`Regions::reach`](crate::message::regions::Regions::reach) and lets the owner do it.
 
@@ -10,17 +10,17 @@ mod long;
 mod small;
 
 use super::format::Range;
-use crate::message::packet::{Head, Kind, Place};
-use crate::message::slab::Number;
-use crate::message::{Broken, Limits, Owner, Packets};
-use long::Longs;
+use crate::message::packet::{Head, Kind, RemoteAddress};
+use crate::message::slab::SlabId;
+use crate::message::{Callbacks, Limits, Packets, ProtocolViolation};
+use long::LongOperations;
 use small::Small;
 
 /// Operations of the peer on regions of this side.
 #[derive(Debug, Default)]
 pub struct Target {
     small: Small,
-    long: Longs,
+    long: LongOperations,
 }
 
 impl Target {
@@ -35,61 +35,66 @@ impl Target {
     }
 
     /// One more of the peer's has begun.
-    fn count(&self, limits: &Limits) -> Result<(), Broken> {
+    fn count(&self, limits: &Limits) -> Result<(), ProtocolViolation> {
         let may = self.under_way() < limits.requests;
-        if may { Ok(()) } else { Err(Broken("more operations on memory than allowed")) }
+        if may { Ok(()) } else { Err(ProtocolViolation("more operations on memory than allowed")) }
     }
 
     // ---- arrival ----------------------------------------------------------------------------------------------------
 
     /// PUT, GET or ATOMIC.
     #[inline]
-    pub fn small<O: Owner>(
+    pub fn small<O: Callbacks>(
         &mut self,
         owner: &mut O,
         limits: &Limits,
         kind: Kind,
         head: Head,
         rest: &[u8],
-    ) -> Result<(), Broken> {
+    ) -> Result<(), ProtocolViolation> {
         self.count(limits)?;
-        self.small.came(owner, kind, head, rest)
+        self.small.on_packet(owner, kind, head, rest)
     }
 
     /// PUT LONG, or GET LONG with whether the peer could copy by itself.
-    pub fn long<O: Owner>(
+    pub fn long<O: Callbacks>(
         &mut self,
         owner: &mut O,
         limits: &Limits,
-        number: Number,
+        number: SlabId,
         range: Range,
         get: Option<bool>,
-        place: Place,
-    ) -> Result<(), Broken> {
+        place: RemoteAddress,
+    ) -> Result<(), ProtocolViolation> {
         self.count(limits)?;
         self.long.begin(owner, limits, number, range, get, place)
     }
 
     /// The owner has copied the bytes of a put, or could not.
-    pub fn copied<O: Owner>(&mut self, owner: &mut O, record: Number, done: bool, broken: bool, ahead: u64) {
+    pub fn copied<O: Callbacks>(&mut self, owner: &mut O, record: SlabId, done: bool, broken: bool, ahead: u64) {
         self.long.copied(owner, record, done, broken, ahead);
     }
 
     /// BYTES of a put.
-    pub fn piece<O: Owner>(
+    pub fn piece<O: Callbacks>(
         &mut self,
         owner: &mut O,
-        number: Number,
+        number: SlabId,
         at: u64,
         bytes: &[u8],
         ahead: u64,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), ProtocolViolation> {
         self.long.piece(owner, number, at, bytes, ahead)
     }
 
-    /// GOT: the peer has copied the bytes of a get, or could not.
-    pub fn got<O: Owner>(&mut self, owner: &mut O, number: Number, own: u16) -> Result<(), Broken> {
-        self.long.got(owner, number, own)
+    /// GET_FIN: the peer has copied the bytes of a get, or could not.
+    pub fn on_get_fin<O: Callbacks>(
+        &mut self,
+        owner: &mut O,
+        number: SlabId,
+        own: u16,
+    ) -> Result<(), ProtocolViolation> {
+        self.long.on_get_fin(owner, number, own)
     }
 
     // ---- packets due ------------------------------------------------------------------------------------------------
@@ -106,7 +111,7 @@ impl Target {
     }
 
     /// Puts bytes of gets, one piece of each in turn.
-    pub fn flush_bytes<P: Packets, O: Owner>(
+    pub fn flush_bytes<P: Packets, O: Callbacks>(
         &mut self,
         packets: &mut P,
         owner: &mut O,
@@ -117,7 +122,7 @@ impl Target {
     }
 
     /// The link is broken: nothing is owed any more, and nothing is held but what the owner copies.
-    pub fn fail<O: Owner>(&mut self, owner: &mut O) {
+    pub fn fail<O: Callbacks>(&mut self, owner: &mut O) {
         self.small.fail();
         self.long.fail(owner);
     }

@@ -3,26 +3,26 @@
 //! What it is: answers are kept, in order, until there is room for them; a run of successes is one. What it is not: how many there may be
 //! is counted by [`super::Target`].
 
-use super::super::format::{self, RESULT_MOST, code};
+use super::super::format::{self, MAX_REPLY_BYTES, code};
 use crate::message::atomic::Atomic;
 use crate::message::packet::{self, Head, Kind};
 use crate::message::regions::{Key, Rights};
-use crate::message::slab::Number;
-use crate::message::{Broken, GUESSED, Owner, Packets, Status};
+use crate::message::slab::SlabId;
+use crate::message::{Callbacks, Packets, ProtocolViolation, Status, UNKNOWN_REGION_KEY};
 use std::collections::VecDeque;
 
 /// Bytes of answers that are kept when there are none.
-const KEPT: usize = 8 << 10;
+const MAX_IDLE_BYTES: usize = 8 << 10;
 
 /// What is owed for small operations, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
     /// So many are done.
-    Took(u32),
+    Ack(u32),
     /// One is done; its value is the next so many bytes of [`Small::values`].
     Value(u32),
     /// One was not done.
-    Not(Status),
+    Failed(Status),
 }
 
 /// Operations that have been done and not answered.
@@ -52,7 +52,13 @@ impl Small {
 
     /// PUT, GET or ATOMIC.
     #[inline]
-    pub fn came<O: Owner>(&mut self, owner: &mut O, kind: Kind, head: Head, rest: &[u8]) -> Result<(), Broken> {
+    pub fn on_packet<O: Callbacks>(
+        &mut self,
+        owner: &mut O,
+        kind: Kind,
+        head: Head,
+        rest: &[u8],
+    ) -> Result<(), ProtocolViolation> {
         let (key, offset, bytes) = format::read_at(rest)?;
         let done = match kind {
             Kind::Put => {
@@ -62,28 +68,28 @@ impl Small {
                 })
             }
             Kind::Get => {
-                packet::end(bytes)?;
+                packet::expect_end(bytes)?;
                 let length = head.to.0 as usize;
                 match head.own {
-                    format::VALUE if length <= RESULT_MOST => self.get(owner, key, offset, length),
-                    format::LOOK if length == format::SIGHT => self.look(owner, key),
-                    _ => return Err(Broken("a small get that is none")),
+                    format::VALUE if length <= MAX_REPLY_BYTES => self.get(owner, key, offset, length),
+                    format::QUERY_REGION if length == format::REGION_INFO_BYTES => self.query_region(owner, key),
+                    _ => return Err(ProtocolViolation("a small get that is none")),
                 }
             }
             _ => match format::read_atomic(head, bytes) {
                 Some((atomic, fetch)) => self.atomic(owner, key, offset, &atomic, fetch),
-                None => Err(Status::Unfit),
+                None => Err(Status::InvalidAtomic),
             },
         };
-        if done == Err(Status::Denied) && !owner.regions().was_given_out(key) {
-            return Err(GUESSED);
+        if done == Err(Status::AccessDenied) && !owner.regions().was_given_out(key) {
+            return Err(UNKNOWN_REGION_KEY);
         }
         self.answer(done);
         Ok(())
     }
 
     /// The value is kept from now on: what comes later must not show in it.
-    fn get<O: Owner>(&mut self, owner: &mut O, key: Key, offset: u64, length: usize) -> Result<u32, Status> {
+    fn get<O: Callbacks>(&mut self, owner: &mut O, key: Key, offset: u64, length: usize) -> Result<u32, Status> {
         let region = owner.regions().reach(key, Rights::GET, offset, length as u64)?;
         let values = &mut self.values;
         let before = values.len();
@@ -98,14 +104,14 @@ impl Small {
     }
 
     /// Where a region lies.
-    fn look<O: Owner>(&mut self, owner: &mut O, key: Key) -> Result<u32, Status> {
-        let (region, length, rights) = owner.regions().sight(key).ok_or(Status::Denied)?;
-        let place = owner.region_seen(region);
-        self.values.extend(format::Sight { place, length, rights }.write());
-        Ok(format::SIGHT as u32)
+    fn query_region<O: Callbacks>(&mut self, owner: &mut O, key: Key) -> Result<u32, Status> {
+        let (region, length, rights) = owner.regions().sight(key).ok_or(Status::AccessDenied)?;
+        let place = owner.region_mapping(region);
+        self.values.extend(format::RegionInfo { place, length, rights }.write());
+        Ok(format::REGION_INFO_BYTES as u32)
     }
 
-    fn atomic<O: Owner>(
+    fn atomic<O: Callbacks>(
         &mut self,
         owner: &mut O,
         key: Key,
@@ -115,9 +121,9 @@ impl Small {
     ) -> Result<u32, Status> {
         let length = atomic.length();
         let region = owner.regions().reach(key, Rights::ATOMIC, offset, length as u64)?;
-        atomic.check(offset, fetch).map_err(|_| Status::Unfit)?;
-        let mut result = [0; RESULT_MOST];
-        let result = result.get_mut(..if fetch { length } else { 0 }).ok_or(Status::Unfit)?;
+        atomic.check(offset, fetch).map_err(|_| Status::InvalidAtomic)?;
+        let mut result = [0; MAX_REPLY_BYTES];
+        let result = result.get_mut(..if fetch { length } else { 0 }).ok_or(Status::InvalidAtomic)?;
         owner.region_atomic(region, offset, atomic, result)?;
         self.values.extend(&*result);
         Ok(result.len() as u32)
@@ -126,30 +132,30 @@ impl Small {
     fn answer(&mut self, done: Result<u32, Status>) {
         self.unanswered += 1;
         match (done, self.answers.back_mut()) {
-            (Ok(0), Some(Answer::Took(count))) => *count += 1,
-            (Ok(0), _) => self.answers.push_back(Answer::Took(1)),
+            (Ok(0), Some(Answer::Ack(count))) => *count += 1,
+            (Ok(0), _) => self.answers.push_back(Answer::Ack(1)),
             (Ok(length), _) => self.answers.push_back(Answer::Value(length)),
-            (Err(status), _) => self.answers.push_back(Answer::Not(status)),
+            (Err(status), _) => self.answers.push_back(Answer::Failed(status)),
         }
     }
 
     /// Puts answers; false when there is no room for more.
     pub fn flush<P: Packets>(&mut self, packets: &mut P) -> bool {
         while let Some(&answer) = self.answers.front() {
-            let head = |to: u32, own| Head { to: Number(to), own, grant: 0 }.write();
+            let head = |to: u32, own| Head { to: SlabId(to), own, grant: 0 }.write();
             let (count, length) = match answer {
-                Answer::Took(count) => (count, 0),
+                Answer::Ack(count) => (count, 0),
                 Answer::Value(length) => (1, length as usize),
-                Answer::Not(_) => (1, 0),
+                Answer::Failed(_) => (1, 0),
             };
             let (front, back) = self.values.as_slices();
             let cut = length.min(front.len());
             let put = match answer {
-                Answer::Took(count) => packets.put(Kind::Took as u8, &[&head(count, 0)]),
+                Answer::Ack(count) => packets.put(Kind::Ack as u8, &[&head(count, 0)]),
                 Answer::Value(_) => {
-                    packets.put(Kind::Result as u8, &[&head(0, 0), &front[..cut], &back[..length - cut]])
+                    packets.put(Kind::FetchReply as u8, &[&head(0, 0), &front[..cut], &back[..length - cut]])
                 }
-                Answer::Not(status) => packets.put(Kind::Result as u8, &[&head(0, code(status))]),
+                Answer::Failed(status) => packets.put(Kind::FetchReply as u8, &[&head(0, code(status))]),
             };
             if !put {
                 return false;
@@ -158,7 +164,7 @@ impl Small {
             self.values.drain(..length);
             self.unanswered -= count;
         }
-        if self.values.capacity() + self.answers.capacity() * size_of::<Answer>() > KEPT {
+        if self.values.capacity() + self.answers.capacity() * size_of::<Answer>() > MAX_IDLE_BYTES {
             (self.answers, self.values) = Default::default();
         }
         true

@@ -1,4 +1,4 @@
-//! A node whose program is elsewhere, and its memory: alone in its process, whose mappings it reads.
+//! Memory of a node with a progress thread. The only test of its process, whose mappings it reads.
 
 use motet::node::{Node, Serve};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 const LENGTH: usize = 60_000;
 
-/// KiB of Motet's shared memory that are in the process's memory.
+/// KiB of Motet's shared memory that are resident in this process.
 fn resident() -> u64 {
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let (mut ours, mut sum) = (false, 0);
@@ -21,9 +21,9 @@ fn resident() -> u64 {
     sum
 }
 
-/// What is due on a link that nobody uses is the stand-in's where the program makes no progress. (Left undone, it kept the stand-in from sleeping.)
+/// The progress thread does the work that is due on an idle link when the program makes no progress. (Otherwise the thread could not sleep.)
 #[test]
-fn a_stand_in_gives_back_the_ring_that_a_link_does_not_use() {
+fn progress_thread_releases_the_ring_of_an_idle_link() {
     let listen = || Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
     let (near, far) = (listen(), listen());
     near.serve(SERVICE, Serve::Queue).unwrap();
@@ -45,12 +45,12 @@ fn a_stand_in_gives_back_the_ring_that_a_link_does_not_use() {
     let used = resident();
     assert!(used >= before + 64, "nothing went through a ring: {before} and {used} KiB");
     std::thread::scope(|scope| {
-        scope.spawn(|| far.stand_in());
+        scope.spawn(|| far.run_progress_thread());
         let began = Instant::now();
         while resident() > used - 64 {
             assert!(began.elapsed() < Duration::from_secs(60), "{} of {used} KiB are still there", resident());
             std::thread::sleep(Duration::from_millis(20));
         }
-        far.shut().unwrap();
+        far.shut_down().unwrap();
     });
 }

@@ -1,63 +1,63 @@
-//! What the examples of several processes share: this program starts itself again, as others, which find each other by name, and all end
-//! when one fails.
+//! Shared by the examples of several processes: the program starts itself again as the other processes, which link by name and all exit when
+//! one fails.
 
 use motet::node::{Channel, Error, LinkId, Node, Serve};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// Longest wait for others to be there.
+/// Longest wait for other processes to start.
 pub const SOON: Option<Duration> = Some(Duration::from_secs(10));
-/// What an example may fail with ends its process.
+/// The result of an example; an error ends its process.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
-/// Tells a process who it is.
+/// The variable that tells a process its name and rank.
 const SELF: &str = "MOTET_EXAMPLE_PROCESS";
 
 /// The processes of one run. The first, 0, has started the others.
-pub struct Family {
+pub struct ProcessGroup {
     name: String,
-    /// Which of them this one is.
+    /// The rank of this process.
     pub rank: usize,
 }
 
-impl Family {
+impl ProcessGroup {
     /// The name of a process's node.
     pub fn name_of(&self, rank: usize) -> String {
         format!("{}-{rank}", self.name)
     }
 }
 
-/// Starts `size` processes in all, each of which does `work`; returns what this one is to exit with.
-pub fn run(size: usize, work: impl FnOnce(&Family) -> Result<()>) -> u8 {
+/// Starts `size` processes in all, each of which runs `work`; returns the exit status of this one.
+pub fn run(size: usize, work: impl FnOnce(&ProcessGroup) -> Result<()>) -> u8 {
     let told = std::env::var(SELF).ok();
     let told =
         told.as_deref().and_then(|told| told.rsplit_once(' ')).map(|(name, rank)| (name.to_owned(), rank.parse()));
-    let family = match told {
-        Some((name, Ok(rank))) => Family { name, rank },
-        _ => Family { name: format!("example-{}", std::process::id()), rank: 0 },
+    let group = match told {
+        Some((name, Ok(rank))) => ProcessGroup { name, rank },
+        _ => ProcessGroup { name: format!("example-{}", std::process::id()), rank: 0 },
     };
     let mut others = Others(Vec::new());
-    let missing = if family.rank == 0 { 1..size } else { 0..0 };
-    let done = missing.into_iter().try_for_each(|rank| others.start(&family, rank)).and_then(|()| work(&family));
+    let missing = if group.rank == 0 { 1..size } else { 0..0 };
+    let done = missing.into_iter().try_for_each(|rank| others.start(&group, rank)).and_then(|()| work(&group));
     if let Err(error) = &done {
-        eprintln!("process {}: {error}", family.rank);
+        eprintln!("process {}: {error}", group.rank);
     }
-    // The others notice, too, when somebody is gone.
+    // The others fail, too, when a process is gone.
     let well = others.end(done.is_err().then_some(Duration::from_secs(1)));
     u8::from(done.is_err() || !well)
 }
 
-/// Processes that this one has started.
+/// The processes that this one has started.
 struct Others(Vec<Child>);
 
 impl Others {
-    fn start(&mut self, family: &Family, rank: usize) -> Result<()> {
+    fn start(&mut self, group: &ProcessGroup, rank: usize) -> Result<()> {
         let program = std::env::current_exe()?;
-        let who = format!("{} {rank}", family.name);
+        let who = format!("{} {rank}", group.name);
         self.0.push(Command::new(program).args(std::env::args_os().skip(1)).env(SELF, who).spawn()?);
         Ok(())
     }
 
-    /// Waits for their ends, and ends those that take longer than `limit`. Says of whom did not end well.
+    /// Waits until they exit, and kills those that take longer than `limit`. Prints which of them failed.
     fn end(&mut self, limit: Option<Duration>) -> bool {
         let (begun, mut well) = (Instant::now(), true);
         for (n, mut child) in self.0.drain(..).enumerate() {
@@ -65,7 +65,7 @@ impl Others {
                 std::thread::sleep(Duration::from_millis(1));
             }
             if limit.is_some() {
-                let _ = child.kill(); // of one that has ended this is nothing
+                let _ = child.kill(); // no effect on one that has exited
             }
             match child.wait() {
                 Ok(status) if status.success() => continue,
@@ -80,11 +80,11 @@ impl Others {
 
 impl Drop for Others {
     fn drop(&mut self) {
-        self.end(Some(Duration::ZERO)); // after a panic; otherwise nobody is left
+        self.end(Some(Duration::ZERO)); // after a panic; otherwise none is left
     }
 }
 
-/// A channel to a service of the node at the other end, which may have its name before it has its services.
+/// Opens a channel to a service of the peer; waits for the service, because the node exists earlier.
 pub fn reach(node: &Node, link: LinkId, service: u64) -> Result<Channel> {
     let begun = Instant::now();
     loop {

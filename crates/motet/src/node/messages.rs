@@ -1,0 +1,200 @@
+//! Sending and receiving messages.
+
+use super::{
+    Buffer, Channel, Error, Got, GroupId, Mode, Node, Notice, OperationId, OperationMemory, Outgoing, RecvFrom, Seen,
+    Status, UnexpectedMessage, UserMemory, blocking, borrowed_memory, deadline,
+};
+use std::time::Duration;
+
+/// What a receive has got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// The message's tag.
+    pub tag: u64,
+    /// Bytes of its body, all in the buffer.
+    pub length: usize,
+    /// The channel on which it arrived.
+    pub channel: Channel,
+}
+
+impl Node {
+    /// Sends a message and waits until its body is free: a short one has left, a long one is in the receiver's memory.
+    ///
+    /// After the limit: [`Error::TimedOut`], and the receiver does not get the message. A receiver that knows of a long message and makes no
+    /// progress cannot release it; three seconds after the limit the link goes down with everything on it: [`Error::Lost`] with
+    /// `Reason::UNANSWERED`. A receiver that has room for the whole message gets it all the same, and the send succeeds.
+    #[inline]
+    pub fn send(&self, channel: Channel, tag: u64, body: &[u8], limit: Option<Duration>) -> Result<(), Error> {
+        match self.0.send_short(channel, tag, body) {
+            Ok(()) => Ok(()),
+            Err(Error::WouldBlock | Error::TooLong) => {
+                self.send_with(&Outgoing { channel, tag, headers: &[], mode: Mode::Automatic }, &[body], limit)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Sends a message with headers, a mode, and a body in several pieces, and waits as [`Node::send`] does.
+    #[inline]
+    pub fn send_with(&self, message: &Outgoing<'_>, body: &[&[u8]], limit: Option<Duration>) -> Result<(), Error> {
+        blocking::send_until(&self.0, message, body, deadline(limit))
+    }
+
+    /// Sends a short message, and waits until there is room. [`Error::TooLong`]: it does not fit a packet.
+    #[inline]
+    pub fn inject(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
+        self.0.inject(message, body, deadline)
+    }
+
+    /// Sends a short message at once, without waiting. [`Error::WouldBlock`]: there is no room; [`Error::TooLong`]: it does not fit a packet.
+    #[inline]
+    pub fn try_inject(&self, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
+        self.0.try_inject(message, body)
+    }
+
+    /// Starts a send whose body lives as long as the process; waits only until there is room. `None`: the message has left, and there is no
+    /// completion.
+    #[inline]
+    pub fn begin_send(
+        &self,
+        message: &Outgoing<'_>,
+        body: &'static [u8],
+        notice: Notice,
+        limit: Option<Duration>,
+    ) -> Result<Option<OperationId>, Error> {
+        self.0.send(message, borrowed_memory::forever(body), Vec::new(), notice, deadline(limit))
+    }
+
+    /// Starts a send, without waiting. `None`: the message has left, its body is free, and there is no completion. [`Error::WouldBlock`]: there is
+    /// no room, nothing is sent, and the memory is returned.
+    pub fn start_send(
+        &self,
+        message: &Outgoing<'_>,
+        memory: OperationMemory,
+        more: Vec<OperationMemory>,
+        notice: Notice,
+    ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
+        self.0.start_send(message, memory, more, notice)
+    }
+
+    /// Waits for the next message on a channel that is received as a queue or by tags (any tag), and receives it without its headers;
+    /// [`Node::receive_with`] returns those.
+    ///
+    /// Errors: [`Error::Truncated`] when it is longer than `buffer`, which is full then. The limit is for the message to arrive; the rest of a long
+    /// one may take longer.
+    #[inline]
+    pub fn receive(&self, channel: Channel, buffer: &mut [u8], limit: Option<Duration>) -> Result<Received, Error> {
+        borrowed_memory::lent(buffer, |span| {
+            self.receive_into((RecvFrom::Channel(channel), 0, u64::MAX), None, span, limit)
+        })
+    }
+
+    /// Receives a message whose tag is `tag`, except for the bits in `ignore`, on one channel or any of a context; otherwise as
+    /// [`Node::receive`] does.
+    #[inline]
+    pub fn receive_tagged(
+        &self,
+        from: RecvFrom,
+        tag: u64,
+        ignore: u64,
+        buffer: &mut [u8],
+        limit: Option<Duration>,
+    ) -> Result<Received, Error> {
+        borrowed_memory::lent(buffer, |span| self.receive_into((from, tag, ignore), None, span, limit))
+    }
+
+    /// Receives as [`Node::receive_tagged`] does, and writes the message's headers, outermost first ([`super::pop`]), to `headers`, whose
+    /// allocation is reused.
+    #[inline]
+    pub fn receive_with(
+        &self,
+        from: RecvFrom,
+        tag: u64,
+        ignore: u64,
+        headers: &mut Vec<u8>,
+        buffer: &mut [u8],
+        limit: Option<Duration>,
+    ) -> Result<Received, Error> {
+        headers.clear();
+        borrowed_memory::lent(buffer, |span| self.receive_into((from, tag, ignore), Some(headers), span, limit))
+    }
+
+    /// Posts a receive: the next message whose tag is `tag`, except for the bits in `ignore`, goes to `memory`.
+    pub fn post(
+        &self,
+        from: RecvFrom,
+        tag: u64,
+        ignore: u64,
+        memory: OperationMemory,
+        notice: Notice,
+    ) -> Result<OperationId, Error> {
+        self.0.post(from, tag, ignore, memory, notice)
+    }
+
+    /// Posts a receive without an operation: the queue reports it under `buffer.context`.
+    pub fn post_unnamed(
+        &self,
+        (from, tag, ignore): (RecvFrom, u64, u64),
+        buffer: Buffer,
+        cq: GroupId,
+    ) -> Result<(), Error> {
+        self.0.post_bare((from, tag, ignore), buffer, cq, None)
+    }
+
+    /// Describes the message that a receive would get. Makes no progress.
+    pub fn peek(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
+        self.0.peek(from, tag, ignore)
+    }
+
+    /// Takes the message that a receive would get out of matching. [`Node::accept_body`] receives it, [`Node::discard_body`] drops it.
+    pub fn claim(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<UnexpectedMessage>, Error> {
+        self.0.claim(from, tag, ignore)
+    }
+
+    /// Receives a message that was claimed, or that a handler has taken, into `memory`. After an error the message is returned.
+    pub fn accept_body(
+        &self,
+        held: UnexpectedMessage,
+        memory: OperationMemory,
+        notice: Notice,
+    ) -> Result<OperationId, (Error, UnexpectedMessage)> {
+        self.0.accept_body(held, memory, notice)
+    }
+
+    /// Drops a message that was claimed, or that a handler has taken.
+    pub fn discard_body(&self, held: UnexpectedMessage) -> Result<(), Error> {
+        self.0.discard_body(held)
+    }
+
+    #[inline(always)]
+    fn receive_into(
+        &self,
+        selector: (RecvFrom, u64, u64),
+        headers: Option<&mut Vec<u8>>,
+        span: UserMemory,
+        limit: Option<Duration>,
+    ) -> Result<Received, Error> {
+        self.received(selector.0, borrowed_memory::receive(&self.0, selector, span, headers, deadline(limit))?)
+    }
+
+    #[inline(always)]
+    fn received(&self, from: RecvFrom, got: Got) -> Result<Received, Error> {
+        match got {
+            Got { status: Status::Done, length, tag, channel: Some(channel), .. } => {
+                Ok(Received { tag, length: length as usize, channel })
+            }
+            Got { status, channel, .. } => {
+                // After the loss of a link no message names the channel.
+                let asked = if let RecvFrom::Channel(channel) = from { Some(channel) } else { None };
+                Err(self.failed(status, channel.or(asked)))
+            }
+        }
+    }
+
+    /// The error of an operation with this status: of a link that is down, the reason.
+    #[cold]
+    pub(super) fn failed(&self, status: Status, channel: Option<Channel>) -> Error {
+        let gone = channel.and_then(|channel| self.0.link_info(channel.link).ok()?.gone);
+        Error::of_status(status, gone).unwrap_or(Error::Closed)
+    }
+}
