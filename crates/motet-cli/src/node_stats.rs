@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use motet_wire::message::stats::{
-    BYTES, COUNTS, HEAD, LinkCount, LinkRow, MAGIC, NAME, REFUSED, ROW, ROWS, StatsHead, VERSION, word,
+    BYTES, COUNTS, HEAD, LinkCount, LinkRow, MAGIC, MAX_ATTEMPTS, NAME, ROW, ROWS, StatsHead, VERSION, word,
 };
 use serde::Serialize;
 
@@ -134,7 +134,7 @@ pub fn read(file: &File) -> Option<MessageNode> {
     let mut rows = vec![0; used * ROW];
     file.read_exact_at(&mut rows, HEAD as u64).ok()?;
     let offered: Vec<u64> = (0..8).map(|n| head.u64(offset_of!(StatsHead, drivers) + 8 * n)).collect();
-    let failed = (0..64).map(|code| (code as u32, head.u64(offset_of!(StatsHead, failed) + 8 * code)));
+    let failed = (0..64).map(|code| (code as u32, head.u64(offset_of!(StatsHead, failed_connects) + 8 * code)));
     Some(MessageNode {
         process: head.u32(offset_of!(StatsHead, process)),
         number: number(&head, offset_of!(StatsHead, node)),
@@ -142,7 +142,7 @@ pub fn read(file: &File) -> Option<MessageNode> {
         address: text(&head, offset_of!(StatsHead, address), 256),
         drivers: offered.iter().filter(|word| **word != 0).map(|word| driver(*word)).collect(),
         links: rows.chunks_exact(ROW).filter_map(|row| link(&Bytes(row), &offered)).collect(),
-        links_not_listed: head.u32(offset_of!(StatsHead, unshown)),
+        links_not_listed: head.u32(offset_of!(StatsHead, links_not_listed)),
         failed_connects: failed
             .filter(|(_, count)| *count > 0)
             .map(|(reason, count)| FailedConnects { reason, text: motet::reason::text(reason), count })
@@ -155,7 +155,7 @@ fn link(row: &Bytes<'_>, offered: &[u64]) -> Option<MessageLink> {
     if state != 1 && state != 2 {
         return None;
     }
-    let connector = row.u32(offset_of!(LinkRow, called)) == 1;
+    let connector = row.u32(offset_of!(LinkRow, is_connector)) == 1;
     let count = |which: LinkCount| row.u64(offset_of!(LinkRow, counts) + 8 * which as usize);
     const { assert!((LinkCount::CooperativeCopies as usize) < COUNTS) };
     let pid = row.u32(offset_of!(LinkRow, process));
@@ -168,7 +168,7 @@ fn link(row: &Bytes<'_>, offered: &[u64]) -> Option<MessageLink> {
         peer_name: None,
         peer_pid: (pid != 0).then_some(pid),
         drivers: drivers_of(row, offered, connector),
-        began: row.u64(offset_of!(LinkRow, began)),
+        began: row.u64(offset_of!(LinkRow, up_since_s)),
         counts: Counts {
             cells_sent: count(LinkCount::CellsSent),
             cells_received: count(LinkCount::CellsReceived),
@@ -193,9 +193,9 @@ fn link(row: &Bytes<'_>, offered: &[u64]) -> Option<MessageLink> {
 /// One verdict for each driver: the driver in use, drivers that failed to connect, then all others of this build.
 fn drivers_of(row: &Bytes<'_>, offered: &[u64], connector: bool) -> Vec<DriverVerdict> {
     let current = row.u64(offset_of!(LinkRow, driver));
-    let refused = (row.u32(offset_of!(LinkRow, refused)) as usize).min(REFUSED);
+    let refused = (row.u32(offset_of!(LinkRow, failed_attempts)) as usize).min(MAX_ATTEMPTS);
     let refused: Vec<(u64, u64)> =
-        (0..refused).map(|n| offset_of!(LinkRow, ways) + 16 * n).map(|at| (row.u64(at), row.u64(at + 8))).collect();
+        (0..refused).map(|n| offset_of!(LinkRow, attempts) + 16 * n).map(|at| (row.u64(at), row.u64(at + 8))).collect();
     let why = match (connector, refused.is_empty()) {
         (false, _) => "the peer connected over it",
         (true, true) => "the fastest driver of the peer's address",
@@ -340,13 +340,13 @@ mod tests {
         let mut row = [0; ROW];
         let mut put = |at: usize, word: u64| row[at..at + 8].copy_from_slice(&word.to_ne_bytes());
         put(offset_of!(LinkRow, driver), word("tcp"));
-        put(offset_of!(LinkRow, ways), word("shm"));
-        put(offset_of!(LinkRow, ways) + 8, 4);
-        row[offset_of!(LinkRow, refused)] = 1;
+        put(offset_of!(LinkRow, attempts), word("shm"));
+        put(offset_of!(LinkRow, attempts) + 8, 4);
+        row[offset_of!(LinkRow, failed_attempts)] = 1;
         let seen = drivers_of(&Bytes(&row), &[word("tcp"), word("shm")], true);
         assert_eq!((seen[0].driver.as_str(), seen[0].in_use, seen[1].driver.as_str()), ("tcp", true, "shm"));
         assert!(seen[1].reason.contains("another user") && !seen[1].in_use, "{seen:?}");
-        row[offset_of!(LinkRow, refused)] = 0;
+        row[offset_of!(LinkRow, failed_attempts)] = 0;
         let seen = drivers_of(&Bytes(&row), &[word("tcp")], false);
         assert!(seen.iter().any(|way| way.driver == "shm" && way.reason.contains("MOTET_DRIVERS")), "{seen:?}");
     }

@@ -8,8 +8,8 @@
 //! flag that a producer's send would set.
 #![cfg(loom)]
 
-#[path = "loom/claims.rs"]
-mod claims;
+#[path = "loom/chunk_claims.rs"]
+mod chunk_claims;
 #[path = "loom/fifo.rs"]
 mod fifo;
 

@@ -95,50 +95,59 @@ impl Node {
     }
 
     /// The name under which nodes of this host find it.
+    #[inline]
     pub fn name(&self) -> Result<String, Error> {
         self.0.name()
     }
 
     /// The full address, for [`Node::connect`] of other nodes. It contains the secret: give it only to processes that may connect.
+    #[inline]
     pub fn address(&self) -> Result<String, Error> {
         self.0.address()
     }
 
     /// Makes one round of progress, unless another thread makes progress. True: something arrived or was done.
+    #[inline]
     pub fn progress(&self) -> Result<bool, Error> {
         self.0.progress()
     }
 
     /// Makes progress until `ready` returns true, which is called after every round; it must not use the node. Rounds happen while something
     /// arrives at this node. An event elsewhere in the process does not wake this call; [`Node::defer`] does.
+    #[inline]
     pub fn progress_until(&self, ready: impl FnMut() -> bool, deadline: Option<u64>) -> Result<(), Error> {
         self.0.until(ready, deadline)
     }
 
     /// Runs `task` once, outside of any handler, in the thread that makes progress next. It may wait.
+    #[inline]
     pub fn defer(&self, task: impl FnOnce(&Self) + Send + 'static) -> Result<(), Error> {
         self.0.defer(Box::new(move |node| task(borrowed_memory::node_of(node))))
     }
 
     /// A descriptor for poll and epoll. It becomes readable when there is progress to make, once [`Node::arm`] has returned true. Do not read
     /// from it.
+    #[inline]
     pub fn descriptor(&self) -> RawFd {
         self.0.descriptor()
     }
 
     /// Prepares a sleep on [`Node::descriptor`]. False: there is progress to make already.
+    #[inline]
     pub fn arm(&self) -> Result<bool, Error> {
         self.0.prepare_sleep()
     }
 
     /// Makes progress whenever the program has made none for 10 ms, until [`Node::shut_down`]: call it in a thread of its own. Handlers and
     /// deferred tasks run in that thread.
+    #[inline]
     pub fn run_progress_thread(&self) {
         self.0.stand_in();
     }
 
     /// Ends all waits, those of other threads and later ones: they fail with [`Error::NoNode`]. Tells peers what they still wait for, such as
     /// that their long messages were received.
+    #[inline]
     pub fn shut_down(&self) -> Result<(), Error> {
         self.0.shut()
     }

@@ -8,7 +8,7 @@
 use crate::incoming::{Guest, Said};
 use crate::session_table::{Node, Visit};
 use crate::socket::{self, Set};
-use motet_proto::message::session::LARGEST;
+use motet_proto::message::session::MAX_PACKET_BYTES;
 use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::io::{Errno, Result};
@@ -139,7 +139,7 @@ fn hear(node: &Node, guest: Guest, said: Said) -> Option<(Guest, Handshake)> {
 
 /// What a node says to a handshake. To those who may not come in it says nothing of itself.
 pub fn reply(node: &Node, op: HandshakeOp, to: &Handshake) -> Handshake {
-    let (epoch, session, largest) = (to.epoch, to.session, LARGEST as u32);
+    let (epoch, session, largest) = (to.epoch, to.session, MAX_PACKET_BYTES as u32);
     let (id, port) = if op == HandshakeOp::NotPermitted { ([0; 16], 0) } else { (node.id().0, node.port()) };
     let secret = if op == HandshakeOp::Admitted { node.secret().answer } else { 0 };
     Handshake { op, epoch, node: id, session, expected: 0, secret, largest, port }

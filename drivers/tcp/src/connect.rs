@@ -8,7 +8,7 @@ use crate::session_table::Node;
 use motet_engine::message::transport::{Connected, Connector, Identity, NodeId, Secret, Transport};
 use motet_engine::reason::Reason;
 use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
-use motet_proto::message::session::{LARGEST, Role, Session};
+use motet_proto::message::session::{MAX_PACKET_BYTES, Role, Session};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::{clock, memory};
 use std::net::SocketAddr;
@@ -42,7 +42,7 @@ impl Call {
             session: memory::nonce().map_err(|_| Reason::NO_RANDOM)?,
             expected: 0,
             secret: secret.map_or(0, |secret| secret.caller),
-            largest: LARGEST as u32,
+            largest: MAX_PACKET_BYTES as u32,
             port: 0,
         };
         let mut dial = Dial::new(&address, handshake, clock::nanoseconds()).map_err(|_| Reason::NO_SUCH_NODE)?;

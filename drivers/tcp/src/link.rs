@@ -13,7 +13,7 @@ use crate::socket::{self, Set};
 use motet_engine::message::transport::{Lost, PacketTransport};
 use motet_engine::reason::Reason;
 use motet_proto::message::Packets;
-use motet_proto::message::session::{PIECES, RAILS, Role, Session};
+use motet_proto::message::session::{MAX_IO_SLICES, MAX_RAILS, Role, Session};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::io::{Errno, Result};
 use std::io::IoSlice;
@@ -50,7 +50,7 @@ struct Socket {
 pub struct Link {
     session: Session,
     role: Role,
-    sockets: [Option<Socket>; RAILS],
+    sockets: [Option<Socket>; MAX_RAILS],
     /// No socket takes more now.
     behind: bool,
     /// Much has come lately: how many times less may come until that is forgotten.
@@ -87,7 +87,7 @@ impl Link {
         let mut link = Self {
             session,
             role,
-            sockets: [const { None }; RAILS],
+            sockets: [const { None }; MAX_RAILS],
             behind: false,
             much: 0,
             came_much: false,
@@ -143,7 +143,7 @@ impl Link {
     fn take(&mut self, now: u64) -> std::result::Result<bool, Lost> {
         match self.session.ready(now) {
             Ok(true) => Ok(true),
-            Ok(false) if self.session.is_left() && self.farewell.is_none() => {
+            Ok(false) if self.session.is_peer_closed() && self.farewell.is_none() => {
                 self.flush(false); // so that the other hears that its goodbye has come
                 Err(self.end(Reason::PEER_GONE))
             }
@@ -160,7 +160,7 @@ impl Link {
             return false;
         }
         let (mut came, mut any, mut broken) = (0, false, false);
-        for slot in 0..RAILS {
+        for slot in 0..MAX_RAILS {
             let Some(socket) = &mut self.sockets[slot] else { continue };
             if self.session.has_ended(slot) {
                 self.sockets[slot] = None;
@@ -174,7 +174,7 @@ impl Link {
                     came += n;
                     any = true;
                     // Being woken is dear, for the sender's CPU above all: not for a part of a frame.
-                    let lacks = self.session.lacks(slot);
+                    let lacks = self.session.missing_bytes(slot);
                     let low = if lacks >= MUCH_LACKING { lacks } else { 1 };
                     if low != socket.low {
                         socket::wait_for(&socket.fd, low);
@@ -208,7 +208,7 @@ impl Link {
     /// Sends what goes at once. `again`: it did not go before, so a socket that still takes nothing is watched.
     fn flush(&mut self, again: bool) {
         self.behind = true;
-        for slot in 0..RAILS {
+        for slot in 0..MAX_RAILS {
             self.behind &= self.flush_rail(slot, again);
         }
     }
@@ -217,7 +217,7 @@ impl Link {
     fn flush_rail(&mut self, slot: usize, again: bool) -> bool {
         let Some(socket) = &mut self.sockets[slot] else { return true };
         while !socket.failed {
-            let mut pieces = [IoSlice::new(&[]); PIECES];
+            let mut pieces = [IoSlice::new(&[]); MAX_IO_SLICES];
             let n = self.session.outgoing(slot, &mut pieces);
             let size: usize = pieces[..n].iter().map(|piece| piece.len()).sum();
             if size == 0 {

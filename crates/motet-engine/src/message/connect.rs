@@ -153,7 +153,7 @@ impl Node {
 
     /// A context, for receives from any of its channels.
     pub fn context(&self) -> Result<Context, Error> {
-        self.core()?.state.table.context().map(Context).ok_or(Error::Full)
+        self.core()?.state.table.add_context().map(Context).ok_or(Error::Full)
     }
 
     /// Forgets a context. [`Error::WouldBlock`], and nothing is done, while channels or receives are in it.
@@ -162,7 +162,7 @@ impl Node {
         let table = &mut core.state.table;
         match table.has_context(context.0) {
             false => Err(Error::Unknown),
-            true if table.leave(Source::Any(context.0)) => Ok(()),
+            true if table.remove_source(Source::Any(context.0)) => Ok(()),
             true => Err(Error::WouldBlock),
         }
     }

@@ -124,9 +124,9 @@ impl Links {
 
     /// The next inactive link that has a transport.
     pub fn next_inactive(&mut self) -> Option<LinkId> {
-        let highest = self.slots.highest();
-        for _ in 0..highest {
-            self.scan_next = if self.scan_next + 1 >= highest { 0 } else { self.scan_next + 1 };
+        let index_bound = self.slots.index_bound();
+        for _ in 0..index_bound {
+            self.scan_next = if self.scan_next + 1 >= index_bound { 0 } else { self.scan_next + 1 };
             let link_state = self.slots.get(self.scan_next);
             if link_state.is_some_and(|link_state| !link_state.hot && link_state.transport.is_some()) {
                 return Some(LinkId(self.slots.number(self.scan_next).0));

@@ -339,9 +339,9 @@ impl Callbacks for LinkCallbacks<'_> {
 /// Ends the receives that wait in a scope and forgets it: for channels that never came to be.
 pub fn abandon(state: &mut MessageState, scope: Scope) {
     use motet_proto::message::matching::Source;
-    while let Some(receive) = state.table.end(Source::One(scope), Status::Closed) {
+    while let Some(receive) = state.table.end_source(Source::One(scope), Status::Closed) {
         let operation = state.operations.name_of(receive);
         state.operations.complete(operation, Outcome { status: Status::Closed, length: 0 });
     }
-    state.table.leave(Source::One(scope));
+    state.table.remove_source(Source::One(scope));
 }

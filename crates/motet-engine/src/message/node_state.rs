@@ -161,8 +161,8 @@ impl Core {
     pub fn reception(&mut self, serve: Serve) -> Result<Reception, Error> {
         self.can_serve(serve)?;
         let scope = match serve {
-            Serve::Queue => self.state.table.join_ordered(),
-            Serve::Tagged(context) => self.state.table.join(Some(context.0)),
+            Serve::Queue => self.state.table.add_ordered_scope(),
+            Serve::Tagged(context) => self.state.table.add_scope(Some(context.0)),
             Serve::Handler(_) => return Ok(Reception::Handler),
         };
         scope.map(Reception::Matched).ok_or(Error::Full)

@@ -94,8 +94,8 @@ impl Core {
 #[inline(never)]
 pub(super) fn post_otherwise(core: &mut Guard<'_>, selector: Selector, receive: Receive<Buffer>) {
     match core.state.table.post(selector, receive) {
-        PostOutcome::Waiting(_) => {}
-        PostOutcome::Found(held) => {
+        PostOutcome::Posted(_) => {}
+        PostOutcome::Matched(held) => {
             let name = core.state.operations.name_of(receive);
             core.give(held, OperationId(name as u32), receive.capacity);
         }

@@ -226,12 +226,12 @@ impl Core {
     #[inline(never)]
     fn post_begun(&mut self, selector: Selector, name: OperationId, receive: Receive<Buffer>) {
         match self.state.table.post(selector, receive) {
-            PostOutcome::Waiting(ticket) => {
+            PostOutcome::Posted(ticket) => {
                 if let Some(record) = self.state.operations.get(u64::from(name.0)) {
                     record.kind = Kind::Receive(Some(ticket));
                 }
             }
-            PostOutcome::Found(held) => self.give(held, name, receive.capacity),
+            PostOutcome::Matched(held) => self.give(held, name, receive.capacity),
             PostOutcome::Ended(status) => {
                 self.state.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
                 self.alert();

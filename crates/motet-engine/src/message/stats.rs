@@ -12,7 +12,7 @@ use crate::reason::Reason;
 use motet_sys::memory::{self, AddressRanges};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::{clock, thread};
-use motet_wire::message::stats::{self, BYTES, HEAD, LinkCount, REFUSED, ROW};
+use motet_wire::message::stats::{self, BYTES, HEAD, LinkCount, MAX_ATTEMPTS, ROW};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
@@ -76,7 +76,7 @@ impl StatsPage {
     /// A call has failed in the end.
     #[cold]
     pub fn failed(&self, reason: Reason) {
-        if let Some(place) = self.0.as_ref().and_then(|open| open.sheet.head().failed.get(reason.0 as usize)) {
+        if let Some(place) = self.0.as_ref().and_then(|open| open.sheet.head().failed_connects.get(reason.0 as usize)) {
             place.fetch_add(1, Relaxed);
         }
     }
@@ -87,7 +87,7 @@ impl StatsPage {
         let Some(open) = &mut self.0 else { return };
         let Some(row) = open.row_for(index) else { return };
         row.state.store(0, Relaxed);
-        row.called.store(u32::from(how.called), Relaxed);
+        row.is_connector.store(u32::from(how.called), Relaxed);
         row.link.store(link, Relaxed);
         row.reason.store(0, Relaxed);
         row.driver.store(stats::word(link_state.driver), Relaxed);
@@ -97,9 +97,9 @@ impl StatsPage {
             _ => 0,
         };
         row.process.store(process, Relaxed);
-        row.refused.store(how.refused.len() as u32, Relaxed);
-        row.began.store(clock::wall().0, Relaxed);
-        for (place, (driver, reason)) in row.ways.iter().zip(how.refused.iter().take(REFUSED)) {
+        row.failed_attempts.store(how.refused.len() as u32, Relaxed);
+        row.up_since_s.store(clock::wall().0, Relaxed);
+        for (place, (driver, reason)) in row.attempts.iter().zip(how.refused.iter().take(MAX_ATTEMPTS)) {
             place[0].store(*driver, Relaxed);
             place[1].store(u64::from(reason.0), Relaxed);
         }
@@ -167,7 +167,7 @@ impl Open {
             self.pages += PAGE;
         }
         if end > self.pages {
-            head.unshown.fetch_add(1, Relaxed);
+            head.links_not_listed.fetch_add(1, Relaxed);
             return None;
         }
         head.used.fetch_max(index + 1, Relaxed);

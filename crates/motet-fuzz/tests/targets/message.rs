@@ -200,14 +200,14 @@ impl Game {
     fn check(&mut self) {
         let Self { link, side, ways, .. } = self;
         for (channel, matched) in std::mem::take(&mut side.offers) {
-            let scope = matched.then(|| side.table.join(None).expect("few scopes"));
+            let scope = matched.then(|| side.table.add_scope(None).expect("few scopes"));
             let _accepted = link.accept_channel(channel, scope.map_or(Reception::Handler, Reception::Matched));
             ways.push((channel, scope));
         }
         memory::check(link, side);
         let (records, used) = link.bytes();
         assert!(used as u64 <= LIMITS.window && records < 30_000, "memory within the limits");
-        let most = LIMITS.window / credit::RECORD as u64 + u64::from(LIMITS.max_rendezvous);
+        let most = LIMITS.window / credit::RECORD_BYTES as u64 + u64::from(LIMITS.max_rendezvous);
         assert!(u64::from(side.table.len().1) <= most, "and few messages that wait");
     }
 
@@ -260,8 +260,8 @@ fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scop
             side.operations.push(operation);
             let selector = Selector { from: Source::One(scope), tag: 0, ignore: u64::MAX };
             match side.table.post(selector, Receive { operation, capacity: BUFFER, buffer: () }) {
-                PostOutcome::Waiting(_) => {}
-                PostOutcome::Found(held) => link.accept(side, held, operation, BUFFER),
+                PostOutcome::Posted(_) => {}
+                PostOutcome::Matched(held) => link.accept(side, held, operation, BUFFER),
                 PostOutcome::Ended(_) => drop(side.operations.pop()),
             }
         }

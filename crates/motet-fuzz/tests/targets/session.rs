@@ -8,7 +8,7 @@
 
 use motet_proto::message::session::frame::{HEADER, Header};
 use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeOp};
-use motet_proto::message::session::{KEPT, LARGEST, PIECES, RAILS, Role, Session};
+use motet_proto::message::session::{MAX_IO_SLICES, MAX_PACKET_BYTES, MAX_RAILS, MAX_UNACKED_BYTES, Role, Session};
 use std::io::IoSlice;
 
 /// Operations of one input.
@@ -22,7 +22,7 @@ fn handshake(node: u8, op: HandshakeOp) -> Handshake {
         session: [7; 16],
         expected: 0,
         secret: 0,
-        largest: LARGEST as u32,
+        largest: MAX_PACKET_BYTES as u32,
         port: 0,
     }
 }
@@ -36,10 +36,10 @@ pub fn run(input: &[u8]) {
         let _ = Session::new(Role::Caller, handshake, &handshake, 0);
     }
     if let Some(bytes) = input.first_chunk::<HEADER>()
-        && let Ok(header) = Header::decode(bytes, LARGEST)
+        && let Ok(header) = Header::decode(bytes, MAX_PACKET_BYTES)
     {
         assert_eq!(header.encode(), *bytes, "and so does a header");
-        assert!(header.size() <= HEADER + LARGEST);
+        assert!(header.size() <= HEADER + MAX_PACKET_BYTES);
     }
     let session = Session::new(Role::Called, handshake(1, HandshakeOp::Welcome), &handshake(0, HandshakeOp::New), 0);
     play(input, session.expect("two that fit"));
@@ -88,14 +88,14 @@ fn play(input: &[u8], mut session: Session) -> Option<()> {
             }
         }
         // Buffers of the rails, and what is kept.
-        assert!(session.memory() as u64 <= KEPT + (2 << 20), "memory is bounded");
+        assert!(session.memory() as u64 <= MAX_UNACKED_BYTES + (2 << 20), "memory is bounded");
     }
     Some(())
 }
 
 fn send(session: &mut Session) {
-    for slot in 0..RAILS {
-        let mut pieces = [IoSlice::new(&[]); PIECES];
+    for slot in 0..MAX_RAILS {
+        let mut pieces = [IoSlice::new(&[]); MAX_IO_SLICES];
         let n = session.outgoing(slot, &mut pieces);
         let size = pieces[..n].iter().map(|piece| piece.len()).sum();
         session.sent(slot, size);
@@ -107,7 +107,7 @@ fn receive(session: &mut Session, slot: usize, mut bytes: &[u8], now: u64) -> Op
     loop {
         while session.ready(now).ok()? {
             let (_, packet) = session.packet().expect("it is ready");
-            assert!(packet.len() <= LARGEST);
+            assert!(packet.len() <= MAX_PACKET_BYTES);
         }
         if session.has_ended(slot) || bytes.is_empty() {
             return Some(());
@@ -130,7 +130,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     vec![
         handshake(0, HandshakeOp::New).encode().to_vec(),
         Header {
-            what: motet_proto::message::session::frame::What::Packet,
+            what: motet_proto::message::session::frame::FrameKind::Packet,
             kind: 1,
             length: 5,
             position: 7,

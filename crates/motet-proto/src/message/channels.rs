@@ -1,41 +1,41 @@
-//! Channels: logical ways close_wanted one link, and how they begin and end.
+//! Channels: logical streams of messages over one link, how they open and close.
 //!
-//! What it is: the records of a link's channels, by this side's numbers, and the packets that each still owes the peer. OPEN
-//! names a service and the opener's number; ACCEPT answers with the acceptor's, and from then on packets carry the number
-//! of whoever receives them. Each side says once that it will not send, and once that it will not receive ([`CLOSE_SEND`],
-//! [`CLOSE_RECEIVE`] of CLOSE); when both have close_sent both, the number is free on both sides (invariant M5).
+//! The records of a link's channels, by the numbers of this side, and the packets that each still owes the peer. OPEN names a service
+//! and the opener's number. ACCEPT answers with the acceptor's number, and from then on packets carry the number of their receiver.
+//! Each side announces once that it will not send and once that it will not receive ([`CLOSE_SEND`], [`CLOSE_RECEIVE`] of CLOSE). When
+//! both sides have announced both, the number is free on both sides (invariant M5).
 //!
-//! What it is not: what arrives on a channel is no matter of this module.
+//! Messages of a channel are handled by other modules.
 
 use super::matching::Scope;
 use super::packet::{Head, Kind};
 use super::slab::{IntrusiveList, Slab, SlabId};
 use super::{ChannelId, Packets, ProtocolViolation, Rejected};
 
-/// Said in CLOSE: no message follows on this channel.
+/// Bit of CLOSE: the sender of the packet sends no more messages on this channel.
 pub const CLOSE_SEND: u16 = 1;
-/// Said in CLOSE: whatever comes on this channel is discarded.
+/// Bit of CLOSE: the sender of the packet discards further messages on this channel.
 pub const CLOSE_RECEIVE: u16 = 2;
 const BOTH: u16 = CLOSE_SEND | CLOSE_RECEIVE;
 
 /// How messages of a channel are received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reception {
-    /// Each is delivered as it comes.
+    /// Each message is delivered to a handler as it arrives.
     Handler,
-    /// They are matched with posted receives in this scope, or wait there to be claimed: a queue is a scope without receives.
+    /// Messages are matched with posted receives in this scope, or wait there to be claimed. A queue is a scope without receives.
     Matched(Scope),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// OPEN is due or under way.
+    /// OPEN is due or was sent.
     Opening,
-    /// The peer would like it; the owner has not decided.
+    /// The peer has sent OPEN; the owner has not decided.
     Offered,
-    /// Both know each other's number.
+    /// Both sides know each other's number.
     Open,
-    /// It was refused, or the link is broken: nothing is owed to the peer any more.
+    /// Refused, or the link is down: nothing is owed to the peer.
     Void,
 }
 
@@ -45,14 +45,14 @@ pub struct Channel {
     /// The peer's number.
     peer: SlabId,
     phase: Phase,
-    /// How its messages are received.
+    /// How messages of the channel are received.
     pub reception: Reception,
     service: u64,
-    /// Counted against the limit that this side gave.
+    /// Counts against the limit that this side gave.
     opened_by_peer: bool,
     /// ACCEPT is due.
     accept: bool,
-    /// What this side has decided, has close_sent, and has close_received.
+    /// Bits of CLOSE that this side wants to send, has sent, and has received.
     close_wanted: u16,
     close_sent: u16,
     close_received: u16,
@@ -65,7 +65,7 @@ impl Channel {
         self.close_wanted & CLOSE_RECEIVE != 0
     }
 
-    /// Whether the peer has close_sent that it will not send.
+    /// Whether the peer sends no more messages.
     pub fn is_ended(&self) -> bool {
         self.close_received & CLOSE_SEND != 0
     }
@@ -74,30 +74,30 @@ impl Channel {
 /// The channels of a link.
 #[derive(Debug, Default)]
 pub struct Channels {
-    pool: Slab<Channel, 1>,
-    /// Those that owe the peer a packet.
+    slab: Slab<Channel, 1>,
+    /// Channels that owe the peer a packet.
     due: IntrusiveList,
     ours: u32,
     theirs: u32,
-    /// Limits: the peer's for ours, ours for the peer's.
+    /// Limits of the channels that this side opens and that the peer opens.
     max_ours: u32,
     max_theirs: u32,
 }
 
 impl Channels {
-    /// None yet; the peer may open so many.
+    /// No channels; the peer may open `max_theirs`.
     pub fn new(max_theirs: u32) -> Self {
         Self { max_theirs, ..Self::default() }
     }
 
-    /// The peer has close_sent how many this side may open.
-    pub fn allow(&mut self, most: u32) {
-        self.max_ours = most;
+    /// Sets the number of channels that this side may open.
+    pub fn allow(&mut self, max: u32) {
+        self.max_ours = max;
     }
 
-    /// Channels, and bytes held for them.
+    /// Number of channels, and bytes held for them.
     pub fn size(&self) -> (u32, usize) {
-        (self.pool.count(), self.pool.bytes())
+        (self.slab.count(), self.slab.bytes())
     }
 
     /// Bytes of one channel.
@@ -105,7 +105,7 @@ impl Channels {
 
     // ---- this side --------------------------------------------------------------------------------------------------
 
-    /// A new channel to a service of the peer.
+    /// Opens a channel to a service of the peer.
     pub fn open(&mut self, service: u64, reception: Reception) -> Result<ChannelId, Rejected> {
         if self.ours >= self.max_ours {
             return Err(Rejected::WouldBlock);
@@ -120,7 +120,7 @@ impl Channels {
         let phase = if opened_by_peer { Phase::Offered } else { Phase::Opening };
         let (close_wanted, close_sent, close_received, peer) = (0, 0, 0, SlabId(0));
         let (accept, queued) = (false, false);
-        self.pool.insert(Channel {
+        self.slab.insert(Channel {
             peer,
             phase,
             reception,
@@ -134,7 +134,7 @@ impl Channels {
         })
     }
 
-    /// Takes an offered channel.
+    /// Accepts an offered channel.
     pub fn accept(&mut self, channel: ChannelId, reception: Reception) -> Result<(), Rejected> {
         let (index, channel) = self.get(channel)?;
         if channel.phase != Phase::Offered || channel.accept {
@@ -146,10 +146,10 @@ impl Channels {
         Ok(())
     }
 
-    /// To whom a message on this channel goes.
+    /// The peer's number for a channel on which a message is to be sent.
     #[inline(always)]
     pub fn sending(&self, channel: ChannelId) -> Result<SlabId, Rejected> {
-        let channel = self.pool.known(channel.0).ok_or(Rejected::Closed)?;
+        let channel = self.slab.known(channel.0).ok_or(Rejected::Closed)?;
         if channel.phase == Phase::Open && channel.close_wanted & CLOSE_SEND == 0 && !channel.accept {
             return Ok(channel.peer);
         }
@@ -157,54 +157,54 @@ impl Channels {
         Err(if begins { Rejected::WouldBlock } else { Rejected::Closed })
     }
 
-    /// This side will not send, or not receive, any more. True when the latter is new.
-    pub fn close(&mut self, channel: ChannelId, close_wanted: u16) -> Result<bool, Rejected> {
+    /// This side will not send, or not receive, any more. Returns true when the channel is released by this call.
+    pub fn close(&mut self, channel: ChannelId, bits: u16) -> Result<bool, Rejected> {
         let (index, channel) = self.get(channel)?;
-        let released = !channel.close_wanted & close_wanted & CLOSE_RECEIVE != 0;
-        channel.close_wanted |= close_wanted;
+        let released = !channel.close_wanted & bits & CLOSE_RECEIVE != 0;
+        channel.close_wanted |= bits;
         self.schedule(index);
         Ok(released)
     }
 
     fn get(&mut self, channel: ChannelId) -> Result<(u32, &mut Channel), Rejected> {
-        let index = self.pool.find(channel.0).ok_or(Rejected::Closed)?;
-        self.pool.get_mut(index).map(|channel| (index, channel)).ok_or(Rejected::Closed)
+        let index = self.slab.find(channel.0).ok_or(Rejected::Closed)?;
+        self.slab.get_mut(index).map(|channel| (index, channel)).ok_or(Rejected::Closed)
     }
 
-    /// How a channel is received; `None` once it is gone.
+    /// The channel with this id; `None` once it is gone.
     pub fn known(&self, channel: ChannelId) -> Option<&Channel> {
-        self.pool.get(self.pool.find(channel.0)?)
+        self.slab.get(self.slab.find(channel.0)?)
     }
 
     // ---- the peer ---------------------------------------------------------------------------------------------------
 
-    /// The channel for which a message has come.
+    /// The channel on which a message has arrived.
     #[inline(always)]
     pub fn receiving(&self, number: SlabId) -> Result<&Channel, ProtocolViolation> {
-        let channel = self.pool.known(number);
+        let channel = self.slab.known(number);
         let channel = channel.filter(|channel| channel.phase == Phase::Open && !channel.is_ended());
-        channel.ok_or(ProtocolViolation("a message for no open channel"))
+        channel.ok_or(ProtocolViolation("message on a channel that is not open"))
     }
 
     /// OPEN.
     pub fn on_open(&mut self, peer: SlabId, service: u64) -> Result<ChannelId, ProtocolViolation> {
         if self.theirs >= self.max_theirs {
-            return Err(ProtocolViolation("more channels than allowed"));
+            return Err(ProtocolViolation("OPEN beyond the limit of channels"));
         }
         let number =
-            self.add(service, Reception::Handler, true).ok_or(ProtocolViolation("more channels than numbers"))?;
+            self.add(service, Reception::Handler, true).ok_or(ProtocolViolation("OPEN beyond the number of channel records"))?;
         self.theirs += 1;
-        if let Some(channel) = self.pool.get_by_id(number) {
+        if let Some(channel) = self.slab.get_by_id(number) {
             channel.peer = peer;
         }
         Ok(ChannelId(number))
     }
 
-    /// ACCEPT, or REFUSE without a number.
+    /// ACCEPT with the peer's number, or REFUSE.
     pub fn on_answer(&mut self, number: SlabId, peer: Option<SlabId>) -> Result<ChannelId, ProtocolViolation> {
         let channel =
-            self.pool.get_by_id(number).filter(|channel| channel.phase == Phase::Opening && channel.close_sent != 0);
-        let channel = channel.ok_or(ProtocolViolation("an answer to no offer"))?;
+            self.slab.get_by_id(number).filter(|channel| channel.phase == Phase::Opening && channel.close_sent != 0);
+        let channel = channel.ok_or(ProtocolViolation("ACCEPT or REFUSE for a channel that is not being opened"))?;
         channel.close_sent = 0;
         match peer {
             Some(peer) => (channel.peer, channel.phase) = (peer, Phase::Open),
@@ -214,37 +214,37 @@ impl Channels {
         Ok(ChannelId(number))
     }
 
-    /// CLOSE. Returns what is new.
-    pub fn on_close(&mut self, number: SlabId, close_wanted: u16) -> Result<u16, ProtocolViolation> {
-        let channel = self.pool.get_by_id(number).filter(|channel| channel.phase == Phase::Open);
-        let channel = channel.ok_or(ProtocolViolation("the end of no open channel"))?;
-        if close_wanted == 0 || close_wanted & !BOTH != 0 || channel.close_received & close_wanted != 0 {
-            return Err(ProtocolViolation("a channel's end close_sent twice"));
+    /// CLOSE. Returns the new bits.
+    pub fn on_close(&mut self, number: SlabId, bits: u16) -> Result<u16, ProtocolViolation> {
+        let channel = self.slab.get_by_id(number).filter(|channel| channel.phase == Phase::Open);
+        let channel = channel.ok_or(ProtocolViolation("CLOSE of a channel that is not open"))?;
+        if bits == 0 || bits & !BOTH != 0 || channel.close_received & bits != 0 {
+            return Err(ProtocolViolation("CLOSE with unknown or repeated bits"));
         }
-        channel.close_received |= close_wanted;
-        if close_wanted & CLOSE_RECEIVE != 0 {
-            channel.close_wanted |= CLOSE_SEND; // in vain from now on: answered, so that the number gets free
+        channel.close_received |= bits;
+        if bits & CLOSE_RECEIVE != 0 {
+            channel.close_wanted |= CLOSE_SEND; // messages would be discarded; answered, so that the number becomes free
         }
         if channel.close_sent == BOTH && channel.close_received == BOTH {
-            self.remove(number.index()); // at once: the peer has one less already, and may open another
+            self.remove(number.index()); // at once: the peer counts one less already and may open another
         } else {
             self.schedule(number.index());
         }
-        Ok(close_wanted)
+        Ok(bits)
     }
 
-    /// The link is broken. Returns all channels, which stay until they are released.
+    /// The link is down. Returns the channels that stay until they are released.
     pub fn fail(&mut self) -> impl Iterator<Item = ChannelId> + use<> {
-        let all: Vec<u32> = self.pool.indices().collect();
+        let all: Vec<u32> = self.slab.indices().collect();
         self.due = IntrusiveList::default();
         let mut left = Vec::with_capacity(all.len());
         for index in all {
-            let number = self.pool.number(index);
-            let Some(channel) = self.pool.get_mut(index) else { continue };
+            let number = self.slab.number(index);
+            let Some(channel) = self.slab.get_mut(index) else { continue };
             channel.queued = false;
-            // One that the owner has not accepted is nothing to it yet; one that it has released, nothing any more.
+            // Channels that the owner has not accepted, or has released, are unknown to it.
             if channel.phase == Phase::Offered && !channel.accept || channel.is_released() {
-                self.pool.remove(index);
+                self.slab.remove(index);
                 continue;
             }
             (channel.phase, channel.close_received, channel.accept) = (Phase::Void, BOTH, false);
@@ -257,22 +257,22 @@ impl Channels {
     // ---- packets due ------------------------------------------------------------------------------------------------
 
     fn schedule(&mut self, index: u32) {
-        let Some(channel) = self.pool.get_mut(index) else { return };
+        let Some(channel) = self.slab.get_mut(index) else { return };
         if channel.phase == Phase::Void {
             if channel.is_released() {
                 self.remove(index);
             }
         } else if !channel.queued {
             channel.queued = true;
-            self.pool.append(&mut self.due, 0, index);
+            self.slab.append(&mut self.due, 0, index);
         }
     }
 
-    /// Puts what channels owe the peer; false when there is no room for more.
+    /// Sends the packets that channels owe the peer. Returns false when there is no room for more.
     pub fn flush<P: Packets>(&mut self, packets: &mut P) -> bool {
         while let Some(index) = self.due.first() {
-            let number = self.pool.number(index);
-            let Some(channel) = self.pool.get_mut(index) else { return true };
+            let number = self.slab.number(index);
+            let Some(channel) = self.slab.get_mut(index) else { return true };
             while let Some((kind, head, word)) = channel.next(number) {
                 let put = match word {
                     Some(word) => packets.put(kind as u8, &[&head.write_word(word)]),
@@ -284,10 +284,10 @@ impl Channels {
                 channel.mark_sent(kind, head.own);
             }
             channel.queued = false;
-            let close_wanted = channel.phase == Phase::Void && channel.is_released()
+            let done = channel.phase == Phase::Void && channel.is_released()
                 || channel.close_sent == BOTH && channel.close_received == BOTH;
-            self.pool.unlink(&mut self.due, 0, index);
-            if close_wanted {
+            self.slab.unlink(&mut self.due, 0, index);
+            if done {
                 self.remove(index);
             }
         }
@@ -295,23 +295,23 @@ impl Channels {
     }
 
     fn remove(&mut self, index: u32) {
-        let Some(channel) = self.pool.get_mut(index) else { return };
+        let Some(channel) = self.slab.get_mut(index) else { return };
         if channel.queued {
-            self.pool.unlink(&mut self.due, 0, index);
+            self.slab.unlink(&mut self.due, 0, index);
         }
-        let Some(channel) = self.pool.remove(index) else { return };
+        let Some(channel) = self.slab.remove(index) else { return };
         let count = if channel.opened_by_peer { &mut self.theirs } else { &mut self.ours };
         *count = count.saturating_sub(1);
     }
 
-    /// Whether something is owed.
+    /// Whether a packet is due.
     pub fn is_due(&self) -> bool {
         !self.due.is_empty()
     }
 }
 
 impl Channel {
-    /// The next packet that it owes.
+    /// The next packet that the channel owes.
     fn next(&self, number: SlabId) -> Option<(Kind, Head, Option<u64>)> {
         let head = |own| Head { to: self.peer, own, grant: 0 };
         match self.phase {
@@ -327,7 +327,7 @@ impl Channel {
         }
     }
 
-    /// It is on its way.
+    /// The packet was sent.
     fn mark_sent(&mut self, kind: Kind, own: u16) {
         match kind {
             Kind::Open => self.close_sent = BOTH,

@@ -1,195 +1,195 @@
-//! Credits: eager payload goes only into space that the receiver has granted.
+//! Credit: eager payload is sent only into space that the receiver has granted.
 //!
-//! Counted in units of [`UNIT`] bytes over the whole link, and every message costs what it can cost the receiver's memory when
-//! nobody waits for it ([`cost`]): its bytes and the record that keeps them. The sum of what the sender has left, what is on
-//! its way, what the receiver keeps and what it owes is the window that the receiver has announced, always (invariant M3).
+//! Credit is counted in units of [`UNIT_BYTES`] over the whole link. A message costs what it can cost the receiver's memory while it is
+//! unexpected ([`cost`]): its bytes and the record that keeps them. The credit that the sender has left, the credit in flight, the
+//! units that the receiver keeps and the units that it owes always add up to the announced window (invariant M3).
 //!
-//! RxCredit ride in the head of whatever goes the other way. Alone they go when half of the window is owed, so that one-way
-//! traffic does not stop; and at once when the sender has asked, so that two senders that only send cannot wait for each
-//! other (the rule of the Crisp ORB paper).
+//! Grants are carried in the head of packets of the other direction. A packet for a grant alone is sent when more than half of the
+//! window is owed, so that one-way traffic does not stop, and at once when the sender has asked, so that two sides that only send
+//! cannot wait for each other (the rule of the Crisp ORB paper).
 
 use super::ProtocolViolation;
 
 /// Bytes of a unit.
-pub const UNIT: usize = 64;
-/// What keeping a message costs beside its bytes.
-pub const RECORD: usize = 256;
-/// Largest window, units.
-pub const LARGEST: u32 = u32::MAX / 4;
+pub const UNIT_BYTES: usize = 64;
+/// What a message costs beside its bytes.
+pub const RECORD_BYTES: usize = 256;
+/// Largest window, in units.
+pub const MAX_WINDOW: u32 = u32::MAX / 4;
 
-/// Units that a message with so many bytes of headers and body costs. `None`: more than any window.
+/// Units that a message with `bytes` bytes of headers and body costs. `None`: more than any window.
 #[inline(always)]
 pub fn cost(bytes: u64) -> Option<u32> {
-    let units = bytes.checked_add((RECORD + UNIT - 1) as u64)? / UNIT as u64;
-    (units <= u64::from(LARGEST)).then_some(units as u32)
+    let units = bytes.checked_add((RECORD_BYTES + UNIT_BYTES - 1) as u64)? / UNIT_BYTES as u64;
+    (units <= u64::from(MAX_WINDOW)).then_some(units as u32)
 }
 
-/// The same of so few bytes that it cannot be too much.
+/// Units that a message of one packet costs. It is too short to exceed a window.
 #[inline(always)]
 pub fn cost_of_short(bytes: usize) -> u32 {
-    const UP: usize = RECORD + UNIT - 1; // the rounding is in the sum, not behind the division
-    ((bytes + UP) / UNIT) as u32
+    const UP: usize = RECORD_BYTES + UNIT_BYTES - 1; // round up within the sum
+    ((bytes + UP) / UNIT_BYTES) as u32
 }
 
-/// The same for a long eager message, which has a second record.
+/// Units that a long eager message costs, which has a second record. `None`: more than any window.
 pub fn cost_of_long(headers: u16, length: u64) -> Option<u32> {
-    cost(length.checked_add(u64::from(headers) + RECORD as u64)?)
+    cost(length.checked_add(u64::from(headers) + RECORD_BYTES as u64)?)
 }
 
-/// The sender's side.
+/// Credit of the sender.
 #[derive(Debug, Default)]
 pub struct TxCredit {
     window: u32,
-    left: u32,
-    /// Units that a refused send lacked, and how many of them have been asked for, since the last grant.
-    lacking: u32,
-    asked: u32,
-    /// A send was refused since the last grant.
+    available: u32,
+    /// Units that a rejected send lacked, and how many of them have been requested, since the last grant.
+    shortfall: u32,
+    requested: u32,
+    /// Whether a send was rejected since the last grant.
     refused: bool,
 }
 
 impl TxCredit {
     /// The peer has announced its window: all of it may be used.
     pub fn open(&mut self, window: u32) {
-        *self = Self { window, left: window, ..Self::default() };
+        *self = Self { window, available: window, ..Self::default() };
     }
 
-    /// Whether a message of this cost may go.
+    /// Whether the credit covers a message of this cost.
     #[inline(always)]
     pub fn covers(&self, cost: u32) -> bool {
-        cost <= self.left
+        cost <= self.available
     }
 
-    /// A message of this cost has gone.
+    /// Takes the cost of a message that was sent.
     #[inline(always)]
     pub fn spend(&mut self, cost: u32) {
-        self.left -= cost;
+        self.available -= cost;
     }
 
-    /// A message of this cost was refused: the peer is to be asked, unless no window would do.
-    pub fn lack(&mut self, cost: u32) {
+    /// A message of this cost was rejected: the peer is to be asked, unless the cost exceeds the window.
+    pub fn record_shortfall(&mut self, cost: u32) {
         if cost <= self.window {
-            self.lacking = self.lacking.max(cost - self.left.min(cost));
+            self.shortfall = self.shortfall.max(cost - self.available.min(cost));
             self.refused = true;
         }
     }
 
-    /// What to ask for: the number of the packet ASK.
-    pub fn to_ask(&self) -> Option<u32> {
-        (self.lacking > self.asked).then_some(self.lacking)
+    /// The number of units for an ASK packet, if one is due.
+    pub fn request_due(&self) -> Option<u32> {
+        (self.shortfall > self.requested).then_some(self.shortfall)
     }
 
-    /// It has been asked for.
-    pub fn asked(&mut self) {
-        self.asked = self.lacking;
+    /// The ASK was sent.
+    pub fn requested(&mut self) {
+        self.requested = self.shortfall;
     }
 
-    /// A grant. True when a send was refused before, and may be tried again.
+    /// Adds a grant. Returns true when a send was rejected before, and may be tried again.
     #[inline(always)]
     pub fn granted(&mut self, units: u32) -> Result<bool, ProtocolViolation> {
-        let left = self.left.checked_add(units).filter(|&left| left <= self.window);
-        self.left = left.ok_or(ProtocolViolation("more credit than the window"))?;
-        (self.lacking, self.asked) = (0, 0);
+        let available = self.available.checked_add(units).filter(|&available| available <= self.window);
+        self.available = available.ok_or(ProtocolViolation("grant of more credit than the window"))?;
+        (self.shortfall, self.requested) = (0, 0);
         Ok(std::mem::take(&mut self.refused))
     }
 }
 
-/// The receiver's side.
+/// Credit of the receiver.
 #[derive(Debug)]
 pub struct RxCredit {
-    /// 0 until it is announced.
+    /// 0 until the window is announced.
     window: u32,
     planned: u32,
     /// What the sender may still spend.
     granted: u32,
-    /// What has been used and is free again.
-    owed: u32,
-    /// What the sender has asked for and not got.
-    asked: u32,
-    /// What may be owed before it goes by itself.
-    most: u32,
+    /// Units that are free again and not granted yet.
+    unreturned: u32,
+    /// Units that the sender has asked for and not received.
+    requested: u32,
+    /// A grant is sent alone when more than this is unreturned.
+    return_threshold: u32,
 }
 
 impl RxCredit {
-    /// A window of so many units, not yet announced.
+    /// A window of `planned` units, not announced yet.
     pub fn new(planned: u32) -> Self {
-        Self { window: 0, planned, granted: 0, owed: 0, asked: 0, most: 0 }
+        Self { window: 0, planned, granted: 0, unreturned: 0, requested: 0, return_threshold: 0 }
     }
 
-    /// The window has been announced.
+    /// The window was announced.
     pub fn announce_window(&mut self) {
         (self.window, self.granted) = (self.planned, self.planned);
-        self.set_most();
+        self.set_return_threshold();
     }
 
-    /// A message of this cost has come.
+    /// Takes the cost of a message that arrived.
     #[inline(always)]
     pub fn spend(&mut self, cost: u32) -> Result<(), ProtocolViolation> {
-        self.granted = self.granted.checked_sub(cost).ok_or(ProtocolViolation("eager payload without credit"))?;
+        self.granted = self.granted.checked_sub(cost).ok_or(ProtocolViolation("eager message without credit"))?;
         Ok(())
     }
 
-    /// Whether a message of this cost may come.
+    /// Whether the sender has the credit for a message of this cost.
     #[inline(always)]
     pub fn covers(&self, cost: u32) -> bool {
         cost <= self.granted
     }
 
-    /// A message of this cost has come and is gone already.
+    /// Takes and frees the cost of a message that was received at once.
     #[inline(always)]
     pub fn use_and_free(&mut self, cost: u32) {
         self.granted -= cost;
-        self.owed += cost;
+        self.unreturned += cost;
     }
 
-    /// A message that has just come, and was said to be gone, stays.
-    pub fn use_on(&mut self, cost: u32) {
-        self.owed -= cost;
+    /// Takes the cost back of a message that [`RxCredit::use_and_free`] has freed but that stays.
+    pub fn keep_in_use(&mut self, cost: u32) {
+        self.unreturned -= cost;
     }
 
-    /// Its space is free again.
+    /// Frees the cost of a message.
     #[inline(always)]
     pub fn free(&mut self, cost: u32) {
-        self.owed += cost;
+        self.unreturned += cost;
     }
 
     /// Units in use: they bound what the receiver keeps.
     pub fn used(&self) -> u32 {
-        self.window - self.granted - self.owed
+        self.window - self.granted - self.unreturned
     }
 
-    /// The sender waits for so many.
+    /// ASK: the sender waits for this many units.
     pub fn ask(&mut self, units: u32) {
-        self.asked = units.min(self.window);
-        self.set_most();
+        self.requested = units.min(self.window);
+        self.set_return_threshold();
     }
 
     #[inline(always)]
-    fn set_most(&mut self) {
-        self.most = if self.asked > 0 { 0 } else { self.window / 2 };
+    fn set_return_threshold(&mut self) {
+        self.return_threshold = if self.requested > 0 { 0 } else { self.window / 2 };
     }
 
-    /// Whether a grant must not wait for a packet to ride on.
+    /// Whether a grant is to be sent without waiting for another packet.
     #[inline(always)]
     pub fn is_due(&self) -> bool {
-        self.owed > self.most
+        self.unreturned > self.return_threshold
     }
 
-    /// What the next packet carries; [`RxCredit::gone`] once it is on its way.
+    /// The grant for the next packet; [`RxCredit::mark_sent`] follows once the packet is sent.
     #[inline(always)]
-    pub fn next(&self) -> u16 {
-        self.owed.min(u32::from(u16::MAX)) as u16
+    pub fn next_grant(&self) -> u16 {
+        self.unreturned.min(u32::from(u16::MAX)) as u16
     }
 
-    /// A packet with this grant is on its way.
+    /// A packet with this grant was sent.
     #[inline(always)]
     pub fn mark_sent(&mut self, units: u16) {
         let units = u32::from(units);
-        self.owed -= units;
+        self.unreturned -= units;
         self.granted += units;
-        if self.asked > 0 {
-            self.asked = self.asked.saturating_sub(units);
-            self.set_most();
+        if self.requested > 0 {
+            self.requested = self.requested.saturating_sub(units);
+            self.set_return_threshold();
         }
     }
 }
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_before_the_window_is_announced() {
+    fn no_credit_before_the_window_is_announced() {
         let mut rx_credit = RxCredit::new(100);
         assert!(rx_credit.spend(1).is_err());
         rx_credit.announce_window();
@@ -207,19 +207,19 @@ mod tests {
     }
 
     #[test]
-    fn an_asked_grant_goes_alone() {
+    fn requested_grant_is_sent_alone() {
         let (mut tx_credit, mut rx_credit) = (TxCredit::default(), RxCredit::new(100));
         tx_credit.open(100);
         rx_credit.announce_window();
         tx_credit.spend(100);
         rx_credit.spend(100).unwrap();
-        tx_credit.lack(10);
+        tx_credit.record_shortfall(10);
         rx_credit.free(4);
-        assert!(!rx_credit.is_due(), "it may ride");
-        rx_credit.ask(tx_credit.to_ask().unwrap());
+        assert!(!rx_credit.is_due(), "it may wait for a packet");
+        rx_credit.ask(tx_credit.request_due().unwrap());
         for _ in 0..2 {
             assert!(rx_credit.is_due());
-            let units = rx_credit.next();
+            let units = rx_credit.next_grant();
             rx_credit.mark_sent(units);
             tx_credit.granted(u32::from(units)).unwrap();
             rx_credit.free(6);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_beyond_the_window_breaks() {
+    fn grant_beyond_the_window_is_a_violation() {
         let mut tx_credit = TxCredit::default();
         tx_credit.open(10);
         assert!(tx_credit.granted(1).is_err());
@@ -237,10 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn costs_cannot_overflow() {
+    fn cost_does_not_overflow() {
         assert_eq!(cost(0), Some(4));
         assert_eq!(cost(1), Some(5));
         assert_eq!(cost(u64::MAX), None);
-        assert_eq!(cost(u64::from(LARGEST) * 64), None);
+        assert_eq!(cost(u64::from(MAX_WINDOW) * 64), None);
     }
 }

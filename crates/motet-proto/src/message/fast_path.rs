@@ -1,8 +1,8 @@
-//! The direct path of whole messages: matched where they lie, and completed or kept as they are taken.
+//! The fast path of whole messages: matched in place, and completed or kept as they arrive.
 //!
-//! [`Link::match_message`] does what [`Link::arrived`] does with a whole message on a channel whose messages are matched; it reads each word of
-//! the head once. [`Link::prepare_send`] does what [`Link::send_short`] does with a message that may go at once. Anything else is left untouched
-//! to those two.
+//! [`Link::match_message`] does what [`Link::arrived`] does with a whole message on a matched channel, but reads each word of the head
+//! once. [`Link::prepare_send`] does what [`Link::send_short`] does with a message that can be sent at once. Anything else is left
+//! untouched for the general path.
 
 use super::link::{Link, Phase};
 use super::matching::{Oldest, Selector, UnexpectedMessage};
@@ -10,44 +10,44 @@ use super::packet::{self, Head, Kind};
 use super::slab::SlabId;
 use super::{Callbacks, ChannelId, Reception, credit, header_stack};
 
-/// Which receive gets a message.
+/// The receive that gets a message.
 #[derive(Debug, Clone, Copy)]
 pub enum Receiver {
-    /// This one, which is still in the table: the owner takes it out.
+    /// This posted receive, which is still in the table: the owner removes it.
     PostedReceive(Oldest),
-    /// The blocking receive that is [alone](super::matching::Table::is_sole_receive), and not posted.
+    /// The blocking receive that is the [sole receive](super::matching::Table::is_sole_receive) and not posted.
     Unposted,
-    /// None yet: [`Link::keep_message`] follows.
+    /// None: [`Link::keep_message`] follows.
     Unexpected,
 }
 
-/// A message that has been taken. Its headers come first behind the packet's [`packet::MESSAGE`] bytes, then its body.
+/// A message that was accepted. Behind the first [`packet::MESSAGE`] bytes of the packet are its headers, then its body.
 #[derive(Debug)]
 pub struct Matched {
-    /// Who gets it.
+    /// The receive that gets it.
     pub receiver: Receiver,
-    /// On which channel the message came.
+    /// The channel on which the message arrived.
     pub channel: ChannelId,
-    /// Its tag.
+    /// The tag.
     pub tag: u64,
-    /// Bytes of its headers.
+    /// Bytes of the headers.
     pub headers: usize,
 }
 
-/// A message that may go.
+/// A message that may be sent; [`Link::mark_sent`] follows.
 #[derive(Debug, Clone, Copy)]
 pub struct PreparedSend {
-    /// Its packet begins with these.
+    /// The first words of the packet.
     pub words: [u64; packet::MESSAGE / 8],
     units: u32,
     grant: u16,
 }
 
 impl Link {
-    /// A packet has come, of which these are the first words and `length` other bytes follow. If it is a whole message on a channel whose
-    /// messages are matched, it is taken, and the owner does what its [`Receiver`] asks for: puts the body into place and completes the receive,
-    /// or has the message kept. `alone` is the selector of a blocking receive that is not posted. `None`: the packet is something else, and
-    /// nothing has been done.
+    /// Handles a packet whose first words are `words`, with `length` bytes behind them. If it is a whole message on a matched
+    /// channel, it is accepted, and the owner does what its [`Receiver`] asks for: places the body and completes the receive, or
+    /// has the message kept. `alone` is the selector of a blocking receive that is not posted. Returns `None`, and does nothing,
+    /// for any other packet.
     #[inline(always)]
     pub fn match_message<O: Callbacks>(
         &mut self,
@@ -69,13 +69,13 @@ impl Link {
         let table = owner.matching();
         let receiver = match alone {
             Some(selector) if table.would_match(selector, scope, tag) => Receiver::Unposted,
-            Some(_) => table.can_keep(scope).then_some(Receiver::Unexpected)?,
+            Some(_) => table.can_add_unexpected(scope).then_some(Receiver::Unexpected)?,
             None => match table.oldest(scope, tag) {
                 Some(oldest) => Receiver::PostedReceive(oldest),
-                None => table.can_keep(scope).then_some(Receiver::Unexpected)?,
+                None => table.can_add_unexpected(scope).then_some(Receiver::Unexpected)?,
             },
         };
-        // The last thing that may be wrong with it: nothing has been done where it is.
+        // The last check: where it fails nothing has been changed.
         if grant != 0 && self.tx_credit.granted(u32::from(grant)).ok()? {
             owner.unblocked();
         }
@@ -84,8 +84,8 @@ impl Link {
         Some(Matched { receiver, channel: ChannelId(to), tag, headers })
     }
 
-    /// Keeps a message that no receive waits for. These are the bytes of its headers and of its body. Unlike [`Link::arrived`] this tells the
-    /// owner no [`Event::Queued`](super::Event::Queued).
+    /// Keeps a message as unexpected. `bytes` are its headers and its body. Unlike [`Link::arrived`] this reports no
+    /// [`Event::Queued`](super::Event::Queued).
     #[inline(never)]
     pub fn keep_message<O: Callbacks>(&mut self, owner: &mut O, matched: &Matched, bytes: Box<[u8]>) {
         let &Matched { channel, tag, headers, .. } = matched;
@@ -93,28 +93,29 @@ impl Link {
             return;
         };
         let units = credit::cost_of_short(bytes.len());
-        self.rx_credit.use_on(units);
+        self.rx_credit.keep_in_use(units);
         let (length, headers) = ((bytes.len() - headers) as u64, headers as u16);
         let held = UnexpectedMessage { source: self.source, channel, headers, tag, length, units, long: None, bytes };
-        let _there_is_room = self.keep(owner, scope, held); // `match_message` has asked
+        let _there_is_room = self.keep(owner, scope, held); // checked by `match_message`
     }
 
-    /// To whom messages on this channel go, if any may.
+    /// The peer's number for a channel on which messages may be sent.
     #[inline(always)]
     pub fn outgoing(&self, channel: ChannelId) -> Option<SlabId> {
         self.channels.sending(channel).ok().filter(|_| matches!(self.phase, Phase::Up))
     }
 
-    /// Whether a message with so many bytes of headers, and of both, all of one line, may go there now. [`Link::gone`] follows once it has.
+    /// Checks whether a message may be sent at once; `headers` and `length` are the bytes of its headers, and of headers and body.
+    /// [`Link::mark_sent`] follows once it is sent.
     #[inline(always)]
     pub fn prepare_send(&self, to: SlabId, tag: u64, headers: usize, length: usize) -> Option<PreparedSend> {
-        let (units, grant) = (credit::cost_of_short(length), self.rx_credit.next());
+        let (units, grant) = (credit::cost_of_short(length), self.rx_credit.next_grant());
         let fits = (length - headers) as u64 <= self.limits.eager && headers <= header_stack::MAX_HEADERS_BYTES;
         let words = Head { to, own: headers as u16, grant }.words(tag);
         (fits && self.tx_credit.covers(units)).then_some(PreparedSend { words, units, grant })
     }
 
-    /// It has gone.
+    /// The prepared message was sent.
     #[inline(always)]
     pub fn mark_sent(&mut self, PreparedSend { units, grant, .. }: PreparedSend) {
         self.tx_credit.spend(units);

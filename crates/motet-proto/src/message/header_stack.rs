@@ -1,13 +1,13 @@
-//! The headers of a message: one buffer onto which every layer pushes.
+//! The headers of a message: one buffer onto which every layer pushes its header.
 //!
-//! A layer that adds a header copies nothing that is there already and adds no packet (header combining): the buffer grows
-//! towards its front, so the header pushed last, the outermost, comes first, and the receiver's layers pop them in the
-//! order in which they meet the message.
+//! Pushing copies nothing that is there already and adds no packet (header combining). The buffer grows towards its front, so the
+//! header pushed last, the outermost, is first, and the layers of the receiver pop the headers in the order in which they handle the
+//! message.
 
-/// Most bytes of headers of one message.
+/// Size limit of the headers of one message.
 pub const MAX_HEADERS_BYTES: usize = 256;
 
-/// Headers to send.
+/// The headers of a message to send.
 #[derive(Debug, Clone)]
 pub struct Stack {
     bytes: [u8; MAX_HEADERS_BYTES],
@@ -21,9 +21,9 @@ impl Default for Stack {
 }
 
 impl Stack {
-    /// Puts a header before those that are there. False, and nothing is changed, when it does not fit.
+    /// Pushes a header in front of the others. Returns false, and changes nothing, when it does not fit.
     #[must_use]
-    #[inline(always)] // a layer knows how long its header is: the copy is a store or two then
+    #[inline(always)] // the length of a header is mostly constant: the copy is one or two stores
     pub fn push(&mut self, header: &[u8]) -> bool {
         let Some(start) = self.start.checked_sub(header.len()) else { return false };
         self.bytes[start..self.start].copy_from_slice(header);
@@ -31,20 +31,20 @@ impl Stack {
         true
     }
 
-    /// All headers, the outermost first.
+    /// All headers, outermost first.
     #[inline(always)]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
 
-    /// Empties it for the next message.
+    /// Removes all headers.
     #[inline(always)]
     pub fn clear(&mut self) {
         self.start = MAX_HEADERS_BYTES;
     }
 }
 
-/// The receiver's side: takes `N` bytes from the front of the headers; `None`, and nothing is taken, when there are fewer.
+/// Takes `N` bytes from the front of received headers. Returns `None`, and takes nothing, when there are fewer.
 pub fn pop<const N: usize>(headers: &mut &[u8]) -> Option<[u8; N]> {
     let (header, rest) = headers.split_first_chunk()?;
     *headers = rest;
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_pushed_comes_first() {
+    fn headers_pop_in_reverse_order() {
         let mut stack = Stack::default();
         assert!(stack.push(b"inner") && stack.push(b"outer!"));
         let mut headers = stack.as_bytes();

@@ -1,10 +1,10 @@
-//! One link: its state, and what its owner may ask of it.
+//! The state of one link, and what its owner may ask of it.
 //!
-//! What it is: the record that holds channels, credits and long messages together; opening, closing, accepting, breaking.
-//! Sending is in [`super::tx`], arrival in [`super::rx`].
+//! The record that holds channels, credit and long messages together: opening, closing and accepting channels, accepting messages, and
+//! the end of a link. Sending is in [`super::tx`], arrival in [`super::rx`].
 
 use super::channels::{CLOSE_RECEIVE, CLOSE_SEND, Channels};
-use super::credit::{LARGEST, RxCredit, TxCredit, UNIT};
+use super::credit::{MAX_WINDOW, RxCredit, TxCredit, UNIT_BYTES};
 use super::matching::{Scope, Source};
 use super::packet::Hello;
 use super::rendezvous::Payload;
@@ -20,11 +20,11 @@ use super::{
 /// One side of a link between two nodes.
 #[derive(Debug)]
 pub struct Link {
-    /// The owner's name for it.
+    /// The owner's name for the link.
     pub(super) source: u32,
     pub(super) limits: Limits,
     pub(super) phase: Phase,
-    /// HELLO has been put, and HELLO has come.
+    /// Whether HELLO was sent, and whether it was received.
     pub(super) hello_sent: bool,
     pub(super) hello_received: bool,
     pub(super) channels: Channels,
@@ -32,28 +32,29 @@ pub struct Link {
     pub(super) rx_credit: RxCredit,
     pub(super) rendezvous_tx: RendezvousSends,
     pub(super) rendezvous_rx: RendezvousReceives,
-    /// Gets, puts and atomics; `None` before the first. The peer takes so many at a time.
+    /// Gets, puts and atomics; `None` before the first.
     pub(super) remote: Option<Box<Remote>>,
+    /// Gets, puts and atomics of this side that the peer allows at a time.
     pub(super) requests: u32,
-    /// When the last packet came, by the owner's clock.
+    /// When the last packet arrived, by the owner's clock.
     pub(super) last_packet_at: u64,
 }
 
-/// Whether a link works.
+/// Whether a link is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Up,
-    /// The peer broke the protocol, or the medium is gone.
+    /// The peer broke the protocol, or the transport failed.
     Down(ProtocolViolation),
 }
 
 impl Link {
-    /// A link to a peer of which nothing has come yet. `source` is the owner's name for it.
+    /// A link from whose peer nothing has arrived yet. `source` is the owner's name for the link.
     pub fn new(source: u32, limits: Limits, now: u64) -> Self {
         let [max_rendezvous, channels, requests] =
             [limits.max_rendezvous, limits.channels, limits.requests].map(|most| most.min(MAX_RECORDS));
         let limits = Limits { max_rendezvous, channels, requests, ..limits };
-        let window = (limits.window / UNIT as u64).min(u64::from(LARGEST)) as u32;
+        let window = (limits.window / UNIT_BYTES as u64).min(u64::from(MAX_WINDOW)) as u32;
         Self {
             source,
             limits,
@@ -71,14 +72,14 @@ impl Link {
         }
     }
 
-    /// What this side tells the other first.
+    /// The HELLO of this side.
     pub(super) fn hello(&self) -> Hello {
-        let window = (self.limits.window / UNIT as u64).min(u64::from(LARGEST)) as u32;
+        let window = (self.limits.window / UNIT_BYTES as u64).min(u64::from(MAX_WINDOW)) as u32;
         let Limits { max_rendezvous, channels, requests, .. } = self.limits;
         Hello { window, max_rendezvous, channels, requests }
     }
 
-    /// Whether the peer has said its limits, so that channels can be opened.
+    /// Whether the limits of the peer are known, so that channels can be opened.
     pub fn is_hello_received(&self) -> bool {
         self.hello_received
     }
@@ -91,20 +92,20 @@ impl Link {
         }
     }
 
-    /// Since when nothing has come, and whether nothing is open or under way: an owner may close such a link.
+    /// The time of the last packet if no channel is open and no operation is in progress. An owner may close such a link.
     pub fn idle_since(&self) -> Option<u64> {
         let empty = self.channels.size().0 == 0 && self.rendezvous_rx.size().0 == 0 && self.rendezvous_tx.size().0 == 0;
         (empty && self.remote.as_ref().is_none_or(|remote| remote.is_idle())).then_some(self.last_packet_at)
     }
 
-    /// Bytes that the link holds, beside those that its window pays for; and the window's bytes in use.
+    /// Bytes that the link holds beside those that the window pays for, and the bytes of the window in use.
     pub fn bytes(&self) -> (usize, usize) {
         let records = self.channels.size().1 + self.rendezvous_rx.size().1 + self.rendezvous_tx.size().1;
         let records = records + self.remote.as_ref().map_or(0, |remote| remote.bytes());
-        (records, self.rx_credit.used() as usize * UNIT)
+        (records, self.rx_credit.used() as usize * UNIT_BYTES)
     }
 
-    /// Channels, long messages coming, long messages going.
+    /// Number of channels, of long messages that arrive, and of long messages that are sent.
     pub fn counts(&self) -> [u32; 3] {
         [self.channels.size().0, self.rendezvous_rx.size().0, self.rendezvous_tx.size().0]
     }
@@ -117,19 +118,19 @@ impl Link {
         self.channels.open(service, reception)
     }
 
-    /// Takes a channel that the peer has offered.
+    /// Accepts a channel that the peer has offered.
     pub fn accept_channel(&mut self, channel: ChannelId, reception: Reception) -> Result<(), Rejected> {
         self.up()?;
         self.channels.accept(channel, reception)
     }
 
-    /// Sends no more on a channel; messages still come.
+    /// Sends no more on a channel; messages still arrive.
     pub fn close(&mut self, channel: ChannelId) -> Result<(), Rejected> {
         self.channels.close(channel, CLOSE_SEND).map(drop)
     }
 
-    /// Neither sends nor receives on a channel any more: what waits in its scope and what still comes is discarded, posted
-    /// receives end, and the scope goes. Refuses a channel that was only offered. Every channel must be released.
+    /// Neither sends nor receives on a channel any more: waiting and further messages are discarded, posted receives complete, and
+    /// the scope is removed. Refuses a channel that was only offered. Every channel must be released.
     pub fn release<O: Callbacks>(&mut self, owner: &mut O, channel: ChannelId) -> Result<(), Rejected> {
         let known = self.channels.known(channel).ok_or(Rejected::Closed)?;
         let (reception, released) = (known.reception, known.is_released());
@@ -138,15 +139,15 @@ impl Link {
             while let Some(held) = owner.matching().drain(scope) {
                 self.discard(held);
             }
-            owner.matching().leave(Source::One(scope));
+            owner.matching().remove_source(Source::One(scope));
         }
         self.channels.close(channel, CLOSE_SEND | CLOSE_RECEIVE).map(drop)
     }
 
     // ---- messages that were found in the table or delivered ---------------------------------------------------------
 
-    /// Gives a message that nobody waited for to a receive, which completes now or later. A message of another link must not
-    /// be handed in: see [`UnexpectedMessage::source`].
+    /// Gives an unexpected message to a receive, which completes at once or later. The message must be of this link: see
+    /// [`UnexpectedMessage::source`].
     pub fn accept<O: Callbacks>(&mut self, owner: &mut O, held: UnexpectedMessage, operation: u64, capacity: u64) {
         if let Some(record) = held.long {
             owner.matched(operation, &envelope(&held));
@@ -160,7 +161,7 @@ impl Link {
         land(owner, operation, capacity, &envelope(&held), body);
     }
 
-    /// Throws a message away.
+    /// Discards an unexpected message.
     pub fn discard(&mut self, held: UnexpectedMessage) {
         self.rx_credit.free(held.units);
         if let Some(record) = held.long {
@@ -168,40 +169,41 @@ impl Link {
         }
     }
 
-    /// The owner has copied what [`Callbacks::copy`] asked for, or the system did not let it: then it comes in pieces.
+    /// Reports the end of the copy that [`Callbacks::copy`] requested. If it was not possible (`done` is false), the body is
+    /// transferred in pieces.
     pub fn copied<O: Callbacks>(&mut self, owner: &mut O, record: SlabId, done: bool) {
         let broken = self.broken().is_some();
         self.rendezvous_rx.copied(owner, record, done, broken);
     }
 
-    /// The owner copies what [`Callbacks::copy`] asked for to this address of its process, and the sender may copy some of it, too: it is told.
-    /// Before [`Link::copied`] the owner sees to it that the sender touches nothing there any more.
+    /// The owner copies to this address of its process and the sender may copy a part: COPY_ASSIST is sent. Before [`Link::copied`]
+    /// the owner makes sure that the sender writes there no more.
     pub fn offer_copy_assist(&mut self, record: SlabId, address: u64, copy_id: u32) {
         self.rendezvous_rx.offer_copy_assist(record, address, copy_id);
     }
 
-    /// The owner sees what [`Callbacks::copy`] asked for where it is: the receive has ended, and the message is the program's to look at
-    /// until [`Link::release_loan`]. False: the link is broken, and so is the receive.
+    /// Completes a receive with a reference to the sender's memory instead of a copy. The program may read the message until
+    /// [`Link::release_loan`]. Returns false when the link is down, and so is the receive.
     pub fn loan_in_place<O: Callbacks>(&mut self, owner: &mut O, record: SlabId) -> bool {
         let broken = self.broken().is_some();
         self.rendezvous_rx.loan_in_place(owner, record, broken)
     }
 
-    /// The program looks no more at a message that was lent: it is its sender's again. Harmless after the link broke.
+    /// Releases a loaned message: it belongs to its sender again. Does nothing when the link is down.
     pub fn release_loan(&mut self, record: SlabId) {
         self.rendezvous_rx.release_loan(record);
     }
 
-    /// The same, and the sender is told at once, if there is room.
+    /// Releases a loaned message and sends FIN at once, if there is room.
     pub fn release_loan_now<P: Packets>(&mut self, packets: &mut P, record: SlabId) {
         self.rendezvous_rx.release_loan_now(packets, &mut self.rx_credit, record);
     }
 
     // ---- the end ----------------------------------------------------------------------------------------------------
 
-    /// The medium is gone, or the owner wants no more of it: every operation on the link completes with [`Status::LinkDown`],
-    /// except copies under way, which do when they are reported. On each channel the messages that wait can still be received
-    /// up to the first that has not come whole, until the channel is released: there is never a gap in what is received.
+    /// Ends the link, because the transport failed or the owner closes it: every operation completes with [`Status::LinkDown`],
+    /// except copies in progress, which complete when they are reported. On each channel waiting messages can still be received, up
+    /// to the first that is not whole, until the channel is released: received messages never have a gap.
     pub fn reset<O: Callbacks>(&mut self, owner: &mut O, why: ProtocolViolation) {
         if self.broken().is_some() {
             return;
@@ -223,7 +225,7 @@ impl Link {
         owner.unblocked();
     }
 
-    /// Keeps of the messages that wait in a scope those before the first that has not come whole.
+    /// Keeps the waiting messages of a scope before the first that is not whole.
     fn cut<O: Callbacks>(&mut self, owner: &mut O, scope: Scope) {
         let mut whole = Vec::new();
         while let Some(held) = owner.matching().drain(scope) {
@@ -237,7 +239,7 @@ impl Link {
             self.discard(held);
         }
         for held in whole {
-            if let Err(held) = owner.matching().keep(scope, held) {
+            if let Err(held) = owner.matching().add_unexpected(scope, held) {
                 self.discard(held);
             }
         }
@@ -248,7 +250,7 @@ impl Link {
     }
 }
 
-/// Puts a whole body into the buffer of a receive and completes it.
+/// Places a whole body into the buffer of a receive and completes the receive.
 #[inline(always)]
 pub(super) fn land<O: Callbacks>(
     owner: &mut O,
@@ -270,9 +272,9 @@ pub(super) fn land<O: Callbacks>(
     owner.completed(operation, Outcome { status, length: fits });
 }
 
-/// No message comes in this scope any more: its receives complete.
+/// Completes the receives of a scope in which no more messages arrive.
 pub(super) fn end<O: Callbacks>(owner: &mut O, scope: Scope, status: Status) {
-    while let Some(receive) = owner.matching().end(Source::One(scope), status) {
+    while let Some(receive) = owner.matching().end_source(Source::One(scope), status) {
         let operation = owner.start_receive(receive);
         owner.completed(operation, Outcome { status, length: 0 });
     }

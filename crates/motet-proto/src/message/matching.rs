@@ -10,14 +10,14 @@
 //! A *scope* is where messages of one sender on one channel arrive; its parent, a *context*, is where receives from any source
 //! wait. A tag matches when it agrees in the bits that a receive does not ignore.
 //!
-//! Receives wait in a row for each scope and one for each context, in the order of posting: an arriving message looks through both, and
-//! goes to the older of the two that it finds. So receives of one channel are never in the way of another's messages. Where a row is long,
+//! Receives wait in a ring for each scope and one for each context, in the order of posting: an arriving message looks through both, and
+//! goes to the older of the two that it finds. So receives of one channel are never in the way of another's messages. Where a ring is long,
 //! receives beyond the first 256 are found by hash of what they do not ignore, one table for each distinct mask in use (tuple space
 //! search: Srinivasan, Suri, Varghese, SIGCOMM 1999), each bucket in the order of posting: an arriving message costs one look-up per mask,
 //! not one per receive. Messages wait in order of arrival, and beyond the first 256 also by hash of scope and tag; only a receive that ignores
 //! bits walks beyond those. An *ordered* scope ignores tags, and is a plain queue of receives or of messages.
 //!
-//! Where messages arrive is in `scopes`, those that wait are in `held`; here are the receives, and who meets whom.
+//! Where messages arrive is in `scopes`, those that wait are in `message`; here are the receives, and who meets whom.
 
 mod hash;
 mod posted;
@@ -60,17 +60,17 @@ pub struct Selector {
 /// Names a posted receive: where it waits, and its place in the order of all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
-    at: At,
+    at: ReceivePosition,
     sequence: NonZeroU64,
 }
 
 /// Where a receive waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
-    /// In the row of a scope or context.
-    PostedRing(u32),
+enum ReceivePosition {
+    /// In the ring of a scope or context.
+    Ring(u32),
     /// Among those that are found by hash.
-    Tables(SlabId),
+    Hashed(SlabId),
 }
 
 /// A receive that waits, and that a message would get: true until the table changes.
@@ -78,34 +78,34 @@ enum At {
 pub struct Oldest {
     /// The scope or context.
     scope: u32,
-    found: Found,
+    found: FoundIn,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Found {
-    /// At this position of its row.
-    PostedRing(u32),
+enum FoundIn {
+    /// ReceivePosition this position of its ring.
+    Ring(u32),
     /// This record.
-    Tables(u32),
+    Hashed(u32),
 }
 
 /// Most receives or messages of one place that are looked through one by one; few where the tables are to be tested.
-const LISTED: u32 = if cfg!(test) { 3 } else { 256 };
+const MAX_LINEAR_SCAN: u32 = if cfg!(test) { 3 } else { 256 };
 
 /// What has become of a posted receive.
 #[derive(Debug)]
 pub enum PostOutcome {
     /// It waits.
-    Waiting(Ticket),
+    Posted(Ticket),
     /// A message was there already: hand it to `accept` of its link.
-    Found(UnexpectedMessage),
+    Matched(UnexpectedMessage),
     /// No message can come any more: complete it with this status.
     Ended(Status),
 }
 
 /// A receive that is found by hash.
 #[derive(Debug)]
-struct Waiting<B> {
+struct HashedReceive<B> {
     receive: Receive<B>,
     tag: u64,
     ignore: u64,
@@ -146,12 +146,12 @@ const SAME_SCOPE: usize = 1;
 #[derive(Debug)]
 pub struct Table<B = ()> {
     scopes: Slab<ScopeEntry<B>>,
-    waiting: Slab<Waiting<B>, 2>,
+    waiting: Slab<HashedReceive<B>, 2>,
     /// Receives in rows.
-    in_rows: u32,
-    kept: Slab<UnexpectedRecord, 4>,
-    waiting_by_key: HashMap<Key, IntrusiveList, Seeded>,
-    kept_by_key: HashMap<Key, IntrusiveList, Seeded>,
+    ring_receives: u32,
+    unexpected: Slab<UnexpectedRecord, 4>,
+    hashed_by_key: HashMap<Key, IntrusiveList, Seeded>,
+    unexpected_by_key: HashMap<Key, IntrusiveList, Seeded>,
     masks: Vec<Mask>,
     sequence: NonZeroU64,
 }
@@ -166,10 +166,10 @@ impl<B: Copy> Table<B> {
         Self {
             scopes: Slab::default(),
             waiting: Slab::default(),
-            in_rows: 0,
-            kept: Slab::default(),
-            waiting_by_key: HashMap::with_hasher(seeded),
-            kept_by_key: HashMap::with_hasher(seeded),
+            ring_receives: 0,
+            unexpected: Slab::default(),
+            hashed_by_key: HashMap::with_hasher(seeded),
+            unexpected_by_key: HashMap::with_hasher(seeded),
             masks: vec![Mask { ignore: 0, receives: 0 }],
             sequence: NonZeroU64::MIN,
         }
@@ -188,14 +188,14 @@ impl<B: Copy> Table<B> {
     pub fn peek_match(&self, scope: Scope, tag: u64) -> Option<(Receive<B>, Ticket)> {
         let oldest = self.oldest(scope, tag).filter(|oldest| oldest.scope == scope.0.index())?;
         match oldest.found {
-            Found::PostedRing(_) => {
-                let (_, posted) = self.scopes.get(oldest.scope)?.row.oldest(tag)?;
+            FoundIn::Ring(_) => {
+                let (_, posted) = self.scopes.get(oldest.scope)?.ring.oldest(tag)?;
                 let sequence = NonZeroU64::new(posted.sequence)?;
-                Some((posted.receive, Ticket { at: At::PostedRing(oldest.scope), sequence }))
+                Some((posted.receive, Ticket { at: ReceivePosition::Ring(oldest.scope), sequence }))
             }
-            Found::Tables(node) => {
-                let &Waiting { receive, sequence, .. } = self.waiting.get(node)?;
-                Some((receive, Ticket { at: At::Tables(self.waiting.number(node)), sequence }))
+            FoundIn::Hashed(node) => {
+                let &HashedReceive { receive, sequence, .. } = self.waiting.get(node)?;
+                Some((receive, Ticket { at: ReceivePosition::Hashed(self.waiting.number(node)), sequence }))
             }
         }
     }
@@ -203,11 +203,11 @@ impl<B: Copy> Table<B> {
     /// A posted receive is this one from now on. False: it has been matched.
     pub fn rename(&mut self, ticket: Ticket, receive: Receive<B>) -> bool {
         let known = match ticket.at {
-            At::PostedRing(scope) => self.scopes.get_mut(scope).and_then(|place| {
-                let at = place.row.position(|posted| posted.sequence == ticket.sequence.get())?;
-                place.row.get_mut(at).map(|posted| &mut posted.receive)
+            ReceivePosition::Ring(scope) => self.scopes.get_mut(scope).and_then(|place| {
+                let at = place.ring.position(|posted| posted.sequence == ticket.sequence.get())?;
+                place.ring.get_mut(at).map(|posted| &mut posted.receive)
             }),
-            At::Tables(number) => self.waiting.get_by_id(number).map(|waiting| &mut waiting.receive),
+            ReceivePosition::Hashed(number) => self.waiting.get_by_id(number).map(|waiting| &mut waiting.receive),
         };
         known.map(|known| *known = receive).is_some()
     }
@@ -228,36 +228,36 @@ impl<B: Copy> Table<B> {
     /// The oldest receive of a scope or context that a tag matches, and its place in the order of all.
     #[inline(always)]
     fn oldest_in(&self, place: &ScopeEntry<B>, scope: u32, tag: u64) -> Option<(u64, Oldest)> {
-        match place.row.oldest(tag) {
-            Some((at, posted)) => Some((posted.sequence, Oldest { scope, found: Found::PostedRing(at) })),
-            None if place.hashed > 0 => self.oldest_in_tables(scope, tag),
+        match place.ring.oldest(tag) {
+            Some((at, posted)) => Some((posted.sequence, Oldest { scope, found: FoundIn::Ring(at) })),
+            None if place.hashed > 0 => self.oldest_hashed(scope, tag),
             None => None,
         }
     }
 
     /// The same of those that are found by hash.
     #[inline(never)]
-    fn oldest_in_tables(&self, scope: u32, tag: u64) -> Option<(u64, Oldest)> {
+    fn oldest_hashed(&self, scope: u32, tag: u64) -> Option<(u64, Oldest)> {
         let known = self.masks.iter().enumerate().filter(|(_, mask)| mask.receives > 0);
         let firsts = known.filter_map(|(at, mask)| {
             let key = Key { scope, mask: at as u32, tag: tag & !mask.ignore };
-            let node = self.waiting_by_key.get(&key)?.first()?;
+            let node = self.hashed_by_key.get(&key)?.first()?;
             Some((self.waiting.get(node)?.sequence, node))
         });
         let (sequence, node) = firsts.min()?;
-        Some((sequence.get(), Oldest { scope, found: Found::Tables(node) }))
+        Some((sequence.get(), Oldest { scope, found: FoundIn::Hashed(node) }))
     }
 
     /// Takes a receive out.
     #[inline(always)]
     pub fn take(&mut self, oldest: Oldest) -> Option<Receive<B>> {
         match oldest.found {
-            Found::PostedRing(at) => {
-                let receive = self.scopes.get_mut(oldest.scope)?.row.take(at)?;
-                self.in_rows -= 1;
+            FoundIn::Ring(at) => {
+                let receive = self.scopes.get_mut(oldest.scope)?.ring.take(at)?;
+                self.ring_receives -= 1;
                 Some(receive)
             }
-            Found::Tables(node) => self.take_waiting(node),
+            FoundIn::Hashed(node) => self.take_hashed(node),
         }
     }
 
@@ -265,17 +265,17 @@ impl<B: Copy> Table<B> {
     #[inline(always)]
     pub fn get(&self, oldest: Oldest) -> Option<&Receive<B>> {
         match oldest.found {
-            Found::PostedRing(at) => self.scopes.get(oldest.scope)?.row.get(at).map(|posted| &posted.receive),
-            Found::Tables(node) => self.waiting.get(node).map(|waiting| &waiting.receive),
+            FoundIn::Ring(at) => self.scopes.get(oldest.scope)?.ring.get(at).map(|posted| &posted.receive),
+            FoundIn::Hashed(node) => self.waiting.get(node).map(|waiting| &waiting.receive),
         }
     }
 
     /// Forgets it.
     #[inline(always)]
     pub fn remove(&mut self, oldest: Oldest) {
-        if let (Found::PostedRing(at), Some(place)) = (oldest.found, self.scopes.get_mut(oldest.scope)) {
-            place.row.remove(at);
-            self.in_rows -= 1;
+        if let (FoundIn::Ring(at), Some(place)) = (oldest.found, self.scopes.get_mut(oldest.scope)) {
+            place.ring.remove(at);
+            self.ring_receives -= 1;
         } else {
             self.take(oldest);
         }
@@ -284,14 +284,14 @@ impl<B: Copy> Table<B> {
     /// Receives that wait.
     #[inline(always)]
     fn receives(&self) -> u32 {
-        self.in_rows + self.waiting.count()
+        self.ring_receives + self.waiting.count()
     }
 
     /// Whether a receive would wait, and no other does: its message is what it [admits](Table::would_match) then, and it need not be posted.
     #[inline(always)]
     pub fn is_sole_receive(&self, selector: &Selector) -> bool {
         let place = self.scopes.known(selector.from.number());
-        self.receives() == 0 && place.is_some_and(|place| place.ended.is_none() && place.held.is_empty())
+        self.receives() == 0 && place.is_some_and(|place| place.ended.is_none() && place.unexpected.is_empty())
     }
 
     /// Whether a message that arrives in a scope is for a receive that is [alone](Table::is_sole_receive).
@@ -305,60 +305,59 @@ impl<B: Copy> Table<B> {
         source && (place.ordered || (tag ^ selector.tag) & !selector.ignore == 0)
     }
 
-    /// Posts a receive, where no message waits for one from there and its row is short. `None`, and nothing is done: [`Table::post`].
+    /// Posts a receive, where no message waits for one from there and its ring is short. `None`, and nothing is done: [`Table::post`].
     #[inline(always)]
     pub fn post_fast(&mut self, selector: Selector, receive: Receive<B>) -> Option<Ticket> {
         let number = selector.from.number();
-        let Self { scopes, in_rows, sequence, .. } = self;
+        let Self { scopes, ring_receives, sequence, .. } = self;
         let place = scopes.get_by_id(number).filter(|place| place.ended.is_none())?;
-        let simple = place.held.is_empty() && place.lists_more();
-        simple.then(|| place.post(number.index(), selector, receive, (in_rows, sequence)))
+        let simple = place.unexpected.is_empty() && place.ring_has_room();
+        simple.then(|| place.post(number.index(), selector, receive, (ring_receives, sequence)))
     }
 
     /// Posts a receive, unless a message is there already.
     pub fn post(&mut self, selector: Selector, receive: Receive<B>) -> PostOutcome {
-        if let Some(held) = self.claim(selector) {
-            return PostOutcome::Found(held);
+        if let Some(message) = self.claim(selector) {
+            return PostOutcome::Matched(message);
         }
         let Some(scope) = self.scopes.find(selector.from.number()) else { return PostOutcome::Ended(Status::Closed) };
-        let Self { scopes, in_rows, sequence, .. } = self;
+        let Self { scopes, ring_receives, sequence, .. } = self;
         let Some(place) = scopes.get_mut(scope) else { return PostOutcome::Ended(Status::Closed) };
         if let Some(status) = place.ended {
             return PostOutcome::Ended(status);
         }
-        if place.lists_more() {
-            return PostOutcome::Waiting(place.post(scope, selector, receive, (in_rows, sequence)));
+        if place.ring_has_room() {
+            return PostOutcome::Posted(place.post(scope, selector, receive, (ring_receives, sequence)));
         }
-        self.post_in_tables(selector, scope, receive)
-            .map_or(PostOutcome::Ended(Status::Exhausted), PostOutcome::Waiting)
+        self.post_hashed(selector, scope, receive).map_or(PostOutcome::Ended(Status::Exhausted), PostOutcome::Posted)
     }
 
     /// The same at the end of a long list.
     #[inline(never)]
-    fn post_in_tables(&mut self, selector: Selector, scope: u32, receive: Receive<B>) -> Option<Ticket> {
+    fn post_hashed(&mut self, selector: Selector, scope: u32, receive: Receive<B>) -> Option<Ticket> {
         let Selector { tag, ignore, .. } = selector;
         let (sequence, mask) = (next(&mut self.sequence), self.mask(ignore));
-        let number = self.waiting.insert(Waiting { receive, tag, ignore, sequence, scope, mask })?;
+        let number = self.waiting.insert(HashedReceive { receive, tag, ignore, sequence, scope, mask })?;
         self.masks[mask as usize].receives += 1;
-        let list = self.waiting_by_key.entry(Key { scope, mask, tag: tag & !ignore }).or_default();
+        let list = self.hashed_by_key.entry(Key { scope, mask, tag: tag & !ignore }).or_default();
         self.waiting.append(list, SAME_KEY, number.index());
         let place = self.scopes.get_mut(scope)?;
         self.waiting.append(&mut place.posted, SAME_SCOPE, number.index());
         place.hashed += 1;
-        Some(Ticket { at: At::Tables(number), sequence })
+        Some(Ticket { at: ReceivePosition::Hashed(number), sequence })
     }
 
     /// Takes a posted receive back; `None` when it has been matched.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<Receive<B>> {
         match ticket.at {
-            At::PostedRing(scope) => {
-                let row = &self.scopes.get(scope)?.row;
-                let at = row.position(|posted| posted.sequence == ticket.sequence.get())?;
-                self.take(Oldest { scope, found: Found::PostedRing(at) })
+            ReceivePosition::Ring(scope) => {
+                let ring = &self.scopes.get(scope)?.ring;
+                let at = ring.position(|posted| posted.sequence == ticket.sequence.get())?;
+                self.take(Oldest { scope, found: FoundIn::Ring(at) })
             }
-            At::Tables(number) => {
+            ReceivePosition::Hashed(number) => {
                 let index = self.waiting.find(number)?;
-                (self.waiting.get(index)?.sequence == ticket.sequence).then(|| self.take_waiting(index))?
+                (self.waiting.get(index)?.sequence == ticket.sequence).then(|| self.take_hashed(index))?
             }
         }
     }
@@ -371,13 +370,13 @@ impl<B: Copy> Table<B> {
         };
         for scope in scopes {
             let place = self.scopes.get(scope)?;
-            if let Some(at) = place.row.position(|posted| which(&posted.receive)) {
-                return self.take(Oldest { scope, found: Found::PostedRing(at) });
+            if let Some(at) = place.ring.position(|posted| which(&posted.receive)) {
+                return self.take(Oldest { scope, found: FoundIn::Ring(at) });
             }
             let mut next = place.posted.first();
             while let Some(node) = next {
                 if which(&self.waiting.get(node)?.receive) {
-                    return self.take_waiting(node);
+                    return self.take_hashed(node);
                 }
                 next = self.waiting.after(SAME_SCOPE, node);
             }
@@ -385,17 +384,17 @@ impl<B: Copy> Table<B> {
         None
     }
 
-    /// Bytes held; what the messages themselves hold is bounded by their links' windows.
+    /// Bytes message; what the messages themselves hold is bounded by their links' windows.
     pub fn bytes(&self) -> usize {
         let entry = size_of::<Key>() + size_of::<IntrusiveList>();
-        let maps = self.waiting_by_key.capacity() + self.kept_by_key.capacity();
-        let rows: usize = self.scopes.indices().filter_map(|at| Some(self.scopes.get(at)?.row.bytes())).sum();
-        self.scopes.bytes() + rows + self.waiting.bytes() + self.kept.bytes() + maps * entry
+        let maps = self.hashed_by_key.capacity() + self.unexpected_by_key.capacity();
+        let rows: usize = self.scopes.indices().filter_map(|at| Some(self.scopes.get(at)?.ring.bytes())).sum();
+        self.scopes.bytes() + rows + self.waiting.bytes() + self.unexpected.bytes() + maps * entry
     }
 
     /// Receives and messages that wait.
     pub fn len(&self) -> (u32, u32) {
-        (self.receives(), self.kept.count())
+        (self.receives(), self.unexpected.count())
     }
 
     /// Whether nothing waits.
@@ -406,27 +405,27 @@ impl<B: Copy> Table<B> {
     // ---- inside -----------------------------------------------------------------------------------------------------
 
     #[inline(never)]
-    fn take_waiting(&mut self, index: u32) -> Option<Receive<B>> {
-        let &Waiting { receive, scope, .. } = self.waiting.get(index)?;
+    fn take_hashed(&mut self, index: u32) -> Option<Receive<B>> {
+        let &HashedReceive { receive, scope, .. } = self.waiting.get(index)?;
         let place = self.scopes.get_mut(scope)?;
         self.waiting.unlink(&mut place.posted, SAME_SCOPE, index);
         place.hashed -= 1;
-        self.leave_tables(index);
+        self.unhash(index);
         self.waiting.remove(index);
         Some(receive)
     }
 
-    fn leave_tables(&mut self, index: u32) {
-        let Some(&Waiting { scope, mask, tag, ignore, .. }) = self.waiting.get(index) else { return };
+    fn unhash(&mut self, index: u32) {
+        let Some(&HashedReceive { scope, mask, tag, ignore, .. }) = self.waiting.get(index) else { return };
         let key = Key { scope, mask, tag: tag & !ignore };
-        if let Some(list) = self.waiting_by_key.get_mut(&key) {
+        if let Some(list) = self.hashed_by_key.get_mut(&key) {
             self.waiting.unlink(list, SAME_KEY, index);
             if list.is_empty() {
-                self.waiting_by_key.remove(&key);
+                self.hashed_by_key.remove(&key);
             }
         }
         self.masks[mask as usize].receives -= 1;
-        shrink(&mut self.waiting_by_key);
+        shrink(&mut self.hashed_by_key);
     }
 
     /// The table of receives that ignore these bits; one that nobody uses any more serves for others.

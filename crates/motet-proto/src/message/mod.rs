@@ -1,22 +1,20 @@
 //! The message protocol: one link between two nodes.
 //!
-//! What it is: a [`Link`] is the state that one side keeps for a link: its channels, the messages that are longer than a
-//! packet, and the credits of both directions. What arrives is handed to it packet by packet ([`Link::arrived`]); what it
-//! has to say goes through [`Packets`]; what its owner must do or know (place bytes, copy, complete, deliver) goes through
-//! [`Callbacks`]. Receives and messages wait for each other in a [`matching::Table`], which is the owner's and serves all of its
-//! links.
+//! A [`Link`] is the state that one side keeps for a link: its channels, the messages that are longer than a packet, and the credit of
+//! both directions. Arriving packets are passed to [`Link::arrived`]. Outgoing packets go through [`Packets`]. What the owner of the
+//! link must do or know (place bytes, copy, complete, deliver) goes through [`Callbacks`]. Posted receives and unexpected messages wait
+//! in a [`matching::Table`], which belongs to the owner and serves all of its links.
 //!
-//! What it is not: it does no I/O, reads no clock, spawns and locks nothing, and asks for no memory on the way of a short
-//! message for which a receive or a handler waits. How packets travel is the medium's matter: in order, whole, once, or not
-//! at all any more.
+//! This module does no I/O, reads no clock, spawns nothing, takes no lock, and allocates nothing for a short message for which a
+//! receive or a handler waits. The transport below delivers packets whole, once and in order, until it fails.
 //!
-//! Everything that a peer can write is checked before it is used; a peer that breaks the protocol breaks its link
-//! ([`ProtocolViolation`]) and costs at most what [`Limits`] allow. Formats, sequences and the invariants M1 to M9: `docs/messages.md`.
+//! Everything that a peer can write is checked before it is used. A peer that breaks the protocol breaks its link
+//! ([`ProtocolViolation`]) and costs at most what [`Limits`] allow. Formats, sequences and the invariants M1 to M10:
+//! `docs/messages.md`.
 //!
-//! Memory of the other side is got, put and changed through [`rma`], on the same link.
+//! Remote memory access (get, put, atomics) uses the same link: [`rma`].
 //!
-//! To follow a message read downwards: [`tx`] (send) → [`packet`] → [`rx`] (arrive) → [`matching`] →, when it is
-//! long, [`rendezvous`].
+//! Reading order for a message: [`tx`] (send), [`packet`], [`rx`] (arrival), [`matching`], and for a long message [`rendezvous`].
 
 pub mod atomic;
 pub mod channels;
@@ -44,12 +42,12 @@ pub use rma::{Get, Memory, Put, Update};
 use slab::SlabId;
 pub use tx::{Mode, Send, Sent};
 
-/// The peer broke the protocol; the link is broken for good. Says which rule.
+/// The peer broke the protocol, and the link is down for good. The text names the packet and the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProtocolViolation(pub &'static str);
 
-/// It has used the key of a region that this side never made.
-pub const UNKNOWN_REGION_KEY: ProtocolViolation = ProtocolViolation("a region's key that was never given out");
+/// The peer used a region key that this side never gave out.
+pub const UNKNOWN_REGION_KEY: ProtocolViolation = ProtocolViolation("access with a region key that was never given out");
 
 impl std::fmt::Display for ProtocolViolation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -59,178 +57,179 @@ impl std::fmt::Display for ProtocolViolation {
 
 impl std::error::Error for ProtocolViolation {}
 
-/// A call that did nothing.
+/// Why a call was rejected. A rejected call has done nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rejected {
-    /// Not now: no room, no credit, or the channel is not open yet. [`Callbacks::unblocked`] says when credit has come.
+    /// Not possible at the moment: no room, no credit, or the channel is not open yet. [`Callbacks::unblocked`] reports when to try
+    /// again.
     WouldBlock,
-    /// The channel does not take this any more, or is unknown, as a region may be; or the peer has no regions for others.
+    /// The channel is unknown or closed in this direction, the region is unknown, or the peer offers no remote memory.
     Closed,
-    /// The headers are too long, or such a message or row of elements cannot go like this at all.
+    /// The headers are too long, or the message or the atomic does not fit this way of sending.
     TooLong,
-    /// An atomic that makes no sense.
+    /// The atomic is malformed: see [`atomic::Atomic::check`].
     InvalidAtomic,
     /// The link is down.
     LinkDown,
 }
 
-/// How an operation has ended.
+/// The result of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
-    /// As asked.
+    /// Success.
     Done,
-    /// The message was longer than the buffer, which is full.
+    /// The message was longer than the buffer. The buffer is full.
     Truncated,
-    /// It was cancelled.
+    /// The operation was cancelled.
     Cancelled,
-    /// The other side does not send, or not receive, on this channel any more.
+    /// The peer no longer sends, or no longer receives, on this channel.
     Closed,
-    /// There are too many of its kind.
+    /// The table has no free record for the operation.
     Exhausted,
-    /// The peer has no such region, not any more, or does not let this side do that with it.
+    /// The peer has no such region (any more), or the region does not grant this right.
     AccessDenied,
-    /// The peer's region ends before that.
+    /// The access exceeds the bounds of the peer's region.
     OutOfBounds,
-    /// The peer's region does not do such an atomic there.
+    /// The peer's region does not support this atomic at this offset.
     InvalidAtomic,
     /// The link is down.
     LinkDown,
 }
 
-/// The end of an operation.
+/// The completion of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outcome {
-    /// How.
+    /// The result.
     pub status: Status,
-    /// Bytes of the body that were sent, or are in the buffer.
+    /// Bytes of the body that were sent, or that are in the buffer.
     pub length: u64,
 }
 
-/// A channel, by this side's number.
+/// A channel, named by the number that this side gave it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChannelId(pub(crate) SlabId);
 
 impl ChannelId {
-    /// As a number, for those who hand it through a foreign interface.
+    /// The id as a number, for foreign interfaces.
     pub fn number(self) -> u32 {
         self.0.0
     }
 
-    /// The channel of a number that anybody may have made up: every use of it is checked.
+    /// A channel id from an untrusted number. Every use of the id is checked.
     pub fn from_number(number: u32) -> Self {
         Self(SlabId(number))
     }
 
-    /// Where records of this channel lie: small, and reused once it is gone.
+    /// An index for tables of per-channel records: small, and reused once the channel is gone.
     #[inline(always)]
     pub fn index(self) -> usize {
         self.0.index() as usize
     }
 }
 
-/// What a message says of itself.
+/// The description of an arrived message.
 #[derive(Debug, Clone, Copy)]
 pub struct Envelope<'a> {
-    /// The link's name for itself.
+    /// The name that the owner gave to the link.
     pub source: u32,
-    /// On which channel it came.
+    /// The channel on which the message arrived.
     pub channel: ChannelId,
-    /// Its tag.
+    /// The tag.
     pub tag: u64,
-    /// Bytes of its body.
+    /// Bytes of the body.
     pub length: u64,
-    /// Its headers, the outermost first.
+    /// The headers, outermost first.
     pub headers: &'a [u8],
 }
 
-/// What a handler gets.
+/// The body of a message for a handler.
 #[derive(Debug)]
 pub enum Arrival<'a> {
-    /// All of the body, for the time of the call.
+    /// The whole body, valid during the call.
     Whole(&'a [u8]),
-    /// A message that is longer than a packet: give it a buffer with [`Link::accept`], or discard it, now or later.
+    /// A message longer than a packet: give it a buffer with [`Link::accept`], or discard it, at once or later.
     Long(UnexpectedMessage),
 }
 
-/// Bytes of a message lie in the sender's process and may be copied from there.
+/// A single copy: the body is in the sender's memory and the owner copies it from there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyRequest {
-    /// For [`Link::copied`].
+    /// The record to pass to [`Link::copied`].
     pub record: SlabId,
-    /// The receive; its buffer must stay until `copied` has been called, even if the link breaks.
+    /// The receive. Its buffer must stay valid until [`Link::copied`] has been called, even if the link breaks.
     pub operation: u64,
-    /// What the sender said of where the bytes are.
+    /// The address of the body, as given by the sender.
     pub address: u64,
-    /// And of how they may be read.
+    /// The key that gives access to the address, as given by the sender.
     pub key: u64,
-    /// Bytes, to the front of the buffer.
+    /// Bytes to copy to the front of the buffer.
     pub length: u64,
 }
 
-/// How the owner wants an announced message.
+/// How the body of a rendezvous message is to be transferred.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyTransfer {
-    /// In pieces.
+    /// In pieces that the sender puts into packets.
     Pieces(packet::Route),
-    /// Copied from where it is, if the sender shows it: [`Callbacks::copy`] follows.
+    /// By a single copy, if the sender has given an address: [`Callbacks::copy`] follows.
     Copy,
 }
 
-/// The peer copies from a message of ours, and lets us copy some of it into its memory.
+/// The peer copies a body of this side and asks for help: this side may copy a part into the peer's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AssistRequest {
-    /// The send, whose body it is.
+    /// The send whose body is copied.
     pub operation: u64,
-    /// Where the peer wants it, how many bytes, and which copy it is.
+    /// The destination, its length, and the number of the copy.
     pub shared: packet::CopyAssist,
 }
 
-/// What happens to a channel.
+/// A state change of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The peer would like it, for this service: [`Link::accept_channel`] or [`Link::release`].
+    /// The peer opens a channel to this service: answer with [`Link::accept_channel`] or [`Link::release`].
     Offered(u64),
-    /// The peer has taken it.
+    /// The peer has accepted the channel.
     Opened,
-    /// The peer will not have it. It stays until it is released, as after the following.
+    /// The peer has refused the channel. The channel stays until it is released, as after the following events.
     Refused,
-    /// A message waits in its scope, where none waited for it.
+    /// An unexpected message was queued in a scope that had none.
     Queued,
-    /// The peer sends no more.
+    /// The peer sends no more messages.
     EndOfMessages,
-    /// The peer receives no more: nothing can be sent.
+    /// The peer receives no more messages: nothing can be sent.
     NotReceived,
     /// The link is down.
     LinkDown,
 }
 
-/// The medium, as a link sees it: packets arrive whole, once and in order.
+/// The packet transport below a link. It delivers packets whole, once and in order.
 pub trait Packets {
-    /// Most bytes of a packet, at least [`packet::MIN_PACKET_BYTES`]; always the same.
+    /// Size limit of a packet, at least [`packet::MIN_PACKET_BYTES`]; constant.
     fn largest(&self) -> usize;
-    /// Bytes that surely fit now: pieces of long messages leave some of them to others.
+    /// Bytes that certainly fit at the moment. Pieces of long messages leave some of them to other packets.
     fn room(&mut self) -> usize;
-    /// Sends a packet of all `parts` together; false, and nothing is sent, when there is no room.
+    /// Sends the concatenation of `parts` as one packet. Returns false, and sends nothing, when there is no room.
     fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool;
-    /// Bytes of the longest piece of a long message, at most [`Packets::largest`] less its head unless the medium has another way
-    /// for them; always the same.
+    /// Size limit of a piece of a long message; constant. At most [`Packets::largest`] less the head, unless the transport has a
+    /// separate path for pieces.
     fn longest_piece(&self) -> usize {
         self.largest() - packet::MESSAGE
     }
-    /// Whether pieces go another way than packets, so that all of a long body is better in pieces.
+    /// Whether pieces have a path of their own, so that all of a long body should be sent in pieces.
     fn has_piece_path(&self) -> bool {
         false
     }
-    /// Whether a piece fits now, and leaves `reserve` bytes to others.
+    /// Whether a piece fits at the moment and leaves `reserve` bytes to other packets.
     fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
         self.room() >= packet::MESSAGE + length + reserve
     }
-    /// Sends a piece: a head and a gathered body, by the route that its receiver wants.
+    /// Sends a piece: a head and a gathered body, by the route that the receiver asked for.
     fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: packet::Route) -> bool {
         let _ = route;
         tx::put(self, packet::Kind::Piece, head, &[], body)
     }
-    /// The same of two little-endian words and a body: a medium may have a shorter way for it.
+    /// Sends a packet of two little-endian words and a body. A transport may override it with a shorter path.
     #[inline(always)]
     fn put_words(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> bool {
         let [first, second] = head.map(u64::to_le_bytes);
@@ -238,22 +237,24 @@ pub trait Packets {
     }
 }
 
-/// Who has the link: the engine, or a test. None of these may call the link.
+/// Implemented by the owner of a link: the engine, or a test. No callback may call the link.
 pub trait Callbacks: Memory {
-    /// What it keeps with a posted receive.
+    /// What the owner stores with a posted receive.
     type Buffer: Copy;
-    /// The table for all links of this owner.
+    /// The matching table for all links of this owner.
     fn matching(&mut self) -> &mut Table<Self::Buffer>;
-    /// A receive has left the table otherwise than by [`Link::match_message`]: the owner's name for it from now on.
+    /// A receive has left the table by another way than [`Link::match_message`]. Returns the owner's name for the operation from
+    /// here on.
     #[inline]
     fn start_receive(&mut self, receive: matching::Receive<Self::Buffer>) -> u64 {
         receive.operation
     }
-    /// A message for a handler.
+    /// Delivers a message to a handler.
     fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>);
-    /// A receive has got this message; its bytes, if any, and its completion follow.
+    /// A message was matched with a receive. Its bytes, if any, and the completion follow.
     fn matched(&mut self, operation: u64, envelope: &Envelope<'_>);
-    /// A receive has got this message, all of whose body is here: as the three calls that this stands for.
+    /// A message was matched with a receive and its whole body is here. Stands for [`Callbacks::matched`], [`Callbacks::place`] and
+    /// [`Callbacks::completed`].
     #[inline]
     fn received(&mut self, operation: u64, capacity: u64, envelope: &Envelope<'_>, body: &[u8]) {
         self.matched(operation, envelope);
@@ -264,57 +265,58 @@ pub trait Callbacks: Memory {
         let status = if fits < body.len() as u64 { Status::Truncated } else { Status::Done };
         self.completed(operation, Outcome { status, length: fits });
     }
-    /// Bytes for the buffer of a receive, of a get, or of an atomic that fetches; they fit.
+    /// Writes bytes into the buffer of a receive, a get, or a fetching atomic. They fit.
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]);
-    /// The same of bytes that lie in a ring.
+    /// Writes bytes of a payload ring into the buffer of a receive. They fit.
     fn place_span(&mut self, operation: u64, at: u64, run: RingSpan) {
         let mut bytes = vec![0; run.len()];
         run.read(&mut bytes);
         self.place(operation, at, &bytes);
     }
-    /// How a receive should get so many bytes of an announced message, which the sender shows or not; [`Callbacks::body_received`] follows when they
-    /// are there.
+    /// Chooses how `length` bytes of a rendezvous message are transferred; `shown`: the sender has given an address.
+    /// [`Callbacks::body_received`] follows when they have arrived.
     fn choose_transfer(&mut self, length: u64, shown: bool) -> BodyTransfer {
         let _ = length;
         if shown { BodyTransfer::Copy } else { BodyTransfer::Pieces(packet::Route::Any) }
     }
-    /// All bytes of such a message are there.
+    /// All bytes of a rendezvous message have arrived in the way that [`Callbacks::choose_transfer`] chose.
     fn body_received(&mut self, length: u64) {
         let _ = length;
     }
-    /// Copy this, then call [`Link::copied`].
+    /// Requests a single copy; [`Link::copied`] reports its end.
     fn copy(&mut self, request: CopyRequest);
-    /// The receiver lets us copy some of this.
+    /// The receiver asks this side to copy a part of a body.
     fn assist_copy(&mut self, request: AssistRequest) {
         let _ = request;
     }
-    /// Calls `put` once with the bytes of a send's or a put's body from `at` on, `length` of them; returns what that returns.
+    /// Calls `put` once with `length` bytes of the body of a send or a put, from `at` on, and returns the result of `put`.
     fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool;
-    /// An operation has ended: its memory is its user's again. Once for each that began (invariant M8).
+    /// An operation has completed and its memory belongs to the user again. Called once for each operation that began (invariant
+    /// M8).
     fn completed(&mut self, operation: u64, outcome: Outcome);
-    /// Something happened to a channel.
+    /// The state of a channel has changed.
     fn event(&mut self, channel: ChannelId, event: Event);
-    /// A send that was refused may be tried again.
+    /// A send that was rejected may be tried again.
     fn unblocked(&mut self);
 }
 
-/// What this side allows, which bounds what a peer can cost it (invariant M7), and how it sends.
+/// What this side allows the peer, which bounds the memory that a peer can make it hold (invariant M7), and how this side sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of eager messages that nobody has taken yet, with their records.
+    /// Bytes of eager messages that are not received yet, with their records.
     pub window: u64,
-    /// Announced messages, and eager ones still arriving, at a time.
+    /// Rendezvous messages, and long eager messages that are still arriving, at a time.
     pub max_rendezvous: u32,
-    /// Channels that the peer may have opened at a time.
+    /// Channels that the peer may have open at a time.
     pub channels: u32,
-    /// Bytes that may be pulled ahead for one message.
+    /// Bytes of one message that are requested (CTS) ahead of those received.
     pub ahead: u64,
-    /// Messages that are pulled at a time.
+    /// Rendezvous messages that are requested in pieces at a time.
     pub max_pulls: u32,
     /// Bytes of room that pieces of long messages leave to other packets.
     pub reserve: usize,
-    /// Longest eager body, and longest put that goes at once.
+    /// Longest eager body, and longest put that is sent in one packet.
     pub eager: u64,
-    /// Gets, puts and atomics of the peer on regions of this side at a time; 0: it has none for peers.
+    /// Gets, puts and atomics of the peer in progress at a time; 0: no remote memory for the peer.
     pub requests: u32,
 }

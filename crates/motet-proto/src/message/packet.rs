@@ -1,99 +1,99 @@
-//! What packets look like on a link.
+//! Packet formats: the fixed part of every kind of packet, encoded and decoded.
 //!
-//! What it is: the fixed part of every kind of packet, written and read. All fields are little-endian and of fixed size; the
-//! first eight bytes are the same in all of them: to whom (a channel or a long message, by the *receiver's* number where it
-//! has one), 16 bits of the kind's own, and the credit that rides along. `docs/messages.md` has the tables.
+//! All fields are little-endian and of fixed size. Every packet begins with the same eight bytes ([`Head`]): the destination (a channel
+//! or a long message, by the receiver's number where it has one), 16 bits that depend on the kind, and credit. `docs/messages.md` has
+//! the tables.
 //!
-//! What it is not: reading checks lengths and what a field can say by itself, never whether it fits the state of the link.
+//! Decoding checks lengths and the values of single fields, never whether a packet fits the state of the link.
 //!
-//! The medium carries the kind and the length of a packet, so neither is in it: a tagged message has 16 bytes of its own and
-//! leaves 40 of a line's 56 for headers and body.
+//! The transport carries the kind and the length of a packet, so neither is part of it. A tagged message has 16 fixed bytes and leaves
+//! 40 of the 56 bytes of a cell for headers and body.
 
 use super::ProtocolViolation;
 use super::header_stack;
 use super::slab::SlabId;
 
-/// The first word of a link's first packet: "MtMs".
+/// The first word of the first packet of a link: "MtMs".
 pub const MAGIC: u32 = 0x734d_744d;
-/// Of this protocol.
+/// The version of this protocol.
 pub const VERSION: u16 = 1;
-/// Bytes that every packet begins with.
+/// Bytes of [`Head`].
 pub const HEAD: usize = 8;
-/// Fixed bytes of a whole message, and of a piece of a long one.
+/// Fixed bytes of MESSAGE and PIECE.
 pub const MESSAGE: usize = 16;
-/// Fixed bytes of the first packet of a long eager message.
+/// Fixed bytes of FIRST.
 pub const FIRST: usize = 32;
-/// Fixed bytes of an announcement.
+/// Fixed bytes of RTS.
 pub const RTS: usize = 48;
-/// Every link carries packets of this size.
+/// Packet size that every transport must support.
 pub const MIN_PACKET_BYTES: usize = RTS + header_stack::MAX_HEADERS_BYTES;
 
-/// What a packet is.
+/// The kind of a packet. The discriminant is the number on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// The limits of a side: the first packet.
+    /// The limits of a side; the first packet.
     Hello = 1,
     /// A whole eager message.
     Message = 2,
     /// The first packet of an eager message that is longer than a packet.
     First = 3,
-    /// A rendezvous message announces itself.
+    /// A rendezvous message: ready to send.
     Rts = 4,
-    /// Payload of a long message: unasked for after FIRST, asked for after RTS.
+    /// Payload of a long message: unrequested after FIRST, requested by CTS after RTS.
     Piece = 5,
-    /// The receiver asks for payload of an announced message.
+    /// The receiver asks for payload of a rendezvous message: clear to send.
     Cts = 6,
-    /// The receiver is done with an announced message.
+    /// The receiver has finished with a rendezvous message.
     Fin = 7,
-    /// The sender would like an announced message back.
+    /// The sender asks to cancel a rendezvous message.
     Cancel = 8,
     /// The sender lacks credit.
     Ask = 9,
-    /// Credit.
+    /// Credit alone.
     Grant = 10,
-    /// A side would like a channel.
+    /// Opens a channel.
     Open = 11,
-    /// The other takes it.
+    /// Accepts a channel.
     Accept = 12,
-    /// The other does not.
+    /// Refuses a channel.
     Refuse = 13,
-    /// A side will not send, or not receive, on a channel any more.
+    /// The sender of the packet will not send, or not receive, on a channel any more.
     Close = 14,
-    /// A short run of bytes for a region, as the following up to [`Kind::Revoked`] are about regions: see [`super::rma`].
+    /// A put that fits one packet. This kind up to [`Kind::Revoked`] are about remote memory: see [`super::rma`].
     Put = 15,
-    /// A short run of bytes of a region is wanted.
+    /// A get of a few bytes.
     Get = 16,
     /// An atomic.
     Atomic = 17,
-    /// So many of these are done.
+    /// A number of PUTs, GETs and ATOMICs without a value have been done.
     Ack = 18,
-    /// The value that one gives, or why it was not done.
+    /// The value of a GET or ATOMIC, or the reason of its failure.
     FetchReply = 19,
-    /// A long run of bytes for a region.
+    /// A long put.
     PutLong = 20,
-    /// A long run of bytes of a region is wanted.
+    /// A long get.
     GetLong = 21,
-    /// Bytes of a long put are wanted.
+    /// Asks for bytes of a long put.
     PutCts = 22,
     /// Bytes of a long put or get.
     Bytes = 23,
-    /// Where the bytes of a long get are.
+    /// The address of the bytes of a long get.
     GetAddr = 24,
-    /// They have been copied from there, or cannot be.
+    /// The initiator has copied the bytes of a long get, or could not.
     GetFin = 25,
     /// A long put has ended, or a long get has failed.
     PutFin = 26,
     /// Direct access to a region must end.
     Revoke = 27,
-    /// It has.
+    /// Direct access to a region has ended.
     Revoked = 28,
-    /// The receiver copies an announced message itself, and says where to: who has time may copy some of it.
+    /// The receiver copies a rendezvous message and says where to; the sender may copy a part.
     CopyAssist = 29,
 }
 
 impl Kind {
-    /// The kind of a packet that a peer wrote.
+    /// Decodes the kind of a packet.
     #[inline(always)]
     pub fn read(kind: u8) -> Result<Self, ProtocolViolation> {
         const KINDS: [Kind; 29] = [
@@ -127,30 +127,30 @@ impl Kind {
             Kind::Revoked,
             Kind::CopyAssist,
         ];
-        KINDS.get(usize::from(kind).wrapping_sub(1)).copied().ok_or(ProtocolViolation("a packet of no known kind"))
+        KINDS.get(usize::from(kind).wrapping_sub(1)).copied().ok_or(ProtocolViolation("packet of unknown kind"))
     }
 }
 
 /// The bytes that every packet begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Head {
-    /// To whom: a number of the receiver's or, for long messages, of the sender's.
+    /// The destination: a number of the receiver or, for long messages, of the sender.
     pub to: SlabId,
-    /// The kind's own: length of the headers, status, flags.
+    /// Depends on the kind: length of the headers, status, flags.
     pub own: u16,
-    /// Credit, units.
+    /// Credit, in units.
     pub grant: u16,
 }
 
 impl Head {
-    /// Reads it, with what follows.
+    /// Decodes the head; also returns the bytes that follow.
     #[inline(always)]
     pub fn read(packet: &[u8]) -> Result<(Self, &[u8]), ProtocolViolation> {
         let (head, rest) = packet.split_first_chunk::<HEAD>().ok_or(SHORT)?;
         Ok((Self { to: SlabId(u32_at(head, 0)), own: u16_at(head, 4), grant: u16_at(head, 6) }, rest))
     }
 
-    /// A packet of `N` bytes that begins with it, the rest zero.
+    /// A packet of `N` bytes that begins with this head; the rest is zero.
     #[inline(always)]
     pub(super) fn begin<const N: usize>(self) -> [u8; N] {
         let mut packet = [0; N];
@@ -160,25 +160,25 @@ impl Head {
         packet
     }
 
-    /// A packet that is nothing else.
+    /// A packet of a head alone.
     pub fn write(self) -> [u8; HEAD] {
         self.begin()
     }
 
-    /// The same as words, with one behind it.
+    /// The head and the word behind it, as two words.
     #[inline(always)]
     pub fn words(self, word: u64) -> [u64; 2] {
         [u64::from(self.to.0) | u64::from(self.own) << 32 | u64::from(self.grant) << 48, word]
     }
 
-    /// Reads the first of such words.
+    /// Decodes a head from the first word of a packet.
     #[inline(always)]
     pub fn from_word(word: u64) -> Self {
         Self { to: SlabId(word as u32), own: (word >> 32) as u16, grant: (word >> 48) as u16 }
     }
 
-    /// A packet with one word behind it: MESSAGE (tag), PIECE (offset), CTS (end), OPEN (service), ACCEPT (number), and
-    /// of those about regions PUT_CTS (end), BYTES (offset), REVOKE and REVOKED (key).
+    /// A packet of a head and one word: MESSAGE (tag), PIECE (offset), CTS (end), OPEN (service), ACCEPT (number), PUT_CTS (end),
+    /// BYTES (offset), REVOKE and REVOKED (key).
     #[inline(always)]
     pub fn write_word(self, word: u64) -> [u8; MESSAGE] {
         let mut packet = self.begin();
@@ -187,47 +187,47 @@ impl Head {
     }
 }
 
-/// The word behind the head, with what follows.
+/// Decodes the word behind the head; also returns the bytes that follow.
 #[inline(always)]
 pub fn read_word(rest: &[u8]) -> Result<(u64, &[u8]), ProtocolViolation> {
     let (word, rest) = rest.split_first_chunk::<8>().ok_or(SHORT)?;
     Ok((u64::from_le_bytes(*word), rest))
 }
 
-/// Headers and what follows them.
+/// Splits the headers from the bytes that follow them.
 #[inline(always)]
 pub fn read_headers(rest: &[u8], length: u16) -> Result<(&[u8], &[u8]), ProtocolViolation> {
     rest.split_at_checked(headers_length(length, rest.len())?).ok_or(SHORT)
 }
 
-/// So many bytes of headers, of all the bytes behind a packet's fixed ones.
+/// Checks the length of the headers against the limit and against `all`, the bytes behind the fixed part of the packet.
 #[inline(always)]
 pub fn headers_length(length: u16, all: usize) -> Result<usize, ProtocolViolation> {
     match usize::from(length) {
-        length if length > header_stack::MAX_HEADERS_BYTES => Err(ProtocolViolation("headers longer than allowed")),
+        length if length > header_stack::MAX_HEADERS_BYTES => Err(ProtocolViolation("message headers longer than 256 bytes")),
         length if length > all => Err(SHORT),
         length => Ok(length),
     }
 }
 
-/// Nothing may follow.
+/// Checks that nothing follows.
 pub fn expect_end(rest: &[u8]) -> Result<(), ProtocolViolation> {
-    if rest.is_empty() { Ok(()) } else { Err(ProtocolViolation("bytes behind a packet")) }
+    if rest.is_empty() { Ok(()) } else { Err(ProtocolViolation("packet longer than its kind")) }
 }
 
-/// What FIRST and RTS say of a message.
+/// The description of a message in FIRST and RTS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LongHeader {
-    /// For the matching.
+    /// The tag, for matching.
     pub tag: u64,
     /// Bytes of the body.
     pub length: u64,
-    /// The sender's number for it.
+    /// The sender's number for the message.
     pub number: SlabId,
 }
 
 impl LongHeader {
-    /// Reads it behind the head.
+    /// Decodes the description behind the head; also returns the bytes that follow.
     pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), ProtocolViolation> {
         let (fixed, rest) = rest.split_first_chunk::<{ FIRST - HEAD }>().ok_or(SHORT)?;
         let number = SlabId(u32_at(fixed, 16));
@@ -240,14 +240,14 @@ impl LongHeader {
         packet[24..28].copy_from_slice(&self.number.0.to_le_bytes());
     }
 
-    /// FIRST.
+    /// Encodes FIRST.
     pub fn write(&self, head: Head) -> [u8; FIRST] {
         let mut packet = head.begin();
         self.write_into(&mut packet);
         packet
     }
 
-    /// RTS.
+    /// Encodes RTS.
     pub fn write_at(&self, head: Head, place: RemoteAddress) -> [u8; RTS] {
         let mut packet = head.begin();
         self.write_into(&mut packet);
@@ -257,69 +257,70 @@ impl LongHeader {
     }
 }
 
-/// Where the body of an announced message lies in the sender's process. Opaque here; the address 0 is nowhere.
+/// Address and key of memory in the peer's process. Opaque to the protocol; address 0 means that there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RemoteAddress {
-    /// Of the first byte.
+    /// The address of the first byte.
     pub address: u64,
-    /// What proves that it may be read, or how.
+    /// What gives access to the address; 0 for private memory of the process.
     pub key: u64,
 }
 
 impl RemoteAddress {
-    /// Whether it is somewhere in the sender's private memory.
+    /// Whether the address is in the private memory of the process.
     pub fn is_plain(&self) -> bool {
         self.address != 0 && self.key == 0
     }
 
-    /// Reads it.
+    /// Decodes an address; also returns the bytes that follow.
     pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), ProtocolViolation> {
         let (fixed, rest) = rest.split_first_chunk::<{ RTS - FIRST }>().ok_or(SHORT)?;
         Ok((Self { address: u64_at(fixed, 0), key: u64_at(fixed, 8) }, rest))
     }
 }
 
-/// How the bytes of an announced message come, in CTS's own word: the receiver sees what a whole message takes, the sender only its half.
+/// How pieces of a rendezvous message are to be sent, in `own` of CTS. The receiver chooses, because it sees how long a whole message
+/// takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u16)]
 pub enum Route {
-    /// As the sender likes.
+    /// The sender chooses.
     #[default]
     Any = 0,
-    /// Through the caches.
+    /// Through the caches of the sender.
     Through = 1,
-    /// Around them.
+    /// With stores around the caches of the sender.
     Around = 2,
-    /// The same, to see what it takes.
+    /// As [`Route::Through`], to measure it.
     TryThrough = 3,
-    /// The same.
+    /// As [`Route::Around`], to measure it.
     TryAround = 4,
 }
 
 impl Route {
-    /// Reads it.
+    /// Decodes a route.
     pub fn read(own: u16) -> Result<Self, ProtocolViolation> {
         const ROUTES: [Route; 5] = [Route::Any, Route::Through, Route::Around, Route::TryThrough, Route::TryAround];
-        ROUTES.get(usize::from(own)).copied().ok_or(ProtocolViolation("a pull of no known kind"))
+        ROUTES.get(usize::from(own)).copied().ok_or(ProtocolViolation("CTS with an unknown route"))
     }
 }
 
-/// COPY_ASSIST: where a receive wants the first bytes of a message that is copied by both.
+/// COPY_ASSIST: the destination of a message that both sides copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyAssist {
-    /// In the receiver's process.
+    /// The destination in the receiver's process.
     pub address: u64,
-    /// Bytes.
+    /// Bytes to copy.
     pub length: u64,
-    /// Which copy it is, for the words beside the ring.
+    /// The number of the copy, for the claim words beside the ring.
     pub copy_id: u32,
 }
 
 impl CopyAssist {
-    /// Bytes of the packet.
+    /// Size of the packet.
     pub const BYTES: usize = 32;
 
-    /// The packet.
+    /// Encodes the packet.
     pub fn write(&self, head: Head) -> [u8; Self::BYTES] {
         let mut packet = head.begin();
         packet[8..16].copy_from_slice(&self.address.to_le_bytes());
@@ -328,7 +329,7 @@ impl CopyAssist {
         packet
     }
 
-    /// Reads it behind the head.
+    /// Decodes the packet behind its head.
     pub fn read(rest: &[u8]) -> Result<Self, ProtocolViolation> {
         let (fixed, rest) = rest.split_first_chunk::<{ Self::BYTES - HEAD }>().ok_or(SHORT)?;
         expect_end(rest)?;
@@ -336,24 +337,24 @@ impl CopyAssist {
     }
 }
 
-/// What a side lets the other do.
+/// HELLO: the limits of a side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hello {
-    /// Units of eager payload.
+    /// Credit window, in units.
     pub window: u32,
-    /// LongHeader messages at a time.
+    /// Rendezvous and long eager messages at a time.
     pub max_rendezvous: u32,
-    /// Channels opened by the other at a time.
+    /// Channels that the other side may have open at a time.
     pub channels: u32,
-    /// Operations of the other on regions at a time.
+    /// Operations of the other side on regions at a time.
     pub requests: u32,
 }
 
 impl Hello {
-    /// Bytes of the packet.
+    /// Size of the packet.
     pub const BYTES: usize = 24;
 
-    /// The packet.
+    /// Encodes the packet.
     pub fn write(&self) -> [u8; Self::BYTES] {
         let mut packet = Head { to: SlabId(MAGIC), own: VERSION, grant: 0 }.begin();
         packet[8..12].copy_from_slice(&self.window.to_le_bytes());
@@ -363,10 +364,10 @@ impl Hello {
         packet
     }
 
-    /// Reads it behind its head.
+    /// Decodes the packet behind its head.
     pub fn read(head: Head, rest: &[u8]) -> Result<Self, ProtocolViolation> {
         if head.to.0 != MAGIC || head.own != VERSION || head.grant != 0 {
-            return Err(ProtocolViolation("another protocol or version"));
+            return Err(ProtocolViolation("HELLO of another protocol or version"));
         }
         let (fixed, rest) = rest.split_first_chunk::<{ Self::BYTES - HEAD }>().ok_or(SHORT)?;
         expect_end(rest)?;
@@ -375,7 +376,7 @@ impl Hello {
     }
 }
 
-pub(super) const SHORT: ProtocolViolation = ProtocolViolation("a packet shorter than its kind");
+pub(super) const SHORT: ProtocolViolation = ProtocolViolation("packet shorter than its kind");
 
 #[inline(always)]
 fn u16_at<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
@@ -399,7 +400,7 @@ mod tests {
     const HEADER: Head = Head { to: SlabId(0x8765_4321), own: 0x1234, grant: 0xfedc };
 
     #[test]
-    fn a_message_begins_with_sixteen_bytes() {
+    fn message_head_has_sixteen_bytes() {
         let packet = HEADER.write_word(0x1122_3344_5566_7788);
         assert_eq!(packet.to_vec(), HEADER.words(0x1122_3344_5566_7788).map(u64::to_le_bytes).concat());
         assert_eq!(packet, *b"\x21\x43\x65\x87\x34\x12\xdc\xfe\x88\x77\x66\x55\x44\x33\x22\x11");
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn long_messages_round_trip() {
+    fn first_and_rts_round_trip() {
         let long = LongHeader { tag: 1 << 63 | 5, length: u64::MAX - 1, number: SlabId(77) };
         let place = RemoteAddress { address: 3 << 40, key: !0 };
         let first = long.write(HEADER);
@@ -420,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_both_copy_round_trips() {
+    fn copy_assist_round_trips() {
         let shared = CopyAssist { address: 5 << 40, length: 1 << 30, copy_id: 0x8000_0001 };
         let packet = shared.write(HEADER);
         assert_eq!((Head::read(&packet).unwrap().0, CopyAssist::read(&packet[HEAD..])), (HEADER, Ok(shared)));
@@ -431,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn hello_names_the_protocol() {
+    fn hello_of_another_protocol_is_rejected() {
         let hello = Hello { window: 1, max_rendezvous: 2, channels: 3, requests: 4 };
         let packet = hello.write();
         let read = |packet: &[u8]| Head::read(packet).and_then(|(head, rest)| Hello::read(head, rest));
@@ -445,13 +446,13 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_is_its_number() {
+    fn kinds_round_trip() {
         let known: Vec<u8> = (0..=255).filter(|&k| Kind::read(k).is_ok_and(|kind| kind as u8 == k)).collect();
         assert_eq!(known, (1..=29).collect::<Vec<u8>>());
     }
 
     #[test]
-    fn short_packets_are_noticed() {
+    fn short_packets_are_rejected() {
         for length in 0..FIRST - HEAD {
             assert!(LongHeader::read(&[0; FIRST][..length]).is_err());
         }

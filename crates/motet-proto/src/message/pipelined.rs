@@ -1,42 +1,42 @@
-//! The short way of a message that somebody waits for right there, a whole one or one that is lent: no receive is posted, and nothing
-//! completes.
+//! Pipelined messages: a posted receive gets a message whose bytes are still arriving; and the direct path of a message that a blocking
+//! receive waits for.
 //!
-//! What it is not: it decides nothing. Whatever is not plainly that message is left, untouched, to [`Link::arrived`].
+//! A message that is not certainly the awaited one is left untouched for [`Link::arrived`].
 
 use super::link::{Link, Phase};
 use super::matching::{Receive, Scope, Table, Ticket};
 use super::packet::{self, Head, Kind};
 use super::{Callbacks, ChannelId, Envelope, Outcome, ProtocolViolation, Reception, Status, credit};
 
-/// The message: its headers come first behind the packet's [`packet::MESSAGE`] bytes, then its body.
+/// The message. Behind the first [`packet::MESSAGE`] bytes of the packet are its headers, then its body.
 #[derive(Debug)]
 pub struct ExpectedMessage {
-    /// On which channel it came.
+    /// The channel on which the message arrived.
     pub channel: ChannelId,
-    /// Its tag.
+    /// The tag.
     pub tag: u64,
-    /// Bytes of its headers.
+    /// Bytes of the headers.
     pub headers: usize,
     pub(super) units: u32,
     pub(super) grant: u16,
 }
 
-/// A message that a posted receive will get, and that is not all there yet.
+/// A message of which not all bytes have arrived, and the posted receive that will get it.
 #[derive(Debug)]
 pub struct PipelinedReceive<B> {
     /// The message.
     pub message: ExpectedMessage,
-    /// The receive, and where it waits.
+    /// The receive.
     pub receive: Receive<B>,
-    /// See `receive`.
+    /// Where the receive waits.
     pub ticket: Ticket,
-    /// Bytes of its body.
+    /// Bytes of the body.
     pub body: usize,
     scope: Scope,
 }
 
 impl Link {
-    /// A message that is matched and breaks no rule, and its scope.
+    /// Decodes the head of a message on a matched channel that breaks no rule, and returns its scope.
     #[inline(always)]
     fn plain_message(
         &self,
@@ -57,8 +57,8 @@ impl Link {
             .then_some((ExpectedMessage { channel: ChannelId(head.to), tag, headers, units, grant: head.grant }, scope))
     }
 
-    /// A packet comes, of which these are the first bytes and `length` others will follow: the posted receive that will get it, if
-    /// that is plain before all of it is there ([`Table::peek_match`]) and has room for all of it.
+    /// Matches a packet whose first bytes are `front`, and of which `length` more will arrive, with the posted receive that will
+    /// get it, if that is certain already ([`Table::peek_match`]) and the buffer has room for all of it.
     #[inline]
     pub fn match_pipelined<B: Copy>(
         &self,
@@ -73,7 +73,7 @@ impl Link {
         (receive.capacity >= body as u64).then_some(PipelinedReceive { message, receive, ticket, scope, body })
     }
 
-    /// All of it is there, and its body is where the receive wants it. An error: the packet says what cannot be.
+    /// All bytes have arrived and the body is in the buffer of the receive. An error is a violation of the protocol.
     #[inline]
     pub fn finish_pipelined<O: Callbacks>(
         &mut self,
@@ -85,7 +85,7 @@ impl Link {
         let PipelinedReceive { message, scope, body, .. } = awaited;
         self.take_expected(owner, message, now)?;
         let Some(receive) = owner.matching().arrive(*scope, message.tag) else {
-            return Err(ProtocolViolation("a receive that is gone"));
+            return Err(ProtocolViolation("the receive of a pipelined message is gone"));
         };
         let length = *body as u64;
         let (source, channel, tag) = (self.source, message.channel, message.tag);
@@ -95,7 +95,7 @@ impl Link {
         Ok(())
     }
 
-    /// It is taken. An error: the packet says what cannot be; nothing has been done.
+    /// Accounts for the credit of a message that was received. An error is a violation of the protocol; nothing has been done then.
     #[inline(always)]
     pub fn take_expected<O: Callbacks>(
         &mut self,
@@ -111,7 +111,7 @@ impl Link {
         Ok(())
     }
 
-    /// Whether credit must go back that does not wait for a message to ride on.
+    /// Whether a grant is to be sent without waiting for another packet.
     #[inline(always)]
     pub fn owes_credit(&self) -> bool {
         self.rx_credit.is_due()

@@ -17,7 +17,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 /// Keys that have ended and are remembered, so that whoever comes late with one is not taken for one who guesses.
-const ENDED: usize = 4096;
+const REMEMBERED_KEYS: usize = 4096;
 
 /// What peers may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,9 +50,9 @@ pub struct Key(pub u64);
 
 /// Keys are random: each is its own hash. Peers choose what is looked for, never what is kept.
 #[derive(Debug, Default)]
-struct AsItIs(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for IdentityHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -91,9 +91,9 @@ pub enum Revoked {
 /// The regions of one owner.
 #[derive(Debug, Default)]
 pub struct Regions {
-    pool: Slab<Region>,
+    slab: Slab<Region>,
     /// Where each is.
-    by_key: HashMap<Key, u32, BuildHasherDefault<AsItIs>>,
+    by_key: HashMap<Key, u32, BuildHasherDefault<IdentityHasher>>,
     /// Keys of those that have ended, the oldest first.
     ended: VecDeque<Key>,
 }
@@ -113,7 +113,7 @@ impl Regions {
         if random == 0 || self.by_key.contains_key(&key) {
             return None;
         }
-        let number = self.pool.insert(Region { name, first, length, rights, revoked: false, holds: 0 })?;
+        let number = self.slab.insert(Region { name, first, length, rights, revoked: false, holds: 0 })?;
         self.by_key.insert(key, number.index());
         Some(key)
     }
@@ -182,27 +182,27 @@ impl Regions {
         if self.by_key.is_empty() {
             self.by_key.shrink_to_fit();
         }
-        if self.ended.len() == ENDED {
+        if self.ended.len() == REMEMBERED_KEYS {
             self.ended.pop_front();
         }
         self.ended.push_back(key);
-        self.pool.remove(index)
+        self.slab.remove(index)
     }
 
     /// Regions, and bytes held for them.
     pub fn size(&self) -> (u32, usize) {
         let entry = size_of::<(Key, u32)>() + 1;
         let keys = self.by_key.capacity() * entry + self.ended.capacity() * size_of::<Key>();
-        (self.pool.count(), self.pool.bytes() + keys)
+        (self.slab.count(), self.slab.bytes() + keys)
     }
 
     #[inline]
     fn find(&self, key: Key) -> Option<&Region> {
-        self.pool.get(*self.by_key.get(&key)?)
+        self.slab.get(*self.by_key.get(&key)?)
     }
 
     fn find_mut(&mut self, key: Key) -> Option<&mut Region> {
-        self.pool.get_mut(*self.by_key.get(&key)?)
+        self.slab.get_mut(*self.by_key.get(&key)?)
     }
 }
 
@@ -280,9 +280,9 @@ mod tests {
         let mut regions = Regions::default();
         assert_eq!(regions.register(1, 8, Rights::ALL, 0), None, "no region has the key 0");
         let keys: Vec<Key> =
-            (1..=ENDED as u64 + 10).filter_map(|n| regions.register(n, 8, Rights::ALL, n << 40)).collect();
+            (1..=REMEMBERED_KEYS as u64 + 10).filter_map(|n| regions.register(n, 8, Rights::ALL, n << 40)).collect();
         assert!(regions.register(1, 8, Rights::ALL, 1 << 40).is_none(), "in use");
-        assert_eq!(keys.len(), ENDED + 10);
+        assert_eq!(keys.len(), REMEMBERED_KEYS + 10);
         for key in &keys {
             assert!(regions.was_given_out(*key));
             assert!(!regions.was_given_out(Key(key.0 ^ 1)));
@@ -291,7 +291,7 @@ mod tests {
             assert_eq!(regions.reach(*key, Rights::GET, 0, 1), Err(Status::AccessDenied));
         }
         let remembered = keys.iter().filter(|key| regions.was_given_out(**key)).count();
-        assert_eq!((remembered, regions.size().0), (ENDED, 0));
-        assert!(regions.size().1 < 2 * ENDED * size_of::<Key>() + 4096, "what is remembered is bounded");
+        assert_eq!((remembered, regions.size().0), (REMEMBERED_KEYS, 0));
+        assert!(regions.size().1 < 2 * REMEMBERED_KEYS * size_of::<Key>() + 4096, "what is remembered is bounded");
     }
 }

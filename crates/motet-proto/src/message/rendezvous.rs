@@ -1,4 +1,4 @@
-//! Rendezvous: messages that take more than one packet, at their sender and at their receiver.
+//! Messages longer than a packet: rendezvous and long eager messages, at the sender and at the receiver.
 
 mod payload;
 pub(super) mod receiver;

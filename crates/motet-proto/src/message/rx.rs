@@ -1,14 +1,14 @@
-//! Arrival: what a packet does to the link that gets it.
+//! Arrival: how a packet changes the state of the link that receives it.
 //!
-//! Each packet is read, checked against the state, and answered by a change of state alone: what the peer must hear goes with
-//! the next [`Link::flush`], so that nothing here needs room on the way back (invariant M2).
+//! Each packet is decoded, checked against the state, and changes the state. What is to be sent in answer waits for the next
+//! [`Link::flush`], so that arrival never needs room in the other direction (invariant M2).
 
 use super::channels::{CLOSE_RECEIVE, CLOSE_SEND};
 use super::link::{Phase, end, land};
 use super::matching::Scope;
 use super::packet::{self, Head, Hello, Kind, LongHeader, RemoteAddress};
 use super::rendezvous::Payload;
-use super::rendezvous::receiver::{CANCELLED, DISCARDED, TAKEN};
+use super::rendezvous::receiver::{FIN_CANCELLED, FIN_DISCARDED, FIN_RECEIVED};
 use super::slab::{MAX_RECORDS, SlabId};
 use super::{
     Arrival, AssistRequest, Callbacks, ChannelId, Envelope, Event, Link, Outcome, ProtocolViolation, Reception, Status,
@@ -17,7 +17,7 @@ use super::{
 use motet_wire::message::fifo::payload_ring::RingSpan;
 
 impl Link {
-    /// A packet has come. An error breaks the link: everything on it has completed then.
+    /// Handles a packet. An error breaks the link: everything on it has completed then.
     #[inline]
     pub fn arrived<O: Callbacks>(
         &mut self,
@@ -37,7 +37,7 @@ impl Link {
         result
     }
 
-    /// Whether a packet that lies in a ring but for its first bytes can be read from there ([`Link::arrived_in_ring`]).
+    /// Whether a packet whose payload is in a ring, except for its first bytes, can be read from there ([`Link::arrived_in_ring`]).
     #[inline]
     pub fn reads_from_ring(&self, kind: u8, front: &[u8]) -> bool {
         let matched = |number| {
@@ -48,7 +48,8 @@ impl Link {
         self.hello_received && (kind == Kind::Piece as u8 || kind == Kind::Message as u8 && message())
     }
 
-    /// The same of a piece, or of a message that is matched, which lies in a ring but for its first [`packet::MESSAGE`] bytes.
+    /// Handles a piece, or a message on a matched channel, whose bytes behind the first [`packet::MESSAGE`] are in a payload ring.
+    /// An error breaks the link.
     pub fn arrived_in_ring<O: Callbacks>(
         &mut self,
         owner: &mut O,
@@ -129,7 +130,7 @@ impl Link {
         }
     }
 
-    /// A whole message: `all` is its headers and its body.
+    /// MESSAGE: `all` is the headers and the body.
     #[inline(always)]
     fn message<O: Callbacks>(
         &mut self,
@@ -140,7 +141,7 @@ impl Link {
         all: Payload<'_>,
     ) -> Result<(), ProtocolViolation> {
         let length = (all.len() - headers.len()) as u64;
-        let units = credit::cost(all.len() as u64).ok_or(ProtocolViolation("a message longer than any window"))?;
+        let units = credit::cost(all.len() as u64).ok_or(ProtocolViolation("message longer than any credit window"))?;
         let channel = self.channels.receiving(head.to)?;
         let (released, reception) = (channel.is_released(), channel.reception);
         self.rx_credit.spend(units)?;
@@ -152,7 +153,7 @@ impl Link {
                 owner.deliver(&envelope, Arrival::Whole(&all[headers.len()..]));
             }
             (Reception::Handler, Payload::RingSpan(_)) => {
-                return Err(ProtocolViolation("a message for a handler in a ring"));
+                return Err(ProtocolViolation("message for a handler in a payload ring"));
             }
             (Reception::Matched(scope), all) => match owner.matching().arrive(scope, tag) {
                 Some(receive) => {
@@ -164,7 +165,7 @@ impl Link {
                     let held = UnexpectedMessage { source, channel, headers, tag, length, units, long: None, bytes };
                     self.keep(owner, scope, held)?;
                     owner.event(channel, Event::Queued);
-                    return Ok(()); // its units are in use until it is taken
+                    return Ok(()); // its units are in use until it is received
                 }
             },
         }
@@ -172,20 +173,20 @@ impl Link {
         Ok(())
     }
 
-    /// Keeps a whole message that no receive waits for.
+    /// Keeps a whole message as unexpected.
     pub(super) fn keep<O: Callbacks>(
         &mut self,
         owner: &mut O,
         scope: Scope,
         held: UnexpectedMessage,
     ) -> Result<(), ProtocolViolation> {
-        owner.matching().keep(scope, held).map(drop).map_err(|held| {
+        owner.matching().add_unexpected(scope, held).map(drop).map_err(|held| {
             self.discard(held);
-            ProtocolViolation("more messages than the table can keep")
+            ProtocolViolation("more unexpected messages than the table has records")
         })
     }
 
-    /// A long message begins.
+    /// FIRST or RTS.
     fn long<O: Callbacks>(
         &mut self,
         owner: &mut O,
@@ -209,9 +210,9 @@ impl Link {
             }
             None => {
                 let units = credit::cost_of_long(head.own, length);
-                let units = units.ok_or(ProtocolViolation("a message longer than any window"))?;
+                let units = units.ok_or(ProtocolViolation("message longer than any credit window"))?;
                 if body.len() as u64 >= length {
-                    return Err(ProtocolViolation("a long message that is none"));
+                    return Err(ProtocolViolation("FIRST that contains the whole body"));
                 }
                 self.rx_credit.spend(units)?;
                 self.rendezvous_rx.begin(&long, Ok(units))?
@@ -232,14 +233,14 @@ impl Link {
                     owner.matched(operation, &envelope);
                     let _there = self.rendezvous_rx.take(owner, &mut self.rx_credit, record, operation, capacity);
                 }
-                None => match owner.matching().keep(scope, held()) {
+                None => match owner.matching().add_unexpected(scope, held()) {
                     Ok(kept) => {
                         self.rendezvous_rx.keep(record, kept);
                         owner.event(channel, Event::Queued);
                     }
                     Err(held) => {
                         self.discard(held);
-                        return Err(ProtocolViolation("more messages than the table can keep"));
+                        return Err(ProtocolViolation("more unexpected messages than the table has records"));
                     }
                 },
             },
@@ -247,7 +248,7 @@ impl Link {
         if body.is_empty() { Ok(()) } else { self.rendezvous_rx.piece(owner, number, 0, Payload::Here(body)) }
     }
 
-    /// Everything that is no payload.
+    /// Packets without payload.
     #[cold]
     fn control<O: Callbacks>(
         &mut self,
@@ -271,10 +272,10 @@ impl Link {
             Kind::Cts => self.rendezvous_tx.on_cts(head.to, word, packet::Route::read(head.own)?),
             Kind::Fin => {
                 let status = match head.own {
-                    TAKEN => Status::Done,
-                    DISCARDED => Status::Closed,
-                    CANCELLED => Status::Cancelled,
-                    _ => return Err(ProtocolViolation("an end of no known kind")),
+                    FIN_RECEIVED => Status::Done,
+                    FIN_DISCARDED => Status::Closed,
+                    FIN_CANCELLED => Status::Cancelled,
+                    _ => return Err(ProtocolViolation("FIN with an unknown status")),
                 };
                 let (operation, length) = self.rendezvous_tx.on_fin(head.to, status)?;
                 owner.completed(operation, Outcome { status, length });
@@ -293,7 +294,7 @@ impl Link {
                 Ok(())
             }
             Kind::Accept => {
-                let peer = u32::try_from(word).map_err(|_| ProtocolViolation("a number too large"))?;
+                let peer = u32::try_from(word).map_err(|_| ProtocolViolation("ACCEPT with a channel number beyond 32 bits"))?;
                 let channel = self.channels.on_answer(head.to, Some(SlabId(peer)))?;
                 if self.channels.known(channel).is_some_and(|known| !known.is_released()) {
                     owner.event(channel, Event::Opened);
@@ -302,7 +303,7 @@ impl Link {
             }
             Kind::Refuse => {
                 let channel = self.channels.on_answer(head.to, None)?;
-                // One that was released meanwhile is gone now, without a word.
+                // A channel that was released in the meantime is gone, without an event.
                 let Some(known) = self.channels.known(channel) else { return Ok(()) };
                 if let Reception::Matched(scope) = known.reception {
                     end(owner, scope, Status::Closed);
@@ -311,7 +312,7 @@ impl Link {
                 Ok(())
             }
             Kind::Close => self.on_channel_close(owner, head),
-            _ => Err(ProtocolViolation("a greeting in the middle")),
+            _ => Err(ProtocolViolation("second HELLO on a link")),
         }
     }
 
@@ -338,11 +339,11 @@ impl Link {
     #[cold]
     fn on_hello(&mut self, kind: Kind, head: Head, rest: &[u8]) -> Result<(), ProtocolViolation> {
         if kind != Kind::Hello {
-            return Err(ProtocolViolation("a packet before the greeting"));
+            return Err(ProtocolViolation("packet before HELLO"));
         }
         let Hello { window, max_rendezvous, channels, requests } = Hello::read(head, rest)?;
-        if window > credit::LARGEST || max_rendezvous.max(channels).max(requests) > MAX_RECORDS {
-            return Err(ProtocolViolation("limits beyond the protocol's"));
+        if window > credit::MAX_WINDOW || max_rendezvous.max(channels).max(requests) > MAX_RECORDS {
+            return Err(ProtocolViolation("HELLO with limits beyond the protocol"));
         }
         self.tx_credit.open(window);
         self.rendezvous_tx.allow(max_rendezvous);

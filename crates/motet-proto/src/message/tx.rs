@@ -1,11 +1,10 @@
-//! Sending: which way a message goes, and what a link has to say when there is room.
+//! Sending: how a message is sent, and what a link sends when there is room.
 //!
-//! What it is: [`Link::send`] puts the first packet of a message, or refuses, at once: nothing is queued before it, so the
-//! order of messages on a channel is the order of successful sends (invariant M1). [`Link::flush`] puts what is owed beyond
-//! that: credit, ends, answers, and last of all pieces of long messages, puts and gets, one of each in turn, which leave room
-//! for others (invariant M9).
+//! [`Link::send`] sends the first packet of a message at once, or rejects the call. Nothing is queued, so the order of messages on a
+//! channel is the order of successful sends (invariant M1). [`Link::flush`] sends what is owed beyond that: credit, CLOSE, answers, and
+//! last the pieces of long messages, puts and gets, one of each in turn, which leave room for other packets (invariant M9).
 //!
-//! What it is not: it keeps no payload. The owner does, and shows it piece by piece ([`Callbacks::body`]).
+//! This module stores no payload. The owner keeps it and provides it piece by piece ([`Callbacks::body`]).
 
 use super::credit;
 use super::link::Link;
@@ -14,50 +13,50 @@ use super::rendezvous::sender::RendezvousSend;
 use super::slab::SlabId;
 use super::{Callbacks, ChannelId, Packets, Rejected, header_stack};
 
-/// Parts of a packet that need no memory to be put together.
-const PARTS: usize = 16;
+/// Parts of a packet that are gathered without an allocation.
+const MAX_INLINE_PARTS: usize = 16;
 
-/// How a message may go.
+/// How a message may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// Eager if it is short and there is credit, else announced.
+    /// Eager if it is short and credit covers it, else rendezvous.
     Automatic,
-    /// Eager in one packet or not at all: the body is free when [`Link::send`] returns.
+    /// Eager in one packet, or rejected: the body is free when [`Link::send`] returns.
     Inject,
-    /// Announced: it completes when a receive has got it (MPI's synchronous mode).
+    /// Rendezvous: completes when a receive has the message (synchronous mode of MPI).
     Synchronous,
 }
 
 /// A message to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Send<'a> {
-    /// On which channel.
+    /// The channel.
     pub channel: ChannelId,
-    /// For the matching.
+    /// The tag, for matching.
     pub tag: u64,
-    /// Headers, at most [`header_stack::MAX_HEADERS_BYTES`] bytes: a [`header_stack::Stack`]'s.
+    /// The headers, at most [`header_stack::MAX_HEADERS_BYTES`] bytes: see [`header_stack::Stack`].
     pub headers: &'a [u8],
     /// The body, gathered.
     pub body: &'a [&'a [u8]],
-    /// How it may go.
+    /// How it may be sent.
     pub mode: Mode,
-    /// The owner's name for it, if it does not complete at once.
+    /// The owner's name for the operation, if it does not complete at once.
     pub operation: u64,
-    /// Where the peer can copy the body from: has_address if it is announced. `RemoteAddress::default()`: nowhere.
+    /// Where the peer can copy the body from; sent in RTS. `RemoteAddress::default()`: nowhere.
     pub place: RemoteAddress,
 }
 
-/// What has become of a message.
+/// The result of a send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sent {
-    /// It is on its way and the body is free: no completion follows.
+    /// The message was sent and the body is free: no completion follows.
     Complete,
-    /// The body must stay until the operation completes.
+    /// The body must stay valid until the operation completes.
     Pending(SlabId),
 }
 
 impl Link {
-    /// Sends a message, or refuses and does nothing.
+    /// Sends a message, or rejects it and does nothing.
     #[inline]
     pub fn send<P: Packets>(&mut self, packets: &mut P, send: &Send<'_>) -> Result<Sent, Rejected> {
         self.up()?;
@@ -71,7 +70,7 @@ impl Link {
         if whole && length <= self.limits.eager && send.mode != Mode::Synchronous {
             let units = credit::cost(bytes).ok_or(Rejected::TooLong)?;
             if self.tx_credit.covers(units) {
-                let grant = self.rx_credit.next();
+                let grant = self.rx_credit.next_grant();
                 let head = Head { to, own: send.headers.len() as u16, grant }.write_word(send.tag);
                 if !put(packets, Kind::Message, &head, send.headers, send.body) {
                     return Err(Rejected::WouldBlock);
@@ -80,7 +79,7 @@ impl Link {
                 self.rx_credit.mark_sent(grant);
                 return Ok(Sent::Complete);
             }
-            self.tx_credit.lack(units);
+            self.tx_credit.record_shortfall(units);
         }
         if send.mode == Mode::Inject {
             return Err(if whole && length <= self.limits.eager { Rejected::WouldBlock } else { Rejected::TooLong });
@@ -88,8 +87,8 @@ impl Link {
         self.send_long(packets, send, to, length)
     }
 
-    /// Sends a message of one packet: [`Link::send`] with [`Mode::Inject`], shorter. The first `headers` bytes of `all` are its headers, at
-    /// most [`header_stack::MAX_HEADERS_BYTES`].
+    /// Sends a message of one packet: a shorter path of [`Link::send`] with [`Mode::Inject`]. The first `headers` bytes of `all`
+    /// are the headers, at most [`header_stack::MAX_HEADERS_BYTES`].
     #[inline(always)]
     pub fn send_short<P: Packets>(
         &mut self,
@@ -107,10 +106,10 @@ impl Link {
         }
         let units = credit::cost_of_short(all.len());
         if !self.tx_credit.covers(units) {
-            self.tx_credit.lack(units);
+            self.tx_credit.record_shortfall(units);
             return Err(Rejected::WouldBlock);
         }
-        let grant = self.rx_credit.next();
+        let grant = self.rx_credit.next_grant();
         if !packets.put_words(Kind::Message as u8, Head { to, own: headers, grant }.words(tag), all) {
             return Err(Rejected::WouldBlock);
         }
@@ -119,13 +118,13 @@ impl Link {
         Ok(())
     }
 
-    /// Whether a short message with a body of so many bytes would be announced for lack of credit.
+    /// Whether an eager message with a body of `length` bytes would be sent by rendezvous for lack of credit.
     pub fn lacks_credit(&self, length: u64) -> bool {
         let units = credit::cost_of_long(header_stack::MAX_HEADERS_BYTES as u16, length);
         length <= self.limits.eager && units.is_some_and(|units| !self.tx_credit.covers(units))
     }
 
-    /// One that does not go in a packet, or for which there is no credit.
+    /// Sends a message that does not fit a packet, or that credit does not cover.
     #[cold]
     fn send_long<P: Packets>(
         &mut self,
@@ -136,7 +135,7 @@ impl Link {
     ) -> Result<Sent, Rejected> {
         let own = send.headers.len() as u16;
         let first = (packets.largest() - packet::FIRST - send.headers.len()) as u64;
-        // A medium with a way of its own for pieces takes all of the body there.
+        // A transport with a path for pieces takes all of the body there.
         let apart = packets.has_piece_path();
         let mut cost = None;
         if length > first && length <= self.limits.eager && send.mode == Mode::Automatic {
@@ -144,7 +143,7 @@ impl Link {
             if self.tx_credit.covers(units) {
                 cost = Some(units);
             } else {
-                self.tx_credit.lack(units);
+                self.tx_credit.record_shortfall(units);
             }
         }
         let Some(units) = cost else {
@@ -154,10 +153,10 @@ impl Link {
         let transfer =
             RendezvousSend { sent, until: length, eager: true, ..RendezvousSend::rendezvous(send.operation, length) };
         let number = self.rendezvous_tx.add(transfer).ok_or(Rejected::WouldBlock)?;
-        let (grant, long) = (self.rx_credit.next(), LongHeader { tag: send.tag, length, number });
+        let (grant, long) = (self.rx_credit.next_grant(), LongHeader { tag: send.tag, length, number });
         let head = long.write(Head { to, own, grant });
         if !put_front(packets, Kind::First, &head, send.headers, send.body, sent as usize) {
-            self.rendezvous_tx.pool.remove(number.index());
+            self.rendezvous_tx.slab.remove(number.index());
             return Err(Rejected::WouldBlock);
         }
         self.rx_credit.mark_sent(grant);
@@ -166,7 +165,7 @@ impl Link {
         Ok(Sent::Pending(number))
     }
 
-    /// Announces a message of so many bytes that lies at `send.place`; `send.body` and `send.mode` are not looked at.
+    /// Sends RTS for a message of `length` bytes at `send.place`; `send.body` and `send.mode` are ignored.
     #[inline]
     pub fn send_rts<P: Packets>(&mut self, packets: &mut P, send: &Send<'_>, length: u64) -> Result<SlabId, Rejected> {
         self.up()?;
@@ -188,23 +187,23 @@ impl Link {
         let transfer =
             RendezvousSend { has_address: send.place.is_plain(), ..RendezvousSend::rendezvous(send.operation, length) };
         let number = self.rendezvous_tx.add(transfer).ok_or(Rejected::WouldBlock)?;
-        let (grant, long) = (self.rx_credit.next(), LongHeader { tag: send.tag, length, number });
+        let (grant, long) = (self.rx_credit.next_grant(), LongHeader { tag: send.tag, length, number });
         let head = long.write_at(Head { to, own: send.headers.len() as u16, grant }, send.place);
         if !put(packets, Kind::Rts, &head, send.headers, &[]) {
-            self.rendezvous_tx.pool.remove(number.index());
+            self.rendezvous_tx.slab.remove(number.index());
             return Err(Rejected::WouldBlock);
         }
         self.rx_credit.mark_sent(grant);
         Ok(number)
     }
 
-    /// Would like an announced message back: it completes as cancelled, or as it would have. False when it is too late
-    /// already, or the message is eager.
+    /// Asks to cancel a rendezvous send: it completes as cancelled, or as it would have. Returns false when it has completed, or
+    /// the message is eager.
     pub fn cancel(&mut self, send: SlabId) -> bool {
         self.rendezvous_tx.cancel(send)
     }
 
-    /// Puts what is owed to the peer; of pieces of long messages, at most `pieces`. True when something is left.
+    /// Sends what is owed to the peer, with at most `pieces` pieces of long messages. Returns true when something is left.
     pub fn flush<P: Packets, O: Callbacks>(&mut self, packets: &mut P, owner: &mut O, pieces: usize) -> bool {
         if self.broken().is_some() || !self.is_due() {
             return false;
@@ -216,7 +215,7 @@ impl Link {
             }
             return self.is_due();
         };
-        // Those whose turn it was not get what is left, so that neither stops the other.
+        // Pieces of messages and of puts and gets go first in turn, so that neither starves.
         let (turn, reserve) = (remote.turn(), self.limits.reserve);
         if self.flush_control(packets)
             && let Some(remote) = self.remote.as_deref_mut()
@@ -233,7 +232,7 @@ impl Link {
         self.is_due()
     }
 
-    /// Whether [`Link::flush`] has something to put.
+    /// Whether [`Link::flush`] has something to send.
     #[inline(always)]
     pub fn is_due(&self) -> bool {
         !self.hello_sent
@@ -241,7 +240,7 @@ impl Link {
             || self.rendezvous_rx.is_due()
             || self.channels.is_due()
             || self.rendezvous_tx.is_due()
-            || self.tx_credit.to_ask().is_some()
+            || self.tx_credit.request_due().is_some()
             || self.remote.as_ref().is_some_and(|remote| remote.is_due())
     }
 
@@ -255,14 +254,14 @@ impl Link {
         }
         let mut bare =
             |kind: Kind, to, grant| packets.put(kind as u8, &[&Head { to: SlabId(to), own: 0, grant }.write()]);
-        if let Some(units) = self.tx_credit.to_ask() {
+        if let Some(units) = self.tx_credit.request_due() {
             if !bare(Kind::Ask, units, 0) {
                 return false;
             }
-            self.tx_credit.asked();
+            self.tx_credit.requested();
         }
         while self.rx_credit.is_due() {
-            let grant = self.rx_credit.next();
+            let grant = self.rx_credit.next_grant();
             if !bare(Kind::Grant, 0, grant) {
                 return false;
             }
@@ -272,7 +271,7 @@ impl Link {
     }
 }
 
-/// Puts a packet of a head, headers and a gathered body.
+/// Sends a packet of a head, headers and a gathered body.
 #[inline(always)]
 pub(super) fn put<P: Packets + ?Sized>(
     packets: &mut P,
@@ -281,21 +280,21 @@ pub(super) fn put<P: Packets + ?Sized>(
     headers: &[u8],
     body: &[&[u8]],
 ) -> bool {
-    let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
+    let mut parts: [&[u8]; MAX_INLINE_PARTS] = [&[]; MAX_INLINE_PARTS];
     let Some(rest) = parts.get_mut(2..2 + body.len()) else { return put_many(packets, kind, head, headers, body) };
     rest.copy_from_slice(body);
     (parts[0], parts[1]) = (head, headers);
     packets.put(kind as u8, &parts[..2 + body.len()])
 }
 
-/// The same with more parts than usual.
+/// Sends a packet of more than [`MAX_INLINE_PARTS`] parts.
 #[cold]
 fn put_many<P: Packets + ?Sized>(packets: &mut P, kind: Kind, head: &[u8], headers: &[u8], body: &[&[u8]]) -> bool {
     let parts: Vec<&[u8]> = [head, headers].into_iter().chain(body.iter().copied()).collect();
     packets.put(kind as u8, &parts)
 }
 
-/// The same with the first `length` bytes of the body.
+/// Sends a packet of a head, headers and the first `length` bytes of a body.
 fn put_front<P: Packets>(
     packets: &mut P,
     kind: Kind,

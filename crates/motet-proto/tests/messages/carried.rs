@@ -200,7 +200,7 @@ fn part(world: &mut World, network: &mut Network) {
     }
     for session in &network.sessions {
         let mut session = session.borrow_mut();
-        assert!(session.is_left() && session.tick(world.now + 2_000_000_000));
+        assert!(session.is_peer_closed() && session.tick(world.now + 2_000_000_000));
         assert_eq!(session.memory(), 0, "what is idle keeps nothing");
     }
 }

@@ -197,7 +197,7 @@ fn attack(seed: u64) {
     if prng.one_in(2) {
         // An honest beginning: a channel, and a message that is announced and shown.
         assert_eq!(link.arrived(&mut owner, 11, &[&77u32.to_le_bytes()[..], &[0; 12]].concat(), 0), Ok(()));
-        let (channel, scope) = (owner.offers.remove(0), owner.side.table.join(None).unwrap());
+        let (channel, scope) = (owner.offers.remove(0), owner.side.table.add_scope(None).unwrap());
         link.accept_channel(channel, Reception::Matched(scope)).unwrap();
         link.flush(&mut drain, &mut owner, 3);
         ways.push((channel, scope));
@@ -209,16 +209,16 @@ fn attack(seed: u64) {
     for _ in 0..400 {
         match prng.below(14) {
             0 => {
-                let scope = owner.side.table.join(None).unwrap();
+                let scope = owner.side.table.add_scope(None).unwrap();
                 let reception = Reception::Matched(scope);
                 match link.open(0, reception) {
                     Ok(channel) => ways.push((channel, scope)),
-                    Err(_) => assert!(owner.side.table.leave(Source::One(scope))),
+                    Err(_) => assert!(owner.side.table.remove_source(Source::One(scope))),
                 }
             }
             1 if !owner.offers.is_empty() => {
                 let channel = owner.offers.remove(0);
-                let scope = owner.side.table.join(None).unwrap();
+                let scope = owner.side.table.add_scope(None).unwrap();
                 if link.accept_channel(channel, Reception::Matched(scope)).is_ok() {
                     ways.push((channel, scope));
                 }
@@ -230,8 +230,8 @@ fn attack(seed: u64) {
                     owner.operations.push(next);
                     let selector = Selector { from: Source::One(scope), tag: 0, ignore: prng.next() };
                     match owner.side.table.post(selector, Receive { operation: next, capacity: 100, buffer: () }) {
-                        PostOutcome::Waiting(_) => {}
-                        PostOutcome::Found(held) => link.accept(&mut owner, held, next, 100),
+                        PostOutcome::Posted(_) => {}
+                        PostOutcome::Matched(held) => link.accept(&mut owner, held, next, 100),
                         PostOutcome::Ended(_) => drop(owner.operations.pop()),
                     }
                 } else {
@@ -270,7 +270,7 @@ fn attack(seed: u64) {
         let (records, used) = link.bytes();
         let kept = owner.side.table.len().1 as u64;
         assert!(used as u64 <= limits.window && records < 60_000, "{records}");
-        assert!(kept <= limits.window / credit::RECORD as u64 + u64::from(limits.max_rendezvous));
+        assert!(kept <= limits.window / credit::RECORD_BYTES as u64 + u64::from(limits.max_rendezvous));
     }
     link.reset(&mut owner, ProtocolViolation("enough"));
     for request in std::mem::take(&mut owner.copies) {

@@ -5,9 +5,9 @@
 //! frames that come again. Nothing here is random: whoever calls says what happens.
 
 use crate::world::{LARGEST, World};
-use motet_proto::message::session::frame::{HEADER, What};
+use motet_proto::message::session::frame::{FrameKind, HEADER};
 use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeOp};
-use motet_proto::message::session::{PIECES, RAILS, Role, Session};
+use motet_proto::message::session::{MAX_IO_SLICES, MAX_RAILS, Role, Session};
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -61,7 +61,7 @@ impl Pipe {
                 continue;
             }
             let frame = std::mem::take(&mut self.frame);
-            if frame[0] == What::Packet as u8 {
+            if frame[0] == FrameKind::Packet as u8 {
                 self.frames.push_back(frame);
                 if self.frames.len() > REPEATABLE {
                     self.frames.pop_front();
@@ -158,7 +158,7 @@ impl Network {
         for connection in &mut self.connections {
             let Some(slot) = connection.slots[side] else { continue };
             let pipe = &mut connection.pipes[side];
-            let mut pieces = [IoSlice::new(&[]); PIECES];
+            let mut pieces = [IoSlice::new(&[]); MAX_IO_SLICES];
             let n = session.outgoing(slot, &mut pieces);
             let all: usize = pieces[..n].iter().map(|piece| piece.len()).sum();
             let bytes = all.min(most).min(HELD.saturating_sub(pipe.bytes.len()));
@@ -259,7 +259,7 @@ impl Network {
         let mut session = self.sessions[0].borrow_mut();
         let handshake = match session.attempt(now) {
             Some(handshake) => Some(handshake),
-            None if session.wants_rail() && self.connections.len() < RAILS => Some(session.another()),
+            None if session.wants_rail() && self.connections.len() < MAX_RAILS => Some(session.another()),
             None => None,
         };
         drop(session);
@@ -273,7 +273,7 @@ impl Network {
     /// The caller opens one more rail, needed or not.
     pub fn add_rail(&mut self) {
         let mut session = self.sessions[0].borrow_mut();
-        if session.is_up() && self.connections.len() < RAILS && !self.down {
+        if session.is_up() && self.connections.len() < MAX_RAILS && !self.down {
             let handshake = session.another();
             drop(session);
             self.call(handshake);

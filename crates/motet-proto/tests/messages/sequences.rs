@@ -310,7 +310,7 @@ fn what_was_sent_before_the_end_is_received_after_it() {
 #[test]
 fn a_receive_from_anyone_takes_the_messages_of_all_links() {
     let mut server = Side::new(1);
-    let context = server.table.context().unwrap();
+    let context = server.table.add_context().unwrap();
     let mut clients = [0, 1].map(|source| {
         let (there, here) = (Link::new(0, WIDE, 0), Link::new(source, WIDE, 0));
         (
@@ -333,7 +333,7 @@ fn a_receive_from_anyone_takes_the_messages_of_all_links() {
                 there.arrived(side, kind, &packet, 0).unwrap();
             }
             while let Some((channel, _)) = server.events.pop_front() {
-                let scope = server.table.join(Some(context)).unwrap();
+                let scope = server.table.add_scope(Some(context)).unwrap();
                 here.accept_channel(channel, Reception::Matched(scope)).unwrap();
             }
             if there.is_hello_received() && there.counts()[0] == 0 {

@@ -444,13 +444,13 @@ impl World {
         let mut read = Reading { selector: selector_kept, ticket: None, buffer, filled: 0, matched: None };
         let receive = Receive { operation, capacity: capacity as u64, buffer: () };
         let simply = if self.prng.one_in(2) { node.side.table.post_fast(selector, receive) } else { None };
-        let simply = simply.map(PostOutcome::Waiting);
+        let simply = simply.map(PostOutcome::Posted);
         match simply.unwrap_or_else(|| node.side.table.post(selector, receive)) {
-            PostOutcome::Waiting(ticket) => {
+            PostOutcome::Posted(ticket) => {
                 read.ticket = Some(ticket);
                 node.side.reads.insert(operation, read);
             }
-            PostOutcome::Found(held) => {
+            PostOutcome::Matched(held) => {
                 node.side.reads.insert(operation, read);
                 node.link.accept(&mut node.side, held, operation, capacity as u64);
             }
@@ -621,7 +621,7 @@ impl World {
         let (records, used) = link.bytes();
         assert!(used as u64 <= self.limits.window);
         let [_, coming, _] = link.counts();
-        let eager = self.limits.window as usize / credit::RECORD;
+        let eager = self.limits.window as usize / credit::RECORD_BYTES;
         assert!(coming as usize <= self.limits.max_rendezvous as usize + eager);
         let (_, kept) = owner.table.len();
         assert!(kept as usize <= self.limits.max_rendezvous as usize + eager, "{kept} kept");
@@ -635,12 +635,12 @@ impl World {
 }
 
 fn reception(table: &mut Table, matched: bool) -> Reception {
-    if matched { Reception::Matched(table.join(None).unwrap()) } else { Reception::Handler }
+    if matched { Reception::Matched(table.add_scope(None).unwrap()) } else { Reception::Handler }
 }
 
 fn leave(table: &mut Table, reception: Reception) -> bool {
     let Reception::Matched(scope) = reception else { return true };
-    table.leave(Source::One(scope))
+    table.remove_source(Source::One(scope))
 }
 
 /// Limits that are soon reached.

@@ -7,9 +7,9 @@
 mod prng;
 mod world;
 
-use motet_proto::message::session::frame::{HEADER, Header, What};
+use motet_proto::message::session::frame::{FrameKind, HEADER, Header};
 use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
-use motet_proto::message::session::{KEPT, LARGEST, RAILS, Role, Session};
+use motet_proto::message::session::{MAX_PACKET_BYTES, MAX_RAILS, MAX_UNACKED_BYTES, Role, Session};
 use world::{World, handshake};
 
 /// MOTET_SESSION_SEEDS=n runs n schedules of each sort.
@@ -38,7 +38,7 @@ fn packets_arrive_once_and_in_order_over_one_rail() {
 #[test]
 fn rails_are_put_back_into_one_order() {
     let most = seeds(700).map(|seed| run(seed, false, true).most_rails).max();
-    assert_eq!(most, Some(RAILS), "as many as there may be were used");
+    assert_eq!(most, Some(MAX_RAILS), "as many as there may be were used");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn called(bytes: &[u8]) -> (Session, Result<Vec<Vec<u8>>, motet_proto::message::
 
 fn packet(position: u32, bytes: &[u8]) -> Vec<u8> {
     let length = bytes.len() as u32;
-    let header = Header { what: What::Packet, kind: 1, length, position, acknowledged: 0 };
+    let header = Header { what: FrameKind::Packet, kind: 1, length, position, acknowledged: 0 };
     [&header.encode()[..], bytes].concat()
 }
 
@@ -112,11 +112,11 @@ fn what_a_peer_may_not_send_breaks_the_session() {
     let early = [first.clone(), packet(next + 1, b"third")].concat();
     assert_eq!(called(&early).1, Ok(vec![b"first".to_vec()]), "what is early waits");
     let gap = [first.clone(), packet(next + (16 << 20), b"third")].concat();
-    let acknowledged = Header { acknowledged: 1, ..Header::bare(What::Acknowledgement, 0) }.encode();
-    let goodbye = Header { what: What::Goodbye, kind: 0, length: 0, position: 0, acknowledged: 0 }.encode();
+    let acknowledged = Header { acknowledged: 1, ..Header::bare(FrameKind::Acknowledgement, 0) }.encode();
+    let goodbye = Header { what: FrameKind::Goodbye, kind: 0, length: 0, position: 0, acknowledged: 0 }.encode();
     let after = [&goodbye[..], &packet(HEADER as u32, b"x")].concat();
-    let end = Header::bare(What::End, 0).encode();
-    let more = Header::bare(What::More, 0).encode();
+    let end = Header::bare(FrameKind::End, 0).encode();
+    let more = Header::bare(FrameKind::More, 0).encode();
     for (what, bytes) in [
         ("overlap", &overlapping[..]),
         ("gap", &gap),
@@ -133,10 +133,10 @@ fn what_a_peer_may_not_send_breaks_the_session() {
 #[test]
 fn a_peer_that_sends_little_costs_little() {
     let mut header = packet(0, b"").to_vec();
-    header[4..8].copy_from_slice(&(LARGEST as u32).to_le_bytes());
+    header[4..8].copy_from_slice(&(MAX_PACKET_BYTES as u32).to_le_bytes());
     let (session, packets) = called(&header);
     assert_eq!(packets, Ok(Vec::new()));
-    assert!(session.memory() <= LARGEST + HEADER, "{} bytes", session.memory());
+    assert!(session.memory() <= MAX_PACKET_BYTES + HEADER, "{} bytes", session.memory());
 }
 
 #[test]
@@ -145,12 +145,12 @@ fn what_is_not_acknowledged_is_bounded() {
         Session::new(Role::Caller, handshake(0, HandshakeOp::New), &handshake(1, HandshakeOp::Welcome), 0)
             .expect("a session");
     let (mut put, mut sent) = (0u64, 0u64);
-    let bytes = vec![1; LARGEST];
+    let bytes = vec![1; MAX_PACKET_BYTES];
     loop {
         while session.put(1, &[&bytes]) {
-            put += (HEADER + LARGEST) as u64;
+            put += (HEADER + MAX_PACKET_BYTES) as u64;
         }
-        let mut pieces = [std::io::IoSlice::new(&[]); motet_proto::message::session::PIECES];
+        let mut pieces = [std::io::IoSlice::new(&[]); motet_proto::message::session::MAX_IO_SLICES];
         let n = session.outgoing(0, &mut pieces);
         let bytes: usize = pieces[..n].iter().map(|piece| piece.len()).sum();
         if bytes == 0 {
@@ -160,7 +160,7 @@ fn what_is_not_acknowledged_is_bounded() {
         sent += bytes as u64;
     }
     assert_eq!(put, sent);
-    assert!(put <= KEPT && put > KEPT - (HEADER + LARGEST) as u64, "{put} bytes");
+    assert!(put <= MAX_UNACKED_BYTES && put > MAX_UNACKED_BYTES - (HEADER + MAX_PACKET_BYTES) as u64, "{put} bytes");
     assert!(!session.put(1, &[&bytes]) && session.put(1, &[b"short"]), "a short one still fits");
 }
 

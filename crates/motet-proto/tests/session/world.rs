@@ -2,7 +2,7 @@
 
 use crate::prng::Prng;
 use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeOp};
-use motet_proto::message::session::{KEPT, LARGEST, PIECES, RAILS, Role, Session};
+use motet_proto::message::session::{MAX_IO_SLICES, MAX_PACKET_BYTES, MAX_RAILS, MAX_UNACKED_BYTES, Role, Session};
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
@@ -18,7 +18,7 @@ pub fn handshake(n: u8, op: HandshakeOp) -> Handshake {
         session: [7; 16],
         expected: 0,
         secret: 0,
-        largest: LARGEST as u32,
+        largest: MAX_PACKET_BYTES as u32,
         port: 0,
     }
 }
@@ -62,7 +62,7 @@ pub struct World {
 
 fn content(side: usize, number: u32) -> (u8, Vec<u8>) {
     let mut prng = Prng(u64::from(number) << 1 | side as u64);
-    let length = if prng.one_in(200) { prng.below(1 + LARGEST as u64) as usize } else { prng.size(1500) - 1 };
+    let length = if prng.one_in(200) { prng.below(1 + MAX_PACKET_BYTES as u64) as usize } else { prng.size(1500) - 1 };
     let first = prng.next() as u8;
     (number as u8, (0..length).map(|i| first.wrapping_add(i as u8)).collect())
 }
@@ -87,7 +87,7 @@ impl World {
             most_rails: 1,
         };
         // A caller that is not welcomed has no session, so the first welcome comes.
-        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let mut pieces = [IoSlice::new(&[]); MAX_IO_SLICES];
         let n = world.sides[1].session.outgoing(0, &mut pieces);
         let welcome: Vec<u8> = pieces[..n].iter().flat_map(|piece| piece.iter().copied()).collect();
         world.sides[1].session.sent(0, welcome.len());
@@ -109,7 +109,7 @@ impl World {
             60..90 => self.read(side),
             90..95 => self.connect(),
             95 if self.cuts => self.cut_one(),
-            96 if self.more_rails && self.sides[0].session.is_up() && self.connections.len() < RAILS => {
+            96 if self.more_rails && self.sides[0].session.is_up() && self.connections.len() < MAX_RAILS => {
                 let handshake = self.sides[0].session.another();
                 self.call(handshake);
             }
@@ -119,7 +119,11 @@ impl World {
         }
         let rails = self.connections.iter().filter(|c| c.slots[0].is_some() && c.slots[1].is_some()).count();
         self.most_rails = self.most_rails.max(rails);
-        assert!(self.sides.iter().all(|s| s.session.memory() < KEPT as usize + (2 << 20)), "seed {}", self.seed);
+        assert!(
+            self.sides.iter().all(|s| s.session.memory() < MAX_UNACKED_BYTES as usize + (2 << 20)),
+            "seed {}",
+            self.seed
+        );
     }
 
     fn put(&mut self, side: usize) {
@@ -137,7 +141,7 @@ impl World {
         for connection in &mut self.connections {
             let Some(slot) = connection.slots[side] else { continue };
             let pipe = &mut connection.pipes[side];
-            let mut pieces = [IoSlice::new(&[]); PIECES];
+            let mut pieces = [IoSlice::new(&[]); MAX_IO_SLICES];
             let n = self.sides[side].session.outgoing(slot, &mut pieces);
             let all: usize = pieces[..n].iter().map(|piece| piece.len()).sum();
             let room = HELD.saturating_sub(pipe.bytes.len());
@@ -259,7 +263,7 @@ impl World {
             if !self.cuts || !self.prng.one_in(4) {
                 self.call(handshake);
             }
-        } else if self.more_rails && session.wants_rail() && self.connections.len() < RAILS {
+        } else if self.more_rails && session.wants_rail() && self.connections.len() < MAX_RAILS {
             let handshake = session.another();
             self.call(handshake);
         }
@@ -308,7 +312,7 @@ impl World {
         (self.cuts, self.more_rails) = (false, false);
         let mut rounds = 0;
         let mut said = false;
-        while !(said && self.sides.iter().all(|side| side.session.is_done() && side.session.is_left())) {
+        while !(said && self.sides.iter().all(|side| side.session.is_done() && side.session.is_peer_closed())) {
             self.now += 1_000_000;
             self.connect();
             for side in 0..2 {

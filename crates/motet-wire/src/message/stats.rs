@@ -28,7 +28,7 @@ pub const ROWS: usize = 1024;
 /// Bytes of a sheet; pages of rows come into being as rows are used.
 pub const BYTES: usize = HEAD + ROWS * ROW;
 /// Ways to a peer that were tried in vain before the one in use, and have a place in its row.
-pub const REFUSED: usize = 4;
+pub const MAX_ATTEMPTS: usize = 4;
 
 /// The start of a sheet.
 #[repr(C)]
@@ -47,7 +47,7 @@ pub struct StatsHead {
     /// The process whose node it is, in its own PID namespace: forked children have the descriptor too.
     pub process: AtomicU32,
     /// Links for which there is no row, ever.
-    pub unshown: AtomicU32,
+    pub links_not_listed: AtomicU32,
     /// The node's number.
     pub node: [AtomicU64; 2],
     /// Its name, as far as it goes in here, padded with zeros.
@@ -57,7 +57,7 @@ pub struct StatsHead {
     /// The drivers that it may use, as [`word`]s, 0 behind the last.
     pub drivers: [AtomicU64; 8],
     /// Calls that failed in the end, by reason code.
-    pub failed: [AtomicU64; 64],
+    pub failed_connects: [AtomicU64; 64],
 }
 
 /// One link.
@@ -67,7 +67,7 @@ pub struct LinkRow {
     /// 0: none, 1: up, 2: gone and not closed yet.
     pub state: AtomicU32,
     /// 1: this node has called, 0: the peer has.
-    pub called: AtomicU32,
+    pub is_connector: AtomicU32,
     /// The link's number in its node.
     pub link: AtomicU32,
     /// Why it is gone.
@@ -79,11 +79,11 @@ pub struct LinkRow {
     /// Its process, where it is known and visible.
     pub process: AtomicU32,
     /// Ways that were tried in vain first.
-    pub refused: AtomicU32,
+    pub failed_attempts: AtomicU32,
     /// When it came up, seconds since 1970.
-    pub began: AtomicU64,
-    /// Those ways: driver, and reason.
-    pub ways: [[AtomicU64; 2]; REFUSED],
+    pub up_since_s: AtomicU64,
+    /// Those attempts: driver, and reason.
+    pub attempts: [[AtomicU64; 2]; MAX_ATTEMPTS],
     /// By [`LinkCount`].
     pub counts: [AtomicU64; COUNTS],
 }
@@ -193,10 +193,10 @@ mod tests {
     /// What version 1 looks like. Whoever changes this line changes [`VERSION`] too.
     #[test]
     fn a_layout_has_its_version() {
-        let head = (size_of::<StatsHead>(), offset_of!(StatsHead, address), offset_of!(StatsHead, failed));
+        let head = (size_of::<StatsHead>(), offset_of!(StatsHead, address), offset_of!(StatsHead, failed_connects));
         let row = (
             size_of::<LinkRow>(),
-            offset_of!(LinkRow, ways),
+            offset_of!(LinkRow, attempts),
             offset_of!(LinkRow, counts),
             LinkCount::CooperativeCopies as usize,
         );

@@ -11,11 +11,13 @@ impl Node {
     }
 
     /// Takes the completion of an operation if it has completed. Makes no progress.
+    #[inline]
     pub fn test(&self, operation: OperationId) -> Result<Option<Completion>, Error> {
         self.0.test(operation)
     }
 
     /// Waits for any of these operations. Returns its index and its completion.
+    #[inline]
     pub fn wait_any(&self, operations: &[OperationId], deadline: Option<u64>) -> Result<(usize, Completion), Error> {
         self.0.wait_any(operations, deadline)
     }
@@ -31,27 +33,32 @@ impl Node {
 
     /// Asks for an operation to be cancelled. It completes in any case, as cancelled or with its normal result; a receive that has part of its
     /// message continues. [`Error::Unknown`]: its completion was reported already.
+    #[inline]
     pub fn cancel(&self, operation: OperationId) -> Result<(), Error> {
         self.0.cancel(operation)
     }
 
     /// Cancels a receive even if its memory holds part of the message; the next receive gets the whole message.
+    #[inline]
     pub fn cancel_receive(&self, operation: OperationId) -> Result<(), Error> {
         self.0.take_back(operation)
     }
 
     /// Takes the memory away from an operation that has not completed; the operation is forgotten when it does. Bytes that still arrive for a
     /// receive are dropped. A send that has begun takes its link down.
+    #[inline]
     pub fn detach(&self, operation: OperationId) -> Result<(), Error> {
         self.0.detach(operation)
     }
 
     /// A new completion queue.
+    #[inline]
     pub fn add_cq(&self) -> Result<GroupId, Error> {
         self.0.add_group()
     }
 
     /// Frees a completion queue. [`Error::WouldBlock`] while operations of it are outstanding.
+    #[inline]
     pub fn remove_cq(&self, cq: GroupId) -> Result<(), Error> {
         self.0.remove_group(cq)
     }
@@ -70,6 +77,7 @@ impl Node {
     }
 
     /// The queue's operations that succeeded, that failed, and that are outstanding.
+    #[inline]
     pub fn cq_counts(&self, cq: GroupId) -> Result<[u64; 3], Error> {
         self.0.group_counts(cq)
     }

@@ -9,42 +9,50 @@ use std::time::Duration;
 impl Node {
     /// Opens a link to the node at `address`: a name of this host, or the text of its [`Node::address`]. With a time limit, waits for a node
     /// that does not exist yet.
+    #[inline]
     pub fn connect(&self, address: &str, limit: Option<Duration>) -> Result<LinkId, Error> {
         self.0.connect(address, deadline(limit))
     }
 
     /// The links that are up, or down and not closed. A link that the peer opened and that is down closes itself when none of its messages waits
     /// and this side has no channel of it.
+    #[inline]
     pub fn links(&self) -> Result<Vec<LinkId>, Error> {
         self.0.links()
     }
 
     /// The state of a link.
+    #[inline]
     pub fn link_info(&self, link: LinkId) -> Result<LinkInfo, Error> {
         self.0.link_info(link)
     }
 
     /// Closes a link and everything on it. Messages that were sent completely reach a peer that lives.
+    #[inline]
     pub fn disconnect(&self, link: LinkId) -> Result<(), Error> {
         self.0.disconnect(link)
     }
 
     /// Lets peers open channels to a service. The latest call determines how channels that open after it are received.
+    #[inline]
     pub fn serve(&self, service: u64, serve: Serve) -> Result<(), Error> {
         self.0.serve(service, serve)
     }
 
     /// Refuses new channels to a service; open ones stay.
+    #[inline]
     pub fn withdraw(&self, service: u64) -> Result<(), Error> {
         self.0.withdraw(service)
     }
 
     /// Returns the next channel that a peer opened to a service.
+    #[inline]
     pub fn accept(&self, service: u64, limit: Option<Duration>) -> Result<Channel, Error> {
         self.0.accept(service, deadline(limit))
     }
 
     /// Opens a channel to a service of the peer. `serve`: how this side receives on it.
+    #[inline]
     pub fn open_channel(
         &self,
         link: LinkId,
@@ -56,21 +64,25 @@ impl Node {
     }
 
     /// Ends this side's sends on a channel; messages still arrive.
+    #[inline]
     pub fn finish(&self, channel: Channel) -> Result<(), Error> {
         self.0.finish(channel)
     }
 
     /// Closes this side of a channel: its receives complete as closed, messages that were not received are discarded.
+    #[inline]
     pub fn close_channel(&self, channel: Channel) -> Result<(), Error> {
         self.0.close_channel(channel)
     }
 
     /// A new context: receives from any of the channels that are put into it ([`Serve::Tagged`]).
+    #[inline]
     pub fn context(&self) -> Result<Context, Error> {
         self.0.context()
     }
 
     /// Frees a context. [`Error::WouldBlock`] while it has channels or receives.
+    #[inline]
     pub fn remove_context(&self, context: Context) -> Result<(), Error> {
         self.0.remove_context(context)
     }

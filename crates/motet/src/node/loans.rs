@@ -66,11 +66,13 @@ impl Content {
 
 impl Node {
     /// Allocates memory of the pool, to be filled and sent. It holds zeros, or bytes of an earlier loan. [`Error::Full`]: the pool is used up.
+    #[inline]
     pub fn alloc(&self, length: usize) -> Result<Loan, Error> {
         self.0.alloc(length)
     }
 
     /// Allocates memory of the pool, and waits until there is some.
+    #[inline]
     pub fn alloc_within(&self, length: usize, limit: Option<Duration>) -> Result<Loan, Error> {
         self.0.alloc_until(length, deadline(limit))
     }
@@ -84,6 +86,7 @@ impl Node {
 
     /// Sends the first `length` bytes of a loan, and waits until there is room for it. The memory returns to the pool when the receiver has
     /// released or copied it, or the link is lost; with a notice the operation completes then. After an error the loan is returned if it is whole.
+    #[inline]
     pub fn send_loan(
         &self,
         message: &Outgoing<'_>,
@@ -96,6 +99,7 @@ impl Node {
     }
 
     /// Posts a receive in place. It completes with a loaned message ([`Completion::lent`]), or with a copy of at most `max` bytes.
+    #[inline]
     pub fn post_in_place(
         &self,
         from: RecvFrom,
@@ -141,16 +145,19 @@ impl Node {
         }
     }
     /// Releases a loaned message: its memory returns to the sender at once.
+    #[inline]
     pub fn release(&self, message: Lent) -> Result<(), Error> {
         self.0.give_back(message)
     }
 
     /// How many receives in place on a link were loaned and copied.
+    #[inline]
     pub fn loan_counts(&self, link: LinkId) -> Result<LoanCounts, Error> {
         self.0.loan_counts(link)
     }
 
     /// Segments of the pool, their bytes, and the bytes of them that are in use: loaned, or in the program's hands.
+    #[inline]
     pub fn pool_size(&self) -> Result<[usize; 3], Error> {
         self.0.pool_size()
     }

@@ -67,6 +67,7 @@ impl Node {
 
     /// Starts a send, without waiting. `None`: the message has left, its body is free, and there is no completion. [`Error::WouldBlock`]: there is
     /// no room, nothing is sent, and the memory is returned.
+    #[inline]
     pub fn start_send(
         &self,
         message: &Outgoing<'_>,
@@ -120,6 +121,7 @@ impl Node {
     }
 
     /// Posts a receive: the next message whose tag is `tag`, except for the bits in `ignore`, goes to `memory`.
+    #[inline]
     pub fn post(
         &self,
         from: RecvFrom,
@@ -132,6 +134,7 @@ impl Node {
     }
 
     /// Posts a receive without an operation: the queue reports it under `buffer.context`.
+    #[inline]
     pub fn post_unnamed(
         &self,
         (from, tag, ignore): (RecvFrom, u64, u64),
@@ -142,16 +145,19 @@ impl Node {
     }
 
     /// Describes the message that a receive would get. Makes no progress.
+    #[inline]
     pub fn peek(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
         self.0.peek(from, tag, ignore)
     }
 
     /// Takes the message that a receive would get out of matching. [`Node::accept_body`] receives it, [`Node::discard_body`] drops it.
+    #[inline]
     pub fn claim(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<UnexpectedMessage>, Error> {
         self.0.claim(from, tag, ignore)
     }
 
     /// Receives a message that was claimed, or that a handler has taken, into `memory`. After an error the message is returned.
+    #[inline]
     pub fn accept_body(
         &self,
         held: UnexpectedMessage,
@@ -162,6 +168,7 @@ impl Node {
     }
 
     /// Drops a message that was claimed, or that a handler has taken.
+    #[inline]
     pub fn discard_body(&self, held: UnexpectedMessage) -> Result<(), Error> {
         self.0.discard_body(held)
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU64;
 
 impl Node {
     /// Registers words as a region, for peers that get the key. [`Node::revoke`] ends it.
+    #[inline]
     pub fn register_words(&self, words: &Arc<[AtomicU64]>, rights: Rights) -> Result<Key, Error> {
         self.0.register(borrowed_memory::words(words), rights, Some(Box::new(words.clone())))
     }
@@ -24,6 +25,7 @@ impl Node {
     /// Errors: [`Error::AccessDenied`]: the file is not open for that, or sealed against it. [`Error::OutOfBounds`]: it does not have these bytes.
     /// [`Error::InvalidAtomic`]: atomics at another offset. [`Error::File`] with EISDIR, ESPIPE (no regular file), EBADF (O_PATH), EINVAL (no bytes;
     /// O_DIRECT; O_APPEND and writable), EFBIG (RLIMIT_FSIZE), EOPNOTSUPP (huge pages), and errors of the system.
+    #[inline]
     pub fn register_file(&self, file: impl AsFd, offset: u64, length: u64, rights: Rights) -> Result<Key, Error> {
         self.0.register_file(file, offset, length, rights)
     }
@@ -33,11 +35,13 @@ impl Node {
     ///
     /// Errors: [`Error::Unknown`]: no such region. [`Error::InvalidAtomic`]: not a file's region. [`Error::OutOfBounds`]: out of bounds, or the file is shorter;
     /// what it has is on the disk. [`Error::File`]: after EIO or ENOSPC bytes may be lost.
+    #[inline]
     pub fn sync_region(&self, key: Key, offset: u64, length: u64) -> Result<(), Error> {
         self.0.sync_region(key, offset, length)
     }
 
     /// Allocates a region of zeros that peers of this host can open. It is this node's until [`Node::revoke`]; the view reads as zeros after that.
+    #[inline]
     pub fn alloc_region(&self, size: usize, rights: Rights) -> Result<(SharedBytes, Key), Error> {
         self.0.alloc_region(size, rights)
     }
@@ -47,12 +51,14 @@ impl Node {
     ///
     /// Errors: [`Error::TimedOut`], or [`Error::WouldBlock`] in a handler: the memory is still used; call again. [`Error::Unknown`]: there is no
     /// such region, or it has ended since such a call.
+    #[inline]
     pub fn revoke(&self, key: Key, deadline: Option<u64>) -> Result<(), Error> {
         self.0.revoke(key, deadline)
     }
 
     /// Opens a region of a peer. True: loads, stores, puts and gets use its memory directly until the peer revokes it. False: it cannot be
     /// mapped; everything goes by packets.
+    #[inline]
     pub fn open_region(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<bool, Error> {
         self.0.open_region(link, key, deadline)
     }
@@ -70,6 +76,7 @@ impl Node {
     }
 
     /// Starts to write `memory` into a region of a peer; completes when the bytes are there. [`Error::WouldBlock`]: there is no room.
+    #[inline]
     pub fn put(
         &self,
         link: LinkId,
@@ -82,6 +89,7 @@ impl Node {
     }
 
     /// Starts a put, and waits until there is room for it.
+    #[inline]
     pub fn put_until(
         &self,
         at: Target,
@@ -93,6 +101,7 @@ impl Node {
     }
 
     /// Starts to read bytes of a region of a peer, as many as `memory` has. [`Error::WouldBlock`]: there is no room.
+    #[inline]
     pub fn get(
         &self,
         link: LinkId,
@@ -105,6 +114,7 @@ impl Node {
     }
 
     /// Starts a get, and waits until there is room for it.
+    #[inline]
     pub fn get_until(
         &self,
         at: Target,
@@ -117,6 +127,7 @@ impl Node {
 
     /// Starts an atomic on a region of a peer. The values from before the change go to `result`, unless it is empty. [`Error::WouldBlock`]: there
     /// is no room.
+    #[inline]
     pub fn atomic(
         &self,
         link: LinkId,
@@ -130,6 +141,7 @@ impl Node {
     }
 
     /// Starts an atomic, and waits until there is room for it.
+    #[inline]
     pub fn atomic_until(
         &self,
         at: Target,
@@ -142,6 +154,7 @@ impl Node {
     }
 
     /// Starts a fence: it completes when every put, get and atomic that was started on the link before it has completed.
+    #[inline]
     pub fn fence(&self, link: LinkId, notice: Notice) -> Result<OperationId, Error> {
         self.0.fence(link, notice)
     }

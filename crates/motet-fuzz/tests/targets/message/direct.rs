@@ -93,8 +93,8 @@ pub fn posted(
 ) -> (Option<Taken>, Result<(), ProtocolViolation>) {
     let operation = POSTED | now;
     let ticket = match side.table.post(selector, Receive { operation, capacity: BUFFER, buffer: () }) {
-        PostOutcome::Waiting(ticket) => ticket,
-        PostOutcome::Found(held) => {
+        PostOutcome::Posted(ticket) => ticket,
+        PostOutcome::Matched(held) => {
             link.discard(held);
             return (None, link.arrived(side, kind, packet, now));
         }

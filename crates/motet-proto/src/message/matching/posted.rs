@@ -32,10 +32,10 @@ pub struct PostedRing<B> {
     live: u32,
 }
 
-/// Slots of a row that is used for the first time.
-const FEW: usize = 8;
-/// An empty row keeps so many slots: those of a usual window of receives.
-const KEPT: usize = 256;
+/// Slots of a ring that is used for the first time.
+const FIRST_SLOTS: usize = 8;
+/// An empty ring keeps so many slots: those of a usual window of receives.
+const MAX_EMPTY_SLOTS: usize = 256;
 
 impl<B> Default for PostedRing<B> {
     fn default() -> Self {
@@ -74,7 +74,7 @@ impl<B: Copy> PostedRing<B> {
     #[inline(never)]
     fn make_room(&mut self, filler: PostedReceive<B>) {
         let size = if self.live as usize * 2 > self.slots.len() || self.slots.is_empty() {
-            (self.slots.len() * 2).max(FEW)
+            (self.slots.len() * 2).max(FIRST_SLOTS)
         } else {
             self.slots.len()
         };
@@ -159,7 +159,7 @@ impl<B: Copy> PostedRing<B> {
     fn skip_gaps(&mut self) {
         if self.live == 0 {
             self.first = self.end;
-            if self.slots.len() > KEPT {
+            if self.slots.len() > MAX_EMPTY_SLOTS {
                 self.slots = Vec::new();
             }
             return;
@@ -180,37 +180,37 @@ mod tests {
 
     #[test]
     fn gaps_are_closed_and_the_order_stays() {
-        let mut row = PostedRing::default();
+        let mut ring = PostedRing::default();
         for sequence in 1..=1000u64 {
-            row.push(posted(sequence, sequence % 7));
+            ring.push(posted(sequence, sequence % 7));
             if sequence % 7 != 3 {
-                let (at, _) = row.oldest(sequence % 7).unwrap();
-                assert_eq!(row.take(at).map(|receive| receive.operation), Some(sequence));
-                assert!(row.take(at).is_none(), "it is gone");
+                let (at, _) = ring.oldest(sequence % 7).unwrap();
+                assert_eq!(ring.take(at).map(|receive| receive.operation), Some(sequence));
+                assert!(ring.take(at).is_none(), "it is gone");
             }
         }
-        assert_eq!(row.len(), 143);
-        assert!(row.slots.len() <= 512, "{} slots for 143", row.slots.len());
+        assert_eq!(ring.len(), 143);
+        assert!(ring.slots.len() <= 512, "{} slots for 143", ring.slots.len());
         for sequence in (3..=1000).step_by(7) {
-            assert!(row.oldest(2).is_none());
-            let (at, oldest) = row.oldest(3).unwrap();
-            assert_eq!((oldest.sequence, row.position(|posted| posted.sequence == sequence)), (sequence, Some(at)));
-            row.take(at);
+            assert!(ring.oldest(2).is_none());
+            let (at, oldest) = ring.oldest(3).unwrap();
+            assert_eq!((oldest.sequence, ring.position(|posted| posted.sequence == sequence)), (sequence, Some(at)));
+            ring.take(at);
         }
-        assert_eq!((row.len(), row.bytes()), (0, 0), "an empty one gives large memory back");
+        assert_eq!((ring.len(), ring.bytes()), (0, 0), "an empty one gives large memory back");
     }
 
     #[test]
     fn it_goes_around() {
-        let mut row = PostedRing { first: u32::MAX - 5, end: u32::MAX - 5, ..PostedRing::default() };
-        row.push(posted(1, 0));
+        let mut ring = PostedRing { first: u32::MAX - 5, end: u32::MAX - 5, ..PostedRing::default() };
+        ring.push(posted(1, 0));
         let mut sequence = 1;
         for _ in 0..100 {
             sequence += 1;
-            row.push(posted(sequence, 0));
-            let (at, _) = row.oldest(0).unwrap();
-            assert_eq!(row.take(at).map(|receive| receive.operation), Some(sequence - 1));
+            ring.push(posted(sequence, 0));
+            let (at, _) = ring.oldest(0).unwrap();
+            assert_eq!(ring.take(at).map(|receive| receive.operation), Some(sequence - 1));
         }
-        assert_eq!((row.len(), row.slots.len()), (1, FEW));
+        assert_eq!((ring.len(), ring.slots.len()), (1, FIRST_SLOTS));
     }
 }

@@ -5,7 +5,9 @@
 use super::super::Status;
 use super::super::slab::{IntrusiveList, SlabId};
 use super::posted::{PostedReceive, PostedRing};
-use super::{At, Found, LISTED, Oldest, Receive, Selector, Table, Ticket, UnexpectedMessage, next};
+use super::{
+    FoundIn, MAX_LINEAR_SCAN, Oldest, Receive, ReceivePosition, Selector, Table, Ticket, UnexpectedMessage, next,
+};
 use std::num::NonZeroU64;
 
 /// Where messages of one sender on one channel arrive.
@@ -52,12 +54,12 @@ pub struct ScopeEntry<B> {
     /// The context of a scope; a context has none.
     pub(super) parent: Option<u32>,
     /// Receives that are looked through, and behind them those that are found by hash, and how many those are.
-    pub(super) row: PostedRing<B>,
+    pub(super) ring: PostedRing<B>,
     pub(super) posted: IntrusiveList,
     pub(super) hashed: u32,
     /// Messages that no receive has taken yet, and how many of them are looked through, and found by hash.
-    pub(super) held: IntrusiveList,
-    pub(super) held_counts: [u32; 2],
+    pub(super) unexpected: IntrusiveList,
+    pub(super) unexpected_counts: [u32; 2],
     /// Scopes of a context.
     pub(super) children: u32,
     /// Receives and messages meet in order, whatever their tags.
@@ -71,30 +73,30 @@ pub struct ScopeEntry<B> {
 impl<B: Copy> ScopeEntry<B> {
     /// Whether the next receive is one of those that are looked through.
     #[inline(always)]
-    pub(super) fn lists_more(&self) -> bool {
-        self.ordered || self.hashed == 0 && self.row.len() < LISTED
+    pub(super) fn ring_has_room(&self) -> bool {
+        self.ordered || self.hashed == 0 && self.ring.len() < MAX_LINEAR_SCAN
     }
 
-    /// Adds a receive to the row: this is the place at `scope`, and these count receives in rows and all that were ever posted.
+    /// Adds a receive to the ring: this is the place at `scope`, and these count receives in rows and all that were ever posted.
     #[inline(always)]
     pub(super) fn post(
         &mut self,
         scope: u32,
         selector: Selector,
         receive: Receive<B>,
-        (in_rows, sequence): (&mut u32, &mut NonZeroU64),
+        (ring_receives, sequence): (&mut u32, &mut NonZeroU64),
     ) -> Ticket {
         let Selector { tag, ignore, .. } = selector;
         let (ignore, sequence) = (if self.ordered { u64::MAX } else { ignore }, next(sequence));
-        self.row.push(PostedReceive { sequence: sequence.get(), tag, ignore, receive });
-        *in_rows += 1;
-        Ticket { at: At::PostedRing(scope), sequence }
+        self.ring.push(PostedReceive { sequence: sequence.get(), tag, ignore, receive });
+        *ring_receives += 1;
+        Ticket { at: ReceivePosition::Ring(scope), sequence }
     }
 }
 
 impl<B: Copy> Table<B> {
     /// A context; `None` when there are too many.
-    pub fn context(&mut self) -> Option<Context> {
+    pub fn add_context(&mut self) -> Option<Context> {
         let number = self.add(None, false)?;
         self.scopes.get_by_id(number)?.is_context = true;
         Some(Context(number))
@@ -112,7 +114,7 @@ impl<B: Copy> Table<B> {
     }
 
     /// A scope in a context, or in none; `None` when there are too many.
-    pub fn join(&mut self, context: Option<Context>) -> Option<Scope> {
+    pub fn add_scope(&mut self, context: Option<Context>) -> Option<Scope> {
         let parent = match context {
             Some(context) if self.has_context(context) => Some(self.scopes.find(context.0)?),
             Some(_) => return None,
@@ -127,20 +129,20 @@ impl<B: Copy> Table<B> {
 
     /// A scope of its own in which messages and receives meet in the order in which they come, whatever their tags: nothing is
     /// looked up.
-    pub fn join_ordered(&mut self) -> Option<Scope> {
+    pub fn add_ordered_scope(&mut self) -> Option<Scope> {
         self.add(None, true).map(Scope)
     }
 
     fn add(&mut self, parent: Option<u32>, ordered: bool) -> Option<SlabId> {
-        let (row, posted, held) = Default::default();
+        let (ring, posted, unexpected) = Default::default();
         let (hashed, children) = (0, 0);
         self.scopes.insert(ScopeEntry {
             parent,
-            row,
+            ring,
             posted,
             hashed,
-            held,
-            held_counts: [0; 2],
+            unexpected,
+            unexpected_counts: [0; 2],
             children,
             ordered,
             is_context: false,
@@ -149,28 +151,28 @@ impl<B: Copy> Table<B> {
     }
 
     /// No message will come from this source: yields its receives one by one, and lets nobody post another.
-    pub fn end(&mut self, source: Source, status: Status) -> Option<Receive<B>> {
+    pub fn end_source(&mut self, source: Source, status: Status) -> Option<Receive<B>> {
         let scope = self.scopes.find(source.number())?;
         let place = self.scopes.get_mut(scope)?;
         place.ended.get_or_insert(status);
-        let found = match place.row.position(|_| true) {
-            Some(at) => Found::PostedRing(at),
-            None => Found::Tables(place.posted.first()?),
+        let found = match place.ring.position(|_| true) {
+            Some(at) => FoundIn::Ring(at),
+            None => FoundIn::Hashed(place.posted.first()?),
         };
         self.take(Oldest { scope, found })
     }
 
     /// Takes the next message of a scope, whatever its tag.
     pub fn drain(&mut self, scope: Scope) -> Option<UnexpectedMessage> {
-        let first = self.scopes.get(self.scopes.find(scope.0)?)?.held.first()?;
-        self.take_kept(first)
+        let first = self.scopes.get(self.scopes.find(scope.0)?)?.unexpected.first()?;
+        self.take_unexpected(first)
     }
 
     /// Forgets a scope, or a context without scopes. False, and nothing is done, when something waits there.
-    pub fn leave(&mut self, source: Source) -> bool {
+    pub fn remove_source(&mut self, source: Source) -> bool {
         let Some(index) = self.scopes.find(source.number()) else { return true };
         let Some(place) = self.scopes.get(index) else { return true };
-        if place.children > 0 || place.row.len() > 0 || !place.posted.is_empty() || !place.held.is_empty() {
+        if place.children > 0 || place.ring.len() > 0 || !place.posted.is_empty() || !place.unexpected.is_empty() {
             return false;
         }
         let parent = place.parent;

@@ -52,12 +52,12 @@ fn compare(seed: u64) {
     let prng = &mut Prng(seed);
     let mut table = Table::new([seed, 77]);
     let mut oracle = Oracle::default();
-    let contexts = [table.context().unwrap(), table.context().unwrap()];
+    let contexts = [table.add_context().unwrap(), table.add_context().unwrap()];
     let scopes: Vec<(Scope, Option<Context>)> = (0..6)
         .map(|n| [Some(contexts[0]), Some(contexts[1]), None][n % 3])
-        .map(|context| (table.join(context).unwrap(), context))
+        .map(|context| (table.add_scope(context).unwrap(), context))
         .collect();
-    let ordered = [table.join_ordered().unwrap(), table.join_ordered().unwrap()];
+    let ordered = [table.add_ordered_scope().unwrap(), table.add_ordered_scope().unwrap()];
     let scopes = [scopes, ordered.map(|scope| (scope, None)).to_vec()].concat();
     let (mut tickets, mut kept_numbers) = (HashMap::new(), HashMap::new());
     let tags = 1 + prng.below(5);
@@ -84,19 +84,19 @@ fn compare(seed: u64) {
                 assert_eq!(got, expected);
                 if got.is_none() {
                     oracle.kept.push((name, scope, tag));
-                    kept_numbers.insert(name, table.keep(scope, held(name, tag)).unwrap());
+                    kept_numbers.insert(name, table.add_unexpected(scope, held(name, tag)).unwrap());
                 }
             }
             5..=8 => {
                 let receive = Receive { operation: name, capacity: 0, buffer: () };
                 let simply = if prng.below(2) == 0 { table.post_fast(selector, receive) } else { None };
-                match simply.map_or_else(|| table.post(selector, receive), PostOutcome::Waiting) {
-                    PostOutcome::Waiting(ticket) => {
+                match simply.map_or_else(|| table.post(selector, receive), PostOutcome::Posted) {
+                    PostOutcome::Posted(ticket) => {
                         assert_eq!(first, None);
                         tickets.insert(name, ticket);
                         oracle.waiting.push((name, asked));
                     }
-                    PostOutcome::Found(held) => assert_eq!(held.length, oracle.kept.remove(first.unwrap()).0),
+                    PostOutcome::Matched(held) => assert_eq!(held.length, oracle.kept.remove(first.unwrap()).0),
                     PostOutcome::Ended(_) => panic!("no scope has ended"),
                 }
             }
@@ -116,21 +116,21 @@ fn compare(seed: u64) {
                 let Some((&name, &number)) = kept_numbers.iter().min_by_key(|known| known.0) else { continue };
                 kept_numbers.remove(&name);
                 let at = oracle.kept.iter().position(|kept| kept.0 == name);
-                assert_eq!(table.withdraw(number).map(|held| held.length), at.map(|_| name));
+                assert_eq!(table.remove_unexpected(number).map(|held| held.length), at.map(|_| name));
                 at.map(|at| oracle.kept.remove(at));
             }
         }
         assert_eq!(table.len(), (oracle.waiting.len() as u32, oracle.kept.len() as u32));
     }
     for source in scopes.iter().map(|scope| Source::One(scope.0)).chain(contexts.map(Source::Any)) {
-        while table.end(source, Status::Closed).is_some() {}
+        while table.end_source(source, Status::Closed).is_some() {}
         if let Source::One(scope) = source {
             while table.drain(scope).is_some() {}
         }
-        assert!(table.leave(source));
+        assert!(table.remove_source(source));
     }
     assert!(table.is_empty() && table.scopes.count() == 0);
-    assert!(table.waiting_by_key.is_empty() && table.kept_by_key.is_empty());
+    assert!(table.hashed_by_key.is_empty() && table.unexpected_by_key.is_empty());
     assert!(table.masks.iter().all(|mask| mask.receives == 0));
 }
 
@@ -147,15 +147,12 @@ fn as_two_lists_would() {
 #[test]
 fn a_receive_from_anyone_and_one_from_someone_are_served_in_the_order_of_posting() {
     let mut table = Table::new([1, 2]);
-    let context = table.context().unwrap();
-    let scope = table.join(Some(context)).unwrap();
+    let context = table.add_context().unwrap();
+    let scope = table.add_scope(Some(context)).unwrap();
     let receives = [Source::Any(context), Source::One(scope), Source::Any(context)];
     for (operation, from) in (0..).zip(receives) {
         let selector = Selector { from, tag: 9, ignore: 0 };
-        assert!(matches!(
-            table.post(selector, Receive { operation, capacity: 0, buffer: () }),
-            PostOutcome::Waiting(_)
-        ));
+        assert!(matches!(table.post(selector, Receive { operation, capacity: 0, buffer: () }), PostOutcome::Posted(_)));
     }
     for operation in 0..3 {
         assert_eq!(table.arrive(scope, 9).map(|receive| receive.operation), Some(operation));
@@ -166,20 +163,20 @@ fn a_receive_from_anyone_and_one_from_someone_are_served_in_the_order_of_posting
 #[test]
 fn what_a_kept_message_costs_is_in_its_price() {
     let maps = 2 * (size_of::<Key>() + size_of::<IntrusiveList>());
-    assert!(Slab::<UnexpectedRecord, 4>::RECORD + maps <= super::super::credit::RECORD);
+    assert!(Slab::<UnexpectedRecord, 4>::RECORD + maps <= super::super::credit::RECORD_BYTES);
 }
 
 #[test]
 fn a_scope_in_which_something_waits_stays() {
     let mut table = Table::new([1, 2]);
-    let scope = table.join(None).unwrap();
+    let scope = table.add_scope(None).unwrap();
     let selector = Selector { from: Source::One(scope), tag: 0, ignore: 0 };
-    let PostOutcome::Waiting(ticket) = table.post(selector, Receive { operation: 5, capacity: 0, buffer: () }) else {
+    let PostOutcome::Posted(ticket) = table.post(selector, Receive { operation: 5, capacity: 0, buffer: () }) else {
         panic!()
     };
-    assert!(!table.leave(Source::One(scope)));
+    assert!(!table.remove_source(Source::One(scope)));
     assert!(table.cancel(ticket).is_some() && table.cancel(ticket).is_none());
-    assert!(table.leave(Source::One(scope)));
+    assert!(table.remove_source(Source::One(scope)));
     let receive = Receive { operation: 6, capacity: 0, buffer: () };
     assert!(matches!(table.post(selector, receive), PostOutcome::Ended(Status::Closed)));
 }

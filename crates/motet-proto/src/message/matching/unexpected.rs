@@ -1,12 +1,12 @@
 //! Messages that nobody waited for, until a receive, a claim or their link takes them.
 //!
-//! Their records are listed by arrival, in their scope and in its context. A receive looks through the first [`LISTED`] of a list one by one;
+//! Their records are listed by arrival, in their scope and in its context. A receive looks through the first [`MAX_LINEAR_SCAN`] of a list one by one;
 //! behind those, an exact tag is found by hash. What a message costs, and what becomes of it, is its link's matter.
 
 use super::super::ChannelId;
 use super::super::slab::SlabId;
 use super::scopes::ScopeEntry;
-use super::{Key, LISTED, Scope, Selector, Source, Table, shrink};
+use super::{Key, MAX_LINEAR_SCAN, Scope, Selector, Source, Table, shrink};
 
 /// A message that nobody waited for. It must be accepted or discarded by its link, which owes the sender for it.
 #[derive(Debug)]
@@ -48,113 +48,116 @@ impl UnexpectedMessage {
 /// In the table.
 #[derive(Debug)]
 pub struct UnexpectedRecord {
-    pub(super) held: UnexpectedMessage,
+    pub(super) message: UnexpectedMessage,
     /// The scope, and its context.
     pub(super) scopes: [u32; 2],
     /// Whether it is found by hash there.
     hashed: [bool; 2],
 }
 
-/// Lists through kept messages, of the scope; two further on those of the context.
+/// Lists through record messages, of the scope; two further on those of the context.
 const LISTS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
 
 impl<B> ScopeEntry<B> {
     /// Whether the next message is one of those that are found by hash: all behind the first of them are.
-    fn hashes_held(&self) -> bool {
-        let [listed, hashed] = self.held_counts;
-        !self.ordered && (hashed > 0 || listed >= LISTED)
+    fn hashes_unexpected(&self) -> bool {
+        let [listed, hashed] = self.unexpected_counts;
+        !self.ordered && (hashed > 0 || listed >= MAX_LINEAR_SCAN)
     }
 }
 
 impl<B: Copy> Table<B> {
     /// The message that a receive would get.
     pub fn peek(&self, selector: Selector) -> Option<&UnexpectedMessage> {
-        self.kept.get(self.look(selector)?).map(|kept| &kept.held)
+        self.unexpected.get(self.first_match(selector)?).map(|record| &record.message)
     }
 
     /// Takes it, for `accept` or `discard` of its link.
     pub fn claim(&mut self, selector: Selector) -> Option<UnexpectedMessage> {
-        let index = self.look(selector)?;
-        self.take_kept(index)
+        let index = self.first_match(selector)?;
+        self.take_unexpected(index)
     }
 
     /// Whether there is room for one more message in a scope.
     #[inline(always)]
-    pub(in crate::message) fn can_keep(&self, scope: Scope) -> bool {
-        self.scopes.known(scope.0).is_some() && self.kept.count() < super::super::slab::MAX_RECORDS
+    pub(in crate::message) fn can_add_unexpected(&self, scope: Scope) -> bool {
+        self.scopes.known(scope.0).is_some() && self.unexpected.count() < super::super::slab::MAX_RECORDS
     }
 
     /// Keeps a message that no receive waits for. The message comes back when there are too many.
-    pub(in crate::message) fn keep(
+    pub(in crate::message) fn add_unexpected(
         &mut self,
         scope: Scope,
-        held: UnexpectedMessage,
+        message: UnexpectedMessage,
     ) -> Result<SlabId, UnexpectedMessage> {
-        let (true, Some(place)) = (self.can_keep(scope), self.scopes.known(scope.0)) else { return Err(held) };
-        let (tag, scopes) = (held.tag, [scope.0.index(), place.parent.unwrap_or(u32::MAX)]);
-        let hashed = scopes.map(|scope| self.scopes.get(scope).is_some_and(|place| place.hashes_held()));
-        let Some(number) = self.kept.insert(UnexpectedRecord { held, scopes, hashed }) else {
+        let (true, Some(place)) = (self.can_add_unexpected(scope), self.scopes.known(scope.0)) else {
+            return Err(message);
+        };
+        let (tag, scopes) = (message.tag, [scope.0.index(), place.parent.unwrap_or(u32::MAX)]);
+        let hashed = scopes.map(|scope| self.scopes.get(scope).is_some_and(|place| place.hashes_unexpected()));
+        let Some(number) = self.unexpected.insert(UnexpectedRecord { message, scopes, hashed }) else {
             unreachable!("fewer than the most")
         };
         for ((scope, hashed), [by_key, by_scope]) in scopes.into_iter().zip(hashed).zip(LISTS) {
             let Some(place) = self.scopes.get_mut(scope) else { continue };
-            self.kept.append(&mut place.held, by_scope, number.index());
-            place.held_counts[usize::from(hashed)] += 1;
+            self.unexpected.append(&mut place.unexpected, by_scope, number.index());
+            place.unexpected_counts[usize::from(hashed)] += 1;
             if hashed {
-                let list = self.kept_by_key.entry(Key { scope, mask: 0, tag }).or_default();
-                self.kept.append(list, by_key, number.index());
+                let list = self.unexpected_by_key.entry(Key { scope, mask: 0, tag }).or_default();
+                self.unexpected.append(list, by_key, number.index());
             }
         }
         Ok(number)
     }
 
-    /// Takes a kept message out, if it is still there.
-    pub(in crate::message) fn withdraw(&mut self, number: SlabId) -> Option<UnexpectedMessage> {
-        let index = self.kept.find(number)?;
-        self.take_kept(index)
+    /// Takes a record message out, if it is still there.
+    pub(in crate::message) fn remove_unexpected(&mut self, number: SlabId) -> Option<UnexpectedMessage> {
+        let index = self.unexpected.find(number)?;
+        self.take_unexpected(index)
     }
 
-    /// The first kept message that a selector matches.
+    /// The first record message that a selector matches.
     #[inline(always)]
-    pub(super) fn look(&self, selector: Selector) -> Option<u32> {
-        if self.kept.count() == 0 { None } else { self.find_kept(selector) }
+    pub(super) fn first_match(&self, selector: Selector) -> Option<u32> {
+        if self.unexpected.count() == 0 { None } else { self.find_unexpected(selector) }
     }
 
-    fn find_kept(&self, selector: Selector) -> Option<u32> {
+    fn find_unexpected(&self, selector: Selector) -> Option<u32> {
         let scope = self.scopes.find(selector.from.number())?;
         let place = self.scopes.get(scope)?;
-        let mut at = place.held.first();
+        let mut at = place.unexpected.first();
         if place.ordered {
             return at;
         }
         let which = usize::from(matches!(selector.from, Source::Any(_)));
         while let Some(index) = at {
-            let kept = self.kept.get(index)?;
-            if kept.hashed[which] && selector.ignore == 0 {
-                return self.kept_by_key.get(&Key { scope, mask: 0, tag: selector.tag })?.first();
+            let record = self.unexpected.get(index)?;
+            if record.hashed[which] && selector.ignore == 0 {
+                return self.unexpected_by_key.get(&Key { scope, mask: 0, tag: selector.tag })?.first();
             }
-            if (kept.held.tag ^ selector.tag) & !selector.ignore == 0 {
+            if (record.message.tag ^ selector.tag) & !selector.ignore == 0 {
                 return Some(index);
             }
-            at = self.kept.after(LISTS[which][1], index);
+            at = self.unexpected.after(LISTS[which][1], index);
         }
         None
     }
 
-    pub(super) fn take_kept(&mut self, index: u32) -> Option<UnexpectedMessage> {
-        let &UnexpectedRecord { scopes, hashed, held: UnexpectedMessage { tag, .. } } = self.kept.get(index)?;
+    pub(super) fn take_unexpected(&mut self, index: u32) -> Option<UnexpectedMessage> {
+        let &UnexpectedRecord { scopes, hashed, message: UnexpectedMessage { tag, .. } } =
+            self.unexpected.get(index)?;
         for ((scope, hashed), [by_key, by_scope]) in scopes.into_iter().zip(hashed).zip(LISTS) {
             let Some(place) = self.scopes.get_mut(scope) else { continue };
-            self.kept.unlink(&mut place.held, by_scope, index);
-            place.held_counts[usize::from(hashed)] -= 1;
+            self.unexpected.unlink(&mut place.unexpected, by_scope, index);
+            place.unexpected_counts[usize::from(hashed)] -= 1;
             let key = Key { scope, mask: 0, tag };
-            let Some(list) = hashed.then(|| self.kept_by_key.get_mut(&key)).flatten() else { continue };
-            self.kept.unlink(list, by_key, index);
+            let Some(list) = hashed.then(|| self.unexpected_by_key.get_mut(&key)).flatten() else { continue };
+            self.unexpected.unlink(list, by_key, index);
             if list.is_empty() {
-                self.kept_by_key.remove(&key);
-                shrink(&mut self.kept_by_key);
+                self.unexpected_by_key.remove(&key);
+                shrink(&mut self.unexpected_by_key);
             }
         }
-        self.kept.remove(index).map(|kept| kept.held)
+        self.unexpected.remove(index).map(|record| record.message)
     }
 }

@@ -1,8 +1,8 @@
-//! Bytes of a message on their way in: in the packet, or in a ring beside it.
+//! Payload of an arriving message: in the packet, or in a payload ring.
 
 use motet_wire::message::fifo::payload_ring::RingSpan;
 
-/// Bytes of a piece, where they are.
+/// Bytes of a packet, where they are.
 pub enum Payload<'a> {
     /// In the packet.
     Here(&'a [u8]),
@@ -11,7 +11,7 @@ pub enum Payload<'a> {
 }
 
 impl Payload<'_> {
-    /// How many bytes.
+    /// Number of bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         match self {
@@ -20,12 +20,12 @@ impl Payload<'_> {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All but the first ones.
+    /// All bytes but the first `front`.
     #[inline(always)]
     pub fn behind(self, front: usize) -> Self {
         match self {
@@ -34,7 +34,7 @@ impl Payload<'_> {
         }
     }
 
-    /// A copy of them.
+    /// A copy of the bytes.
     pub fn to_box(&self) -> Box<[u8]> {
         match self {
             Payload::Here(bytes) => Box::from(*bytes),
@@ -46,7 +46,7 @@ impl Payload<'_> {
         }
     }
 
-    /// Copies them behind what is in `store`.
+    /// Appends a copy of the bytes to `store`.
     pub fn append_to(&self, store: &mut Vec<u8>) {
         match self {
             Payload::Here(bytes) => store.extend_from_slice(bytes),

@@ -1,12 +1,12 @@
-//! LongHeader messages at the receiver: a record from the first packet until the last byte has landed.
+//! Long messages at the receiver: a record from the first packet until the last byte has arrived.
 //!
-//! What it is: [`RendezvousReceives`], the long messages that come over a link, found by the *sender's* numbers. An eager one ([`FIRST`
-//! and its pieces](super::packet::Kind::First)) has paid for its space and is stored until somebody wants it. An announced
-//! one stays with its sender: when it has a buffer, the owner copies it out of the sender's memory, or pieces of it are
-//! pulled, so many bytes ahead and so many messages at a time, and then FIN lets the sender go (invariant M4). Or the owner sees
-//! the sender's memory and lends the message to the program, which gives it back: then FIN follows.
+//! [`RendezvousReceives`] are the long messages that arrive over a link, found by the *sender's* numbers. The space of an eager one
+//! ([`FIRST` and its pieces](super::packet::Kind::First)) is paid for by credit; it is stored until a receive takes it. A rendezvous
+//! message stays with its sender. When a receive has a buffer for it, the owner copies it out of the sender's memory, or pieces are
+//! requested by CTS, for a limited number of bytes and messages at a time. FIN then frees the sender's body (invariant M4). Instead of
+//! a copy the owner may loan the sender's memory to the program; FIN follows when the loan is released.
 //!
-//! What it is not: it matches nothing, and the sender's records are in [`crate::message::tx`].
+//! Matching is in [`crate::message::matching`], the records of the sender in `rendezvous/sender.rs`.
 
 mod decisions;
 
@@ -19,102 +19,102 @@ use crate::message::slab::Slab;
 use crate::message::slab::SlabId;
 use crate::message::{Callbacks, Outcome, Packets, ProtocolViolation, Status};
 
-/// Words of FIN: what has become of an announced message.
-pub const TAKEN: u16 = 0;
-/// Nobody wanted it.
-pub const DISCARDED: u16 = 1;
-/// Its sender got it back.
-pub const CANCELLED: u16 = 2;
+/// Status of FIN: the message was received.
+pub const FIN_RECEIVED: u16 = 0;
+/// Status of FIN: the message was discarded.
+pub const FIN_DISCARDED: u16 = 1;
+/// Status of FIN: the message was cancelled by its sender.
+pub const FIN_CANCELLED: u16 = 2;
 
-/// What happens to a long message.
+/// The state of a long message.
 #[derive(Debug)]
 enum State {
-    /// Nobody has taken it yet.
+    /// No receive has it yet.
     Unmatched,
-    /// It lands in the buffer of a receive, as far as that goes.
+    /// Bytes arrive in the buffer of a receive, at most `take`.
     Receiving { operation: u64, take: u64 },
-    /// The owner copies it there, and the sender may be asked to copy, too.
+    /// The owner copies it to the buffer; `assist` is the COPY_ASSIST to send.
     Copying { operation: u64, take: u64, assist: Option<CopyAssist> },
-    /// Its receive has ended with a reference to the bytes, which are the sender's until the program gives it back.
+    /// Its receive has completed with a reference to the sender's memory.
     Loaned,
-    /// Nobody wants what is still coming.
+    /// Arriving bytes are discarded.
     Discarding,
-    /// FIN is due with this word.
+    /// FIN is due with this status.
     FinDue(u16),
 }
 
 /// Where the bytes are.
 #[derive(Debug)]
 enum Body {
-    /// Coming by themselves; stored while nobody has taken the message. Its units are free again once it is taken.
+    /// They arrive without a request and are stored while no receive has the message. Its units are free once a receive has it.
     Eager { store: Vec<u8>, units: u32 },
-    /// With the sender. Pieces are wanted up to `until`, by that route, and have been asked for up to `asked`.
+    /// With the sender. Pieces are wanted up to `until`, by `route`, and requested up to `asked`.
     Rendezvous { place: RemoteAddress, until: u64, asked: u64, route: Route },
 }
 
 #[derive(Debug)]
 struct RendezvousReceive {
-    /// The sender's number for it.
+    /// The sender's number.
     number: SlabId,
     length: u64,
     received: u64,
     body: Body,
     state: State,
-    /// Its place in the matching table.
+    /// The record in the matching table.
     unexpected: Option<SlabId>,
-    /// It is in a list, and of those that may pull.
+    /// Whether it is in a list, and counts as one of [`RendezvousReceives::max_pulls`].
     queued: bool,
     pulling: bool,
 }
 
-/// LongHeader messages on their way to this side.
+/// The long messages that arrive over a link.
 #[derive(Debug)]
 pub struct RendezvousReceives {
-    pool: Slab<RendezvousReceive, 1>,
-    /// By the index in the sender's number: the record and one, 0 for none.
+    slab: Slab<RendezvousReceive, 1>,
+    /// By the index of the sender's number: the index of the record plus one, 0 for none.
     by_number: Vec<u32>,
-    /// Those that owe the sender COPY_ASSIST, CTS or FIN.
+    /// Messages that owe the sender COPY_ASSIST, CTS or FIN.
     due: IntrusiveList,
-    /// Those that may not pull yet.
+    /// Messages that wait for their turn to be requested.
     waiting_to_pull: IntrusiveList,
     pulling: u32,
-    /// Most at a time, most that pull at a time, and bytes that each may have asked for.
+    /// Limits: messages, messages requested at a time, and bytes of each requested ahead.
     most: u32,
     max_pulls: u32,
     ahead: u64,
 }
 
 impl RendezvousReceives {
-    /// None yet, with the limits of this side.
+    /// No messages; the limits are those of this side.
     pub fn new(most: u32, max_pulls: u32, ahead: u64) -> Self {
-        let (pool, by_number, due, waiting_to_pull) = Default::default();
-        Self { pool, by_number, due, waiting_to_pull, pulling: 0, most, max_pulls, ahead }
+        let (slab, by_number, due, waiting_to_pull) = Default::default();
+        Self { slab, by_number, due, waiting_to_pull, pulling: 0, most, max_pulls, ahead }
     }
 
-    /// Messages, and bytes held for them beside what the window pays for.
+    /// Number of messages, and bytes held for them beside what the window pays for.
     pub fn size(&self) -> (u32, usize) {
-        (self.pool.count(), self.pool.bytes() + self.by_number.capacity() * 4)
+        (self.slab.count(), self.slab.bytes() + self.by_number.capacity() * 4)
     }
 
-    /// Whether CTS or FIN is owed.
+    /// Whether a packet is due.
     pub fn is_due(&self) -> bool {
         !self.due.is_empty()
     }
 
     // ---- arrival ----------------------------------------------------------------------------------------------------
 
-    /// A message begins: FIRST with what it costs, or RTS with where it is.
+    /// FIRST with its cost in units, or RTS with the address of the body.
     #[inline]
     pub fn begin(&mut self, long: &LongHeader, from: Result<u32, RemoteAddress>) -> Result<SlabId, ProtocolViolation> {
         let at = long.number.index() as usize;
         if at >= self.most as usize || long.number.0 == 0 {
-            return Err(ProtocolViolation("more long messages than allowed"));
+            return Err(ProtocolViolation("FIRST, RTS or CANCEL with a number beyond the limit of HELLO"));
         }
         if at >= self.by_number.len() {
             self.by_number.resize(at + 1, 0);
         }
         if self.by_number[at] != 0 {
-            return Err(ProtocolViolation("a long message's number used twice"));
+            return Err(ProtocolViolation("FIRST or RTS with a number that is in use"));
         }
         let body = match from {
             Ok(units) => Body::Eager { store: Vec::new(), units },
@@ -131,24 +131,24 @@ impl RendezvousReceives {
             queued: false,
             pulling: false,
         };
-        let record = self.pool.insert(record).ok_or(ProtocolViolation("more long messages than numbers"))?;
+        let record = self.slab.insert(record).ok_or(ProtocolViolation("FIRST or RTS beyond the number of records"))?;
         self.by_number[at] = record.index() + 1;
         Ok(record)
     }
 
-    /// It waits in the table.
+    /// The message is unexpected and has this record in the matching table.
     pub fn keep(&mut self, record: SlabId, unexpected: SlabId) {
-        if let Some(transfer) = self.pool.get_by_id(record) {
+        if let Some(transfer) = self.slab.get_by_id(record) {
             transfer.unexpected = Some(unexpected);
         }
     }
 
     fn by_number(&self, number: SlabId) -> Option<u32> {
         let index = self.by_number.get(number.index() as usize)?.checked_sub(1)?;
-        (self.pool.get(index)?.number == number).then_some(index)
+        (self.slab.get(index)?.number == number).then_some(index)
     }
 
-    /// A piece has come: the rest of FIRST, or PIECE.
+    /// Payload has arrived: the rest of FIRST, or PIECE.
     pub fn piece<O: Callbacks>(
         &mut self,
         owner: &mut O,
@@ -156,16 +156,16 @@ impl RendezvousReceives {
         at: u64,
         bytes: Payload<'_>,
     ) -> Result<(), ProtocolViolation> {
-        let index = self.by_number(number).ok_or(ProtocolViolation("a piece of no message"))?;
-        let Some(transfer) = self.pool.get_mut(index) else { return Ok(()) };
+        let index = self.by_number(number).ok_or(ProtocolViolation("PIECE for an unknown message"))?;
+        let Some(transfer) = self.slab.get_mut(index) else { return Ok(()) };
         let most = match transfer.body {
             Body::Eager { .. } => transfer.length,
             Body::Rendezvous { asked, .. } => asked,
         };
         let end = at.checked_add(bytes.len() as u64).filter(|&end| at == transfer.received && end <= most);
-        let end = end.ok_or(ProtocolViolation("a piece that was not asked for"))?;
+        let end = end.ok_or(ProtocolViolation("PIECE out of order or beyond what was requested"))?;
         if bytes.is_empty() {
-            return Err(ProtocolViolation("an empty piece"));
+            return Err(ProtocolViolation("PIECE without payload"));
         }
         transfer.received = end;
         match (&transfer.state, &mut transfer.body) {
@@ -188,9 +188,9 @@ impl RendezvousReceives {
         Ok(())
     }
 
-    /// What follows when bytes have landed: the end of the message, or further pieces.
+    /// Continues after bytes have arrived: completes the message, or requests more.
     fn advance<O: Callbacks>(&mut self, owner: &mut O, index: u32) {
-        let Some(transfer) = self.pool.get_mut(index) else { return };
+        let Some(transfer) = self.slab.get_mut(index) else { return };
         match &mut transfer.body {
             Body::Eager { .. } if transfer.received == transfer.length => {
                 let slot = &mut self.by_number[transfer.number.index() as usize];
@@ -210,7 +210,7 @@ impl RendezvousReceives {
                         owner.body_received(take);
                     }
                     complete(owner, transfer);
-                    self.finish(index, TAKEN);
+                    self.finish(index, FIN_RECEIVED);
                 } else if *until - transfer.received <= self.ahead / 2 && *until < take {
                     *until = take.min(transfer.received.saturating_add(self.ahead));
                     self.schedule(index);
@@ -219,27 +219,27 @@ impl RendezvousReceives {
         }
     }
 
-    /// Whether all of it is here, with nothing owed to the sender.
+    /// Whether all of the message is here, with nothing owed to the sender.
     pub fn is_whole(&self, record: SlabId) -> bool {
-        let transfer = self.pool.find(record).and_then(|index| self.pool.get(index));
+        let transfer = self.slab.find(record).and_then(|index| self.slab.get(index));
         transfer
             .is_some_and(|transfer| matches!(transfer.body, Body::Eager { .. }) && transfer.received == transfer.length)
     }
 
-    /// The sender would like it back. It may have crossed FIN, or be taken: then nothing happens.
+    /// CANCEL. If the message is already received, or FIN was sent, nothing happens.
     pub fn cancel<B: Copy>(&mut self, table: &mut Table<B>, number: SlabId) -> Result<(), ProtocolViolation> {
         if number.index() >= self.most {
-            return Err(ProtocolViolation("more long messages than allowed"));
+            return Err(ProtocolViolation("FIRST, RTS or CANCEL with a number beyond the limit of HELLO"));
         }
         let Some(index) = self.by_number(number) else { return Ok(()) };
-        let Some(transfer) = self.pool.get_mut(index) else { return Ok(()) };
+        let Some(transfer) = self.slab.get_mut(index) else { return Ok(()) };
         if matches!(transfer.body, Body::Eager { .. }) {
-            return Err(ProtocolViolation("an eager message cannot be cancelled"));
+            return Err(ProtocolViolation("CANCEL of an eager message"));
         }
         if matches!(transfer.state, State::Unmatched)
-            && transfer.unexpected.is_some_and(|unexpected| table.withdraw(unexpected).is_some())
+            && transfer.unexpected.is_some_and(|unexpected| table.remove_unexpected(unexpected).is_some())
         {
-            self.finish(index, CANCELLED);
+            self.finish(index, FIN_CANCELLED);
         }
         Ok(())
     }
@@ -247,25 +247,25 @@ impl RendezvousReceives {
     // ---- packets due ------------------------------------------------------------------------------------------------
 
     fn schedule(&mut self, index: u32) {
-        let Some(transfer) = self.pool.get_mut(index) else { return };
+        let Some(transfer) = self.slab.get_mut(index) else { return };
         if !std::mem::replace(&mut transfer.queued, true) {
-            self.pool.append(&mut self.due, 0, index);
+            self.slab.append(&mut self.due, 0, index);
         }
     }
 
-    /// The copy is over before the sender was told of it.
+    /// Drops a COPY_ASSIST that is still due when the copy has ended.
     fn unschedule(&mut self, index: u32) {
-        let Some(transfer) = self.pool.get_mut(index) else { return };
+        let Some(transfer) = self.slab.get_mut(index) else { return };
         if matches!(transfer.state, State::Copying { .. }) && std::mem::take(&mut transfer.queued) {
-            self.pool.unlink(&mut self.due, 0, index);
+            self.slab.unlink(&mut self.due, 0, index);
         }
     }
 
-    /// Puts the SHAREs, PULLs and DONEs that are owed; false when there is no room for more.
+    /// Sends the COPY_ASSIST, CTS and FIN packets that are due. Returns false when there is no room for more.
     pub fn flush<P: Packets>(&mut self, packets: &mut P, rx_credit: &mut RxCredit) -> bool {
         while let Some(index) = self.due.first() {
-            let Some(transfer) = self.pool.get_mut(index) else { return true };
-            let grant = rx_credit.next();
+            let Some(transfer) = self.slab.get_mut(index) else { return true };
+            let grant = rx_credit.next_grant();
             let head = |own| Head { to: transfer.number, own, grant };
             let (put, over) = match (&transfer.state, &mut transfer.body) {
                 (&State::FinDue(word), _) => (packets.put(Kind::Fin as u8, &[&head(word).write()]), true),
@@ -284,7 +284,7 @@ impl RendezvousReceives {
             }
             rx_credit.mark_sent(grant);
             transfer.queued = false;
-            self.pool.unlink(&mut self.due, 0, index);
+            self.slab.unlink(&mut self.due, 0, index);
             if over {
                 self.remove(index);
             }
@@ -292,26 +292,27 @@ impl RendezvousReceives {
         true
     }
 
-    /// Forgets a record, which is in no list.
+    /// Removes a record that is in no list.
     fn remove(&mut self, index: u32) {
-        let Some(transfer) = self.pool.get(index) else { return };
+        let Some(transfer) = self.slab.get(index) else { return };
         let number = transfer.number;
-        self.pool.forget(index);
+        self.slab.forget(index);
         if let Some(slot) = self.by_number.get_mut(number.index() as usize)
             && *slot == index + 1
         {
             *slot = 0;
         }
-        if self.pool.count() == 0 && self.by_number.len() > 64 {
+        if self.slab.count() == 0 && self.by_number.len() > 64 {
             self.by_number = Vec::new();
         }
     }
 
-    /// The link is broken: what is not whole fails, except copies under way, which end with [`RendezvousReceives::copied`].
+    /// The link is down: messages that are not whole fail, except copies in progress, which end with
+    /// [`RendezvousReceives::copied`].
     pub fn fail<O: Callbacks>(&mut self, owner: &mut O, rx_credit: &mut RxCredit) {
         (self.due, self.waiting_to_pull, self.pulling) = Default::default();
-        for index in self.pool.indices() {
-            let Some(transfer) = self.pool.get_mut(index) else { continue };
+        for index in self.slab.indices() {
+            let Some(transfer) = self.slab.get_mut(index) else { continue };
             (transfer.queued, transfer.pulling) = (false, false);
             match transfer.state {
                 State::Unmatched
@@ -321,7 +322,7 @@ impl RendezvousReceives {
                 }
                 State::Copying { .. } => continue,
                 State::Unmatched => {
-                    drop(transfer.unexpected.and_then(|unexpected| owner.matching().withdraw(unexpected)))
+                    drop(transfer.unexpected.and_then(|unexpected| owner.matching().remove_unexpected(unexpected)))
                 }
                 State::Receiving { operation, .. } => {
                     owner.completed(operation, Outcome { status: Status::LinkDown, length: 0 });
@@ -336,7 +337,7 @@ impl RendezvousReceives {
     }
 }
 
-/// Tells the owner that a message has landed.
+/// Reports the completion of a receive to the owner.
 fn complete<O: Callbacks>(owner: &mut O, transfer: &RendezvousReceive) {
     if let State::Receiving { operation, take } = transfer.state {
         let status = if take < transfer.length { Status::Truncated } else { Status::Done };

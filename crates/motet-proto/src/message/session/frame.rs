@@ -25,14 +25,11 @@ pub enum FrameKind {
     End = 5,
 }
 
-#[doc(hidden)]
-pub use FrameKind as What;
-
 /// A header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// What follows.
-    pub what: What,
+    pub what: FrameKind,
     /// The packet's kind.
     pub kind: u8,
     /// Bytes after the header.
@@ -45,7 +42,7 @@ pub struct Header {
 
 impl Header {
     /// A frame without payload that is not numbered.
-    pub fn bare(what: What, acknowledged: u64) -> Self {
+    pub fn bare(what: FrameKind, acknowledged: u64) -> Self {
         Self { what, kind: 0, length: 0, position: 0, acknowledged: acknowledged as u32 }
     }
 
@@ -56,7 +53,7 @@ impl Header {
 
     /// Whether the frame is part of the numbered bytes.
     pub fn is_numbered(&self) -> bool {
-        matches!(self.what, What::Packet | What::Goodbye)
+        matches!(self.what, FrameKind::Packet | FrameKind::Goodbye)
     }
 
     /// As it travels.
@@ -74,11 +71,11 @@ impl Header {
     pub fn decode(bytes: &[u8; HEADER], largest: usize) -> Result<Self, ProtocolViolation> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let what = match bytes[0] {
-            1 => What::Packet,
-            2 => What::Acknowledgement,
-            3 => What::Goodbye,
-            4 => What::More,
-            5 => What::End,
+            1 => FrameKind::Packet,
+            2 => FrameKind::Acknowledgement,
+            3 => FrameKind::Goodbye,
+            4 => FrameKind::More,
+            5 => FrameKind::End,
             _ => return Err(ProtocolViolation("a frame of no known sort")),
         };
         let header = Self { what, kind: bytes[1], length: word(4), position: word(8), acknowledged: word(12) };
@@ -88,7 +85,7 @@ impl Header {
         if header.length as usize > largest {
             return Err(ProtocolViolation("a frame longer than was agreed"));
         }
-        if what != What::Packet && (header.length != 0 || header.kind != 0) {
+        if what != FrameKind::Packet && (header.length != 0 || header.kind != 0) {
             return Err(ProtocolViolation("a frame with a payload that it cannot have"));
         }
         if !header.is_numbered() && header.position != 0 {
@@ -99,7 +96,7 @@ impl Header {
 }
 
 /// The position with this low half that lies nearest to `near`. One before 0 wraps, which is beyond any bound.
-pub fn whole(low: u32, near: u64) -> u64 {
+pub fn full_position(low: u32, near: u64) -> u64 {
     near.wrapping_add_signed(i64::from(low.wrapping_sub(near as u32) as i32))
 }
 
@@ -112,14 +109,14 @@ mod tests {
         for near in [0u64, 5, 0x7fff_ffff, 0xffff_fff0, 0x1_0000_0000, u64::MAX / 2] {
             for away in [0i64, 1, -1, 1000, -1000, 1 << 30, -(1 << 30)] {
                 let position = near.wrapping_add_signed(away);
-                assert_eq!(whole(position as u32, near), position, "{near} {away}");
+                assert_eq!(full_position(position as u32, near), position, "{near} {away}");
             }
         }
     }
 
     #[test]
     fn what_is_written_is_read() {
-        let header = Header { what: What::Packet, kind: 7, length: 300, position: 0xfff0_0001, acknowledged: 9 };
+        let header = Header { what: FrameKind::Packet, kind: 7, length: 300, position: 0xfff0_0001, acknowledged: 9 };
         assert_eq!(Header::decode(&header.encode(), 300), Ok(header));
         assert!(Header::decode(&header.encode(), 299).is_err());
         for (at, value) in [(0, 0), (0, 6), (2, 1), (3, 1)] {
@@ -127,7 +124,7 @@ mod tests {
             bytes[at] = value;
             assert!(Header::decode(&bytes, 300).is_err(), "byte {at}");
         }
-        let more = Header::bare(What::More, 3);
+        let more = Header::bare(FrameKind::More, 3);
         assert_eq!(Header::decode(&more.encode(), 300), Ok(more));
         assert!(Header::decode(&Header { length: 1, ..more }.encode(), 300).is_err());
         assert!(Header::decode(&Header { position: 1, ..more }.encode(), 300).is_err());

@@ -18,32 +18,32 @@ mod rail_scheduler;
 mod retransmit_log;
 pub mod retry;
 
-pub use rail_scheduler::PIECES;
+pub use rail_scheduler::MAX_IO_SLICES;
 
 use super::ProtocolViolation;
 use super::packet::MIN_PACKET_BYTES;
-use frame::{HEADER, Header, What, whole};
+use frame::{FrameKind, HEADER, Header, full_position};
 use handshake::{Handshake, HandshakeOp};
 use rail::Rail;
-use retransmit_log::Log;
+use retransmit_log::RetransmitLog;
 use retry::Retry;
 
 /// Longest packet that a side takes: a piece of 64 KiB with what goes before it.
-pub const LARGEST: usize = (64 << 10) + 64;
+pub const MAX_PACKET_BYTES: usize = (64 << 10) + 64;
 /// Bytes that may be put and not acknowledged: at most, and where answers are quick. What is kept is written once more than sent,
-/// so it should stay in a cache; a round trip at `RATE` must fit in it.
-pub const KEPT: u64 = 8 << 20;
-const KEPT_NEAR: u64 = 1 << 20;
+/// so it should stay in a cache; a round trip at `MAX_BYTES_PER_NS` must fit in it.
+pub const MAX_UNACKED_BYTES: u64 = 8 << 20;
+const MIN_UNACKED_LIMIT_BYTES: u64 = 1 << 20;
 /// Bytes a ns that no link exceeds.
-const RATE: u64 = 8;
+const MAX_BYTES_PER_NS: u64 = 8;
 /// Bytes that may wait behind the rails: what is put later is behind them.
-const QUEUE: u64 = 512 << 10;
+const MAX_QUEUED_BYTES: u64 = 512 << 10;
 /// Rails of a session at most.
-pub const RAILS: usize = 4;
+pub const MAX_RAILS: usize = 4;
 /// What has come is acknowledged after so many bytes, or so many ns. Each acknowledgement is a segment that both kernels work for, so
 /// they are few: a quarter of what may be kept.
-const ACKNOWLEDGE: u64 = KEPT_NEAR / 4;
-const DELAY: u64 = 20_000_000;
+const ACK_BYTES: u64 = MIN_UNACKED_LIMIT_BYTES / 4;
+const ACK_DELAY_NS: u64 = 20_000_000;
 
 /// Which of the two this side is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,38 +64,38 @@ pub struct Session {
     /// Longest packet that both take.
     largest: usize,
     epoch: u32,
-    rails: [Option<Rail>; RAILS],
+    rails: [Option<Rail>; MAX_RAILS],
     /// Set while there is no rail.
     retry: Option<Retry>,
-    log: Log,
-    /// Up to where the rails have taken the log.
-    taken: u64,
+    log: RetransmitLog,
+    /// Up to where the rails have assigned_to the log.
+    assigned_to: u64,
     /// Where our goodbye ends.
     goodbye: Option<u64>,
-    goodbye_heard: bool,
+    peer_closed: bool,
     /// A position, and when it was sent: the quickest answer to such a one is the round trip, ns.
     sample: Option<(u64, u64)>,
     round_trip: u64,
     /// Position of what comes next, and what the other side knows of it.
     expected: u64,
-    told: u64,
+    acked_to: u64,
     /// Since when it knows too little; it must know now.
-    owing_since: u64,
-    urgent: bool,
+    unacked_since: u64,
+    ack_now: bool,
     /// The packet that was handed out last: it is still in its rail's buffer.
-    lent: Option<(usize, u8, usize)>,
+    borrowed_frame: Option<(usize, u8, usize)>,
     now: u64,
-    /// How often rails were full while much waited; the other side has asked for a rail.
-    pressed: u32,
-    asked: bool,
+    /// How often rails were full while much waited; the other side has rail_requested for a rail.
+    backlog_rounds: u32,
+    rail_requested: bool,
     /// When something was put or came last, as far as time is known.
-    used: u64,
+    last_used: u64,
 }
 
 impl Session {
     /// A session as both sides know it after the first handshake. `own` is what this side has said; its rail is rail 0.
     pub fn new(role: Role, own: Handshake, peer: &Handshake, now: u64) -> Result<Self, ProtocolViolation> {
-        let largest = (peer.largest as usize).min(LARGEST);
+        let largest = (peer.largest as usize).min(MAX_PACKET_BYTES);
         if largest < MIN_PACKET_BYTES || peer.session != own.session || peer.expected != 0 || peer.epoch != 0 {
             return Err(ProtocolViolation("a handshake that does not begin a session"));
         }
@@ -108,21 +108,21 @@ impl Session {
             epoch: 0,
             rails: [Some(Rail::new(reply, now)), None, None, None],
             retry: None,
-            log: Log::default(),
-            taken: 0,
+            log: RetransmitLog::default(),
+            assigned_to: 0,
             goodbye: None,
-            goodbye_heard: false,
+            peer_closed: false,
             sample: None,
             round_trip: u64::MAX,
             expected: 0,
-            told: 0,
-            owing_since: now,
-            urgent: false,
-            lent: None,
+            acked_to: 0,
+            unacked_since: now,
+            ack_now: false,
+            borrowed_frame: None,
             now,
-            pressed: 0,
-            asked: false,
-            used: now,
+            backlog_rounds: 0,
+            rail_requested: false,
+            last_used: now,
         })
     }
 
@@ -166,9 +166,9 @@ impl Session {
 
     /// Bytes of a packet that can be put now; 0 for none.
     pub fn room(&self) -> usize {
-        let waiting = self.log.end() - self.taken.min(self.log.end());
-        let kept = self.round_trip.saturating_mul(RATE).clamp(KEPT_NEAR, KEPT);
-        let room = kept.saturating_sub(self.log.kept()).min(QUEUE.saturating_sub(waiting));
+        let waiting = self.log.end() - self.assigned_to.min(self.log.end());
+        let kept = self.round_trip.saturating_mul(MAX_BYTES_PER_NS).clamp(MIN_UNACKED_LIMIT_BYTES, MAX_UNACKED_BYTES);
+        let room = kept.saturating_sub(self.log.kept()).min(MAX_QUEUED_BYTES.saturating_sub(waiting));
         if self.goodbye.is_some() { 0 } else { (room as usize).saturating_sub(HEADER) }
     }
 
@@ -178,15 +178,15 @@ impl Session {
         if length > self.largest || length > self.room() || self.goodbye.is_some() {
             return false;
         }
-        self.append(What::Packet, kind, parts, length);
+        self.append(FrameKind::Packet, kind, parts, length);
         true
     }
 
-    fn append(&mut self, what: What, kind: u8, parts: &[&[u8]], length: usize) {
+    fn append(&mut self, what: FrameKind, kind: u8, parts: &[&[u8]], length: usize) {
         // Behind others, or without a rail, the frame may wait too long to count as an answer.
-        if self.log.end() == self.taken && self.retry.is_none() {
-            self.told = self.expected;
-            self.urgent = false;
+        if self.log.end() == self.assigned_to && self.retry.is_none() {
+            self.acked_to = self.expected;
+            self.ack_now = false;
         }
         let position = self.log.end() as u32;
         let header = Header { what, kind, length: length as u32, position, acknowledged: self.expected as u32 };
@@ -196,30 +196,30 @@ impl Session {
     /// Puts the goodbye; nothing can be put after it.
     pub fn say_goodbye(&mut self) {
         if self.goodbye.is_none() {
-            self.append(What::Goodbye, 0, &[], 0);
+            self.append(FrameKind::Goodbye, 0, &[], 0);
             self.goodbye = Some(self.log.end());
         }
     }
 
-    /// Whether the other side has everything, the goodbye included, and nothing is left to be told.
+    /// Whether the other side has everything, the goodbye included, and nothing is left to be acked_to.
     pub fn is_done(&self) -> bool {
-        self.goodbye.is_some() && self.log.kept() == 0 && !(self.urgent && self.is_up())
+        self.goodbye.is_some() && self.log.kept() == 0 && !(self.ack_now && self.is_up())
     }
 
     /// Whether the other side has said goodbye: nothing comes any more.
-    pub fn is_left(&self) -> bool {
-        self.goodbye_heard
+    pub fn is_peer_closed(&self) -> bool {
+        self.peer_closed
     }
 
     /// Whether a packet is there: [`Session::packet`] has it until the next call. An error breaks the session for good.
     pub fn ready(&mut self, now: u64) -> Result<bool, ProtocolViolation> {
         self.now = now;
-        if let Some((slot, _, size)) = self.lent.take()
+        if let Some((slot, _, size)) = self.borrowed_frame.take()
             && let Some(rail) = &mut self.rails[slot]
         {
             rail.consume(size);
         }
-        for slot in 0..RAILS {
+        for slot in 0..MAX_RAILS {
             if self.take(slot)? {
                 return Ok(true);
             }
@@ -229,7 +229,7 @@ impl Session {
 
     /// The packet that is there: its kind and its bytes.
     pub fn packet(&self) -> Option<(u8, &[u8])> {
-        let (slot, kind, size) = self.lent?;
+        let (slot, kind, size) = self.borrowed_frame?;
         Some((kind, self.rails[slot].as_ref()?.payload(size)))
     }
 
@@ -238,23 +238,23 @@ impl Session {
         while let Some(rail) = &self.rails[slot] {
             let Some((header, complete)) = rail.head()? else { return Ok(false) };
             self.acknowledged(header.acknowledged)?;
-            if rail_is_over(&self.rails[slot]) || self.goodbye_heard && header.is_numbered() {
+            if is_end_received(&self.rails[slot]) || self.peer_closed && header.is_numbered() {
                 return Err(ProtocolViolation("a frame after the last"));
             }
             if !header.is_numbered() {
-                self.bare(slot, header.what)?;
+                self.on_bare(slot, header.what)?;
                 continue;
             }
             let size = header.size();
-            let ahead = whole(header.position, self.expected).wrapping_sub(self.expected) as i64;
+            let ahead = full_position(header.position, self.expected).wrapping_sub(self.expected) as i64;
             if ahead > 0 {
                 // It waits for other rails, one of which may be on its way here.
-                if ahead as u64 > KEPT + LARGEST as u64 {
+                if ahead as u64 > MAX_UNACKED_BYTES + MAX_PACKET_BYTES as u64 {
                     return Err(ProtocolViolation("a gap between frames"));
                 }
                 return Ok(false);
             }
-            if ahead < 0 && ahead + size as i64 > 0 || ahead < -(KEPT as i64) {
+            if ahead < 0 && ahead + size as i64 > 0 || ahead < -(MAX_UNACKED_BYTES as i64) {
                 return Err(ProtocolViolation("a frame that is neither old nor new"));
             }
             if !complete {
@@ -265,18 +265,18 @@ impl Session {
                 rail.consume(size);
                 continue;
             }
-            (rail.used, self.used) = (self.now, self.now);
-            if self.told == self.expected {
-                self.owing_since = self.now;
+            (rail.last_used, self.last_used) = (self.now, self.now);
+            if self.acked_to == self.expected {
+                self.unacked_since = self.now;
             }
             self.expected += size as u64;
-            if header.what == What::Packet {
-                self.lent = Some((slot, header.kind, size));
+            if header.what == FrameKind::Packet {
+                self.borrowed_frame = Some((slot, header.kind, size));
                 return Ok(true);
             }
             rail.consume(size);
-            self.goodbye_heard = true;
-            self.urgent = true;
+            self.peer_closed = true;
+            self.ack_now = true;
         }
         Ok(false)
     }
@@ -285,12 +285,12 @@ impl Session {
     #[inline]
     fn acknowledged(&mut self, low: u32) -> Result<(), ProtocolViolation> {
         let front = self.log.front();
-        let to = whole(low, front);
+        let to = full_position(low, front);
         let news = to.wrapping_sub(front) as i64;
         if news <= 0 {
             return Ok(()); // another rail was quicker
         }
-        if to > self.taken {
+        if to > self.assigned_to {
             return Err(ProtocolViolation("an acknowledgement of what was not sent"));
         }
         self.log.release(to);
@@ -304,14 +304,16 @@ impl Session {
     }
 
     /// A frame that is not numbered.
-    fn bare(&mut self, slot: usize, what: What) -> Result<(), ProtocolViolation> {
+    fn on_bare(&mut self, slot: usize, what: FrameKind) -> Result<(), ProtocolViolation> {
         let Some(rail) = &mut self.rails[slot] else { return Ok(()) };
         rail.consume(HEADER);
         match what {
-            What::End if slot == 0 => return Err(ProtocolViolation("the end of the first rail")),
-            What::End => rail.end_heard = true,
-            What::More if self.role == Role::Called => return Err(ProtocolViolation("a called side opens no rails")),
-            What::More => self.asked = true,
+            FrameKind::End if slot == 0 => return Err(ProtocolViolation("the end of the first rail")),
+            FrameKind::End => rail.end_received = true,
+            FrameKind::More if self.role == Role::Called => {
+                return Err(ProtocolViolation("a called side opens no rails"));
+            }
+            FrameKind::More => self.rail_requested = true,
             _ => {}
         }
         Ok(())
@@ -319,6 +321,6 @@ impl Session {
 }
 
 /// Whether its other end has said that nothing more comes.
-fn rail_is_over(rail: &Option<Rail>) -> bool {
-    rail.as_ref().is_some_and(|rail| rail.end_heard)
+fn is_end_received(rail: &Option<Rail>) -> bool {
+    rail.as_ref().is_some_and(|rail| rail.end_received)
 }

@@ -1,18 +1,18 @@
 //! One byte stream of a session: what is on its way out, and what has come in.
 //!
 //! What it is: the bytes of a handshake or of bare frames and the run of the log that this rail sends now; and a buffer into
-//! which bytes are received in large chunks and out of which frames are taken in place. What it is not: it knows no order
+//! which bytes are received in large chunks and out of which frames are assigned_to in place. What it is not: it knows no order
 //! between rails; that is the session's.
 
-use super::LARGEST;
-use super::frame::{HEADER, Header, What};
+use super::MAX_PACKET_BYTES;
+use super::frame::{FrameKind, HEADER, Header};
 use super::handshake::HANDSHAKE_BYTES;
 use crate::message::ProtocolViolation;
 use std::ops::Range;
 
 /// Received at a time while little comes, and while much comes.
-const LITTLE: usize = 8 << 10;
-const MUCH: usize = 256 << 10;
+const SMALL_READ_BYTES: usize = 8 << 10;
+const LARGE_READ_BYTES: usize = 256 << 10;
 
 /// A rail.
 #[derive(Debug)]
@@ -23,10 +23,10 @@ pub(super) struct Rail {
     /// Of the log, what this rail sends.
     pub(super) run: Range<u64>,
     /// END has been said, and heard.
-    pub(super) ended: bool,
-    pub(super) end_heard: bool,
+    pub(super) end_sent: bool,
+    pub(super) end_received: bool,
     /// When something numbered went or came last.
-    pub(super) used: u64,
+    pub(super) last_used: u64,
     input: Vec<u8>,
     from: usize,
     to: usize,
@@ -40,13 +40,13 @@ impl Rail {
             control: handshake.unwrap_or([0; HANDSHAKE_BYTES]),
             control_range: 0..handshake.map_or(0, |_| HANDSHAKE_BYTES),
             run: 0..0,
-            ended: false,
-            end_heard: false,
-            used: now,
+            end_sent: false,
+            end_received: false,
+            last_used: now,
             input: Vec::new(),
             from: 0,
             to: 0,
-            soft: LITTLE,
+            soft: SMALL_READ_BYTES,
         }
     }
 
@@ -58,10 +58,10 @@ impl Rail {
     }
 
     /// Sends a bare frame; only when the rail is free.
-    pub(super) fn say(&mut self, header: Header) {
+    pub(super) fn send_bare(&mut self, header: Header) {
         self.control[..HEADER].copy_from_slice(&header.encode());
         self.control_range = 0..HEADER;
-        self.ended |= header.what == What::End;
+        self.end_sent |= header.what == FrameKind::End;
     }
 
     pub(super) fn control(&self) -> &[u8] {
@@ -80,12 +80,12 @@ impl Rail {
     /// The frame at the front, and whether all of it is there.
     pub(super) fn head(&self) -> Result<Option<(Header, bool)>, ProtocolViolation> {
         let Some(bytes) = self.input[self.from..self.to].first_chunk::<HEADER>() else { return Ok(None) };
-        let header = Header::decode(bytes, LARGEST)?;
+        let header = Header::decode(bytes, MAX_PACKET_BYTES)?;
         Ok(Some((header, self.to - self.from >= header.size())))
     }
 
-    /// Bytes that the frame at the front lacks; 1 where it is whole, or its header is not.
-    pub(super) fn lacks(&self) -> usize {
+    /// Bytes that the frame at the front missing_bytes; 1 where it is whole, or its header is not.
+    pub(super) fn missing_bytes(&self) -> usize {
         match self.head() {
             Ok(Some((header, false))) => header.size() - (self.to - self.from),
             _ => 1,
@@ -123,7 +123,11 @@ impl Rail {
         self.input.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
         // Room beyond the soft end for the rest of a frame; a peer that sends little gets little.
-        let wanted = if self.soft == MUCH { MUCH + HEADER + LARGEST } else { self.soft.max(needed) };
+        let wanted = if self.soft == LARGE_READ_BYTES {
+            LARGE_READ_BYTES + HEADER + MAX_PACKET_BYTES
+        } else {
+            self.soft.max(needed)
+        };
         if self.input.len() < wanted {
             self.input.resize(wanted, 0);
         }
@@ -132,16 +136,16 @@ impl Rail {
     /// So many bytes have come into what `space` gave.
     pub(super) fn received(&mut self, n: usize) {
         self.to = (self.to + n).min(self.input.len());
-        if self.to >= self.soft && self.soft < MUCH {
-            self.soft = MUCH;
+        if self.to >= self.soft && self.soft < LARGE_READ_BYTES {
+            self.soft = LARGE_READ_BYTES;
             self.make_room(HEADER);
         }
     }
 
     /// Gives memory back that an idle rail does not need.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn trim(&mut self) {
         if self.from == self.to {
-            (self.from, self.to, self.soft, self.input) = (0, 0, LITTLE, Vec::new());
+            (self.from, self.to, self.soft, self.input) = (0, 0, SMALL_READ_BYTES, Vec::new());
         }
     }
 

@@ -2,20 +2,20 @@
 //!
 //! The caller opens rails and ends those that idle; rail 0 is the one on which the session began or was resumed, and stays.
 
-use super::frame::{Header, What};
+use super::frame::{FrameKind, Header};
 use super::handshake::{Handshake, HandshakeOp};
 use super::rail::Rail;
 use super::retry::Retry;
-use super::{ACKNOWLEDGE, DELAY, ProtocolViolation, Role, Session};
+use super::{ACK_BYTES, ACK_DELAY_NS, ProtocolViolation, Role, Session};
 use std::io::IoSlice;
 
 /// Pieces that a rail sends at a time.
-pub const PIECES: usize = 4;
+pub const MAX_IO_SLICES: usize = 4;
 /// A rail more when the rails were full so often while so much waited.
-const PRESSED: u32 = 64;
-const MUCH: u64 = 256 << 10;
+const BACKLOG_ROUNDS: u32 = 64;
+const BACKLOG_BYTES: u64 = 256 << 10;
 /// A rail that was not needed for so long is ended; memory that was not, given back.
-const IDLE: u64 = 1_000_000_000;
+const IDLE_NS: u64 = 1_000_000_000;
 
 impl Session {
     // ---- bytes ------------------------------------------------------------------------------------------------------
@@ -23,13 +23,13 @@ impl Session {
     /// Whether any rail has something to send, or may be given something.
     pub fn has_outgoing(&self) -> bool {
         self.is_up()
-            && (self.taken < self.log.end()
-                || self.owes(self.now)
-                || self.rails.iter().flatten().any(|rail| !rail.is_free() || rail.end_heard && !rail.ended))
+            && (self.assigned_to < self.log.end()
+                || self.should_ack(self.now)
+                || self.rails.iter().flatten().any(|rail| !rail.is_free() || rail.end_received && !rail.end_sent))
     }
 
     /// What a rail sends next: pieces of its front, of which [`Session::sent`] then says how many bytes have gone.
-    pub fn outgoing<'a>(&'a mut self, slot: usize, out: &mut [IoSlice<'a>; PIECES]) -> usize {
+    pub fn outgoing<'a>(&'a mut self, slot: usize, out: &mut [IoSlice<'a>; MAX_IO_SLICES]) -> usize {
         self.assign(slot);
         let Some(rail) = &self.rails[slot] else { return 0 };
         let mut n = 0;
@@ -52,8 +52,8 @@ impl Session {
 
     /// The rail takes no more now.
     pub fn blocked(&mut self) {
-        if self.log.end() - self.taken >= MUCH {
-            self.pressed = self.pressed.saturating_add(1);
+        if self.log.end() - self.assigned_to >= BACKLOG_BYTES {
+            self.backlog_rounds = self.backlog_rounds.saturating_add(1);
         }
     }
 
@@ -62,10 +62,10 @@ impl Session {
         self.rails[slot].as_mut().map(Rail::space).filter(|space| !space.is_empty())
     }
 
-    /// Bytes without which nothing can be done about what has come on a rail: those that the frame at its front lacks, 1 where none has
+    /// Bytes without which nothing can be done about what has come on a rail: those that the frame at its front missing_bytes, 1 where none has
     /// begun.
-    pub fn lacks(&self, slot: usize) -> usize {
-        self.rails[slot].as_ref().map_or(1, Rail::lacks)
+    pub fn missing_bytes(&self, slot: usize) -> usize {
+        self.rails[slot].as_ref().map_or(1, Rail::missing_bytes)
     }
 
     /// So many bytes have come into what `space` gave.
@@ -77,38 +77,38 @@ impl Session {
 
     /// Gives a free rail its next bytes: what is owed in answer, then a run of the log.
     fn assign(&mut self, slot: usize) {
-        let owes = self.owes(self.now);
-        let bring_more = self.role == Role::Called && self.wants_rail();
+        let should_ack = self.should_ack(self.now);
+        let request_rail = self.role == Role::Called && self.wants_rail();
         let Some(rail) = &mut self.rails[slot] else { return };
-        if !rail.is_free() || rail.ended {
+        if !rail.is_free() || rail.end_sent {
             return;
         }
-        if rail.end_heard {
-            rail.say(Header::bare(What::End, self.expected));
-        } else if owes {
-            rail.say(Header::bare(What::Acknowledgement, self.expected));
-            self.told = self.expected;
-            self.urgent = false;
-        } else if bring_more {
-            rail.say(Header::bare(What::More, self.expected));
-            self.pressed = 0;
+        if rail.end_received {
+            rail.send_bare(Header::bare(FrameKind::End, self.expected));
+        } else if should_ack {
+            rail.send_bare(Header::bare(FrameKind::Acknowledgement, self.expected));
+            self.acked_to = self.expected;
+            self.ack_now = false;
+        } else if request_rail {
+            rail.send_bare(Header::bare(FrameKind::More, self.expected));
+            self.backlog_rounds = 0;
         }
-        if !rail.ended && self.taken < self.log.end() {
-            let end = self.log.run(self.taken);
-            rail.run = self.taken..end;
-            (rail.used, self.used) = (self.now, self.now);
-            self.taken = end;
+        if !rail.end_sent && self.assigned_to < self.log.end() {
+            let end = self.log.run(self.assigned_to);
+            rail.run = self.assigned_to..end;
+            (rail.last_used, self.last_used) = (self.now, self.now);
+            self.assigned_to = end;
             self.sample.get_or_insert((end, self.now));
         }
-        if self.taken == self.log.end() {
-            self.pressed = 0;
+        if self.assigned_to == self.log.end() {
+            self.backlog_rounds = 0;
         }
     }
 
-    /// Whether the other side should be told now what has come.
-    fn owes(&self, now: u64) -> bool {
-        let owed = self.expected - self.told;
-        self.urgent || owed >= ACKNOWLEDGE || owed > 0 && now >= self.owing_since.saturating_add(DELAY)
+    /// Whether the other side should be acked_to now what has come.
+    fn should_ack(&self, now: u64) -> bool {
+        let owed = self.expected - self.acked_to;
+        self.ack_now || owed >= ACK_BYTES || owed > 0 && now >= self.unacked_since.saturating_add(ACK_DELAY_NS)
     }
 
     // ---- time -------------------------------------------------------------------------------------------------------
@@ -119,17 +119,17 @@ impl Session {
         if let Some(retry) = &self.retry {
             return !retry.is_over(now);
         }
-        if self.lent.is_none() && now >= self.used.saturating_add(IDLE) {
+        if self.borrowed_frame.is_none() && now >= self.last_used.saturating_add(IDLE_NS) {
             if self.log.memory() + self.rails.iter().flatten().map(Rail::memory).sum::<usize>() > 0 {
-                self.log.rest();
-                self.rails.iter_mut().flatten().for_each(Rail::rest);
+                self.log.trim();
+                self.rails.iter_mut().flatten().for_each(Rail::trim);
             }
-            self.used = now;
+            self.last_used = now;
         }
         if self.role == Role::Caller {
             for rail in self.rails[1..].iter_mut().flatten() {
-                if !rail.ended && rail.is_free() && now >= rail.used.saturating_add(IDLE) {
-                    rail.say(Header::bare(What::End, self.expected));
+                if !rail.end_sent && rail.is_free() && now >= rail.last_used.saturating_add(IDLE_NS) {
+                    rail.send_bare(Header::bare(FrameKind::End, self.expected));
                 }
             }
         }
@@ -141,10 +141,11 @@ impl Session {
         if let Some(retry) = &self.retry {
             return Some(retry.due());
         }
-        let answer = (self.expected > self.told).then(|| self.owing_since.saturating_add(DELAY));
-        let idle = (self.memory() > 0).then(|| self.used.saturating_add(IDLE));
-        let extra = self.rails[1..].iter().flatten().filter(|rail| !rail.ended);
-        let extra = extra.map(|rail| rail.used.saturating_add(IDLE)).min().filter(|_| self.role == Role::Caller);
+        let answer = (self.expected > self.acked_to).then(|| self.unacked_since.saturating_add(ACK_DELAY_NS));
+        let idle = (self.memory() > 0).then(|| self.last_used.saturating_add(IDLE_NS));
+        let extra = self.rails[1..].iter().flatten().filter(|rail| !rail.end_sent);
+        let extra =
+            extra.map(|rail| rail.last_used.saturating_add(IDLE_NS)).min().filter(|_| self.role == Role::Caller);
         [answer, idle, extra].into_iter().flatten().min()
     }
 
@@ -156,15 +157,15 @@ impl Session {
             self.retry = Some(Retry::new(now));
         }
         self.rails = Default::default();
-        self.lent = None;
+        self.borrowed_frame = None;
         (self.sample, self.round_trip) = (None, u64::MAX);
-        (self.pressed, self.asked) = (0, false);
+        (self.backlog_rounds, self.rail_requested) = (0, false);
     }
 
     /// Whether both ends have said that nothing more goes over this rail: its connection may be closed. True once.
     pub fn has_ended(&mut self, slot: usize) -> bool {
-        let over = self.rails[slot].as_ref().is_some_and(|rail| rail.ended && rail.end_heard && rail.is_free());
-        if over && self.lent.is_none_or(|(lent, ..)| lent != slot) {
+        let over = self.rails[slot].as_ref().is_some_and(|rail| rail.end_sent && rail.end_received && rail.is_free());
+        if over && self.borrowed_frame.is_none_or(|(borrowed_frame, ..)| borrowed_frame != slot) {
             self.rails[slot] = None;
             return true;
         }
@@ -192,12 +193,14 @@ impl Session {
 
     /// Whether a rail more would help.
     pub fn wants_rail(&self) -> bool {
-        self.is_up() && (self.pressed >= PRESSED || self.asked) && self.rails.iter().any(Option::is_none)
+        self.is_up()
+            && (self.backlog_rounds >= BACKLOG_ROUNDS || self.rail_requested)
+            && self.rails.iter().any(Option::is_none)
     }
 
     /// The caller's handshake for one rail more.
     pub fn another(&mut self) -> Handshake {
-        (self.pressed, self.asked) = (0, false);
+        (self.backlog_rounds, self.rail_requested) = (0, false);
         self.handshake(HandshakeOp::Rail, self.epoch)
     }
 
@@ -247,7 +250,7 @@ impl Session {
     }
 
     fn check(&self, handshake: &Handshake) -> Result<(), ProtocolViolation> {
-        // What was kept and may have been sent: `taken` goes back with every resumption, the end of the log does not.
+        // What was kept and may have been sent: `assigned_to` goes back with every resumption, the end of the log does not.
         if handshake.expected < self.log.front() || handshake.expected > self.log.end() {
             return Err(ProtocolViolation("a handshake that expects what is not to be had"));
         }
@@ -265,10 +268,10 @@ impl Session {
         self.lost(now);
         self.retry = None;
         self.log.release(handshake.expected);
-        self.taken = handshake.expected;
-        self.told = self.expected;
-        self.urgent = false;
-        self.used = now;
+        self.assigned_to = handshake.expected;
+        self.acked_to = self.expected;
+        self.ack_now = false;
+        self.last_used = now;
         self.rails[0] = Some(Rail::new(reply, now));
         Ok(0)
     }

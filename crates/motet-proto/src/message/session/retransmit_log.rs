@@ -1,24 +1,24 @@
 //! What has been put and is not acknowledged yet.
 //!
 //! What it is: whole frames one after the other, in blocks, from which they are sent and, after a break, sent again. This is
-//! the one copy that exactly-once costs: what a sender puts is its own again when `put` returns, and what the kernel has taken
+//! the one copy that exactly-once costs: what a sender puts is its own again when `put` returns, and what the kernel has assigned_to
 //! cannot be read back from a connection that breaks. Blocks are used again, so that they stay in a cache.
 //!
 //! What it is not: it knows neither rails nor time.
 
-use super::KEPT;
+use super::MAX_UNACKED_BYTES;
 use super::frame::HEADER;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 /// First block of a log that holds little, and of one that holds much.
-const SMALL: usize = 4 << 10;
-const BIG: usize = 256 << 10;
+const SMALL_BLOCK_BYTES: usize = 4 << 10;
+const LARGE_BLOCK_BYTES: usize = 256 << 10;
 /// Big blocks kept for what comes: all of a full log, or memory would go back to the system with an acknowledgement and come again,
 /// zeroed anew, with what is put next. An idle session keeps none.
-const SPARE: usize = KEPT as usize / BIG;
+const MAX_SPARE_BLOCKS: usize = MAX_UNACKED_BYTES as usize / LARGE_BLOCK_BYTES;
 /// After so many bytes a boundary between frames is remembered: rails take turns there.
-const RUN: u64 = 128 << 10;
+const RUN_BYTES: u64 = 128 << 10;
 
 #[derive(Debug)]
 struct Block {
@@ -36,10 +36,10 @@ impl Block {
 
 /// The log of one direction.
 #[derive(Debug, Default)]
-pub(super) struct Log {
+pub(super) struct RetransmitLog {
     blocks: VecDeque<Block>,
     spare: Vec<Vec<u8>>,
-    /// Boundaries of frames, at least [`RUN`] apart, beyond `front`.
+    /// Boundaries of frames, at least [`RUN_BYTES`] apart, beyond `front`.
     marks: VecDeque<u64>,
     /// Up to where everything is acknowledged.
     front: u64,
@@ -47,7 +47,7 @@ pub(super) struct Log {
     end: u64,
 }
 
-impl Log {
+impl RetransmitLog {
     pub(super) fn front(&self) -> u64 {
         self.front
     }
@@ -75,17 +75,20 @@ impl Log {
         }
         self.end += size as u64;
         let last = self.marks.back().copied().unwrap_or(self.front);
-        if self.end - last >= RUN {
+        if self.end - last >= RUN_BYTES {
             self.marks.push_back(self.end);
         }
     }
 
     #[cold]
     fn grow(&mut self, size: usize) {
-        let bytes = if self.kept() == 0 && size <= SMALL {
-            Vec::with_capacity(SMALL)
+        let bytes = if self.kept() == 0 && size <= SMALL_BLOCK_BYTES {
+            Vec::with_capacity(SMALL_BLOCK_BYTES)
         } else {
-            self.spare.pop().filter(|b| b.capacity() >= size).unwrap_or_else(|| Vec::with_capacity(BIG.max(size)))
+            self.spare
+                .pop()
+                .filter(|b| b.capacity() >= size)
+                .unwrap_or_else(|| Vec::with_capacity(LARGE_BLOCK_BYTES.max(size)))
         };
         // A small one that holds nothing would stay in front for ever.
         if self.kept() == 0 {
@@ -102,8 +105,8 @@ impl Log {
         }
         while self.blocks.len() > 1 && self.blocks[0].end() <= to {
             if let Some(mut block) = self.blocks.pop_front()
-                && block.bytes.capacity() >= BIG
-                && self.spare.len() < SPARE
+                && block.bytes.capacity() >= LARGE_BLOCK_BYTES
+                && self.spare.len() < MAX_SPARE_BLOCKS
             {
                 block.bytes.clear();
                 self.spare.push(block.bytes);
@@ -118,7 +121,7 @@ impl Log {
     }
 
     /// Gives memory back that an idle session does not need.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn trim(&mut self) {
         self.spare = Vec::new();
         if self.kept() == 0 {
             self.blocks.clear();
@@ -161,7 +164,7 @@ impl Log {
 mod tests {
     use super::*;
 
-    fn read(log: &Log, from: u64, to: u64) -> Vec<u8> {
+    fn read(log: &RetransmitLog, from: u64, to: u64) -> Vec<u8> {
         let mut out = [IoSlice::new(&[]); 64];
         let n = log.pieces(from, to, &mut out);
         out[..n].iter().flat_map(|piece| piece.iter().copied()).collect()
@@ -169,7 +172,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_can_be_read_from_anywhere() {
-        let mut log = Log::default();
+        let mut log = RetransmitLog::default();
         let mut all = Vec::new();
         let mut released = 0;
         for i in 0..3000u32 {
@@ -190,17 +193,17 @@ mod tests {
             }
         }
         log.release(log.end());
-        log.rest();
+        log.trim();
         assert_eq!(log.memory(), 0);
     }
 
     #[test]
     fn a_ping_pong_needs_one_small_block() {
-        let mut log = Log::default();
+        let mut log = RetransmitLog::default();
         for _ in 0..10_000 {
             log.append([0; HEADER], &[&[1; 50]], 50);
             log.release(log.end());
         }
-        assert_eq!(log.memory(), SMALL);
+        assert_eq!(log.memory(), SMALL_BLOCK_BYTES);
     }
 }

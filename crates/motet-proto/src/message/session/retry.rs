@@ -1,10 +1,10 @@
 //! When a broken session is tried again, and when it is given up.
 
 /// After a break, a session that nobody has resumed for so long is over, ns.
-pub const GRACE: u64 = 10_000_000_000;
+pub const RESUME_TIMEOUT_NS: u64 = 10_000_000_000;
 /// Between the first attempts, and at most.
-const SHORTEST: u64 = 10_000_000;
-const LONGEST: u64 = 1_000_000_000;
+const MIN_PAUSE_NS: u64 = 10_000_000;
+const MAX_PAUSE_NS: u64 = 1_000_000_000;
 
 /// Attempts after one break.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Retry {
 impl Retry {
     /// The break happened now: the first attempt is due at once.
     pub fn new(now: u64) -> Self {
-        Self { next: now, pause: SHORTEST, until: now.saturating_add(GRACE) }
+        Self { next: now, pause: MIN_PAUSE_NS, until: now.saturating_add(RESUME_TIMEOUT_NS) }
     }
 
     /// Whether an attempt is due; the next one then is so twice as long after it as this one after the last.
@@ -26,7 +26,7 @@ impl Retry {
             return false;
         }
         self.next = now.saturating_add(self.pause);
-        self.pause = (2 * self.pause).min(LONGEST);
+        self.pause = (2 * self.pause).min(MAX_PAUSE_NS);
         true
     }
 
@@ -56,8 +56,8 @@ mod tests {
             assert!(!retry.attempt(now), "one at a time");
             now = retry.due();
         }
-        assert_eq!(attempts[..3], [1000, 1000 + SHORTEST, 1000 + 3 * SHORTEST]);
+        assert_eq!(attempts[..3], [1000, 1000 + MIN_PAUSE_NS, 1000 + 3 * MIN_PAUSE_NS]);
         assert!((10..30).contains(&attempts.len()), "{}", attempts.len());
-        assert_eq!(now, 1000 + GRACE);
+        assert_eq!(now, 1000 + RESUME_TIMEOUT_NS);
     }
 }

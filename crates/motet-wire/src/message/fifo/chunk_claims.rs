@@ -1,53 +1,54 @@
-//! Two words beside a ring by which both ends share one copy: each chunk of a long message is claimed by one of them.
+//! Claims on the chunks of a cooperative copy: two words beside a payload ring by which both ends share the copy of one long message.
 //!
-//! What it is: the receiver begins ([`ChunkClaims::begin`]), both claim chunks in order, the sender says how many of its own are copied, and
-//! the receiver ends it. What it is not: it copies nothing, and knows of no memory; who has not heard that something began claims
-//! nothing, so the receiver may do all of it alone.
+//! What it is: the receiver begins a copy ([`ChunkClaims::begin`]), both ends claim chunks in order, the sender reports how many of its chunks are
+//! copied, and the receiver closes the copy. What it is not: it copies nothing and has no addresses. A sender that does not take part claims
+//! nothing, and the receiver copies everything itself.
 //!
-//! A copy_id tells one copy from those before; the receiver never uses one again as long as it is told apart by 32 bits. What the sender
-//! writes here cannot hurt the receiver more than the bytes that it sends: a chunk that it says it has copied is its to fill.
+//! A copy id tells a copy from earlier ones; the receiver increments it, so it is unique among 2^32 copies. The sender can do no more harm here
+//! than with the bytes that it sends: it is allowed to fill every chunk that it reports as copied.
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// The words. On a line of their own: they are touched once for each chunk, by both.
+/// The words. On a cache line of their own, as both ends access them once for each chunk.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ChunkClaims {
-    /// Stamp 32, chunks claimed 32: changed by both.
+    /// Copy id 32 bits, chunks claimed 32 bits. Written by both ends.
     claimed: AtomicU64,
-    /// Stamp 32, FAILED 1, chunks copied by the sender 31: the sender's, once the receiver has begun.
+    /// Copy id 32 bits, FAILED 1 bit, chunks copied by the sender 31 bits. Written by the sender after the receiver has begun the copy.
     assisted: AtomicU64,
 }
 
-/// The receiver's: how far the other is.
+/// What the sender has reported of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Assisted {
-    /// It has copied so many chunks.
+    /// The sender has copied this number of chunks.
     Chunks(u32),
-    /// It could not.
+    /// The sender could not copy a chunk that it has claimed.
     Failed,
 }
 
+/// Bit of `assisted`: the sender could not copy.
 const FAILED: u64 = 1 << 31;
-/// More chunks than any message has: nothing is left to claim.
+/// A number of claimed chunks that is larger than any message has: nothing is left to claim.
 const CLOSED: u64 = u32::MAX as u64;
 
 impl ChunkClaims {
-    /// None, ready for use.
+    /// Resets both words: no copy is under way.
     pub fn prepare(&self) {
         self.claimed.store(CLOSED, Ordering::Relaxed);
         self.assisted.store(0, Ordering::Release);
     }
 
-    /// The receiver begins a copy.
+    /// Receiver: begins a copy.
     pub fn begin(&self, copy_id: u32) {
         let copy_id = u64::from(copy_id) << 32;
         self.assisted.store(copy_id, Ordering::Relaxed);
-        // edge: begin -> claim (the sender's word is new)
+        // edge: begin -> claim (the sender's word is reset)
         self.claimed.store(copy_id, Ordering::Release);
     }
 
-    /// The next chunk of so many, if one is left and this is the copy under way.
+    /// Claims the next of `chunks` chunks. `None` if none is left or `copy_id` is not the copy under way.
     pub fn claim(&self, copy_id: u32, chunks: u32) -> Option<u32> {
         // edge: begin -> claim
         let mut word = self.claimed.load(Ordering::Acquire);
@@ -63,37 +64,37 @@ impl ChunkClaims {
         }
     }
 
-    /// The receiver lets nobody claim any more; so many were.
+    /// Receiver: ends the claims of a copy, and returns the number of chunks that were claimed.
     pub fn close(&self, copy_id: u32) -> u32 {
         let closed = u64::from(copy_id) << 32 | CLOSED;
-        // A word of another copy is the peer's invention.
+        // Only a peer that breaks the protocol writes the id of another copy.
         match self.claimed.swap(closed, Ordering::AcqRel) {
             word if (word >> 32) as u32 == copy_id => word as u32,
             _ => 0,
         }
     }
 
-    /// The sender has copied so many, of so many in all. True: none is left to claim, so the receiver may wait for this.
+    /// Sender: reports that it has copied `done` of `chunks` chunks. True: no chunk is left to claim, so the receiver may be waiting for this.
     #[must_use]
     pub fn report_assisted(&self, copy_id: u32, done: u32, chunks: u32) -> bool {
-        // edge: help -> helped (the bytes are there)
+        // edge: assist -> assisted (the copied bytes)
         self.assisted.store(u64::from(copy_id) << 32 | u64::from(done) & (FAILED - 1), Ordering::Release);
-        // edge: help <-> claim (whoever claims the last one looks for what is said here, or we see that it has)
+        // edge: assist <-> claim (the end that claims the last chunk sees this report, or this end sees the claim)
         fence(Ordering::SeqCst);
         let word = self.claimed.load(Ordering::Relaxed);
         (word >> 32) as u32 == copy_id && word as u32 >= chunks
     }
 
-    /// The sender cannot: what it has claimed is not there.
+    /// Sender: reports that it cannot copy a chunk that it has claimed.
     pub fn report_failed(&self, copy_id: u32) {
         self.assisted.store(u64::from(copy_id) << 32 | FAILED, Ordering::Release);
     }
 
-    /// What the sender has done of this copy.
+    /// Receiver: what the sender has reported of this copy.
     pub fn assisted(&self, copy_id: u32) -> Assisted {
-        // edge: help <-> claim
+        // edge: assist <-> claim
         fence(Ordering::SeqCst);
-        // edge: help -> helped
+        // edge: assist -> assisted
         let word = self.assisted.load(Ordering::Acquire);
         match word {
             _ if (word >> 32) as u32 != copy_id => Assisted::Chunks(0),
@@ -108,10 +109,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_chunk_is_claimed_once_and_only_of_the_copy_under_way() {
+    fn chunk_is_claimed_once_and_only_of_the_current_copy() {
         let claims = ChunkClaims::default();
         claims.prepare();
-        assert_eq!((claims.claim(0, 9), claims.claim(1, 9)), (None, None), "nothing has begun");
+        assert_eq!((claims.claim(0, 9), claims.claim(1, 9)), (None, None), "no copy has begun");
         claims.begin(7);
         assert_eq!((claims.claim(7, 2), claims.claim(6, 2), claims.claim(7, 2)), (Some(0), None, Some(1)));
         assert_eq!(
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_stands_there_is_survived() {
+    fn arbitrary_words_are_tolerated() {
         let claims = ChunkClaims::default();
         for word in [0, 1, u64::MAX, FAILED, 5 << 32 | CLOSED, 5 << 32 | (CLOSED - 1)] {
             claims.claimed.store(word, Ordering::Release);

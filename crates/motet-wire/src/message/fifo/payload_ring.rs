@@ -1,9 +1,9 @@
-//! Beside a lane, a ring of bytes for what is long: a packet on the lane says how many of them belong to it.
+//! The payload ring: a ring of bytes beside a FIFO, for the bodies of longer packets.
 //!
-//! What it is: payload in order, copied once by each end, without the words that lines have. What it is not: nothing here says when
-//! there is something to read; the lane does, and its word is what makes the bytes visible.
+//! What it is: payload in order, copied once by each end, without the words that cells have. A packet in the FIFO says how many of the next
+//! bytes belong to it. What it is not: nothing here tells when there is something to read; the word of the packet's cell publishes the bytes.
 //!
-//! Positions count bytes since the ring was prepared and do not wrap. The consumer's is the only word that both ends know.
+//! Positions count bytes since the ring was prepared and do not wrap. The consumer's position is the only word that both ends share.
 
 use super::Broken;
 use super::chunk_claims::ChunkClaims;
@@ -11,10 +11,10 @@ use crate::mapping::Mapping;
 use crate::stream::ring::Ring;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Of a packet on the lane: its last bytes lie in the ring ([`PayloadRx::behind`]).
+/// Flag of a packet in the FIFO: its last bytes are in the payload ring ([`PayloadRx::split_packet`]).
 pub const BODY_IN_RING: u8 = 1;
 
-/// How far the consumer is, on a control of its own; and behind it what both copy instead of using the ring.
+/// Control words of a payload ring: the consumer's position, and the claims of a copy that both ends share instead of using the ring.
 #[repr(C, align(128))]
 #[derive(Debug)]
 pub struct Control {
@@ -22,11 +22,11 @@ pub struct Control {
     claims: ChunkClaims,
 }
 
-/// Bytes of both lines.
+/// Bytes of the control words.
 pub const CONTROL_BYTES: usize = size_of::<Control>();
 const _: () = assert!(CONTROL_BYTES == 128);
 
-/// The ring, its control, and where its pages are.
+/// A payload ring in memory that stays mapped.
 #[derive(Debug, Clone, Copy)]
 pub struct PayloadRing {
     control: &'static Control,
@@ -36,8 +36,8 @@ pub struct PayloadRing {
 }
 
 impl PayloadRing {
-    /// The ring of `size` bytes at `offset` of a mapping, with its control at `control`. `None` when they do not fit, are not aligned, or
-    /// the size is no power of two of at least a page.
+    /// The ring of `size` bytes at `offset` of a mapping, with its control words at offset `control`. `None` if they do not fit, are not aligned,
+    /// or the size is no power of two of at least a page.
     pub fn over(mapping: Mapping, control: usize, offset: usize, size: usize) -> Option<Self> {
         if !size.is_power_of_two()
             || size < 4096
@@ -47,44 +47,46 @@ impl PayloadRing {
             return None;
         }
         let (at, base) = (mapping.at(control, CONTROL_BYTES)?, mapping.at(offset, size)?);
-        // SAFETY: both lie in a mapping that stays until the process ends; a Control is atomics, valid for any bytes.
+        // SAFETY: `at` checked that both are in a mapping that stays until the process ends; Control is made of atomics, valid for any bytes.
         let (control, ring) = unsafe { (&*at.cast::<Control>(), Ring::new(base, size).with_memcpy()) };
         Some(Self { control, ring, mapping, offset })
     }
 
-    /// Makes it as new. Only whoever offers it, before that.
+    /// Resets the ring. Only the process that offers it may call this, and only before it does.
     pub fn prepare(&self) {
         self.control.claims.prepare();
         self.control.consumed.store(0, Ordering::Release);
     }
 
-    /// The sending end of a ring that nothing has gone through yet.
+    /// The sending end of an unused ring. There may be one at a time.
     pub fn tx(self) -> PayloadTx {
         PayloadTx { payload: self, tail: 0, consumed: 0, pages: [0; 2] }
     }
 
-    /// The receiving end of a ring that nothing has gone through yet.
+    /// The receiving end of an unused ring. There may be one at a time.
     pub fn rx(self) -> PayloadRx {
         PayloadRx { payload: self, head: 0 }
     }
 }
 
-/// The sending end.
+/// The sending end of a payload ring.
 #[derive(Debug)]
 pub struct PayloadTx {
     payload: PayloadRing,
+    /// Bytes written.
     tail: u64,
+    /// Bytes consumed, as last read from the control words.
     consumed: u64,
-    /// Positions for which there are pages: all of the ring, once they are as many as it has bytes.
+    /// First and last position with populated pages. They cover all of the ring once their distance is its size.
     pages: [u64; 2],
 }
 
-/// Bytes whose pages are brought into being at a time.
+/// Bytes whose pages are populated at a time.
 const POPULATE_BYTES: usize = 256 << 10;
 
 impl PayloadTx {
-    /// Whether there are pages for so many more bytes. `make` brings some into being, of a mapping from an offset on: now, rather
-    /// than by a fault that nobody can handle when there is no memory.
+    /// Populates the pages of the next `length` bytes. `make` populates a range of a mapping (offset, bytes). False: it failed. A page fault
+    /// without memory left would kill the process instead.
     #[inline]
     pub fn ensure_pages(&mut self, length: usize, make: impl Fn(Mapping, usize, usize) -> bool) -> bool {
         let (size, end) = (self.payload.ring.size(), self.tail + length as u64);
@@ -100,12 +102,12 @@ impl PayloadTx {
         true
     }
 
-    /// Whether it has pages.
+    /// Whether pages of the ring are populated.
     pub fn is_used(&self) -> bool {
         self.pages[0] != self.pages[1]
     }
 
-    /// Gives the pages back, by `remove` of a mapping from an offset on, if everything written has been read. False: it has not.
+    /// Releases the pages, by `remove` of a range of a mapping (offset, bytes), if everything written has been read. False: it has not.
     pub fn trim(&mut self, remove: impl Fn(Mapping, usize, usize)) -> bool {
         let size = self.payload.ring.size();
         let read = self.fits(size as usize) == Ok(true);
@@ -117,12 +119,12 @@ impl PayloadTx {
         read
     }
 
-    /// Whether so many bytes can be written now.
+    /// Whether `length` bytes can be written now.
     pub fn fits(&mut self, length: usize) -> Result<bool, Broken> {
         let size = self.payload.ring.size();
         let full = |consumed: u64| self.tail + length as u64 - consumed > size;
         if full(self.consumed) {
-            // edge: released -> fits (what was read may be written over)
+            // edge: released -> fits (bytes that were read may be overwritten)
             let consumed = self.payload.control.consumed.load(Ordering::Acquire);
             if consumed < self.consumed || consumed > self.tail {
                 return Err(Broken);
@@ -132,8 +134,8 @@ impl PayloadTx {
         Ok(!full(self.consumed))
     }
 
-    /// Writes the parts one after the other: they fit ([`PayloadTx::fits`]). The lane's next word publishes them; what is not
-    /// published in the end is taken back with [`PayloadTx::take_back`]. `bypass`: around the caches.
+    /// Writes the parts in order and returns their bytes. They must fit ([`PayloadTx::fits`]). The next word of the FIFO publishes them; bytes that
+    /// are not published must be withdrawn with [`PayloadTx::retract`]. `bypass`: with stores that bypass the caches.
     pub fn write(&mut self, parts: &[&[u8]], bypass: bool) -> usize {
         let start = self.tail;
         let ring = self.payload.ring.bypassing(bypass);
@@ -144,7 +146,7 @@ impl PayloadTx {
         (self.tail - start) as usize
     }
 
-    /// By which both ends share a copy of what would else go through the ring.
+    /// The claims of copies that both ends share instead of sending through the ring.
     pub fn claims(&self) -> &'static ChunkClaims {
         &self.payload.control.claims
     }
@@ -154,21 +156,22 @@ impl PayloadTx {
         self.tail
     }
 
-    /// The last bytes written were not published.
+    /// Withdraws the last `length` bytes written, which were not published.
     pub fn retract(&mut self, length: usize) {
         self.tail -= length as u64;
     }
 }
 
-/// The receiving end.
+/// The receiving end of a payload ring.
 #[derive(Debug)]
 pub struct PayloadRx {
     payload: PayloadRing,
+    /// Bytes read.
     head: u64,
 }
 
 impl PayloadRx {
-    /// By which both ends share a copy of what would else come through the ring.
+    /// The claims of copies that both ends share instead of receiving through the ring.
     pub fn claims(&self) -> &'static ChunkClaims {
         &self.payload.control.claims
     }
@@ -178,7 +181,7 @@ impl PayloadRx {
         self.head
     }
 
-    /// The next bytes, as many as a packet says.
+    /// The next `length` bytes, a number that a packet contained.
     pub fn span(&self, length: usize) -> Result<RingSpan, Broken> {
         if length as u64 > self.payload.ring.size() {
             return Err(Broken);
@@ -186,13 +189,13 @@ impl PayloadRx {
         Ok(RingSpan { ring: self.payload.ring, at: self.head, length })
     }
 
-    /// A packet of the lane whose last bytes lie here: its own part, and those bytes. Its last word says how many they are.
+    /// Splits a packet with [`BODY_IN_RING`] into the bytes in its cells and those in the ring. Its last four bytes are the number of the latter.
     pub fn split_packet<'a>(&self, packet: &'a [u8]) -> Result<(&'a [u8], RingSpan), Broken> {
         let (head, length) = packet.split_last_chunk::<4>().ok_or(Broken)?;
         Ok((head, self.span(u32::from_le_bytes(*length) as usize)?))
     }
 
-    /// They have been read: there is room for others.
+    /// Releases the next `length` bytes, which have been read.
     pub fn release(&mut self, length: usize) {
         self.head += length as u64;
         // edge: released -> fits
@@ -200,7 +203,7 @@ impl PayloadRx {
     }
 }
 
-/// Some bytes of a ring, in the order in which they were written. The peer may change them while they are read.
+/// A range of bytes in a ring, in the order in which they were written. The peer may change them while they are read.
 #[derive(Debug, Clone, Copy)]
 pub struct RingSpan {
     ring: Ring,
@@ -209,36 +212,36 @@ pub struct RingSpan {
 }
 
 impl RingSpan {
-    /// How many bytes.
+    /// Bytes of the range.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Whether there are none.
+    /// Whether the range is empty.
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Copies its first bytes out.
+    /// Copies the first bytes out, as many as `into` has room for.
     pub fn read(&self, into: &mut [u8]) {
         let fits = into.len().min(self.length);
         self.ring.read_one(self.at, &mut into[..fits]);
     }
 
-    /// The same of its bytes from `from` on.
+    /// Copies the bytes from `from` on out, as many as `into` has room for.
     #[inline]
     pub fn read_from(&self, from: usize, into: &mut [u8]) {
         let from = from.min(self.length);
         Self { at: self.at + from as u64, length: self.length - from, ..*self }.read(into);
     }
 
-    /// Its bytes but for the first ones.
-    pub fn skip(self, front: usize) -> Self {
-        let front = front.min(self.length);
-        Self { at: self.at + front as u64, length: self.length - front, ..self }
+    /// The range without its first `bytes` bytes.
+    pub fn skip(self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.length);
+        Self { at: self.at + bytes as u64, length: self.length - bytes, ..self }
     }
 
-    /// Its first bytes, at most so many.
+    /// The first `length` bytes of the range, or all of it.
     pub fn first(self, length: usize) -> Self {
         Self { length: self.length.min(length), ..self }
     }
@@ -256,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_come_out_as_they_went_in_around_the_end() {
+    fn bytes_survive_wraparound() {
         let payload = PayloadRing::over(memory(), 0, 4096, 8192).unwrap();
         payload.prepare();
         let (mut out, mut inward) = (payload.tx(), payload.rx());
@@ -281,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_come_as_they_are_used_and_go_when_all_is_read() {
+    fn pages_are_populated_on_use_and_released_when_read() {
         use std::cell::RefCell;
         let size = 4 * POPULATE_BYTES;
         let layout = std::alloc::Layout::from_size_align(4096 + size, 4096).unwrap();
@@ -309,7 +312,7 @@ mod tests {
         assert_eq!(
             made.take(),
             [(0, POPULATE_BYTES), (POPULATE_BYTES, POPULATE_BYTES)],
-            "those where the next bytes lie"
+            "the pages of the next bytes"
         );
         for _ in 0..20 {
             inward.release(body.len());
@@ -318,13 +321,13 @@ mod tests {
         assert_eq!(
             made.take(),
             [(2 * POPULATE_BYTES, POPULATE_BYTES), (3 * POPULATE_BYTES, POPULATE_BYTES)],
-            "each once, then all are there"
+            "each once, then all are populated"
         );
         assert!(!out.ensure_pages(1, |_, _, _| false) || out.pages[1] - out.pages[0] == size as u64);
     }
 
     #[test]
-    fn a_full_ring_says_so_and_a_lying_consumer_is_noticed() {
+    fn full_ring_is_reported_and_invalid_position_is_broken() {
         let payload = PayloadRing::over(memory(), 0, 4096, 8192).unwrap();
         payload.prepare();
         let mut out = payload.tx();

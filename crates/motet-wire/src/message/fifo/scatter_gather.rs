@@ -1,14 +1,14 @@
-//! The bytes of several parts in a row: as words, kept in registers on the way, or as cells.
+//! Gathers the bytes of several parts: as words, which stay in registers, or as cells, which are assembled in memory.
 //!
-//! Bytes that were copied one by one and are then loaded as a word wait for the store buffer; a packet of one cell would pay
-//! more for that than for everything else. A longer one pays less than for words that are shifted together.
+//! A word that is loaded after its bytes were stored one by one waits for the store buffer. For a packet of one cell this stall would cost more
+//! than all the rest, so its words are shifted together in registers. For a longer packet the stall costs less than the shifts.
 
 use super::CELL_PAYLOAD;
 
-/// Hands the parts' bytes to `emit`, eight at a time in memory order, the last word filled up with zeros.
+/// Passes the bytes of the parts to `emit`, eight at a time in memory order. The last word is filled up with zeros.
 #[inline(always)]
 pub(super) fn words(parts: &[&[u8]], mut emit: impl FnMut(u64)) {
-    let (mut pending, mut bits) = (0u64, 0u32); // bytes that fill no word yet, and eight times their number
+    let (mut pending, mut bits) = (0u64, 0u32); // bytes of an incomplete word, and their number times eight
     for part in parts {
         let mut rest = *part;
         if bits == 0 {
@@ -37,7 +37,7 @@ pub(super) fn words(parts: &[&[u8]], mut emit: impl FnMut(u64)) {
     }
 }
 
-/// Hands the parts' bytes to `emit` in pieces of [`CELL_PAYLOAD`], the last one filled up with whatever.
+/// Passes the bytes of the parts to `emit` in blocks of [`CELL_PAYLOAD`]. The last block is filled up with unspecified bytes.
 #[inline(always)]
 pub(super) fn cells(parts: &[&[u8]], mut emit: impl FnMut(&[u8; CELL_PAYLOAD])) {
     let (mut cell, mut filled) = ([0; CELL_PAYLOAD], 0);
@@ -65,13 +65,13 @@ pub(super) fn cells(parts: &[&[u8]], mut emit: impl FnMut(&[u8; CELL_PAYLOAD])) 
     }
 }
 
-/// What a shift by `bits` (0 to 63) to the left has pushed out.
+/// The bits that a shift of `word` to the left by `bits` (0 to 63) pushes out.
 #[inline(always)]
 fn above(word: u64, bits: u32) -> u64 {
     (word >> 1) >> (63 - bits)
 }
 
-/// One to seven bytes as a word, by loads that overlap.
+/// One to seven bytes as a word, by overlapping loads.
 #[inline(always)]
 fn short(bytes: &[u8]) -> u64 {
     let n = bytes.len();
@@ -90,7 +90,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: if cfg!(miri) { 4 } else { 256 }, failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn words_are_the_bytes_in_a_row(parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..30), 0..6)) {
+        fn words_equal_concatenated_parts(parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..30), 0..6)) {
             let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let mut bytes: Vec<u8> = Vec::new();
             super::words(&slices, |word| bytes.extend(word.to_ne_bytes()));
@@ -101,7 +101,7 @@ mod tests {
         }
 
         #[test]
-        fn lines_are_the_bytes_in_a_row(parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 0..5)) {
+        fn cells_equal_concatenated_parts(parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..200), 0..5)) {
             let slices: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
             let mut bytes: Vec<u8> = Vec::new();
             super::cells(&slices, |cell| bytes.extend(cell));

@@ -1,13 +1,13 @@
-//! What becomes of a long message: its owner takes it, copies it, lends it, gives it back, or throws it away.
+//! What the owner does with a long message: receive, copy, loan, release, discard.
 
-use super::{Body, DISCARDED, RendezvousReceives, State, TAKEN, complete};
+use super::{Body, FIN_DISCARDED, FIN_RECEIVED, RendezvousReceives, State, complete};
 use crate::message::credit::RxCredit;
 use crate::message::packet::{CopyAssist, Head, Kind, RemoteAddress};
 use crate::message::slab::SlabId;
 use crate::message::{BodyTransfer, Callbacks, CopyRequest, Outcome, Packets, Status};
 
 impl RendezvousReceives {
-    /// A receive takes it. False when it is gone: its link broke before it was there.
+    /// A receive takes the message. Returns false when the message is gone, because its link went down before it was whole.
     #[must_use]
     pub fn take<O: Callbacks>(
         &mut self,
@@ -17,8 +17,8 @@ impl RendezvousReceives {
         operation: u64,
         capacity: u64,
     ) -> bool {
-        let Some(index) = self.pool.find(record) else { return false };
-        let Some(transfer) = self.pool.get_mut(index) else { return false };
+        let Some(index) = self.slab.find(record) else { return false };
+        let Some(transfer) = self.slab.get_mut(index) else { return false };
         let take = transfer.length.min(capacity);
         transfer.state = State::Receiving { operation, take };
         match &mut transfer.body {
@@ -50,11 +50,12 @@ impl RendezvousReceives {
         true
     }
 
-    /// The owner has copied it, or was not allowed to: then it is pulled. On a broken link it has failed.
+    /// The owner has copied the message, or could not: then it is requested in pieces. On a link that is down the receive has
+    /// failed.
     pub fn copied<O: Callbacks>(&mut self, owner: &mut O, record: SlabId, done: bool, broken: bool) {
-        let Some(index) = self.pool.find(record) else { return };
+        let Some(index) = self.slab.find(record) else { return };
         self.unschedule(index);
-        let Some(transfer) = self.pool.get_mut(index) else { return };
+        let Some(transfer) = self.slab.get_mut(index) else { return };
         let State::Copying { operation, take, .. } = transfer.state else { return };
         transfer.state = State::Receiving { operation, take };
         if broken {
@@ -68,22 +69,22 @@ impl RendezvousReceives {
         }
     }
 
-    /// The owner copies it to this address, and the sender may, too: it is told.
+    /// The owner copies the message to this address and the sender may copy a part: COPY_ASSIST is due.
     pub fn offer_copy_assist(&mut self, record: SlabId, address: u64, copy_id: u32) {
-        let Some(index) = self.pool.find(record) else { return };
-        let Some(transfer) = self.pool.get_mut(index) else { return };
+        let Some(index) = self.slab.find(record) else { return };
+        let Some(transfer) = self.slab.get_mut(index) else { return };
         if let State::Copying { take: length, assist, .. } = &mut transfer.state {
             *assist = Some(CopyAssist { address, length: *length, copy_id });
             self.schedule(index);
         }
     }
 
-    /// The owner sees it where it is: the receive ends, and the sender waits until the message is given back. On a broken link it has
-    /// failed. True: it is lent.
+    /// Completes the receive with a reference to the sender's memory, which the sender keeps until the loan is released. Returns
+    /// whether it is loaned; on a link that is down the receive has failed.
     pub fn loan_in_place<O: Callbacks>(&mut self, owner: &mut O, record: SlabId, broken: bool) -> bool {
-        let Some(index) = self.pool.find(record) else { return false };
+        let Some(index) = self.slab.find(record) else { return false };
         self.unschedule(index);
-        let Some(transfer) = self.pool.get_mut(index) else { return false };
+        let Some(transfer) = self.slab.get_mut(index) else { return false };
         let State::Copying { operation, take, .. } = transfer.state else { return false };
         if broken {
             owner.completed(operation, Outcome { status: Status::LinkDown, length: 0 });
@@ -96,35 +97,35 @@ impl RendezvousReceives {
         true
     }
 
-    /// The program looks no more at a message that was lent. After the link broke there is none.
+    /// Releases a loaned message. After the link went down there is none.
     pub fn release_loan(&mut self, record: SlabId) {
-        let Some(index) = self.pool.find(record) else { return };
-        if self.pool.get(index).is_some_and(|transfer| matches!(transfer.state, State::Loaned)) {
-            self.finish(index, TAKEN);
+        let Some(index) = self.slab.find(record) else { return };
+        if self.slab.get(index).is_some_and(|transfer| matches!(transfer.state, State::Loaned)) {
+            self.finish(index, FIN_RECEIVED);
         }
     }
 
-    /// The same, and FIN goes at once, if there is room.
+    /// Releases a loaned message and sends FIN at once, if there is room.
     pub fn release_loan_now<P: Packets>(&mut self, packets: &mut P, rx_credit: &mut RxCredit, record: SlabId) {
-        let Some(index) = self.pool.find(record) else { return };
-        let Some(transfer) = self.pool.get(index) else { return };
+        let Some(index) = self.slab.find(record) else { return };
+        let Some(transfer) = self.slab.get(index) else { return };
         if !matches!(transfer.state, State::Loaned) {
             return;
         }
-        let head = Head { to: transfer.number, own: TAKEN, grant: rx_credit.next() };
+        let head = Head { to: transfer.number, own: FIN_RECEIVED, grant: rx_credit.next_grant() };
         if transfer.queued || !packets.put(Kind::Fin as u8, &[&head.write()]) {
-            return self.finish(index, TAKEN);
+            return self.finish(index, FIN_RECEIVED);
         }
         rx_credit.mark_sent(head.grant);
         self.remove(index);
     }
 
-    /// Nobody will take it.
+    /// Discards the message.
     pub fn discard(&mut self, rx_credit: &mut RxCredit, record: SlabId) {
-        let Some(index) = self.pool.find(record) else { return };
-        let Some(transfer) = self.pool.get_mut(index) else { return };
+        let Some(index) = self.slab.find(record) else { return };
+        let Some(transfer) = self.slab.get_mut(index) else { return };
         match &mut transfer.body {
-            Body::Rendezvous { .. } => self.finish(index, DISCARDED),
+            Body::Rendezvous { .. } => self.finish(index, FIN_DISCARDED),
             Body::Eager { store, units } => {
                 rx_credit.free(std::mem::take(units));
                 *store = Vec::new();
@@ -136,9 +137,9 @@ impl RendezvousReceives {
         }
     }
 
-    /// Pulls it, now or when others are done.
+    /// Requests pieces, at once or when fewer messages are requested.
     fn pull(&mut self, index: u32) {
-        let Some(transfer) = self.pool.get_mut(index) else { return };
+        let Some(transfer) = self.slab.get_mut(index) else { return };
         let State::Receiving { take, .. } = transfer.state else { return };
         if self.pulling < self.max_pulls {
             self.pulling += 1;
@@ -148,17 +149,18 @@ impl RendezvousReceives {
             }
             self.schedule(index);
         } else {
-            self.pool.append(&mut self.waiting_to_pull, 0, index);
+            self.slab.append(&mut self.waiting_to_pull, 0, index);
         }
     }
 
+    /// The transfer has ended: FIN is due with this status.
     pub(super) fn finish(&mut self, index: u32, word: u16) {
-        let Some(transfer) = self.pool.get_mut(index) else { return };
+        let Some(transfer) = self.slab.get_mut(index) else { return };
         transfer.state = State::FinDue(word);
         if std::mem::take(&mut transfer.pulling) {
             self.pulling -= 1;
             if let Some(next) = self.waiting_to_pull.first() {
-                self.pool.unlink(&mut self.waiting_to_pull, 0, next);
+                self.slab.unlink(&mut self.waiting_to_pull, 0, next);
                 self.pull(next);
             }
         }
