@@ -1,25 +1,24 @@
-//! Copies between private memory and a ring, chosen by what the caches do to them.
+//! Copies between private memory and a ring, in three kinds that differ in their use of the caches.
 //!
-//! Measured (see docs/hot-path.md): into a ring of several MiB, owning the lines early and reading ahead is worth a fifth over memcpy;
-//! between CPUs that share no cache, stores that bypass the caches are worth a factor of seven. Into a ring that a core's second-level
-//! cache holds, memcpy is the fastest by up to a half: its longer copies are the processor's string moves, which own a line without
-//! reading it, where lines fetched ahead are taken from an end that still needs them.
+//! Measured (docs/hot-path.md): into a ring of several MiB, prefetching both sides is a fifth faster than memcpy. Between CPUs that share no cache,
+//! non-temporal stores are up to seven times as fast. Into a ring that fits a core's second-level cache, memcpy is up to a half faster: it uses
+//! the processor's string moves, which own a line without reading it, whereas prefetches take lines from the other end while it needs them.
 
-/// Copies shorter than this are plain.
+/// Copies of fewer bytes are a memcpy.
 #[cfg(target_arch = "x86_64")]
 const MIN_TUNED_BYTES: usize = 4096;
-/// How far ahead lines are fetched, bytes.
+/// Distance of the prefetch, bytes.
 #[cfg(target_arch = "x86_64")]
 const PREFETCH_AHEAD_BYTES: usize = 2048;
 
-/// What is done about the caches.
+/// How a copy uses the caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreKind {
-    /// Lines are fetched ahead.
+    /// Source and destination are prefetched.
     Prefetched,
-    /// What is written goes around them.
+    /// Stores bypass the caches. (Reads are as for `Prefetched`.)
     NonTemporal,
-    /// Nothing: a plain memcpy.
+    /// A plain memcpy.
     Memcpy,
 }
 
@@ -31,29 +30,29 @@ pub enum StoreKind {
 pub unsafe fn write(to: *mut u8, from: *const u8, n: usize, kind: StoreKind) {
     #[cfg(target_arch = "x86_64")]
     if kind != StoreKind::Memcpy && n >= MIN_TUNED_BYTES && std::is_x86_feature_detected!("avx2") {
-        // SAFETY: the caller's promise; the processor has AVX2.
+        // SAFETY: the caller's contract; the processor has AVX2.
         return unsafe {
             if kind == StoreKind::NonTemporal { avx2::write_nontemporal(to, from, n) } else { avx2::write(to, from, n) }
         };
     }
     let _ = kind;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     unsafe { std::ptr::copy_nonoverlapping(from, to, n) }
 }
 
 /// Copies out of a ring.
 ///
 /// # Safety
-/// As for [`write()`].
+/// `n` bytes are readable at `from` and writable at `to`, and they do not overlap.
 #[inline(always)]
 pub unsafe fn read(to: *mut u8, from: *const u8, n: usize, kind: StoreKind) {
     #[cfg(target_arch = "x86_64")]
     if kind != StoreKind::Memcpy && n >= MIN_TUNED_BYTES && std::is_x86_feature_detected!("avx2") {
-        // SAFETY: the caller's promise; the processor has AVX2.
+        // SAFETY: the caller's contract; the processor has AVX2.
         return unsafe { avx2::read(to, from, n) };
     }
     let _ = kind;
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's contract.
     unsafe { std::ptr::copy_nonoverlapping(from, to, n) }
 }
 
@@ -62,15 +61,15 @@ mod avx2 {
     use super::PREFETCH_AHEAD_BYTES;
     use core::arch::x86_64::*;
 
-    /// Bytes in one turn: eight lines in flight.
+    /// Bytes of a block: eight cache lines in flight.
     const BLOCK_BYTES: usize = 512;
     const VECTOR_BYTES: usize = size_of::<__m256i>();
 
     /// # Safety
-    /// As for [`super::write`]; the processor has AVX2.
+    /// `n` bytes are readable at `from` and writable at `to`, they do not overlap, and the processor has AVX2.
     #[target_feature(enable = "avx2")]
     pub unsafe fn write(to: *mut u8, from: *const u8, n: usize) {
-        // SAFETY: the caller's promise; prefetches touch nothing.
+        // SAFETY: the caller's contract; prefetches access no memory.
         unsafe {
             copy_blocks(
                 to,
@@ -83,10 +82,10 @@ mod avx2 {
     }
 
     /// # Safety
-    /// As for [`super::write`]; the processor has AVX2.
+    /// `n` bytes are readable at `from` and writable at `to`, they do not overlap, and the processor has AVX2.
     #[target_feature(enable = "avx2")]
     pub unsafe fn read(to: *mut u8, from: *const u8, n: usize) {
-        // SAFETY: the caller's promise; prefetches touch nothing.
+        // SAFETY: the caller's contract; prefetches access no memory.
         unsafe {
             copy_blocks(
                 to,
@@ -99,11 +98,11 @@ mod avx2 {
     }
 
     /// # Safety
-    /// As for [`super::write`]; the processor has AVX2.
+    /// `n` bytes are readable at `from` and writable at `to`, they do not overlap, and the processor has AVX2.
     #[target_feature(enable = "avx2")]
     pub unsafe fn write_nontemporal(to: *mut u8, from: *const u8, n: usize) {
-        // SAFETY: `skip` bytes bring `to` to a line; the rest is aligned for non-temporal stores, which the fence orders
-        // before whatever publishes them.
+        // SAFETY: the caller's contract. After `skip` bytes `to` is aligned for non-temporal stores, which the fence orders before the
+        // store that publishes them.
         unsafe {
             let skip = to.align_offset(64).min(n);
             std::ptr::copy_nonoverlapping(from, to, skip);
@@ -112,21 +111,24 @@ mod avx2 {
         }
     }
 
+    /// Copies in blocks. `prefetch` is called with the two addresses of each line, `store` stores a vector.
+    ///
     /// # Safety
-    /// As for [`super::write`].
+    /// `n` bytes are readable at `from` and writable at `to`, they do not overlap, the processor has AVX2, and `to` has the alignment that
+    /// `store` requires.
     #[inline(always)]
     unsafe fn copy_blocks(
         mut to: *mut u8,
         mut from: *const u8,
         mut n: usize,
-        ahead: impl Fn(*mut u8, *const u8),
+        prefetch: impl Fn(*mut u8, *const u8),
         store: impl Fn(*mut __m256i, __m256i),
     ) {
         while n >= BLOCK_BYTES {
-            // Not beyond the end: in a ring that is what the other end is about to write, or to read.
+            // Not beyond the end: in a ring, the other end is about to write or read the lines there.
             if n >= PREFETCH_AHEAD_BYTES + BLOCK_BYTES {
                 for line in 0..BLOCK_BYTES / 64 {
-                    ahead(to.wrapping_add(line * 64), from.wrapping_add(line * 64));
+                    prefetch(to.wrapping_add(line * 64), from.wrapping_add(line * 64));
                 }
             }
             // SAFETY: BLOCK_BYTES bytes are left on both sides. (AVX2 is the callers' target feature.)
@@ -143,7 +145,7 @@ mod avx2 {
             }
             n -= BLOCK_BYTES;
         }
-        // SAFETY: the rest, shorter than a turn.
+        // SAFETY: the caller's contract; fewer bytes than a block are left.
         unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
     }
 }
@@ -155,7 +157,7 @@ mod tests {
     const KINDS: [StoreKind; 3] = [StoreKind::Prefetched, StoreKind::NonTemporal, StoreKind::Memcpy];
 
     #[test]
-    fn every_way_copies_every_length_and_alignment() {
+    fn every_kind_copies_every_length_and_alignment() {
         let from: Vec<u8> = (0..20_000u32).map(|n| (n * 7 + n / 251) as u8).collect();
         for n in [0, 1, 63, 511, 512, 4095, 4096, 4097, 5000, 8191, 16384] {
             for (a, b) in [(0, 0), (1, 0), (0, 3), (17, 40), (63, 64)] {

@@ -1,33 +1,32 @@
-//! Memory that others read and write at the same time: a region's.
+//! The memory of a region, which other threads and processes read and write at the same time.
 //!
-//! What it is: [`SharedBytes`], a range of bytes with copies in and out and atomic updates of its elements, all checked. An element of 1,
-//! 2, 4 or 8 bytes that lies at a multiple of its size is written, read and updated as one; longer runs are copied as they
-//! come. Updates are sequentially consistent instructions of the processor, so they are coherent with those of whoever else
-//! maps the memory: a peer, and the program itself.
+//! What it is: [`SharedBytes`], a range of bytes with copies in and out and atomic updates of its elements, all bounds-checked. An element of 1,
+//! 2, 4 or 8 bytes at a multiple of its size is written, read and updated atomically; other ranges are copied bytewise. Updates are sequentially
+//! consistent instructions of the processor, so they are coherent with those of a peer and of the program itself.
 //!
-//! What it is not: nothing here knows what an operation means; [`SharedBytes::update`] asks the caller what a value becomes. The memory is no
-//! format of Motet's, so it is not modelled under loom: each function is one instruction, or a loop around one.
+//! What it is not: it does not know the meaning of an operation; [`SharedBytes::update`] takes a function from the caller. The memory has no format
+//! of Motet, so it is not modelled under loom: each function is one instruction, or a loop around one.
 
 use crate::mapping::Mapping;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-/// Bytes that do not lie inside, or an element that is not at a multiple of its size, or has no size of one.
+/// The range is not inside the memory; or, for an element, its offset is no multiple of its size or its size is not 1, 2, 4 or 8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OutOfBounds;
 
-/// A range of memory.
+/// A range of memory that others may access at the same time.
 #[derive(Debug, Clone, Copy)]
 pub struct SharedBytes {
     base: *mut u8,
     length: usize,
 }
 
-// SAFETY: the memory is there whoever looks (see `new`), and nothing but atomics and copies of plain bytes touches it.
+// SAFETY: the memory stays mapped for all threads (contract of `new`), and it is accessed only by atomics and by copies of plain bytes.
 unsafe impl Send for SharedBytes {}
-// SAFETY: as above.
+// SAFETY: as for Send: a shared view accesses the memory only by atomics and by copies of plain bytes.
 unsafe impl Sync for SharedBytes {}
 
-/// Does something with the atomic of so many bytes at an address.
+/// Evaluates an expression with the atomic of the given size at an address.
 macro_rules! with_atomic {
     ($address:expr, $size:expr, |$atomic:ident, $type:ident| $body:expr) => {
         match $size {
@@ -39,51 +38,51 @@ macro_rules! with_atomic {
     };
     (@ $address:expr, $kind:ty, $plain:ty, $atomic:ident, $type:ident, $body:expr) => {{
         type $type = $plain;
-        // SAFETY: `element` has checked that it lies inside, at a multiple of its size; the memory outlives this view.
+        // SAFETY: `element` has checked that it is inside and aligned; the memory outlives this view (contract of `new`).
         let $atomic = unsafe { <$kind>::from_ptr($address.cast()) };
         $body
     }};
 }
 
-// The macro's arms are of four types; for one of them a conversion is none.
+// The macro's arms have four types, for one of which the conversion to u64 does nothing.
 #[allow(clippy::useless_conversion)]
 impl SharedBytes {
     /// # Safety
-    /// `length` bytes from `base` stay mapped, readable and writable for as long as this view or a copy of it is used. Whoever
-    /// holds references to them may do so only if nothing is put there meanwhile.
+    /// `length` bytes from `base` stay mapped, readable and writable for as long as this view or a copy of it is used. References to them may
+    /// exist only while nothing is written through a view.
     pub const unsafe fn new(base: *mut u8, length: usize) -> Self {
         Self { base, length }
     }
 
-    /// A part of a mapping, which never goes; it must have been made writable.
+    /// A part of a mapping, which must be writable; `None` if it is not inside.
     pub fn of(mapping: Mapping, offset: usize, length: usize) -> Option<Self> {
         mapping.at(offset, length).map(|base| Self { base, length })
     }
 
-    /// Words of this process that stay until its end.
+    /// Static words of this process.
     pub fn of_words(words: &'static [AtomicU64]) -> Self {
         Self { base: words.as_ptr().cast_mut().cast(), length: size_of_val(words) }
     }
 
-    /// A part of it.
+    /// A part of this range.
     pub fn part(&self, at: usize, length: usize) -> Result<Self, OutOfBounds> {
         self.run(at, length).map(|base| Self { base, length })
     }
 
-    /// Bytes.
+    /// Bytes of the range.
     pub const fn length(&self) -> usize {
         self.length
     }
 
-    /// Where it begins, for system calls and for peers that copy from it.
+    /// The first address, for system calls and for peers that copy from it.
     pub const fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// Its words, for a program that computes in it while others write; `None`: it does not begin and end at a multiple of 8.
+    /// The range as words, for a program that computes in it while others write. `None` if its address or its length is no multiple of 8.
     pub fn words(&self) -> Option<&[AtomicU64]> {
         let fits = self.base.addr().is_multiple_of(8) && self.length.is_multiple_of(8);
-        // SAFETY: aligned, and mapped as long as this view is used (see `new`); atomics may be written by others meanwhile.
+        // SAFETY: aligned, and mapped as long as this view is used (contract of `new`); atomics may be written by others.
         fits.then(|| unsafe { std::slice::from_raw_parts(self.base.cast(), self.length / 8) })
     }
 
@@ -94,7 +93,7 @@ impl SharedBytes {
         end.map(|_| unsafe { self.base.add(at) }).ok_or(OutOfBounds)
     }
 
-    /// The address of an element.
+    /// The address of an element of `size` bytes at `at`.
     #[inline]
     fn element(&self, at: usize, size: usize) -> Result<*mut u8, OutOfBounds> {
         let address = self.run(at, size)?;
@@ -105,7 +104,7 @@ impl SharedBytes {
         }
     }
 
-    /// Writes bytes; those of an element at once.
+    /// Writes bytes; an element is written atomically.
     #[inline]
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
         if let (Ok(address), Some(value)) = (self.element(at, bytes.len()), word(bytes)) {
@@ -113,13 +112,13 @@ impl SharedBytes {
             return Ok(());
         }
         let to = self.run(at, bytes.len())?;
-        // Plain: a program that puts again and again finds the lines in its own cache, unlike the writer of a ring.
-        // SAFETY: inside; a view's memory is no slice of Rust's, so `bytes` does not overlap.
+        // A plain memcpy: a program that writes the same memory repeatedly has it in its cache, unlike the writer of a ring.
+        // SAFETY: `run` checked the bounds. No reference to the view's memory exists during a write (contract of `new`), so `bytes` does not overlap.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         Ok(())
     }
 
-    /// Reads bytes; those of an element at once.
+    /// Reads bytes; an element is read atomically.
     #[inline]
     pub fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
         if let Ok(address) = self.element(at, bytes.len()) {
@@ -132,13 +131,13 @@ impl SharedBytes {
             return Ok(());
         }
         let from = self.run(at, bytes.len())?;
-        // SAFETY: as in `write`.
+        // SAFETY: `run` checked the bounds; `bytes` is a unique reference, so it does not overlap the view's memory (contract of `new`).
         unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
-    /// Makes of an element of `size` bytes what `new` says, as one step, and returns what it was. `new` may be asked more than once.
-    /// Sequentially consistent.
+    /// Replaces an element of `size` bytes by `new` of its value, atomically and sequentially consistent, and returns the old value. `new` may be
+    /// called more than once.
     #[inline]
     pub fn update(&self, at: usize, size: usize, mut new: impl FnMut(u64) -> u64) -> Result<u64, OutOfBounds> {
         let address = self.element(at, size)?;
@@ -154,7 +153,7 @@ impl SharedBytes {
         }))
     }
 
-    /// Adds to an element of 4 or 8 bytes, wrapping, in one instruction, and returns what it was. Sequentially consistent.
+    /// Adds to an element of `size` bytes, wrapping, in one sequentially consistent instruction, and returns the old value.
     #[inline]
     pub fn add(&self, at: usize, size: usize, value: u64) -> Result<u64, OutOfBounds> {
         let address = self.element(at, size)?;
@@ -162,7 +161,7 @@ impl SharedBytes {
     }
 }
 
-/// The bytes of an element.
+/// Up to eight bytes as a word; `None` for more.
 #[inline(always)]
 fn word(bytes: &[u8]) -> Option<u64> {
     let mut word = [0; 8];
@@ -175,17 +174,17 @@ mod tests {
     use super::*;
     use std::thread;
 
-    /// Memory with a view; the memory must outlive it.
+    /// Memory and a view of it. The memory must outlive the view.
     fn memory() -> (Box<[AtomicU64; 8]>, SharedBytes) {
         let memory: Box<[AtomicU64; 8]> = Box::default();
         let base = memory.as_ptr().cast_mut().cast::<u8>();
-        // SAFETY: the box is kept as long as the view, and atomics may be written through a shared reference to them.
+        // SAFETY: the callers keep the box as long as the view, and atomics may be written through a shared reference to them.
         let view = unsafe { SharedBytes::new(base, 64) };
         (memory, view)
     }
 
     #[test]
-    fn nothing_outside_and_no_crooked_element() {
+    fn out_of_bounds_and_misaligned_are_refused() {
         let (_memory, view) = memory();
         for (at, length) in [(0, 65), (64, 1), (65, 0), (usize::MAX, 2), (60, 8)] {
             assert_eq!(view.write(at, &vec![1; length]), Err(OutOfBounds));
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_nothing_beside_it() {
+    fn write_and_read_touch_exactly_their_range() {
         for length in 0..40 {
             for at in 0..24 {
                 let (memory, view) = memory();
@@ -220,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn an_update_is_of_its_element_alone() {
+    fn update_touches_only_its_element() {
         for size in [1, 2, 4, 8] {
             let (_memory, view) = memory();
             view.write(0, &[0xff; 64]).unwrap();
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_the_memory_and_only_whole_ones() {
+    fn words_require_alignment() {
         let (memory, view) = memory();
         view.words().unwrap()[3].store(7, Ordering::Relaxed);
         assert_eq!((memory[3].load(Ordering::Relaxed), view.words().unwrap().len()), (7, 8));
@@ -247,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn no_update_is_lost() {
+    fn concurrent_updates_are_not_lost() {
         const EACH: u64 = if cfg!(miri) { 50 } else { 20_000 };
         for size in [1, 2, 4, 8] {
             let (_memory, view) = memory();

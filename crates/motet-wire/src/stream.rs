@@ -1,4 +1,5 @@
-//! Memory formats of streams: the gate of one direction, the ring behind it, the slot of a connection, the segment of slots, and what a process records of its own side.
+//! Memory formats of streams: the gate of one direction, the ring behind it, the slot of a connection, the segment of slots, the record of a
+//! stream's own side, and the stats file of records.
 
 pub mod gate;
 pub mod record;

@@ -1,4 +1,4 @@
-//! Atomics, natively or under the `loom` model checker (`RUSTFLAGS="--cfg loom"`).
+//! Atomics: those of the standard library, or those of the `loom` model checker (`RUSTFLAGS="--cfg loom"`).
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};

@@ -1,11 +1,10 @@
-//! The gate, and in `loom/fifo.rs` and `loom/claims.rs` the lane and shared copies, under loom: every order of two threads' steps on the shared lines, with small
-//! constants.
+//! The gate of streams under loom, and in `loom/fifo.rs` and `loom/chunk_claims.rs` the FIFO and cooperative copies: every order of two threads'
+//! steps on the shared cache lines, with small constants.
 //!
 //! Run: `RUSTFLAGS="--cfg loom" cargo test -p motet-wire --release --test loom`
 //!
-//! What a model leaves out: the ring's bytes are stood for by one atomic written and read without any order of its own
-//! (`Relaxed`), so only the labelled edges of the gate make it visible; TCP and the kernel's sleep are a counter and a
-//! flag that a producer's send would set.
+//! What a model leaves out: one atomic that is written and read without any order of its own (`Relaxed`) represents the bytes of the ring, so
+//! only the labelled edges of the gate make it visible. A counter represents TCP and the wake-up by the kernel.
 #![cfg(loom)]
 
 #[path = "loom/chunk_claims.rs"]
@@ -25,14 +24,14 @@ struct Lines {
     gate: GateLine,
     mark: MarkLine,
     consumer: ConsumerLine,
-    /// Stands for the bytes in the ring.
+    /// Represents the bytes in the ring.
     ring: AtomicU64,
-    /// Bytes that went over TCP: what the kernel wakes a sleeper for.
+    /// Bytes sent over TCP, for which the kernel wakes a sleeper.
     tcp: AtomicU64,
 }
 
-/// Checks every order that loom finds, and that each of the `outcomes` (numbers that `body` returns) was among them: a model
-/// that never gets there shows nothing.
+/// Checks every order that loom finds, and that each of the `outcomes` (numbers that `body` returns) occurred: a model in which one is missing
+/// proves nothing about it.
 fn model(outcomes: &[usize], body: impl Fn() -> usize + Sync + Send + 'static) {
     let seen = std::sync::Arc::new(std::sync::Mutex::new(std::collections::BTreeSet::new()));
     let noted = seen.clone();
@@ -45,7 +44,7 @@ fn model(outcomes: &[usize], body: impl Fn() -> usize + Sync + Send + 'static) {
     }
 }
 
-/// One put of `n` bytes, as `tx::begin` does it: the ring if RING is set, else TCP.
+/// A put of `n` bytes like that of `tx::begin`: into the ring if RING is set, otherwise over TCP.
 fn put(lines: &Lines, tail: &mut u64, n: u64, payload: u64) {
     if lines.gate.mode(*tail) == Ok(Mode::Ring) {
         lines.ring.store(payload, Relaxed);
@@ -59,7 +58,7 @@ fn put(lines: &Lines, tail: &mut u64, n: u64, payload: u64) {
     lines.tcp.fetch_add(n, AcqRel);
 }
 
-/// (a) A consumer that goes to sleep and a producer that publishes: either the consumer sees the bytes, or TCP wakes it.
+/// (a) A consumer goes to sleep while a producer publishes: either the consumer sees the bytes, or TCP wakes it.
 #[test]
 fn no_wake_up_is_lost_between_lower_and_publish() {
     model(&[0, 1], || {
@@ -84,7 +83,7 @@ fn no_wake_up_is_lost_between_lower_and_publish() {
     });
 }
 
-/// (a) The same with the consumer's whole round: raise, find nothing, lower, sleep.
+/// (a) A consumer raises the gate, finds nothing, lowers it and sleeps while a producer puts: no byte is left in the ring of a sleeper.
 #[test]
 fn no_wake_up_is_lost_by_a_consumer_that_raises_and_sleeps_again() {
     model(&[0, 1], || {
@@ -115,9 +114,9 @@ fn no_wake_up_is_lost_by_a_consumer_that_raises_and_sleeps_again() {
     });
 }
 
-/// (b) The mark and the payload come with the first byte of an epoch.
+/// (b) The mark and the payload are visible with the first byte of an epoch.
 #[test]
-fn the_mark_is_visible_with_the_first_byte() {
+fn mark_is_visible_with_the_first_byte() {
     model(&[0, 1], || {
         let lines = Arc::new(Lines::default());
         assert!(lines.gate.raise(0));
@@ -139,9 +138,9 @@ fn the_mark_is_visible_with_the_first_byte() {
     });
 }
 
-/// A consumer that turns to the large ring and a producer that puts into the small one: never a byte in the wrong ring.
+/// A consumer switches to the large ring while a producer puts into the small one: no byte is in the wrong ring.
 #[test]
-fn turning_to_the_large_ring_fails_or_the_put_does() {
+fn switch_to_the_large_ring_or_the_put_fails() {
     model(&[0b01, 0b10, 0b11], || {
         let lines = Arc::new(Lines::default());
         assert!(lines.gate.raise(0));
@@ -165,7 +164,7 @@ fn turning_to_the_large_ring_fails_or_the_put_does() {
 
 /// (c) Claim against advance: each byte is delivered by the ring or by TCP, never by both, never by none.
 #[test]
-fn a_claim_and_an_advance_deliver_each_byte_once() {
+fn claim_and_advance_deliver_each_byte_once() {
     // Bytes from the ring, and 1 more where the consumer met a moved head.
     model(&[1, 2, 3, 4], || {
         let lines = Arc::new(Lines::default());
@@ -177,7 +176,7 @@ fn a_claim_and_an_advance_deliver_each_byte_once() {
             let lines = lines.clone();
             thread::spawn(move || {
                 lines.gate.lower_by_producer(4).unwrap();
-                let head = lines.consumer.claim().expect("nobody else claims");
+                let head = lines.consumer.claim().expect("the only claim");
                 let taken = (4 - head).min(3); // TCP takes three at most
                 lines.tcp.fetch_add(taken, Relaxed);
                 lines.mark.mark.store(taken, Relaxed);
@@ -214,7 +213,7 @@ fn a_claim_and_an_advance_deliver_each_byte_once() {
 
 /// (c) A consumer that gave up because of TAKEN, and a producer that leaves bytes behind: one of the two sees the other.
 #[test]
-fn a_consumer_that_met_taken_is_seen_by_the_producer() {
+fn consumer_that_found_taken_is_seen_by_the_producer() {
     model(&[0b00, 0b11, 0b10], || {
         let lines = Arc::new(Lines::default());
         let before = lines.consumer.met();
@@ -231,9 +230,9 @@ fn a_consumer_that_met_taken_is_seen_by_the_producer() {
     });
 }
 
-/// (d) A short payload is whole when the tail that covers it is seen.
+/// (d) A short payload is complete when the tail that covers it is visible.
 #[test]
-fn a_short_payload_is_visible_with_its_tail() {
+fn short_payload_is_visible_with_its_tail() {
     model(&[0, 10], || {
         let lines = Arc::new(Lines::default());
         assert!(lines.gate.raise(0));
@@ -257,7 +256,7 @@ fn a_short_payload_is_visible_with_its_tail() {
 
 /// (d) The line is used again only after the consumer has read it: its head travels to the producer.
 #[test]
-fn a_short_payload_is_not_overwritten_before_it_is_read() {
+fn short_payload_is_not_overwritten_before_it_is_read() {
     model(&[5, 10], || {
         let lines = Arc::new(Lines::default());
         assert!(lines.gate.raise(0));
@@ -282,9 +281,9 @@ fn a_short_payload_is_not_overwritten_before_it_is_read() {
 }
 
 /// Invariant 5 on two threads of the receiving process: one raises, one goes to sleep, both under the lock of the half as
-/// in `motet-proto`; whoever comes second sees the first.
+/// in `motet-proto`; the second of them sees what the first has done.
 #[test]
-fn a_raiser_and_a_sleeper_recheck_each_other() {
+fn raise_and_sleep_exclude_each_other() {
     model(&[0, 1], || {
         let shared = Arc::new((StreamRecord::default(), Lines::default()));
         let locked = |record: &StreamRecord, token: u64, body: &mut dyn FnMut()| {

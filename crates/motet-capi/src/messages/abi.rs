@@ -382,7 +382,7 @@ impl<'a> CompletionFields<'a> {
         Self { operation: 0, user_data: 0, status, length, message_length, tag, channel, headers, in_place }
     }
 
-    pub fn of_held(held: &'a UnexpectedMessage, channel: Channel) -> Self {
+    pub fn of_unexpected(held: &'a UnexpectedMessage, channel: Channel) -> Self {
         let (length, message_length) = (held.length, held.length);
         let (tag, channel, headers) = (held.tag, Some(channel), held.headers());
         Self { operation: 0, user_data: 0, status: 0, length, message_length, tag, channel, headers, in_place: None }

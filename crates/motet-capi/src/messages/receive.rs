@@ -149,7 +149,7 @@ pub unsafe extern "C" fn motet_message_claim(
         let Some(held) = entered.node.claim(from, tag, ignore).map_err(errno)? else { return Ok(0) };
         let channel = Channel { link: LinkId(held.source), id: held.channel };
         // SAFETY: as above.
-        unsafe { CompletionFields::of_held(&held, channel).write(description, room) };
+        unsafe { CompletionFields::of_unexpected(&held, channel).write(description, room) };
         let number = messages.insert(Some(held)).ok_or(ENOBUFS)?;
         // SAFETY: as above.
         unsafe { abi::write_handle(out, number.0.into()) }.map(|()| 1)

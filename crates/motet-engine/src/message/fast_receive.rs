@@ -99,7 +99,7 @@ fn tell_from_ring(
         return Taken::Other;
     };
     let taken = match matched.receiver {
-        Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::RingSpan(run)),
+        Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::InRing(run)),
         _ => tell_run(callbacks, &matched, run, group, teller),
     };
     shm.inward.consume_cell();
@@ -171,7 +171,7 @@ fn tell_longer(
         };
         let (pushed, body) = rest.split_at(matched.headers);
         let taken = match matched.receiver {
-            Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::Here(rest)),
+            Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::InPacket(rest)),
             _ => end(callbacks, &matched, (pushed, body.len()), group, teller, |span| span.fill(0, body)),
         };
         if taken == Taken::Kept {
@@ -189,7 +189,7 @@ fn tell_longer(
         return Taken::Other;
     };
     let taken = match matched.receiver {
-        Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::RingSpan(run)),
+        Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::InRing(run)),
         _ => tell_run(callbacks, &matched, run, group, teller),
     };
     shm.inward.consume(&packet);
@@ -284,7 +284,7 @@ fn queue_short(
     length: usize,
 ) -> Taken {
     let bytes = short.bytes_from_word::<WORDS>();
-    queue(proto, callbacks, matched, Payload::Here(&bytes[..length.min(bytes.len())]))
+    queue(proto, callbacks, matched, Payload::InPacket(&bytes[..length.min(bytes.len())]))
 }
 
 /// Keeps a message that no receive waits for: these are its headers and its body.

@@ -280,10 +280,10 @@ impl Callbacks for LinkCallbacks<'_> {
         self.callback_state.wants_help = way == Some(Way::Both);
         match (way, self.callback_state.choice.is_trying()) {
             (None, _) => BodyTransfer::Pieces(Route::Any),
-            (Some(Way::Through), false) => BodyTransfer::Pieces(Route::Through),
-            (Some(Way::Through), true) => BodyTransfer::Pieces(Route::TryThrough),
-            (Some(Way::Around), false) => BodyTransfer::Pieces(Route::Around),
-            (Some(Way::Around), true) => BodyTransfer::Pieces(Route::TryAround),
+            (Some(Way::Through), false) => BodyTransfer::Pieces(Route::Cached),
+            (Some(Way::Through), true) => BodyTransfer::Pieces(Route::MeasureCached),
+            (Some(Way::Around), false) => BodyTransfer::Pieces(Route::NonTemporal),
+            (Some(Way::Around), true) => BodyTransfer::Pieces(Route::MeasureNonTemporal),
             (Some(Way::Alone | Way::Both), _) => BodyTransfer::Copy,
         }
     }

@@ -154,11 +154,11 @@ impl Packets for ShmTx<'_> {
         let copying = Copying(self.copying);
         copying.start();
         match route {
-            Route::Through | Route::Around => copying.told(route == Route::Around),
-            Route::Any | Route::TryThrough | Route::TryAround => {}
+            Route::Cached | Route::NonTemporal => copying.told(route == Route::NonTemporal),
+            Route::Any | Route::MeasureCached | Route::MeasureNonTemporal => {}
         }
         let bypass = match route {
-            Route::TryThrough | Route::TryAround => route == Route::TryAround,
+            Route::MeasureCached | Route::MeasureNonTemporal => route == Route::MeasureNonTemporal,
             _ => copying.bypass(),
         };
         let start = clock::ticks();

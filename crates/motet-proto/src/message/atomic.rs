@@ -1,18 +1,15 @@
-//! The arithmetic of remote atomics: what an operation makes of a value.
+//! The arithmetic of remote atomics.
 //!
-//! What it is: the operations and types that MPI and libfabric have in common ([`Operation`], [`Datatype`]), one operation as
-//! it is asked for ([`Atomic`]), whether it makes sense ([`Atomic::check`]), and its result: of one element as bits
-//! ([`Atomic::element`]), for an owner that exchanges whole words of memory which others write too ([`Atomic::apply_shared`]
-//! does that), or of a run of bytes that nobody else writes meanwhile ([`Atomic::apply`]).
+//! The operations and types that MPI and libfabric share ([`Operation`], [`Datatype`]), a request ([`Atomic`]) and its check
+//! ([`Atomic::check`]), and the result: of one element as bits ([`Atomic::element`]), on memory that other threads or processes write
+//! too ([`Atomic::apply_shared`]), or on private bytes ([`Atomic::apply`]). Only [`Atomic::apply_shared`] changes elements atomically.
 //!
-//! What it is not: nothing here is atomic. Who has the memory makes it so.
-//!
-//! Values are little-endian. Integers wrap. Of numbers that cannot be compared (NaN) none is less, greater or equal. The
-//! comparisons are libfabric's (fi_atomic(3)): the *given* value is on the left, the target's on the right.
+//! Values are little-endian. Integers wrap. A NaN is neither less than, greater than nor equal to anything. The comparisons are
+//! libfabric's (fi_atomic(3)): the *given* value is on the left, the target's on the right.
 
 use motet_wire::shared_memory::SharedBytes;
 
-/// What is done to each element of the target.
+/// The operation on each element of the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Operation {
@@ -20,17 +17,17 @@ pub enum Operation {
     Sum = 0,
     /// target * operand
     Product = 1,
-    /// The less of both.
+    /// The smaller of target and operand.
     Minimum = 2,
-    /// The greater of both.
+    /// The larger of target and operand.
     Maximum = 3,
-    /// 1 if both are not 0, else 0.
+    /// 1 if neither is 0, else 0.
     LogicalAnd = 4,
-    /// 1 if one is not 0, else 0.
+    /// 1 if at least one is not 0, else 0.
     LogicalOr = 5,
     /// 1 if exactly one is not 0, else 0.
     LogicalXor = 6,
-    /// target & operand; integers only, as the others on bits.
+    /// target & operand; integers only, like all operations on bits.
     BitAnd = 7,
     /// target | operand
     BitOr = 8,
@@ -52,12 +49,12 @@ pub enum Operation {
     SwapGreaterOrEqual = 16,
     /// operand if compare > target
     SwapGreater = 17,
-    /// Those bits of the operand that are set in compare, the others as they were; integers only.
+    /// The bits of the operand that are set in compare, the other bits of the target; integers only.
     SwapMasked = 18,
 }
 
 impl Operation {
-    /// All of them, each at its number.
+    /// All operations, each at the index of its number.
     pub const ALL: [Operation; 19] = [
         Operation::Sum,
         Operation::Product,
@@ -80,18 +77,18 @@ impl Operation {
         Operation::SwapMasked,
     ];
 
-    /// Whether it takes a value to compare with (or a mask) beside the operand.
+    /// Whether the operation takes a value to compare with (or a mask) beside the operand.
     pub fn compares(self) -> bool {
         self as u8 >= Operation::SwapEqual as u8
     }
 
-    /// Whether it is about bits, which numbers with a fraction have not.
+    /// Whether the operation is on bits, which floating-point types do not support.
     fn is_of_bits(self) -> bool {
         matches!(self, Operation::BitAnd | Operation::BitOr | Operation::BitXor | Operation::SwapMasked)
     }
 }
 
-/// What an element is.
+/// The type of an element.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -109,7 +106,7 @@ pub enum Datatype {
 }
 
 impl Datatype {
-    /// All of them, each at its number.
+    /// All types, each at the index of its number.
     pub const ALL: [Datatype; 10] = [
         Datatype::I8,
         Datatype::U8,
@@ -139,32 +136,34 @@ impl Datatype {
     }
 }
 
-/// It makes no sense: a wrong length, a place that is no multiple of the element's size, bits of a fraction, a read for nobody.
+/// A malformed atomic: a wrong length, an offset that is no multiple of the element's size, an operation on bits of a floating-point
+/// type, or a read that fetches nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InvalidAtomic;
 
 /// One operation on a row of elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Atomic<'a> {
-    /// What is done.
+    /// The operation.
     pub operation: Operation,
-    /// To what.
+    /// The type of the elements.
     pub datatype: Datatype,
-    /// To how many, at least one.
+    /// Number of elements, at least one.
     pub count: u32,
-    /// A value for each, none for [`Operation::Read`].
+    /// A value for each element; empty for [`Operation::Read`].
     pub operand: &'a [u8],
-    /// For the operations that compare, another for each; else none.
+    /// A value to compare with for each element, for operations that compare; else empty.
     pub compare: &'a [u8],
 }
 
 impl Atomic<'_> {
-    /// Bytes of the target that it is about.
+    /// Bytes of the target.
     pub fn length(&self) -> usize {
         self.count as usize * self.datatype.size()
     }
 
-    /// Whether it makes sense at `at`, where targets begin at a multiple of any size. `fetch`: the values before are wanted.
+    /// Checks the atomic for offset `at` of a target that begins at a multiple of every element size. `fetch`: the previous values
+    /// are to be fetched.
     pub fn check(&self, at: u64, fetch: bool) -> Result<(), InvalidAtomic> {
         let (length, reads) = (self.length(), self.operation == Operation::Read);
         let operand = if reads { 0 } else { length };
@@ -177,7 +176,7 @@ impl Atomic<'_> {
         if fits { Ok(()) } else { Err(InvalidAtomic) }
     }
 
-    /// What element `index` becomes when its bits are `target`. Bits are the low ones; others are ignored, and zero in the
+    /// The new bits of element `index` when its bits are `target`. Bits above the element's size are ignored, and zero in the
     /// result.
     #[inline]
     pub fn element(&self, index: usize, target: u64) -> u64 {
@@ -198,8 +197,8 @@ impl Atomic<'_> {
         }
     }
 
-    /// Does it to bytes that nobody else writes. `result` takes what was there before, or is empty. Refuses, and does nothing,
-    /// when a length is wrong.
+    /// Applies the operation to bytes that nothing else writes. `result` receives the previous values, or is empty. Fails, and does
+    /// nothing, when a length is wrong.
     pub fn apply(&self, target: &mut [u8], result: &mut [u8]) -> Result<(), InvalidAtomic> {
         self.check(0, !result.is_empty())?;
         if target.len() != self.length() || !(result.is_empty() || result.len() == target.len()) {
@@ -216,8 +215,9 @@ impl Atomic<'_> {
         Ok(())
     }
 
-    /// Does it at `at` in memory that others, too, load, store and update: each element in one step, not all of them together.
-    /// `result` takes what was there before, or is empty. Refuses, and does nothing, where it does not fit.
+    /// Applies the operation at `at` in memory that other threads or processes load, store and update, too: each element in one
+    /// step, not all of them together. `result` receives the previous values, or is empty. Fails, and does nothing, where the
+    /// target does not fit or is not aligned.
     pub fn apply_shared(&self, memory: &SharedBytes, at: usize, result: &mut [u8]) -> Result<(), InvalidAtomic> {
         self.check(memory.base().addr().wrapping_add(at) as u64, !result.is_empty())?;
         let (length, size) = (self.length(), self.datatype.size());
@@ -236,7 +236,7 @@ impl Atomic<'_> {
                 _ if adds => memory.add(at, size, bits(self.operand, index, size)),
                 _ => memory.update(at, size, |old| self.element(index, old)),
             };
-            // Only the first can be misplaced: where memory does not begin at a multiple of the size.
+            // Only the first element can fail: where memory does not begin at a multiple of the size.
             let old = old.map_err(|_| InvalidAtomic)?;
             if let Some(result) = result.get_mut(index * size..(index + 1) * size) {
                 result.copy_from_slice(&old.to_le_bytes()[..size]);

@@ -28,7 +28,7 @@ pub enum Reception {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ChannelPhase {
     /// OPEN is due or was sent.
     Opening,
     /// The peer has sent OPEN; the owner has not decided.
@@ -44,7 +44,7 @@ enum Phase {
 pub struct Channel {
     /// The peer's number.
     peer: SlabId,
-    phase: Phase,
+    phase: ChannelPhase,
     /// How messages of the channel are received.
     pub reception: Reception,
     service: u64,
@@ -117,7 +117,7 @@ impl Channels {
     }
 
     fn add(&mut self, service: u64, reception: Reception, opened_by_peer: bool) -> Option<SlabId> {
-        let phase = if opened_by_peer { Phase::Offered } else { Phase::Opening };
+        let phase = if opened_by_peer { ChannelPhase::Offered } else { ChannelPhase::Opening };
         let (close_wanted, close_sent, close_received, peer) = (0, 0, 0, SlabId(0));
         let (accept, queued) = (false, false);
         self.slab.insert(Channel {
@@ -137,7 +137,7 @@ impl Channels {
     /// Accepts an offered channel.
     pub fn accept(&mut self, channel: ChannelId, reception: Reception) -> Result<(), Rejected> {
         let (index, channel) = self.get(channel)?;
-        if channel.phase != Phase::Offered || channel.accept {
+        if channel.phase != ChannelPhase::Offered || channel.accept {
             return Err(Rejected::Closed);
         }
         channel.reception = reception;
@@ -150,10 +150,10 @@ impl Channels {
     #[inline(always)]
     pub fn sending(&self, channel: ChannelId) -> Result<SlabId, Rejected> {
         let channel = self.slab.known(channel.0).ok_or(Rejected::Closed)?;
-        if channel.phase == Phase::Open && channel.close_wanted & CLOSE_SEND == 0 && !channel.accept {
+        if channel.phase == ChannelPhase::Open && channel.close_wanted & CLOSE_SEND == 0 && !channel.accept {
             return Ok(channel.peer);
         }
-        let begins = channel.phase != Phase::Void && channel.close_wanted & CLOSE_SEND == 0;
+        let begins = channel.phase != ChannelPhase::Void && channel.close_wanted & CLOSE_SEND == 0;
         Err(if begins { Rejected::WouldBlock } else { Rejected::Closed })
     }
 
@@ -182,7 +182,7 @@ impl Channels {
     #[inline(always)]
     pub fn receiving(&self, number: SlabId) -> Result<&Channel, ProtocolViolation> {
         let channel = self.slab.known(number);
-        let channel = channel.filter(|channel| channel.phase == Phase::Open && !channel.is_ended());
+        let channel = channel.filter(|channel| channel.phase == ChannelPhase::Open && !channel.is_ended());
         channel.ok_or(ProtocolViolation("message on a channel that is not open"))
     }
 
@@ -191,8 +191,9 @@ impl Channels {
         if self.theirs >= self.max_theirs {
             return Err(ProtocolViolation("OPEN beyond the limit of channels"));
         }
-        let number =
-            self.add(service, Reception::Handler, true).ok_or(ProtocolViolation("OPEN beyond the number of channel records"))?;
+        let number = self
+            .add(service, Reception::Handler, true)
+            .ok_or(ProtocolViolation("OPEN beyond the number of channel records"))?;
         self.theirs += 1;
         if let Some(channel) = self.slab.get_by_id(number) {
             channel.peer = peer;
@@ -202,13 +203,15 @@ impl Channels {
 
     /// ACCEPT with the peer's number, or REFUSE.
     pub fn on_answer(&mut self, number: SlabId, peer: Option<SlabId>) -> Result<ChannelId, ProtocolViolation> {
-        let channel =
-            self.slab.get_by_id(number).filter(|channel| channel.phase == Phase::Opening && channel.close_sent != 0);
+        let channel = self
+            .slab
+            .get_by_id(number)
+            .filter(|channel| channel.phase == ChannelPhase::Opening && channel.close_sent != 0);
         let channel = channel.ok_or(ProtocolViolation("ACCEPT or REFUSE for a channel that is not being opened"))?;
         channel.close_sent = 0;
         match peer {
-            Some(peer) => (channel.peer, channel.phase) = (peer, Phase::Open),
-            None => (channel.phase, channel.close_received) = (Phase::Void, BOTH),
+            Some(peer) => (channel.peer, channel.phase) = (peer, ChannelPhase::Open),
+            None => (channel.phase, channel.close_received) = (ChannelPhase::Void, BOTH),
         }
         self.schedule(number.index());
         Ok(ChannelId(number))
@@ -216,7 +219,7 @@ impl Channels {
 
     /// CLOSE. Returns the new bits.
     pub fn on_close(&mut self, number: SlabId, bits: u16) -> Result<u16, ProtocolViolation> {
-        let channel = self.slab.get_by_id(number).filter(|channel| channel.phase == Phase::Open);
+        let channel = self.slab.get_by_id(number).filter(|channel| channel.phase == ChannelPhase::Open);
         let channel = channel.ok_or(ProtocolViolation("CLOSE of a channel that is not open"))?;
         if bits == 0 || bits & !BOTH != 0 || channel.close_received & bits != 0 {
             return Err(ProtocolViolation("CLOSE with unknown or repeated bits"));
@@ -243,11 +246,11 @@ impl Channels {
             let Some(channel) = self.slab.get_mut(index) else { continue };
             channel.queued = false;
             // Channels that the owner has not accepted, or has released, are unknown to it.
-            if channel.phase == Phase::Offered && !channel.accept || channel.is_released() {
+            if channel.phase == ChannelPhase::Offered && !channel.accept || channel.is_released() {
                 self.slab.remove(index);
                 continue;
             }
-            (channel.phase, channel.close_received, channel.accept) = (Phase::Void, BOTH, false);
+            (channel.phase, channel.close_received, channel.accept) = (ChannelPhase::Void, BOTH, false);
             left.push(ChannelId(number));
         }
         (self.ours, self.theirs) = (0, 0);
@@ -258,7 +261,7 @@ impl Channels {
 
     fn schedule(&mut self, index: u32) {
         let Some(channel) = self.slab.get_mut(index) else { return };
-        if channel.phase == Phase::Void {
+        if channel.phase == ChannelPhase::Void {
             if channel.is_released() {
                 self.remove(index);
             }
@@ -284,7 +287,7 @@ impl Channels {
                 channel.mark_sent(kind, head.own);
             }
             channel.queued = false;
-            let done = channel.phase == Phase::Void && channel.is_released()
+            let done = channel.phase == ChannelPhase::Void && channel.is_released()
                 || channel.close_sent == BOTH && channel.close_received == BOTH;
             self.slab.unlink(&mut self.due, 0, index);
             if done {
@@ -315,12 +318,12 @@ impl Channel {
     fn next(&self, number: SlabId) -> Option<(Kind, Head, Option<u64>)> {
         let head = |own| Head { to: self.peer, own, grant: 0 };
         match self.phase {
-            Phase::Opening if self.close_sent == 0 => {
+            ChannelPhase::Opening if self.close_sent == 0 => {
                 Some((Kind::Open, Head { to: number, own: 0, grant: 0 }, Some(self.service)))
             }
-            Phase::Offered if self.accept => Some((Kind::Accept, head(0), Some(u64::from(number.0)))),
-            Phase::Offered if self.is_released() => Some((Kind::Refuse, head(0), None)),
-            Phase::Open if self.close_wanted & !self.close_sent != 0 => {
+            ChannelPhase::Offered if self.accept => Some((Kind::Accept, head(0), Some(u64::from(number.0)))),
+            ChannelPhase::Offered if self.is_released() => Some((Kind::Refuse, head(0), None)),
+            ChannelPhase::Open if self.close_wanted & !self.close_sent != 0 => {
                 Some((Kind::Close, head(self.close_wanted & !self.close_sent), None))
             }
             _ => None,
@@ -331,8 +334,8 @@ impl Channel {
     fn mark_sent(&mut self, kind: Kind, own: u16) {
         match kind {
             Kind::Open => self.close_sent = BOTH,
-            Kind::Accept => (self.phase, self.accept) = (Phase::Open, false),
-            Kind::Refuse => self.phase = Phase::Void,
+            Kind::Accept => (self.phase, self.accept) = (ChannelPhase::Open, false),
+            Kind::Refuse => self.phase = ChannelPhase::Void,
             _ => self.close_sent |= own,
         }
     }

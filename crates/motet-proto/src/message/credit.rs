@@ -2,7 +2,7 @@
 //!
 //! Credit is counted in units of [`UNIT_BYTES`] over the whole link. A message costs what it can cost the receiver's memory while it is
 //! unexpected ([`cost`]): its bytes and the record that keeps them. The credit that the sender has left, the credit in flight, the
-//! units that the receiver keeps and the units that it owes always add up to the announced window (invariant M3).
+//! units that the receiver keeps and the units that it owes always add up to the window of HELLO (invariant M3).
 //!
 //! Grants are carried in the head of packets of the other direction. A packet for a grant alone is sent when more than half of the
 //! window is owed, so that one-way traffic does not stop, and at once when the sender has asked, so that two sides that only send
@@ -49,7 +49,7 @@ pub struct TxCredit {
 }
 
 impl TxCredit {
-    /// The peer has announced its window: all of it may be used.
+    /// HELLO has arrived: all of the peer's window may be used.
     pub fn open(&mut self, window: u32) {
         *self = Self { window, available: window, ..Self::default() };
     }
@@ -97,7 +97,7 @@ impl TxCredit {
 /// Credit of the receiver.
 #[derive(Debug)]
 pub struct RxCredit {
-    /// 0 until the window is announced.
+    /// 0 until HELLO was sent.
     window: u32,
     planned: u32,
     /// What the sender may still spend.
@@ -111,12 +111,12 @@ pub struct RxCredit {
 }
 
 impl RxCredit {
-    /// A window of `planned` units, not announced yet.
+    /// A window of `planned` units, which HELLO has not carried yet.
     pub fn new(planned: u32) -> Self {
         Self { window: 0, planned, granted: 0, unreturned: 0, requested: 0, return_threshold: 0 }
     }
 
-    /// The window was announced.
+    /// HELLO was sent: the window is in effect.
     pub fn announce_window(&mut self) {
         (self.window, self.granted) = (self.planned, self.planned);
         self.set_return_threshold();

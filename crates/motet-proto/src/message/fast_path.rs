@@ -4,7 +4,7 @@
 //! once. [`Link::prepare_send`] does what [`Link::send_short`] does with a message that can be sent at once. Anything else is left
 //! untouched for the general path.
 
-use super::link::{Link, Phase};
+use super::link::{Link, LinkPhase};
 use super::matching::{Oldest, Selector, UnexpectedMessage};
 use super::packet::{self, Head, Kind};
 use super::slab::SlabId;
@@ -60,7 +60,7 @@ impl Link {
         let (Head { to, own, grant }, tag) = (Head::from_word(words[0]), words[1]);
         let headers = packet::headers_length(own, length).ok()?;
         let units = credit::cost_of_short(length);
-        let message = kind == Kind::Message as u8 && matches!(self.phase, Phase::Up) && self.hello_received;
+        let message = kind == Kind::Message as u8 && matches!(self.phase, LinkPhase::Up) && self.hello_received;
         if !message || !self.rx_credit.covers(units) {
             return None;
         }
@@ -95,14 +95,15 @@ impl Link {
         let units = credit::cost_of_short(bytes.len());
         self.rx_credit.keep_in_use(units);
         let (length, headers) = ((bytes.len() - headers) as u64, headers as u16);
-        let held = UnexpectedMessage { source: self.source, channel, headers, tag, length, units, long: None, bytes };
-        let _there_is_room = self.keep(owner, scope, held); // checked by `match_message`
+        let message =
+            UnexpectedMessage { source: self.source, channel, headers, tag, length, units, long: None, bytes };
+        let _there_is_room = self.add_unexpected(owner, scope, message); // checked by `match_message`
     }
 
     /// The peer's number for a channel on which messages may be sent.
     #[inline(always)]
     pub fn outgoing(&self, channel: ChannelId) -> Option<SlabId> {
-        self.channels.sending(channel).ok().filter(|_| matches!(self.phase, Phase::Up))
+        self.channels.sending(channel).ok().filter(|_| matches!(self.phase, LinkPhase::Up))
     }
 
     /// Checks whether a message may be sent at once; `headers` and `length` are the bytes of its headers, and of headers and body.

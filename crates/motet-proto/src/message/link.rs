@@ -10,7 +10,7 @@ use super::packet::Hello;
 use super::rendezvous::Payload;
 use super::rendezvous::receiver::RendezvousReceives;
 use super::rendezvous::sender::RendezvousSends;
-use super::rma::Remote;
+use super::rma::RmaState;
 use super::slab::{MAX_RECORDS, SlabId};
 use super::{
     Callbacks, ChannelId, Envelope, Event, Limits, Outcome, Packets, ProtocolViolation, Reception, Rejected, Status,
@@ -23,7 +23,7 @@ pub struct Link {
     /// The owner's name for the link.
     pub(super) source: u32,
     pub(super) limits: Limits,
-    pub(super) phase: Phase,
+    pub(super) phase: LinkPhase,
     /// Whether HELLO was sent, and whether it was received.
     pub(super) hello_sent: bool,
     pub(super) hello_received: bool,
@@ -33,7 +33,7 @@ pub struct Link {
     pub(super) rendezvous_tx: RendezvousSends,
     pub(super) rendezvous_rx: RendezvousReceives,
     /// Gets, puts and atomics; `None` before the first.
-    pub(super) remote: Option<Box<Remote>>,
+    pub(super) remote: Option<Box<RmaState>>,
     /// Gets, puts and atomics of this side that the peer allows at a time.
     pub(super) requests: u32,
     /// When the last packet arrived, by the owner's clock.
@@ -42,7 +42,7 @@ pub struct Link {
 
 /// Whether a link is up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum LinkPhase {
     Up,
     /// The peer broke the protocol, or the transport failed.
     Down(ProtocolViolation),
@@ -58,7 +58,7 @@ impl Link {
         Self {
             source,
             limits,
-            phase: Phase::Up,
+            phase: LinkPhase::Up,
             hello_sent: false,
             hello_received: false,
             channels: Channels::new(limits.channels),
@@ -87,8 +87,8 @@ impl Link {
     /// Why the link is down, if it is.
     pub fn broken(&self) -> Option<ProtocolViolation> {
         match self.phase {
-            Phase::Up => None,
-            Phase::Down(broken) => Some(broken),
+            LinkPhase::Up => None,
+            LinkPhase::Down(broken) => Some(broken),
         }
     }
 
@@ -136,8 +136,8 @@ impl Link {
         let (reception, released) = (known.reception, known.is_released());
         if let (Reception::Matched(scope), false) = (reception, released) {
             end(owner, scope, Status::Closed);
-            while let Some(held) = owner.matching().drain(scope) {
-                self.discard(held);
+            while let Some(message) = owner.matching().drain(scope) {
+                self.discard(message);
             }
             owner.matching().remove_source(Source::One(scope));
         }
@@ -148,23 +148,23 @@ impl Link {
 
     /// Gives an unexpected message to a receive, which completes at once or later. The message must be of this link: see
     /// [`UnexpectedMessage::source`].
-    pub fn accept<O: Callbacks>(&mut self, owner: &mut O, held: UnexpectedMessage, operation: u64, capacity: u64) {
-        if let Some(record) = held.long {
-            owner.matched(operation, &envelope(&held));
+    pub fn accept<O: Callbacks>(&mut self, owner: &mut O, message: UnexpectedMessage, operation: u64, capacity: u64) {
+        if let Some(record) = message.long {
+            owner.matched(operation, &envelope(&message));
             if !self.rendezvous_rx.take(owner, &mut self.rx_credit, record, operation, capacity) {
                 owner.completed(operation, Outcome { status: Status::LinkDown, length: 0 });
             }
             return;
         }
-        self.rx_credit.free(held.units);
-        let body = Payload::Here(held.body().unwrap_or(&[]));
-        land(owner, operation, capacity, &envelope(&held), body);
+        self.rx_credit.free(message.units);
+        let body = Payload::InPacket(message.body().unwrap_or(&[]));
+        land(owner, operation, capacity, &envelope(&message), body);
     }
 
     /// Discards an unexpected message.
-    pub fn discard(&mut self, held: UnexpectedMessage) {
-        self.rx_credit.free(held.units);
-        if let Some(record) = held.long {
+    pub fn discard(&mut self, message: UnexpectedMessage) {
+        self.rx_credit.free(message.units);
+        if let Some(record) = message.long {
             self.rendezvous_rx.discard(&mut self.rx_credit, record);
         }
     }
@@ -208,7 +208,7 @@ impl Link {
         if self.broken().is_some() {
             return;
         }
-        self.phase = Phase::Down(why);
+        self.phase = LinkPhase::Down(why);
         self.rendezvous_tx.fail(owner);
         for channel in self.channels.fail() {
             let Some(known) = self.channels.known(channel) else { continue };
@@ -228,19 +228,19 @@ impl Link {
     /// Keeps the waiting messages of a scope before the first that is not whole.
     fn cut<O: Callbacks>(&mut self, owner: &mut O, scope: Scope) {
         let mut whole = Vec::new();
-        while let Some(held) = owner.matching().drain(scope) {
-            if held.long.is_some_and(|record| !self.rendezvous_rx.is_whole(record)) {
-                self.discard(held);
+        while let Some(message) = owner.matching().drain(scope) {
+            if message.long.is_some_and(|record| !self.rendezvous_rx.is_whole(record)) {
+                self.discard(message);
                 break;
             }
-            whole.push(held);
+            whole.push(message);
         }
-        while let Some(held) = owner.matching().drain(scope) {
-            self.discard(held);
+        while let Some(message) = owner.matching().drain(scope) {
+            self.discard(message);
         }
-        for held in whole {
-            if let Err(held) = owner.matching().add_unexpected(scope, held) {
-                self.discard(held);
+        for message in whole {
+            if let Err(message) = owner.matching().add_unexpected(scope, message) {
+                self.discard(message);
             }
         }
     }
@@ -260,8 +260,8 @@ pub(super) fn land<O: Callbacks>(
     body: Payload<'_>,
 ) {
     let run = match body {
-        Payload::Here(body) => return owner.received(operation, capacity, envelope, body),
-        Payload::RingSpan(run) => run,
+        Payload::InPacket(body) => return owner.received(operation, capacity, envelope, body),
+        Payload::InRing(run) => run,
     };
     owner.matched(operation, envelope);
     let fits = capacity.min(run.len() as u64);
@@ -280,7 +280,7 @@ pub(super) fn end<O: Callbacks>(owner: &mut O, scope: Scope, status: Status) {
     }
 }
 
-fn envelope(held: &UnexpectedMessage) -> Envelope<'_> {
-    let &UnexpectedMessage { source, channel, tag, length, .. } = held;
-    Envelope { source, channel, tag, length, headers: held.headers() }
+fn envelope(message: &UnexpectedMessage) -> Envelope<'_> {
+    let &UnexpectedMessage { source, channel, tag, length, .. } = message;
+    Envelope { source, channel, tag, length, headers: message.headers() }
 }

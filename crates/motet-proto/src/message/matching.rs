@@ -1,23 +1,21 @@
-//! Matching: which posted receive gets which message.
+//! Matching of messages with posted receives.
 //!
-//! What it is: a table of receives that wait for messages and of messages that wait for receives, for any number of links:
-//! it lies with their owner, so that a receive from any source finds a message of any link. It keeps both orders that MPI
-//! demands: a message goes to the receive that was posted first among those that match, a receive takes the message that
-//! came first (invariant M6).
+//! A table of posted receives and of unexpected messages, for any number of links: it belongs to their owner, so that a receive from
+//! any source finds a message of any link. It keeps both orders that MPI demands: a message goes to the matching receive that was
+//! posted first, and a receive takes the matching message that arrived first (invariant M6). The table moves no bytes and knows no
+//! link.
 //!
-//! What it is not: it moves no bytes and knows no link.
+//! A *scope* is where messages of one sender on one channel arrive. Its parent, a *context*, is where receives from any source wait. A
+//! tag matches when it agrees in the bits that a receive does not ignore.
 //!
-//! A *scope* is where messages of one sender on one channel arrive; its parent, a *context*, is where receives from any source
-//! wait. A tag matches when it agrees in the bits that a receive does not ignore.
+//! Receives wait in one ring for each scope and one for each context, in the order of posting. An arriving message searches both and
+//! goes to the older match, so receives of one channel never delay messages of another. Where a ring is long, receives beyond the first
+//! 256 are found by a hash of the bits that they do not ignore, with one table for each distinct mask in use (tuple space search:
+//! Srinivasan, Suri, Varghese, SIGCOMM 1999). Each bucket is in the order of posting, so an arriving message costs one look-up for each
+//! mask. Messages wait in the order of arrival, and beyond the first 256 also by a hash of scope and tag; only a receive that ignores
+//! bits walks beyond those. An *ordered* scope ignores tags: it is a queue of receives or of messages.
 //!
-//! Receives wait in a ring for each scope and one for each context, in the order of posting: an arriving message looks through both, and
-//! goes to the older of the two that it finds. So receives of one channel are never in the way of another's messages. Where a ring is long,
-//! receives beyond the first 256 are found by hash of what they do not ignore, one table for each distinct mask in use (tuple space
-//! search: Srinivasan, Suri, Varghese, SIGCOMM 1999), each bucket in the order of posting: an arriving message costs one look-up per mask,
-//! not one per receive. Messages wait in order of arrival, and beyond the first 256 also by hash of scope and tag; only a receive that ignores
-//! bits walks beyond those. An *ordered* scope ignores tags, and is a plain queue of receives or of messages.
-//!
-//! Where messages arrive is in `scopes`, those that wait are in `message`; here are the receives, and who meets whom.
+//! Scopes are in `scopes`, the ring of receives in `posted`, unexpected messages in `unexpected`.
 
 mod hash;
 mod posted;
@@ -35,45 +33,45 @@ use std::num::NonZeroU64;
 pub use unexpected::UnexpectedMessage;
 use unexpected::UnexpectedRecord;
 
-/// A receive: what the owner posts and gets back with the match.
+/// A posted receive: what the owner posts and gets back with the match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Receive<B = ()> {
-    /// The owner's name for it.
+    /// The owner's name for the operation.
     pub operation: u64,
-    /// Bytes that its buffer takes.
+    /// Bytes of the buffer.
     pub capacity: u64,
-    /// What the owner keeps with it.
+    /// What the owner stores with the receive.
     pub buffer: B,
 }
 
 /// What a receive, a peek or a claim asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Selector {
-    /// From where.
+    /// The source.
     pub from: Source,
     /// The tag.
     pub tag: u64,
-    /// Bits of it that do not matter.
+    /// Bits of the tag that are ignored.
     pub ignore: u64,
 }
 
-/// Names a posted receive: where it waits, and its place in the order of all.
+/// Names a posted receive: where it waits, and its sequence number in the order of posting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ticket {
     at: ReceivePosition,
     sequence: NonZeroU64,
 }
 
-/// Where a receive waits.
+/// Where a posted receive waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReceivePosition {
-    /// In the ring of a scope or context.
+    /// In the ring of this scope or context.
     Ring(u32),
-    /// Among those that are found by hash.
+    /// In the hash table, as this record.
     Hashed(SlabId),
 }
 
-/// A receive that waits, and that a message would get: true until the table changes.
+/// The posted receive that a message would get. Valid until the table changes.
 #[derive(Debug, Clone, Copy)]
 pub struct Oldest {
     /// The scope or context.
@@ -83,48 +81,48 @@ pub struct Oldest {
 
 #[derive(Debug, Clone, Copy)]
 enum FoundIn {
-    /// ReceivePosition this position of its ring.
+    /// At this position of the ring.
     Ring(u32),
-    /// This record.
+    /// In the hash table, as this record.
     Hashed(u32),
 }
 
-/// Most receives or messages of one place that are looked through one by one; few where the tables are to be tested.
+/// Receives or messages of one scope that are compared one by one; the others are hashed. Small in unit tests, to test the hash tables.
 const MAX_LINEAR_SCAN: u32 = if cfg!(test) { 3 } else { 256 };
 
-/// What has become of a posted receive.
+/// The result of posting a receive.
 #[derive(Debug)]
 pub enum PostOutcome {
-    /// It waits.
+    /// The receive waits.
     Posted(Ticket),
-    /// A message was there already: hand it to `accept` of its link.
+    /// An unexpected message matches: pass it to `accept` of its link.
     Matched(UnexpectedMessage),
-    /// No message can come any more: complete it with this status.
+    /// No message can arrive from the source: complete the receive with this status.
     Ended(Status),
 }
 
-/// A receive that is found by hash.
+/// A posted receive that is found by hash.
 #[derive(Debug)]
 struct HashedReceive<B> {
     receive: Receive<B>,
     tag: u64,
     ignore: u64,
     sequence: NonZeroU64,
-    /// A scope or a context.
+    /// The scope or context.
     scope: u32,
-    /// The table that it is found by.
+    /// The index of its mask.
     mask: u32,
 }
 
-/// Receives, or messages, of one scope whose tags agree where it matters.
+/// MatchKey of a hash table: receives, or messages, of one scope that agree in the tag bits of one mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Key {
+struct MatchKey {
     scope: u32,
     mask: u32,
     tag: u64,
 }
 
-impl std::hash::Hash for Key {
+impl std::hash::Hash for MatchKey {
     #[inline(always)]
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(u64::from(self.scope) << 32 | u64::from(self.mask));
@@ -132,26 +130,26 @@ impl std::hash::Hash for Key {
     }
 }
 
-/// Distinct bits that waiting receives ignore, and by how many.
+/// A set of ignored bits, and the number of hashed receives that use it.
 #[derive(Debug)]
 struct Mask {
     ignore: u64,
     receives: u32,
 }
 
-/// Lists through receives that are found by hash.
+/// Lists of hashed receives.
 const SAME_KEY: usize = 0;
 const SAME_SCOPE: usize = 1;
-/// Receives and messages that wait for each other.
+/// Posted receives and unexpected messages.
 #[derive(Debug)]
 pub struct Table<B = ()> {
     scopes: Slab<ScopeEntry<B>>,
     waiting: Slab<HashedReceive<B>, 2>,
-    /// Receives in rows.
+    /// Number of receives in rings.
     ring_receives: u32,
     unexpected: Slab<UnexpectedRecord, 4>,
-    hashed_by_key: HashMap<Key, IntrusiveList, Seeded>,
-    unexpected_by_key: HashMap<Key, IntrusiveList, Seeded>,
+    hashed_by_key: HashMap<MatchKey, IntrusiveList, Seeded>,
+    unexpected_by_key: HashMap<MatchKey, IntrusiveList, Seeded>,
     masks: Vec<Mask>,
     sequence: NonZeroU64,
 }
@@ -160,7 +158,7 @@ impl<B: Copy> Table<B> {
     /// Bytes of one scope.
     pub const SCOPE: usize = Slab::<ScopeEntry<B>>::RECORD;
 
-    /// An empty table. `seed` should be hard to guess: peers choose tags.
+    /// An empty table. `seed` should be hard to guess, because peers choose tags.
     pub fn new(seed: [u64; 2]) -> Self {
         let seeded = Seeded(seed);
         Self {
@@ -175,15 +173,15 @@ impl<B: Copy> Table<B> {
         }
     }
 
-    /// A message arrives in a scope: the receive that gets it, which is out of the table then.
+    /// A message arrives in a scope. Removes and returns the receive that gets it.
     #[inline]
     pub fn arrive(&mut self, scope: Scope, tag: u64) -> Option<Receive<B>> {
         let oldest = self.oldest(scope, tag)?;
         self.take(oldest)
     }
 
-    /// The receive that [`Table::arrive`] would give, where it is from this scope alone. It stays posted, and unless it is cancelled no other
-    /// one gets the next message of the scope.
+    /// The receive that [`Table::arrive`] would return, if it receives from this scope alone. It stays posted. Unless it is
+    /// cancelled, it gets the next message of the scope.
     #[inline]
     pub fn peek_match(&self, scope: Scope, tag: u64) -> Option<(Receive<B>, Ticket)> {
         let oldest = self.oldest(scope, tag).filter(|oldest| oldest.scope == scope.0.index())?;
@@ -200,7 +198,7 @@ impl<B: Copy> Table<B> {
         }
     }
 
-    /// A posted receive is this one from now on. False: it has been matched.
+    /// Replaces a posted receive. Returns false when it has been matched.
     pub fn rename(&mut self, ticket: Ticket, receive: Receive<B>) -> bool {
         let known = match ticket.at {
             ReceivePosition::Ring(scope) => self.scopes.get_mut(scope).and_then(|place| {
@@ -212,7 +210,7 @@ impl<B: Copy> Table<B> {
         known.map(|known| *known = receive).is_some()
     }
 
-    /// The receive that [`Table::arrive`] would give: [`Table::take`] may follow.
+    /// The receive that [`Table::arrive`] would return, for [`Table::take`].
     #[inline(always)]
     pub fn oldest(&self, scope: Scope, tag: u64) -> Option<Oldest> {
         let (scope, place) = (scope.0.index(), self.scopes.known(scope.0)?);
@@ -225,7 +223,7 @@ impl<B: Copy> Table<B> {
         }
     }
 
-    /// The oldest receive of a scope or context that a tag matches, and its place in the order of all.
+    /// The oldest receive of a scope or context that matches a tag, and its sequence number.
     #[inline(always)]
     fn oldest_in(&self, place: &ScopeEntry<B>, scope: u32, tag: u64) -> Option<(u64, Oldest)> {
         match place.ring.oldest(tag) {
@@ -235,12 +233,12 @@ impl<B: Copy> Table<B> {
         }
     }
 
-    /// The same of those that are found by hash.
+    /// The oldest hashed receive of a scope or context that matches a tag, and its sequence number.
     #[inline(never)]
     fn oldest_hashed(&self, scope: u32, tag: u64) -> Option<(u64, Oldest)> {
         let known = self.masks.iter().enumerate().filter(|(_, mask)| mask.receives > 0);
         let firsts = known.filter_map(|(at, mask)| {
-            let key = Key { scope, mask: at as u32, tag: tag & !mask.ignore };
+            let key = MatchKey { scope, mask: at as u32, tag: tag & !mask.ignore };
             let node = self.hashed_by_key.get(&key)?.first()?;
             Some((self.waiting.get(node)?.sequence, node))
         });
@@ -248,7 +246,7 @@ impl<B: Copy> Table<B> {
         Some((sequence.get(), Oldest { scope, found: FoundIn::Hashed(node) }))
     }
 
-    /// Takes a receive out.
+    /// Removes and returns a posted receive.
     #[inline(always)]
     pub fn take(&mut self, oldest: Oldest) -> Option<Receive<B>> {
         match oldest.found {
@@ -261,7 +259,7 @@ impl<B: Copy> Table<B> {
         }
     }
 
-    /// A receive that waits.
+    /// A posted receive.
     #[inline(always)]
     pub fn get(&self, oldest: Oldest) -> Option<&Receive<B>> {
         match oldest.found {
@@ -270,7 +268,7 @@ impl<B: Copy> Table<B> {
         }
     }
 
-    /// Forgets it.
+    /// Removes a posted receive.
     #[inline(always)]
     pub fn remove(&mut self, oldest: Oldest) {
         if let (FoundIn::Ring(at), Some(place)) = (oldest.found, self.scopes.get_mut(oldest.scope)) {
@@ -281,20 +279,21 @@ impl<B: Copy> Table<B> {
         }
     }
 
-    /// Receives that wait.
+    /// Number of posted receives.
     #[inline(always)]
     fn receives(&self) -> u32 {
         self.ring_receives + self.waiting.count()
     }
 
-    /// Whether a receive would wait, and no other does: its message is what it [admits](Table::would_match) then, and it need not be posted.
+    /// Whether a receive with this selector would wait and no other receive is posted. Then it gets the next message that [would
+    /// match](Table::would_match) and need not be posted.
     #[inline(always)]
     pub fn is_sole_receive(&self, selector: &Selector) -> bool {
         let place = self.scopes.known(selector.from.number());
         self.receives() == 0 && place.is_some_and(|place| place.ended.is_none() && place.unexpected.is_empty())
     }
 
-    /// Whether a message that arrives in a scope is for a receive that is [alone](Table::is_sole_receive).
+    /// Whether a message that arrives in a scope matches a receive that is the [sole receive](Table::is_sole_receive).
     #[inline(always)]
     pub fn would_match(&self, selector: &Selector, scope: Scope, tag: u64) -> bool {
         let Some(place) = self.scopes.known(scope.0) else { return false };
@@ -305,7 +304,8 @@ impl<B: Copy> Table<B> {
         source && (place.ordered || (tag ^ selector.tag) & !selector.ignore == 0)
     }
 
-    /// Posts a receive, where no message waits for one from there and its ring is short. `None`, and nothing is done: [`Table::post`].
+    /// Posts a receive if no message waits in its source and the ring has room. Returns `None`, and does nothing, otherwise: use
+    /// [`Table::post`].
     #[inline(always)]
     pub fn post_fast(&mut self, selector: Selector, receive: Receive<B>) -> Option<Ticket> {
         let number = selector.from.number();
@@ -315,7 +315,7 @@ impl<B: Copy> Table<B> {
         simple.then(|| place.post(number.index(), selector, receive, (ring_receives, sequence)))
     }
 
-    /// Posts a receive, unless a message is there already.
+    /// Posts a receive, unless an unexpected message matches.
     pub fn post(&mut self, selector: Selector, receive: Receive<B>) -> PostOutcome {
         if let Some(message) = self.claim(selector) {
             return PostOutcome::Matched(message);
@@ -332,14 +332,14 @@ impl<B: Copy> Table<B> {
         self.post_hashed(selector, scope, receive).map_or(PostOutcome::Ended(Status::Exhausted), PostOutcome::Posted)
     }
 
-    /// The same at the end of a long list.
+    /// Posts a receive in the hash table.
     #[inline(never)]
     fn post_hashed(&mut self, selector: Selector, scope: u32, receive: Receive<B>) -> Option<Ticket> {
         let Selector { tag, ignore, .. } = selector;
         let (sequence, mask) = (next(&mut self.sequence), self.mask(ignore));
         let number = self.waiting.insert(HashedReceive { receive, tag, ignore, sequence, scope, mask })?;
         self.masks[mask as usize].receives += 1;
-        let list = self.hashed_by_key.entry(Key { scope, mask, tag: tag & !ignore }).or_default();
+        let list = self.hashed_by_key.entry(MatchKey { scope, mask, tag: tag & !ignore }).or_default();
         self.waiting.append(list, SAME_KEY, number.index());
         let place = self.scopes.get_mut(scope)?;
         self.waiting.append(&mut place.posted, SAME_SCOPE, number.index());
@@ -347,7 +347,7 @@ impl<B: Copy> Table<B> {
         Some(Ticket { at: ReceivePosition::Hashed(number), sequence })
     }
 
-    /// Takes a posted receive back; `None` when it has been matched.
+    /// Removes a posted receive; `None` when it has been matched.
     pub fn cancel(&mut self, ticket: Ticket) -> Option<Receive<B>> {
         match ticket.at {
             ReceivePosition::Ring(scope) => {
@@ -362,7 +362,7 @@ impl<B: Copy> Table<B> {
         }
     }
 
-    /// Takes a posted receive back that this is true of, of one source or of any.
+    /// Removes and returns a posted receive for which `which` is true, of one source or of any.
     pub fn cancel_one(&mut self, from: Option<Source>, which: impl Fn(&Receive<B>) -> bool) -> Option<Receive<B>> {
         let scopes: Vec<u32> = match from {
             Some(source) => self.scopes.find(source.number()).into_iter().collect(),
@@ -384,15 +384,15 @@ impl<B: Copy> Table<B> {
         None
     }
 
-    /// Bytes message; what the messages themselves hold is bounded by their links' windows.
+    /// Bytes held. The bytes of the messages are bounded by the windows of their links.
     pub fn bytes(&self) -> usize {
-        let entry = size_of::<Key>() + size_of::<IntrusiveList>();
+        let entry = size_of::<MatchKey>() + size_of::<IntrusiveList>();
         let maps = self.hashed_by_key.capacity() + self.unexpected_by_key.capacity();
         let rows: usize = self.scopes.indices().filter_map(|at| Some(self.scopes.get(at)?.ring.bytes())).sum();
         self.scopes.bytes() + rows + self.waiting.bytes() + self.unexpected.bytes() + maps * entry
     }
 
-    /// Receives and messages that wait.
+    /// Number of posted receives and of unexpected messages.
     pub fn len(&self) -> (u32, u32) {
         (self.receives(), self.unexpected.count())
     }
@@ -417,7 +417,7 @@ impl<B: Copy> Table<B> {
 
     fn unhash(&mut self, index: u32) {
         let Some(&HashedReceive { scope, mask, tag, ignore, .. }) = self.waiting.get(index) else { return };
-        let key = Key { scope, mask, tag: tag & !ignore };
+        let key = MatchKey { scope, mask, tag: tag & !ignore };
         if let Some(list) = self.hashed_by_key.get_mut(&key) {
             self.waiting.unlink(list, SAME_KEY, index);
             if list.is_empty() {
@@ -428,7 +428,7 @@ impl<B: Copy> Table<B> {
         shrink(&mut self.hashed_by_key);
     }
 
-    /// The table of receives that ignore these bits; one that nobody uses any more serves for others.
+    /// The index of the mask of these ignored bits. An unused mask is reused.
     fn mask(&mut self, ignore: u64) -> u32 {
         let same = self.masks.iter().position(|mask| mask.ignore == ignore);
         let at = same.or_else(|| self.masks.iter().skip(1).position(|mask| mask.receives == 0).map(|at| at + 1));
@@ -441,7 +441,7 @@ impl<B: Copy> Table<B> {
     }
 }
 
-/// The next place in the order of posting.
+/// The next sequence number in the order of posting.
 #[inline(always)]
 fn next(sequence: &mut NonZeroU64) -> NonZeroU64 {
     let next = *sequence;
@@ -449,8 +449,8 @@ fn next(sequence: &mut NonZeroU64) -> NonZeroU64 {
     next
 }
 
-/// An empty map gives large memory back.
-fn shrink(map: &mut HashMap<Key, IntrusiveList, Seeded>) {
+/// Releases the memory of a large empty map.
+fn shrink(map: &mut HashMap<MatchKey, IntrusiveList, Seeded>) {
     if map.is_empty() && map.capacity() > 256 {
         map.shrink_to(0);
     }

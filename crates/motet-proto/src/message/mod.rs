@@ -47,7 +47,8 @@ pub use tx::{Mode, Send, Sent};
 pub struct ProtocolViolation(pub &'static str);
 
 /// The peer used a region key that this side never gave out.
-pub const UNKNOWN_REGION_KEY: ProtocolViolation = ProtocolViolation("access with a region key that was never given out");
+pub const UNKNOWN_REGION_KEY: ProtocolViolation =
+    ProtocolViolation("access with a region key that was never given out");
 
 impl std::fmt::Display for ProtocolViolation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -204,7 +204,9 @@ pub fn read_headers(rest: &[u8], length: u16) -> Result<(&[u8], &[u8]), Protocol
 #[inline(always)]
 pub fn headers_length(length: u16, all: usize) -> Result<usize, ProtocolViolation> {
     match usize::from(length) {
-        length if length > header_stack::MAX_HEADERS_BYTES => Err(ProtocolViolation("message headers longer than 256 bytes")),
+        length if length > header_stack::MAX_HEADERS_BYTES => {
+            Err(ProtocolViolation("message headers longer than 256 bytes"))
+        }
         length if length > all => Err(SHORT),
         length => Ok(length),
     }
@@ -288,19 +290,20 @@ pub enum Route {
     #[default]
     Any = 0,
     /// Through the caches of the sender.
-    Through = 1,
+    Cached = 1,
     /// With stores around the caches of the sender.
-    Around = 2,
-    /// As [`Route::Through`], to measure it.
-    TryThrough = 3,
-    /// As [`Route::Around`], to measure it.
-    TryAround = 4,
+    NonTemporal = 2,
+    /// As [`Route::Cached`], to measure it.
+    MeasureCached = 3,
+    /// As [`Route::NonTemporal`], to measure it.
+    MeasureNonTemporal = 4,
 }
 
 impl Route {
     /// Decodes a route.
     pub fn read(own: u16) -> Result<Self, ProtocolViolation> {
-        const ROUTES: [Route; 5] = [Route::Any, Route::Through, Route::Around, Route::TryThrough, Route::TryAround];
+        const ROUTES: [Route; 5] =
+            [Route::Any, Route::Cached, Route::NonTemporal, Route::MeasureCached, Route::MeasureNonTemporal];
         ROUTES.get(usize::from(own)).copied().ok_or(ProtocolViolation("CTS with an unknown route"))
     }
 }

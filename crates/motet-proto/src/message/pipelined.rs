@@ -3,7 +3,7 @@
 //!
 //! A message that is not certainly the awaited one is left untouched for [`Link::arrived`].
 
-use super::link::{Link, Phase};
+use super::link::{Link, LinkPhase};
 use super::matching::{Receive, Scope, Table, Ticket};
 use super::packet::{self, Head, Kind};
 use super::{Callbacks, ChannelId, Envelope, Outcome, ProtocolViolation, Reception, Status, credit};
@@ -44,7 +44,7 @@ impl Link {
         front: &[u8; packet::MESSAGE],
         length: usize,
     ) -> Option<(ExpectedMessage, Scope)> {
-        if kind != Kind::Message as u8 || !matches!(self.phase, Phase::Up) || !self.hello_received {
+        if kind != Kind::Message as u8 || !matches!(self.phase, LinkPhase::Up) || !self.hello_received {
             return None;
         }
         let (head, rest) = Head::read(front).ok()?;

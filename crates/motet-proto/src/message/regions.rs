@@ -1,25 +1,26 @@
 //! Regions: memory of this side that peers may get from, put to, and change by atomics.
 //!
-//! What it is: [`Regions`], the owner's one table for all of its links, as [`super::matching::Table`] is. A region has a
-//! length, [`Rights`], a name of the owner's, and a key for peers: 64 random bits, which say nothing of the region and of no other
-//! key. Every access of a peer goes through [`Regions::reach`], which checks key, right and bounds. A key that was never given out
-//! ([`Regions::was_given_out`]) is a guess, and ends the link on which it comes; one that has ended is late, and is denied.
+//! [`Regions`] is the one table of an owner for all of its links, like [`super::matching::Table`]. A region has a length, [`Rights`], a
+//! name given by the owner, and a key for peers: 64 random bits, which reveal nothing about the region or about other keys. Every
+//! access of a peer goes through [`Regions::reach`], which checks key, right and bounds. A key that was never given out
+//! ([`Regions::was_given_out`]) is a guess and breaks the link on which it arrives. The key of a region that has ended is late, and is
+//! denied.
 //!
-//! What it is not: it has no memory and knows no address. What a region's bytes are is the owner's matter.
+//! The table has no memory and knows no address; the owner does.
 //!
-//! The end of a region has two steps. From [`Regions::revoke`] on no access begins and pieces under way are refused. Its memory
-//! must stay until nothing holds it any more: a copy by this side, a peer that has been told where the bytes are, one that has
-//! not yet answered REVOKE. Whoever takes the last hold away learns it from [`Regions::release`].
+//! A region ends in two steps. From [`Regions::revoke`] on no access begins and pieces in progress are refused. Its memory must stay
+//! valid until nothing holds it: a copy by this side, a peer that knows the address of the bytes, a peer that has not answered REVOKE.
+//! [`Regions::release`] reports the end of the last hold.
 
 use super::Status;
 use super::slab::Slab;
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Keys that have ended and are remembered, so that whoever comes late with one is not taken for one who guesses.
+/// Keys of ended regions that are remembered, so that a late access is not taken for a guess.
 const REMEMBERED_KEYS: usize = 4096;
 
-/// What peers may do.
+/// What peers may do with a region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rights(pub u8);
 
@@ -28,27 +29,27 @@ impl Rights {
     pub const GET: Rights = Rights(1);
     /// Write.
     pub const PUT: Rights = Rights(2);
-    /// Change by an operation that gives the value before, or not.
+    /// Change by atomics, with or without the previous value.
     pub const ATOMIC: Rights = Rights(4);
-    /// Everything.
+    /// All rights.
     pub const ALL: Rights = Rights(7);
 
-    /// Both.
+    /// The union of both.
     pub const fn and(self, other: Rights) -> Rights {
         Rights(self.0 | other.0)
     }
 
-    /// Whether all of these are among them.
+    /// Whether all rights of `other` are included.
     pub const fn include(self, other: Rights) -> bool {
         self.0 & other.0 == other.0
     }
 }
 
-/// What a peer names a region by.
+/// The name of a region for peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(pub u64);
 
-/// Keys are random: each is its own hash. Peers choose what is looked for, never what is kept.
+/// Keys are random, so each is its own hash. Peers choose the keys that are looked up, never those that are stored.
 #[derive(Debug, Default)]
 struct IdentityHasher(u64);
 
@@ -70,21 +71,21 @@ impl Hasher for IdentityHasher {
 #[derive(Debug)]
 struct Region {
     name: u64,
-    /// What its first byte is called.
+    /// The offset of the first byte.
     first: u64,
     length: u64,
     rights: Rights,
     revoked: bool,
-    /// What its memory must stay for.
+    /// Number of users for which the memory must stay valid.
     holds: u32,
 }
 
-/// What has become of a region that was revoked.
+/// The result of a revocation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Revoked {
-    /// Nothing uses its memory.
+    /// Nothing uses the memory.
     Ended,
-    /// So many things still do: [`super::Memory::region_released`] follows.
+    /// This many holds are left: [`super::Memory::region_released`] follows.
     StillHeld(u32),
 }
 
@@ -92,21 +93,21 @@ pub enum Revoked {
 #[derive(Debug, Default)]
 pub struct Regions {
     slab: Slab<Region>,
-    /// Where each is.
+    /// The index of each region.
     by_key: HashMap<Key, u32, BuildHasherDefault<IdentityHasher>>,
-    /// Keys of those that have ended, the oldest first.
+    /// Keys of ended regions, oldest first.
     ended: VecDeque<Key>,
 }
 
 impl Regions {
-    /// A new region, whose bytes are numbered from 0 on. `random` is 64 bits that no peer can guess: the key. `None`: there are too many
-    /// regions, or that is no new key (0 is none).
+    /// Registers a region whose offsets begin at 0. `random`, 64 bits that no peer can guess, becomes the key. `None`: there are
+    /// too many regions, the key is in use, or it is 0.
     pub fn register(&mut self, name: u64, length: u64, rights: Rights, random: u64) -> Option<Key> {
         self.register_from(name, 0, length, rights, random)
     }
 
-    /// A new region whose bytes are numbered from `first` on: what peers call offsets may be addresses of the owner's. `None` also: the
-    /// last byte has no number.
+    /// Registers a region whose offsets begin at `first`, so that offsets may be addresses of the owner. `None` as in
+    /// [`Regions::register`], or if the last offset would overflow.
     pub fn register_from(&mut self, name: u64, first: u64, length: u64, rights: Rights, random: u64) -> Option<Key> {
         first.checked_add(length)?;
         let key = Key(random);
@@ -118,14 +119,14 @@ impl Regions {
         Some(key)
     }
 
-    /// Whether this is or was the key of a region, as far back as that is remembered. Not for the way of an access that succeeds.
+    /// Whether this is or was the key of a region, as far back as keys are remembered. Not for the path of an access that succeeds.
     #[cold]
     pub fn was_given_out(&self, key: Key) -> bool {
         self.by_key.contains_key(&key) || self.ended.contains(&key)
     }
 
-    /// The owner's name for the region, if a peer may do this to these bytes of it now; `offset` is as peers count. Never says more of
-    /// a wrong key than that it is wrong.
+    /// The owner's name for the region, if a peer may access these bytes at the moment; `offset` as peers count. An error reveals
+    /// no more about a wrong key than that it is wrong.
     #[inline]
     pub fn reach(&self, key: Key, right: Rights, offset: u64, length: u64) -> Result<u64, Status> {
         let region = self.find(key).filter(|region| !region.revoked && region.rights.include(right));
@@ -135,18 +136,18 @@ impl Regions {
         if end <= region.length { Ok(region.name) } else { Err(Status::OutOfBounds) }
     }
 
-    /// The owner's name for a region, and whether it was revoked; `None`: there is none, or nothing uses its memory any more.
+    /// The owner's name for a region, and whether it was revoked. `None`: no such region, or it has ended.
     pub fn name(&self, key: Key) -> Option<(u64, bool)> {
         self.find(key).map(|region| (region.name, region.revoked))
     }
 
-    /// The owner's name for a region, its bytes, and what peers may do; `None`: there is none, or it was revoked.
+    /// The owner's name for a region, its length and its rights. `None`: no such region, or it was revoked.
     pub fn sight(&self, key: Key) -> Option<(u64, u64, Rights)> {
         let region = self.find(key).filter(|region| !region.revoked)?;
         Some((region.name, region.length, region.rights))
     }
 
-    /// No access begins from now on. `None`: there is no such region, or it was revoked before.
+    /// Revokes a region: no access begins from here on. `None`: no such region, or it was revoked before.
     pub fn revoke(&mut self, key: Key) -> Option<Revoked> {
         let region = self.find_mut(key).filter(|region| !region.revoked)?;
         region.revoked = true;
@@ -157,7 +158,7 @@ impl Regions {
         Some(Revoked::Ended)
     }
 
-    /// Its memory must stay, revoked or not, until this is taken back with [`Regions::release`]. False: there is no such region.
+    /// Holds the memory of a region, revoked or not, until [`Regions::release`]. Returns false if there is no such region.
     pub fn hold(&mut self, key: Key) -> bool {
         let region = self.find_mut(key);
         region.is_some_and(|region| {
@@ -166,7 +167,8 @@ impl Regions {
         })
     }
 
-    /// Takes a hold back. The owner's name for the region when that was the last and the region is revoked: it is gone now.
+    /// Releases a hold. Returns the owner's name for the region when that was the last hold of a revoked region, which has ended by
+    /// that.
     #[must_use]
     pub fn release(&mut self, key: Key) -> Option<u64> {
         let region = self.find_mut(key)?;
@@ -189,7 +191,7 @@ impl Regions {
         self.slab.remove(index)
     }
 
-    /// Regions, and bytes held for them.
+    /// Number of regions, and bytes held for them.
     pub fn size(&self) -> (u32, usize) {
         let entry = size_of::<(Key, u32)>() + 1;
         let keys = self.by_key.capacity() * entry + self.ended.capacity() * size_of::<Key>();
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_numbered_from_the_first_on() {
+    fn offsets_begin_at_the_first_one() {
         let mut regions = Regions::default();
         let first = u64::MAX - 100;
         let key = regions.register_from(7, first, 100, Rights::GET, RANDOM).unwrap();
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_right_in_every_bit_and_gives_only_its_rights() {
+    fn key_must_match_in_every_bit_and_right() {
         let mut regions = Regions::default();
         let key = regions.register(7, 100, Rights::GET.and(Rights::ATOMIC), RANDOM).unwrap();
         for bit in 0..64 {
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_revoked_region_ends_with_its_last_hold() {
+    fn revoked_region_ends_with_its_last_hold() {
         let mut regions = Regions::default();
         let key = regions.register(7, 100, Rights::ALL, RANDOM).unwrap();
         assert!(regions.hold(key) && regions.hold(key));
@@ -276,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_key_is_told_from_one_that_never_was() {
+    fn late_key_differs_from_unknown_key() {
         let mut regions = Regions::default();
         assert_eq!(regions.register(1, 8, Rights::ALL, 0), None, "no region has the key 0");
         let keys: Vec<Key> =

@@ -1,17 +1,17 @@
-//! Remote memory: get, put and atomics on the regions of the other side.
+//! RmaState memory access (RMA): get, put and atomics on the regions of the peer.
 //!
-//! What it is: the operations of a link on the peer's [`super::regions`], and this side's answers to the peer's. *Small* ones are
-//! one packet with their bytes; they are done as they arrive, in the order in which they were begun, and answered in that order:
-//! a run of successes by one ACK, a value by FETCH_REPLY. *Long* ones say what they are about. Then who owns the memory that is
-//! *written* copies by itself, if the system lets it: the target of a put out of the initiator's memory, the initiator of a get
-//! out of the region. Nobody ever writes to another's memory, so an operation that has ended, and be it because the link broke,
-//! leaves its buffer alone. Otherwise the bytes come in pieces. Completion means that a put's bytes are in the region.
+//! The operations of a link on the peer's [`super::regions`], and the answers to the peer's operations on this side. *Small* operations
+//! are one packet with their bytes. They are done on arrival, in the order in which they were started, and answered in that order: a
+//! run of successes by one ACK, a value by FETCH_REPLY. *Long* operations begin with a packet without their bytes. Then the owner of the memory that is
+//! *written* copies by itself, if the system allows it: the target of a put reads the initiator's memory, the initiator of a get reads
+//! the region. No side writes to memory of the other, so the buffer of a completed operation stays untouched, also when the link broke.
+//! Where a copy is not possible the bytes are sent in pieces. A put has completed when its bytes are in the region.
 //!
-//! What it is not: it has no memory and copies nothing ([`Memory`] does), and direct loads and stores by peers that map a
-//! region are none of its matters, except that they are told when a region is revoked.
+//! This module has no memory and copies nothing ([`Memory`] does). Peers that map a region and load and store there directly use it
+//! only for the revocation of regions.
 //!
-//! To follow an operation read downwards: here ([`Link::put`], [`Link::get`], [`Link::atomic`]) → [`initiator`] → [`format`](mod@format) →
-//! [`target`] → [`super::atomic`] → back by [`Link::flush`] and [`initiator`].
+//! Reading order for an operation: [`Link::put`], [`Link::get`], [`Link::atomic`]; [`initiator`]; [`format`](mod@format); [`target`];
+//! [`super::atomic`]; and back by [`Link::flush`] to [`initiator`].
 
 pub mod format;
 pub mod initiator;
@@ -30,61 +30,61 @@ use initiator::Initiator;
 use revocation::Revocations;
 use target::Target;
 
-/// Bytes for a region of the peer.
+/// A put: bytes for a region of the peer.
 #[derive(Debug, Clone, Copy)]
 pub struct Put<'a> {
-    /// Which, and where in it.
+    /// The region.
     pub key: Key,
-    /// See `key`.
+    /// The offset in the region.
     pub offset: u64,
     /// The bytes, gathered.
     pub body: &'a [&'a [u8]],
-    /// The owner's name for it.
+    /// The owner's name for the operation.
     pub operation: u64,
-    /// Where the peer can copy the bytes from, should they be many. `RemoteAddress::default()`: nowhere.
+    /// Where the peer can copy the bytes of a long put from. `RemoteAddress::default()`: nowhere.
     pub place: RemoteAddress,
 }
 
-/// Bytes of a region of the peer, for the owner's buffer.
+/// A get: bytes of a region of the peer, for a buffer of the owner.
 #[derive(Debug, Clone, Copy)]
 pub struct Get {
-    /// Which, and where in it.
+    /// The region.
     pub key: Key,
-    /// See `key`.
+    /// The offset in the region.
     pub offset: u64,
-    /// How many.
+    /// Bytes to get.
     pub length: u64,
-    /// The owner's name for it.
+    /// The owner's name for the operation.
     pub operation: u64,
-    /// This side could copy them by itself out of the peer's memory, should they be many.
+    /// Whether this side can copy the bytes of a long get out of the peer's memory.
     pub direct: bool,
 }
 
 /// An atomic on a region of the peer.
 #[derive(Debug, Clone, Copy)]
 pub struct Update<'a> {
-    /// Which, and where in it.
+    /// The region.
     pub key: Key,
-    /// See `key`.
+    /// The offset in the region.
     pub offset: u64,
-    /// What is done.
+    /// The operation and its operands.
     pub atomic: Atomic<'a>,
-    /// The values before are wanted.
+    /// Whether the previous values are to be fetched.
     pub fetch: bool,
-    /// The owner's name for it.
+    /// The owner's name for the operation.
     pub operation: u64,
 }
 
-/// What is left of a put's bytes.
+/// The state of the bytes of a put that was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutBuffer {
-    /// They are on their way and free.
+    /// They were sent: the buffer may be reused.
     Reusable,
-    /// They must stay until the operation completes.
+    /// They must stay valid until the operation completes.
     InUse,
 }
 
-/// Names a copy of the owner's.
+/// Names a copy that the owner makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoteRecord {
     /// For a get of this side.
@@ -93,74 +93,76 @@ pub enum RemoteRecord {
     Put(SlabId),
 }
 
-/// Where bytes are copied to.
+/// The destination of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyTo {
     /// The front of the buffer of a get.
     Operation(u64),
-    /// A region, by the owner's name.
+    /// A region of this side.
     Region {
-        /// Which.
+        /// The owner's name for the region.
         region: u64,
-        /// Where in it.
+        /// The offset in the region.
         at: u64,
     },
 }
 
-/// Bytes lie in the peer's process and may be copied from there. Their place here must stay until [`Link::copied_remote`] has
-/// been called, even if the link breaks.
+/// A copy out of the peer's memory. The destination must stay valid until [`Link::copied_remote`] has been called, even if the link
+/// breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteCopy {
-    /// For [`Link::copied_remote`].
+    /// The record to pass to [`Link::copied_remote`].
     pub record: RemoteRecord,
-    /// To where.
+    /// The destination.
     pub to: CopyTo,
-    /// From where: what the peer said.
+    /// The source, as given by the peer.
     pub from: RemoteAddress,
-    /// Bytes.
+    /// Bytes to copy.
     pub length: u64,
 }
 
-/// Takes bytes of a region, gathered, and puts them where they go; false when there is no room.
+/// Takes gathered bytes of a region. Returns false when there is no room for them.
 pub type PutBytes<'a> = &'a mut dyn FnMut(&[&[u8]]) -> bool;
 
-/// The memory of an owner's regions. Key, right and bounds have been checked when one of these is called; none may call the
-/// link. An access fails where the memory has gone away (a file that was cut short: outside) or refuses (denied); most never do.
+/// The memory of an owner's regions. Key, right and bounds are checked before one of these is called, and none may call the link. An
+/// access fails if the memory is gone ([`Status::OutOfBounds`]: a file that was cut short) or refuses it ([`Status::AccessDenied`]);
+/// most memory never fails.
 pub trait Memory {
-    /// The table for all links of this owner.
+    /// The table of the regions of this owner, for all of its links.
     fn regions(&mut self) -> &mut Regions;
     /// Writes to a region.
     fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) -> Result<(), Status>;
-    /// Calls `put` once with `length` bytes of a region; returns what that returns. Where they cannot be had it is not called.
+    /// Calls `put` once with `length` bytes of a region and returns its result. On an error `put` is not called.
     fn region_read(&mut self, region: u64, at: u64, length: usize, put: PutBytes<'_>) -> Result<bool, Status>;
-    /// Does an atomic; `result` takes the values before, or is empty. It has been checked; an owner whose region does not begin
-    /// at a multiple of 8 refuses (unfit).
+    /// Executes a checked atomic. `result` receives the previous values, or is empty. An owner whose region does not begin at a
+    /// multiple of 8 returns [`Status::InvalidAtomic`].
     fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status>;
-    /// Where the peer can copy these bytes of a region from by itself. `RemoteAddress::default()`: nowhere.
+    /// Where the peer can copy these bytes of a region from. `RemoteAddress::default()`: nowhere.
     fn region_address(&mut self, region: u64, at: u64, length: u64) -> RemoteAddress;
-    /// Where the peer sees a whole region in memory that it may map, so that it needs no packets. `RemoteAddress::default()`: nowhere.
+    /// Where a whole region is in memory that the peer may map, so that it needs no packets. `RemoteAddress::default()`: nowhere.
     fn region_mapping(&mut self, region: u64) -> RemoteAddress;
-    /// Copy this, then call [`Link::copied_remote`].
+    /// Requests a copy; [`Link::copied_remote`] reports its end.
     fn copy_remote(&mut self, request: RemoteCopy);
-    /// The peer revokes a region: direct loads and stores there must end. True when there are none; otherwise call
-    /// [`Link::direct_access_stopped`] as soon as there are none.
+    /// The peer revokes a region: direct loads and stores there must stop. Returns true when there are none; otherwise
+    /// [`Link::direct_access_stopped`] must be called once there are none.
     fn stop_direct_access(&mut self, key: Key) -> bool;
-    /// A revoked region is used by nobody any more: its memory is its user's again.
+    /// Nothing uses a revoked region any more: its memory belongs to its user again.
     fn region_released(&mut self, region: u64);
 }
 
-/// What a link has to do with remote memory. Made when it is first needed.
+/// The RMA state of a link, created at its first use.
 #[derive(Debug, Default)]
-pub struct Remote {
+pub struct RmaState {
     initiator: Initiator,
     target: Target,
     revocations: Revocations,
-    /// Bytes of puts and gets go before pieces of messages this time.
+    /// Whether bytes of puts and gets were sent before pieces of messages in the last turn.
     first: bool,
 }
 
 impl Link {
-    /// Begins a put, or refuses and does nothing. Completes when the bytes are in the region, or with why they are not.
+    /// Starts a put, or rejects it and does nothing. It completes when the bytes are in the region, or with the reason of its
+    /// failure.
     pub fn put<P: Packets>(&mut self, packets: &mut P, put: &Put<'_>) -> Result<PutBuffer, Rejected> {
         let length: u64 = put.body.iter().map(|part| part.len() as u64).sum();
         let whole = length <= self.put_at_once(packets) as u64;
@@ -181,7 +183,8 @@ impl Link {
         Ok(PutBuffer::InUse)
     }
 
-    /// Begins a get, or refuses and does nothing. Its bytes are placed ([`Callbacks::place`]) or copied ([`Memory::copy_remote`]).
+    /// Starts a get, or rejects it and does nothing. Its bytes are placed ([`Callbacks::place`]) or copied
+    /// ([`Memory::copy_remote`]).
     pub fn get<P: Packets>(&mut self, packets: &mut P, get: &Get) -> Result<(), Rejected> {
         let &Get { key, offset, length, operation, direct } = get;
         let initiator = self.may_begin()?;
@@ -199,8 +202,9 @@ impl Link {
         })
     }
 
-    /// Asks where a region of the peer's lies, or refuses and does nothing. Completes with [`format::REGION_INFO_BYTES`] bytes, a
-    /// [`format::RegionInfo`]; until the peer revokes the region, this side may then use the memory directly if it can.
+    /// Asks for the address of a region of the peer, or rejects the call and does nothing. Completes with
+    /// [`format::REGION_INFO_BYTES`] bytes, a [`format::RegionInfo`]. Until the peer revokes the region this side may then access
+    /// the memory directly, if it can map it.
     pub fn query_region<P: Packets>(&mut self, packets: &mut P, key: Key, operation: u64) -> Result<(), Rejected> {
         let initiator = self.may_begin()?;
         let head = Head { to: SlabId(format::REGION_INFO_BYTES as u32), own: format::QUERY_REGION, grant: 0 };
@@ -211,7 +215,7 @@ impl Link {
         Ok(())
     }
 
-    /// Begins an atomic, or refuses and does nothing. The values before, if they are wanted, are placed ([`Callbacks::place`]).
+    /// Starts an atomic, or rejects it and does nothing. Fetched values are placed ([`Callbacks::place`]).
     pub fn atomic<P: Packets>(&mut self, packets: &mut P, update: &Update<'_>) -> Result<(), Rejected> {
         let &Update { key, offset, atomic, fetch, operation } = update;
         let bytes = atomic.operand.len() + atomic.compare.len();
@@ -232,30 +236,32 @@ impl Link {
         Ok(())
     }
 
-    /// Completes when every get, put and atomic that was begun before has completed: perhaps within this call.
+    /// Completes when every get, put and atomic that was started before has completed, possibly within this call.
     pub fn fence<O: Callbacks>(&mut self, owner: &mut O, operation: u64) -> Result<(), Rejected> {
         self.up()?;
         self.remote_mut().initiator.fence(owner, operation);
         Ok(())
     }
 
-    /// Most bytes of a put that go in one packet, so that they are free at once, and in order with other small operations.
+    /// Longest put that is sent in one packet, so that its buffer may be reused at once and it is ordered with other small
+    /// operations.
     pub fn put_at_once<P: Packets>(&self, packets: &P) -> usize {
         let one = packets.longest_piece().min(packets.largest() - AT);
         one.min(usize::try_from(self.limits.eager).unwrap_or(usize::MAX))
     }
 
-    /// Whether the peer answers gets, puts and atomics at all.
+    /// Whether the peer accepts gets, puts and atomics.
     pub fn has_remote_memory(&self) -> bool {
         self.requests > 0
     }
 
-    /// Gets, puts and atomics under way: of this side, of the peer.
+    /// Gets, puts and atomics in progress: of this side, and of the peer.
     pub fn requests(&self) -> [u32; 2] {
         self.remote.as_ref().map_or([0; 2], |remote| [remote.initiator.under_way(), remote.target.under_way()])
     }
 
-    /// The owner has copied what [`Memory::copy_remote`] asked for, or the system did not let it: then it comes in pieces.
+    /// Reports the end of a copy that [`Memory::copy_remote`] requested. If it was not possible (`done` is false), the bytes are
+    /// sent in pieces.
     pub fn copied_remote<O: Callbacks>(&mut self, owner: &mut O, record: RemoteRecord, done: bool) {
         let broken = self.broken().is_some();
         let ahead = self.limits.ahead.max(1);
@@ -266,25 +272,25 @@ impl Link {
         }
     }
 
-    /// Tells the peer, which may have direct access to a region, that it must end; until it has answered, or the link is gone, the
-    /// region is held. To be called before [`Regions::revoke`].
+    /// Asks the peer to stop direct access to a region. Until it has answered, or the link is down, the region is held. To be
+    /// called before [`Regions::revoke`].
     pub fn revoke<O: Callbacks>(&mut self, owner: &mut O, key: Key) -> Result<(), Rejected> {
         self.up()?;
         self.remote_mut().revocations.revoke(owner.regions(), key)
     }
 
-    /// This side has no direct access any more to the peer's region that [`Memory::stop_direct_access`] was about.
+    /// This side has stopped the direct access that [`Memory::stop_direct_access`] asked about.
     pub fn direct_access_stopped(&mut self, key: Key) {
         if let Some(remote) = self.remote.as_mut() {
             remote.revocations.direct_access_stopped(key);
         }
     }
 
-    fn remote_mut(&mut self) -> &mut Remote {
+    fn remote_mut(&mut self) -> &mut RmaState {
         self.remote.get_or_insert_default()
     }
 
-    /// Whether one more operation may begin now.
+    /// The initiator, if one more operation may be started.
     fn may_begin(&mut self) -> Result<&mut Initiator, Rejected> {
         self.up()?;
         if !self.hello_sent || !self.hello_received {
@@ -298,7 +304,7 @@ impl Link {
         if initiator.may_begin(most) { Ok(initiator) } else { Err(Rejected::WouldBlock) }
     }
 
-    /// A packet about remote memory. Apart from the way of messages, which is to stay short.
+    /// Handles a packet of an RMA operation. Out of line, to keep the path of messages short.
     #[inline(never)]
     pub(super) fn on_rma_packet<O: Callbacks>(
         &mut self,
@@ -308,7 +314,7 @@ impl Link {
         rest: &[u8],
     ) -> Result<(), ProtocolViolation> {
         let Self { limits, remote, .. } = self;
-        let Remote { initiator, target, revocations, .. } = &mut **remote.get_or_insert_default();
+        let RmaState { initiator, target, revocations, .. } = &mut **remote.get_or_insert_default();
         match kind {
             Kind::Put | Kind::Get | Kind::Atomic => target.small(owner, limits, kind, head, rest),
             Kind::PutLong | Kind::GetLong => {
@@ -326,7 +332,7 @@ impl Link {
                 match head.own {
                     format::OF_PUT => target.piece(owner, head.to, at, bytes, limits.ahead.max(1)),
                     format::OF_GET => initiator.piece(owner, head.to, at, bytes),
-                    _ => Err(ProtocolViolation("bytes of no known kind")),
+                    _ => Err(ProtocolViolation("BYTES of an unknown direction")),
                 }
             }
             Kind::FetchReply => initiator.on_fetch_reply(owner, head.own, rest),
@@ -356,25 +362,25 @@ impl Link {
                     _ => target.on_get_fin(owner, head.to, head.own),
                 }
             }
-            _ => Err(ProtocolViolation("a packet of no known kind")),
+            _ => Err(ProtocolViolation("packet of unknown kind")),
         }
     }
 }
 
-impl Remote {
-    /// Whether there is something to put.
+impl RmaState {
+    /// Whether a packet is due.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.target.is_due() || self.initiator.is_due() || self.revocations.is_due()
     }
 
-    /// Whether bytes of puts and gets go before pieces of messages: every other time.
+    /// Whether bytes of puts and gets are sent before pieces of messages: every other time.
     pub fn turn(&mut self) -> bool {
         self.first = !self.first;
         self.first
     }
 
-    /// Whether nothing is under way.
+    /// Whether no operation is in progress.
     pub fn is_idle(&self) -> bool {
         self.initiator.under_way() == 0 && self.target.under_way() == 0 && self.revocations.is_empty()
     }
@@ -384,12 +390,12 @@ impl Remote {
         size_of::<Self>() + self.initiator.bytes() + self.target.bytes() + self.revocations.bytes()
     }
 
-    /// Puts answers and what else is short; false when there is no room for more.
+    /// Sends the short packets that are due. Returns false when there is no room for more.
     pub fn flush<P: Packets, O: Callbacks>(&mut self, packets: &mut P, owner: &mut O) -> bool {
         self.target.flush(packets) && self.initiator.flush(packets, owner) && self.revocations.flush(packets)
     }
 
-    /// Puts pieces, one of each operation in turn, at most `pieces`.
+    /// Sends pieces, one of each operation in turn, at most `pieces`.
     pub fn flush_bytes<P: Packets, O: Callbacks>(
         &mut self,
         packets: &mut P,
@@ -401,7 +407,7 @@ impl Remote {
         self.target.flush_bytes(packets, owner, reserve, pieces);
     }
 
-    /// The link is broken: everything completes but copies under way.
+    /// The link is down: everything completes but copies in progress.
     pub fn fail<O: Callbacks>(&mut self, owner: &mut O) {
         self.target.fail(owner);
         self.revocations.fail(owner);
@@ -409,10 +415,10 @@ impl Remote {
     }
 }
 
-/// Room for a piece of so many bytes, and for what is short beside it.
+/// The length of the next piece, if there is room for it and for `reserve` bytes beside it.
 fn room<P: Packets>(packets: &mut P, left: u64, reserve: usize) -> Option<usize> {
     let length = left.min(packets.longest_piece().min(packets.largest() - packet::MESSAGE) as u64) as usize;
     packets.piece_fits(length, reserve).then_some(length)
 }
 
-const _: () = assert!(LONG <= 56 && AT + 8 + 8 <= 56, "one line of a lane");
+const _: () = assert!(LONG <= 56 && AT + 8 + 8 <= 56, "one cell of the FIFO");

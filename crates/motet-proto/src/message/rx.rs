@@ -4,7 +4,7 @@
 //! [`Link::flush`], so that arrival never needs room in the other direction (invariant M2).
 
 use super::channels::{CLOSE_RECEIVE, CLOSE_SEND};
-use super::link::{Phase, end, land};
+use super::link::{LinkPhase, end, land};
 use super::matching::Scope;
 use super::packet::{self, Head, Hello, Kind, LongHeader, RemoteAddress};
 use super::rendezvous::Payload;
@@ -26,7 +26,7 @@ impl Link {
         packet: &[u8],
         now: u64,
     ) -> Result<(), ProtocolViolation> {
-        if let Phase::Down(broken) = self.phase {
+        if let LinkPhase::Down(broken) = self.phase {
             return Err(broken);
         }
         self.last_packet_at = now;
@@ -58,7 +58,7 @@ impl Link {
         run: RingSpan,
         now: u64,
     ) -> Result<(), ProtocolViolation> {
-        if let Phase::Down(broken) = self.phase {
+        if let LinkPhase::Down(broken) = self.phase {
             return Err(broken);
         }
         self.last_packet_at = now;
@@ -83,12 +83,12 @@ impl Link {
             owner.unblocked();
         }
         if kind == Kind::Piece as u8 {
-            return self.rendezvous_rx.piece(owner, head.to, word, Payload::RingSpan(run));
+            return self.rendezvous_rx.piece(owner, head.to, word, Payload::InRing(run));
         }
         let mut headers = [0; header_stack::MAX_HEADERS_BYTES];
         let headers = &mut headers[..packet::headers_length(head.own, run.len())?];
         run.read(headers);
-        self.message(owner, head, word, headers, Payload::RingSpan(run))
+        self.message(owner, head, word, headers, Payload::InRing(run))
     }
 
     #[inline(always)]
@@ -105,11 +105,11 @@ impl Link {
             Kind::Message => {
                 let (tag, rest) = packet::read_word(rest)?;
                 let (headers, _) = packet::read_headers(rest, head.own)?;
-                self.message(owner, head, tag, headers, Payload::Here(rest))
+                self.message(owner, head, tag, headers, Payload::InPacket(rest))
             }
             Kind::Piece => {
                 let (at, bytes) = packet::read_word(rest)?;
-                self.rendezvous_rx.piece(owner, head.to, at, Payload::Here(bytes))
+                self.rendezvous_rx.piece(owner, head.to, at, Payload::InPacket(bytes))
             }
             Kind::First | Kind::Rts => self.long(owner, kind, head, rest),
             Kind::Put
@@ -149,10 +149,10 @@ impl Link {
         let envelope = Envelope { source, channel, tag, length, headers };
         match (reception, all) {
             _ if released => {}
-            (Reception::Handler, Payload::Here(all)) => {
+            (Reception::Handler, Payload::InPacket(all)) => {
                 owner.deliver(&envelope, Arrival::Whole(&all[headers.len()..]));
             }
-            (Reception::Handler, Payload::RingSpan(_)) => {
+            (Reception::Handler, Payload::InRing(_)) => {
                 return Err(ProtocolViolation("message for a handler in a payload ring"));
             }
             (Reception::Matched(scope), all) => match owner.matching().arrive(scope, tag) {
@@ -162,8 +162,8 @@ impl Link {
                 }
                 None => {
                     let (headers, bytes) = (head.own, all.to_box());
-                    let held = UnexpectedMessage { source, channel, headers, tag, length, units, long: None, bytes };
-                    self.keep(owner, scope, held)?;
+                    let message = UnexpectedMessage { source, channel, headers, tag, length, units, long: None, bytes };
+                    self.add_unexpected(owner, scope, message)?;
                     owner.event(channel, Event::Queued);
                     return Ok(()); // its units are in use until it is received
                 }
@@ -174,14 +174,14 @@ impl Link {
     }
 
     /// Keeps a whole message as unexpected.
-    pub(super) fn keep<O: Callbacks>(
+    pub(super) fn add_unexpected<O: Callbacks>(
         &mut self,
         owner: &mut O,
         scope: Scope,
-        held: UnexpectedMessage,
+        message: UnexpectedMessage,
     ) -> Result<(), ProtocolViolation> {
-        owner.matching().add_unexpected(scope, held).map(drop).map_err(|held| {
-            self.discard(held);
+        owner.matching().add_unexpected(scope, message).map(drop).map_err(|message| {
+            self.discard(message);
             ProtocolViolation("more unexpected messages than the table has records")
         })
     }
@@ -220,32 +220,32 @@ impl Link {
         };
         let (source, channel) = (self.source, ChannelId(head.to));
         let envelope = Envelope { source, channel, tag, length, headers };
-        let held = || {
+        let message = || {
             let (headers, bytes) = (head.own, headers.into());
             UnexpectedMessage { source, channel, headers, tag, length, units: 0, long: Some(record), bytes }
         };
         match reception {
             _ if released => self.rendezvous_rx.discard(&mut self.rx_credit, record),
-            Reception::Handler => owner.deliver(&envelope, Arrival::Long(held())),
+            Reception::Handler => owner.deliver(&envelope, Arrival::Long(message())),
             Reception::Matched(scope) => match owner.matching().arrive(scope, tag) {
                 Some(receive) => {
                     let (operation, capacity) = (owner.start_receive(receive), receive.capacity);
                     owner.matched(operation, &envelope);
                     let _there = self.rendezvous_rx.take(owner, &mut self.rx_credit, record, operation, capacity);
                 }
-                None => match owner.matching().add_unexpected(scope, held()) {
+                None => match owner.matching().add_unexpected(scope, message()) {
                     Ok(kept) => {
-                        self.rendezvous_rx.keep(record, kept);
+                        self.rendezvous_rx.set_unexpected(record, kept);
                         owner.event(channel, Event::Queued);
                     }
-                    Err(held) => {
-                        self.discard(held);
+                    Err(message) => {
+                        self.discard(message);
                         return Err(ProtocolViolation("more unexpected messages than the table has records"));
                     }
                 },
             },
         }
-        if body.is_empty() { Ok(()) } else { self.rendezvous_rx.piece(owner, number, 0, Payload::Here(body)) }
+        if body.is_empty() { Ok(()) } else { self.rendezvous_rx.piece(owner, number, 0, Payload::InPacket(body)) }
     }
 
     /// Packets without payload.
@@ -294,7 +294,8 @@ impl Link {
                 Ok(())
             }
             Kind::Accept => {
-                let peer = u32::try_from(word).map_err(|_| ProtocolViolation("ACCEPT with a channel number beyond 32 bits"))?;
+                let peer = u32::try_from(word)
+                    .map_err(|_| ProtocolViolation("ACCEPT with a channel number beyond 32 bits"))?;
                 let channel = self.channels.on_answer(head.to, Some(SlabId(peer)))?;
                 if self.channels.known(channel).is_some_and(|known| !known.is_released()) {
                     owner.event(channel, Event::Opened);

@@ -148,14 +148,14 @@ pub fn close_gate_over_bytes<B: Base>(record: &StreamRecord, slot: &Slot, base: 
 /// The descriptor gets readers outside of the engine: the gate closes whatever the ring holds, and the producer learns that nothing may be left
 /// there when it ends. False when the ring has bytes.
 pub fn hand_on<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
-    slot.inward().consumer.handed_on.store(1, Relaxed);
+    slot.inward().consumer.handed_over.store(1, Relaxed);
     close_gate_over_bytes(record, slot, base)
 }
 
 /// Whether the producer has still to return bytes of our ring to TCP, for readers outside of the engine: its memory must stay until then.
 pub fn is_awaited_elsewhere(slot: &Slot) -> bool {
     let lines = slot.inward();
-    lines.consumer.handed_on.load(Relaxed) != 0 && lines.consumer.seen_head() != lines.gate.tail().0
+    lines.consumer.handed_over.load(Relaxed) != 0 && lines.consumer.seen_head() != lines.gate.tail().0
 }
 
 pub(crate) fn clean<'a, B: Base>(record: &'a StreamRecord, base: &mut B) -> Option<Held<'a>> {

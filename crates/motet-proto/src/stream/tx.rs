@@ -393,7 +393,9 @@ pub fn is_unread(record: &StreamRecord, slot: &Slot) -> bool {
 /// Whether the end of the stream must wait: unread bytes are in the ring, and the peer's reader looks at TCP alone. TCP is full, or the
 /// peer is returning them itself.
 pub fn must_linger(record: &StreamRecord, slot: &Slot) -> bool {
-    slot.outward().consumer.handed_on.load(Relaxed) != 0 && is_unread(record, slot) && record.state() == State::Attached
+    slot.outward().consumer.handed_over.load(Relaxed) != 0
+        && is_unread(record, slot)
+        && record.state() == State::Attached
 }
 
 /// Whether the last bytes that went over TCP were such as the peer had left unread in the ring.

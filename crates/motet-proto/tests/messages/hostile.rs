@@ -1,9 +1,9 @@
-//! A peer that writes anything: the link breaks, everything on it completes, memory stays within the limits.
+//! A peer that writes arbitrary packets: the link breaks, everything on it completes, and memory stays within the limits.
 
+use crate::checking_owner::{COPIES, REACHED, REGION, SHARED, Wary};
 use crate::prng::Prng;
 use crate::seeds;
-use crate::wary::{COPIES, REACHED, REGION, SHARED, Wary};
-use crate::world::{LARGEST, Side, TIGHT, arrive_shortly};
+use crate::simulation::{LARGEST, Side, TIGHT, arrive_shortly};
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::matching::{PostOutcome, Receive, Selector, Source};
 use motet_proto::message::packet::{Hello, RemoteAddress};
@@ -13,7 +13,7 @@ use motet_proto::message::{
 };
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A step of the honest side that has to do with memory.
+/// An RMA step of the honest side.
 fn remote_step(prng: &mut Prng, link: &mut Link, owner: &mut Wary, drain: &mut Drain, operation: u64) {
     let key = Key(u64::from(drain.words.first().copied().unwrap_or(1)));
     let offset = prng.below(100);
@@ -22,7 +22,7 @@ fn remote_step(prng: &mut Prng, link: &mut Link, owner: &mut Wary, drain: &mut D
             let name = owner.memory.next;
             owner.memory.next += 1;
             let rights = Rights(prng.below(8) as u8);
-            // No secret: otherwise nothing would ever be reached.
+            // A known key: otherwise no access would succeed.
             let key = owner.memory.regions.register(name, REGION, rights, 0x100 + name).unwrap();
             owner.memory.keys.push(key);
             drain.words.extend([key.0 as u32, key.0 as u32, key.0 as u32]);
@@ -88,7 +88,7 @@ fn remote_step(prng: &mut Prng, link: &mut Link, owner: &mut Wary, drain: &mut D
     }
 }
 
-/// Where the honest side's packets go: the numbers in them are what an attacker knows.
+/// Receives the packets of the honest side: the attacker knows the numbers in them.
 #[derive(Debug, Default)]
 struct Drain {
     words: Vec<u32>,
@@ -114,7 +114,7 @@ impl Packets for Drain {
     }
 }
 
-/// A packet that is nearly right.
+/// An almost valid packet.
 fn forge(prng: &mut Prng, words: &[u32], keys: &[Key]) -> (u8, Vec<u8>) {
     let kind = if prng.one_in(40) { prng.next() as u8 } else { 2 + prng.below(28) as u8 };
     let kind = if prng.one_in(3) { [15, 16, 17, 20, 21][prng.below(5) as usize] } else { kind };
@@ -195,7 +195,7 @@ fn attack(seed: u64) {
     let mut ways = Vec::new();
     let mut next = 1;
     if prng.one_in(2) {
-        // An honest beginning: a channel, and a message that is announced and shown.
+        // A valid beginning: a channel, and an RTS with an address.
         assert_eq!(link.arrived(&mut owner, 11, &[&77u32.to_le_bytes()[..], &[0; 12]].concat(), 0), Ok(()));
         let (channel, scope) = (owner.offers.remove(0), owner.side.table.add_scope(None).unwrap());
         link.accept_channel(channel, Reception::Matched(scope)).unwrap();
@@ -292,7 +292,7 @@ fn attack(seed: u64) {
 }
 
 #[test]
-fn forged_packets() {
+fn forged_packets_break_only_their_link() {
     seeds(8000, attack);
     let reached = [&REACHED, &COPIES, &SHARED].map(|count| count.load(Relaxed));
     let one = std::env::var("MOTET_SEED").is_ok();
@@ -300,7 +300,7 @@ fn forged_packets() {
 }
 
 #[test]
-fn noise() {
+fn random_bytes_break_only_their_link() {
     seeds(3000, |seed| {
         let prng = &mut Prng(seed);
         let (side, mut link) = (Side::new(seed), Link::new(0, TIGHT, 0));

@@ -1,23 +1,23 @@
-//! The message protocol: two links, a simulated medium between them, a virtual clock, random schedules.
+//! The message protocol: two links, a simulated transport between them, a virtual clock, random schedules.
 //!
-//! A failure names its seed; `MOTET_SEED=n` runs that one alone.
+//! A failure prints its seed; `MOTET_SEED=n` runs that seed alone.
 
 #[path = "../support/prng.rs"]
 mod prng;
 
-mod carried;
+mod checking_owner;
+mod fast_path;
 mod hostile;
-mod lost;
-mod memory;
-mod network;
-mod owned;
-mod posted;
-mod remote;
+mod lost_memory;
+mod over_session;
+mod rma;
+mod rma_model;
 mod scale;
 mod schedule;
 mod sequences;
-mod wary;
-mod world;
+mod session_network;
+mod side_memory;
+mod simulation;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

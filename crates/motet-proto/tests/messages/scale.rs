@@ -1,6 +1,6 @@
-//! Many of everything: what they cost, and that nothing grows with the square.
+//! Many channels and receives: what they cost, and that no cost grows quadratically.
 
-use crate::world::{TIGHT, World};
+use crate::simulation::{Simulation, TIGHT};
 use motet_proto::message::channels::Channels;
 use motet_proto::message::matching::{Selector, Source};
 use motet_proto::message::{Limits, Mode, Reception, Sent, Table};
@@ -8,10 +8,10 @@ use motet_proto::message::{Limits, Mode, Reception, Sent, Table};
 const MANY: usize = 10_000;
 
 #[test]
-fn ten_thousand_channels() {
+fn ten_thousand_channels_stay_cheap() {
     const { assert!(Channels::RECORD + Table::<[u64; 3]>::SCOPE <= 256, "a channel and its scope") };
     let limits = Limits { window: 8 << 20, channels: MANY as u32, max_rendezvous: 100, ..TIGHT };
-    let mut world = World::new(7, limits, 4 << 20);
+    let mut world = Simulation::new(7, limits, 4 << 20);
     exchange(&mut world);
     for _ in 0..MANY {
         world.open(0, true).unwrap();
@@ -46,9 +46,9 @@ fn ten_thousand_channels() {
 }
 
 #[test]
-fn ten_thousand_receives_in_the_worst_order() {
+fn ten_thousand_receives_match_in_the_worst_order() {
     let limits = Limits { window: 64 << 20, channels: 4, ..TIGHT };
-    let mut world = World::new(11, limits, 4 << 20);
+    let mut world = Simulation::new(11, limits, 4 << 20);
     exchange(&mut world);
     while !world.nodes[0].ways.iter().any(|way| way.open) || world.nodes[1].ways.is_empty() {
         world.open(0, true).unwrap();
@@ -72,7 +72,7 @@ fn ten_thousand_receives_in_the_worst_order() {
     assert!(world.nodes[1].side.reads.is_empty() && world.nodes[1].side.table.is_empty());
 }
 
-fn exchange(world: &mut World) {
+fn exchange(world: &mut Simulation) {
     for _ in 0..3 {
         for side in [0, 1] {
             while world.flush(side, 8) {}

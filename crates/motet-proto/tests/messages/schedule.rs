@@ -2,7 +2,7 @@
 
 use crate::prng::Prng;
 use crate::seeds;
-use crate::world::{Name, TIGHT, World};
+use crate::simulation::{Name, Simulation, TIGHT};
 use motet_proto::message::matching::{Scope, Selector, Source};
 use motet_proto::message::{Limits, Mode, Packets, Reception, Rejected, Rights, Sent};
 use std::collections::BTreeMap;
@@ -12,11 +12,11 @@ fn selector(prng: &mut Prng, scope: Scope) -> Selector {
     Selector { from: Source::One(scope), tag: prng.below(4), ignore }
 }
 
-/// Sends under way: side, operation, number.
+/// Sends in progress: side, operation, number.
 pub type Pending = Vec<(usize, u64, motet_proto::message::slab::SlabId)>;
 
 /// One step of one side.
-pub fn step(world: &mut World, side: usize, pending: &mut Pending) {
+pub fn step(world: &mut Simulation, side: usize, pending: &mut Pending) {
     let draw = world.prng.below(60);
     let ways = world.nodes[side].ways.len();
     let way = if ways > 0 { world.prng.below(ways as u64) as usize } else { 0 };
@@ -73,7 +73,7 @@ pub fn step(world: &mut World, side: usize, pending: &mut Pending) {
             let at = world.prng.below(pending.len() as u64) as usize;
             let (side, operation, number) = pending.swap_remove(at);
             if !world.nodes[side].side.sends.contains_key(&operation) {
-                return; // completed: its number may be another's
+                return; // completed: its number may be in use again
             }
             if world.nodes[side].link.cancel(number) {
                 let name = world.names[&operation];
@@ -103,7 +103,7 @@ pub fn step(world: &mut World, side: usize, pending: &mut Pending) {
             let pieces = world.prng.below(4) as usize;
             world.flush(side, pieces);
         }
-        38 => world.lanes[side].delay = world.prng.below(60),
+        38 => world.transports[side].delay = world.prng.below(60),
         39 => world.now += world.prng.below(30),
         40..=51 => world.operate(side),
         52 => world.fence(side),
@@ -126,14 +126,14 @@ pub fn step(world: &mut World, side: usize, pending: &mut Pending) {
     }
 }
 
-/// Lets everything come to its end: all receivers take what there is.
-pub fn settle(world: &mut World) {
+/// Lets everything complete: all receivers take what there is.
+pub fn settle(world: &mut Simulation) {
     let mut idle = 0;
     while idle < 3 {
         idle += 1;
         world.now += 100;
         for side in [0, 1] {
-            while world.flush(side, 3) && world.lanes[side].room() > 1000 {}
+            while world.flush(side, 3) && world.transports[side].room() > 1000 {}
             while world.arrive(side) {
                 idle = 0;
             }
@@ -169,8 +169,8 @@ pub fn settle(world: &mut World) {
     }
 }
 
-/// Every operation has ended, and all memory comes back, once what is put arrives by `settle`.
-pub fn finish(world: &mut World, settle: impl Fn(&mut World)) {
+/// Every operation completes, and all memory is released, once everything put has arrived by `settle`.
+pub fn finish(world: &mut Simulation, settle: impl Fn(&mut Simulation)) {
     for side in [0, 1] {
         assert!(world.nodes[side].side.sends.is_empty(), "sends end: {:?}", world.nodes[side].side.sends.keys());
         while !world.nodes[side].ways.is_empty() {
@@ -188,7 +188,7 @@ pub fn finish(world: &mut World, settle: impl Fn(&mut World)) {
 }
 
 fn run(seed: u64, limits: Limits, room: usize, resets: bool) -> BTreeMap<String, u64> {
-    let mut world = World::new(seed, limits, room);
+    let mut world = Simulation::new(seed, limits, room);
     for side in [0, 0, 1] {
         world.register(side, Rights::ALL);
     }
@@ -225,29 +225,29 @@ fn run(seed: u64, limits: Limits, room: usize, resets: bool) -> BTreeMap<String,
 }
 
 #[test]
-fn tight_limits() {
+fn random_schedules_hold_with_tight_limits() {
     seeds(400, |seed| drop(run(seed, TIGHT, 2500, false)));
 }
 
 #[test]
-fn wide_limits() {
+fn random_schedules_hold_with_wide_limits() {
     let limits = Limits { window: 1 << 20, max_rendezvous: 100, channels: 50, ahead: 4000, eager: 4000, ..TIGHT };
     seeds(200, |seed| drop(run(seed, limits, 100_000, false)));
 }
 
 #[test]
-fn a_window_too_small_for_anything() {
+fn random_schedules_hold_with_a_tiny_window() {
     let limits = Limits { window: 0, max_rendezvous: 2, ..TIGHT };
     seeds(100, |seed| drop(run(seed, limits, 2500, false)));
 }
 
 #[test]
-fn a_reset_at_any_point_completes_everything() {
+fn reset_at_any_point_completes_everything() {
     seeds(600, |seed| drop(run(seed, TIGHT, 2500, true)));
 }
 
 #[test]
-fn schedules_reach_every_end_of_operations_on_memory() {
+fn schedules_reach_every_result_of_rma_operations() {
     let mut seen: BTreeMap<String, u64> = BTreeMap::new();
     for (seed, resets) in (0..60).flat_map(|seed| [(seed, false), (seed, true)]) {
         for (what, count) in run(seed, TIGHT, 2500, resets) {
@@ -255,17 +255,16 @@ fn schedules_reach_every_end_of_operations_on_memory() {
         }
     }
     for kind in ["small", "value", "long get", "long put"] {
-        for status in ["Done", "AccessDenied", "ProtocolViolation"] {
-            // What is denied has no value.
+        for status in ["Done", "AccessDenied", "LinkDown"] {
+            // An access that is denied has no value.
             assert!(
                 kind == "value" && status == "AccessDenied" || seen.contains_key(&format!("{kind} {status}")),
                 "{seen:?}"
             );
         }
     }
-    let others =
-        ["small OutOfBounds", "long get OutOfBounds", "long put OutOfBounds", "fence Done", "fence ProtocolViolation"];
+    let others = ["small OutOfBounds", "long get OutOfBounds", "long put OutOfBounds", "fence Done", "fence LinkDown"];
     let copies = ["copy true true", "copy true false", "copy false true", "copy false false"];
-    let short = ["a message the short way"];
+    let short = ["a message by the fast path"];
     assert!(others.iter().chain(&copies).chain(&short).all(|&what| seen.contains_key(what)), "{seen:?}");
 }

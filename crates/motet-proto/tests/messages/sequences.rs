@@ -1,6 +1,6 @@
-//! One property at a time, in the smallest exchange that shows it.
+//! Messages: one property at a time, in the smallest exchange that shows it.
 
-use crate::world::{LARGEST, Lane, Name, Side, TIGHT, World};
+use crate::simulation::{LARGEST, Name, Side, Simulation, TIGHT, Transport};
 use motet_proto::message::header_stack::Stack;
 use motet_proto::message::matching::{Scope, Selector, Source};
 use motet_proto::message::packet::{self, Kind};
@@ -19,9 +19,9 @@ pub const WIDE: Limits = Limits {
 const ANY: u64 = u64::MAX;
 
 /// Two links with one open channel, for receives.
-pub fn connected(limits: Limits) -> World {
+pub fn connected(limits: Limits) -> Simulation {
     for seed in 0.. {
-        let mut world = World::new(seed, limits, 1 << 20);
+        let mut world = Simulation::new(seed, limits, 1 << 20);
         exchange(&mut world);
         world.open(0, true).unwrap();
         exchange(&mut world);
@@ -32,8 +32,8 @@ pub fn connected(limits: Limits) -> World {
     unreachable!()
 }
 
-/// Until nothing is under way.
-pub fn exchange(world: &mut World) {
+/// Exchanges packets until nothing is in progress.
+pub fn exchange(world: &mut Simulation) {
     for _ in 0..4 {
         for side in [0, 1] {
             while world.flush(side, 8) {}
@@ -42,21 +42,21 @@ pub fn exchange(world: &mut World) {
     }
 }
 
-fn scope(world: &World, side: usize) -> Scope {
+fn scope(world: &Simulation, side: usize) -> Scope {
     let Reception::Matched(scope) = world.nodes[side].ways[0].reception else { panic!("a channel for receives") };
     scope
 }
 
-pub fn any(world: &World, side: usize) -> Selector {
+pub fn any(world: &Simulation, side: usize) -> Selector {
     Selector { from: Source::One(scope(world, side)), tag: 0, ignore: ANY }
 }
 
-fn kinds(lane: &Lane) -> Vec<u8> {
+fn kinds(lane: &Transport) -> Vec<u8> {
     lane.packets.iter().map(|packet| packet.0).collect()
 }
 
 #[test]
-fn a_short_message_is_one_packet_of_one_line_whatever_its_layers() {
+fn short_message_with_headers_is_one_packet_of_one_cell() {
     let mut world = connected(WIDE);
     let mut stack = Stack::default();
     for layer in 0..5_u64 {
@@ -72,19 +72,19 @@ fn a_short_message_is_one_packet_of_one_line_whatever_its_layers() {
         operation,
         place,
     };
-    assert_eq!(world.nodes[0].link.send(&mut world.lanes[0], &send), Ok(Sent::Complete));
-    assert_eq!(world.lanes[0].packets.len(), 1);
-    assert_eq!(world.lanes[0].packets[0].1.len(), 56);
+    assert_eq!(world.nodes[0].link.send(&mut world.transports[0], &send), Ok(Sent::Complete));
+    assert_eq!(world.transports[0].packets.len(), 1);
+    assert_eq!(world.transports[0].packets[0].1.len(), 56);
     let whole = Send { body: &[&[0; LARGEST - packet::MESSAGE - 20]], ..send };
-    assert_eq!(world.nodes[0].link.send(&mut world.lanes[0], &whole), Ok(Sent::Complete));
+    assert_eq!(world.nodes[0].link.send(&mut world.transports[0], &whole), Ok(Sent::Complete));
     let more = Send { body: &[&[0; LARGEST - packet::MESSAGE - 19]], ..send };
-    assert_eq!(world.nodes[0].link.send(&mut world.lanes[0], &more), Err(Rejected::TooLong));
+    assert_eq!(world.nodes[0].link.send(&mut world.transports[0], &more), Err(Rejected::TooLong));
 }
 
 #[test]
-fn grants_ride_on_what_goes_the_other_way() {
+fn grants_are_carried_by_packets_of_the_other_direction() {
     let mut world = connected(WIDE);
-    let put = world.lanes[1].put;
+    let put = world.transports[1].put;
     for _ in 0..50 {
         let selector = any(&world, 1);
         world.post(1, selector, 100);
@@ -93,14 +93,14 @@ fn grants_ride_on_what_goes_the_other_way() {
         let selector = any(&world, 0);
         world.post(0, selector, 100);
         assert_eq!(world.send(1, 0, 0, 8, Mode::Automatic), Ok(Sent::Complete));
-        assert_ne!(world.lanes[1].packets[0].1[6..8], [0, 0], "a grant");
+        assert_ne!(world.transports[1].packets[0].1[6..8], [0, 0], "a grant");
         exchange(&mut world);
     }
-    assert_eq!(world.lanes[1].put - put, 50, "replies alone");
+    assert_eq!(world.transports[1].put - put, 50, "replies alone");
 }
 
 #[test]
-fn two_senders_that_only_send_do_not_wait_for_each_other() {
+fn two_sides_that_only_send_do_not_deadlock() {
     let limits = Limits { max_rendezvous: 0, ..TIGHT };
     let mut world = connected(limits);
     let mut sent = [0; 2];
@@ -113,7 +113,7 @@ fn two_senders_that_only_send_do_not_wait_for_each_other() {
         }
         exchange(&mut world);
         for side in [0, 1] {
-            // Less than half of the window is taken: only an asked grant goes for that.
+            // Less than half of the window is in use: a grant is sent only on request.
             for _ in 0..3 {
                 let selector = any(&world, side);
                 world.post(side, selector, 8);
@@ -129,20 +129,20 @@ fn two_senders_that_only_send_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_refused_sender_asks_once() {
+fn rejected_sender_asks_once() {
     let mut world = connected(Limits { max_rendezvous: 0, ..TIGHT });
     while world.send(0, 0, 0, 8, Mode::Automatic).is_ok() {}
     exchange(&mut world);
-    let put = world.lanes[0].put;
+    let put = world.transports[0].put;
     for _ in 0..100 {
         assert_eq!(world.send(0, 0, 0, 8, Mode::Automatic), Err(Rejected::WouldBlock));
         exchange(&mut world);
     }
-    assert_eq!(world.lanes[0].put, put);
+    assert_eq!(world.transports[0].put, put);
 }
 
 #[test]
-fn without_credit_a_message_announces_itself() {
+fn message_without_credit_uses_rendezvous() {
     let mut world = connected(TIGHT);
     while world.send(0, 0, 0, 8, Mode::Inject).is_ok() {}
     let sent = world.send(0, 0, 1, 8, Mode::Automatic);
@@ -154,19 +154,19 @@ fn without_credit_a_message_announces_itself() {
         world.copy(1, true);
     }
     exchange(&mut world);
-    assert!(world.nodes[0].side.sends.is_empty(), "it has passed those that nobody wants");
+    assert!(world.nodes[0].side.sends.is_empty(), "it has overtaken unmatched messages");
 }
 
 #[test]
-fn short_messages_pass_long_ones() {
+fn short_messages_overtake_long_ones() {
     let mut world = connected(Limits { reserve: 600, eager: 100, ..WIDE });
-    world.lanes[0].most = 2000;
+    world.transports[0].most = 2000;
     let selector = any(&world, 1);
     world.post(1, selector, 1 << 20);
     let announced = loop {
         let announced = world.send(0, 0, 0, 1 << 20, Mode::Synchronous);
-        if world.lanes[0].packets.back().unwrap().1[32..40] == [0; 8] {
-            break announced; // to be pulled
+        if world.transports[0].packets.back().unwrap().1[32..40] == [0; 8] {
+            break announced; // to be requested by CTS
         }
         world.arrive(1);
         world.copy(1, true);
@@ -179,19 +179,19 @@ fn short_messages_pass_long_ones() {
         world.flush(1, 8);
         while world.arrive(0) {}
         world.flush(0, usize::MAX);
-        assert!(kinds(&world.lanes[0]).contains(&(Kind::Piece as u8)), "bulk is under way");
-        // Whatever bulk there is, a short message goes at once, behind a bounded number of bytes.
+        assert!(kinds(&world.transports[0]).contains(&(Kind::Piece as u8)), "pieces are in flight");
+        // A short message is sent at once, behind a bounded number of bytes of long messages.
         assert!(world.send(0, 0, 1, 8, Mode::Inject).is_ok());
-        assert!(world.lanes[0].bytes <= 2000);
+        assert!(world.transports[0].bytes <= 2000);
         let selector = Selector { ignore: 0, tag: 1, ..any(&world, 1) };
         world.post(1, selector, 8);
     }
 }
 
 #[test]
-fn a_cancelled_announcement_completes_once() {
+fn cancelled_rendezvous_completes_once() {
     let mut world = connected(WIDE);
-    let Ok(Sent::Pending(number)) = world.send(0, 0, 0, 9, Mode::Synchronous) else { panic!("announced") };
+    let Ok(Sent::Pending(number)) = world.send(0, 0, 0, 9, Mode::Synchronous) else { panic!("a rendezvous") };
     assert!(world.nodes[0].link.cancel(number));
     exchange(&mut world);
     assert!(world.nodes[0].side.sends.is_empty() && world.nodes[1].side.table.is_empty());
@@ -199,7 +199,7 @@ fn a_cancelled_announcement_completes_once() {
 }
 
 #[test]
-fn a_channel_that_both_have_closed_makes_room_for_the_next_at_once() {
+fn channel_closed_by_both_frees_its_number_at_once() {
     let mut world = connected(Limits { channels: 1, ..WIDE });
     world.release(1, 0);
     while world.flush(1, 8) {}
@@ -213,8 +213,8 @@ fn a_channel_that_both_have_closed_makes_room_for_the_next_at_once() {
     assert_eq!(world.nodes[0].link.counts()[0], 1);
 }
 
-/// A message of node 0 that node 1 lends to its program.
-fn lent(world: &mut World) -> u64 {
+/// A message of node 0 that node 1 loans to its program.
+fn lent(world: &mut Simulation) -> u64 {
     loop {
         let operation = world.next + 1;
         assert!(matches!(world.send(0, 0, 0, 3000, Mode::Synchronous), Ok(Sent::Pending(_))));
@@ -229,7 +229,7 @@ fn lent(world: &mut World) -> u64 {
 }
 
 #[test]
-fn what_is_lent_is_its_senders_once_it_is_given_back() {
+fn loaned_message_is_free_once_released() {
     let mut world = connected(WIDE);
     let operation = lent(&mut world);
     exchange(&mut world);
@@ -238,14 +238,14 @@ fn what_is_lent_is_its_senders_once_it_is_given_back() {
     assert_eq!([0, 1].map(|side| world.nodes[side].link.counts()), [[1, 0, 1], [1, 1, 0]]);
     world.give_back(1);
     world.flush(1, 0);
-    assert_eq!(kinds(&world.lanes[1]), [Kind::Fin as u8]);
+    assert_eq!(kinds(&world.transports[1]), [Kind::Fin as u8]);
     exchange(&mut world);
     assert!(!world.nodes[0].side.sends.contains_key(&operation));
     assert_eq!([0, 1].map(|side| world.nodes[side].link.counts()), [[1, 0, 0]; 2]);
 }
 
 #[test]
-fn what_is_lent_holds_neither_the_channel_nor_other_messages_and_cannot_be_cancelled() {
+fn loan_holds_no_channel_and_cannot_be_cancelled() {
     let mut world = connected(WIDE);
     let operation = lent(&mut world);
     let number = motet_proto::message::slab::SlabId(1 << 20);
@@ -271,7 +271,7 @@ fn what_is_lent_holds_neither_the_channel_nor_other_messages_and_cannot_be_cance
 }
 
 #[test]
-fn the_end_of_a_link_ends_loans_on_either_side() {
+fn end_of_link_ends_loans_on_both_sides() {
     for side in [0, 1] {
         let mut world = connected(WIDE);
         let operation = lent(&mut world);
@@ -286,7 +286,7 @@ fn the_end_of_a_link_ends_loans_on_either_side() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_received_after_it() {
+fn messages_sent_before_the_end_are_received_after_it() {
     let mut world = connected(WIDE);
     let channel = world.nodes[0].ways[0].channel;
     assert!(world.send(0, 0, 0, 8, Mode::Automatic).is_ok() && world.send(0, 0, 0, 3000, Mode::Automatic).is_ok());
@@ -308,7 +308,7 @@ fn what_was_sent_before_the_end_is_received_after_it() {
 
 /// Two peers of one process, each over a link of its own.
 #[test]
-fn a_receive_from_anyone_takes_the_messages_of_all_links() {
+fn any_source_receive_takes_messages_of_all_links() {
     let mut server = Side::new(1);
     let context = server.table.add_context().unwrap();
     let mut clients = [0, 1].map(|source| {
@@ -317,8 +317,8 @@ fn a_receive_from_anyone_takes_the_messages_of_all_links() {
             there,
             Side::new(2),
             here,
-            Lane { most: 1 << 20, ..Lane::default() },
-            Lane { most: 1 << 20, ..Lane::default() },
+            Transport { most: 1 << 20, ..Transport::default() },
+            Transport { most: 1 << 20, ..Transport::default() },
         )
     });
     let mut channels = Vec::new();
@@ -363,7 +363,7 @@ fn a_receive_from_anyone_takes_the_messages_of_all_links() {
 }
 
 #[test]
-fn a_link_without_anything_under_way_says_since_when() {
+fn idle_link_reports_since_when() {
     let mut world = connected(WIDE);
     assert_eq!(world.nodes[0].link.idle_since(), None, "a channel is open");
     world.now = 500;
@@ -378,6 +378,6 @@ fn a_link_without_anything_under_way_says_since_when() {
 }
 
 #[test]
-fn the_medium_must_take_the_largest_packet() {
-    assert!(Lane::default().largest() >= packet::MIN_PACKET_BYTES);
+fn transport_supports_the_smallest_required_packet() {
+    assert!(Transport::default().largest() >= packet::MIN_PACKET_BYTES);
 }

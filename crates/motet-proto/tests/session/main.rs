@@ -1,24 +1,24 @@
 //! Sessions as pairs under a virtual clock, over byte streams that break.
 //!
-//! [`world`] is what lies between the two: connections that may be cut at any byte, handshakes that may get lost or come late.
-//! Everything random comes from a seed that a failure prints.
+//! [`simulation`] is the network between the two: connections that may be cut at any byte, handshakes that may be lost or late. All
+//! random choices follow from a seed that a failure prints.
 
 #[path = "../support/prng.rs"]
 mod prng;
-mod world;
+mod simulation;
 
 use motet_proto::message::session::frame::{FrameKind, HEADER, Header};
 use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
 use motet_proto::message::session::{MAX_PACKET_BYTES, MAX_RAILS, MAX_UNACKED_BYTES, Role, Session};
-use world::{World, handshake};
+use simulation::{Simulation, handshake};
 
-/// MOTET_SESSION_SEEDS=n runs n schedules of each sort.
+/// `MOTET_SESSION_SEEDS=n` runs n schedules of each kind.
 fn seeds(most: u64) -> std::ops::Range<u64> {
     0..std::env::var("MOTET_SESSION_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(most)
 }
 
-fn run(seed: u64, cuts: bool, rails: bool) -> World {
-    let mut world = World::new(seed);
+fn run(seed: u64, cuts: bool, rails: bool) -> Simulation {
+    let mut world = Simulation::new(seed);
     (world.cuts, world.more_rails) = (cuts, rails);
     for _ in 0..1500 {
         world.step();
@@ -36,13 +36,13 @@ fn packets_arrive_once_and_in_order_over_one_rail() {
 }
 
 #[test]
-fn rails_are_put_back_into_one_order() {
+fn packets_of_several_rails_arrive_in_order() {
     let most = seeds(700).map(|seed| run(seed, false, true).most_rails).max();
     assert_eq!(most, Some(MAX_RAILS), "as many as there may be were used");
 }
 
 #[test]
-fn connections_may_break_at_any_byte() {
+fn sessions_survive_breaks_at_any_byte() {
     let (mut resumed, mut resent) = (0, 0);
     for seed in seeds(2500) {
         let world = run(seed, true, seed % 2 == 0);
@@ -53,8 +53,8 @@ fn connections_may_break_at_any_byte() {
 }
 
 #[test]
-fn a_session_that_nobody_resumes_ends() {
-    let mut world = World::new(7);
+fn session_that_is_not_resumed_ends() {
+    let mut world = Simulation::new(7);
     (world.cuts, world.more_rails) = (false, false);
     for _ in 0..200 {
         world.step();
@@ -68,7 +68,7 @@ fn a_session_that_nobody_resumes_ends() {
     }
 }
 
-/// A called side with what a hostile caller sends it.
+/// A called side, and the bytes that a hostile caller sends.
 fn called(bytes: &[u8]) -> (Session, Result<Vec<Vec<u8>>, motet_proto::message::ProtocolViolation>) {
     let mut session =
         Session::new(Role::Called, handshake(1, HandshakeOp::Welcome), &handshake(0, HandshakeOp::New), 0)
@@ -101,7 +101,7 @@ fn packet(position: u32, bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_peer_may_not_send_breaks_the_session() {
+fn invalid_frames_break_the_session() {
     let first = packet(0, b"first");
     let next = (HEADER + 5) as u32;
     let good = [first.clone(), packet(next, b"second")].concat();
@@ -131,7 +131,7 @@ fn what_a_peer_may_not_send_breaks_the_session() {
 }
 
 #[test]
-fn a_peer_that_sends_little_costs_little() {
+fn peer_that_sends_little_costs_little_memory() {
     let mut header = packet(0, b"").to_vec();
     header[4..8].copy_from_slice(&(MAX_PACKET_BYTES as u32).to_le_bytes());
     let (session, packets) = called(&header);
@@ -140,7 +140,7 @@ fn a_peer_that_sends_little_costs_little() {
 }
 
 #[test]
-fn what_is_not_acknowledged_is_bounded() {
+fn unacknowledged_bytes_are_bounded() {
     let mut session =
         Session::new(Role::Caller, handshake(0, HandshakeOp::New), &handshake(1, HandshakeOp::Welcome), 0)
             .expect("a session");
@@ -165,8 +165,8 @@ fn what_is_not_acknowledged_is_bounded() {
 }
 
 #[test]
-fn greetings_of_others_resume_nothing() {
-    let mut world = World::new(3);
+fn handshakes_of_other_nodes_resume_nothing() {
+    let mut world = Simulation::new(3);
     for _ in 0..100 {
         world.step();
     }

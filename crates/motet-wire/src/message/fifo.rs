@@ -285,8 +285,9 @@ impl Fifo {
         let base = mapping.at(offset, Self::size(cells))?;
         // SAFETY: `at` checked that the bytes are in the mapping, which by the contract of `Mapping::new` is page-aligned and stays
         // until the process ends; `offset` is a multiple of 128. Control and Cell are made of atomics and valid for any bytes.
-        let (control, ring) =
-            unsafe { (&*base.cast::<Control>(), std::slice::from_raw_parts(base.add(CONTROL_BYTES).cast::<Cell>(), cells)) };
+        let (control, ring) = unsafe {
+            (&*base.cast::<Control>(), std::slice::from_raw_parts(base.add(CONTROL_BYTES).cast::<Cell>(), cells))
+        };
         Self::from_parts(control, ring)
     }
 

@@ -1,11 +1,11 @@
-//! The sheet of a node of messages: one memfd for each node, which says who it is, which links it has and how messages went over them.
+//! The stats page of a node: one memfd for each node with its identity, its links and their counters.
 //!
-//! What it is: what `motet why` shows of nodes. It is found as `/proc/PID/fd/N -> /memfd:motet-links`, and vanishes with the process. The
-//! node writes, whoever may look reads; no peer maps it. What it is not: nothing in it is ever read back by the node, and a reader may
-//! see a row half old and half new.
+//! What it is: what `motet why` shows of nodes. It is found as `/proc/PID/fd/N -> /memfd:motet-links` and vanishes with the process. The node
+//! writes it, and any process with the permission reads it; no peer maps it. What it is not: it is no input. The node never reads its
+//! contents back, and a reader may see a row that is half old and half new.
 //!
 //! ```text
-//!   0     StatsHead (magic, version, rows, who, calls that failed)
+//!   0     StatsHead (magic, version, rows, identity of the node, failed connects)
 //!   4096  row 0, row 1, ...
 //! ```
 
@@ -13,24 +13,24 @@ use crate::mapping::Mapping;
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// First eight bytes of every sheet.
+/// First eight bytes of every stats page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETlnk");
-/// Version of the sheet: a reader takes only its own. It changes with anything in [`StatsHead`] or [`LinkRow`].
+/// Version of the stats page. A reader accepts only its own. It changes with every change of [`StatsHead`] or [`LinkRow`].
 pub const VERSION: u32 = 1;
-/// Name given to memfd_create.
+/// The name that is given to `memfd_create`.
 pub const NAME: &str = "motet-links";
 /// Bytes before the first row.
 pub const HEAD: usize = 4096;
 /// Bytes of a row.
 pub const ROW: usize = 256;
-/// Rows of a sheet: links beyond them are counted, not shown.
+/// Rows of a stats page. Links without a row are counted in [`StatsHead::links_not_listed`].
 pub const ROWS: usize = 1024;
-/// Bytes of a sheet; pages of rows come into being as rows are used.
+/// Bytes of a stats page. The memory of rows is allocated when they are first used.
 pub const BYTES: usize = HEAD + ROWS * ROW;
-/// Ways to a peer that were tried in vain before the one in use, and have a place in its row.
+/// Failed attempts to connect that a row has room for.
 pub const MAX_ATTEMPTS: usize = 4;
 
-/// The start of a sheet.
+/// The start of a stats page.
 #[repr(C)]
 #[derive(Debug)]
 pub struct StatsHead {
@@ -44,91 +44,91 @@ pub struct StatsHead {
     pub rows: AtomicU32,
     /// One past the highest row ever used.
     pub used: AtomicU32,
-    /// The process whose node it is, in its own PID namespace: forked children have the descriptor too.
+    /// The process that owns the node, a pid of its own namespace. Forked children have the descriptor, too.
     pub process: AtomicU32,
-    /// Links for which there is no row, ever.
+    /// Links for which there was no row, since the node began.
     pub links_not_listed: AtomicU32,
-    /// The node's number.
+    /// The node's id.
     pub node: [AtomicU64; 2],
-    /// Its name, as far as it goes in here, padded with zeros.
+    /// The node's name, truncated to 64 bytes, padded with zeros.
     pub name: [AtomicU64; 8],
-    /// Ways to it, the same.
+    /// The node's addresses, truncated to 256 bytes, padded with zeros.
     pub address: [AtomicU64; 32],
-    /// The drivers that it may use, as [`word`]s, 0 behind the last.
+    /// The drivers that the node may use, as [`word`]s, followed by 0.
     pub drivers: [AtomicU64; 8],
-    /// Calls that failed in the end, by reason code.
+    /// Failed connects, by reason code.
     pub failed_connects: [AtomicU64; 64],
 }
 
-/// One link.
+/// The row of one link.
 #[repr(C, align(256))]
 #[derive(Debug)]
 pub struct LinkRow {
-    /// 0: none, 1: up, 2: gone and not closed yet.
+    /// 0: unused, 1: up, 2: down and not closed yet.
     pub state: AtomicU32,
-    /// 1: this node has called, 0: the peer has.
+    /// 1: this node connected, 0: it accepted.
     pub is_connector: AtomicU32,
-    /// The link's number in its node.
+    /// The link's number in this node.
     pub link: AtomicU32,
-    /// Why it is gone.
+    /// Reason code of a link that is down.
     pub reason: AtomicU32,
-    /// The driver that carries it, as a [`word`].
+    /// The driver of the link, as a [`word`].
     pub driver: AtomicU64,
-    /// The node at the other end.
+    /// Id of the node at the other end.
     pub peer: [AtomicU64; 2],
-    /// Its process, where it is known and visible.
+    /// Pid of the process at the other end; 0 if it is unknown or not visible here.
     pub process: AtomicU32,
-    /// Ways that were tried in vain first.
+    /// Attempts with other drivers that failed before.
     pub failed_attempts: AtomicU32,
-    /// When it came up, seconds since 1970.
+    /// When the link came up, seconds of CLOCK_REALTIME.
     pub up_since_s: AtomicU64,
-    /// Those attempts: driver, and reason.
+    /// The first of the failed attempts: driver as a [`word`], reason code.
     pub attempts: [[AtomicU64; 2]; MAX_ATTEMPTS],
-    /// By [`LinkCount`].
+    /// Counters, indexed by [`LinkCount`].
     pub counts: [AtomicU64; COUNTS],
 }
 
-/// What is counted of a link: nothing for which the way of a short message would have to do more than it does.
+/// Counters of a link. None of them costs an instruction in the path of a short message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkCount {
-    /// Lines of lanes put, of all packets, and taken.
+    /// FIFO cells sent.
     CellsSent,
-    /// See there.
+    /// FIFO cells received.
     CellsReceived,
-    /// Bytes of long messages that went through the ring beside the lane, out and in.
+    /// Bytes sent through the payload ring.
     RingBytesSent,
-    /// See there.
+    /// Bytes received through the payload ring.
     RingBytesReceived,
-    /// Bytes of frames put and taken, where the medium is no memory, and how often it was connected again.
+    /// Bytes of frames sent, on a link without shared memory.
     FrameBytesSent,
-    /// See there.
+    /// Bytes of frames received, on a link without shared memory.
     FrameBytesReceived,
-    /// See there.
+    /// Times that a link without shared memory was connected again.
     Reconnects,
-    /// Bodies copied here out of the peer's memory, their bytes, and those for which the system refused that.
+    /// Bodies that this node copied out of the peer's memory.
     SingleCopies,
-    /// See there.
+    /// Bytes of the bodies that this node copied out of the peer's memory.
     SingleCopyBytes,
-    /// See there.
+    /// Bodies for which the system refused single copy.
     SingleCopyRefused,
-    /// Messages read where the sender had put them, and receives in place that ended with a copy.
+    /// Loaned messages: read in the memory of the sender.
     Loans,
-    /// See there.
+    /// Receives in place that ended with a copy.
     LoansCopied,
-    /// Channels, long messages coming, and going, now.
+    /// Open channels at present.
     Channels,
-    /// See there.
+    /// Long messages being received at present.
     LongIncoming,
-    /// See there.
+    /// Long messages being sent at present.
     LongOutgoing,
-    /// Of the bodies copied here, those of which the peer has copied some.
+    /// Bodies among the single copies of which the peer copied a part.
     CooperativeCopies,
 }
 
-/// Places for counts.
+/// Counters that a row has room for.
 pub const COUNTS: usize = 16;
 
-/// A driver's name in a word: its first eight bytes.
+/// The first eight bytes of a driver's name as a word.
 pub fn word(name: &str) -> u64 {
     let mut bytes = [0; 8];
     let length = name.len().min(8);
@@ -136,7 +136,7 @@ pub fn word(name: &str) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Writes text into words, as much as fits, with zeros behind it.
+/// Writes text into words, truncated to their size and padded with zeros.
 pub fn write_text(words: &[AtomicU64], text: &str) {
     let mut rest = text.as_bytes();
     for place in words {
@@ -148,14 +148,14 @@ pub fn write_text(words: &[AtomicU64], text: &str) {
     }
 }
 
-/// A mapped sheet.
+/// A mapped stats page.
 #[derive(Debug, Clone, Copy)]
 pub struct StatsPage {
     mapping: Mapping,
 }
 
 impl StatsPage {
-    /// The sheet in a mapping, which must be of [`BYTES`].
+    /// The stats page in a mapping; `None` if the mapping has fewer than [`BYTES`] bytes.
     pub fn over(mapping: Mapping) -> Option<Self> {
         (mapping.length() >= BYTES).then_some(Self { mapping })
     }
@@ -173,7 +173,7 @@ impl StatsPage {
         unsafe { &*base.cast::<StatsHead>() }
     }
 
-    /// A row; `None` beyond the last.
+    /// The row with an index; `None` beyond the last.
     pub fn row(&self, index: usize) -> Option<&LinkRow> {
         const { assert!(cfg!(loom) || size_of::<LinkRow>() == ROW && HEAD.is_multiple_of(align_of::<LinkRow>())) };
         if index >= ROWS {
@@ -190,9 +190,9 @@ mod tests {
     use super::*;
     use std::mem::offset_of;
 
-    /// What version 1 looks like. Whoever changes this line changes [`VERSION`] too.
+    /// The layout of version 1. A change of this line requires a new [`VERSION`].
     #[test]
-    fn a_layout_has_its_version() {
+    fn layout_matches_version() {
         let head = (size_of::<StatsHead>(), offset_of!(StatsHead, address), offset_of!(StatsHead, failed_connects));
         let row = (
             size_of::<LinkRow>(),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn text_goes_in_as_far_as_there_is_room() {
+    fn text_is_truncated_to_its_words() {
         let words: [AtomicU64; 2] = [AtomicU64::new(u64::MAX), AtomicU64::new(u64::MAX)];
         for (text, seen) in [("", [0; 16]), ("ninebytes", *b"ninebytes\0\0\0\0\0\0\0"), (&"x".repeat(17), [b'x'; 16])] {
             write_text(&words, text);

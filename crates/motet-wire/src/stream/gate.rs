@@ -1,4 +1,4 @@
-//! The gate of one direction: three cache lines that producer and consumer share, and the atomic steps on them.
+//! The gate of one direction of a stream: three cache lines that producer and consumer share, and the atomic steps on them.
 //!
 //! ```text
 //!   GateLine      (tail << 2) | WIDE | RING · ack · inline position · 40 bytes of short payload      written by the producer
@@ -6,23 +6,22 @@
 //!   ConsumerLine  (head << 1) | TAKEN · "consumer ready" · the CPU it was last seen on        written by the consumer
 //! ```
 //!
-//! `tail` and `head` count every byte that ever went through the ring. RING is raised by the consumer only, over an
-//! empty ring ([`GateLine::raise`]); it falls by the consumer over an empty ring ([`GateLine::lower_empty`]) or by the
-//! producer at any time ([`GateLine::lower_by_producer`]). TAKEN is the producer's claim on unread bytes
-//! ([`ConsumerLine::claim`]): while it holds, the consumer cannot advance.
+//! `tail` and `head` count every byte that ever went through the ring. Only the consumer raises RING, over an empty ring ([`GateLine::raise`]).
+//! The consumer lowers it over an empty ring ([`GateLine::lower_empty`]), the producer at any time ([`GateLine::lower_by_producer`]). TAKEN is
+//! the producer's claim on unread bytes ([`ConsumerLine::claim`]): while it is set, the consumer cannot advance.
 //!
-//! Every step takes the caller's private copy of the index it owns. A word that does not match is the peer's doing and
-//! comes back as [`Broken`]. The numbered invariants are in `docs/sockets.md`.
+//! Every step takes the caller's private copy of the index that it owns. A word that does not match was written by a peer that breaks the
+//! protocol; the step returns [`Broken`]. The numbered invariants are in `docs/sockets.md`.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
-/// RING: the consumer looks at the ring; the producer may put payload there.
+/// RING: the consumer polls the ring, so the producer may put payload there.
 pub const RING: u64 = 1;
-/// WIDE: bytes put in this epoch go to the large ring. Set by the consumer only, over an empty ring, while RING is set.
+/// WIDE: bytes of this epoch are put into the large ring. Only the consumer sets it, over an empty ring, while RING is set.
 pub const WIDE: u64 = 2;
-/// TAKEN: the producer, or a consumer in its place, is moving unread bytes back to TCP.
+/// TAKEN: the producer, or the consumer in its place, is moving unread bytes back to TCP.
 pub const TAKEN: u64 = 1;
-/// Bytes of payload that ride in the gate line itself.
+/// Bytes of payload that fit the gate line itself.
 pub const INLINE: usize = 40;
 
 /// The peer wrote something that the protocol does not allow.
@@ -32,9 +31,9 @@ pub struct Broken;
 /// What the producer found in the mode word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// The consumer looks at the ring.
+    /// Payload goes to the ring.
     Ring,
-    /// The same, and it is the large ring.
+    /// Payload goes to the large ring.
     Wide,
     /// Payload goes over TCP.
     Tcp,
@@ -45,13 +44,13 @@ pub enum Mode {
 #[derive(Debug)]
 pub struct GateLine {
     word: AtomicU64,
-    /// How far this producer's process has consumed the *other* direction: a hint that saves the peer a line transfer.
+    /// Bytes that this producer's process has consumed of the other direction: a hint that saves the peer the transfer of a cache line.
     pub ack: AtomicU64,
     inline_at: AtomicU64,
     inline: [AtomicU64; INLINE / 8],
 }
 
-/// Written by the producer, read by the consumer once an epoch.
+/// Written by the producer, read by the consumer once in an epoch.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct MarkLine {
@@ -69,11 +68,11 @@ pub struct ConsumerLine {
     head: AtomicU64,
     /// The CPU on which the consumer last waited, plus one; 0 when unknown.
     pub cpu: AtomicU32,
-    /// Times that the consumer met TAKEN.
+    /// Times that the consumer found TAKEN.
     met: AtomicU32,
-    /// 1 once others than the engine may receive: nothing may be left in the ring for them.
-    pub handed_on: AtomicU32,
-    /// MB/s at which large blocks have landed lately, for the producer, which takes the word away (0).
+    /// 1: programs without Motet may receive from the connection, so nothing may be left in the ring.
+    pub handed_over: AtomicU32,
+    /// Rate at which the last large blocks were received, MB/s. The producer reads it and resets it to 0.
     pub landed: AtomicU32,
     _reserved: [AtomicU32; 10],
 }
@@ -98,7 +97,7 @@ impl GateLine {
 
     // ---- producer -------------------------------------------------------------------------------------------------
 
-    /// Which way payload goes now. `tail` is the producer's private index.
+    /// Where payload goes at present. `tail` is the producer's private index.
     #[inline(always)]
     pub fn mode(&self, tail: u64) -> Result<Mode, Broken> {
         let word = self.word.load(Ordering::Acquire); // edge: raise -> mode
@@ -118,23 +117,23 @@ impl GateLine {
         }
     }
 
-    /// Makes `n` bytes, already written to the ring, visible. Any answer but `Ring`: the gate has changed meanwhile and
-    /// nothing is published.
+    /// Publishes `n` bytes that were written to the ring. Any result but `Ring`: the gate has changed meanwhile, and nothing is published.
     #[inline(always)]
     pub fn publish(&self, tail: u64, n: u64) -> Result<Mode, Broken> {
         self.publish_as(tail, n, Mode::Ring)
     }
 
-    /// As [`GateLine::publish`], for bytes written to the ring of `mode` (`Ring` or `Wide`); any other answer: not published.
+    /// Publishes `n` bytes that were written to the ring of `mode` (`Ring` or `Wide`). Any result but `mode`: the gate has changed meanwhile, and
+    /// nothing is published.
     #[inline(always)]
     pub fn publish_as(&self, tail: u64, n: u64, mode: Mode) -> Result<Mode, Broken> {
         let flags = if mode == Mode::Wide { RING | WIDE } else { RING };
         let (from, to) = (tail << 2 | flags, (tail + n) << 2 | flags);
-        // edge: publish -> tail (the payload and the mark travel with it)
+        // edge: publish -> tail (the payload and the mark)
         match self.word.compare_exchange(from, to, Ordering::Release, Ordering::Acquire) {
             Ok(_) => Ok(mode),
             Err(word) => {
-                // Only what this put has written: a short payload before it may be unread still.
+                // Withdraw only what this put has written: a short payload before it may be unread.
                 if self.inline_at.load(Ordering::Relaxed) >> 8 == tail {
                     self.inline_at.store(0, Ordering::Relaxed);
                 }
@@ -143,7 +142,7 @@ impl GateLine {
         }
     }
 
-    /// Closes the gate from the producer's side, whatever the ring holds (invariant 3).
+    /// Closes the gate from the producer's side, even with bytes in the ring (invariant 3).
     pub fn lower_by_producer(&self, tail: u64) -> Result<(), Broken> {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
@@ -157,7 +156,7 @@ impl GateLine {
         }
     }
 
-    /// Writes a short payload beside the mode word; the ring must be known to be empty at `tail`.
+    /// Writes a short payload into the gate line. The ring must be known to be empty at `tail`.
     #[inline(always)]
     pub fn write_inline(&self, tail: u64, bytes: &[u8]) {
         debug_assert!(bytes.len() <= INLINE);
@@ -178,33 +177,33 @@ impl GateLine {
 
     // ---- consumer -------------------------------------------------------------------------------------------------
 
-    /// The producer's tail and whether RING is up. The tail is untrusted: bound it against the private head.
+    /// The producer's tail, and whether RING is set. The tail is untrusted: the caller must compare it with its private head.
     #[inline(always)]
     pub fn tail(&self) -> (u64, bool) {
         let word = self.word.load(Ordering::Acquire); // edge: publish -> tail
         (word >> 2, word & RING != 0)
     }
 
-    /// True while nothing has changed since the gate was raised over an empty ring at `head`: one load, for spinning.
+    /// True while the gate is open over an empty ring at `head`. One load, for spinning.
     #[inline(always)]
     pub fn still_waiting(&self, head: u64) -> bool {
         self.word.load(Ordering::Relaxed) & !WIDE == head << 2 | RING
     }
 
-    /// Opens the gate over an empty ring (invariant 1). False when the ring is not empty at `head`.
+    /// Opens the gate over an empty ring (invariant 1). False: the ring is not empty at `head`.
     pub fn raise(&self, head: u64) -> bool {
-        // edge: raise -> mode. SeqCst: setter and sleeper recheck each other (invariant 5).
+        // edge: raise -> mode. SeqCst: the thread that raises and the one that sleeps check each other (invariant 5).
         self.word.compare_exchange(head << 2, head << 2 | RING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Turns an open gate over an empty ring to the large ring. False when bytes are in the ring.
+    /// Switches an open gate over an empty ring to the large ring. False: bytes are in the ring.
     pub fn widen(&self, head: u64) -> bool {
         let (from, to) = (head << 2 | RING, head << 2 | RING | WIDE);
         // edge: raise -> mode
         self.word.compare_exchange(from, to, Ordering::SeqCst, Ordering::Relaxed).is_ok()
     }
 
-    /// Closes the gate over an empty ring; false when bytes are in the ring (the caller must not sleep).
+    /// Closes the gate over an empty ring. False: bytes are in the ring, so the caller must not sleep.
     pub fn lower_empty(&self, head: u64) -> bool {
         let mut word = self.word.load(Ordering::Relaxed);
         while word & !WIDE == head << 2 | RING {
@@ -216,12 +215,12 @@ impl GateLine {
         word & !WIDE == head << 2
     }
 
-    /// Closes the gate from the consumer's side, whatever the ring holds.
+    /// Closes the gate from the consumer's side, even with bytes in the ring.
     pub fn lower(&self) {
         self.word.fetch_and(!(RING | WIDE), Ordering::SeqCst);
     }
 
-    /// Copies the part of the short payload that starts at stream position `head`, if that position is in the line.
+    /// Copies the short payload in the gate line, if it contains stream position `head`: the range of `out` from that position on.
     #[inline(always)]
     pub fn read_inline(&self, head: u64, out: &mut [u8; INLINE]) -> Option<(usize, usize)> {
         let at = self.inline_at.load(Ordering::Relaxed);
@@ -237,9 +236,9 @@ impl GateLine {
     }
 }
 
-/// [`MarkLine::ready`]: the producer is ready.
+/// Value of [`MarkLine::ready`]: the producer is ready.
 pub const READY: u32 = 1;
-/// The same, and it has mapped the large ring.
+/// Value of [`MarkLine::ready`]: the producer is ready and has mapped the large ring.
 pub const READY_LARGE: u32 = 2;
 
 impl MarkLine {
@@ -260,9 +259,9 @@ impl MarkLine {
 pub enum Advance {
     /// The bytes are consumed.
     Done,
-    /// The producer holds TAKEN: look again soon.
+    /// TAKEN is set: try again soon.
     Taken,
-    /// The producer has moved bytes up to this position back to TCP.
+    /// Bytes up to this position were moved back to TCP.
     Moved(u64),
 }
 
@@ -274,7 +273,7 @@ impl ConsumerLine {
             head: AtomicU64::new(0),
             cpu: zero(),
             met: zero(),
-            handed_on: zero(),
+            handed_over: zero(),
             landed: zero(),
             _reserved: [(); 10].map(|()| zero()),
         }
@@ -284,11 +283,11 @@ impl ConsumerLine {
     pub fn reset(&self) {
         self.head.store(0, Ordering::Relaxed);
         self.cpu.store(0, Ordering::Relaxed);
-        self.handed_on.store(0, Ordering::Relaxed);
+        self.handed_over.store(0, Ordering::Relaxed);
         self.landed.store(0, Ordering::Relaxed);
     }
 
-    /// Consumer: `head -> head + n`, unless the producer has claimed the bytes (invariant 6).
+    /// Consumer: advances the head from `head` by `n` bytes, unless the producer has claimed them (invariant 6).
     #[inline(always)]
     pub fn advance(&self, head: u64, n: u64) -> Advance {
         // edge: advance -> seen_head (the producer may overwrite what was copied out)
@@ -299,15 +298,15 @@ impl ConsumerLine {
         }
     }
 
-    /// Consumer: where the shared head stands (moved by a producer that took bytes back), or `None` while TAKEN.
+    /// Consumer: the shared head, which a producer moves that takes bytes back; `None` while TAKEN is set.
     #[inline(always)]
     pub fn settled(&self) -> Option<u64> {
         let word = self.head.load(Ordering::Acquire);
         (word & TAKEN == 0).then_some(word >> 1)
     }
 
-    /// Consumer, about to give up: as [`ConsumerLine::settled`], but when it finds TAKEN the producer learns of it, and
-    /// looks again before it leaves bytes behind ([`ConsumerLine::met`]). One of the two sees the other.
+    /// Consumer that is about to sleep: the shared head; `None` while TAKEN is set. In that case the consumer also counts that it found TAKEN
+    /// ([`ConsumerLine::met`]), and a producer that leaves bytes in the ring checks again. One of the two sees the other.
     pub fn settle(&self) -> Option<u64> {
         self.settled().or_else(|| {
             self.met.fetch_add(1, Ordering::AcqRel);
@@ -316,14 +315,14 @@ impl ConsumerLine {
         })
     }
 
-    /// Producer: how far the consumer is. Untrusted: bound it by the private copies.
+    /// Producer: the consumer's head. Untrusted: the caller must compare it with its private copies.
     #[inline(always)]
     pub fn seen_head(&self) -> u64 {
         self.head.load(Ordering::Acquire) >> 1 // edge: advance -> seen_head
     }
 
-    /// ChunkClaims all unread bytes, to return them to TCP; the head they start at. `None` while the other end does so: the producer, or a
-    /// consumer that hands its descriptor on.
+    /// Claims all unread bytes, to return them to TCP, and returns the head at which they start. `None` while the other end has claimed them: the
+    /// producer, or a consumer that hands its descriptor over.
     pub fn claim(&self) -> Option<u64> {
         let mut word = self.head.load(Ordering::Acquire);
         while word & TAKEN == 0 {
@@ -335,14 +334,14 @@ impl ConsumerLine {
         None
     }
 
-    /// Gives the claim back with the head at `head`.
+    /// Releases the claim and sets the head.
     pub fn release(&self, head: u64) {
         self.head.store(head << 1, Ordering::Release);
         fence(Ordering::SeqCst); // edge: met <-> release
     }
 
-    /// Producer: changes when the consumer has met TAKEN. It may sleep now, and may have read before that what TCP was
-    /// full of, so bytes left in the ring would wake nobody.
+    /// Producer: changes when the consumer has found TAKEN. The consumer may sleep since then, and may have emptied a full TCP buffer before, so
+    /// no event would wake it for bytes that are left in the ring.
     pub fn met(&self) -> u32 {
         self.met.load(Ordering::Acquire)
     }
@@ -369,14 +368,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_lines() {
+    fn each_part_is_one_cache_line() {
         assert_eq!(size_of::<GateLine>(), 64);
         assert_eq!(size_of::<MarkLine>(), 64);
         assert_eq!(size_of::<ConsumerLine>(), 64);
     }
 
     #[test]
-    fn invariant_1_ring_rises_only_over_an_empty_ring() {
+    fn invariant_1_gate_rises_only_over_an_empty_ring() {
         let gate = GateLine::new();
         assert!(gate.raise(0));
         assert_eq!(gate.publish(0, 5), Ok(Mode::Ring));
@@ -387,17 +386,17 @@ mod tests {
     }
 
     #[test]
-    fn a_put_loses_against_a_lowered_gate() {
+    fn put_fails_after_the_gate_is_lowered() {
         let gate = GateLine::new();
         assert!(gate.raise(0));
         gate.write_inline(0, b"hello");
         assert!(gate.lower_empty(0));
         assert_eq!(gate.publish(0, 5), Ok(Mode::Tcp));
-        assert_eq!(gate.read_inline(0, &mut [0; INLINE]), None, "a failed put leaves nothing behind");
+        assert_eq!(gate.read_inline(0, &mut [0; INLINE]), None, "a failed put leaves no payload");
     }
 
     #[test]
-    fn a_put_that_loses_leaves_an_unread_short_payload_as_it_is() {
+    fn failed_put_keeps_an_unread_short_payload() {
         let gate = GateLine::new();
         assert!(gate.raise(0));
         gate.write_inline(0, b"hello");
@@ -410,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_the_producer_did_not_write_is_broken() {
+    fn foreign_mode_word_is_broken() {
         let gate = GateLine::new();
         assert!(gate.raise(0));
         assert_eq!(gate.mode(3), Err(Broken));
@@ -434,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn invariant_6_a_claim_stops_the_consumer() {
+    fn invariant_6_claim_stops_the_consumer() {
         let line = ConsumerLine::new();
         assert_eq!(line.advance(0, 4), Advance::Done);
         assert_eq!(line.claim(), Some(4));

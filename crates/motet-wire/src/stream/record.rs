@@ -1,12 +1,12 @@
-//! A stream's own side: counters, private indices and locks, in memory that this process shares with its forked
-//! children and with `motet ps` (which only reads), and that a peer never maps.
+//! The record of a stream's own side: private indices, locks, policy state and counters.
 //!
-//! One record is eight cache lines: sending, receiving, gate policy, identity, and a description for people.
+//! What it is: eight cache lines in memory that this process shares with its forked children and with `motet ps`, which only reads it. What it is
+//! not: nothing of it is shared with the peer, which never maps it.
 
 use crate::sync::Ordering::{self, Relaxed};
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// Everything of one stream on this side.
+/// The own side of one stream.
 #[repr(C, align(128))]
 #[derive(Debug, Default)]
 pub struct StreamRecord {
@@ -14,130 +14,130 @@ pub struct StreamRecord {
     pub tx: Tx,
     /// Receiving half.
     pub rx: Rx,
-    /// Lifecycle, ownership and gate policy.
+    /// State, ownership and options.
     pub lifecycle: Lifecycle,
-    /// Events worth a counter.
+    /// Event counters.
     pub events: Events,
-    /// ConnectionInfo is at the other end; written once.
+    /// The connection and the peer. Written once, but for `producer_stalled`.
     pub connection: ConnectionInfo,
 }
 
-/// Sending half. Guarded by `lock`, except where stated.
+/// Sending half. Guarded by `lock`, except where stated. Ticks are those of `motet_sys::clock`.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Tx {
-    /// 0, or the token of the holder.
+    /// 0, or the token of the holder of this half.
     pub lock: AtomicU64,
-    /// Bytes put into the ring ever (private copy of the tail).
+    /// Bytes ever put into the ring: the private copy of the tail.
     pub tail: AtomicU64,
-    /// How far the consumer is known to be: `head_seen <= consumer's head <= tail`. Also written by our receiver.
+    /// Bytes known to be consumed: `head_seen <= consumer's head <= tail`. Also written by our receiving half.
     pub head_seen: AtomicU64,
     /// Payload bytes sent over TCP since the connection began.
     pub tcp_bytes: AtomicU64,
-    /// What we last wrote to the mark.
+    /// The value last written to the mark, TCP bytes; `u64::MAX`: none.
     pub mark: AtomicU64,
-    /// Kernel sends under way.
+    /// Sends that are in the kernel at present.
     pub kernel_calls: AtomicU32,
-    /// 1 once `tcp` is initialised and the gate may be used.
+    /// 0 until `tcp_bytes` is initialised and the gate may be used; other values: `motet_proto::stream`.
     pub ready: AtomicU32,
-    /// When the peer was last known to be alive (ticks).
+    /// When the peer was last known to be alive, ticks.
     pub peer_alive_at: AtomicU64,
     /// Ring bytes that were taken back and sent over TCP.
     pub returned_bytes: AtomicU64,
-    /// Bytes that went by single copy.
+    /// Bytes sent by single copy.
     pub single_copy_bytes: AtomicU64,
-    /// Large sends that do not wait for a receiver, since the last ones did so in vain: `motet_proto::stream::single_copy`.
+    /// Large sends that do not wait for a receiver because the last waits failed, with flags: `motet_proto::stream::single_copy`.
     pub single_copy_skips: AtomicU32,
-    /// 1 when the kernel lets us read the peer's memory.
+    /// 1: the kernel lets us read the peer's memory.
     pub may_copy: AtomicU32,
-    /// 1 when the unread bytes lie in the large ring.
+    /// 1: the unread bytes are in the large ring.
     pub wide: AtomicU32,
-    /// How large puts are copied, and whether that is being tried: `motet_proto::stream::bulk`.
+    /// How large puts are copied, and whether that is a trial: bits of `motet_proto::stream::bulk`.
     pub copy_mode: AtomicU32,
-    /// Bytes of large puts since the way of copying was last looked at.
+    /// Bytes of large puts since the copy mode was last evaluated.
     pub window_bytes: AtomicU32,
-    /// Throughput of the two ways when last tried, MB/s: through the caches, around them.
+    /// Throughput of the two copy modes when last measured, MB/s: through the caches, around the caches.
     pub copy_rates: [AtomicU32; 2],
-    /// How the last put went: 0 not at all, 1 into the ring, 2 into the large one.
+    /// The last put: 0 none, 1 into the ring, 2 into the large ring.
     pub last_put: AtomicU32,
     /// Unread bytes that the ring may hold: no more than TCP has room for.
     pub unread_limit: AtomicU32,
-    /// The peer's head (its lower half) when this side last wanted to sleep.
+    /// The peer's head (lower half) when a thread of this side last wanted to sleep.
     pub head_at_wait: AtomicU32,
-    /// Ticks that the puts of `window` took.
+    /// Ticks that the puts of `window_bytes` took.
     pub window_ticks: AtomicU64,
-    /// Bytes until the other way of copying is tried again.
+    /// Bytes until the other copy mode is tried again.
     pub bytes_until_retry: AtomicU64,
 }
 
-/// Receiving half. Guarded by `lock`, except where stated.
+/// Receiving half. Guarded by `lock`, except where stated. Ticks are those of `motet_sys::clock`.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Rx {
-    /// 0, or the token of the holder.
+    /// 0, or the token of the holder of this half.
     pub lock: AtomicU64,
-    /// Bytes consumed from the ring ever (private copy of the head).
+    /// Bytes ever consumed from the ring: the private copy of the head.
     pub head: AtomicU64,
     /// Payload bytes received over TCP since the connection began.
     pub tcp_bytes: AtomicU64,
-    /// The mark of this epoch.
+    /// The mark of the current epoch, TCP bytes.
     pub mark: AtomicU64,
-    /// Unlimited kernel receives under way, and sleeps that cover this stream: while not 0 the gate stays closed.
+    /// Unlimited receives in the kernel, and sleeps that cover this stream, at present. While this is not 0 the gate stays closed.
     pub kernel_calls: AtomicU32,
-    /// 1 once `tcp` is initialised and the gate may be raised.
+    /// 1: `tcp_bytes` is initialised and the gate may be raised.
     pub ready: AtomicU32,
-    /// 1 when `mark` is that of the present epoch.
+    /// 1: `mark` is that of the current epoch.
     pub mark_known: AtomicU32,
-    /// Waits to skip before spinning again, and how often spinning failed in a row.
+    /// Waits that will not spin, because the last spins failed.
     pub spin_skips: AtomicU32,
-    /// See `skip`.
+    /// Failed spins in a row, up to a limit.
     pub failed_spins: AtomicU32,
-    /// 1 while an interposed wait that covers this stream preceded the receives (invariant 4).
+    /// Receives that may still raise the gate because an interposed wait that covers this stream preceded them (invariant 4).
     pub evidence_left: AtomicU32,
-    /// Bytes that the producer took back before we read them.
+    /// Ring bytes that the producer took back before they were read.
     pub returned_bytes: AtomicU64,
-    /// Bytes that came by single copy.
+    /// Bytes received by single copy.
     pub single_copy_bytes: AtomicU64,
-    /// 1 when the present epoch uses the large ring.
+    /// 1: the current epoch uses the large ring.
     pub wide: AtomicU32,
-    /// What speaks for bulk data: two scores of 16 bits (`motet_proto::stream::bulk`).
+    /// Evidence of bulk data: two scores of 16 bits (`motet_proto::stream::bulk`).
     pub bulk_scores: AtomicU32,
-    /// What became of the large ring's pages.
+    /// State of the large ring's pages (`motet_proto::stream::bulk`).
     pub large_ring_state: AtomicU32,
-    /// 1 when the peer was on our CPU when we last had to wait for it.
+    /// 1: the peer was on this CPU when this side last had to wait for it.
     pub same_cpu: AtomicU32,
-    /// When a blocking receive was last left to the kernel, ticks; 0: not since.
+    /// When a blocking receive was last left to the kernel, ticks; 0: none is left to evaluate.
     pub kernel_wait_since: AtomicU64,
-    /// `head` when TCP was last seen empty, and when it was last about to be looked at: what TCP has later was sent later.
+    /// `head` when TCP was last seen empty: TCP bytes that arrive later were sent later.
     pub head_at_tcp_empty: AtomicU64,
-    /// See `quiet`.
+    /// `head` when a check whether TCP is empty last began.
     pub head_at_tcp_probe: AtomicU64,
-    /// TCP bytes that came although the gate was open, weighed against those that used it: `motet_proto::stream::bulk`.
+    /// TCP bytes that arrived although the gate was open, less a multiple of those that used the ring: `motet_proto::stream::bulk`.
     pub tcp_past_open_gate: AtomicU32,
-    /// 1 when the last yield of a wait gave the CPU to somebody who soon gave it back.
+    /// 1: the last yield of a wait gave the CPU to a thread that soon gave it back.
     pub yield_returned: AtomicU32,
-    /// What had been put into the ring when a wait last looked because the peer had been met there.
+    /// [`Tx::tail`] when a wait last spun only because the previous put had found the peer's gate open.
     pub tx_tail_at_wait: AtomicU64,
 }
 
-/// What becomes of a stream.
+/// The state of a stream.
 #[repr(u32)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// No stream.
+    /// The record is not in use.
     Free = 0,
-    /// On TCP, may still be upgraded.
+    /// On TCP; may still be upgraded.
     Candidate = 1,
     /// Both ends hold the slot.
     Attached = 2,
-    /// On TCP for good.
+    /// On TCP until the end.
     TcpOnly = 3,
-    /// The peer broke the protocol, or the order of bytes became unprovable: reset.
+    /// Reset, because the peer broke the protocol or the order of bytes became unprovable.
     Broken = 4,
 }
 
 impl State {
-    /// The state with this number; anything else is `Free`.
+    /// The state with this number; `Free` for any other number.
     pub fn from_u32(n: u32) -> Self {
         match n {
             1 => Self::Candidate,
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// As `motet ps` prints it.
+    /// The text that `motet ps` prints.
     pub fn name(self) -> &'static str {
         match self {
             Self::Free => "free",
@@ -160,101 +160,101 @@ impl State {
     }
 }
 
-/// Lifecycle, ownership and gate policy.
+/// State, ownership and options of a stream.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Lifecycle {
-    /// Bumped when the stream ends; part of its handle.
+    /// Incremented when the stream ends; part of its handle.
     pub generation: AtomicU32,
     /// A [`State`].
     pub state: AtomicU32,
-    /// The process that took the stream.
+    /// Pid of the process that took the stream.
     pub owner: AtomicU32,
-    /// Its descriptor there.
+    /// The stream's descriptor in that process.
     pub fd: AtomicU32,
-    /// Why the stream is where it is: a reason code of the engine.
+    /// Why the stream is in its state: a reason code of the engine.
     pub reason: AtomicU32,
-    /// 1 when the stream must stay on TCP in the receiving direction.
+    /// 1: the receiving direction must stay on TCP.
     pub tcp_only: AtomicU32,
-    /// Set by `wake`, cleared by the call that it interrupted.
+    /// Set by `wake`, cleared by the call that it interrupts.
     pub woken: AtomicU32,
-    /// Which end of the slot we are.
+    /// Which end of the slot this side is: 0 the offerer, 1 the other.
     pub slot_end: AtomicU32,
-    /// Deadline for blocking calls, ns of CLOCK_MONOTONIC; 0 none.
+    /// Deadline of blocking calls, ns of CLOCK_MONOTONIC; 0: none.
     pub deadline_ns: AtomicU64,
-    /// Messages seen while the upgrade is pending.
+    /// Messages counted while the upgrade is pending.
     pub pending_messages: AtomicU32,
-    /// 1 when the descriptor was O_NONBLOCK when the engine took it.
+    /// 1: the descriptor had O_NONBLOCK when the engine took it.
     pub nonblocking: AtomicU32,
-    /// TCP_NODELAY as the program sees it, plus one, once the engine has set the kernel's; 0: the kernel's is the program's.
+    /// 0: TCP_NODELAY of the socket is what the program set. Otherwise the value that the program sees, plus one: the engine has set another.
     pub nodelay: AtomicU32,
-    /// An error that the connection has died of and that the program has not been told yet; 0: none. Or [`UNORDERED`].
+    /// An error that ended the connection and has not been reported to the program; 0: none. Or [`UNORDERED`].
     pub error: AtomicU32,
-    /// Which members of the process family have the stream, a bit each: `motet_engine::stream::fork_group`.
+    /// The processes of the fork group that have the stream, one bit each: `motet_engine::stream::fork_group`.
     pub members: AtomicU64,
 }
 
-/// Events worth a counter.
+/// Event counters of a stream.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Events {
     /// Gates raised.
     pub raised: AtomicU64,
-    /// Spins that did not pay. (Those that did are not counted: that is the path of a short message.)
+    /// Failed spins. (Successful ones are not counted: they are the path of a short message.)
     pub spin_misses: AtomicU64,
-    /// Times a full ring spilled to TCP.
+    /// Times that a full ring spilled to TCP.
     pub spilled: AtomicU64,
-    /// Times unread bytes were taken back.
+    /// Times that unread bytes were taken back.
     pub downgraded: AtomicU64,
     /// Large transfers by single copy.
     pub single_copy: AtomicU64,
-    /// Times a put found the gate just closed.
+    /// Times that the gate closed during a put.
     pub lost_puts: AtomicU64,
-    /// Whether only one direction of this stream finds open gates: see [`GateMisses`].
+    /// Sends that found a closed gate.
     pub gate_misses: GateMisses,
 }
 
-/// What is known of the sends that had to use the kernel: `motet_proto::stream::exchange`.
+/// Sends that found a closed gate and used the kernel (`motet_proto::stream::exchange`): whether only one direction finds open gates.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct GateMisses {
-    /// Sends in a row that met a closed gate, with little received between them.
+    /// Sends in a row that found a closed gate, with few bytes received between them.
     pub in_a_row: AtomicU32,
-    /// Times the own gate stayed closed because of them.
+    /// Times that our own gate stayed closed because of them.
     pub gate_kept_closed: AtomicU32,
     /// Bytes put into the ring (lower half) when the last such send began.
     pub sent_at_miss: AtomicU32,
-    /// Bytes received on either path (lower half) when the last such send began.
+    /// Bytes received on both paths (lower half) when the last such send began.
     pub received_at_miss: AtomicU32,
 }
 
-/// ConnectionInfo is at the other end.
+/// The connection of a stream, and the peer.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ConnectionInfo {
     /// SO_COOKIE of our socket and of the peer's.
     pub cookies: [AtomicU64; 2],
-    /// Peer's pid, uid, gid as the kernel attested them; `u32::MAX` when unknown.
+    /// The peer's pid as the kernel attested it; `u32::MAX`: unknown.
     pub pid: AtomicU32,
-    /// See `pid`.
+    /// The peer's user id as the kernel attested it; `u32::MAX`: unknown.
     pub uid: AtomicU32,
-    /// See `pid`.
+    /// The peer's group id as the kernel attested it; `u32::MAX`: unknown.
     pub gid: AtomicU32,
-    /// 1 connected, 2 accepted.
+    /// 1: connected, 2: accepted.
     pub role: AtomicU32,
     /// Address family: 4 or 6.
     pub family: AtomicU32,
-    /// Ports, local and peer.
+    /// Ports: our own, the peer's.
     pub ports: [AtomicU32; 2],
-    /// 1 when a receive has waited in vain for a producer that had claimed its bytes: one that was stopped, or does not mean well.
+    /// 1: a receive has waited without success for a producer that had claimed unread bytes. That process is stopped or hostile.
     pub producer_stalled: AtomicU32,
-    /// Addresses, local and peer, network order; IPv4 in the first word.
+    /// Addresses in network order: our own, the peer's. IPv4 is in the first word.
     pub addresses: [[AtomicU32; 4]; 2],
     /// When the stream began, seconds of CLOCK_REALTIME.
     pub began: AtomicU64,
 }
 
-/// In place of an error: bytes were moved past Motet, and nobody knows the order.
+/// Value of [`Lifecycle::error`]: the program moved bytes past Motet, and their order is unknown.
 pub const UNORDERED: u32 = u32::MAX;
 
 /// Bytes of a record.
@@ -267,14 +267,14 @@ impl StreamRecord {
         State::from_u32(self.lifecycle.state.load(Ordering::Acquire))
     }
 
-    /// Bytes that went over the wire and stayed there (sent, received).
+    /// Bytes that used the rings or single copy (sent, received), without those that were taken back.
     pub fn fast_bytes(&self) -> (u64, u64) {
         let sent = self.tx.tail.load(Relaxed).saturating_sub(self.tx.returned_bytes.load(Relaxed));
         let received = self.rx.head.load(Relaxed).saturating_sub(self.rx.returned_bytes.load(Relaxed));
         (sent + self.tx.single_copy_bytes.load(Relaxed), received + self.rx.single_copy_bytes.load(Relaxed))
     }
 
-    /// Bytes that went over TCP (sent, received).
+    /// Bytes that used TCP (sent, received).
     pub fn tcp_bytes(&self) -> (u64, u64) {
         (self.tx.tcp_bytes.load(Relaxed), self.rx.tcp_bytes.load(Relaxed))
     }
@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn halves_are_lines_of_their_own() {
+    fn halves_do_not_share_cache_lines() {
         assert_eq!(std::mem::offset_of!(StreamRecord, rx) % 64, 0);
         assert_eq!(std::mem::offset_of!(StreamRecord, lifecycle) % 64, 0);
         assert!(size_of::<Tx>() <= 128 && size_of::<Rx>() <= 128);

@@ -1,11 +1,10 @@
-//! The bytes behind a gate: a power-of-two ring in memory that a peer can write at any time.
+//! The byte ring behind a gate: a power of two of bytes in memory that a peer can write at any time.
 //!
-//! What it is: bounded copies between caller buffers and the ring. What it is not: it knows no indices of its own;
-//! positions and lengths are the caller's, already validated against private copies.
+//! What it is: bounded copies between the caller's buffers and the ring. What it is not: it has no indices. Positions and lengths are given by the
+//! caller, which has validated them against private copies.
 //!
-//! The peer may scribble while we copy. That is a data race by the letter of the language; the copies below touch only
-//! plain bytes, through raw pointers, never form a reference into the ring and never act on a value read twice, so all
-//! that a hostile peer gains is garbage in its own stream.
+//! The peer may write while this side copies, which the language calls a data race. The copies below access only plain bytes through raw pointers,
+//! never form a reference into the ring and never use a value that is read twice. So a hostile peer can only put garbage into its own stream.
 
 use crate::copy::{self, StoreKind};
 use std::io::{IoSlice, IoSliceMut};
@@ -22,7 +21,7 @@ pub struct Ring {
 // SAFETY: a Ring is a pointer into a range that stays mapped for the life of the process, and all access through it is by
 // copies of plain bytes.
 unsafe impl Send for Ring {}
-// SAFETY: as above.
+// SAFETY: as for Send: all access through a shared Ring is by copies of plain bytes.
 unsafe impl Sync for Ring {}
 
 impl Ring {
@@ -32,12 +31,12 @@ impl Ring {
         Self { base, mask: size as u64 - 1, bypass: false, memcpy: false }
     }
 
-    /// The same ring; writes to it bypass the caches.
+    /// The ring with writes that bypass the caches, or not.
     pub const fn bypassing(self, bypass: bool) -> Self {
         Self { bypass, ..self }
     }
 
-    /// The same ring; what does not bypass the caches is copied plainly ([`StoreKind::Memcpy`]).
+    /// The ring with copies by memcpy where they do not bypass the caches ([`StoreKind::Memcpy`]).
     pub const fn with_memcpy(self) -> Self {
         Self { memcpy: true, ..self }
     }
@@ -51,7 +50,7 @@ impl Ring {
         }
     }
 
-    /// Bytes that fit.
+    /// Bytes of the ring.
     #[inline(always)]
     pub fn size(&self) -> u64 {
         self.mask + 1
@@ -79,14 +78,14 @@ impl Ring {
         }
     }
 
-    /// [`Ring::write`] of one whole buffer.
+    /// Copies one whole buffer to stream position `at`. It must not be longer than the ring.
     #[inline(always)]
     pub fn write_one(&self, at: u64, part: &[u8]) {
         assert!(part.len() as u64 <= self.size());
         self.write_part(at, part);
     }
 
-    /// [`Ring::read`] that fills one buffer.
+    /// Fills one buffer from stream position `at`. It must not be longer than the ring.
     #[inline(always)]
     pub fn read_one(&self, at: u64, part: &mut [u8]) {
         assert!(part.len() as u64 <= self.size());
@@ -115,7 +114,7 @@ impl Ring {
         }
     }
 
-    /// Asks the caches for the first lines at stream position `at`.
+    /// Prefetches the first two cache lines at stream position `at`.
     #[inline(always)]
     pub fn prefetch(&self, at: u64) {
         let start = (at & self.mask) as usize;
@@ -134,7 +133,7 @@ impl Ring {
     fn write_part(&self, at: u64, part: &[u8]) {
         let start = (at & self.mask) as usize;
         let first = part.len().min(self.size() as usize - start);
-        // SAFETY: start + first <= size and the wrapped rest is shorter than size, so both lie in the ring; `part` is
+        // SAFETY: start + first <= size and the wrapped rest is shorter than size, so both are in the ring; `part` is
         // private memory of this process and cannot overlap it.
         unsafe {
             copy::write(self.base.add(start), part.as_ptr(), first, self.store_kind());
@@ -148,7 +147,8 @@ impl Ring {
     fn read_part(&self, at: u64, part: &mut [u8]) {
         let start = (at & self.mask) as usize;
         let first = part.len().min(self.size() as usize - start);
-        // SAFETY: as in write_part, in the other direction.
+        // SAFETY: start + first <= size and the wrapped rest is shorter than size, so both are in the ring; `part` is
+        // private memory of this process and cannot overlap it.
         unsafe {
             copy::read(part.as_mut_ptr(), self.base.add(start), first, self.store_kind());
             if first < part.len() {
@@ -158,7 +158,7 @@ impl Ring {
     }
 }
 
-/// Copies `from` into `bufs`, starting `skip` bytes in; returns what fitted.
+/// Copies `from` into `bufs`, starting `skip` bytes in; returns the number of bytes that had room.
 #[inline]
 pub fn scatter(bufs: &mut [IoSliceMut<'_>], skip: usize, from: &[u8]) -> usize {
     let (mut skip, mut done) = (skip, 0);
@@ -178,7 +178,7 @@ pub fn scatter(bufs: &mut [IoSliceMut<'_>], skip: usize, from: &[u8]) -> usize {
     done
 }
 
-/// Copies up to `into.len()` bytes, starting `skip` bytes into `bufs`; returns the count.
+/// Copies up to `into.len()` bytes out of `bufs`, starting `skip` bytes in; returns the number of bytes copied.
 #[inline]
 pub fn gather(bufs: &[IoSlice<'_>], skip: usize, into: &mut [u8]) -> usize {
     let (mut skip, mut done) = (skip, 0);

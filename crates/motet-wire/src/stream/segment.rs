@@ -6,27 +6,27 @@
 //!   then  large rings of slot 0, of slot 1, ..., from a multiple of their size (or of 2 MiB) on
 //! ```
 //!
-//! Only the head has pages from the start. Each end brings into being what it touches first: both the slot's control page, the
-//! receiver of a direction its ring, before the gate opens. So a ring lies where its receiver runs, and an idle slot is a page.
+//! Only the head has pages from the start. Each end allocates the pages that it accesses first: both ends the slot's control page, the receiver
+//! of a direction its ring, before the gate opens. So a ring is in the memory of its receiver's NUMA node, and an idle slot takes one page.
 //!
-//! The receiver of a segment trusts nothing in it: size and seals come from the kernel, the geometry is read once into
-//! a private copy and must agree with the size to the byte ([`Geometry::check`]).
+//! The receiver of a segment trusts nothing in it. It takes size and seals from the kernel, reads the geometry once into a private copy, and
+//! requires it to agree with the size to the byte ([`Geometry::check`]).
 
 use crate::stream::slot::Slot;
 
 /// First eight bytes of every segment.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETseg");
-/// Version of every layout in this crate that a peer maps, and of the rendezvous but for how it tells its version.
+/// Version of every layout in this crate that a peer maps, and of the connection establishment except for its exchange of versions.
 ///
-/// `--cfg motet_next_version` is for the tests of unequal versions alone: a build of the next one, whose layouts are others.
+/// `--cfg motet_next_version` is only for tests of unequal versions: it builds the next version, with other layouts.
 pub const VERSION: u32 = 4 + cfg!(motet_next_version) as u32;
 /// Bytes before the first slot.
 pub const HEAD: usize = 4096;
-/// Smallest and largest ring.
+/// Smallest and largest ring, bytes.
 pub const RING_RANGE: std::ops::RangeInclusive<usize> = 4096..=1 << 24;
-/// Smallest and largest large ring.
+/// Smallest and largest large ring, bytes.
 pub const BULK_RANGE: std::ops::RangeInclusive<usize> = 4096..=1 << 26;
-/// Bytes of a huge page, where the processor has them.
+/// Bytes of a huge page.
 pub const HUGE_PAGE: usize = 2 << 20;
 /// Most slots in one segment.
 pub const MAX_SLOTS: usize = 1024;
@@ -38,20 +38,20 @@ pub struct Geometry {
     pub slots: usize,
     /// Bytes of each ring, a power of two.
     pub ring: usize,
-    /// Bytes of each large ring, a power of two, or 0 for none. Their pages come into being when a stream needs them.
+    /// Bytes of each large ring, a power of two; 0: none. Their pages are allocated when a stream needs them.
     pub bulk: usize,
 }
 
 /// Why a segment was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// Not one of ours.
+    /// The magic number is another one.
     Magic,
-    /// Another layout.
+    /// The layout version is another one.
     Version(u32),
-    /// Sizes out of range, or not those of the file.
+    /// The sizes are out of range or disagree with the file.
     Geometry,
-    /// A slot number beyond the segment.
+    /// The slot number is beyond the segment.
     Slot,
 }
 
@@ -68,7 +68,7 @@ impl std::fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// The fixed words at the start of a segment. `ready_set` and `message_slots` are reserved for channels.
+/// Words at the start of a segment that [`Geometry::encode`] writes.
 pub const HEAD_WORDS: usize = 8;
 
 impl Geometry {
@@ -77,12 +77,12 @@ impl Geometry {
         if self.bulk == 0 { self.dense() } else { self.bulk(self.slots) }
     }
 
-    /// Bytes of everything but the large rings: most that the slots take without bulk data.
+    /// Bytes of the segment without the large rings: the most memory that it takes without bulk data.
     pub const fn dense(&self) -> usize {
         HEAD + self.slots * Slot::size(self.ring)
     }
 
-    /// Offset of a slot's large rings; meaningful when there are any. Huge pages, where they are wanted, need such a multiple.
+    /// Offset of a slot's large rings, if there are any. It is a multiple of their size or of a huge page, as huge pages require.
     pub const fn bulk(&self, index: usize) -> usize {
         let unit = match self.bulk {
             0 => 1,
@@ -92,12 +92,12 @@ impl Geometry {
         self.dense().next_multiple_of(unit) + index * 2 * self.bulk
     }
 
-    /// Offset of a slot, which must be in range.
+    /// Offset of a slot.
     pub fn slot(&self, index: usize) -> Result<usize, Refused> {
         if index < self.slots { Ok(HEAD + index * Slot::size(self.ring)) } else { Err(Refused::Slot) }
     }
 
-    /// The slot that begins at an offset.
+    /// The index of the slot that begins at an offset.
     pub fn index(&self, offset: usize) -> Option<usize> {
         let index = offset.checked_sub(HEAD)? / Slot::size(self.ring);
         (self.slot(index) == Ok(offset)).then_some(index)
@@ -148,7 +148,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_head_comes_back_as_it_was() {
+    fn encoded_head_is_decoded_unchanged() {
         let geometry = Geometry { slots: 3, ring: 65536, bulk: 1 << 20 };
         let head = geometry.encode([7; 16]);
         assert_eq!(Geometry::check(&head, geometry.bytes() as u64), Ok((geometry, [7; 16])));
@@ -166,7 +166,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_head_is_refused_or_fits_its_file(bytes in proptest::collection::vec(any::<u8>(), HEAD_WORDS * 8),
+        fn arbitrary_head_is_refused_or_fits_its_file(bytes in proptest::collection::vec(any::<u8>(), HEAD_WORDS * 8),
                                                 magic in any::<bool>(), size in 0u64..1 << 40) {
             let mut head: [u8; HEAD_WORDS * 8] = bytes.try_into().unwrap();
             if magic {

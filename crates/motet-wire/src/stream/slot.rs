@@ -1,9 +1,9 @@
-//! One slot of a segment: both directions of one connection.
+//! A slot of a segment: both directions of one connection.
 //!
 //! ```text
 //!   0     direction 0 (offerer -> other):  gate 64 · mark 64 · consumer 64 · transfer 64 x 4
-//!   1024  direction 1 (other -> offerer):  the same
-//!   2048  SlotHead: which connection this is, and which ends have left
+//!   1024  direction 1 (other -> offerer):  gate 64 · mark 64 · consumer 64 · transfer 64 x 4
+//!   2048  SlotHead: identity of the connection, ends that have attached and left
 //!   4096  ring of direction 0
 //!   4096 + ring  ring of direction 1
 //! ```
@@ -19,26 +19,26 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// Bytes before the rings.
 pub const CONTROL: usize = if cfg!(motet_next_version) { 8192 } else { 4096 };
 
-/// Everything of one direction.
+/// The control lines of one direction.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct Lines {
     /// The mode word and its short payload.
     pub gate: GateLine,
-    /// What TCP precedes the ring.
+    /// The number of TCP bytes that precede the ring.
     pub mark: MarkLine,
     /// The consumer's index.
     pub consumer: ConsumerLine,
-    /// The meeting point for large transfers.
+    /// The words of a large transfer by single copy.
     pub transfer: Transfer,
 }
 
-/// Where a receiver that already waits shows its memory, so that large payload needs one copy only.
+/// The words by which a receiver that waits shows its memory, so that large payload is copied only once.
 ///
 /// State: IDLE -> POSTED (consumer) -> ACTIVE (producer) -> DONE (producer, all pieces copied) -> IDLE (consumer), or
-/// ACTIVE -> CUT (producer, which leaves a consumer that does not get on) -> IDLE.
-/// Addresses are those of the writer's own process: the other side only ever hands them to `process_vm_readv/writev`
-/// together with the pid that the kernel attested, so a lie harms the liar.
+/// ACTIVE -> CUT (producer, which does not wait for a consumer without progress) -> IDLE.
+/// Addresses are those of the writer's own process. The other side passes them only to `process_vm_readv/writev` together with the pid that
+/// the kernel attested, so a false address harms only its writer.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Transfer {
@@ -49,7 +49,7 @@ pub struct Transfer {
     pub into: AtomicU64,
     /// Bytes the consumer can take.
     pub into_length: AtomicU64,
-    /// Ring position and TCP bytes at which the consumer waits: the producer must be there too.
+    /// Ring position and TCP bytes at which the consumer waits. The producer must be at the same position.
     pub at: [AtomicU64; 2],
     _line0: [AtomicU64; 3],
     /// Producer's memory: address.
@@ -58,7 +58,7 @@ pub struct Transfer {
     pub length: AtomicU64,
     /// Bytes of a piece.
     pub piece: AtomicU64,
-    /// In state CUT: bytes that are there. What follows them comes another way.
+    /// In state CUT: bytes that were copied. The bytes that follow are sent through the ring or TCP.
     pub kept: AtomicU64,
     _line1: [AtomicU64; 4],
     /// Next piece to copy, claimed by either side.
@@ -67,9 +67,9 @@ pub struct Transfer {
     /// Pieces finished by the consumer.
     pub finished: AtomicU64,
     _reserved: AtomicU64,
-    /// Address of a word of the producer's that holds the slot's cookies mixed: whoever can read it may copy.
+    /// Address of a word of the producer that contains a hash of the slot's cookies: a process that can read it may copy.
     pub proof: AtomicU64,
-    /// 1 when the consumer could read the producer's proof.
+    /// 1: the consumer could read the producer's proof.
     pub may_copy: AtomicU32,
     _pad1: AtomicU32,
     _line3: [AtomicU64; 4],
@@ -77,20 +77,20 @@ pub struct Transfer {
 
 /// States of a [`Transfer`].
 pub mod transfer {
-    /// Nobody waits.
+    /// No consumer waits.
     pub const IDLE: u32 = 0;
     /// The consumer waits and has shown its memory.
     pub const POSTED: u32 = 1;
-    /// The producer copies; the consumer may help.
+    /// The producer copies; the consumer may copy pieces, too.
     pub const ACTIVE: u32 = 2;
-    /// All bytes are there.
+    /// All bytes are copied.
     pub const DONE: u32 = 3;
-    /// The producer has left before the end.
+    /// The producer has stopped before the end.
     pub const CUT: u32 = 4;
 }
 
 impl Transfer {
-    /// Back to nothing; only while no peer is attached.
+    /// Resets the words; only while no peer is attached.
     pub fn reset(&self) {
         self.state.store(transfer::IDLE, Ordering::Relaxed);
         self.proof.store(0, Ordering::Relaxed);
@@ -125,7 +125,7 @@ impl Default for Transfer {
     }
 }
 
-/// Which connection a slot carries.
+/// Identity of the connection that uses a slot, and the ends that have attached and left.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct SlotHead {
@@ -148,45 +148,45 @@ struct DirectionPage {
     lines: Lines,
 }
 
-/// A place for a [`Slot`] that threads read without a lock.
+/// A cell for a [`Slot`] that threads read without a lock.
 ///
-/// One pointer to a description that is never changed and never freed: a reader sees all words of one slot, or none, however
-/// often the cell is set and cleared meanwhile. The same pointer seen twice (ABA) means the same slot both times.
+/// It is one pointer to a description that is never changed or freed. So a reader sees all words of one slot, or none, even if the cell is set
+/// and cleared at the same time, and equal pointers always mean the same slot (no ABA problem).
 #[derive(Debug, Default)]
 pub struct SlotCell(AtomicPtr<Slot>);
 
 impl SlotCell {
-    /// The slot that is here.
+    /// The slot in the cell.
     #[inline(always)]
     pub fn slot(&self) -> Option<Slot> {
-        // SAFETY: null, or what `described` returned: such a description stays as it is until the process ends.
+        // SAFETY: null, or a pointer from `described`, whose target is neither changed nor freed until the process ends.
         unsafe { self.0.load(Acquire).as_ref() }.copied() // edge: describe -> slot
     }
 
-    /// Puts a slot here, or none. Ranges are never unmapped, so a reader that still holds the old one does no harm.
+    /// Sets or clears the slot. Mappings are never unmapped, so a reader may still use the old one.
     pub fn set(&self, slot: Option<Slot>) {
         self.0.store(slot.map_or(null_mut(), |slot| from_ref(described(slot)).cast_mut()), Release);
     }
 }
 
-/// One description, in a list that only grows. On a line of its own, as senders and receivers read it.
+/// An entry of a list of descriptions that only grows. On a cache line of its own, as senders and receivers read it.
 #[repr(align(64))]
 struct Described {
     slot: Slot,
     next: *const Described,
 }
 
-/// Lists by address. Lock-free, so a fork at any moment leaves the child with whole lists.
+/// The lists, by address. They are lock-free, so a fork at any moment leaves the child with consistent lists.
 static DESCRIBED: [AtomicPtr<Described>; 4096] = [const { AtomicPtr::new(null_mut()) }; 4096];
 
-/// The one description of a slot. As many of them exist as slots were ever mapped, however many connections use those.
+/// The unique description of a slot. There is one for each slot that was ever mapped, independent of the number of connections that used it.
 fn described(slot: Slot) -> &'static Slot {
     let list = &DESCRIBED[(slot.base as usize / 4096 * 2 + slot.end) % DESCRIBED.len()];
     let mut new = Box::new(Described { slot, next: null() });
     loop {
         let first = list.load(Acquire); // edge: describe -> slot
         let mut at: *const Described = first;
-        // SAFETY: null, or a box that `into_raw` has given up for good and the exchange below has published whole.
+        // SAFETY: null, or a box that was leaked by `into_raw` and published by the exchange below after it was initialised.
         while let Some(known) = unsafe { at.as_ref() } {
             if known.slot == slot {
                 return &known.slot;
@@ -196,9 +196,9 @@ fn described(slot: Slot) -> &'static Slot {
         new.next = first;
         let raw = Box::into_raw(new);
         match list.compare_exchange(first, raw, Release, Relaxed) {
-            // SAFETY: nobody frees or changes it from now on.
+            // SAFETY: the exchange succeeded, so the entry is in the list and is never freed or changed.
             Ok(_) => return unsafe { &(*raw).slot },
-            // SAFETY: ours alone still, and made by `into_raw` just now.
+            // SAFETY: the exchange failed, so no other thread has the pointer, which `into_raw` has just returned.
             Err(_) => new = unsafe { Box::from_raw(raw) },
         }
     }
@@ -218,7 +218,7 @@ pub struct Slot {
 // SAFETY: a Slot points into a range that stays mapped for the life of the process; all its fields are atomics or
 // reached through `Ring`.
 unsafe impl Send for Slot {}
-// SAFETY: as above.
+// SAFETY: as for Send.
 unsafe impl Sync for Slot {}
 
 impl Slot {
@@ -227,8 +227,8 @@ impl Slot {
         CONTROL + 2 * ring
     }
 
-    /// The slot at `offset` of a mapping; `end` 0 is the offerer, 1 the other. `None` when it does not fit, is not aligned,
-    /// or the ring is no power of two.
+    /// The slot at `offset` of a mapping; `end` 0 is the offerer, 1 the other. `None` if it does not fit, is not aligned, or the ring is no power
+    /// of two.
     pub fn over(mapping: Mapping, offset: usize, ring: usize, end: usize) -> Option<Self> {
         let base = mapping.at(offset, Self::size(ring))?;
         (offset.is_multiple_of(4096) && ring.is_power_of_two() && end < 2).then_some(Self {
@@ -240,7 +240,7 @@ impl Slot {
         })
     }
 
-    /// The same with two large rings of `size` bytes each at `offset`. `None` as for [`Slot::over`].
+    /// Adds two large rings of `size` bytes each at `offset`. `None` if they do not fit, are not aligned, or the size is no power of two.
     pub fn with_bulk(self, mapping: Mapping, offset: usize, size: usize) -> Option<Self> {
         let bulk = mapping.at(offset, size.checked_mul(2)?)?;
         (offset.is_multiple_of(4096) && size.is_power_of_two()).then_some(Self { bulk, bulk_size: size, ..self })
@@ -248,17 +248,17 @@ impl Slot {
 
     /// The control page, as memory to populate.
     pub fn control_memory(&self) -> Mapping {
-        // SAFETY: `over` checked that the slot lies in a mapping that stays.
+        // SAFETY: `over` checked that the slot is in a mapping that stays.
         unsafe { Mapping::new(self.base, CONTROL) }
     }
 
-    /// The ring that this end receives from, as memory to populate or give back.
+    /// The ring that this end receives from, as memory to populate or release.
     pub fn ring_memory(&self) -> Mapping {
-        // SAFETY: `over` checked that CONTROL + 2 * ring bytes lie in a mapping that stays.
+        // SAFETY: `over` checked that CONTROL + 2 * ring bytes are in a mapping that stays.
         unsafe { Mapping::new(self.base.add(CONTROL + (1 - self.end) * self.ring), self.ring) }
     }
 
-    /// The large ring that this end receives from, as memory to populate or give back.
+    /// The large ring that this end receives from, as memory to populate or release.
     pub fn bulk_memory(&self) -> Option<Mapping> {
         self.bulk_of(1 - self.end)
     }
@@ -269,12 +269,12 @@ impl Slot {
     }
 
     fn bulk_of(&self, direction: usize) -> Option<Mapping> {
-        // SAFETY: `with_bulk` checked that both large rings lie in a mapping that stays.
+        // SAFETY: `with_bulk` checked that both large rings are in a mapping that stays.
         (!self.bulk.is_null())
             .then(|| unsafe { Mapping::new(self.bulk.add(direction * self.bulk_size), self.bulk_size) })
     }
 
-    /// Where it lies in this process.
+    /// The address of the slot in this process.
     pub fn address(&self) -> usize {
         self.base as usize
     }
@@ -287,40 +287,40 @@ impl Slot {
     #[inline(always)]
     fn control(&self) -> &Control {
         const { assert!(size_of::<Control>() <= CONTROL) };
-        // SAFETY: `over` checked that the slot lies in a mapping that stays; Control is made of atomics, valid for any bytes.
+        // SAFETY: `over` checked that the slot is in a mapping that stays; Control is made of atomics, valid for any bytes.
         unsafe { &*self.base.cast::<Control>() }
     }
 
-    /// The direction that this end sends into.
+    /// The control lines of the direction in which this end sends.
     #[inline(always)]
     pub fn outward(&self) -> &Lines {
         &self.control().lines[self.end].lines
     }
 
-    /// The direction that this end receives from.
+    /// The control lines of the direction in which this end receives.
     #[inline(always)]
     pub fn inward(&self) -> &Lines {
         &self.control().lines[1 - self.end].lines
     }
 
-    /// The ring of [`Slot::outward`]; `wide`: the large one, if there is one.
+    /// The ring into which this end sends; `wide`: the large one, if there is one.
     #[inline(always)]
     pub fn out_ring(&self, wide: bool) -> Ring {
         self.ring_of(self.end, wide)
     }
 
-    /// The ring of [`Slot::inward`].
+    /// The ring from which this end receives; `wide`: the large one, if there is one.
     #[inline(always)]
     pub fn in_ring(&self, wide: bool) -> Ring {
         self.ring_of(1 - self.end, wide)
     }
 
-    /// Which connection this is.
+    /// Identity of the connection, and the ends that have attached and left.
     pub fn head(&self) -> &SlotHead {
         &self.control().head
     }
 
-    /// Makes the slot as new, for the connection named by the two cookies. Only the offerer, before it offers it.
+    /// Resets the slot for the connection with these two cookies. Only the offerer may call this, and only before it offers the slot.
     pub fn prepare(&self, cookies: [u64; 2]) {
         for direction in &self.control().lines {
             direction.lines.gate.reset();
@@ -340,7 +340,7 @@ impl Slot {
     #[inline(always)]
     fn ring_of(&self, direction: usize, wide: bool) -> Ring {
         if wide && !self.bulk.is_null() {
-            // SAFETY: `with_bulk` checked that both large rings lie in the mapping and that their size is a power of two.
+            // SAFETY: `with_bulk` checked that both large rings are in the mapping and that their size is a power of two.
             return unsafe { Ring::new(self.bulk.add(direction * self.bulk_size), self.bulk_size) };
         }
         // SAFETY: `over` checked that CONTROL + 2 * ring bytes are mapped and that ring is a power of two.
@@ -353,7 +353,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
 
-    /// Slots of `sizes`, each with large rings, one behind the other.
+    /// Slots with rings of these sizes, each with large rings, one after the other.
     fn slots(sizes: &[usize]) -> Vec<Slot> {
         let size = |ring: usize| (Slot::size(ring) + 2 * ring).next_multiple_of(4096);
         let total = sizes.iter().map(|&ring| size(ring)).sum::<usize>();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_never_pairs_one_slot_with_the_size_of_another() {
+    fn reader_of_a_cell_sees_one_slot_whole() {
         let slots = slots(&[4096, 8192, 16384]);
         let (cell, done) = (SlotCell::default(), AtomicBool::new(false));
         let rounds = if cfg!(miri) { 50 } else { 200_000 };
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_has_one_description_whoever_asks() {
+    fn slot_has_one_description_for_all_threads() {
         let slots = slots(&[4096; 20]);
         let described = || slots.iter().map(|&slot| from_ref(described(slot)) as usize).collect::<Vec<_>>();
         let all = std::thread::scope(|scope| {

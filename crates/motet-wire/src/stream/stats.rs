@@ -1,7 +1,7 @@
-//! The node file: one memfd per process (and its forked children) that holds the records of its streams.
+//! The stats file of streams: one memfd for each fork group (a process and its forked children) that holds the records of its streams.
 //!
-//! `motet ps` and `motet why` find it as `/proc/PID/fd/N -> /memfd:motet-node`, map it read-only and list it; nothing
-//! else is needed, no daemon and no socket, and it vanishes with the process.
+//! `motet ps` and `motet why` find it as `/proc/PID/fd/N -> /memfd:motet-node` and read it. It needs no daemon and no socket, and it vanishes
+//! with its processes.
 //!
 //! ```text
 //!   0     StatsFileHead (magic, version, capacity, ...)
@@ -12,16 +12,16 @@ use crate::mapping::Mapping;
 use crate::stream::record::{SIZE, StreamRecord};
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// First eight bytes of every node file.
+/// First eight bytes of every stats file.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETnod");
-/// Version of the node file: `motet ps` reads only its own. It changes with anything in [`StatsFileHead`] or [`StreamRecord`].
+/// Version of the stats file. `motet ps` reads only its own. It changes with every change of [`StatsFileHead`] or [`StreamRecord`].
 pub const VERSION: u32 = 4 + cfg!(motet_next_version) as u32;
-/// Name given to memfd_create.
+/// The name that is given to `memfd_create`.
 pub const NAME: &str = "motet-node";
 /// Bytes before the first record.
 pub const HEAD: usize = if cfg!(motet_next_version) { 8192 } else { 4096 };
 
-/// The start of a node file.
+/// The start of a stats file.
 #[repr(C)]
 #[derive(Debug)]
 pub struct StatsFileHead {
@@ -37,26 +37,26 @@ pub struct StatsFileHead {
     pub used: AtomicU32,
     /// The process that made the file.
     pub creator: AtomicU32,
-    /// Libraries, as `major << 16 | minor`.
+    /// Version of the library, `major << 16 | minor`.
     pub library: AtomicU32,
-    /// Bytes of segments mapped, as the process of the family that last opened or closed a stream has them.
+    /// Bytes of segments that are mapped in the process of the fork group that last opened or closed a stream.
     pub segment_bytes: AtomicU64,
-    /// Connections that stayed plain, by reason code: counted, never silent.
+    /// Connections that stayed on TCP, by reason code.
     pub plain: [AtomicU64; 64],
     /// Streams that could not get a record.
     pub overflow: AtomicU64,
-    /// Links that the process family has opened, and closed.
+    /// Links that the fork group has opened, and closed.
     pub links: [AtomicU64; 2],
-    /// The processes of the family that have streams: their pids, 0 for none, `u32::MAX` for a child about to be born.
+    /// Pids of the processes of the fork group that have streams; 0: none, `u32::MAX`: reserved for a fork under way.
     pub members: [AtomicU32; MEMBERS],
-    /// Descriptors of the engine's own, in the process of the family that last opened or closed a stream.
+    /// Descriptors that the engine uses for itself in the process of the fork group that last opened or closed a stream.
     pub descriptors: AtomicU64,
 }
 
-/// Processes of a family that can have streams at the same time.
+/// Processes of a fork group that can have streams at the same time.
 pub const MEMBERS: usize = 63;
 
-/// Bytes of a node file for `capacity` records.
+/// Bytes of a stats file for `capacity` records.
 pub const fn bytes(capacity: usize) -> usize {
     HEAD + capacity * SIZE
 }
@@ -66,7 +66,7 @@ pub const fn offset(index: usize) -> usize {
     HEAD + index * SIZE
 }
 
-/// A mapped node file.
+/// A mapped stats file.
 #[derive(Debug, Clone, Copy)]
 pub struct StatsFile {
     mapping: Mapping,
@@ -74,7 +74,7 @@ pub struct StatsFile {
 }
 
 impl StatsFile {
-    /// The node file in a mapping, which must have room for its head.
+    /// The stats file in a mapping; `None` if the mapping has no room for the head and `capacity` records.
     pub fn over(mapping: Mapping, capacity: usize) -> Option<Self> {
         (mapping.length() >= bytes(capacity)).then_some(Self { mapping, capacity })
     }
@@ -93,7 +93,7 @@ impl StatsFile {
         unsafe { &*base.cast::<StatsFileHead>() }
     }
 
-    /// A record; `None` beyond the capacity.
+    /// The record with an index; `None` beyond the capacity.
     #[inline(always)]
     pub fn record(&self, index: usize) -> Option<&StreamRecord> {
         if index >= self.capacity {
@@ -111,10 +111,10 @@ mod tests {
     use crate::stream::record::{ConnectionInfo, Events, Lifecycle, Rx, Tx};
     use std::mem::offset_of;
 
-    /// What version 4 looks like. Whoever changes this line changes [`VERSION`] too.
+    /// The layout of version 4. A change of this line requires a new [`VERSION`].
     #[cfg(not(motet_next_version))]
     #[test]
-    fn a_layout_has_its_version() {
+    fn layout_matches_version() {
         let parts = [
             size_of::<Tx>(),
             size_of::<Rx>(),

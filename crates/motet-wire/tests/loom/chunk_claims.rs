@@ -1,4 +1,4 @@
-//! A copy that both ends share: every chunk is copied once, and what the sender has copied is there when it says so.
+//! Chunk claims of a cooperative copy under loom: every chunk is copied once, and reported chunks are visible.
 
 use super::model;
 use loom::sync::Arc;
@@ -12,26 +12,26 @@ const CHUNKS: u32 = 2;
 #[derive(Default)]
 struct Copy {
     claims: ChunkClaims,
-    /// Stand for the bytes of the chunks.
+    /// Represent the bytes of the chunks.
     chunks: [AtomicU32; CHUNKS as usize],
-    /// The sender has rung.
-    bell: AtomicU32,
+    /// 1: the sender has rung the receiver's doorbell.
+    doorbell: AtomicU32,
 }
 
-/// The sender's part: claims what it can get, copies it, says so, and rings if nothing is left to claim.
+/// The sender's part: claims chunks, copies and reports them, and rings the doorbell if no chunk is left to claim.
 fn assist(copy: &Copy, copy_id: u32) -> u32 {
     let mut done = 0;
     while let Some(chunk) = copy.claims.claim(copy_id, CHUNKS) {
         copy.chunks[chunk as usize].store(copy_id, Relaxed);
         done += 1;
         if copy.claims.report_assisted(copy_id, done, CHUNKS) {
-            copy.bell.store(1, Relaxed);
+            copy.doorbell.store(1, Relaxed);
         }
     }
     done
 }
 
-/// A copy that has begun, and the sender's thread.
+/// A copy that has begun, and the thread of its sender.
 fn begin() -> (Arc<Copy>, thread::JoinHandle<u32>) {
     let copy = Arc::new(Copy::default());
     copy.claims.prepare();
@@ -41,7 +41,7 @@ fn begin() -> (Arc<Copy>, thread::JoinHandle<u32>) {
 }
 
 #[test]
-fn every_chunk_is_copied_once_and_seen() {
+fn every_chunk_is_copied_once_and_visible() {
     model(&[0, 1, 2], || {
         let (copy, sender) = begin();
         let mut mine = 0;
@@ -52,16 +52,16 @@ fn every_chunk_is_copied_once_and_seen() {
         }
         let waits = copy.claims.assisted(3) != Assisted::Chunks(CHUNKS - mine);
         let done = sender.join().unwrap();
-        assert!(!waits || copy.bell.load(Relaxed) == 1, "asleep, and nobody rings");
+        assert!(!waits || copy.doorbell.load(Relaxed) == 1, "asleep, and not woken");
         assert_eq!((copy.claims.assisted(3), done), (Assisted::Chunks(done), CHUNKS - mine));
-        assert!(copy.chunks.iter().all(|chunk| chunk.load(Relaxed) == 3), "said to be there");
+        assert!(copy.chunks.iter().all(|chunk| chunk.load(Relaxed) == 3), "reported as copied");
         done as usize
     });
 }
 
-/// A receiver that gives up: what was claimed by then is all that the sender still touches.
+/// A receiver closes a copy: the sender writes only the chunks that were claimed before.
 #[test]
-fn nothing_is_claimed_behind_the_end() {
+fn no_chunk_is_claimed_after_the_close() {
     model(&[0, 1, 2], || {
         let (copy, sender) = begin();
         let claimed = copy.claims.close(3);
@@ -69,7 +69,7 @@ fn nothing_is_claimed_behind_the_end() {
         while copy.claims.assisted(3) != Assisted::Chunks(claimed) {
             thread::yield_now();
         }
-        // The receiver's memory is its own again: the sender never learns of a copy that is over.
+        // The receiver's memory is its own again, so it may begin another copy.
         copy.claims.begin(4);
         assert_eq!(sender.join().unwrap(), claimed);
         claimed as usize

@@ -1,7 +1,7 @@
-//! The fifo: publish and poll, the edge of the room, and the sleeper. Lines have two words of payload here.
+//! The FIFO under loom: publish and poll, the full FIFO, and the sleeping ends. Cells have two words of payload here.
 //!
-//! What these models leave out: the barrier of a sleeper that reaches the producer's CPU (`membarrier`) is a full fence on both
-//! sides, as loom knows no other.
+//! What these models leave out: the sleeper's barrier that reaches the producer's CPU (`membarrier`). Loom has no such barrier, so there is a
+//! full fence on both sides.
 
 use super::model;
 use loom::sync::Arc;
@@ -10,7 +10,7 @@ use motet_wire::message::fifo::{Buffer, CELL_PAYLOAD, Cell, Control, Fifo, FifoR
 use motet_wire::sync::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use motet_wire::sync::{AtomicU32, fence};
 
-/// Both ends of a fifo of four cells. Its memory stays, as a mapping does.
+/// Both ends of a FIFO of four cells. Its memory is leaked, so it stays like a mapping.
 fn ends() -> (FifoTx, FifoRx) {
     let cells: Vec<Cell> = (0..4).map(|_| Cell::new()).collect();
     let fifo = Fifo::from_parts(Box::leak(Box::new(Control::new())), cells.leak()).unwrap();
@@ -22,7 +22,7 @@ fn put(producer: &mut FifoTx, kind: u8, length: usize) -> PutOutcome {
     producer.try_put(kind, 0, &[&vec![kind; length]]).unwrap()
 }
 
-/// The kind of the next packet, all of whose bytes must be that.
+/// Takes the next packet and returns its kind, which all of its bytes must equal.
 fn poll(consumer: &mut FifoRx, length: usize) -> Option<u8> {
     let mut buffer = Buffer::new();
     let packet = consumer.poll(&mut buffer).unwrap()?;
@@ -30,9 +30,9 @@ fn poll(consumer: &mut FifoRx, length: usize) -> Option<u8> {
     Some(packet.kind)
 }
 
-/// A packet of two cells is seen whole or not at all.
+/// A packet of two cells is visible completely or not at all.
 #[test]
-fn a_packet_is_visible_with_its_first_word() {
+fn packet_is_visible_with_its_first_word() {
     model(&[0, 1], || {
         let (mut producer, mut consumer) = ends();
         let producer = thread::spawn(move || put(&mut producer, 5, CELL_PAYLOAD + 1));
@@ -42,9 +42,9 @@ fn a_packet_is_visible_with_its_first_word() {
     });
 }
 
-/// Who sees that a cell has followed an open packet sees what was written before it.
+/// A consumer that sees the continuation cell of an open packet sees the bytes that were written before it.
 #[test]
-fn an_open_packet_is_whole_with_its_last_line() {
+fn open_packet_is_complete_with_its_last_continuation() {
     model(&[0, 1], || {
         let (mut producer, mut consumer) = ends();
         let beside = Arc::new(AtomicU32::new(0));
@@ -55,13 +55,13 @@ fn an_open_packet_is_whole_with_its_last_line() {
             producer.put_continuation();
         });
         let seen = poll(&mut consumer, 1);
-        assert!(seen.is_none() || beside.load(Relaxed) == 7, "whole before its bytes");
+        assert!(seen.is_none() || beside.load(Relaxed) == 7, "complete before its bytes");
         producer.join().unwrap();
         usize::from(seen.is_some())
     });
 }
 
-/// Packets one behind the other come in order.
+/// Packets arrive in order.
 #[test]
 fn packets_keep_their_order() {
     model(&[0, 1, 2], || {
@@ -77,9 +77,9 @@ fn packets_keep_their_order() {
     });
 }
 
-/// A cell is written over only after it was read: a full fifo has room when the producer was told, and not before.
+/// A cell is overwritten only after it was read: a full FIFO has room after the consumer has published its head, and not before.
 #[test]
-fn a_line_is_not_overwritten_before_it_is_read() {
+fn cell_is_not_overwritten_before_it_is_read() {
     model(&[0, 1], || {
         let (mut producer, mut consumer) = ends();
         assert_eq!(put(&mut producer, 1, CELL_PAYLOAD + 1), PutOutcome::Published);
@@ -95,7 +95,7 @@ fn a_line_is_not_overwritten_before_it_is_read() {
     });
 }
 
-/// A consumer that goes to sleep and a producer that puts: the consumer sees the packet, or the producer the sleeper.
+/// A consumer goes to sleep while a producer puts a packet: the consumer sees the packet, or the producer sees the sleeper.
 #[test]
 fn no_wake_up_is_lost() {
     model(&[0, 1], || {
@@ -103,23 +103,23 @@ fn no_wake_up_is_lost() {
         let producer = thread::spawn(move || put(&mut producer, 1, 1));
         let sleeps = consumer.begin_sleep(|| fence(SeqCst));
         let put = producer.join().unwrap();
-        assert!(!sleeps || put == PutOutcome::Wake, "asleep, and nobody wakes it");
+        assert!(!sleeps || put == PutOutcome::Wake, "asleep, and not woken");
         usize::from(sleeps)
     });
 }
 
-/// The same with a consumer that wakes up by itself, receives and sleeps again, and two puts: asleep over a packet, it is
-/// woken. A bell that rang for an earlier sleep stays rung, as a doorbell does.
+/// A consumer sleeps, wakes by itself, receives and sleeps again while a producer puts two packets: if it sleeps over a packet, it is woken. A
+/// doorbell that was rung for an earlier sleep stays rung, as an eventfd does.
 #[test]
 fn no_wake_up_is_lost_by_a_consumer_that_sleeps_again() {
     model(&[0, 1], || {
         let (mut producer, mut consumer) = ends();
-        let bell = Arc::new(AtomicU32::new(0));
-        let ringer = bell.clone();
+        let doorbell = Arc::new(AtomicU32::new(0));
+        let tx_doorbell = doorbell.clone();
         let producer = thread::spawn(move || {
             for kind in [1, 2] {
                 if put(&mut producer, kind, 1) == PutOutcome::Wake {
-                    ringer.fetch_add(1, AcqRel);
+                    tx_doorbell.fetch_add(1, AcqRel);
                 }
             }
         });
@@ -129,15 +129,15 @@ fn no_wake_up_is_lost_by_a_consumer_that_sleeps_again() {
         poll(&mut consumer, 1);
         let sleeps = consumer.begin_sleep(|| fence(SeqCst));
         producer.join().unwrap();
-        let rung = bell.load(Acquire) > 0;
-        assert!(!sleeps || rung || consumer.is_empty(), "asleep over a packet, and nobody has rung");
+        let rung = doorbell.load(Acquire) > 0;
+        assert!(!sleeps || rung || consumer.is_empty(), "asleep over a packet, and not woken");
         usize::from(sleeps)
     });
 }
 
-/// A producer that sleeps for room and a consumer that makes some: the producer sees it, or the consumer the sleeper.
+/// A producer goes to sleep for room while a consumer makes some: the producer sees the room, or the consumer sees the sleeper.
 #[test]
-fn no_producer_sleeps_over_room() {
+fn no_wake_up_of_a_producer_is_lost() {
     model(&[0, 1], || {
         let (mut producer, mut consumer) = ends();
         put(&mut producer, 1, CELL_PAYLOAD + 1);
@@ -151,7 +151,7 @@ fn no_producer_sleeps_over_room() {
         assert_eq!(poll(&mut consumer, CELL_PAYLOAD + 1), Some(1));
         let wake = consumer.take_wake();
         let sleeps = producer.join().unwrap();
-        assert!(!sleeps || wake, "asleep over room, and nobody wakes it");
+        assert!(!sleeps || wake, "asleep although there is room, and not woken");
         usize::from(sleeps)
     });
 }

@@ -2,7 +2,7 @@ use super::*;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// One element: what it becomes.
+/// The result for one element.
 fn on<const N: usize>(
     operation: Operation,
     datatype: Datatype,
@@ -19,7 +19,7 @@ fn on<const N: usize>(
     target
 }
 
-/// Against what the language says, for values at which types differ.
+/// Compares with the operators of the language, for values at which types differ.
 macro_rules! against_the_language {
     ($($name:ident, $type:ty, $datatype:expr, $values:expr;)*) => { $(
         #[test]
@@ -72,7 +72,7 @@ against_the_language! {
 }
 
 #[test]
-fn integers_wrap_and_bits_are_bits() {
+fn integers_wrap_and_bits_combine() {
     for (target, operand) in [(i32::MAX, 1), (-7, 3), (i32::MIN, -1), (0x0f0f, 0x00ff)] {
         let mask: i32 = 0x0ff0;
         for (operation, value) in [
@@ -93,7 +93,7 @@ fn integers_wrap_and_bits_are_bits() {
 }
 
 #[test]
-fn elements_of_a_row_do_not_touch_each_other() {
+fn elements_of_a_row_are_independent() {
     let operand: Vec<u8> = [1_u16, 2, 0xffff].iter().flat_map(|n| n.to_le_bytes()).collect();
     let (operation, datatype, count) = (Operation::Sum, Datatype::U16, 3);
     let atomic = Atomic { operation, datatype, count, operand: &operand, compare: &[] };
@@ -103,7 +103,7 @@ fn elements_of_a_row_do_not_touch_each_other() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_and_does_nothing() {
+fn invalid_atomic_is_refused_and_does_nothing() {
     let good = Atomic {
         operation: Operation::SwapEqual,
         datatype: Datatype::U32,
@@ -139,13 +139,13 @@ fn what_makes_no_sense_is_refused_and_does_nothing() {
 }
 
 #[test]
-fn numbers_of_operations_and_types_are_their_places() {
+fn numbers_of_operations_and_types_are_their_indices() {
     assert!(Operation::ALL.iter().enumerate().all(|(at, &operation)| operation as usize == at));
     assert!(Datatype::ALL.iter().enumerate().all(|(at, &datatype)| datatype as usize == at));
 }
 
 #[test]
-fn shared_memory_gives_the_same() {
+fn apply_shared_agrees_with_apply() {
     let words: &'static [AtomicU64] = Box::leak((0..8).map(AtomicU64::new).collect());
     let memory = SharedBytes::of_words(words);
     let mut private = vec![0; memory.length()];
@@ -179,7 +179,7 @@ fn shared_memory_gives_the_same() {
 }
 
 #[test]
-fn shared_memory_that_is_not_aligned_is_refused_whole() {
+fn misaligned_shared_memory_is_refused_whole() {
     let words: &'static [AtomicU64] = Box::leak((0..3).map(|_| AtomicU64::new(0)).collect());
     let whole = SharedBytes::of_words(words);
     // A region that begins in the middle of a word.

@@ -1,8 +1,8 @@
-//! The hash of the matching table: keyed, as peers choose the tags that go into it.
+//! The hash function of the matching table. It is keyed, because peers choose the tags that are hashed.
 
 use std::hash::{BuildHasher, Hasher};
 
-/// A keyed hash of two words by folded multiplication: a few cycles, and tags that collide cannot be chosen without the seed.
+/// A keyed hash of two words by folded multiplication: a few cycles, and colliding tags cannot be chosen without the seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Seeded(pub [u64; 2]);
 
@@ -15,7 +15,7 @@ impl BuildHasher for Seeded {
     }
 }
 
-/// A hash on its way.
+/// The state of a hash.
 pub struct Folded {
     state: u64,
     seed: u64,

@@ -1,14 +1,14 @@
-//! The receives of one source, in the order of posting: a ring that grows.
+//! The posted receives of one source, in the order of posting: a ring that grows.
 //!
-//! What it is: a push at the end, and a look from the oldest on. A receive that is not the oldest leaves a gap, which the next growth closes.
-//! What it is not: it does not decide how many there may be.
+//! Receives are pushed at the end and searched from the oldest on. Removing a receive that is not the oldest leaves a gap, which the
+//! next growth closes. The number of receives is limited by the caller.
 
 use super::Receive;
 
-/// One that waits.
+/// A posted receive.
 #[derive(Debug, Clone, Copy)]
 pub struct PostedReceive<B> {
-    /// Its place in the order of all; 0: it is gone.
+    /// Its number in the order of posting; 0: a gap.
     pub sequence: u64,
     pub tag: u64,
     pub ignore: u64,
@@ -22,19 +22,20 @@ impl<B> PostedReceive<B> {
     }
 }
 
-/// All of them.
+/// The posted receives of one source.
 #[derive(Debug)]
 pub struct PostedRing<B> {
     slots: Vec<PostedReceive<B>>,
-    /// Positions of the oldest and behind the youngest, modulo 2^32. Where there is one, the oldest is no gap.
+    /// Positions of the oldest receive and behind the youngest, modulo 2^32. The slot at `first` is no gap unless the ring is
+    /// empty.
     first: u32,
     end: u32,
     live: u32,
 }
 
-/// Slots of a ring that is used for the first time.
+/// Slots of a ring at its first use.
 const FIRST_SLOTS: usize = 8;
-/// An empty ring keeps so many slots: those of a usual window of receives.
+/// Slots that an empty ring keeps: enough for a usual window of receives.
 const MAX_EMPTY_SLOTS: usize = 256;
 
 impl<B> Default for PostedRing<B> {
@@ -44,7 +45,7 @@ impl<B> Default for PostedRing<B> {
 }
 
 impl<B: Copy> PostedRing<B> {
-    /// Receives.
+    /// Number of receives.
     #[inline(always)]
     pub fn len(&self) -> u32 {
         self.live
@@ -55,7 +56,7 @@ impl<B: Copy> PostedRing<B> {
         self.slots.capacity() * size_of::<PostedReceive<B>>()
     }
 
-    /// Adds one.
+    /// Adds a receive at the end.
     #[inline(always)]
     pub fn push(&mut self, posted: PostedReceive<B>) {
         if self.end.wrapping_sub(self.first) as usize == self.slots.len() {
@@ -69,7 +70,7 @@ impl<B: Copy> PostedRing<B> {
         self.live += 1;
     }
 
-    /// Closes the gaps, and grows where that makes too little room.
+    /// Closes the gaps, and grows the ring if that makes too little room.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, filler: PostedReceive<B>) {
@@ -85,7 +86,7 @@ impl<B: Copy> PostedRing<B> {
         self.slots = slots;
     }
 
-    /// Those that wait, with their positions, the oldest first.
+    /// The receives with their positions, oldest first.
     #[inline(always)]
     fn iter(&self) -> impl Iterator<Item = (u32, &PostedReceive<B>)> {
         let (first, mask) = (self.first, (self.slots.len() as u32).wrapping_sub(1));
@@ -94,13 +95,13 @@ impl<B: Copy> PostedRing<B> {
         known.filter(|(_, posted)| posted.sequence != 0)
     }
 
-    /// The oldest that a tag matches, and its position.
+    /// The oldest receive that matches a tag, and its position.
     #[inline(always)]
     pub fn oldest(&self, tag: u64) -> Option<(u32, &PostedReceive<B>)> {
         if self.live == 0 {
             return None;
         }
-        // Mostly that is the oldest of all.
+        // The common case: the oldest of all matches.
         let first = self.get(self.first)?;
         if first.would_match(tag) { Some((self.first, first)) } else { self.oldest_behind(tag) }
     }
@@ -110,24 +111,24 @@ impl<B: Copy> PostedRing<B> {
         self.iter().find(|(_, posted)| posted.would_match(tag))
     }
 
-    /// The position of the one that this is true of.
+    /// The position of the first receive for which `which` is true.
     pub fn position(&self, which: impl Fn(&PostedReceive<B>) -> bool) -> Option<u32> {
         self.iter().find(|(_, posted)| which(posted)).map(|(at, _)| at)
     }
 
-    /// One that waits.
+    /// The receive at a position.
     #[inline(always)]
     pub fn get(&self, at: u32) -> Option<&PostedReceive<B>> {
         self.slots.get(at as usize & self.slots.len().wrapping_sub(1)).filter(|posted| posted.sequence != 0)
     }
 
-    /// The same, to be changed.
+    /// The receive at a position, mutable.
     pub fn get_mut(&mut self, at: u32) -> Option<&mut PostedReceive<B>> {
         let mask = self.slots.len().wrapping_sub(1);
         self.slots.get_mut(at as usize & mask).filter(|posted| posted.sequence != 0)
     }
 
-    /// Takes one out.
+    /// Removes and returns the receive at a position.
     #[inline(always)]
     pub fn take(&mut self, at: u32) -> Option<Receive<B>> {
         let receive = self.get(at)?.receive;
@@ -135,7 +136,7 @@ impl<B: Copy> PostedRing<B> {
         Some(receive)
     }
 
-    /// Forgets one.
+    /// Removes the receive at a position.
     #[inline(always)]
     pub fn remove(&mut self, at: u32) {
         let mask = self.slots.len().wrapping_sub(1);
@@ -179,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn gaps_are_closed_and_the_order_stays() {
+    fn growth_closes_gaps_and_keeps_the_order() {
         let mut ring = PostedRing::default();
         for sequence in 1..=1000u64 {
             ring.push(posted(sequence, sequence % 7));
             if sequence % 7 != 3 {
                 let (at, _) = ring.oldest(sequence % 7).unwrap();
                 assert_eq!(ring.take(at).map(|receive| receive.operation), Some(sequence));
-                assert!(ring.take(at).is_none(), "it is gone");
+                assert!(ring.take(at).is_none(), "it is removed");
             }
         }
         assert_eq!(ring.len(), 143);
@@ -197,11 +198,11 @@ mod tests {
             assert_eq!((oldest.sequence, ring.position(|posted| posted.sequence == sequence)), (sequence, Some(at)));
             ring.take(at);
         }
-        assert_eq!((ring.len(), ring.bytes()), (0, 0), "an empty one gives large memory back");
+        assert_eq!((ring.len(), ring.bytes()), (0, 0), "an empty ring releases large memory");
     }
 
     #[test]
-    fn it_goes_around() {
+    fn ring_positions_wrap_around() {
         let mut ring = PostedRing { first: u32::MAX - 5, end: u32::MAX - 5, ..PostedRing::default() };
         ring.push(posted(1, 0));
         let mut sequence = 1;

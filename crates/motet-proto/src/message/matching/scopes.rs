@@ -1,6 +1,4 @@
-//! Scopes and contexts: where messages arrive, and receives wait.
-//!
-//! What it is: their records, and how they come and go. What it is not: nothing is matched here.
+//! Scopes and contexts: where messages arrive and receives wait. Matching is in the parent module.
 
 use super::super::Status;
 use super::super::slab::{IntrusiveList, SlabId};
@@ -10,32 +8,32 @@ use super::{
 };
 use std::num::NonZeroU64;
 
-/// Where messages of one sender on one channel arrive.
+/// A scope: where messages of one sender on one channel arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Scope(pub(super) SlabId);
 
-/// Scopes whose messages a receive from any source may get.
+/// A context: a set of scopes for receives from any source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Context(pub(super) SlabId);
 
 impl Context {
-    /// As a number, for those who hand it through a foreign interface.
+    /// The context as a number, for foreign interfaces.
     pub fn number(self) -> u32 {
         self.0.0
     }
 
-    /// The context of a number that anybody may have made up: every use of it is checked.
+    /// A context from an untrusted number. Every use of it is checked.
     pub fn from_number(number: u32) -> Self {
         Self(SlabId(number))
     }
 }
 
-/// Whose messages a receive may get.
+/// The source of a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// One sender's.
+    /// One sender.
     One(Scope),
-    /// Anyone's.
+    /// Any sender of a context.
     Any(Context),
 }
 
@@ -48,36 +46,37 @@ impl Source {
     }
 }
 
-/// One of them.
+/// A scope or a context.
 #[derive(Debug)]
 pub struct ScopeEntry<B> {
-    /// The context of a scope; a context has none.
+    /// The context of a scope; `None` for a context.
     pub(super) parent: Option<u32>,
-    /// Receives that are looked through, and behind them those that are found by hash, and how many those are.
+    /// Posted receives: those in the ring, behind them those that are hashed, and the number of the latter.
     pub(super) ring: PostedRing<B>,
     pub(super) posted: IntrusiveList,
     pub(super) hashed: u32,
-    /// Messages that no receive has taken yet, and how many of them are looked through, and found by hash.
+    /// Unexpected messages, and how many of them are listed and hashed.
     pub(super) unexpected: IntrusiveList,
     pub(super) unexpected_counts: [u32; 2],
-    /// Scopes of a context.
+    /// Number of scopes of a context.
     pub(super) children: u32,
-    /// Receives and messages meet in order, whatever their tags.
+    /// Receives and messages match in order, whatever their tags.
     pub(super) ordered: bool,
-    /// Scopes may be in it.
+    /// Whether this is a context.
     pub(super) is_context: bool,
-    /// No message will come any more.
+    /// The status for receives, once no message will arrive any more.
     pub(super) ended: Option<Status>,
 }
 
 impl<B: Copy> ScopeEntry<B> {
-    /// Whether the next receive is one of those that are looked through.
+    /// Whether the next receive goes into the ring.
     #[inline(always)]
     pub(super) fn ring_has_room(&self) -> bool {
         self.ordered || self.hashed == 0 && self.ring.len() < MAX_LINEAR_SCAN
     }
 
-    /// Adds a receive to the ring: this is the place at `scope`, and these count receives in rows and all that were ever posted.
+    /// Adds a receive to the ring. The entry is at index `scope`; the other arguments are the counters of receives in rings and of
+    /// all receives posted.
     #[inline(always)]
     pub(super) fn post(
         &mut self,
@@ -95,14 +94,14 @@ impl<B: Copy> ScopeEntry<B> {
 }
 
 impl<B: Copy> Table<B> {
-    /// A context; `None` when there are too many.
+    /// Adds a context; `None` when there are too many.
     pub fn add_context(&mut self) -> Option<Context> {
         let number = self.add(None, false)?;
         self.scopes.get_by_id(number)?.is_context = true;
         Some(Context(number))
     }
 
-    /// Whether there is such a context.
+    /// Whether a context exists.
     #[inline(always)]
     pub fn has_context(&self, Context(number): Context) -> bool {
         self.scopes.find(number).and_then(|index| self.scopes.get(index)).is_some_and(|place| place.is_context)
@@ -113,7 +112,7 @@ impl<B: Copy> Table<B> {
         self.scopes.known(scope).is_none_or(|place| place.parent == self.scopes.find(context) && place.parent.is_some())
     }
 
-    /// A scope in a context, or in none; `None` when there are too many.
+    /// Adds a scope, in a context or in none; `None` when there are too many, or the context does not exist.
     pub fn add_scope(&mut self, context: Option<Context>) -> Option<Scope> {
         let parent = match context {
             Some(context) if self.has_context(context) => Some(self.scopes.find(context.0)?),
@@ -127,8 +126,8 @@ impl<B: Copy> Table<B> {
         Some(Scope(number))
     }
 
-    /// A scope of its own in which messages and receives meet in the order in which they come, whatever their tags: nothing is
-    /// looked up.
+    /// Adds a scope in which messages and receives match in the order of arrival and posting, whatever their tags; `None` when
+    /// there are too many.
     pub fn add_ordered_scope(&mut self) -> Option<Scope> {
         self.add(None, true).map(Scope)
     }
@@ -150,7 +149,8 @@ impl<B: Copy> Table<B> {
         })
     }
 
-    /// No message will come from this source: yields its receives one by one, and lets nobody post another.
+    /// Ends a source: no message will arrive and no receive can be posted. Removes and returns one of its posted receives; call it
+    /// until it returns `None`.
     pub fn end_source(&mut self, source: Source, status: Status) -> Option<Receive<B>> {
         let scope = self.scopes.find(source.number())?;
         let place = self.scopes.get_mut(scope)?;
@@ -162,13 +162,13 @@ impl<B: Copy> Table<B> {
         self.take(Oldest { scope, found })
     }
 
-    /// Takes the next message of a scope, whatever its tag.
+    /// Removes and returns the next unexpected message of a scope, whatever its tag.
     pub fn drain(&mut self, scope: Scope) -> Option<UnexpectedMessage> {
         let first = self.scopes.get(self.scopes.find(scope.0)?)?.unexpected.first()?;
         self.take_unexpected(first)
     }
 
-    /// Forgets a scope, or a context without scopes. False, and nothing is done, when something waits there.
+    /// Removes a scope, or a context without scopes. Returns false, and does nothing, when something waits there.
     pub fn remove_source(&mut self, source: Source) -> bool {
         let Some(index) = self.scopes.find(source.number()) else { return true };
         let Some(place) = self.scopes.get(index) else { return true };

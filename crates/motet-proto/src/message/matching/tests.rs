@@ -1,4 +1,4 @@
-//! The table against an oracle that keeps two lists and looks through all of both.
+//! The table against an oracle of two lists that are searched linearly.
 
 use super::super::slab::SlabId;
 use super::*;
@@ -17,7 +17,7 @@ impl Prng {
     }
 }
 
-/// Scopes by their index here; a receive from any source has a context instead.
+/// The oracle. Receives from any source have a context instead of a scope.
 #[derive(Default)]
 struct Oracle {
     /// Operation, selector, in the order of posting.
@@ -26,7 +26,7 @@ struct Oracle {
     kept: Vec<(u64, Scope, u64)>,
 }
 
-/// What a selector asks for in effect: an ordered scope has no tags.
+/// The selector in effect: an ordered scope ignores tags.
 fn effective(selector: Selector, ordered: &[Scope]) -> Selector {
     match selector.from {
         Source::One(scope) if ordered.contains(&scope) => Selector { ignore: u64::MAX, ..selector },
@@ -34,7 +34,7 @@ fn effective(selector: Selector, ordered: &[Scope]) -> Selector {
     }
 }
 
-/// Whether a message of this scope, of a context, is one for this selector.
+/// Whether a message of this scope and context matches a selector.
 fn fits(selector: Selector, scope: Scope, context: Option<Context>, tag: u64) -> bool {
     let from = match selector.from {
         Source::One(one) => one == scope,
@@ -135,7 +135,7 @@ fn compare(seed: u64) {
 }
 
 #[test]
-fn as_two_lists_would() {
+fn table_behaves_as_two_lists() {
     for seed in 0..3000 {
         if let Err(panic) = std::panic::catch_unwind(|| compare(seed)) {
             eprintln!("seed {seed} fails");
@@ -145,7 +145,7 @@ fn as_two_lists_would() {
 }
 
 #[test]
-fn a_receive_from_anyone_and_one_from_someone_are_served_in_the_order_of_posting() {
+fn any_source_and_one_source_receives_match_in_order() {
     let mut table = Table::new([1, 2]);
     let context = table.add_context().unwrap();
     let scope = table.add_scope(Some(context)).unwrap();
@@ -161,13 +161,13 @@ fn a_receive_from_anyone_and_one_from_someone_are_served_in_the_order_of_posting
 }
 
 #[test]
-fn what_a_kept_message_costs_is_in_its_price() {
-    let maps = 2 * (size_of::<Key>() + size_of::<IntrusiveList>());
+fn record_of_unexpected_message_is_within_its_cost() {
+    let maps = 2 * (size_of::<MatchKey>() + size_of::<IntrusiveList>());
     assert!(Slab::<UnexpectedRecord, 4>::RECORD + maps <= super::super::credit::RECORD_BYTES);
 }
 
 #[test]
-fn a_scope_in_which_something_waits_stays() {
+fn scope_with_a_posted_receive_is_not_removed() {
     let mut table = Table::new([1, 2]);
     let scope = table.add_scope(None).unwrap();
     let selector = Selector { from: Source::One(scope), tag: 0, ignore: 0 };

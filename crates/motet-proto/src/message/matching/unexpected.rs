@@ -1,65 +1,65 @@
-//! Messages that nobody waited for, until a receive, a claim or their link takes them.
+//! Unexpected messages: those that arrived before a matching receive was posted.
 //!
-//! Their records are listed by arrival, in their scope and in its context. A receive looks through the first [`MAX_LINEAR_SCAN`] of a list one by one;
-//! behind those, an exact tag is found by hash. What a message costs, and what becomes of it, is its link's matter.
+//! Their records are listed by arrival, in their scope and in its context. A receive compares the first [`MAX_LINEAR_SCAN`] of a list
+//! one by one; behind those, an exact tag is found by hash. Credit and further processing of a message are handled by its link.
 
 use super::super::ChannelId;
 use super::super::slab::SlabId;
 use super::scopes::ScopeEntry;
-use super::{Key, MAX_LINEAR_SCAN, Scope, Selector, Source, Table, shrink};
+use super::{MAX_LINEAR_SCAN, MatchKey, Scope, Selector, Source, Table, shrink};
 
-/// A message that nobody waited for. It must be accepted or discarded by its link, which owes the sender for it.
+/// A message that no receive waited for. It must be passed to `accept` or `discard` of its link, which returns its credit.
 #[derive(Debug)]
 pub struct UnexpectedMessage {
-    /// The link's name for itself.
+    /// The name that the owner gave to the link.
     pub source: u32,
-    /// On which channel it came.
+    /// The channel on which the message arrived.
     pub channel: ChannelId,
     /// Bytes of headers at the front of `bytes`.
     pub(in crate::message) headers: u16,
-    /// Its tag.
+    /// The tag.
     pub tag: u64,
-    /// Bytes of its body.
+    /// Bytes of the body.
     pub length: u64,
-    /// Credit that it uses.
+    /// Credit in use by the message.
     pub(in crate::message) units: u32,
-    /// The record of a long message; otherwise the body is here.
+    /// The record of a long message. `None`: the body is in `bytes`.
     pub(in crate::message) long: Option<SlabId>,
     pub(in crate::message) bytes: Box<[u8]>,
 }
 
 impl UnexpectedMessage {
-    /// Its headers, the outermost first.
+    /// The headers, outermost first.
     pub fn headers(&self) -> &[u8] {
         &self.bytes[..usize::from(self.headers)]
     }
 
-    /// Whether all of it is here.
+    /// Whether the body is here.
     pub fn is_whole(&self) -> bool {
         self.long.is_none()
     }
 
-    /// Its body, when that has come with it.
+    /// The body, if it is here.
     pub fn body(&self) -> Option<&[u8]> {
         self.is_whole().then(|| &self.bytes[usize::from(self.headers)..])
     }
 }
 
-/// In the table.
+/// An unexpected message in the table.
 #[derive(Debug)]
 pub struct UnexpectedRecord {
     pub(super) message: UnexpectedMessage,
-    /// The scope, and its context.
+    /// The scope and its context.
     pub(super) scopes: [u32; 2],
-    /// Whether it is found by hash there.
+    /// Whether the message is hashed in the scope, and in the context.
     hashed: [bool; 2],
 }
 
-/// Lists through record messages, of the scope; two further on those of the context.
+/// Lists of unexpected messages: by key and by scope, for the scope and for the context.
 const LISTS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
 
 impl<B> ScopeEntry<B> {
-    /// Whether the next message is one of those that are found by hash: all behind the first of them are.
+    /// Whether the next message is to be hashed: all messages behind the first hashed one are.
     fn hashes_unexpected(&self) -> bool {
         let [listed, hashed] = self.unexpected_counts;
         !self.ordered && (hashed > 0 || listed >= MAX_LINEAR_SCAN)
@@ -67,24 +67,24 @@ impl<B> ScopeEntry<B> {
 }
 
 impl<B: Copy> Table<B> {
-    /// The message that a receive would get.
+    /// The unexpected message that a receive would get.
     pub fn peek(&self, selector: Selector) -> Option<&UnexpectedMessage> {
         self.unexpected.get(self.first_match(selector)?).map(|record| &record.message)
     }
 
-    /// Takes it, for `accept` or `discard` of its link.
+    /// Removes and returns the unexpected message that a receive would get, for `accept` or `discard` of its link.
     pub fn claim(&mut self, selector: Selector) -> Option<UnexpectedMessage> {
         let index = self.first_match(selector)?;
         self.take_unexpected(index)
     }
 
-    /// Whether there is room for one more message in a scope.
+    /// Whether the scope exists and the table has a record for one more message.
     #[inline(always)]
     pub(in crate::message) fn can_add_unexpected(&self, scope: Scope) -> bool {
         self.scopes.known(scope.0).is_some() && self.unexpected.count() < super::super::slab::MAX_RECORDS
     }
 
-    /// Keeps a message that no receive waits for. The message comes back when there are too many.
+    /// Adds an unexpected message. Returns the message when there are too many.
     pub(in crate::message) fn add_unexpected(
         &mut self,
         scope: Scope,
@@ -103,20 +103,20 @@ impl<B: Copy> Table<B> {
             self.unexpected.append(&mut place.unexpected, by_scope, number.index());
             place.unexpected_counts[usize::from(hashed)] += 1;
             if hashed {
-                let list = self.unexpected_by_key.entry(Key { scope, mask: 0, tag }).or_default();
+                let list = self.unexpected_by_key.entry(MatchKey { scope, mask: 0, tag }).or_default();
                 self.unexpected.append(list, by_key, number.index());
             }
         }
         Ok(number)
     }
 
-    /// Takes a record message out, if it is still there.
+    /// Removes an unexpected message, if it is still there.
     pub(in crate::message) fn remove_unexpected(&mut self, number: SlabId) -> Option<UnexpectedMessage> {
         let index = self.unexpected.find(number)?;
         self.take_unexpected(index)
     }
 
-    /// The first record message that a selector matches.
+    /// The first unexpected message that matches a selector.
     #[inline(always)]
     pub(super) fn first_match(&self, selector: Selector) -> Option<u32> {
         if self.unexpected.count() == 0 { None } else { self.find_unexpected(selector) }
@@ -133,7 +133,7 @@ impl<B: Copy> Table<B> {
         while let Some(index) = at {
             let record = self.unexpected.get(index)?;
             if record.hashed[which] && selector.ignore == 0 {
-                return self.unexpected_by_key.get(&Key { scope, mask: 0, tag: selector.tag })?.first();
+                return self.unexpected_by_key.get(&MatchKey { scope, mask: 0, tag: selector.tag })?.first();
             }
             if (record.message.tag ^ selector.tag) & !selector.ignore == 0 {
                 return Some(index);
@@ -150,7 +150,7 @@ impl<B: Copy> Table<B> {
             let Some(place) = self.scopes.get_mut(scope) else { continue };
             self.unexpected.unlink(&mut place.unexpected, by_scope, index);
             place.unexpected_counts[usize::from(hashed)] -= 1;
-            let key = Key { scope, mask: 0, tag };
+            let key = MatchKey { scope, mask: 0, tag };
             let Some(list) = hashed.then(|| self.unexpected_by_key.get_mut(&key)).flatten() else { continue };
             self.unexpected.unlink(list, by_key, index);
             if list.is_empty() {

@@ -5,9 +5,9 @@ use motet_wire::message::fifo::payload_ring::RingSpan;
 /// Bytes of a packet, where they are.
 pub enum Payload<'a> {
     /// In the packet.
-    Here(&'a [u8]),
+    InPacket(&'a [u8]),
     /// In a ring that the peer writes.
-    RingSpan(RingSpan),
+    InRing(RingSpan),
 }
 
 impl Payload<'_> {
@@ -15,8 +15,8 @@ impl Payload<'_> {
     #[inline(always)]
     pub fn len(&self) -> usize {
         match self {
-            Payload::Here(bytes) => bytes.len(),
-            Payload::RingSpan(run) => run.len(),
+            Payload::InPacket(bytes) => bytes.len(),
+            Payload::InRing(run) => run.len(),
         }
     }
 
@@ -29,16 +29,16 @@ impl Payload<'_> {
     #[inline(always)]
     pub fn behind(self, front: usize) -> Self {
         match self {
-            Payload::Here(bytes) => Payload::Here(bytes.get(front..).unwrap_or(&[])),
-            Payload::RingSpan(run) => Payload::RingSpan(run.skip(front)),
+            Payload::InPacket(bytes) => Payload::InPacket(bytes.get(front..).unwrap_or(&[])),
+            Payload::InRing(run) => Payload::InRing(run.skip(front)),
         }
     }
 
     /// A copy of the bytes.
     pub fn to_box(&self) -> Box<[u8]> {
         match self {
-            Payload::Here(bytes) => Box::from(*bytes),
-            Payload::RingSpan(run) => {
+            Payload::InPacket(bytes) => Box::from(*bytes),
+            Payload::InRing(run) => {
                 let mut bytes = vec![0; run.len()].into_boxed_slice();
                 run.read(&mut bytes);
                 bytes
@@ -49,8 +49,8 @@ impl Payload<'_> {
     /// Appends a copy of the bytes to `store`.
     pub fn append_to(&self, store: &mut Vec<u8>) {
         match self {
-            Payload::Here(bytes) => store.extend_from_slice(bytes),
-            Payload::RingSpan(run) => {
+            Payload::InPacket(bytes) => store.extend_from_slice(bytes),
+            Payload::InRing(run) => {
                 let start = store.len();
                 store.resize(start + run.len(), 0);
                 run.read(&mut store[start..]);

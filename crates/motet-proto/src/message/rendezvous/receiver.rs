@@ -28,7 +28,7 @@ pub const FIN_CANCELLED: u16 = 2;
 
 /// The state of a long message.
 #[derive(Debug)]
-enum State {
+enum ReceiveState {
     /// No receive has it yet.
     Unmatched,
     /// Bytes arrive in the buffer of a receive, at most `take`.
@@ -59,7 +59,7 @@ struct RendezvousReceive {
     length: u64,
     received: u64,
     body: Body,
-    state: State,
+    state: ReceiveState,
     /// The record in the matching table.
     unexpected: Option<SlabId>,
     /// Whether it is in a list, and counts as one of [`RendezvousReceives::max_pulls`].
@@ -120,7 +120,7 @@ impl RendezvousReceives {
             Ok(units) => Body::Eager { store: Vec::new(), units },
             Err(place) => Body::Rendezvous { place, until: 0, asked: 0, route: Route::Any },
         };
-        let (number, length, state) = (long.number, long.length, State::Unmatched);
+        let (number, length, state) = (long.number, long.length, ReceiveState::Unmatched);
         let record = RendezvousReceive {
             number,
             length,
@@ -137,7 +137,7 @@ impl RendezvousReceives {
     }
 
     /// The message is unexpected and has this record in the matching table.
-    pub fn keep(&mut self, record: SlabId, unexpected: SlabId) {
+    pub fn set_unexpected(&mut self, record: SlabId, unexpected: SlabId) {
         if let Some(transfer) = self.slab.get_by_id(record) {
             transfer.unexpected = Some(unexpected);
         }
@@ -169,14 +169,14 @@ impl RendezvousReceives {
         }
         transfer.received = end;
         match (&transfer.state, &mut transfer.body) {
-            (&State::Receiving { operation, take }, _) if at < take => {
+            (&ReceiveState::Receiving { operation, take }, _) if at < take => {
                 let fits = (take - at).min(bytes.len() as u64) as usize;
                 match bytes {
-                    Payload::Here(bytes) => owner.place(operation, at, &bytes[..fits]),
-                    Payload::RingSpan(run) => owner.place_span(operation, at, run.first(fits)),
+                    Payload::InPacket(bytes) => owner.place(operation, at, &bytes[..fits]),
+                    Payload::InRing(run) => owner.place_span(operation, at, run.first(fits)),
                 }
             }
-            (State::Unmatched, Body::Eager { store, .. }) => {
+            (ReceiveState::Unmatched, Body::Eager { store, .. }) => {
                 if store.capacity() == 0 {
                     store.reserve_exact(transfer.length as usize);
                 }
@@ -197,14 +197,14 @@ impl RendezvousReceives {
                 if *slot == index + 1 {
                     *slot = 0; // the sender may use the number again
                 }
-                if !matches!(transfer.state, State::Unmatched) {
+                if !matches!(transfer.state, ReceiveState::Unmatched) {
                     complete(owner, transfer);
                     self.remove(index);
                 }
             }
             Body::Eager { .. } => {}
             Body::Rendezvous { place, until, .. } => {
-                let State::Receiving { take, .. } = transfer.state else { return };
+                let ReceiveState::Receiving { take, .. } = transfer.state else { return };
                 if transfer.received == take {
                     if place.key == 0 && take > 0 {
                         owner.body_received(take);
@@ -236,7 +236,7 @@ impl RendezvousReceives {
         if matches!(transfer.body, Body::Eager { .. }) {
             return Err(ProtocolViolation("CANCEL of an eager message"));
         }
-        if matches!(transfer.state, State::Unmatched)
+        if matches!(transfer.state, ReceiveState::Unmatched)
             && transfer.unexpected.is_some_and(|unexpected| table.remove_unexpected(unexpected).is_some())
         {
             self.finish(index, FIN_CANCELLED);
@@ -256,7 +256,7 @@ impl RendezvousReceives {
     /// Drops a COPY_ASSIST that is still due when the copy has ended.
     fn unschedule(&mut self, index: u32) {
         let Some(transfer) = self.slab.get_mut(index) else { return };
-        if matches!(transfer.state, State::Copying { .. }) && std::mem::take(&mut transfer.queued) {
+        if matches!(transfer.state, ReceiveState::Copying { .. }) && std::mem::take(&mut transfer.queued) {
             self.slab.unlink(&mut self.due, 0, index);
         }
     }
@@ -268,8 +268,8 @@ impl RendezvousReceives {
             let grant = rx_credit.next_grant();
             let head = |own| Head { to: transfer.number, own, grant };
             let (put, over) = match (&transfer.state, &mut transfer.body) {
-                (&State::FinDue(word), _) => (packets.put(Kind::Fin as u8, &[&head(word).write()]), true),
-                (State::Copying { assist: Some(shared), .. }, _) => {
+                (&ReceiveState::FinDue(word), _) => (packets.put(Kind::Fin as u8, &[&head(word).write()]), true),
+                (ReceiveState::Copying { assist: Some(shared), .. }, _) => {
                     (packets.put(Kind::CopyAssist as u8, &[&shared.write(head(0))]), false)
                 }
                 (_, Body::Rendezvous { until, asked, route, .. }) => {
@@ -315,19 +315,19 @@ impl RendezvousReceives {
             let Some(transfer) = self.slab.get_mut(index) else { continue };
             (transfer.queued, transfer.pulling) = (false, false);
             match transfer.state {
-                State::Unmatched
+                ReceiveState::Unmatched
                     if transfer.received == transfer.length && matches!(transfer.body, Body::Eager { .. }) =>
                 {
                     continue;
                 }
-                State::Copying { .. } => continue,
-                State::Unmatched => {
+                ReceiveState::Copying { .. } => continue,
+                ReceiveState::Unmatched => {
                     drop(transfer.unexpected.and_then(|unexpected| owner.matching().remove_unexpected(unexpected)))
                 }
-                State::Receiving { operation, .. } => {
+                ReceiveState::Receiving { operation, .. } => {
                     owner.completed(operation, Outcome { status: Status::LinkDown, length: 0 });
                 }
-                State::Loaned | State::Discarding | State::FinDue(_) => {}
+                ReceiveState::Loaned | ReceiveState::Discarding | ReceiveState::FinDue(_) => {}
             }
             if let Body::Eager { units, .. } = transfer.body {
                 rx_credit.free(units);
@@ -339,7 +339,7 @@ impl RendezvousReceives {
 
 /// Reports the completion of a receive to the owner.
 fn complete<O: Callbacks>(owner: &mut O, transfer: &RendezvousReceive) {
-    if let State::Receiving { operation, take } = transfer.state {
+    if let ReceiveState::Receiving { operation, take } = transfer.state {
         let status = if take < transfer.length { Status::Truncated } else { Status::Done };
         owner.completed(operation, Outcome { status, length: take });
     }

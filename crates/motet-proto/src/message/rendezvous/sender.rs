@@ -107,7 +107,8 @@ impl RendezvousSends {
     pub fn on_copy_assist(&mut self, number: SlabId, assist: &CopyAssist) -> Result<u64, ProtocolViolation> {
         let transfer =
             self.slab.get_by_id(number).filter(|transfer| transfer.has_address && !transfer.assist_requested);
-        let transfer = transfer.ok_or(ProtocolViolation("COPY_ASSIST for a message without an address, or a second one"))?;
+        let transfer =
+            transfer.ok_or(ProtocolViolation("COPY_ASSIST for a message without an address, or a second one"))?;
         if assist.length > transfer.length || assist.address.checked_add(assist.length).is_none() {
             return Err(ProtocolViolation("COPY_ASSIST for bytes beyond the message"));
         }

@@ -1,6 +1,4 @@
-//! What packets about remote memory look like, behind the head that all packets have (`docs/messages.md`).
-//!
-//! What it is not: reading checks lengths, not whether a key is good or a number is known.
+//! Formats of RMA packets behind the common head (`docs/messages.md`). Decoding checks lengths, not whether a key or a number is known.
 
 use crate::message::atomic::{Atomic, Datatype, Operation};
 use crate::message::packet::{HEAD, Head, RemoteAddress, u64_at};
@@ -14,25 +12,25 @@ pub const AT: usize = HEAD + 16;
 pub const RANGE: usize = AT + 8;
 /// Bytes of PUT LONG.
 pub const LONG: usize = RANGE + 16;
-/// Most bytes of a value that FETCH_REPLY carries: the answers that a side keeps until there is room for them are bounded by it, and
-/// every link carries such a packet.
+/// Longest value in a FETCH_REPLY. It bounds the answers that a side keeps until there is room for them, and every transport supports
+/// packets of this size.
 pub const MAX_REPLY_BYTES: usize = 256;
 const _: () = assert!(HEAD + MAX_REPLY_BYTES <= packet::MIN_PACKET_BYTES);
 
-/// `own` of GET: the bytes are wanted, or where the region lies ([`RegionInfo`]).
+/// `own` of GET: the bytes are wanted.
 pub const VALUE: u16 = 0;
-/// See [`VALUE`].
+/// `own` of GET: the address of the region is wanted ([`RegionInfo`]).
 pub const QUERY_REGION: u16 = 1;
-/// `own` of BYTES: from the initiator of a put, from the target of a get.
+/// `own` of BYTES: from the initiator of a put.
 pub const OF_PUT: u16 = 0;
-/// See [`OF_PUT`].
+/// `own` of BYTES: from the target of a get.
 pub const OF_GET: u16 = 1;
-/// `own` of GET_FIN: the initiator has copied, or could not and would like pieces.
+/// `own` of GET_FIN: the initiator has copied the bytes.
 pub const COPIED: u16 = 0;
-/// See [`COPIED`].
+/// `own` of GET_FIN: the initiator could not copy the bytes and needs pieces.
 pub const NOT_COPIED: u16 = 1;
 
-/// PUT, GET or ATOMIC without what follows.
+/// Encodes the fixed part of PUT, GET or ATOMIC.
 #[inline]
 pub fn write_at(head: Head, key: Key, offset: u64) -> [u8; AT] {
     let mut packet = head.begin();
@@ -41,7 +39,7 @@ pub fn write_at(head: Head, key: Key, offset: u64) -> [u8; AT] {
     packet
 }
 
-/// Reads key and offset behind the head.
+/// Decodes key and offset behind the head; also returns the bytes that follow.
 #[inline]
 pub fn read_at(rest: &[u8]) -> Result<(Key, u64, &[u8]), ProtocolViolation> {
     let (key, rest) = packet::read_word(rest)?;
@@ -49,26 +47,26 @@ pub fn read_at(rest: &[u8]) -> Result<(Key, u64, &[u8]), ProtocolViolation> {
     Ok((Key(key), offset, rest))
 }
 
-/// What a long operation is about.
+/// The target of a long operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Range {
-    /// Which region.
+    /// The region.
     pub key: Key,
-    /// Where in it.
+    /// The offset in the region.
     pub offset: u64,
     /// Bytes.
     pub length: u64,
 }
 
 impl Range {
-    /// GET LONG.
+    /// Encodes GET LONG.
     pub fn write(&self, head: Head) -> [u8; RANGE] {
         let mut packet = head.begin();
         self.write_into(&mut packet);
         packet
     }
 
-    /// PUT LONG.
+    /// Encodes PUT LONG.
     pub fn write_at(&self, head: Head, place: RemoteAddress) -> [u8; LONG] {
         let mut packet = head.begin();
         self.write_into(&mut packet);
@@ -83,21 +81,21 @@ impl Range {
         packet[24..32].copy_from_slice(&self.length.to_le_bytes());
     }
 
-    /// Reads it behind the head.
+    /// Decodes the range behind the head; also returns the bytes that follow.
     pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), ProtocolViolation> {
         let (fixed, rest) = rest.split_first_chunk::<{ RANGE - HEAD }>().ok_or(packet::SHORT)?;
         Ok((Self { key: Key(u64_at(fixed, 0)), offset: u64_at(fixed, 8), length: u64_at(fixed, 16) }, rest))
     }
 }
 
-/// What GET with [`QUERY_REGION`] is answered with.
+/// The answer to a GET with [`QUERY_REGION`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegionInfo {
-    /// Where the region lies, as in RTS; the address 0: not where the asker could see it.
+    /// The address of the region, as in RTS; address 0: not in memory that the peer could map.
     pub place: RemoteAddress,
-    /// Bytes of it.
+    /// Bytes of the region.
     pub length: u64,
-    /// What may be done with it.
+    /// The rights of the region.
     pub rights: Rights,
 }
 
@@ -106,7 +104,7 @@ pub const REGION_INFO_BYTES: usize = 32;
 const _: () = assert!(REGION_INFO_BYTES <= MAX_REPLY_BYTES);
 
 impl RegionInfo {
-    /// As the value of a FETCH_REPLY.
+    /// Encodes the value of a FETCH_REPLY.
     pub fn write(&self) -> [u8; REGION_INFO_BYTES] {
         let words = [self.place.address, self.place.key, self.length, u64::from(self.rights.0)];
         let mut bytes = [0; REGION_INFO_BYTES];
@@ -116,7 +114,7 @@ impl RegionInfo {
         bytes
     }
 
-    /// Reads it. `None`: rights that there are not, or another length.
+    /// Decodes a value. `None`: unknown rights, or another length.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; REGION_INFO_BYTES] = bytes.try_into().ok()?;
         let rights = u8::try_from(u64_at(bytes, 24)).ok().filter(|rights| *rights <= Rights::ALL.0)?;
@@ -125,19 +123,19 @@ impl RegionInfo {
     }
 }
 
-/// GET_ADDR: where the bytes of a get can be copied from.
+/// Encodes GET_ADDR.
 pub fn write_place(head: Head, place: RemoteAddress) -> [u8; AT] {
     write_at(head, Key(place.address), place.key)
 }
 
-/// The head of ATOMIC: operation and type, number of elements, whether the values before are wanted.
+/// The head of ATOMIC: operation and type, number of elements, whether the previous values are to be fetched.
 #[inline]
 pub fn atomic_head(atomic: &Atomic<'_>, fetch: bool) -> Head {
     let own = u16::from(atomic.operation as u8) | u16::from(atomic.datatype as u8) << 8;
     Head { to: SlabId(atomic.count << 1 | u32::from(fetch)), own, grant: 0 }
 }
 
-/// Reads it, with the values behind key and offset. `None`: of no known operation or type, or a row that cannot be halved.
+/// Decodes an atomic from the head and the values behind key and offset. `None`: unknown operation or type.
 #[inline]
 pub fn read_atomic(head: Head, values: &[u8]) -> Option<(Atomic<'_>, bool)> {
     let [operation, datatype] = head.own.to_le_bytes();
@@ -149,7 +147,7 @@ pub fn read_atomic(head: Head, values: &[u8]) -> Option<(Atomic<'_>, bool)> {
     Some((Atomic { operation, datatype, count, operand, compare }, fetch))
 }
 
-/// The word for how an operation has ended.
+/// The status code on the wire.
 pub fn code(status: Status) -> u16 {
     match status {
         Status::Done => 0,
@@ -159,14 +157,14 @@ pub fn code(status: Status) -> u16 {
     }
 }
 
-/// What a word means.
+/// Decodes a status code.
 pub fn status(code: u16) -> Result<Status, ProtocolViolation> {
     match code {
         0 => Ok(Status::Done),
         1 => Ok(Status::AccessDenied),
         2 => Ok(Status::OutOfBounds),
         3 => Ok(Status::InvalidAtomic),
-        _ => Err(ProtocolViolation("an end of no known kind")),
+        _ => Err(ProtocolViolation("FETCH_REPLY or PUT_FIN with an unknown status")),
     }
 }
 
@@ -177,7 +175,7 @@ mod tests {
     const HEADER: Head = Head { to: SlabId(0x8765_4321), own: 0x1234, grant: 0xfedc };
 
     #[test]
-    fn ranges_and_places_round_trip() {
+    fn ranges_and_addresses_round_trip() {
         let range = Range { key: Key(1 << 63 | 5), offset: u64::MAX - 1, length: 77 };
         let place = RemoteAddress { address: 3 << 40, key: !0 };
         let (head, rest) = Head::read(&range.write(HEADER)).map(|(head, rest)| (head, rest.to_vec())).unwrap();
@@ -195,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn sights_round_trip_and_have_rights_that_there_are() {
+    fn region_info_round_trips_and_rejects_unknown_rights() {
         let sight = RegionInfo { place: RemoteAddress { address: 1 << 47, key: 3 }, length: 4096, rights: Rights::GET };
         let mut bytes = sight.write();
         assert_eq!(
@@ -227,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_ends_mean_what_they_say() {
+    fn status_codes_round_trip() {
         for ended in [Status::Done, Status::AccessDenied, Status::OutOfBounds, Status::InvalidAtomic] {
             assert_eq!(status(code(ended)), Ok(ended));
         }

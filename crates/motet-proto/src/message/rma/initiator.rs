@@ -1,9 +1,8 @@
-//! The side that gets, puts and changes: its operations under way, and what the answers do to them.
+//! The initiator: operations of this side in progress, and how answers change them.
 //!
-//! What it is: small operations in the order in which they were begun, which is that of their answers; long ones by number, each
-//! with a place in the order of beginning; and fences, which complete when nothing that was begun before is left.
-//!
-//! What it is not: checks of keys and bounds are the target's.
+//! Small operations are queued in the order in which they were started, which is that of their answers. Long ones are found by number,
+//! and each has a place in the order of starting. Fences complete when no operation that was started before is left. Keys and bounds
+//! are checked by the target.
 
 use super::format::{COPIED, NOT_COPIED, OF_PUT, status};
 use super::{CopyTo, RemoteCopy, RemoteRecord, room};
@@ -13,43 +12,46 @@ use crate::message::tx::put;
 use crate::message::{Callbacks, Outcome, Packets, ProtocolViolation, Rejected, Status};
 use std::collections::VecDeque;
 
-/// Lists of long operations: puts that may send, or gets that owe GET_FIN; and all in the order of their beginning.
+/// Lists of long operations: puts that may send and gets that owe GET_FIN; and all, in the order in which they were started.
 const DUE: usize = 0;
 const ORDER: usize = 1;
-/// Records of small operations that are kept when there are none.
+/// Records of small operations that are kept when none is in progress.
 const MAX_IDLE_RECORDS: usize = 256;
 
+/// A small operation.
 #[derive(Debug)]
 struct Small {
     operation: u64,
     length: u64,
     serial: u64,
-    /// Bytes of the value that answers it; 0: ACK does.
+    /// Bytes of the value that answers it; 0: ACK answers it.
     result: u32,
 }
 
+/// A long operation.
 #[derive(Debug)]
 struct Long {
     operation: u64,
     length: u64,
     serial: u64,
-    /// Bytes sent of a put, placed of a get.
+    /// Bytes sent of a put, or received of a get.
     moved: u64,
-    state: State,
+    state: InitiatorState,
     queued: bool,
 }
 
+/// The state of a long operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum InitiatorState {
     /// A put: bytes may be sent up to `until`.
     Put { until: u64 },
-    /// A get. `direct`: the target may say where the bytes are; until it does, or after it was told to send them, they may come.
+    /// A get whose bytes may arrive. `direct`: the target may send the address of the bytes instead.
     Get { direct: bool },
-    /// The owner copies.
+    /// A get: the owner copies.
     Copying,
-    /// It could not: GET_FIN is due.
+    /// A get: the owner could not copy; GET_FIN is due.
     NotCopied,
-    /// It has: the operation has completed, GET_FIN is due.
+    /// A get: the owner has copied and the operation has completed; GET_FIN is due.
     Copied,
 }
 
@@ -59,7 +61,7 @@ struct Fence {
     serial: u64,
 }
 
-/// Operations on the peer's regions.
+/// The operations of this side on the peer's regions.
 #[derive(Debug, Default)]
 pub struct Initiator {
     small: VecDeque<Small>,
@@ -68,9 +70,9 @@ pub struct Initiator {
     get_fins: IntrusiveList,
     order: IntrusiveList,
     fences: VecDeque<Fence>,
-    /// Of the next operation.
+    /// The serial number of the next operation.
     serial: u64,
-    /// One was refused since the last end.
+    /// Whether an operation was rejected since the last completion.
     refused: bool,
     broken: bool,
 }
@@ -78,7 +80,7 @@ pub struct Initiator {
 impl Initiator {
     // ---- beginning --------------------------------------------------------------------------------------------------
 
-    /// Whether there is a record for one more at the peer.
+    /// Whether the peer has a record for one more operation.
     #[inline]
     pub fn may_begin(&mut self, most: u32) -> bool {
         let may = self.under_way() < most;
@@ -86,7 +88,7 @@ impl Initiator {
         may
     }
 
-    /// Operations that the peer has, or may have, a record of.
+    /// Operations for which the peer has, or may have, a record.
     #[inline]
     pub fn under_way(&self) -> u32 {
         self.small.len() as u32 + self.long.count()
@@ -103,14 +105,14 @@ impl Initiator {
         self.serial
     }
 
-    /// A packet is on its way that is all of an operation.
+    /// A small operation was sent.
     #[inline]
     pub fn add_small(&mut self, operation: u64, length: u64, result: u32) {
         let serial = self.next();
         self.small.push_back(Small { operation, length, serial, result });
     }
 
-    /// A put, or a get that may be `direct`, announces itself by `put`, or nothing is done.
+    /// Starts a long put, or a long get that may be `direct`, by a packet that `put` sends. Does nothing if there is no room.
     pub fn add_long(
         &mut self,
         operation: u64,
@@ -118,7 +120,7 @@ impl Initiator {
         get: Option<bool>,
         put: impl FnOnce(SlabId) -> bool,
     ) -> Result<(), Rejected> {
-        let state = get.map_or(State::Put { until: 0 }, |direct| State::Get { direct });
+        let state = get.map_or(InitiatorState::Put { until: 0 }, |direct| InitiatorState::Get { direct });
         let serial = self.next();
         let long = Long { operation, length, serial, moved: 0, state, queued: false };
         let number = self.long.insert(long).ok_or(Rejected::WouldBlock)?;
@@ -130,7 +132,7 @@ impl Initiator {
         Ok(())
     }
 
-    /// Completes when nothing that was begun before is left.
+    /// Completes when no operation that was started before is left.
     pub fn fence<O: Callbacks>(&mut self, owner: &mut O, operation: u64) {
         let serial = self.next();
         self.fences.push_back(Fence { operation, serial });
@@ -139,14 +141,14 @@ impl Initiator {
 
     // ---- answers ----------------------------------------------------------------------------------------------------
 
-    /// ACK: so many of the oldest small operations are done.
+    /// ACK: `count` of the oldest small operations are done.
     pub fn on_ack<O: Callbacks>(&mut self, owner: &mut O, count: u32) -> Result<(), ProtocolViolation> {
         if count == 0 || count as usize > self.small.len() {
-            return Err(ProtocolViolation("answers to no operations"));
+            return Err(ProtocolViolation("ACK or FETCH_REPLY without an operation in progress"));
         }
         for _ in 0..count {
             if self.small.front().is_none_or(|small| small.result > 0) {
-                return Err(ProtocolViolation("a value that is missing"));
+                return Err(ProtocolViolation("ACK for an operation that fetches a value"));
             }
             self.end_small(owner, Status::Done);
         }
@@ -154,18 +156,19 @@ impl Initiator {
         Ok(())
     }
 
-    /// FETCH_REPLY: the value of the oldest small operation, or why it was not done.
+    /// FETCH_REPLY: the value of the oldest small operation, or the reason of its failure.
     pub fn on_fetch_reply<O: Callbacks>(
         &mut self,
         owner: &mut O,
         code: u16,
         value: &[u8],
     ) -> Result<(), ProtocolViolation> {
-        let small = self.small.front().ok_or(ProtocolViolation("answers to no operations"))?;
+        let small =
+            self.small.front().ok_or(ProtocolViolation("ACK or FETCH_REPLY without an operation in progress"))?;
         let status = status(code)?;
         let length = if status == Status::Done { small.result as usize } else { 0 };
         if value.len() != length || status == Status::Done && length == 0 {
-            return Err(ProtocolViolation("a value of another length"));
+            return Err(ProtocolViolation("FETCH_REPLY with a value of another length"));
         }
         if length > 0 {
             owner.place(small.operation, 0, value);
@@ -180,29 +183,29 @@ impl Initiator {
         owner.completed(operation, Outcome { status, length: if status == Status::Done { length } else { 0 } });
     }
 
-    /// PUT_CTS: the target takes bytes of a put up to `until`.
+    /// PUT_CTS: the target accepts bytes of a put up to `until`.
     pub fn on_put_cts(&mut self, number: SlabId, until: u64) -> Result<(), ProtocolViolation> {
-        let long = self.long.get_by_id(number).ok_or(ProtocolViolation("an answer to no put"))?;
+        let long = self.long.get_by_id(number).ok_or(ProtocolViolation("PUT_CTS for an unknown request"))?;
         match &mut long.state {
-            State::Put { until: before } if *before < until && until <= long.length => *before = until,
-            _ => return Err(ProtocolViolation("a put of bytes that are not there")),
+            InitiatorState::Put { until: before } if *before < until && until <= long.length => *before = until,
+            _ => return Err(ProtocolViolation("PUT_CTS for bytes beyond the put, or requested before")),
         }
         self.schedule(number.index());
         Ok(())
     }
 
-    /// GET_ADDR: the bytes of a get may be copied.
+    /// GET_ADDR: the bytes of a get may be copied from this address.
     pub fn on_get_addr<O: Callbacks>(
         &mut self,
         owner: &mut O,
         number: SlabId,
         place: RemoteAddress,
     ) -> Result<(), ProtocolViolation> {
-        let long = self.long.get_by_id(number).ok_or(ProtocolViolation("an answer to no get"))?;
-        if long.state != (State::Get { direct: true }) || long.moved > 0 || place.address == 0 {
-            return Err(ProtocolViolation("a place that was not asked for"));
+        let long = self.long.get_by_id(number).ok_or(ProtocolViolation("GET_ADDR for an unknown request"))?;
+        if long.state != (InitiatorState::Get { direct: true }) || long.moved > 0 || place.address == 0 {
+            return Err(ProtocolViolation("GET_ADDR for a request that is not a direct get, or address 0"));
         }
-        long.state = State::Copying;
+        long.state = InitiatorState::Copying;
         let (record, to) = (RemoteRecord::Get(number), CopyTo::Operation(long.operation));
         owner.copy_remote(RemoteCopy { record, to, from: place, length: long.length });
         Ok(())
@@ -210,17 +213,19 @@ impl Initiator {
 
     /// The owner has copied the bytes of a get, or could not.
     pub fn copied<O: Callbacks>(&mut self, owner: &mut O, number: SlabId, done: bool, broken: bool) {
-        let Some(long) = self.long.get_by_id(number).filter(|long| long.state == State::Copying) else { return };
+        let Some(long) = self.long.get_by_id(number).filter(|long| long.state == InitiatorState::Copying) else {
+            return;
+        };
         if broken {
             self.end_long(owner, number.index(), Status::LinkDown);
         } else if done {
-            long.state = State::Copied;
+            long.state = InitiatorState::Copied;
             let (operation, length) = (long.operation, long.length);
             self.long.unlink(&mut self.order, ORDER, number.index());
             owner.completed(operation, Outcome { status: Status::Done, length });
             self.schedule(number.index());
         } else {
-            long.state = State::NotCopied;
+            long.state = InitiatorState::NotCopied;
             self.schedule(number.index());
         }
         self.settle(owner);
@@ -234,11 +239,11 @@ impl Initiator {
         at: u64,
         bytes: &[u8],
     ) -> Result<(), ProtocolViolation> {
-        let long = self.long.get_by_id(number).filter(|long| matches!(long.state, State::Get { .. }));
-        let long = long.ok_or(ProtocolViolation("bytes of no get"))?;
+        let long = self.long.get_by_id(number).filter(|long| matches!(long.state, InitiatorState::Get { .. }));
+        let long = long.ok_or(ProtocolViolation("BYTES for an unknown get"))?;
         let end = at.checked_add(bytes.len() as u64);
         let end = end.filter(|&end| at == long.moved && at < end && end <= long.length);
-        long.moved = end.ok_or(ProtocolViolation("bytes that were not asked for"))?;
+        long.moved = end.ok_or(ProtocolViolation("BYTES of a get out of order or beyond its length"))?;
         owner.place(long.operation, at, bytes);
         if long.moved == long.length {
             self.end_long(owner, number.index(), Status::Done);
@@ -255,17 +260,17 @@ impl Initiator {
         code: u16,
     ) -> Result<(), ProtocolViolation> {
         let status = status(code)?;
-        let long = self.long.get_by_id(number).ok_or(ProtocolViolation("the end of no operation"))?;
+        let long = self.long.get_by_id(number).ok_or(ProtocolViolation("PUT_FIN for an unknown request"))?;
         let fits = match long.state {
-            // All that it may send has been sent, so that nothing is under way to a number that is free.
-            State::Put { until } => {
+            // Everything requested was sent, so that no BYTES are in flight to a number that becomes free.
+            InitiatorState::Put { until } => {
                 long.moved == until && (status != Status::Done || [0, long.length].contains(&until))
             }
-            State::Get { .. } => status != Status::Done,
+            InitiatorState::Get { .. } => status != Status::Done,
             _ => false,
         };
         if !fits {
-            return Err(ProtocolViolation("an end before its time"));
+            return Err(ProtocolViolation("PUT_FIN while bytes are still to be transferred"));
         }
         self.end_long(owner, number.index(), status);
         self.settle(owner);
@@ -279,17 +284,17 @@ impl Initiator {
         owner.completed(long.operation, Outcome { status, length });
     }
 
-    /// Forgets an operation that has left the order.
+    /// Removes an operation that has left the order.
     fn remove(&mut self, index: u32) -> Option<Long> {
         let long = self.long.get(index)?;
         if long.queued {
-            let list = if let State::Put { .. } = long.state { &mut self.sending } else { &mut self.get_fins };
+            let list = if let InitiatorState::Put { .. } = long.state { &mut self.sending } else { &mut self.get_fins };
             self.long.unlink(list, DUE, index);
         }
         self.long.remove(index)
     }
 
-    /// What follows when an operation has ended.
+    /// Continues after the end of an operation: completes fences and reports that operations may be started again.
     fn settle<O: Callbacks>(&mut self, owner: &mut O) {
         if self.small.is_empty() && self.small.capacity() > MAX_IDLE_RECORDS {
             self.small = VecDeque::new();
@@ -317,23 +322,23 @@ impl Initiator {
     fn schedule(&mut self, index: u32) {
         let Some(long) = self.long.get_mut(index) else { return };
         if !std::mem::replace(&mut long.queued, true) {
-            let list = if let State::Put { .. } = long.state { &mut self.sending } else { &mut self.get_fins };
+            let list = if let InitiatorState::Put { .. } = long.state { &mut self.sending } else { &mut self.get_fins };
             self.long.append(list, DUE, index);
         }
     }
 
-    /// Whether there is something to put.
+    /// Whether a packet is due.
     #[inline]
     pub fn is_due(&self) -> bool {
         !self.sending.is_empty() || !self.get_fins.is_empty()
     }
 
-    /// Puts the GOTs that are due; false when there is no room for more.
+    /// Sends the GET_FIN packets that are due. Returns false when there is no room for more.
     pub fn flush<P: Packets, O: Callbacks>(&mut self, packets: &mut P, owner: &mut O) -> bool {
         while let Some(index) = self.get_fins.first() {
             let number = self.long.number(index);
             let Some(long) = self.long.get_mut(index) else { return true };
-            let own = if long.state == State::Copied { COPIED } else { NOT_COPIED };
+            let own = if long.state == InitiatorState::Copied { COPIED } else { NOT_COPIED };
             if !packets.put(Kind::GetFin as u8, &[&Head { to: number, own, grant: 0 }.write()]) {
                 return false;
             }
@@ -341,14 +346,14 @@ impl Initiator {
                 self.remove(index);
                 self.settle(owner);
             } else {
-                (long.state, long.queued) = (State::Get { direct: false }, false);
+                (long.state, long.queued) = (InitiatorState::Get { direct: false }, false);
                 self.long.unlink(&mut self.get_fins, DUE, index);
             }
         }
         true
     }
 
-    /// Puts bytes of puts, one piece of each in turn.
+    /// Sends bytes of puts, one piece of each in turn.
     pub fn flush_bytes<P: Packets, O: Callbacks>(
         &mut self,
         packets: &mut P,
@@ -359,7 +364,7 @@ impl Initiator {
         while let Some(index) = self.sending.first() {
             let number = self.long.number(index);
             let Some(long) = self.long.get_mut(index) else { return };
-            let State::Put { until } = long.state else { return };
+            let InitiatorState::Put { until } = long.state else { return };
             if *pieces == 0 {
                 return;
             }
@@ -376,12 +381,12 @@ impl Initiator {
             let more = long.moved < until;
             self.long.unlink(&mut self.sending, DUE, index);
             if more {
-                self.schedule(index); // behind the others
+                self.schedule(index); // after the others
             }
         }
     }
 
-    /// The link is broken: everything completes but copies under way, and fences behind those.
+    /// The link is down: everything completes but copies in progress and the fences behind them.
     pub fn fail<O: Callbacks>(&mut self, owner: &mut O) {
         self.broken = true;
         while !self.small.is_empty() {
@@ -389,8 +394,8 @@ impl Initiator {
         }
         for index in self.long.indices() {
             match self.long.get(index).map(|long| long.state) {
-                Some(State::Copying) | None => {}
-                Some(State::Copied) => drop(self.remove(index)),
+                Some(InitiatorState::Copying) | None => {}
+                Some(InitiatorState::Copied) => drop(self.remove(index)),
                 Some(_) => self.end_long(owner, index, Status::LinkDown),
             }
         }

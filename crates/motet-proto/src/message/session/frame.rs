@@ -1,40 +1,39 @@
-//! The header of a frame.
+//! The header of a frame: sixteen bytes before each packet, encoded and decoded.
 //!
-//! What it is: sixteen bytes before each packet, written and read. A frame's *position* is the count of numbered bytes
-//! (headers and payload of packets and of the goodbye) that its sender has put before it; the header carries the low half.
-//! What it is not: reading checks what a header can say by itself, never whether it fits the state of the session.
+//! The *position* of a frame is the count of numbered bytes (headers and payload of packets and of the goodbye) that its sender has put
+//! before it. The header carries the low half. Decoding checks single fields, never whether a frame fits the state of the session.
 
 use crate::message::ProtocolViolation;
 
 /// Bytes of a header.
 pub const HEADER: usize = 16;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
     /// A packet: numbered.
     Packet = 1,
-    /// Nothing but the acknowledgement that every header carries.
+    /// Only the acknowledgement that every header carries.
     Acknowledgement = 2,
-    /// The sender puts no more: numbered, so it comes after the last packet.
+    /// The sender puts no more packets: numbered, so it arrives after the last packet.
     Goodbye = 3,
-    /// The sender has much to send and would like one more rail; said by the side that cannot open one.
+    /// The sender has much to send and asks for one more rail. Sent by the called side, which cannot open one.
     More = 4,
-    /// The last frame of its sender on this rail; the session goes on over the others.
+    /// The last frame of its sender on this rail. The session continues over the others.
     End = 5,
 }
 
-/// A header.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// What follows.
+    /// The kind of the frame.
     pub what: FrameKind,
-    /// The packet's kind.
+    /// The kind of the packet.
     pub kind: u8,
     /// Bytes after the header.
     pub length: u32,
-    /// Low half of the frame's position; 0 where it has none.
+    /// Low half of the position of the frame; 0 for frames that are not numbered.
     pub position: u32,
     /// Low half of the position up to which the sender has received everything.
     pub acknowledged: u32,
@@ -51,12 +50,12 @@ impl Header {
         HEADER + self.length as usize
     }
 
-    /// Whether the frame is part of the numbered bytes.
+    /// Whether the frame belongs to the numbered bytes.
     pub fn is_numbered(&self) -> bool {
         matches!(self.what, FrameKind::Packet | FrameKind::Goodbye)
     }
 
-    /// As it travels.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[0] = self.what as u8;
@@ -67,7 +66,7 @@ impl Header {
         bytes
     }
 
-    /// As a peer wrote it; no packet may be longer than `largest`.
+    /// Decodes a header. A packet may have at most `largest` bytes.
     pub fn decode(bytes: &[u8; HEADER], largest: usize) -> Result<Self, ProtocolViolation> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let what = match bytes[0] {
@@ -76,26 +75,26 @@ impl Header {
             3 => FrameKind::Goodbye,
             4 => FrameKind::More,
             5 => FrameKind::End,
-            _ => return Err(ProtocolViolation("a frame of no known sort")),
+            _ => return Err(ProtocolViolation("frame of unknown kind")),
         };
         let header = Self { what, kind: bytes[1], length: word(4), position: word(8), acknowledged: word(12) };
         if bytes[2] != 0 || bytes[3] != 0 {
-            return Err(ProtocolViolation("a frame header with bits that nobody knows"));
+            return Err(ProtocolViolation("frame header with reserved bits set"));
         }
         if header.length as usize > largest {
-            return Err(ProtocolViolation("a frame longer than was agreed"));
+            return Err(ProtocolViolation("frame longer than the agreed packet size"));
         }
         if what != FrameKind::Packet && (header.length != 0 || header.kind != 0) {
-            return Err(ProtocolViolation("a frame with a payload that it cannot have"));
+            return Err(ProtocolViolation("payload or packet kind in a frame that is no packet"));
         }
         if !header.is_numbered() && header.position != 0 {
-            return Err(ProtocolViolation("a position where there is none"));
+            return Err(ProtocolViolation("position in a frame that is not numbered"));
         }
         Ok(header)
     }
 }
 
-/// The position with this low half that lies nearest to `near`. One before 0 wraps, which is beyond any bound.
+/// The position with this low half that is nearest to `near`. A position before 0 wraps, which is beyond any bound.
 pub fn full_position(low: u32, near: u64) -> u64 {
     near.wrapping_add_signed(i64::from(low.wrapping_sub(near as u32) as i32))
 }
@@ -105,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn low_halves_become_positions_again() {
+    fn positions_are_restored_from_low_halves() {
         for near in [0u64, 5, 0x7fff_ffff, 0xffff_fff0, 0x1_0000_0000, u64::MAX / 2] {
             for away in [0i64, 1, -1, 1000, -1000, 1 << 30, -(1 << 30)] {
                 let position = near.wrapping_add_signed(away);
@@ -115,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn frame_header_round_trips() {
         let header = Header { what: FrameKind::Packet, kind: 7, length: 300, position: 0xfff0_0001, acknowledged: 9 };
         assert_eq!(Header::decode(&header.encode(), 300), Ok(header));
         assert!(Header::decode(&header.encode(), 299).is_err());

@@ -1,82 +1,82 @@
-//! What both ends of a connection say first.
+//! The handshake: the first message of each side of a connection.
 //!
-//! What it is: sixty-four bytes each way, the caller's first: who one is, which session the connection belongs to, and from
-//! where on the other is to send. Of a new session, which has no positions yet, either says a secret instead: the caller the one that
-//! the other's address has for callers, the other the one that it has for answers. What it is not: reading checks what a handshake can
-//! say by itself; whether there is such a session, and whether a secret is right, is its reader's matter.
+//! Sixty-four bytes each way, the caller's first: the node, the session that the connection belongs to, and the position from which the
+//! other side is to send. In a new session, which has no positions yet, a secret is in place of the position: the caller sends the
+//! secret that the address of the other node has for callers, and the other node sends the one for answers. Decoding checks single
+//! fields; whether the session exists and the secret is right is checked by the caller of [`Handshake::decode`].
 
 /// Bytes of a handshake.
 pub const HANDSHAKE_BYTES: usize = 64;
-/// How each handshake begins.
+/// The first bytes of each handshake.
 pub const MAGIC: [u8; 8] = *b"MotetTCP";
-/// Of handshake and frames.
+/// The version of handshake and frames.
 pub const VERSION: u16 = 2;
 
-/// What is wanted, or answered.
+/// The request of the caller, or the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HandshakeOp {
-    /// A session that has not been.
+    /// Request: a new session.
     New = 1,
-    /// All connections of the session are void; it goes on over this one.
+    /// Request: the session continues over this connection; all others are void.
     Resume = 2,
-    /// One more rail for the session as it is.
+    /// Request: one more rail for the session.
     Rail = 3,
-    /// Whether the session is known; the connection ends after the answer.
+    /// Request: is the session known? The connection ends after the answer.
     Probe = 4,
-    /// Yes.
+    /// Answer to the requests for a known session: yes.
     Welcome = 5,
-    /// No such session: the peer is another one than before.
+    /// Answer: no such session.
     Unknown = 6,
-    /// No: another version of this protocol.
+    /// Answer: another version of the protocol.
     Version = 7,
-    /// Not now.
+    /// Answer: refused.
     Refused = 8,
-    /// Yes, to a new session.
+    /// Answer to the request for a new session: yes.
     Admitted = 9,
-    /// No: the secret is not the one of the address, or the caller is another user of this host.
+    /// Answer: the secret is not that of the address, or the caller is another user of this host.
     NotPermitted = 10,
 }
 
 /// A handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handshake {
-    /// What for.
+    /// The request or the answer.
     pub op: HandshakeOp,
-    /// Which of the session's incarnations: grows with each attempt to resume it.
+    /// The epoch of the session: it grows with each attempt to resume.
     pub epoch: u32,
-    /// Who says this.
+    /// The id of the sending node.
     pub node: [u8; 16],
-    /// The session: a random number, which its two ends alone know.
+    /// The id of the session: random, known to its two ends only.
     pub session: [u8; 16],
-    /// The position up to which everything has been received: what follows is to be sent. 0 in a new session.
+    /// The position up to which everything has been received: where the other side is to continue. 0 in a new session.
     pub expected: u64,
-    /// Of [`HandshakeOp::New`] and [`HandshakeOp::Admitted`] alone, else 0: what the address of the called node has for either.
+    /// The secret of the called node's address, in [`HandshakeOp::New`] and [`HandshakeOp::Admitted`]; else 0.
     pub secret: u64,
-    /// Longest packet that one takes.
+    /// Longest packet that the sender accepts.
     pub largest: u32,
-    /// Where one listens, on the address of the connection; 0: nowhere.
+    /// The port on which the sender listens, on the address of the connection; 0: none.
     pub port: u16,
 }
 
-/// Why a handshake is none.
+/// Why bytes are not a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HandshakeError {
-    /// Something else speaks.
+    /// They belong to another protocol.
     Foreign,
-    /// This protocol, but of a version that is not ours.
+    /// This protocol, in another version.
     Version,
 }
 
 impl HandshakeOp {
-    /// Whether such a handshake has a secret where others have a position.
+    /// Whether the handshake has a secret in place of a position.
     fn has_secret(self) -> bool {
         matches!(self, Self::New | Self::Admitted)
     }
 }
 
 impl Handshake {
-    /// As it travels.
+    /// Encodes the handshake.
     pub fn encode(&self) -> [u8; HANDSHAKE_BYTES] {
         let mut bytes = [0; HANDSHAKE_BYTES];
         bytes[..8].copy_from_slice(&MAGIC);
@@ -92,13 +92,13 @@ impl Handshake {
         bytes
     }
 
-    /// As a peer wrote it.
+    /// Decodes a handshake.
     pub fn decode(bytes: &[u8; HANDSHAKE_BYTES]) -> Result<Self, HandshakeError> {
         let part = |at: usize| -> [u8; 16] { std::array::from_fn(|i| bytes[at + i]) };
         if bytes[..8] != MAGIC {
             return Err(HandshakeError::Foreign);
         }
-        // Before anything else: another version may use the other bytes in other ways.
+        // First of all: another version may use the other bytes differently.
         if bytes[8..10] != VERSION.to_le_bytes() {
             return Err(HandshakeError::Version);
         }
@@ -132,7 +132,7 @@ impl Handshake {
         })
     }
 
-    /// Whether bytes that have come so far can still become a handshake.
+    /// Whether the bytes received so far can be the beginning of a handshake.
     pub fn may_begin(bytes: &[u8]) -> bool {
         bytes.iter().zip(MAGIC).all(|(a, b)| *a == b)
     }
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn handshake_round_trips() {
         let handshake = Handshake {
             op: HandshakeOp::Resume,
             epoch: 0x0102_0304,

@@ -1,15 +1,15 @@
-//! Packets over byte streams that may break: exactly once and in order, or not at all any more.
+//! Sessions: packets over byte streams that may break, delivered exactly once and in order until the session is lost.
 //!
-//! What it is: one side of a *session* between two nodes. What is put becomes a numbered frame in a log (`log`) and stays
-//! there until the other side says that it has come; frames travel over one or several byte streams, *rails* (`rail`), which
-//! take turns with runs of the log. When a rail breaks all of them are void; whoever called calls again, each side says what
-//! it expects next ([`handshake`]), and what is missing is sent again.
+//! One side of a *session* between two nodes. A packet that is put becomes a numbered frame in a log (`retransmit_log`) and stays there
+//! until the other side acknowledges it. Frames travel over one or several byte streams, *rails* (`rail`), which send runs of the log
+//! in turn. When a rail breaks all rails are void. The caller connects again, each side announces the position that it expects next
+//! ([`handshake`]), and what is missing is sent again.
 //!
-//! What it is not: it has no sockets and reads no clock; bytes and times are arguments. It does not know how the other side is
-//! reached. Formats: `docs/messages.md`, "Over TCP"; why it is so: `docs/adr/0014`.
+//! A session has no sockets and reads no clock: bytes and times are arguments. Connections are made by its owner. Formats:
+//! `docs/messages.md`, "Over TCP"; the reasons: `docs/adr/0014`.
 //!
-//! Why frames are delivered in order without being stored again: within a rail positions grow, so the frame that is expected
-//! is at the front of some rail or has not been sent; the others wait where they are, in buffers and in the kernel.
+//! Frames are delivered in order without a second copy: within a rail positions grow, so the expected frame is at the front of some
+//! rail or was not sent yet. Other frames wait where they are, in receive buffers and in the kernel.
 
 pub mod frame;
 pub mod handshake;
@@ -28,27 +28,27 @@ use rail::Rail;
 use retransmit_log::RetransmitLog;
 use retry::Retry;
 
-/// Longest packet that a side takes: a piece of 64 KiB with what goes before it.
+/// Longest packet that a side accepts: a piece of 64 KiB with its head.
 pub const MAX_PACKET_BYTES: usize = (64 << 10) + 64;
-/// Bytes that may be put and not acknowledged: at most, and where answers are quick. What is kept is written once more than sent,
-/// so it should stay in a cache; a round trip at `MAX_BYTES_PER_NS` must fit in it.
+/// Limit of the bytes that are put and not acknowledged; the smaller one holds where the round trip is short. The log is written once
+/// more than it is sent, so it should stay in a cache; a round trip at `MAX_BYTES_PER_NS` must fit in it.
 pub const MAX_UNACKED_BYTES: u64 = 8 << 20;
 const MIN_UNACKED_LIMIT_BYTES: u64 = 1 << 20;
-/// Bytes a ns that no link exceeds.
+/// Bytes per ns that no link exceeds.
 const MAX_BYTES_PER_NS: u64 = 8;
-/// Bytes that may wait behind the rails: what is put later is behind them.
+/// Bytes that may wait behind the rails.
 const MAX_QUEUED_BYTES: u64 = 512 << 10;
-/// Rails of a session at most.
+/// Most rails of a session.
 pub const MAX_RAILS: usize = 4;
-/// What has come is acknowledged after so many bytes, or so many ns. Each acknowledgement is a segment that both kernels work for, so
-/// they are few: a quarter of what may be kept.
+/// Received bytes are acknowledged after this many bytes, or after [`ACK_DELAY_NS`]. Each acknowledgement costs both kernels a segment,
+/// so they are few: a quarter of the smaller limit of unacknowledged bytes.
 const ACK_BYTES: u64 = MIN_UNACKED_LIMIT_BYTES / 4;
 const ACK_DELAY_NS: u64 = 20_000_000;
 
-/// Which of the two this side is.
+/// The role of this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// It began the session and connects again.
+    /// It began the session and connects again after a break.
     Caller,
     /// It waits for the caller.
     Called,
@@ -58,46 +58,46 @@ pub enum Role {
 #[derive(Debug)]
 pub struct Session {
     role: Role,
-    /// What this side says of itself.
+    /// The handshake of this side.
     own: Handshake,
     peer: [u8; 16],
-    /// Longest packet that both take.
+    /// Longest packet that both sides accept.
     largest: usize,
     epoch: u32,
     rails: [Option<Rail>; MAX_RAILS],
     /// Set while there is no rail.
     retry: Option<Retry>,
     log: RetransmitLog,
-    /// Up to where the rails have assigned_to the log.
+    /// The position up to which the log is assigned to rails.
     assigned_to: u64,
-    /// Where our goodbye ends.
+    /// The position at the end of the goodbye of this side; whether the peer's goodbye has arrived.
     goodbye: Option<u64>,
     peer_closed: bool,
-    /// A position, and when it was sent: the quickest answer to such a one is the round trip, ns.
+    /// A position and the time at which it was sent. The shortest time to its acknowledgement is the round trip, ns.
     sample: Option<(u64, u64)>,
     round_trip: u64,
-    /// Position of what comes next, and what the other side knows of it.
+    /// The position of the next frame, and the position that was acknowledged.
     expected: u64,
     acked_to: u64,
-    /// Since when it knows too little; it must know now.
+    /// When the first byte that is not acknowledged arrived; whether the acknowledgement is due at once.
     unacked_since: u64,
     ack_now: bool,
-    /// The packet that was handed out last: it is still in its rail's buffer.
+    /// The packet that was handed out last, which is still in the buffer of its rail: slot, kind, bytes of the frame.
     borrowed_frame: Option<(usize, u8, usize)>,
     now: u64,
-    /// How often rails were full while much waited; the other side has rail_requested for a rail.
+    /// How often rails were full while much waited; whether the other side has asked for a rail.
     backlog_rounds: u32,
     rail_requested: bool,
-    /// When something was put or came last, as far as time is known.
+    /// When something was last put or received, as far as time is known.
     last_used: u64,
 }
 
 impl Session {
-    /// A session as both sides know it after the first handshake. `own` is what this side has said; its rail is rail 0.
+    /// A session after the first handshake. `own` is the handshake that this side has sent; the connection is rail 0.
     pub fn new(role: Role, own: Handshake, peer: &Handshake, now: u64) -> Result<Self, ProtocolViolation> {
         let largest = (peer.largest as usize).min(MAX_PACKET_BYTES);
         if largest < MIN_PACKET_BYTES || peer.session != own.session || peer.expected != 0 || peer.epoch != 0 {
-            return Err(ProtocolViolation("a handshake that does not begin a session"));
+            return Err(ProtocolViolation("handshake that cannot begin a session"));
         }
         let reply = (role == Role::Called).then(|| Handshake { op: HandshakeOp::Admitted, ..own }.encode());
         Ok(Self {
@@ -126,27 +126,27 @@ impl Session {
         })
     }
 
-    /// The other node.
+    /// The id of the other node.
     pub fn peer(&self) -> [u8; 16] {
         self.peer
     }
 
-    /// The session's number.
+    /// The id of the session.
     pub fn number(&self) -> [u8; 16] {
         self.own.session
     }
 
-    /// Whether it has rails.
+    /// Whether the session has rails.
     pub fn is_up(&self) -> bool {
         self.retry.is_none()
     }
 
-    /// Bytes put, bytes that have come, and how often it was resumed.
+    /// Bytes put, bytes received, and the number of resumptions.
     pub fn counts(&self) -> [u64; 3] {
         [self.log.end(), self.expected, u64::from(self.epoch)]
     }
 
-    /// Bytes of memory for what has been put and what comes.
+    /// Bytes of memory for the log and the receive buffers.
     pub fn memory(&self) -> usize {
         self.log.memory() + self.rails.iter().flatten().map(Rail::memory).sum::<usize>()
     }
@@ -164,7 +164,7 @@ impl Session {
         self.largest
     }
 
-    /// Bytes of a packet that can be put now; 0 for none.
+    /// Longest packet that can be put at the moment; 0 for none.
     pub fn room(&self) -> usize {
         let waiting = self.log.end() - self.assigned_to.min(self.log.end());
         let kept = self.round_trip.saturating_mul(MAX_BYTES_PER_NS).clamp(MIN_UNACKED_LIMIT_BYTES, MAX_UNACKED_BYTES);
@@ -172,7 +172,7 @@ impl Session {
         if self.goodbye.is_some() { 0 } else { (room as usize).saturating_sub(HEADER) }
     }
 
-    /// Takes a packet, or does nothing when there is no room.
+    /// Puts a packet. Returns false, and does nothing, when there is no room.
     pub fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         if length > self.largest || length > self.room() || self.goodbye.is_some() {
@@ -183,7 +183,7 @@ impl Session {
     }
 
     fn append(&mut self, what: FrameKind, kind: u8, parts: &[&[u8]], length: usize) {
-        // Behind others, or without a rail, the frame may wait too long to count as an answer.
+        // Behind other frames, or without a rail, the frame may wait too long to count as an acknowledgement.
         if self.log.end() == self.assigned_to && self.retry.is_none() {
             self.acked_to = self.expected;
             self.ack_now = false;
@@ -193,7 +193,7 @@ impl Session {
         self.log.append(header.encode(), parts, length);
     }
 
-    /// Puts the goodbye; nothing can be put after it.
+    /// Puts the goodbye. Nothing can be put after it.
     pub fn say_goodbye(&mut self) {
         if self.goodbye.is_none() {
             self.append(FrameKind::Goodbye, 0, &[], 0);
@@ -201,17 +201,17 @@ impl Session {
         }
     }
 
-    /// Whether the other side has everything, the goodbye included, and nothing is left to be acked_to.
+    /// Whether the other side has received everything, the goodbye included, and no acknowledgement is due.
     pub fn is_done(&self) -> bool {
         self.goodbye.is_some() && self.log.kept() == 0 && !(self.ack_now && self.is_up())
     }
 
-    /// Whether the other side has said goodbye: nothing comes any more.
+    /// Whether the goodbye of the other side has arrived: no further packet follows.
     pub fn is_peer_closed(&self) -> bool {
         self.peer_closed
     }
 
-    /// Whether a packet is there: [`Session::packet`] has it until the next call. An error breaks the session for good.
+    /// Whether a packet is available: [`Session::packet`] returns it until the next call. An error breaks the session for good.
     pub fn ready(&mut self, now: u64) -> Result<bool, ProtocolViolation> {
         self.now = now;
         if let Some((slot, _, size)) = self.borrowed_frame.take()
@@ -227,19 +227,19 @@ impl Session {
         Ok(false)
     }
 
-    /// The packet that is there: its kind and its bytes.
+    /// The available packet: its kind and its bytes.
     pub fn packet(&self) -> Option<(u8, &[u8])> {
         let (slot, kind, size) = self.borrowed_frame?;
         Some((kind, self.rails[slot].as_ref()?.payload(size)))
     }
 
-    /// Takes frames from the front of a rail up to a packet whose turn it is.
+    /// Consumes frames at the front of a rail, up to the next packet in order.
     fn take(&mut self, slot: usize) -> Result<bool, ProtocolViolation> {
         while let Some(rail) = &self.rails[slot] {
             let Some((header, complete)) = rail.head()? else { return Ok(false) };
             self.acknowledged(header.acknowledged)?;
             if is_end_received(&self.rails[slot]) || self.peer_closed && header.is_numbered() {
-                return Err(ProtocolViolation("a frame after the last"));
+                return Err(ProtocolViolation("frame after END on its rail, or numbered frame after GOODBYE"));
             }
             if !header.is_numbered() {
                 self.on_bare(slot, header.what)?;
@@ -248,14 +248,16 @@ impl Session {
             let size = header.size();
             let ahead = full_position(header.position, self.expected).wrapping_sub(self.expected) as i64;
             if ahead > 0 {
-                // It waits for other rails, one of which may be on its way here.
+                // It waits for other rails, one of which may still be connecting.
                 if ahead as u64 > MAX_UNACKED_BYTES + MAX_PACKET_BYTES as u64 {
-                    return Err(ProtocolViolation("a gap between frames"));
+                    return Err(ProtocolViolation("frame beyond the window of unacknowledged bytes"));
                 }
                 return Ok(false);
             }
             if ahead < 0 && ahead + size as i64 > 0 || ahead < -(MAX_UNACKED_BYTES as i64) {
-                return Err(ProtocolViolation("a frame that is neither old nor new"));
+                return Err(ProtocolViolation(
+                    "frame that overlaps the expected position, or is older than any unacknowledged one",
+                ));
             }
             if !complete {
                 return Ok(false);
@@ -288,10 +290,10 @@ impl Session {
         let to = full_position(low, front);
         let news = to.wrapping_sub(front) as i64;
         if news <= 0 {
-            return Ok(()); // another rail was quicker
+            return Ok(()); // acknowledged before by another rail
         }
         if to > self.assigned_to {
-            return Err(ProtocolViolation("an acknowledgement of what was not sent"));
+            return Err(ProtocolViolation("acknowledgement of bytes that were not sent"));
         }
         self.log.release(to);
         if let Some((position, sent)) = self.sample
@@ -303,15 +305,15 @@ impl Session {
         Ok(())
     }
 
-    /// A frame that is not numbered.
+    /// Handles a frame that is not numbered.
     fn on_bare(&mut self, slot: usize, what: FrameKind) -> Result<(), ProtocolViolation> {
         let Some(rail) = &mut self.rails[slot] else { return Ok(()) };
         rail.consume(HEADER);
         match what {
-            FrameKind::End if slot == 0 => return Err(ProtocolViolation("the end of the first rail")),
+            FrameKind::End if slot == 0 => return Err(ProtocolViolation("END on rail 0")),
             FrameKind::End => rail.end_received = true,
             FrameKind::More if self.role == Role::Called => {
-                return Err(ProtocolViolation("a called side opens no rails"));
+                return Err(ProtocolViolation("MORE from the calling side"));
             }
             FrameKind::More => self.rail_requested = true,
             _ => {}
@@ -320,7 +322,7 @@ impl Session {
     }
 }
 
-/// Whether its other end has said that nothing more comes.
+/// Whether the other side has sent END on this rail.
 fn is_end_received(rail: &Option<Rail>) -> bool {
     rail.as_ref().is_some_and(|rail| rail.end_received)
 }

@@ -1,8 +1,7 @@
-//! One byte stream of a session: what is on its way out, and what has come in.
+//! One byte stream of a session.
 //!
-//! What it is: the bytes of a handshake or of bare frames and the run of the log that this rail sends now; and a buffer into
-//! which bytes are received in large chunks and out of which frames are assigned_to in place. What it is not: it knows no order
-//! between rails; that is the session's.
+//! Output: a handshake or a bare frame, then the run of the log that this rail sends. Input: a buffer into which bytes are received in
+//! large chunks and out of which frames are taken in place. The order between rails is kept by the session.
 
 use super::MAX_PACKET_BYTES;
 use super::frame::{FrameKind, HEADER, Header};
@@ -10,27 +9,28 @@ use super::handshake::HANDSHAKE_BYTES;
 use crate::message::ProtocolViolation;
 use std::ops::Range;
 
-/// Received at a time while little comes, and while much comes.
+/// Bytes received at a time while little arrives, and while much arrives.
 const SMALL_READ_BYTES: usize = 8 << 10;
 const LARGE_READ_BYTES: usize = 256 << 10;
 
 /// A rail.
 #[derive(Debug)]
 pub(super) struct Rail {
-    /// Bytes that go before the run: set only while there is no run, which is at a boundary of frames.
+    /// Bytes that are sent before the run. Set only while there is no run, which is at a boundary of frames.
     control: [u8; HANDSHAKE_BYTES],
     control_range: Range<usize>,
-    /// Of the log, what this rail sends.
+    /// The range of the log that this rail sends.
     pub(super) run: Range<u64>,
-    /// END has been said, and heard.
+    /// Whether END was sent, and received.
     pub(super) end_sent: bool,
     pub(super) end_received: bool,
-    /// When something numbered went or came last.
+    /// When something numbered was last sent or received.
     pub(super) last_used: u64,
     input: Vec<u8>,
     from: usize,
     to: usize,
-    /// Up to where the buffer is filled unless a frame needs more: then it is filled to that frame's end, so that nothing has to be moved.
+    /// Up to where the buffer is filled, unless a frame needs more: then it is filled to the end of that frame, so that nothing has
+    /// to be moved.
     soft: usize,
 }
 
@@ -52,12 +52,12 @@ impl Rail {
 
     // ---- out --------------------------------------------------------------------------------------------------------
 
-    /// At a boundary of frames, with nothing left to send.
+    /// Whether the rail is at a boundary of frames and has nothing left to send.
     pub(super) fn is_free(&self) -> bool {
         self.run.is_empty() && self.control_range.is_empty()
     }
 
-    /// Sends a bare frame; only when the rail is free.
+    /// Sends a bare frame. The rail must be free.
     pub(super) fn send_bare(&mut self, header: Header) {
         self.control[..HEADER].copy_from_slice(&header.encode());
         self.control_range = 0..HEADER;
@@ -68,7 +68,7 @@ impl Rail {
         &self.control[self.control_range.clone()]
     }
 
-    /// So many bytes have gone.
+    /// `n` bytes were sent.
     pub(super) fn sent(&mut self, n: usize) {
         let of_control = n.min(self.control_range.len());
         self.control_range.start += of_control;
@@ -77,14 +77,14 @@ impl Rail {
 
     // ---- in ---------------------------------------------------------------------------------------------------------
 
-    /// The frame at the front, and whether all of it is there.
+    /// The header of the frame at the front, and whether the frame is complete.
     pub(super) fn head(&self) -> Result<Option<(Header, bool)>, ProtocolViolation> {
         let Some(bytes) = self.input[self.from..self.to].first_chunk::<HEADER>() else { return Ok(None) };
         let header = Header::decode(bytes, MAX_PACKET_BYTES)?;
         Ok(Some((header, self.to - self.from >= header.size())))
     }
 
-    /// Bytes that the frame at the front missing_bytes; 1 where it is whole, or its header is not.
+    /// Bytes that the frame at the front lacks; 1 where it is complete, or its header is not.
     pub(super) fn missing_bytes(&self) -> usize {
         match self.head() {
             Ok(Some((header, false))) => header.size() - (self.to - self.from),
@@ -92,12 +92,12 @@ impl Rail {
         }
     }
 
-    /// The payload of the frame at the front, which is there.
+    /// The payload of the complete frame at the front.
     pub(super) fn payload(&self, size: usize) -> &[u8] {
         &self.input[self.from + HEADER..self.from + size]
     }
 
-    /// The frame at the front is done with.
+    /// Removes the frame at the front.
     pub(super) fn consume(&mut self, size: usize) {
         self.from += size;
         if self.from == self.to {
@@ -105,7 +105,7 @@ impl Rail {
         }
     }
 
-    /// Where to receive next; empty when the frame at the front is all there and the buffer is full.
+    /// Where to receive next; empty when the frame at the front is complete and the buffer is full.
     pub(super) fn space(&mut self) -> &mut [u8] {
         let needed = match self.head() {
             Ok(Some((header, _))) => header.size(),
@@ -122,7 +122,7 @@ impl Rail {
     fn make_room(&mut self, needed: usize) {
         self.input.copy_within(self.from..self.to, 0);
         (self.from, self.to) = (0, self.to - self.from);
-        // Room beyond the soft end for the rest of a frame; a peer that sends little gets little.
+        // Room beyond the soft end for the rest of a frame. A peer that sends little gets a small buffer.
         let wanted = if self.soft == LARGE_READ_BYTES {
             LARGE_READ_BYTES + HEADER + MAX_PACKET_BYTES
         } else {
@@ -133,7 +133,7 @@ impl Rail {
         }
     }
 
-    /// So many bytes have come into what `space` gave.
+    /// `n` bytes were received into the space.
     pub(super) fn received(&mut self, n: usize) {
         self.to = (self.to + n).min(self.input.len());
         if self.to >= self.soft && self.soft < LARGE_READ_BYTES {
@@ -142,7 +142,7 @@ impl Rail {
         }
     }
 
-    /// Gives memory back that an idle rail does not need.
+    /// Releases memory that an idle rail does not need.
     pub(super) fn trim(&mut self) {
         if self.from == self.to {
             (self.from, self.to, self.soft, self.input) = (0, 0, SMALL_READ_BYTES, Vec::new());

@@ -1,6 +1,6 @@
-//! Rails of a session: which of them sends what, how they come and go, and what is due when.
+//! Rails of a session: which rail sends what, how rails are opened and ended, and timers.
 //!
-//! The caller opens rails and ends those that idle; rail 0 is the one on which the session began or was resumed, and stays.
+//! The caller opens rails and ends idle ones. Rail 0, on which the session began or was resumed, stays.
 
 use super::frame::{FrameKind, Header};
 use super::handshake::{Handshake, HandshakeOp};
@@ -9,18 +9,18 @@ use super::retry::Retry;
 use super::{ACK_BYTES, ACK_DELAY_NS, ProtocolViolation, Role, Session};
 use std::io::IoSlice;
 
-/// Pieces that a rail sends at a time.
+/// Slices that a rail sends at a time.
 pub const MAX_IO_SLICES: usize = 4;
-/// A rail more when the rails were full so often while so much waited.
+/// One more rail is wanted after the rails were full this often while [`BACKLOG_BYTES`] waited.
 const BACKLOG_ROUNDS: u32 = 64;
 const BACKLOG_BYTES: u64 = 256 << 10;
-/// A rail that was not needed for so long is ended; memory that was not, given back.
+/// A rail that was unused for this long is ended, and unused memory is released, ns.
 const IDLE_NS: u64 = 1_000_000_000;
 
 impl Session {
     // ---- bytes ------------------------------------------------------------------------------------------------------
 
-    /// Whether any rail has something to send, or may be given something.
+    /// Whether a rail has something to send, or something can be assigned to one.
     pub fn has_outgoing(&self) -> bool {
         self.is_up()
             && (self.assigned_to < self.log.end()
@@ -28,7 +28,7 @@ impl Session {
                 || self.rails.iter().flatten().any(|rail| !rail.is_free() || rail.end_received && !rail.end_sent))
     }
 
-    /// What a rail sends next: pieces of its front, of which [`Session::sent`] then says how many bytes have gone.
+    /// What a rail sends next, as slices. [`Session::sent`] then reports how many of the bytes were sent.
     pub fn outgoing<'a>(&'a mut self, slot: usize, out: &mut [IoSlice<'a>; MAX_IO_SLICES]) -> usize {
         self.assign(slot);
         let Some(rail) = &self.rails[slot] else { return 0 };
@@ -43,39 +43,39 @@ impl Session {
         n
     }
 
-    /// So many bytes of what `outgoing` gave have gone.
+    /// `n` bytes of [`Session::outgoing`] were sent.
     pub fn sent(&mut self, slot: usize, n: usize) {
         if let Some(rail) = &mut self.rails[slot] {
             rail.sent(n);
         }
     }
 
-    /// The rail takes no more now.
+    /// A rail accepts no more bytes at the moment.
     pub fn blocked(&mut self) {
         if self.log.end() - self.assigned_to >= BACKLOG_BYTES {
             self.backlog_rounds = self.backlog_rounds.saturating_add(1);
         }
     }
 
-    /// Where bytes of a rail are to be received; nothing if it must wait for other rails.
+    /// Where bytes of a rail are to be received; `None` if it must wait for other rails.
     pub fn space(&mut self, slot: usize) -> Option<&mut [u8]> {
         self.rails[slot].as_mut().map(Rail::space).filter(|space| !space.is_empty())
     }
 
-    /// Bytes without which nothing can be done about what has come on a rail: those that the frame at its front missing_bytes, 1 where none has
-    /// begun.
+    /// Bytes without which nothing that was received on a rail can be processed: those that the frame at its front lacks, 1 where
+    /// none has begun.
     pub fn missing_bytes(&self, slot: usize) -> usize {
         self.rails[slot].as_ref().map_or(1, Rail::missing_bytes)
     }
 
-    /// So many bytes have come into what `space` gave.
+    /// `n` bytes were received into [`Session::space`].
     pub fn received(&mut self, slot: usize, n: usize) {
         if let Some(rail) = &mut self.rails[slot] {
             rail.received(n);
         }
     }
 
-    /// Gives a free rail its next bytes: what is owed in answer, then a run of the log.
+    /// Assigns to a free rail what it sends next: a bare frame if one is due, then a run of the log.
     fn assign(&mut self, slot: usize) {
         let should_ack = self.should_ack(self.now);
         let request_rail = self.role == Role::Called && self.wants_rail();
@@ -105,7 +105,7 @@ impl Session {
         }
     }
 
-    /// Whether the other side should be acked_to now what has come.
+    /// Whether an acknowledgement is due.
     fn should_ack(&self, now: u64) -> bool {
         let owed = self.expected - self.acked_to;
         self.ack_now || owed >= ACK_BYTES || owed > 0 && now >= self.unacked_since.saturating_add(ACK_DELAY_NS)
@@ -113,7 +113,7 @@ impl Session {
 
     // ---- time -------------------------------------------------------------------------------------------------------
 
-    /// Lets time pass. False: the session was not resumed in time, it is over.
+    /// Runs timers. Returns false when the session was not resumed in time and is lost.
     pub fn tick(&mut self, now: u64) -> bool {
         self.now = now;
         if let Some(retry) = &self.retry {
@@ -136,7 +136,7 @@ impl Session {
         true
     }
 
-    /// When `tick` must be called although nothing has come.
+    /// When [`Session::tick`] must be called even if nothing arrives.
     pub fn due(&self) -> Option<u64> {
         if let Some(retry) = &self.retry {
             return Some(retry.due());
@@ -151,7 +151,7 @@ impl Session {
 
     // ---- rails ------------------------------------------------------------------------------------------------------
 
-    /// A rail has broken: all of them are void, and so are their connections.
+    /// A rail has broken: all rails and their connections are void.
     pub fn lost(&mut self, now: u64) {
         if self.retry.is_none() {
             self.retry = Some(Retry::new(now));
@@ -162,7 +162,7 @@ impl Session {
         (self.backlog_rounds, self.rail_requested) = (0, false);
     }
 
-    /// Whether both ends have said that nothing more goes over this rail: its connection may be closed. True once.
+    /// Whether both sides have sent END on a rail, so that its connection may be closed. Returns true once.
     pub fn has_ended(&mut self, slot: usize) -> bool {
         let over = self.rails[slot].as_ref().is_some_and(|rail| rail.end_sent && rail.end_received && rail.is_free());
         if over && self.borrowed_frame.is_none_or(|(borrowed_frame, ..)| borrowed_frame != slot) {
@@ -172,13 +172,13 @@ impl Session {
         false
     }
 
-    /// The called side's handshake, to ask at the caller's whether it knows the session.
+    /// The handshake with which the called side asks the caller whether it knows the session.
     pub fn question(&self) -> Handshake {
         self.handshake(HandshakeOp::Probe, self.epoch)
     }
 
-    /// The caller's handshake for a new connection, when an attempt is due. The called side's, to ask whether the other still
-    /// knows the session.
+    /// The handshake for a new connection, when an attempt is due: of the caller to resume, of the called side to ask whether the
+    /// caller knows the session.
     pub fn attempt(&mut self, now: u64) -> Option<Handshake> {
         if !self.retry.as_mut()?.attempt(now) {
             return None;
@@ -186,19 +186,19 @@ impl Session {
         if self.role == Role::Called {
             return Some(self.question());
         }
-        // Never one that the other side may have seen: of two connections the later one counts.
+        // A new epoch: of two connections the later one counts.
         self.epoch = self.epoch.wrapping_add(1);
         Some(self.handshake(HandshakeOp::Resume, self.epoch))
     }
 
-    /// Whether a rail more would help.
+    /// Whether one more rail would help.
     pub fn wants_rail(&self) -> bool {
         self.is_up()
             && (self.backlog_rounds >= BACKLOG_ROUNDS || self.rail_requested)
             && self.rails.iter().any(Option::is_none)
     }
 
-    /// The caller's handshake for one rail more.
+    /// The caller's handshake for one more rail.
     pub fn another(&mut self) -> Handshake {
         (self.backlog_rounds, self.rail_requested) = (0, false);
         self.handshake(HandshakeOp::Rail, self.epoch)
@@ -208,7 +208,8 @@ impl Session {
         Handshake { op, epoch, expected: self.expected, ..self.own }
     }
 
-    /// The other side has welcomed a connection for which `asked` was said: the slot of its rail. `None`: it comes too late.
+    /// The other side has answered a connection with `Welcome`; `asked` is the request. Returns the slot of the rail. `None`: the
+    /// answer is too late.
     pub fn welcomed(
         &mut self,
         asked: HandshakeOp,
@@ -216,7 +217,7 @@ impl Session {
         now: u64,
     ) -> Result<Option<usize>, ProtocolViolation> {
         if reply.session != self.own.session || reply.node != self.peer {
-            return Err(ProtocolViolation("a welcome to another session"));
+            return Err(ProtocolViolation("WELCOME from another node or to another session"));
         }
         if reply.epoch != self.epoch {
             return Ok(None);
@@ -228,8 +229,8 @@ impl Session {
         }
     }
 
-    /// A connection has come for this session; the slot of its rail, on which the answer is the first to be sent. After
-    /// [`HandshakeOp::Resume`] all earlier connections are void. `None`: it is not to be had.
+    /// A connection for this session has arrived. Returns the slot of its rail, on which the answer is sent first. After
+    /// [`HandshakeOp::Resume`] all earlier connections are void. `None`: the request is not possible.
     pub fn visited(&mut self, handshake: &Handshake, now: u64) -> Result<Option<usize>, ProtocolViolation> {
         if self.role != Role::Called || handshake.session != self.own.session || handshake.node != self.peer {
             return Ok(None);
@@ -250,14 +251,14 @@ impl Session {
     }
 
     fn check(&self, handshake: &Handshake) -> Result<(), ProtocolViolation> {
-        // What was kept and may have been sent: `assigned_to` goes back with every resumption, the end of the log does not.
+        // Against the end of the log and not `assigned_to`, which goes back with every resumption.
         if handshake.expected < self.log.front() || handshake.expected > self.log.end() {
-            return Err(ProtocolViolation("a handshake that expects what is not to be had"));
+            return Err(ProtocolViolation("handshake that expects a position outside the log"));
         }
         Ok(())
     }
 
-    /// Goes on over a first rail, from where the other side says.
+    /// Continues over a first rail, from the position that the other side expects.
     fn resume(
         &mut self,
         handshake: &Handshake,

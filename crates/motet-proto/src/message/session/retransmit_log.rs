@@ -1,10 +1,8 @@
-//! What has been put and is not acknowledged yet.
+//! The retransmission log: frames that were put and are not acknowledged.
 //!
-//! What it is: whole frames one after the other, in blocks, from which they are sent and, after a break, sent again. This is
-//! the one copy that exactly-once costs: what a sender puts is its own again when `put` returns, and what the kernel has assigned_to
-//! cannot be read back from a connection that breaks. Blocks are used again, so that they stay in a cache.
-//!
-//! What it is not: it knows neither rails nor time.
+//! Whole frames, one after the other, in blocks, from which they are sent and, after a break, sent again. This is the one copy that
+//! exactly-once delivery costs: the sender's memory is free when `put` returns, and what the kernel has taken cannot be read back from
+//! a broken connection. Blocks are reused, so that they stay in a cache. The log knows neither rails nor time.
 
 use super::MAX_UNACKED_BYTES;
 use super::frame::HEADER;
@@ -14,17 +12,17 @@ use std::io::IoSlice;
 /// First block of a log that holds little, and of one that holds much.
 const SMALL_BLOCK_BYTES: usize = 4 << 10;
 const LARGE_BLOCK_BYTES: usize = 256 << 10;
-/// Big blocks kept for what comes: all of a full log, or memory would go back to the system with an acknowledgement and come again,
-/// zeroed anew, with what is put next. An idle session keeps none.
+/// Large blocks kept for reuse: enough for a full log. Otherwise each acknowledgement would return memory to the system, which zeroes
+/// it again for the next put. An idle session keeps none.
 const MAX_SPARE_BLOCKS: usize = MAX_UNACKED_BYTES as usize / LARGE_BLOCK_BYTES;
-/// After so many bytes a boundary between frames is remembered: rails take turns there.
+/// Distance of the frame boundaries at which rails take turns.
 const RUN_BYTES: u64 = 128 << 10;
 
 #[derive(Debug)]
 struct Block {
-    /// Position of its first byte.
+    /// Position of the first byte.
     base: u64,
-    /// Whole frames; never longer than its capacity at birth.
+    /// Whole frames; never longer than the initial capacity.
     bytes: Vec<u8>,
 }
 
@@ -41,9 +39,9 @@ pub(super) struct RetransmitLog {
     spare: Vec<Vec<u8>>,
     /// Boundaries of frames, at least [`RUN_BYTES`] apart, beyond `front`.
     marks: VecDeque<u64>,
-    /// Up to where everything is acknowledged.
+    /// Everything before this position is acknowledged.
     front: u64,
-    /// Position of what is put next.
+    /// Position of the next frame.
     end: u64,
 }
 
@@ -67,7 +65,7 @@ impl RetransmitLog {
         if self.blocks.back().is_none_or(|b| b.bytes.capacity() - b.bytes.len() < size) {
             self.grow(size);
         }
-        // `grow` has just seen to it that there is one.
+        // `grow` has added a block where there was none.
         let Some(block) = self.blocks.back_mut() else { return };
         block.bytes.extend_from_slice(&header);
         for part in parts {
@@ -90,14 +88,14 @@ impl RetransmitLog {
                 .filter(|b| b.capacity() >= size)
                 .unwrap_or_else(|| Vec::with_capacity(LARGE_BLOCK_BYTES.max(size)))
         };
-        // A small one that holds nothing would stay in front for ever.
+        // An empty small block would otherwise stay at the front.
         if self.kept() == 0 {
             self.blocks.clear();
         }
         self.blocks.push_back(Block { base: self.end, bytes });
     }
 
-    /// Everything before `to` has arrived.
+    /// Everything before `to` is acknowledged.
     pub(super) fn release(&mut self, to: u64) {
         self.front = to;
         while self.marks.front().is_some_and(|mark| *mark <= to) {
@@ -120,7 +118,7 @@ impl RetransmitLog {
         }
     }
 
-    /// Gives memory back that an idle session does not need.
+    /// Releases memory that an idle session does not need.
     pub(super) fn trim(&mut self) {
         self.spare = Vec::new();
         if self.kept() == 0 {
@@ -129,12 +127,12 @@ impl RetransmitLog {
         }
     }
 
-    /// Where a run that begins at `from` ends.
+    /// The end of a run that begins at `from`.
     pub(super) fn run(&self, from: u64) -> u64 {
         self.marks.iter().copied().find(|mark| *mark > from).unwrap_or(self.end)
     }
 
-    /// The bytes of a range, as far as `out` reaches; returns how many pieces those are.
+    /// The bytes of a range as slices, as many as `out` holds. Returns the number of slices.
     pub(super) fn pieces<'a>(&'a self, from: u64, to: u64, out: &mut [IoSlice<'a>]) -> usize {
         let mut first = self.blocks.len();
         while first > 0 && self.blocks[first - 1].end() > from {
@@ -171,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_can_be_read_from_anywhere() {
+    fn kept_bytes_can_be_read_from_any_position() {
         let mut log = RetransmitLog::default();
         let mut all = Vec::new();
         let mut released = 0;
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ping_pong_needs_one_small_block() {
+    fn ping_pong_uses_one_small_block() {
         let mut log = RetransmitLog::default();
         for _ in 0..10_000 {
             log.append([0; HEADER], &[&[1; 50]], 50);

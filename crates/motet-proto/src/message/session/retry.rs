@@ -1,8 +1,8 @@
-//! When a broken session is tried again, and when it is given up.
+//! When a broken session tries to reconnect, and when it is given up.
 
-/// After a break, a session that nobody has resumed for so long is over, ns.
+/// A session that is not resumed for this long after a break is lost.
 pub const RESUME_TIMEOUT_NS: u64 = 10_000_000_000;
-/// Between the first attempts, and at most.
+/// Pause between the first attempts, and the longest pause.
 const MIN_PAUSE_NS: u64 = 10_000_000;
 const MAX_PAUSE_NS: u64 = 1_000_000_000;
 
@@ -15,12 +15,12 @@ pub struct Retry {
 }
 
 impl Retry {
-    /// The break happened now: the first attempt is due at once.
+    /// The session breaks at `now`: the first attempt is due at once.
     pub fn new(now: u64) -> Self {
         Self { next: now, pause: MIN_PAUSE_NS, until: now.saturating_add(RESUME_TIMEOUT_NS) }
     }
 
-    /// Whether an attempt is due; the next one then is so twice as long after it as this one after the last.
+    /// Whether an attempt is due. If so, the next one is due after a pause, which doubles with each attempt.
     pub fn attempt(&mut self, now: u64) -> bool {
         if now < self.next || self.is_over(now) {
             return false;
@@ -30,12 +30,12 @@ impl Retry {
         true
     }
 
-    /// Whether it has lasted too long.
+    /// Whether the session is lost.
     pub fn is_over(&self, now: u64) -> bool {
         now >= self.until
     }
 
-    /// When one of the two changes.
+    /// When an attempt is due or the session is lost.
     pub fn due(&self) -> u64 {
         self.next.min(self.until)
     }
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn attempts_become_rare_and_end() {
+    fn attempts_back_off_and_end() {
         let mut retry = Retry::new(1000);
         let (mut now, mut attempts) = (1000, Vec::new());
         while !retry.is_over(now) {

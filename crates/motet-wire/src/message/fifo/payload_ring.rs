@@ -309,11 +309,7 @@ mod tests {
         inward.release(body.len());
         assert!(out.trim(|_, offset, length| assert_eq!((offset, length), (4096, size))) && !out.is_used());
         send(&mut out);
-        assert_eq!(
-            made.take(),
-            [(0, POPULATE_BYTES), (POPULATE_BYTES, POPULATE_BYTES)],
-            "the pages of the next bytes"
-        );
+        assert_eq!(made.take(), [(0, POPULATE_BYTES), (POPULATE_BYTES, POPULATE_BYTES)], "the pages of the next bytes");
         for _ in 0..20 {
             inward.release(body.len());
             send(&mut out);

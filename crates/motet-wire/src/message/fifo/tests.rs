@@ -1,11 +1,11 @@
-//! Both ends of a fifo in one process: against a queue, at the edges, and against a peer that writes what it likes.
+//! Both ends of a FIFO in one process: against a queue, at the limits, and against a peer that writes arbitrary words.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::atomic::AtomicBool;
 
-/// A fifo of its own memory, which is never freed.
+/// A FIFO in memory of its own, which is never freed.
 fn fifo(cells: usize) -> Fifo {
     let size = Fifo::size(cells).next_multiple_of(4096);
     let layout = std::alloc::Layout::from_size_align(size, 4096).unwrap();
@@ -16,7 +16,7 @@ fn fifo(cells: usize) -> Fifo {
     fifo
 }
 
-/// Both ends as if `position` cells had gone through.
+/// Both ends of a FIFO through which `position` cells have gone.
 fn ends_at(fifo: Fifo, position: u64) -> (FifoTx, FifoRx) {
     let (mut producer, mut consumer) = (fifo.tx(), fifo.rx());
     for at in position.saturating_sub(fifo.cells.len() as u64)..position {
@@ -55,9 +55,9 @@ proptest! {
                 match producer.try_put(kind, flags, &[a, b, c]).unwrap() {
                     PutOutcome::Published => oracle.push_back((kind, flags & !CONTINUATION, data)),
                     PutOutcome::TooLong => prop_assert!(length > fifo.max_packet()),
-                    // What the consumer has not told of yet is at most an eighth.
+                    // The consumer has not published at most an eighth of the cells.
                     PutOutcome::Full => prop_assert!(used + cells(length) + fifo.cells.len() / 8 > fifo.cells.len()),
-                    PutOutcome::Wake => prop_assert!(false, "nobody sleeps"),
+                    PutOutcome::Wake => prop_assert!(false, "the consumer does not sleep"),
                 }
             } else {
                 let found = consumer.poll(&mut buffer).unwrap().map(|p| (p.kind, p.flags, p.bytes(&buffer).to_vec()));
@@ -70,15 +70,15 @@ proptest! {
             prop_assert_eq!(found, Some(expected));
         }
         prop_assert_eq!(consumer.poll(&mut buffer), Ok(None));
-        prop_assert_eq!(producer.room(fifo.max_packet()), Ok(true), "an empty fifo has room for the longest packet");
+        prop_assert_eq!(producer.room(fifo.max_packet()), Ok(true), "an empty FIFO has room for the longest packet");
     }
 }
 
 #[test]
-fn a_lane_needs_its_memory() {
+fn fifo_outside_of_its_mapping_is_refused() {
     let size = Fifo::size(64).next_multiple_of(4096);
     let layout = std::alloc::Layout::from_size_align(size, 4096).unwrap();
-    // SAFETY: as in `fifo`.
+    // SAFETY: a page-aligned block of that size, never freed, is what a mapping promises.
     let mapping = unsafe { Mapping::new(std::alloc::alloc_zeroed(layout), size) };
     assert!(Fifo::over(mapping, 0, 64).is_some() && Fifo::over(mapping, 128, 32).is_some());
     for (offset, cells) in [(0, 63), (0, 2), (0, 0), (64, 32), (4096, 64), (usize::MAX - 127, 64), (0, 1 << 25)] {
@@ -87,7 +87,7 @@ fn a_lane_needs_its_memory() {
 }
 
 #[test]
-fn every_length_arrives_at_every_place() {
+fn every_length_arrives_at_every_position() {
     let fifo = fifo(128);
     assert_eq!(fifo.max_packet(), MAX_PACKET);
     let (mut producer, mut consumer, mut buffer) = (fifo.tx(), fifo.rx(), Buffer::new());
@@ -105,7 +105,7 @@ fn every_length_arrives_at_every_place() {
 }
 
 #[test]
-fn a_full_lane_has_room_again_once_the_producer_is_told() {
+fn full_fifo_has_room_after_the_head_is_published() {
     let fifo = fifo(64);
     let (mut producer, mut consumer, mut buffer) = (fifo.tx(), fifo.rx(), Buffer::new());
     for n in 0..64u8 {
@@ -115,14 +115,14 @@ fn a_full_lane_has_room_again_once_the_producer_is_told() {
     for n in 0..8 {
         assert_eq!(consumer.poll(&mut buffer).unwrap().map(|p| p.kind), Some(n));
     }
-    assert_eq!(producer.room(0), Ok(false), "an eighth is not told of");
+    assert_eq!(producer.room(0), Ok(false), "an eighth is not published");
     assert!(consumer.poll(&mut buffer).unwrap().is_some());
     assert_eq!((producer.room(9 * CELL_PAYLOAD), producer.room(10 * CELL_PAYLOAD)), (Ok(true), Ok(false)));
     assert_eq!(producer.tail() - consumer.head(), 55);
 }
 
 #[test]
-fn an_open_packet_is_whole_with_the_last_of_its_lines() {
+fn open_packet_is_complete_with_its_last_continuation() {
     let fifo = fifo(8);
     let (mut producer, mut consumer, mut buffer) = (fifo.tx(), fifo.rx(), Buffer::new());
     assert_eq!(producer.try_put_open(3, 1, b"front", 2), Ok(PutOutcome::Published));
@@ -143,18 +143,18 @@ fn an_open_packet_is_whole_with_the_last_of_its_lines() {
 }
 
 #[test]
-fn a_packet_shows_with_its_first_line_only() {
+fn packet_is_visible_only_with_its_first_cell() {
     let fifo = fifo(8);
     let (mut producer, mut consumer, mut buffer) = (fifo.tx(), fifo.rx(), Buffer::new());
     producer.try_put(9, 0, &[&bytes(3 * CELL_PAYLOAD, 1)]).unwrap();
-    let word = fifo.cells[0].word.swap(0, Ordering::Relaxed); // as a producer that died before its last store leaves it
+    let word = fifo.cells[0].word.swap(0, Ordering::Relaxed); // the state after a producer died before its last store
     assert_eq!(consumer.poll(&mut buffer), Ok(None));
     fifo.cells[0].word.store(word, Ordering::Relaxed);
     assert!(consumer.poll(&mut buffer).unwrap().is_some());
 }
 
 #[test]
-fn a_sleeper_is_woken_once() {
+fn sleeping_consumer_is_woken_once() {
     for fence in [SleepFence::Asymmetric, SleepFence::Both] {
         let fifo = fifo(8);
         fifo.prepare(fence);
@@ -164,7 +164,7 @@ fn a_sleeper_is_woken_once() {
         assert_eq!(barriers, u32::from(fence == SleepFence::Asymmetric));
         assert_eq!(producer.try_put(1, 0, &[]), Ok(PutOutcome::Wake));
         assert_eq!(producer.try_put(1, 0, &[]), Ok(PutOutcome::Published));
-        assert!(!consumer.begin_sleep(|| ()), "there is something to receive");
+        assert!(!consumer.begin_sleep(|| ()), "there is a packet");
         assert_eq!(producer.try_put(1, 0, &[]), Ok(PutOutcome::Published), "it did not go to sleep");
         while consumer.poll(&mut buffer).unwrap().is_some() {}
         assert!(consumer.begin_sleep(|| ()));
@@ -174,14 +174,14 @@ fn a_sleeper_is_woken_once() {
 }
 
 #[test]
-fn what_cannot_be_is_broken() {
+fn impossible_words_are_broken() {
     let longest = fifo(8).max_packet();
     for (length, kind, flags) in [(longest + 1, 0, 0), (0xffff, 0, 0), (8, 0, CONTINUATION), (0, 0, 0xff)] {
         let fifo = fifo(8);
         fifo.cell(0).word.store(Word::first(0, length, kind, flags).0, Ordering::Relaxed);
         assert_eq!(fifo.rx().poll(&mut Buffer::new()), Err(Broken), "{length} bytes, flags {flags:#x}");
     }
-    // A cell behind the first that is another packet's, of another length, or one of an earlier lap.
+    // A cell after the first that belongs to another packet, has another length, or is of an earlier lap.
     let first = Word::first(0, 2 * CELL_PAYLOAD, 4, 0);
     for second in [Word::first(1, 2 * CELL_PAYLOAD, 4, 0), Word::first(1, 8, 4, CONTINUATION), Word(0)] {
         let fifo = fifo(8);
@@ -191,7 +191,7 @@ fn what_cannot_be_is_broken() {
         assert_eq!(consumer.poll(&mut Buffer::new()), Err(Broken), "{second:x?}");
         assert_eq!(consumer.head(), 0);
     }
-    // A head before what was told already, or behind what was ever put.
+    // A head before the last published one, or after the last cell that was put.
     for consumed in [3, 9, u64::MAX] {
         let fifo = fifo(8);
         let (mut producer, _) = ends_at(fifo, 4);
@@ -201,9 +201,9 @@ fn what_cannot_be_is_broken() {
     }
 }
 
-/// Two threads, packets of one and of several cells: all arrive, in order and whole, however the two sleep.
+/// Two threads, packets of one and of several cells: all arrive, in order and complete, with any interleaving of sleeps.
 #[test]
-fn two_threads_agree() {
+fn two_threads_exchange_packets_in_order() {
     let (fifo, rounds) = (fifo(16), if cfg!(miri) { 60 } else { 200_000u32 });
     fifo.prepare(SleepFence::Both);
     let length = |n: u32| n as usize * 37 % (fifo.max_packet() + 1);
@@ -234,9 +234,9 @@ fn two_threads_agree() {
     });
 }
 
-/// A second thread writes any word at any time: both ends go on or say that the peer broke the protocol, and return.
+/// A second thread writes any word at any time: both ends continue or return [`Broken`].
 #[test]
-fn any_scribbling_is_survived() {
+fn arbitrary_writes_are_tolerated() {
     let (fifo, done) = (fifo(16), AtomicBool::new(false));
     let rounds = if cfg!(miri) { 40 } else { 300_000 };
     let mut seen = [0u64; 3]; // packets, nothing, broken
@@ -252,7 +252,7 @@ fn any_scribbling_is_survived() {
                     2 => fifo.control.head.fenced.store(at as u32, Ordering::Relaxed),
                     3 => cell.payload[r as usize >> 8 & 3].store(at, Ordering::Relaxed),
                     4 => cell.word.store(random.draw(), Ordering::Relaxed),
-                    // Words that look right: near the present one in one field or another.
+                    // Words that look right: one field differs a little from the current value.
                     field => {
                         let word = cell.word.load(Ordering::Relaxed);
                         cell.word.store(word.wrapping_add((r >> 8 & 3) << ((field - 4) * 16)), Ordering::Relaxed);
@@ -276,7 +276,7 @@ fn any_scribbling_is_survived() {
                 consumer.end_sleep();
             }
             if sent.is_err() || sent == Ok(PutOutcome::Full) || n % 64 == 0 {
-                // What an engine would do with a broken fifo: another one.
+                // An engine would replace a broken FIFO by another one.
                 (producer, consumer) = ends_at(fifo, n as u64);
             }
         }
@@ -299,7 +299,7 @@ impl Random {
 }
 
 #[test]
-fn what_is_free_is_what_the_consumer_has_told_by_now() {
+fn free_reads_the_latest_published_head() {
     let fifo = fifo(64);
     let (mut producer, mut consumer) = ends_at(fifo, 0);
     let mut buffer = Buffer::new();
@@ -307,7 +307,7 @@ fn what_is_free_is_what_the_consumer_has_told_by_now() {
     let few = bytes(20 * CELL_PAYLOAD, 1);
     for _ in 0..10 {
         assert_eq!(producer.try_put(1, 0, &[&few]).unwrap(), PutOutcome::Published);
-        assert!(producer.free().unwrap() < all, "it lies there");
+        assert!(producer.free().unwrap() < all, "the packet is unread");
         while consumer.poll(&mut buffer).unwrap().is_some() {}
         assert_eq!(producer.free().unwrap(), all);
     }

@@ -1,6 +1,6 @@
 //! What the owner does with a long message: receive, copy, loan, release, discard.
 
-use super::{Body, FIN_DISCARDED, FIN_RECEIVED, RendezvousReceives, State, complete};
+use super::{Body, FIN_DISCARDED, FIN_RECEIVED, ReceiveState, RendezvousReceives, complete};
 use crate::message::credit::RxCredit;
 use crate::message::packet::{CopyAssist, Head, Kind, RemoteAddress};
 use crate::message::slab::SlabId;
@@ -20,7 +20,7 @@ impl RendezvousReceives {
         let Some(index) = self.slab.find(record) else { return false };
         let Some(transfer) = self.slab.get_mut(index) else { return false };
         let take = transfer.length.min(capacity);
-        transfer.state = State::Receiving { operation, take };
+        transfer.state = ReceiveState::Receiving { operation, take };
         match &mut transfer.body {
             Body::Eager { store, units } => {
                 rx_credit.free(std::mem::take(units));
@@ -37,7 +37,7 @@ impl RendezvousReceives {
                 let want = if key == 0 { owner.choose_transfer(take, address != 0) } else { BodyTransfer::Copy };
                 match want {
                     BodyTransfer::Copy if address != 0 => {
-                        transfer.state = State::Copying { operation, take, assist: None };
+                        transfer.state = ReceiveState::Copying { operation, take, assist: None };
                         owner.copy(CopyRequest { record, operation, address, key, length: take });
                         return true;
                     }
@@ -56,8 +56,8 @@ impl RendezvousReceives {
         let Some(index) = self.slab.find(record) else { return };
         self.unschedule(index);
         let Some(transfer) = self.slab.get_mut(index) else { return };
-        let State::Copying { operation, take, .. } = transfer.state else { return };
-        transfer.state = State::Receiving { operation, take };
+        let ReceiveState::Copying { operation, take, .. } = transfer.state else { return };
+        transfer.state = ReceiveState::Receiving { operation, take };
         if broken {
             owner.completed(operation, Outcome { status: Status::LinkDown, length: 0 });
             self.remove(index);
@@ -73,7 +73,7 @@ impl RendezvousReceives {
     pub fn offer_copy_assist(&mut self, record: SlabId, address: u64, copy_id: u32) {
         let Some(index) = self.slab.find(record) else { return };
         let Some(transfer) = self.slab.get_mut(index) else { return };
-        if let State::Copying { take: length, assist, .. } = &mut transfer.state {
+        if let ReceiveState::Copying { take: length, assist, .. } = &mut transfer.state {
             *assist = Some(CopyAssist { address, length: *length, copy_id });
             self.schedule(index);
         }
@@ -85,22 +85,22 @@ impl RendezvousReceives {
         let Some(index) = self.slab.find(record) else { return false };
         self.unschedule(index);
         let Some(transfer) = self.slab.get_mut(index) else { return false };
-        let State::Copying { operation, take, .. } = transfer.state else { return false };
+        let ReceiveState::Copying { operation, take, .. } = transfer.state else { return false };
         if broken {
             owner.completed(operation, Outcome { status: Status::LinkDown, length: 0 });
             self.remove(index);
             return false;
         }
-        transfer.state = State::Receiving { operation, take };
+        transfer.state = ReceiveState::Receiving { operation, take };
         complete(owner, transfer);
-        transfer.state = State::Loaned;
+        transfer.state = ReceiveState::Loaned;
         true
     }
 
     /// Releases a loaned message. After the link went down there is none.
     pub fn release_loan(&mut self, record: SlabId) {
         let Some(index) = self.slab.find(record) else { return };
-        if self.slab.get(index).is_some_and(|transfer| matches!(transfer.state, State::Loaned)) {
+        if self.slab.get(index).is_some_and(|transfer| matches!(transfer.state, ReceiveState::Loaned)) {
             self.finish(index, FIN_RECEIVED);
         }
     }
@@ -109,7 +109,7 @@ impl RendezvousReceives {
     pub fn release_loan_now<P: Packets>(&mut self, packets: &mut P, rx_credit: &mut RxCredit, record: SlabId) {
         let Some(index) = self.slab.find(record) else { return };
         let Some(transfer) = self.slab.get(index) else { return };
-        if !matches!(transfer.state, State::Loaned) {
+        if !matches!(transfer.state, ReceiveState::Loaned) {
             return;
         }
         let head = Head { to: transfer.number, own: FIN_RECEIVED, grant: rx_credit.next_grant() };
@@ -129,7 +129,7 @@ impl RendezvousReceives {
             Body::Eager { store, units } => {
                 rx_credit.free(std::mem::take(units));
                 *store = Vec::new();
-                transfer.state = State::Discarding;
+                transfer.state = ReceiveState::Discarding;
                 if transfer.received == transfer.length {
                     self.remove(index);
                 }
@@ -140,7 +140,7 @@ impl RendezvousReceives {
     /// Requests pieces, at once or when fewer messages are requested.
     fn pull(&mut self, index: u32) {
         let Some(transfer) = self.slab.get_mut(index) else { return };
-        let State::Receiving { take, .. } = transfer.state else { return };
+        let ReceiveState::Receiving { take, .. } = transfer.state else { return };
         if self.pulling < self.max_pulls {
             self.pulling += 1;
             transfer.pulling = true;
@@ -156,7 +156,7 @@ impl RendezvousReceives {
     /// The transfer has ended: FIN is due with this status.
     pub(super) fn finish(&mut self, index: u32, word: u16) {
         let Some(transfer) = self.slab.get_mut(index) else { return };
-        transfer.state = State::FinDue(word);
+        transfer.state = ReceiveState::FinDue(word);
         if std::mem::take(&mut transfer.pulling) {
             self.pulling -= 1;
             if let Some(next) = self.waiting_to_pull.first() {

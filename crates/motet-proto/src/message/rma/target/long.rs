@@ -1,10 +1,9 @@
-//! Long operations of the peer: puts and gets that have a record until the peer has heard of their end.
+//! Long operations of the peer, each with a record until its end was reported.
 //!
-//! What it is: a put is copied by the owner or asked for in pieces, a get is told where its bytes are or sent in pieces. What it is
-//! not: how many there may be is counted by [`super::Target`].
-//!
-//! A long operation holds its region only while the owner copies, or while the peer has been told where the bytes are. In
-//! pieces, each piece is an access of its own: when the region is revoked, the next one ends the operation.
+//! The bytes of a put are copied by the owner or requested in pieces. For a get the address of its bytes is sent, or the bytes in
+//! pieces. A long operation holds its region only while the owner copies, or while the peer knows the address of the bytes. In pieces,
+//! each piece is an access of its own: when the region is revoked, the next one ends the operation. The number of operations is limited
+//! by [`super::Target`].
 
 use super::super::format::{self, COPIED, NOT_COPIED, OF_GET, Range, code};
 use super::super::revocation::release;
@@ -15,36 +14,38 @@ use crate::message::slab::{IntrusiveList, Slab, SlabId};
 use crate::message::tx::put;
 use crate::message::{Callbacks, Limits, Packets, ProtocolViolation, Status, UNKNOWN_REGION_KEY};
 
-/// Lists: of records that owe a short packet, and of those that send bytes.
+/// Lists: records that owe a short packet, and records that send bytes.
 const DUE: usize = 0;
 const SENDING: usize = 1;
 
+/// A long operation.
 #[derive(Debug)]
 struct Long {
-    /// The peer's number for it.
+    /// The peer's number.
     number: SlabId,
     range: Range,
-    /// Bytes that have come of a put, have been put of a get.
+    /// Bytes received of a put, or sent of a get.
     moved: u64,
-    state: State,
+    state: TargetState,
     queued: bool,
 }
 
+/// The state of a long operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum TargetState {
     /// A put: the owner copies. The region is held.
     Copying,
-    /// A put in pieces: wanted up to `until`, asked for up to `asked`.
+    /// A put in pieces: wanted up to `until`, requested up to `asked`.
     Pulling {
         until: u64,
         asked: u64,
     },
-    /// A put that was refused on the way: pieces up to `asked` still come.
+    /// A put that failed: requested pieces up to `asked` still arrive.
     Draining {
         asked: u64,
         status: Status,
     },
-    /// A get: GET_ADDR is due, or has been put. The region is held.
+    /// A get: GET_ADDR is due, or was sent. The region is held.
     GetAddrDue(RemoteAddress),
     GetAddrSent,
     /// A get in pieces.
@@ -53,18 +54,18 @@ enum State {
     PutFinDue(Status),
 }
 
-/// All of them.
+/// The long operations of the peer.
 #[derive(Debug, Default)]
 pub struct LongOperations {
     long: Slab<Long, 2>,
-    /// By the index in the peer's number: the record and one, 0 for none.
+    /// By the index of the peer's number: the index of the record plus one, 0 for none.
     by_number: Vec<u32>,
     due: IntrusiveList,
     sending: IntrusiveList,
 }
 
 impl LongOperations {
-    /// How many.
+    /// Number of operations.
     pub fn count(&self) -> u32 {
         self.long.count()
     }
@@ -74,13 +75,13 @@ impl LongOperations {
         self.long.bytes() + self.by_number.capacity() * size_of::<u32>()
     }
 
-    /// Whether there is something to put.
+    /// Whether a packet is due.
     #[inline]
     pub fn is_due(&self) -> bool {
         !self.due.is_empty() || !self.sending.is_empty()
     }
 
-    /// PUT LONG, or GET LONG with whether the peer could copy by itself.
+    /// PUT LONG, or GET LONG; `get` is whether the initiator of a get can copy by itself.
     pub fn begin<O: Callbacks>(
         &mut self,
         owner: &mut O,
@@ -92,16 +93,19 @@ impl LongOperations {
     ) -> Result<(), ProtocolViolation> {
         let at = number.index() as usize;
         if at >= limits.requests as usize || number.0 == 0 || range.length == 0 {
-            return Err(ProtocolViolation("more operations on memory than allowed"));
+            return Err(ProtocolViolation(
+                "PUT LONG or GET LONG of no bytes, or with a number beyond the limit of HELLO",
+            ));
         }
         if at >= self.by_number.len() {
             self.by_number.resize(at + 1, 0);
         }
         if self.by_number[at] != 0 {
-            return Err(ProtocolViolation("an operation's number used twice"));
+            return Err(ProtocolViolation("PUT LONG or GET LONG with a number that is in use"));
         }
-        let long = Long { number, range, moved: 0, state: State::GetAddrSent, queued: false };
-        let record = self.long.insert(long).ok_or(ProtocolViolation("more operations than numbers"))?;
+        let long = Long { number, range, moved: 0, state: TargetState::GetAddrSent, queued: false };
+        let record =
+            self.long.insert(long).ok_or(ProtocolViolation("PUT LONG or GET LONG beyond the number of records"))?;
         let index = record.index();
         self.by_number[at] = index + 1;
         let right = if get.is_some() { Rights::GET } else { Rights::PUT };
@@ -109,10 +113,10 @@ impl LongOperations {
             return Err(UNKNOWN_REGION_KEY);
         }
         match (owner.regions().reach(range.key, right, range.offset, range.length), get) {
-            (Err(status), _) => self.schedule(index, State::PutFinDue(status)),
+            (Err(status), _) => self.schedule(index, TargetState::PutFinDue(status)),
             (Ok(region), None) if place.address != 0 => {
                 owner.regions().hold(range.key);
-                self.set(index, State::Copying);
+                self.set(index, TargetState::Copying);
                 let (record, to) = (RemoteRecord::Put(record), CopyTo::Region { region, at: range.offset });
                 owner.copy_remote(RemoteCopy { record, to, from: place, length: range.length });
             }
@@ -125,7 +129,7 @@ impl LongOperations {
                 };
                 if place.address != 0 {
                     owner.regions().hold(range.key);
-                    self.schedule(index, State::GetAddrDue(place));
+                    self.schedule(index, TargetState::GetAddrDue(place));
                 } else {
                     self.send(index);
                 }
@@ -141,12 +145,12 @@ impl LongOperations {
 
     /// The owner has copied the bytes of a put, or could not.
     pub fn copied<O: Callbacks>(&mut self, owner: &mut O, record: SlabId, done: bool, broken: bool, ahead: u64) {
-        let Some(long) = self.long.get_by_id(record).filter(|long| long.state == State::Copying) else { return };
+        let Some(long) = self.long.get_by_id(record).filter(|long| long.state == TargetState::Copying) else { return };
         let key = long.range.key;
         if broken {
             self.remove(record.index());
         } else if done {
-            self.schedule(record.index(), State::PutFinDue(Status::Done));
+            self.schedule(record.index(), TargetState::PutFinDue(Status::Done));
         } else {
             self.pull(record.index(), ahead);
         }
@@ -162,62 +166,62 @@ impl LongOperations {
         bytes: &[u8],
         ahead: u64,
     ) -> Result<(), ProtocolViolation> {
-        let index = self.by_number(number).ok_or(ProtocolViolation("bytes of no put"))?;
+        let index = self.by_number(number).ok_or(ProtocolViolation("BYTES for an unknown put"))?;
         let Some(long) = self.long.get_mut(index) else { return Ok(()) };
         let most = match long.state {
-            State::Pulling { asked, .. } | State::Draining { asked, .. } => asked,
-            _ => return Err(ProtocolViolation("bytes of no put")),
+            TargetState::Pulling { asked, .. } | TargetState::Draining { asked, .. } => asked,
+            _ => return Err(ProtocolViolation("BYTES for an unknown put")),
         };
         let end = at.checked_add(bytes.len() as u64);
         let end = end.filter(|&end| at == long.moved && at < end && end <= most);
-        long.moved = end.ok_or(ProtocolViolation("bytes that were not asked for"))?;
+        long.moved = end.ok_or(ProtocolViolation("BYTES of a put out of order or beyond what was requested"))?;
         let Range { key, offset, length } = long.range;
-        if let State::Pulling { until, asked } = long.state {
-            // Within the range that was checked, so the sum does not overflow.
+        if let TargetState::Pulling { until, asked } = long.state {
+            // The range was checked, so the sum does not overflow.
             let reached = owner.regions().reach(key, Rights::PUT, offset + at, bytes.len() as u64);
             match reached.and_then(|region| owner.region_write(region, offset + at, bytes)) {
-                Err(status) => long.state = State::Draining { asked, status },
+                Err(status) => long.state = TargetState::Draining { asked, status },
                 Ok(()) => {
                     if long.moved == length {
-                        self.schedule(index, State::PutFinDue(Status::Done));
+                        self.schedule(index, TargetState::PutFinDue(Status::Done));
                     } else if until - long.moved <= ahead / 2 && until < length {
                         let until = length.min(long.moved.saturating_add(ahead));
-                        self.schedule(index, State::Pulling { until, asked });
+                        self.schedule(index, TargetState::Pulling { until, asked });
                     }
                     return Ok(());
                 }
             }
         }
-        if let State::Draining { asked, status } = long.state
+        if let TargetState::Draining { asked, status } = long.state
             && long.moved == asked
         {
-            self.schedule(index, State::PutFinDue(status));
+            self.schedule(index, TargetState::PutFinDue(status));
         }
         Ok(())
     }
 
-    /// GET_FIN: the peer has copied the bytes of a get, or could not.
+    /// GET_FIN: the initiator has copied the bytes of a get, or could not.
     pub fn on_get_fin<O: Callbacks>(
         &mut self,
         owner: &mut O,
         number: SlabId,
         own: u16,
     ) -> Result<(), ProtocolViolation> {
-        let index = self.by_number(number).ok_or(ProtocolViolation("the end of no get"))?;
-        let Some(long) = self.long.get(index).filter(|long| long.state == State::GetAddrSent) else {
-            return Err(ProtocolViolation("the end of no get"));
+        let index = self.by_number(number).ok_or(ProtocolViolation("GET_FIN without a GET_ADDR"))?;
+        let Some(long) = self.long.get(index).filter(|long| long.state == TargetState::GetAddrSent) else {
+            return Err(ProtocolViolation("GET_FIN without a GET_ADDR"));
         };
         let key = long.range.key;
         match own {
             COPIED => self.remove(index),
             NOT_COPIED => self.send(index),
-            _ => return Err(ProtocolViolation("an end of no known kind")),
+            _ => return Err(ProtocolViolation("GET_FIN with an unknown status")),
         }
         release(owner, key);
         Ok(())
     }
 
-    fn set(&mut self, index: u32, state: State) {
+    fn set(&mut self, index: u32, state: TargetState) {
         if let Some(long) = self.long.get_mut(index) {
             long.state = state;
         }
@@ -225,15 +229,15 @@ impl LongOperations {
 
     fn pull(&mut self, index: u32, ahead: u64) {
         let length = self.long.get(index).map_or(0, |long| long.range.length);
-        self.schedule(index, State::Pulling { until: length.min(ahead), asked: 0 });
+        self.schedule(index, TargetState::Pulling { until: length.min(ahead), asked: 0 });
     }
 
     fn send(&mut self, index: u32) {
-        self.set(index, State::Sending);
+        self.set(index, TargetState::Sending);
         self.long.append(&mut self.sending, SENDING, index);
     }
 
-    /// Forgets a record, which is in no list.
+    /// Removes a record that is in no list.
     fn remove(&mut self, index: u32) {
         let Some(long) = self.long.remove(index) else { return };
         if let Some(slot) = self.by_number.get_mut(long.number.index() as usize) {
@@ -246,7 +250,7 @@ impl LongOperations {
 
     // ---- packets due ------------------------------------------------------------------------------------------------
 
-    fn schedule(&mut self, index: u32, state: State) {
+    fn schedule(&mut self, index: u32, state: TargetState) {
         let Some(long) = self.long.get_mut(index) else { return };
         long.state = state;
         if !std::mem::replace(&mut long.queued, true) {
@@ -254,28 +258,30 @@ impl LongOperations {
         }
     }
 
-    /// Puts what is short; false when there is no room for more.
+    /// Sends the short packets that are due. Returns false when there is no room for more.
     pub fn flush<P: Packets>(&mut self, packets: &mut P) -> bool {
         while let Some(index) = self.due.first() {
             let Some(long) = self.long.get_mut(index) else { return true };
             let head = |own| Head { to: long.number, own, grant: 0 };
             let put = match &mut long.state {
-                State::PutFinDue(status) => packets.put(Kind::PutFin as u8, &[&head(code(*status)).write()]),
-                State::GetAddrDue(place) => packets.put(Kind::GetAddr as u8, &[&format::write_place(head(0), *place)]),
-                State::Pulling { until, asked } => {
+                TargetState::PutFinDue(status) => packets.put(Kind::PutFin as u8, &[&head(code(*status)).write()]),
+                TargetState::GetAddrDue(place) => {
+                    packets.put(Kind::GetAddr as u8, &[&format::write_place(head(0), *place)])
+                }
+                TargetState::Pulling { until, asked } => {
                     let put = packets.put(Kind::PutCts as u8, &[&head(0).write_word(*until)]);
                     *asked = if put { *until } else { *asked };
                     put
                 }
-                _ => true, // a put that was refused before it was asked for more
+                _ => true, // a put that failed before PUT_CTS was sent
             };
             if !put {
                 return false;
             }
             long.queued = false;
-            let over = matches!(long.state, State::PutFinDue(_));
-            if let State::GetAddrDue(_) = long.state {
-                long.state = State::GetAddrSent;
+            let over = matches!(long.state, TargetState::PutFinDue(_));
+            if let TargetState::GetAddrDue(_) = long.state {
+                long.state = TargetState::GetAddrSent;
             }
             self.long.unlink(&mut self.due, DUE, index);
             if over {
@@ -285,7 +291,7 @@ impl LongOperations {
         true
     }
 
-    /// Puts bytes of gets, one piece of each in turn.
+    /// Sends bytes of gets, one piece of each in turn.
     pub fn flush_bytes<P: Packets, O: Callbacks>(
         &mut self,
         packets: &mut P,
@@ -311,7 +317,7 @@ impl LongOperations {
                 Ok(false) => return,
                 Err(status) => {
                     self.long.unlink(&mut self.sending, SENDING, index);
-                    self.schedule(index, State::PutFinDue(status)); // put by the next flush
+                    self.schedule(index, TargetState::PutFinDue(status)); // sent by the next flush
                     continue;
                 }
             }
@@ -320,14 +326,14 @@ impl LongOperations {
             let more = long.moved < length;
             self.long.unlink(&mut self.sending, SENDING, index);
             if more {
-                self.long.append(&mut self.sending, SENDING, index); // behind the others
+                self.long.append(&mut self.sending, SENDING, index); // after the others
             } else {
                 self.remove(index);
             }
         }
     }
 
-    /// The link is broken: nothing is owed any more, and nothing is held but what the owner copies.
+    /// The link is down: nothing is owed, and only regions into which the owner copies are held.
     pub fn fail<O: Callbacks>(&mut self, owner: &mut O) {
         (self.due, self.sending) = Default::default();
         for index in self.long.indices() {
@@ -335,8 +341,8 @@ impl LongOperations {
             long.queued = false;
             let key = long.range.key;
             match long.state {
-                State::Copying => continue,
-                State::GetAddrDue(_) | State::GetAddrSent => {
+                TargetState::Copying => continue,
+                TargetState::GetAddrDue(_) | TargetState::GetAddrSent => {
                     self.remove(index);
                     release(owner, key);
                 }

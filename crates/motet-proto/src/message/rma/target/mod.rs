@@ -1,10 +1,9 @@
-//! The side whose regions are got from, put to and changed: what the peer's operations do, and the answers that are owed.
+//! The target: operations of the peer on regions of this side, and the answers that are owed.
 //!
-//! What it is: small operations are done as they arrive; what they answer with is kept, in order, until there is room for it.
-//! Long ones have a record until the peer has heard of their end. The peer has announced nothing: it may have as many under way
-//! as [`super::super::Limits::requests`] says, and each keeps a record or at most [`MAX_REPLY_BYTES`](super::format::MAX_REPLY_BYTES) bytes here (invariant M7).
-//!
-//! What it is not: it checks every access by [`Regions::reach`](crate::message::regions::Regions::reach) and lets the owner do it.
+//! Small operations are done on arrival; their answers are kept, in order, until there is room for them. Long operations have a record
+//! until their end was reported to the peer. The peer may have as many in progress as [`super::super::Limits::requests`] says, and each
+//! keeps a record or at most [`MAX_REPLY_BYTES`](super::format::MAX_REPLY_BYTES) bytes here (invariant M7). Every access is checked by
+//! [`Regions::reach`](crate::message::regions::Regions::reach) and executed by the owner.
 
 mod long;
 mod small;
@@ -16,7 +15,7 @@ use crate::message::{Callbacks, Limits, Packets, ProtocolViolation};
 use long::LongOperations;
 use small::Small;
 
-/// Operations of the peer on regions of this side.
+/// The operations of the peer on regions of this side.
 #[derive(Debug, Default)]
 pub struct Target {
     small: Small,
@@ -24,7 +23,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Operations of the peer that are not over.
+    /// Operations of the peer that are in progress.
     pub fn under_way(&self) -> u32 {
         self.small.count() + self.long.count()
     }
@@ -34,10 +33,10 @@ impl Target {
         self.small.bytes() + self.long.bytes()
     }
 
-    /// One more of the peer's has begun.
+    /// Checks that the peer may start one more operation.
     fn count(&self, limits: &Limits) -> Result<(), ProtocolViolation> {
         let may = self.under_way() < limits.requests;
-        if may { Ok(()) } else { Err(ProtocolViolation("more operations on memory than allowed")) }
+        if may { Ok(()) } else { Err(ProtocolViolation("more RMA operations in progress than HELLO allows")) }
     }
 
     // ---- arrival ----------------------------------------------------------------------------------------------------
@@ -56,7 +55,7 @@ impl Target {
         self.small.on_packet(owner, kind, head, rest)
     }
 
-    /// PUT LONG, or GET LONG with whether the peer could copy by itself.
+    /// PUT LONG, or GET LONG; `get` is whether the initiator of a get can copy by itself.
     pub fn long<O: Callbacks>(
         &mut self,
         owner: &mut O,
@@ -87,7 +86,7 @@ impl Target {
         self.long.piece(owner, number, at, bytes, ahead)
     }
 
-    /// GET_FIN: the peer has copied the bytes of a get, or could not.
+    /// GET_FIN: the initiator has copied the bytes of a get, or could not.
     pub fn on_get_fin<O: Callbacks>(
         &mut self,
         owner: &mut O,
@@ -99,18 +98,18 @@ impl Target {
 
     // ---- packets due ------------------------------------------------------------------------------------------------
 
-    /// Whether there is something to put.
+    /// Whether a packet is due.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.small.is_due() || self.long.is_due()
     }
 
-    /// Puts answers and what else is short; false when there is no room for more.
+    /// Sends the short packets that are due. Returns false when there is no room for more.
     pub fn flush<P: Packets>(&mut self, packets: &mut P) -> bool {
         self.small.flush(packets) && self.long.flush(packets)
     }
 
-    /// Puts bytes of gets, one piece of each in turn.
+    /// Sends bytes of gets, one piece of each in turn.
     pub fn flush_bytes<P: Packets, O: Callbacks>(
         &mut self,
         packets: &mut P,
@@ -121,7 +120,7 @@ impl Target {
         self.long.flush_bytes(packets, owner, reserve, pieces);
     }
 
-    /// The link is broken: nothing is owed any more, and nothing is held but what the owner copies.
+    /// The link is down: nothing is owed, and only regions into which the owner copies are held.
     pub fn fail<O: Callbacks>(&mut self, owner: &mut O) {
         self.small.fail();
         self.long.fail(owner);

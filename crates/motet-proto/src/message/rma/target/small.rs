@@ -1,7 +1,7 @@
-//! Small operations of the peer: done as they arrive, and what they answer with.
+//! Small operations of the peer: done on arrival.
 //!
-//! What it is: answers are kept, in order, until there is room for them; a run of successes is one. What it is not: how many there may be
-//! is counted by [`super::Target`].
+//! Answers are kept, in order, until there is room for them; a run of successes is one answer. The number of operations is limited by
+//! [`super::Target`].
 
 use super::super::format::{self, MAX_REPLY_BYTES, code};
 use crate::message::atomic::Atomic;
@@ -11,21 +11,21 @@ use crate::message::slab::SlabId;
 use crate::message::{Callbacks, Packets, ProtocolViolation, Status, UNKNOWN_REGION_KEY};
 use std::collections::VecDeque;
 
-/// Bytes of answers that are kept when there are none.
+/// Bytes for answers that are kept when none is owed.
 const MAX_IDLE_BYTES: usize = 8 << 10;
 
-/// What is owed for small operations, in order.
+/// An answer that is owed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Answer {
-    /// So many are done.
+    /// This many operations are done.
     Ack(u32),
-    /// One is done; its value is the next so many bytes of [`Small::values`].
+    /// One operation is done; its value is the next bytes of [`Small::values`], this many.
     Value(u32),
-    /// One was not done.
+    /// One operation failed.
     Failed(Status),
 }
 
-/// Operations that have been done and not answered.
+/// Operations that are done and not answered.
 #[derive(Debug, Default)]
 pub struct Small {
     answers: VecDeque<Answer>,
@@ -34,7 +34,7 @@ pub struct Small {
 }
 
 impl Small {
-    /// How many.
+    /// Number of operations.
     pub fn count(&self) -> u32 {
         self.unanswered
     }
@@ -44,7 +44,7 @@ impl Small {
         self.answers.capacity() * size_of::<Answer>() + self.values.capacity()
     }
 
-    /// Whether an answer is owed.
+    /// Whether an answer is due.
     #[inline]
     pub fn is_due(&self) -> bool {
         !self.answers.is_empty()
@@ -73,7 +73,7 @@ impl Small {
                 match head.own {
                     format::VALUE if length <= MAX_REPLY_BYTES => self.get(owner, key, offset, length),
                     format::QUERY_REGION if length == format::REGION_INFO_BYTES => self.query_region(owner, key),
-                    _ => return Err(ProtocolViolation("a small get that is none")),
+                    _ => return Err(ProtocolViolation("GET of more than 256 bytes, or with an unknown request")),
                 }
             }
             _ => match format::read_atomic(head, bytes) {
@@ -88,7 +88,7 @@ impl Small {
         Ok(())
     }
 
-    /// The value is kept from now on: what comes later must not show in it.
+    /// Reads the value at once: later writes must not change it.
     fn get<O: Callbacks>(&mut self, owner: &mut O, key: Key, offset: u64, length: usize) -> Result<u32, Status> {
         let region = owner.regions().reach(key, Rights::GET, offset, length as u64)?;
         let values = &mut self.values;
@@ -103,7 +103,7 @@ impl Small {
         Ok(length as u32)
     }
 
-    /// Where a region lies.
+    /// The address, length and rights of a region.
     fn query_region<O: Callbacks>(&mut self, owner: &mut O, key: Key) -> Result<u32, Status> {
         let (region, length, rights) = owner.regions().sight(key).ok_or(Status::AccessDenied)?;
         let place = owner.region_mapping(region);
@@ -139,7 +139,7 @@ impl Small {
         }
     }
 
-    /// Puts answers; false when there is no room for more.
+    /// Sends answers. Returns false when there is no room for more.
     pub fn flush<P: Packets>(&mut self, packets: &mut P) -> bool {
         while let Some(&answer) = self.answers.front() {
             let head = |to: u32, own| Head { to: SlabId(to), own, grant: 0 }.write();
@@ -170,7 +170,7 @@ impl Small {
         true
     }
 
-    /// Nothing is owed any more.
+    /// The link is down: nothing is owed.
     pub fn fail(&mut self) {
         *self = Self::default();
     }

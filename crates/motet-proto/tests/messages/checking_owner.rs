@@ -1,9 +1,7 @@
-//! The honest side of a link to a hostile peer: an owner that believes nothing of what messages say of themselves, and checks that
-//! the protocol does not let them through.
-//!
-//! What it is not: the hostile peer is in [`super::hostile`].
+//! The owner of the honest side of a link to a hostile peer: it trusts nothing that messages contain, and checks that the protocol lets
+//! no invalid access through. The hostile peer is in [`super::hostile`].
 
-use crate::world::Side;
+use crate::simulation::Side;
 use motet_proto::message::atomic::Atomic;
 use motet_proto::message::matching::Table;
 use motet_proto::message::packet::RemoteAddress;
@@ -14,22 +12,22 @@ use motet_proto::message::{
 };
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// An owner that believes nothing of what messages say of themselves.
+/// An owner that trusts nothing that messages contain.
 #[derive(Debug)]
 pub struct Wary {
     pub side: Side,
     pub held: Vec<UnexpectedMessage>,
     pub copies: Vec<CopyRequest>,
     pub offers: Vec<ChannelId>,
-    /// Operations under way, and how many have ended.
+    /// Operations in progress, and the number of those that completed.
     pub operations: Vec<u64>,
     pub memory: Ours,
 }
 
-/// Accesses that forged packets have got through to, and copies that they have begun: they must be many, or nothing was tried.
+/// Accesses that forged packets have made, and copies that they have started: there must be many, or nothing was tested.
 pub static REACHED: AtomicU64 = AtomicU64::new(0);
 pub static COPIES: AtomicU64 = AtomicU64::new(0);
-/// Copies that a peer has got help with.
+/// Copies that this side has assisted.
 pub static SHARED: AtomicU64 = AtomicU64::new(0);
 /// Bytes of every region, and of every get.
 pub const REGION: u64 = 3000;
@@ -39,7 +37,7 @@ pub const REGION: u64 = 3000;
 pub struct Ours {
     pub regions: Regions,
     pub keys: Vec<Key>,
-    /// Names of those that have been revoked, and have ended.
+    /// Names of regions that were revoked, and that have ended.
     pub revoked: Vec<u64>,
     pub ended: Vec<u64>,
     pub copies: Vec<RemoteCopy>,
@@ -54,7 +52,7 @@ impl Ours {
         assert!(region < self.next && at.checked_add(length).is_some_and(|end| end <= REGION), "inside");
     }
 
-    /// Some of the memory has gone away, or refuses.
+    /// Some of the memory is gone, or refuses accesses.
     fn lost(&self, region: u64, at: u64) -> Result<(), Status> {
         match (region % 4, at) {
             (3, 64..) => Err(Status::OutOfBounds),

@@ -1,10 +1,10 @@
-//! Two sessions, and a network between them that breaks: what carries a link's packets when that is no memory.
+//! Two sessions and an unreliable network between them, which carries the packets of a link.
 //!
-//! Connections are byte streams, as TCP's: what the network does to packets shows as connections that stall (delay, and disorder between
-//! rails), swallow what is written until they die (loss), or are reset at any byte; connections that come late or never; and whole
-//! frames that come again. Nothing here is random: whoever calls says what happens.
+//! Connections are byte streams like those of TCP. Faults appear as connections that stall (delay, and disorder between rails), that
+//! discard what is written until they die (loss), or that are reset at any byte; connections that are made late or never; and whole
+//! frames that are repeated. Nothing here is random: the caller decides every step.
 
-use crate::world::{LARGEST, World};
+use crate::simulation::{LARGEST, Simulation};
 use motet_proto::message::session::frame::{FrameKind, HEADER};
 use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeOp};
 use motet_proto::message::session::{MAX_IO_SLICES, MAX_RAILS, Role, Session};
@@ -15,25 +15,25 @@ use std::rc::Rc;
 
 /// Bytes that a connection holds in each direction.
 const HELD: usize = 20_000;
-/// A connection that swallows bytes is dead after so long, ns.
+/// A connection that discards bytes is dead after this time, ns.
 const DEAD: u64 = 30_000_000;
-/// Frames of a direction that may come again.
+/// Frames of a direction that may be repeated.
 const REPEATABLE: usize = 8;
 
 /// One direction of a connection.
 struct Pipe {
     bytes: VecDeque<u8>,
-    /// Nothing more goes in; what is there still comes out.
+    /// Nothing more is accepted; the bytes that are there can still be read.
     cut: bool,
-    /// Nothing comes out before.
+    /// Nothing can be read before this time.
     until: u64,
-    /// What is written is lost, and all ends then.
+    /// Written bytes are lost, and the connection dies at this time.
     swallows: Option<u64>,
     /// Bytes of the handshake that are still to be written; the frame being written; those before it.
     handshake: usize,
     frame: Vec<u8>,
     frames: VecDeque<Vec<u8>>,
-    /// One of them is written again at the next boundary, so many back.
+    /// An earlier frame, this many back, is repeated at the next boundary.
     repeat: Option<usize>,
 }
 
@@ -43,7 +43,7 @@ impl Pipe {
         Self { bytes, cut: false, until: 0, swallows: None, handshake, frame, frames, repeat: None }
     }
 
-    /// Takes what a session writes. How many frames came again.
+    /// Accepts what a session writes. Returns the number of repeated frames.
     fn write(&mut self, written: impl Iterator<Item = u8>) -> u64 {
         let mut repeated = 0;
         for byte in written {
@@ -72,7 +72,7 @@ impl Pipe {
         repeated
     }
 
-    /// Writes an earlier frame again, if that was asked for and no frame is half written.
+    /// Repeats an earlier frame, if requested and no frame is half written.
     fn again(&mut self) -> u64 {
         let whole = self.frame.is_empty() && self.handshake == 0 && !self.cut && self.swallows.is_none();
         let Some(back) = self.repeat.filter(|_| whole && !self.frames.is_empty()) else { return 0 };
@@ -99,7 +99,7 @@ impl Connection {
     }
 }
 
-/// What happened, so that tests can tell that it did.
+/// Counts of what happened, so that tests can check that it did.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
     pub resumed: u64,
@@ -110,7 +110,7 @@ pub struct Seen {
     pub most_rails: usize,
 }
 
-/// All of it.
+/// The network.
 pub struct Network {
     pub sessions: [Rc<RefCell<Session>>; 2],
     connections: Vec<Connection>,
@@ -135,7 +135,7 @@ impl Network {
         let pipes = [Pipe::new(0), Pipe::new(HANDSHAKE_BYTES)];
         let first = Connection { pipes, slots: [None, Some(0)], closed: [false; 2], op: HandshakeOp::New };
         let mut network = Self { sessions, connections: vec![first], seen: Seen::default(), down: false, moved: false };
-        // A caller that is not welcomed has no session, so the first welcome comes.
+        // A caller without an answer has no session, so the first answer arrives.
         network.write(1, usize::MAX);
         let welcomed: Vec<u8> = network.connections[0].pipes[1].bytes.drain(..HANDSHAKE_BYTES).collect();
         assert_eq!(Handshake::decode(welcomed.first_chunk().expect("64 bytes")), Ok(welcome));
@@ -143,16 +143,16 @@ impl Network {
         network
     }
 
-    /// A world whose links are over it.
-    pub fn under(&self, world: &mut World) {
-        for (lane, session) in world.lanes.iter_mut().zip(&self.sessions) {
+    /// A simulation whose links are over the network.
+    pub fn under(&self, world: &mut Simulation) {
+        for (lane, session) in world.transports.iter_mut().zip(&self.sessions) {
             lane.over = Some(session.clone());
         }
     }
 
     // ---- bytes ------------------------------------------------------------------------------------------------------
 
-    /// A session writes at most so many bytes to each of its connections.
+    /// A session writes at most this many bytes to each of its connections.
     pub fn write(&mut self, side: usize, most: usize) {
         let mut session = self.sessions[side].borrow_mut();
         for connection in &mut self.connections {
@@ -171,7 +171,7 @@ impl Network {
         }
     }
 
-    /// A session reads at most so many bytes of each of its connections.
+    /// A session reads at most this many bytes of each of its connections.
     pub fn read(&mut self, side: usize, most: usize, now: u64) {
         let mut lost = false;
         for at in 0..self.connections.len() {
@@ -197,7 +197,7 @@ impl Network {
             self.moved |= bytes > 0;
         }
         if lost {
-            // What has come before the break counts: only when it has been taken is it a break.
+            // Bytes before the break count: the break is noticed once they are read.
             self.sessions[side].borrow_mut().lost(now);
             for connection in &mut self.connections {
                 if connection.slots[side].take().is_some() {
@@ -221,7 +221,7 @@ impl Network {
         ended
     }
 
-    /// The first bytes of a connection, as drivers read them. Whether there is a rail now.
+    /// Reads the first bytes of a connection, as drivers do. Returns whether there is a rail.
     fn greeted(&mut self, at: usize, side: usize, now: u64) -> bool {
         let connection = &mut self.connections[at];
         let pipe = &mut connection.pipes[1 - side];
@@ -266,7 +266,7 @@ impl Network {
         if let Some(handshake) = handshake.filter(|_| !lost && !self.down) {
             self.call(handshake);
         }
-        // The called side asks at times, too; that nobody answers does no harm.
+        // The called side probes at times, too; no answer does no harm.
         let _ = self.sessions[1].borrow_mut().attempt(now);
     }
 
@@ -297,7 +297,7 @@ impl Network {
         (count > 0).then(|| &mut self.connections[which % count].pipes[side])
     }
 
-    /// Of what is on its way over a connection a front of so many bytes still arrives, each way.
+    /// Resets a connection: of the bytes in flight only this many still arrive, each way.
     pub fn cut(&mut self, which: usize, keep: usize) {
         if self.connections.is_empty() {
             return;
@@ -310,7 +310,7 @@ impl Network {
         self.seen.cut += 1;
     }
 
-    /// What is written to a connection from now on is lost, until it is found dead.
+    /// Bytes written to a connection from here on are lost, until it is found dead.
     pub fn swallow(&mut self, which: usize, side: usize, now: u64) {
         if let Some(pipe) = self.pipe(which, side) {
             pipe.swallows.get_or_insert(now + DEAD);
@@ -318,7 +318,7 @@ impl Network {
         }
     }
 
-    /// What is on its way over a connection takes so much longer.
+    /// Delays the bytes in flight over a connection.
     pub fn stall(&mut self, which: usize, side: usize, until: u64) {
         if let Some(pipe) = self.pipe(which, side) {
             pipe.until = pipe.until.max(until);
@@ -326,7 +326,7 @@ impl Network {
         }
     }
 
-    /// An earlier frame comes again.
+    /// Repeats an earlier frame.
     pub fn repeat(&mut self, which: usize, side: usize, back: usize) {
         if let Some(pipe) = self.pipe(which, side) {
             pipe.repeat = Some(back);
@@ -334,7 +334,7 @@ impl Network {
         }
     }
 
-    /// Time has passed. False: a session is over.
+    /// Advances the time. Returns false when a session is lost.
     pub fn pass(&mut self, now: u64) -> bool {
         for connection in &mut self.connections {
             if connection.pipes.iter().any(|pipe| pipe.swallows.is_some_and(|dead| dead <= now)) {
@@ -345,7 +345,7 @@ impl Network {
         caller.borrow_mut().tick(now) & called.borrow_mut().tick(now)
     }
 
-    /// Nothing new goes wrong: one round of everything. Whether anything moved.
+    /// One round of everything without faults. Returns whether anything moved.
     pub fn round(&mut self, now: u64) -> bool {
         self.moved = false;
         self.connections.iter_mut().flat_map(|c| &mut c.pipes).for_each(|pipe| pipe.repeat = None);

@@ -1,7 +1,7 @@
 //! Remote memory: one property at a time, in the smallest exchange that shows it.
 
-use crate::memory::{FRONT, SLOT};
-use crate::world::{LARGEST, Lane, TIGHT, World};
+use crate::rma_model::{FRONT, SLOT};
+use crate::simulation::{LARGEST, Simulation, TIGHT, Transport};
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::packet::{Head, Kind, RemoteAddress};
 use motet_proto::message::rma::{PutBuffer, format};
@@ -12,9 +12,9 @@ use motet_proto::message::{
 
 pub const WIDE: Limits = Limits { window: 1 << 20, max_rendezvous: 100, reserve: 0, requests: 64, ..TIGHT };
 
-/// Two links that have met, with a region each.
-pub fn connected(limits: Limits) -> World {
-    let mut world = World::new(3, limits, 1 << 20);
+/// Two links after HELLO, with a region each.
+pub fn connected(limits: Limits) -> Simulation {
+    let mut world = Simulation::new(3, limits, 1 << 20);
     world.calm = true;
     exchange(&mut world);
     for side in [0, 1] {
@@ -23,54 +23,55 @@ pub fn connected(limits: Limits) -> World {
     world
 }
 
-/// Until nothing is under way but copies.
-pub fn exchange(world: &mut World) {
+/// Exchanges packets until only copies are in progress.
+pub fn exchange(world: &mut Simulation) {
     for _ in 0..6 {
         for side in [0, 1] {
-            while world.flush(side, 8) && world.lanes[side].room() > LARGEST {}
+            while world.flush(side, 8) && world.transports[side].room() > LARGEST {}
             while world.arrive(1 - side) {}
         }
     }
 }
 
-fn kinds(lane: &Lane) -> Vec<u8> {
+fn kinds(lane: &Transport) -> Vec<u8> {
     lane.packets.iter().map(|packet| packet.0).collect()
 }
 
-/// A put of node 0 that is shown, or not, whatever the schedule would draw.
-pub fn put(world: &mut World, offset: u64, length: usize, shown: bool) -> u64 {
+/// A put of node 0, with an address or without.
+pub fn put(world: &mut Simulation, offset: u64, length: usize, shown: bool) -> u64 {
     let operation = world.fresh();
     let body: Vec<u8> = (0..length).map(|at| (at * 3 + at / 256) as u8).collect();
     let node = &mut world.nodes[0];
     let place = if shown { RemoteAddress { address: operation, key: 7 } } else { RemoteAddress::default() };
     let key = node.side.remote.theirs[0].key;
     let put = Put { key, offset, body: &[&body], operation, place };
-    assert!(node.link.put(&mut world.lanes[0], &put).is_ok());
+    assert!(node.link.put(&mut world.transports[0], &put).is_ok());
     let status = Some(Status::Done);
-    let running = crate::owned::Running { status, body, length: length as u64, slot: Some(0), ..Default::default() };
+    let running =
+        crate::side_memory::Running { status, body, length: length as u64, slot: Some(0), ..Default::default() };
     node.side.remote.running.insert(operation, running);
     operation
 }
 
-pub fn get(world: &mut World, offset: u64, length: u64, direct: bool) -> u64 {
+pub fn get(world: &mut Simulation, offset: u64, length: u64, direct: bool) -> u64 {
     let operation = world.fresh();
     let node = &mut world.nodes[0];
     let theirs = &node.side.remote.theirs[0];
     let expected = theirs.expected[offset as usize..(offset + length) as usize].to_vec();
     let get = Get { key: theirs.key, offset, length, operation, direct };
-    assert_eq!(node.link.get(&mut world.lanes[0], &get), Ok(()));
+    assert_eq!(node.link.get(&mut world.transports[0], &get), Ok(()));
     let status = Some(Status::Done);
-    let running = crate::owned::Running { status, expected, length, slot: Some(0), ..Default::default() };
+    let running = crate::side_memory::Running { status, expected, length, slot: Some(0), ..Default::default() };
     node.side.remote.running.insert(operation, running);
     operation
 }
 
-pub fn runs(world: &World, operation: u64) -> bool {
+pub fn runs(world: &Simulation, operation: u64) -> bool {
     world.nodes[0].side.remote.running.contains_key(&operation)
 }
 
 #[test]
-fn eight_bytes_are_one_line_and_answers_go_together() {
+fn eight_byte_operations_are_one_cell_and_acks_are_joined() {
     let mut world = connected(WIDE);
     let key = world.nodes[0].side.remote.theirs[0].key;
     for offset in 0..20 {
@@ -81,31 +82,32 @@ fn eight_bytes_are_one_line_and_answers_go_together() {
         let atomic = Atomic { operation: kind, datatype, count, operand: &[1; 8], compare };
         let operation = world.fresh();
         let update = Update { key, offset: 304, atomic, fetch: true, operation };
-        assert_eq!(world.nodes[0].link.atomic(&mut world.lanes[0], &update), Ok(()));
+        assert_eq!(world.nodes[0].link.atomic(&mut world.transports[0], &update), Ok(()));
         let mut expected = vec![0; 8];
         let theirs = &mut world.nodes[0].side.remote.theirs[0];
         atomic.apply(&mut theirs.expected[304..312], &mut expected).unwrap();
-        let running = crate::owned::Running { status: Some(Status::Done), expected, length: 8, ..Default::default() };
+        let running =
+            crate::side_memory::Running { status: Some(Status::Done), expected, length: 8, ..Default::default() };
         world.nodes[0].side.remote.running.insert(operation, running);
     }
-    assert!(world.lanes[0].packets.iter().all(|packet| packet.1.len() <= 56));
-    let put = world.lanes[1].put;
+    assert!(world.transports[0].packets.iter().all(|packet| packet.1.len() <= 56));
+    let put = world.transports[1].put;
     exchange(&mut world);
-    assert_eq!(world.lanes[1].put - put, 3, "ACK for all puts, a value each for the others");
+    assert_eq!(world.transports[1].put - put, 3, "ACK for all puts, a value each for the others");
     world.finish_memory();
 }
 
 #[test]
-fn who_owns_what_is_written_copies() {
+fn owner_of_written_memory_copies() {
     let mut world = connected(WIDE);
-    let at = FRONT as u64; // no multiple of three: the place is told
+    let at = FRONT as u64; // no multiple of three: the address is sent
     let operation = get(&mut world, at, 3000, true);
     exchange(&mut world);
     assert_eq!(world.nodes[0].side.remote.copies.len(), 1);
     world.copy_memory(0, true);
     assert!(!runs(&world, operation), "it ends with the copy");
     world.flush(0, 8);
-    assert_eq!(kinds(&world.lanes[0]), [Kind::GetFin as u8]);
+    assert_eq!(kinds(&world.transports[0]), [Kind::GetFin as u8]);
     let operation = put(&mut world, FRONT as u64, 3000, true);
     exchange(&mut world);
     assert!(runs(&world, operation) && world.nodes[1].side.remote.writes == 0);
@@ -115,7 +117,7 @@ fn who_owns_what_is_written_copies() {
 }
 
 #[test]
-fn where_nobody_may_copy_pieces_go() {
+fn pieces_are_sent_where_no_copy_is_possible() {
     let mut world = connected(WIDE);
     let at = FRONT as u64;
     for shown in [true, false] {
@@ -141,11 +143,11 @@ fn where_nobody_may_copy_pieces_go() {
 }
 
 #[test]
-fn messages_and_small_operations_pass_long_ones() {
+fn messages_and_small_operations_overtake_long_ones() {
     let mut world = connected(Limits { reserve: 600, eager: 100, ..WIDE });
     world.open(0, true).unwrap();
     exchange(&mut world);
-    world.lanes[0].most = 2000;
+    world.transports[0].most = 2000;
     let slots = [FRONT, FRONT + SLOT].map(|at| at as u64);
     let operations = [put(&mut world, slots[0], SLOT, false), get(&mut world, slots[1], SLOT as u64, false)];
     let mut short = 0;
@@ -154,7 +156,7 @@ fn messages_and_small_operations_pass_long_ones() {
         while world.arrive(0) {}
         world.flush(0, usize::MAX);
         if runs(&world, operations[0]) {
-            assert!(world.lanes[0].room() >= 600, "room is left");
+            assert!(world.transports[0].room() >= 600, "room is left");
             assert_eq!(world.put(0, 0, 0, 8, None), Ok(PutBuffer::Reusable), "a small one goes at once");
             short += 1;
         }
@@ -164,7 +166,7 @@ fn messages_and_small_operations_pass_long_ones() {
 }
 
 #[test]
-fn long_puts_and_long_messages_take_turns() {
+fn long_puts_and_long_messages_alternate() {
     let mut world = connected(Limits { eager: 4000, ..WIDE });
     world.open(0, true).unwrap();
     exchange(&mut world);
@@ -177,23 +179,23 @@ fn long_puts_and_long_messages_take_turns() {
     let mut seen = Vec::new();
     for _ in 0..4 {
         world.flush(0, 1);
-        seen.extend(kinds(&world.lanes[0]));
+        seen.extend(kinds(&world.transports[0]));
         while world.arrive(1) {}
     }
     let count = |kind: Kind| seen.iter().filter(|&&seen| seen == kind as u8).count();
     assert_eq!((count(Kind::Bytes), count(Kind::Piece)), (2, 2), "{seen:?}");
 }
 
-fn exchange_one(world: &mut World) {
+fn exchange_one(world: &mut Simulation) {
     while world.arrive(1) {}
     world.flush(1, 1);
     while world.arrive(0) {}
 }
 
 #[test]
-fn full_lanes_in_both_directions_do_not_stop_each_other() {
+fn full_transport_in_both_directions_makes_progress() {
     let mut world = connected(Limits { requests: 40, ..TIGHT });
-    for lane in &mut world.lanes {
+    for lane in &mut world.transports {
         lane.most = LARGEST;
     }
     let mut begun = [0; 2];
@@ -214,7 +216,7 @@ fn full_lanes_in_both_directions_do_not_stop_each_other() {
 }
 
 #[test]
-fn the_peer_bounds_what_is_under_way_and_says_when_more_may() {
+fn request_limit_of_the_peer_blocks_and_unblocks() {
     let mut world = connected(Limits { requests: 3, ..WIDE });
     for _ in 0..3 {
         assert!(world.put(0, 0, 0, 8, None).is_ok());
@@ -224,7 +226,7 @@ fn the_peer_bounds_what_is_under_way_and_says_when_more_may() {
     exchange(&mut world);
     assert!(world.nodes[0].side.unblocked > before);
     assert!(world.put(0, 0, 0, 8, None).is_ok());
-    // One that does not keep to it breaks its link.
+    // A peer that exceeds the limit breaks its link.
     let key = world.nodes[0].side.remote.theirs[0].key;
     let packet = format::write_at(Head::default(), key, 0);
     let node = &mut world.nodes[1];
@@ -234,7 +236,7 @@ fn the_peer_bounds_what_is_under_way_and_says_when_more_may() {
 }
 
 #[test]
-fn a_side_without_regions_for_peers_says_so() {
+fn side_without_remote_memory_rejects_operations() {
     let mut world = connected(Limits { requests: 0, ..WIDE });
     assert!(!world.nodes[0].link.has_remote_memory());
     assert_eq!(world.put(0, 0, 0, 8, None), Err(Rejected::Closed));
@@ -242,7 +244,7 @@ fn a_side_without_regions_for_peers_says_so() {
 }
 
 #[test]
-fn answers_that_wait_are_bounded() {
+fn waiting_answers_are_bounded() {
     let limits = Limits { requests: 50, ..WIDE };
     let mut world = connected(limits);
     while world.get(0, 0, 0, format::MAX_REPLY_BYTES as u64, None).is_ok() {}
@@ -256,22 +258,22 @@ fn answers_that_wait_are_bounded() {
 }
 
 #[test]
-fn revoking_ends_direct_use_first() {
+fn revocation_stops_direct_access_first() {
     let mut world = connected(WIDE);
-    world.nodes[0].side.remote.slow = false; // the next one takes its time
+    world.nodes[0].side.remote.slow = false; // the next revocation is answered late
     world.revoke(1, 0, true);
     exchange(&mut world);
     assert!(!world.nodes[1].side.remote.own[0].ended && world.nodes[0].side.remote.forgets.len() == 1);
     assert!(world.put(0, 0, 0, 8, None).is_ok());
     exchange(&mut world);
-    assert!(world.nodes[0].side.remote.theirs[0].denied, "by packets nothing goes any more");
+    assert!(world.nodes[0].side.remote.theirs[0].denied, "accesses by packets are denied");
     world.direct_access_stopped(0);
     exchange(&mut world);
     assert!(world.nodes[1].side.remote.own[0].ended);
 }
 
 #[test]
-fn revoking_does_not_wait_for_pieces() {
+fn revocation_does_not_wait_for_pieces() {
     let mut world = connected(WIDE);
     let slots = [FRONT, FRONT + SLOT].map(|at| at as u64);
     let operations = [put(&mut world, slots[0], SLOT, false), get(&mut world, slots[1], SLOT as u64, false)];
@@ -289,7 +291,7 @@ fn revoking_does_not_wait_for_pieces() {
 }
 
 #[test]
-fn revoking_waits_for_copies() {
+fn revocation_waits_for_copies() {
     let mut world = connected(WIDE);
     put(&mut world, (FRONT + SLOT) as u64, SLOT, true);
     get(&mut world, FRONT as u64, SLOT as u64, true);
@@ -304,7 +306,7 @@ fn revoking_waits_for_copies() {
 }
 
 #[test]
-fn a_fence_waits_for_what_was_begun_before_it_and_for_nothing_else() {
+fn fence_waits_only_for_earlier_operations() {
     let mut world = connected(WIDE);
     let operation = get(&mut world, FRONT as u64, SLOT as u64, true);
     world.put(0, 0, 0, 8, None).unwrap();
@@ -320,11 +322,11 @@ fn a_fence_waits_for_what_was_begun_before_it_and_for_nothing_else() {
     assert!(runs(&world, world.next), "the last put");
     exchange(&mut world);
     world.fence(0);
-    assert!(!runs(&world, world.next), "nothing is under way");
+    assert!(!runs(&world, world.next), "nothing is in progress");
 }
 
 #[test]
-fn a_lost_link_leaves_buffers_alone() {
+fn broken_link_leaves_buffers_untouched() {
     let mut world = connected(WIDE);
     let operation = get(&mut world, FRONT as u64, SLOT as u64, true);
     let other = put(&mut world, (FRONT + SLOT) as u64, SLOT, true);
@@ -344,7 +346,7 @@ fn a_lost_link_leaves_buffers_alone() {
 }
 
 #[test]
-fn answers_to_nothing_break() {
+fn answers_without_an_operation_break_the_link() {
     let word = |to: u32, own: u16, word: u64| Head { to: SlabId(to), own, grant: 0 }.write_word(word).to_vec();
     let bare = |to: u32, own: u16| Head { to: SlabId(to), own, grant: 0 }.write().to_vec();
     let there =
@@ -374,7 +376,7 @@ fn answers_to_nothing_break() {
     }
 }
 
-/// Every operation that names a region, of one key; long ones have this number.
+/// Every kind of packet that names a region, with this key; long operations have this number.
 fn with_key(key: Key, number: u32) -> Vec<(Kind, Vec<u8>)> {
     let head = |to: u32, own: u16| Head { to: SlabId(to), own, grant: 0 };
     let range = format::Range { key, offset: 0, length: 600 };
@@ -392,12 +394,12 @@ fn with_key(key: Key, number: u32) -> Vec<(Kind, Vec<u8>)> {
 }
 
 #[test]
-fn a_guessed_key_breaks_and_a_late_one_is_denied() {
+fn guessed_key_breaks_the_link_and_late_key_is_denied() {
     for (at, (kind, _)) in with_key(Key(1), 0).into_iter().enumerate() {
         let mut world = connected(WIDE);
         let key = world.nodes[1].side.remote.own[0].key;
         let mut number = 1 << 20;
-        let mut arrive = |world: &mut World, key: Key| {
+        let mut arrive = |world: &mut Simulation, key: Key| {
             let node = &mut world.nodes[1];
             number += 1;
             node.link.arrived(&mut node.side, kind as u8, &with_key(key, number)[at].1, 0)

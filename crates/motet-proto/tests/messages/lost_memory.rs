@@ -1,27 +1,26 @@
-//! Memory that goes away behind the protocol's back: a file that was cut short. What reaches it ends as outside, in its place in the
-//! order, and nothing else is disturbed.
+//! Memory that is gone: a file that was cut short. Accesses to it end as out of bounds, in order, and nothing else is affected.
 
-use crate::memory::{FRONT, SLOT};
-use crate::owned::Running;
-use crate::remote::{WIDE, connected, exchange, get, put, runs};
-use crate::world::World;
+use crate::rma::{WIDE, connected, exchange, get, put, runs};
+use crate::rma_model::{FRONT, SLOT};
+use crate::side_memory::Running;
+use crate::simulation::Simulation;
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::{Status, Update};
 
-/// How an operation must end.
-fn ends(world: &mut World, operation: u64, status: Status) {
+/// The status with which an operation must complete.
+fn ends(world: &mut Simulation, operation: u64, status: Status) {
     world.nodes[0].side.remote.running.get_mut(&operation).unwrap().status = Some(status);
 }
 
 /// Fetches and adds in the front of the region.
-fn add(world: &mut World, offset: u64, status: Status) {
+fn add(world: &mut Simulation, offset: u64, status: Status) {
     let operation = world.fresh();
     let node = &mut world.nodes[0];
     let theirs = &node.side.remote.theirs[0];
     let (datatype, count) = (Datatype::U64, 1);
     let atomic = Atomic { operation: Operation::Sum, datatype, count, operand: &[1; 8], compare: &[] };
     let update = Update { key: theirs.key, offset, atomic, fetch: true, operation };
-    assert_eq!(node.link.atomic(&mut world.lanes[0], &update), Ok(()));
+    assert_eq!(node.link.atomic(&mut world.transports[0], &update), Ok(()));
     let at = offset as usize;
     let expected = theirs.expected[at..at + 8].to_vec();
     let running = Running { status: Some(status), expected, length: 8, ..Running::default() };
@@ -29,7 +28,7 @@ fn add(world: &mut World, offset: u64, status: Status) {
 }
 
 #[test]
-fn small_operations_on_what_is_gone_end_as_outside_and_in_order() {
+fn small_operations_on_lost_memory_fail_in_order() {
     let mut world = connected(WIDE);
     world.nodes[1].side.remote.own[0].left = 100;
     for (offset, status) in
@@ -57,7 +56,7 @@ fn small_operations_on_what_is_gone_end_as_outside_and_in_order() {
 }
 
 #[test]
-fn long_operations_end_at_the_first_piece_that_is_gone() {
+fn long_operations_end_at_the_first_lost_piece() {
     let (at, length) = (FRONT as u64, SLOT as u64);
     for shown in [true, false] {
         let mut world = connected(WIDE);
@@ -67,7 +66,7 @@ fn long_operations_end_at_the_first_piece_that_is_gone() {
         exchange(&mut world);
         for side in [0, 1] {
             while !world.nodes[side].side.remote.copies.is_empty() {
-                world.copy_memory(side, false); // the system meets what is gone, too
+                world.copy_memory(side, false); // the system cannot copy lost memory either
                 exchange(&mut world);
             }
         }

@@ -1,10 +1,10 @@
-//! Two nodes, the medium between them, and what must hold after every step.
+//! Two nodes, the transport between them, and what must hold after every step.
 //!
-//! Every message says in its headers on which channel of whom it was sent and as which, and its bytes follow from that, so that
-//! one look at a matched message shows loss, duplication, disorder and mixed-up bytes.
+//! The headers of every message name the channel, the side and the number of the message, and its bytes follow from that, so a matched
+//! message shows loss, duplication, disorder and corrupted bytes.
 
-use crate::owned::Remote;
 use crate::prng::Prng;
+use crate::side_memory::Remote;
 use motet_proto::message::fast_path::{Matched, Receiver};
 use motet_proto::message::matching::{PostOutcome, Receive, Selector, Source, Ticket};
 use motet_proto::message::packet::{self, RemoteAddress, Route};
@@ -18,23 +18,23 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::rc::Rc;
 
-/// Largest packet of the simulated medium.
+/// Largest packet of the simulated transport.
 pub const LARGEST: usize = 600;
 
-/// One direction of the medium.
+/// One direction of the transport.
 #[derive(Debug, Default)]
-pub struct Lane {
+pub struct Transport {
     pub packets: VecDeque<(u8, Vec<u8>, u64)>,
     pub bytes: usize,
     pub most: usize,
     pub now: u64,
     pub delay: u64,
     pub put: u64,
-    /// Packets go this way instead, and those of the other side come out of it.
+    /// Packets go to this session instead, and those of the other side are read from it.
     pub over: Option<Rc<RefCell<Session>>>,
 }
 
-impl Packets for Lane {
+impl Packets for Transport {
     fn largest(&self) -> usize {
         LARGEST
     }
@@ -64,12 +64,12 @@ impl Packets for Lane {
     }
 }
 
-/// What a message says of itself in its headers.
+/// The content of the headers of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Name {
-    /// Which channel of which side.
+    /// The channel and the side.
     pub way: u64,
-    /// Which message on it.
+    /// The number of the message on the channel.
     pub sequence: u64,
 }
 
@@ -99,7 +99,7 @@ pub struct Reading {
     pub matched: Option<(Name, u64)>,
 }
 
-/// Sets apart where a receiver's bytes go from what its sender calls the message.
+/// Distinguishes the destination of a copy from the sender's name for the message.
 const FAR: u64 = 1 << 50;
 
 /// The owner of one side.
@@ -109,16 +109,16 @@ pub struct Side {
     pub sends: HashMap<u64, (Name, Vec<u8>)>,
     pub reads: HashMap<u64, Reading>,
     pub copies: Vec<CopyRequest>,
-    /// Of those, the ones that the sender has been asked to help with; and what the other side has asked us for.
+    /// Copies for which COPY_ASSIST was sent, and requests for assistance by the other side.
     pub shared: Vec<SlabId>,
     pub helps: Vec<AssistRequest>,
-    /// Bytes of announced messages that have been wanted, and that have landed.
+    /// Bytes of rendezvous messages that were requested, and that have arrived.
     pub wanted: u64,
     pub landed: u64,
-    /// Messages that the program looks at where they are: the record, and the sender's name for it.
+    /// Loaned messages: the record, and the sender's name for the message.
     pub lent: Vec<(SlabId, u64)>,
     pub held: Vec<UnexpectedMessage>,
-    /// In order: names that were matched or delivered, with the receive.
+    /// Names of messages that were matched or delivered, in order, with the receive.
     pub matched: Vec<(Name, u64, Option<Selector>)>,
     pub ended: Vec<(u64, Outcome)>,
     pub events: VecDeque<(ChannelId, Event)>,
@@ -180,7 +180,7 @@ impl Callbacks for Side {
 
     fn matched(&mut self, operation: u64, envelope: &Envelope<'_>) {
         let name = Name::read(envelope.headers);
-        let read = self.reads.get_mut(&operation).expect("a receive under way");
+        let read = self.reads.get_mut(&operation).expect("a receive in progress");
         assert!(read.matched.is_none(), "matched once");
         if let Some(selector) = read.selector {
             assert_eq!((selector.tag ^ envelope.tag) & !selector.ignore, 0, "the tag matches");
@@ -194,7 +194,7 @@ impl Callbacks for Side {
         if self.remote_place(operation, at, bytes) {
             return;
         }
-        let read = self.reads.get_mut(&operation).expect("a receive under way");
+        let read = self.reads.get_mut(&operation).expect("a receive in progress");
         assert!(read.matched.is_some() && at == read.filled && !bytes.is_empty());
         read.buffer[at as usize..at as usize + bytes.len()].copy_from_slice(bytes);
         read.filled += bytes.len() as u64;
@@ -202,7 +202,7 @@ impl Callbacks for Side {
 
     fn choose_transfer(&mut self, length: u64, shown: bool) -> BodyTransfer {
         self.wanted += length;
-        let routes = [Route::Any, Route::Through, Route::Around, Route::TryThrough, Route::TryAround];
+        let routes = [Route::Any, Route::Cached, Route::NonTemporal, Route::MeasureCached, Route::MeasureNonTemporal];
         match (self.wanted ^ self.landed) % 7 {
             _ if !shown => BodyTransfer::Pieces(routes[length as usize % 5]),
             at @ 0..5 if length.is_multiple_of(3) => BodyTransfer::Pieces(routes[at as usize]),
@@ -260,12 +260,12 @@ impl Callbacks for Side {
     }
 }
 
-/// A channel as one side has it.
+/// A channel of one side.
 #[derive(Debug, Clone, Copy)]
 pub struct Way {
     pub channel: ChannelId,
     pub reception: Reception,
-    /// The name of what this side sends on it.
+    /// The name of the messages that this side sends on it.
     pub way: u64,
     pub sequence: u64,
     pub open: bool,
@@ -278,7 +278,7 @@ pub struct Node {
     pub ways: Vec<Way>,
 }
 
-/// The direct path of a whole message. False: the packet is something else, and nothing has been done.
+/// Handles a whole message by the fast path. Returns false, and does nothing, for any other packet.
 pub fn arrive_shortly(link: &mut Link, owner: &mut impl Callbacks, (kind, packet): (u8, &[u8]), now: u64) -> bool {
     let Some((front, rest)) = packet.split_first_chunk::<{ packet::MESSAGE }>() else { return false };
     let words = std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| front[8 * at + byte])));
@@ -301,44 +301,44 @@ pub fn arrive_shortly(link: &mut Link, owner: &mut impl Callbacks, (kind, packet
     true
 }
 
-/// Both.
-pub struct World {
+/// Both nodes.
+pub struct Simulation {
     pub nodes: [Node; 2],
-    /// What each side has put for the other.
-    pub lanes: [Lane; 2],
+    /// The packets in flight from each side.
+    pub transports: [Transport; 2],
     pub prng: Prng,
     pub limits: Limits,
     pub now: u64,
     pub next: u64,
-    /// Sent and not yet matched: tag, and whether it may not be any more (cancelled, or its channel was given up).
+    /// Sent and not matched: the tag, and whether it need not be matched (cancelled, or its channel was released).
     pub unmatched: BTreeMap<Name, (u64, bool)>,
-    /// Taken out of the table by a claim.
+    /// Messages that were claimed.
     pub claimed: BTreeSet<Name>,
-    /// Which sends are which messages.
+    /// The messages of sends in progress.
     pub names: HashMap<u64, Name>,
-    /// The channels of a side whose receiver has given them up are no longer checked for loss.
+    /// Channels whose receiver has released them; they are not checked for loss.
     pub lossy: bool,
     pub reset: bool,
-    /// No operation on memory is drawn to fail.
+    /// Whether no RMA operation is meant to fail.
     pub calm: bool,
-    /// How operations on memory have ended, and how their bytes went: what schedules must reach.
+    /// Results of RMA operations and ways of their bytes, which schedules must reach.
     pub seen: BTreeMap<String, u64>,
 }
 
-impl World {
+impl Simulation {
     pub fn new(seed: u64, limits: Limits, room: usize) -> Self {
         let node = |side: u32| Node {
             link: Link::new(side, limits, 0),
             side: Side::new(seed + u64::from(side)),
             ways: Vec::new(),
         };
-        let lane = || Lane { most: room, ..Lane::default() };
-        let (prng, lanes) = (Prng(seed), [lane(), lane()]);
+        let lane = || Transport { most: room, ..Transport::default() };
+        let (prng, transports) = (Prng(seed), [lane(), lane()]);
         let (unmatched, claimed, names, seen) = Default::default();
         let (now, next, lossy, reset) = (0, 1, false, false);
         Self {
             nodes: [node(0), node(1)],
-            lanes,
+            transports,
             prng,
             limits,
             now,
@@ -361,9 +361,9 @@ impl World {
     // ---- steps ------------------------------------------------------------------------------------------------------
 
     pub fn flush(&mut self, side: usize, pieces: usize) -> bool {
-        self.lanes[side].now = self.now;
+        self.transports[side].now = self.now;
         let node = &mut self.nodes[side];
-        let more = node.link.flush(&mut self.lanes[side], &mut node.side, pieces);
+        let more = node.link.flush(&mut self.transports[side], &mut node.side, pieces);
         self.after(side);
         more
     }
@@ -373,7 +373,7 @@ impl World {
         let Some((kind, bytes)) = self.next_packet(side) else { return false };
         let node = &mut self.nodes[side];
         if self.prng.one_in(2) && arrive_shortly(&mut node.link, &mut node.side, (kind, &bytes), self.now) {
-            *self.seen.entry("a message the short way".into()).or_default() += 1;
+            *self.seen.entry("a message by the fast path".into()).or_default() += 1;
             self.after(side);
             return true;
         }
@@ -384,12 +384,12 @@ impl World {
     }
 
     fn next_packet(&mut self, side: usize) -> Option<(u8, Vec<u8>)> {
-        if let Some(session) = &self.lanes[side].over {
+        if let Some(session) = &self.transports[side].over {
             let mut session = session.borrow_mut();
             let ready = session.ready(self.now).expect("an honest peer");
             return ready.then(|| session.packet().map(|(kind, bytes)| (kind, bytes.to_vec()))).flatten();
         }
-        let lane = &mut self.lanes[1 - side];
+        let lane = &mut self.transports[1 - side];
         if lane.packets.front().is_none_or(|packet| packet.2 > self.now) {
             return None;
         }
@@ -422,8 +422,8 @@ impl World {
             if shown { RemoteAddress { address: operation, key: operation % 2 * 7 } } else { RemoteAddress::default() };
         let (parts, channel) = ([&body[..cut], &body[cut..]], way.channel);
         let send = Send { channel, tag, headers: &headers, body: &parts, mode, operation, place };
-        self.lanes[side].now = self.now;
-        let sent = node.link.send(&mut self.lanes[side], &send);
+        self.transports[side].now = self.now;
+        let sent = node.link.send(&mut self.transports[side], &send);
         if let Ok(sent) = sent {
             way.sequence += 1;
             self.unmatched.insert(name, (tag, false));
@@ -459,7 +459,7 @@ impl World {
         self.after(side);
     }
 
-    /// Gives a claimed or delivered message a buffer, or throws it away.
+    /// Gives a claimed or delivered message a buffer, or discards it.
     pub fn decide(&mut self, side: usize, held: UnexpectedMessage, take: Option<usize>) {
         let operation = self.fresh();
         let name = Name::read(held.headers());
@@ -478,12 +478,12 @@ impl World {
         self.after(side);
     }
 
-    /// Does a copy between the processes: the sender's memory must still be its.
+    /// Executes a copy between the processes. The sender must still keep the body.
     pub fn copy(&mut self, side: usize, allowed: bool) {
         let at = self.prng.below(self.nodes[side].side.copies.len() as u64) as usize;
         let known = self.nodes[side].side.copies[at];
         if known.key == 0 && self.prng.one_in(3) && !self.nodes[side].side.shared.contains(&known.record) {
-            // With the sender's help, of which it hears before the end. Its name for the message is its address, here.
+            // With COPY_ASSIST before the end. Here the address of a body is the sender's name for the message.
             let node = &mut self.nodes[side];
             node.link.offer_copy_assist(known.record, known.address ^ FAR, known.length as u32);
             node.side.shared.push(known.record);
@@ -494,21 +494,21 @@ impl World {
         if allowed && self.nodes[side].link.broken().is_none() {
             let bytes = self.nodes[1 - side].side.sends.get(&request.address).map(|send| send.1.clone());
             let there = self.nodes[1 - side].link.broken().is_none();
-            assert!(bytes.is_some() || !there, "the sender keeps an announced body until FIN");
+            assert!(bytes.is_some() || !there, "the sender keeps a rendezvous body until FIN");
             let Some(bytes) = bytes else { return self.copied(side, request.record, false) };
             self.nodes[side].side.place(request.operation, 0, &bytes[..request.length as usize]);
         }
         self.copied(side, request.record, allowed);
     }
 
-    /// Lends a message to the program instead, which sees the sender's memory.
+    /// Loans a message to the program, which reads the sender's memory.
     pub fn lend(&mut self, side: usize) {
         let at = self.prng.below(self.nodes[side].side.copies.len() as u64) as usize;
         let request = self.nodes[side].side.copies.swap_remove(at);
         let bytes = self.nodes[1 - side].side.sends.get(&request.address).map(|send| send.1.clone());
         let broken = self.nodes[side].link.broken().is_some();
         if bytes.is_none() && !broken {
-            assert!(self.nodes[1 - side].link.broken().is_some(), "the sender keeps an announced body until FIN");
+            assert!(self.nodes[1 - side].link.broken().is_some(), "the sender keeps a rendezvous body until FIN");
             return self.copied(side, request.record, false);
         }
         let node = &mut self.nodes[side];
@@ -523,7 +523,7 @@ impl World {
         self.after(side);
     }
 
-    /// The program has looked enough at one. Until then it was there.
+    /// Releases a loaned message, which the sender must have kept.
     pub fn give_back(&mut self, side: usize) {
         let at = self.prng.below(self.nodes[side].side.lent.len() as u64) as usize;
         let (record, address) = self.nodes[side].side.lent.swap_remove(at);
@@ -534,11 +534,11 @@ impl World {
         if self.prng.below(2) == 0 {
             link.release_loan(record);
         } else {
-            self.lanes[side].now = self.now;
-            link.release_loan_now(&mut self.lanes[side], record);
+            self.transports[side].now = self.now;
+            link.release_loan_now(&mut self.transports[side], record);
         }
         link.release_loan(record);
-        link.release_loan_now(&mut self.lanes[side], record);
+        link.release_loan_now(&mut self.transports[side], record);
         self.after(side);
     }
 
@@ -559,13 +559,13 @@ impl World {
     pub fn break_link(&mut self, side: usize) {
         self.reset = true;
         let node = &mut self.nodes[side];
-        node.link.reset(&mut node.side, ProtocolViolation("the medium is gone"));
+        node.link.reset(&mut node.side, ProtocolViolation("the transport failed"));
         self.after(side);
     }
 
     // ---- what must hold ---------------------------------------------------------------------------------------------
 
-    /// Looks at what a step has done to a side, and answers offers.
+    /// Checks the effects of a step on a side, and answers offered channels.
     pub fn after(&mut self, side: usize) {
         for (name, _, selector) in std::mem::take(&mut self.nodes[side].side.matched) {
             let found = self.unmatched.remove(&name);
@@ -605,7 +605,7 @@ impl World {
             }
             Event::Refused => node.ways[known.unwrap()].open = false,
             Event::NotReceived | Event::LinkDown => {
-                // What was sent may be lost with the channel.
+                // Messages may be lost with the channel.
                 self.lossy = true;
                 if let Some(known) = known {
                     node.ways[known].open = false;
@@ -643,7 +643,7 @@ fn leave(table: &mut Table, reception: Reception) -> bool {
     table.remove_source(Source::One(scope))
 }
 
-/// Limits that are soon reached.
+/// Limits that are reached soon.
 pub const TIGHT: Limits = Limits {
     window: 6000,
     max_rendezvous: 5,

@@ -1,53 +1,52 @@
-//! What a side has to do with memory: regions, operations under way on those of the other, and what the protocol does to both.
-//!
-//! What it is not: which operations there are, and what must hold, is in [`super::memory`].
+//! The memory of one side: its regions, its operations on the regions of the other side, and how the protocol changes both. Which
+//! operations there are, and what must hold, is in [`super::rma_model`].
 
-use crate::memory::SLOTS;
-use crate::world::Side;
+use crate::rma_model::SLOTS;
+use crate::simulation::Side;
 use motet_proto::message::atomic::Atomic;
 use motet_proto::message::packet::RemoteAddress;
 use motet_proto::message::rma::{PutBytes, RemoteCopy};
 use motet_proto::message::{Key, Memory, Outcome, Regions, Status};
 use std::collections::BTreeMap;
 
-/// A region of a side, named by its place.
+/// A region of a side, named by its index.
 #[derive(Debug)]
 pub struct Own {
     pub bytes: Vec<u8>,
     pub key: Key,
     pub revoked: bool,
     pub ended: bool,
-    /// What is left of its memory, from the front: a file may be cut short.
+    /// Bytes from the front that are still valid: a file may be cut short.
     pub left: usize,
 }
 
-/// A region of the other side, as this one knows it.
+/// A region of the other side, as known here.
 #[derive(Debug)]
 pub struct Theirs {
     pub key: Key,
     pub expected: Vec<u8>,
     pub busy: [bool; SLOTS],
-    /// An operation was refused because the region was revoked: all later small ones are.
+    /// An operation was denied because the region was revoked: all later small ones must be.
     pub denied: bool,
 }
 
-/// An operation under way.
+/// An operation in progress.
 #[derive(Debug, Default)]
 pub struct Running {
     pub region: usize,
     pub slot: Option<usize>,
-    /// How it must end, if the region is not revoked.
+    /// The status with which it must complete, if the region is not revoked.
     pub status: Option<Status>,
-    /// A put's bytes.
+    /// The bytes of a put.
     pub body: Vec<u8>,
-    /// What must come back, and what has.
+    /// The expected result, and the bytes received.
     pub expected: Vec<u8>,
     pub got: Vec<u8>,
     pub length: u64,
     pub fence: bool,
 }
 
-/// What a side has to do with memory.
+/// The memory of a side.
 #[derive(Debug, Default)]
 pub struct Remote {
     pub regions: Regions,
@@ -56,15 +55,15 @@ pub struct Remote {
     pub running: BTreeMap<u64, Running>,
     pub ended: Vec<(u64, Running, Outcome)>,
     pub copies: Vec<RemoteCopy>,
-    /// Revoked regions of the other that this side still uses directly.
+    /// Revoked regions of the other side to which this side still has direct access.
     pub forgets: Vec<Key>,
-    /// Whether direct use ends at once.
+    /// Whether direct access stops at once.
     pub slow: bool,
     pub writes: u64,
 }
 
 impl Remote {
-    /// A region that a peer reaches now.
+    /// The bytes of a region that a peer accesses.
     fn reached(&mut self, region: u64, at: u64, length: usize) -> Result<&mut [u8], Status> {
         let own = &mut self.own[region as usize];
         assert!(!own.ended && !own.revoked, "an access after the end");
@@ -123,7 +122,7 @@ impl Memory for Side {
 }
 
 impl Side {
-    /// The end of an operation on memory; false when it is none.
+    /// Handles the completion of an RMA operation. Returns false for other operations.
     pub fn remote_completed(&mut self, operation: u64, outcome: Outcome) -> bool {
         let Some(running) = self.remote.running.remove(&operation) else { return false };
         if running.fence {
@@ -134,7 +133,7 @@ impl Side {
         true
     }
 
-    /// Bytes for an operation on memory; false when it is none.
+    /// Handles bytes for an RMA operation. Returns false for other operations.
     pub fn remote_place(&mut self, operation: u64, at: u64, bytes: &[u8]) -> bool {
         let Some(running) = self.remote.running.get_mut(&operation) else { return false };
         assert!(at == running.got.len() as u64 && !bytes.is_empty());

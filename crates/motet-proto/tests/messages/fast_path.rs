@@ -1,29 +1,29 @@
-//! The direct path of a whole message: which receive gets it, and what a message costs that no receive waits for.
+//! The fast path of a whole message: which receive gets it, and the cost of an unexpected message.
 
 use crate::sequences::{any, connected, exchange};
-use crate::world::{World, arrive_shortly};
+use crate::simulation::{Simulation, arrive_shortly};
 use motet_proto::message::matching::Selector;
 use motet_proto::message::packet::{Head, Kind};
 use motet_proto::message::{Limits, Mode};
 
-/// The next packet for side 1, by the direct path alone.
-fn arrive(world: &mut World) -> bool {
-    let (kind, bytes, due) = world.lanes[0].packets.pop_front().expect("a packet");
+/// Handles the next packet for side 1 by the fast path alone.
+fn arrive(world: &mut Simulation) -> bool {
+    let (kind, bytes, due) = world.transports[0].packets.pop_front().expect("a packet");
     let node = &mut world.nodes[1];
     let taken = arrive_shortly(&mut node.link, &mut node.side, (kind, &bytes), world.now);
     if !taken {
-        world.lanes[0].packets.push_front((kind, bytes, due));
+        world.transports[0].packets.push_front((kind, bytes, due));
     }
     taken
 }
 
-/// What is kept: credit in use, receives and messages that wait.
-fn state(world: &World) -> (usize, (u32, u32)) {
+/// Credit in use, and the number of receives and messages that wait.
+fn state(world: &Simulation) -> (usize, (u32, u32)) {
     (world.nodes[1].link.bytes().1, world.nodes[1].side.table.len())
 }
 
 #[test]
-fn the_oldest_receive_that_admits_it_gets_it() {
+fn message_goes_to_the_oldest_matching_receive() {
     let mut world = connected(Limits { window: 4000, ..crate::sequences::WIDE });
     let first = Selector { tag: 1, ignore: 0, ..any(&world, 1) };
     world.send(0, 0, 2, 8, Mode::Inject).unwrap();
@@ -35,7 +35,7 @@ fn the_oldest_receive_that_admits_it_gets_it() {
     world.send(0, 0, 1, 8, Mode::Inject).unwrap();
     assert!(arrive(&mut world));
     assert_eq!(state(&world), (0, (0, 0)));
-    // Its space is granted again like any other: nobody could send so much otherwise.
+    // Its space is granted again: otherwise credit would not suffice.
     for _ in 0..200 {
         world.post(1, any(&world, 1), 100);
         world.send(0, 0, 3, 8, Mode::Inject).unwrap();
@@ -46,7 +46,7 @@ fn the_oldest_receive_that_admits_it_gets_it() {
 }
 
 #[test]
-fn a_message_without_a_receive_is_kept_with_its_credit_until_one_takes_it() {
+fn unexpected_message_keeps_its_credit_until_received() {
     let mut world = connected(Limits { window: 4000, ..crate::sequences::WIDE });
     let other = Selector { tag: 1, ignore: 0, ..any(&world, 1) };
     world.post(1, other, 100);
@@ -66,7 +66,7 @@ fn a_message_without_a_receive_is_kept_with_its_credit_until_one_takes_it() {
 }
 
 #[test]
-fn what_may_go_now_is_what_would_be_sent() {
+fn prepared_send_equals_the_general_send() {
     let mut world = connected(Limits { window: 1000, ..crate::sequences::WIDE });
     let (channel, node) = (world.nodes[0].ways[0].channel, &mut world.nodes[0]);
     let to = node.link.outgoing(channel).expect("an open channel");
@@ -81,5 +81,5 @@ fn what_may_go_now_is_what_would_be_sent() {
     assert!(node.link.prepare_send(to, 7, 0, 8).is_none());
     assert_eq!(Kind::Message as u8, 2);
     node.link.close(channel).unwrap();
-    assert!(node.link.outgoing(channel).is_none(), "nothing is sent on it any more");
+    assert!(node.link.outgoing(channel).is_none(), "nothing can be sent on it");
 }

@@ -1,11 +1,11 @@
-//! Operations on regions of both nodes, and what must hold.
+//! RMA operations on regions of both nodes, and what must hold.
 //!
-//! The front of a region is for small operations, the back has slots for long ones, one at a time each. Whoever operates on a
-//! region keeps a copy on which every small operation is done as it *begins*: so every value that comes back, and the region at
-//! the end, show loss, repetition and disorder.
+//! The front of a region is for small operations, the back has slots for long ones, one operation at a time each. The initiator keeps a
+//! copy of the region on which every small operation is executed as it *starts*, so every fetched value, and the region at the end,
+//! show loss, repetition and disorder.
 
-use crate::owned::{Own, Running, Theirs};
-use crate::world::World;
+use crate::side_memory::{Own, Running, Theirs};
+use crate::simulation::Simulation;
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::packet::RemoteAddress;
 use motet_proto::message::regions::Revoked;
@@ -13,14 +13,14 @@ use motet_proto::message::rma::format::RegionInfo;
 use motet_proto::message::rma::{CopyTo, PutBuffer};
 use motet_proto::message::{Get, Put, Rejected, Rights, Status, Update};
 
-/// Bytes of the front, of a slot, and slots.
+/// Bytes of the front and of a slot, and number of slots.
 pub const FRONT: usize = 320;
 pub const SLOT: usize = 4000;
 pub const SLOTS: usize = 3;
 pub const WHOLE: usize = FRONT + SLOT * SLOTS;
 
-impl World {
-    /// A region of `side` that the other knows.
+impl Simulation {
+    /// A region of `side` that the other side knows.
     pub fn register(&mut self, side: usize, rights: Rights) -> usize {
         let bytes: Vec<u8> = (0..WHOLE).map(|at| (at * 7 + side) as u8).collect();
         let random = self.prng.next();
@@ -33,7 +33,7 @@ impl World {
         name
     }
 
-    /// Some operation on some region.
+    /// A random operation on a random region.
     pub fn operate(&mut self, side: usize) {
         let regions = self.nodes[side].side.remote.theirs.len() as u64;
         if regions == 0 {
@@ -78,8 +78,8 @@ impl World {
         let place = if shown { RemoteAddress { address: operation, key: 7 } } else { RemoteAddress::default() };
         let (front, back) = body.split_at(length / 2);
         let put = Put { key: theirs.key, offset, body: &[front, back], operation, place };
-        self.lanes[side].now = self.now;
-        let begun = node.link.put(&mut self.lanes[side], &put);
+        self.transports[side].now = self.now;
+        let begun = node.link.put(&mut self.transports[side], &put);
         if let Ok(begun) = begun {
             assert_eq!(begun == PutBuffer::InUse, slot.is_some(), "{length}");
             if !outside {
@@ -115,8 +115,8 @@ impl World {
         let offset = if outside { u64::MAX - length / 2 } else { at };
         let length = if outside { length.max(1) } else { length };
         let get = Get { key: theirs.key, offset, length, operation, direct };
-        self.lanes[side].now = self.now;
-        let begun = node.link.get(&mut self.lanes[side], &get);
+        self.transports[side].now = self.now;
+        let begun = node.link.get(&mut self.transports[side], &get);
         if begun.is_ok() {
             if let Some(slot) = slot {
                 theirs.busy[slot] = true;
@@ -131,12 +131,12 @@ impl World {
         begun.map(|()| PutBuffer::Reusable)
     }
 
-    /// Asks where a region lies.
+    /// Asks for the address of a region.
     pub fn look(&mut self, side: usize, region: usize) -> Result<PutBuffer, Rejected> {
         let operation = self.fresh();
         let node = &mut self.nodes[side];
-        self.lanes[side].now = self.now;
-        let begun = node.link.query_region(&mut self.lanes[side], node.side.remote.theirs[region].key, operation);
+        self.transports[side].now = self.now;
+        let begun = node.link.query_region(&mut self.transports[side], node.side.remote.theirs[region].key, operation);
         if begun.is_ok() {
             let place = RemoteAddress { address: region as u64 + 1, key: 9 };
             let expected = RegionInfo { place, length: WHOLE as u64, rights: Rights::ALL }.write().to_vec();
@@ -166,8 +166,8 @@ impl World {
         let node = &mut self.nodes[side];
         let theirs = &mut node.side.remote.theirs[region];
         let update = Update { key: theirs.key, offset: at as u64, atomic, fetch, operation };
-        self.lanes[side].now = self.now;
-        let begun = node.link.atomic(&mut self.lanes[side], &update);
+        self.transports[side].now = self.now;
+        let begun = node.link.atomic(&mut self.transports[side], &update);
         let fits = atomic.check(at as u64, fetch).is_ok();
         assert_eq!(begun == Err(Rejected::InvalidAtomic), !fits || count == 0);
         if begun.is_ok() {
@@ -192,7 +192,7 @@ impl World {
         self.after(side);
     }
 
-    /// Does a copy between the processes: memory that is read or written must still be there.
+    /// Executes a copy between the processes. The memory that is read or written must still be valid.
     pub fn copy_memory(&mut self, side: usize, allowed: bool) {
         let at = self.prng.below(self.nodes[side].side.remote.copies.len() as u64) as usize;
         let request = self.nodes[side].side.remote.copies.swap_remove(at);
@@ -225,7 +225,7 @@ impl World {
         self.after(side);
     }
 
-    /// Gives up a region; `told`: the peer may use it directly.
+    /// Revokes a region; `told`: the peer may have direct access.
     pub fn revoke(&mut self, side: usize, region: usize, told: bool) {
         let node = &mut self.nodes[side];
         let own = &node.side.remote.own[region];
@@ -255,7 +255,7 @@ impl World {
         }
     }
 
-    /// Looks at the operations on memory that have ended.
+    /// Checks the RMA operations that have completed.
     pub fn check_memory(&mut self, side: usize) {
         for (operation, running, outcome) in std::mem::take(&mut self.nodes[side].side.remote.ended) {
             let status = outcome.status;
@@ -294,7 +294,7 @@ impl World {
             assert_eq!(outcome.length, running.length);
             assert!(running.got == running.expected, "the bytes of {operation}");
             if running.slot.is_some() && !running.body.is_empty() && !revoked {
-                // Delivery complete: the bytes are there, now.
+                // Delivery complete: the bytes are in the region at this time.
                 let bytes = &self.nodes[1 - side].side.remote.own[running.region].bytes;
                 let found = bytes.windows(running.body.len()).any(|bytes| bytes == running.body);
                 assert!(found, "{operation} is in the region when it ends");
@@ -308,7 +308,7 @@ impl World {
         assert!(ours.max(of_peer) <= self.limits.requests);
     }
 
-    /// Nothing is under way: what began has ended, and regions are as if everything had been done as it began.
+    /// No operation is in progress: all have completed, and regions are as if each operation was executed when it started.
     pub fn finish_memory(&mut self) {
         for side in [0, 1] {
             let (here, there) = (&self.nodes[side].side.remote, &self.nodes[1 - side].side.remote);

@@ -1,27 +1,27 @@
-//! Both protocols together: links over a session over a network that delays, loses, repeats, reorders and resets, under a virtual clock.
+//! Links over sessions over a network that delays, loses, repeats, reorders and resets, under a virtual clock.
 //!
-//! The oracle is [`crate::world`]'s: every message once, in order and whole; every operation ends, once; memory and atomics of the other
-//! side as if done in the order in which they began; in the end no memory is left. A case is a list of steps, so that a failure shrinks
-//! to the few that it takes; cases follow from one seed. MOTET_CARRIED=n runs n of them.
+//! The oracle is that of [`crate::simulation`]: every message arrives once, in order and whole; every operation completes once; memory
+//! and atomics are as if executed in the order in which they were started; in the end no memory is left. A case is a list of steps, so
+//! that a failure shrinks to few steps. Cases follow from one seed. `MOTET_CARRIED=n` runs n cases.
 
-use crate::network::{Network, Seen};
 use crate::prng::Prng;
 use crate::schedule::{self, Pending};
-use crate::world::{TIGHT, World};
+use crate::session_network::{Network, Seen};
+use crate::simulation::{Simulation, TIGHT};
 use motet_proto::message::{Limits, Rights};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use std::cell::RefCell;
 
-/// Something that happens.
+/// A step.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// A side does something; the word says what.
+    /// A step of a side, chosen by the word.
     Act {
         side: usize,
         word: u64,
     },
-    /// A side's session writes so many bytes to each connection, or reads them.
+    /// The session of a side writes this many bytes to each connection, or reads them.
     Write {
         side: usize,
         most: usize,
@@ -30,12 +30,12 @@ enum Step {
         side: usize,
         most: usize,
     },
-    /// The caller connects where that is due; the handshake may be lost.
+    /// The caller connects if an attempt is due; the handshake may be lost.
     Connect {
         lost: bool,
     },
     Rail,
-    /// Faults, of one of the connections.
+    /// Faults of one of the connections.
     Cut {
         which: usize,
         keep: usize,
@@ -85,9 +85,9 @@ fn limits(wide: bool) -> Limits {
     }
 }
 
-/// One case. `given_up`: in the end nobody connects any more.
+/// One case. `given_up`: in the end no connection is made any more.
 fn run(steps: &[Step], wide: bool, given_up: bool) -> Seen {
-    let mut world = World::new(1, limits(wide), if wide { 100_000 } else { 2500 });
+    let mut world = Simulation::new(1, limits(wide), if wide { 100_000 } else { 2500 });
     let mut network = Network::new();
     network.under(&mut world);
     for side in [0, 0, 1] {
@@ -117,7 +117,7 @@ fn run(steps: &[Step], wide: bool, given_up: bool) -> Seen {
     network.seen
 }
 
-fn happen(world: &mut World, network: &mut Network, pending: &mut Pending, step: Step) {
+fn happen(world: &mut Simulation, network: &mut Network, pending: &mut Pending, step: Step) {
     match step {
         Step::Act { side, word } => {
             world.prng = Prng(word);
@@ -138,25 +138,25 @@ fn happen(world: &mut World, network: &mut Network, pending: &mut Pending, step:
     }
 }
 
-/// Nothing goes wrong any more: everything arrives.
-fn settle(world: &mut World, network: &mut Network) {
-    // Longer than an acknowledgement may be late.
+/// Without further faults everything arrives.
+fn settle(world: &mut Simulation, network: &mut Network) {
+    // Longer than the delay of an acknowledgement.
     const QUIET: u32 = 30;
     let (mut quiet, mut rounds) = (0, 0);
     while quiet < QUIET {
         world.now += 1_000_000;
-        let put = world.lanes.iter().map(|lane| lane.put).sum::<u64>();
+        let put = world.transports.iter().map(|lane| lane.put).sum::<u64>();
         let moved = network.round(world.now);
         schedule::settle(world);
-        let more = world.lanes.iter().map(|lane| lane.put).sum::<u64>() > put;
+        let more = world.transports.iter().map(|lane| lane.put).sum::<u64>() > put;
         quiet = if moved || more { 0 } else { quiet + 1 };
         rounds += 1;
         assert!(rounds < 20_000, "it settles");
     }
 }
 
-/// Nobody connects any more: the sessions end in time, and the links with them.
-fn give_up(world: &mut World, network: &mut Network) {
+/// Without further connections the sessions are lost in time, and the links with them.
+fn give_up(world: &mut Simulation, network: &mut Network) {
     network.down = true;
     for which in 0..8 {
         network.cut(which, 0);
@@ -171,7 +171,7 @@ fn give_up(world: &mut World, network: &mut Network) {
         network.connect(world.now, false);
         over = !network.pass(world.now);
     }
-    assert!(over, "a session that nobody resumes ends");
+    assert!(over, "a session that is not resumed ends");
     for side in [0, 1] {
         world.break_link(side);
         while !world.nodes[side].side.copies.is_empty() {
@@ -184,8 +184,8 @@ fn give_up(world: &mut World, network: &mut Network) {
     schedule::settle(world);
 }
 
-/// Both say goodbye, and keep nothing.
-fn part(world: &mut World, network: &mut Network) {
+/// Both sides say goodbye and keep nothing.
+fn part(world: &mut Simulation, network: &mut Network) {
     network.sessions.iter().for_each(|session| session.borrow_mut().say_goodbye());
     let done = |network: &Network| network.sessions.iter().all(|session| session.borrow().is_done());
     let mut rounds = 0;
@@ -193,7 +193,7 @@ fn part(world: &mut World, network: &mut Network) {
         world.now += 1_000_000;
         network.round(world.now);
         for session in &network.sessions {
-            assert_eq!(session.borrow_mut().ready(world.now), Ok(false), "nothing comes that was not put");
+            assert_eq!(session.borrow_mut().ready(world.now), Ok(false), "nothing arrives that was not put");
         }
         rounds += 1;
         assert!(rounds < 1000, "goodbyes arrive");
@@ -232,7 +232,7 @@ fn check(seed: u8, count: u32, given_up: bool) -> Seen {
 }
 
 #[test]
-fn links_over_sessions_lose_nothing_whatever_the_network_does() {
+fn links_over_sessions_survive_any_network_fault() {
     let seen = check(1, 400, false);
     let Seen { resumed, repeated, swallowed, cut, stalled, most_rails } = seen;
     let faults = [resumed, repeated, swallowed, cut, stalled].into_iter().min();
@@ -240,7 +240,7 @@ fn links_over_sessions_lose_nothing_whatever_the_network_does() {
 }
 
 #[test]
-fn links_whose_session_is_not_resumed_end_everything() {
+fn operations_complete_when_the_session_is_not_resumed() {
     let seen = check(2, 200, true);
     assert!(seen.cut >= u64::from(cases(200)), "{seen:?}");
 }

@@ -1,4 +1,4 @@
-//! Two sessions and what lies between them.
+//! Two sessions and the network between them.
 
 use crate::prng::Prng;
 use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeOp};
@@ -9,7 +9,7 @@ use std::io::IoSlice;
 /// Bytes that a connection holds in each direction.
 const HELD: usize = 300_000;
 
-/// What node `n` says.
+/// The handshake of node `n`.
 pub fn handshake(n: u8, op: HandshakeOp) -> Handshake {
     Handshake {
         op,
@@ -27,7 +27,7 @@ pub fn handshake(n: u8, op: HandshakeOp) -> Handshake {
 #[derive(Default)]
 struct Pipe {
     bytes: VecDeque<u8>,
-    /// Nothing more goes in; what is there still comes out.
+    /// Nothing more is accepted; the bytes that are there can still be read.
     cut: bool,
 }
 
@@ -36,7 +36,7 @@ struct Connection {
     /// From the caller, and from the called side.
     pipes: [Pipe; 2],
     slots: [Option<usize>; 2],
-    /// An end that has closed it.
+    /// The ends that have closed it.
     closed: [bool; 2],
     op: HandshakeOp,
 }
@@ -47,7 +47,7 @@ pub struct Side {
     got: u32,
 }
 
-pub struct World {
+pub struct Simulation {
     seed: u64,
     prng: Prng,
     pub now: u64,
@@ -67,7 +67,7 @@ fn content(side: usize, number: u32) -> (u8, Vec<u8>) {
     (number as u8, (0..length).map(|i| first.wrapping_add(i as u8)).collect())
 }
 
-impl World {
+impl Simulation {
     pub fn new(seed: u64) -> Self {
         let side =
             |role, own, peer| Side { session: Session::new(role, own, &peer, 0).expect("a session"), put: 0, got: 0 };
@@ -86,7 +86,7 @@ impl World {
             lost_bytes: 0,
             most_rails: 1,
         };
-        // A caller that is not welcomed has no session, so the first welcome comes.
+        // A caller without an answer has no session, so the first answer arrives.
         let mut pieces = [IoSlice::new(&[]); MAX_IO_SLICES];
         let n = world.sides[1].session.outgoing(0, &mut pieces);
         let welcome: Vec<u8> = pieces[..n].iter().flat_map(|piece| piece.iter().copied()).collect();
@@ -99,7 +99,7 @@ impl World {
         world
     }
 
-    /// Something happens.
+    /// One random step.
     pub fn step(&mut self) {
         self.now += self.prng.below(2_000_000);
         let side = self.prng.below(2) as usize;
@@ -184,7 +184,7 @@ impl World {
         }
         self.take(side);
         if lost {
-            // One of them may have ended rather than broken.
+            // A rail may have ended rather than broken.
             let ended = (0..self.connections.len()).all(|i| {
                 let connection = &mut self.connections[i];
                 let Some(slot) = connection.slots[side] else { return true };
@@ -208,7 +208,7 @@ impl World {
         });
     }
 
-    /// What has come is what was put.
+    /// Checks that the received packets are those that were put.
     fn take(&mut self, side: usize) {
         let now = self.now;
         let seed = self.seed;
@@ -224,7 +224,7 @@ impl World {
         assert!(self.sides[side].got <= self.sides[1 - side].put);
     }
 
-    /// The first bytes of a connection, as drivers read them. Whether there is a rail now.
+    /// Reads the first bytes of a connection, as drivers do. Returns whether there is a rail.
     fn greeted(&mut self, i: usize, side: usize) -> bool {
         let connection = &mut self.connections[i];
         let pipe = &mut connection.pipes[1 - side];
@@ -246,7 +246,7 @@ impl World {
         };
         self.resumed += u32::from(op == HandshakeOp::Resume);
         if op == HandshakeOp::Resume {
-            // All others are void.
+            // All other connections are void.
             for (j, other) in self.connections.iter_mut().enumerate() {
                 if j != i && other.slots[side].take().is_some() {
                     self.lost_bytes += other.close(side);
@@ -267,7 +267,7 @@ impl World {
             let handshake = session.another();
             self.call(handshake);
         }
-        // The called side asks at times, too; that nobody answers does no harm.
+        // The called side probes at times, too; no answer does no harm.
         let _ = self.sides[1].session.attempt(self.now);
     }
 
@@ -286,7 +286,7 @@ impl World {
         }
     }
 
-    /// Of what is on its way, a front still arrives.
+    /// Cuts a connection: a part of the bytes in flight still arrives.
     fn cut_one(&mut self) {
         if self.connections.is_empty() {
             return;
@@ -300,14 +300,14 @@ impl World {
         }
     }
 
-    /// Everything breaks, and both sides see it.
+    /// All connections break, and both sides notice.
     pub fn cut_all(&mut self) {
         for side in 0..2 {
             self.lose(side);
         }
     }
 
-    /// Nothing breaks any more: everything arrives, and both say goodbye.
+    /// Without further breaks everything arrives, and both sides say goodbye.
     pub fn settle(&mut self) {
         (self.cuts, self.more_rails) = (false, false);
         let mut rounds = 0;
@@ -338,7 +338,7 @@ impl Connection {
         Self { pipes: Default::default(), slots: [None, None], closed: [false; 2], op }
     }
 
-    /// The other end hears of it. What was on its way and is lost with it.
+    /// Closes the connection for the other end, too. Bytes in flight are lost.
     fn close(&mut self, side: usize) -> usize {
         self.closed[side] = true;
         self.pipes.iter_mut().for_each(|pipe| pipe.cut = true);
