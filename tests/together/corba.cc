@@ -10,7 +10,7 @@ public:
     void back(Bytes &) override {}
 };
 
-class Corba : public Voice {
+class Corba : public Library {
 public:
     Corba()
     {
@@ -60,6 +60,6 @@ private:
 
 } // namespace
 
-std::unique_ptr<Voice> corba() { return std::make_unique<Corba>(); }
+std::unique_ptr<Library> corba() { return std::make_unique<Corba>(); }
 
 } // namespace together

@@ -1,9 +1,9 @@
-// together: one process with several voices, MPI, CORBA and plain sockets, alone or all at once. An ordinary program: it knows nothing of Motet.
+// together: one process with several libraries, MPI, CORBA and plain sockets, alone or all at once. An ordinary program: it knows nothing of Motet.
 //
 //   mpirun -n 2 together MS OPEN USED SIZE...
 //
 // OPEN and USED are letters: m MPI, c CORBA, s sockets, x a thread in each process that computes. What is open and not used is idle; several m
-// are several threads that use MPI at a time (MPI_THREAD_MULTIPLE). Rank 0 has bytes of each SIZE go to rank 1 and back by all voices that are used, each in a thread of its
+// are several threads that use MPI at a time (MPI_THREAD_MULTIPLE). Rank 0 has bytes of each SIZE go to rank 1 and back by all libraries that are used, each in a thread of its
 // own, for MS milliseconds, checks them, and prints "VOICE SIZE MEDIAN P99 COUNT CPU": ns of a round trip, how many there were, and ns of a CPU that the thread had for each. At last each rank says what its process has:
 // engines, sheets of nodes, and threads, by name.
 #include "together.h"
@@ -36,7 +36,7 @@ struct Plan {
 struct Opened {
     char letter;
     bool used;
-    std::unique_ptr<Voice> voice;
+    std::unique_ptr<Library> library;
 };
 
 int rank;
@@ -51,9 +51,9 @@ double cpu()
     return static_cast<double>(had.tv_sec) * 1e9 + static_cast<double>(had.tv_nsec);
 }
 
-// ---- what rank 1 waits for: the other's word, without a voice --------------------------------------------------------------
+// ---- what rank 1 waits for: the other's word, without a library --------------------------------------------------------------
 
-/// A pair of sockets of this host's, connected by name: neither MPI's nor a voice's, so that who waits does nothing else.
+/// A pair of sockets of this host's, connected by name: neither MPI's nor a library's, so that who waits does nothing else.
 class Control {
 public:
     explicit Control(const std::string &name)
@@ -99,11 +99,11 @@ void measure(const Opened &opened, size_t size, double ms, std::string &said)
         if (looks)
             for (size_t i = 0; i < size; i++) expected[i] = bytes[i] = static_cast<unsigned char>(i * 7 + turn + static_cast<unsigned char>(opened.letter));
         begin = now();
-        opened.voice->exchange(bytes);
+        opened.library->exchange(bytes);
         const double end = now();
         times.push_back(end - begin);
         begin = end;
-        if (looks && bytes != expected) fail(std::string("other bytes came back by voice ") + opened.letter);
+        if (looks && bytes != expected) fail(std::string("other bytes came back by library ") + opened.letter);
         if (looks) begin = now();
     }
     std::sort(times.begin(), times.end());
@@ -114,19 +114,19 @@ void measure(const Opened &opened, size_t size, double ms, std::string &said)
     said = line;
 }
 
-void call(std::vector<Opened> &voices, const Plan &plan)
+void call(std::vector<Opened> &libraries, const Plan &plan)
 {
     for (const size_t size : plan.sizes) {
         std::vector<std::thread> threads;
-        std::vector<std::string> said(voices.size());
-        for (size_t i = 0; i < voices.size(); i++)
-            if (voices[i].used) threads.emplace_back(measure, std::cref(voices[i]), size, plan.ms, std::ref(said[i]));
+        std::vector<std::string> said(libraries.size());
+        for (size_t i = 0; i < libraries.size(); i++)
+            if (libraries[i].used) threads.emplace_back(measure, std::cref(libraries[i]), size, plan.ms, std::ref(said[i]));
         for (auto &thread : threads) thread.join();
         for (const auto &line : said) std::fputs(line.c_str(), stdout);
         std::fflush(stdout);
     }
-    for (auto &opened : voices)
-        if (opened.used || opened.letter != 'm') opened.voice->end();
+    for (auto &opened : libraries)
+        if (opened.used || opened.letter != 'm') opened.library->end();
 }
 
 // ---- what the process has --------------------------------------------------------------------------------------------------
@@ -163,23 +163,23 @@ std::string threads()
 
 std::vector<Opened> open_all(const Plan &plan)
 {
-    std::vector<Opened> voices;
+    std::vector<Opened> libraries;
     int numbers = 0;
     for (const char letter : plan.open) {
-        std::unique_ptr<Voice> voice;
-        if (letter == 'm') voice = mpi(++numbers);
-        if (letter == 'c') voice = corba();
-        if (letter == 's') voice = sockets();
-        if (letter != 'x' && !voice) fail("voices are m, c, s; x computes");
-        if (voice) voices.push_back({letter, plan.used.find(letter) != std::string::npos, std::move(voice)});
+        std::unique_ptr<Library> library;
+        if (letter == 'm') library = mpi(++numbers);
+        if (letter == 'c') library = corba();
+        if (letter == 's') library = sockets();
+        if (letter != 'x' && !library) fail("libraries are m, c, s; x computes");
+        if (library) libraries.push_back({letter, plan.used.find(letter) != std::string::npos, std::move(library)});
     }
-    for (auto &opened : voices) {
+    for (auto &opened : libraries) {
         char text[4096] = "";
-        if (rank == 1) std::strncpy(text, opened.voice->where().c_str(), sizeof text - 1);
+        if (rank == 1) std::strncpy(text, opened.library->where().c_str(), sizeof text - 1);
         MPI_Bcast(text, sizeof text, MPI_BYTE, 1, MPI_COMM_WORLD);
-        if (rank == 0) opened.voice->meet(text);
+        if (rank == 0) opened.library->meet(text);
     }
-    return voices;
+    return libraries;
 }
 
 void run(const Plan &plan)
@@ -187,7 +187,7 @@ void run(const Plan &plan)
     int number = rank == 1 ? getpid() : 0;
     MPI_Bcast(&number, 1, MPI_INT, 1, MPI_COMM_WORLD);
     const Control control("together-" + std::to_string(number));
-    std::vector<Opened> voices = open_all(plan);
+    std::vector<Opened> libraries = open_all(plan);
     std::atomic<bool> over{false};
     std::vector<std::thread> busy;
     for (const char letter : plan.used)
@@ -197,11 +197,11 @@ void run(const Plan &plan)
             });
     if (rank == 1) {
         const size_t longest = *std::max_element(plan.sizes.begin(), plan.sizes.end());
-        for (auto &opened : voices)
-            if (opened.used || opened.letter != 'm') busy.emplace_back([&opened, longest] { opened.voice->serve(longest); });
+        for (auto &opened : libraries)
+            if (opened.used || opened.letter != 'm') busy.emplace_back([&opened, longest] { opened.library->serve(longest); });
         control.hear();
     } else {
-        call(voices, plan);
+        call(libraries, plan);
         over = true;
         control.say();
     }

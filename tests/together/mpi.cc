@@ -1,4 +1,4 @@
-// mpi.cc: messages between the two ranks, with tags of each voice's own.
+// mpi.cc: messages between the two ranks, with tags of each library's own.
 #include "together.h"
 
 #include <mpi.h>
@@ -6,7 +6,7 @@
 namespace together {
 namespace {
 
-class Mpi : public Voice {
+class Mpi : public Library {
 public:
     explicit Mpi(int number) : tag_(number) {}
 
@@ -18,7 +18,7 @@ public:
             int length;
             MPI_Recv(bytes.data(), static_cast<int>(longest), MPI_BYTE, 0, tag_, MPI_COMM_WORLD, &status);
             MPI_Get_count(&status, MPI_BYTE, &length);
-            if (length == 0) return; // the caller has had enough: nobody exchanges nothing
+            if (length == 0) return; // the caller has had enough
             MPI_Send(bytes.data(), length, MPI_BYTE, 0, tag_, MPI_COMM_WORLD);
         }
     }
@@ -38,6 +38,6 @@ private:
 
 } // namespace
 
-std::unique_ptr<Voice> mpi(int number) { return std::make_unique<Mpi>(number); }
+std::unique_ptr<Library> mpi(int number) { return std::make_unique<Mpi>(number); }
 
 } // namespace together

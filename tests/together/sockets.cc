@@ -10,7 +10,7 @@
 namespace together {
 namespace {
 
-class Sockets : public Voice {
+class Sockets : public Library {
 public:
     ~Sockets() override
     {
@@ -98,6 +98,6 @@ private:
 
 } // namespace
 
-std::unique_ptr<Voice> sockets() { return std::make_unique<Sockets>(); }
+std::unique_ptr<Library> sockets() { return std::make_unique<Sockets>(); }
 
 } // namespace together

@@ -1,4 +1,4 @@
-// together.h: what a voice is to together.cc: one that sends bytes to the other process and has them back.
+// together.h: what a library is to together.cc: one that sends bytes to the other process and has them back.
 #ifndef TOGETHER_H
 #define TOGETHER_H
 
@@ -19,10 +19,10 @@ namespace together {
     std::exit(1);
 }
 
-/// An end of one voice. Rank 0 calls, rank 1 serves.
-class Voice {
+/// An end of one library. Rank 0 calls, rank 1 serves.
+class Library {
 public:
-    virtual ~Voice() = default;
+    virtual ~Library() = default;
     /// How rank 1 is found, as text that goes to rank 0.
     virtual std::string where() { return {}; }
     /// Rank 0 has been told.
@@ -36,9 +36,9 @@ public:
 };
 
 /// By letter: m MPI, c CORBA, s sockets. `number`: of those of the same kind.
-std::unique_ptr<Voice> mpi(int number);
-std::unique_ptr<Voice> corba();
-std::unique_ptr<Voice> sockets();
+std::unique_ptr<Library> mpi(int number);
+std::unique_ptr<Library> corba();
+std::unique_ptr<Library> sockets();
 
 } // namespace together
 
