@@ -6,7 +6,7 @@
 
 use crate::random::Random;
 use motet::node::{
-    Atomic, Channel, Completion, Context, Datatype, Error, GroupId, Key, LinkId, Mode, Node, Notice, Operation,
+    Atomic, Channel, Completion, CompletionOptions, Context, CqId, Datatype, Error, Key, LinkId, Mode, Node, Operation,
     OperationId, OperationMemory, Outgoing, RecvFrom, Rights, Serve, Status,
 };
 use std::collections::HashMap;
@@ -52,7 +52,7 @@ pub struct Side {
     pub link: LinkId,
     numbered: Channel,
     idle: Channel,
-    group: GroupId,
+    group: CqId,
     words: Arc<[AtomicU64]>,
     key: Key,
     theirs: Option<Key>,
@@ -145,9 +145,9 @@ impl Side {
         })
     }
 
-    fn notice(&mut self) -> Notice {
+    fn notice(&mut self) -> CompletionOptions {
         self.contexts += 1;
-        Notice { group: Some(self.group), context: self.contexts, quiet: false }
+        CompletionOptions { group: Some(self.group), context: self.contexts, quiet: false }
     }
 
     /// Operations under way.

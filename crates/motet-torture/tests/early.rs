@@ -3,8 +3,8 @@
 #![forbid(unsafe_code)]
 
 use motet::node::{
-    Buffer, Channel, Completion, Context, Error, Node, Notice, OperationId, OperationMemory, RecvFrom, Serve, Status,
-    UserMemory,
+    Buffer, Channel, Completion, CompletionOptions, Context, Error, Node, OperationId, OperationMemory, RecvFrom,
+    Serve, Status, UserMemory,
 };
 use motet_torture::LIMIT;
 use motet_torture::by_hand::{DENSE, FIRST, MESSAGE, Peer, greeting, message};
@@ -44,7 +44,7 @@ impl Pair {
     }
 
     fn post(&self, from: RecvFrom, room: usize) -> OperationId {
-        self.node.post(from, TAG, 0, OperationMemory::Owned(vec![0; room]), Notice::default()).unwrap()
+        self.node.post(from, TAG, 0, OperationMemory::Owned(vec![0; room]), CompletionOptions::default()).unwrap()
     }
 
     /// The peer shows the first part, and says that so many others follow.
@@ -123,7 +123,7 @@ fn a_receive_in_place_gets_all_of_an_open_message() {
     let mut pair = Pair::new();
     let from = RecvFrom::Channel(pair.channel);
     for _ in 0..80 {
-        let operation = pair.node.post_in_place(from, TAG, 0, BODY as u64, Notice::default()).unwrap();
+        let operation = pair.node.post_in_place(from, TAG, 0, BODY as u64, CompletionOptions::default()).unwrap();
         // Whoever waits looks while the peer goes on.
         let Pair { node, peer, written, .. } = &mut pair;
         let node = &*node;

@@ -2,7 +2,7 @@
 //! general one, nothing is read or written beyond its bounds, and others are served as before.
 #![forbid(unsafe_code)]
 
-use motet::node::{Channel, Error, Mode, Node, Notice, OperationMemory, Outgoing, RecvFrom, Serve, Status};
+use motet::node::{Channel, CompletionOptions, Error, Mode, Node, OperationMemory, Outgoing, RecvFrom, Serve, Status};
 use motet_torture::by_hand::{FIRST, LANE, MESSAGE, Peer, greeting, message};
 use motet_torture::random::Random;
 use motet_torture::{LIMIT, forget_all, seconds, seed};
@@ -99,7 +99,7 @@ impl Link<'_> {
 
     fn receive_posted(&self, from: RecvFrom) -> Result<(u64, Vec<u8>, Vec<u8>), Error> {
         let memory = OperationMemory::Owned(vec![0; BUFFER]);
-        let operation = self.node.post(from, 0, u64::MAX, memory, Notice::default())?;
+        let operation = self.node.post(from, 0, u64::MAX, memory, CompletionOptions::default())?;
         let end = self.node.wait_for(operation, Some(motet::node::deadline_in(0))).or_else(|error| {
             assert_eq!(error, Error::TimedOut);
             self.node.cancel_receive(operation)?;

@@ -1,7 +1,7 @@
 //! Descriptors and places run out: errors say so, nothing leaks, and when there are some again all goes on.
 #![forbid(unsafe_code)]
 
-use motet::node::{Error, Node, Notice, OperationMemory, RecvFrom, Serve};
+use motet::node::{CompletionOptions, Error, Node, OperationMemory, RecvFrom, Serve};
 use motet_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use motet_torture::mesh::way;
 use motet_torture::worker::Worker;
@@ -135,7 +135,7 @@ fn operations_beyond_all_places_are_refused_and_the_group_stays_whole() {
         (link, near.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap())
     });
     let group = near.add_cq().unwrap();
-    let notice = Notice { group: Some(group), context: 1, quiet: false };
+    let notice = CompletionOptions { group: Some(group), context: 1, quiet: false };
     let post = || near.post(RecvFrom::Channel(here), 0, u64::MAX, OperationMemory::Owned(Vec::new()), notice);
     let mut posted = Vec::new();
     let refused = loop {

@@ -1,7 +1,7 @@
 //! Peers that are stopped and go on, signals all the time, and receivers that do not receive.
 #![forbid(unsafe_code)]
 
-use motet::node::{Channel, Error, Mode, Node, Notice, OperationMemory, Outgoing, Serve};
+use motet::node::{Channel, CompletionOptions, Error, Mode, Node, OperationMemory, Outgoing, Serve};
 use motet::reason::Reason;
 use motet_sys::rustix::process::Signal;
 use motet_torture::mesh::{Mesh, way};
@@ -77,7 +77,7 @@ fn a_receiver_that_does_not_receive_holds_a_window_and_no_more() {
         });
         let begin = |tag| {
             let message = Outgoing { channel: here, tag, headers: &[], mode: Mode::Automatic };
-            near.start_send(&message, OperationMemory::Owned(vec![1; 1000]), Vec::new(), Notice::default())
+            near.start_send(&message, OperationMemory::Owned(vec![1; 1000]), Vec::new(), CompletionOptions::default())
         };
         let (mut sent, mut refused) = (0u64, 0);
         while refused < 200 {

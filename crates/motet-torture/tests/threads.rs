@@ -1,7 +1,7 @@
 //! Many threads on one node at once; handlers and tasks that panic or wait.
 #![forbid(unsafe_code)]
 
-use motet::node::{Error, Message, Mode, Node, Notice, OperationMemory, Outgoing, RecvFrom, Serve, Status};
+use motet::node::{CompletionOptions, Error, Message, Mode, Node, OperationMemory, Outgoing, RecvFrom, Serve, Status};
 use motet_torture::random::Random;
 use motet_torture::traffic::pattern;
 use motet_torture::{LIMIT, seconds, seed};
@@ -42,8 +42,9 @@ fn threads_do_everything_at_once_and_each_channel_keeps_its_order() {
                         if random.once_in(20) {
                             // Nothing ever comes this way.
                             let from = RecvFrom::Channel(channel);
-                            let idle =
-                                near.post(from, 0, 0, OperationMemory::Owned(vec![0; 8]), Notice::default()).unwrap();
+                            let idle = near
+                                .post(from, 0, 0, OperationMemory::Owned(vec![0; 8]), CompletionOptions::default())
+                                .unwrap();
                             near.cancel(idle).unwrap();
                             assert_eq!(near.wait_for(idle, None).unwrap().status, Status::Cancelled);
                         }

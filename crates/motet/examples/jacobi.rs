@@ -14,8 +14,8 @@
 mod processes;
 
 use motet::node::{
-    Atomic, Channel, Datatype, Error, Key, Node, Notice, Operation, OperationId, OperationMemory, Rights, Serve,
-    deadline_in,
+    Atomic, Channel, CompletionOptions, Datatype, Error, Key, Node, Operation, OperationId, OperationMemory, Rights,
+    Serve, deadline_in,
 };
 use processes::{ProcessGroup, Result, SOON, reach};
 use std::ops::Range;
@@ -121,7 +121,7 @@ impl Peer {
     }
 
     /// Merges a value into a word of its region by an atomic. Only a fence reports when that is done.
-    fn raise(&self, node: &Node, word: usize, value: f64, quietly: Notice) -> Result<()> {
+    fn raise(&self, node: &Node, word: usize, value: f64, quietly: CompletionOptions) -> Result<()> {
         let (operation, datatype, operand) = (Operation::Maximum, Datatype::F64, &value.to_le_bytes());
         let atomic = Atomic { operation, datatype, count: 1, operand, compare: &[] };
         let (link, at) = (self.channel.link, 8 * word as u64);
@@ -178,14 +178,14 @@ impl World {
 fn solve(plan: &Plan, rank: usize, node: &Node, words: &[AtomicU64], world: &World) -> Result<()> {
     let rows = plan.rows(rank);
     let group = node.add_cq()?;
-    let quietly = Notice { group: Some(group), context: 0, quiet: true };
+    let quietly = CompletionOptions { group: Some(group), context: 0, quiet: true };
     for sweep in 0..plan.sweeps {
         for peer in &world.neighbours {
             let theirs = plan.rows(peer.rank);
             let (ours, halo) = if peer.rank < rank { (1, theirs - 1) } else { (rows - 2, 0) };
             let (ours, halo) = (plan.row(rows, sweep, ours), 8 * plan.row(theirs, sweep, halo) as u64);
             let row = || OperationMemory::Owned(bytes(&words[ours..ours + plan.edge]));
-            let put = begin(node, || node.put(peer.channel.link, peer.key, halo, row(), Notice::default()))?;
+            let put = begin(node, || node.put(peer.channel.link, peer.key, halo, row(), CompletionOptions::default()))?;
             node.finish_operation(put, None)?;
             node.send(peer.channel, sweep as u64, &[], None)?; // it is there
         }
@@ -203,7 +203,7 @@ fn solve(plan: &Plan, rank: usize, node: &Node, words: &[AtomicU64], world: &Wor
         }
     }
     if let Some(first) = &world.first {
-        let fence = node.fence(first.channel.link, Notice::default())?;
+        let fence = node.fence(first.channel.link, CompletionOptions::default())?;
         node.finish_operation(fence, None)?;
         if node.cq_counts(group)?[1] > 0 {
             return Err("the first process has refused a maximum".into());
@@ -228,7 +228,8 @@ fn compare(plan: &Plan, node: &Node, words: &[AtomicU64], world: &World) -> Resu
     for peer in &world.others {
         let (link, range) = (peer.channel.link, inside(peer.rank));
         let memory = || OperationMemory::Owned(vec![0; 8 * range.len()]);
-        let get = begin(node, || node.get(link, peer.key, 8 * range.start as u64, memory(), Notice::default()))?;
+        let get =
+            begin(node, || node.get(link, peer.key, 8 * range.start as u64, memory(), CompletionOptions::default()))?;
         check(peer.rank, node.finish_operation(get, None)?);
     }
     Ok(same)

@@ -84,7 +84,7 @@ fn next(plan: &Plan, node: &Node, from: Channel) -> Result<Option<InPlace>> {
 
 /// Releases a frame: its block returns to the previous stage at once.
 fn done(node: &Node, frame: InPlace) -> Result<()> {
-    if let Content::Lent(lent) = frame.body {
+    if let Content::LoanedMessage(lent) = frame.body {
         node.release(lent)?;
     }
     Ok(())

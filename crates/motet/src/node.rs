@@ -45,8 +45,8 @@ mod regions;
 
 pub use loans::{Content, InPlace};
 pub use messages::Received;
-pub use motet_engine::message::loans::{Lent, Loan, LoanCounts, PeerBytes};
-pub use motet_engine::message::operations::{Buffer, Got, Teller};
+pub use motet_engine::message::loans::{Loan, LoanCounts, LoanedMessage, PeerBytes};
+pub use motet_engine::message::operations::{Buffer, CompletionSink, ReceiveResult};
 pub use motet_engine::message::receive::{RecvFrom, Seen};
 pub use motet_engine::message::regions::mapped::Mapped;
 pub use motet_engine::message::regions::{Atomic, Datatype, Key, Operation, Rights, SharedBytes};
@@ -54,8 +54,8 @@ pub use motet_engine::message::rma::{RemoteLimits, Target};
 pub use motet_engine::message::send::Outgoing;
 pub use motet_engine::message::transport::Secret;
 pub use motet_engine::message::{
-    Bias, Bodies, Body, Channel, Completion, Context, Ended, Error, GroupId, LinkId, Message, MessageLimits, Mode,
-    NodeOptions, Notice, OperationId, Serve, Stack, Status, pop,
+    Bias, Bodies, Body, Channel, Completion, CompletionOptions, CompletionRef, Context, CqId, Error, LinkId, Message,
+    MessageLimits, Mode, NodeOptions, OperationId, Serve, Stack, Status, pop,
 };
 pub use motet_proto::message::UnexpectedMessage;
 pub use motet_sys::user_memory::{OperationMemory, UserMemory};
@@ -179,7 +179,7 @@ fn deadline(limit: Option<Duration>) -> Option<u64> {
 
 /// The two calls of the C interface on the engine's node that lend memory for the time of a call (motet-capi).
 pub mod blocking {
-    use super::{EngineNode, Error, Got, Mode, Outgoing, RecvFrom, UserMemory, borrowed_memory};
+    use super::{EngineNode, Error, Mode, Outgoing, ReceiveResult, RecvFrom, UserMemory, borrowed_memory};
 
     /// Sends as [`super::Node::send_with`] does, until CLOCK_MONOTONIC passes `deadline` (ns).
     #[inline]
@@ -207,7 +207,7 @@ pub mod blocking {
         span: UserMemory,
         headers: Option<&mut Vec<u8>>,
         deadline: Option<u64>,
-    ) -> Result<Got, Error> {
+    ) -> Result<ReceiveResult, Error> {
         borrowed_memory::receive(node, selector, span, headers, deadline)
     }
 }

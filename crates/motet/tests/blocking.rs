@@ -1,6 +1,6 @@
 //! Blocking calls with short messages, mixed with all other calls on the node: no message is lost, duplicated or reordered.
 
-use motet::node::{Channel, Error, Mode, Node, Notice, OperationMemory, Outgoing, RecvFrom, Serve, Status};
+use motet::node::{Channel, CompletionOptions, Error, Mode, Node, OperationMemory, Outgoing, RecvFrom, Serve, Status};
 use std::time::Duration;
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
@@ -137,8 +137,10 @@ fn other_channels_and_posted_receives_get_their_messages() {
             // A receive that was posted earlier gets the first message.
             1 => {
                 let memory = OperationMemory::Owned(vec![0; 8]);
-                let first =
-                    pair.far.post(RecvFrom::Channel(pair.there), 0, u64::MAX, memory, Notice::default()).unwrap();
+                let first = pair
+                    .far
+                    .post(RecvFrom::Channel(pair.there), 0, u64::MAX, memory, CompletionOptions::default())
+                    .unwrap();
                 pair.near.send(pair.here, 8, &8u64.to_le_bytes(), LIMIT).unwrap();
                 pair.near.send(pair.here, 9, &9u64.to_le_bytes(), LIMIT).unwrap();
                 assert_eq!(pair.far.receive(pair.there, &mut bytes, LIMIT).unwrap().tag, 9);

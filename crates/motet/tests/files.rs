@@ -1,8 +1,8 @@
 //! Regions over files: a put changes the file only inside the region, and a file that is truncated during accesses kills no process.
 
 use motet::node::{
-    Atomic, Datatype, Error, LinkId, Node, Notice, Operation, OperationMemory, RecvFrom, Rights, Serve, Target,
-    deadline_in,
+    Atomic, CompletionOptions, Datatype, Error, LinkId, Node, Operation, OperationMemory, RecvFrom, Rights, Serve,
+    Target, deadline_in,
 };
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -70,20 +70,30 @@ impl Reach<'_> {
 
     fn put(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let memory = OperationMemory::Owned(bytes.to_vec());
-        let put = self.node.put_until(self.at(offset), memory, Notice::default(), Some(deadline_in(20_000_000_000)))?;
+        let put = self.node.put_until(
+            self.at(offset),
+            memory,
+            CompletionOptions::default(),
+            Some(deadline_in(20_000_000_000)),
+        )?;
         self.node.finish_operation(put, LIMIT).map(drop)
     }
 
     fn get(&self, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
         let memory = OperationMemory::Owned(vec![0; length]);
-        let get = self.node.get_until(self.at(offset), memory, Notice::default(), Some(deadline_in(20_000_000_000)))?;
+        let get = self.node.get_until(
+            self.at(offset),
+            memory,
+            CompletionOptions::default(),
+            Some(deadline_in(20_000_000_000)),
+        )?;
         self.node.finish_operation(get, LIMIT)
     }
 
     fn add(&self, offset: u64, operand: u64) -> Result<u64, Error> {
         let (bytes, before) = (operand.to_le_bytes(), OperationMemory::Owned(vec![0; 8]));
         let (at, until) = (self.at(offset), Some(deadline_in(20_000_000_000)));
-        let added = self.node.atomic_until(at, &add(&bytes), before, Notice::default(), until)?;
+        let added = self.node.atomic_until(at, &add(&bytes), before, CompletionOptions::default(), until)?;
         self.node.finish_operation(added, LIMIT).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
     }
 }

@@ -1,8 +1,8 @@
 //! Posted receives, sends and polls with any other calls between two of them, which must not change what the next one does.
 
 use motet::node::{
-    Channel, Context, Error, GroupId, Mode, Node, Notice, OperationId, OperationMemory, Outgoing, RecvFrom, Serve,
-    Status, UserMemory,
+    Channel, CompletionOptions, Context, CqId, Error, Mode, Node, OperationId, OperationMemory, Outgoing, RecvFrom,
+    Serve, Status, UserMemory,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const SERVICE: u64 = 42;
 struct Pair {
     near: Node,
     far: Node,
-    group: GroupId,
+    group: CqId,
     context: Context,
     /// The channel's end at the receiving node, and at the sending node.
     channels: [Channel; 2],
@@ -56,8 +56,8 @@ impl Pair {
         self.try_post(RecvFrom::Any(self.context), tag, context, self.group).unwrap()
     }
 
-    fn try_post(&self, from: RecvFrom, tag: u64, context: u64, group: GroupId) -> Result<OperationId, Error> {
-        let notice = Notice { group: Some(group), context, quiet: false };
+    fn try_post(&self, from: RecvFrom, tag: u64, context: u64, group: CqId) -> Result<OperationId, Error> {
+        let notice = CompletionOptions { group: Some(group), context, quiet: false };
         self.near.post(from, tag, 0, OperationMemory::User(UserMemory::EMPTY), notice)
     }
 
@@ -88,7 +88,7 @@ impl Pair {
     }
 }
 
-fn ends(node: &Node, group: GroupId, count: usize) -> Vec<End> {
+fn ends(node: &Node, group: CqId, count: usize) -> Vec<End> {
     let (mut ends, until) = (Vec::new(), Instant::now() + LIMIT.unwrap());
     while ends.len() < count && Instant::now() < until {
         node.poll_cq(group, count - ends.len(), |end| ends.push((end.context, end.status, end.tag))).unwrap();

@@ -1,7 +1,7 @@
 //! Loans between two nodes, over shared memory and over TCP: the program sees the same results.
 
 use motet::node::{Atomic, Datatype, Mode, Operation, OperationMemory, Rights, options};
-use motet::node::{Channel, Content, Error, Lent, LinkId, MessageLimits, Node, Notice, RecvFrom};
+use motet::node::{Channel, CompletionOptions, Content, Error, LinkId, LoanedMessage, MessageLimits, Node, RecvFrom};
 use motet::node::{OperationId, Outgoing, Serve, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -102,7 +102,7 @@ fn loans_of_every_length_are_received_and_return() {
                 let got = far.receive_in_place(RecvFrom::Channel(there), 0, ANY, 1 << 30, LIMIT).unwrap();
                 assert_eq!((got.tag, got.body.len(), got.channel), (tag as u64, length, there), "{driver}");
                 let seen = driver == "shm" && length > 3840;
-                assert_eq!(matches!(got.body, Content::Lent(_)), seen, "{driver} {length}");
+                assert_eq!(matches!(got.body, Content::LoanedMessage(_)), seen, "{driver} {length}");
                 if seen {
                     assert!(out(&near) >= length, "it is still the receiver's to look at");
                 }
@@ -110,7 +110,7 @@ fn loans_of_every_length_are_received_and_return() {
                 let fits = got.body.read(length.saturating_sub(8), &mut last);
                 assert_eq!(last[..fits], pattern(length, tag)[length.saturating_sub(8)..]);
                 match got.body {
-                    Content::Lent(lent) if tag % 2 == 0 => far.release(lent).unwrap(),
+                    Content::LoanedMessage(lent) if tag % 2 == 0 => far.release(lent).unwrap(),
                     body => assert!(body.into_vec() == pattern(length, tag), "{driver} {length}"),
                 }
                 come_back(&near, Some(&far));
@@ -130,7 +130,8 @@ fn loan_into_buffer_and_message_in_place_are_received() {
             let mut loan = near.alloc(300_000).unwrap();
             loan.copy_from_slice(&bytes);
             let message = Outgoing { channel: here, tag: 5, headers: b"head", mode: Mode::Automatic };
-            let told = near.send_loan(&message, loan, 200_000, Some(Notice::default()), None).unwrap().unwrap();
+            let told =
+                near.send_loan(&message, loan, 200_000, Some(CompletionOptions::default()), None).unwrap().unwrap();
             let mut buffer = vec![0; 300_000];
             let mut headers = Vec::new();
             let from = motet::node::RecvFrom::Channel(there);
@@ -143,7 +144,7 @@ fn loan_into_buffer_and_message_in_place_are_received() {
         beside(&near, || {
             for length in [8, 5000, 200_000] {
                 let operation =
-                    far.post_in_place(RecvFrom::Channel(there), 0, ANY, 100_000, Notice::default()).unwrap();
+                    far.post_in_place(RecvFrom::Channel(there), 0, ANY, 100_000, CompletionOptions::default()).unwrap();
                 std::thread::scope(|scope| {
                     scope.spawn(|| near.send(here, 1, &pattern(length, 1), LIMIT).unwrap());
                     let end = far.wait_for(operation, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
@@ -194,7 +195,7 @@ fn alloc_within_gets_a_released_block() {
     assert_eq!(near.alloc_within(1, Some(Duration::from_millis(5))).map(drop), Err(Error::TimedOut));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| near.alloc_within(QUARTER, LIMIT));
-        let Content::Lent(lent) = got.body else { panic!("it was lent") };
+        let Content::LoanedMessage(lent) = got.body else { panic!("it was lent") };
         far.release(lent).unwrap();
         own.push(waiting.join().unwrap().unwrap());
     });
@@ -206,11 +207,11 @@ fn alloc_within_gets_a_released_block() {
 }
 
 /// Sends a loan with a completion, and receives it in place.
-fn lent(Pair { near, far, here, there, .. }: &Pair) -> (OperationId, Lent) {
+fn lent(Pair { near, far, here, there, .. }: &Pair) -> (OperationId, LoanedMessage) {
     let message = Outgoing { channel: *here, tag: 9, headers: &[], mode: Mode::Automatic };
-    let told = near.send_loan(&message, near.alloc(5000).unwrap(), 5000, Some(Notice::default()), None);
+    let told = near.send_loan(&message, near.alloc(5000).unwrap(), 5000, Some(CompletionOptions::default()), None);
     let body = far.receive_in_place(RecvFrom::Channel(*there), 0, ANY, POOL, LIMIT).unwrap().body;
-    let Content::Lent(lent) = body else { panic!("it was lent") };
+    let Content::LoanedMessage(lent) = body else { panic!("it was lent") };
     (told.unwrap().unwrap(), lent)
 }
 
@@ -330,14 +331,17 @@ fn pool_regions_are_direct_and_bounded_until_revoked() {
             let access = || {
                 for length in [1usize, 8, 100, 70_000] {
                     let bytes = pattern(length, length);
-                    end(near.put(link, key, 8, OperationMemory::Owned(bytes.clone()), Notice::default())).unwrap();
+                    end(near.put(link, key, 8, OperationMemory::Owned(bytes.clone()), CompletionOptions::default()))
+                        .unwrap();
                     let mut seen = vec![0; length];
                     memory.read(8, &mut seen).unwrap();
                     assert!(seen == bytes, "{driver} {length}");
-                    let got = near.get(link, key, 8, OperationMemory::Owned(vec![0; length]), Notice::default());
+                    let got =
+                        near.get(link, key, 8, OperationMemory::Owned(vec![0; length]), CompletionOptions::default());
                     assert!(end(got).unwrap() == bytes, "{driver} {length}");
-                    let put =
-                        |key, at| near.put(link, key, at, OperationMemory::Owned(bytes.clone()), Notice::default());
+                    let put = |key, at| {
+                        near.put(link, key, at, OperationMemory::Owned(bytes.clone()), CompletionOptions::default())
+                    };
                     assert_eq!(end(put(readable, 0)), Err(Error::AccessDenied), "{driver} {length}");
                     for at in [100_001 - length as u64, u64::MAX] {
                         assert_eq!(end(put(key, at)), Err(Error::OutOfBounds), "{driver} {length} {at}");
@@ -351,7 +355,8 @@ fn pool_regions_are_direct_and_bounded_until_revoked() {
                     compare: &[],
                 };
                 memory.write(0, &40u64.to_le_bytes()).unwrap();
-                let before = near.atomic(link, key, 0, &sum, OperationMemory::Owned(vec![0; 8]), Notice::default());
+                let before =
+                    near.atomic(link, key, 0, &sum, OperationMemory::Owned(vec![0; 8]), CompletionOptions::default());
                 assert_eq!(end(before).unwrap(), 40u64.to_le_bytes());
                 assert_eq!(memory.add(0, 8, 0), Ok(42));
             };
@@ -369,7 +374,7 @@ fn pool_regions_are_direct_and_bounded_until_revoked() {
         beside(&far, || {
             assert_eq!(near.store(link, key, 16, &[7; 8]), Ok(false), "forgotten");
             assert_eq!(
-                end(near.put(link, key, 0, OperationMemory::Owned(vec![1]), Notice::default())),
+                end(near.put(link, key, 0, OperationMemory::Owned(vec![1]), CompletionOptions::default())),
                 Err(Error::AccessDenied)
             );
             assert_eq!(near.open_region(link, key, deadline()).is_err(), driver == "shm");

@@ -59,7 +59,7 @@ fn helper_process() {
         "receive" => {
             for _ in 0..3 {
                 let got = node.receive_in_place(RecvFrom::Channel(channel), 0, u64::MAX, 2 * SIZE, LIMIT).unwrap();
-                assert!(matches!(got.body, Content::Lent(_)));
+                assert!(matches!(got.body, Content::LoanedMessage(_)));
                 held.push(got);
             }
         }

@@ -1,7 +1,8 @@
 //! Long bodies by every path: through the payload ring, copied by the receiver, or by both sides.
 
 use motet::node::{
-    Bodies, Channel, Mode, Node, Notice, OperationId, OperationMemory, Outgoing, RecvFrom, Serve, deadline_in, options,
+    Bodies, Channel, CompletionOptions, Mode, Node, OperationId, OperationMemory, Outgoing, RecvFrom, Serve,
+    deadline_in, options,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -45,7 +46,7 @@ fn pattern(length: usize, seed: usize) -> Vec<u8> {
 /// Starts a send.
 fn begin(node: &Node, channel: Channel, tag: u64, body: Vec<u8>) -> OperationId {
     let message = Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
-    let sent = node.start_send(&message, OperationMemory::Owned(body), Vec::new(), Notice::default());
+    let sent = node.start_send(&message, OperationMemory::Owned(body), Vec::new(), CompletionOptions::default());
     sent.map_err(|(error, ..)| error).unwrap().expect("too long to go at once")
 }
 
@@ -134,7 +135,7 @@ fn detached_receive_memory_is_not_written() {
             }
             let from = RecvFrom::Channel(there);
             let memory = OperationMemory::Owned(vec![0; LENGTH]);
-            let operation = far.post(from, 0, u64::MAX, memory, Notice::default()).unwrap();
+            let operation = far.post(from, 0, u64::MAX, memory, CompletionOptions::default()).unwrap();
             let looks = std::cell::Cell::new(0);
             // Some polls end before the message arrives, some after it.
             let _ = far.progress_until(|| looks.replace(looks.get() + 1) == turn % 20, Some(deadline_in(10_000_000)));

@@ -1,8 +1,8 @@
 //! Two nodes in one process, over shared memory and over TCP: the program sees the same results.
 
 use motet::node::{
-    Atomic, Body, Channel, Datatype, Error, Key, LinkId, Message, Mode, Node, Notice, Operation, OperationMemory,
-    Outgoing, RecvFrom, Rights, Serve, Status,
+    Atomic, Body, Channel, CompletionOptions, Datatype, Error, Key, LinkId, Message, Mode, Node, Operation,
+    OperationMemory, Outgoing, RecvFrom, Rights, Serve, Status,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -166,7 +166,7 @@ fn handler_gets_short_and_long_messages_sends_and_defers() {
                 let held = held.take().unwrap();
                 let told = told.clone();
                 let long = OperationMemory::Owned(vec![0; held.length as usize]);
-                let operation = node.accept_body(held, long, Notice::default()).unwrap();
+                let operation = node.accept_body(held, long, CompletionOptions::default()).unwrap();
                 node.defer(move |node: &Node| {
                     let completion = node.wait_for(operation, None).unwrap();
                     told.lock().unwrap().push(completion.memory.unwrap());
@@ -212,13 +212,14 @@ fn regions_are_accessed_within_their_bounds() {
             for length in [8usize, 100, 5000, 300_000] {
                 let bytes = pattern(length, length);
                 let owned = || OperationMemory::Owned(bytes.clone());
-                end(near.put(link, key, 16, owned(), Notice::default())).unwrap();
+                end(near.put(link, key, 16, owned(), CompletionOptions::default())).unwrap();
                 let got =
-                    end(near.get(link, key, 16, OperationMemory::Owned(vec![0; length]), Notice::default())).unwrap();
+                    end(near.get(link, key, 16, OperationMemory::Owned(vec![0; length]), CompletionOptions::default()))
+                        .unwrap();
                 assert!(got == bytes, "{driver} {length}");
-                let denied = end(near.put(link, readable, 0, owned(), Notice::default()));
+                let denied = end(near.put(link, readable, 0, owned(), CompletionOptions::default()));
                 assert_eq!(denied, Err(Error::AccessDenied), "{driver} {length}");
-                let outside = end(near.put(link, key, (1 << 19) - 7, owned(), Notice::default()));
+                let outside = end(near.put(link, key, (1 << 19) - 7, owned(), CompletionOptions::default()));
                 assert_eq!(outside, Err(Error::OutOfBounds), "{driver} {length}");
             }
             words[0].store(40, Ordering::SeqCst);
@@ -230,13 +231,15 @@ fn regions_are_accessed_within_their_bounds() {
                 compare: &[],
             };
             let before =
-                end(near.atomic(link, key, 0, &add, OperationMemory::Owned(vec![0; 8]), Notice::default())).unwrap();
+                end(near.atomic(link, key, 0, &add, OperationMemory::Owned(vec![0; 8]), CompletionOptions::default()))
+                    .unwrap();
             assert_eq!((before, words[0].load(Ordering::SeqCst)), (40u64.to_le_bytes().to_vec(), 42));
-            end(near.fence(link, Notice::default())).unwrap();
+            end(near.fence(link, CompletionOptions::default())).unwrap();
         });
         beside(&near, || far.revoke(key, Some(motet::node::deadline_in(20_000_000_000)))).unwrap();
         beside(&far, || {
-            let late = near.get(link, key, 0, OperationMemory::Owned(vec![0; 8]), Notice::default()).unwrap();
+            let late =
+                near.get(link, key, 0, OperationMemory::Owned(vec![0; 8]), CompletionOptions::default()).unwrap();
             assert_eq!(near.finish_operation(late, LIMIT), Err(Error::AccessDenied), "{driver}");
         });
     }
@@ -248,7 +251,7 @@ fn completion_queues_cancels_and_time_limits() {
         let Pair { near, far, here, there, .. } = pair(driver, queue);
         let group = far.add_cq().unwrap();
         let post = |context| {
-            let notice = Notice { group: Some(group), context, quiet: false };
+            let notice = CompletionOptions { group: Some(group), context, quiet: false };
             far.post(RecvFrom::Channel(there), 0, u64::MAX, OperationMemory::Owned(vec![0; 4]), notice).unwrap()
         };
         let operations = [1, 2, 3].map(post);
@@ -275,8 +278,9 @@ fn closed_link_completes_everything_on_it() {
     for driver in WAYS {
         let Pair { near, far, here, there, link } = pair(driver, queue);
         near.send(here, 1, b"last words", LIMIT).unwrap();
-        let waiting =
-            near.post(RecvFrom::Channel(here), 0, 0, OperationMemory::Owned(vec![0; 8]), Notice::default()).unwrap();
+        let waiting = near
+            .post(RecvFrom::Channel(here), 0, 0, OperationMemory::Owned(vec![0; 8]), CompletionOptions::default())
+            .unwrap();
         let mut buffer = [0; 16];
         assert_eq!(far.receive(there, &mut buffer, LIMIT).unwrap().length, 10);
         drop(far);
@@ -355,7 +359,7 @@ fn progress_thread_answers_while_the_program_does_not() {
             let long = near.open_channel(link, SERVICE + 1, Serve::Queue, LIMIT).unwrap();
             let there = far.accept(SERVICE + 1, LIMIT).unwrap();
             let buffer = OperationMemory::Owned(vec![0; 4 << 20]);
-            let posted = far.post(RecvFrom::Channel(there), 0, u64::MAX, buffer, Notice::default()).unwrap();
+            let posted = far.post(RecvFrom::Channel(there), 0, u64::MAX, buffer, CompletionOptions::default()).unwrap();
             for _ in 0..1000 {
                 far.progress().unwrap();
             }
@@ -379,8 +383,15 @@ fn guessed_key_ends_its_link_and_no_other() {
                 for length in [8usize, 4000] {
                     let own = near.connect(&way(&far, driver), LIMIT).unwrap();
                     let get = |link, key| {
-                        let begin =
-                            || near.get(link, key, 0, OperationMemory::Owned(vec![0; length]), Notice::default());
+                        let begin = || {
+                            near.get(
+                                link,
+                                key,
+                                0,
+                                OperationMemory::Owned(vec![0; length]),
+                                CompletionOptions::default(),
+                            )
+                        };
                         let mut got = begin();
                         while got == Err(Error::WouldBlock) {
                             near.progress().unwrap(); // the other has not greeted yet

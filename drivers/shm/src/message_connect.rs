@@ -124,8 +124,8 @@ struct Meeting {
     control: PrivateFd,
     peer: Credentials,
     memory: Memory,
-    bell: OwnedFd,
-    ear: PrivateFd,
+    tx_doorbell: OwnedFd,
+    rx_doorbell: PrivateFd,
     shape: Shape,
 }
 
@@ -142,8 +142,8 @@ impl Meeting {
             inward: inward.0.rx(),
             copying: Box::default(),
             bulk: (outward.1.tx(), inward.1.rx()),
-            bell: PrivateFd::new(self.bell),
-            ear: self.ear,
+            tx_doorbell: PrivateFd::new(self.tx_doorbell),
+            rx_doorbell: self.rx_doorbell,
             control: self.control,
             process,
             pid: readable(self.peer.pid),
@@ -162,7 +162,7 @@ fn readable(pid: i32) -> u32 {
 }
 
 /// What wakes this side of a link.
-fn ear() -> Result<PrivateFd, Reason> {
+fn rx_doorbell() -> Result<PrivateFd, Reason> {
     socket::eventfd().map(PrivateFd::new).map_err(|_| Reason::NO_MEMORY)
 }
 
@@ -246,14 +246,14 @@ impl Host {
         let peer = socket::peer_credentials(guest).map_err(|_| Reason::NOT_PERMITTED)?;
         trusted(&peer)?;
         let greeting = Greeting::decode(bytes)?;
-        let [Some(file), Some(bell)] = files else { return Err(Reason::BAD_OFFER) };
+        let [Some(file), Some(tx_doorbell)] = files else { return Err(Reason::BAD_OFFER) };
         let shape = Shape { lines: greeting.lines as usize, ring: greeting.ring as usize };
         let (length, sealed, ordinary) = memory::inspect(&file).map_err(|_| Reason::BAD_SEGMENT)?;
         if !shape.is_sound()
             || length != shape.size() as u64
             || !sealed
             || !ordinary
-            || !private_fds::is_doorbell(&bell)
+            || !private_fds::is_doorbell(&tx_doorbell)
         {
             return Err(Reason::BAD_SEGMENT);
         }
@@ -265,7 +265,7 @@ impl Host {
             bulk.prepare();
         }
         let control = PrivateFd::close_on_fork(private_fds::duplicate(guest).map_err(|_| Reason::NO_MEMORY)?);
-        Ok((Meeting { control, peer, memory, bell, ear: ear()?, shape }, greeting.caller))
+        Ok((Meeting { control, peer, memory, tx_doorbell, rx_doorbell: rx_doorbell()?, shape }, greeting.caller))
     }
 
     fn answer(&self, guest: &PrivateFd, took: Result<(Meeting, NodeId), Reason>) -> Option<Connected> {
@@ -276,7 +276,7 @@ impl Host {
                 return None;
             }
         };
-        socket::send_with_fd(guest, &Answer(Ok(self.id)).encode(), &meeting.ear).ok()?;
+        socket::send_with_fd(guest, &Answer(Ok(self.id)).encode(), &meeting.rx_doorbell).ok()?;
         meeting.end(false, id).ok()
     }
 }
@@ -328,7 +328,7 @@ struct UnderWay {
     control: PrivateFd,
     peer: Credentials,
     memory: Memory,
-    ear: PrivateFd,
+    rx_doorbell: PrivateFd,
 }
 
 /// Has greeted, and waits for the answer.
@@ -365,29 +365,29 @@ impl Guest {
         let Shape { lines, ring } = SHAPE;
         let barrier = membarrier::register_global();
         let greeting = Greeting { caller: self.caller, lines: lines as u32, ring: ring as u32, barrier };
-        let ear = ear()?;
-        let files = [file.as_fd(), ear.as_fd()];
+        let rx_doorbell = rx_doorbell()?;
+        let files = [file.as_fd(), rx_doorbell.as_fd()];
         socket::send_with_fds(&control, &greeting.encode(), &files).map_err(|_| Reason::NOT_PERMITTED)?;
-        Ok(Some(UnderWay { control, peer, memory, ear }))
+        Ok(Some(UnderWay { control, peer, memory, rx_doorbell }))
     }
 
     fn hear(&mut self) -> Option<Result<Connected, Reason>> {
         const EAGAIN: i32 = 11;
         let mut bytes = [0; SIZE + 1];
         let control = &self.under_way.as_ref()?.control;
-        let (length, bell) = match socket::receive_with_fd(control, &mut bytes) {
+        let (length, tx_doorbell) = match socket::receive_with_fd(control, &mut bytes) {
             Ok(message) => message,
             Err(EAGAIN) => return None,
             Err(_) => return Some(Err(Reason::NO_SUCH_NODE)),
         };
-        let UnderWay { control, peer, memory, ear } = self.under_way.take()?;
+        let UnderWay { control, peer, memory, rx_doorbell } = self.under_way.take()?;
         if length == 0 {
             return Some(Err(Reason::NO_SUCH_NODE));
         }
         let Answer(answer) = Answer::decode(&bytes[..length.min(bytes.len())]);
         Some(answer.and_then(|id| {
-            let bell = bell.filter(private_fds::is_doorbell).ok_or(Reason::BAD_OFFER)?;
-            Meeting { control, peer, memory, bell, ear, shape: SHAPE }.end(true, id)
+            let tx_doorbell = tx_doorbell.filter(private_fds::is_doorbell).ok_or(Reason::BAD_OFFER)?;
+            Meeting { control, peer, memory, tx_doorbell, rx_doorbell, shape: SHAPE }.end(true, id)
         }))
     }
 }

@@ -123,7 +123,7 @@ fn take(node: &Node, channel: Channel) -> Result<(u64, Content)> {
 
 #[inline]
 fn give_back(node: &Node, body: Content) -> Result<()> {
-    if let Content::Lent(lent) = body {
+    if let Content::LoanedMessage(lent) = body {
         node.release(lent)?;
     }
     Ok(())

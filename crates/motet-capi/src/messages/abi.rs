@@ -2,7 +2,8 @@
 
 use super::{EBADF, EINVAL, Errno, channel, channel_handle, number};
 use motet_api::node::{
-    Channel, Completion, Context, Ended, Got, GroupId, Mode, Notice, Outgoing, RecvFrom, Status, UserMemory,
+    Channel, Completion, CompletionOptions, CompletionRef, Context, CqId, Mode, Outgoing, ReceiveResult, RecvFrom,
+    Status, UserMemory,
 };
 use motet_proto::message::UnexpectedMessage;
 use std::ffi::c_char;
@@ -255,18 +256,18 @@ pub unsafe fn span(buffer: *mut u8, capacity: usize) -> Result<UserMemory, Errno
 /// # Safety
 /// The requirements of [`read`].
 #[inline(always)]
-pub unsafe fn completion_options(from: *const RawCompletionOptions) -> Result<Notice, Errno> {
+pub unsafe fn completion_options(from: *const RawCompletionOptions) -> Result<CompletionOptions, Errno> {
     const ERRORS_ONLY: u32 = 1;
     if from.is_null() {
-        return Ok(Notice::default());
+        return Ok(CompletionOptions::default());
     }
     // SAFETY: the caller's promise.
     let RawCompletionOptions { cq, user_data, flags, reserved, .. } = unsafe { read(from) }?;
     if flags & !ERRORS_ONLY != 0 || reserved != 0 || (flags & ERRORS_ONLY != 0 && cq == 0) {
         return Err(EINVAL);
     }
-    let group = if cq == 0 { None } else { Some(GroupId(number(cq)?)) };
-    Ok(Notice { group, context: user_data, quiet: flags & ERRORS_ONLY != 0 })
+    let group = if cq == 0 { None } else { Some(CqId(number(cq)?)) };
+    Ok(CompletionOptions { group, context: user_data, quiet: flags & ERRORS_ONLY != 0 })
 }
 
 /// The source, tag and ignored bits of a receive.
@@ -368,16 +369,24 @@ impl<'a> CompletionFields<'a> {
     }
 
     #[inline(always)]
-    pub fn of_completed(ended: &Ended<'a>) -> Self {
-        let &Ended { operation, context: user_data, status: how, length, tag, full: message_length, headers, channel } =
-            ended;
+    pub fn of_completed(ended: &CompletionRef<'a>) -> Self {
+        let &CompletionRef {
+            operation,
+            context: user_data,
+            status: how,
+            length,
+            tag,
+            full: message_length,
+            headers,
+            channel,
+        } = ended;
         let (operation, status, in_place) = (operation.0.into(), status(how), Some(InPlaceBody::default()));
         Self { operation, user_data, status, length, message_length, tag, channel, headers, in_place }
     }
 
     #[inline(always)]
-    pub fn of_call(got: &Got, headers: &'a [u8]) -> Self {
-        let &Got { status: how, length, tag, full: message_length, channel } = got;
+    pub fn of_call(got: &ReceiveResult, headers: &'a [u8]) -> Self {
+        let &ReceiveResult { status: how, length, tag, full: message_length, channel } = got;
         let (status, in_place) = (status(how), None);
         Self { operation: 0, user_data: 0, status, length, message_length, tag, channel, headers, in_place }
     }

@@ -4,15 +4,15 @@ use super::abi::{self, CompletionFields, RawCompletion, RawCqCounters};
 use super::memory_handles;
 use super::node_handles::{NodeEntry, NodeRef, enter};
 use super::{Deadline, EAGAIN, EINVAL, Errno, call, errno, number};
-use motet_api::node::{Completion, Ended, Error, GroupId, OperationId};
+use motet_api::node::{Completion, CompletionRef, CqId, Error, OperationId};
 
 fn operation(handle: u64) -> Result<OperationId, Errno> {
     number(handle).map(OperationId)
 }
 
 #[inline(always)]
-pub fn cq(handle: u64) -> Result<GroupId, Errno> {
-    number(handle).map(GroupId)
+pub fn cq(handle: u64) -> Result<CqId, Errno> {
+    number(handle).map(CqId)
 }
 
 /// Writes a completion to a struct of `room` bytes.
@@ -152,7 +152,7 @@ impl CompletionArray {
 #[inline(never)]
 pub unsafe fn deliver_owned(
     entered: &NodeEntry,
-    group: GroupId,
+    group: CqId,
     array: CompletionArray,
     mut taken: usize,
     max: usize,
@@ -173,7 +173,7 @@ pub unsafe fn deliver_owned(
 #[inline(never)]
 unsafe fn wait_cq(
     entered: &NodeRef,
-    group: GroupId,
+    group: CqId,
     array: CompletionArray,
     max: usize,
     deadline: Deadline,
@@ -209,7 +209,7 @@ pub unsafe extern "C" fn motet_cq_wait(
             return Ok(unsafe { wait_cq(&entered, group, array, max, deadline) }? as i32);
         }
         let mut taken = 0;
-        let taken_now = entered.node.take_ends(group, max, |ended: &Ended<'_>| {
+        let taken_now = entered.node.poll_cq(group, max, |ended: &CompletionRef<'_>| {
             // SAFETY: the caller's promise: at most `max` completions are written.
             unsafe { CompletionFields::of_completed(ended).write(array.at(taken), array.distance) };
             taken += 1;

@@ -5,7 +5,7 @@ use super::memory_handles::{self, MemoryHandle};
 use super::node_handles::enter;
 use super::receive::accept;
 use super::{Deadline, EAGAIN, EBADF, EINVAL, call, errno};
-use motet_api::node::{Error, Loan, Mode, Notice};
+use motet_api::node::{CompletionOptions, Error, Loan, Mode};
 
 fn a_loan(memory: MemoryHandle) -> Result<Loan, MemoryHandle> {
     if let MemoryHandle::Loan(loan) = memory { Ok(loan) } else { Err(memory) }
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn motet_message_receive_in_place(
             node.progress().map_err(errno)?;
             node.peek(from, tag, ignore).map_err(errno)?.ok_or(EAGAIN)?;
         }
-        let operation = node.post_in_place(from, tag, ignore, max, Notice::default()).map_err(errno)?;
+        let operation = node.post_in_place(from, tag, ignore, max, CompletionOptions::default()).map_err(errno)?;
         let mut waited = node.wait_for(operation, deadline.at());
         if matches!(waited, Err(Error::TimedOut)) {
             // Without a message the receive completes at once; with one, when the message is here.
@@ -188,11 +188,11 @@ pub extern "C" fn motet_message_release(node: u64, lent: u64) -> i32 {
     call(|| {
         let entered = enter(node)?;
         let held = memory_handles::remove(&entered, lent, |memory| match memory {
-            held @ (MemoryHandle::Lent(_) | MemoryHandle::Copy(_)) => Ok(held),
+            held @ (MemoryHandle::LoanedMessage(_) | MemoryHandle::Copy(_)) => Ok(held),
             other => Err(other),
         });
         match held? {
-            MemoryHandle::Lent(lent) => entered.node.give_back(lent).map(|()| 0).map_err(errno),
+            MemoryHandle::LoanedMessage(lent) => entered.node.give_back(lent).map(|()| 0).map_err(errno),
             MemoryHandle::Copy(bytes) => {
                 drop(bytes);
                 Ok(0)

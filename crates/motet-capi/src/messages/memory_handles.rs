@@ -6,7 +6,7 @@
 use super::abi::{CompletionFields, InPlaceBody};
 use super::node_handles::NodeEntry;
 use super::{EBADF, ECHILD, ENOBUFS, Errno, number};
-use motet_api::node::{Completion, Lent, Loan, Mapped, Status};
+use motet_api::node::{Completion, Loan, LoanedMessage, Mapped, Status};
 use motet_proto::message::slab::SlabId;
 
 /// Memory that the program holds by a handle.
@@ -14,7 +14,7 @@ pub enum MemoryHandle {
     /// A block of the pool that has not been sent.
     Loan(Loan),
     /// A message in its sender's memory.
-    Lent(Lent),
+    LoanedMessage(LoanedMessage),
     /// A message that was received in place as a copy.
     Copy(Vec<u8>),
     /// A region of a peer's, mapped.
@@ -86,7 +86,7 @@ pub fn remove<T>(
 pub fn completion_fields<'a>(entry: &NodeEntry, completion: &'a mut Completion, wanted: bool) -> CompletionFields<'a> {
     let whole = matches!(completion.status, Status::Done | Status::Truncated);
     let found = match (completion.lent.take(), completion.memory.take()) {
-        (Some(lent), _) => Some((lent.as_ptr(), MemoryHandle::Lent(lent))),
+        (Some(lent), _) => Some((lent.as_ptr(), MemoryHandle::LoanedMessage(lent))),
         (None, Some(mut bytes)) if !bytes.is_empty() => {
             bytes.truncate(completion.length as usize);
             Some((bytes.as_ptr(), MemoryHandle::Copy(bytes)))
@@ -108,7 +108,7 @@ pub fn completion_fields<'a>(entry: &NodeEntry, completion: &'a mut Completion, 
 
 /// Releases a message that the program cannot get.
 pub fn release(entry: &NodeEntry, memory: MemoryHandle) {
-    if let MemoryHandle::Lent(lent) = memory {
+    if let MemoryHandle::LoanedMessage(lent) = memory {
         let _ = entry.node.give_back(lent); // in a forked child it is the parent's
     }
 }

@@ -7,7 +7,9 @@ use super::abi::{self, CompletionFields, RawCompletion};
 use super::completions::{CompletionArray, cq, deliver_owned};
 use super::node_handles::{self, NodeEntry, enter};
 use super::{EAGAIN, EINVAL, Errno, call, channel, errno, number};
-use motet_api::node::{Bias, Buffer, Context, Ended, Notice, OperationMemory, RecvFrom, Teller};
+use motet_api::node::{
+    Bias, Buffer, CompletionOptions, CompletionRef, CompletionSink, Context, OperationMemory, RecvFrom,
+};
 use std::ffi::c_void;
 use std::ptr;
 
@@ -102,7 +104,7 @@ pub unsafe extern "C" fn motet_port_post(
         // SAFETY: the caller's promise.
         let (Port { entry, bias, .. }, span) = unsafe { (open(port)?, abi::span(buffer, capacity)?) };
         let (selector, buffer) = ((from(on, any)?, tag, ignore), Buffer { span, context: user_data });
-        entry.node.post_bare(selector, buffer, cq(queue)?, Some(bias)).map(|()| 0).map_err(errno)
+        entry.node.post_unrecorded(selector, buffer, cq(queue)?, Some(bias)).map(|()| 0).map_err(errno)
     })
 }
 
@@ -124,7 +126,7 @@ pub unsafe extern "C" fn motet_port_post_operation(
     call(|| {
         // SAFETY: the caller's promise.
         let (Port { entry, bias, .. }, span) = unsafe { (open(port)?, abi::span(buffer, capacity)?) };
-        let notice = Notice { group: Some(cq(queue)?), context: user_data, quiet: false };
+        let notice = CompletionOptions { group: Some(cq(queue)?), context: user_data, quiet: false };
         // SAFETY: as above.
         unsafe { abi::write_handle(out, 0)? };
         let begun = entry.node.post_by((from(on, any)?, tag, ignore), OperationMemory::User(span), notice, Some(bias));
@@ -140,7 +142,7 @@ pub unsafe extern "C" fn motet_port_cancel(port: *mut Port, queue: u64, on: u64,
     call(|| {
         // SAFETY: the caller's promise.
         let Port { entry, .. } = unsafe { open(port)? };
-        entry.node.cancel_bare(cq(queue)?, from(on, any)?, user_data, false).map(i32::from).map_err(errno)
+        entry.node.cancel_unrecorded(cq(queue)?, from(on, any)?, user_data, false).map(i32::from).map_err(errno)
     })
 }
 
@@ -151,7 +153,7 @@ pub unsafe extern "C" fn motet_port_abandon(port: *mut Port, queue: u64, on: u64
     call(|| {
         // SAFETY: the caller's promise.
         let Port { entry, .. } = unsafe { open(port)? };
-        entry.node.abandon_bare(cq(queue)?, from(on, any)?).map(|()| 0).map_err(errno)
+        entry.node.abandon_unrecorded(cq(queue)?, from(on, any)?).map(|()| 0).map_err(errno)
     })
 }
 
@@ -171,7 +173,7 @@ pub unsafe extern "C" fn motet_port_send(
         // SAFETY: the caller's promise.
         let (Port { entry, bias, .. }, headers, body) =
             unsafe { (open(port)?, abi::bytes(headers, headers_length)?, abi::bytes(body, length)?) };
-        entry.node.try_inject_one_by(channel(to), tag, headers, body, Some(bias)).map(|()| 0).map_err(errno)
+        entry.node.try_inject_with(channel(to), tag, headers, body, Some(bias)).map(|()| 0).map_err(errno)
     })
 }
 
@@ -191,7 +193,7 @@ pub unsafe extern "C" fn motet_port_poll(
             return Err(EINVAL);
         }
         let mut into = PortCompletions { next: completions, taken: 0, flags };
-        let others = entry.node.take_bare_ends(cq(queue)?, max as usize, &mut into, Some(bias)).map_err(errno)?;
+        let others = entry.node.poll_cq_fast(cq(queue)?, max as usize, &mut into, Some(bias)).map_err(errno)?;
         match into.taken {
             0 if others => Ok(0),
             0 => Err(EAGAIN),
@@ -219,7 +221,7 @@ pub unsafe extern "C" fn motet_port_poll_full(
         }
         let max = max.min(i32::MAX as u32) as usize;
         let mut into = FullCompletions { completions, taken: 0 };
-        let polled = entry.node.take_ends_by(group, max, &mut into, Some(bias));
+        let polled = entry.node.poll_cq_with(group, max, &mut into, Some(bias));
         let mut taken = into.taken;
         if polled.map_err(errno)?.1 && taken < max {
             // SAFETY: as above.
@@ -235,9 +237,9 @@ struct FullCompletions {
     taken: usize,
 }
 
-impl Teller for FullCompletions {
+impl CompletionSink for FullCompletions {
     #[inline(always)]
-    fn tell(&mut self, end: &Ended<'_>) {
+    fn report(&mut self, end: &CompletionRef<'_>) {
         // SAFETY: the caller of `motet_port_poll_full` has promised room for this completion.
         unsafe {
             CompletionFields::of_completed(end).write(self.completions.at(self.taken), self.completions.distance)
@@ -253,14 +255,14 @@ struct PortCompletions<'a> {
     flags: &'a [u64; 2],
 }
 
-impl Teller for PortCompletions<'_> {
+impl CompletionSink for PortCompletions<'_> {
     #[inline(always)]
     fn takes(&self, named: bool, whole: bool, headers: &[u8]) -> bool {
         !named && whole && matches!(headers.len(), 0 | 8)
     }
 
     #[inline(always)]
-    fn tell(&mut self, end: &Ended<'_>) {
+    fn report(&mut self, end: &CompletionRef<'_>) {
         let data = end.headers.first_chunk().map(|data| u64::from_ne_bytes(*data));
         // SAFETY: the caller of `motet_port_poll` has promised room for this entry.
         unsafe {

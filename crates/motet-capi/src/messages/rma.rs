@@ -6,7 +6,8 @@ use super::abi::{self, RawCompletionOptions};
 use super::node_handles::{NodeRef, enter, in_handler};
 use super::{Deadline, EAGAIN, EDEADLK, EINVAL, ETIMEDOUT, Errno, call, errno, number};
 use motet_api::node::{
-    Atomic, Datatype, Error, Key, LinkId, Notice, Operation, OperationId, OperationMemory, Status, Target, UserMemory,
+    Atomic, CompletionOptions, Datatype, Error, Key, LinkId, Operation, OperationId, OperationMemory, Status, Target,
+    UserMemory,
 };
 
 /// struct motet_remote_address.
@@ -126,7 +127,7 @@ pub unsafe extern "C" fn motet_region_put(
         }
         let deadline = Deadline(deadline);
         may_wait(&entered, link, deadline)?;
-        let begun = entered.node.put_by(to, memory, Notice::default(), deadline.at());
+        let begun = entered.node.put_by(to, memory, CompletionOptions::default(), deadline.at());
         let begun = begun.map_err(|error| deadline.errno(error))?;
         let kept = || entered.node.remote_limits(link).is_ok_and(|limits| length > limits.put);
         wait(&entered, link, begun, deadline, kept)
@@ -180,7 +181,7 @@ pub unsafe extern "C" fn motet_region_get(
         }
         let deadline = Deadline(deadline);
         may_wait(&entered, link, deadline)?;
-        let begun = entered.node.get_by(at, OperationMemory::User(span), Notice::default(), deadline.at());
+        let begun = entered.node.get_by(at, OperationMemory::User(span), CompletionOptions::default(), deadline.at());
         wait(&entered, link, begun.map_err(|error| deadline.errno(error))?, deadline, || false)
     })
 }
@@ -272,7 +273,7 @@ pub unsafe extern "C" fn motet_region_atomic(
         }
         let deadline = Deadline(deadline);
         may_wait(&entered, to.link, deadline)?;
-        let (before, notice) = (OperationMemory::User(before), Notice::default());
+        let (before, notice) = (OperationMemory::User(before), CompletionOptions::default());
         let begun = entered.node.atomic_by(to, &atomic, before, notice, deadline.at());
         wait(&entered, to.link, begun.map_err(|error| deadline.errno(error))?, deadline, || false)
     })
@@ -311,7 +312,7 @@ pub unsafe extern "C" fn motet_region_atomic_start(
 pub extern "C" fn motet_region_fence(node: u64, link: u64, deadline: i64) -> i32 {
     call(|| {
         let (entered, link) = (enter(node)?, LinkId(number(link)?));
-        let begun = entered.node.fence(link, Notice::default()).map_err(errno)?;
+        let begun = entered.node.fence(link, CompletionOptions::default()).map_err(errno)?;
         wait(&entered, link, begun, Deadline(deadline), || false)
     })
 }

@@ -4,12 +4,12 @@
 //! posted. If the looks do not find the message, or it does not arrive in one piece, the receive is posted without a record ([`super::port`])
 //! in a completion group that the node reserves for blocking receives. One thread at a time can use that group. Matching is the protocol's.
 
-use super::completions::{Next, is_of, look_at_lanes, take_from};
-use super::node_state::{Core, Guard};
-use super::operations::{Blocking, Buffer, Got};
-use super::port::post_otherwise;
+use super::completions::{Next, is_of, poll_fifos, take_from};
+use super::node_state::{Guard, NodeState};
+use super::operations::{Blocking, Buffer, ReceiveResult};
+use super::port::post_slow;
 use super::receive::RecvFrom;
-use super::{Error, GroupId, Node};
+use super::{CqId, Error, Node};
 use motet_proto::message::matching::Selector;
 use motet_sys::user_memory::UserMemory;
 
@@ -27,107 +27,111 @@ impl Node {
         span: UserMemory,
         headers: &mut Option<&mut Vec<u8>>,
         deadline: Option<u64>,
-    ) -> Result<Got, Error> {
-        let (mut core, quiet) = self.core_by(None)?;
-        let selector = core.selector(from, tag, ignore)?;
-        let mut teller = Blocking { alone: None, headers, got: None };
+    ) -> Result<ReceiveResult, Error> {
+        let (mut node, quiet) = self.lock_with(None)?;
+        let selector = node.selector(from, tag, ignore)?;
+        let mut sink = Blocking { alone: None, headers, got: None };
         let mut looks = Looks::More;
-        if core.state.table.is_sole_receive(&selector) {
-            teller.alone = Some((selector, span));
-            looks = self.look_for_blocking(&mut core, quiet, &mut teller);
-            if let Some(got) = teller.got.take() {
-                core.release();
+        if node.messages.table.is_sole_receive(&selector) {
+            sink.alone = Some((selector, span));
+            looks = self.look_for_blocking(&mut node, quiet, &mut sink);
+            if let Some(got) = sink.got.take() {
+                node.release();
                 return Ok(got);
             }
-            teller.alone = None;
+            sink.alone = None;
         }
-        self.receive_posted(core, (selector, span), teller, looks, deadline)
+        self.receive_posted(node, (selector, span), sink, looks, deadline)
     }
 
     /// Posts the receive, looks for its message again, and then waits as any operation does.
     #[inline(never)]
     fn receive_posted(
         &self,
-        mut core: Guard<'_>,
+        mut node: Guard<'_>,
         (selector, span): (Selector, UserMemory),
-        mut teller: Blocking<'_, '_>,
+        mut sink: Blocking<'_, '_>,
         looks: Looks,
         deadline: Option<u64>,
-    ) -> Result<Got, Error> {
-        let operations = &mut core.state.operations;
+    ) -> Result<ReceiveResult, Error> {
+        let operations = &mut node.messages.operations;
         if operations.is_blocked() {
             return Err(Error::Full);
         }
-        let receive = operations.begin_bare(operations.blocking, Buffer { span, context: 0 })?;
-        if core.state.table.post_fast(selector, receive).is_none() {
-            post_otherwise(&mut core, selector, receive);
+        let receive = operations.begin_unrecorded(operations.blocking, Buffer { span, context: 0 })?;
+        if node.messages.table.post_fast(selector, receive).is_none() {
+            post_slow(&mut node, selector, receive);
         } else if looks == Looks::More {
-            self.look_for_blocking(&mut core, GroupId::NONE, &mut teller);
-            if let Some(got) = teller.got.take() {
+            self.look_for_blocking(&mut node, CqId::NONE, &mut sink);
+            if let Some(got) = sink.got.take() {
                 return Ok(got);
             }
         }
-        self.wait(core, deadline, |core| core.state.operations.take_blocking(teller.headers))
+        self.wait(node, deadline, |node| node.messages.operations.take_blocking(sink.headers))
     }
 
     /// Waits on for a blocking receive whose wait has ended with an error.
-    pub fn wait_blocking(&self, headers: &mut Option<&mut Vec<u8>>, deadline: Option<u64>) -> Result<Got, Error> {
-        self.wait(self.core()?, deadline, |core| core.state.operations.take_blocking(headers))
+    pub fn wait_blocking(
+        &self,
+        headers: &mut Option<&mut Vec<u8>>,
+        deadline: Option<u64>,
+    ) -> Result<ReceiveResult, Error> {
+        self.wait(self.lock()?, deadline, |node| node.messages.operations.take_blocking(headers))
     }
 
     /// Has the blocking receive end as cancelled, unless its message is on its way there: it ends with that then.
     pub fn cancel_blocking(&self, from: RecvFrom) -> Result<(), Error> {
-        let group = self.core()?.state.operations.blocking;
-        self.cancel_bare(group, from, 0, true).map(drop)
+        let group = self.lock()?.messages.operations.blocking;
+        self.cancel_unrecorded(group, from, 0, true).map(drop)
     }
 
     /// Takes the memory away from the blocking receive, and forgets it.
     pub fn abandon_blocking(&self, from: RecvFrom) -> Result<(), Error> {
-        let group = self.core()?.state.operations.blocking;
-        let abandoned = self.abandon_bare(group, from);
-        while self.core()?.state.operations.next_end(group)?.is_some() {}
+        let group = self.lock()?.messages.operations.blocking;
+        let abandoned = self.abandon_unrecorded(group, from);
+        while self.lock()?.messages.operations.next_completion(group)?.is_some() {}
         abandoned
     }
 
     /// Looks for the message on the direct path. Stops when the message has come, when the number of looks is used up, or when there is
     /// work that the direct path does not do.
     #[inline(always)]
-    fn look_for_blocking(&self, core: &mut Guard<'_>, quiet: GroupId, teller: &mut Blocking<'_, '_>) -> Looks {
-        if core.progress.is_running() || core.progress.is_closing() {
+    fn look_for_blocking(&self, node: &mut Guard<'_>, quiet: CqId, sink: &mut Blocking<'_, '_>) -> Looks {
+        if node.progress.is_running() || node.progress.is_closing() {
             return Looks::Enough;
         }
-        let group = core.state.operations.blocking;
-        let look = |core: &mut Core, teller: &mut _| match core.next_busy() {
+        let group = node.messages.operations.blocking;
+        let look = |node: &mut NodeState, sink: &mut _| match node.next_busy() {
             Next::Nothing => (0, false),
-            Next::Link(link) => take_from(core, link, (group, 1), teller),
+            Next::Link(link) => take_from(node, link, (group, 1), sink),
             Next::Due => (0, true),
         };
-        let (mut told, mut more) = match is_of(quiet, group) {
-            true => look(core, teller),
-            false => look_at_lanes(core, (group, 1), teller),
+        let (mut reported, mut more) = match is_of(quiet, group) {
+            true => look(node, sink),
+            false => poll_fifos(node, (group, 1), sink),
         };
-        let all_have_been_looked_at = told == 0 || core.links.active().len() == 1 || is_of(quiet, group);
-        if !more && told == 0 {
-            let (others, most) = (core.waiters(), core.progress.spin.looks(self.spin()));
+        let all_have_been_looked_at = reported == 0 || node.links.active().len() == 1 || is_of(quiet, group);
+        if !more && reported == 0 {
+            let (others, most) = (node.waiters(), node.progress.spin.looks(self.spin()));
             for _ in 1..most {
                 std::hint::spin_loop();
-                (told, more) = look(core, teller);
-                if more || told > 0 || others.are_waiting() {
+                (reported, more) = look(node, sink);
+                if more || reported > 0 || others.are_waiting() {
                     break;
                 }
             }
         }
         if more {
-            if told > 0 {
-                self.look_everywhere(core);
+            if reported > 0 {
+                self.poll_all(node);
             }
             return Looks::More;
         }
         if all_have_been_looked_at {
-            core.quiet = group;
+            node.quiet = group;
         }
-        if told > 0 {
-            core.progress.spin.paid();
+        if reported > 0 {
+            node.progress.spin.paid();
         }
         Looks::Enough
     }

@@ -1,7 +1,7 @@
 //! What a program calls to open channels and to close them.
 
-use super::message_state::{self, Phase, Place};
-use super::node_state::Core;
+use super::message_state::{self, ChannelPhase, Place};
+use super::node_state::NodeState;
 use super::{Channel, Error, LinkId, Node, Serve};
 use motet_proto::message::{Reception, Rejected};
 
@@ -14,15 +14,15 @@ impl Node {
         serve: Serve,
         deadline: Option<u64>,
     ) -> Result<Channel, Error> {
-        let opened = self.wait(self.core()?, deadline, |core| {
-            let gone = core.gone(link);
-            if core.link(link).is_ok_and(|(link_state, _)| !link_state.proto.is_hello_received() && gone.is_none()) {
+        let opened = self.wait(self.lock()?, deadline, |node| {
+            let gone = node.gone(link);
+            if node.link(link).is_ok_and(|(link_state, _)| !link_state.proto.is_hello_received() && gone.is_none()) {
                 return None; // the peer has not said yet how many it allows
             }
-            Some(self.begin_channel(core, link, service, serve))
+            Some(self.begin_channel(node, link, service, serve))
         })?;
         let channel = opened?;
-        match self.wait(self.core()?, deadline, |core| core.answered(channel)) {
+        match self.wait(self.lock()?, deadline, |node| node.answered(channel)) {
             Ok(Ok(())) => Ok(channel),
             Ok(Err(error)) | Err(error) => {
                 let _ = self.close_channel(channel);
@@ -31,21 +31,23 @@ impl Node {
         }
     }
 
-    fn begin_channel(&self, core: &mut Core, link: LinkId, service: u64, serve: Serve) -> Result<Channel, Error> {
-        let gone = core.gone(link);
-        core.link(link)?;
-        let reception = core.reception(serve)?;
-        let (link_state, state) = core.link(link)?;
+    fn begin_channel(&self, node: &mut NodeState, link: LinkId, service: u64, serve: Serve) -> Result<Channel, Error> {
+        let gone = node.gone(link);
+        node.link(link)?;
+        let reception = node.reception(serve)?;
+        let (link_state, messages) = node.link(link)?;
         match link_state.proto.open(service, reception) {
             Ok(id) => {
                 let handler = if let Serve::Handler(number) = serve { number } else { u32::MAX };
-                link_state.callback_state.put(id, Place { phase: Phase::Opening, reception, handler, taken: true });
-                core.settle(link);
+                link_state
+                    .channel_table
+                    .put(id, Place { phase: ChannelPhase::Opening, reception, handler, taken: true });
+                node.flush_link(link);
                 Ok(Channel { link, id })
             }
             Err(refusal) => {
                 if let Reception::Matched(scope) = reception {
-                    message_state::abandon(state, scope);
+                    message_state::abandon(messages, scope);
                 }
                 Err(if refusal == Rejected::WouldBlock { Error::Full } else { Error::of(refusal, gone) })
             }
@@ -54,27 +56,28 @@ impl Node {
 
     /// Sends no more on a channel; messages still come.
     pub fn finish(&self, channel: Channel) -> Result<(), Error> {
-        let mut core = self.core()?;
-        core.place(channel.link, channel.id).ok_or(Error::Unknown)?;
-        let gone = core.gone(channel.link);
-        let (link_state, _) = core.link(channel.link)?;
+        let mut node = self.lock()?;
+        node.place(channel.link, channel.id).ok_or(Error::Unknown)?;
+        let gone = node.gone(channel.link);
+        let (link_state, _) = node.link(channel.link)?;
         link_state.proto.close(channel.id).map_err(|refusal| Error::of(refusal, gone))?;
-        core.settle(channel.link);
+        node.flush_link(channel.link);
         Ok(())
     }
 
     /// Ends a channel on this side: receives that wait on it end, messages that nobody has taken are discarded.
     pub fn close_channel(&self, channel: Channel) -> Result<(), Error> {
-        let mut core = self.core()?;
-        core.place(channel.link, channel.id).ok_or(Error::Unknown)?;
-        let gone = core.gone(channel.link);
-        let (link_state, state) = core.link(channel.link)?;
-        let released = link_state.with(channel.link, state, |proto, _, callbacks| proto.release(callbacks, channel.id));
+        let mut node = self.lock()?;
+        node.place(channel.link, channel.id).ok_or(Error::Unknown)?;
+        let gone = node.gone(channel.link);
+        let (link_state, messages) = node.link(channel.link)?;
+        let released =
+            link_state.with(channel.link, messages, |proto, _, callbacks| proto.release(callbacks, channel.id));
         released.map_err(|refusal| Error::of(refusal, gone))?;
-        link_state.callback_state.forget(channel.id);
-        link_state.note_end(channel.link, state);
-        core.settle(channel.link);
-        core.alert();
+        link_state.channel_table.forget(channel.id);
+        link_state.note_end(channel.link, messages);
+        node.flush_link(channel.link);
+        node.notify();
         Ok(())
     }
 }

@@ -8,8 +8,8 @@ use super::error::Error;
 use super::fast_receive::{self, Taken};
 use super::link::LinkState;
 use super::message_state::{LinkCallbacks, MessageState};
-use super::node_state::{Core, Guard};
-use super::operations::{Calls, Ended, GroupId, Teller};
+use super::node_state::{Guard, NodeState};
+use super::operations::{Calls, CompletionRef, CompletionSink, CqId};
 use super::packets::RxPacket;
 use super::progress::{SLOW, SWEEP};
 use super::transport::Transport;
@@ -20,137 +20,146 @@ const TURN: usize = 32;
 
 impl Node {
     /// Tells up to `most` of the next ends in a group, one after the other, where their records lie; where there is none, after one
-    /// round of progress, unless another thread makes some. How many; and whether the next one has memory, or a message in place, that
-    /// is the program's to keep: [`Node::test_group`] takes that. `tell` may not use the node.
+    /// round of progress, unless another thread makes some. ConnectHistory many; and whether the next one has memory, or a message in place, that
+    /// is the program's to keep: [`Node::test_group`] takes that. `report` may not use the node.
     #[inline]
-    pub fn take_ends(&self, group: GroupId, most: usize, tell: impl FnMut(&Ended<'_>)) -> Result<(usize, bool), Error> {
-        self.take_ends_by(group, most, &mut Calls(tell), None)
+    pub fn poll_cq(
+        &self,
+        group: CqId,
+        most: usize,
+        report: impl FnMut(&CompletionRef<'_>),
+    ) -> Result<(usize, bool), Error> {
+        self.poll_cq_with(group, most, &mut Calls(report), None)
     }
 
-    /// Tells ends as [`Node::take_ends`] does, through a [`Teller`] that the compiler can inline. `bias` is the caller's, if it has one.
+    /// Tells ends as [`Node::poll_cq`] does, through a [`CompletionSink`] that the compiler can inline. `bias` is the caller's, if it has one.
     #[inline(always)]
-    pub fn take_ends_by(
+    pub fn poll_cq_with(
         &self,
-        group: GroupId,
+        group: CqId,
         most: usize,
-        teller: &mut impl Teller,
+        sink: &mut impl CompletionSink,
         bias: Option<&mut Bias>,
     ) -> Result<(usize, bool), Error> {
-        let (mut core, quiet) = self.core_by(bias)?;
-        let (told, more) = if is_of(quiet, group) {
-            match core.next_busy() {
+        let (mut node, quiet) = self.lock_with(bias)?;
+        let (reported, more) = if is_of(quiet, group) {
+            match node.next_busy() {
                 Next::Nothing => (0, false),
-                Next::Link(link) => take_from(&mut core, link, (group, most), teller),
+                Next::Link(link) => take_from(&mut node, link, (group, most), sink),
                 Next::Due => (0, true),
             }
-        } else if core.progress.is_running() || !core.state.operations.nothing_has_ended(group)? {
-            return core.state.operations.tell_ends(group, most, teller);
+        } else if node.progress.is_running() || !node.messages.operations.is_cq_empty(group)? {
+            return node.messages.operations.report_completions(group, most, sink);
         } else {
-            let looked = look_at_lanes(&mut core, (group, most), teller);
+            let looked = poll_fifos(&mut node, (group, most), sink);
             if looked == (most.min(TURN), false) {
-                core.release();
+                node.release();
                 return Ok((looked.0, false)); // not all links have been looked at
             }
             looked
         };
         if more {
-            self.look_everywhere(&mut core);
-            return if told > 0 { Ok((told, false)) } else { core.state.operations.tell_ends(group, most, teller) };
+            self.poll_all(&mut node);
+            return if reported > 0 {
+                Ok((reported, false))
+            } else {
+                node.messages.operations.report_completions(group, most, sink)
+            };
         }
-        core.quiet = group;
-        core.release();
-        Ok((told, false))
+        node.quiet = group;
+        node.release();
+        Ok((reported, false))
     }
 
-    /// Tells up to `most` ends of receives without a record ([`Node::post_bare`]) as their messages come, after one round of progress at most.
-    /// Whether other ends lie in the group, or are not taken by `teller`: [`Node::take_ends_by`] tells them.
+    /// Tells up to `most` ends of receives without a record ([`Node::post_unrecorded`]) as their messages come, after one round of progress at most.
+    /// Whether other ends lie in the group, or are not taken by `sink`: [`Node::poll_cq_with`] tells them.
     #[inline(always)]
-    pub fn take_bare_ends(
+    pub fn poll_cq_fast(
         &self,
-        group: GroupId,
+        group: CqId,
         most: usize,
-        teller: &mut impl Teller,
+        sink: &mut impl CompletionSink,
         bias: Option<&mut Bias>,
     ) -> Result<bool, Error> {
-        let (mut core, quiet) = self.core_by(bias)?;
+        let (mut node, quiet) = self.lock_with(bias)?;
         if !is_of(quiet, group) {
-            return self.take_anyhow(core, (group, most), teller);
+            return self.poll_cq_slow(node, (group, most), sink);
         }
-        let (told, more) = match core.next_busy() {
+        let (reported, more) = match node.next_busy() {
             Next::Nothing => (0, false),
-            Next::Link(link) => take_from(&mut core, link, (group, most), teller),
+            Next::Link(link) => take_from(&mut node, link, (group, most), sink),
             Next::Due => (0, true),
         };
         if more {
-            return self.look_for_others(core, told, (group, most), teller);
+            return self.look_for_others(node, reported, (group, most), sink);
         }
-        core.quiet = group;
-        core.release();
+        node.quiet = group;
+        node.release();
         Ok(false)
     }
 
-    /// [`Node::take_bare_ends`] of a node that is not [quiet](Core::quiet): all of its busy links are looked at.
+    /// [`Node::poll_cq_fast`] of a node that is not [quiet](NodeState::quiet): all of its busy links are looked at.
     #[inline(never)]
-    fn take_anyhow(
+    fn poll_cq_slow(
         &self,
-        mut core: Guard<'_>,
-        (group, most): (GroupId, usize),
-        teller: &mut impl Teller,
+        mut node: Guard<'_>,
+        (group, most): (CqId, usize),
+        sink: &mut impl CompletionSink,
     ) -> Result<bool, Error> {
-        if !core.state.operations.nothing_has_ended(group)? {
-            return core.state.operations.tell_ends(group, most, teller).map(|(_, others)| others);
+        if !node.messages.operations.is_cq_empty(group)? {
+            return node.messages.operations.report_completions(group, most, sink).map(|(_, others)| others);
         }
-        if core.progress.is_running() {
+        if node.progress.is_running() {
             return Ok(false);
         }
-        let (told, more) = look_at_lanes(&mut core, (group, most), teller);
+        let (reported, more) = poll_fifos(&mut node, (group, most), sink);
         if more {
-            return self.look_for_others(core, told, (group, most), teller);
+            return self.look_for_others(node, reported, (group, most), sink);
         }
-        if told < most.min(TURN) {
-            core.quiet = group; // all links have been looked at
+        if reported < most.min(TURN) {
+            node.quiet = group; // all links have been looked at
         }
         Ok(false)
     }
 
-    /// Makes a round of progress, as other work is due, and tells what has ended in it unless something was told before. Whether there are other
+    /// Makes a round of progress, as other work is due, and tells what has ended in it unless something was reported before. Whether there are other
     /// ends.
     #[inline(never)]
     fn look_for_others(
         &self,
-        mut core: Guard<'_>,
-        told: usize,
-        (group, most): (GroupId, usize),
-        teller: &mut impl Teller,
+        mut node: Guard<'_>,
+        reported: usize,
+        (group, most): (CqId, usize),
+        sink: &mut impl CompletionSink,
     ) -> Result<bool, Error> {
-        self.look_everywhere(&mut core);
-        if told > 0 {
+        self.poll_all(&mut node);
+        if reported > 0 {
             return Ok(false);
         }
-        core.state.operations.tell_ends(group, most, teller).map(|(_, others)| others)
+        node.messages.operations.report_completions(group, most, sink).map(|(_, others)| others)
     }
 }
 
 /// Whether a node is quiet for this group.
 #[inline(always)]
-pub(super) fn is_of(quiet: GroupId, group: GroupId) -> bool {
-    quiet.0 == group.0 && quiet.0 != GroupId::NONE.0
+pub(super) fn is_of(quiet: CqId, group: CqId) -> bool {
+    quiet.0 == group.0 && quiet.0 != CqId::NONE.0
 }
 
-impl Core {
+impl NodeState {
     /// Wakes the threads that wait, if all that has happened is that messages without a receive have come. Whether there was something else,
     /// for a [round](Node::round).
     #[inline(always)]
-    fn must_stir(&mut self) -> bool {
-        if self.state.queued && !self.state.stirred {
-            self.stir();
+    fn must_wake(&mut self) -> bool {
+        if self.messages.queued && !self.messages.wake_pending {
+            self.wake_waiters();
         }
-        self.state.queued = false;
-        self.state.stirred
+        self.messages.queued = false;
+        self.messages.wake_pending
     }
 }
 
-/// What the next look is to do, of a node that is [quiet](Core::quiet).
+/// What the next look is to do, of a node that is [quiet](NodeState::quiet).
 pub(super) enum Next {
     /// No packet has begun on any busy link.
     Nothing,
@@ -160,7 +169,7 @@ pub(super) enum Next {
     Due,
 }
 
-impl Core {
+impl NodeState {
     #[inline(always)]
     pub(super) fn next_busy(&mut self) -> Next {
         let round = self.progress.rounds().wrapping_add(1);
@@ -172,86 +181,88 @@ impl Core {
     }
 }
 
-/// Takes messages for posted receives from the lane of a link, of a node that is [quiet](Core::quiet), and tells their ends. How many; and
+/// Takes messages for posted receives from the lane of a link, of a node that is [quiet](NodeState::quiet), and tells their ends. ConnectHistory many; and
 /// whether there is more to do than that.
 #[inline(never)]
 pub(super) fn take_from(
-    core: &mut Core,
+    node: &mut NodeState,
     link: LinkId,
-    (group, most): (GroupId, usize),
-    teller: &mut impl Teller,
+    (group, most): (CqId, usize),
+    sink: &mut impl CompletionSink,
 ) -> (usize, bool) {
-    let now = core.progress.now();
-    let Core { links, state, rx_packet, .. } = core;
+    let now = node.progress.now();
+    let NodeState { links, messages, rx_packet, .. } = node;
     let (Some(link_state), Some(rx_packet)) = (links.get_mut(link), rx_packet) else { return (0, true) };
-    let (told, more) = link_state.tell_messages(link, (state, rx_packet), (group, now), (most.min(TURN), true), teller);
-    (told, more | core.must_stir())
+    let (reported, more) =
+        link_state.report_messages(link, (messages, rx_packet), (group, now), (most.min(TURN), true), sink);
+    (reported, more | node.must_wake())
 }
 
-/// Takes messages for posted receives from the lanes of all busy links, of a node that may not be [quiet](Core::quiet), and tells their ends.
-/// How many; and whether there is more to do than that.
+/// Takes messages for posted receives from the lanes of all busy links, of a node that may not be [quiet](NodeState::quiet), and tells their ends.
+/// ConnectHistory many; and whether there is more to do than that.
 #[inline(never)]
-pub(super) fn look_at_lanes(
-    core: &mut Core,
-    (group, most): (GroupId, usize),
-    teller: &mut impl Teller,
+pub(super) fn poll_fifos(
+    node: &mut NodeState,
+    (group, most): (CqId, usize),
+    sink: &mut impl CompletionSink,
 ) -> (usize, bool) {
-    let Core { links, state, rx_packet, progress, .. } = core;
+    let NodeState { links, messages, rx_packet, progress, .. } = node;
     let (round, now, most) = (progress.rounds().wrapping_add(1), progress.now(), most.min(TURN));
     let until = if links.has_inactive() { SWEEP } else { SLOW };
-    let busy = progress.is_asleep() || state.is_left_something() || progress.has_tasks();
+    let busy = progress.is_asleep() || messages.has_work() || progress.has_tasks();
     let (Some(rx_packet), false) = (rx_packet, busy || round.is_multiple_of(until)) else { return (0, true) };
     progress.set_rounds(round);
-    let (mut told, mut more) = (0, false);
+    let (mut reported, mut more) = (0, false);
     for _ in 0..links.active().len() {
         let Some(link) = links.whose_turn() else { break };
         links.pass_turn();
-        let Some(link_state) = links.get_mut(link) else { return (told, true) };
-        let looked = link_state.tell_messages(link, (state, rx_packet), (group, now), (most - told, false), teller);
-        told += looked.0;
+        let Some(link_state) = links.get_mut(link) else { return (reported, true) };
+        let looked =
+            link_state.report_messages(link, (messages, rx_packet), (group, now), (most - reported, false), sink);
+        reported += looked.0;
         more |= looked.1;
-        if told >= most {
+        if reported >= most {
             break;
         }
     }
-    (told, more | core.must_stir())
+    (reported, more | node.must_wake())
 }
 
 impl LinkState {
-    /// Takes whole messages from the lane of this link, and tells the ends of their receives. How many; and whether there is more to do.
+    /// Takes whole messages from the lane of this link, and tells the ends of their receives. ConnectHistory many; and whether there is more to do.
     #[inline(always)]
-    fn tell_messages(
+    fn report_messages(
         &mut self,
         id: LinkId,
-        (state, rx_packet): (&mut MessageState, &mut RxPacket),
-        (group, now): (GroupId, u64),
+        (messages, rx_packet): (&mut MessageState, &mut RxPacket),
+        (group, now): (CqId, u64),
         (most, quiet): (usize, bool),
-        teller: &mut impl Teller,
+        sink: &mut impl CompletionSink,
     ) -> (usize, bool) {
-        let Self { transport: Some(Transport::SharedMemory(shm)), proto, callback_state, silent, .. } = self else {
+        let Self { transport: Some(Transport::SharedMemory(shm)), proto, channel_table, empty_polls, .. } = self else {
             return (0, true);
         };
-        let mut callbacks = LinkCallbacks::of(state, callback_state, id);
-        let (mut told, mut queued) = (0, 0);
+        let mut callbacks = LinkCallbacks::of(messages, channel_table, id);
+        let (mut reported, mut queued) = (0, 0);
         let more = loop {
-            match fast_receive::tell(shm, proto, &mut callbacks, rx_packet, (group, now), teller) {
-                Taken::Told => told += 1,
+            match fast_receive::report(shm, proto, &mut callbacks, rx_packet, (group, now), sink) {
+                Taken::Reported => reported += 1,
                 Taken::Queued => queued += 1,
                 Taken::Nothing => break false,
                 Taken::Kept | Taken::Other => break true, // behind one whose end lies in its group come others
             }
-            if told == most || queued == TURN || !shm.inward.has_next_packet() {
+            if reported == most || queued == TURN || !shm.inward.has_next_packet() {
                 break false;
             }
         };
-        if told + queued > 0 {
-            *silent = 0;
+        if reported + queued > 0 {
+            *empty_polls = 0;
         }
         if shm.inward.take_wake() {
             shm.ring();
         }
-        // Messages that were told have changed nothing but what the peer has to send.
+        // Messages that were reported have changed nothing but what the peer has to send.
         let quiet = if quiet && !more { !proto.owes_credit() } else { self.is_quiet() };
-        (told, more || !quiet)
+        (reported, more || !quiet)
     }
 }

@@ -3,13 +3,13 @@
 //! Deadlines are CLOCK_MONOTONIC nanoseconds; none means for ever.
 //!
 //! An address is one or more ways to a node, separated by commas, each `DRIVER://WHERE`; a bare word is a name on this host. Every
-//! way that a driver offers is tried, the fastest first; the reason of the last one that fails is the call's.
+//! way that a driver open_requests is tried, the fastest first; the reason of the last one that fails is the call's.
 
 use super::connections::PendingConnect;
-use super::message_state::Phase;
-use super::node_state::{Core, Guard};
-use super::operations::{Completion, Group, GroupId};
-use super::stats::How;
+use super::message_state::ChannelPhase;
+use super::node_state::{Guard, NodeState};
+use super::operations::{Completion, CompletionQueue, CqId};
+use super::stats::ConnectHistory;
 use super::transport::NodeId;
 use super::{Channel, Context, Error, Handler, LinkId, Node, OperationId, Serve, Task};
 use crate::driver::Driver;
@@ -49,17 +49,17 @@ pub struct LinkInfo {
 impl Node {
     /// The node's number.
     pub fn id(&self) -> Result<NodeId, Error> {
-        Ok(self.core()?.identity.id)
+        Ok(self.lock()?.identity.id)
     }
 
     /// Under which name nodes of this host find it.
     pub fn name(&self) -> Result<String, Error> {
-        Ok(self.core()?.identity.name.clone())
+        Ok(self.lock()?.identity.name.clone())
     }
 
     /// All ways to this node, as [`Node::connect`] of another one takes them.
     pub fn address(&self) -> Result<String, Error> {
-        Ok(self.core()?.connections.address())
+        Ok(self.lock()?.connections.address())
     }
 
     // ---- links -------------------------------------------------------------------------------------------------------
@@ -68,23 +68,23 @@ impl Node {
     pub fn connect(&self, address: &str, deadline: Option<u64>) -> Result<LinkId, Error> {
         loop {
             let call = self.begin_connect(address)?;
-            match self.wait(self.core()?, deadline, |core| core.connections.take_result(call)) {
+            match self.wait(self.lock()?, deadline, |node| node.connections.take_result(call)) {
                 Ok(Ok(link)) => return Ok(link),
                 Ok(Err(Reason::NO_SUCH_NODE)) if deadline.is_some_and(|until| clock::nanoseconds() < until) => {
                     let again = clock::nanoseconds() + RETRY;
-                    let _ = self.wait(self.core()?, Some(again), |_| None::<()>);
+                    let _ = self.wait(self.lock()?, Some(again), |_| None::<()>);
                 }
                 Ok(Err(reason)) => {
-                    self.core()?.sheet.failed(reason);
+                    self.lock()?.stats.failed(reason);
                     return Err(Error::Unreachable(reason));
                 }
                 Err(error) => {
-                    let mut core = self.core()?;
+                    let mut node = self.lock()?;
                     // Another thread may have driven it to its end meanwhile.
-                    if let Some(Ok(link)) = core.connections.take_result(call) {
+                    if let Some(Ok(link)) = node.connections.take_result(call) {
                         return Ok(link);
                     }
-                    core.connections.drop_pending(call);
+                    node.connections.drop_pending(call);
                     return Err(error);
                 }
             }
@@ -92,16 +92,16 @@ impl Node {
     }
 
     fn begin_connect(&self, address: &str) -> Result<SlabId, Error> {
-        let mut core = self.core()?;
-        let mut how = How { called: true, refused: Vec::new() };
-        let mut ways = ways(core.connections.drivers(), address, &mut how)?;
+        let mut node = self.lock()?;
+        let mut how = ConnectHistory { called: true, refused: Vec::new() };
+        let mut ways = ways(node.connections.drivers(), address, &mut how)?;
         let mut reason = Reason::NO_SUCH_NODE;
         while let Some((driver, place)) = ways.pop_front() {
-            match driver.connect_node(&core.identity, &place) {
+            match driver.connect_node(&node.identity, &place) {
                 Ok(calling) => {
                     let call = PendingConnect { connector: Some(calling), driver, rest: ways, how, result: None };
-                    let number = core.connections.add_pending(call).ok_or(Error::Full)?;
-                    self.step_calls(&mut core);
+                    let number = node.connections.add_pending(call).ok_or(Error::Full)?;
+                    self.step_connects(&mut node);
                     return Ok(number);
                 }
                 Err(refused) => {
@@ -110,24 +110,24 @@ impl Node {
                 }
             }
         }
-        core.sheet.failed(reason);
+        node.stats.failed(reason);
         Err(Error::Unreachable(reason))
     }
 
     /// Links, up or gone and not closed yet. One that a peer has begun and that is gone is forgotten by itself once no message of it waits and
     /// the program has no channel of it that it has opened or accepted.
     pub fn links(&self) -> Result<Vec<LinkId>, Error> {
-        Ok(self.core()?.links.all())
+        Ok(self.lock()?.links.all())
     }
 
     /// What a link is like.
     pub fn link_info(&self, link: LinkId) -> Result<LinkInfo, Error> {
         use motet_proto::message::{Packets, packet};
-        let mut core = self.core()?;
-        let eager = core.limits.eager;
-        let (link_state, state) = core.link(link)?;
+        let mut node = self.lock()?;
+        let eager = node.limits.eager;
+        let (link_state, messages) = node.link(link)?;
         let eager = eager[usize::from(link_state.shm().is_none())] as usize;
-        let largest = link_state.with(link, state, |_, way, _| way.largest());
+        let largest = link_state.with(link, messages, |_, way, _| way.largest());
         let (records, window) = link_state.proto.bytes();
         Ok(LinkInfo {
             peer: link_state.peer,
@@ -142,10 +142,10 @@ impl Node {
 
     /// Ends a link, with all that is under way on it. What was sent before and is complete reaches the peer if it lives.
     pub fn disconnect(&self, link: LinkId) -> Result<(), Error> {
-        let mut core = self.core()?;
-        core.link(link)?;
-        core.forget(link);
-        core.alert();
+        let mut node = self.lock()?;
+        node.link(link)?;
+        node.forget(link);
+        node.notify();
         Ok(())
     }
 
@@ -153,13 +153,13 @@ impl Node {
 
     /// A context, for receives from any of its channels.
     pub fn context(&self) -> Result<Context, Error> {
-        self.core()?.state.table.add_context().map(Context).ok_or(Error::Full)
+        self.lock()?.messages.table.add_context().map(Context).ok_or(Error::Full)
     }
 
     /// Forgets a context. [`Error::WouldBlock`], and nothing is done, while channels or receives are in it.
     pub fn remove_context(&self, context: Context) -> Result<(), Error> {
-        let mut core = self.core()?;
-        let table = &mut core.state.table;
+        let mut node = self.lock()?;
+        let table = &mut node.messages.table;
         match table.has_context(context.0) {
             false => Err(Error::Unknown),
             true if table.remove_source(Source::Any(context.0)) => Ok(()),
@@ -169,42 +169,42 @@ impl Node {
 
     /// Keeps a handler, for [`Serve::Handler`].
     pub fn handler(&self, handler: Arc<dyn Handler>) -> Result<Serve, Error> {
-        self.core()?.connections.add_handler(handler).map(Serve::Handler).ok_or(Error::Full)
+        self.lock()?.connections.add_handler(handler).map(Serve::Handler).ok_or(Error::Full)
     }
 
     /// Forgets a handler: it is not entered any more, and messages for it are discarded. It may be running.
     pub fn remove_handler(&self, handler: u32) -> Result<(), Error> {
-        let mut core = self.core()?;
-        let handler = core.connections.remove_handler(handler).ok_or(Error::Unknown)?;
-        drop(core);
+        let mut node = self.lock()?;
+        let handler = node.connections.remove_handler(handler).ok_or(Error::Unknown)?;
+        drop(node);
         drop(handler); // whatever that does, it does without the lock
         Ok(())
     }
 
     /// Lets peers open channels to a service. The last word counts; channels that are open stay as they are.
     pub fn serve(&self, service: u64, serve: Serve) -> Result<(), Error> {
-        let mut core = self.core()?;
-        core.can_serve(serve)?;
-        core.connections.set_service(service, serve);
+        let mut node = self.lock()?;
+        node.can_serve(serve)?;
+        node.connections.set_service(service, serve);
         Ok(())
     }
 
     /// Refuses channels to a service from now on.
     pub fn withdraw(&self, service: u64) -> Result<(), Error> {
-        self.core()?.connections.remove_service(service);
+        self.lock()?.connections.remove_service(service);
         Ok(())
     }
 
     /// The next channel that a peer has opened to a service.
     pub fn accept(&self, service: u64, deadline: Option<u64>) -> Result<Channel, Error> {
-        let known = |core: &mut Core| {
-            let opened = core.connections.next_opened(service)?;
-            if let Some(place) = opened.and_then(|channel| core.place(channel.link, channel.id)) {
+        let known = |node: &mut NodeState| {
+            let opened = node.connections.next_opened(service)?;
+            if let Some(place) = opened.and_then(|channel| node.place(channel.link, channel.id)) {
                 place.taken = true;
             }
             Some(opened)
         };
-        self.wait(self.core()?, deadline, |core| match known(core) {
+        self.wait(self.lock()?, deadline, |node| match known(node) {
             Some(channel) => channel.map(Ok),
             None => Some(Err(Error::Refused)),
         })?
@@ -212,9 +212,9 @@ impl Node {
 
     /// Has something done later, outside of any handler, by whoever makes progress then.
     pub fn defer(&self, task: Task) -> Result<(), Error> {
-        let mut core = self.core()?;
-        core.progress.add_task(task);
-        core.alert();
+        let mut node = self.lock()?;
+        node.progress.add_task(task);
+        node.notify();
         Ok(())
     }
 
@@ -222,44 +222,44 @@ impl Node {
 
     /// One round of progress, unless another thread makes some. True: something has come.
     pub fn progress(&self) -> Result<bool, Error> {
-        let mut core = self.core()?;
-        Ok(!core.progress.is_running() && self.look_everywhere(&mut core))
+        let mut node = self.lock()?;
+        Ok(!node.progress.is_running() && self.poll_all(&mut node))
     }
 
     /// The same where nobody drives.
     #[inline(never)]
-    pub(super) fn look_everywhere(&self, core: &mut Guard<'_>) -> bool {
-        core.progress.start();
-        core.progress.program_wakes();
-        if core.progress.wake() {
-            self.ask(core, Some(0)); // the caller has slept on the node's descriptor
-            core.links.resume_parked();
+    pub(super) fn poll_all(&self, node: &mut Guard<'_>) -> bool {
+        node.progress.start();
+        node.progress.program_wakes();
+        if node.progress.wake() {
+            self.ask(node, Some(0)); // the caller has slept on the node's descriptor
+            node.links.resume_parked();
         }
-        let came = self.round(core);
-        core.progress.stop();
-        core.progress.wake_one();
+        let came = self.round(node);
+        node.progress.stop();
+        node.progress.wake_one();
         came
     }
 
     /// Waits for the end of one operation; it is forgotten then.
     #[inline]
     pub fn wait_for(&self, operation: OperationId, deadline: Option<u64>) -> Result<Completion, Error> {
-        self.wait(self.core()?, deadline, |core| match core.state.operations.take(operation) {
+        self.wait(self.lock()?, deadline, |node| match node.messages.operations.take(operation) {
             Some(completion) => Some(Ok(completion)),
-            None if core.state.operations.has_ended(operation) => Some(Err(Error::Unknown)),
+            None if node.messages.operations.has_ended(operation) => Some(Err(Error::Unknown)),
             None => None,
         })?
     }
 
     /// Waits for the end of any of these; it is forgotten then. With it, its place among them.
     pub fn wait_any(&self, operations: &[OperationId], deadline: Option<u64>) -> Result<(usize, Completion), Error> {
-        self.wait(self.core()?, deadline, |core| {
+        self.wait(self.lock()?, deadline, |node| {
             let mut known = false;
             for (at, &operation) in operations.iter().enumerate() {
-                if let Some(completion) = core.state.operations.take(operation) {
+                if let Some(completion) = node.messages.operations.take(operation) {
                     return Some(Ok((at, completion)));
                 }
-                known |= !core.state.operations.has_ended(operation);
+                known |= !node.messages.operations.has_ended(operation);
             }
             if known { None } else { Some(Err(Error::Unknown)) }
         })?
@@ -267,21 +267,21 @@ impl Node {
 
     /// Waits for the next end in a group. [`Error::Interrupted`] after [`Node::signal_group`].
     #[inline]
-    pub fn wait_group(&self, group: GroupId, deadline: Option<u64>) -> Result<Completion, Error> {
-        self.wait(self.core()?, deadline, |core| match core.state.operations.next_end(group) {
-            Ok(None) => core.state.operations.group(group).and_then(Group::interrupted),
+    pub fn wait_group(&self, group: CqId, deadline: Option<u64>) -> Result<Completion, Error> {
+        self.wait(self.lock()?, deadline, |node| match node.messages.operations.next_completion(group) {
+            Ok(None) => node.messages.operations.group(group).and_then(CompletionQueue::interrupted),
             end => end.transpose(),
         })?
     }
 
     /// The next end in a group, if there is one; progress is not made.
-    pub fn test_group(&self, group: GroupId) -> Result<Option<Completion>, Error> {
-        self.core()?.state.operations.next_end(group)
+    pub fn test_group(&self, group: CqId) -> Result<Option<Completion>, Error> {
+        self.lock()?.messages.operations.next_completion(group)
     }
 
     /// Waits until `done` operations of a group have ended as asked, or more than `failed` otherwise.
-    pub fn wait_counts(&self, group: GroupId, done: u64, failed: u64, deadline: Option<u64>) -> Result<(), Error> {
-        self.wait(self.core()?, deadline, |core| match core.state.operations.group(group) {
+    pub fn wait_counts(&self, group: CqId, done: u64, failed: u64, deadline: Option<u64>) -> Result<(), Error> {
+        self.wait(self.lock()?, deadline, |node| match node.messages.operations.group(group) {
             Some(known) if known.counts[0] >= done || known.counts[1] > failed => Some(Ok(())),
             Some(known) => known.interrupted(),
             None => Some(Err(Error::Unknown)),
@@ -289,21 +289,21 @@ impl Node {
     }
 
     /// Has one thread that waits for a group, or the next that would, stop.
-    pub fn signal_group(&self, group: GroupId) -> Result<(), Error> {
-        let mut core = self.core()?;
-        core.state.operations.group(group).ok_or(Error::Unknown)?.signalled = true;
-        core.alert();
+    pub fn signal_group(&self, group: CqId) -> Result<(), Error> {
+        let mut node = self.lock()?;
+        node.messages.operations.group(group).ok_or(Error::Unknown)?.signalled = true;
+        node.notify();
         Ok(())
     }
 
     /// To be called before the end: tells peers what they are owed, such as that their long messages have been received, and ends all
     /// waits, now and from now on: they fail with [`Error::NoNode`] instead of going on.
     pub fn shut(&self) -> Result<(), Error> {
-        let mut core = self.core()?;
-        core.progress.close();
-        core.take_leave();
-        core.stir();
-        core.progress.ring_wakeup(); // whether or not anybody is known to sleep
+        let mut node = self.lock()?;
+        node.progress.close();
+        node.flush_all();
+        node.wake_waiters();
+        node.progress.ring_wakeup(); // whether or not anybody is known to sleep
         Ok(())
     }
 
@@ -311,7 +311,7 @@ impl Node {
     /// something comes to this node; of what changes elsewhere, in another node of this process say, nothing wakes it ([`Node::defer`]
     /// does). `ready` may not use the node. When it panics, so does this call, and others go on.
     pub fn until(&self, mut ready: impl FnMut() -> bool, deadline: Option<u64>) -> Result<(), Error> {
-        let asked = self.wait(self.core()?, deadline, |_| match catch_unwind(AssertUnwindSafe(&mut ready)) {
+        let asked = self.wait(self.lock()?, deadline, |_| match catch_unwind(AssertUnwindSafe(&mut ready)) {
             Ok(false) => None,
             Ok(true) => Some(Ok(())),
             Err(panic) => Some(Err(panic)),
@@ -321,28 +321,28 @@ impl Node {
 
     /// The end of an operation, if it has ended; progress is not made.
     pub fn test(&self, operation: OperationId) -> Result<Option<Completion>, Error> {
-        let mut core = self.core()?;
-        match core.state.operations.take(operation) {
-            None if core.state.operations.has_ended(operation) => Err(Error::Unknown),
+        let mut node = self.lock()?;
+        match node.messages.operations.take(operation) {
+            None if node.messages.operations.has_ended(operation) => Err(Error::Unknown),
             completion => Ok(completion),
         }
     }
 
     /// A completion group, for one thread to wait on.
-    pub fn add_group(&self) -> Result<GroupId, Error> {
-        self.core()?.state.operations.add_group().ok_or(Error::Full)
+    pub fn add_group(&self) -> Result<CqId, Error> {
+        self.lock()?.messages.operations.add_group().ok_or(Error::Full)
     }
 
     /// Operations of a group that ended as asked, that did not, and that are under way.
-    pub fn group_counts(&self, group: GroupId) -> Result<[u64; 3], Error> {
-        let mut core = self.core()?;
-        let known = core.state.operations.group(group).ok_or(Error::Unknown)?;
+    pub fn group_counts(&self, group: CqId) -> Result<[u64; 3], Error> {
+        let mut node = self.lock()?;
+        let known = node.messages.operations.group(group).ok_or(Error::Unknown)?;
         Ok([known.counts[0], known.counts[1], known.under_way])
     }
 
     /// Ends a group. [`Error::WouldBlock`] while operations in it are under way.
-    pub fn remove_group(&self, group: GroupId) -> Result<(), Error> {
-        self.core()?.state.operations.remove_group(group)
+    pub fn remove_group(&self, group: CqId) -> Result<(), Error> {
+        self.lock()?.messages.operations.remove_group(group)
     }
 
     /// A descriptor that is readable when [`Node::progress`] would do something, once [`Node::prepare_sleep`] has said yes.
@@ -352,27 +352,27 @@ impl Node {
 
     /// To be called before a sleep on [`Node::descriptor`] (poll, epoll). False: there is something to do already.
     pub fn prepare_sleep(&self) -> Result<bool, Error> {
-        let mut core = self.core()?;
-        let may = !core.progress.is_running() && self.arm_outside(&mut core);
+        let mut node = self.lock()?;
+        let may = !node.progress.is_running() && self.arm_for_program_sleep(&mut node);
         if may {
-            core.progress.program_falls_asleep();
+            node.progress.program_falls_asleep();
         }
         Ok(may)
     }
 }
 
-impl Core {
+impl NodeState {
     /// Has every thread that waits, or sleeps on the descriptor, look at what it waits for: something has happened elsewhere.
     #[inline(always)]
-    pub(super) fn alert(&mut self) {
-        self.stir();
+    pub(super) fn notify(&mut self) {
+        self.wake_waiters();
         if self.progress.is_asleep() {
             self.progress.ring_wakeup();
         }
     }
 
     /// Has whoever drives look at a link that has something left to put or to copy, a sleeper too.
-    pub(super) fn attend_to(&mut self, link: LinkId) {
+    pub(super) fn schedule_link(&mut self, link: LinkId) {
         self.links.activate(link);
         if self.progress.is_asleep() {
             self.progress.ring_wakeup();
@@ -381,11 +381,11 @@ impl Core {
 
     /// Puts what a link owes. What finds no room goes when there is some: of a link at which nobody looks, nobody would be told.
     #[inline]
-    pub(super) fn settle(&mut self, link: LinkId) {
-        let Ok((link_state, state)) = self.link(link) else { return };
-        link_state.flush(link, state);
+    pub(super) fn flush_link(&mut self, link: LinkId) {
+        let Ok((link_state, messages)) = self.link(link) else { return };
+        link_state.flush(link, messages);
         if link_state.proto.is_due() && link_state.transport.is_some() {
-            self.attend_to(link);
+            self.schedule_link(link);
         }
     }
 
@@ -394,10 +394,10 @@ impl Core {
         let gone = self.gone(channel.link);
         match self.place(channel.link, channel.id).map(|place| place.phase) {
             None => Some(Err(Error::Unknown)),
-            Some(Phase::Opening) => None,
-            Some(Phase::Open) => Some(Ok(())),
-            Some(Phase::Refused) => Some(Err(Error::Refused)),
-            Some(Phase::Broken) => Some(Err(Error::Lost(gone.unwrap_or(Reason::PEER_GONE)))),
+            Some(ChannelPhase::Opening) => None,
+            Some(ChannelPhase::Open) => Some(Ok(())),
+            Some(ChannelPhase::Refused) => Some(Err(Error::Refused)),
+            Some(ChannelPhase::Broken) => Some(Err(Error::Lost(gone.unwrap_or(Reason::PEER_GONE)))),
         }
     }
 }
@@ -406,7 +406,7 @@ impl Core {
 fn ways(
     drivers: &[&'static dyn Driver],
     address: &str,
-    how: &mut How,
+    how: &mut ConnectHistory,
 ) -> Result<VecDeque<(&'static dyn Driver, String)>, Error> {
     let mut ways = Vec::new();
     for way in address.split(',') {

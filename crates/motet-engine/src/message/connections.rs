@@ -1,6 +1,6 @@
-//! How links begin and end: listeners, connects under way, transports that are being closed; and what peers may open channels to.
+//! ConnectHistory links begin and end: listeners, connects under way, transports that are being closed; and what peers may open channels to.
 
-use super::stats::How;
+use super::stats::ConnectHistory;
 use super::transport::{Connected, Connector, Identity, Listener, PacketTransport};
 use super::{Channel, Context, Handler, LinkId};
 use crate::driver::Driver;
@@ -9,7 +9,7 @@ use motet_proto::message::slab::{Slab, SlabId};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// How messages of a channel are received.
+/// ConnectHistory messages of a channel are received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serve {
     /// In order, by receives on the channel.
@@ -22,7 +22,7 @@ pub enum Serve {
 
 /// What peers may open channels to.
 struct Service {
-    /// How their messages are received.
+    /// ConnectHistory their messages are received.
     serve: Serve,
     /// Channels that the program has not accepted yet.
     opened: VecDeque<Channel>,
@@ -37,7 +37,7 @@ pub struct PendingConnect {
     /// The addresses that are still to be tried, each with its driver.
     pub rest: VecDeque<(&'static dyn Driver, String)>,
     /// The addresses that failed, and why.
-    pub how: How,
+    pub how: ConnectHistory,
     /// The result, until its caller takes it.
     pub result: Option<Result<LinkId, Reason>>,
 }
@@ -177,7 +177,7 @@ impl Connections {
         self.services.remove(&service);
     }
 
-    /// How a service's channels are received; `None`: there is no such service.
+    /// ConnectHistory a service's channels are received; `None`: there is no such service.
     pub fn service(&self, service: u64) -> Option<Serve> {
         self.services.get(&service).map(|known| known.serve)
     }

@@ -1,4 +1,4 @@
-//! How long messages come to this side of a link, chosen by what whole ones have taken.
+//! ConnectHistory long messages come to this side of a link, chosen by what whole ones have taken.
 //!
 //! What it is: four ways, of which the one that has moved most bytes a second is used, for each class of lengths by itself. Only the receiver
 //! sees a message from the first byte wanted to the last one there, so it chooses, and it tells the sender. Now and then all ways are tried
@@ -9,18 +9,19 @@ use super::Bodies;
 
 /// A way for a long message that its sender shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// Through the ring and the caches.
-    Through,
-    /// Through the ring, around the sender's caches.
-    Around,
+pub enum CopyStrategy {
+    /// RingCached the ring and the caches.
+    RingCached,
+    /// RingCached the ring, around the sender's caches.
+    RingNonTemporal,
     /// Copied by the receiver.
-    Alone,
+    SingleCopy,
     /// Copied by both.
-    Both,
+    CooperativeCopy,
 }
 
-const WAYS: [Way; 4] = [Way::Through, Way::Around, Way::Alone, Way::Both];
+const WAYS: [CopyStrategy; 4] =
+    [CopyStrategy::RingCached, CopyStrategy::RingNonTemporal, CopyStrategy::SingleCopy, CopyStrategy::CooperativeCopy];
 /// Lengths from which on the further classes begin.
 const CLASSES: [u64; 3] = [1 << 20, 4 << 20, 16 << 20];
 /// The class of those that their senders do not show.
@@ -44,13 +45,13 @@ const SETTLING: u64 = 4 << 20;
 
 /// What one side of a link knows of its long messages.
 #[derive(Debug, Default)]
-pub struct Choice {
+pub struct CopyChooser {
     classes: Option<Box<[Class; HIDDEN + 1]>>,
     /// Messages under way; of these, those that began before the stretch.
     active: u32,
     foreign: u32,
     /// The stretch: class and way, ticks at its begin, bytes since.
-    current: Option<(usize, Way)>,
+    current: Option<(usize, CopyStrategy)>,
     began: u64,
     bytes: u64,
     /// Ways that this link does not have.
@@ -62,11 +63,11 @@ pub struct Choice {
     alone: bool,
 }
 
-impl Choice {
+impl CopyChooser {
     /// Of a link where the sender's memory can be copied from, or not; and where the sender may help, or not. The program may have chosen.
-    pub fn new(copies: bool, helps: bool, bodies: Bodies) -> Self {
+    pub fn new(copies: bool, assists: bool, bodies: Bodies) -> Self {
         let no_ring = copies && matches!(bodies, Bodies::Copied | Bodies::CopiedByBoth);
-        let (no_copy, no_help) = (!copies || bodies == Bodies::Ring, !helps || bodies == Bodies::Copied);
+        let (no_copy, no_help) = (!copies || bodies == Bodies::Ring, !assists || bodies == Bodies::Copied);
         Self { no_ring, no_copy, no_help, alone: bodies != Bodies::CopiedByBoth || no_help, ..Self::default() }
     }
 
@@ -76,7 +77,7 @@ impl Choice {
     }
 
     /// A message of so many bytes begins, now, which its sender shows or not. `None`: there is nothing to choose.
-    pub fn want(&mut self, length: u64, shown: bool, now: u64) -> Option<Way> {
+    pub fn want(&mut self, length: u64, shown: bool, now: u64) -> Option<CopyStrategy> {
         if self.one_way {
             return None;
         }
@@ -144,7 +145,7 @@ impl Choice {
 #[derive(Debug, Default)]
 struct Class {
     /// In use, once there was one.
-    best: Option<Way>,
+    best: Option<CopyStrategy>,
     /// Its rate lately, MB/s, and how often in a row it was less than half of that.
     rate: u32,
     falls: u32,
@@ -172,18 +173,22 @@ struct Review {
 }
 
 impl Class {
-    fn way(&mut self, at: usize, ways: [bool; 4]) -> Way {
+    fn way(&mut self, at: usize, ways: [bool; 4]) -> CopyStrategy {
         if let Some(review) = &self.review {
             return WAYS[review.at];
         }
-        let allowed = |way: &Way| ways[*way as usize];
-        let first = if at == COLD { [Way::Both, Way::Alone] } else { [Way::Through; 2] };
+        let allowed = |way: &CopyStrategy| ways[*way as usize];
+        let first = if at == COLD {
+            [CopyStrategy::CooperativeCopy, CopyStrategy::SingleCopy]
+        } else {
+            [CopyStrategy::RingCached; 2]
+        };
         self.interval = self.interval.max(if at == COLD { CHANGED } else { FIRST });
         let best = self.best.filter(allowed).or_else(|| first.into_iter().chain(WAYS).find(allowed));
-        *self.best.insert(best.unwrap_or(Way::Through))
+        *self.best.insert(best.unwrap_or(CopyStrategy::RingCached))
     }
 
-    fn note(&mut self, way: Way, rate: u32, bytes: u64, ways: [bool; 4]) {
+    fn note(&mut self, way: CopyStrategy, rate: u32, bytes: u64, ways: [bool; 4]) {
         if let Some(review) = &mut self.review {
             if way == WAYS[review.at] && review.note(rate, bytes) {
                 self.decide();
@@ -216,7 +221,7 @@ impl Class {
     /// Every way has been tried: the fastest is used, unless that gains little.
     fn decide(&mut self) {
         let Some(Review { ways, rates, fell, .. }) = self.review.take() else { return };
-        let before = self.best.unwrap_or(Way::Through);
+        let before = self.best.unwrap_or(CopyStrategy::RingCached);
         let best = WAYS.into_iter().max_by_key(|&way| rates[way as usize]).unwrap_or(before);
         let (there, here) = (rates[best as usize], rates[before as usize]);
         let changes = best != before && there > here + here / 8;
@@ -243,9 +248,9 @@ impl Review {
         let Some(at) = (from..WAYS.len()).find(|&at| self.ways[at]) else { return false };
         // Only the ring has lines to bring along.
         let settling = match WAYS[at] {
-            Way::Through => SETTLING,
-            Way::Around => 1,
-            Way::Alone | Way::Both => 0,
+            CopyStrategy::RingCached => SETTLING,
+            CopyStrategy::RingNonTemporal => 1,
+            CopyStrategy::SingleCopy | CopyStrategy::CooperativeCopy => 0,
         };
         (self.at, self.settling, self.samples) = (at, settling, 0);
         true
@@ -270,7 +275,7 @@ mod tests {
     use super::*;
 
     /// Messages one after the other, each way at its rate (MB/s); which way each went.
-    fn run(choice: &mut Choice, length: u64, count: usize, rates: [u64; 4]) -> Vec<Way> {
+    fn run(choice: &mut CopyChooser, length: u64, count: usize, rates: [u64; 4]) -> Vec<CopyStrategy> {
         let mut now = 0;
         let mut one = || {
             let way = choice.want(length, true, now).unwrap();
@@ -285,7 +290,7 @@ mod tests {
     fn the_fastest_way_is_found_whichever_it_is() {
         for length in [300 << 10, 2 << 20, 4 << 20, 64 << 20] {
             for fastest in WAYS {
-                let mut choice = Choice::new(true, true, Bodies::Measured);
+                let mut choice = CopyChooser::new(true, true, Bodies::Measured);
                 let mut rates = [5000, 6000, 4000, 5500];
                 rates[fastest as usize] = 12_000;
                 let ways = run(&mut choice, length, 2000, rates);
@@ -297,44 +302,54 @@ mod tests {
 
     #[test]
     fn another_machine_is_noticed_soon() {
-        let mut choice = Choice::new(true, true, Bodies::Measured);
+        let mut choice = CopyChooser::new(true, true, Bodies::Measured);
         run(&mut choice, 4 << 20, 5000, [20_000, 5000, 9000, 9500]);
         let ways = run(&mut choice, 4 << 20, 60, [2000, 5000, 9000, 9500]);
-        assert!(matches!(ways[40..], [Way::Alone, ..] | [Way::Both, ..]), "{ways:?}");
+        assert!(matches!(ways[40..], [CopyStrategy::SingleCopy, ..] | [CopyStrategy::CooperativeCopy, ..]), "{ways:?}");
     }
 
     #[test]
     fn a_little_gain_or_a_way_that_is_not_there_changes_nothing() {
-        let mut choice = Choice::new(true, true, Bodies::Measured);
+        let mut choice = CopyChooser::new(true, true, Bodies::Measured);
         let ways = run(&mut choice, 2 << 20, 500, [10_000, 1000, 10_500, 10_900]);
-        assert!(ways[30..60].contains(&Way::Through) && ways[450..].iter().all(|&way| way == Way::Through));
-        let mut choice = Choice::new(false, true, Bodies::Measured);
+        assert!(
+            ways[30..60].contains(&CopyStrategy::RingCached)
+                && ways[450..].iter().all(|&way| way == CopyStrategy::RingCached)
+        );
+        let mut choice = CopyChooser::new(false, true, Bodies::Measured);
         let ways = run(&mut choice, 64 << 20, 500, [10_000, 1000, 20_000, 30_000]);
-        assert!(ways.iter().all(|way| matches!(way, Way::Through | Way::Around)));
-        let mut choice = Choice::new(true, true, Bodies::Measured);
+        assert!(ways.iter().all(|way| matches!(way, CopyStrategy::RingCached | CopyStrategy::RingNonTemporal)));
+        let mut choice = CopyChooser::new(true, true, Bodies::Measured);
         choice.no_help();
         let ways = run(&mut choice, 64 << 20, 500, [10_000, 1000, 20_000, 30_000]);
-        assert!(!ways.contains(&Way::Both) && ways[400..].iter().all(|&way| way == Way::Alone));
+        assert!(
+            !ways.contains(&CopyStrategy::CooperativeCopy)
+                && ways[400..].iter().all(|&way| way == CopyStrategy::SingleCopy)
+        );
     }
 
     #[test]
     fn the_program_may_choose() {
         let rates = [9000, 10_000, 11_000, 12_000];
-        let all = |bodies, copies, length| run(&mut Choice::new(copies, true, bodies), length, 300, rates);
+        let all = |bodies, copies, length| run(&mut CopyChooser::new(copies, true, bodies), length, 300, rates);
         for length in [200 << 10, 64 << 20] {
-            assert!(all(Bodies::Copied, true, length).iter().all(|&way| way == Way::Alone));
-            assert!(all(Bodies::CopiedByBoth, true, length).iter().all(|&way| way == Way::Both));
+            assert!(all(Bodies::Copied, true, length).iter().all(|&way| way == CopyStrategy::SingleCopy));
+            assert!(all(Bodies::CopiedByBoth, true, length).iter().all(|&way| way == CopyStrategy::CooperativeCopy));
             for (bodies, copies) in [(Bodies::Ring, true), (Bodies::Copied, false), (Bodies::CopiedByBoth, false)] {
-                assert!(all(bodies, copies, length).iter().all(|way| matches!(way, Way::Through | Way::Around)));
+                assert!(
+                    all(bodies, copies, length)
+                        .iter()
+                        .all(|way| matches!(way, CopyStrategy::RingCached | CopyStrategy::RingNonTemporal))
+                );
             }
         }
-        let hidden = Choice::new(true, true, Bodies::CopiedByBoth).want(1 << 20, false, 0);
-        assert_eq!(hidden, Some(Way::Through), "what its sender does not show");
+        let hidden = CopyChooser::new(true, true, Bodies::CopiedByBoth).want(1 << 20, false, 0);
+        assert_eq!(hidden, Some(CopyStrategy::RingCached), "what its sender does not show");
     }
 
     #[test]
     fn messages_that_overlap_are_timed_together() {
-        let mut choice = Choice::new(true, true, Bodies::Measured);
+        let mut choice = CopyChooser::new(true, true, Bodies::Measured);
         let (mut now, length, mut ways) = (0, 1 << 20, Vec::new());
         let mut under_way = std::collections::VecDeque::new();
         for _ in 0..4000 {
@@ -346,7 +361,7 @@ mod tests {
             choice.landed(length, now, 1024);
             ways.push(way);
         }
-        let right = ways[2500..].iter().filter(|&&way| way == Way::Both).count();
+        let right = ways[2500..].iter().filter(|&&way| way == CopyStrategy::CooperativeCopy).count();
         assert!(right > 1200, "{right} of 1500");
     }
 }

@@ -4,7 +4,7 @@
 //! Which receive gets the message is the protocol's decision. Any other packet is left untouched to [`Link::arrived`].
 
 use super::message_state::{LinkCallbacks, MessageState};
-use super::operations::{Ended, GroupId, NONE, Teller};
+use super::operations::{CompletionRef, CompletionSink, CqId, NONE};
 use super::packets::RxPacket;
 use super::transport::ShmTransport;
 use super::{Channel, pipelined};
@@ -29,8 +29,8 @@ pub enum Taken {
     Other,
     /// It was one; its end lies with its operation.
     Kept,
-    /// It was one, and its end was told.
-    Told,
+    /// It was one, and its end was reported.
+    Reported,
     /// It is a whole message that no receive waits for: the table keeps it.
     Queued,
 }
@@ -38,21 +38,21 @@ pub enum Taken {
 /// Takes the next packet if it is a whole message, and tells the end of its receive if that is one of this group. No earlier end may be queued
 /// in the group.
 #[inline(always)]
-pub fn tell(
+pub fn report(
     shm: &mut ShmTransport,
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,
     rx_packet: &mut RxPacket,
-    (group, now): (GroupId, u64),
-    teller: &mut impl Teller,
+    (group, now): (CqId, u64),
+    sink: &mut impl CompletionSink,
 ) -> Taken {
     let short = match shm.inward.peek_cell() {
         Peeked::Nothing => return Taken::Nothing,
         Peeked::SingleCell(short) => short,
-        Peeked::FlaggedCell(short) => return tell_from_ring(shm, &short, proto, callbacks, (group, now), teller),
-        Peeked::Other => return tell_longer(shm, proto, callbacks, rx_packet, (group, now), teller),
+        Peeked::FlaggedCell(short) => return receive_from_ring(shm, &short, proto, callbacks, (group, now), sink),
+        Peeked::Other => return receive_longer(shm, proto, callbacks, rx_packet, (group, now), sink),
     };
-    let Some((matched, length)) = matched(&short, proto, callbacks, (now, teller.alone())) else { return Taken::Other };
+    let Some((matched, length)) = matched(&short, proto, callbacks, (now, sink.alone())) else { return Taken::Other };
     if let Receiver::Unexpected = matched.receiver {
         queue_short(&short, proto, callbacks, &matched, length);
         shm.inward.consume_cell();
@@ -71,7 +71,7 @@ pub fn tell(
             bytes[..length.min(bytes.len())].split_at(headers.min(length))
         }
     };
-    let taken = end(callbacks, &matched, (pushed, body.len()), group, teller, |span| span.fill(0, body));
+    let taken = end(callbacks, &matched, (pushed, body.len()), group, sink, |span| span.fill(0, body));
     if taken == Taken::Kept {
         keep(callbacks, &matched, pushed, body);
     }
@@ -81,26 +81,26 @@ pub fn tell(
 
 /// Takes a message of which the line holds the first words, and the ring the other bytes.
 #[inline(never)]
-fn tell_from_ring(
+fn receive_from_ring(
     shm: &mut ShmTransport,
     short: &SingleCell,
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,
-    (group, now): (GroupId, u64),
-    teller: &mut impl Teller,
+    (group, now): (CqId, u64),
+    sink: &mut impl CompletionSink,
 ) -> Taken {
     if short.flags != BODY_IN_RING || short.length() != packet::MESSAGE + size_of::<u32>() {
         return Taken::Other;
     }
     let Ok(run) = shm.bulk.1.span(short.word(WORDS) as u32 as usize) else { return Taken::Other };
     let words = [short.word(0), short.word(1)];
-    let wanted = (now, teller.alone().map(|(selector, _)| selector));
+    let wanted = (now, sink.alone().map(|(selector, _)| selector));
     let Some(matched) = proto.match_message(callbacks, short.kind, words, run.len(), wanted) else {
         return Taken::Other;
     };
     let taken = match matched.receiver {
         Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::InRing(run)),
-        _ => tell_run(callbacks, &matched, run, group, teller),
+        _ => receive_ring_span(callbacks, &matched, run, group, sink),
     };
     shm.inward.consume_cell();
     shm.bulk.1.release(run.len());
@@ -110,12 +110,12 @@ fn tell_from_ring(
 
 /// Ends the receive of a message that lies in the ring.
 #[inline(always)]
-fn tell_run(
+fn receive_ring_span(
     callbacks: &mut LinkCallbacks<'_>,
     matched: &Matched,
     run: RingSpan,
-    group: GroupId,
-    teller: &mut impl Teller,
+    group: CqId,
+    sink: &mut impl CompletionSink,
 ) -> Taken {
     let (mut word, mut bytes);
     let headers = match matched.headers {
@@ -132,7 +132,7 @@ fn tell_run(
     };
     run.read(headers);
     let body = run.skip(headers.len());
-    let taken = end(callbacks, matched, (headers, body.len()), group, teller, |span| {
+    let taken = end(callbacks, matched, (headers, body.len()), group, sink, |span| {
         let fits = span.len().min(body.len());
         span.write(0, fits, |into| body.read(into));
         fits
@@ -145,24 +145,24 @@ fn tell_run(
 
 /// Takes a message that is longer than one line, once all of it is there.
 #[inline(never)]
-fn tell_longer(
+fn receive_longer(
     shm: &mut ShmTransport,
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,
     rx_packet: &mut RxPacket,
-    (group, now): (GroupId, u64),
-    teller: &mut impl Teller,
+    (group, now): (CqId, u64),
+    sink: &mut impl CompletionSink,
 ) -> Taken {
-    let Ok(Some(packet)) = shm.inward.peek(&mut rx_packet.lane) else { return Taken::Other };
+    let Ok(Some(packet)) = shm.inward.peek(&mut rx_packet.fifo) else { return Taken::Other };
     if packet.kind != Kind::Message as u8 {
         return Taken::Other;
     }
-    let (bytes, wanted) = (packet.bytes(&rx_packet.lane), (now, teller.alone().map(|(selector, _)| selector)));
+    let (bytes, wanted) = (packet.bytes(&rx_packet.fifo), (now, sink.alone().map(|(selector, _)| selector)));
     if packet.continuations() > 0 && shm.inward.has_continuations(packet.continuations()) != Ok(true) {
         if packet.flags != BODY_IN_RING {
             return Taken::Other;
         }
-        return pipelined::tell(shm, proto, callbacks, (&packet, bytes), (group, now), teller);
+        return pipelined::report(shm, proto, callbacks, (&packet, bytes), (group, now), sink);
     }
     if packet.flags == 0 {
         let Some((words, rest)) = words_of(bytes) else { return Taken::Other };
@@ -172,7 +172,7 @@ fn tell_longer(
         let (pushed, body) = rest.split_at(matched.headers);
         let taken = match matched.receiver {
             Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::InPacket(rest)),
-            _ => end(callbacks, &matched, (pushed, body.len()), group, teller, |span| span.fill(0, body)),
+            _ => end(callbacks, &matched, (pushed, body.len()), group, sink, |span| span.fill(0, body)),
         };
         if taken == Taken::Kept {
             keep(callbacks, &matched, pushed, body);
@@ -190,7 +190,7 @@ fn tell_longer(
     };
     let taken = match matched.receiver {
         Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::InRing(run)),
-        _ => tell_run(callbacks, &matched, run, group, teller),
+        _ => receive_ring_span(callbacks, &matched, run, group, sink),
     };
     shm.inward.consume(&packet);
     ring.release(run.len());
@@ -226,22 +226,22 @@ fn end(
     callbacks: &mut LinkCallbacks<'_>,
     matched: &Matched,
     (headers, length): (&[u8], usize),
-    group: GroupId,
-    teller: &mut impl Teller,
+    group: CqId,
+    sink: &mut impl CompletionSink,
     fill: impl FnOnce(UserMemory) -> usize,
 ) -> Taken {
     let channel = Channel { link: callbacks.link, id: matched.channel };
-    let MessageState { table, operations, .. } = &mut *callbacks.state;
+    let MessageState { table, operations, .. } = &mut *callbacks.messages;
     let Receiver::PostedReceive(oldest) = matched.receiver else {
-        end_alone((channel, matched.tag, headers), length, teller, fill);
-        return Taken::Told;
+        end_alone((channel, matched.tag, headers), length, sink, fill);
+        return Taken::Reported;
     };
     let Some(receive) = table.get(oldest) else { return Taken::Kept };
-    if !operations.tell_message((receive, channel, matched.tag, headers), length, group, teller, fill) {
+    if !operations.report_message((receive, channel, matched.tag, headers), length, group, sink, fill) {
         return Taken::Kept;
     }
     table.remove(oldest);
-    Taken::Told
+    Taken::Reported
 }
 
 /// Ends a blocking receive that is not posted.
@@ -249,14 +249,14 @@ fn end(
 fn end_alone(
     (channel, tag, headers): (Channel, u64, &[u8]),
     full: usize,
-    teller: &mut impl Teller,
+    sink: &mut impl CompletionSink,
     fill: impl FnOnce(UserMemory) -> usize,
 ) {
-    let Some((_, span)) = teller.alone() else { return };
+    let Some((_, span)) = sink.alone() else { return };
     let landed = fill(span);
     let status = if landed < full { Status::Truncated } else { Status::Done };
     let (length, full, channel) = (landed as u64, full as u64, Some(channel));
-    teller.tell(&Ended { operation: NONE, context: 0, status, length, tag, full, headers, channel });
+    sink.report(&CompletionRef { operation: NONE, context: 0, status, length, tag, full, headers, channel });
 }
 
 /// Takes the message of a line that is still to be consumed. False: it is another packet, and nothing has been done.
@@ -265,7 +265,7 @@ pub fn take(short: &SingleCell, proto: &mut Link, callbacks: &mut LinkCallbacks<
     let Some((matched, length)) = matched(short, proto, callbacks, (now, None)) else { return false };
     if let Receiver::Unexpected = matched.receiver {
         queue_short(short, proto, callbacks, &matched, length);
-        callbacks.state.stirred = true;
+        callbacks.messages.wake_pending = true;
         return true;
     }
     let bytes = short.bytes_from_word::<WORDS>();
@@ -290,7 +290,7 @@ fn queue_short(
 /// Keeps a message that no receive waits for: these are its headers and its body.
 fn queue(proto: &mut Link, callbacks: &mut LinkCallbacks<'_>, matched: &Matched, all: Payload<'_>) -> Taken {
     proto.keep_message(callbacks, matched, all.to_box());
-    callbacks.state.queued = true;
+    callbacks.messages.queued = true;
     Taken::Queued
 }
 
@@ -300,7 +300,7 @@ fn keep(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], bo
     let &Matched { receiver, tag, channel, .. } = matched;
     let envelope = Envelope { source: callbacks.link.0, channel, tag, length: body.len() as u64, headers };
     let Receiver::PostedReceive(oldest) = receiver else { return };
-    let Some(receive) = callbacks.state.table.take(oldest) else { return };
+    let Some(receive) = callbacks.messages.table.take(oldest) else { return };
     let operation = callbacks.start_receive(receive);
     callbacks.received(operation, receive.capacity, &envelope, body);
 }
@@ -311,7 +311,7 @@ fn keep_run(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8]
     let &Matched { receiver, tag, channel, .. } = matched;
     let envelope = Envelope { source: callbacks.link.0, channel, tag, length: body.len() as u64, headers };
     let Receiver::PostedReceive(oldest) = receiver else { return };
-    let Some(receive) = callbacks.state.table.take(oldest) else { return };
+    let Some(receive) = callbacks.messages.table.take(oldest) else { return };
     let operation = callbacks.start_receive(receive);
     callbacks.matched(operation, &envelope);
     let fits = receive.capacity.min(body.len() as u64);

@@ -5,7 +5,7 @@
 
 use super::Channel;
 use super::link::LinkState;
-use super::node_state::Core;
+use super::node_state::NodeState;
 use super::packets::{AT_ONCE, BEHIND_WORDS};
 use super::transport::ShmTransport;
 use super::transport::Transport;
@@ -14,7 +14,7 @@ use motet_sys::memory;
 use motet_wire::message::fifo::payload_ring::BODY_IN_RING;
 use motet_wire::message::fifo::{Broken, PutOutcome};
 
-impl Core {
+impl NodeState {
     /// Sends a message. False, and nothing is done: it goes another way, or not at all.
     #[inline(always)]
     pub(super) fn inject(&mut self, channel: Channel, tag: u64, headers: &[u8], body: &[u8]) -> bool {

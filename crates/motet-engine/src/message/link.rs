@@ -2,9 +2,9 @@
 //!
 //! What it is not: when a link is looked at, is decided in [`super::progress`].
 
-use super::copy_strategy::Choice;
-use super::message_state::{CallbackState, LinkCallbacks, MessageState};
-use super::packets::{LONGEST, RxPacket, ShmTx, Way};
+use super::copy_strategy::CopyChooser;
+use super::message_state::{ChannelTable, LinkCallbacks, MessageState};
+use super::packets::{LONGEST, PacketTx, RxPacket, ShmTx};
 use super::regions::segments::Segments;
 use super::transport::{Lost, NodeId, PacketTransport, ShmTransport, Transport};
 use super::{LinkId, MessageLimits, fast_receive, pipelined, regions};
@@ -19,8 +19,8 @@ use std::os::fd::{AsFd, AsRawFd};
 const TURN: usize = 32;
 /// Pieces of long messages put at a time.
 const PIECES: usize = 16;
-/// Looks in vain after which a link is taken to be silent.
-pub(super) const SILENT: u32 = 20_000;
+/// Looks in vain after which a link is taken to be empty_polls.
+pub(super) const IDLE_POLLS: u32 = 20_000;
 /// Bytes of a single copy made at a time.
 pub(super) const COPY: usize = 256 << 10;
 
@@ -29,7 +29,7 @@ pub struct LinkState {
     /// The protocol.
     pub proto: Link,
     /// What the protocol's callbacks use.
-    pub callback_state: CallbackState,
+    pub channel_table: ChannelTable,
     /// What carries packets; `None` once it is gone.
     pub transport: Option<Transport>,
     /// Who is at the other end.
@@ -41,17 +41,17 @@ pub struct LinkState {
     /// The peer has begun it. Once it is gone, and the program holds nothing of it, it is forgotten.
     pub came: bool,
     /// Looks since something came, and lines taken by the last slow round.
-    pub silent: u32,
-    /// See `silent`.
+    pub empty_polls: u32,
+    /// See `empty_polls`.
     pub taken: u64,
     /// It is among those that are looked at in every round.
-    pub hot: bool,
+    pub is_active: bool,
     /// When the pages of the ring are given back, unless more than so many bytes have been written by then.
     pub trim: Option<(u64, u64)>,
     /// A send has found no room since it was last seen that there is some.
-    pub blocked: bool,
+    pub tx_blocked: bool,
     /// The peer is gone: once nothing of it is left, the link ends.
-    pub ending: bool,
+    pub peer_closed: bool,
     /// What was copied out of the peer's memory.
     pub copies: Copies,
 }
@@ -103,31 +103,31 @@ impl LinkState {
             Transport::Packet(_) => Segments::default(),
         };
         let single_copy = if shm { regions::COPY } else { u64::MAX };
-        let choice = match &transport {
-            Transport::SharedMemory(shm) => Choice::new(shm.pid != 0, shm.process.is_some(), limits.bodies),
-            Transport::Packet(_) => Choice::none(),
+        let copy_chooser = match &transport {
+            Transport::SharedMemory(shm) => CopyChooser::new(shm.pid != 0, shm.process.is_some(), limits.bodies),
+            Transport::Packet(_) => CopyChooser::none(),
         };
-        let callback_state = CallbackState { single_copy, segments, choice, ..CallbackState::default() };
-        Self { proto, callback_state, transport: Some(transport), ..Self::empty(peer, driver) }
+        let channel_table = ChannelTable { single_copy, segments, copy_chooser, ..ChannelTable::default() };
+        Self { proto, channel_table, transport: Some(transport), ..Self::empty(peer, driver) }
     }
 
     /// The place of a link that is about to be.
     pub fn empty(peer: NodeId, driver: &'static str) -> Self {
-        let (proto, callback_state) = (Link::new(0, MessageLimits::default().of(true), 0), CallbackState::default());
+        let (proto, channel_table) = (Link::new(0, MessageLimits::default().of(true), 0), ChannelTable::default());
         Self {
             proto,
-            callback_state,
+            channel_table,
             transport: None,
             peer,
             driver,
             gone: None,
             came: false,
-            silent: 0,
+            empty_polls: 0,
             taken: 0,
-            hot: false,
+            is_active: false,
             trim: None,
-            blocked: false,
-            ending: false,
+            tx_blocked: false,
+            peer_closed: false,
             copies: Copies::default(),
         }
     }
@@ -135,19 +135,19 @@ impl LinkState {
     /// Whether nothing is to be done for it but to look at what comes.
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
-        !self.ending && !self.blocked && !self.callback_state.copies_wait() && !self.proto.is_due()
+        !self.peer_closed && !self.tx_blocked && !self.channel_table.copies_wait() && !self.proto.is_due()
     }
 
     /// So many rounds have gone by: where nothing has come meanwhile they count as looks.
-    pub fn count_silence(&mut self, rounds: u32) {
+    pub fn count_empty_polls(&mut self, rounds: u32) {
         let Some(taken) = self.shm().map(|shm| shm.inward.head()) else { return };
-        self.silent = if taken == self.taken { self.silent.saturating_add(rounds) } else { 0 };
+        self.empty_polls = if taken == self.taken { self.empty_polls.saturating_add(rounds) } else { 0 };
         self.taken = taken;
     }
 
     /// Whether something has come lately, and comes through memory.
-    pub fn comes_by_lane(&mut self) -> bool {
-        self.silent <= SILENT && self.shm().is_some()
+    pub fn is_polled_in_memory(&mut self) -> bool {
+        self.empty_polls <= IDLE_POLLS && self.shm().is_some()
     }
 
     /// Whether its transport is shared memory.
@@ -187,21 +187,21 @@ impl LinkState {
     pub fn with<R>(
         &mut self,
         id: LinkId,
-        state: &mut MessageState,
-        f: impl FnOnce(&mut Link, &mut Way<'_>, &mut LinkCallbacks<'_>) -> R,
+        messages: &mut MessageState,
+        f: impl FnOnce(&mut Link, &mut PacketTx<'_>, &mut LinkCallbacks<'_>) -> R,
     ) -> R {
-        let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
+        let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
         let mut way = match &mut self.transport {
             Some(Transport::SharedMemory(shm)) => {
-                Way::Fifo(ShmTx::new(&mut shm.outward, &mut shm.bulk.0, &shm.copying))
+                PacketTx::Fifo(ShmTx::new(&mut shm.outward, &mut shm.bulk.0, &shm.copying))
             }
-            Some(Transport::Packet(packet_transport)) => Way::Packet(&mut **packet_transport),
-            None => Way::Nowhere,
+            Some(Transport::Packet(packet_transport)) => PacketTx::Packet(&mut **packet_transport),
+            None => PacketTx::Nowhere,
         };
         let result = f(&mut self.proto, &mut way, &mut callbacks);
-        let Way::Fifo(ShmTx { wake, broken, .. }) = way else { return result };
+        let PacketTx::Fifo(ShmTx { wake, broken, .. }) = way else { return result };
         if broken {
-            self.lose(id, state, Reason::BROKEN, BROKEN_LANE);
+            self.lose(id, messages, Reason::BROKEN, BROKEN_LANE);
         } else if wake {
             self.wake();
         }
@@ -213,20 +213,20 @@ impl LinkState {
     pub fn send_short(
         &mut self,
         id: LinkId,
-        state: &mut MessageState,
+        messages: &mut MessageState,
         channel: ChannelId,
         tag: u64,
         headers: u16,
         all: &[u8],
     ) -> Result<(), Rejected> {
         let Some(Transport::SharedMemory(shm)) = &mut self.transport else {
-            return self.with(id, state, |proto, way, _| proto.send_short(way, channel, tag, headers, all));
+            return self.with(id, messages, |proto, way, _| proto.send_short(way, channel, tag, headers, all));
         };
         let mut outward = ShmTx::new(&mut shm.outward, &mut shm.bulk.0, &shm.copying);
         let sent = self.proto.send_short(&mut outward, channel, tag, headers, all);
         let ShmTx { wake, broken, .. } = outward;
         if broken {
-            self.lose(id, state, Reason::BROKEN, BROKEN_LANE);
+            self.lose(id, messages, Reason::BROKEN, BROKEN_LANE);
         } else if wake {
             self.wake();
         }
@@ -243,101 +243,101 @@ impl LinkState {
 
     /// Takes what has come, up to a turn or the first message for a handler.
     #[inline(always)]
-    pub fn look(&mut self, id: LinkId, state: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> Look {
+    pub fn look(&mut self, id: LinkId, messages: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> Look {
         match &mut self.transport {
             Some(Transport::SharedMemory(shm)) => {
-                let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
+                let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
                 let look = take_from_lane(shm, &mut self.proto, &mut callbacks, rx_packet, now);
                 let broken = match look {
                     Ok(Look::Silent) => {
-                        self.silent = self.silent.saturating_add(1);
+                        self.empty_polls = self.empty_polls.saturating_add(1);
                         return Look::Silent;
                     }
                     Ok(look) => {
-                        self.silent = 0;
+                        self.empty_polls = 0;
                         return look;
                     }
                     Err(broken) => broken,
                 };
-                self.lose(id, state, Reason::BROKEN, broken);
+                self.lose(id, messages, Reason::BROKEN, broken);
                 Look::Came
             }
-            Some(Transport::Packet(_)) => self.look_at_frames(id, state, rx_packet, now),
+            Some(Transport::Packet(_)) => self.look_at_frames(id, messages, rx_packet, now),
             None => Look::Silent,
         }
     }
 
-    fn look_at_frames(&mut self, id: LinkId, state: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> Look {
+    fn look_at_frames(&mut self, id: LinkId, messages: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> Look {
         let Some(Transport::Packet(packet_transport)) = &mut self.transport else { return Look::Silent };
-        let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
+        let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
         let taken = take_frames(&mut **packet_transport, &mut self.proto, &mut callbacks, rx_packet, now);
         match taken {
-            Ok(Look::Silent) => self.silent = self.silent.saturating_add(1),
-            Ok(_) => self.silent = 0,
-            Err(Failed::Peer(broken)) => self.lose(id, state, Reason::BROKEN, broken),
-            Err(Failed::Transport(Lost(reason))) => self.lose(id, state, reason, GONE),
+            Ok(Look::Silent) => self.empty_polls = self.empty_polls.saturating_add(1),
+            Ok(_) => self.empty_polls = 0,
+            Err(Failed::Peer(broken)) => self.lose(id, messages, Reason::BROKEN, broken),
+            Err(Failed::Transport(Lost(reason))) => self.lose(id, messages, reason, GONE),
         }
         taken.unwrap_or(Look::Came)
     }
 
     /// Puts what is owed to the peer.
-    pub fn flush(&mut self, id: LinkId, state: &mut MessageState) {
+    pub fn flush(&mut self, id: LinkId, messages: &mut MessageState) {
         if self.proto.is_due() && self.transport.is_some() {
-            self.with(id, state, |proto, packets, callbacks| proto.flush(packets, callbacks, PIECES));
+            self.with(id, messages, |proto, packets, callbacks| proto.flush(packets, callbacks, PIECES));
         }
     }
 
     /// Tells those who found no room when there is some.
     #[cold]
-    pub fn look_for_room(&mut self, state: &mut MessageState) {
+    pub fn look_for_room(&mut self, messages: &mut MessageState) {
         let full = self.shm().is_some_and(|shm| shm.outward.room(1) == Ok(false));
         if !full {
-            self.blocked = false;
-            state.stirred = true;
+            self.tx_blocked = false;
+            messages.wake_pending = true;
         }
     }
 
     /// The transport is lost: everything on the link ends.
     #[cold]
-    pub fn lose(&mut self, id: LinkId, state: &mut MessageState, reason: Reason, broken: ProtocolViolation) {
-        self.end_sharing();
+    pub fn lose(&mut self, id: LinkId, messages: &mut MessageState, reason: Reason, broken: ProtocolViolation) {
+        self.end_cooperative_copy();
         if let Some(shm) = self.shm() {
             // Now, whoever else (a forked child, say) has the descriptor, and before any memory is given back.
             let _ = socket::shutdown(shm.control.as_fd().as_raw_fd(), 2);
         }
         self.gone.get_or_insert(if broken == UNKNOWN_REGION_KEY { Reason::UNKNOWN_REGION_KEY } else { reason });
-        self.callback_state.helps.clear();
-        self.callback_state.segments.leave();
+        self.channel_table.assists.clear();
+        self.channel_table.segments.leave();
         self.transport = None;
-        self.ending = false; // or it would end in every round, and nobody could sleep
-        let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
+        self.peer_closed = false; // or it would end in every round, and nobody could sleep
+        let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
         self.proto.reset(&mut callbacks, broken);
-        while let Some(copying) = callbacks.callback_state.copies.pop_front() {
+        while let Some(copying) = callbacks.channel_table.copies.pop_front() {
             self.proto.copied(&mut callbacks, copying.request.record, false);
         }
-        while let Some((request, _)) = callbacks.callback_state.remote_copies.pop_front() {
+        while let Some((request, _)) = callbacks.channel_table.remote_copies.pop_front() {
             self.proto.copied_remote(&mut callbacks, request.record, false);
         }
-        state.stirred = true;
-        self.note_end(id, state);
+        messages.wake_pending = true;
+        self.note_end(id, messages);
     }
 
     /// One that a peer has begun is gone, or the program holds less of it: whether anything, is seen by the next round.
-    pub fn note_end(&self, id: LinkId, state: &mut MessageState) {
+    pub fn note_end(&self, id: LinkId, messages: &mut MessageState) {
         if self.came && self.gone.is_some() {
-            state.ended.push(id);
+            messages.ended.push(id);
         }
     }
 
     /// Whether the program may still have something of a link that is gone: a channel that it closes, or messages that it takes.
     pub fn is_held(&self) -> bool {
-        self.callback_state.is_held() || self.proto.bytes().1 > 0
+        self.channel_table.is_held() || self.proto.bytes().1 > 0
     }
 
     /// Ends all of its channels on this side: what waits on them is discarded.
-    pub fn release_all(&mut self, id: LinkId, state: &mut MessageState) {
-        let channels: Vec<_> = self.callback_state.places.iter().flatten().map(|(channel, _)| *channel).collect();
-        let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
+    pub fn release_all(&mut self, id: LinkId, messages: &mut MessageState) {
+        let channels: Vec<_> = self.channel_table.places.iter().flatten().map(|(channel, _)| *channel).collect();
+        let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
         for channel in channels {
             let _ = self.proto.release(&mut callbacks, channel);
         }
@@ -345,8 +345,8 @@ impl LinkState {
 
     /// The peer's process has ended, or has closed the link: what it has sent is still taken, then everything ends.
     #[cold]
-    pub fn end(&mut self, id: LinkId, state: &mut MessageState) {
-        self.lose(id, state, Reason::PEER_GONE, GONE);
+    pub fn end(&mut self, id: LinkId, messages: &mut MessageState) {
+        self.lose(id, messages, Reason::PEER_GONE, GONE);
     }
 
     /// The lanes, if that is what the link has.
@@ -374,35 +374,35 @@ fn take_from_lane(
             Peeked::SingleCell(short) if fast_receive::take(&short, proto, callbacks, now) => {
                 shm.inward.consume_cell();
                 look = Look::Came;
-                if callbacks.state.operations.blocking_has_ended() {
+                if callbacks.messages.operations.blocking_has_ended() {
                     break; // as below
                 }
                 continue;
             }
             Peeked::SingleCell(_) | Peeked::FlaggedCell(_) | Peeked::Other => {}
         }
-        let Some(packet) = shm.inward.peek(&mut rx_packet.lane).map_err(|_| BROKEN_LANE)? else { break };
+        let Some(packet) = shm.inward.peek(&mut rx_packet.fifo).map_err(|_| BROKEN_LANE)? else { break };
         rx_packet.is_long = false;
         if packet.continuations() > 0
             && !shm.inward.has_continuations(packet.continuations()).map_err(|_| BROKEN_LANE)?
         {
             let early = packet.flags & BODY_IN_RING != 0;
-            if !early || !pipelined::take(shm, proto, callbacks, &packet, packet.bytes(&rx_packet.lane), now)? {
+            if !early || !pipelined::take(shm, proto, callbacks, &packet, packet.bytes(&rx_packet.fifo), now)? {
                 break; // not all of it is there
             }
         } else if packet.flags & BODY_IN_RING == 0 {
             shm.inward.consume(&packet);
-            proto.arrived(callbacks, packet.kind, packet.bytes(&rx_packet.lane), now)?;
+            proto.arrived(callbacks, packet.kind, packet.bytes(&rx_packet.fifo), now)?;
         } else {
             shm.inward.consume(&packet);
             take_from_ring(shm, proto, callbacks, packet, rx_packet, now)?;
         }
         look = Look::Came;
-        if callbacks.state.delivery.is_some() {
+        if callbacks.messages.handler_message.is_some() {
             look = Look::Deliver;
             break;
         }
-        if callbacks.state.operations.blocking_has_ended() {
+        if callbacks.messages.operations.blocking_has_ended() {
             break; // somebody waits for it, and then for the next one
         }
     }
@@ -423,7 +423,7 @@ fn take_from_ring(
     now: u64,
 ) -> Result<(), ProtocolViolation> {
     let inward = &mut shm.bulk.1;
-    let (front, run) = inward.split_packet(packet.bytes(&rx_packet.lane)).map_err(|_| BROKEN_LANE)?;
+    let (front, run) = inward.split_packet(packet.bytes(&rx_packet.fifo)).map_err(|_| BROKEN_LANE)?;
     let result = if proto.reads_from_ring(packet.kind, front) {
         proto.arrived_in_ring(callbacks, packet.kind, front, run, now)
     } else if run.len() > LONGEST {
@@ -460,14 +460,14 @@ fn take_frames(
         let Some((kind, bytes)) = packet_transport.poll(now).map_err(Failed::Transport)? else { break };
         proto.arrived(callbacks, kind, bytes, now).map_err(Failed::Peer)?;
         look = Look::Came;
-        if callbacks.state.delivery.is_some() {
+        if callbacks.messages.handler_message.is_some() {
             rx_packet.long.clear();
             rx_packet.long.extend_from_slice(bytes);
             rx_packet.is_long = true;
             look = Look::Deliver;
             break;
         }
-        if callbacks.state.operations.blocking_has_ended() {
+        if callbacks.messages.operations.blocking_has_ended() {
             break;
         }
     }

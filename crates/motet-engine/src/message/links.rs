@@ -1,7 +1,7 @@
 //! The links of a node: all of them by number, those that every round polls, and those that a sleep has parked.
 
 use super::LinkId;
-use super::link::{LinkState, SILENT};
+use super::link::{IDLE_POLLS, LinkState};
 use super::transport::Transport;
 use motet_proto::message::slab::{Slab, SlabId};
 
@@ -128,7 +128,7 @@ impl Links {
         for _ in 0..index_bound {
             self.scan_next = if self.scan_next + 1 >= index_bound { 0 } else { self.scan_next + 1 };
             let link_state = self.slots.get(self.scan_next);
-            if link_state.is_some_and(|link_state| !link_state.hot && link_state.transport.is_some()) {
+            if link_state.is_some_and(|link_state| !link_state.is_active && link_state.transport.is_some()) {
                 return Some(LinkId(self.slots.number(self.scan_next).0));
             }
         }
@@ -139,11 +139,11 @@ impl Links {
 
     /// Has every round poll a link from now on: its peer need not ring.
     pub fn activate(&mut self, link: LinkId) {
-        let Some(link_state) = self.slots.get_by_id(SlabId(link.0)).filter(|link_state| !link_state.hot) else {
+        let Some(link_state) = self.slots.get_by_id(SlabId(link.0)).filter(|link_state| !link_state.is_active) else {
             return;
         };
-        link_state.hot = true;
-        link_state.silent = 0;
+        link_state.is_active = true;
+        link_state.empty_polls = 0;
         if let Some(shm) = link_state.shm() {
             shm.inward.end_sleep();
         }
@@ -165,13 +165,13 @@ impl Links {
         chosen
     }
 
-    /// Makes a link active again that [`Links::deactivate`] has picked. How long it has been silent stays.
+    /// Makes a link active again that [`Links::deactivate`] has picked. ConnectHistory long it has been empty_polls stays.
     pub fn reactivate(&mut self, link: LinkId) {
         let Some(link_state) = self.slots.get_by_id(SlabId(link.0)) else { return };
         if let Some(shm) = link_state.shm() {
             shm.inward.end_sleep();
         }
-        link_state.hot = true;
+        link_state.is_active = true;
         self.active.push(link);
     }
 
@@ -183,7 +183,8 @@ impl Links {
             parked.clear();
         }
         for link in active {
-            let polled_in_memory = slots.get_by_id(SlabId(link.0)).is_some_and(|link_state| link_state.comes_by_lane());
+            let polled_in_memory =
+                slots.get_by_id(SlabId(link.0)).is_some_and(|link_state| link_state.is_polled_in_memory());
             if parked.len() < MAX_PARKED && polled_in_memory && !parked.contains(link) {
                 parked.push(*link);
             }
@@ -193,25 +194,25 @@ impl Links {
     /// Makes the parked links active again: the next round finds what has arrived on any of them, and their peers need not ring.
     pub fn resume_parked(&mut self) {
         for link in std::mem::take(&mut self.parked) {
-            if self.get(link).is_some_and(|link_state| !link_state.hot && link_state.is_shm()) {
+            if self.get(link).is_some_and(|link_state| !link_state.is_active && link_state.is_shm()) {
                 self.reactivate(link);
             }
         }
     }
 
-    /// Counts `rounds` more empty polls of each active link. Whether more than half of them have been silent for long.
-    pub fn count_silence(&mut self, rounds: u32) -> bool {
+    /// Counts `rounds` more empty polls of each active link. Whether more than half of them have been empty_polls for long.
+    pub fn count_empty_polls(&mut self, rounds: u32) -> bool {
         let Self { slots, active, .. } = self;
-        let mut silent = 0;
+        let mut empty_polls = 0;
         for link in active.iter() {
             let Some(link_state) = slots.get_by_id(SlabId(link.0)) else {
-                silent += 1;
+                empty_polls += 1;
                 continue;
             };
-            link_state.count_silence(rounds);
-            silent += usize::from(link_state.silent > SILENT);
+            link_state.count_empty_polls(rounds);
+            empty_polls += usize::from(link_state.empty_polls > IDLE_POLLS);
         }
-        silent > active.len() / 2
+        empty_polls > active.len() / 2
     }
 
     // ---- lingering ---------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 //! A loaned message at its receiver, and the queue of those that were dropped.
 //!
-//! How loans are sent and received is in [`super::loans`].
+//! ConnectHistory loans are sent and received is in [`super::loans`].
 
 use super::LinkId;
 use motet_proto::message::slab::SlabId;
@@ -14,15 +14,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Loans that were dropped, until the node gives them back.
 #[derive(Debug)]
-pub struct Returns {
+pub struct ReleaseQueue {
     queue: Mutex<Vec<(LinkId, SlabId)>>,
-    kick: Arc<PrivateFd>,
+    wakeup: Arc<PrivateFd>,
 }
 
-impl Returns {
+impl ReleaseQueue {
     /// Of a node that is woken by this eventfd.
-    pub fn new(kick: Arc<PrivateFd>) -> Self {
-        Self { queue: Mutex::default(), kick }
+    pub fn new(wakeup: Arc<PrivateFd>) -> Self {
+        Self { queue: Mutex::default(), wakeup }
     }
 
     pub(super) fn queue(&self) -> MutexGuard<'_, Vec<(LinkId, SlabId)>> {
@@ -34,16 +34,16 @@ impl Returns {
 ///
 /// The sender waits for it to be given back: at once by [`Node::give_back`]; by the next thread that makes progress when it is dropped.
 #[derive(Debug)]
-pub struct Lent {
+pub struct LoanedMessage {
     part: PeerBytes,
     pub(super) link: LinkId,
     pub(super) record: Option<SlabId>,
-    returns: Arc<Returns>,
+    releases: Arc<ReleaseQueue>,
 }
 
-impl Lent {
-    pub(super) fn new(part: PeerBytes, link: LinkId, record: SlabId, returns: Arc<Returns>) -> Self {
-        Self { part, link, record: Some(record), returns }
+impl LoanedMessage {
+    pub(super) fn new(part: PeerBytes, link: LinkId, record: SlabId, releases: Arc<ReleaseQueue>) -> Self {
+        Self { part, link, record: Some(record), releases }
     }
 
     /// Over which link it came.
@@ -52,20 +52,20 @@ impl Lent {
     }
 }
 
-impl Deref for Lent {
+impl Deref for LoanedMessage {
     type Target = PeerBytes;
     fn deref(&self) -> &PeerBytes {
         &self.part
     }
 }
 
-impl Drop for Lent {
+impl Drop for LoanedMessage {
     fn drop(&mut self) {
         let Some(record) = self.record.take() else { return };
-        let mut queue = self.returns.queue();
+        let mut queue = self.releases.queue();
         queue.push((self.link, record));
         if queue.len() == 1 {
-            socket::ring_eventfd(self.returns.kick.as_fd().as_raw_fd());
+            socket::ring_eventfd(self.releases.wakeup.as_fd().as_raw_fd());
         }
     }
 }

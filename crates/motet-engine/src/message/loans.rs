@@ -1,22 +1,22 @@
 //! Loans: messages that the receiver reads where the sender has put them.
 //!
 //! What it is: a block of the node's pool ([`Node::alloc`]) that goes as a message of any length by one announcement
-//! ([`Node::send_loan`]), and receives that end with a reference to such a message ([`Lent`]). Giving it back ([`Node::give_back`], or
+//! ([`Node::send_loan`]), and receives that end with a reference to such a message ([`LoanedMessage`]). Giving it back ([`Node::give_back`], or
 //! dropping it) tells the sender, whose pool has the block again then; so it does when the link is lost.
 //!
 //! What it is not: how the receiver comes to see the block, is in [`super::regions::segments`]. Where it does not, or the message is short or
 //! no loan, a receive in place ends with a copy, and nobody but [`LoanCounts`] knows the difference.
 
 use super::link::LinkState;
-pub use super::loaned::{Lent, Loan, PeerBytes, Returns};
+pub use super::loaned::{Loan, LoanedMessage, PeerBytes, ReleaseQueue};
 use super::message_state::{LinkCallbacks, MessageState};
-use super::node_state::Core;
+use super::node_state::NodeState;
 use super::operations::{Kind, Operation, Seen};
 use super::receive::RecvFrom;
 pub use super::regions::segments::LoanCounts;
 use super::send::Outgoing;
-use super::single_copy::pending::Copying;
-use super::{Error, LinkId, Mode, Node, Notice, OperationId};
+use super::single_copy::pending::PendingCopy;
+use super::{CompletionOptions, Error, LinkId, Mode, Node, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::packet::RemoteAddress;
 use motet_proto::message::slab::{self, SlabId};
@@ -35,7 +35,7 @@ impl Node {
     ///
     /// Errors: [`Error::Full`] when the pool is used up: blocks are lent, or in the program's hands.
     pub fn alloc(&self, length: usize) -> Result<Loan, Error> {
-        self.core()?.state.take_block(length).ok_or(Error::Full)
+        self.lock()?.messages.take_block(length).ok_or(Error::Full)
     }
 
     /// The same, and waits until there is one: blocks come back. So the pool bounds how far a sender is ahead of its receivers.
@@ -43,10 +43,10 @@ impl Node {
     /// Errors: [`Error::TooLong`] when the pool could never have it; [`Error::TimedOut`]; [`Error::WouldBlock`] in a handler.
     pub fn alloc_until(&self, length: usize, deadline: Option<u64>) -> Result<Loan, Error> {
         let holds = {
-            let mut core = self.core()?;
-            match core.state.take_block(length) {
+            let mut node = self.lock()?;
+            match node.messages.take_block(length) {
                 Some(block) => return Ok(block),
-                None => core.state.pool.can_hold(length),
+                None => node.messages.pool.can_hold(length),
             }
         };
         if !holds {
@@ -56,7 +56,7 @@ impl Node {
             // Of a block that another thread drops nobody is told.
             let look = clock::nanoseconds().saturating_add(LOOK);
             let until = deadline.map_or(look, |deadline| deadline.min(look));
-            match self.wait(self.core()?, Some(until), |core| core.state.take_block(length)) {
+            match self.wait(self.lock()?, Some(until), |node| node.messages.take_block(length)) {
                 Err(Error::TimedOut) if deadline.is_none_or(|deadline| clock::nanoseconds() < deadline) => {}
                 taken => return taken,
             }
@@ -73,32 +73,32 @@ impl Node {
         message: &Outgoing<'_>,
         mut loan: Loan,
         length: usize,
-        notice: Option<Notice>,
+        notice: Option<CompletionOptions>,
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, (Error, Option<Loan>)> {
         loan.truncate(length);
         let mode = if loan.len() <= SHORT { Mode::Automatic } else { Mode::Synchronous };
         let message = Outgoing { mode, ..*message };
-        let mut core = match self.core() {
-            Ok(core) => core,
+        let mut node = match self.lock() {
+            Ok(node) => node,
             Err(error) => return Err((error, Some(loan))),
         };
         if (notice, mode) == (None, Mode::Synchronous) {
-            loan = match core.lend_shown(&message, loan) {
+            loan = match node.lend_shown(&message, loan) {
                 Ok(()) => return Ok(None),
                 Err(loan) => loan, // or it would break, or block: that is seen again
             };
         }
         let mut left = Some(loan);
-        let sent = self.wait(core, deadline, |core| {
-            if let Err(error) = core.has_room_for(notice) {
+        let sent = self.wait(node, deadline, |node| {
+            if let Err(error) = node.has_room_for(notice) {
                 return Some(Err(error));
             }
             let memory = OperationMemory::Loan(left.take()?);
-            match self.start_send_here(core, &message, memory, Vec::new(), notice.unwrap_or_default()) {
+            match self.start_send_here(node, &message, memory, Vec::new(), notice.unwrap_or_default()) {
                 Ok(operation) => {
                     if let (None, Some(name)) = (notice, operation) {
-                        core.let_go_of(name);
+                        node.let_go_of(name);
                         return Some(Ok(None));
                     }
                     Some(Ok(operation))
@@ -123,10 +123,10 @@ impl Node {
         tag: u64,
         ignore: u64,
         most: u64,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, Error> {
-        let mut core = self.core()?;
-        core.post_here((from, tag, ignore), notice, || in_place(most, notice), most)
+        let mut node = self.lock()?;
+        node.post_here((from, tag, ignore), notice, || in_place(most, notice), most)
     }
 
     /// The same for a message that was claimed, or that a handler has taken.
@@ -134,121 +134,121 @@ impl Node {
         &self,
         held: UnexpectedMessage,
         most: u64,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, (Error, UnexpectedMessage)> {
         self.accept_as(held, in_place(most, notice), most)
     }
 
     /// Gives a message back to its sender, at once.
-    pub fn give_back(&self, mut lent: Lent) -> Result<(), Error> {
-        let mut core = self.core()?;
+    pub fn give_back(&self, mut lent: LoanedMessage) -> Result<(), Error> {
+        let mut node = self.lock()?;
         let (link, record) = (lent.link, lent.record.take());
         // Its references first: to count them atomically once FIN is stored would wait for that to reach the lane.
         drop(lent);
         if let Some(record) = record {
-            core.give_back(link, record);
+            node.give_back(link, record);
         }
         Ok(())
     }
 
-    /// How receives in place on a link went.
+    /// ConnectHistory receives in place on a link went.
     pub fn loan_counts(&self, link: LinkId) -> Result<LoanCounts, Error> {
-        let mut core = self.core()?;
-        let (link_state, _) = core.link(link)?;
-        Ok(link_state.callback_state.segments.counts)
+        let mut node = self.lock()?;
+        let (link_state, _) = node.link(link)?;
+        Ok(link_state.channel_table.segments.counts)
     }
 
     /// Segments of the pool, their bytes, and bytes of them that are lent, or in the hands of the program.
     pub fn pool_size(&self) -> Result<[usize; 3], Error> {
-        let core = self.core()?;
-        let [segments, bytes, out] = core.state.pool.usage();
-        Ok([segments, bytes, out - core.state.operations.spare_bytes()])
+        let node = self.lock()?;
+        let [segments, bytes, out] = node.messages.pool.usage();
+        Ok([segments, bytes, out - node.messages.operations.spare_bytes()])
     }
 }
 
-fn in_place(most: u64, notice: Notice) -> Operation {
+fn in_place(most: u64, notice: CompletionOptions) -> Operation {
     let mut operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, notice);
     operation.sees(Seen::Wanted { most });
     operation
 }
 
-impl Core {
+impl NodeState {
     /// Whether an operation can have a record: one that has none takes its memory with it.
-    fn has_room_for(&mut self, notice: Option<Notice>) -> Result<(), Error> {
-        if notice.and_then(|notice| notice.group).is_some_and(|group| self.state.operations.group(group).is_none()) {
+    fn has_room_for(&mut self, notice: Option<CompletionOptions>) -> Result<(), Error> {
+        if notice.and_then(|notice| notice.group).is_some_and(|group| self.messages.operations.group(group).is_none()) {
             return Err(Error::Unknown);
         }
-        if self.state.operations.count() < slab::MAX_RECORDS { Ok(()) } else { Err(Error::Full) }
+        if self.messages.operations.count() < slab::MAX_RECORDS { Ok(()) } else { Err(Error::Full) }
     }
 
     /// Nobody will ask for the end of an operation that has just begun.
     pub(super) fn let_go_of(&mut self, name: OperationId) {
-        if let Some(operation) = self.state.operations.get(u64::from(name.0)) {
+        if let Some(operation) = self.messages.operations.get(u64::from(name.0)) {
             operation.detached = true;
         }
     }
 
     fn give_back(&mut self, link: LinkId, record: SlabId) {
-        let Ok((link_state, state)) = self.link(link) else { return };
-        link_state.with(link, state, |proto, way, _| proto.release_loan_now(way, record));
+        let Ok((link_state, messages)) = self.link(link) else { return };
+        link_state.with(link, messages, |proto, way, _| proto.release_loan_now(way, record));
         if link_state.proto.is_due() {
-            self.settle(link);
+            self.flush_link(link);
         }
     }
 
     /// Sends a loan of whose end nobody is told, if the peer sees it where it lies; otherwise it comes back.
     fn lend_shown(&mut self, message: &Outgoing<'_>, loan: Loan) -> Result<(), Loan> {
         let &Outgoing { channel, tag, headers, mode } = message;
-        let Ok((link_state, state)) = self.link(channel.link) else { return Err(loan) };
-        let Some(place) = link_state.callback_state.segments.show(loan.segment(), loan.address()) else {
+        let Ok((link_state, messages)) = self.link(channel.link) else { return Err(loan) };
+        let Some(place) = link_state.channel_table.segments.show(loan.segment(), loan.address()) else {
             return Err(loan);
         };
         let length = loan.len() as u64;
-        let operation = state.operations.keep_loan(loan)?;
+        let operation = messages.operations.keep_loan(loan)?;
         let send = Send { channel: channel.id, tag, headers, body: &[], mode, operation, place };
-        let sent = link_state.with(channel.link, state, |proto, way, _| proto.send_rts(way, &send, length));
+        let sent = link_state.with(channel.link, messages, |proto, way, _| proto.send_rts(way, &send, length));
         match sent {
             Ok(_) => Ok(()),
-            Err(_) => state.operations.take_loan(operation).map_or(Ok(()), Err),
+            Err(_) => messages.operations.take_loan(operation).map_or(Ok(()), Err),
         }
     }
 
     /// Gives back what was dropped.
     #[cold]
     pub(super) fn take_returns(&mut self) {
-        let returns = self.state.operations.returns.clone();
-        let dropped = returns.map(|returns| std::mem::take(&mut *returns.queue())).unwrap_or_default();
+        let releases = self.messages.operations.releases.clone();
+        let dropped = releases.map(|releases| std::mem::take(&mut *releases.queue())).unwrap_or_default();
         dropped.into_iter().for_each(|(link, record)| self.give_back(link, record));
     }
 
     /// Where a peer sees a loan; `otherwise` where it does not.
     pub(super) fn place_of_loan(&mut self, link: LinkId, loan: &Loan, otherwise: RemoteAddress) -> RemoteAddress {
         let Ok((link_state, _)) = self.link(link) else { return otherwise };
-        link_state.callback_state.segments.show(loan.segment(), loan.address()).unwrap_or(otherwise)
+        link_state.channel_table.segments.show(loan.segment(), loan.address()).unwrap_or(otherwise)
     }
 
     /// The control connection of a link has something.
     #[cold]
     pub(super) fn hear(&mut self, link: LinkId) {
-        use super::regions::segments::Heard;
-        let Ok((link_state, state)) = self.link(link) else { return };
-        match link_state.callback_state.segments.hear() {
-            Heard::All => self.watch_control_again(link),
-            Heard::End => {
-                link_state.ending = true;
+        use super::regions::segments::ControlResult;
+        let Ok((link_state, messages)) = self.link(link) else { return };
+        match link_state.channel_table.segments.hear() {
+            ControlResult::All => self.watch_control_again(link),
+            ControlResult::End => {
+                link_state.peer_closed = true;
                 self.links.activate(link);
             }
-            Heard::Broken => link_state.lose(link, state, Reason::BROKEN, NONSENSE),
+            ControlResult::Broken => link_state.lose(link, messages, Reason::BROKEN, NONSENSE),
         }
     }
 
     /// Tells peers which segments have gone since this was last called.
     #[cold]
     pub(super) fn withdraw_segments(&mut self) {
-        self.gone = self.state.pool.released_segments();
+        self.gone = self.messages.pool.released_segments();
         for link in self.links.all() {
             if let Some(link_state) = self.links.get_mut(link) {
-                link_state.callback_state.segments.withdraw();
+                link_state.channel_table.segments.withdraw();
             }
         }
     }
@@ -256,26 +256,26 @@ impl Core {
 
 impl LinkState {
     /// Lends the message whose copy is due to the program, if it was asked for in place and we see it. True: there is nothing to copy.
-    pub(super) fn lend(&mut self, id: LinkId, state: &mut MessageState) -> bool {
-        let Some(&Copying { request, done: 0, .. }) = self.callback_state.copies.front() else { return false };
+    pub(super) fn lend(&mut self, id: LinkId, messages: &mut MessageState) -> bool {
+        let Some(&PendingCopy { request, done: 0, .. }) = self.channel_table.copies.front() else { return false };
         let CopyRequest { record, operation, address, key, length } = request;
-        let Some(operation) = state.operations.get(operation) else { return false };
+        let Some(operation) = messages.operations.get(operation) else { return false };
         if !matches!(operation.seen(), Seen::Wanted { .. }) {
             return false;
         }
-        let part = self.callback_state.segments.find(RemoteAddress { address, key }, 0, length as usize);
-        if self.callback_state.segments.broken {
-            self.lose(id, state, Reason::BROKEN, NONSENSE);
+        let part = self.channel_table.segments.find(RemoteAddress { address, key }, 0, length as usize);
+        if self.channel_table.segments.broken {
+            self.lose(id, messages, Reason::BROKEN, NONSENSE);
             return true;
         }
         let Some(part) = part else {
             operation.make_room();
             return false;
         };
-        operation.sees(Seen::Lent(part, record));
-        self.callback_state.segments.counts.lent += 1;
-        self.callback_state.copies.pop_front();
-        let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
+        operation.sees(Seen::LoanedMessage(part, record));
+        self.channel_table.segments.counts.lent += 1;
+        self.channel_table.copies.pop_front();
+        let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
         self.proto.loan_in_place(&mut callbacks, record);
         true
     }
@@ -283,14 +283,14 @@ impl LinkState {
     /// Copies bytes of a message that we see into the buffer of its receive; `None`: we do not.
     pub(super) fn copy_seen(
         &mut self,
-        state: &mut MessageState,
+        messages: &mut MessageState,
         request: &CopyRequest,
         done: u64,
         length: usize,
     ) -> Option<u64> {
         let place = RemoteAddress { address: request.address, key: request.key };
-        let part = self.callback_state.segments.find(place, done, length)?;
-        let operation = state.operations.get(request.operation)?;
+        let part = self.channel_table.segments.find(place, done, length)?;
+        let operation = messages.operations.get(request.operation)?;
         let copied = operation.memory.write(done as usize, length, |into| part.read(0, into));
         (copied > 0).then_some(copied as u64)
     }

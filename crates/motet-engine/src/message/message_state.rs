@@ -3,11 +3,11 @@
 //! [`MessageState`] holds the matching table, the operations, and what the node must act on once the protocol has returned: a message for a
 //! handler, channels that a peer opens. The callbacks call no user code and no link.
 
-use super::copy_strategy::{Choice, Way};
+use super::copy_strategy::{CopyChooser, CopyStrategy};
 use super::operations::{Buffer, Operations};
-use super::regions::local::Hosts;
+use super::regions::local::LocalRegions;
 use super::regions::segments::Segments;
-use super::single_copy::pending::{Copying, Helping, Sharing};
+use super::single_copy::pending::{CooperativeCopy, CopyAssist, PendingCopy};
 use super::{Channel, Error, LinkId};
 use motet_proto::message::matching::{Receive, Scope};
 use motet_proto::message::packet::{self, Route};
@@ -31,25 +31,25 @@ pub struct MessageState {
     /// What the program has begun.
     pub operations: Operations,
     /// Memory that peers may reach.
-    pub hosts: Hosts,
+    pub regions_here: LocalRegions,
     /// Memory for loans and regions.
     pub pool: Arc<ShmPool>,
     /// A message for a handler, to be run before the next packet is looked at.
-    pub delivery: Option<Delivery>,
+    pub handler_message: Option<HandlerMessage>,
     /// Channels that peers would like: link, channel, service.
-    pub offers: VecDeque<(Channel, u64)>,
+    pub open_requests: VecDeque<(Channel, u64)>,
     /// Links that peers have begun and that are gone, or of which the program holds less: to be looked at.
     pub ended: Vec<LinkId>,
     /// The program's, to be dropped where no lock is held.
-    pub spent: Vec<Box<dyn Any + Send>>,
+    pub deferred_drops: Vec<Box<dyn Any + Send>>,
     /// Something has happened that a thread may wait for.
-    pub stirred: bool,
+    pub wake_pending: bool,
     /// A message has come that no receive waits for: a thread may probe for it.
     pub queued: bool,
 }
 
 /// A message for a handler.
-pub struct Delivery {
+pub struct HandlerMessage {
     /// On which channel.
     pub channel: Channel,
     /// Its tag.
@@ -69,9 +69,9 @@ pub enum Delivered {
 /// What a node keeps of one channel, beside the protocol.
 #[derive(Debug)]
 pub struct Place {
-    /// How far it is.
-    pub phase: Phase,
-    /// How its messages are received.
+    /// ConnectHistory far it is.
+    pub phase: ChannelPhase,
+    /// ConnectHistory its messages are received.
     pub reception: Reception,
     /// The program's handler, by its number in the node.
     pub handler: u32,
@@ -79,9 +79,9 @@ pub struct Place {
     pub taken: bool,
 }
 
-/// How far a channel is.
+/// ConnectHistory far a channel is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
+pub enum ChannelPhase {
     /// The peer has not answered yet.
     Opening,
     /// Messages may go.
@@ -94,23 +94,23 @@ pub enum Phase {
 
 /// The part of a link's state that the protocol's callbacks use.
 #[derive(Default)]
-pub struct CallbackState {
+pub struct ChannelTable {
     /// By the channel's index; a channel's number is used again.
     pub places: Vec<Option<(ChannelId, Place)>>,
-    /// How long messages come.
-    pub choice: Choice,
+    /// ConnectHistory long messages come.
+    pub copy_chooser: CopyChooser,
     /// The one that is copied next is with the peer's help.
-    pub wants_help: bool,
+    pub wants_assist: bool,
     /// Bodies to be copied from the peer's memory.
-    pub copies: VecDeque<Copying>,
+    pub copies: VecDeque<PendingCopy>,
     /// The first of them, if the peer may help; the last stamp; and whether only the peer's part is missing.
-    pub sharing: Option<Sharing>,
+    pub cooperative_copy: Option<CooperativeCopy>,
     pub stamp: u32,
-    pub awaits_help: bool,
+    pub waits_for_assist: bool,
     /// The message that begins at this place of the ring has not come on in time: it is taken when all of it is there.
     pub late: Option<u64>,
     /// Bodies that the peer copies from ours with our help.
-    pub helps: VecDeque<Helping>,
+    pub assists: VecDeque<CopyAssist>,
     /// The same of puts and gets.
     pub remote_copies: VecDeque<(RemoteCopy, u64)>,
     /// Memory of either node that the other sees.
@@ -119,17 +119,17 @@ pub struct CallbackState {
     pub single_copy: u64,
 }
 
-impl CallbackState {
+impl ChannelTable {
     /// Whether bytes are to be copied between the processes, or are being copied by the peer.
     #[inline(always)]
     pub fn copies_wait(&self) -> bool {
-        !self.copies.is_empty() || !self.remote_copies.is_empty() || !self.helps.is_empty()
+        !self.copies.is_empty() || !self.remote_copies.is_empty() || !self.assists.is_empty()
     }
 
     /// Whether some are to be copied by this process: a thread that drives progress may not sleep.
     pub fn must_copy(&self) -> bool {
-        let mine = !self.copies.is_empty() && !self.awaits_help;
-        mine || !self.remote_copies.is_empty() || !self.helps.is_empty()
+        let mine = !self.copies.is_empty() && !self.waits_for_assist;
+        mine || !self.remote_copies.is_empty() || !self.assists.is_empty()
     }
 
     /// What is kept of a channel.
@@ -171,13 +171,13 @@ impl MessageState {
         Ok(Self {
             table: Table::new([half(0), half(8)]),
             operations: Operations::new(),
-            hosts: Hosts::default(),
+            regions_here: LocalRegions::default(),
             pool: ShmPool::new(pool),
-            delivery: None,
-            offers: VecDeque::new(),
+            handler_message: None,
+            open_requests: VecDeque::new(),
             ended: Vec::new(),
-            spent: Vec::new(),
-            stirred: false,
+            deferred_drops: Vec::new(),
+            wake_pending: false,
             queued: false,
         })
     }
@@ -186,8 +186,8 @@ impl MessageState {
 impl MessageState {
     /// Whether a round has more to do than to look at links.
     #[inline(always)]
-    pub fn is_left_something(&self) -> bool {
-        !self.offers.is_empty() || !self.spent.is_empty() || !self.ended.is_empty()
+    pub fn has_work(&self) -> bool {
+        !self.open_requests.is_empty() || !self.deferred_drops.is_empty() || !self.ended.is_empty()
     }
 
     /// A block of the pool: the last one that came back, if it is of that size.
@@ -206,9 +206,9 @@ impl MessageState {
 /// The callbacks of one link, for the time of a call.
 pub struct LinkCallbacks<'a> {
     /// Of all links.
-    pub state: &'a mut MessageState,
+    pub messages: &'a mut MessageState,
     /// Of this one.
-    pub callback_state: &'a mut CallbackState,
+    pub channel_table: &'a mut ChannelTable,
     /// Which.
     pub link: LinkId,
 }
@@ -216,8 +216,8 @@ pub struct LinkCallbacks<'a> {
 impl<'a> LinkCallbacks<'a> {
     /// Of this link.
     #[inline(always)]
-    pub fn of(state: &'a mut MessageState, callback_state: &'a mut CallbackState, link: LinkId) -> Self {
-        Self { state, callback_state, link }
+    pub fn of(messages: &'a mut MessageState, channel_table: &'a mut ChannelTable, link: LinkId) -> Self {
+        Self { messages, channel_table, link }
     }
 
     fn channel(&self, id: ChannelId) -> Channel {
@@ -230,12 +230,12 @@ impl Callbacks for LinkCallbacks<'_> {
 
     #[inline(always)]
     fn matching(&mut self) -> &mut Table<Buffer> {
-        &mut self.state.table
+        &mut self.messages.table
     }
 
     #[inline(always)]
     fn start_receive(&mut self, receive: Receive<Buffer>) -> u64 {
-        self.state.operations.name_of(receive)
+        self.messages.operations.name_of(receive)
     }
 
     fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>) {
@@ -246,65 +246,66 @@ impl Callbacks for LinkCallbacks<'_> {
             }
             Arrival::Long(held) => Delivered::Long(held),
         };
-        self.state.delivery = Some(Delivery { channel: self.channel(envelope.channel), tag: envelope.tag, what });
+        self.messages.handler_message =
+            Some(HandlerMessage { channel: self.channel(envelope.channel), tag: envelope.tag, what });
     }
 
     #[inline(always)]
     fn matched(&mut self, operation: u64, envelope: &Envelope<'_>) {
         let channel = self.channel(envelope.channel);
-        self.state.operations.matched(operation, channel, envelope);
+        self.messages.operations.matched(operation, channel, envelope);
     }
 
     #[inline(always)]
     fn received(&mut self, operation: u64, capacity: u64, envelope: &Envelope<'_>, body: &[u8]) {
         let channel = self.channel(envelope.channel);
-        self.state.operations.receive((operation, capacity), channel, envelope, body);
-        self.state.stirred = true;
+        self.messages.operations.receive((operation, capacity), channel, envelope, body);
+        self.messages.wake_pending = true;
     }
 
     #[inline(always)]
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
-        if let Some(operation) = self.state.operations.get(operation) {
+        if let Some(operation) = self.messages.operations.get(operation) {
             operation.place(at as usize, bytes);
         }
     }
 
     fn place_span(&mut self, operation: u64, at: u64, run: RingSpan) {
-        if let Some(operation) = self.state.operations.get(operation) {
+        if let Some(operation) = self.messages.operations.get(operation) {
             operation.place_span(at as usize, run);
         }
     }
 
     fn choose_transfer(&mut self, length: u64, shown: bool) -> BodyTransfer {
-        let way = self.callback_state.choice.want(length, shown, clock::ticks());
-        self.callback_state.wants_help = way == Some(Way::Both);
-        match (way, self.callback_state.choice.is_trying()) {
+        let way = self.channel_table.copy_chooser.want(length, shown, clock::ticks());
+        self.channel_table.wants_assist = way == Some(CopyStrategy::CooperativeCopy);
+        match (way, self.channel_table.copy_chooser.is_trying()) {
             (None, _) => BodyTransfer::Pieces(Route::Any),
-            (Some(Way::Through), false) => BodyTransfer::Pieces(Route::Cached),
-            (Some(Way::Through), true) => BodyTransfer::Pieces(Route::MeasureCached),
-            (Some(Way::Around), false) => BodyTransfer::Pieces(Route::NonTemporal),
-            (Some(Way::Around), true) => BodyTransfer::Pieces(Route::MeasureNonTemporal),
-            (Some(Way::Alone | Way::Both), _) => BodyTransfer::Copy,
+            (Some(CopyStrategy::RingCached), false) => BodyTransfer::Pieces(Route::Cached),
+            (Some(CopyStrategy::RingCached), true) => BodyTransfer::Pieces(Route::MeasureCached),
+            (Some(CopyStrategy::RingNonTemporal), false) => BodyTransfer::Pieces(Route::NonTemporal),
+            (Some(CopyStrategy::RingNonTemporal), true) => BodyTransfer::Pieces(Route::MeasureNonTemporal),
+            (Some(CopyStrategy::SingleCopy | CopyStrategy::CooperativeCopy), _) => BodyTransfer::Copy,
         }
     }
 
     fn body_received(&mut self, length: u64) {
-        self.callback_state.choice.landed(length, clock::ticks(), clock::ticks_per_1024ns());
+        self.channel_table.copy_chooser.landed(length, clock::ticks(), clock::ticks_per_1024ns());
     }
 
     fn copy(&mut self, request: CopyRequest) {
-        let help = request.key == 0 && self.callback_state.wants_help;
-        self.callback_state.copies.push_back(Copying { request, done: 0, help });
+        let help = request.key == 0 && self.channel_table.wants_assist;
+        self.channel_table.copies.push_back(PendingCopy { request, done: 0, help });
     }
 
     fn assist_copy(&mut self, request: AssistRequest) {
-        self.callback_state.helps.push_back(Helping { request, done: 0 });
+        self.channel_table.assists.push_back(CopyAssist { request, done: 0 });
     }
 
     fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
-        match self.state.operations.get(operation) {
+        match self.messages.operations.get(operation) {
             Some(operation) => operation.body(at as usize, length, put),
-            None => match self.state.operations.loan(operation) {
+            None => match self.messages.operations.loan(operation) {
                 Some(loan) => put(&[loan.get(at as usize..).and_then(|rest| rest.get(..length)).unwrap_or(&[])]),
                 None => put(&[]),
             },
@@ -313,35 +314,35 @@ impl Callbacks for LinkCallbacks<'_> {
 
     #[inline(always)]
     fn completed(&mut self, operation: u64, outcome: Outcome) {
-        self.state.operations.complete(operation, outcome);
-        self.state.stirred = true;
+        self.messages.operations.complete(operation, outcome);
+        self.messages.wake_pending = true;
     }
 
     fn event(&mut self, channel: ChannelId, event: Event) {
-        self.state.stirred = true;
+        self.messages.wake_pending = true;
         let phase = match event {
-            Event::Offered(service) => return self.state.offers.push_back((self.channel(channel), service)),
-            Event::Opened => Phase::Open,
-            Event::Refused => Phase::Refused,
-            Event::LinkDown => Phase::Broken,
+            Event::Offered(service) => return self.messages.open_requests.push_back((self.channel(channel), service)),
+            Event::Opened => ChannelPhase::Open,
+            Event::Refused => ChannelPhase::Refused,
+            Event::LinkDown => ChannelPhase::Broken,
             Event::Queued | Event::EndOfMessages | Event::NotReceived => return,
         };
-        if let Some(place) = self.callback_state.place(channel) {
+        if let Some(place) = self.channel_table.place(channel) {
             place.phase = phase;
         }
     }
 
     fn unblocked(&mut self) {
-        self.state.stirred = true;
+        self.messages.wake_pending = true;
     }
 }
 
 /// Ends the receives that wait in a scope and forgets it: for channels that never came to be.
-pub fn abandon(state: &mut MessageState, scope: Scope) {
+pub fn abandon(messages: &mut MessageState, scope: Scope) {
     use motet_proto::message::matching::Source;
-    while let Some(receive) = state.table.end_source(Source::One(scope), Status::Closed) {
-        let operation = state.operations.name_of(receive);
-        state.operations.complete(operation, Outcome { status: Status::Closed, length: 0 });
+    while let Some(receive) = messages.table.end_source(Source::One(scope), Status::Closed) {
+        let operation = messages.operations.name_of(receive);
+        messages.operations.complete(operation, Outcome { status: Status::Closed, length: 0 });
     }
-    state.table.remove_source(Source::One(scope));
+    messages.table.remove_source(Source::One(scope));
 }

@@ -18,7 +18,7 @@
 //! | [`completions`], `posted` | the ends of many, told as messages arrive; the direct path of a message for a posted receive |
 //! | `core`, `links`, `state`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
 //! | [`transport`] | what a driver makes: shared memory, or a transport of packets |
-//! | `sheet` | what `motet why` reads of a node and its links |
+//! | `stats` | what `motet why` reads of a node and its links |
 //!
 //! To follow a short message read downwards: [`send`] → `links` → the protocol → `packets` → the lane; and at the
 //! other end `progress` → `links` → the protocol → `state` → [`operations`], or the handler.
@@ -60,7 +60,7 @@ pub use connections::Serve;
 pub use error::Error;
 pub use motet_proto::message::header_stack::{Stack, pop};
 pub use motet_proto::message::{Mode, Status};
-pub use operations::{Calls, Completion, Ended, GroupId, Notice};
+pub use operations::{Calls, Completion, CompletionOptions, CompletionRef, CqId};
 
 use crate::driver::Driver;
 use message_state::MessageState;
@@ -71,7 +71,7 @@ use motet_sys::fork_detect::ForkMark;
 use motet_sys::private_fds::{self, PrivateFd};
 use motet_sys::rustix::event::epoll;
 use motet_sys::{cpu_contention, memory, socket};
-use node_state::{Core, Guard, Source};
+use node_state::{Guard, NodeState, Source};
 use stats::StatsPage;
 use std::net::SocketAddr;
 use transport::{Identity, NodeId, Secret};
@@ -148,7 +148,7 @@ pub enum Body<'a> {
     Long(&'a mut Option<UnexpectedMessage>),
 }
 
-/// How long bodies come to a node over memory that is shared, where their senders show them and the system lets it.
+/// ConnectHistory long bodies come to a node over memory that is shared, where their senders show them and the system lets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bodies {
     /// The way that whole messages have shown to be the fastest, tried anew now and then.
@@ -175,7 +175,7 @@ pub struct MessageLimits {
     pub eager: [u64; 2],
     /// Smallest body that its receiver may copy out of this process's memory; it need not.
     pub single_copy: u64,
-    /// How such bodies come to this node.
+    /// ConnectHistory such bodies come to this node.
     pub bodies: Bodies,
     /// Bytes of the node's pool, for loans and regions that peers see: of address space; pages come when they are touched.
     pub pool: usize,
@@ -212,7 +212,7 @@ pub struct NodeOptions {
     pub drivers: Vec<&'static dyn Driver>,
     /// Its name on this host; empty: one that nobody else has.
     pub name: String,
-    /// Where nodes of other hosts find it; none: they do not.
+    /// Where nodes of other regions_here find it; none: they do not.
     pub listen: Option<SocketAddr>,
     /// What those must know; none: a random one, which its address says.
     pub secret: Option<Secret>,
@@ -231,7 +231,7 @@ pub struct Bias(Option<BiasToken>);
 
 /// A process that has joined: the messages' half of the engine.
 pub struct Node {
-    core: BiasedLock<Core>,
+    node: BiasedLock<NodeState>,
     fork_mark: ForkMark,
     process: u32,
     spin: u64,
@@ -258,12 +258,12 @@ impl Node {
         Self::with(options, BiasedLock::single_threaded)
     }
 
-    fn with(options: &NodeOptions, lock: impl FnOnce(Core) -> BiasedLock<Core>) -> Result<Self, Error> {
+    fn with(options: &NodeOptions, lock: impl FnOnce(NodeState) -> BiasedLock<NodeState>) -> Result<Self, Error> {
         let fork_mark = ForkMark::of_this_process().map_err(Error::NoNode)?;
         let system = |e: motet_sys::rustix::io::Errno| Error::NoNode(e.raw_os_error());
         let poll = PrivateFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?);
         let outer = PrivateFd::new(private_fds::duplicate(&poll).map_err(system)?);
-        let kick = PrivateFd::new(socket::eventfd().map_err(Error::NoNode)?);
+        let wakeup = PrivateFd::new(socket::eventfd().map_err(Error::NoNode)?);
         let id = NodeId(memory::nonce().map_err(Error::NoNode)?);
         let name = match options.name.as_str() {
             "" => format!("@{:032x}", u128::from_le_bytes(id.0)),
@@ -271,13 +271,13 @@ impl Node {
         };
         let secret = options.secret.map_or_else(Secret::random, Ok).map_err(Error::NoNode)?;
         let identity = Identity { id, name, listen: options.listen, secret };
-        let state = MessageState::new(motet_sys::limits::address_space_share(options.limits.pool))?;
-        let mut core = Core::new(identity, options.limits, state, poll, kick);
-        core.watch(core.progress.wakeup(), Source::Kick)?;
-        core.listen(&options.drivers)?;
-        core.sheet = StatsPage::open(&core.identity, core.connections.drivers(), &core.connections.shown_address());
+        let messages = MessageState::new(motet_sys::limits::address_space_share(options.limits.pool))?;
+        let mut node = NodeState::new(identity, options.limits, messages, poll, wakeup);
+        node.watch(node.progress.wakeup(), Source::Wakeup)?;
+        node.listen(&options.drivers)?;
+        node.stats = StatsPage::open(&node.identity, node.connections.drivers(), &node.connections.shown_address());
         let process = fork_mark.current();
-        Ok(Self { core: lock(core), fork_mark, process, spin: options.spin, poll: outer })
+        Ok(Self { node: lock(node), fork_mark, process, spin: options.spin, poll: outer })
     }
 
     /// Longest wait outside the kernel now, ns.
@@ -293,35 +293,35 @@ impl Node {
 
     /// The state, locked.
     #[inline(always)]
-    fn core(&self) -> Result<Guard<'_>, Error> {
-        self.core_by(None).map(|(core, _)| core)
+    fn lock(&self) -> Result<Guard<'_>, Error> {
+        self.lock_with(None).map(|(node, _)| node)
     }
 
-    /// Locks the state, without an atomic exchange for the holder of the [`Bias`]. Also returns [`Core::quiet`], which is cleared here: a call
+    /// Locks the state, without an atomic exchange for the holder of the [`Bias`]. Also returns [`NodeState::quiet`], which is cleared here: a call
     /// that leaves the node as quiet as it was sets it again.
     #[inline(always)]
-    fn core_by(&self, bias: Option<&mut Bias>) -> Result<(Guard<'_>, GroupId), Error> {
+    fn lock_with(&self, bias: Option<&mut Bias>) -> Result<(Guard<'_>, CqId), Error> {
         if self.is_inherited() {
             return Err(INHERITED);
         }
-        let mut core = match bias {
-            Some(Bias(Some(bias))) => self.core.lock_biased(bias),
-            _ => self.core.lock(),
+        let mut node = match bias {
+            Some(Bias(Some(bias))) => self.node.lock_biased(bias),
+            _ => self.node.lock(),
         };
-        let quiet = std::mem::replace(&mut core.quiet, GroupId::NONE);
-        Ok((core, quiet))
+        let quiet = std::mem::replace(&mut node.quiet, CqId::NONE);
+        Ok((node, quiet))
     }
 
     /// Biases the node's lock to the holder of what this returns, for one call at a time: calls with it make no atomic exchange while no other
     /// thread uses the node. If the lock is biased already, or the system has no barrier, they lock as any other call does.
     pub fn bias(&self) -> Result<Bias, Error> {
-        if self.is_inherited() { self.core().map(|_| Bias(None)) } else { Ok(Bias(self.core.bias())) }
+        if self.is_inherited() { self.lock().map(|_| Bias(None)) } else { Ok(Bias(self.node.bias())) }
     }
 
     /// Ends the bias.
     pub fn end_bias(&self, bias: Bias) {
         if let (Some(bias), false) = (bias.0, self.is_inherited()) {
-            self.core.end_bias(bias);
+            self.node.end_bias(bias);
         }
     }
 }
@@ -329,9 +329,9 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if self.is_inherited() {
-            self.core.abandon(); // it is the parent's
+            self.node.abandon(); // it is the parent's
         } else {
-            self.core.get_mut().part();
+            self.node.get_mut().shut_down_links();
         }
     }
 }

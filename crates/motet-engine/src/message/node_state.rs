@@ -3,11 +3,11 @@
 use super::connections::{Connections, Serve};
 use super::link::LinkState;
 use super::links::Links;
-use super::loaned::Returns;
+use super::loaned::ReleaseQueue;
 use super::message_state::MessageState;
 use super::packets::RxPacket;
 use super::progress_state::ProgressState;
-use super::stats::{How, StatsPage};
+use super::stats::{ConnectHistory, StatsPage};
 use super::transport::{Connected, Identity, PacketTransport, Transport};
 use super::{Error, LinkId, MessageLimits};
 use crate::driver::Driver;
@@ -20,21 +20,21 @@ use motet_sys::{biased_lock, clock, private_fds, thread};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// How long a node that is dropped waits until peers have got what was sent to them, ns, and between two looks.
-const PARTING: u64 = 1_000_000_000;
+/// ConnectHistory long a node that is dropped waits until peers have got what was sent to them, ns, and between two looks.
+const LINGER_NS: u64 = 1_000_000_000;
 const NAP: u64 = 50_000;
 
 /// The lock, while it is held.
-pub type Guard<'a> = biased_lock::BiasedLockGuard<'a, Core>;
+pub type Guard<'a> = biased_lock::BiasedLockGuard<'a, NodeState>;
 
 /// Everything of a node that changes.
-pub struct Core {
+pub struct NodeState {
     /// The node's number, name, secret and listening address.
     pub identity: Identity,
     /// What its links allow their peers.
     pub limits: MessageLimits,
     /// Matching, operations and regions: shared by all links.
-    pub state: MessageState,
+    pub messages: MessageState,
     /// Its links.
     pub links: Links,
     /// Listeners, connects, services and handlers.
@@ -42,23 +42,23 @@ pub struct Core {
     /// Which thread makes progress, and what wakes it.
     pub progress: ProgressState,
     /// The completion group for which the last poll has done all that was due: no completion waits in it, and only the active links need to
-    /// be polled. [`super::GroupId::NONE`]: not known. Every use of the node clears it, but for posted receives and sends.
-    pub quiet: super::GroupId,
+    /// be polled. [`super::CqId::NONE`]: not known. Every use of the node clears it, but for posted receives and sends.
+    pub quiet: super::CqId,
     /// The buffer of the packet that is being handled; a handler has it while it runs.
     pub rx_packet: Option<Box<RxPacket>>,
     /// Segments of the pool that had gone when the peers were last informed.
     pub gone: usize,
     /// The stats page.
-    pub sheet: StatsPage,
+    pub stats: StatsPage,
 }
 
 /// What an event of the poll set is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// A thread of ours wants the sleeper's attention.
-    Kick,
+    Wakeup,
     /// A peer has put something where we do not look.
-    Ear(LinkId),
+    RxDoorbell(LinkId),
     /// A peer's process has ended, or it has closed the link.
     End(LinkId),
     /// A packet transport.
@@ -66,17 +66,17 @@ pub enum Source {
     /// The peer says something of its memory, or has gone.
     Control(LinkId),
     /// Somebody knocks, or answers.
-    Meeting,
+    Connection,
 }
 
 impl Source {
     fn encode(self) -> epoll::EventData {
         let (kind, link) = match self {
-            Self::Kick => (0, 0),
-            Self::Ear(link) => (1, link.0),
+            Self::Wakeup => (0, 0),
+            Self::RxDoorbell(link) => (1, link.0),
             Self::End(link) => (2, link.0),
             Self::Packet(link) => (3, link.0),
-            Self::Meeting => (4, 0),
+            Self::Connection => (4, 0),
             Self::Control(link) => (5, link.0),
         };
         epoll::EventData::new_u64(kind << 32 | u64::from(link))
@@ -93,38 +93,38 @@ impl Source {
     pub fn decode(data: epoll::EventData) -> Self {
         let link = LinkId(data.u64() as u32);
         match data.u64() >> 32 {
-            0 => Self::Kick,
-            1 => Self::Ear(link),
+            0 => Self::Wakeup,
+            1 => Self::RxDoorbell(link),
             2 => Self::End(link),
             3 => Self::Packet(link),
             5 => Self::Control(link),
-            _ => Self::Meeting,
+            _ => Self::Connection,
         }
     }
 }
 
-impl Core {
+impl NodeState {
     /// Of a node that knows nobody yet.
     pub fn new(
         identity: Identity,
         limits: MessageLimits,
-        mut state: MessageState,
+        mut messages: MessageState,
         poll: PrivateFd,
-        kick: PrivateFd,
+        wakeup: PrivateFd,
     ) -> Self {
-        let kick = Arc::new(kick);
-        state.operations.returns = Some(Arc::new(Returns::new(kick.clone())));
+        let wakeup = Arc::new(wakeup);
+        messages.operations.releases = Some(Arc::new(ReleaseQueue::new(wakeup.clone())));
         Self {
             identity,
             limits,
-            state,
+            messages,
             links: Links::default(),
             connections: Connections::default(),
-            progress: ProgressState::new(poll, kick),
-            quiet: super::GroupId::NONE,
+            progress: ProgressState::new(poll, wakeup),
+            quiet: super::CqId::NONE,
             rx_packet: Some(Box::default()),
             gone: 0,
-            sheet: StatsPage::default(),
+            stats: StatsPage::default(),
         }
     }
 
@@ -134,7 +134,7 @@ impl Core {
         for &driver in drivers {
             match driver.listen(&self.identity) {
                 Ok(listening) => {
-                    self.watch(listening.descriptor(), Source::Meeting)?;
+                    self.watch(listening.descriptor(), Source::Connection)?;
                     self.connections.add_listener(driver, listening);
                 }
                 Err(Reason::NO_MESSAGES) => {}
@@ -151,18 +151,18 @@ impl Core {
     pub fn can_serve(&self, serve: Serve) -> Result<(), Error> {
         let known = match serve {
             Serve::Queue => true,
-            Serve::Tagged(context) => self.state.table.has_context(context.0),
+            Serve::Tagged(context) => self.messages.table.has_context(context.0),
             Serve::Handler(handler) => self.connections.handler(handler).is_some(),
         };
         if known { Ok(()) } else { Err(Error::Unknown) }
     }
 
-    /// How the protocol is to receive what is served so.
+    /// ConnectHistory the protocol is to receive what is served so.
     pub fn reception(&mut self, serve: Serve) -> Result<Reception, Error> {
         self.can_serve(serve)?;
         let scope = match serve {
-            Serve::Queue => self.state.table.add_ordered_scope(),
-            Serve::Tagged(context) => self.state.table.add_scope(Some(context.0)),
+            Serve::Queue => self.messages.table.add_ordered_scope(),
+            Serve::Tagged(context) => self.messages.table.add_scope(Some(context.0)),
             Serve::Handler(_) => return Ok(Reception::Handler),
         };
         scope.map(Reception::Matched).ok_or(Error::Full)
@@ -187,7 +187,7 @@ impl Core {
     #[inline(always)]
     pub fn link(&mut self, link: LinkId) -> Result<(&mut LinkState, &mut MessageState), Error> {
         match self.links.get_mut(link) {
-            Some(link_state) => Ok((link_state, &mut self.state)),
+            Some(link_state) => Ok((link_state, &mut self.messages)),
             None => Err(Error::Unknown),
         }
     }
@@ -198,7 +198,7 @@ impl Core {
     }
 
     /// Makes a link over a new transport.
-    pub fn join(&mut self, met: Connected, driver: &'static str, how: &How) -> Result<LinkId, Reason> {
+    pub fn add_link(&mut self, met: Connected, driver: &'static str, how: &ConnectHistory) -> Result<LinkId, Reason> {
         use std::os::fd::AsRawFd;
         // The protocol must know the number before the record is there.
         let Connected { peer, transport } = met;
@@ -208,7 +208,7 @@ impl Core {
                 let process =
                     shm.process.as_ref().map_or(Ok(()), |process| self.watch(raw(process), Source::End(link)));
                 let control = self.watch(raw(&shm.control), Source::Control(link));
-                process.and(control).and(self.watch(raw(&shm.ear), Source::Ear(link)))
+                process.and(control).and(self.watch(raw(&shm.rx_doorbell), Source::RxDoorbell(link)))
             }
             Transport::Packet(packet_transport) => self.watch(packet_transport.descriptor(), Source::Packet(link)),
         };
@@ -218,10 +218,10 @@ impl Core {
         }
         if let (Some(index), Some(link_state)) = (self.links.index(link), self.links.get_mut(link)) {
             *link_state = LinkState::new(link, peer, transport, driver, &self.limits);
-            self.sheet.link_state(index, link.0, link_state, how);
+            self.stats.link_state(index, link.0, link_state, how);
             self.links.activate(link);
         }
-        self.state.stirred = true;
+        self.messages.wake_pending = true;
         return Ok(link);
 
         fn raw(fd: &PrivateFd) -> RawFd {
@@ -232,19 +232,19 @@ impl Core {
     /// Forgets a link that is gone and of which the program holds nothing any more.
     pub fn forget(&mut self, link: LinkId) {
         let Some(index) = self.links.index(link) else { return };
-        self.sheet.left(index);
+        self.stats.left(index);
         let Some(mut link_state) = self.links.remove(link) else { return };
         link_state.came = false; // nothing of it is left to be looked at
         let mut transport = None;
         if link_state.gone.is_none() {
-            link_state.flush(link, &mut self.state);
-            link_state.end_sharing();
+            link_state.flush(link, &mut self.messages);
+            link_state.end_cooperative_copy();
             transport = link_state.transport.take();
-            link_state.lose(link, &mut self.state, Reason::PEER_GONE, ProtocolViolation("the link was closed here"));
+            link_state.lose(link, &mut self.messages, Reason::PEER_GONE, ProtocolViolation("the link was closed here"));
         }
-        link_state.release_all(link, &mut self.state);
+        link_state.release_all(link, &mut self.messages);
         if let Some(Transport::Packet(packet_transport)) = transport {
-            self.see_off(packet_transport);
+            self.linger(packet_transport);
         }
         self.connections.forget_channels_of(link);
     }
@@ -253,37 +253,37 @@ impl Core {
     /// behind. Where messages wait to be received it stays until they are.
     #[cold]
     pub fn forget_ended(&mut self) {
-        for link in std::mem::take(&mut self.state.ended) {
+        for link in std::mem::take(&mut self.messages.ended) {
             let Ok((link_state, _)) = self.link(link) else { continue };
             let (Some(reason), true) = (link_state.gone, link_state.came) else { continue };
             if !link_state.is_held() {
                 if matches!(reason, Reason::BROKEN | Reason::UNKNOWN_REGION_KEY) {
-                    self.sheet.failed(reason); // its row goes with it
+                    self.stats.failed(reason); // its row goes with it
                 }
                 self.forget(link);
-            } else if !link_state.callback_state.is_held() {
+            } else if !link_state.channel_table.is_held() {
                 self.links.linger(link);
             }
         }
     }
 
     /// Ends a packet transport once it has delivered what was put.
-    fn see_off(&mut self, mut packet_transport: Box<dyn PacketTransport>) {
+    fn linger(&mut self, mut packet_transport: Box<dyn PacketTransport>) {
         if packet_transport.close(clock::nanoseconds()) {
             return;
         }
         let _ = epoll::delete(self.progress.poll(), private_fds::borrow(packet_transport.descriptor()));
-        if self.watch(packet_transport.descriptor(), Source::Meeting).is_ok() {
+        if self.watch(packet_transport.descriptor(), Source::Connection).is_ok() {
             self.connections.add_closing(packet_transport);
         }
     }
 
-    /// Closes every link. What was put is delivered where that takes no longer than [`PARTING`].
-    pub fn part(&mut self) {
+    /// Closes every link. What was put is delivered where that takes no longer than [`LINGER_NS`].
+    pub fn shut_down_links(&mut self) {
         for link in self.links.all() {
             self.forget(link);
         }
-        let until = clock::nanoseconds().saturating_add(PARTING);
+        let until = clock::nanoseconds().saturating_add(LINGER_NS);
         while self.connections.is_closing() && clock::nanoseconds() < until {
             thread::sleep_ns(NAP);
             self.connections.close_more(clock::nanoseconds());
@@ -291,20 +291,20 @@ impl Core {
     }
 
     /// Puts what is owed to all peers, as far as there is room: they may wait for nothing else.
-    pub fn take_leave(&mut self) {
-        let Self { links, state, .. } = self;
+    pub fn flush_all(&mut self) {
+        let Self { links, messages, .. } = self;
         for link in links.all() {
             if let Some(link_state) = links.get_mut(link) {
-                link_state.flush(link, state);
+                link_state.flush(link, messages);
             }
         }
     }
 
-    /// Has the sheet say how the busy links are.
+    /// Has the stats say how the busy links are.
     pub fn publish(&self) {
         for &link in self.links.active() {
             if let (Some(index), Some(link_state)) = (self.links.index(link), self.links.get(link)) {
-                self.sheet.counts(index, link_state);
+                self.stats.counts(index, link_state);
             }
         }
     }
@@ -312,13 +312,13 @@ impl Core {
     /// What is kept of a channel.
     #[inline(always)]
     pub fn place(&mut self, link: LinkId, channel: ChannelId) -> Option<&mut super::message_state::Place> {
-        self.links.get_mut(link)?.callback_state.place(channel)
+        self.links.get_mut(link)?.channel_table.place(channel)
     }
 
     /// Wakes the threads that wait for what another one drives.
     #[inline(always)]
-    pub fn stir(&mut self) {
-        self.state.stirred = false;
+    pub fn wake_waiters(&mut self) {
+        self.messages.wake_pending = false;
         self.progress.wake_all();
     }
 }

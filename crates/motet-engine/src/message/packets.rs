@@ -11,7 +11,7 @@ use motet_wire::stream::record::Tx;
 use std::ops::Range;
 
 /// The sending half of a transport, as the protocol sees it. An enumeration, not a trait object: the shared-memory half is inlined.
-pub enum Way<'a> {
+pub enum PacketTx<'a> {
     /// Memory that both map.
     Fifo(ShmTx<'a>),
     /// Anything else.
@@ -43,9 +43,9 @@ pub fn chunk_of(length: usize) -> usize {
     length.div_ceil(parts).next_multiple_of(64).max(64) // of no bytes, too: whoever divides by it is told a length by the peer
 }
 
-/// The sending half of a lane.
+/// The sending half of a fifo.
 pub struct ShmTx<'a> {
-    lane: &'a mut FifoTx,
+    fifo: &'a mut FifoTx,
     bulk: &'a mut PayloadTx,
     copying: &'a Tx,
     /// The peer sleeps: wake it.
@@ -55,10 +55,10 @@ pub struct ShmTx<'a> {
 }
 
 impl<'a> ShmTx<'a> {
-    /// Of this lane.
+    /// Of this fifo.
     #[inline(always)]
-    pub fn new(lane: &'a mut FifoTx, bulk: &'a mut PayloadTx, copying: &'a Tx) -> Self {
-        Self { lane, bulk, copying, wake: false, broken: false }
+    pub fn new(fifo: &'a mut FifoTx, bulk: &'a mut PayloadTx, copying: &'a Tx) -> Self {
+        Self { fifo, bulk, copying, wake: false, broken: false }
     }
 }
 
@@ -90,7 +90,7 @@ impl ShmTx<'_> {
         let ready = self.bulk.ensure_pages(behind, memory::populate_at);
         let fits = self.bulk.fits(behind);
         self.broken |= !ready || fits.is_err();
-        if !ready || fits != Ok(true) || self.lane.room(CELL_PAYLOAD * (1 + usize::from(more))) != Ok(true) {
+        if !ready || fits != Ok(true) || self.fifo.room(CELL_PAYLOAD * (1 + usize::from(more))) != Ok(true) {
             return false;
         }
         let (mut line, mut filled) = ([0; packet::MESSAGE + 4], 0);
@@ -117,11 +117,11 @@ impl ShmTx<'_> {
         !self.broken
     }
 
-    /// Shows the next bytes of a long packet: there is room in the lane.
+    /// Shows the next bytes of a long packet: there is room in the fifo.
     fn show(&mut self, kind: u8, line: &[u8], more: u8, shown: &mut bool) {
         let put = match std::mem::replace(shown, true) {
-            false => self.lane.try_put_open(kind, BODY_IN_RING, line, more),
-            true => Ok(self.lane.put_continuation()),
+            false => self.fifo.try_put_open(kind, BODY_IN_RING, line, more),
+            true => Ok(self.fifo.put_continuation()),
         };
         self.put_was(put);
     }
@@ -166,7 +166,7 @@ impl Packets for ShmTx<'_> {
         if route == Route::Any {
             copying.note_at(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start), || 0);
         }
-        let put = self.lane.try_put(Kind::Piece as u8, BODY_IN_RING, &[head, &(written as u32).to_le_bytes()]);
+        let put = self.fifo.try_put(Kind::Piece as u8, BODY_IN_RING, &[head, &(written as u32).to_le_bytes()]);
         let put = self.put_was(put);
         if !put {
             self.bulk.retract(written);
@@ -177,7 +177,7 @@ impl Packets for ShmTx<'_> {
     #[inline(always)]
     fn put_words(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> bool {
         let put = match body.len() {
-            0..=BEHIND_WORDS => self.lane.try_put_cell(kind, head, body),
+            0..=BEHIND_WORDS => self.fifo.try_put_cell(kind, head, body),
             _ => {
                 let [first, second] = head.map(u64::to_le_bytes);
                 return self.put(kind, &[&first, &second, body]);
@@ -187,7 +187,7 @@ impl Packets for ShmTx<'_> {
     }
 
     fn room(&mut self) -> usize {
-        self.lane.free().unwrap_or_else(|_| {
+        self.fifo.free().unwrap_or_else(|_| {
             self.broken = true;
             0
         })
@@ -199,7 +199,7 @@ impl Packets for ShmTx<'_> {
         if length >= RING_FROM_BYTES {
             return self.put_in_ring(kind, parts, length);
         }
-        let put = self.lane.try_put(kind, 0, parts);
+        let put = self.fifo.try_put(kind, 0, parts);
         self.put_was(put)
     }
 }
@@ -207,11 +207,11 @@ impl Packets for ShmTx<'_> {
 /// Bytes of a body that fit a line behind two words.
 pub(super) const BEHIND_WORDS: usize = CELL_PAYLOAD - 16;
 
-impl Packets for Way<'_> {
+impl Packets for PacketTx<'_> {
     #[inline(always)]
     fn largest(&self) -> usize {
         match self {
-            Self::Fifo(lane) => lane.largest(),
+            Self::Fifo(fifo) => fifo.largest(),
             Self::Packet(packet_transport) => packet_transport.largest(),
             Self::Nowhere => motet_proto::message::packet::MIN_PACKET_BYTES,
         }
@@ -220,7 +220,7 @@ impl Packets for Way<'_> {
     #[inline(always)]
     fn room(&mut self) -> usize {
         match self {
-            Self::Fifo(lane) => lane.room(),
+            Self::Fifo(fifo) => fifo.room(),
             Self::Packet(packet_transport) => packet_transport.room(),
             Self::Nowhere => 0,
         }
@@ -228,7 +228,7 @@ impl Packets for Way<'_> {
 
     fn longest_piece(&self) -> usize {
         match self {
-            Self::Fifo(lane) => lane.longest_piece(),
+            Self::Fifo(fifo) => fifo.longest_piece(),
             Self::Packet(packet_transport) => packet_transport.longest_piece(),
             Self::Nowhere => self.largest() - packet::MESSAGE,
         }
@@ -240,7 +240,7 @@ impl Packets for Way<'_> {
 
     fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
         match self {
-            Self::Fifo(lane) => lane.piece_fits(length, reserve),
+            Self::Fifo(fifo) => fifo.piece_fits(length, reserve),
             Self::Packet(packet_transport) => packet_transport.piece_fits(length, reserve),
             Self::Nowhere => false,
         }
@@ -248,7 +248,7 @@ impl Packets for Way<'_> {
 
     fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: Route) -> bool {
         match self {
-            Self::Fifo(lane) => lane.put_piece(head, body, route),
+            Self::Fifo(fifo) => fifo.put_piece(head, body, route),
             Self::Packet(packet_transport) => packet_transport.put_piece(head, body, route),
             Self::Nowhere => false,
         }
@@ -257,7 +257,7 @@ impl Packets for Way<'_> {
     #[inline(always)]
     fn put_words(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> bool {
         match self {
-            Self::Fifo(lane) => lane.put_words(kind, head, body),
+            Self::Fifo(fifo) => fifo.put_words(kind, head, body),
             Self::Packet(packet_transport) => packet_transport.put_words(kind, head, body),
             Self::Nowhere => false,
         }
@@ -266,7 +266,7 @@ impl Packets for Way<'_> {
     #[inline(always)]
     fn put(&mut self, kind: u8, parts: &[&[u8]]) -> bool {
         match self {
-            Self::Fifo(lane) => lane.put(kind, parts),
+            Self::Fifo(fifo) => fifo.put(kind, parts),
             Self::Packet(packet_transport) => packet_transport.put(kind, parts),
             Self::Nowhere => false,
         }
@@ -276,8 +276,8 @@ impl Packets for Way<'_> {
 /// Where a packet lies while somebody looks at it.
 #[derive(Default)]
 pub struct RxPacket {
-    /// One from a lane.
-    pub lane: Box<Buffer>,
+    /// One from a fifo.
+    pub fifo: Box<Buffer>,
     /// One that came otherwise.
     pub long: Vec<u8>,
     /// That is the one.
@@ -287,7 +287,7 @@ pub struct RxPacket {
 impl RxPacket {
     /// Bytes of the packet.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
-        let packet = if self.is_long { &self.long } else { self.lane.as_bytes() };
+        let packet = if self.is_long { &self.long } else { self.fifo.as_bytes() };
         packet.get(range).unwrap_or(&[])
     }
 }

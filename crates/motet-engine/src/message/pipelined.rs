@@ -7,7 +7,7 @@
 use super::Channel;
 use super::fast_receive::Taken;
 use super::message_state::LinkCallbacks;
-use super::operations::{Buffer, GroupId, Kind, Operation, Operations, Seen, Teller};
+use super::operations::{Buffer, CompletionSink, CqId, Kind, Operation, Operations, Seen};
 use super::packets::chunk_of;
 use super::transport::ShmTransport;
 use motet_proto::message::matching::Receive;
@@ -46,29 +46,29 @@ pub fn follow(inward: &FifoRx, packet: &Packet, run: RingSpan, mut place: impl F
 /// Takes the open message that is the next packet, if a receive without a record will get it, and tells its end. [`Taken::Other`]: it is for
 /// another one, or not all of it has come in time.
 #[inline(never)]
-pub fn tell(
+pub fn report(
     shm: &mut ShmTransport,
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,
     (packet, bytes): (&Packet, &[u8]),
-    (group, now): (GroupId, u64),
-    teller: &mut impl Teller,
+    (group, now): (CqId, u64),
+    sink: &mut impl CompletionSink,
 ) -> Taken {
     let ShmTransport { inward, bulk: (_, ring), .. } = shm;
     let place = ring.head();
     let front = ring.split_packet(bytes).ok().and_then(|(front, run)| Some((front.try_into().ok()?, run)));
-    let Some((front, run)) = front.filter(|_| callbacks.callback_state.late != Some(place)) else {
+    let Some((front, run)) = front.filter(|_| callbacks.channel_table.late != Some(place)) else {
         return Taken::Other;
     };
-    let Some(awaited) = proto.match_pipelined(&callbacks.state.table, packet.kind, front, run.len()) else {
+    let Some(awaited) = proto.match_pipelined(&callbacks.messages.table, packet.kind, front, run.len()) else {
         return Taken::Other;
     };
     let mut headers = [0; header_stack::MAX_HEADERS_BYTES];
     let headers = &mut headers[..awaited.message.headers];
     run.read(headers); // they are shown with the first part
     let (span, body) = (awaited.receive.buffer.span, awaited.body);
-    let told = Operations::is_bare(&awaited.receive, group) && teller.takes(false, body <= span.len(), headers);
-    if !told || callbacks.state.operations.nothing_has_ended(group) != Ok(true) {
+    let told = Operations::is_unrecorded(&awaited.receive, group) && sink.takes(false, body <= span.len(), headers);
+    if !told || callbacks.messages.operations.is_cq_empty(group) != Ok(true) {
         return Taken::Other;
     }
     let mut begun = false;
@@ -80,17 +80,17 @@ pub fn tell(
         if let Some(operation) = name(callbacks, &awaited) {
             operation.begun = begun;
         }
-        callbacks.callback_state.late = Some(place);
+        callbacks.channel_table.late = Some(place);
         return Taken::Other;
     }
     let channel = Channel { link: callbacks.link, id: awaited.message.channel };
     let message = (&awaited.receive, channel, awaited.message.tag, &*headers);
-    callbacks.state.operations.tell_message(message, body, group, teller, |_| body);
-    callbacks.state.table.cancel(awaited.ticket);
+    callbacks.messages.operations.report_message(message, body, group, sink, |_| body);
+    callbacks.messages.table.cancel(awaited.ticket);
     inward.consume(packet);
     ring.release(run.len());
     inward.notify_freed();
-    Taken::Told
+    Taken::Reported
 }
 
 /// Copies those bytes of a run in this range that lie behind its headers.
@@ -103,13 +103,13 @@ fn place_part(span: &UserMemory, headers: usize, run: RingSpan, part: Range<usiz
 
 /// The operation of a receive that gets part of its message, and stays posted. One without a record has one from now on.
 fn name<'a>(callbacks: &'a mut LinkCallbacks<'_>, awaited: &PipelinedReceive<Buffer>) -> Option<&'a mut Operation> {
-    let name = callbacks.state.operations.name_of(awaited.receive);
+    let name = callbacks.messages.operations.name_of(awaited.receive);
     if name != awaited.receive.operation {
-        callbacks.state.table.rename(awaited.ticket, Receive { operation: name, ..awaited.receive });
-        let operation = callbacks.state.operations.get(name)?;
+        callbacks.messages.table.rename(awaited.ticket, Receive { operation: name, ..awaited.receive });
+        let operation = callbacks.messages.operations.get(name)?;
         operation.kind = Kind::Receive(Some(awaited.ticket));
     }
-    callbacks.state.operations.get(name)
+    callbacks.messages.operations.get(name)
 }
 
 /// Takes the open message that is the next packet, if a posted receive will get it. False: not yet.
@@ -124,14 +124,14 @@ pub fn take(
 ) -> Result<bool, ProtocolViolation> {
     let ShmTransport { inward, bulk: (_, ring), .. } = shm;
     let place = ring.head();
-    if callbacks.callback_state.late == Some(place) {
+    if callbacks.channel_table.late == Some(place) {
         return Ok(false);
     }
     let Some((front, run)) = ring.split_packet(bytes).ok().and_then(|(front, run)| Some((front.try_into().ok()?, run)))
     else {
         return Ok(false); // it is broken, and found to be once it is whole
     };
-    let Some(awaited) = proto.match_pipelined(&callbacks.state.table, packet.kind, front, run.len()) else {
+    let Some(awaited) = proto.match_pipelined(&callbacks.messages.table, packet.kind, front, run.len()) else {
         return Ok(false);
     };
     let Some(operation) = name(callbacks, &awaited) else { return Ok(false) };
@@ -147,7 +147,7 @@ pub fn take(
         }
     });
     if !whole {
-        callbacks.callback_state.late = Some(place);
+        callbacks.channel_table.late = Some(place);
         return Ok(false);
     }
     let mut headers = [0; header_stack::MAX_HEADERS_BYTES];

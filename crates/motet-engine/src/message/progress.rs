@@ -1,15 +1,15 @@
 //! Progress: the one loop that moves everything of a node, driven by whoever waits.
 //!
-//! A *round* looks at the links that have been busy lately, and now and then at one of the others, whose peers ring a bell when
+//! A *round* looks at the links that have been busy lately, and now and then at one of the others, whose peers ring a tx_doorbell when
 //! they put something where nobody looks. Every so many rounds it asks the clock and the kernel. Handlers run with no lock held,
 //! one at a time.
 
 use super::connections::Serve;
-use super::link::{Look, SILENT};
-use super::message_state::{Delivered, Delivery, Phase, Place};
-use super::node_state::{Core, Guard, Source};
-use super::stats::How;
-use super::{Body, GroupId, LinkId, Message, Node};
+use super::link::{IDLE_POLLS, Look};
+use super::message_state::{ChannelPhase, Delivered, HandlerMessage, Place};
+use super::node_state::{Guard, NodeState, Source};
+use super::stats::ConnectHistory;
+use super::{Body, CqId, LinkId, Message, Node};
 use motet_proto::message::Reception;
 use motet_sys::rustix::event::{Timespec, epoll};
 use motet_sys::rustix::fd::AsFd;
@@ -23,7 +23,7 @@ pub(super) const SWEEP: u32 = 4;
 /// Rounds between two looks at the clock, and time (ns) between two at the kernel.
 pub(super) const SLOW: u32 = 512;
 const ASK: u64 = 1_000_000;
-/// Busy links beyond so many are let go once they have been silent.
+/// Busy links beyond so many are let go once they have been empty_polls.
 const BUSY: usize = 8;
 /// Messages for handlers taken from one link before others have their turn.
 const TURN: usize = 16;
@@ -33,77 +33,77 @@ const EVENTS: usize = 32;
 impl Node {
     /// One round. True: something has come, or was done.
     #[inline(always)]
-    pub(super) fn round(&self, core: &mut Guard<'_>) -> bool {
-        let rounds = core.progress.rounds().wrapping_add(1);
-        core.progress.set_rounds(rounds);
+    pub(super) fn round(&self, node: &mut Guard<'_>) -> bool {
+        let rounds = node.progress.rounds().wrapping_add(1);
+        node.progress.set_rounds(rounds);
         let mut came = false;
-        for _ in 0..core.links.active().len() {
-            let Some(link) = core.links.whose_turn() else { break };
-            came |= self.attend(core, link);
-            if core.state.operations.blocking_has_ended() {
-                core.links.keep_turn();
+        for _ in 0..node.links.active().len() {
+            let Some(link) = node.links.whose_turn() else { break };
+            came |= self.poll_link(node, link);
+            if node.messages.operations.blocking_has_ended() {
+                node.links.keep_turn();
                 break; // what the others have stays where it is until somebody waits for it: here it would have to be kept
             }
-            core.links.pass_turn();
+            node.links.pass_turn();
         }
-        if rounds.is_multiple_of(SWEEP) && core.links.has_inactive() {
-            came |= self.sweep(core);
+        if rounds.is_multiple_of(SWEEP) && node.links.has_inactive() {
+            came |= self.sweep(node);
         }
         if rounds.is_multiple_of(SLOW) {
-            self.slow(core);
+            self.slow(node);
         }
-        if !core.state.offers.is_empty() {
-            self.answer_offers(core);
+        if !node.messages.open_requests.is_empty() {
+            self.answer_open_requests(node);
         }
-        if !core.state.ended.is_empty() {
-            core.forget_ended();
+        if !node.messages.ended.is_empty() {
+            node.forget_ended();
         }
-        if core.progress.has_tasks() || !core.state.spent.is_empty() {
-            self.run_tasks(core);
+        if node.progress.has_tasks() || !node.messages.deferred_drops.is_empty() {
+            self.run_tasks(node);
             came = true;
         }
-        if core.state.stirred {
-            core.stir();
+        if node.messages.wake_pending {
+            node.wake_waiters();
         }
         came
     }
 
     /// Takes what a link has, and puts what it owes.
     #[inline(always)]
-    pub(super) fn attend(&self, core: &mut Guard<'_>, link: LinkId) -> bool {
+    pub(super) fn poll_link(&self, node: &mut Guard<'_>, link: LinkId) -> bool {
         let mut came = false;
         for _ in 0..TURN {
-            let now = core.progress.now();
-            let Core { links, state, rx_packet, .. } = &mut **core;
+            let now = node.progress.now();
+            let NodeState { links, messages, rx_packet, .. } = &mut **node;
             let (Some(link_state), Some(rx_packet)) = (links.get_mut(link), rx_packet) else { return came };
-            let look = link_state.look(link, state, rx_packet, now);
-            if look == Look::Silent && link_state.ending {
-                link_state.end(link, state);
+            let look = link_state.look(link, messages, rx_packet, now);
+            if look == Look::Silent && link_state.peer_closed {
+                link_state.end(link, messages);
             }
-            if link_state.callback_state.copies_wait() {
-                came |= link_state.copy(link, state);
+            if link_state.channel_table.copies_wait() {
+                came |= link_state.copy(link, messages);
             }
             if link_state.proto.is_due() {
-                link_state.flush(link, state); // the peer may wait for this, and nobody look here again for long
+                link_state.flush(link, messages); // the peer may wait for this, and nobody look here again for long
             }
-            if link_state.blocked {
-                link_state.look_for_room(state);
+            if link_state.tx_blocked {
+                link_state.look_for_room(messages);
             }
             came |= look != Look::Silent;
             if look != Look::Deliver {
                 break;
             }
-            self.deliver(core);
+            self.deliver(node);
         }
         came
     }
 
     /// Runs the handler of the message that has just come.
-    fn deliver(&self, core: &mut Guard<'_>) {
-        let Some(Delivery { channel, tag, what }) = core.state.delivery.take() else { return };
-        let place = core.place(channel.link, channel.id).map(|place| place.handler);
-        let handler = place.and_then(|number| core.connections.handler(number));
-        let Some(rx_packet) = core.rx_packet.take() else { return };
+    fn deliver(&self, node: &mut Guard<'_>) {
+        let Some(HandlerMessage { channel, tag, what }) = node.messages.handler_message.take() else { return };
+        let place = node.place(channel.link, channel.id).map(|place| place.handler);
+        let handler = place.and_then(|number| node.connections.handler(number));
+        let Some(rx_packet) = node.rx_packet.take() else { return };
         let mut left = None;
         let mut result = Ok(());
         if let Some(handler) = handler {
@@ -119,113 +119,113 @@ impl Node {
                     handler.message(self, Message { channel, tag, headers: &headers, body });
                 }
             };
-            result = core.unlocked(|| inside(run));
-            core.quiet = GroupId::NONE; // said by whoever was here meanwhile, of what this round goes on to change
+            result = node.unlocked(|| inside(run));
+            node.quiet = CqId::NONE; // said by whoever was here meanwhile, of what this round goes on to change
         } else if let Delivered::Long(held) = what {
             left = Some(held);
         }
-        core.rx_packet = Some(rx_packet);
+        node.rx_packet = Some(rx_packet);
         // A message that the handler has not taken is nobody's.
-        if let (Some(held), Ok((link_state, _))) = (left, core.link(channel.link)) {
+        if let (Some(held), Ok((link_state, _))) = (left, node.link(channel.link)) {
             link_state.proto.discard(held);
         }
-        go_on(core, result);
+        go_on(node, result);
     }
 
     /// A look at one of the links that are not busy.
-    fn sweep(&self, core: &mut Guard<'_>) -> bool {
-        let Some(link) = core.links.next_inactive() else { return false };
-        let Some(link_state) = core.links.get_mut(link) else { return false };
+    fn sweep(&self, node: &mut Guard<'_>) -> bool {
+        let Some(link) = node.links.next_inactive() else { return false };
+        let Some(link_state) = node.links.get_mut(link) else { return false };
         let idle = link_state.shm().is_some_and(|shm| shm.inward.is_empty()) && !link_state.proto.is_due();
         if idle {
             return false;
         }
-        core.links.activate(link);
-        core.state.operations.blocking_has_ended() || self.attend(core, link)
+        node.links.activate(link);
+        node.messages.operations.blocking_has_ended() || self.poll_link(node, link)
     }
 
     /// What need not be done in every round.
     #[cold]
-    pub(super) fn slow(&self, core: &mut Guard<'_>) {
-        let now = core.progress.read_clock();
-        if now.saturating_sub(core.progress.kernel_polled_at()) > ASK {
-            self.ask(core, Some(0));
+    pub(super) fn slow(&self, node: &mut Guard<'_>) {
+        let now = node.progress.read_clock();
+        if now.saturating_sub(node.progress.kernel_polled_at()) > ASK {
+            self.ask(node, Some(0));
         }
-        if core.connections.has_pending() {
-            self.step_calls(core);
+        if node.connections.has_pending() {
+            self.step_connects(node);
         }
-        if core.links.active().len() > BUSY && core.links.count_silence(SLOW) {
-            self.let_go(core, |link_state| link_state.silent > SILENT);
+        if node.links.active().len() > BUSY && node.links.count_empty_polls(SLOW) {
+            self.park_links(node, |link_state| link_state.empty_polls > IDLE_POLLS);
         }
     }
 
     /// Asks the kernel what has happened; sleeps for it, `wait` ns or for ever, without the lock.
-    pub(super) fn ask(&self, core: &mut Guard<'_>, wait: Option<u64>) {
+    pub(super) fn ask(&self, node: &mut Guard<'_>, wait: Option<u64>) {
         let mut events: [epoll::Event; EVENTS] = std::array::from_fn(|_| epoll::Event {
             flags: epoll::EventFlags::empty(),
             data: epoll::EventData::new_u64(0),
         });
         let timeout =
             wait.map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ });
-        let poll = core.progress.poll();
+        let poll = node.progress.poll();
         let mut sleep = || epoll::wait(poll, &mut events[..], timeout.as_ref()).unwrap_or(0);
         let count = if wait == Some(0) {
             sleep()
         } else {
-            core.progress.fall_asleep();
-            let count = core.unlocked(sleep);
-            core.quiet = GroupId::NONE;
-            core.progress.wake();
+            node.progress.fall_asleep();
+            let count = node.unlocked(sleep);
+            node.quiet = CqId::NONE;
+            node.progress.wake();
             count
         };
-        core.progress.kernel_was_polled();
+        node.progress.kernel_was_polled();
         for event in &events[..count] {
             match Source::decode(event.data) {
-                Source::Kick => {
-                    core.progress.drain_wakeup();
-                    core.take_returns();
+                Source::Wakeup => {
+                    node.progress.drain_wakeup();
+                    node.take_returns();
                 }
-                Source::Control(link) => core.hear(link),
-                Source::Ear(link) => {
-                    if let Ok((link_state, _)) = core.link(link)
+                Source::Control(link) => node.hear(link),
+                Source::RxDoorbell(link) => {
+                    if let Ok((link_state, _)) = node.link(link)
                         && let Some(shm) = link_state.shm()
                     {
-                        socket::drain_eventfd(shm.ear.as_fd().as_raw_fd());
+                        socket::drain_eventfd(shm.rx_doorbell.as_fd().as_raw_fd());
                     }
-                    core.links.activate(link);
+                    node.links.activate(link);
                 }
                 Source::End(link) => {
-                    if let Ok((link_state, _)) = core.link(link) {
-                        link_state.ending = true;
+                    if let Ok((link_state, _)) = node.link(link) {
+                        link_state.peer_closed = true;
                     }
-                    core.links.activate(link);
+                    node.links.activate(link);
                 }
-                Source::Packet(link) => core.links.activate(link),
-                Source::Meeting => self.meet(core),
+                Source::Packet(link) => node.links.activate(link),
+                Source::Connection => self.meet(node),
             }
         }
-        let now = core.progress.now();
-        if core.connections.listener_is_due(now) {
-            self.meet(core); // unauthenticated connections that say nothing are closed
+        let now = node.progress.now();
+        if node.connections.listener_is_due(now) {
+            self.meet(node); // unauthenticated connections that say nothing are closed
         }
-        if core.connections.is_closing() {
-            core.connections.close_more(now);
+        if node.connections.is_closing() {
+            node.connections.close_more(now);
         }
-        let lingering = core.links.take_lingering();
-        core.state.ended.extend(lingering);
-        if core.state.pool.released_segments() != core.gone {
-            core.withdraw_segments();
+        let lingering = node.links.take_lingering();
+        node.messages.ended.extend(lingering);
+        if node.messages.pool.released_segments() != node.gone {
+            node.withdraw_segments();
         }
         if wait == Some(0) {
-            core.publish();
+            node.publish();
         }
     }
 
     /// Gives back what links have not used for long.
-    pub(super) fn trim(&self, core: &mut Guard<'_>) {
-        let now = core.progress.now();
-        for link in core.links.all() {
-            if let Some(link_state) = core.links.get_mut(link).filter(|link_state| link_state.trim.is_some()) {
+    pub(super) fn trim(&self, node: &mut Guard<'_>) {
+        let now = node.progress.now();
+        for link in node.links.all() {
+            if let Some(link_state) = node.links.get_mut(link).filter(|link_state| link_state.trim.is_some()) {
                 link_state.trim(now);
             }
         }
@@ -234,41 +234,41 @@ impl Node {
     // ---- others ------------------------------------------------------------------------------------------------------
 
     /// Takes whoever knocks, and goes on with calls.
-    fn meet(&self, core: &mut Guard<'_>) {
-        let now = core.progress.now();
-        while let Some((driver, met)) = core.connections.next_accepted(now) {
+    fn meet(&self, node: &mut Guard<'_>) {
+        let now = node.progress.now();
+        while let Some((driver, met)) = node.connections.next_accepted(now) {
             // A link that we cannot keep is closed at once, which its caller sees.
-            if let Ok(link) = core.join(met, driver.name(), &How::default())
-                && let Ok((link_state, _)) = core.link(link)
+            if let Ok(link) = node.add_link(met, driver.name(), &ConnectHistory::default())
+                && let Ok((link_state, _)) = node.link(link)
             {
                 link_state.came = true;
             }
         }
-        self.step_calls(core);
+        self.step_connects(node);
     }
 
     /// Goes on with calls under way.
-    pub(super) fn step_calls(&self, core: &mut Guard<'_>) {
-        let (now, identity) = (core.progress.now(), core.identity.clone());
-        for index in core.connections.pending() {
-            let Some(pending) = core.connections.pending_mut(index) else { continue };
+    pub(super) fn step_connects(&self, node: &mut Guard<'_>) {
+        let (now, identity) = (node.progress.now(), node.identity.clone());
+        for index in node.connections.pending() {
+            let Some(pending) = node.connections.pending_mut(index) else { continue };
             if let Some((driver, result)) = pending.step(&identity, now) {
                 let how = std::mem::take(&mut pending.how);
-                let result = result.and_then(|met| core.join(met, driver.name(), &how));
-                if let Some(pending) = core.connections.pending_mut(index) {
+                let result = result.and_then(|met| node.add_link(met, driver.name(), &how));
+                if let Some(pending) = node.connections.pending_mut(index) {
                     pending.result = Some(result);
                 }
-                core.state.stirred = true;
+                node.messages.wake_pending = true;
             }
         }
     }
 
     /// Takes or refuses the channels that peers would like.
-    fn answer_offers(&self, core: &mut Guard<'_>) {
-        while let Some((channel, service)) = core.state.offers.pop_front() {
-            let serve = core.connections.service(service);
-            let reception = serve.and_then(|serve| core.reception(serve).ok());
-            let Ok((link_state, state)) = core.link(channel.link) else { continue };
+    fn answer_open_requests(&self, node: &mut Guard<'_>) {
+        while let Some((channel, service)) = node.messages.open_requests.pop_front() {
+            let serve = node.connections.service(service);
+            let reception = serve.and_then(|serve| node.reception(serve).ok());
+            let Ok((link_state, messages)) = node.link(channel.link) else { continue };
             let taken = match reception {
                 Some(reception) => link_state.proto.accept_channel(channel.id, reception).is_ok(),
                 None => false,
@@ -277,76 +277,77 @@ impl Node {
                 (true, Some(serve), Some(reception)) => {
                     let handler = if let Serve::Handler(number) = serve { number } else { u32::MAX };
                     link_state
-                        .callback_state
-                        .put(channel.id, Place { phase: Phase::Open, reception, handler, taken: false });
-                    link_state.flush(channel.link, state);
-                    core.connections.channel_opened(service, channel);
+                        .channel_table
+                        .put(channel.id, Place { phase: ChannelPhase::Open, reception, handler, taken: false });
+                    link_state.flush(channel.link, messages);
+                    node.connections.channel_opened(service, channel);
                 }
                 _ => {
                     let _ = link_state
-                        .with(channel.link, state, |proto, _, callbacks| proto.release(callbacks, channel.id));
+                        .with(channel.link, messages, |proto, _, callbacks| proto.release(callbacks, channel.id));
                     if let Some(Reception::Matched(scope)) = reception {
-                        super::message_state::abandon(&mut core.state, scope);
+                        super::message_state::abandon(&mut node.messages, scope);
                     }
                 }
             }
-            core.state.stirred = true;
+            node.messages.wake_pending = true;
         }
     }
 
-    fn run_tasks(&self, core: &mut Guard<'_>) {
-        let (mut tasks, spent) = (core.progress.take_tasks(), std::mem::take(&mut core.state.spent));
+    fn run_tasks(&self, node: &mut Guard<'_>) {
+        let (mut tasks, deferred_drops) =
+            (node.progress.take_tasks(), std::mem::take(&mut node.messages.deferred_drops));
         // They may wait, so others, they among them, may drive meanwhile.
-        core.progress.pause();
-        core.stir();
-        let result = core.unlocked(|| {
+        node.progress.pause();
+        node.wake_waiters();
+        let result = node.unlocked(|| {
             catch_unwind(AssertUnwindSafe(|| {
-                drop(spent);
+                drop(deferred_drops);
                 while let Some(task) = tasks.pop_front() {
                     task(self);
                 }
             }))
         });
-        core.quiet = GroupId::NONE;
+        node.quiet = CqId::NONE;
         // One that has panicked takes no other with it.
-        core.progress.put_back(tasks);
-        core.progress.resume();
-        go_on(core, result);
+        node.progress.put_back(tasks);
+        node.progress.resume();
+        go_on(node, result);
     }
 
     // ---- sleep -------------------------------------------------------------------------------------------------------
 
     /// Has peers ring from now on, on every link. False: something has come meanwhile.
-    pub(super) fn arm(&self, core: &mut Guard<'_>) -> bool {
-        self.let_go(core, |_| true);
-        core.links.active().is_empty()
-            && !core.state.is_left_something()
-            && !core.progress.has_tasks()
-            && !core.state.stirred
+    pub(super) fn arm_doorbells(&self, node: &mut Guard<'_>) -> bool {
+        self.park_links(node, |_| true);
+        node.links.active().is_empty()
+            && !node.messages.has_work()
+            && !node.progress.has_tasks()
+            && !node.messages.wake_pending
     }
 
     /// The same for a sleep on our descriptor.
-    pub(super) fn arm_outside(&self, core: &mut Guard<'_>) -> bool {
-        let anew = !core.progress.is_asleep();
-        core.links.note_parked(anew);
-        let may = self.arm(core);
+    pub(super) fn arm_for_program_sleep(&self, node: &mut Guard<'_>) -> bool {
+        let anew = !node.progress.is_asleep();
+        node.links.note_parked(anew);
+        let may = self.arm_doorbells(node);
         if !may {
-            core.links.resume_parked();
+            node.links.resume_parked();
         }
         may
     }
 
     /// The peers of these links ring from now on, unless something has come meanwhile: those stay busy.
-    fn let_go(&self, core: &mut Guard<'_>, which: impl Fn(&super::link::LinkState) -> bool) {
-        core.publish();
-        let now = core.progress.now();
-        let Core { links, state, .. } = &mut **core;
+    fn park_links(&self, node: &mut Guard<'_>, which: impl Fn(&super::link::LinkState) -> bool) {
+        node.publish();
+        let now = node.progress.now();
+        let NodeState { links, messages, .. } = &mut **node;
         let mut needs_barrier = false;
         let chosen = links.deactivate(|link_state| {
-            if link_state.ending || !which(link_state) {
+            if link_state.peer_closed || !which(link_state) {
                 return false;
             }
-            let starved = link_state.proto.is_due() || link_state.blocked;
+            let starved = link_state.proto.is_due() || link_state.tx_blocked;
             if let Some(shm) = link_state.shm() {
                 needs_barrier |= shm.inward.announce_sleep();
                 if starved {
@@ -361,28 +362,28 @@ impl Node {
         for link in chosen {
             let Some(link_state) = links.get_mut(link) else { continue };
             if link_state.proto.is_due() {
-                link_state.flush(link, state);
+                link_state.flush(link, messages);
             }
             if link_state.trim.is_none() {
                 link_state.rest(now);
             }
-            link_state.hot = match link_state.shm() {
+            link_state.is_active = match link_state.shm() {
                 Some(shm) => !shm.inward.confirm_sleep(),
                 None => false,
             };
-            link_state.hot |= link_state.callback_state.must_copy();
-            if link_state.hot {
+            link_state.is_active |= link_state.channel_table.must_copy();
+            if link_state.is_active {
                 links.reactivate(link);
             }
         }
     }
 
-    /// How long (ns) a sleep may last; `None`: for ever.
-    pub(super) fn sleep_at_most(&self, core: &Core, deadline: Option<u64>) -> Option<u64> {
+    /// ConnectHistory long (ns) a sleep may last; `None`: for ever.
+    pub(super) fn sleep_at_most(&self, node: &NodeState, deadline: Option<u64>) -> Option<u64> {
         const CALLS: u64 = 1_000_000;
-        let links = core.links.states().filter_map(|link_state| link_state.due()).min();
-        let connects = core.connections.has_pending().then(|| core.progress.now() + CALLS);
-        let until = [deadline, links, core.connections.due(), connects].into_iter().flatten().min();
+        let links = node.links.states().filter_map(|link_state| link_state.due()).min();
+        let connects = node.connections.has_pending().then(|| node.progress.now() + CALLS);
+        let until = [deadline, links, node.connections.due(), connects].into_iter().flatten().min();
         until.map(|until| until.saturating_sub(clock::nanoseconds()))
     }
 }
@@ -406,10 +407,10 @@ fn inside(handler: impl FnOnce()) -> std::thread::Result<()> {
 }
 
 /// The program's code has panicked: so does the call that ran it, and another thread may drive.
-fn go_on(core: &mut Guard<'_>, result: std::thread::Result<()>) {
+fn go_on(node: &mut Guard<'_>, result: std::thread::Result<()>) {
     if let Err(panic) = result {
-        core.progress.stop();
-        core.stir();
+        node.progress.stop();
+        node.wake_waiters();
         resume_unwind(panic);
     }
 }

@@ -4,7 +4,7 @@
 //! then the first one is *superseded* and leaves.
 
 use super::Task;
-use super::spin_policy::Pace;
+use super::spin_policy::SpinPolicy;
 use motet_sys::private_fds::{self, PrivateFd};
 use motet_sys::{clock, socket};
 use std::collections::VecDeque;
@@ -27,8 +27,8 @@ pub struct ProgressState {
     kernel_polled_at: u64,
     waiters: Vec<Thread>,
     tasks: VecDeque<Task>,
-    /// How long waits spin before they sleep.
-    pub(super) spin: Pace,
+    /// ConnectHistory long waits spin before they sleep.
+    pub(super) spin: SpinPolicy,
     poll: PrivateFd,
     wakeup: Arc<PrivateFd>,
 }
@@ -47,7 +47,7 @@ impl ProgressState {
             kernel_polled_at: 0,
             waiters: Vec::new(),
             tasks: VecDeque::new(),
-            spin: Pace::default(),
+            spin: SpinPolicy::default(),
             poll,
             wakeup,
         }

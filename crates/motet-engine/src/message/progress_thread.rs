@@ -53,11 +53,11 @@ impl Node {
     /// A turn, where nobody has made progress since the last one.
     fn substitute(&self, rounds: &mut Option<u32>, rested: Rest) -> Result<Rest, Error> {
         const EBADF: i32 = 9;
-        let mut core = self.core()?;
-        if core.progress.is_closing() {
+        let mut node = self.lock()?;
+        if node.progress.is_closing() {
             return Err(Error::NoNode(EBADF));
         }
-        let progress = &core.progress;
+        let progress = &node.progress;
         let (now, sleeps) = (progress.rounds(), progress.does_program_sleep());
         let alone = rounds.replace(now) == Some(now) && !progress.is_running() && !sleeps;
         if !alone {
@@ -67,25 +67,25 @@ impl Node {
                 _ => LOOK,
             }));
         }
-        core.progress.read_clock(); // what is due from here on is due from now
-        let came = self.make_rounds(&mut core);
-        *rounds = Some(core.progress.rounds());
-        self.trim(&mut core);
-        if came || core.progress.is_running() || core.has_waiters() || !self.arm_outside(&mut core) {
+        node.progress.read_clock(); // what is due from here on is due from now
+        let came = self.make_rounds(&mut node);
+        *rounds = Some(node.progress.rounds());
+        self.trim(&mut node);
+        if came || node.progress.is_running() || node.has_waiters() || !self.arm_for_program_sleep(&mut node) {
             return Ok(Rest::For(TURN));
         }
-        core.progress.fall_asleep();
+        node.progress.fall_asleep();
         // Never at once: what is due is served by a turn, and must not have the next one begin before it is.
-        Ok(Rest::Armed(self.sleep_at_most(&core, None).map_or(SLEEP, |most| most.clamp(TURN, SLEEP))))
+        Ok(Rest::Armed(self.sleep_at_most(&node, None).map_or(SLEEP, |most| most.clamp(TURN, SLEEP))))
     }
 
     /// Rounds, until there is nothing to do, somebody else drives, or would like to have the lock. True: something has come.
-    fn make_rounds(&self, core: &mut Guard<'_>) -> bool {
+    fn make_rounds(&self, node: &mut Guard<'_>) -> bool {
         let mut came = false;
         for _ in 0..ROUNDS {
-            let more = self.look_everywhere(core);
+            let more = self.poll_all(node);
             came |= more;
-            if !more || core.progress.is_running() || core.has_waiters() {
+            if !more || node.progress.is_running() || node.has_waiters() {
                 break;
             }
         }

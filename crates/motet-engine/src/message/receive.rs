@@ -2,8 +2,8 @@
 
 use super::link::LinkState;
 use super::message_state::{LinkCallbacks, MessageState};
-use super::node_state::Core;
-use super::operations::{Buffer, Kind, Notice, Operation};
+use super::node_state::NodeState;
+use super::operations::{Buffer, CompletionOptions, Kind, Operation};
 use super::{Bias, Channel, Context, Error, LinkId, Node, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::matching::{PostOutcome, Receive, Selector, Source};
@@ -40,7 +40,7 @@ impl Node {
         tag: u64,
         ignore: u64,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, Error> {
         self.post_by((from, tag, ignore), memory, notice, None)
     }
@@ -51,22 +51,22 @@ impl Node {
         &self,
         (from, tag, ignore): (RecvFrom, u64, u64),
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
         bias: Option<&mut Bias>,
     ) -> Result<OperationId, Error> {
-        let (mut core, _) = self.core_by(bias)?;
+        let (mut node, _) = self.lock_with(bias)?;
         let capacity = memory.len() as u64;
         let make = || Operation::new(memory, Kind::Receive(None), None, notice);
-        let posted = core.post_here((from, tag, ignore), notice, make, capacity);
-        core.release();
+        let posted = node.post_here((from, tag, ignore), notice, make, capacity);
+        node.release();
         posted
     }
 
     /// What a receive would get now.
     pub fn peek(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
-        let mut core = self.core()?;
-        let selector = core.selector(from, tag, ignore)?;
-        Ok(core.state.table.peek(selector).map(|held| Seen {
+        let mut node = self.lock()?;
+        let selector = node.selector(from, tag, ignore)?;
+        Ok(node.messages.table.peek(selector).map(|held| Seen {
             channel: Channel { link: LinkId(held.source), id: held.channel },
             tag: held.tag,
             length: held.length,
@@ -77,9 +77,9 @@ impl Node {
     /// Takes what a receive would get now: no other receive gets it. It must be given memory ([`Node::accept_body`]) or be
     /// discarded ([`Node::discard_body`]).
     pub fn claim(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<UnexpectedMessage>, Error> {
-        let mut core = self.core()?;
-        let selector = core.selector(from, tag, ignore)?;
-        Ok(core.state.table.claim(selector))
+        let mut node = self.lock()?;
+        let selector = node.selector(from, tag, ignore)?;
+        Ok(node.messages.table.claim(selector))
     }
 
     /// Gives memory to a message that was claimed, or that a handler has taken. With an error, the message comes back.
@@ -87,7 +87,7 @@ impl Node {
         &self,
         held: UnexpectedMessage,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, (Error, UnexpectedMessage)> {
         let capacity = memory.len() as u64;
         self.accept_as(held, Operation::new(memory, Kind::Receive(None), None, notice), capacity)
@@ -100,13 +100,13 @@ impl Node {
         operation: Operation,
         capacity: u64,
     ) -> Result<OperationId, (Error, UnexpectedMessage)> {
-        let mut core = match self.core() {
-            Ok(core) => core,
+        let mut node = match self.lock() {
+            Ok(node) => node,
             Err(error) => return Err((error, held)),
         };
-        match core.state.operations.begin(operation) {
+        match node.messages.operations.begin(operation) {
             Ok(name) => {
-                core.give(held, name, capacity);
+                node.give(held, name, capacity);
                 Ok(name)
             }
             Err(error) => Err((error, held)),
@@ -115,11 +115,11 @@ impl Node {
 
     /// Throws away a message that was claimed, or that a handler has taken.
     pub fn discard_body(&self, held: UnexpectedMessage) -> Result<(), Error> {
-        let mut core = self.core()?;
+        let mut node = self.lock()?;
         let link = LinkId(held.source);
-        if let Ok((link_state, _)) = core.link(link) {
+        if let Ok((link_state, _)) = node.link(link) {
             link_state.proto.discard(held);
-            core.settle(link);
+            node.flush_link(link);
         }
         Ok(())
     }
@@ -138,21 +138,21 @@ impl Node {
     }
 
     fn cancel_if(&self, operation: OperationId, begun_too: bool) -> Result<(), Error> {
-        let mut core = self.core()?;
-        let core = &mut *core;
-        let Some(known) = core.state.operations.get(u64::from(operation.0)) else { return Err(Error::Unknown) };
+        let mut node = self.lock()?;
+        let node = &mut *node;
+        let Some(known) = node.messages.operations.get(u64::from(operation.0)) else { return Err(Error::Unknown) };
         match (known.kind, known.channel) {
             (Kind::Receive(Some(_)), _) if known.begun && !begun_too => {}
-            (Kind::Receive(Some(ticket)), _) if core.state.table.cancel(ticket).is_some() => {
+            (Kind::Receive(Some(ticket)), _) if node.messages.table.cancel(ticket).is_some() => {
                 let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
-                core.state.operations.complete(u64::from(operation.0), outcome);
-                core.alert();
+                node.messages.operations.complete(u64::from(operation.0), outcome);
+                node.notify();
             }
             (Kind::Send(Some(number)), Some(channel)) => {
-                if let Ok((link_state, state)) = core.link(channel.link) {
+                if let Ok((link_state, messages)) = node.link(channel.link) {
                     link_state.proto.cancel(number);
-                    link_state.flush(channel.link, state);
-                    core.attend_to(channel.link);
+                    link_state.flush(channel.link, messages);
+                    node.schedule_link(channel.link);
                 }
             }
             _ => {}
@@ -163,43 +163,43 @@ impl Node {
     /// Takes the memory away from an operation that has not ended, which is forgotten when it does: what still comes for a receive
     /// goes nowhere; of a send that has begun nothing but the loss of its link is left.
     pub fn detach(&self, operation: OperationId) -> Result<(), Error> {
-        let mut core = self.core()?;
-        let Some(known) = core.state.operations.get(u64::from(operation.0)) else { return Ok(()) };
+        let mut node = self.lock()?;
+        let Some(known) = node.messages.operations.get(u64::from(operation.0)) else { return Ok(()) };
         if let (Kind::Receive(_), Some(channel)) = (known.kind, known.channel)
-            && let Ok((link_state, _)) = core.link(channel.link)
+            && let Ok((link_state, _)) = node.link(channel.link)
         {
             link_state.end_sharing_of(u64::from(operation.0)); // its peer may be about to write there
         }
-        let Some(known) = core.state.operations.get(u64::from(operation.0)) else { return Ok(()) };
+        let Some(known) = node.messages.operations.get(u64::from(operation.0)) else { return Ok(()) };
         known.memory = OperationMemory::Owned(Vec::new());
         known.exchange_rest(Vec::new());
         known.detached = true;
         if let (Kind::Send(_), Some(channel)) = (known.kind, known.channel) {
             // Its peer may be about to fetch it.
-            if let Ok((link_state, state)) = core.link(channel.link) {
-                link_state.lose(channel.link, state, Reason::PEER_GONE, ProtocolViolation("a body was taken away"));
+            if let Ok((link_state, messages)) = node.link(channel.link) {
+                link_state.lose(channel.link, messages, Reason::PEER_GONE, ProtocolViolation("a body was taken away"));
             }
         }
-        core.alert();
-        drop(core);
+        node.notify();
+        drop(node);
         let _ = self.take_back(operation); // or it has just been forgotten
         Ok(())
     }
 }
 
-impl Core {
+impl NodeState {
     /// Posts a receive.
     #[inline(always)]
     pub(super) fn post_here(
         &mut self,
         (from, tag, ignore): (RecvFrom, u64, u64),
-        notice: Notice,
+        notice: CompletionOptions,
         make: impl FnOnce() -> Operation,
         capacity: u64,
     ) -> Result<OperationId, Error> {
         let selector = self.selector(from, tag, ignore)?;
-        let MessageState { operations, table, .. } = &mut self.state;
-        let (name, record) = operations.begin_here(notice, make)?;
+        let MessageState { operations, table, .. } = &mut self.messages;
+        let (name, record) = operations.begin_in_place(notice, make)?;
         let receive = Receive { operation: u64::from(name.0), capacity, buffer: Buffer::NONE };
         match table.post_fast(selector, receive) {
             Some(ticket) => record.kind = Kind::Receive(Some(ticket)),
@@ -211,7 +211,7 @@ impl Core {
     #[inline(always)]
     pub(super) fn selector(&mut self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Selector, Error> {
         let from = match from {
-            RecvFrom::Any(context) if self.state.table.has_context(context.0) => Source::Any(context.0),
+            RecvFrom::Any(context) if self.messages.table.has_context(context.0) => Source::Any(context.0),
             RecvFrom::Any(_) => return Err(Error::Unknown),
             RecvFrom::Channel(channel) => match self.place(channel.link, channel.id).map(|place| place.reception) {
                 Some(Reception::Matched(scope)) => Source::One(scope),
@@ -225,16 +225,16 @@ impl Core {
     /// Posts a receive that has begun, wherever others and messages wait.
     #[inline(never)]
     fn post_begun(&mut self, selector: Selector, name: OperationId, receive: Receive<Buffer>) {
-        match self.state.table.post(selector, receive) {
+        match self.messages.table.post(selector, receive) {
             PostOutcome::Posted(ticket) => {
-                if let Some(record) = self.state.operations.get(u64::from(name.0)) {
+                if let Some(record) = self.messages.operations.get(u64::from(name.0)) {
                     record.kind = Kind::Receive(Some(ticket));
                 }
             }
             PostOutcome::Matched(held) => self.give(held, name, receive.capacity),
-            PostOutcome::Ended(status) => {
-                self.state.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
-                self.alert();
+            PostOutcome::CompletionRef(status) => {
+                self.messages.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
+                self.notify();
             }
         }
     }
@@ -243,23 +243,23 @@ impl Core {
     pub(super) fn give(&mut self, held: UnexpectedMessage, name: OperationId, capacity: u64) {
         let (link, whole) = (LinkId(held.source), held.is_whole());
         match self.link(link) {
-            Ok((link_state, state)) => {
-                let LinkState { proto, callback_state, .. } = link_state;
-                proto.accept(&mut LinkCallbacks::of(state, callback_state, link), held, u64::from(name.0), capacity);
+            Ok((link_state, messages)) => {
+                let LinkState { proto, channel_table, .. } = link_state;
+                proto.accept(&mut LinkCallbacks::of(messages, channel_table, link), held, u64::from(name.0), capacity);
                 if link_state.proto.is_due() {
-                    self.settle(link);
+                    self.flush_link(link);
                 }
             }
             Err(_) => {
                 let outcome = Outcome { status: super::Status::LinkDown, length: 0 };
-                self.state.operations.complete(u64::from(name.0), outcome);
+                self.messages.operations.complete(u64::from(name.0), outcome);
             }
         }
-        self.alert();
+        self.notify();
         // A thread that makes progress copies what must be copied: it must look here.
-        if !whole && self.links.get(link).is_some_and(|link_state| link_state.callback_state.copies_wait()) {
+        if !whole && self.links.get(link).is_some_and(|link_state| link_state.channel_table.copies_wait()) {
             self.links.activate(link);
-            self.attend_to(link);
+            self.schedule_link(link);
         }
     }
 }

@@ -11,10 +11,10 @@ pub(in crate::message) mod local;
 pub mod mapped;
 pub mod segments;
 
-use local::Host;
+use local::LocalRegion;
 
-use super::message_state::{CallbackState, LinkCallbacks, MessageState};
-use super::node_state::Core;
+use super::message_state::{ChannelTable, LinkCallbacks, MessageState};
+use super::node_state::NodeState;
 use super::regions::bytes::Bytes;
 use super::{Error, Node};
 pub use motet_proto::message::atomic::{Atomic, Datatype, Operation};
@@ -34,11 +34,11 @@ const PIECE: usize = 4096;
 
 impl Remote for LinkCallbacks<'_> {
     fn regions(&mut self) -> &mut Regions {
-        &mut self.state.hosts.regions
+        &mut self.messages.regions_here.regions
     }
 
     fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) -> Result<(), Status> {
-        let (region, at) = self.state.hosts.reach(region, at)?;
+        let (region, at) = self.messages.regions_here.reach(region, at)?;
         region.write(at, bytes)
     }
 
@@ -51,60 +51,60 @@ impl Remote for LinkCallbacks<'_> {
                 &mut long[..]
             }
         };
-        let (region, at) = self.state.hosts.reach(region, at)?;
+        let (region, at) = self.messages.regions_here.reach(region, at)?;
         region.read(at, bytes)?;
         Ok(put(&[bytes]))
     }
 
     fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
-        let (region, at) = self.state.hosts.reach(region, at)?;
+        let (region, at) = self.messages.regions_here.reach(region, at)?;
         region.change(at, atomic, result)
     }
 
     fn region_address(&mut self, region: u64, at: u64, length: u64) -> RemoteAddress {
-        if length < self.callback_state.single_copy {
+        if length < self.channel_table.single_copy {
             return RemoteAddress::default();
         }
-        let address = self.state.hosts.place(region, at).and_then(|(bytes, at)| bytes.address(at, length));
+        let address = self.messages.regions_here.place(region, at).and_then(|(bytes, at)| bytes.address(at, length));
         address.map_or(RemoteAddress::default(), |address| RemoteAddress { address, key: 0 })
     }
 
     fn region_mapping(&mut self, region: u64) -> RemoteAddress {
-        let segment = self.state.hosts.get(region).and_then(|host| host.segment.clone());
-        let place = segment.and_then(|segment| self.callback_state.segments.show(&segment, segment.address()));
+        let segment = self.messages.regions_here.get(region).and_then(|host| host.segment.clone());
+        let place = segment.and_then(|segment| self.channel_table.segments.show(&segment, segment.address()));
         place.unwrap_or_default()
     }
 
     fn copy_remote(&mut self, request: RemoteCopy) {
-        self.callback_state.remote_copies.push_back((request, 0));
+        self.channel_table.remote_copies.push_back((request, 0));
     }
 
     fn stop_direct_access(&mut self, key: Key) -> bool {
-        self.callback_state.segments.forget(key);
+        self.channel_table.segments.forget(key);
         true // nothing is under way: whoever uses a region directly has the node's lock meanwhile
     }
 
     fn region_released(&mut self, region: u64) {
-        end(self.state, region);
+        end(self.messages, region);
     }
 }
 
 /// Nobody uses the memory of a revoked region any more.
-fn end(state: &mut MessageState, region: u64) {
-    let Some(Host { bytes, keep, segment, .. }) = state.hosts.remove(region) else { return };
-    state.spent.extend(keep);
+fn end(messages: &mut MessageState, region: u64) {
+    let Some(LocalRegion { bytes, keep, segment, .. }) = messages.regions_here.remove(region) else { return };
+    messages.deferred_drops.extend(keep);
     if bytes.file().is_some() {
-        state.spent.push(Box::new(bytes)); // to be closed without the node's lock
+        messages.deferred_drops.push(Box::new(bytes)); // to be closed without the node's lock
     }
     if segment.is_some() {
-        state.pool.note_released();
+        messages.pool.note_released();
     }
-    state.stirred = true; // somebody may wait for this
+    messages.wake_pending = true; // somebody may wait for this
 }
 
 /// Where bytes of a remote copy go: the rest of what was asked for from `done` on, `length` of it.
 pub(super) fn copy_some(
-    state: &mut MessageState,
+    messages: &mut MessageState,
     pid: u32,
     request: &RemoteCopy,
     done: u64,
@@ -116,11 +116,11 @@ pub(super) fn copy_some(
     }
     let copied = match request.to {
         CopyTo::Operation(operation) => {
-            let operation = state.operations.get(operation)?;
+            let operation = messages.operations.get(operation)?;
             operation.memory.write(done as usize, length, |into| motet_sys::process_vm::read_from(pid, from, into)).ok()
         }
         CopyTo::Region { region, at, .. } => {
-            let (region, at) = state.hosts.place(region, at + done)?;
+            let (region, at) = messages.regions_here.place(region, at + done)?;
             region.copy_from(pid, from, at, length)
         }
     };
@@ -136,17 +136,22 @@ impl Node {
         rights: Rights,
         keep: Option<Box<dyn Any + Send>>,
     ) -> Result<Key, Error> {
-        let mut core = self.core()?;
+        let mut node = self.lock()?;
         if rights.include(Rights::ATOMIC) && !memory.base().addr().is_multiple_of(8) {
             return Err(Error::InvalidAtomic);
         }
-        core.state.hosts.add(Host { bytes: Bytes::Memory(memory), first: 0, keep, segment: None }, rights)
+        node.messages
+            .regions_here
+            .add(LocalRegion { bytes: Bytes::Memory(memory), first: 0, keep, segment: None }, rights)
     }
 
     /// As [`Node::register`], but peers count its bytes from `first` on, which may be its address. Memory may begin anywhere: an atomic
     /// is refused where its elements do not lie at multiples of their size.
     pub fn register_from(&self, memory: SharedBytes, first: u64, rights: Rights) -> Result<Key, Error> {
-        self.core()?.state.hosts.add(Host { bytes: Bytes::Memory(memory), first, keep: None, segment: None }, rights)
+        self.lock()?
+            .messages
+            .regions_here
+            .add(LocalRegion { bytes: Bytes::Memory(memory), first, keep: None, segment: None }, rights)
     }
 
     /// Ends a region: no access begins any more. Waits until none is under way and every peer that could have direct access has
@@ -155,34 +160,34 @@ impl Node {
     /// Errors: [`Error::TimedOut`], [`Error::WouldBlock`] (in a handler): the memory is still used; to be called again.
     /// [`Error::Unknown`]: there is no such region, or it has ended meanwhile.
     pub fn revoke(&self, key: Key, deadline: Option<u64>) -> Result<(), Error> {
-        let mut core = self.core()?;
-        let (name, revoked) = core.state.hosts.regions.name(key).ok_or(Error::Unknown)?;
+        let mut node = self.lock()?;
+        let (name, revoked) = node.messages.regions_here.regions.name(key).ok_or(Error::Unknown)?;
         if !revoked {
-            core.revoke(key, name);
+            node.revoke(key, name);
         }
-        self.wait(core, deadline, |core| core.state.hosts.regions.name(key).is_none().then_some(()))
+        self.wait(node, deadline, |node| node.messages.regions_here.regions.name(key).is_none().then_some(()))
     }
 }
 
-impl Core {
+impl NodeState {
     fn revoke(&mut self, key: Key, name: u64) {
-        let segment = self.state.hosts.get(name).and_then(|host| host.segment.clone());
+        let segment = self.messages.regions_here.get(name).and_then(|host| host.segment.clone());
         for link in self.links.all() {
-            let Ok((link_state, state)) = self.link(link) else { continue };
+            let Ok((link_state, messages)) = self.link(link) else { continue };
             // Who has never been told where it lies has nothing to answer, and nobody waits for him.
-            if segment.as_ref().is_some_and(|segment| link_state.callback_state.segments.has_shown(segment)) {
+            if segment.as_ref().is_some_and(|segment| link_state.channel_table.segments.has_shown(segment)) {
                 // A link that is gone has no access.
-                let _ = link_state.with(link, state, |proto, _, callbacks| proto.revoke(callbacks, key));
-                self.settle(link);
+                let _ = link_state.with(link, messages, |proto, _, callbacks| proto.revoke(callbacks, key));
+                self.flush_link(link);
             }
         }
-        if self.state.hosts.regions.revoke(key) == Some(Revoked::Ended) {
-            end(&mut self.state, name);
+        if self.messages.regions_here.regions.revoke(key) == Some(Revoked::CompletionRef) {
+            end(&mut self.messages, name);
         }
     }
 }
 
-impl CallbackState {
+impl ChannelTable {
     /// The copy to go on with.
     pub fn remote_copy(&self) -> Option<(RemoteCopy, u64)> {
         self.remote_copies.front().copied()

@@ -5,9 +5,9 @@
 //! [`super::regions::mapped`]'s, and the memory of our own regions [`super::regions`]'.
 
 use super::message_state::LinkCallbacks;
-use super::node_state::Core;
-use super::operations::{self, Kind, Notice};
-use super::packets::Way;
+use super::node_state::NodeState;
+use super::operations::{self, CompletionOptions, Kind};
+use super::packets::PacketTx;
 use super::regions::{Atomic, COPY, Key};
 use super::{Error, LinkId, Node, OperationId};
 use motet_proto::message::packet::RemoteAddress;
@@ -46,9 +46,9 @@ impl Node {
         key: Key,
         offset: u64,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, Error> {
-        self.core()?.begin_put(Target { link, key, offset }, memory, notice).map_err(|(error, _)| error)
+        self.lock()?.begin_put(Target { link, key, offset }, memory, notice).map_err(|(error, _)| error)
     }
 
     /// The same, and waits until it can begin.
@@ -56,10 +56,10 @@ impl Node {
         &self,
         at: Target,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        self.begin_by(memory, deadline, |core, memory| core.begin_put(at, memory, notice))
+        self.begin_by(memory, deadline, |node, memory| node.begin_put(at, memory, notice))
     }
 
     /// Begins to read bytes of a region of the peer's, as many as fit into the memory.
@@ -69,9 +69,9 @@ impl Node {
         key: Key,
         offset: u64,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, Error> {
-        self.core()?.begin_get(Target { link, key, offset }, memory, notice).map_err(|(error, _)| error)
+        self.lock()?.begin_get(Target { link, key, offset }, memory, notice).map_err(|(error, _)| error)
     }
 
     /// The same, and waits until it can begin.
@@ -79,10 +79,10 @@ impl Node {
         &self,
         at: Target,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        self.begin_by(memory, deadline, |core, memory| core.begin_get(at, memory, notice))
+        self.begin_by(memory, deadline, |node, memory| node.begin_get(at, memory, notice))
     }
 
     /// Begins an atomic on a region of the peer's. If the memory is not empty, the values before go there.
@@ -93,9 +93,9 @@ impl Node {
         offset: u64,
         atomic: &Atomic<'_>,
         before: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, Error> {
-        self.core()?.begin_atomic(Target { link, key, offset }, atomic, before, notice).map_err(|(error, _)| error)
+        self.lock()?.begin_atomic(Target { link, key, offset }, atomic, before, notice).map_err(|(error, _)| error)
     }
 
     /// The same, and waits until it can begin.
@@ -104,24 +104,24 @@ impl Node {
         at: Target,
         atomic: &Atomic<'_>,
         before: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        self.begin_by(before, deadline, |core, before| core.begin_atomic(at, atomic, before, notice))
+        self.begin_by(before, deadline, |node, before| node.begin_atomic(at, atomic, before, notice))
     }
 
     /// Ends when everything that was begun before it on this link has ended: puts, gets and atomics.
-    pub fn fence(&self, link: LinkId, notice: Notice) -> Result<OperationId, Error> {
-        let mut core = self.core()?;
+    pub fn fence(&self, link: LinkId, notice: CompletionOptions) -> Result<OperationId, Error> {
+        let mut node = self.lock()?;
         let operation = operations::Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, notice);
-        let name = core.state.operations.begin(operation)?;
-        let begun = core.on_link(link, |proto, _, callbacks| proto.fence(callbacks, u64::from(name.0)));
-        core.start_receive(name, begun)
+        let name = node.messages.operations.begin(operation)?;
+        let begun = node.on_link(link, |proto, _, callbacks| proto.fence(callbacks, u64::from(name.0)));
+        node.start_receive(name, begun)
     }
 
     /// What goes over a link at once.
     pub fn remote_limits(&self, link: LinkId) -> Result<RemoteLimits, Error> {
-        self.core()?.on_link(link, |proto, way, _| {
+        self.lock()?.on_link(link, |proto, way, _| {
             Ok(RemoteLimits { put: proto.put_at_once(way), operands: way.largest() - AT, fetched: MAX_REPLY_BYTES })
         })
     }
@@ -131,10 +131,10 @@ impl Node {
         &self,
         memory: OperationMemory,
         deadline: Option<u64>,
-        mut begin: impl FnMut(&mut Core, OperationMemory) -> Begun,
+        mut begin: impl FnMut(&mut NodeState, OperationMemory) -> Begun,
     ) -> Result<OperationId, Error> {
         let mut left = Some(memory);
-        self.wait(self.core()?, deadline, |core| match begin(core, left.take()?) {
+        self.wait(self.lock()?, deadline, |node| match begin(node, left.take()?) {
             Ok(operation) => Some(Ok(operation)),
             Err((Error::WouldBlock, memory)) => {
                 left = Some(memory);
@@ -148,8 +148,8 @@ impl Node {
 /// What has begun; or why it has not, and its memory.
 pub(super) type Begun = Result<OperationId, (Error, OperationMemory)>;
 
-impl Core {
-    fn begin_put(&mut self, at: Target, memory: OperationMemory, notice: Notice) -> Begun {
+impl NodeState {
+    fn begin_put(&mut self, at: Target, memory: OperationMemory, notice: CompletionOptions) -> Begun {
         let memory = match self.put_directly(at, memory, notice) {
             Ok(done) => return done,
             Err(memory) => memory,
@@ -162,7 +162,7 @@ impl Core {
         })
     }
 
-    fn begin_get(&mut self, at: Target, memory: OperationMemory, notice: Notice) -> Begun {
+    fn begin_get(&mut self, at: Target, memory: OperationMemory, notice: CompletionOptions) -> Begun {
         let memory = match self.get_directly(at, memory, notice) {
             Ok(done) => return done,
             Err(memory) => memory,
@@ -175,7 +175,13 @@ impl Core {
         })
     }
 
-    fn begin_atomic(&mut self, at: Target, atomic: &Atomic<'_>, before: OperationMemory, notice: Notice) -> Begun {
+    fn begin_atomic(
+        &mut self,
+        at: Target,
+        atomic: &Atomic<'_>,
+        before: OperationMemory,
+        notice: CompletionOptions,
+    ) -> Begun {
         let fetch = !before.is_empty();
         if fetch && before.len() < atomic.length() {
             return Err((Error::TooLong, before));
@@ -197,24 +203,24 @@ impl Core {
         &mut self,
         link: LinkId,
         memory: OperationMemory,
-        notice: Notice,
-        begin: impl FnOnce(&mut Link, &mut Way<'_>, &OperationMemory, u64) -> Result<(), Rejected>,
+        notice: CompletionOptions,
+        begin: impl FnOnce(&mut Link, &mut PacketTx<'_>, &OperationMemory, u64) -> Result<(), Rejected>,
     ) -> Begun {
         let record = operations::Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, notice);
-        let name = match self.state.operations.begin(record) {
+        let name = match self.messages.operations.begin(record) {
             Ok(name) => name,
             Err(error) => return Err((error, memory)),
         };
         let operation = u64::from(name.0);
         match self.on_link(link, |proto, way, _| begin(proto, way, &memory, operation)) {
             Ok(()) => {
-                if let Some(record) = self.state.operations.get(operation) {
+                if let Some(record) = self.messages.operations.get(operation) {
                     record.memory = memory;
                 }
                 Ok(name)
             }
             Err(error) => {
-                self.state.operations.withdraw(name);
+                self.messages.operations.withdraw(name);
                 Err((error, memory))
             }
         }
@@ -234,18 +240,18 @@ impl Core {
     pub(super) fn on_link<R>(
         &mut self,
         link: LinkId,
-        f: impl FnOnce(&mut Link, &mut Way<'_>, &mut LinkCallbacks<'_>) -> Result<R, Rejected>,
+        f: impl FnOnce(&mut Link, &mut PacketTx<'_>, &mut LinkCallbacks<'_>) -> Result<R, Rejected>,
     ) -> Result<R, Error> {
-        let (link_state, state) = self.link(link)?;
-        let result = link_state.with(link, state, f);
-        self.settle(link);
+        let (link_state, messages) = self.link(link)?;
+        let result = link_state.with(link, messages, f);
+        self.flush_link(link);
         result.map_err(|refusal| self.refused_on(link, refusal))
     }
 
     /// What has begun, or has not.
     pub(super) fn start_receive(&mut self, name: OperationId, begun: Result<(), Error>) -> Result<OperationId, Error> {
         if begun.is_err() {
-            self.state.operations.withdraw(name);
+            self.messages.operations.withdraw(name);
         }
         begun.map(|()| name)
     }

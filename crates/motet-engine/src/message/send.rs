@@ -3,9 +3,9 @@
 //! Three ways, the shortest first: a message that goes in one packet and is gone when the call returns; one that is begun and keeps its
 //! memory until its end; and the latter waiting for room.
 
-use super::node_state::{Core, Guard};
-use super::operations::{Kind, Notice, Operation};
-use super::{Bias, Channel, Error, GroupId, LinkId, Mode, Node, OperationId};
+use super::node_state::{Guard, NodeState};
+use super::operations::{CompletionOptions, Kind, Operation};
+use super::{Bias, Channel, CqId, Error, LinkId, Mode, Node, OperationId};
 use motet_proto::message::packet;
 use motet_proto::message::{Outcome, Rejected, Send, Sent};
 use motet_sys::user_memory::OperationMemory;
@@ -24,7 +24,7 @@ pub struct Outgoing<'a> {
     pub tag: u64,
     /// Headers, the outermost first, at most [`motet_proto::message::header_stack::MAX_HEADERS_BYTES`] bytes.
     pub headers: &'a [u8],
-    /// How it may go.
+    /// ConnectHistory it may go.
     pub mode: Mode,
 }
 
@@ -33,56 +33,56 @@ impl Node {
     #[inline]
     fn try_send(
         &self,
-        core: &mut Core,
+        node: &mut NodeState,
         message: &Outgoing<'_>,
         body: &[&[u8]],
         operation: u64,
         place: packet::RemoteAddress,
     ) -> Result<Sent, Error> {
         let &Outgoing { channel, tag, headers, mode } = message;
-        let (link_state, state) = core.link(channel.link)?;
+        let (link_state, messages) = node.link(channel.link)?;
         if let (Mode::Inject, [body]) = (mode, body) {
             let sent = match headers.len() + body.len() {
-                _ if headers.is_empty() => link_state.send_short(channel.link, state, channel.id, tag, 0, body),
+                _ if headers.is_empty() => link_state.send_short(channel.link, messages, channel.id, tag, 0, body),
                 length @ ..=JOINED => {
                     let mut all = [0; JOINED];
                     all[..headers.len()].copy_from_slice(headers);
                     all[headers.len()..length].copy_from_slice(body);
                     let headers = headers.len() as u16;
-                    link_state.send_short(channel.link, state, channel.id, tag, headers, &all[..length])
+                    link_state.send_short(channel.link, messages, channel.id, tag, headers, &all[..length])
                 }
-                _ => return Self::send_parts(core, message, &[body], operation, place),
+                _ => return Self::send_parts(node, message, &[body], operation, place),
             };
             return match sent {
                 Ok(()) => Ok(Sent::Complete),
-                Err(refusal) => Err(core.refused(channel, refusal)),
+                Err(refusal) => Err(node.refused(channel, refusal)),
             };
         }
-        Self::send_parts(core, message, body, operation, place)
+        Self::send_parts(node, message, body, operation, place)
     }
 
     /// The same, whatever it is made of.
     fn send_parts(
-        core: &mut Core,
+        node: &mut NodeState,
         message: &Outgoing<'_>,
         body: &[&[u8]],
         operation: u64,
         place: packet::RemoteAddress,
     ) -> Result<Sent, Error> {
         let &Outgoing { channel, tag, headers, mode } = message;
-        let (link_state, state) = core.link(channel.link)?;
+        let (link_state, messages) = node.link(channel.link)?;
         let send = Send { channel: channel.id, tag, headers, body, mode, operation, place };
-        let sent = link_state.with(channel.link, state, |proto, way, _| proto.send(way, &send));
+        let sent = link_state.with(channel.link, messages, |proto, way, _| proto.send(way, &send));
         match sent {
             Ok(sent) => Ok(sent),
-            Err(refusal) => Err(core.refused(channel, refusal)),
+            Err(refusal) => Err(node.refused(channel, refusal)),
         }
     }
 
     /// Sends a message without headers, if there is room now and it goes in one packet: [`Error::WouldBlock`], [`Error::TooLong`].
     #[inline(always)]
     pub fn send_short(&self, channel: Channel, tag: u64, body: &[u8]) -> Result<(), Error> {
-        self.try_inject_one_by(channel, tag, &[], body, None)
+        self.try_inject_with(channel, tag, &[], body, None)
     }
 
     /// Sends a short message, whose body is free again when this returns: eager in one packet. Waits until there is room.
@@ -91,33 +91,33 @@ impl Node {
     #[inline(always)]
     pub fn inject(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
         let &Outgoing { channel, tag, headers, .. } = message;
-        let (mut core, quiet) = self.core_by(None)?;
+        let (mut node, quiet) = self.lock_with(None)?;
         match body {
-            &[body] if core.inject(channel, tag, headers, body) => {
-                core.quiet = quiet;
-                core.release();
+            &[body] if node.inject(channel, tag, headers, body) => {
+                node.quiet = quiet;
+                node.release();
                 Ok(())
             }
-            _ => self.inject_anyhow(core, message, body, deadline),
+            _ => self.inject_anyhow(node, message, body, deadline),
         }
     }
 
     #[inline(never)]
     fn inject_anyhow(
         &self,
-        mut core: Guard<'_>,
+        mut node: Guard<'_>,
         message: &Outgoing<'_>,
         body: &[&[u8]],
         deadline: Option<u64>,
     ) -> Result<(), Error> {
         let message = Outgoing { mode: Mode::Inject, ..*message };
-        match self.try_send(&mut core, &message, body, 0, packet::RemoteAddress::default()) {
+        match self.try_send(&mut node, &message, body, 0, packet::RemoteAddress::default()) {
             Ok(_) => return Ok(()),
             Err(Error::WouldBlock) => {}
             Err(error) => return Err(error),
         }
-        self.wait(core, deadline, |core| {
-            match self.try_send(core, &message, body, 0, packet::RemoteAddress::default()) {
+        self.wait(node, deadline, |node| {
+            match self.try_send(node, &message, body, 0, packet::RemoteAddress::default()) {
                 Err(Error::WouldBlock) => None,
                 sent => Some(sent.map(drop)),
             }
@@ -134,17 +134,17 @@ impl Node {
     pub fn try_inject_by(&self, message: &Outgoing<'_>, body: &[&[u8]], bias: Option<&mut Bias>) -> Result<(), Error> {
         let &Outgoing { channel, tag, headers, .. } = message;
         match body {
-            &[body] => self.try_inject_one_by(channel, tag, headers, body, bias),
+            &[body] => self.try_inject_with(channel, tag, headers, body, bias),
             _ => {
-                let (mut core, _) = self.core_by(bias)?;
-                self.try_inject_anyhow(&mut core, message, body)
+                let (mut node, _) = self.lock_with(bias)?;
+                self.try_inject_anyhow(&mut node, message, body)
             }
         }
     }
 
     /// The same of a body of one piece.
     #[inline(always)]
-    pub fn try_inject_one_by(
+    pub fn try_inject_with(
         &self,
         channel: Channel,
         tag: u64,
@@ -152,36 +152,36 @@ impl Node {
         body: &[u8],
         bias: Option<&mut Bias>,
     ) -> Result<(), Error> {
-        let (mut core, quiet) = self.core_by(bias)?;
-        if !core.inject(channel, tag, headers, body) {
-            return self.try_inject_otherwise(core, quiet, channel, tag, headers, body);
+        let (mut node, quiet) = self.lock_with(bias)?;
+        if !node.inject(channel, tag, headers, body) {
+            return self.try_inject_slow(node, quiet, channel, tag, headers, body);
         }
-        core.quiet = quiet;
-        core.release();
+        node.quiet = quiet;
+        node.release();
         Ok(())
     }
 
     /// [`Node::try_inject_anyhow`], with nothing to be put together by whoever does not come here.
     #[inline(never)]
-    fn try_inject_otherwise(
+    fn try_inject_slow(
         &self,
-        mut core: Guard<'_>,
-        quiet: GroupId,
+        mut node: Guard<'_>,
+        quiet: CqId,
         channel: Channel,
         tag: u64,
         headers: &[u8],
         body: &[u8],
     ) -> Result<(), Error> {
-        let sent = self.try_inject_anyhow(&mut core, &Outgoing { channel, tag, headers, mode: Mode::Inject }, &[body]);
+        let sent = self.try_inject_anyhow(&mut node, &Outgoing { channel, tag, headers, mode: Mode::Inject }, &[body]);
         if sent.is_ok() {
-            core.quiet = quiet;
+            node.quiet = quiet;
         }
         sent
     }
 
-    fn try_inject_anyhow(&self, core: &mut Core, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
+    fn try_inject_anyhow(&self, node: &mut NodeState, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
         let message = Outgoing { mode: Mode::Inject, ..*message };
-        self.try_send(core, &message, body, 0, packet::RemoteAddress::default()).map(drop)
+        self.try_send(node, &message, body, 0, packet::RemoteAddress::default()).map(drop)
     }
 
     /// Begins to send a message. `None`: it has gone, and its body is free; no end follows. Otherwise its memory stays in use until
@@ -191,15 +191,15 @@ impl Node {
         message: &Outgoing<'_>,
         memory: OperationMemory,
         more: Vec<OperationMemory>,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
-        match self.core() {
-            Ok(mut core) => {
-                if goes_at_once(&mut core, message, &memory, &more, notice) {
+        match self.lock() {
+            Ok(mut node) => {
+                if goes_at_once(&mut node, message, &memory, &more, notice) {
                     return Ok(None);
                 }
-                self.look_for_credit(&mut core, message, &memory, &more);
-                self.start_send_here(&mut core, message, memory, more, notice)
+                self.look_for_credit(&mut node, message, &memory, &more);
+                self.start_send_here(&mut node, message, memory, more, notice)
             }
             Err(error) => Err((error, memory, more)),
         }
@@ -211,18 +211,18 @@ impl Node {
         message: &Outgoing<'_>,
         memory: OperationMemory,
         more: Vec<OperationMemory>,
-        notice: Notice,
+        notice: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, Error> {
-        let mut core = self.core()?;
-        if goes_at_once(&mut core, message, &memory, &more, notice) {
+        let mut node = self.lock()?;
+        if goes_at_once(&mut node, message, &memory, &more, notice) {
             return Ok(None);
         }
-        self.look_for_credit(&mut core, message, &memory, &more);
+        self.look_for_credit(&mut node, message, &memory, &more);
         let mut body = Some((memory, more));
-        self.wait(core, deadline, |core| {
+        self.wait(node, deadline, |node| {
             let (memory, more) = body.take()?;
-            match self.start_send_here(core, message, memory, more, notice) {
+            match self.start_send_here(node, message, memory, more, notice) {
                 Ok(operation) => Some(Ok(operation)),
                 Err((Error::WouldBlock, memory, more)) => {
                     body = Some((memory, more));
@@ -237,73 +237,73 @@ impl Node {
     #[inline]
     fn look_for_credit(
         &self,
-        core: &mut Guard<'_>,
+        node: &mut Guard<'_>,
         message: &Outgoing<'_>,
         memory: &OperationMemory,
         more: &[OperationMemory],
     ) {
         let length = more.iter().fold(memory.len(), |sum, part| sum.saturating_add(part.len())) as u64;
-        let lacks = |core: &mut Core| {
-            core.link(message.channel.link).is_ok_and(|(link_state, _)| link_state.proto.lacks_credit(length))
+        let lacks = |node: &mut NodeState| {
+            node.link(message.channel.link).is_ok_and(|(link_state, _)| link_state.proto.lacks_credit(length))
         };
-        if !core.progress.is_running() && lacks(core) {
-            self.look_everywhere(core);
+        if !node.progress.is_running() && lacks(node) {
+            self.poll_all(node);
         }
     }
 
     pub(super) fn start_send_here(
         &self,
-        core: &mut Core,
+        node: &mut NodeState,
         message: &Outgoing<'_>,
         memory: OperationMemory,
         more: Vec<OperationMemory>,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
         let length = memory.len();
         if length <= SHORT && more.is_empty() && message.mode == Mode::Automatic && notice.group.is_none() {
             let short = Outgoing { mode: Mode::Inject, ..*message };
             let body = [memory.bytes(0, length)];
-            match self.try_send(core, &short, &body, 0, packet::RemoteAddress::default()) {
+            match self.try_send(node, &short, &body, 0, packet::RemoteAddress::default()) {
                 Ok(_) => return Ok(None),
                 Err(Error::WouldBlock | Error::TooLong) => {} // it may go otherwise
                 Err(error) => return Err((error, memory, more)),
             }
         }
-        let may = more.is_empty() && length as u64 >= core.limits.single_copy;
-        let shown = may && core.link(message.channel.link).is_ok_and(|(link_state, _)| link_state.shm().is_some());
+        let may = more.is_empty() && length as u64 >= node.limits.single_copy;
+        let shown = may && node.link(message.channel.link).is_ok_and(|(link_state, _)| link_state.shm().is_some());
         let mut place = match shown {
             true => packet::RemoteAddress { address: memory.address(), key: 0 },
             false => packet::RemoteAddress::default(),
         };
         if let (OperationMemory::Loan(loan), true) = (&memory, more.is_empty()) {
-            place = core.place_of_loan(message.channel.link, loan, place);
+            place = node.place_of_loan(message.channel.link, loan, place);
         }
         let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), notice);
         operation.exchange_rest(more);
-        let name = match core.state.operations.begin(operation) {
+        let name = match node.messages.operations.begin(operation) {
             Ok(name) => name,
             Err(error) => return Err((error, OperationMemory::Owned(Vec::new()), Vec::new())),
         };
-        let sent = self.send_begun(core, message, name, place);
+        let sent = self.send_begun(node, message, name, place);
         match sent {
             Ok(Sent::Pending(number)) => {
-                if let Some(operation) = core.state.operations.get(u64::from(name.0)) {
+                if let Some(operation) = node.messages.operations.get(u64::from(name.0)) {
                     operation.kind = Kind::Send(Some(number));
                 }
-                core.settle(message.channel.link);
+                node.flush_link(message.channel.link);
                 Ok(Some(name))
             }
             Ok(Sent::Complete) => {
                 if notice.group.is_some() {
                     let outcome = Outcome { status: super::Status::Done, length: length as u64 };
-                    core.state.operations.complete(u64::from(name.0), outcome);
-                    core.alert();
+                    node.messages.operations.complete(u64::from(name.0), outcome);
+                    node.notify();
                     return Ok(Some(name));
                 }
-                core.state.operations.withdraw(name);
+                node.messages.operations.withdraw(name);
                 Ok(None)
             }
-            Err(error) => match core.state.operations.withdraw(name) {
+            Err(error) => match node.messages.operations.withdraw(name) {
                 Some(mut operation) => {
                     let more = operation.exchange_rest(Vec::new());
                     Err((error, operation.memory, more))
@@ -316,20 +316,20 @@ impl Node {
     /// The body is the operation's: it is shown to the protocol from there.
     fn send_begun(
         &self,
-        core: &mut Core,
+        node: &mut NodeState,
         message: &Outgoing<'_>,
         name: OperationId,
         place: packet::RemoteAddress,
     ) -> Result<Sent, Error> {
         // The record lends its memory for the call: nothing that the protocol does in a send touches it.
-        let Some(operation) = core.state.operations.get(u64::from(name.0)) else { return Err(Error::Full) };
+        let Some(operation) = node.messages.operations.get(u64::from(name.0)) else { return Err(Error::Full) };
         let memory = std::mem::replace(&mut operation.memory, OperationMemory::Owned(Vec::new()));
         let more = operation.exchange_rest(Vec::new());
         let body: smallvec::SmallVec<[&[u8]; 8]> =
             std::iter::once(&memory).chain(&more).map(|memory| memory.bytes(0, usize::MAX)).collect();
-        let sent = self.try_send(core, message, &body, u64::from(name.0), place);
+        let sent = self.try_send(node, message, &body, u64::from(name.0), place);
         drop(body);
-        if let Some(operation) = core.state.operations.get(u64::from(name.0)) {
+        if let Some(operation) = node.messages.operations.get(u64::from(name.0)) {
             operation.memory = memory;
             operation.exchange_rest(more);
         }
@@ -340,11 +340,11 @@ impl Node {
 /// Sends what is short and needs no record, if there is room. False: it goes the long way, or not at all.
 #[inline(always)]
 fn goes_at_once(
-    core: &mut Core,
+    node: &mut NodeState,
     message: &Outgoing<'_>,
     memory: &OperationMemory,
     more: &[OperationMemory],
-    notice: Notice,
+    notice: CompletionOptions,
 ) -> bool {
     let &Outgoing { channel, tag, headers, mode } = message;
     let plain = mode == Mode::Automatic && more.is_empty() && notice.group.is_none() && memory.len() <= SHORT;
@@ -352,14 +352,14 @@ fn goes_at_once(
         return false;
     }
     let body = memory.bytes(0, SHORT);
-    core.inject(channel, tag, headers, body)
+    node.inject(channel, tag, headers, body)
         || headers.is_empty()
-            && core.link(channel.link).is_ok_and(|(link_state, state)| {
-                link_state.send_short(channel.link, state, channel.id, tag, 0, body).is_ok()
+            && node.link(channel.link).is_ok_and(|(link_state, messages)| {
+                link_state.send_short(channel.link, messages, channel.id, tag, 0, body).is_ok()
             })
 }
 
-impl Core {
+impl NodeState {
     /// Why a send was refused.
     #[cold]
     fn refused(&mut self, channel: Channel, refusal: Rejected) -> Error {
@@ -374,10 +374,10 @@ impl Core {
     pub(super) fn refused_on(&mut self, link: LinkId, refusal: Rejected) -> Error {
         let gone = self.gone(link);
         if refusal == Rejected::WouldBlock
-            && let Ok((link_state, state)) = self.link(link)
+            && let Ok((link_state, messages)) = self.link(link)
         {
-            link_state.blocked = true;
-            link_state.flush(link, state);
+            link_state.tx_blocked = true;
+            link_state.flush(link, messages);
             self.links.activate(link);
         }
         Error::of(refusal, gone)

@@ -25,20 +25,20 @@ impl Node {
     ///
     /// Errors: [`Error::Unknown`] for what is no operation, any more or at all.
     pub fn call_back(&self, operation: OperationId) -> Result<CalledBack, Error> {
-        let mut core = self.core()?;
-        let core = &mut *core;
-        let known = core.state.operations.get(u64::from(operation.0)).ok_or(Error::Unknown)?;
+        let mut node = self.lock()?;
+        let node = &mut *node;
+        let known = node.messages.operations.get(u64::from(operation.0)).ok_or(Error::Unknown)?;
         let (Kind::Send(Some(number)), Some(channel)) = (known.kind, known.channel) else {
             return Ok(CalledBack::Asked);
         };
-        let (link_state, state) = core.link(channel.link)?;
-        if link_state.gone.is_some() || link_state.proto.cancel(number) || state.operations.has_ended(operation) {
-            link_state.flush(channel.link, state);
-            core.attend_to(channel.link);
+        let (link_state, messages) = node.link(channel.link)?;
+        if link_state.gone.is_some() || link_state.proto.cancel(number) || messages.operations.has_ended(operation) {
+            link_state.flush(channel.link, messages);
+            node.schedule_link(channel.link);
             return Ok(CalledBack::Asked);
         }
         // An eager one: the peer has granted space for all of it, and has got the first packet.
-        let Some(known) = state.operations.get(u64::from(operation.0)) else { return Ok(CalledBack::Asked) };
+        let Some(known) = messages.operations.get(u64::from(operation.0)) else { return Ok(CalledBack::Asked) };
         let mut copy = Vec::new();
         let parts = std::iter::once(&known.memory).chain(known.rest());
         if copy.try_reserve_exact(parts.clone().map(OperationMemory::len).sum()).is_err() {
@@ -53,15 +53,20 @@ impl Node {
     /// Gives up the link of a send that has not ended, and with it everything on it: then it has. The link is gone for
     /// [`Reason::UNANSWERED`].
     pub fn give_up(&self, operation: OperationId) -> Result<(), Error> {
-        let mut core = self.core()?;
-        let channel = core.state.operations.get(u64::from(operation.0)).ok_or(Error::Unknown)?.channel;
-        if core.state.operations.has_ended(operation) {
+        let mut node = self.lock()?;
+        let channel = node.messages.operations.get(u64::from(operation.0)).ok_or(Error::Unknown)?.channel;
+        if node.messages.operations.has_ended(operation) {
             return Ok(()); // just in time
         }
         let Some(channel) = channel else { return Ok(()) };
-        let (link_state, state) = core.link(channel.link)?;
-        link_state.lose(channel.link, state, Reason::UNANSWERED, ProtocolViolation("a message was not taken in time"));
-        core.alert();
+        let (link_state, messages) = node.link(channel.link)?;
+        link_state.lose(
+            channel.link,
+            messages,
+            Reason::UNANSWERED,
+            ProtocolViolation("a message was not taken in time"),
+        );
+        node.notify();
         Ok(())
     }
 }

@@ -17,7 +17,7 @@ use motet_proto::message::{AssistRequest, CopyRequest};
 use motet_sys::user_memory::OperationMemory;
 use motet_sys::{process_vm, socket, thread};
 use motet_wire::message::fifo::chunk_claims::Assisted;
-use pending::{Copying, Helping, Sharing};
+use pending::{CooperativeCopy, CopyAssist, PendingCopy};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// What came of a step.
@@ -48,108 +48,113 @@ fn chunk(at: u32, length: u64) -> (u64, usize) {
 impl LinkState {
     /// Goes on with copies between the processes. False: there was nothing to do but to wait.
     #[cold]
-    pub fn copy(&mut self, id: LinkId, state: &mut MessageState) -> bool {
-        if self.lend(id, state) {
+    pub fn copy(&mut self, id: LinkId, messages: &mut MessageState) -> bool {
+        if self.lend(id, messages) {
             return true;
         }
-        let message = self.copy_message(id, state);
-        let remote = self.copy_remote(id, state);
-        self.help(state) | message | remote
+        let message = self.copy_message(id, messages);
+        let remote = self.copy_remote(id, messages);
+        self.help(messages) | message | remote
     }
 
-    fn copy_message(&mut self, id: LinkId, state: &mut MessageState) -> bool {
-        let Some(&front) = self.callback_state.copies.front() else { return false };
-        if front.help && self.callback_state.sharing.is_none() {
-            self.begin_sharing(id, state, &front.request);
+    fn copy_message(&mut self, id: LinkId, messages: &mut MessageState) -> bool {
+        let Some(&front) = self.channel_table.copies.front() else { return false };
+        if front.help && self.channel_table.cooperative_copy.is_none() {
+            self.begin_sharing(id, messages, &front.request);
         }
-        let step = match self.callback_state.sharing {
-            Some(sharing) => self.copy_shared(state, &front.request, sharing),
-            None => self.copy_alone(state, front),
+        let step = match self.channel_table.cooperative_copy {
+            Some(cooperative_copy) => self.copy_shared(messages, &front.request, cooperative_copy),
+            None => self.copy_alone(messages, front),
         };
         if self.is_given_up() {
-            self.lose(id, state, Reason::PEER_GONE, GONE);
+            self.lose(id, messages, Reason::PEER_GONE, GONE);
             return true;
         }
-        self.callback_state.awaits_help = matches!(step, Step::Waiting);
+        self.channel_table.waits_for_assist = matches!(step, Step::Waiting);
         match step {
             Step::More => {}
             Step::Waiting => return false,
             Step::Over(copied) => {
-                self.callback_state.copies.pop_front();
+                self.channel_table.copies.pop_front();
                 self.copies.note(copied, front.request.length);
                 // Memory that was taken away from its receive says nothing.
                 let there = |operation: &mut Operation| !operation.detached;
-                if !copied && state.operations.get(front.request.operation).is_some_and(there) {
-                    self.callback_state.choice.no_copies();
+                if !copied && messages.operations.get(front.request.operation).is_some_and(there) {
+                    self.channel_table.copy_chooser.no_copies();
                 }
-                let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
+                let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
                 self.proto.copied(&mut callbacks, front.request.record, copied);
             }
         }
         true
     }
 
-    fn copy_alone(&mut self, state: &mut MessageState, Copying { request, done, .. }: Copying) -> Step {
+    fn copy_alone(&mut self, messages: &mut MessageState, PendingCopy { request, done, .. }: PendingCopy) -> Step {
         let length = (request.length - done).min(COPY as u64) as usize;
         let pid = self.shm().map_or(0, |shm| shm.pid);
-        let seen = self.copy_seen(state, &request, done, length);
-        let Some(more) = seen.or_else(|| copy_some(state, pid, &request, done, length)) else {
+        let seen = self.copy_seen(messages, &request, done, length);
+        let Some(more) = seen.or_else(|| copy_some(messages, pid, &request, done, length)) else {
             return Step::Over(false);
         };
         if done + more >= request.length {
             return Step::Over(true);
         }
-        if let Some(front) = self.callback_state.copies.front_mut() {
+        if let Some(front) = self.channel_table.copies.front_mut() {
             front.done += more;
         }
         Step::More
     }
 
     /// Says where the bytes are wanted.
-    fn begin_sharing(&mut self, id: LinkId, state: &mut MessageState, request: &CopyRequest) {
-        let memory = state.operations.get(request.operation).map(|operation| &operation.memory);
+    fn begin_sharing(&mut self, id: LinkId, messages: &mut MessageState, request: &CopyRequest) {
+        let memory = messages.operations.get(request.operation).map(|operation| &operation.memory);
         let address = memory.filter(|memory| memory.len() as u64 >= request.length).map(OperationMemory::address);
         let (Some(shm), Some(address)) = (self.shm(), address) else { return };
         let claims = shm.bulk.1.claims();
-        self.callback_state.stamp = self.callback_state.stamp.wrapping_add(1).max(1);
-        let (stamp, chunks) = (self.callback_state.stamp, chunks_of(request.length));
+        self.channel_table.stamp = self.channel_table.stamp.wrapping_add(1).max(1);
+        let (stamp, chunks) = (self.channel_table.stamp, chunks_of(request.length));
         claims.begin(stamp);
         let &CopyRequest { record, operation, .. } = request;
-        self.callback_state.sharing = Some(Sharing { claims, operation, stamp, chunks, mine: 0 });
+        self.channel_table.cooperative_copy = Some(CooperativeCopy { claims, operation, stamp, chunks, mine: 0 });
         self.proto.offer_copy_assist(record, address, stamp);
-        self.flush(id, state);
+        self.flush(id, messages);
     }
 
     /// Copies the next chunk that nobody has claimed.
-    fn copy_shared(&mut self, state: &mut MessageState, request: &CopyRequest, sharing: Sharing) -> Step {
-        let Sharing { claims, stamp, chunks, mine, .. } = sharing;
+    fn copy_shared(
+        &mut self,
+        messages: &mut MessageState,
+        request: &CopyRequest,
+        cooperative_copy: CooperativeCopy,
+    ) -> Step {
+        let CooperativeCopy { claims, stamp, chunks, mine, .. } = cooperative_copy;
         if let Some(next) = claims.claim(stamp, chunks) {
             let pid = self.shm().map_or(0, |shm| shm.pid);
             let (mut at, mut left) = chunk(next, request.length);
             while left > 0 {
-                let Some(copied) = copy_some(state, pid, request, at, left) else {
-                    self.end_sharing();
+                let Some(copied) = copy_some(messages, pid, request, at, left) else {
+                    self.end_cooperative_copy();
                     return Step::Over(false);
                 };
                 (at, left) = (at + copied, left - copied as usize);
             }
-            if let Some(sharing) = &mut self.callback_state.sharing {
-                sharing.mine += 1;
+            if let Some(cooperative_copy) = &mut self.channel_table.cooperative_copy {
+                cooperative_copy.mine += 1;
             }
             return Step::More;
         }
         match claims.assisted(stamp) {
             Assisted::Chunks(helped) if helped >= chunks - mine => {
-                self.callback_state.sharing = None;
+                self.channel_table.cooperative_copy = None;
                 self.copies.helped += u64::from(helped > 0);
                 Step::Over(true)
             }
             Assisted::Chunks(_) => Step::Waiting,
             Assisted::Failed => {
                 // What it has claimed is not there: all of it once more, and never again like this.
-                self.callback_state.sharing = None;
-                self.callback_state.choice.no_help();
-                if let Some(front) = self.callback_state.copies.front_mut() {
+                self.channel_table.cooperative_copy = None;
+                self.channel_table.copy_chooser.no_help();
+                if let Some(front) = self.channel_table.copies.front_mut() {
                     (front.done, front.help) = (0, false);
                 }
                 Step::More
@@ -159,9 +164,9 @@ impl LinkState {
 
     /// Ends a copy that both make, if it is for this operation.
     pub fn end_sharing_of(&mut self, operation: u64) {
-        if self.callback_state.sharing.is_some_and(|sharing| sharing.operation == operation) {
-            self.end_sharing();
-            if let Some(front) = self.callback_state.copies.front_mut() {
+        if self.channel_table.cooperative_copy.is_some_and(|cooperative_copy| cooperative_copy.operation == operation) {
+            self.end_cooperative_copy();
+            if let Some(front) = self.channel_table.copies.front_mut() {
                 front.help = false;
             }
         }
@@ -171,8 +176,11 @@ impl LinkState {
     /// has closed the link (or has ended, or runs another program, which closes it) is not in the middle of a chunk. One that is stopped
     /// there keeps us until it goes on: whether it has yet to write cannot be known. (It may write our memory anyway, so one that does this
     /// on purpose has simpler ways.)
-    pub fn end_sharing(&mut self) {
-        let Some(Sharing { claims, stamp, chunks, mine, .. }) = self.callback_state.sharing.take() else { return };
+    pub fn end_cooperative_copy(&mut self) {
+        let Some(CooperativeCopy { claims, stamp, chunks, mine, .. }) = self.channel_table.cooperative_copy.take()
+        else {
+            return;
+        };
         let theirs = claims.close(stamp).min(chunks).saturating_sub(mine);
         let Some(shm) = self.shm() else { return };
         let (control, process) = (shm.control.as_fd().as_raw_fd(), shm.process.as_ref());
@@ -191,38 +199,38 @@ impl LinkState {
     }
 
     /// Goes on with what the peer copies from us: the next chunk that nobody has claimed. True: there was one.
-    fn help(&mut self, state: &mut MessageState) -> bool {
-        let Some(&Helping { request, .. }) = self.callback_state.helps.front() else { return false };
+    fn help(&mut self, messages: &mut MessageState) -> bool {
+        let Some(&CopyAssist { request, .. }) = self.channel_table.assists.front() else { return false };
         let AssistRequest { operation, shared } = request;
         let Some(shm) = self.shm() else {
-            self.callback_state.helps.clear();
+            self.channel_table.assists.clear();
             return false;
         };
         let (pid, claims) = (shm.pid, shm.bulk.0.claims());
         let chunks = chunks_of(shared.length);
         let there = pid != 0 && socket::is_connected(shm.control.as_fd().as_raw_fd());
-        let next = match state.operations.get(operation) {
+        let next = match messages.operations.get(operation) {
             Some(_) if there => claims.claim(shared.copy_id, chunks),
             _ => None, // it has ended, or we may not
         };
         let Some(next) = next else {
-            self.callback_state.helps.pop_front();
+            self.channel_table.assists.pop_front();
             return true;
         };
         let (at, length) = chunk(next, shared.length);
-        let memory = state.operations.get(operation).map(|operation| &operation.memory);
+        let memory = messages.operations.get(operation).map(|operation| &operation.memory);
         let written = memory.is_some_and(|memory| {
             let body = memory.bytes(at as usize, length);
             body.len() == length && write_all(pid, shared.address + at, body)
         });
-        let last = match (written, self.callback_state.helps.front_mut()) {
+        let last = match (written, self.channel_table.assists.front_mut()) {
             (true, Some(helping)) => {
                 helping.done += 1;
                 claims.report_assisted(shared.copy_id, helping.done, chunks)
             }
             _ => {
                 claims.report_failed(shared.copy_id);
-                self.callback_state.helps.pop_front();
+                self.channel_table.assists.pop_front();
                 true
             }
         };
@@ -232,23 +240,23 @@ impl LinkState {
         true
     }
 
-    fn copy_remote(&mut self, id: LinkId, state: &mut MessageState) -> bool {
-        let Some((request, done)) = self.callback_state.remote_copy() else { return false };
+    fn copy_remote(&mut self, id: LinkId, messages: &mut MessageState) -> bool {
+        let Some((request, done)) = self.channel_table.remote_copy() else { return false };
         let pid = self.shm().map_or(0, |shm| shm.pid);
         let length = (request.length - done).min(COPY as u64) as usize;
-        let copied = regions::copy_some(state, pid, &request, done, length);
+        let copied = regions::copy_some(messages, pid, &request, done, length);
         if self.is_given_up() {
-            self.lose(id, state, Reason::PEER_GONE, GONE);
+            self.lose(id, messages, Reason::PEER_GONE, GONE);
             return true;
         }
         let ends = copied.is_none_or(|more| done + more >= request.length);
-        if let (Some(more), Some(first)) = (copied, self.callback_state.remote_copies.front_mut()) {
+        if let (Some(more), Some(first)) = (copied, self.channel_table.remote_copies.front_mut()) {
             first.1 += more;
         }
         if ends {
-            self.callback_state.remote_copies.pop_front();
+            self.channel_table.remote_copies.pop_front();
             self.copies.note(copied.is_some(), request.length);
-            let mut callbacks = LinkCallbacks::of(state, &mut self.callback_state, id);
+            let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
             self.proto.copied_remote(&mut callbacks, request.record, copied.is_some());
         }
         true
@@ -262,8 +270,8 @@ impl LinkState {
 }
 
 /// Copies the next bytes of a request from the peer's memory; `None`: the system does not let us.
-fn copy_some(state: &mut MessageState, pid: u32, request: &CopyRequest, done: u64, length: usize) -> Option<u64> {
-    let operation = state.operations.get(request.operation)?;
+fn copy_some(messages: &mut MessageState, pid: u32, request: &CopyRequest, done: u64, length: usize) -> Option<u64> {
+    let operation = messages.operations.get(request.operation)?;
     let from = request.address.checked_add(done)?;
     if pid == 0 {
         return None;

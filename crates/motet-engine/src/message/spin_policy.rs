@@ -1,4 +1,4 @@
-//! How long a wait stays outside the kernel.
+//! ConnectHistory long a wait stays outside the kernel.
 //!
 //! It spins while that pays, yields now and then, at once where the last yields met somebody, and sleeps when neither has helped.
 //! Waits that would have been better asleep are followed by waits that sleep at once, twice as many each time.
@@ -19,7 +19,7 @@ const FAILED: u32 = 8;
 
 /// What a node knows of its waits.
 #[derive(Debug, Default)]
-pub struct Pace {
+pub struct SpinPolicy {
     failed: u32,
     skip: u32,
     lent: bool,
@@ -50,7 +50,7 @@ fn ticks(ns: u64) -> u64 {
     ns * clock::ticks_per_1024ns() / 1024
 }
 
-impl Pace {
+impl SpinPolicy {
     /// A wait begins, of at most `ns` outside the kernel.
     #[inline(always)]
     pub fn begin(&mut self, ns: u64) -> Spin {
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn waits_in_vain_become_sleeps_and_one_that_pays_spins_again() {
-        let mut pace = Pace::default();
-        let sleeps_at_once = |pace: &mut Pace| pace.begin(1_000_000).next() == Next::Sleep;
+        let mut pace = SpinPolicy::default();
+        let sleeps_at_once = |pace: &mut SpinPolicy| pace.begin(1_000_000).next() == Next::Sleep;
         assert!(!sleeps_at_once(&mut pace));
         for round in 1..12u32 {
             pace.failed();
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_wait_looks_yields_and_sleeps_in_the_end() {
-        let mut pace = Pace::default();
+        let mut pace = SpinPolicy::default();
         let mut spin = pace.begin(200_000);
         let mut seen = [0u64; 3];
         loop {

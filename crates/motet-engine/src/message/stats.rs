@@ -22,16 +22,16 @@ static RANGES: Mutex<AddressRanges> = Mutex::new(AddressRanges::new());
 /// Memory is made a page at a time.
 const PAGE: usize = 4096;
 
-/// How a link has come about.
+/// ConnectHistory a link has come about.
 #[derive(Debug, Clone, Default)]
-pub struct How {
+pub struct ConnectHistory {
     /// This node has called.
     pub called: bool,
     /// Ways that were tried in vain before, or that may not be used.
     pub refused: Vec<(u64, Reason)>,
 }
 
-impl How {
+impl ConnectHistory {
     /// This way was in vain.
     pub fn refused(&mut self, driver: &str, reason: Reason) {
         self.refused.push((stats::word(driver), reason));
@@ -83,7 +83,7 @@ impl StatsPage {
 
     /// A link has come up, with this place among the node's links.
     #[cold]
-    pub fn link_state(&mut self, index: u32, link: u32, link_state: &LinkState, how: &How) {
+    pub fn link_state(&mut self, index: u32, link: u32, link_state: &LinkState, how: &ConnectHistory) {
         let Some(open) = &mut self.0 else { return };
         let Some(row) = open.row_for(index) else { return };
         row.state.store(0, Relaxed);
@@ -107,7 +107,7 @@ impl StatsPage {
         row.state.store(1, Relaxed);
     }
 
-    /// How a link is now.
+    /// ConnectHistory a link is now.
     pub fn counts(&self, index: u32, link_state: &LinkState) {
         let Some(row) = self.0.as_ref().and_then(|open| open.row(index)) else { return };
         let put = |count: LinkCount, value: u64| row.counts[count as usize].store(value, Relaxed);
@@ -126,7 +126,7 @@ impl StatsPage {
             }
             None => {}
         }
-        let ([copied, bytes], loans) = (link_state.copies.done, link_state.callback_state.segments.counts);
+        let ([copied, bytes], loans) = (link_state.copies.done, link_state.channel_table.segments.counts);
         put(LinkCount::SingleCopies, copied);
         put(LinkCount::SingleCopyBytes, bytes);
         put(LinkCount::SingleCopyRefused, link_state.copies.refused);

@@ -99,12 +99,12 @@ pub struct ShmTransport {
     pub inward: FifoRx,
     /// The ring of bytes beside each.
     pub bulk: (PayloadTx, PayloadRx),
-    /// How bytes get into that ring: [`motet_proto::stream::bulk::Copying`].
+    /// ConnectHistory bytes get into that ring: [`motet_proto::stream::bulk::Copying`].
     pub copying: Box<Tx>,
     /// The eventfd that wakes the peer.
-    pub bell: PrivateFd,
+    pub tx_doorbell: PrivateFd,
     /// The one that wakes us.
-    pub ear: PrivateFd,
+    pub rx_doorbell: PrivateFd,
     /// The connection on which the two have met. It ends with the peer's process.
     pub control: PrivateFd,
     /// The peer's process, as a descriptor that is readable once it has ended, where the system has that.
@@ -119,7 +119,7 @@ impl ShmTransport {
     /// Wakes the peer.
     #[cold]
     pub fn ring(&self) {
-        socket::ring_eventfd(self.bell.as_fd().as_raw_fd());
+        socket::ring_eventfd(self.tx_doorbell.as_fd().as_raw_fd());
     }
 }
 
@@ -159,7 +159,7 @@ pub struct Identity {
     pub id: NodeId,
     /// The name under which nodes of this host find it.
     pub name: String,
-    /// Where nodes of other hosts find it: `ADDRESS:PORT`, port 0 for any; none: they do not.
+    /// Where nodes of other regions_here find it: `ADDRESS:PORT`, port 0 for any; none: they do not.
     pub listen: Option<std::net::SocketAddr>,
     /// What they must know.
     pub secret: Secret,

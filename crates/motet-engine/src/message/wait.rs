@@ -1,9 +1,9 @@
 //! Waiting: one thread drives progress for all, the others sleep until it has what they wait for or leaves.
 
-use super::node_state::{Core, Guard};
+use super::node_state::{Guard, NodeState};
 use super::progress::is_inside;
 use super::spin_policy::Next;
-use super::{Error, GroupId, Node};
+use super::{CqId, Error, Node};
 use motet_sys::clock;
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ impl Node {
     #[inline(always)]
     pub(super) fn wait<R>(
         &self,
-        mut core: Guard<'_>,
+        mut node: Guard<'_>,
         deadline: Option<u64>,
-        mut ready: impl FnMut(&mut Core) -> Option<R>,
+        mut ready: impl FnMut(&mut NodeState) -> Option<R>,
     ) -> Result<R, Error> {
         loop {
-            if let Some(found) = ready(&mut core) {
+            if let Some(found) = ready(&mut node) {
                 return Ok(found);
             }
-            if !core.progress.is_running() {
-                core.progress.start();
-                let result = self.drive(&mut core, deadline, &mut ready);
-                core.progress.stop();
-                core.progress.wake_one(); // somebody must drive
+            if !node.progress.is_running() {
+                node.progress.start();
+                let result = self.drive(&mut node, deadline, &mut ready);
+                node.progress.stop();
+                node.progress.wake_one(); // somebody must drive
                 match result {
                     Some(result) => return result,
                     None => continue, // another thread does
@@ -36,7 +36,7 @@ impl Node {
             if is_inside() {
                 return Err(Error::WouldBlock);
             }
-            self.watch_others(&mut core, deadline)?;
+            self.watch_others(&mut node, deadline)?;
         }
     }
 
@@ -44,29 +44,29 @@ impl Node {
     #[inline(always)]
     fn drive<R>(
         &self,
-        core: &mut Guard<'_>,
+        node: &mut Guard<'_>,
         deadline: Option<u64>,
-        ready: &mut impl FnMut(&mut Core) -> Option<R>,
+        ready: &mut impl FnMut(&mut NodeState) -> Option<R>,
     ) -> Option<Result<R, Error>> {
-        let mut spin = core.progress.spin.begin(self.spin());
-        core.progress.wake();
-        core.progress.program_wakes(); // whoever slept on the descriptor is here, or is woken by what is found
+        let mut spin = node.progress.spin.begin(self.spin());
+        node.progress.wake();
+        node.progress.program_wakes(); // whoever slept on the descriptor is here, or is woken by what is found
         loop {
-            let came = self.round(core);
-            if let Some(found) = ready(core) {
-                core.progress.spin.paid();
+            let came = self.round(node);
+            if let Some(found) = ready(node) {
+                node.progress.spin.paid();
                 return Some(Ok(found));
             }
-            if core.has_waiters() && !core.progress.is_superseded() {
-                core.yield_to_waiters();
-                core.quiet = GroupId::NONE;
+            if node.has_waiters() && !node.progress.is_superseded() {
+                node.yield_to_waiters();
+                node.quiet = CqId::NONE;
             }
             if came {
-                if core.progress.is_superseded() {
+                if node.progress.is_superseded() {
                     return None;
                 }
                 // What comes without an end, or is copied for long, is no reason to stay.
-                if let Err(late) = passed(core, deadline) {
+                if let Err(late) = passed(node, deadline) {
                     return Some(Err(late));
                 }
                 spin.again();
@@ -75,25 +75,25 @@ impl Node {
             match spin.next() {
                 Next::Look => {}
                 Next::Yield => {
-                    let mut pace = std::mem::take(&mut core.progress.spin);
-                    let hog = core.unlocked(|| pace.lend());
-                    core.progress.spin = pace;
-                    core.quiet = GroupId::NONE;
+                    let mut pace = std::mem::take(&mut node.progress.spin);
+                    let hog = node.unlocked(|| pace.lend());
+                    node.progress.spin = pace;
+                    node.quiet = CqId::NONE;
                     if hog {
                         spin.give_up();
                     }
-                    if let Err(late) = passed(core, deadline) {
+                    if let Err(late) = passed(node, deadline) {
                         return Some(Err(late));
                     }
                 }
                 Next::Sleep => {
-                    if let Err(late) = passed(core, deadline) {
+                    if let Err(late) = passed(node, deadline) {
                         return Some(Err(late));
                     }
-                    if let Some(found) = self.sleep(core, deadline, ready) {
+                    if let Some(found) = self.sleep(node, deadline, ready) {
                         return Some(Ok(found));
                     }
-                    spin = core.progress.spin.begin(self.spin());
+                    spin = node.progress.spin.begin(self.spin());
                 }
             }
         }
@@ -103,51 +103,51 @@ impl Node {
     #[cold]
     fn sleep<R>(
         &self,
-        core: &mut Guard<'_>,
+        node: &mut Guard<'_>,
         deadline: Option<u64>,
-        ready: &mut impl FnMut(&mut Core) -> Option<R>,
+        ready: &mut impl FnMut(&mut NodeState) -> Option<R>,
     ) -> Option<R> {
-        if !self.arm(core) {
+        if !self.arm_doorbells(node) {
             return None;
         }
-        let found = ready(core);
+        let found = ready(node);
         if found.is_some() {
             return found;
         }
-        core.progress.spin.failed();
-        let most = self.sleep_at_most(core, deadline);
+        node.progress.spin.failed();
+        let most = self.sleep_at_most(node, deadline);
         let began = clock::nanoseconds();
-        self.ask(core, most);
-        let slept = core.progress.now().saturating_sub(began);
-        core.progress.spin.slept(slept);
-        self.trim(core);
-        if core.connections.has_pending() {
-            self.step_calls(core);
+        self.ask(node, most);
+        let slept = node.progress.now().saturating_sub(began);
+        node.progress.spin.slept(slept);
+        self.trim(node);
+        if node.connections.has_pending() {
+            self.step_connects(node);
         }
         None
     }
 
     /// Sleeps while another thread drives, until something has happened.
     #[cold]
-    fn watch_others(&self, core: &mut Guard<'_>, deadline: Option<u64>) -> Result<(), Error> {
-        passed(core, deadline)?;
-        core.progress.add_waiter();
-        if core.progress.is_asleep() {
+    fn watch_others(&self, node: &mut Guard<'_>, deadline: Option<u64>) -> Result<(), Error> {
+        passed(node, deadline)?;
+        node.progress.add_waiter();
+        if node.progress.is_asleep() {
             // It may have to wait for something else now: room in a lane, say.
-            core.progress.ring_wakeup();
+            node.progress.ring_wakeup();
         }
         let left = deadline.map(|until| Duration::from_nanos(until.saturating_sub(clock::nanoseconds())));
-        core.unlocked(|| std::thread::park_timeout(left.unwrap_or(LOOK).min(LOOK)));
-        core.quiet = GroupId::NONE;
-        core.progress.remove_waiter();
+        node.unlocked(|| std::thread::park_timeout(left.unwrap_or(LOOK).min(LOOK)));
+        node.quiet = CqId::NONE;
+        node.progress.remove_waiter();
         Ok(())
     }
 }
 
 /// Whether nobody may wait any longer.
-fn passed(core: &Core, deadline: Option<u64>) -> Result<(), Error> {
+fn passed(node: &NodeState, deadline: Option<u64>) -> Result<(), Error> {
     const EBADF: i32 = 9;
-    if core.progress.is_closing() {
+    if node.progress.is_closing() {
         return Err(Error::NoNode(EBADF));
     }
     if deadline.is_some_and(|until| clock::nanoseconds() >= until) { Err(Error::TimedOut) } else { Ok(()) }

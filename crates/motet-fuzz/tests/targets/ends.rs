@@ -22,15 +22,15 @@ mod seeds;
 
 pub use seeds::{honest_ones, seeds};
 
-use lent::Lent;
+use lent::LoanedMessage;
 use motet_driver_shm::Shm;
 use motet_engine::driver::Driver;
 use motet_engine::message::operations::Buffer;
 use motet_engine::message::receive::RecvFrom;
 use motet_engine::message::send::Outgoing;
 use motet_engine::message::{
-    Bias, Bodies, Calls, Channel, Completion, Context, Ended, GroupId, MessageLimits, Mode, Node, NodeOptions, Notice,
-    OperationId, Serve, Status,
+    Bias, Bodies, Calls, Channel, Completion, CompletionOptions, CompletionRef, Context, CqId, MessageLimits, Mode,
+    Node, NodeOptions, OperationId, Serve, Status,
 };
 use motet_sys::user_memory::OperationMemory;
 use peer::{FIRST, Peer};
@@ -118,8 +118,8 @@ struct End {
 }
 
 impl End {
-    fn of(end: &Ended<'_>) -> Self {
-        let &Ended { context: receive, status, length, tag, full, headers, channel, .. } = end;
+    fn of(end: &CompletionRef<'_>) -> Self {
+        let &CompletionRef { context: receive, status, length, tag, full, headers, channel, .. } = end;
         assert!(headers.len() <= 256, "no more than there can be");
         Self { receive, status, length, tag, full, headers: headers.to_vec(), channel, bytes: None }
     }
@@ -138,7 +138,7 @@ struct Side {
     channels: Vec<Channel>,
     context: Context,
     /// Those of receives: the one that is looked at for many ends, and another.
-    groups: [GroupId; 2],
+    groups: [CqId; 2],
     bias: Option<Bias>,
     /// Writes for when an end is told: link, where, value.
     later: Vec<(usize, usize, [u8; 8])>,
@@ -171,7 +171,9 @@ impl Side {
         if !pinned {
             // Posted first, and for something else: no message is taken without being matched with all that wait.
             let elsewhere = RecvFrom::Any(side.node.context().expect("a context"));
-            side.node.post(elsewhere, 0, 0, OperationMemory::Owned(Vec::new()), Notice::default()).expect("a receive");
+            side.node
+                .post(elsewhere, 0, 0, OperationMemory::Owned(Vec::new()), CompletionOptions::default())
+                .expect("a receive");
         }
         side.bias = pinned.then(|| side.node.bias().expect("a pin"));
         side
@@ -179,7 +181,7 @@ impl Side {
 
     /// Meeting may have slept. RecvFrom now on all links are busy: what comes on them is looked for in every round, and no bell is rung.
     fn make_busy(&mut self) {
-        let notice = Notice { group: Some(self.groups[1]), context: 0, quiet: false };
+        let notice = CompletionOptions { group: Some(self.groups[1]), context: 0, quiet: false };
         for (peer, &channel) in self.peers.iter_mut().zip(&self.channels) {
             let memory = OperationMemory::Owned(vec![0; 8]);
             self.node.post(RecvFrom::Channel(channel), 0, u64::MAX, memory, notice).expect("a receive");
@@ -220,14 +222,14 @@ impl Side {
         let group = self.groups[0];
         let Self { node, bias, later, peers, .. } = &mut *self;
         let before = ends.len();
-        let tell = |end: &Ended<'_>| {
+        let tell = |end: &CompletionRef<'_>| {
             ends.push(End::of(end));
             for (link, at, value) in later.drain(..) {
                 peers[link].write(at, &value);
                 reached.woven += 1;
             }
         };
-        let (told, kept) = node.take_ends_by(group, most, &mut Calls(tell), bias.as_mut()).expect("a group");
+        let (told, kept) = node.poll_cq_with(group, most, &mut Calls(tell), bias.as_mut()).expect("a group");
         assert!(told == ends.len() - before && told <= most, "{told} of at most {most}");
         reached.told += u64::from(told > 0);
         reached.turns += u64::from(told > 1);
@@ -243,7 +245,7 @@ impl Side {
 }
 
 thread_local! {
-    static LENT: [Lent; 2] = [(); 2].map(|()| Lent::new(RECEIVES * PLACE));
+    static LENT: [LoanedMessage; 2] = [(); 2].map(|()| LoanedMessage::new(RECEIVES * PLACE));
 }
 
 /// Runs one input.
@@ -278,7 +280,7 @@ struct Receive {
 /// Everything of one input.
 struct Game<'a> {
     sides: [Side; 2],
-    lent: &'a [Lent; 2],
+    lent: &'a [LoanedMessage; 2],
     receives: Vec<Receive>,
     puts: u8,
     /// Nothing was written that only one of the two has seen.
@@ -400,10 +402,10 @@ impl Game<'_> {
             match memory {
                 // Every other one has no record on the side that is pinned.
                 OperationMemory::User(span) if bias.is_some() && number % 2 == 1 => {
-                    node.post_bare(asked, Buffer { span, context }, group, bias.as_mut()).map(|()| None)
+                    node.post_unrecorded(asked, Buffer { span, context }, group, bias.as_mut()).map(|()| None)
                 }
                 memory => {
-                    let notice = Notice { group: Some(group), context, quiet: false };
+                    let notice = CompletionOptions { group: Some(group), context, quiet: false };
                     node.post_by(asked, memory, notice, bias.as_mut()).map(Some)
                 }
             }
@@ -426,7 +428,7 @@ impl Game<'_> {
                 Some(name) => node.cancel(name).is_ok(),
                 None => {
                     let from = if any { RecvFrom::Any(*context) } else { RecvFrom::Channel(channels[link]) };
-                    node.cancel_bare(groups[usize::from(other)], from, number as u64, false) == Ok(true)
+                    node.cancel_unrecorded(groups[usize::from(other)], from, number as u64, false) == Ok(true)
                 }
             }
         });

@@ -16,7 +16,7 @@ pub mod slot;
 use motet_config::profile::{Machine, Profile};
 use motet_driver_shm::message_handshake::{Answer, Greeting};
 use motet_driver_shm::offer::{Offer, REFUSAL_SIZE, Refusal};
-use motet_engine::message::regions::segments::News;
+use motet_engine::message::regions::segments::SegmentMsg;
 use motet_engine::message::transport::{NodeId, Secret};
 use motet_engine::reason::Reason;
 use motet_sys::{sock_diag, sock_list};
@@ -55,16 +55,16 @@ pub const TARGETS: &[Target] = &[
 
 /// What nodes that have met say of the segments of their pools.
 pub fn news(input: &[u8]) {
-    let Some(news) = News::decode(input) else { return };
-    assert_eq!(News::decode(&news.encode()), Some(news));
-    if let News::Shown { number, address, length, .. } = news {
+    let Some(news) = SegmentMsg::decode(input) else { return };
+    assert_eq!(SegmentMsg::decode(&news.encode()), Some(news));
+    if let SegmentMsg::Shown { number, address, length, .. } = news {
         assert!(number != 0 && address != 0 && length != 0 && address.checked_add(length).is_some());
     }
 }
 
 fn news_seeds() -> Vec<Vec<u8>> {
-    let shown = News::Shown { number: 1, writable: true, address: 1 << 40, length: 64 << 20 };
-    [shown, News::Gone { number: 1 }].map(|news| news.encode().to_vec()).to_vec()
+    let shown = SegmentMsg::Shown { number: 1, writable: true, address: 1 << 40, length: 64 << 20 };
+    [shown, SegmentMsg::Gone { number: 1 }].map(|news| news.encode().to_vec()).to_vec()
 }
 
 /// What two nodes of a host say when they meet, either way.

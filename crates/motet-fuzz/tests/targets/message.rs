@@ -262,7 +262,7 @@ fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scop
             match side.table.post(selector, Receive { operation, capacity: BUFFER, buffer: () }) {
                 PostOutcome::Posted(_) => {}
                 PostOutcome::Matched(held) => link.accept(side, held, operation, BUFFER),
-                PostOutcome::Ended(_) => drop(side.operations.pop()),
+                PostOutcome::CompletionRef(_) => drop(side.operations.pop()),
             }
         }
         (2, Some((channel, _))) => {

@@ -154,7 +154,7 @@ fn ranks_that_others_spawn_meet_them() {
     }
 }
 
-/// Ended with the test.
+/// CompletionRef with the test.
 struct Ends(Child);
 
 impl Drop for Ends {

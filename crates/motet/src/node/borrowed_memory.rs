@@ -5,7 +5,8 @@
 #![allow(unsafe_code)]
 
 use super::{
-    Completion, EngineNode, Error, Got, Node, Notice, OperationId, OperationMemory, Outgoing, RecvFrom, Status,
+    Completion, CompletionOptions, EngineNode, Error, Node, OperationId, OperationMemory, Outgoing, ReceiveResult,
+    RecvFrom, Status,
 };
 use motet_engine::message::regions::SharedBytes;
 use motet_engine::message::send_cancel::CalledBack;
@@ -75,7 +76,7 @@ pub(super) fn receive(
     span: UserMemory,
     mut headers: Option<&mut Vec<u8>>,
     deadline: Option<u64>,
-) -> Result<Got, Error> {
+) -> Result<ReceiveResult, Error> {
     let borrow = Borrow { node, user: User::Blocking(selector.0) };
     match node.receive(selector, span, &mut headers, deadline) {
         Ok(got) if got.status != Status::Cancelled => {
@@ -91,12 +92,12 @@ pub(super) fn receive(
 #[inline(never)]
 fn receive_after_error(
     borrow: Borrow<'_>,
-    mut got: Result<Got, Error>,
+    mut got: Result<ReceiveResult, Error>,
     selector: (RecvFrom, u64, u64),
     span: UserMemory,
     mut headers: Option<&mut Vec<u8>>,
     deadline: Option<u64>,
-) -> Result<Got, Error> {
+) -> Result<ReceiveResult, Error> {
     let node = borrow.node;
     if let Err(error) = got {
         got = match error {
@@ -132,8 +133,8 @@ fn receive_by_operation(
     span: UserMemory,
     headers: Option<&mut Vec<u8>>,
     deadline: Option<u64>,
-) -> Result<Got, Error> {
-    let operation = node.post(from, tag, ignore, OperationMemory::User(span), Notice::default())?;
+) -> Result<ReceiveResult, Error> {
+    let operation = node.post(from, tag, ignore, OperationMemory::User(span), CompletionOptions::default())?;
     let borrow = Borrow { node, user: User::Operation(operation) };
     let mut waited = node.wait_for(operation, deadline);
     if matches!(waited, Err(Error::TimedOut)) {
@@ -148,7 +149,7 @@ fn receive_by_operation(
     if status == Status::Cancelled {
         return Err(Error::TimedOut);
     }
-    Ok(Got { status, length, tag, full, channel })
+    Ok(ReceiveResult { status, length, tag, full, channel })
 }
 
 /// Sends a message of slices that cannot leave at once.
@@ -165,7 +166,7 @@ pub(super) fn send(
         OperationMemory::User(unsafe { UserMemory::new(part.as_ptr().cast_mut(), part.len()) })
     });
     let memory = parts.next().unwrap_or(OperationMemory::Owned(Vec::new()));
-    let Some(operation) = node.send(message, memory, parts.collect(), Notice::default(), deadline)? else {
+    let Some(operation) = node.send(message, memory, parts.collect(), CompletionOptions::default(), deadline)? else {
         return Ok(());
     };
     let borrow = Borrow { node, user: User::Operation(operation) };

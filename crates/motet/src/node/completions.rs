@@ -1,6 +1,6 @@
 //! Completions of started operations: of one, of any of several, or of many through a completion queue.
 
-use super::{Completion, Ended, Error, GroupId, Node, OperationId, Status, deadline};
+use super::{Completion, CompletionRef, CqId, Error, Node, OperationId, Status, deadline};
 use std::time::Duration;
 
 impl Node {
@@ -53,32 +53,32 @@ impl Node {
 
     /// A new completion queue.
     #[inline]
-    pub fn add_cq(&self) -> Result<GroupId, Error> {
+    pub fn add_cq(&self) -> Result<CqId, Error> {
         self.0.add_group()
     }
 
     /// Frees a completion queue. [`Error::WouldBlock`] while operations of it are outstanding.
     #[inline]
-    pub fn remove_cq(&self, cq: GroupId) -> Result<(), Error> {
+    pub fn remove_cq(&self, cq: CqId) -> Result<(), Error> {
         self.0.remove_group(cq)
     }
 
     /// Waits for the next completion of a queue.
     #[inline]
-    pub fn wait_cq(&self, cq: GroupId, deadline: Option<u64>) -> Result<Completion, Error> {
+    pub fn wait_cq(&self, cq: CqId, deadline: Option<u64>) -> Result<Completion, Error> {
         self.0.wait_group(cq, deadline)
     }
 
     /// Hands up to `max` completions to `each`, without copying them; makes one round of progress when the queue is empty. `each` must not use the
     /// node. Returns how many, and whether the next one owns memory or a message in place: [`Node::wait_cq`] takes that.
     #[inline]
-    pub fn poll_cq(&self, cq: GroupId, max: usize, each: impl FnMut(&Ended<'_>)) -> Result<(usize, bool), Error> {
-        self.0.take_ends(cq, max, each)
+    pub fn poll_cq(&self, cq: CqId, max: usize, each: impl FnMut(&CompletionRef<'_>)) -> Result<(usize, bool), Error> {
+        self.0.poll_cq(cq, max, each)
     }
 
     /// The queue's operations that succeeded, that failed, and that are outstanding.
     #[inline]
-    pub fn cq_counts(&self, cq: GroupId) -> Result<[u64; 3], Error> {
+    pub fn cq_counts(&self, cq: CqId) -> Result<[u64; 3], Error> {
         self.0.group_counts(cq)
     }
 }

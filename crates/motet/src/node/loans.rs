@@ -1,8 +1,8 @@
 //! Loans: messages that are sent and received without a copy.
 
 use super::{
-    Channel, Completion, Error, Lent, LinkId, Loan, LoanCounts, Mode, Node, Notice, OperationId, Outgoing, RecvFrom,
-    Status, deadline,
+    Channel, Completion, CompletionOptions, Error, LinkId, Loan, LoanCounts, LoanedMessage, Mode, Node, OperationId,
+    Outgoing, RecvFrom, Status, deadline,
 };
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct InPlace {
 #[derive(Debug)]
 pub enum Content {
     /// It is in the sender's memory. Release it ([`Node::release`]), or drop it.
-    Lent(Lent),
+    LoanedMessage(LoanedMessage),
     /// A copy: the message was short, or no loan, or its sender's memory cannot be mapped here.
     Copied(Vec<u8>),
 }
@@ -32,7 +32,7 @@ impl Content {
     /// Bytes of the body.
     pub fn len(&self) -> usize {
         match self {
-            Self::Lent(lent) => lent.len(),
+            Self::LoanedMessage(lent) => lent.len(),
             Self::Copied(bytes) => bytes.len(),
         }
     }
@@ -45,7 +45,7 @@ impl Content {
     /// Copies the bytes from `at` on to `into`, as many as both have; returns how many.
     pub fn read(&self, at: usize, into: &mut [u8]) -> usize {
         match self {
-            Self::Lent(lent) => lent.read(at, into),
+            Self::LoanedMessage(lent) => lent.read(at, into),
             Self::Copied(bytes) => {
                 let from = bytes.get(at..).unwrap_or(&[]);
                 let fits = from.len().min(into.len());
@@ -58,7 +58,7 @@ impl Content {
     /// The whole body; a loaned one is copied and released.
     pub fn into_vec(self) -> Vec<u8> {
         match self {
-            Self::Lent(lent) => lent.to_vec(),
+            Self::LoanedMessage(lent) => lent.to_vec(),
             Self::Copied(bytes) => bytes,
         }
     }
@@ -92,7 +92,7 @@ impl Node {
         message: &Outgoing<'_>,
         loan: Loan,
         length: usize,
-        notice: Option<Notice>,
+        notice: Option<CompletionOptions>,
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, (Error, Option<Loan>)> {
         self.0.send_loan(message, loan, length, notice, deadline)
@@ -106,7 +106,7 @@ impl Node {
         tag: u64,
         ignore: u64,
         max: u64,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, Error> {
         self.0.post_in_place(from, tag, ignore, max, notice)
     }
@@ -120,7 +120,7 @@ impl Node {
         max: usize,
         limit: Option<Duration>,
     ) -> Result<InPlace, Error> {
-        let operation = self.0.post_in_place(from, tag, ignore, max as u64, Notice::default())?;
+        let operation = self.0.post_in_place(from, tag, ignore, max as u64, CompletionOptions::default())?;
         let mut waited = self.0.wait_for(operation, deadline(limit));
         if let Err(error) = waited {
             if error != Error::TimedOut {
@@ -134,7 +134,7 @@ impl Node {
         let Completion { status, length, tag, headers, channel, memory, lent, .. } = waited?;
         match (status, channel, lent, memory) {
             (Status::Done, Some(channel), Some(lent), _) => {
-                Ok(InPlace { tag, headers, channel, body: Content::Lent(lent) })
+                Ok(InPlace { tag, headers, channel, body: Content::LoanedMessage(lent) })
             }
             (Status::Done, Some(channel), None, Some(mut bytes)) => {
                 bytes.truncate(length as usize);
@@ -146,7 +146,7 @@ impl Node {
     }
     /// Releases a loaned message: its memory returns to the sender at once.
     #[inline]
-    pub fn release(&self, message: Lent) -> Result<(), Error> {
+    pub fn release(&self, message: LoanedMessage) -> Result<(), Error> {
         self.0.give_back(message)
     }
 

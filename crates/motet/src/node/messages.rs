@@ -1,8 +1,8 @@
 //! Sending and receiving messages.
 
 use super::{
-    Buffer, Channel, Error, Got, GroupId, Mode, Node, Notice, OperationId, OperationMemory, Outgoing, RecvFrom, Seen,
-    Status, UnexpectedMessage, UserMemory, blocking, borrowed_memory, deadline,
+    Buffer, Channel, CompletionOptions, CqId, Error, Mode, Node, OperationId, OperationMemory, Outgoing, ReceiveResult,
+    RecvFrom, Seen, Status, UnexpectedMessage, UserMemory, blocking, borrowed_memory, deadline,
 };
 use std::time::Duration;
 
@@ -59,7 +59,7 @@ impl Node {
         &self,
         message: &Outgoing<'_>,
         body: &'static [u8],
-        notice: Notice,
+        notice: CompletionOptions,
         limit: Option<Duration>,
     ) -> Result<Option<OperationId>, Error> {
         self.0.send(message, borrowed_memory::forever(body), Vec::new(), notice, deadline(limit))
@@ -73,7 +73,7 @@ impl Node {
         message: &Outgoing<'_>,
         memory: OperationMemory,
         more: Vec<OperationMemory>,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
         self.0.start_send(message, memory, more, notice)
     }
@@ -128,7 +128,7 @@ impl Node {
         tag: u64,
         ignore: u64,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, Error> {
         self.0.post(from, tag, ignore, memory, notice)
     }
@@ -139,9 +139,9 @@ impl Node {
         &self,
         (from, tag, ignore): (RecvFrom, u64, u64),
         buffer: Buffer,
-        cq: GroupId,
+        cq: CqId,
     ) -> Result<(), Error> {
-        self.0.post_bare((from, tag, ignore), buffer, cq, None)
+        self.0.post_unrecorded((from, tag, ignore), buffer, cq, None)
     }
 
     /// Describes the message that a receive would get. Makes no progress.
@@ -162,7 +162,7 @@ impl Node {
         &self,
         held: UnexpectedMessage,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, (Error, UnexpectedMessage)> {
         self.0.accept_body(held, memory, notice)
     }
@@ -185,12 +185,12 @@ impl Node {
     }
 
     #[inline(always)]
-    fn received(&self, from: RecvFrom, got: Got) -> Result<Received, Error> {
+    fn received(&self, from: RecvFrom, got: ReceiveResult) -> Result<Received, Error> {
         match got {
-            Got { status: Status::Done, length, tag, channel: Some(channel), .. } => {
+            ReceiveResult { status: Status::Done, length, tag, channel: Some(channel), .. } => {
                 Ok(Received { tag, length: length as usize, channel })
             }
-            Got { status, channel, .. } => {
+            ReceiveResult { status, channel, .. } => {
                 // After the loss of a link no message names the channel.
                 let asked = if let RecvFrom::Channel(channel) = from { Some(channel) } else { None };
                 Err(self.failed(status, channel.or(asked)))

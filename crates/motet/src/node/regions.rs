@@ -1,7 +1,7 @@
 //! Regions: memory of this node that peers access by key, and operations on theirs.
 
 use super::{
-    Atomic, Error, Key, LinkId, Node, Notice, OperationId, OperationMemory, Rights, SharedBytes, Target,
+    Atomic, CompletionOptions, Error, Key, LinkId, Node, OperationId, OperationMemory, Rights, SharedBytes, Target,
     borrowed_memory,
 };
 use std::os::fd::AsFd;
@@ -83,7 +83,7 @@ impl Node {
         key: Key,
         offset: u64,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, Error> {
         self.0.put(link, key, offset, memory, notice)
     }
@@ -94,7 +94,7 @@ impl Node {
         &self,
         at: Target,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
         self.0.put_by(at, memory, notice, deadline)
@@ -108,7 +108,7 @@ impl Node {
         key: Key,
         offset: u64,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, Error> {
         self.0.get(link, key, offset, memory, notice)
     }
@@ -119,7 +119,7 @@ impl Node {
         &self,
         at: Target,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
         self.0.get_by(at, memory, notice, deadline)
@@ -135,7 +135,7 @@ impl Node {
         offset: u64,
         atomic: &Atomic<'_>,
         result: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<OperationId, Error> {
         self.0.atomic(link, key, offset, atomic, result, notice)
     }
@@ -147,7 +147,7 @@ impl Node {
         at: Target,
         atomic: &Atomic<'_>,
         result: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
         self.0.atomic_by(at, atomic, result, notice, deadline)
@@ -155,7 +155,7 @@ impl Node {
 
     /// Starts a fence: it completes when every put, get and atomic that was started on the link before it has completed.
     #[inline]
-    pub fn fence(&self, link: LinkId, notice: Notice) -> Result<OperationId, Error> {
+    pub fn fence(&self, link: LinkId, notice: CompletionOptions) -> Result<OperationId, Error> {
         self.0.fence(link, notice)
     }
 }

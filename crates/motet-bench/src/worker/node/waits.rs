@@ -6,7 +6,7 @@
 use super::{ANSWER, END, join};
 use crate::worker::measure;
 use anyhow::{Context, Result, bail};
-use motet::node::{Channel, Completion, GroupId, Node, Notice, OperationId, OperationMemory, RecvFrom};
+use motet::node::{Channel, Completion, CompletionOptions, CqId, Node, OperationId, OperationMemory, RecvFrom};
 use std::sync::{Arc, Condvar, Mutex};
 
 /// Receives that are under way where any of several, or a group, is waited for.
@@ -53,7 +53,7 @@ impl Board {
 struct Waiting {
     node: Arc<Node>,
     channel: Channel,
-    group: GroupId,
+    group: CqId,
     board: Option<Arc<Board>>,
     what: For,
     posted: Vec<OperationId>,
@@ -63,7 +63,7 @@ impl Waiting {
     fn post(&mut self, memory: Vec<u8>) -> Result<()> {
         // What a dispatcher is to see must be in its group.
         let in_group = self.what == For::Group || self.board.is_some();
-        let notice = Notice { group: in_group.then_some(self.group), ..Notice::default() };
+        let notice = CompletionOptions { group: in_group.then_some(self.group), ..CompletionOptions::default() };
         let from = RecvFrom::Channel(self.channel);
         self.posted.push(self.node.post(from, 0, u64::MAX, OperationMemory::Owned(memory), notice)?);
         Ok(())
@@ -122,7 +122,7 @@ pub fn call(how: &str, wait: &str, at: [&str; 2], ms: usize) -> Result<()> {
 }
 
 /// Starts the dispatcher, which ends with the process.
-fn dispatch(node: Arc<Node>, group: GroupId) -> Arc<Board> {
+fn dispatch(node: Arc<Node>, group: CqId) -> Arc<Board> {
     let board = Arc::new(Board::default());
     let mine = board.clone();
     std::thread::spawn(move || {

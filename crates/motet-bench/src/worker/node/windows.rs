@@ -6,7 +6,7 @@
 use super::{END, PATIENCE, SERVICE, TAKE, join, open, reception, tell};
 use crate::worker::measure;
 use anyhow::{Result, bail};
-use motet::node::{Channel, Mode, Node, Notice, OperationId, Outgoing};
+use motet::node::{Channel, CompletionOptions, Mode, Node, OperationId, Outgoing};
 use std::hint::black_box;
 
 const WINDOW: usize = 64;
@@ -107,6 +107,6 @@ pub fn call(how: &str, at: [&str; 2], size: usize, buffers: usize, ms: usize) ->
 #[inline(always)]
 pub fn begin(node: &Node, channel: Channel, body: &'static [u8], begun: &mut Vec<OperationId>) -> Result<()> {
     let message = Outgoing { channel, tag: TAKE, headers: &[], mode: Mode::Automatic };
-    begun.extend(node.begin_send(&message, black_box(body), Notice::default(), None)?);
+    begun.extend(node.begin_send(&message, black_box(body), CompletionOptions::default(), None)?);
     Ok(())
 }

@@ -1,34 +1,34 @@
 //! The group of blocking receives: of one thread at a time.
 
-use super::{Ended, Got, GroupId, Operations, Teller};
+use super::{CompletionRef, CompletionSink, CqId, Operations, ReceiveResult};
 use motet_proto::message::matching::Selector;
 use motet_proto::message::slab::SlabId;
 use motet_sys::user_memory::UserMemory;
 
-/// The end of a blocking receive, told as its message comes.
+/// The end of a blocking receive, reported as its message comes.
 #[derive(Debug)]
 pub struct Blocking<'a, 'b> {
     /// While it is not posted: what it wants, and its memory.
     pub alone: Option<(Selector, UserMemory)>,
     /// Where the message's headers go, if they are wanted.
     pub headers: &'a mut Option<&'b mut Vec<u8>>,
-    /// How it has ended, once it has.
-    pub got: Option<Got>,
+    /// ConnectHistory it has ended, once it has.
+    pub got: Option<ReceiveResult>,
 }
 
-impl Teller for Blocking<'_, '_> {
+impl CompletionSink for Blocking<'_, '_> {
     #[inline(always)]
     fn alone(&self) -> Option<(&Selector, UserMemory)> {
         self.alone.as_ref().map(|(selector, span)| (selector, *span))
     }
 
     #[inline(always)]
-    fn tell(&mut self, end: &Ended<'_>) {
-        let &Ended { status, length, tag, full, channel, headers, .. } = end;
+    fn report(&mut self, end: &CompletionRef<'_>) {
+        let &CompletionRef { status, length, tag, full, channel, headers, .. } = end;
         if let (Some(into), false) = (&mut *self.headers, headers.is_empty()) {
             into.extend_from_slice(headers);
         }
-        self.got = Some(Got { status, length, tag, full, channel });
+        self.got = Some(ReceiveResult { status, length, tag, full, channel });
     }
 }
 
@@ -36,7 +36,7 @@ impl Operations {
     /// None, with the group of blocking receives.
     pub fn new() -> Self {
         let mut operations = Self::default();
-        operations.blocking = operations.add_group().unwrap_or(GroupId::NONE);
+        operations.blocking = operations.add_group().unwrap_or(CqId::NONE);
         operations
     }
 
@@ -53,11 +53,11 @@ impl Operations {
         self.groups.get_by_id(SlabId(self.blocking.0)).is_some_and(|group| !group.ended.is_empty())
     }
 
-    /// How that has ended: then there is none any more.
+    /// ConnectHistory that has ended: then there is none any more.
     #[inline(always)]
-    pub fn take_blocking(&mut self, headers: &mut Option<&mut Vec<u8>>) -> Option<Got> {
-        let mut teller = Blocking { alone: None, headers, got: None };
-        self.tell_ends(self.blocking, 1, &mut teller).ok()?;
-        teller.got
+    pub fn take_blocking(&mut self, headers: &mut Option<&mut Vec<u8>>) -> Option<ReceiveResult> {
+        let mut sink = Blocking { alone: None, headers, got: None };
+        self.report_completions(self.blocking, 1, &mut sink).ok()?;
+        sink.got
     }
 }

@@ -4,7 +4,7 @@
 //! gets an operation when its message begins ([`Operations::name_of`]). What it is not: such a receive has no name, so that it is cancelled by
 //! its context.
 
-use super::{BARE, GroupId, Kind, LOAN, Notice, Operation, Operations};
+use super::{CompletionOptions, CqId, Kind, LOAN, Operation, Operations, UNRECORDED};
 use crate::message::Error;
 use motet_proto::message::matching::Receive;
 use motet_proto::message::slab::{MAX_RECORDS, SlabId};
@@ -29,44 +29,45 @@ impl Operations {
     ///
     /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such group.
     #[inline(always)]
-    pub fn begin_bare(&mut self, group: GroupId, buffer: Buffer) -> Result<Receive<Buffer>, Error> {
+    pub fn begin_unrecorded(&mut self, group: CqId, buffer: Buffer) -> Result<Receive<Buffer>, Error> {
         let known = self.groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?;
         if self.pool.count() + self.bare >= MAX_RECORDS {
             return Err(Error::Full); // so that each of them can have a record
         }
         known.under_way += 1;
         self.bare += 1;
-        Ok(Receive { operation: BARE | u64::from(group.0), capacity: buffer.span.len() as u64, buffer })
+        Ok(Receive { operation: UNRECORDED | u64::from(group.0), capacity: buffer.span.len() as u64, buffer })
     }
 
     /// The name of a receive that has left the table. One without a record has one from now on.
     #[inline(always)]
     pub fn name_of(&mut self, receive: Receive<Buffer>) -> u64 {
-        if receive.operation & BARE == 0 { receive.operation } else { self.give_record(receive) }
+        if receive.operation & UNRECORDED == 0 { receive.operation } else { self.give_record(receive) }
     }
 
     #[inline(never)]
     fn give_record(&mut self, receive: Receive<Buffer>) -> u64 {
         let Buffer { span, context } = receive.buffer;
-        let notice = Notice { group: Some(GroupId(receive.operation as u32)), context, quiet: false };
-        let mut operation = Operation::new(OperationMemory::User(span), Kind::Receive(None), None, notice);
+        let options = CompletionOptions { group: Some(CqId(receive.operation as u32)), context, quiet: false };
+        let mut operation = Operation::new(OperationMemory::User(span), Kind::Receive(None), None, options);
         operation.nameless = true;
         self.bare -= 1;
-        // There is room: `begin_bare`, and `begin` for all others, leave it.
+        // There is room: `begin_unrecorded`, and `begin` for all others, leave it.
         self.pool.insert(operation).map_or(LOAN | u64::from(u32::MAX), |number| u64::from(number.0))
     }
 
     /// Whether this is a posted receive of the group that has no record.
-    pub fn is_bare(receive: &Receive<Buffer>, group: GroupId) -> bool {
-        receive.operation == BARE | u64::from(group.0)
+    pub fn is_unrecorded(receive: &Receive<Buffer>, group: CqId) -> bool {
+        receive.operation == UNRECORDED | u64::from(group.0)
     }
 
     /// Operations under way that were such receives, are of this group, and for which this is true.
-    pub fn nameless_of(&self, group: GroupId, which: impl Fn(&Operation) -> bool) -> Vec<SlabId> {
+    pub fn nameless_of(&self, group: CqId, which: impl Fn(&Operation) -> bool) -> Vec<SlabId> {
         let ours = |index: &u32| {
             let known = self.pool.get(*index);
-            known
-                .is_some_and(|known| known.nameless && !known.told && known.notice.group == Some(group) && which(known))
+            known.is_some_and(|known| {
+                known.nameless && !known.reported && known.options.group == Some(group) && which(known)
+            })
         };
         self.pool.indices().filter(ours).map(|index| self.pool.number(index)).collect()
     }

@@ -1,22 +1,22 @@
 //! Completion groups: ends of operations, gathered for one thread.
 
-use super::{Completion, Ended, NONE, OperationId, Operations, Teller};
+use super::{Completion, CompletionRef, CompletionSink, NONE, OperationId, Operations};
 use crate::message::Error;
 use motet_proto::message::Status;
 use motet_proto::message::slab::{IntrusiveList, SlabId};
 
 /// A completion group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub struct GroupId(pub u32);
+pub struct CqId(pub u32);
 
-impl GroupId {
+impl CqId {
     /// No group's.
     pub const NONE: Self = Self(0);
 }
 
 /// Ends that one thread waits for.
 #[derive(Debug, Default)]
-pub struct Group {
+pub struct CompletionQueue {
     /// Records of operations that have ended, in that order.
     pub(super) ended: IntrusiveList,
     /// Operations that ended as asked, and others.
@@ -29,13 +29,13 @@ pub struct Group {
 
 impl Operations {
     /// A new completion group; `None` when there are too many.
-    pub fn add_group(&mut self) -> Option<GroupId> {
-        self.groups.insert(Group::default()).map(|number| GroupId(number.0))
+    pub fn add_group(&mut self) -> Option<CqId> {
+        self.groups.insert(CompletionQueue::default()).map(|number| CqId(number.0))
     }
 
     /// Ends a group, and forgets what nobody has taken note of. [`Error::WouldBlock`], and nothing is done, while operations in it
     /// are under way.
-    pub fn remove_group(&mut self, group: GroupId) -> Result<(), Error> {
+    pub fn remove_group(&mut self, group: CqId) -> Result<(), Error> {
         let number = SlabId(group.0);
         if group == self.blocking {
             return Err(Error::Unknown); // it is no program's
@@ -43,43 +43,48 @@ impl Operations {
         if self.groups.get_by_id(number).ok_or(Error::Unknown)?.under_way > 0 {
             return Err(Error::WouldBlock);
         }
-        while let Ok(Some(_)) = self.next_end(group) {}
+        while let Ok(Some(_)) = self.next_completion(group) {}
         self.groups.remove(number.index());
         Ok(())
     }
 
     /// Whether nothing of a group waits to be taken note of.
     #[inline(always)]
-    pub fn nothing_has_ended(&mut self, group: GroupId) -> Result<bool, Error> {
+    pub fn is_cq_empty(&mut self, group: CqId) -> Result<bool, Error> {
         Ok(self.group(group).ok_or(Error::Unknown)?.ended.is_empty())
     }
 
     /// The next end in a group.
     #[inline]
-    pub fn next_end(&mut self, group: GroupId) -> Result<Option<Completion>, Error> {
+    pub fn next_completion(&mut self, group: CqId) -> Result<Option<Completion>, Error> {
         let known = self.groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?;
         let Some(index) = known.ended.first() else { return Ok(None) };
         self.pool.unlink(&mut known.ended, 0, index);
         Ok(self.take_record(index))
     }
 
-    /// Tells up to `most` of the next ends in a group, where they lie, and forgets them. How many; and whether it has stopped before one
-    /// that the teller does not take, or of which something is the program's to keep: [`Operations::next_end`] takes that.
+    /// Tells up to `most` of the next ends in a group, where they lie, and forgets them. ConnectHistory many; and whether it has stopped before one
+    /// that the sink does not take, or of which something is the program's to keep: [`Operations::next_completion`] takes that.
     #[inline(always)]
-    pub fn tell_ends(&mut self, group: GroupId, most: usize, teller: &mut impl Teller) -> Result<(usize, bool), Error> {
+    pub fn report_completions(
+        &mut self,
+        group: CqId,
+        most: usize,
+        sink: &mut impl CompletionSink,
+    ) -> Result<(usize, bool), Error> {
         let known = self.groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?;
-        let mut told = 0;
-        while told < most {
+        let mut reported = 0;
+        while reported < most {
             let Some(index) = known.ended.first() else { break };
             let Some(record) = self.pool.get(index) else { break };
             let operation = if record.nameless { NONE } else { OperationId(self.pool.number(index).0) };
-            let (true, Some(outcome)) = (record.is_plain(), record.outcome) else { return Ok((told, true)) };
-            if !teller.takes(!record.nameless, outcome.status == Status::Done, &record.headers) {
-                return Ok((told, true));
+            let (true, Some(outcome)) = (record.is_plain(), record.outcome) else { return Ok((reported, true)) };
+            if !sink.takes(!record.nameless, outcome.status == Status::Done, &record.headers) {
+                return Ok((reported, true));
             }
-            teller.tell(&Ended {
+            sink.report(&CompletionRef {
                 operation,
-                context: record.notice.context,
+                context: record.options.context,
                 status: outcome.status,
                 length: outcome.length,
                 tag: record.tag,
@@ -89,19 +94,19 @@ impl Operations {
             });
             self.pool.unlink(&mut known.ended, 0, index);
             self.pool.forget(index);
-            told += 1;
+            reported += 1;
         }
-        Ok((told, false))
+        Ok((reported, false))
     }
 
     /// A group.
     #[inline(always)]
-    pub fn group(&mut self, group: GroupId) -> Option<&mut Group> {
+    pub fn group(&mut self, group: CqId) -> Option<&mut CompletionQueue> {
         self.groups.get_by_id(SlabId(group.0))
     }
 }
 
-impl Group {
+impl CompletionQueue {
     /// Whether a wait is to stop; asked once for each time.
     pub fn interrupted<R>(&mut self) -> Option<Result<R, Error>> {
         std::mem::take(&mut self.signalled).then_some(Err(Error::Interrupted))

@@ -1,4 +1,4 @@
-//! Operations: what a program has begun and will be told the end of.
+//! Operations: what a program has begun and will be reported the end of.
 //!
 //! What it is: their records, and the groups that ends are put into. An operation ends once. Its record stays until somebody has
 //! taken note of the end: whoever waits for *this one* or for *any of these*, or, of operations in a completion group, whoever waits for
@@ -11,10 +11,10 @@ mod record;
 
 pub use blocking::Blocking;
 pub use buffers::Buffer;
-pub use groups::{Group, GroupId};
+pub use groups::{CompletionQueue, CqId};
 pub use record::{Kind, Operation, Seen};
 
-use super::loaned::{Lent, Loan, Returns};
+use super::loaned::{Loan, LoanedMessage, ReleaseQueue};
 use super::{Channel, Error, OperationId};
 use motet_proto::message::matching::{Receive, Selector};
 use motet_proto::message::slab::{self, Slab, SlabId};
@@ -24,9 +24,9 @@ use std::sync::Arc;
 
 /// What to do when an operation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Notice {
-    /// The group that is told; none: the record waits for whoever asks.
-    pub group: Option<GroupId>,
+pub struct CompletionOptions {
+    /// The group that is reported; none: the record waits for whoever asks.
+    pub group: Option<CqId>,
     /// The program's word for it, which comes back.
     pub context: u64,
     /// A success is only counted (selective completion). Needs a group.
@@ -40,7 +40,7 @@ pub struct Completion {
     pub operation: OperationId,
     /// The program's word for it.
     pub context: u64,
-    /// How it has ended.
+    /// ConnectHistory it has ended.
     pub status: Status,
     /// Bytes of the body that were sent, or are in the buffer.
     pub length: u64,
@@ -55,17 +55,17 @@ pub struct Completion {
     /// The operation's own memory, given back.
     pub memory: Option<Vec<u8>>,
     /// Of a receive in place: the message, where it is.
-    pub lent: Option<Lent>,
+    pub lent: Option<LoanedMessage>,
 }
 
 /// The end of an operation of a group, where it lies.
 #[derive(Debug, Clone, Copy)]
-pub struct Ended<'a> {
+pub struct CompletionRef<'a> {
     /// Which.
     pub operation: OperationId,
     /// The program's word for it.
     pub context: u64,
-    /// How it has ended.
+    /// ConnectHistory it has ended.
     pub status: Status,
     /// Bytes of the body that were sent, or are in the buffer.
     pub length: u64,
@@ -79,8 +79,8 @@ pub struct Ended<'a> {
     pub channel: Option<Channel>,
 }
 
-/// Who is told ends. (A closure would be called: it cannot be said of one that it is to be inlined.)
-pub trait Teller {
+/// Who is reported ends. (A closure would be called: it cannot be said of one that it is to be inlined.)
+pub trait CompletionSink {
     /// Whether it takes the next end; otherwise that is queued in its group. `named`: the program has a name for the operation. `whole`: it
     /// ends as asked, and of a receive the message is not truncated. `headers`: those of the message.
     #[inline(always)]
@@ -94,23 +94,23 @@ pub trait Teller {
         None
     }
     /// One has ended.
-    fn tell(&mut self, end: &Ended<'_>);
+    fn report(&mut self, end: &CompletionRef<'_>);
 }
 
 /// Tells by a call.
 pub struct Calls<F>(pub F);
 
-impl<F: FnMut(&Ended<'_>)> Teller for Calls<F> {
+impl<F: FnMut(&CompletionRef<'_>)> CompletionSink for Calls<F> {
     #[inline(always)]
-    fn tell(&mut self, end: &Ended<'_>) {
+    fn report(&mut self, end: &CompletionRef<'_>) {
         self.0(end);
     }
 }
 
-/// How a blocking receive has ended.
+/// ConnectHistory a blocking receive has ended.
 #[derive(Debug)]
-pub struct Got {
-    /// How.
+pub struct ReceiveResult {
+    /// ConnectHistory.
     pub status: Status,
     /// Bytes that are in the buffer.
     pub length: u64,
@@ -122,29 +122,29 @@ pub struct Got {
     pub channel: Option<Channel>,
 }
 
-/// In the end of a receive that was posted without a record ([`super::Node::post_bare`]).
+/// In the end of a receive that was posted without a record ([`super::Node::post_unrecorded`]).
 pub const NONE: OperationId = OperationId(0);
 
 /// All of a node.
 #[derive(Debug, Default)]
 pub struct Operations {
     pool: Slab<Operation, 1>,
-    groups: Slab<Group>,
+    groups: Slab<CompletionQueue>,
     /// That of blocking receives.
-    pub blocking: GroupId,
+    pub blocking: CqId,
     /// Receives that are posted without a record.
     bare: u32,
-    /// Loans of whose end nobody is told, on their way; and the last such that has come back.
+    /// Loans of whose end nobody is reported, on their way; and the last such that has come back.
     loans: Slab<Loan>,
     spare: Option<Loan>,
     /// Where loans go that are dropped.
-    pub returns: Option<Arc<Returns>>,
+    pub releases: Option<Arc<ReleaseQueue>>,
 }
 
-/// In the protocol's name of an operation: it is a loan of whose end nobody is told, which needs no more of a record than itself.
+/// In the protocol's name of an operation: it is a loan of whose end nobody is reported, which needs no more of a record than itself.
 const LOAN: u64 = 1 << 32;
 /// In the name of a posted receive: it has no record, and this is its group.
-const BARE: u64 = 1 << 33;
+const UNRECORDED: u64 = 1 << 33;
 
 impl Operations {
     /// A new record.
@@ -155,7 +155,7 @@ impl Operations {
         if self.pool.count() + self.bare >= slab::MAX_RECORDS {
             return Err(Error::Full);
         }
-        let Some(group) = operation.notice.group else {
+        let Some(group) = operation.options.group else {
             return self.pool.insert(operation).map(|number| OperationId(number.0)).ok_or(Error::Full);
         };
         let known = self.groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?;
@@ -166,13 +166,13 @@ impl Operations {
 
     /// The same of one that is made where it stays, and where that is.
     #[inline(always)]
-    pub fn begin_here(
+    pub fn begin_in_place(
         &mut self,
-        notice: Notice,
+        options: CompletionOptions,
         make: impl FnOnce() -> Operation,
     ) -> Result<(OperationId, &mut Operation), Error> {
         let Self { pool, groups, bare, .. } = self;
-        let group = match notice.group {
+        let group = match options.group {
             Some(group) => Some(groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?),
             None => None,
         };
@@ -192,14 +192,14 @@ impl Operations {
         if name >= LOAN {
             return None;
         }
-        self.pool.get_by_id(SlabId(name as u32)).filter(|operation| !operation.told)
+        self.pool.get_by_id(SlabId(name as u32)).filter(|operation| !operation.reported)
     }
 
     /// Takes a record back that never began.
     pub fn withdraw(&mut self, operation: OperationId) -> Option<Operation> {
         self.get(u64::from(operation.0))?;
         let operation = self.pool.remove(SlabId(operation.0).index())?;
-        if let Some(group) = operation.notice.group.and_then(|group| self.group(group)) {
+        if let Some(group) = operation.options.group.and_then(|group| self.group(group)) {
             group.under_way -= 1;
         }
         Some(operation)
@@ -234,33 +234,33 @@ impl Operations {
 
     /// Ends a receive of `group` whose message has come, and tells its end instead of queueing it in the group. `fill` copies the body, of
     /// `full` bytes, into the receive's memory, as far as there is room. False, and nothing is done: ends are queued in the group already, the
-    /// receive is of another group or not into memory of the program's, or the teller does not take it.
+    /// receive is of another group or not into memory of the program's, or the sink does not take it.
     #[inline(always)]
-    pub fn tell_message(
+    pub fn report_message(
         &mut self,
         (receive, channel, tag, headers): (&Receive<Buffer>, Channel, u64, &[u8]),
         full: usize,
-        group: GroupId,
-        teller: &mut impl Teller,
+        group: CqId,
+        sink: &mut impl CompletionSink,
         fill: impl FnOnce(UserMemory) -> usize,
     ) -> bool {
         let known = SlabId(group.0);
         let Self { pool, groups, bare, .. } = self;
         let Some(group) = groups.get_by_id(known).filter(|group| group.ended.is_empty()) else { return false };
         let (name, number) = (receive.operation, SlabId(receive.operation as u32));
-        let (span, context, named) = if name & BARE != 0 {
+        let (span, context, named) = if name & UNRECORDED != 0 {
             let Buffer { span, context } = receive.buffer;
-            if number != known || !teller.takes(false, full <= span.len(), headers) {
+            if number != known || !sink.takes(false, full <= span.len(), headers) {
                 return false;
             }
             *bare -= 1;
             (span, context, false)
         } else {
             let Some(operation) = pool.get_by_id(number).filter(|_| name < LOAN) else { return false };
-            let ours = operation.notice.group.is_some_and(|group| group.0 == known.0) && operation.is_bare();
+            let ours = operation.options.group.is_some_and(|group| group.0 == known.0) && operation.is_unrecorded();
             let (&OperationMemory::User(span), true) = (&operation.memory, ours) else { return false };
-            let (context, named) = (operation.notice.context, !operation.nameless);
-            if !teller.takes(named, full <= span.len(), headers) {
+            let (context, named) = (operation.options.context, !operation.nameless);
+            if !sink.takes(named, full <= span.len(), headers) {
                 return false;
             }
             pool.forget_without_drop(number.index()); // its memory is a span, and no message has left headers there
@@ -272,7 +272,7 @@ impl Operations {
         group.counts[usize::from(status != Status::Done)] += 1;
         let operation = if named { OperationId(number.0) } else { NONE };
         let (length, full) = (landed as u64, full as u64);
-        teller.tell(&Ended { operation, context, status, length, tag, full, headers, channel: Some(channel) });
+        sink.report(&CompletionRef { operation, context, status, length, tag, full, headers, channel: Some(channel) });
         true
     }
 
@@ -300,15 +300,15 @@ impl Operations {
     fn ended(&mut self, name: u64, outcome: Outcome) {
         let index = SlabId(name as u32).index();
         let Some(operation) = self.pool.get_mut(index) else { return };
-        let Some(group) = operation.notice.group else {
+        let Some(group) = operation.options.group else {
             if operation.detached {
                 self.pool.forget(index);
             }
             return;
         };
         let (forgotten, done) = (operation.detached, operation.status(outcome) == Status::Done);
-        let quiet = operation.notice.quiet && done;
-        operation.told = true;
+        let quiet = operation.options.quiet && done;
+        operation.reported = true;
         let Some(group) = self.groups.get_by_id(SlabId(group.0)) else { return self.pool.forget(index) };
         group.under_way -= 1;
         group.counts[usize::from(!done)] += 1;
@@ -341,18 +341,18 @@ impl Operations {
         let mut known = self.pool.remove(index)?;
         let operation = if known.nameless { NONE } else { operation };
         let status = known.status(outcome);
-        let lent = match (known.take_seen(), known.channel, &self.returns) {
-            (Seen::Lent(part, record), Some(channel), Some(returns)) => {
-                Some(Lent::new(part, channel.link, record, returns.clone()))
+        let lent = match (known.take_seen(), known.channel, &self.releases) {
+            (Seen::LoanedMessage(part, record), Some(channel), Some(releases)) => {
+                Some(LoanedMessage::new(part, channel.link, record, releases.clone()))
             }
             _ => None,
         };
-        let Operation { memory, notice, tag, full, headers, channel, .. } = known;
+        let Operation { memory, options, tag, full, headers, channel, .. } = known;
         let memory = match memory {
             OperationMemory::Owned(bytes) => Some(bytes),
             OperationMemory::User(_) | OperationMemory::Loan(_) => None,
         };
-        let (context, length, headers) = (notice.context, outcome.length, headers.into_vec());
+        let (context, length, headers) = (options.context, outcome.length, headers.into_vec());
         Some(Completion { operation, context, status, length, tag, full, headers, channel, memory, lent })
     }
 
@@ -361,7 +361,7 @@ impl Operations {
         self.pool.count() + self.loans.count()
     }
 
-    // ---- loans of whose end nobody is told ---------------------------------------------------------------------------
+    // ---- loans of whose end nobody is reported ---------------------------------------------------------------------------
 
     /// Keeps one; its name for the protocol. It comes back when there are too many.
     #[inline]

@@ -1,6 +1,6 @@
 //! The record of one operation: its memory, and what is known of it so far.
 
-use super::Notice;
+use super::CompletionOptions;
 use crate::message::Channel;
 use crate::message::loaned::PeerBytes;
 use motet_proto::message::matching::Ticket;
@@ -31,7 +31,7 @@ pub enum Seen {
         most: u64,
     },
     /// The sender's memory; the protocol's name for the message.
-    Lent(PeerBytes, SlabId),
+    LoanedMessage(PeerBytes, SlabId),
 }
 
 /// What most operations have not: apart, so that a record is short.
@@ -60,9 +60,9 @@ pub struct Operation {
     /// The program has no name for it: it was posted without a record.
     pub(super) nameless: bool,
     /// It has ended, and lies in its group until somebody takes note of that.
-    pub(super) told: bool,
+    pub(super) reported: bool,
     rare: Option<Box<Rare>>,
-    pub(super) notice: Notice,
+    pub(super) options: CompletionOptions,
     pub(super) outcome: Option<Outcome>,
     pub(super) tag: u64,
     pub(super) full: u64,
@@ -71,17 +71,17 @@ pub struct Operation {
 
 impl Default for Operation {
     fn default() -> Self {
-        Self::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, Notice::default())
+        Self::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, CompletionOptions::default())
     }
 }
 
 impl Operation {
     /// One that has just begun.
     #[inline(always)]
-    pub fn new(memory: OperationMemory, kind: Kind, channel: Option<Channel>, notice: Notice) -> Self {
+    pub fn new(memory: OperationMemory, kind: Kind, channel: Option<Channel>, options: CompletionOptions) -> Self {
         let (outcome, tag, full, headers) = (None, 0, 0, Headers::new());
-        let (detached, begun, nameless, told, rare) = (false, false, false, false, None);
-        Self { memory, kind, channel, detached, begun, nameless, told, rare, notice, outcome, tag, full, headers }
+        let (detached, begun, nameless, reported, rare) = (false, false, false, false, None);
+        Self { memory, kind, channel, detached, begun, nameless, reported, rare, options, outcome, tag, full, headers }
     }
 
     /// The rest of a gathered body.
@@ -119,18 +119,18 @@ impl Operation {
         self.rare.is_none() && !matches!(&self.memory, OperationMemory::Owned(bytes) if !bytes.is_empty())
     }
 
-    /// Whether its end is nothing but told, and not yet that.
+    /// Whether its end is nothing but reported, and not yet that.
     #[inline(always)]
-    pub(super) fn is_bare(&self) -> bool {
-        self.rare.is_none() && !self.told && !self.detached && !self.notice.quiet
+    pub(super) fn is_unrecorded(&self) -> bool {
+        self.rare.is_none() && !self.reported && !self.detached && !self.options.quiet
     }
 
     /// The program's word for it.
     pub fn context(&self) -> u64 {
-        self.notice.context
+        self.options.context
     }
 
-    /// How it has ended.
+    /// ConnectHistory it has ended.
     #[inline(always)]
     pub(super) fn status(&self, outcome: Outcome) -> Status {
         if self.rare.is_none() { outcome.status } else { self.status_in_place(outcome) }

@@ -3,8 +3,12 @@ use super::*;
 #[test]
 fn a_gathered_body_is_shown_from_anywhere() {
     let bytes: Vec<u8> = (0..30).collect();
-    let mut operation =
-        Operation::new(OperationMemory::Owned(bytes[..10].to_vec()), Kind::Send(None), None, Notice::default());
+    let mut operation = Operation::new(
+        OperationMemory::Owned(bytes[..10].to_vec()),
+        Kind::Send(None),
+        None,
+        CompletionOptions::default(),
+    );
     let rest = [&bytes[10..11], &[], &bytes[11..30]];
     operation.exchange_rest(rest.map(|part| OperationMemory::Owned(part.to_vec())).into());
     for at in 0..30 {
@@ -51,12 +55,12 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
     let mut operations = Operations::new();
     let group = operations.add_group().unwrap();
     let mut begin = |context, memory| {
-        let notice = Notice { group: Some(group), context, quiet: false };
-        operations.begin(Operation::new(memory, Kind::Receive(None), None, notice)).unwrap()
+        let options = CompletionOptions { group: Some(group), context, quiet: false };
+        operations.begin(Operation::new(memory, Kind::Receive(None), None, options)).unwrap()
     };
     let plain = || OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
     let begun = [begin(1, plain()), begin(2, plain()), begin(3, OperationMemory::Owned(vec![0; 4])), begin(4, plain())];
-    assert!(operations.nothing_has_ended(group).unwrap());
+    assert!(operations.is_cq_empty(group).unwrap());
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let envelope = Envelope { source: 7, channel: channel.id, tag: 5, length: 3, headers: b"head" };
     for operation in begun {
@@ -65,22 +69,22 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
         assert!(operations.has_ended(operation) && operations.get(operation.0.into()).is_none(), "the group has it");
         assert!(operations.take(operation).is_none() && operations.withdraw(operation).is_none());
     }
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let mut tell = |most| {
-        let mut teller = Calls(|end: &Ended<'_>| {
+        let mut sink = Calls(|end: &CompletionRef<'_>| {
             assert_eq!((end.status, end.length, end.full, end.tag), (Status::Truncated, 0, 3, 5));
             assert_eq!((end.headers, end.channel), (&b"head"[..], Some(channel)));
-            told.push((end.operation, end.context));
+            reported.push((end.operation, end.context));
         });
-        operations.tell_ends(group, most, &mut teller).unwrap()
+        operations.report_completions(group, most, &mut sink).unwrap()
     };
     assert_eq!([tell(1), tell(9), tell(9)], [(1, false), (1, true), (0, true)]);
-    let kept = operations.next_end(group).unwrap().unwrap();
+    let kept = operations.next_completion(group).unwrap().unwrap();
     assert_eq!((kept.operation, kept.memory.unwrap(), kept.headers), (begun[2], b"ab\0\0".to_vec(), b"head".to_vec()));
     assert_eq!(operations.group(group).unwrap().counts, [0, 4]);
-    assert_eq!((told, operations.count()), (vec![(begun[0], 1), (begun[1], 2)], 1));
+    assert_eq!((reported, operations.count()), (vec![(begun[0], 1), (begun[1], 2)], 1));
     assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0), "what nobody has taken is forgotten");
-    assert_eq!(operations.tell_ends(group, 1, &mut Calls(|_: &Ended<'_>| ())), Err(Error::Unknown));
+    assert_eq!(operations.report_completions(group, 1, &mut Calls(|_: &CompletionRef<'_>| ())), Err(Error::Unknown));
 }
 
 #[test]
@@ -89,16 +93,17 @@ fn a_message_that_is_told_ends_as_any_other_does() {
     let group = operations.add_group();
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let headers: [&[u8]; 4] = [b"", b"head", b"8 bytes.", b"sixteen and more"];
-    let seen =
-        |end: &Ended<'_>| (end.context, end.status, end.length, end.tag, end.full, end.headers.to_vec(), end.channel);
+    let seen = |end: &CompletionRef<'_>| {
+        (end.context, end.status, end.length, end.tag, end.full, end.headers.to_vec(), end.channel)
+    };
     let ends: Vec<_> = [0, 1]
         .map(|shortly| {
             let (mut begun, mut ends) = (Vec::new(), Vec::new());
             for pushed in headers {
-                let notice = Notice { group, context: pushed.len() as u64, quiet: false };
+                let options = CompletionOptions { group, context: pushed.len() as u64, quiet: false };
                 let memory = OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
-                let make = || Operation::new(memory, Kind::Receive(None), None, notice);
-                let (name, record) = operations.begin_here(notice, make).unwrap();
+                let make = || Operation::new(memory, Kind::Receive(None), None, options);
+                let (name, record) = operations.begin_in_place(options, make).unwrap();
                 assert_eq!(record.memory.len(), 0);
                 begun.push(name);
             }
@@ -109,9 +114,10 @@ fn a_message_that_is_told_ends_as_any_other_does() {
                 if shortly == 1 {
                     let message = (&receive, channel, tag, headers[at]);
                     let mut tell = || {
-                        let mut told = Calls(|end: &Ended<'_>| ends.push(seen(end)));
-                        operations
-                            .tell_message(message, body.len(), group.unwrap(), &mut told, |span| span.fill(0, body))
+                        let mut reported = Calls(|end: &CompletionRef<'_>| ends.push(seen(end)));
+                        operations.report_message(message, body.len(), group.unwrap(), &mut reported, |span| {
+                            span.fill(0, body)
+                        })
                     };
                     assert!(tell() && !tell(), "it has ended");
                 } else {
@@ -120,7 +126,9 @@ fn a_message_that_is_told_ends_as_any_other_does() {
                 }
             }
             assert!(
-                operations.tell_ends(group.unwrap(), 10, &mut Calls(|end: &Ended<'_>| ends.push(seen(end)))).is_ok()
+                operations
+                    .report_completions(group.unwrap(), 10, &mut Calls(|end: &CompletionRef<'_>| ends.push(seen(end))))
+                    .is_ok()
             );
             (ends, operations.group(group.unwrap()).map(|group| group.counts))
         })
@@ -136,18 +144,22 @@ fn only_receives_of_the_group_are_told() {
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let plain = || OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
     let tells = |operations: &mut Operations, receive| {
-        let mut told = Calls(|_: &Ended<'_>| panic!("nothing is told"));
-        operations.tell_message((&receive, channel, 1, b""), 0, group.unwrap(), &mut told, |_| 0)
+        let mut reported = Calls(|_: &CompletionRef<'_>| panic!("nothing is reported"));
+        operations.report_message((&receive, channel, 1, b""), 0, group.unwrap(), &mut reported, |_| 0)
     };
-    let notices = [Notice::default(), Notice { group, context: 0, quiet: true }, Notice { group, ..Notice::default() }];
-    for (at, notice) in notices.into_iter().enumerate() {
-        let name = operations.begin(Operation::new(plain(), Kind::Receive(None), None, notice)).unwrap();
+    let notices = [
+        CompletionOptions::default(),
+        CompletionOptions { group, context: 0, quiet: true },
+        CompletionOptions { group, ..CompletionOptions::default() },
+    ];
+    for (at, options) in notices.into_iter().enumerate() {
+        let name = operations.begin(Operation::new(plain(), Kind::Receive(None), None, options)).unwrap();
         operations.get(name.0.into()).unwrap().detached = at == 2;
         let receive = Receive { operation: name.0.into(), capacity: 0, buffer: Buffer::NONE };
         assert!(!tells(&mut operations, receive));
         assert!(!operations.has_ended(name));
     }
-    let blocking = operations.begin_bare(operations.blocking, Buffer::NONE).unwrap();
+    let blocking = operations.begin_unrecorded(operations.blocking, Buffer::NONE).unwrap();
     assert!(!tells(&mut operations, blocking) && operations.is_blocked());
     let loan = Receive { operation: LOAN, capacity: 0, buffer: Buffer::NONE };
     assert!(!tells(&mut operations, loan));
@@ -157,12 +169,12 @@ fn only_receives_of_the_group_are_told() {
 fn a_group_does_not_wait_for_what_nobody_waits_for() {
     let mut operations = Operations::new();
     let group = operations.add_group().unwrap();
-    let notice = Notice { group: Some(group), ..Notice::default() };
-    let operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, notice);
+    let options = CompletionOptions { group: Some(group), ..CompletionOptions::default() };
+    let operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, options);
     let name = operations.begin(operation).unwrap();
     operations.get(name.0.into()).unwrap().detached = true;
     operations.complete(name.0.into(), Outcome { status: Status::Done, length: 0 });
-    assert_eq!((operations.next_end(group).unwrap().is_none(), operations.remove_group(group)), (true, Ok(())));
+    assert_eq!((operations.next_completion(group).unwrap().is_none(), operations.remove_group(group)), (true, Ok(())));
 }
 
 #[test]
@@ -170,8 +182,8 @@ fn a_group_counts_and_reports_what_it_is_told_to() {
     let mut operations = Operations::new();
     let group = operations.add_group().unwrap();
     let mut begin = |quiet| {
-        let notice = Notice { group: Some(group), context: 7, quiet };
-        let operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, notice);
+        let options = CompletionOptions { group: Some(group), context: 7, quiet };
+        let operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, options);
         operations.begin(operation).unwrap()
     };
     let [loud, quiet, fails] = [begin(false), begin(true), begin(true)];
@@ -180,14 +192,15 @@ fn a_group_counts_and_reports_what_it_is_told_to() {
         operations.complete(u64::from(operation.0), Outcome { status, length: 1 });
         operations.complete(u64::from(operation.0), Outcome { status: Status::Exhausted, length: 2 });
     }
-    let ended: Vec<_> =
-        std::iter::from_fn(|| operations.next_end(group).unwrap()).map(|end| (end.operation, end.status)).collect();
+    let ended: Vec<_> = std::iter::from_fn(|| operations.next_completion(group).unwrap())
+        .map(|end| (end.operation, end.status))
+        .collect();
     let known = operations.group(group).unwrap();
     assert_eq!((ended, known.counts), (vec![(loud, Status::Done), (fails, Status::LinkDown)], [2, 1]));
     assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0));
     assert_ne!(operations.add_group(), Some(group), "its number is not used again so soon");
     assert_eq!(operations.remove_group(group), Err(Error::Unknown));
-    let notice = Notice { group: Some(group), ..Notice::default() };
-    let late = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, notice);
+    let options = CompletionOptions { group: Some(group), ..CompletionOptions::default() };
+    let late = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, options);
     assert_eq!((operations.begin(late), operations.count()), (Err(Error::Unknown), 0));
 }

@@ -23,7 +23,7 @@ pub(in crate::message) enum Bytes {
     Sealed(Arc<FileRegion>, SharedBytes),
 }
 
-/// How an access ends that a file does not let through.
+/// ConnectHistory an access ends that a file does not let through.
 fn status(lost: FileError) -> Status {
     match lost {
         FileError::BeyondEnd => Status::OutOfBounds,
@@ -42,7 +42,7 @@ impl Bytes {
         }
     }
 
-    /// How many.
+    /// ConnectHistory many.
     pub fn length(&self) -> u64 {
         match self {
             Self::Memory(callbacks) | Self::Sealed(_, callbacks) => callbacks.length() as u64,

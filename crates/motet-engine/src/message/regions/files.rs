@@ -4,13 +4,13 @@
 //! false): whoever may map the file can do so without this node.
 //!
 //! What it is not: a file system for peers. They see a range of bytes, which was there when the region was made; nobody makes a file longer
-//! through it. How the bytes are read and written is `bytes`' matter.
+//! through it. ConnectHistory the bytes are read and written is `bytes`' matter.
 //!
 //! A put has ended when its bytes are in the file as every process of the host sees it, by read or by a mapping: they stay when this process
 //! dies. They are not on the disk yet; for that is [`Node::sync_region`].
 
 use super::bytes::Bytes;
-use super::local::Host;
+use super::local::LocalRegion;
 use super::{Error, Node};
 use super::{Key, Rights};
 use motet_sys::file_region::{FileError, FileRegion};
@@ -44,7 +44,10 @@ impl Node {
         if atomics && !offset.is_multiple_of(8) {
             return Err(Error::InvalidAtomic);
         }
-        self.core()?.state.hosts.add(Host { bytes: Bytes::of(part), first: 0, keep: None, segment: None }, rights)
+        self.lock()?
+            .messages
+            .regions_here
+            .add(LocalRegion { bytes: Bytes::of(part), first: 0, keep: None, segment: None }, rights)
     }
 
     /// Waits until bytes of a region over a file are on the disk, with all that is needed to find them again (fdatasync): those of every put and
@@ -54,9 +57,9 @@ impl Node {
     /// is shorter by now; what is left of it is on the disk. [`Error::File`]: the system's, EIO say: bytes may be lost.
     pub fn sync_region(&self, key: Key, offset: u64, length: u64) -> Result<(), Error> {
         let part = {
-            let mut core = self.core()?;
-            let (name, _) = core.state.hosts.regions.name(key).ok_or(Error::Unknown)?;
-            let (bytes, _) = core.state.hosts.place(name, 0).ok_or(Error::Unknown)?;
+            let mut node = self.lock()?;
+            let (name, _) = node.messages.regions_here.regions.name(key).ok_or(Error::Unknown)?;
+            let (bytes, _) = node.messages.regions_here.place(name, 0).ok_or(Error::Unknown)?;
             bytes.file().ok_or(Error::InvalidAtomic)?.clone()
         };
         let inside = |n| usize::try_from(n).map_err(|_| Error::OutOfBounds);

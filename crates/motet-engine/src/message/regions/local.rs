@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 /// The memory of regions.
 #[derive(Default)]
-pub struct Hosts {
+pub struct LocalRegions {
     /// The protocol's table.
     pub regions: Regions,
-    hosts: Slab<Host>,
+    regions_here: Slab<LocalRegion>,
 }
 
 /// The memory of one region.
-pub struct Host {
+pub struct LocalRegion {
     pub bytes: Bytes,
     /// What peers call its first byte: 0, or for some its address.
     pub first: u64,
@@ -30,26 +30,26 @@ pub struct Host {
     pub segment: Option<Arc<PoolSegment>>,
 }
 
-impl Hosts {
+impl LocalRegions {
     /// The memory of a region, by the name that the protocol knows it by.
-    pub(in crate::message) fn get(&mut self, region: u64) -> Option<&mut Host> {
-        self.hosts.get_by_id(SlabId(region as u32))
+    pub(in crate::message) fn get(&mut self, region: u64) -> Option<&mut LocalRegion> {
+        self.regions_here.get_by_id(SlabId(region as u32))
     }
 
     /// Takes out the memory of a region that has ended.
-    pub(in crate::message) fn remove(&mut self, region: u64) -> Option<Host> {
-        self.hosts.find(SlabId(region as u32)).and_then(|index| self.hosts.remove(index))
+    pub(in crate::message) fn remove(&mut self, region: u64) -> Option<LocalRegion> {
+        self.regions_here.find(SlabId(region as u32)).and_then(|index| self.regions_here.remove(index))
     }
 
     /// A new region.
-    pub(in crate::message) fn add(&mut self, host: Host, rights: Rights) -> Result<Key, Error> {
+    pub(in crate::message) fn add(&mut self, host: LocalRegion, rights: Rights) -> Result<Key, Error> {
         let (first, length) = (host.first, host.bytes.length());
-        let name = self.hosts.insert(host).ok_or(Error::Full)?;
+        let name = self.regions_here.insert(host).ok_or(Error::Full)?;
         let key = memory::random_u64().map_err(Error::NoNode).and_then(|random| {
             self.regions.register_from(u64::from(name.0), first, length, rights, random).ok_or(Error::Full)
         });
         if key.is_err() {
-            self.hosts.remove(name.index());
+            self.regions_here.remove(name.index());
         }
         key
     }

@@ -10,14 +10,14 @@
 //! operations under way as packets on the link, it makes further ones like that, too: all take effect in the order of their beginning.
 
 use super::bytes::Bytes;
-use super::local::Host;
-use super::segments::Direct;
+use super::local::LocalRegion;
+use super::segments::MappedRegion;
 use super::{Atomic, Key, Rights, SharedBytes};
-use crate::message::node_state::Core;
+use crate::message::node_state::NodeState;
 use crate::message::operations::{Kind, Operation};
 use crate::message::rma::Begun;
 use crate::message::rma::Target;
-use crate::message::{Error, LinkId, Node, Notice, OperationId, Status};
+use crate::message::{CompletionOptions, Error, LinkId, Node, OperationId, Status};
 use motet_proto::message::Outcome;
 use motet_proto::message::rma::format::{REGION_INFO_BYTES, RegionInfo};
 use motet_sys::shm_pool::PeerMapping;
@@ -63,30 +63,30 @@ impl Node {
     /// Makes a region of zeros in memory that peers of this host may map: what they are told the key of they may use as `rights` say, as
     /// any region, and directly once they have opened it. It is this node's until [`Node::revoke`]; the view shows zeros after that.
     pub fn alloc_region(&self, size: usize, rights: Rights) -> Result<(SharedBytes, Key), Error> {
-        let mut core = self.core()?;
+        let mut node = self.lock()?;
         let writable = rights.include(Rights::PUT) || rights.include(Rights::ATOMIC);
-        let segment = core.state.pool.segment(size, writable).map_err(|_| Error::Full)?;
+        let segment = node.messages.pool.segment(size, writable).map_err(|_| Error::Full)?;
         let view = segment.view(size).ok_or(Error::Full)?;
-        let host = Host { bytes: Bytes::Memory(view), first: 0, keep: None, segment: Some(segment) };
-        core.state.hosts.add(host, rights).map(|key| (view, key))
+        let host = LocalRegion { bytes: Bytes::Memory(view), first: 0, keep: None, segment: Some(segment) };
+        node.messages.regions_here.add(host, rights).map(|key| (view, key))
     }
 
     /// Asks the peer where a region lies. True: it is used directly from now on, until the peer revokes it. False: where the peer or the
     /// system does not let us see it, everything goes by packets as before.
     pub fn open_region(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<bool, Error> {
-        let mut core = self.core()?;
-        let (link_state, _) = core.link(link)?;
+        let mut node = self.lock()?;
+        let (link_state, _) = node.link(link)?;
         if link_state.shm().is_none()
-            || link_state.callback_state.segments.directs.iter().any(|direct| direct.key == key)
+            || link_state.channel_table.segments.mapped_regions.iter().any(|direct| direct.key == key)
         {
             return Ok(link_state.shm().is_some());
         }
-        link_state.callback_state.segments.looks.push((key, true));
-        drop(core);
+        link_state.channel_table.segments.looks.push((key, true));
+        drop(node);
         let seen = self.look(link, key, deadline);
-        let mut core = self.core()?;
-        let (link_state, _) = core.link(link)?;
-        let segments = &mut link_state.callback_state.segments;
+        let mut node = self.lock()?;
+        let (link_state, _) = node.link(link)?;
+        let segments = &mut link_state.channel_table.segments;
         let look = segments.looks.iter().position(|look| look.0 == key);
         let stands = look.is_some_and(|at| segments.looks.swap_remove(at).1);
         let RegionInfo { place, length, mut rights } = seen?;
@@ -100,15 +100,15 @@ impl Node {
         if !window.is_writable() {
             rights = Rights(rights.0 & Rights::GET.0);
         }
-        segments.directs.push(Direct { key, rights, view, window });
+        segments.mapped_regions.push(MappedRegion { key, rights, view, window });
         Ok(true)
     }
 
     /// A region that is used directly, for those who go by its address; `None`: it is not, or not any more.
     pub fn mapped(&self, link: LinkId, key: Key) -> Result<Option<Mapped>, Error> {
-        let mut core = self.core()?;
-        let (link_state, _) = core.link(link)?;
-        let direct = link_state.callback_state.segments.directs.iter().find(|direct| direct.key == key);
+        let mut node = self.lock()?;
+        let (link_state, _) = node.link(link)?;
+        let direct = link_state.channel_table.segments.mapped_regions.iter().find(|direct| direct.key == key);
         Ok(direct.map(|direct| Mapped {
             link,
             key,
@@ -119,22 +119,22 @@ impl Node {
     }
 
     fn look(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<RegionInfo, Error> {
-        let operation = self.wait(self.core()?, deadline, |core| {
+        let operation = self.wait(self.lock()?, deadline, |node| {
             let memory = OperationMemory::Owned(vec![0; REGION_INFO_BYTES]);
-            let operation = Operation::new(memory, Kind::Send(None), None, Notice::default());
-            let name = match core.state.operations.begin(operation) {
+            let operation = Operation::new(memory, Kind::Send(None), None, CompletionOptions::default());
+            let name = match node.messages.operations.begin(operation) {
                 Ok(name) => name,
                 Err(error) => return Some(Err(error)),
             };
-            let begun = core.on_link(link, |proto, way, _| proto.query_region(way, key, u64::from(name.0)));
-            match core.start_receive(name, begun) {
+            let begun = node.on_link(link, |proto, way, _| proto.query_region(way, key, u64::from(name.0)));
+            match node.start_receive(name, begun) {
                 Err(Error::WouldBlock) => None,
                 begun => Some(begun),
             }
         })??;
         let end = self.wait_for(operation, deadline);
         let end = end.inspect_err(|_| self.let_end(operation))?;
-        let gone = self.core()?.gone(link);
+        let gone = self.lock()?.gone(link);
         match Error::of_status(end.status, gone) {
             Some(error) => Err(error),
             None => end.memory.as_deref().and_then(RegionInfo::read).ok_or(Error::InvalidAtomic),
@@ -143,16 +143,16 @@ impl Node {
 
     /// Nobody asks for the end of an operation any more.
     fn let_end(&self, operation: OperationId) {
-        if let Ok(mut core) = self.core() {
-            core.let_go_of(operation);
+        if let Ok(mut node) = self.lock() {
+            node.let_go_of(operation);
         }
     }
 
     /// Writes bytes into a region that is used directly. False, and nothing is done: it is not, or not now.
     #[inline]
     pub fn store(&self, link: LinkId, key: Key, offset: u64, bytes: &[u8]) -> Result<bool, Error> {
-        let mut core = self.core()?;
-        let Some(view) = core.direct(link, key, Rights::PUT, offset, bytes.len()) else { return Ok(false) };
+        let mut node = self.lock()?;
+        let Some(view) = node.direct(link, key, Rights::PUT, offset, bytes.len()) else { return Ok(false) };
         view?.write(offset as usize, bytes).map_err(|_| Error::OutOfBounds)?;
         Ok(true)
     }
@@ -160,8 +160,8 @@ impl Node {
     /// Reads bytes of a region that is used directly. False, and nothing is done: it is not, or not now.
     #[inline]
     pub fn load(&self, link: LinkId, key: Key, offset: u64, into: &mut [u8]) -> Result<bool, Error> {
-        let mut core = self.core()?;
-        let Some(view) = core.direct(link, key, Rights::GET, offset, into.len()) else { return Ok(false) };
+        let mut node = self.lock()?;
+        let Some(view) = node.direct(link, key, Rights::GET, offset, into.len()) else { return Ok(false) };
         view?.read(offset as usize, into).map_err(|_| Error::OutOfBounds)?;
         Ok(true)
     }
@@ -177,15 +177,15 @@ impl Node {
         atomic: &Atomic<'_>,
         before: &mut [u8],
     ) -> Result<bool, Error> {
-        let mut core = self.core()?;
+        let mut node = self.lock()?;
         atomic.check(offset, !before.is_empty()).map_err(|_| Error::InvalidAtomic)?;
-        let Some(view) = core.direct(link, key, Rights::ATOMIC, offset, atomic.length()) else { return Ok(false) };
+        let Some(view) = node.direct(link, key, Rights::ATOMIC, offset, atomic.length()) else { return Ok(false) };
         atomic.apply_shared(&view?, offset as usize, before).map_err(|_| Error::InvalidAtomic)?;
         Ok(true)
     }
 }
 
-impl Core {
+impl NodeState {
     /// A region for direct use, if it is open for that and nothing of ours is under way on the link; or why the access is refused.
     #[inline]
     pub(in crate::message) fn direct(
@@ -197,7 +197,7 @@ impl Core {
         length: usize,
     ) -> Option<Result<SharedBytes, Error>> {
         let (link_state, _) = self.link(link).ok()?;
-        let direct = link_state.callback_state.segments.directs.iter().find(|direct| direct.key == key)?;
+        let direct = link_state.channel_table.segments.mapped_regions.iter().find(|direct| direct.key == key)?;
         if link_state.proto.requests()[0] != 0 {
             return None;
         }
@@ -212,15 +212,15 @@ impl Core {
     /// Ends an operation that was done at once.
     fn done_directly(&mut self, operation: Operation, length: usize, result: Result<(), Error>) -> Begun {
         let name =
-            self.state.operations.begin(operation).map_err(|error| (error, OperationMemory::Owned(Vec::new())))?;
+            self.messages.operations.begin(operation).map_err(|error| (error, OperationMemory::Owned(Vec::new())))?;
         let (status, length) = match result {
             Ok(()) => (Status::Done, length as u64),
             Err(Error::AccessDenied) => (Status::AccessDenied, 0),
             Err(Error::InvalidAtomic) => (Status::InvalidAtomic, 0),
             Err(_) => (Status::OutOfBounds, 0),
         };
-        self.state.operations.complete(u64::from(name.0), Outcome { status, length });
-        self.stir();
+        self.messages.operations.complete(u64::from(name.0), Outcome { status, length });
+        self.wake_waiters();
         Ok(name)
     }
 
@@ -229,7 +229,7 @@ impl Core {
         &mut self,
         at: Target,
         memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<Begun, OperationMemory> {
         let Target { link, key, offset } = at;
         let length = memory.len();
@@ -244,7 +244,7 @@ impl Core {
         &mut self,
         at: Target,
         mut memory: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<Begun, OperationMemory> {
         let Target { link, key, offset } = at;
         let length = memory.len();
@@ -261,7 +261,7 @@ impl Core {
         at: Target,
         atomic: &Atomic<'_>,
         mut before: OperationMemory,
-        notice: Notice,
+        notice: CompletionOptions,
     ) -> Result<Begun, OperationMemory> {
         let Target { link, key, offset } = at;
         let (length, fetch) = (atomic.length(), !before.is_empty());

@@ -1,7 +1,7 @@
 //! Memory of one node that the other end of a link sees: what is said of it, and what each end keeps.
 //!
 //! What it is: a node's pool consists of segments, each a memfd (`motet_sys::shm_pool`). Before a packet refers to one, its owner says so on
-//! the link's control connection and hands the descriptor over ([`News`]); whoever meets a number that it does not know reads what has been
+//! the link's control connection and hands the descriptor over ([`SegmentMsg`]); whoever meets a number that it does not know reads what has been
 //! said there. A place ([`RemoteAddress`]) in a segment is an address in its owner's process with the segment's number as its key, so a peer that
 //! cannot map it copies from that address, or has the bytes sent, as of any other memory.
 //!
@@ -28,7 +28,7 @@ const TURN: usize = 16;
 
 /// What is said on the control connection, little-endian: magic 4, version 2, kind 2, number 4, writable 4, address 8, length 8.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
+pub enum SegmentMsg {
     /// Here is a segment; its descriptor comes with it.
     Shown {
         /// Never used again by this node; not 0.
@@ -47,7 +47,7 @@ pub enum News {
     },
 }
 
-impl News {
+impl SegmentMsg {
     /// As it is sent.
     pub fn encode(&self) -> [u8; NEWS] {
         let (kind, number, writable, address, length) = match *self {
@@ -88,7 +88,7 @@ impl News {
 
 /// What came of listening to the control connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Heard {
+pub enum ControlResult {
     /// All that was said, for now.
     All,
     /// The peer has closed it, or has died.
@@ -99,7 +99,7 @@ pub enum Heard {
 
 /// A segment of the peer.
 #[derive(Debug)]
-struct Theirs {
+struct PeerSegment {
     number: u32,
     address: u64,
     /// `None`: the system did not let us map it.
@@ -108,7 +108,7 @@ struct Theirs {
 
 /// A region of the peer that this side uses directly.
 #[derive(Debug)]
-pub struct Direct {
+pub struct MappedRegion {
     /// The peer's key.
     pub key: Key,
     /// What may be done.
@@ -122,7 +122,7 @@ pub struct Direct {
 /// Messages that were received in place, of one link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LoanCounts {
-    /// Lent to the program where they were.
+    /// LoanedMessage to the program where they were.
     pub lent: u64,
     /// Copied, as they were short, lay elsewhere or could not be seen.
     pub copied: u64,
@@ -135,12 +135,12 @@ pub struct Segments {
     control: Option<RawFd>,
     /// Those of ours that the peer has been told of.
     told: Vec<(u32, Weak<PoolSegment>)>,
-    theirs: Vec<Theirs>,
+    theirs: Vec<PeerSegment>,
     /// Regions of the peer that are used directly.
-    pub directs: Vec<Direct>,
+    pub mapped_regions: Vec<MappedRegion>,
     /// Regions whose place was asked for; false: revoked meanwhile.
     pub looks: Vec<(Key, bool)>,
-    /// How receives in place went.
+    /// ConnectHistory receives in place went.
     pub counts: LoanCounts,
     /// The peer has said what cannot be.
     pub broken: bool,
@@ -163,7 +163,7 @@ impl Segments {
     /// Where the peer finds bytes of a segment of ours; `None`: it cannot be told now.
     pub fn show(&mut self, segment: &Arc<PoolSegment>, address: u64) -> Option<RemoteAddress> {
         let number = segment.number();
-        if !self.told.iter().rev().any(|(told, _)| *told == number) && !self.tell(segment) {
+        if !self.told.iter().rev().any(|(told, _)| *told == number) && !self.report(segment) {
             return None;
         }
         Some(RemoteAddress { address, key: u64::from(number) })
@@ -175,11 +175,11 @@ impl Segments {
     }
 
     #[cold]
-    fn tell(&mut self, segment: &Arc<PoolSegment>) -> bool {
+    fn report(&mut self, segment: &Arc<PoolSegment>) -> bool {
         // The peer forgets before it learns, so that it never has more than a pool can.
         let (true, Some(control), Some(file)) = (self.withdraw(), self.control, segment.file()) else { return false };
         let (number, writable) = (segment.number(), segment.is_writable());
-        let news = News::Shown { number, writable, address: segment.address(), length: segment.length() as u64 };
+        let news = SegmentMsg::Shown { number, writable, address: segment.address(), length: segment.length() as u64 };
         let sent = socket::send_with_fd(private_fds::borrow(control), &news.encode(), file).is_ok();
         if sent {
             self.told.push((number, Arc::downgrade(segment)));
@@ -191,7 +191,7 @@ impl Segments {
     pub fn withdraw(&mut self) -> bool {
         let Some(control) = self.control else { return true };
         self.told.retain(|(number, segment)| {
-            let news = News::Gone { number: *number };
+            let news = SegmentMsg::Gone { number: *number };
             segment.strong_count() > 0 || socket::send_message(private_fds::borrow(control), &news.encode()).is_err()
         });
         self.told.iter().all(|(_, segment)| segment.strong_count() > 0)
@@ -216,43 +216,43 @@ impl Segments {
     pub fn window(&mut self, place: RemoteAddress) -> Option<(Arc<PeerMapping>, u64)> {
         let number = u32::try_from(place.key).ok().filter(|number| *number != 0)?;
         if self.known(number).is_none() {
-            self.broken |= self.hear() == Heard::Broken;
+            self.broken |= self.hear() == ControlResult::Broken;
         }
         let known = self.known(number)?;
         let at = place.address.checked_sub(known.address)?;
         Some((known.window.clone()?, at))
     }
 
-    fn known(&self, number: u32) -> Option<&Theirs> {
+    fn known(&self, number: u32) -> Option<&PeerSegment> {
         self.theirs.iter().rev().find(|known| known.number == number)
     }
 
     /// Takes note of what the peer has said.
     #[cold]
-    pub fn hear(&mut self) -> Heard {
+    pub fn hear(&mut self) -> ControlResult {
         const EAGAIN: i32 = 11;
-        let Some(control) = self.control else { return Heard::All };
+        let Some(control) = self.control else { return ControlResult::All };
         for _ in 0..TURN {
             let mut bytes = [0; NEWS + 1];
             match socket::receive_with_fd(private_fds::borrow(control), &mut bytes) {
-                Ok((0, _)) => return Heard::End,
+                Ok((0, _)) => return ControlResult::End,
                 Ok((length, file)) => {
                     if !self.note(&bytes[..length.min(bytes.len())], file) {
-                        return Heard::Broken;
+                        return ControlResult::Broken;
                     }
                 }
                 Err(EAGAIN) => break,
-                Err(_) => return Heard::End,
+                Err(_) => return ControlResult::End,
             }
         }
-        Heard::All
+        ControlResult::All
     }
 
     /// One message of the peer's. False: it cannot be.
     fn note(&mut self, bytes: &[u8], file: Option<OwnedFd>) -> bool {
         const EINVAL: i32 = 22;
-        match (News::decode(bytes), file) {
-            (Some(News::Shown { number, writable, address, length }), Some(file)) => {
+        match (SegmentMsg::decode(bytes), file) {
+            (Some(SegmentMsg::Shown { number, writable, address, length }), Some(file)) => {
                 if self.theirs.len() >= MAX_SEGMENTS || self.known(number).is_some() {
                     return false;
                 }
@@ -261,10 +261,10 @@ impl Segments {
                     Err(error) if error.raw_os_error() == EINVAL => return false, // it is not what it was said to be
                     Err(_) => None,
                 };
-                self.theirs.push(Theirs { number, address, window });
+                self.theirs.push(PeerSegment { number, address, window });
                 true
             }
-            (Some(News::Gone { number }), None) => {
+            (Some(SegmentMsg::Gone { number }), None) => {
                 let before = self.theirs.len();
                 self.theirs.retain(|known| known.number != number);
                 self.theirs.len() < before
@@ -277,7 +277,7 @@ impl Segments {
 
     /// The peer revokes a region.
     pub fn forget(&mut self, key: Key) {
-        self.directs.retain(|direct| direct.key != key);
+        self.mapped_regions.retain(|direct| direct.key != key);
         self.looks.iter_mut().filter(|look| look.0 == key).for_each(|look| look.1 = false);
     }
 }
@@ -289,27 +289,33 @@ mod tests {
 
     #[test]
     fn news_round_trip() {
-        let shown = News::Shown { number: 7, writable: true, address: 1 << 46, length: 4096 };
-        for news in [shown, News::Gone { number: u32::MAX }] {
+        let shown = SegmentMsg::Shown { number: 7, writable: true, address: 1 << 46, length: 4096 };
+        for news in [shown, SegmentMsg::Gone { number: u32::MAX }] {
             let bytes = news.encode();
-            assert_eq!(News::decode(&bytes), Some(news));
-            assert_eq!((News::decode(&bytes[1..]), News::decode(&[&bytes[..], &[0]].concat())), (None, None));
+            assert_eq!(SegmentMsg::decode(&bytes), Some(news));
+            assert_eq!(
+                (SegmentMsg::decode(&bytes[1..]), SegmentMsg::decode(&[&bytes[..], &[0]].concat())),
+                (None, None)
+            );
         }
     }
 
     #[test]
     fn what_cannot_be_is_no_news() {
-        let good = News::Shown { number: 7, writable: false, address: 1 << 46, length: 4096 }.encode();
+        let good = SegmentMsg::Shown { number: 7, writable: false, address: 1 << 46, length: 4096 }.encode();
         let with = |at: usize, byte: u8| {
             let mut bytes = good;
             bytes[at] = byte;
-            News::decode(&bytes)
+            SegmentMsg::decode(&bytes)
         };
         for (at, byte) in [(0, 0), (4, 2), (6, 0), (6, 2), (6, 3), (8, 0), (12, 2), (13, 1)] {
             assert_eq!(with(at, byte), None, "{at}");
         }
         for (address, length) in [(0, 1), (1, 0), (u64::MAX, 1), (2, u64::MAX)] {
-            assert_eq!(News::decode(&News::Shown { number: 1, writable: false, address, length }.encode()), None);
+            assert_eq!(
+                SegmentMsg::decode(&SegmentMsg::Shown { number: 1, writable: false, address, length }.encode()),
+                None
+            );
         }
     }
 
@@ -344,12 +350,12 @@ mod tests {
         assert!(theirs.window(region).is_some());
         drop(long);
         assert!(ours.withdraw());
-        assert_eq!((theirs.hear(), theirs.window(region).is_none()), (Heard::All, true), "gone");
+        assert_eq!((theirs.hear(), theirs.window(region).is_none()), (ControlResult::All, true), "gone");
         drop(here);
         // Another test may fork meanwhile: its child has the other end until it runs its program.
         let ended = (0..10_000).any(|_| {
             motet_sys::thread::sleep_ns(1_000_000);
-            theirs.hear() == Heard::End
+            theirs.hear() == ControlResult::End
         });
         assert_eq!((ended, theirs.broken, part.len()), (true, false, 5000));
     }
@@ -360,7 +366,7 @@ mod tests {
         let segment = pool.segment(4096, true).unwrap();
         let sealed = pool.take(100).unwrap();
         let file = || segment.file().unwrap();
-        let shown = |number, length| News::Shown { number, writable: true, address: 1 << 46, length }.encode();
+        let shown = |number, length| SegmentMsg::Shown { number, writable: true, address: 1 << 46, length }.encode();
         let pipe = motet_sys::rustix::pipe::pipe().unwrap().0;
         type Said<'a> = Vec<(Vec<u8>, Option<motet_sys::rustix::fd::BorrowedFd<'a>>)>;
         let good: (Vec<u8>, _) = (shown(1, 4096).to_vec(), Some(file()));
@@ -369,8 +375,8 @@ mod tests {
             vec![(shown(1, 8192).to_vec(), Some(file()))],
             vec![(shown(1, 4096).to_vec(), Some(pipe.as_fd()))],
             vec![good.clone(), good.clone()],
-            vec![(News::Gone { number: 1 }.encode().to_vec(), None)],
-            vec![good.clone(), (News::Gone { number: 1 }.encode().to_vec(), Some(file()))],
+            vec![(SegmentMsg::Gone { number: 1 }.encode().to_vec(), None)],
+            vec![good.clone(), (SegmentMsg::Gone { number: 1 }.encode().to_vec(), Some(file()))],
             vec![(vec![1], None)],
             vec![([&shown(1, 4096)[..], &[0]].concat(), Some(file()))],
             (1..=MAX_SEGMENTS as u32 + 1).map(|number| (shown(number, 4096).to_vec(), Some(file()))).collect(),
@@ -384,7 +390,7 @@ mod tests {
                     Some(file) => socket::send_with_fd(&here, &bytes, file).unwrap(),
                     None => socket::send_message(&here, &bytes).unwrap(),
                 }
-                let expected = if at == last { Heard::Broken } else { Heard::All };
+                let expected = if at == last { ControlResult::Broken } else { ControlResult::All };
                 assert_eq!(theirs.hear(), expected, "case {case}, message {at}");
             }
         }
@@ -393,7 +399,7 @@ mod tests {
         let mut theirs = Segments::over(there.as_raw_fd());
         let length = sealed.segment().length() as u64;
         socket::send_with_fd(&here, &shown(1, length), sealed.segment().file().unwrap()).unwrap();
-        assert_eq!(theirs.hear(), Heard::All);
+        assert_eq!(theirs.hear(), ControlResult::All);
         assert!(theirs.window(RemoteAddress { address: 1 << 46, key: 1 }).is_none());
     }
 }

@@ -5,7 +5,7 @@ use motet_wire::message::fifo::chunk_claims::ChunkClaims;
 
 /// A body that the receiver copies.
 #[derive(Debug, Clone, Copy)]
-pub struct Copying {
+pub struct PendingCopy {
     /// What is wanted.
     pub request: CopyRequest,
     /// Bytes copied.
@@ -16,7 +16,7 @@ pub struct Copying {
 
 /// The copy that is under way with the sender's help.
 #[derive(Debug, Clone, Copy)]
-pub struct Sharing {
+pub struct CooperativeCopy {
     pub(super) claims: &'static ChunkClaims,
     pub(super) operation: u64,
     pub(super) stamp: u32,
@@ -27,7 +27,7 @@ pub struct Sharing {
 
 /// A body of ours that the peer copies with our help.
 #[derive(Debug, Clone, Copy)]
-pub struct Helping {
+pub struct CopyAssist {
     /// What it has said.
     pub request: AssistRequest,
     /// Chunks that we have copied.

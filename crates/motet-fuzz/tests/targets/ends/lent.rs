@@ -7,9 +7,9 @@ use motet_sys::user_memory::UserMemory;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Bytes that stay as long as the process.
-pub struct Lent(&'static [AtomicU8]);
+pub struct LoanedMessage(&'static [AtomicU8]);
 
-impl Lent {
+impl LoanedMessage {
     pub fn new(bytes: usize) -> Self {
         Self(Box::leak((0..bytes).map(|_| AtomicU8::new(0)).collect()))
     }

@@ -98,7 +98,7 @@ pub fn posted(
             link.discard(held);
             return (None, link.arrived(side, kind, packet, now));
         }
-        PostOutcome::Ended(_) => return (None, link.arrived(side, kind, packet, now)),
+        PostOutcome::CompletionRef(_) => return (None, link.arrived(side, kind, packet, now)),
     };
     side.operations.push(operation);
     side.watched = Some(Watched { operation, taken: None, over: false });

@@ -149,7 +149,7 @@ pub fn ours(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
             let key = side.memory.known[name].0;
             let _told = link.revoke(side, key);
             side.memory.known[name].1 = true;
-            if side.memory.regions.revoke(key) == Some(Revoked::Ended) {
+            if side.memory.regions.revoke(key) == Some(Revoked::CompletionRef) {
                 side.memory.known[name].2 = true;
             }
             side.memory.register();
