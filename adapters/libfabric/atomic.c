@@ -139,7 +139,7 @@ static void start_pieces(struct endpoint *endpoint, struct request *whole, motet
     const size_t size = types[change->type].size;
     struct cursor operand = first(change->operand), compare = first(change->compare), before = first(change->before);
     int result = 0;
-    whole->pieces = 1; /* this loop */
+    whole->children = 1; /* this loop */
     for (size_t i = 0; i < change->remotes && result == 0; i++) {
         const struct fi_rma_ioc *remote = &change->remote[i];
         for (size_t done = 0; done < remote->count && result == 0;) {
@@ -147,12 +147,12 @@ static void start_pieces(struct endpoint *endpoint, struct request *whole, motet
             struct fi_rma_ioc row = { remote->addr + done * size, count, remote->key };
             struct request *piece = request_take(endpoint);
             result = piece ? -EAGAIN : -ENOMEM;
-            if (piece) piece->whole = whole;
+            if (piece) piece->parent = whole;
             while (result == -EAGAIN) {
                 result = start(endpoint, piece, link, change, &row, memory_at(&operand, size), memory_at(&compare, size), memory_at(&before, size));
                 if (result == -EAGAIN) domain_pump(endpoint->domain);
             }
-            if (result == 0) whole->pieces++;
+            if (result == 0) whole->children++;
             else if (piece) request_give_back(piece);
             move(&operand, count);
             move(&compare, count);
@@ -174,7 +174,7 @@ static ssize_t go(struct fid_ep *fid, const struct change *change)
     if (count > most) return -FI_EMSGSIZE;
     bool told = !change->quiet && (!endpoint->selective_sends || change->flags & FI_COMPLETION);
     enter(endpoint->domain);
-    endpoint->domain->begun++;
+    endpoint->domain->ops_started++;
     struct peer *peer = peer_at(endpoint, change->peer);
     int result = unlikely(!peer) ? -FI_EINVAL : likely(peer->link != 0) ? 0 : peer_link(endpoint, peer);
     struct request *request = result != 0 ? NULL : request_whole(endpoint, change->context, FI_ATOMIC | (change->form == CHANGE ? FI_WRITE : FI_READ),

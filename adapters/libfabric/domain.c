@@ -1,6 +1,6 @@
 /* domain.c: a domain is a node of Motet: opened with it, closed with it. And the store of requests, which all of its endpoints share.
  *
- * The node's name is made of 64 random bits, so that an address is short and of fixed length. It listens for other hosts where where.c
+ * The node's name is made of 64 random bits, so that an address is short and of fixed length. It listens for other hosts where listen_addr.c
  * says so, and its address has the secret that they must know there: MPI's launcher hands addresses to the ranks of a job, and to no others. */
 #include "fabric.h"
 
@@ -48,8 +48,8 @@ static int domain_close(struct fid *fid)
         free(chunk);
     }
     pthread_mutex_destroy(&domain->lock);
-    map_free(&domain->neighbours_seen);
-    map_free(&domain->links);
+    hash_map_free(&domain->local_peers_seen);
+    hash_map_free(&domain->links);
     free(domain->seen);
     free(domain);
     return 0;
@@ -71,16 +71,16 @@ static int endpoint_with_flags(struct fid_domain *domain, struct fi_info *info, 
 }
 
 static struct fi_ops object = {
-    .size = sizeof object, .close = domain_close, .bind = refuse_bind, .control = refuse_control, .ops_open = refuse_ops,
+    .size = sizeof object, .close = domain_close, .bind = unsupported_bind, .control = unsupported_control, .ops_open = unsupported_ops,
 };
 
 static struct fi_ops_domain operations = {
     .size = sizeof operations,
-    .av_open = vector_open,
-    .cq_open = queue_open,
+    .av_open = av_open,
+    .cq_open = cq_open,
     .endpoint = endpoint_open,
     .scalable_ep = no_scalable,
-    .cntr_open = counter_open,
+    .cntr_open = cntr_open,
     .poll_open = no_poll_set,
     .stx_ctx = no_shared_sends,
     .srx_ctx = no_shared_receives,
@@ -96,32 +96,32 @@ static void find_way(struct domain *domain)
     ssize_t length = motet_node_address(domain->node, ways, sizeof ways);
     const char *way = length > 0 && (size_t)length < sizeof ways ? strstr(ways, "tcp://") : NULL;
     const char *place = way ? strchr(way, '@') : NULL;
-    if (place) where_reached(&domain->address, place + 1);
+    if (place) listen_reached(&domain->address, place + 1);
 }
 
 static int join(struct domain *domain)
 {
     struct motet_node_options options = MOTET_INIT(struct motet_node_options);
-    char name[32], secret[40], listen[WHERE_TEXT];
+    char name[32], secret[40], listen[LISTEN_TEXT];
     uint64_t random[4];
     if (getrandom(random, sizeof random, 0) != sizeof random) return -FI_EIO; /* and no domain without it */
     domain->address.magic = ADDRESS_MAGIC;
     domain->address.node = random[0];
     domain->address.secret = random[1];
     domain->address.answer = random[2];
-    map_salt(random[3]);
+    hash_map_salt(random[3]);
     snprintf(name, sizeof name, "fi-%016llx", (unsigned long long)random[0]);
     snprintf(secret, sizeof secret, "%016llx%016llx", (unsigned long long)random[1], (unsigned long long)random[2]);
     options.name = name;
     options.secret = secret;
-    enum where where = where_to_listen(listen, sizeof listen);
-    if (where == WHERE_WRONG) return -FI_EINVAL;
-    options.listen = where == WHERE_NOWHERE ? NULL : listen;
+    enum listen_wish where = listen_address(listen, sizeof listen);
+    if (where == LISTEN_INVALID) return -FI_EINVAL;
+    options.listen = where == LISTEN_OFF ? NULL : listen;
     options.window = WINDOW;
     options.max_rendezvous = LONGS;
     options.flags = MOTET_NODE_PROGRESS_THREAD; /* a rank that computes must answer those who meet it */
     int result = motet_node_open(&options, &domain->node);
-    if (result != 0 && where == WHERE_POSSIBLE) { /* nobody has asked for it */
+    if (result != 0 && where == LISTEN_IF_POSSIBLE) { /* nobody has asked for it */
         options.listen = NULL;
         result = motet_node_open(&options, &domain->node);
     }
@@ -139,9 +139,9 @@ int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_doma
 {
     struct domain *domain = calloc(1, sizeof *domain);
     if (!domain) return -FI_ENOMEM;
-    domain->wait = rests_wanted();
+    domain->wait = wait_mode_wanted();
     domain->process = getpid();
-    int result = domain->wait == RESTS_WRONG ? -FI_EINVAL : join(domain);
+    int result = domain->wait == WAIT_INVALID ? -FI_EINVAL : join(domain);
     if (result != 0) {
         free(domain);
         return result;

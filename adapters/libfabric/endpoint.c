@@ -6,7 +6,7 @@
 #define ROUNDS 1000 /* of progress, for peers to answer */
 #define LEAST 64 /* room in a buffer for many messages, unless the program says otherwise */
 
-static int bind_queue(struct endpoint *endpoint, struct queue *queue, uint64_t flags)
+static int bind_queue(struct endpoint *endpoint, struct cq *queue, uint64_t flags)
 {
     bool selective = flags & FI_SELECTIVE_COMPLETION;
     if (flags & ~(uint64_t)(FI_SEND | FI_RECV | FI_SELECTIVE_COMPLETION) || queue->domain != endpoint->domain) return -FI_EINVAL;
@@ -15,7 +15,7 @@ static int bind_queue(struct endpoint *endpoint, struct queue *queue, uint64_t f
     return 0;
 }
 
-static int bind_counter(struct endpoint *endpoint, struct counter *counter, uint64_t flags)
+static int bind_counter(struct endpoint *endpoint, struct cntr *counter, uint64_t flags)
 {
     static const uint64_t bits[COUNTED] = { FI_SEND, FI_RECV, FI_READ, FI_WRITE };
     /* What peers do to memory is not counted: no endpoint has FI_RMA_EVENT. One counter for all that an endpoint counts may name it. */
@@ -33,14 +33,14 @@ static int bind_to(struct fid *fid, struct fid *other, uint64_t flags)
     int result = -FI_ENOSYS;
     enter(endpoint->domain);
     if (other->fclass == FI_CLASS_AV) {
-        struct vector *vector = container(other, struct vector, fid.fid);
+        struct av *vector = container(other, struct av, fid.fid);
         bool good = vector->domain == endpoint->domain && !endpoint->vector;
         if (good) endpoint->vector = vector, vector->users++;
         result = good ? 0 : -FI_EINVAL;
     } else if (other->fclass == FI_CLASS_CQ) {
-        result = bind_queue(endpoint, container(other, struct queue, fid.fid), flags);
+        result = bind_queue(endpoint, container(other, struct cq, fid.fid), flags);
     } else if (other->fclass == FI_CLASS_CNTR) {
-        result = bind_counter(endpoint, container(other, struct counter, fid.fid), flags);
+        result = bind_counter(endpoint, container(other, struct cntr, fid.fid), flags);
     } else if (other->fclass == FI_CLASS_EQ) {
         result = 0; /* of which nothing will come */
     }
@@ -54,7 +54,7 @@ static int enable(struct endpoint *endpoint)
     if (endpoint->enabled) return 0;
     if (!endpoint->vector) return -FI_ENOAV;
     if (!endpoint->sends || !endpoint->receives) {
-        if (!(endpoint->own = queue_own(endpoint->domain))) return -FI_ENOMEM;
+        if (!(endpoint->own = cq_own(endpoint->domain))) return -FI_ENOMEM;
         if (!endpoint->sends) endpoint->sends = endpoint->own, endpoint->own->users++;
         if (!endpoint->receives) endpoint->receives = endpoint->own, endpoint->own->users++;
     }
@@ -190,9 +190,9 @@ static int endpoint_close(struct fid *fid)
         withdraw(endpoint);
         peers_end(endpoint);
     }
-    if (endpoint->sends) queue_forget(endpoint->sends, endpoint), endpoint->sends->users--;
-    if (endpoint->receives) queue_forget(endpoint->receives, endpoint), endpoint->receives->users--;
-    if (endpoint->own) queue_free(endpoint->own);
+    if (endpoint->sends) cq_forget(endpoint->sends, endpoint), endpoint->sends->users--;
+    if (endpoint->receives) cq_forget(endpoint->receives, endpoint), endpoint->receives->users--;
+    if (endpoint->own) cq_free(endpoint->own);
     if (endpoint->vector) endpoint->vector->users--;
     for (unsigned i = 0; i < COUNTED; i++)
         if (endpoint->counters[i]) endpoint->counters[i]->users--;
@@ -208,7 +208,7 @@ static int endpoint_close(struct fid *fid)
 }
 
 static struct fi_ops object = {
-    .size = sizeof object, .close = endpoint_close, .bind = bind_to, .control = control, .ops_open = refuse_ops,
+    .size = sizeof object, .close = endpoint_close, .bind = bind_to, .control = control, .ops_open = unsupported_ops,
 };
 
 int endpoint_open(struct fid_domain *fid, struct fi_info *info, struct fid_ep **out, void *context)
@@ -227,9 +227,9 @@ int endpoint_open(struct fid_domain *fid, struct fi_info *info, struct fid_ep **
     endpoint->fid.fid.ops = &object;
     endpoint->fid.ops = &options;
     endpoint->fid.cm = &names;
-    endpoint->fid.msg = &plain_sends_and_receives;
-    endpoint->fid.tagged = &tagged_sends_and_receives;
-    endpoint->fid.rma = &puts_and_gets;
+    endpoint->fid.msg = &msg_ops;
+    endpoint->fid.tagged = &tagged_ops;
+    endpoint->fid.rma = &rma_ops;
     endpoint->fid.atomic = &atomics;
     endpoint->fid.collective = &no_collectives;
     enter(domain);

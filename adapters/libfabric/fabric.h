@@ -1,20 +1,20 @@
 /* fabric.h: a map of the provider. libfabric's objects in the program's hands, and what of Motet is behind each.
  *
  *   fid_fabric    provider.c   nothing
- *   fid_domain    domain.c     a node; where others find it: where.c; what is done while the program is elsewhere: guest.c
- *   fid_av        vector.c     addresses: of a node and an endpoint of it
+ *   fid_domain    domain.c     a node; where others find it: listen_addr.c; what is done while the program is elsewhere: progress_gate.c
+ *   fid_av        av.c     addresses: of a node and an endpoint of it
  *   fid_ep        endpoint.c   two contexts (tagged messages, and those without tags), a handler for greetings, and its peers
- *   (a peer)      peers.c      a link, and for each kind a channel out and a channel in
- *   fid_mr        region.c     a region
- *   fid_cq        queue.c      a completion group, and events that are ready
- *   fid_cntr      counter.c    two numbers
- *   fid_eq        events.c     nothing: nothing of what is offered happens later
+ *   (a peer)      connect.c      a link, and for each kind a channel out and a channel in
+ *   fid_mr        mr.c     a region
+ *   fid_cq        cq.c      a completion group, and events that are ready
+ *   fid_cntr      cntr.c    two numbers
+ *   fid_eq        eq.c     nothing: nothing of what is offered happens later
  *
- * A send goes down by send.c, a receive by receive.c, puts and gets by remote.c, atomics by atomic.c; all end in finish.c, which is where a queue's group is read.
+ * A send goes down by send.c, a receive by recv.c, puts and gets by rma.c, atomics by atomic.c; all end in completion.c, which is where a queue's group is read.
  *
  * Locks: one for each domain, held in every call on anything of it. Where the program has promised to make one call at a time (FI_THREAD_DOMAIN)
- * that is a flag, and only Motet's stand-in, which makes progress while the program makes none, must look out for it (guest.c). The
- * handler of greetings runs in whatever thread makes progress, with the lock or without, so it takes none: it leaves mail (peers.c).
+ * that is a flag, and only Motet's stand-in, which makes progress while the program makes none, must look out for it (progress_gate.c). The
+ * handler of greetings runs in whatever thread makes progress, with the lock or without, so it takes none: it leaves mail (connect.c).
  * Hot path: no allocation (requests are taken from the domain's store), no system call. */
 #ifndef MOTET_ADAPTER_FABRIC_H
 #define MOTET_ADAPTER_FABRIC_H
@@ -58,7 +58,7 @@ struct address {
     uint16_t endpoint; /* of the node */
     uint16_t port;     /* 0: of this host only */
     uint64_t node;     /* its name is made of it */
-    uint64_t secret;   /* whoever has the address has it: greetings tell it, and callers of other hosts tell it the node's port */
+    uint64_t secret;   /* whoever has the address has it: greetings report it, and callers of other hosts report it the node's port */
     uint64_t answer;   /* what that port answers */
     uint8_t family;    /* 4 or 6, of `ip` */
     uint8_t zero[7];
@@ -69,14 +69,14 @@ _Static_assert(sizeof(struct address) == 56, "all of it is said; FI_NAME_MAX is 
 
 /* ---- a map from numbers to pointers, that nothing is taken out of singly */
 
-struct map {
+struct hash_map {
     struct slot { uint64_t key; void *value; } *slots;
     size_t used, size;
 };
-void map_salt(uint64_t random); /* before any is used; the first one counts */
-void *map_find(const struct map *map, uint64_t key);
-int map_put(struct map *map, uint64_t key, void *value); /* 0, or -FI_ENOMEM; the last word counts */
-void map_free(struct map *map);
+void hash_map_salt(uint64_t random); /* before any is used; the first one counts */
+void *hash_map_find(const struct hash_map *map, uint64_t key);
+int hash_map_put(struct hash_map *map, uint64_t key, void *value); /* 0, or -FI_ENOMEM; the last word counts */
+void hash_map_free(struct hash_map *map);
 
 /* ---- what the program holds */
 
@@ -88,37 +88,37 @@ struct domain {
     uint32_t version; /* of libfabric's interface, for which the program was compiled */
     bool locked;        /* by `lock`; otherwise by `inside` and `guest` */
     atomic_bool inside; /* the program is in a call */
-    atomic_bool guest;  /* the stand-in is here, or would like to be */
+    atomic_bool progress_thread_in;  /* the stand-in is here, or would like to be */
     atomic_bool put_off; /* it is to read mail */
     pid_t process;
     bool by_address; /* peers name bytes of regions by their addresses here, not by offsets */
     pthread_mutex_t lock;
     uint16_t endpoints_ever;
-    enum rests { RESTS_IN_A_CROWD, RESTS_NEVER, RESTS_ALWAYS, RESTS_WRONG } wait;
-    struct map neighbours_seen; /* how often each node of this host was inserted */
-    long neighbours;
+    enum wait_mode { WAIT_AUTO, WAIT_POLL, WAIT_SLEEP, WAIT_INVALID } wait;
+    struct hash_map local_peers_seen; /* how often each node of this host was inserted */
+    long local_peers;
     long cpus;
-    bool rests;          /* who reads a queue in vain gives its CPU away there */
-    unsigned begun;      /* sends and remote accesses, ever */
-    struct map links;    /* of the node: whose they are, or since when that is not known (peers.c) */
+    bool pauses;          /* who reads a queue in vain gives its CPU away there */
+    unsigned ops_started; /* sends and remote accesses, ever */
+    struct hash_map links;    /* of the node: whose they are, or since when that is not known (connect.c) */
     motet_link *seen;    /* room for a list of them */
     size_t seen_room;
     unsigned users; /* objects that are open */
-    struct queue *queues;
+    struct cq *queues;
     struct endpoint *endpoints;
     struct request *spare;
     struct chunk *chunks;
-    _Atomic(struct mail *) mail;
-    atomic_uint letters;
+    _Atomic(struct mail *) pending_hellos;
+    atomic_uint hello_count;
 };
 
-struct vector {
+struct av {
     struct fid_av fid;
     struct domain *domain;
     enum fi_av_type type;
     struct address *entries; /* magic 0: removed */
     size_t count, room;
-    struct map places; /* place + 1, by address_key() */
+    struct hash_map places; /* place + 1, by address_key() */
     unsigned users;
 };
 
@@ -135,10 +135,10 @@ struct event {
     int error;             /* of libfabric, or 0 */
 };
 
-struct queue {
+struct cq {
     struct fid_cq fid;
     struct domain *domain;
-    struct queue *next; /* of the domain */
+    struct cq *next; /* of the domain */
     motet_cq group;
     enum fi_cq_format format;
     enum fi_wait_obj wait;
@@ -149,14 +149,14 @@ struct queue {
     int pipe[2]; /* wakes who waits; where there is a wait object */
     size_t entry;       /* bytes of one that is read */
     unsigned users;
-    unsigned vain;      /* reads in a row */
-    unsigned begun;     /* what the domain had begun by the last one */
+    unsigned empty_reads;      /* reads in a row */
+    unsigned ops_started; /* what the domain had begun by the last one */
     atomic_llong used;  /* CPU time of its thread then, ns; 0: not known */
-    unsigned elsewhere; /* a score: up where its thread has computed since the read before, down by each that follows at once */
+    unsigned compute_score; /* a score: up where its thread has computed since the read before, down by each that follows at once */
     struct motet_completion *ends; /* END_SIZE bytes apart */
 };
 
-struct counter {
+struct cntr {
     struct fid_cntr fid;
     struct domain *domain;
     enum fi_wait_obj wait;
@@ -164,7 +164,7 @@ struct counter {
     unsigned users;
 };
 
-enum kind { TAGGED, PLAIN, KINDS };
+enum kind { TAGGED, MSG, KINDS };
 
 struct peer {
     struct address address;
@@ -178,7 +178,7 @@ struct peer {
 
 /* Most receives with tags need no record here: they are posted without a name, known to the engine by the program's context, and their ends are
  * written into the program's entries (motet_port_poll()). Only where that is all that an end is: an event of a queue that the program reads. */
-static inline bool is_nameless(const struct motet_completion *end) { return end->operation == 0; }
+static inline bool is_unrecorded(const struct motet_completion *end) { return end->operation == 0; }
 
 /* An operation that the engine knows by this record's address. */
 struct request {
@@ -192,11 +192,11 @@ struct request {
     size_t left;  /* of a buffer for many messages */
     size_t place; /* of it in the program's buffer, bytes */
     motet_channel from; /* of a receive from one peer, or 0 */
-    struct request *whole; /* of which it is a piece */
-    unsigned pieces;       /* of which it is the whole: that have not ended, and whoever makes them */
+    struct request *parent; /* of which it is a piece */
+    unsigned children;       /* of which it is the whole: that have not ended, and whoever makes them */
     int error;
     uint8_t kind, counter;
-    bool told, many;
+    bool told, multi_recv;
 };
 
 enum counted { COUNT_SEND, COUNT_RECEIVE, COUNT_READ, COUNT_WRITE, COUNTED };
@@ -213,10 +213,10 @@ struct endpoint {
     struct fid_ep fid;
     struct domain *domain;
     struct endpoint *next; /* of the domain */
-    struct vector *vector;
-    struct queue *sends, *receives;
-    struct queue *own; /* for a direction that has no queue of the program's */
-    struct counter *counters[COUNTED];
+    struct av *vector;
+    struct cq *sends, *receives;
+    struct cq *own; /* for a direction that has no queue of the program's */
+    struct cntr *counters[COUNTED];
     bool selective_sends, selective_receives, enabled, ending;
     uint64_t caps, send_flags, receive_flags;
     size_t least; /* room that a buffer for many messages must have left */
@@ -226,7 +226,7 @@ struct endpoint {
     struct peer **known; /* by fi_addr_t */
     size_t known_count;
     struct peer *peers;
-    struct map by_address, by_channel;
+    struct hash_map by_address, by_channel;
     struct request *requests; /* under way */
     struct claimed *claimed;
     unsigned looked; /* what the domain had begun by the last look at messages from anybody */
@@ -234,16 +234,16 @@ struct endpoint {
 };
 
 /* Whether the end of a receive is an event and nothing else. */
-static inline bool posts_nameless(const struct endpoint *endpoint)
+static inline bool posts_unrecorded(const struct endpoint *endpoint)
 {
     return endpoint->receives->told && !endpoint->counters[COUNT_RECEIVE];
 }
 
-/* ---- guest.c: who is in a domain */
-void guest_wait(struct domain *domain);
-bool guest_enter(struct domain *domain); /* false: the program is there */
-void guest_leave(struct domain *domain);
-void guest_reads_mail(struct domain *domain); /* soon, whatever the program does */
+/* ---- progress_gate.c: who is in a domain */
+void gate_wait(struct domain *domain);
+bool gate_enter(struct domain *domain); /* false: the program is there */
+void gate_leave(struct domain *domain);
+void gate_request_hellos(struct domain *domain); /* soon, whatever the program does */
 
 static inline void enter(struct domain *domain)
 {
@@ -253,7 +253,7 @@ static inline void enter(struct domain *domain)
     }
     atomic_store_explicit(&domain->inside, true, memory_order_relaxed);
     atomic_signal_fence(memory_order_seq_cst); /* the guest's barrier stands for a fence here: edge inside <-> guest */
-    if (unlikely(atomic_load_explicit(&domain->guest, memory_order_acquire))) guest_wait(domain);
+    if (unlikely(atomic_load_explicit(&domain->progress_thread_in, memory_order_acquire))) gate_wait(domain);
 }
 
 static inline void leave(struct domain *domain)
@@ -261,33 +261,33 @@ static inline void leave(struct domain *domain)
     if (unlikely(domain->locked)) pthread_mutex_unlock(&domain->lock);
     else atomic_store_explicit(&domain->inside, false, memory_order_release);
     atomic_signal_fence(memory_order_seq_cst); /* as above: a guest that has seen it inside has gone */
-    if (unlikely(atomic_load_explicit(&domain->mail, memory_order_relaxed) != NULL)) guest_reads_mail(domain);
+    if (unlikely(atomic_load_explicit(&domain->pending_hellos, memory_order_relaxed) != NULL)) gate_request_hellos(domain);
 }
 
-/* ---- host.c: the libfabric of the process */
-bool host_find(const void *caller);
-struct fi_info *host_info(void); /* a new one, whose parts are there and all zeros */
-void host_free(struct fi_info *info);
-uint32_t host_version(void);
+/* ---- libfabric_api.c: the libfabric of the process */
+bool libfabric_find(const void *caller);
+struct fi_info *libfabric_info(void); /* a new one, whose parts are there and all zeros */
+void libfabric_free_info(struct fi_info *info);
+uint32_t libfabric_version(void);
 
 /* ---- info.c */
 int info_offer(uint32_t version, const char *node, const char *service, uint64_t flags, const struct fi_info *hints, struct fi_info **out);
 
-/* ---- where.c: addresses of this host, for others */
-#define WHERE_TEXT 96
-enum where { WHERE_NOWHERE, WHERE_POSSIBLE, WHERE_WANTED, WHERE_WRONG };
-enum where where_to_listen(char *text, size_t size);                     /* writes IP:PORT; POSSIBLE: it need not succeed */
-bool where_reached(struct address *address, const char *listening);      /* of "IP:PORT,...": what peers are told */
+/* ---- listen_addr.c: addresses of this host, for others */
+#define LISTEN_TEXT 96
+enum listen_wish { LISTEN_OFF, LISTEN_IF_POSSIBLE, LISTEN_REQUIRED, LISTEN_INVALID };
+enum listen_wish listen_address(char *text, size_t size);                     /* writes IP:PORT; POSSIBLE: it need not succeed */
+bool listen_reached(struct address *address, const char *listening);      /* of "IP:PORT,...": what peers are told */
 
-/* ---- rest.c: polls that give their CPU away, where there are more ranks than CPUs */
-enum rest { REST_NOT, REST_TURN, REST_SLEEP };
-enum rests rests_wanted(void);
-void rest_count(struct domain *domain, const struct address *address, int more);
-enum rest rest_due(struct queue *queue); /* where the domain's reader rests at all */
-void rest(struct queue *queue, enum rest how);
+/* ---- poll_pause.c: polls that give their CPU away, where there are more ranks than CPUs */
+enum poll_pause { PAUSE_NONE, PAUSE_YIELD, PAUSE_SLEEP };
+enum wait_mode wait_mode_wanted(void);
+void pause_count_peers(struct domain *domain, const struct address *address, int more);
+enum poll_pause pause_due(struct cq *queue); /* where the domain's reader rests at all */
+void pause_poll(struct cq *queue, enum poll_pause how);
 
 /* A read found something: reads in vain begin anew. */
-static inline void rest_is_over(struct queue *queue) { queue->vain = 0; }
+static inline void pause_reset(struct cq *queue) { queue->empty_reads = 0; }
 
 /* ---- domain.c */
 int domain_open(struct fid_fabric *fabric, struct fi_info *info, struct fid_domain **out, void *context);
@@ -309,10 +309,10 @@ static inline void request_give_back(struct request *request)
     struct domain *domain = request->endpoint->domain;
     if (unlikely(request->copy != NULL)) free(request->copy);
     request->copy = NULL;
-    request->whole = NULL;
-    request->pieces = 0;
+    request->parent = NULL;
+    request->children = 0;
     request->error = 0;
-    request->many = false;
+    request->multi_recv = false;
     request->next = domain->spare;
     domain->spare = request;
 }
@@ -332,104 +332,104 @@ static inline void request_forget(struct request *request)
     if (request->next) request->next->link = request->link;
 }
 
-/* ---- vector.c */
-int vector_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **out, void *context);
+/* ---- av.c */
+int av_open(struct fid_domain *domain, struct fi_av_attr *attr, struct fid_av **out, void *context);
 uint64_t address_key(const struct address *address);
 bool address_valid(const struct address *address);
-fi_addr_t vector_find(const struct vector *vector, const struct address *address);
+fi_addr_t av_find(const struct av *vector, const struct address *address);
 
 /* ---- endpoint.c */
 int endpoint_open(struct fid_domain *domain, struct fi_info *info, struct fid_ep **out, void *context);
 
-/* ---- peers.c */
+/* ---- connect.c */
 int peers_begin(struct endpoint *endpoint);
 void peers_end(struct endpoint *endpoint);
-struct peer *peer_slowly(struct endpoint *endpoint, fi_addr_t at); /* NULL: there is no such address */
+struct peer *peer_connect(struct endpoint *endpoint, fi_addr_t at); /* NULL: there is no such address */
 int peer_out(struct endpoint *endpoint, struct peer *peer, enum kind kind); /* 0: peer->out[kind] is there; -FI_EAGAIN: soon */
 int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind);  /* 0: peer->in[kind] is there */
 int peer_link(struct endpoint *endpoint, struct peer *peer);                /* 0: peer->link is there */
 fi_addr_t peer_source(struct endpoint *endpoint, motet_channel channel);
-void mail_take(struct domain *domain);
+void hellos_take(struct domain *domain);
 
-static inline void mail_read(struct domain *domain)
+static inline void hellos_read(struct domain *domain)
 {
-    if (unlikely(atomic_load_explicit(&domain->mail, memory_order_relaxed) != NULL)) mail_take(domain);
+    if (unlikely(atomic_load_explicit(&domain->pending_hellos, memory_order_relaxed) != NULL)) hellos_take(domain);
 }
 
 static inline struct peer *peer_at(struct endpoint *endpoint, fi_addr_t at)
 {
     if (likely(at < endpoint->known_count && endpoint->known[at])) return endpoint->known[at];
-    return peer_slowly(endpoint, at);
+    return peer_connect(endpoint, at);
 }
 
-/* ---- queue.c, finish.c */
-int queue_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **out, void *context);
-struct queue *queue_own(struct domain *domain);
-int queue_free(struct queue *queue);
-void queue_forget(struct queue *queue, struct endpoint *endpoint); /* events of one that ends stay, but name it no more */
+/* ---- cq.c, completion.c */
+int cq_open(struct fid_domain *domain, struct fi_cq_attr *attr, struct fid_cq **out, void *context);
+struct cq *cq_own(struct domain *domain);
+int cq_free(struct cq *queue);
+void cq_forget(struct cq *queue, struct endpoint *endpoint); /* events of one that ends stay, but name it no more */
 #define BATCH 16 /* most ends taken at a time */
 #define END_SIZE offsetof(struct motet_completion, loaned) /* no receive is in place here; whole lines */
-static inline struct motet_completion *end_of(const struct queue *queue, int at) { return (void *)((char *)queue->ends + (size_t)at * END_SIZE); }
-bool ends_make(struct queue *queue);
+static inline struct motet_completion *end_of(const struct cq *queue, int at) { return (void *)((char *)queue->ends + (size_t)at * END_SIZE); }
+bool completions_alloc(struct cq *queue);
 /* What has ended, at most `most`, into `ends`; one round of progress where nothing has. How many, or less than 1. */
-static inline int queue_take(struct queue *queue, size_t most)
+static inline int cq_take(struct cq *queue, size_t most)
 {
     return motet_port_poll_full(queue->domain->port, queue->group, queue->ends, most < BATCH ? (uint32_t)most : BATCH);
 }
-void queue_finish(struct queue *queue, int taken); /* what was taken goes into the ring */
-void queue_pump(struct queue *queue);             /* what has ended goes there */
+void cq_finish(struct cq *queue, int taken); /* what was taken goes into the ring */
+void cq_pump(struct cq *queue);             /* what has ended goes there */
 void domain_pump(struct domain *domain); /* of all queues */
 bool domain_may_sleep(struct domain *domain);
 static inline void count(struct endpoint *endpoint, enum counted what, int error)
 {
-    struct counter *counter = what < COUNTED ? endpoint->counters[what] : NULL;
+    struct cntr *counter = what < COUNTED ? endpoint->counters[what] : NULL;
     if (unlikely(counter != NULL)) atomic_fetch_add(error ? &counter->failed : &counter->done, 1);
 }
-void tell(struct endpoint *endpoint, struct queue *queue, const struct event *event, bool told, enum counted what);
-bool events_grow(struct queue *queue);
+void report(struct endpoint *endpoint, struct cq *queue, const struct event *event, bool told, enum counted what);
+bool cq_grow(struct cq *queue);
 
 /* Where the next event goes. */
-static inline struct event *event_place(struct queue *queue)
+static inline struct event *cq_next_event(struct cq *queue)
 {
-    if (unlikely(queue->count == queue->size && !events_grow(queue))) abort(); /* an event that is lost is a program that waits for ever */
+    if (unlikely(queue->count == queue->size && !cq_grow(queue))) abort(); /* an event that is lost is a program that waits for ever */
     return &queue->events[(queue->first + queue->count++) & (queue->size - 1)];
 }
 int to_errno(int status); /* of Motet's errors, positive or negative; libfabric's, positive */
 
 void request_piece_ended(struct request *whole, int status);
 
-/* ---- remote.c, atomic.c */
+/* ---- rma.c, atomic.c */
 struct request *request_whole(struct endpoint *endpoint, void *context, uint64_t flags, enum counted counter, bool told);
 int atomic_query(struct fid_domain *domain, enum fi_datatype datatype, enum fi_op op, struct fi_atomic_attr *attr, uint64_t flags);
 
-/* ---- receive.c */
+/* ---- recv.c */
 int receive_post(struct request *request); /* 0, or a negative errno of Motet's */
 
-/* ---- counter.c, events.c */
-int counter_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct fid_cntr **out, void *context);
-int events_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **out, void *context);
+/* ---- cntr.c, eq.c */
+int cntr_open(struct fid_domain *domain, struct fi_cntr_attr *attr, struct fid_cntr **out, void *context);
+int eq_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **out, void *context);
 int trywait(struct fid_fabric *fabric, struct fid **fids, int count);
 
 /* ---- tables that others fill */
-extern struct fi_ops_msg plain_sends_and_receives;
-extern struct fi_ops_tagged tagged_sends_and_receives;
-extern struct fi_ops_rma puts_and_gets;
+extern struct fi_ops_msg msg_ops;
+extern struct fi_ops_tagged tagged_ops;
+extern struct fi_ops_rma rma_ops;
 extern struct fi_ops_atomic atomics;
 extern struct fi_ops_mr regions;
 extern struct fi_ops_collective no_collectives;
 
-/* ---- refuse.c: what is not offered */
-int refuse_bind(struct fid *fid, struct fid *other, uint64_t flags);
-int refuse_control(struct fid *fid, int command, void *arg);
-int refuse_ops(struct fid *fid, const char *name, uint64_t flags, void **ops, void *context);
+/* ---- unsupported.c: what is not offered */
+int unsupported_bind(struct fid *fid, struct fid *other, uint64_t flags);
+int unsupported_control(struct fid *fid, int command, void *arg);
+int unsupported_ops(struct fid *fid, const char *name, uint64_t flags, void **ops, void *context);
 
-/* ---- receive.c, send.c */
+/* ---- recv.c, send.c */
 ssize_t tagged_recv(struct fid_ep *, void *, size_t, void *, fi_addr_t, uint64_t, uint64_t, void *);
 ssize_t tagged_recvv(struct fid_ep *, const struct iovec *, void **, size_t, fi_addr_t, uint64_t, uint64_t, void *);
 ssize_t tagged_recvmsg(struct fid_ep *, const struct fi_msg_tagged *, uint64_t);
-ssize_t plain_recv(struct fid_ep *, void *, size_t, void *, fi_addr_t, void *);
-ssize_t plain_recvv(struct fid_ep *, const struct iovec *, void **, size_t, fi_addr_t, void *);
-ssize_t plain_recvmsg(struct fid_ep *, const struct fi_msg *, uint64_t);
+ssize_t msg_recv(struct fid_ep *, void *, size_t, void *, fi_addr_t, void *);
+ssize_t msg_recvv(struct fid_ep *, const struct iovec *, void **, size_t, fi_addr_t, void *);
+ssize_t msg_recvmsg(struct fid_ep *, const struct fi_msg *, uint64_t);
 ssize_t cancel(fid_t fid, void *context);
 
 #endif

@@ -187,11 +187,11 @@ int info_offer(uint32_t version, const char *node, const char *service, uint64_t
     *out = NULL;
     /* Addresses have no names: those that a program would have resolved are not ours. */
     if ((node && !(flags & FI_SOURCE)) || (hints && !fits(hints))) return -FI_ENODATA;
-    struct fi_info *info = host_info();
+    struct fi_info *info = libfabric_info();
     if (!info) return -FI_ENOMEM;
     int result = describe(info, hints) && (!hints || choose(info, hints)) ? add_source(info, node, flags) : -FI_ENOMEM;
     if (result != 0) {
-        host_free(info);
+        libfabric_free_info(info);
         return result;
     }
     *out = info;

@@ -14,7 +14,7 @@ static int fabric_close(struct fid *fid)
 }
 
 static struct fi_ops object = {
-    .size = sizeof object, .close = fabric_close, .bind = refuse_bind, .control = refuse_control, .ops_open = refuse_ops,
+    .size = sizeof object, .close = fabric_close, .bind = unsupported_bind, .control = unsupported_control, .ops_open = unsupported_ops,
 };
 
 static int no_passive(struct fid_fabric *fabric, struct fi_info *info, struct fid_pep **out, void *context) { return -FI_ENOSYS; }
@@ -29,7 +29,7 @@ static struct fi_ops_fabric operations = {
     .size = sizeof operations,
     .domain = domain_open,
     .passive_ep = no_passive,
-    .eq_open = events_open,
+    .eq_open = eq_open,
     .wait_open = no_wait_set,
     .trywait = trywait,
     .domain2 = domain_with_flags,
@@ -64,7 +64,7 @@ __attribute__((visibility("default"))) struct fi_provider *fi_prov_ini(void);
 /* NULL, and we are not there: whoever calls is no libfabric. */
 struct fi_provider *fi_prov_ini(void)
 {
-    if (!host_find(__builtin_return_address(0))) return NULL;
-    provider.fi_version = host_version();
+    if (!libfabric_find(__builtin_return_address(0))) return NULL;
+    provider.fi_version = libfabric_version();
     return &provider;
 }

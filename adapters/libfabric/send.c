@@ -67,10 +67,10 @@ static int start(struct endpoint *endpoint, const struct out *out, struct motet_
 /* A message has left within the call. Its event is written word by word where it stays (see write_entry). */
 static inline void gone(struct endpoint *endpoint, enum kind kind, void *context, bool told)
 {
-    struct queue *queue = endpoint->sends;
+    struct cq *queue = endpoint->sends;
     count(endpoint, COUNT_SEND, 0);
     if (!told || !queue->told) return;
-    struct event *event = event_place(queue);
+    struct event *event = cq_next_event(queue);
     event->context = context;
     event->flags = event_flags(kind);
     event->length = 0;
@@ -92,7 +92,7 @@ static ssize_t send_out(struct fid_ep *fid, const struct out *out)
         length += out->iov[i].iov_len;
     if (unlikely(out->count > VECTORS || (out->flags & FI_INJECT && length > INJECT_SIZE))) return -FI_EINVAL;
     enter(endpoint->domain);
-    endpoint->domain->begun++;
+    endpoint->domain->ops_started++;
     struct peer *peer = peer_at(endpoint, out->to);
     int result = unlikely(!peer) ? -FI_EINVAL : likely(peer->out[out->kind] != 0) ? 0 : peer_out(endpoint, peer, out->kind);
     if (unlikely(result != 0)) {
@@ -124,7 +124,7 @@ static inline bool goes(struct fid_ep *fid, enum kind kind, const void *buf, siz
     if (length > AT_ONCE || flags & (data ? DELIVERED : DELIVERED | FI_REMOTE_CQ_DATA)) return false;
     struct domain *domain = endpoint->domain;
     enter(domain);
-    domain->begun++;
+    domain->ops_started++;
     struct peer *peer = to < endpoint->known_count ? endpoint->known[to] : NULL;
     bool result = false;
     if (likely(peer && peer->out[kind])) {
@@ -185,8 +185,8 @@ static ssize_t tagged_injectdata(struct fid_ep *fid, const void *buf, size_t len
     return inject_out(fid, TAGGED, buf, length, to, tag, data, FI_REMOTE_CQ_DATA);
 }
 
-struct fi_ops_tagged tagged_sends_and_receives = {
-    .size = sizeof tagged_sends_and_receives,
+struct fi_ops_tagged tagged_ops = {
+    .size = sizeof tagged_ops,
     .recv = tagged_recv,
     .recvv = tagged_recvv,
     .recvmsg = tagged_recvmsg,
@@ -202,7 +202,7 @@ struct fi_ops_tagged tagged_sends_and_receives = {
 
 static ssize_t plain_sendv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t to, void *context)
 {
-    struct out out = { PLAIN, iov, count, to, 0, 0, usual(fid), context, false };
+    struct out out = { MSG, iov, count, to, 0, 0, usual(fid), context, false };
     return send_out(fid, &out);
 }
 
@@ -214,32 +214,32 @@ static ssize_t plain_send(struct fid_ep *fid, const void *buf, size_t length, vo
 
 static ssize_t plain_sendmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_t flags)
 {
-    struct out out = { PLAIN, msg->msg_iov, msg->iov_count, msg->addr, 0, msg->data, flags, msg->context, false };
+    struct out out = { MSG, msg->msg_iov, msg->iov_count, msg->addr, 0, msg->data, flags, msg->context, false };
     return send_out(fid, &out);
 }
 
 static ssize_t plain_inject(struct fid_ep *fid, const void *buf, size_t length, fi_addr_t to)
 {
-    return inject_out(fid, PLAIN, buf, length, to, 0, 0, 0);
+    return inject_out(fid, MSG, buf, length, to, 0, 0, 0);
 }
 
 static ssize_t plain_senddata(struct fid_ep *fid, const void *buf, size_t length, void *desc, uint64_t data, fi_addr_t to, void *context)
 {
     struct iovec iov = { (void *)buf, length };
-    struct out out = { PLAIN, &iov, 1, to, 0, data, usual(fid) | FI_REMOTE_CQ_DATA, context, false };
+    struct out out = { MSG, &iov, 1, to, 0, data, usual(fid) | FI_REMOTE_CQ_DATA, context, false };
     return send_out(fid, &out);
 }
 
 static ssize_t plain_injectdata(struct fid_ep *fid, const void *buf, size_t length, uint64_t data, fi_addr_t to)
 {
-    return inject_out(fid, PLAIN, buf, length, to, 0, data, FI_REMOTE_CQ_DATA);
+    return inject_out(fid, MSG, buf, length, to, 0, data, FI_REMOTE_CQ_DATA);
 }
 
-struct fi_ops_msg plain_sends_and_receives = {
-    .size = sizeof plain_sends_and_receives,
-    .recv = plain_recv,
-    .recvv = plain_recvv,
-    .recvmsg = plain_recvmsg,
+struct fi_ops_msg msg_ops = {
+    .size = sizeof msg_ops,
+    .recv = msg_recv,
+    .recvv = msg_recvv,
+    .recvmsg = msg_recvmsg,
     .send = plain_send,
     .sendv = plain_sendv,
     .sendmsg = plain_sendmsg,

@@ -1,16 +1,16 @@
-/* map.c: from numbers to pointers: open addressing, at most half full. Numbers may be a peer's choice, so they are mixed with one that no
+/* hash_map.c: from numbers to pointers: open addressing, at most half full. Numbers may be a peer's choice, so they are mixed with one that no
  * peer knows. */
 #include "fabric.h"
 
 static _Atomic uint64_t salt;
 
-void map_salt(uint64_t random)
+void hash_map_salt(uint64_t random)
 {
     uint64_t none = 0;
     atomic_compare_exchange_strong(&salt, &none, random | 1);
 }
 
-static size_t place(const struct map *map, uint64_t key)
+static size_t place(const struct hash_map *map, uint64_t key)
 {
     uint64_t mixed = (key ^ atomic_load_explicit(&salt, memory_order_relaxed)) * 0x9e3779b97f4a7c15u;
     size_t at = (size_t)(mixed ^ mixed >> 32) & (map->size - 1);
@@ -19,11 +19,11 @@ static size_t place(const struct map *map, uint64_t key)
     return at;
 }
 
-void *map_find(const struct map *map, uint64_t key) { return map->size ? map->slots[place(map, key)].value : NULL; }
+void *hash_map_find(const struct hash_map *map, uint64_t key) { return map->size ? map->slots[place(map, key)].value : NULL; }
 
-static int grow(struct map *map)
+static int grow(struct hash_map *map)
 {
-    struct map larger = { calloc(map->size ? map->size * 2 : 64, sizeof *map->slots), map->used, map->size ? map->size * 2 : 64 };
+    struct hash_map larger = { calloc(map->size ? map->size * 2 : 64, sizeof *map->slots), map->used, map->size ? map->size * 2 : 64 };
     if (!larger.slots) return -FI_ENOMEM;
     for (size_t i = 0; i < map->size; i++)
         if (map->slots[i].value) larger.slots[place(&larger, map->slots[i].key)] = map->slots[i];
@@ -32,7 +32,7 @@ static int grow(struct map *map)
     return 0;
 }
 
-int map_put(struct map *map, uint64_t key, void *value)
+int hash_map_put(struct hash_map *map, uint64_t key, void *value)
 {
     if (map->used * 2 >= map->size && grow(map) != 0) return -FI_ENOMEM;
     struct slot *slot = &map->slots[place(map, key)];
@@ -41,8 +41,8 @@ int map_put(struct map *map, uint64_t key, void *value)
     return 0;
 }
 
-void map_free(struct map *map)
+void hash_map_free(struct hash_map *map)
 {
     free(map->slots);
-    *map = (struct map){ 0 };
+    *map = (struct hash_map){ 0 };
 }

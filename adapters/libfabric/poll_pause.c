@@ -1,4 +1,4 @@
-/* rest.c: when a program that polls gives its CPU away in its poll.
+/* poll_pause.c: when a program that polls gives its CPU away in its poll.
  *
  * What it is:   MPI libraries wait by polling, and not every loop of theirs yields: Open MPI's blocking sends over libfabric do not, nor does
  *               anything of MPICH's. That is best where each rank has a CPU; where a host has more ranks than CPUs, such a loop keeps the CPU
@@ -35,12 +35,12 @@ static int64_t cpu_time(void)
     return (int64_t)used.tv_sec * 1000000000 + used.tv_nsec;
 }
 
-enum rests rests_wanted(void)
+enum wait_mode wait_mode_wanted(void)
 {
     const char *said = getenv("FI_MOTET_WAIT");
-    if (!said || !*said || strcmp(said, "auto") == 0) return RESTS_IN_A_CROWD;
-    if (strcmp(said, "poll") == 0) return RESTS_NEVER;
-    return strcmp(said, "sleep") == 0 ? RESTS_ALWAYS : RESTS_WRONG;
+    if (!said || !*said || strcmp(said, "auto") == 0) return WAIT_AUTO;
+    if (strcmp(said, "poll") == 0) return WAIT_POLL;
+    return strcmp(said, "sleep") == 0 ? WAIT_SLEEP : WAIT_INVALID;
 }
 
 static bool is_here(const struct domain *domain, const struct address *address)
@@ -50,65 +50,65 @@ static bool is_here(const struct domain *domain, const struct address *address)
 }
 
 /* The program has inserted an address (more: 1) or removed it (-1). Where there is no memory it is not counted. The lock is held. */
-void rest_count(struct domain *domain, const struct address *address, int more)
+void pause_count_peers(struct domain *domain, const struct address *address, int more)
 {
     if (is_here(domain, address)) {
-        intptr_t kept = (intptr_t)map_find(&domain->neighbours_seen, address->node); /* one more than it was inserted; 0: never */
+        intptr_t kept = (intptr_t)hash_map_find(&domain->local_peers_seen, address->node); /* one more than it was inserted; 0: never */
         intptr_t before = kept ? kept - 1 : 0, after = before + more;
-        if (after >= 0 && map_put(&domain->neighbours_seen, address->node, (void *)(after + 1)) == 0)
-            domain->neighbours += (after > 0) - (before > 0);
+        if (after >= 0 && hash_map_put(&domain->local_peers_seen, address->node, (void *)(after + 1)) == 0)
+            domain->local_peers += (after > 0) - (before > 0);
     }
     if (domain->cpus == 0) domain->cpus = sysconf(_SC_NPROCESSORS_ONLN); /* not those of this rank, which may be bound; -1: not known */
-    bool crowded = domain->cpus > 0 && domain->neighbours > domain->cpus;
-    domain->rests = domain->wait == RESTS_ALWAYS || (domain->wait == RESTS_IN_A_CROWD && crowded);
+    bool crowded = domain->cpus > 0 && domain->local_peers > domain->cpus;
+    domain->pauses = domain->wait == WAIT_SLEEP || (domain->wait == WAIT_AUTO && crowded);
 }
 
 /* Whose queue this thread has read in vain before. Nothing is read through it. */
 static _Thread_local const struct domain *reads_in_vain;
 
 /* Whether the program computes between its reads, as one does that waits for nothing and lets its library get on now and then. */
-static bool is_elsewhere(struct queue *queue)
+static bool is_elsewhere(struct cq *queue)
 {
     int64_t before = queue->used;
     queue->used = cpu_time();
     if (before == 0) return false; /* it has just slept, and finds its caches cold */
     if (queue->used - before <= ELSEWHERE_NS) {
-        queue->elsewhere -= queue->elsewhere > 0;
+        queue->compute_score -= queue->compute_score > 0;
         return false;
     }
-    queue->elsewhere += OUTWEIGHS;
-    if (queue->elsewhere <= 2 * OUTWEIGHS) return false;
-    queue->elsewhere = OUTWEIGHS;
+    queue->compute_score += OUTWEIGHS;
+    if (queue->compute_score <= 2 * OUTWEIGHS) return false;
+    queue->compute_score = OUTWEIGHS;
     return true;
 }
 
-static bool sleep_is_due(struct queue *queue)
+static bool sleep_is_due(struct cq *queue)
 {
     if (reads_in_vain != queue->domain) {
         reads_in_vain = queue->domain;
-        queue->vain = 0;
+        queue->empty_reads = 0;
     }
     /* What has been begun may end in a counter, which no read of a queue finds. */
-    if (queue->begun != queue->domain->begun || is_elsewhere(queue)) rest_is_over(queue);
-    queue->begun = queue->domain->begun;
-    if (++queue->vain < VAIN_BEFORE_SLEEP) return false;
-    queue->vain = 0; /* as soon as something is read, too */
+    if (queue->ops_started != queue->domain->ops_started || is_elsewhere(queue)) pause_reset(queue);
+    queue->ops_started = queue->domain->ops_started;
+    if (++queue->empty_reads < VAIN_BEFORE_SLEEP) return false;
+    queue->empty_reads = 0; /* as soon as something is read, too */
     return domain_may_sleep(queue->domain);
 }
 
 /* A read found nothing, where such reads are counted. The lock is held. */
-enum rest rest_due(struct queue *queue)
+enum poll_pause pause_due(struct cq *queue)
 {
-    if (unlikely(queue->domain->wait == RESTS_ALWAYS)) return sleep_is_due(queue) ? REST_SLEEP : REST_NOT;
-    if (likely(++queue->vain < VAIN_BEFORE_TURN)) return REST_NOT;
-    queue->vain = 0;
-    return REST_TURN;
+    if (unlikely(queue->domain->wait == WAIT_SLEEP)) return sleep_is_due(queue) ? PAUSE_SLEEP : PAUSE_NONE;
+    if (likely(++queue->empty_reads < VAIN_BEFORE_TURN)) return PAUSE_NONE;
+    queue->empty_reads = 0;
+    return PAUSE_YIELD;
 }
 
 /* Without the lock. Whoever has nothing to read afterwards tells the program so. */
-void rest(struct queue *queue, enum rest how)
+void pause_poll(struct cq *queue, enum poll_pause how)
 {
-    if (likely(how == REST_TURN)) {
+    if (likely(how == PAUSE_YIELD)) {
         sched_yield();
         return;
     }

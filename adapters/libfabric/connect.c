@@ -1,4 +1,4 @@
-/* peers.c: how two endpoints meet.
+/* connect.c: how two endpoints meet.
  *
  * What it is:   for each peer and kind of message one channel in each direction, each opened by the side that receives on it. So whoever
  *               posts a receive for one peer alone has the channel already, whether that has sent or not, and receives from one and from
@@ -7,12 +7,12 @@
  *                 sender                               receiver
  *                   | link; channel to service ASK        |
  *                   | "I am A, open me a channel" ------> |
- *                   | <------ channel to service TAGGED or PLAIN, its messages matched here
+ *                   | <------ channel to service TAGGED or MSG, its messages matched here
  *                   | <------ "I am B" on it              |
  *                   | messages -------------------------> |
  *
  *               A receive for one peer alone starts with the second step. Greetings come to a handler, which leaves them as mail for
- *               the next call that has the lock; while the program is elsewhere the stand-in reads it (guest.c).
+ *               the next call that has the lock; while the program is elsewhere the stand-in reads it (progress_gate.c).
  * What it isn't: trust in what comes: a greeting says the secrets of both addresses, which are told to no one but those who are to talk.
  *               Who does not know ours is no peer: the link ends, and nothing is kept of what it said. */
 #include "fabric.h"
@@ -70,12 +70,12 @@ static struct address address_of(const struct endpoint *endpoint)
 
 static struct peer *peer_of(struct endpoint *endpoint, const struct address *address)
 {
-    struct peer *peer = map_find(&endpoint->by_address, address_key(address));
+    struct peer *peer = hash_map_find(&endpoint->by_address, address_key(address));
     if (peer) return memcmp(&peer->address, address, sizeof *address) == 0 ? peer : NULL;
     if (!(peer = calloc(1, sizeof *peer))) return NULL;
     peer->address = *address;
-    peer->source = endpoint->vector ? vector_find(endpoint->vector, address) : FI_ADDR_NOTAVAIL;
-    if (map_put(&endpoint->by_address, address_key(address), peer) != 0) {
+    peer->source = endpoint->vector ? av_find(endpoint->vector, address) : FI_ADDR_NOTAVAIL;
+    if (hash_map_put(&endpoint->by_address, address_key(address), peer) != 0) {
         free(peer);
         return NULL;
     }
@@ -84,9 +84,9 @@ static struct peer *peer_of(struct endpoint *endpoint, const struct address *add
     return peer;
 }
 
-struct peer *peer_slowly(struct endpoint *endpoint, fi_addr_t at)
+struct peer *peer_connect(struct endpoint *endpoint, fi_addr_t at)
 {
-    struct vector *vector = endpoint->vector;
+    struct av *vector = endpoint->vector;
     if (!vector || at >= vector->count || vector->entries[at].magic == 0) return NULL;
     if (at >= endpoint->known_count) {
         struct peer **more = realloc(endpoint->known, vector->count * sizeof *more);
@@ -102,9 +102,9 @@ struct peer *peer_slowly(struct endpoint *endpoint, fi_addr_t at)
 
 fi_addr_t peer_source(struct endpoint *endpoint, motet_channel channel)
 {
-    struct peer *peer = map_find(&endpoint->by_channel, channel);
+    struct peer *peer = hash_map_find(&endpoint->by_channel, channel);
     if (!peer) return FI_ADDR_NOTAVAIL;
-    if (peer->source == FI_ADDR_NOTAVAIL && endpoint->vector) peer->source = vector_find(endpoint->vector, &peer->address);
+    if (peer->source == FI_ADDR_NOTAVAIL && endpoint->vector) peer->source = av_find(endpoint->vector, &peer->address);
     return peer->source;
 }
 
@@ -117,18 +117,18 @@ static void *const A_PEERS = (void *)1;
 static void know_link(struct endpoint *endpoint, struct peer *peer, motet_link link)
 {
     if (!peer->link) peer->link = link;
-    map_put(&endpoint->domain->links, link, A_PEERS); /* without memory it is taken for a stranger's, and waited for once */
+    hash_map_put(&endpoint->domain->links, link, A_PEERS); /* without memory it is taken for a stranger's, and waited for once */
 }
 
 /* Of links that are no more nothing is kept. */
 static void forget_links(struct domain *domain, const motet_link *links, size_t count)
 {
-    struct map kept = { 0 };
+    struct hash_map kept = { 0 };
     for (size_t i = 0; i < count; i++) {
-        void *known = map_find(&domain->links, links[i]);
-        if (known && map_put(&kept, links[i], known) != 0) break;
+        void *known = hash_map_find(&domain->links, links[i]);
+        if (known && hash_map_put(&kept, links[i], known) != 0) break;
     }
-    map_free(&domain->links);
+    hash_map_free(&domain->links);
     domain->links = kept;
 }
 
@@ -149,10 +149,10 @@ static bool someone_has_come(struct domain *domain)
         if ((size_t)count > domain->seen_room) count = (ssize_t)domain->seen_room;
     }
     for (ssize_t i = 0; i < count; i++) {
-        void *known = map_find(&domain->links, domain->seen[i]);
+        void *known = hash_map_find(&domain->links, domain->seen[i]);
         int64_t since = known ? (int64_t)(intptr_t)known : now();
         if (known == A_PEERS) continue;
-        if (!known && map_put(&domain->links, domain->seen[i], (void *)(intptr_t)since) != 0) continue;
+        if (!known && hash_map_put(&domain->links, domain->seen[i], (void *)(intptr_t)since) != 0) continue;
         young = young || now() - since < INTRODUCTION;
     }
     if (domain->links.used > 2 * (size_t)count + 64) forget_links(domain, domain->seen, (size_t)count);
@@ -168,7 +168,7 @@ static bool has_called(struct endpoint *endpoint, struct peer *peer)
     const bool waits = peer->address.node < domain->address.node, itself = peer->address.node == domain->address.node;
     for (int64_t began = now(); !itself; sched_yield()) {
         motet_node_progress(domain->node);
-        mail_read(domain);
+        hellos_read(domain);
         const int64_t passed = now() - began;
         if (peer->link || passed > INTRODUCTION || (passed > (waits ? COURTESY : 0) && !someone_has_come(domain))) break;
     }
@@ -207,7 +207,7 @@ int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind)
     reception.target = endpoint->contexts[kind];
     result = motet_channel_open(endpoint->domain->node, peer->link, service(peer->address.endpoint, kind), &reception, patience(), &channel);
     if (result != 0) return -to_errno(result);
-    if ((result = map_put(&endpoint->by_channel, channel, peer)) == 0) result = greet(endpoint, peer, channel, OPENED, kind);
+    if ((result = hash_map_put(&endpoint->by_channel, channel, peer)) == 0) result = greet(endpoint, peer, channel, OPENED, kind);
     if (result != 0) {
         motet_channel_close(endpoint->domain->node, channel);
         return result;
@@ -242,7 +242,7 @@ int peer_out(struct endpoint *endpoint, struct peer *peer, enum kind kind)
     struct motet_link_state state = MOTET_INIT(struct motet_link_state);
     for (;; sched_yield()) {
         if (!peer->out[kind]) motet_node_progress(endpoint->domain->node);
-        mail_read(endpoint->domain);
+        hellos_read(endpoint->domain);
         if (peer->out[kind]) return 0;
         if (motet_link_info(endpoint->domain->node, peer->link, &state) != 0 || state.down) return -FI_ECONNRESET;
         if (until == 0 || now() > until) return -FI_EAGAIN;
@@ -270,17 +270,17 @@ static int keep(motet_node node, const struct motet_arrival *arrival, void *user
         motet_link_close(node, motet_channel_link(arrival->channel));
         return 0;
     }
-    if (atomic_fetch_add(&domain->letters, 1) >= LETTERS || !(mail = malloc(sizeof *mail))) {
-        atomic_fetch_sub(&domain->letters, 1);
+    if (atomic_fetch_add(&domain->hello_count, 1) >= LETTERS || !(mail = malloc(sizeof *mail))) {
+        atomic_fetch_sub(&domain->hello_count, 1);
         return 0;
     }
     mail->endpoint = endpoint;
     mail->channel = arrival->channel;
     mail->greeting = greeting;
-    mail->next = atomic_load(&domain->mail);
-    while (!atomic_compare_exchange_weak(&domain->mail, &mail->next, mail)) {
+    mail->next = atomic_load(&domain->pending_hellos);
+    while (!atomic_compare_exchange_weak(&domain->pending_hellos, &mail->next, mail)) {
     }
-    guest_reads_mail(domain);
+    gate_request_hellos(domain);
     return 0;
 }
 
@@ -298,9 +298,9 @@ static void answer(const struct mail *mail)
     else if (greeting->what == OPENED && !peer->out[kind]) peer->out[kind] = mail->channel;
 }
 
-void mail_take(struct domain *domain)
+void hellos_take(struct domain *domain)
 {
-    struct mail *mail = atomic_exchange(&domain->mail, NULL), *first = NULL;
+    struct mail *mail = atomic_exchange(&domain->pending_hellos, NULL), *first = NULL;
     while (mail) { /* the last one lies on top */
         struct mail *next = mail->next;
         mail->next = first;
@@ -309,7 +309,7 @@ void mail_take(struct domain *domain)
     }
     for (; first; first = mail) {
         mail = first->next;
-        atomic_fetch_sub(&domain->letters, 1);
+        atomic_fetch_sub(&domain->hello_count, 1);
         if (!first->endpoint->ending) answer(first);
         free(first);
     }
@@ -338,7 +338,7 @@ void peers_end(struct endpoint *endpoint)
         motet_service_close(node, service(endpoint->number, what));
     if (endpoint->handler) motet_handler_free(node, endpoint->handler);
     endpoint->ending = true;
-    mail_read(endpoint->domain); /* the last that can name this endpoint */
+    hellos_read(endpoint->domain); /* the last that can name this endpoint */
     for (struct peer *peer; (peer = endpoint->peers);) {
         endpoint->peers = peer->next;
         for (unsigned kind = 0; kind < KINDS; kind++) {
@@ -350,7 +350,7 @@ void peers_end(struct endpoint *endpoint)
     }
     for (unsigned kind = 0; kind < KINDS; kind++)
         if (endpoint->contexts[kind]) motet_context_free(node, endpoint->contexts[kind]);
-    map_free(&endpoint->by_address);
-    map_free(&endpoint->by_channel);
+    hash_map_free(&endpoint->by_address);
+    hash_map_free(&endpoint->by_channel);
     free(endpoint->known);
 }

@@ -1,4 +1,4 @@
-/* finish.c: how operations end: from the ends that a queue's group has to tell to events and counts. */
+/* completion.c: how operations end: from the ends that a queue's group has to report to events and counts. */
 #include "fabric.h"
 
 int to_errno(int status)
@@ -12,7 +12,7 @@ int to_errno(int status)
     }
 }
 
-bool events_grow(struct queue *queue)
+bool cq_grow(struct cq *queue)
 {
     size_t size = queue->size ? queue->size * 2 : 256;
     struct event *events = malloc(size * sizeof *events);
@@ -27,18 +27,18 @@ bool events_grow(struct queue *queue)
 }
 
 /* An operation's end, for the queue (failures always) and the counter. */
-void tell(struct endpoint *endpoint, struct queue *queue, const struct event *event, bool told, enum counted what)
+void report(struct endpoint *endpoint, struct cq *queue, const struct event *event, bool told, enum counted what)
 {
     count(endpoint, what, event->error);
     if (!queue->told || !(told || event->error)) return;
-    *event_place(queue) = *event;
+    *cq_next_event(queue) = *event;
 }
 
 /* The endpoint of which this is a channel; NULL: it is none's, or was never known. */
 static struct endpoint *endpoint_of(const struct domain *domain, motet_channel channel)
 {
     struct endpoint *endpoint = domain->endpoints;
-    while (endpoint && !map_find(&endpoint->by_channel, channel))
+    while (endpoint && !hash_map_find(&endpoint->by_channel, channel))
         endpoint = endpoint->next;
     return endpoint;
 }
@@ -59,12 +59,12 @@ static inline void describe(struct event *event, const struct motet_completion *
     }
 }
 
-static void finish_nameless(struct queue *queue, const struct motet_completion *end)
+static void finish_nameless(struct cq *queue, const struct motet_completion *end)
 {
     struct event event = { .context = (void *)(uintptr_t)end->user_data, .flags = FI_RECV | FI_TAGGED };
     describe(&event, end);
     event.endpoint = endpoint_of(queue->domain, end->channel);
-    *event_place(queue) = event;
+    *cq_next_event(queue) = event;
 }
 
 /* A buffer for many messages has got one: true, it goes on. */
@@ -81,19 +81,19 @@ static bool goes_on(struct request *request, const struct motet_completion *end)
 void request_piece_ended(struct request *whole, int status)
 {
     if (status != 0 && whole->error == 0) whole->error = to_errno(status);
-    if (--whole->pieces > 0) return;
+    if (--whole->children > 0) return;
     struct endpoint *endpoint = whole->endpoint;
     struct event event = { .context = whole->context, .flags = whole->flags, .endpoint = endpoint, .error = whole->error };
-    tell(endpoint, endpoint->sends, &event, whole->told, whole->counter);
+    report(endpoint, endpoint->sends, &event, whole->told, whole->counter);
     request_give_back(whole);
 }
 
-static __attribute__((noinline)) void finish(struct queue *queue, const struct motet_completion *end)
+static __attribute__((noinline)) void finish(struct cq *queue, const struct motet_completion *end)
 {
     struct request *request = (struct request *)(uintptr_t)end->user_data;
     request_forget(request);
-    if (unlikely(request->whole != NULL)) {
-        request_piece_ended(request->whole, end->status);
+    if (unlikely(request->parent != NULL)) {
+        request_piece_ended(request->parent, end->status);
         request_give_back(request);
         return;
     }
@@ -104,32 +104,32 @@ static __attribute__((noinline)) void finish(struct queue *queue, const struct m
     } else if (unlikely(end->status != 0)) {
         event.error = to_errno(end->status);
     }
-    bool more = request->many && goes_on(request, end);
-    if (request->many && !more) event.flags |= FI_MULTI_RECV;
-    tell(request->endpoint, queue, &event, request->told, request->counter);
+    bool more = request->multi_recv && goes_on(request, end);
+    if (request->multi_recv && !more) event.flags |= FI_MULTI_RECV;
+    report(request->endpoint, queue, &event, request->told, request->counter);
     if (!more) request_give_back(request);
 }
 
-bool ends_make(struct queue *queue)
+bool completions_alloc(struct cq *queue)
 {
     if ((queue->ends = aligned_alloc(64, BATCH * END_SIZE))) queue->ends[0].size = END_SIZE;
     return queue->ends != NULL;
 }
 
-void queue_finish(struct queue *queue, int taken)
+void cq_finish(struct cq *queue, int taken)
 {
     for (int i = 0; i < taken; i++)
-        (is_nameless(end_of(queue, i)) ? finish_nameless : finish)(queue, end_of(queue, i));
-    mail_read(queue->domain);
+        (is_unrecorded(end_of(queue, i)) ? finish_nameless : finish)(queue, end_of(queue, i));
+    hellos_read(queue->domain);
 }
 
-void queue_pump(struct queue *queue)
+void cq_pump(struct cq *queue)
 {
-    queue_finish(queue, queue_take(queue, BATCH));
+    cq_finish(queue, cq_take(queue, BATCH));
 }
 
 void domain_pump(struct domain *domain)
 {
-    for (struct queue *queue = domain->queues; queue; queue = queue->next)
-        queue_pump(queue);
+    for (struct cq *queue = domain->queues; queue; queue = queue->next)
+        cq_pump(queue);
 }

@@ -1,4 +1,4 @@
-/* events.c: event queues. Nothing of what this provider offers is asynchronous (connections, address vectors), so an event queue holds
+/* eq.c: event queues. Nothing of what this provider offers is asynchronous (connections, address vectors), so an event queue holds
  * what the program itself writes to it, and no more. */
 #include "fabric.h"
 
@@ -91,14 +91,14 @@ static int events_close(struct fid *fid)
 }
 
 static struct fi_ops object = {
-    .size = sizeof object, .close = events_close, .bind = refuse_bind, .control = refuse_control, .ops_open = refuse_ops,
+    .size = sizeof object, .close = events_close, .bind = unsupported_bind, .control = unsupported_control, .ops_open = unsupported_ops,
 };
 
 static struct fi_ops_eq operations = {
     .size = sizeof operations, .read = read_event, .readerr = read_error, .write = write_event, .sread = wait_event, .strerror = words,
 };
 
-int events_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **out, void *context)
+int eq_open(struct fid_fabric *fabric, struct fi_eq_attr *attr, struct fid_eq **out, void *context)
 {
     if (attr && attr->wait_obj != FI_WAIT_NONE && attr->wait_obj != FI_WAIT_UNSPEC) return -FI_ENOSYS;
     struct events *events = calloc(1, sizeof *events);

@@ -1,4 +1,4 @@
-/* region.c: memory that peers reach: a region of Motet's, by Motet's key (FI_MR_PROV_KEY), from offset 0 on; or, for
+/* mr.c: memory that peers reach: a region of Motet's, by Motet's key (FI_MR_PROV_KEY), from offset 0 on; or, for
  * programs that say so (FI_MR_VIRT_ADDR), from its address on.
  *
  * What it isn't: needed for a program's own buffers: those of sends, receives, puts and gets are taken as they are. */
@@ -31,7 +31,7 @@ static int region_close(struct fid *fid)
 }
 
 static struct fi_ops object = {
-    .size = sizeof object, .close = region_close, .bind = refuse_bind, .control = refuse_control, .ops_open = refuse_ops,
+    .size = sizeof object, .close = region_close, .bind = unsupported_bind, .control = unsupported_control, .ops_open = unsupported_ops,
 };
 
 static int register_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_t flags, struct fid_mr **out)
@@ -43,7 +43,7 @@ static int register_attr(struct fid *fid, const struct fi_mr_attr *attr, uint64_
     bool empty = attr->mr_iov->iov_len == 0; /* of a rank that takes part in a window and has no memory in it */
     if (attr->access & FI_REMOTE_READ && !empty) rights |= MOTET_REGION_GET;
     if (attr->access & FI_REMOTE_WRITE && !empty) rights |= MOTET_REGION_PUT;
-    /* Atomics want their elements where the processor does them, and an offset must tell: memory that does not begin there has none. */
+    /* Atomics want their elements where the processor does them, and an offset must report: memory that does not begin there has none. */
     bool tells = domain->by_address || (uintptr_t)base % 8 == 0;
     if (rights == (MOTET_REGION_GET | MOTET_REGION_PUT) && tells) rights |= MOTET_REGION_ATOMIC;
     uint64_t first = domain->by_address ? (uintptr_t)base : 0;

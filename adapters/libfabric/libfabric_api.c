@@ -1,4 +1,4 @@
-/* host.c: the libfabric that has loaded us.
+/* libfabric_api.c: the libfabric that has loaded us.
  *
  * What it is:   a look at whose code calls fi_prov_ini(): that library's own fi_dupinfo() makes structs of its size, and its
  *               fi_version() is what we must claim to be able to serve.
@@ -12,7 +12,7 @@ static struct fi_info *(*dupinfo)(const struct fi_info *info);
 static void (*freeinfo)(struct fi_info *info);
 static uint32_t version;
 
-bool host_find(const void *caller)
+bool libfabric_find(const void *caller)
 {
     Dl_info where;
     void *host = dladdr(caller, &where) && where.dli_fname ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
@@ -25,6 +25,6 @@ bool host_find(const void *caller)
     return dupinfo && freeinfo && ask; /* `host` stays open: it cannot go before us */
 }
 
-struct fi_info *host_info(void) { return dupinfo(NULL); }
-void host_free(struct fi_info *info) { freeinfo(info); }
-uint32_t host_version(void) { return version; }
+struct fi_info *libfabric_info(void) { return dupinfo(NULL); }
+void libfabric_free_info(struct fi_info *info) { freeinfo(info); }
+uint32_t libfabric_version(void) { return version; }

@@ -1,9 +1,9 @@
-/* refuse.c: what this provider does not offer, and says so. Only what the program has no bit to ask for, or has asked for without. */
+/* unsupported.c: what this provider does not offer, and says so. Only what the program has no bit to ask for, or has asked for without. */
 #include "fabric.h"
 
-int refuse_bind(struct fid *fid, struct fid *other, uint64_t flags) { return -FI_ENOSYS; }
-int refuse_control(struct fid *fid, int command, void *arg) { return -FI_ENOSYS; }
-int refuse_ops(struct fid *fid, const char *name, uint64_t flags, void **ops, void *context) { return -FI_ENOSYS; }
+int unsupported_bind(struct fid *fid, struct fid *other, uint64_t flags) { return -FI_ENOSYS; }
+int unsupported_control(struct fid *fid, int command, void *arg) { return -FI_ENOSYS; }
+int unsupported_ops(struct fid *fid, const char *name, uint64_t flags, void **ops, void *context) { return -FI_ENOSYS; }
 
 #define NO(type, name, ...) \
     static type name(__VA_ARGS__) { return -FI_ENOSYS; }

@@ -1,4 +1,4 @@
-/* where.c: at which address of this host the ranks of other hosts find a domain.
+/* listen_addr.c: at which address of this host the ranks of other hosts find a domain.
  *
  * What it is:   FI_MOTET_LISTEN: IP:PORT ([IP]:PORT; port 0: any), the name of an interface, or "off". Without it the address that this
  *               host has towards others. Addresses are exchanged before anybody knows who will talk to whom, and jobs may meet later
@@ -6,7 +6,7 @@
  *               address: a descriptor, and nothing on the way of a message.
  * What it isn't: a reason to fail: a host without such an address is one whose ranks are all there.
  *
- * Who comes must know what is told to ranks alone: peers.c and region.c go by secrets and keys. */
+ * Who comes must know what is told to ranks alone: connect.c and mr.c go by secrets and keys. */
 #include "fabric.h"
 
 #include <arpa/inet.h>
@@ -94,18 +94,18 @@ static bool anywhere(char *text, size_t size)
     return towards_others(AF_INET, text, size) || of_interface(NULL, text, size) || towards_others(AF_INET6, text, size);
 }
 
-enum where where_to_listen(char *text, size_t size)
+enum listen_wish listen_address(char *text, size_t size)
 {
     const char *wanted = getenv(LISTEN);
-    if (!wanted || !*wanted) return anywhere(text, size) ? WHERE_POSSIBLE : WHERE_NOWHERE;
-    if (strcmp(wanted, "off") == 0) return WHERE_NOWHERE;
-    if (of_interface(wanted, text, size)) return WHERE_WANTED;
-    return (size_t)snprintf(text, size, "%s", wanted) < size ? WHERE_WANTED : WHERE_WRONG;
+    if (!wanted || !*wanted) return anywhere(text, size) ? LISTEN_IF_POSSIBLE : LISTEN_OFF;
+    if (strcmp(wanted, "off") == 0) return LISTEN_OFF;
+    if (of_interface(wanted, text, size)) return LISTEN_REQUIRED;
+    return (size_t)snprintf(text, size, "%s", wanted) < size ? LISTEN_REQUIRED : LISTEN_INVALID;
 }
 
-bool where_reached(struct address *address, const char *listening)
+bool listen_reached(struct address *address, const char *listening)
 {
-    char text[WHERE_TEXT], any[WHERE_TEXT];
+    char text[LISTEN_TEXT], any[LISTEN_TEXT];
     if ((size_t)snprintf(text, sizeof text, "%s", listening) >= sizeof text) return false;
     text[strcspn(text, ",")] = 0;
     char *port = strrchr(text, ':'), *ip = text, *end;

@@ -1,8 +1,8 @@
-/* receive.c: messages in: receives from one peer or from any, with a tag or without, looks at what waits, and buffers for many messages.
+/* recv.c: messages in: receives from one peer or from any, with a tag or without, looks at what waits, and buffers for many messages.
  *
  * A receive is one of Motet's, on a peer's channel or on the context of all of them. FI_PEEK and FI_CLAIM are Motet's peek and claim; a claimed
  * message is kept under the program's context until that comes back. A buffer for many messages (FI_MULTI_RECV) is posted anew, behind what
- * it has got, with each message (finish.c). */
+ * it has got, with each message (completion.c). */
 #include "fabric.h"
 
 struct in {
@@ -63,7 +63,7 @@ static struct request *request_for(struct endpoint *endpoint, const struct in *i
     request->buffer = in->buffer;
     request->left = in->capacity;
     request->place = 0;
-    request->many = in->flags & FI_MULTI_RECV && in->kind == PLAIN;
+    request->multi_recv = in->flags & FI_MULTI_RECV && in->kind == MSG;
     return request;
 }
 
@@ -77,17 +77,17 @@ static struct claimed **claimed_by(struct endpoint *endpoint, const void *contex
     return at;
 }
 
-static void push(struct endpoint *endpoint, const struct event *event) { tell(endpoint, endpoint->receives, event, true, COUNTED); }
+static void push(struct endpoint *endpoint, const struct event *event) { report(endpoint, endpoint->receives, event, true, COUNTED); }
 
-/* Whether a look at messages from anybody may tell that it has found one. MPICH keeps messages of a rank to itself in a queue of its own: it looks
+/* Whether a look at messages from anybody may report that it has found one. MPICH keeps messages of a rank to itself in a queue of its own: it looks
  * there, then here, and makes progress there only then; its receives from anybody look there first. So MPI_Dist_graph_create, which looks and
  * then receives from anybody, took a message of its own that it had not seen yet for the one that was found here. It sends before it looks:
  * the first look after a send tells nothing, the next one everything. (But no two are put off one after the other, or who sends before each
  * look would never be told.) */
 static bool may_tell(struct endpoint *endpoint, bool found)
 {
-    bool first = endpoint->looked != endpoint->domain->begun;
-    endpoint->looked = endpoint->domain->begun;
+    bool first = endpoint->looked != endpoint->domain->ops_started;
+    endpoint->looked = endpoint->domain->ops_started;
     return !(endpoint->put_off = found && first && !endpoint->put_off);
 }
 
@@ -141,7 +141,7 @@ static int claim(struct endpoint *endpoint, const struct in *in)
     } else {
         struct request *request = request_for(endpoint, in);
         if (!request) return -FI_EAGAIN;
-        request->many = false;
+        request->multi_recv = false;
         notice.cq = endpoint->receives->group;
         notice.user_data = (uintptr_t)request;
         result = motet_message_accept(node, claimed->message, in->buffer, in->capacity, &notice, &request->operation);
@@ -196,7 +196,7 @@ static inline __attribute__((always_inline)) bool posts(struct endpoint *endpoin
     motet_channel channel = 0;
     bool posted = false;
     enter(domain);
-    if (unlikely(!posts_nameless(endpoint) || !told(endpoint, endpoint->receive_flags))) goto other;
+    if (unlikely(!posts_unrecorded(endpoint) || !told(endpoint, endpoint->receive_flags))) goto other;
     if (from != FI_ADDR_UNSPEC && endpoint->caps & FI_DIRECTED_RECV) {
         struct peer *peer = from < endpoint->known_count ? endpoint->known[from] : NULL;
         channel = likely(peer != NULL) ? peer->in[TAGGED] : 0;
@@ -237,23 +237,23 @@ ssize_t tagged_recvmsg(struct fid_ep *fid, const struct fi_msg_tagged *msg, uint
     return flags & (FI_PEEK | FI_CLAIM) ? look(fid, &in) : receive(fid, &in);
 }
 
-ssize_t plain_recv(struct fid_ep *fid, void *buf, size_t length, void *desc, fi_addr_t from, void *context)
+ssize_t msg_recv(struct fid_ep *fid, void *buf, size_t length, void *desc, fi_addr_t from, void *context)
 {
-    struct in in = { PLAIN, buf, length, from, 0, 0, usual(fid), context };
+    struct in in = { MSG, buf, length, from, 0, 0, usual(fid), context };
     return receive(fid, &in);
 }
 
-ssize_t plain_recvv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t from, void *context)
+ssize_t msg_recvv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t from, void *context)
 {
     if (count > 1) return -FI_EINVAL;
-    return plain_recv(fid, count ? iov->iov_base : NULL, count ? iov->iov_len : 0, NULL, from, context);
+    return msg_recv(fid, count ? iov->iov_base : NULL, count ? iov->iov_len : 0, NULL, from, context);
 }
 
-ssize_t plain_recvmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_t flags)
+ssize_t msg_recvmsg(struct fid_ep *fid, const struct fi_msg *msg, uint64_t flags)
 {
     if (msg->iov_count > 1) return -FI_EINVAL;
     struct iovec iov = msg->iov_count ? *msg->msg_iov : (struct iovec){ 0 };
-    struct in in = { PLAIN, iov.iov_base, iov.iov_len, msg->addr, 0, 0, flags, msg->context };
+    struct in in = { MSG, iov.iov_base, iov.iov_len, msg->addr, 0, 0, flags, msg->context };
     return flags & (FI_PEEK | FI_CLAIM) ? look(fid, &in) : receive(fid, &in);
 }
 

@@ -1,6 +1,6 @@
-/* remote.c: puts and gets.
+/* rma.c: puts and gets.
  *
- * Each is one of Motet's for each pair of pieces, here and there; several have one event, when the last has ended (finish.c). A put has ended when
+ * Each is one of Motet's for each pair of pieces, here and there; several have one event, when the last has ended (completion.c). A put has ended when
  * its bytes are in the region, so every completion is FI_DELIVERY_COMPLETE. */
 #include "fabric.h"
 
@@ -44,7 +44,7 @@ static int start_pieces(struct endpoint *endpoint, struct request *whole, motet_
 {
     size_t here = 0, there = 0, i = 0, j = 0;
     int result = 0;
-    whole->pieces = 1; /* this loop */
+    whole->children = 1; /* this loop */
     while (i < transfer->count && j < transfer->remote_count && result == 0) {
         const struct iovec *iov = &transfer->iov[i];
         const struct fi_rma_iov *remote = &transfer->remote[j];
@@ -53,12 +53,12 @@ static int start_pieces(struct endpoint *endpoint, struct request *whole, motet_
         struct request *piece = length ? request_take(endpoint) : NULL;
         if (length && !piece) result = -ENOMEM;
         if (piece) {
-            piece->whole = whole;
+            piece->parent = whole;
             do {
                 result = start(endpoint, piece, &at, (char *)iov->iov_base + here, length, transfer->put);
                 if (result == -EAGAIN) domain_pump(endpoint->domain);
             } while (result == -EAGAIN);
-            if (result == 0) whole->pieces++;
+            if (result == 0) whole->children++;
             else request_give_back(piece);
         }
         here += length;
@@ -77,7 +77,7 @@ static ssize_t go(struct fid_ep *fid, const struct transfer *transfer)
     if (transfer->count > VECTORS || transfer->remote_count > VECTORS || transfer->flags & FI_REMOTE_CQ_DATA) return -FI_EINVAL;
     bool told = !transfer->quiet && (!endpoint->selective_sends || transfer->flags & FI_COMPLETION);
     enter(endpoint->domain);
-    endpoint->domain->begun++;
+    endpoint->domain->ops_started++;
     struct peer *peer = peer_at(endpoint, transfer->peer);
     int reached = unlikely(!peer) ? -FI_EINVAL : likely(peer->link != 0) ? 0 : peer_link(endpoint, peer);
     struct request *request = unlikely(reached != 0) ? NULL : request_whole(endpoint, transfer->context, FI_RMA | (transfer->put ? FI_WRITE : FI_READ),
@@ -168,8 +168,8 @@ static ssize_t no_inject_data(struct fid_ep *fid, const void *from, size_t lengt
     return -FI_ENOSYS;
 }
 
-struct fi_ops_rma puts_and_gets = {
-    .size = sizeof puts_and_gets,
+struct fi_ops_rma rma_ops = {
+    .size = sizeof rma_ops,
     .read = get,
     .readv = get_list,
     .readmsg = get_message,

@@ -1,7 +1,7 @@
-/* queue.c: completion queues: what is read, in which form, and how a program sleeps until there is something.
+/* cq.c: completion queues: what is read, in which form, and how a program sleeps until there is something.
  *
  * A sleep is in the node's descriptor: readable when progress would do something, which fi_trywait() arms (motet_node_arm). A
- * program that polls may sleep, too: rest.c. */
+ * program that polls may sleep, too: poll_pause.c. */
 #include "fabric.h"
 
 #include <fcntl.h>
@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <time.h>
 
-static inline struct event *front(struct queue *queue) { return &queue->events[queue->first]; }
+static inline struct event *front(struct cq *queue) { return &queue->events[queue->first]; }
 
-static inline void drop_front(struct queue *queue)
+static inline void drop_front(struct cq *queue)
 {
     queue->first = --queue->count == 0 ? 0 : (queue->first + 1) & (queue->size - 1); /* the same lines again */
 }
@@ -34,7 +34,7 @@ static void write_entry(void *place, size_t size, const struct event *event)
     memcpy(place, &entry, size);
 }
 
-static ssize_t read_ring(struct queue *queue, char *into, size_t most, fi_addr_t *sources)
+static ssize_t read_ring(struct cq *queue, char *into, size_t most, fi_addr_t *sources)
 {
     size_t taken = 0;
     for (; taken < most && queue->count > 0 && front(queue)->error == 0; taken++) {
@@ -49,26 +49,26 @@ static ssize_t read_ring(struct queue *queue, char *into, size_t most, fi_addr_t
 
 /* Ends of receives, straight into the entries of a program that wants no more than those say. How many; -EAGAIN: nothing has ended; 0: ask for
  * completions. */
-static inline int take_entries(struct queue *queue, void *into, size_t most, const fi_addr_t *sources)
+static inline int take_entries(struct cq *queue, void *into, size_t most, const fi_addr_t *sources)
 {
     if (unlikely(sources != NULL || queue->entry != sizeof(struct fi_cq_tagged_entry) || most == 0)) return 0;
     return motet_port_poll(queue->domain->port, queue->group, into, most < INT_MAX ? (unsigned)most : INT_MAX);
 }
 
-static ssize_t read_locked(struct queue *queue, void *into, size_t most, fi_addr_t *sources)
+static ssize_t read_locked(struct cq *queue, void *into, size_t most, fi_addr_t *sources)
 {
     if (queue->count == 0) {
         int taken = take_entries(queue, into, most, sources);
-        mail_read(queue->domain);
+        hellos_read(queue->domain);
         if (taken > 0) return taken;
-        if (taken == 0) queue_finish(queue, queue_take(queue, most ? most : 1));
+        if (taken == 0) cq_finish(queue, cq_take(queue, most ? most : 1));
     }
     return queue->count == 0 ? -FI_EAGAIN : read_ring(queue, into, most, sources);
 }
 
 static ssize_t read_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t *sources)
 {
-    struct queue *queue = container(fid, struct queue, fid);
+    struct cq *queue = container(fid, struct cq, fid);
     enter(queue->domain);
     ssize_t result = read_locked(queue, into, most, sources);
     leave(queue->domain);
@@ -78,31 +78,31 @@ static ssize_t read_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t 
 /* Whatever is there. The lock is held until it is over. */
 static __attribute__((noinline)) ssize_t poll_anyhow(struct fid_cq *fid, void *into, size_t most, fi_addr_t *sources)
 {
-    struct queue *queue = container(fid, struct queue, fid);
+    struct cq *queue = container(fid, struct cq, fid);
     ssize_t result = read_locked(queue, into, most, sources);
-    enum rest due = result == -FI_EAGAIN && queue->domain->rests ? rest_due(queue) : REST_NOT;
-    if (result != -FI_EAGAIN) rest_is_over(queue);
+    enum poll_pause due = result == -FI_EAGAIN && queue->domain->pauses ? pause_due(queue) : PAUSE_NONE;
+    if (result != -FI_EAGAIN) pause_reset(queue);
     leave(queue->domain);
-    if (likely(due == REST_NOT)) return result;
-    rest(queue, due);
+    if (likely(due == PAUSE_NONE)) return result;
+    pause_poll(queue, due);
     result = read_from(fid, into, most, sources);
-    if (result != -FI_EAGAIN) rest_is_over(queue);
+    if (result != -FI_EAGAIN) pause_reset(queue);
     return result;
 }
 
 /* For a program that polls: mostly there is nothing, then an end. */
 static ssize_t poll_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t *sources)
 {
-    struct queue *queue = container(fid, struct queue, fid);
+    struct cq *queue = container(fid, struct cq, fid);
     enter(queue->domain);
-    if (unlikely(queue->count > 0 || queue->domain->rests)) return poll_anyhow(fid, into, most, sources);
+    if (unlikely(queue->count > 0 || queue->domain->pauses)) return poll_anyhow(fid, into, most, sources);
     int taken = take_entries(queue, into, most, sources);
-    bool mail = atomic_load_explicit(&queue->domain->mail, memory_order_relaxed) != NULL;
+    bool mail = atomic_load_explicit(&queue->domain->pending_hellos, memory_order_relaxed) != NULL;
     if (unlikely((taken <= 0 && taken != -EAGAIN) || mail)) {
         if (taken <= 0) return poll_anyhow(fid, into, most, sources);
-        mail_read(queue->domain);
+        hellos_read(queue->domain);
     }
-    if (likely(taken > 0)) rest_is_over(queue);
+    if (likely(taken > 0)) pause_reset(queue);
     leave(queue->domain);
     return likely(taken > 0) ? taken : -FI_EAGAIN;
 }
@@ -112,7 +112,7 @@ static ssize_t read_plain(struct fid_cq *fid, void *into, size_t most) { return 
 /* Fields of later versions are not written: a program of an older one has something else there. */
 static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *into, uint64_t flags)
 {
-    struct queue *queue = container(fid, struct queue, fid);
+    struct cq *queue = container(fid, struct cq, fid);
     ssize_t result = -FI_EAGAIN;
     enter(queue->domain);
     if (queue->count > 0 && front(queue)->error != 0) {
@@ -140,7 +140,7 @@ static ssize_t read_error(struct fid_cq *fid, struct fi_cq_err_entry *into, uint
 static uint64_t ended(const struct domain *domain)
 {
     uint64_t sum = 0;
-    for (const struct queue *queue = domain->queues; queue; queue = queue->next) {
+    for (const struct cq *queue = domain->queues; queue; queue = queue->next) {
         struct motet_cq_counters counts = MOTET_INIT(struct motet_cq_counters);
         if (motet_cq_counts(domain->node, queue->group, &counts) == 0) sum += counts.succeeded + counts.failed;
     }
@@ -152,9 +152,9 @@ bool domain_may_sleep(struct domain *domain)
 {
     uint64_t before = ended(domain);
     domain_pump(domain);
-    if (atomic_load(&domain->mail)) return false;
+    if (atomic_load(&domain->pending_hellos)) return false;
     if (ended(domain) != before) return false; /* what a round for one queue has ended may lie in the group of another */
-    for (struct queue *queue = domain->queues; queue; queue = queue->next)
+    for (struct cq *queue = domain->queues; queue; queue = queue->next)
         if (queue->count > 0) return false;
     return motet_node_arm(domain->node) == 1;
 }
@@ -168,7 +168,7 @@ static int64_t now_ms(void)
 
 static ssize_t wait_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t *sources, const void *condition, int timeout)
 {
-    struct queue *queue = container(fid, struct queue, fid);
+    struct cq *queue = container(fid, struct cq, fid);
     int64_t until = timeout < 0 ? INT64_MAX : now_ms() + timeout;
     if (queue->wait == FI_WAIT_NONE) return -FI_EINVAL;
     for (;;) {
@@ -194,7 +194,7 @@ static ssize_t wait_plain(struct fid_cq *fid, void *into, size_t most, const voi
 /* Has one who waits return. */
 static int signal_queue(struct fid_cq *fid)
 {
-    struct queue *queue = container(fid, struct queue, fid);
+    struct cq *queue = container(fid, struct cq, fid);
     if (queue->wait == FI_WAIT_NONE) return -FI_EINVAL;
     atomic_store(&queue->signalled, true);
     return write(queue->pipe[1], "", 1) < 0 && errno != EAGAIN ? -errno : 0;
@@ -204,8 +204,8 @@ int trywait(struct fid_fabric *fabric, struct fid **fids, int count)
 {
     for (int i = 0; i < count; i++) {
         struct domain *domain = NULL;
-        if (fids[i]->fclass == FI_CLASS_CQ) domain = container(fids[i], struct queue, fid.fid)->domain;
-        if (fids[i]->fclass == FI_CLASS_CNTR) domain = container(fids[i], struct counter, fid.fid)->domain;
+        if (fids[i]->fclass == FI_CLASS_CQ) domain = container(fids[i], struct cq, fid.fid)->domain;
+        if (fids[i]->fclass == FI_CLASS_CNTR) domain = container(fids[i], struct cntr, fid.fid)->domain;
         if (fids[i]->fclass == FI_CLASS_EQ) continue;
         if (!domain) return -FI_EINVAL;
         enter(domain);
@@ -218,7 +218,7 @@ int trywait(struct fid_fabric *fabric, struct fid **fids, int count)
 
 static int control(struct fid *fid, int command, void *arg)
 {
-    struct queue *queue = container(fid, struct queue, fid.fid);
+    struct cq *queue = container(fid, struct cq, fid.fid);
     if (command == FI_GETWAITOBJ) {
         *(enum fi_wait_obj *)arg = queue->wait;
         return 0;
@@ -237,7 +237,7 @@ static const char *words(struct fid_cq *fid, int error, const void *data, char *
     return text && length ? text : found;
 }
 
-void queue_forget(struct queue *queue, struct endpoint *endpoint)
+void cq_forget(struct cq *queue, struct endpoint *endpoint)
 {
     for (size_t i = 0; i < queue->count; i++) {
         struct event *event = &queue->events[(queue->first + i) & (queue->size - 1)];
@@ -245,10 +245,10 @@ void queue_forget(struct queue *queue, struct endpoint *endpoint)
     }
 }
 
-int queue_free(struct queue *queue)
+int cq_free(struct cq *queue)
 {
     struct domain *domain = queue->domain;
-    for (struct queue **at = &domain->queues; *at; at = &(*at)->next)
+    for (struct cq **at = &domain->queues; *at; at = &(*at)->next)
         if (*at == queue) {
             *at = queue->next;
             break;
@@ -263,17 +263,17 @@ int queue_free(struct queue *queue)
 
 static int queue_close(struct fid *fid)
 {
-    struct queue *queue = container(fid, struct queue, fid.fid);
+    struct cq *queue = container(fid, struct cq, fid.fid);
     struct domain *domain = queue->domain;
     enter(domain);
-    int result = queue->users ? -FI_EBUSY : queue_free(queue);
+    int result = queue->users ? -FI_EBUSY : cq_free(queue);
     if (result == 0) domain->users--;
     leave(domain);
     return result;
 }
 
 static struct fi_ops object = {
-    .size = sizeof object, .close = queue_close, .bind = refuse_bind, .control = control, .ops_open = refuse_ops,
+    .size = sizeof object, .close = queue_close, .bind = unsupported_bind, .control = control, .ops_open = unsupported_ops,
 };
 
 static struct fi_ops_cq operations = {
@@ -288,13 +288,13 @@ static struct fi_ops_cq operations = {
 };
 
 /* One that no program reads, for the ends of operations that are only counted. The lock is held. */
-struct queue *queue_own(struct domain *domain)
+struct cq *cq_own(struct domain *domain)
 {
-    struct queue *queue = calloc(1, sizeof *queue);
+    struct cq *queue = calloc(1, sizeof *queue);
     if (!queue) return NULL;
     queue->domain = domain;
     queue->wait = FI_WAIT_NONE;
-    if (!ends_make(queue) || motet_cq_new(domain->node, &queue->group) != 0) {
+    if (!completions_alloc(queue) || motet_cq_new(domain->node, &queue->group) != 0) {
         free(queue->ends);
         free(queue);
         return NULL;
@@ -304,15 +304,15 @@ struct queue *queue_own(struct domain *domain)
     return queue;
 }
 
-int queue_open(struct fid_domain *fid, struct fi_cq_attr *attr, struct fid_cq **out, void *context)
+int cq_open(struct fid_domain *fid, struct fi_cq_attr *attr, struct fid_cq **out, void *context)
 {
     struct domain *domain = container(fid, struct domain, fid);
     enum fi_wait_obj wait = attr->wait_obj == FI_WAIT_UNSPEC ? FI_WAIT_FD : attr->wait_obj;
     if ((wait != FI_WAIT_NONE && wait != FI_WAIT_FD) || attr->wait_cond != FI_CQ_COND_NONE) return -FI_ENOSYS;
     enter(domain);
-    struct queue *queue = queue_own(domain);
+    struct cq *queue = cq_own(domain);
     if (queue && wait == FI_WAIT_FD && pipe2(queue->pipe, O_CLOEXEC | O_NONBLOCK) != 0) {
-        queue_free(queue);
+        cq_free(queue);
         queue = NULL;
     }
     if (queue) {

@@ -1,4 +1,4 @@
-/* vector.c: the address vector. Both kinds are tables: an fi_addr_t is a place. An address that is removed leaves its place empty.
+/* av.c: the address vector. Both kinds are tables: an fi_addr_t is a place. An address that is removed leaves its place empty.
  *
  * What it isn't: a list of connections. Those are an endpoint's, and begin with its first message to or receive from an address. */
 #include "fabric.h"
@@ -12,14 +12,14 @@ bool address_valid(const struct address *address)
     return address->magic == ADDRESS_MAGIC && (address->family == 0 || address->family == 4 || address->family == 6);
 }
 
-fi_addr_t vector_find(const struct vector *vector, const struct address *address)
+fi_addr_t av_find(const struct av *vector, const struct address *address)
 {
-    uintptr_t place = (uintptr_t)map_find(&vector->places, address_key(address));
+    uintptr_t place = (uintptr_t)hash_map_find(&vector->places, address_key(address));
     if (place == 0 || memcmp(&vector->entries[place - 1], address, sizeof *address) != 0) return FI_ADDR_NOTAVAIL;
     return (fi_addr_t)(place - 1);
 }
 
-static int put(struct vector *vector, const struct address *address, fi_addr_t *out)
+static int put(struct av *vector, const struct address *address, fi_addr_t *out)
 {
     if (!address_valid(address)) return -FI_EINVAL;
     if (vector->count == vector->room) {
@@ -29,18 +29,18 @@ static int put(struct vector *vector, const struct address *address, fi_addr_t *
         vector->entries = more;
         vector->room = room;
     }
-    if (vector_find(vector, address) == FI_ADDR_NOTAVAIL &&
-        map_put(&vector->places, address_key(address), (void *)(uintptr_t)(vector->count + 1)) != 0)
+    if (av_find(vector, address) == FI_ADDR_NOTAVAIL &&
+        hash_map_put(&vector->places, address_key(address), (void *)(uintptr_t)(vector->count + 1)) != 0)
         return -FI_ENOMEM;
     vector->entries[vector->count] = *address;
     *out = vector->count++;
-    rest_count(vector->domain, address, 1);
+    pause_count_peers(vector->domain, address, 1);
     return 0;
 }
 
 static int insert(struct fid_av *fid, const void *addresses, size_t count, fi_addr_t *places, uint64_t flags, void *context)
 {
-    struct vector *vector = container(fid, struct vector, fid);
+    struct av *vector = container(fid, struct av, fid);
     int *errors = flags & FI_SYNC_ERR ? context : NULL, inserted = 0;
     if (flags & ~(uint64_t)(FI_MORE | FI_SYNC_ERR)) return -FI_EINVAL;
     enter(vector->domain);
@@ -70,7 +70,7 @@ static int no_symmetric(struct fid_av *av, const char *node, size_t nodes, const
 
 static int take_out(struct fid_av *fid, fi_addr_t *places, size_t count, uint64_t flags)
 {
-    struct vector *vector = container(fid, struct vector, fid);
+    struct av *vector = container(fid, struct av, fid);
     int result = 0;
     enter(vector->domain);
     for (size_t i = 0; i < count; i++) {
@@ -78,7 +78,7 @@ static int take_out(struct fid_av *fid, fi_addr_t *places, size_t count, uint64_
             result = -FI_EINVAL;
             continue;
         }
-        rest_count(vector->domain, &vector->entries[places[i]], -1);
+        pause_count_peers(vector->domain, &vector->entries[places[i]], -1);
         vector->entries[places[i]].magic = 0;
         for (struct endpoint *endpoint = vector->domain->endpoints; endpoint; endpoint = endpoint->next)
             if (endpoint->vector == vector && places[i] < endpoint->known_count) endpoint->known[places[i]] = NULL;
@@ -89,7 +89,7 @@ static int take_out(struct fid_av *fid, fi_addr_t *places, size_t count, uint64_
 
 static int look_up(struct fid_av *fid, fi_addr_t place, void *into, size_t *length)
 {
-    struct vector *vector = container(fid, struct vector, fid);
+    struct av *vector = container(fid, struct av, fid);
     int result = -FI_EINVAL;
     enter(vector->domain);
     if (place < vector->count && vector->entries[place].magic != 0) {
@@ -115,19 +115,19 @@ static int no_set(struct fid_av *av, struct fi_av_set_attr *attr, struct fid_av_
 
 static int vector_close(struct fid *fid)
 {
-    struct vector *vector = container(fid, struct vector, fid.fid);
+    struct av *vector = container(fid, struct av, fid.fid);
     if (vector->users) return -FI_EBUSY;
     enter(vector->domain);
     vector->domain->users--;
     leave(vector->domain);
-    map_free(&vector->places);
+    hash_map_free(&vector->places);
     free(vector->entries);
     free(vector);
     return 0;
 }
 
 static struct fi_ops object = {
-    .size = sizeof object, .close = vector_close, .bind = refuse_bind, .control = refuse_control, .ops_open = refuse_ops,
+    .size = sizeof object, .close = vector_close, .bind = unsupported_bind, .control = unsupported_control, .ops_open = unsupported_ops,
 };
 
 static struct fi_ops_av operations = {
@@ -141,11 +141,11 @@ static struct fi_ops_av operations = {
     .av_set = no_set,
 };
 
-int vector_open(struct fid_domain *fid, struct fi_av_attr *attr, struct fid_av **out, void *context)
+int av_open(struct fid_domain *fid, struct fi_av_attr *attr, struct fid_av **out, void *context)
 {
     struct domain *domain = container(fid, struct domain, fid);
     if (attr && (attr->name || attr->flags || attr->rx_ctx_bits)) return -FI_ENOSYS;
-    struct vector *vector = calloc(1, sizeof *vector);
+    struct av *vector = calloc(1, sizeof *vector);
     if (!vector) return -FI_ENOMEM;
     vector->domain = domain;
     vector->type = attr && attr->type != FI_AV_UNSPEC ? attr->type : FI_AV_TABLE;
