@@ -1,4 +1,5 @@
-/* atomic.c: libfabric's atomics on Motet's: the same nineteen operations, on the ten types that both know. What lies in several pieces is several operations with one event. */
+/* atomic.c: atomics: nineteen operations on ten types, the ones that libfabric and Motet share. An atomic on several pieces is several
+ * operations with one event. */
 #include "fabric.h"
 
 #define ROW 256 /* bytes of operands, what they are compared with included, that every link takes */

@@ -1,6 +1,6 @@
-/* av.c: the address vector. Both kinds are tables: an fi_addr_t is a place. An address that is removed leaves its place empty.
+/* av.c: the address vector. Both kinds are tables: an fi_addr_t is an index. Removing an address leaves its entry empty.
  *
- * What it isn't: a list of connections. Those are an endpoint's, and begin with its first message to or receive from an address. */
+ * The vector holds no connections: an endpoint connects with its first message to, or receive from, an address. */
 #include "fabric.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* cntr.c: counters of operations that have ended. They need no events; whoever reads one makes progress for the domain. */
+/* cntr.c: counters of completed operations. They need no events; reading one makes progress for the domain. */
 #include "fabric.h"
 
 #include <sched.h>

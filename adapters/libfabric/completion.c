@@ -1,4 +1,4 @@
-/* completion.c: how operations end: from the ends that a queue's group has to report to events and counts. */
+/* completion.c: how operations end: completions of the engine become events of a queue and counts. */
 #include "fabric.h"
 
 int to_errno(int status)
@@ -77,7 +77,7 @@ static bool goes_on(struct request *request, const struct motet_completion *end)
     return receive_post(request) == 0;
 }
 
-/* A piece of several, or whoever has made them, is done with: the last one tells. */
+/* One child of a request has completed, or its creation has: the last one reports the event. */
 void request_piece_ended(struct request *whole, int status)
 {
     if (status != 0 && whole->error == 0) whole->error = to_errno(status);

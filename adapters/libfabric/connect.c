@@ -1,8 +1,8 @@
-/* connect.c: how two endpoints meet.
+/* connect.c: how two endpoints connect.
  *
- * What it is:   for each peer and kind of message one channel in each direction, each opened by the side that receives on it. So whoever
- *               posts a receive for one peer alone has the channel already, whether that has sent or not, and receives from one and from
- *               any stay in the order in which they were posted.
+ * For each peer and kind of message there is one channel in each direction, opened by the side that receives on it. An endpoint that posts a
+ * receive for one peer therefore has the channel whether or not the peer has sent, and receives from one peer and from any keep the order in
+ * which they were posted.
  *
  *                 sender                               receiver
  *                   | link; channel to service ASK        |
@@ -11,10 +11,11 @@
  *                   | <------ "I am B" on it              |
  *                   | messages -------------------------> |
  *
- *               A receive for one peer alone starts with the second step. Greetings come to a handler, which leaves them as mail for
- *               the next call that has the lock; while the program is elsewhere the stand-in reads it (progress_gate.c).
- * What it isn't: trust in what comes: a greeting says the secrets of both addresses, which are told to no one but those who are to talk.
- *               Who does not know ours is no peer: the link ends, and nothing is kept of what it said. */
+ * A receive for one peer starts with the second step. A hello arrives in a handler, which queues it (pending_hellos) for the next call that
+ * holds the lock; while the program makes no calls the progress thread reads it (progress_gate.c).
+ *
+ * A hello carries the secrets of both addresses, which are given only to the processes that are to communicate. A peer that does not know
+ * this endpoint's secret loses the link, and nothing of its hello is kept. */
 #include "fabric.h"
 
 #include <arpa/inet.h>
@@ -22,16 +23,16 @@
 #include <stdio.h>
 #include <time.h>
 
-#define GREETING_MAGIC 0x314d7447u
-#define LETTERS 65536                            /* greetings that wait, at most: others are lost */
+#define HELLO_MAGIC 0x314d7447u
+#define MAX_PENDING_HELLOS 65536                            /* hellos that wait, at most: others are lost */
 #define PATIENCE ((int64_t)120 * 1000000000)     /* for a peer that does not look, ns */
-#define COURTESY ((int64_t)15 * 1000000)         /* for a peer that may be calling, ns */
+#define CONNECT_TIEBREAK_NS ((int64_t)15 * 1000000)         /* for a peer that may be calling, ns */
 #define ANSWER ((int64_t)200 * 1000000)          /* to a first question, ns: a peer that makes no progress takes 10 to 20 ms */
-#define INTRODUCTION ((int64_t)30 * 1000000)     /* for the greeting of one that has called, once, ns */
+#define HELLO_TIMEOUT_NS ((int64_t)30 * 1000000)     /* for the hello of one that has called, once, ns */
 
 enum what { ASKS = 1, OPENED = 2 };
 
-struct greeting {
+struct hello {
     uint32_t magic;
     uint16_t what;   /* enum what */
     uint16_t kind;   /* enum kind */
@@ -39,11 +40,11 @@ struct greeting {
     struct address from;
 };
 
-struct mail {
-    struct mail *next;
+struct pending_hello {
+    struct pending_hello *next;
     struct endpoint *endpoint;
     motet_channel channel;
-    struct greeting greeting;
+    struct hello hello;
 };
 
 /* Services of an endpoint. */
@@ -132,8 +133,7 @@ static void forget_links(struct domain *domain, const motet_link *links, size_t 
     domain->links = kept;
 }
 
-/* Whether a link has come of which it is not known yet whose it is: for a while, as its greeting may be on its way. One that never greets is
- * waited for once. */
+/* Whether a peer has connected whose hello has not arrived yet. A link whose peer never sends a hello is waited for once. */
 static bool someone_has_come(struct domain *domain)
 {
     bool young = false;
@@ -153,16 +153,16 @@ static bool someone_has_come(struct domain *domain)
         int64_t since = known ? (int64_t)(intptr_t)known : now();
         if (known == A_PEERS) continue;
         if (!known && hash_map_put(&domain->links, domain->seen[i], (void *)(intptr_t)since) != 0) continue;
-        young = young || now() - since < INTRODUCTION;
+        young = young || now() - since < HELLO_TIMEOUT_NS;
     }
     if (domain->links.used > 2 * (size_t)count + 64) forget_links(domain, domain->seen, (size_t)count);
     return young;
 }
 
-/* Two ranks often begin at the same moment, and one link is better than two: whoever has one that is busy looks at nothing else. So of two
- * nodes the greater waits a moment for the other's call, of which a greeting tells; and either calls only when it knows whose its links are, as
- * one of a node that has not greeted yet may be this peer's. */
-static bool has_called(struct endpoint *endpoint, struct peer *peer)
+/* Two ranks often connect at the same moment, and one link is better than two. So the node with the greater address waits a moment for the other's
+ * connect, which a hello announces. Either node connects only when it knows the peers of all its links, because a link without a hello may be
+ * this peer's. */
+static bool wait_for_peer_connect(struct endpoint *endpoint, struct peer *peer)
 {
     struct domain *domain = endpoint->domain;
     const bool waits = peer->address.node < domain->address.node, itself = peer->address.node == domain->address.node;
@@ -170,7 +170,7 @@ static bool has_called(struct endpoint *endpoint, struct peer *peer)
         motet_node_progress(domain->node);
         hellos_read(domain);
         const int64_t passed = now() - began;
-        if (peer->link || passed > INTRODUCTION || (passed > (waits ? COURTESY : 0) && !someone_has_come(domain))) break;
+        if (peer->link || passed > HELLO_TIMEOUT_NS || (passed > (waits ? CONNECT_TIEBREAK_NS : 0) && !someone_has_come(domain))) break;
     }
     return peer->link != 0;
 }
@@ -178,7 +178,7 @@ static bool has_called(struct endpoint *endpoint, struct peer *peer)
 int peer_link(struct endpoint *endpoint, struct peer *peer)
 {
     char text[160], ip[INET6_ADDRSTRLEN];
-    if (peer->link || has_called(endpoint, peer)) return 0;
+    if (peer->link || wait_for_peer_connect(endpoint, peer)) return 0;
     const struct address *at = &peer->address;
     int length = snprintf(text, sizeof text, "fi-%016llx", (unsigned long long)at->node);
     if (at->family && inet_ntop(at->family == 6 ? AF_INET6 : AF_INET, at->ip, ip, sizeof ip))
@@ -192,8 +192,8 @@ int peer_link(struct endpoint *endpoint, struct peer *peer)
 
 static int greet(struct endpoint *endpoint, struct peer *peer, motet_channel channel, enum what what, enum kind kind)
 {
-    struct greeting greeting = { GREETING_MAGIC, what, kind, peer->address.secret, address_of(endpoint) };
-    return -to_errno(motet_message_inject(endpoint->domain->node, channel, 0, &greeting, sizeof greeting, patience()));
+    struct hello hello = { HELLO_MAGIC, what, kind, peer->address.secret, address_of(endpoint) };
+    return -to_errno(motet_message_inject(endpoint->domain->node, channel, 0, &hello, sizeof hello, patience()));
 }
 
 int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind)
@@ -202,7 +202,7 @@ int peer_in(struct endpoint *endpoint, struct peer *peer, enum kind kind)
     motet_channel channel;
     if (peer->in[kind]) return 0;
     int result = peer_link(endpoint, peer);
-    if (result != 0 || peer->in[kind]) return result; /* mail has been read meanwhile */
+    if (result != 0 || peer->in[kind]) return result; /* pending has been read meanwhile */
     reception.kind = MOTET_RECEIVE_TAGGED;
     reception.target = endpoint->contexts[kind];
     result = motet_channel_open(endpoint->domain->node, peer->link, service(peer->address.endpoint, kind), &reception, patience(), &channel);
@@ -249,12 +249,12 @@ int peer_out(struct endpoint *endpoint, struct peer *peer, enum kind kind)
     }
 }
 
-/* ---------------------------------------------------------------- greetings */
+/* ---------------------------------------------------------------- hellos */
 
-static bool makes_sense(const struct domain *domain, const struct greeting *greeting)
+static bool makes_sense(const struct domain *domain, const struct hello *hello)
 {
-    return greeting->magic == GREETING_MAGIC && (greeting->what == ASKS || greeting->what == OPENED) && greeting->kind < KINDS &&
-           greeting->secret == domain->address.secret && address_valid(&greeting->from);
+    return hello->magic == HELLO_MAGIC && (hello->what == ASKS || hello->what == OPENED) && hello->kind < KINDS &&
+           hello->secret == domain->address.secret && address_valid(&hello->from);
 }
 
 /* In any thread. What a peer says is copied, measured, and kept if it knows our secret: those who do not cannot fill the box. */
@@ -262,53 +262,53 @@ static int keep(motet_node node, const struct motet_arrival *arrival, void *user
 {
     struct endpoint *endpoint = user;
     struct domain *domain = endpoint->domain;
-    struct greeting greeting;
-    struct mail *mail;
-    const bool whole = arrival->message == 0 && arrival->length == sizeof greeting;
-    if (whole) memcpy(&greeting, arrival->body, sizeof greeting);
-    if (!whole || !makes_sense(domain, &greeting)) {
+    struct hello hello;
+    struct pending_hello *pending;
+    const bool whole = arrival->message == 0 && arrival->length == sizeof hello;
+    if (whole) memcpy(&hello, arrival->body, sizeof hello);
+    if (!whole || !makes_sense(domain, &hello)) {
         motet_link_close(node, motet_channel_link(arrival->channel));
         return 0;
     }
-    if (atomic_fetch_add(&domain->hello_count, 1) >= LETTERS || !(mail = malloc(sizeof *mail))) {
+    if (atomic_fetch_add(&domain->hello_count, 1) >= MAX_PENDING_HELLOS || !(pending = malloc(sizeof *pending))) {
         atomic_fetch_sub(&domain->hello_count, 1);
         return 0;
     }
-    mail->endpoint = endpoint;
-    mail->channel = arrival->channel;
-    mail->greeting = greeting;
-    mail->next = atomic_load(&domain->pending_hellos);
-    while (!atomic_compare_exchange_weak(&domain->pending_hellos, &mail->next, mail)) {
+    pending->endpoint = endpoint;
+    pending->channel = arrival->channel;
+    pending->hello = hello;
+    pending->next = atomic_load(&domain->pending_hellos);
+    while (!atomic_compare_exchange_weak(&domain->pending_hellos, &pending->next, pending)) {
     }
     gate_request_hellos(domain);
     return 0;
 }
 
-static void answer(const struct mail *mail)
+static void answer(const struct pending_hello *pending)
 {
-    const struct greeting *greeting = &mail->greeting;
-    struct endpoint *endpoint = mail->endpoint;
-    unsigned kind = greeting->kind;
+    const struct hello *hello = &pending->hello;
+    struct endpoint *endpoint = pending->endpoint;
+    unsigned kind = hello->kind;
     motet_channel offered;
-    motet_channel_accept(endpoint->domain->node, service(endpoint->number, greeting->what == ASKS ? ASK : kind), 0, &offered); /* no news */
-    struct peer *peer = peer_of(endpoint, &greeting->from);
+    motet_channel_accept(endpoint->domain->node, service(endpoint->number, hello->what == ASKS ? ASK : kind), 0, &offered); /* no news */
+    struct peer *peer = peer_of(endpoint, &hello->from);
     if (!peer) return;
-    know_link(endpoint, peer, motet_channel_link(mail->channel));
-    if (greeting->what == ASKS) peer_in(endpoint, peer, kind); /* where that fails, the peer's sends do */
-    else if (greeting->what == OPENED && !peer->out[kind]) peer->out[kind] = mail->channel;
+    know_link(endpoint, peer, motet_channel_link(pending->channel));
+    if (hello->what == ASKS) peer_in(endpoint, peer, kind); /* where that fails, the peer's sends do */
+    else if (hello->what == OPENED && !peer->out[kind]) peer->out[kind] = pending->channel;
 }
 
 void hellos_take(struct domain *domain)
 {
-    struct mail *mail = atomic_exchange(&domain->pending_hellos, NULL), *first = NULL;
-    while (mail) { /* the last one lies on top */
-        struct mail *next = mail->next;
-        mail->next = first;
-        first = mail;
-        mail = next;
+    struct pending_hello *pending = atomic_exchange(&domain->pending_hellos, NULL), *first = NULL;
+    while (pending) { /* the last one lies on top */
+        struct pending_hello *next = pending->next;
+        pending->next = first;
+        first = pending;
+        pending = next;
     }
-    for (; first; first = mail) {
-        mail = first->next;
+    for (; first; first = pending) {
+        pending = first->next;
         atomic_fetch_sub(&domain->hello_count, 1);
         if (!first->endpoint->ending) answer(first);
         free(first);

@@ -97,8 +97,8 @@ static ssize_t poll_from(struct fid_cq *fid, void *into, size_t most, fi_addr_t 
     enter(queue->domain);
     if (unlikely(queue->count > 0 || queue->domain->pauses)) return poll_anyhow(fid, into, most, sources);
     int taken = take_entries(queue, into, most, sources);
-    bool mail = atomic_load_explicit(&queue->domain->pending_hellos, memory_order_relaxed) != NULL;
-    if (unlikely((taken <= 0 && taken != -EAGAIN) || mail)) {
+    bool pending = atomic_load_explicit(&queue->domain->pending_hellos, memory_order_relaxed) != NULL;
+    if (unlikely((taken <= 0 && taken != -EAGAIN) || pending)) {
         if (taken <= 0) return poll_anyhow(fid, into, most, sources);
         hellos_read(queue->domain);
     }

@@ -1,7 +1,7 @@
-/* domain.c: a domain is a node of Motet: opened with it, closed with it. And the store of requests, which all of its endpoints share.
+/* domain.c: a domain is a node of Motet, opened and closed with it, and the store of requests that its endpoints share.
  *
- * The node's name is made of 64 random bits, so that an address is short and of fixed length. It listens for other hosts where listen_addr.c
- * says so, and its address has the secret that they must know there: MPI's launcher hands addresses to the ranks of a job, and to no others. */
+ * The node's name is 64 random bits, so that an address is short and of fixed length. The node listens for other hosts where listen_addr.c
+ * says so. Its address holds the secret that peers must know: MPI's launcher gives addresses to the ranks of a job only. */
 #include "fabric.h"
 
 #include <stdio.h>
@@ -121,7 +121,7 @@ static int join(struct domain *domain)
     options.max_rendezvous = LONGS;
     options.flags = MOTET_NODE_PROGRESS_THREAD; /* a rank that computes must answer those who meet it */
     int result = motet_node_open(&options, &domain->node);
-    if (result != 0 && where == LISTEN_IF_POSSIBLE) { /* nobody has asked for it */
+    if (result != 0 && where == LISTEN_IF_POSSIBLE) { /* the user has not asked for it */
         options.listen = NULL;
         result = motet_node_open(&options, &domain->node);
     }

@@ -1,5 +1,5 @@
-/* eq.c: event queues. Nothing of what this provider offers is asynchronous (connections, address vectors), so an event queue holds
- * what the program itself writes to it, and no more. */
+/* eq.c: event queues. Nothing that this provider offers is asynchronous (connections, address vectors), so an event queue holds only what
+ * the program writes to it. */
 #include "fabric.h"
 
 #include <time.h>

@@ -1,21 +1,22 @@
-/* fabric.h: a map of the provider. libfabric's objects in the program's hands, and what of Motet is behind each.
+/* fabric.h: the objects of the provider, and what of Motet is behind each.
  *
- *   fid_fabric    provider.c   nothing
- *   fid_domain    domain.c     a node; where others find it: listen_addr.c; what is done while the program is elsewhere: progress_gate.c
- *   fid_av        av.c     addresses: of a node and an endpoint of it
- *   fid_ep        endpoint.c   two contexts (tagged messages, and those without tags), a handler for greetings, and its peers
- *   (a peer)      connect.c      a link, and for each kind a channel out and a channel in
- *   fid_mr        mr.c     a region
- *   fid_cq        cq.c      a completion group, and events that are ready
- *   fid_cntr      cntr.c    two numbers
- *   fid_eq        eq.c     nothing: nothing of what is offered happens later
+ *   fid_fabric  provider.c  nothing
+ *   fid_domain  domain.c    a node; its address for other hosts: listen_addr.c; the progress thread: progress_gate.c
+ *   fid_av      av.c        addresses, each of a node and one of its endpoints
+ *   fid_ep      endpoint.c  two contexts (tagged and untagged messages), a handler for hellos, and peers
+ *   (a peer)    connect.c   a link, and for each kind of message a channel out and a channel in
+ *   fid_mr      mr.c        a region
+ *   fid_cq      cq.c        a completion queue of the engine, and a ring of events
+ *   fid_cntr    cntr.c      two numbers
+ *   fid_eq      eq.c        only what the program writes to it
  *
- * A send goes down by send.c, a receive by recv.c, puts and gets by rma.c, atomics by atomic.c; all end in completion.c, which is where a queue's group is read.
+ * Sends are in send.c, receives in recv.c, puts and gets in rma.c, atomics in atomic.c; all complete in completion.c.
  *
- * Locks: one for each domain, held in every call on anything of it. Where the program has promised to make one call at a time (FI_THREAD_DOMAIN)
- * that is a flag, and only Motet's stand-in, which makes progress while the program makes none, must look out for it (progress_gate.c). The
- * handler of greetings runs in whatever thread makes progress, with the lock or without, so it takes none: it leaves mail (connect.c).
- * Hot path: no allocation (requests are taken from the domain's store), no system call. */
+ * Locks: one for each domain, held in every call on it. Where the program has promised to make one call at a time (FI_THREAD_DOMAIN) the lock
+ * is a flag, which only Motet's progress thread has to respect (progress_gate.c). The handler of hellos runs in any thread that makes progress,
+ * with or without the lock, so it takes none: it queues the hello (connect.c).
+ *
+ * Hot path: no allocation (requests come from the domain's store), no system call. */
 #ifndef MOTET_ADAPTER_FABRIC_H
 #define MOTET_ADAPTER_FABRIC_H
 
@@ -57,9 +58,9 @@ struct address {
     uint32_t magic;
     uint16_t endpoint; /* of the node */
     uint16_t port;     /* 0: of this host only */
-    uint64_t node;     /* its name is made of it */
-    uint64_t secret;   /* whoever has the address has it: greetings report it, and callers of other hosts report it the node's port */
-    uint64_t answer;   /* what that port answers */
+    uint64_t node;     /* its name is derived from it */
+    uint64_t secret;   /* part of the address: hellos carry it, and connections from other hosts present it to the node's port */
+    uint64_t answer;   /* what that port answers with */
     uint8_t family;    /* 4 or 6, of `ip` */
     uint8_t zero[7];
     uint8_t ip[16];
@@ -75,7 +76,7 @@ struct hash_map {
 };
 void hash_map_salt(uint64_t random); /* before any is used; the first one counts */
 void *hash_map_find(const struct hash_map *map, uint64_t key);
-int hash_map_put(struct hash_map *map, uint64_t key, void *value); /* 0, or -FI_ENOMEM; the last word counts */
+int hash_map_put(struct hash_map *map, uint64_t key, void *value); /* 0, or -FI_ENOMEM; the latest call wins */
 void hash_map_free(struct hash_map *map);
 
 /* ---- what the program holds */
@@ -86,10 +87,10 @@ struct domain {
     motet_port port; /* of the node */
     struct address address; /* of endpoint 0 */
     uint32_t version; /* of libfabric's interface, for which the program was compiled */
-    bool locked;        /* by `lock`; otherwise by `inside` and `guest` */
+    bool locked;        /* by `lock`; otherwise by `inside` and `progress_thread_in` */
     atomic_bool inside; /* the program is in a call */
-    atomic_bool progress_thread_in;  /* the stand-in is here, or would like to be */
-    atomic_bool put_off; /* it is to read mail */
+    atomic_bool progress_thread_in;  /* the progress thread is in the domain, or is entering */
+    atomic_bool put_off; /* it is to read pending hellos */
     pid_t process;
     bool by_address; /* peers name bytes of regions by their addresses here, not by offsets */
     pthread_mutex_t lock;
@@ -98,8 +99,8 @@ struct domain {
     struct hash_map local_peers_seen; /* how often each node of this host was inserted */
     long local_peers;
     long cpus;
-    bool pauses;          /* who reads a queue in vain gives its CPU away there */
-    unsigned ops_started; /* sends and remote accesses, ever */
+    bool pauses;          /* empty reads yield the CPU (poll_pause.c) */
+    unsigned ops_started; /* sends and remote accesses so far */
     struct hash_map links;    /* of the node: whose they are, or since when that is not known (connect.c) */
     motet_link *seen;    /* room for a list of them */
     size_t seen_room;
@@ -108,7 +109,7 @@ struct domain {
     struct endpoint *endpoints;
     struct request *spare;
     struct chunk *chunks;
-    _Atomic(struct mail *) pending_hellos;
+    _Atomic(struct pending_hello *) pending_hellos;
     atomic_uint hello_count;
 };
 
@@ -192,8 +193,8 @@ struct request {
     size_t left;  /* of a buffer for many messages */
     size_t place; /* of it in the program's buffer, bytes */
     motet_channel from; /* of a receive from one peer, or 0 */
-    struct request *parent; /* of which it is a piece */
-    unsigned children;       /* of which it is the whole: that have not ended, and whoever makes them */
+    struct request *parent; /* the request of which this is one of several operations */
+    unsigned children;       /* operations of this request that have not completed, and one while they are created */
     int error;
     uint8_t kind, counter;
     bool told, multi_recv;
@@ -252,7 +253,7 @@ static inline void enter(struct domain *domain)
         return;
     }
     atomic_store_explicit(&domain->inside, true, memory_order_relaxed);
-    atomic_signal_fence(memory_order_seq_cst); /* the guest's barrier stands for a fence here: edge inside <-> guest */
+    atomic_signal_fence(memory_order_seq_cst); /* the progress thread's barrier stands for a fence here: edge inside <-> progress_thread_in */
     if (unlikely(atomic_load_explicit(&domain->progress_thread_in, memory_order_acquire))) gate_wait(domain);
 }
 
@@ -260,7 +261,7 @@ static inline void leave(struct domain *domain)
 {
     if (unlikely(domain->locked)) pthread_mutex_unlock(&domain->lock);
     else atomic_store_explicit(&domain->inside, false, memory_order_release);
-    atomic_signal_fence(memory_order_seq_cst); /* as above: a guest that has seen it inside has gone */
+    atomic_signal_fence(memory_order_seq_cst); /* as in enter(): a progress thread that has seen the flag has left */
     if (unlikely(atomic_load_explicit(&domain->pending_hellos, memory_order_relaxed) != NULL)) gate_request_hellos(domain);
 }
 
@@ -286,7 +287,7 @@ void pause_count_peers(struct domain *domain, const struct address *address, int
 enum poll_pause pause_due(struct cq *queue); /* where the domain's reader rests at all */
 void pause_poll(struct cq *queue, enum poll_pause how);
 
-/* A read found something: reads in vain begin anew. */
+/* A read has found an event: counting of empty reads starts again. */
 static inline void pause_reset(struct cq *queue) { queue->empty_reads = 0; }
 
 /* ---- domain.c */

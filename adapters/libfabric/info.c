@@ -1,7 +1,7 @@
-/* info.c: what this provider is, and whether that is what a program asks for.
+/* info.c: what this provider offers, and whether that is what a program asks for.
  *
- * One description, compared field by field with the hints; each comparison is that of fi_getinfo(3). What a program may choose (threading,
- * the kind of address vector) is given back as chosen. */
+ * One description is compared with the hints field by field, as fi_getinfo(3) says. What a program may choose (threading, the kind of address
+ * vector) is returned as chosen. */
 #include "fabric.h"
 
 #include <netdb.h>

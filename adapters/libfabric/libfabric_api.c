@@ -1,9 +1,8 @@
-/* libfabric_api.c: the libfabric that has loaded us.
+/* libfabric_api.c: the libfabric that has loaded this provider.
  *
- * What it is:   a look at whose code calls fi_prov_ini(): that library's own fi_dupinfo() makes structs of its size, and its
- *               fi_version() is what we must claim to be able to serve.
- * What it isn't: a link to libfabric. A process may have one that is not the system's (MPI libraries bring theirs), and a second one
- *               beside it would be a different library with the same name. */
+ * The library that calls fi_prov_ini() is found by the caller's address: its fi_dupinfo() makes structs of its size, and its fi_version() is
+ * the version that the provider must claim. The provider is not linked to libfabric: MPI libraries bring their own, and a second one in the
+ * process would be a different library of the same name. */
 #include "fabric.h"
 
 #include <dlfcn.h>

@@ -1,12 +1,11 @@
-/* listen_addr.c: at which address of this host the ranks of other hosts find a domain.
+/* listen_addr.c: the address at which ranks of other hosts reach a domain.
  *
- * What it is:   FI_MOTET_LISTEN: IP:PORT ([IP]:PORT; port 0: any), the name of an interface, or "off". Without it the address that this
- *               host has towards others. Addresses are exchanged before anybody knows who will talk to whom, and jobs may meet later
- *               (MPI_Comm_spawn, MPI_Comm_connect), so a domain listens from its beginning, at a port of the system's choice, on that one
- *               address: a descriptor, and nothing on the way of a message.
- * What it isn't: a reason to fail: a host without such an address is one whose ranks are all there.
+ * FI_MOTET_LISTEN is IP:PORT ([IP]:PORT; port 0: any), the name of an interface, or "off". Without it the domain listens on the address that
+ * this host has towards others. Addresses are exchanged before it is known which ranks will communicate, and jobs may connect later
+ * (MPI_Comm_spawn, MPI_Comm_connect), so a domain listens from its start, at a port that the system chooses. The cost is one descriptor.
+ * A host without such an address is not an error: all ranks are on it.
  *
- * Who comes must know what is told to ranks alone: connect.c and mr.c go by secrets and keys. */
+ * Incoming connections must know the secret of the address: connect.c and mr.c check secrets and keys. */
 #include "fabric.h"
 
 #include <arpa/inet.h>

@@ -1,12 +1,12 @@
-/* mr.c: memory that peers reach: a region of Motet's, by Motet's key (FI_MR_PROV_KEY), from offset 0 on; or, for
- * programs that say so (FI_MR_VIRT_ADDR), from its address on.
+/* mr.c: memory regions. A region has Motet's key (FI_MR_PROV_KEY) and is addressed from offset 0, or from its address where the program asks
+ * for that (FI_MR_VIRT_ADDR).
  *
- * What it isn't: needed for a program's own buffers: those of sends, receives, puts and gets are taken as they are. */
+ * A program's own buffers need no registration: sends, receives, puts and gets take them as they are. */
 #include "fabric.h"
 
 #include <time.h>
 
-#define PATIENCE ((int64_t)10 * 1000000000) /* for peers to let go, ns; again by whoever closes again */
+#define REVOKE_TIMEOUT_NS ((int64_t)10 * 1000000000) /* for peers to stop direct access; a second close waits again */
 
 struct region {
     struct fid_mr fid;
@@ -20,7 +20,7 @@ static int region_close(struct fid *fid)
     struct domain *domain = region->domain;
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
-    int64_t until = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + PATIENCE;
+    int64_t until = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec + REVOKE_TIMEOUT_NS;
     int result = region->reachable ? motet_region_revoke(domain->node, region->fid.key, until) : 0;
     if (result == -ETIMEDOUT || result == -EAGAIN) return -FI_EBUSY;
     enter(domain);

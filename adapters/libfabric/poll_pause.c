@@ -1,16 +1,15 @@
-/* poll_pause.c: when a program that polls gives its CPU away in its poll.
+/* poll_pause.c: when an empty read of a completion queue yields the CPU.
  *
- * What it is:   MPI libraries wait by polling, and not every loop of theirs yields: Open MPI's blocking sends over libfabric do not, nor does
- *               anything of MPICH's. That is best where each rank has a CPU; where a host has more ranks than CPUs, such a loop keeps the CPU
- *               from the rank that it waits for, for milliseconds. So there a queue that has been read in vain a few times in a row has its
- *               reader yield, and look again. Ranks of a host are known by the addresses that the program inserts.
- *               It does not sleep, unless the user says so: a rank that polls may be the one whom others wait for, by a way that rings no bell
- *               here (Open MPI's windows over its own shared memory are served by polls of their owner).
- *               A user who has said so gets short sleeps in the node's descriptor, until progress would do something. A program that reads
- *               queues of several domains in turn does not sleep: a sleep in one is deaf to the others.
- * What it isn't: a wait of libfabric's (fi_cq_sread, fi_trywait): those are the program's own choice, and as ever.
+ * MPI libraries wait by polling, and not all of their loops yield: Open MPI's blocking sends over libfabric do not, nor does MPICH. Where a host
+ * has more ranks than CPUs, such a loop keeps the CPU from the rank that it waits for, for milliseconds. There a read yields after a few empty
+ * reads in a row. The ranks of a host are known by the addresses that the program inserts.
  *
- * FI_MOTET_WAIT: auto (yields where there are more ranks than CPUs, the default), poll (neither), sleep (sleeps everywhere). */
+ * A read does not sleep unless the user asks for it: others may wait for a rank that polls by means that ring no doorbell here (Open MPI's
+ * windows over its own shared memory are served by their owner's polls). With FI_MOTET_WAIT=sleep a read sleeps for a short time on the node's
+ * descriptor. A program that reads queues of several domains in turn does not sleep, because a sleep in one domain misses the others.
+ * Blocking calls of libfabric (fi_cq_sread, fi_trywait) are not affected.
+ *
+ * FI_MOTET_WAIT: auto (yield where there are more ranks than CPUs, the default), poll (never yield), sleep (sleep everywhere). */
 #include "fabric.h"
 
 #include <poll.h>
@@ -63,8 +62,8 @@ void pause_count_peers(struct domain *domain, const struct address *address, int
     domain->pauses = domain->wait == WAIT_SLEEP || (domain->wait == WAIT_AUTO && crowded);
 }
 
-/* Whose queue this thread has read in vain before. Nothing is read through it. */
-static _Thread_local const struct domain *reads_in_vain;
+/* The domain whose queue this thread last read and found empty. Compared only, never dereferenced. */
+static _Thread_local const struct domain *last_empty_domain;
 
 /* Whether the program computes between its reads, as one does that waits for nothing and lets its library get on now and then. */
 static bool is_elsewhere(struct cq *queue)
@@ -84,8 +83,8 @@ static bool is_elsewhere(struct cq *queue)
 
 static bool sleep_is_due(struct cq *queue)
 {
-    if (reads_in_vain != queue->domain) {
-        reads_in_vain = queue->domain;
+    if (last_empty_domain != queue->domain) {
+        last_empty_domain = queue->domain;
         queue->empty_reads = 0;
     }
     /* What has been begun may end in a counter, which no read of a queue finds. */

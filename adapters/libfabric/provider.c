@@ -1,4 +1,4 @@
-/* provider.c: the one symbol that libfabric looks for, and the fabric, which is only a name. */
+/* provider.c: the one symbol that libfabric looks up, and the fabric, which is only a name. */
 #include "fabric.h"
 
 #include <rdma/providers/fi_prov.h>
@@ -61,7 +61,7 @@ static struct fi_provider provider = {
 
 __attribute__((visibility("default"))) struct fi_provider *fi_prov_ini(void);
 
-/* NULL, and we are not there: whoever calls is no libfabric. */
+/* Returns NULL, so that the provider does not exist, if the caller is not a libfabric. */
 struct fi_provider *fi_prov_ini(void)
 {
     if (!libfabric_find(__builtin_return_address(0))) return NULL;

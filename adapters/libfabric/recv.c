@@ -1,8 +1,8 @@
-/* recv.c: messages in: receives from one peer or from any, with a tag or without, looks at what waits, and buffers for many messages.
+/* recv.c: receives: from one peer or any, tagged or not; probes; and buffers for many messages.
  *
- * A receive is one of Motet's, on a peer's channel or on the context of all of them. FI_PEEK and FI_CLAIM are Motet's peek and claim; a claimed
- * message is kept under the program's context until that comes back. A buffer for many messages (FI_MULTI_RECV) is posted anew, behind what
- * it has got, with each message (completion.c). */
+ * A receive is posted on a peer's channel, or on the context of all channels. FI_PEEK and FI_CLAIM are Motet's peek and claim; a claimed message
+ * is kept under the program's context until it is received. A buffer for many messages (FI_MULTI_RECV) is posted again, behind what it has
+ * received, with each message (completion.c). */
 #include "fabric.h"
 
 struct in {
@@ -79,12 +79,12 @@ static struct claimed **claimed_by(struct endpoint *endpoint, const void *contex
 
 static void push(struct endpoint *endpoint, const struct event *event) { report(endpoint, endpoint->receives, event, true, COUNTED); }
 
-/* Whether a look at messages from anybody may report that it has found one. MPICH keeps messages of a rank to itself in a queue of its own: it looks
- * there, then here, and makes progress there only then; its receives from anybody look there first. So MPI_Dist_graph_create, which looks and
- * then receives from anybody, took a message of its own that it had not seen yet for the one that was found here. It sends before it looks:
- * the first look after a send tells nothing, the next one everything. (But no two are put off one after the other, or who sends before each
- * look would never be told.) */
-static bool may_tell(struct endpoint *endpoint, bool found)
+/* Whether a probe for a message from any source may report that it has found one. MPICH keeps messages of a rank to itself in a queue of its own:
+ * it probes that queue, then this provider, and makes progress on its own queue only then; its receives from any source look there first. So
+ * MPI_Dist_graph_create, which probes and then receives from any source, took a message of its own that it had not seen yet for the one found
+ * here. It sends before it probes: the first probe after a send reports nothing, the next one reports all. No two probes in a row are
+ * suppressed, so a program that sends before every probe still progresses. */
+static bool may_report(struct endpoint *endpoint, bool found)
 {
     bool first = endpoint->looked != endpoint->domain->ops_started;
     endpoint->looked = endpoint->domain->ops_started;
@@ -102,7 +102,7 @@ static int peek(struct endpoint *endpoint, const struct in *in, const struct mot
     struct claimed *claimed = takes ? malloc(sizeof *claimed) : NULL;
     if (takes && !claimed) return -FI_EAGAIN;
     int found = takes ? motet_message_claim(node, source, &seen, &message) : motet_message_peek(node, source, &seen);
-    if (!takes && source->context && !may_tell(endpoint, found == 1)) found = 0;
+    if (!takes && source->context && !may_report(endpoint, found == 1)) found = 0;
     if (found == 1) {
         event.length = seen.message_length;
         event.tag = seen.tag;

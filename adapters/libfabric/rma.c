@@ -1,7 +1,7 @@
 /* rma.c: puts and gets.
  *
- * Each is one of Motet's for each pair of pieces, here and there; several have one event, when the last has ended (completion.c). A put has ended when
- * its bytes are in the region, so every completion is FI_DELIVERY_COMPLETE. */
+ * Each pair of a local and a remote piece is one operation of Motet; several have one event, when the last of them completes (completion.c). A put
+ * completes when its bytes are in the region, so every completion is FI_DELIVERY_COMPLETE. */
 #include "fabric.h"
 
 struct transfer {

@@ -1,7 +1,7 @@
-/* send.c: messages out, with tags and without.
+/* send.c: sends, tagged and not.
  *
- * What fits leaves within the call, as Motet injects it, and its event is ready at once. Anything else is an operation of the
- * engine, told by the queue's group. The data that a program sends beside a message (FI_REMOTE_CQ_DATA) is a header of 8 bytes. */
+ * A message that fits leaves within the call, as an inject, and its event is ready at once. Any other is an operation of the engine that completes
+ * in the queue. Data beside a message (FI_REMOTE_CQ_DATA) is a header of 8 bytes. */
 #include "fabric.h"
 
 /* Bodies of up to so many bytes are copied into the peer's memory within the call, where there is room: such a send is complete at once, and needs

@@ -1,4 +1,4 @@
-/* unsupported.c: what this provider does not offer, and says so. Only what the program has no bit to ask for, or has asked for without. */
+/* unsupported.c: calls that this provider does not offer: those that a program has no bit to ask for, or has not asked for. */
 #include "fabric.h"
 
 int unsupported_bind(struct fid *fid, struct fid *other, uint64_t flags) { return -FI_ENOSYS; }

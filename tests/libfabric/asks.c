@@ -1,4 +1,4 @@
-/* asks.c: what a program may ask of the provider `motet` and what it is told: capabilities, sources, data, counters; sends to an endpoint that was
+/* asks.c: what a program may ask of the provider `motet` and what the provider reports: capabilities, sources, data, counters; sends to an endpoint that was
  * not met before, and atomics whose elements lie in several pieces. One domain and one thread: an endpoint that talks to itself.
  * Ends with the line "asked and answered". */
 #include <rdma/fabric.h>
@@ -213,7 +213,7 @@ static void atomics_in_pieces(void)
     struct fi_cq_tagged_entry none;
     for (int i = 0; i < 100; i++) CHECK(fi_cq_read(cq, &none, 1), -FI_EAGAIN);
 
-    /* A key that is nobody's: one failure for all pieces. */
+    /* A key of no region: one failure for all pieces. */
     struct fi_cq_err_entry error = { 0 };
     ssize_t got;
     CHECK(fi_atomicv(ep, operands, NULL, 4, self, 8, key ^ 1, FI_INT64, FI_SUM, &context), 0);

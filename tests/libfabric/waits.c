@@ -1,4 +1,4 @@
-/* waits.c: what the provider `motet` does with a thread that reads a queue in vain: with as many ranks of the host as CPUs, and with one more.
+/* waits.c: what the provider `motet` does with a thread that reads a queue without result: with as many ranks of the host as CPUs, and with one more.
  *
  *   waits auto|poll|sleep    (FI_MOTET_WAIT says the same)
  *

@@ -4,7 +4,7 @@
     agent.py --serve                        on each host: runs what comes, until it is killed
     agent.py [-OPTION...] HOST COMMAND...   as a launch agent: COMMAND by a shell on HOST, with the environment that the server has
 
-For the tests' own networks alone: whoever reaches the port has a shell.
+For the tests' own networks alone: the port gives a shell without authentication.
 """
 
 import os

@@ -1,5 +1,5 @@
 /* messages.c: what MPI promises about messages, asked of whichever MPI this is compiled with: contents of all sizes both ways, any source,
- * any tag, order, probes, synchronous sends, cancelled receives, truncation, storms of messages that nobody expects, collectives, and
+ * any tag, order, probes, synchronous sends, cancelled receives, truncation, storms of unexpected messages, collectives, and
  * messages to oneself. Ends with one line "ok RANKS" of rank 0; anything that is not as promised ends the job. */
 #include <mpi.h>
 #include <stdio.h>

@@ -3,7 +3,7 @@
  *
  *   mpirun -n N shift [ROUNDS]    (500 where it is not said; 20 of them with 1 MiB)
  *
- * Rank 0 prints "ok RANKS". Libraries may wait in these calls without yielding, so where ranks have to share CPUs somebody else must. */
+ * Rank 0 prints "ok RANKS". Libraries may wait in these calls without yielding, so where ranks have to share CPUs another rank must. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -81,7 +81,7 @@ int main(int count, char **words)
         FILE *file = NULL;
         for (int i = 0; rank == 0 && !file && i < 600; i++)
             if (!(file = fopen(words[2], "r"))) nanosleep(&(struct timespec){ .tv_nsec = 100000000 }, NULL);
-        must(rank != 0 || (file && fgets(port, sizeof port, file)), "nobody serves");
+        must(rank != 0 || (file && fgets(port, sizeof port, file)), "no port is published");
         MPI_Comm_connect(port, MPI_INFO_NULL, 0, MPI_COMM_WORLD, &other);
         talk(other, 1, "connect");
     } else {

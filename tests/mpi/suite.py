@@ -27,7 +27,7 @@ OVER_LIBFABRIC = ["--mca", "pml", "cm", "--mca", "mtl", "ofi"]
 
 
 class Library:
-    """How an MPI library is started, plainly and over Motet."""
+    """How an MPI library is started, by itself and over Motet."""
 
     def __init__(self, target, name):
         self.tools, self.provider = target / "tools/mpi", target / "release/libfabric"
