@@ -63,7 +63,7 @@ static void report(motet_stream handle, int fd)
     if (motet_info(handle, &info) != 0) return;
     char line[256];
     int length = std::snprintf(line, sizeof line,
-                               "voice=omniorb pid=%ld fd=%d path=%u reason=%u sent_fast=%llu sent_tcp=%llu received_fast=%llu received_tcp=%llu\n",
+                               "adapter=omniorb pid=%ld fd=%d path=%u reason=%u sent_fast=%llu sent_tcp=%llu received_fast=%llu received_tcp=%llu\n",
                                (long)getpid(), fd, info.path, info.reason, (unsigned long long)info.sent_fast,
                                (unsigned long long)info.sent_tcp, (unsigned long long)info.received_fast,
                                (unsigned long long)info.received_tcp);

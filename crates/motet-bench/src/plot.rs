@@ -14,7 +14,7 @@ use std::path::Path;
 pub const FONT: &str = "sans-serif";
 const SIZE: (u32, u32) = (1200, 800);
 /// Colours that also people with a colour vision deficiency tell apart (Okabe and Ito 2008): floor, engine, sockets, TCP; then the
-/// unix transport, the CORBA voice and MPI; then what has no other.
+/// unix transport, the omniORB adapter and MPI; then what has no other.
 pub const COLOURS: [RGBColor; 8] = [
     RGBColor(90, 90, 90),
     RGBColor(0, 114, 178),
@@ -42,8 +42,8 @@ const PLOTS: [Plot; 11] = [
     plot("latency", "One way of a message: time over its size", "size of a message", "one way"),
     plot("bandwidth", "Stream: bandwidth over the size of a message", "size of a message", "bandwidth"),
     plot(
-        "voices-bandwidth",
-        "The voices under Motet: bandwidth there and back over the size",
+        "adapters-bandwidth",
+        "The adapters under Motet: bandwidth there and back over the size",
         "size",
         "one way / half a round trip",
     ),
@@ -164,10 +164,10 @@ fn draw<B: DrawingBackend>(
 fn colour(name: &str) -> usize {
     match name {
         name if name.contains("engine") => 1,
-        name if name.contains("under Motet") || name.contains("sockets voice") => 2,
+        name if name.contains("under Motet") || name.contains("sockets adapter") => 2,
         name if name.contains("without Motet") || name.contains("kernel TCP") => 3,
         name if name.contains("unix transport") => 4,
-        name if name.contains("CORBA voice") => 5,
+        name if name.contains("omniORB adapter") => 5,
         name if name.contains("lanes") => 1,
         "Motet" => 2,
         "UCX" => 3,

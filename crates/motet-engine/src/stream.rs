@@ -58,7 +58,7 @@ impl Engine {
         if let Some(&handle) = owners.get(&cookie)
             && let Some((record, own)) = self.look_up(handle)
         {
-            own.voices.fetch_add(1, AcqRel);
+            own.adapters.fetch_add(1, AcqRel);
             own.fd.store(fd, Relaxed); // a duplicate: the caller may be about to close the first one
             if record.lifecycle.owner.load(Relaxed) == thread::pid() {
                 record.lifecycle.fd.store(fd as u32, Relaxed);

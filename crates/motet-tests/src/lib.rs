@@ -1,8 +1,8 @@
-//! Black-box tests of the sockets voice.
+//! Black-box tests of the sockets adapter.
 //!
 //! What it is: a harness that compiles the socket programs of `tests/programs` with the system's C compiler, runs each one
 //! plainly and then with `libmotet_sockets.so` preloaded, and compares what they print. The equipped run may be asked to
-//! prove that payload took the fast path, from the counters that the voice reports at exit: then it is run with gates that
+//! prove that payload took the fast path, from the counters that the adapter reports at exit: then it is run with gates that
 //! stay open (`MOTET_PATIENCE`), so the proof is no matter of who has the CPUs.
 //!
 //! What it is not: a benchmark. Nothing here measures time; a run that takes longer than [`LIMIT`] has hung.
@@ -83,7 +83,7 @@ pub struct Stream {
 pub enum Mode {
     /// As it is.
     Plain,
-    /// With the voice preloaded.
+    /// With the adapter preloaded.
     Equipped,
 }
 
@@ -170,7 +170,7 @@ impl Program {
             command.env_remove(name);
         }
         if mode == Mode::Equipped {
-            command.env("LD_PRELOAD", here(voice())).env("MOTET_SHIM_REPORT", files.path("report"));
+            command.env("LD_PRELOAD", here(adapter())).env("MOTET_SHIM_REPORT", files.path("report"));
             if let Some(engine) = engine() {
                 command.env("MOTET_LIBRARY", here(engine));
             }
@@ -407,16 +407,16 @@ pub fn engine() -> Option<&'static Path> {
         .as_deref()
 }
 
-/// The voice, built from the sources at hand.
-fn voice() -> &'static Path {
+/// The adapter, built from the sources at hand.
+fn adapter() -> &'static Path {
     static VOICE: OnceLock<PathBuf> = OnceLock::new();
     VOICE.get_or_init(|| {
         let folder = scratch();
         let out = format!("OUT={}", folder.display());
         // One make at a time: test binaries run one after another, their threads share this cell.
         let built = Command::new("make").arg("-s").arg("-C").arg(root().join("adapters/sockets")).arg(out).output();
-        let built = built.expect("make is needed to build the sockets voice");
-        assert!(built.status.success(), "the sockets voice does not build: {}", String::from_utf8_lossy(&built.stderr));
+        let built = built.expect("make is needed to build the sockets adapter");
+        assert!(built.status.success(), "the sockets adapter does not build: {}", String::from_utf8_lossy(&built.stderr));
         folder.join("libmotet_sockets.so")
     })
 }

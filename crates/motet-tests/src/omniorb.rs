@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// A thread for each connection, and a pool of them.
 pub const POLICIES: [&str; 2] = ["1", "0"];
-/// The file of a stage in which the voices say what became of each connection.
-pub const REPORT: &str = "voices";
+/// The file of a stage in which the adapters say what became of each connection.
+pub const REPORT: &str = "adapters";
 
 /// A program of `tests/programs`, `NAME.cc` with `NAME.idl`, compiled once; or why there is none.
 ///
@@ -163,7 +163,7 @@ impl Held {
 pub fn by_the_adapter(stage: &Stage) -> (u64, usize) {
     let report = std::fs::read_to_string(stage.path(REPORT)).unwrap_or_default();
     let fast = |line: &str| line.split_once("sent_fast=")?.1.split(' ').next()?.parse::<u64>().ok();
-    let lines: Vec<&str> = report.lines().filter(|line| line.starts_with("voice=omniorb ")).collect();
+    let lines: Vec<&str> = report.lines().filter(|line| line.starts_with("adapter=omniorb ")).collect();
     (lines.iter().filter_map(|line| fast(line)).sum(), lines.len())
 }
 

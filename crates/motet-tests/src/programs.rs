@@ -154,9 +154,9 @@ impl Stage {
         give_away(&folder);
         if is_root() && mode == Mode::Equipped {
             // The build may lie where only root can read it.
-            let voices =
+            let adapters =
                 ["libmotet_sockets.so", "libmotet_omniorb.so", "libmotet_omniorb42.so", "libmotet_omniorb43.so"];
-            for file in ["motet", "libmotet.so.0"].iter().chain(&voices).filter(|file| libraries.join(file).exists()) {
+            for file in ["motet", "libmotet.so.0"].iter().chain(&adapters).filter(|file| libraries.join(file).exists()) {
                 copy(&libraries.join(file), &own.join(file));
             }
         }
@@ -415,7 +415,7 @@ pub fn copy(from: &Path, to: &Path) {
     fs::rename(&fresh, to).expect("the copy in its place");
 }
 
-/// The folder of a whole build: command, engine and sockets voice.
+/// The folder of a whole build: command, engine and sockets adapter.
 fn libraries() -> Option<&'static Path> {
     let folder = crate::engine()?.parent()?;
     let all = ["motet", "libmotet.so.0", "libmotet_sockets.so"];

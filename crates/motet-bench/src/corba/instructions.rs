@@ -31,8 +31,8 @@ pub fn measure(ends: &Ends<'_>) -> Result<Vec<Line>> {
     ends.stage.shared(); // what ended before is not this
     let repetitions = if ends.stage.bench.quick { 1 } else { REPETITIONS };
     let mut ways = vec![(Path::Tcp, PATIENT)];
-    let voices = Path::VOICES.into_iter().filter(|&voice| ends.missing(voice).is_none());
-    ways.extend(voices.flat_map(|voice| [(voice, PATIENT), (voice, NEVER)]));
+    let adapters = Path::ADAPTERS.into_iter().filter(|&adapter| ends.missing(adapter).is_none());
+    ways.extend(adapters.flat_map(|adapter| [(adapter, PATIENT), (adapter, NEVER)]));
     let mut counts = vec![Vec::new(); ways.len()];
     let mut shared = vec![None; ways.len()];
     for _ in 0..repetitions {
@@ -54,15 +54,15 @@ pub fn measure(ends: &Ends<'_>) -> Result<Vec<Line>> {
         let line = added(path, spin, own, &counts[at]);
         lines.push(line.note(format!("{part:.0} % of the bytes went through shared memory")));
     }
-    for voice in Path::VOICES {
-        if let Some(why) = ends.missing(voice) {
-            lines.push(Line::not_measured(ROW, format!("added to an empty call, {}", voice.name()), why));
+    for adapter in Path::ADAPTERS {
+        if let Some(why) = ends.missing(adapter) {
+            lines.push(Line::not_measured(ROW, format!("added to an empty call, {}", adapter.name()), why));
         }
     }
     Ok(lines)
 }
 
-/// What a voice adds, beside what is there without it.
+/// What an adapter adds, beside what is there without it.
 fn added(path: Path, spin: (&str, &str), own: &[[Count; 2]], counts: &[[Count; 2]]) -> Line {
     let waits = spin == PATIENT;
     let how = if waits { "waits not counted" } else { "every wait a system call" };
@@ -131,7 +131,7 @@ fn parts(counts: &[[Count; 2]]) -> String {
 fn of_a_call(ends: &Ends<'_>, path: Path, spin: (&str, &str)) -> Result<[Count; 2]> {
     let [few, many] = CALLS.map(|calls| counted(ends, path, spin, calls));
     let ([client, server], [many_client, many_server]) = (few?, many?);
-    if Path::VOICES.contains(&path) && spin == PATIENT && (client.waiting == 0.0 || server.waiting == 0.0) {
+    if Path::ADAPTERS.contains(&path) && spin == PATIENT && (client.waiting == 0.0 || server.waiting == 0.0) {
         bail!("an end never waited in `{WAIT}`: is libmotet.so stripped of its symbols?");
     }
     Ok([many_client.less(&client), many_server.less(&server)])

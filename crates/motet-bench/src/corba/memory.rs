@@ -1,4 +1,4 @@
-//! What the memory costs that large sequences arrive in: the CORBA voice as it is, and without asking for huge pages.
+//! What the memory costs that large sequences arrive in: the omniORB adapter as it is, and without asking for huge pages.
 //!
 //! HP-CORBA (section 4.5, figure 7) has a pool of receive buffers for the same reason: fresh memory costs a page fault for every 4 KiB.
 
@@ -46,7 +46,7 @@ pub fn measure(ends: &Ends<'_>, pair: &Pair) -> Result<(Vec<Line>, Vec<Curve>)> 
         }
         let curve = |(name, points): (&str, Vec<_>)| Curve {
             plot: format!("corba-memory-{word}"),
-            name: format!("CORBA voice, {name}"),
+            name: format!("omniORB adapter, {name}"),
             unit: Unit::GBs,
             points,
         };

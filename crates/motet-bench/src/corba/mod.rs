@@ -1,7 +1,7 @@
 //! `motet bench corba`: CORBA calls over every path there is, by the method of the papers.
 //!
 //! What it is: an ordinary omniORB program (`tests/bench/corba.cc`) run over kernel TCP, omniORB's own unix transport and Motet's
-//! voices in one run, everything in turn (`paths`); beside it the transports alone (`wires`). From that come the empty call and its
+//! adapters in one run, everything in turn (`paths`); beside it the transports alone (`wires`). From that come the empty call and its
 //! split (`null`), the instructions that Motet adds to it (`instructions`), what huge pages are worth (`memory`), rates over sizes
 //! (`sequences`, `rates`) with the model of HP-CORBA (`figures`), and the sweep of the Crisp ORB paper (`strings`). What it is not: a test of
 //! what arrives; `crates/motet-tests` does that with the same program.

@@ -38,15 +38,15 @@ pub fn measure(ends: &Ends<'_>, wires: &Wires<'_>) -> Result<Vec<Line>> {
             )
             .with_motet(WithMotet::Neither),
     ];
-    for voice in Path::VOICES {
-        let what = format!("empty call, {}, own CPUs", voice.name());
-        match (ends.missing(voice), found.of((voice, Two), 0)) {
+    for adapter in Path::ADAPTERS {
+        let what = format!("empty call, {}, own CPUs", adapter.name());
+        match (ends.missing(adapter), found.of((adapter, Two), 0)) {
             (Some(why), _) => lines.push(Line::not_measured("null", what, why)),
             (None, None) => lines.push(Line::not_measured("null", what, "the caller failed")),
             (None, Some(ours)) => {
-                lines.extend(against_kernel(bench.repetitions, voice, &found, what));
+                lines.extend(against_kernel(bench.repetitions, adapter, &found, what));
                 let mpi = Wires::of(smallest, Wire::Mpi, Two);
-                lines.push(against_mpi(voice, &ours.median, mpi, wires));
+                lines.push(against_mpi(adapter, &ours.median, mpi, wires));
             }
         }
     }
@@ -64,7 +64,7 @@ pub const VARIANTS: [(&str, &[&str]); 2] = [
     ("a pool of threads", &["-ORBthreadPerConnectionPolicy", "0"]),
 ];
 
-/// The voices beside kernel TCP, and the CORBA voice beside the sockets voice, in such a configuration.
+/// The adapters beside kernel TCP, and the omniORB adapter beside the sockets adapter, in such a configuration.
 pub fn variant(stage: &Stage<'_>, pair: &Pair, &(name, options): &(&str, &[&str])) -> Vec<Line> {
     let what = format!("empty call, {name}");
     let measured = || -> Result<Vec<Line>> {
@@ -88,9 +88,9 @@ pub fn variant(stage: &Stage<'_>, pair: &Pair, &(name, options): &(&str, &[&str]
     measured().unwrap_or_else(|error| vec![Line::not_measured("null", what.clone(), format!("{error:#}"))])
 }
 
-/// A voice beside kernel TCP and the unix transport, each with its better placement; then both ends on one CPU.
-fn against_kernel(repetitions: usize, voice: Path, found: &Answers, what: String) -> Vec<Line> {
-    let Some(ours) = found.of((voice, Two), 0) else { return Vec::new() };
+/// An adapter beside kernel TCP and the unix transport, each with its better placement; then both ends on one CPU.
+fn against_kernel(repetitions: usize, adapter: Path, found: &Answers, what: String) -> Vec<Line> {
+    let Some(ours) = found.of((adapter, Two), 0) else { return Vec::new() };
     let (ours, p99) = (&ours.median, &ours.p99);
     let mut lines = Vec::new();
     let fast = ours.fast();
@@ -118,22 +118,22 @@ fn against_kernel(repetitions: usize, voice: Path, found: &Answers, what: String
             continue;
         };
         let (ours, theirs, enough) = counted(repetitions, ours, &theirs.median);
-        let line = Line::new("null", format!("{}, against the {}", path.name(), voice.name()))
+        let line = Line::new("null", format!("{}, against the {}", path.name(), adapter.name()))
             .figure(figure(&format!("median, {}", on(place)), &theirs.values))
             .floors(&ours.floors)
-            .against(figure(voice.name(), &ours.values), &theirs.over(&ours))
+            .against(figure(adapter.name(), &ours.values), &theirs.over(&ours))
             .with_motet(WithMotet::Reference);
         lines.push(match bound {
             Some(bound) => line.bound(Bound::AtLeast(bound)).slow_floor(enough),
             None => line,
         });
     }
-    if let (Some(one), Some(plain)) = (found.of((voice, One), 0), found.of((Path::Tcp, One), 0)) {
+    if let (Some(one), Some(plain)) = (found.of((adapter, One), 0), found.of((Path::Tcp, One), 0)) {
         lines.push(
-            Line::new("null", format!("both ends on one CPU, {}", voice.name()))
+            Line::new("null", format!("both ends on one CPU, {}", adapter.name()))
                 .figure(figure("kernel TCP", &plain.median.values))
                 .floors(&one.median.floors)
-                .against(figure(voice.name(), &one.median.values), &plain.median.over(&one.median))
+                .against(figure(adapter.name(), &one.median.values), &plain.median.over(&one.median))
                 .with_motet(WithMotet::Reference)
                 .nearly(Bound::AtLeast(1.0)),
         );
@@ -142,8 +142,8 @@ fn against_kernel(repetitions: usize, voice: Path, found: &Answers, what: String
 }
 
 /// Half an empty call beside one way of 8 B between two ranks.
-fn against_mpi(voice: Path, ours: &Series, mpi: Option<&Series>, wires: &Wires<'_>) -> Line {
-    let what = format!("one way, {}, against MPI", voice.name());
+fn against_mpi(adapter: Path, ours: &Series, mpi: Option<&Series>, wires: &Wires<'_>) -> Line {
+    let what = format!("one way, {}, against MPI", adapter.name());
     let Some(mpi) = mpi else {
         return Line::not_measured("null", what, wires.without_mpi().unwrap_or_else(|| "MPI did not run".to_owned()));
     };

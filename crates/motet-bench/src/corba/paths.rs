@@ -15,7 +15,7 @@ const SOURCES: [(&str, &str); 3] = [
     ("corba.cc", include_str!("../../../../tests/bench/corba.cc")),
     ("corba_data.h", include_str!("../../../../tests/bench/corba_data.h")),
 ];
-/// The CORBA voice for omniORB 4.2, and the object that is preloaded to bring it in.
+/// The omniORB adapter for omniORB 4.2, and the object that is preloaded to bring it in.
 const ADAPTER: &str = "libmotet_omniorb42.so";
 const ADAPTER_SHIM: &str = "libmotet_omniorb.so";
 /// Room for the largest data with their headers; omniORB's own limit is 2 MiB.
@@ -28,21 +28,21 @@ pub enum Path {
     Tcp,
     /// Its own transport over Unix sockets.
     Unix,
-    /// Its TCP, carried by the sockets voice.
+    /// Its TCP, carried by the sockets adapter.
     Sockets,
-    /// The CORBA voice.
+    /// The omniORB adapter.
     Corba,
 }
 
 impl Path {
     /// Those of Motet.
-    pub const VOICES: [Path; 2] = [Path::Sockets, Path::Corba];
+    pub const ADAPTERS: [Path; 2] = [Path::Sockets, Path::Corba];
     /// All, in the order in which they are shown.
     pub const ALL: [Path; 4] = [Path::Tcp, Path::Unix, Path::Sockets, Path::Corba];
 
     /// Which quantities of a line about this path alone are measured with Motet.
     pub fn with_motet(self) -> WithMotet {
-        if Self::VOICES.contains(&self) { WithMotet::Figure } else { WithMotet::Neither }
+        if Self::ADAPTERS.contains(&self) { WithMotet::Figure } else { WithMotet::Neither }
     }
 
     /// As a reader knows it.
@@ -50,8 +50,8 @@ impl Path {
         match self {
             Path::Tcp => "kernel TCP",
             Path::Unix => "omniORB's unix transport",
-            Path::Sockets => "sockets voice",
-            Path::Corba => "CORBA voice",
+            Path::Sockets => "sockets adapter",
+            Path::Corba => "omniORB adapter",
         }
     }
 }
@@ -74,7 +74,7 @@ impl Kit {
             Path::Corba => {
                 stage.readable(&stage.bench.find(ADAPTER)?)?; // the object that is preloaded looks for it beside itself
                 let shim = stage.readable(&stage.bench.find(ADAPTER_SHIM)?)?;
-                // Behind the sockets voice, as under `motet run`: that one then carries what is not the ORB's.
+                // Behind the sockets adapter, as under `motet run`: that one then carries what is not the ORB's.
                 let preloaded = ("LD_PRELOAD".to_owned(), shim.to_string_lossy().into_owned());
                 Kit { mode: Mode::Motet, environment: vec![preloaded], ..tcp }
             }
@@ -206,9 +206,9 @@ impl<'a> Ends<'a> {
         self.missing.iter().find(|(of, _)| *of == path).map(|(_, why)| why.as_str())
     }
 
-    /// The paths that there are: each with the ends on one CPU and on two where `voices_too`, else the voices on two alone.
-    pub fn places(&self, voices_too: bool) -> Vec<Place> {
-        let both = |path: &Path| voices_too || !Path::VOICES.contains(path);
+    /// The paths that there are: each with the ends on one CPU and on two where `adapters_too`, else the adapters on two alone.
+    pub fn places(&self, adapters_too: bool) -> Vec<Place> {
+        let both = |path: &Path| adapters_too || !Path::ADAPTERS.contains(path);
         let of =
             |path: Path| [Two, One].into_iter().filter(move |&on| on == Two || both(&path)).map(move |on| (path, on));
         self.open.iter().flat_map(|end| of(end.path)).collect()

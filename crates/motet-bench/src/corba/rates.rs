@@ -17,22 +17,22 @@ const HUGE: usize = 64 << 20;
 /// All lines.
 pub fn lines(ends: &Ends<'_>, all: &[Measured]) -> Vec<Line> {
     let mut lines = Vec::new();
-    for voice in Path::VOICES {
-        if let Some(why) = ends.missing(voice) {
-            lines.push(Line::not_measured("rate", format!("sequences and strings, {}", voice.name()), why));
+    for adapter in Path::ADAPTERS {
+        if let Some(why) = ends.missing(adapter) {
+            lines.push(Line::not_measured("rate", format!("sequences and strings, {}", adapter.name()), why));
             continue;
         }
         for kind in TYPES {
             let of = |size| all.iter().find(|measured| measured.kind == kind && measured.size == size);
-            lines.extend(of(LARGE).into_iter().flat_map(|measured| there_and_back(measured, voice)));
-            lines.extend(of(HUGE).and_then(|measured| against(measured, voice, Path::Tcp, Call::InOut, Some(3.0))));
+            lines.extend(of(LARGE).into_iter().flat_map(|measured| there_and_back(measured, adapter)));
+            lines.extend(of(HUGE).and_then(|measured| against(measured, adapter, Path::Tcp, Call::InOut, Some(3.0))));
         }
         for kind in TYPES {
             let of = all.iter().filter(|measured| measured.kind == kind && measured.size == LARGE);
             lines.extend(of.flat_map(|measured| {
                 [Call::In, Call::Out, Call::Refill]
                     .into_iter()
-                    .filter_map(|call| against(measured, voice, Path::Tcp, call, None))
+                    .filter_map(|call| against(measured, adapter, Path::Tcp, call, None))
             }));
         }
     }
@@ -46,16 +46,16 @@ pub fn lines(ends: &Ends<'_>, all: &[Measured]) -> Vec<Line> {
 }
 
 /// What is asked of calls there and back at 1 MiB.
-fn there_and_back(measured: &Measured, voice: Path) -> Vec<Line> {
+fn there_and_back(measured: &Measured, adapter: Path) -> Vec<Line> {
     let call = Call::InOut;
     let plain = ["long", "double", "octet"].contains(&measured.kind);
     let beside_unix = (measured.kind == "struct").then_some(2.2);
     let mut lines = Vec::new();
-    lines.extend(against(measured, voice, Path::Tcp, call, plain.then_some(5.0)));
-    lines.extend(against(measured, voice, Path::Unix, call, beside_unix));
-    if let (true, Some(ours), Some(engine)) = (plain, measured.rate(voice, call), measured.net(Wire::Engine, Two)) {
+    lines.extend(against(measured, adapter, Path::Tcp, call, plain.then_some(5.0)));
+    lines.extend(against(measured, adapter, Path::Unix, call, beside_unix));
+    if let (true, Some(ours), Some(engine)) = (plain, measured.rate(adapter, call), measured.net(Wire::Engine, Two)) {
         lines.push(
-            Line::new("rate", format!("{}, beside the engine's own ping-pong", title(measured, call, voice)))
+            Line::new("rate", format!("{}, beside the engine's own ping-pong", title(measured, call, adapter)))
                 .figure(Quantity::of("D", &ours.values, Unit::GBs))
                 .floors(&ours.floors)
                 .against(
@@ -72,11 +72,11 @@ fn title(measured: &Measured, call: Call, path: Path) -> String {
     format!("{}, {}, {}, {}", measured.kind, bytes(measured.size), call.name(), path.name())
 }
 
-/// A voice beside another path.
-fn against(measured: &Measured, voice: Path, other: Path, call: Call, bound: Option<f64>) -> Option<Line> {
-    let (ours, theirs) = (measured.rate(voice, call)?, measured.rate(other, call)?);
+/// An adapter beside another path.
+fn against(measured: &Measured, adapter: Path, other: Path, call: Call, bound: Option<f64>) -> Option<Line> {
+    let (ours, theirs) = (measured.rate(adapter, call)?, measured.rate(other, call)?);
     let name = format!("{}, {}", other.name(), on(measured.placement(other)?));
-    let line = Line::new("rate", title(measured, call, voice))
+    let line = Line::new("rate", title(measured, call, adapter))
         .figure(Quantity::of("D", &ours.values, Unit::GBs))
         .floors(&ours.floors)
         .against(Quantity::of(name, &theirs.values, Unit::GBs), &ours.over(&theirs));

@@ -111,9 +111,9 @@ impl Measured {
         (self.size / element).max(1) * element
     }
 
-    /// Where a path counts: a voice with its ends on two CPUs, a path of the kernel's in its better placement.
+    /// Where a path counts: an adapter with its ends on two CPUs, a path of the kernel's in its better placement.
     pub fn placement(&self, path: Path) -> Option<Placement> {
-        if Path::VOICES.contains(&path) { Some(Two) } else { self.answers.better(path, Call::InOut.at()) }
+        if Path::ADAPTERS.contains(&path) { Some(Two) } else { self.answers.better(path, Call::InOut.at()) }
     }
 
     /// How long a call takes, ns.

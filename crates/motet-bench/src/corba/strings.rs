@@ -46,7 +46,7 @@ pub fn measure(ends: &Ends<'_>, wires: &Wires<'_>) -> Result<(Vec<Line>, Vec<Cur
         }
         let Some(placement) = sweep.placement(path) else { continue };
         curves.extend(sweep.curves(path, placement).into_iter().filter(|curve| !curve.points.is_empty()));
-        if Path::VOICES.contains(&path) {
+        if Path::ADAPTERS.contains(&path) {
             lines.extend(sweep.against_kernel(path));
         }
         for at in [0, sizes.len() - 1] {
@@ -59,7 +59,7 @@ pub fn measure(ends: &Ends<'_>, wires: &Wires<'_>) -> Result<(Vec<Line>, Vec<Cur
 impl Sweep {
     /// A path of the kernel's counts with the placement that is better in the middle of the sweep.
     fn placement(&self, path: Path) -> Option<Placement> {
-        if Path::VOICES.contains(&path) { Some(Two) } else { self.answers.better(path, self.sizes.len() / 2) }
+        if Path::ADAPTERS.contains(&path) { Some(Two) } else { self.answers.better(path, self.sizes.len() / 2) }
     }
 
     fn call(&self, path: Path, placement: Placement, at: usize) -> Option<&Series> {
@@ -105,17 +105,17 @@ impl Sweep {
         )
     }
 
-    /// The size at which a voice gains least.
-    fn against_kernel(&self, voice: Path) -> Option<Line> {
+    /// The size at which an adapter gains least.
+    fn against_kernel(&self, adapter: Path) -> Option<Line> {
         let at_size = |at: usize| {
             let plain = self.call(Path::Tcp, self.answers.better(Path::Tcp, at)?, at)?;
-            let (ours, plain, enough) = counted(self.repetitions, self.call(voice, Two, at)?, plain);
+            let (ours, plain, enough) = counted(self.repetitions, self.call(adapter, Two, at)?, plain);
             let ratios = ours.over(&plain);
             let line = Line::new(
                 "strings",
-                format!("strings of 1 to 2000 B, {}: worst at {} B", voice.name(), self.sizes[at]),
+                format!("strings of 1 to 2000 B, {}: worst at {} B", adapter.name(), self.sizes[at]),
             )
-            .figure(Quantity::of(voice.name(), &ours.values, Unit::Ns))
+            .figure(Quantity::of(adapter.name(), &ours.values, Unit::Ns))
             .floors(&ours.floors)
             .against(Quantity::of("kernel TCP", &plain.values, Unit::Ns), &ratios)
             .bound(Bound::AtMost(0.1))

@@ -16,7 +16,7 @@ use std::cell::Cell;
 pub enum Wire {
     /// Sockets of the kernel.
     Tcp,
-    /// The same program under the sockets voice.
+    /// The same program under the sockets adapter.
     Sockets,
     /// The engine's own streams.
     Engine,

@@ -1,4 +1,4 @@
-//! Bodies there and back: as calls of omniORB over the CORBA voice, and as messages of an MPI on Motet.
+//! Bodies there and back: as calls of omniORB over the omniORB adapter, and as messages of an MPI on Motet.
 //!
 //! Both are measured in the same repetitions and by the same arithmetic: bytes of one way over half of a round trip, nothing taken off.
 //! Repetitions on near and on far CPUs are kept apart. The call is `sequence<octet>` there and back (`tests/bench/corba.cc`), the messages a ping-pong (`tests/bench/mpi_messages.c`).
@@ -76,7 +76,7 @@ fn beside(size: usize, calls: &Series, name: &str, one_way: &[f64]) -> Line {
     let of_calls: Vec<f64> = calls.values.iter().map(|ns| 2.0 * size as f64 / ns).collect();
     let of_messages: Vec<f64> = one_way.iter().map(|ns| size as f64 / ns).collect();
     let ratios: Vec<f64> = of_calls.iter().zip(&of_messages).map(|(calls, messages)| calls / messages).collect();
-    Line::new(ROW, format!("sequences of {} there and back, CORBA voice, beside messages there and back", bytes(size)))
+    Line::new(ROW, format!("sequences of {} there and back, omniORB adapter, beside messages there and back", bytes(size)))
         .figure(Quantity::of("calls", &of_calls, Unit::GBs))
         .floors(&calls.floors)
         .against(Quantity::of(name, &of_messages, Unit::GBs), &ratios)

@@ -2,7 +2,7 @@
 //!
 //! What it is: a judgement (`judged`) of what the contest of `motet bench messages` measures of other contenders (`libraries`): Open MPI 4
 //! and 5, MPICH and Intel MPI, each by itself and under `motet run`, ranks on CPUs of their own, repetitions on near and on far CPUs apart;
-//! the same between two test hosts (`hosts`); many more ranks than CPUs (`crowd`); CORBA calls beside messages of MPI (`corba`); and all voices in one process (`together`). The program is
+//! the same between two test hosts (`hosts`); many more ranks than CPUs (`crowd`); CORBA calls beside messages of MPI (`corba`); and all adapters in one process (`together`). The program is
 //! `tests/bench/mpi_messages.c`, compiled by each library's own compiler; its patterns are those of OSU's osu_latency, osu_bw and, of one
 //! pair, osu_mbw_mr. What it is not: a test of what arrives; `crates/motet-tests` does that.
 
@@ -12,7 +12,7 @@ mod hosts;
 mod judged;
 mod libraries;
 mod together;
-mod voices;
+mod adapters;
 
 use crate::bench::Bench;
 use crate::messages::Part as Kind;
@@ -98,7 +98,7 @@ impl Part {
             Part::Hosts => "between two hosts",
             Part::Crowd => "many more ranks than CPUs",
             Part::Corba => "CORBA calls beside messages of MPI",
-            Part::Together => "all voices in one process",
+            Part::Together => "all adapters in one process",
         }
     }
 
@@ -184,7 +184,7 @@ pub fn measure(mut bench: Bench, options: &Options, show: impl Fn(&[Line]) -> Re
             Part::Crowd => crowd::measure(bench, &libraries, &bar),
             Part::Corba => corba::measure(bench, &libraries),
             Part::Together => together::prepare(&libraries).and_then(|ready| {
-                curves = voices::curves(bench, &ready)?;
+                curves = adapters::curves(bench, &ready)?;
                 together::measure(bench, &ready)
             }),
             _ => contested(bench, &contenders(&libraries, part), part, &bar),

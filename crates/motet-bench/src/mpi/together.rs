@@ -1,6 +1,6 @@
-//! One process with several voices: MPI, CORBA calls and plain sockets, alone and at once, under Motet and plainly.
+//! One process with several adapters: MPI, CORBA calls and plain sockets, alone and at once, under Motet and plainly.
 //!
-//! The program is `tests/together`: rank 0 has bytes go to rank 1 and back by each voice that is used, in a thread of its own. What the
+//! The program is `tests/together`: rank 0 has bytes go to rank 1 and back by each adapter that is used, in a thread of its own. What the
 //! others cost while they are idle is a ratio of medians; what each gets while all of them are used is how many exchanges it makes beside
 //! how many it makes without Motet at the same time, and how many for each second of a CPU that its thread gets. Ranks are where the
 //! scheduler puts them: on two CPUs there is not one for everybody.
@@ -21,7 +21,7 @@ const ROW: &str = "together";
 /// A job that takes longer has hung.
 const LIMIT: [&str; 4] = ["timeout", "-k", "5", "120"];
 const SIZES: [usize; 2] = [8, 64 << 10];
-const VOICES: [(char, &str); 3] = [('m', "MPI"), ('c', "CORBA"), ('s', "sockets")];
+const ADAPTERS: [(char, &str); 3] = [('m', "MPI"), ('c', "CORBA"), ('s', "sockets")];
 const SOURCES: [(&str, &str); 6] = [
     ("together.idl", include_str!("../../../../tests/together/together.idl")),
     ("together.h", include_str!("../../../../tests/together/together.h")),
@@ -31,7 +31,7 @@ const SOURCES: [(&str, &str); 6] = [
     ("sockets.cc", include_str!("../../../../tests/together/sockets.cc")),
 ];
 
-/// Which voices are open, which are used, and whether Motet is there.
+/// Which adapters are open, which are used, and whether Motet is there.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Job {
     pub open: &'static str,
@@ -46,11 +46,11 @@ const AT_ONCE_PLAINLY: Job = Job { ours: false, ..AT_ONCE };
 const BESIDE_WORK: Job = Job { open: "mcsx", used: "mcsx", ours: true };
 const JOBS: [Job; 5] = [ALONE, BESIDE_IDLE, AT_ONCE, AT_ONCE_PLAINLY, BESIDE_WORK];
 
-/// What a voice did with a size: median and 99th percentile of a round trip, ns; how many a second, and how many a second of a CPU that the
+/// What an adapter did with a size: median and 99th percentile of a round trip, ns; how many a second, and how many a second of a CPU that the
 /// calling thread had.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Told {
-    voice: char,
+    adapter: char,
     pub size: usize,
     pub median: f64,
     late: f64,
@@ -71,7 +71,7 @@ pub fn prepare(libraries: &Libraries) -> Result<Ready> {
     Ok(Ready { before: libraries.open_mpi_twice()?, program: build(libraries)? })
 }
 
-/// What voices cost each other.
+/// What adapters cost each other.
 pub fn measure(bench: &Bench, ready: &Ready) -> Result<Vec<Line>> {
     // Long enough that how the scheduler happens to place six threads is not all that is seen.
     let ms = if bench.quick { 100.0 } else { 1500.0 };
@@ -88,9 +88,9 @@ pub fn measure(bench: &Bench, ready: &Ready) -> Result<Vec<Line>> {
     bench.contest(bench.repetitions, false, &mut contestants)?;
     drop(contestants);
     let told = told.map(RefCell::into_inner);
-    let of = |job: Job, voice: char, size: usize, what: Figure| -> Vec<f64> {
+    let of = |job: Job, adapter: char, size: usize, what: Figure| -> Vec<f64> {
         let at = JOBS.iter().position(|known| *known == job).unwrap_or_default();
-        let all = told[at].iter().flatten().filter(|told| (told.voice, told.size) == (voice, size));
+        let all = told[at].iter().flatten().filter(|told| (told.adapter, told.size) == (adapter, size));
         all.map(what).collect()
     };
     let mut lines = Vec::new();
@@ -98,16 +98,16 @@ pub fn measure(bench: &Bench, ready: &Ready) -> Result<Vec<Line>> {
         let [alone, beside] = [ALONE, BESIDE_IDLE].map(|job| of(job, 'm', size, |told| told.median));
         let what = format!("MPI, {} there and back, beside an idle ORB and idle sockets", bytes(size));
         lines.push(over(what, &beside, ("alone", &alone), Unit::Ns).bound(Bound::AtMost(1.02)));
-        for (voice, name) in VOICES {
+        for (adapter, name) in ADAPTERS {
             let counts: [(&str, Figure); 2] = [("", |told| told.rate), (", for a second of a CPU", |told| told.of_cpu)];
             for (counted, figure) in counts {
-                let [ours, plain] = [AT_ONCE, AT_ONCE_PLAINLY].map(|job| of(job, voice, size, figure));
-                let what = format!("{name}, {} there and back, all voices at once{counted}", bytes(size));
+                let [ours, plain] = [AT_ONCE, AT_ONCE_PLAINLY].map(|job| of(job, adapter, size, figure));
+                let what = format!("{name}, {} there and back, all adapters at once{counted}", bytes(size));
                 lines.push(over(what, &ours, ("without Motet", &plain), Unit::PerSecond).bound(Bound::AtLeast(0.95)));
             }
         }
-        for (voice, name) in &VOICES[1..] {
-            let late = of(BESIDE_WORK, *voice, size, |told| told.late);
+        for (adapter, name) in &ADAPTERS[1..] {
+            let late = of(BESIDE_WORK, *adapter, size, |told| told.late);
             let what =
                 format!("{name}, {}: the slowest of a hundred, beside threads that poll and compute", bytes(size));
             lines.push(Line::new(ROW, what).figure(Quantity::of("p99", &late, Unit::Ns)));
@@ -176,11 +176,11 @@ fn parse(text: &str, job: Job, ms: f64) -> Result<Vec<Told>> {
     }
     let line = |line: &str| {
         let mut words = line.split(' ');
-        let voice = words.next()?.chars().next()?;
+        let adapter = words.next()?.chars().next()?;
         let size = words.next()?.parse().ok()?;
         let mut number = || words.next()?.parse::<f64>().ok().filter(|value| *value > 0.0);
         let (median, late, rate) = (number()?, number()?, number()? / ms * 1e3);
-        Some(Told { voice, size, median, late, rate, of_cpu: 1e9 / number()? })
+        Some(Told { adapter, size, median, late, rate, of_cpu: 1e9 / number()? })
     };
     let lines = text.lines().filter(|line| !line.starts_with("rank "));
     let told: Option<Vec<Told>> = lines.map(line).collect();
@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn what_ranks_say_is_read_and_the_engines_are_counted() {
         let ours = "m 8 1500 2500 1000 2000\nrank 0: engines 1, sheets of nodes 1, threads x=1\nrank 1: engines 1, sheets of nodes 1, threads x=1\n";
-        let told = Told { voice: 'm', size: 8, median: 1500.0, late: 2500.0, rate: 10_000.0, of_cpu: 500_000.0 };
+        let told = Told { adapter: 'm', size: 8, median: 1500.0, late: 2500.0, rate: 10_000.0, of_cpu: 500_000.0 };
         assert_eq!(parse(ours, ALONE, 100.0).unwrap(), [told]);
         assert!(parse(ours, AT_ONCE_PLAINLY, 100.0).is_err(), "Motet where it should not be");
         let plain = ours.replace("engines 1, sheets of nodes 1", "engines 0, sheets of nodes 0");
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_idle_voices_cost_is_a_ratio() {
+    fn what_idle_adapters_cost_is_a_ratio() {
         let line = over(String::new(), &[102.0; 5], ("alone", &[100.0; 5]), Unit::Ns).bound(Bound::AtMost(1.02));
         assert_eq!((line.ratio.unwrap().median, line.verdict), (1.02, crate::report::Verdict::Met));
     }

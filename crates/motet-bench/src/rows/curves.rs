@@ -10,7 +10,7 @@ use crate::stats::Spread;
 use anyhow::Result;
 use std::time::Duration;
 
-/// Both plots. Where one contestant cannot run (no sockets voice yet, say) its line is missing and the reason goes to standard error.
+/// Both plots. Where one contestant cannot run (no sockets adapter yet, say) its line is missing and the reason goes to standard error.
 pub fn curves(bench: &Bench) -> Vec<Curve> {
     let step = if bench.quick { 2 } else { 1 };
     let latency: Vec<usize> = (3..=16).step_by(step).chain((step > 1).then_some(16)).map(|bits| 1 << bits).collect();

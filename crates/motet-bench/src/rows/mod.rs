@@ -153,7 +153,7 @@ fn rates(series: &Series, size: usize) -> Series {
     Series { values: series.values.iter().map(rate(size)).collect(), floors: series.floors.clone() }
 }
 
-/// The repetitions that count against TCP, of the voice and of TCP: those with a fast floor. Where there are fewer than `enough`, all
+/// The repetitions that count against TCP, of the adapter and of TCP: those with a fast floor. Where there are fewer than `enough`, all
 /// are shown, and the answer says that they do not count.
 pub(crate) fn counted(enough: usize, motet: &Series, tcp: &Series) -> (Series, Series, bool) {
     let fast = motet.fast();

@@ -16,7 +16,7 @@ use motet_wire::stream::slot::Slot;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 impl Engine {
-    /// Ends the process's part in a stream, once every voice that took it has closed it; the last process of the family that does so
+    /// Ends the process's part in a stream, once every adapter that took it has closed it; the last process of the family that does so
     /// ends the stream. True when bytes that came over the wire have not been read then: TCP answers a close of the socket's last
     /// descriptor with a reset. (False where the descriptor was given to another program, which may go on with it. Whether one
     /// has inherited it is the caller's to know.)
@@ -25,7 +25,7 @@ impl Engine {
     /// that it means another stream (invariant 7). Only then is the wire let go of, and its memory perhaps with it.
     pub fn close(&self, handle: Handle) -> Result<bool, Errno> {
         let (record, local) = self.look_up(handle).ok_or(EBADF)?;
-        if local.voices.fetch_sub(1, AcqRel) > 1 {
+        if local.adapters.fetch_sub(1, AcqRel) > 1 {
             return Ok(false);
         }
         self.leave_sets(handle, local);

@@ -189,7 +189,7 @@ impl Engine {
         let handle = (index as u64 + 1) << 32 | u64::from(generation);
         let local = self.local(index)?;
         local.hot.store(false, Ordering::Relaxed);
-        local.voices.store(1, Ordering::Relaxed);
+        local.adapters.store(1, Ordering::Relaxed);
         local.handle.store(handle, Ordering::Release);
         Some((handle, record, local))
     }
@@ -233,7 +233,7 @@ impl Engine {
         }
     }
 
-    /// Streams by SO_COOKIE: a descriptor has one owner, whichever voice asks first.
+    /// Streams by SO_COOKIE: a descriptor has one owner, whichever adapter asks first.
     pub fn owners(&self) -> MutexGuard<'_, HashMap<u64, Handle>> {
         lock(&self.owners)
     }

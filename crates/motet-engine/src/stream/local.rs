@@ -23,8 +23,8 @@ pub struct Local {
     pub cookie: AtomicU64,
     /// Whether this end made the connection.
     pub connected: AtomicBool,
-    /// Voices that have taken the stream; the last one that closes it ends it.
-    pub voices: AtomicU32,
+    /// Adapters that have taken the stream; the last one that closes it ends it.
+    pub adapters: AtomicU32,
     /// The wire, once it is up.
     pub slot: SlotCell,
     /// The wire on its way up.

@@ -315,7 +315,7 @@ fn why_tells_the_way_of_a_rank_and_shows_its_link() {
     let test = "why_tells_the_way_of_a_rank_and_shows_its_link";
     let Some(motet) = motet(test) else { return };
     let ours = "use Motet's libfabric provider";
-    // In ranks of Open MPI the sockets voice carries connections, too.
+    // In ranks of Open MPI the sockets adapter carries connections, too.
     for (name, options, way) in [
         (OPEN_MPI_4, ON, ours),
         (MPICH, ON, ours),

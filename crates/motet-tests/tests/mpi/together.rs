@@ -46,15 +46,15 @@ fn job(motet: &Path, program: &Path, words: &[&str]) -> Option<Command> {
     Some(mpi.run(motet, &["--set", "mpi=on"], &all))
 }
 
-/// What was said: letters of the voices, each once for a size; and that each process has one engine, and no thread of Motet's but one.
+/// What was said: letters of the adapters, each once for a size; and that each process has one engine, and no thread of Motet's but one.
 #[track_caller]
-fn one_engine(said: &str, voices: &str, sizes: &[&str]) {
+fn one_engine(said: &str, adapters: &str, sizes: &[&str]) {
     for size in sizes {
-        for voice in voices.chars() {
-            let times = voices.matches(voice).count();
-            let lines = said.lines().filter(|line| line.starts_with(&format!("{voice} {size} ")));
+        for adapter in adapters.chars() {
+            let times = adapters.matches(adapter).count();
+            let lines = said.lines().filter(|line| line.starts_with(&format!("{adapter} {size} ")));
             let counts: Vec<u64> = lines.filter_map(|line| line.split(' ').nth(4)?.parse().ok()).collect();
-            assert!(counts.len() == times && counts.iter().all(|count| *count >= 10), "{voice} {size}: {said}");
+            assert!(counts.len() == times && counts.iter().all(|count| *count >= 10), "{adapter} {size}: {said}");
         }
     }
     for rank in ["rank 0: ", "rank 1: "] {
@@ -67,9 +67,9 @@ fn one_engine(said: &str, voices: &str, sizes: &[&str]) {
 }
 
 #[test]
-fn three_voices_share_an_engine_alone_and_at_once() {
+fn three_adapters_share_an_engine_alone_and_at_once() {
     let _shared = crate::beside_others();
-    let Some((motet, program)) = program("three_voices_share_an_engine_alone_and_at_once") else { return };
+    let Some((motet, program)) = program("three_adapters_share_an_engine_alone_and_at_once") else { return };
     for used in ["m", "c", "s", "mcs"] {
         let Some(mut job) = job(&motet, &program, &["150", "mcs", used, "8", "65536", "2000000"]) else { return };
         one_engine(&output(&mut job), used, &["8", "65536", "2000000"]);
@@ -124,21 +124,21 @@ fn nothing_of_ours_stands_before_the_allocator() {
 
 /// Those that wait beside an MPI that polls on every CPU are served by the kernel; here it does not poll.
 #[test]
-fn why_shows_all_voices_of_a_process_on_the_same_memory() {
+fn why_shows_all_adapters_of_a_process_on_the_same_memory() {
     let _shared = crate::beside_others();
-    let test = "why_shows_all_voices_of_a_process_on_the_same_memory";
+    let test = "why_shows_all_adapters_of_a_process_on_the_same_memory";
     let Some((motet, program)) = program(test) else { return };
     let shown = tried_again(test, || {
         let Some(mut job) = job(&motet, &program, &["10000", "mcs", "cs", "4096"]) else { return Ok(()) };
         // The proof that bytes go over the memory is no matter of who has the CPUs.
         let job = job.env("MOTET_PATIENCE", "300ms");
-        alone(|| shows_all_voices(&motet, &program, job))
+        alone(|| shows_all_adapters(&motet, &program, job))
     });
     shown.unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
 /// Whether `motet why` comes to show it while the job runs, else what it showed last; the job must succeed.
-fn shows_all_voices(motet: &Path, program: &Path, job: &mut Command) -> Result<(), String> {
+fn shows_all_adapters(motet: &Path, program: &Path, job: &mut Command) -> Result<(), String> {
     let mut job = job.stdout(Stdio::piped()).spawn().expect("timeout");
     let mut shown = Err("the job has ended already".to_owned());
     let ended = loop {
@@ -149,7 +149,7 @@ fn shows_all_voices(motet: &Path, program: &Path, job: &mut Command) -> Result<(
             let why = Command::new(motet).args(["why", "--json"]).output().expect("motet");
             // What it shows of a job that is about to end is nothing to go by.
             if job.try_wait().expect("its status").is_none() {
-                shown = all_voices(program, &serde_json::from_slice(&why.stdout).expect("JSON"));
+                shown = all_adapters(program, &serde_json::from_slice(&why.stdout).expect("JSON"));
             }
         }
         sleep(Duration::from_millis(200));
@@ -158,7 +158,7 @@ fn shows_all_voices(motet: &Path, program: &Path, job: &mut Command) -> Result<(
 }
 
 /// Both ranks, each with MPI, CORBA and sockets over the memory that they share; else what is not so.
-fn all_voices(program: &Path, why: &serde_json::Value) -> Result<(), String> {
+fn all_adapters(program: &Path, why: &serde_json::Value) -> Result<(), String> {
     let ours = |process: &&serde_json::Value| {
         process["command"].as_str().unwrap_or_default().starts_with(program.to_str().expect("a plain path"))
     };

@@ -221,14 +221,14 @@ fn the_measuring_tool_measures_calls_on_every_path() {
     let lines = report["lines"].as_array().expect("lines");
     for what in [
         "empty call, kernel TCP",
-        "empty call, sockets voice, own CPUs",
-        "empty call, CORBA voice, own CPUs",
-        "kernel TCP, against the CORBA voice",
-        "omniORB's unix transport, against the CORBA voice",
+        "empty call, sockets adapter, own CPUs",
+        "empty call, omniORB adapter, own CPUs",
+        "kernel TCP, against the omniORB adapter",
+        "omniORB's unix transport, against the omniORB adapter",
         "empty call, time limits of 10 s",
         "empty call, a pool of threads",
         "octet, 64 MiB, back, fresh memory",
-        "strings of 1 to 2000 B, CORBA voice: worst at",
+        "strings of 1 to 2000 B, omniORB adapter: worst at",
     ] {
         let line = lines.iter().find(|line| line["what"].as_str().is_some_and(|text| text.starts_with(what)));
         let measured = line.and_then(|line| line["figure"]["spread"]["median"].as_f64());

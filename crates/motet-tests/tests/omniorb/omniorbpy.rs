@@ -7,7 +7,7 @@ use motet_tests::programs::{Stage, Started, both_ways, builds, skip, source};
 use motet_tests::tool;
 use std::path::Path;
 
-const REPORT: &str = "voices";
+const REPORT: &str = "adapters";
 
 /// How both ends are started: `omniorb`, and the ORB's threading policy (a thread for each connection, or a pool).
 struct Way {
@@ -66,7 +66,7 @@ impl<'a> Scene<'a> {
         let mapped = std::fs::read_to_string(format!("/proc/{}/maps", server.pid())).unwrap_or_default();
         assert_eq!(mapped.contains("libmotet_omniorb43.so"), wanted, "{mapped}");
         let report = std::fs::read_to_string(self.stage.path(REPORT)).unwrap_or_default();
-        assert_eq!(report.lines().any(|line| line.starts_with("voice=omniorb ")), wanted, "{report}");
+        assert_eq!(report.lines().any(|line| line.starts_with("adapter=omniorb ")), wanted, "{report}");
     }
 }
 

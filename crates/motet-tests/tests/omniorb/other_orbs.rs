@@ -27,7 +27,7 @@ const ORBS: [Orb; 3] = [
     Orb { name: "JacORB", files: jacorb, words: java, adapter: false },
 ];
 
-const REPORT: &str = "voices";
+const REPORT: &str = "adapters";
 
 /// What a caller prints when all is well.
 const ALL_OK: &str = "orb ok\nlevel ok\necho_everything ok\necho_octets ok\necho_longs ok\necho_doubles ok\necho_few ok\n\
@@ -160,7 +160,7 @@ impl Pair<'_> {
     /// Whether any connection was an adapter's.
     fn used_an_adapter(&self) -> bool {
         let report = std::fs::read_to_string(self.stage.path(REPORT)).unwrap_or_default();
-        report.lines().any(|line| line.starts_with("voice=omniorb "))
+        report.lines().any(|line| line.starts_with("adapter=omniorb "))
     }
 }
 
@@ -231,7 +231,7 @@ fn orbs_pass_every_type_with_an_adapter_at_one_end_or_both() {
 fn orbs_pass_every_type_when_one_end_is_unequipped() {
     const PLAIN: &[&str] = &["env", "-u", "LD_PRELOAD"];
     let scene = |pair: &Pair<'_>| pair.meet([PLAIN, &[]]) + &pair.meet([&[], PLAIN]);
-    // Of two different ORBs one at least has an adapter, and JacORB is where the sockets voice is alone.
+    // Of two different ORBs one at least has an adapter, and JacORB is where the sockets adapter is alone.
     let wanted = |server: &Orb, caller: &Orb| server.name != caller.name;
     let test = "orbs_pass_every_type_when_one_end_is_unequipped";
     each_with_each(test, true, Alone::Neither, wanted, scene, |counters| {

@@ -1,18 +1,18 @@
-//! Several voices in one process share one engine; a namespace of its own stays plain.
+//! Several adapters in one process share one engine; a namespace of its own stays plain.
 
 use motet_tests::{Built, Mode, Outcome, Program};
 use std::sync::{Mutex, PoisonError};
 
 const WAYS: [(&str, bool); 4] = [("linked", false), ("linked", true), ("opened", false), ("opened", true)];
 
-/// A program with the second voice, `linked` to it or opening it, the voice linked to the engine in a folder of that name;
+/// A program with the second adapter, `linked` to it or opening it, the adapter linked to the engine in a folder of that name;
 /// `None`, loudly, where there is no engine.
-fn program(how: &str, voice_first: bool, engine_in: &str) -> Option<Program> {
+fn program(how: &str, adapter_first: bool, engine_in: &str) -> Option<Program> {
     let Some(engine) = motet_tests::engine() else {
         eprintln!("SKIPPED {how}: libmotet.so.0 is not built (make build)");
         return None;
     };
-    let folder = motet_tests::folder(&format!("voices-{}", engine_in.replace(' ', "-")));
+    let folder = motet_tests::folder(&format!("adapters-{}", engine_in.replace(' ', "-")));
     let soname = folder.join("libmotet.so.0");
     match engine_in {
         "its own place" => {
@@ -22,24 +22,24 @@ fn program(how: &str, voice_first: bool, engine_in: &str) -> Option<Program> {
         _ => drop(std::fs::copy(engine, &soname).unwrap()),
     }
     let run_path = format!("-Wl,-rpath,{}", folder.display());
-    let voice = Built::library("voice", &folder, &[soname.to_str().unwrap(), &run_path]);
-    let linked = ["-Wl,--no-as-needed", voice.to_str().unwrap(), &run_path];
-    let first = if voice_first { "voice" } else { "sockets" };
+    let adapter = Built::library("adapter", &folder, &[soname.to_str().unwrap(), &run_path]);
+    let linked = ["-Wl,--no-as-needed", adapter.to_str().unwrap(), &run_path];
+    let first = if adapter_first { "adapter" } else { "sockets" };
     Some(match how {
-        "linked" => Program::built(&Built::program("two_voices", &folder, &linked), &["linked", first]),
-        _ => Program::built(&Built::program("two_voices", &folder, &[]), &[voice.to_str().unwrap(), first]),
+        "linked" => Program::built(&Built::program("two_adapters", &folder, &linked), &["linked", first]),
+        _ => Program::built(&Built::program("two_adapters", &folder, &[]), &[adapter.to_str().unwrap(), first]),
     })
 }
 
 /// What both processes say, checked; five connections in all.
 #[track_caller]
-fn one_engine(outcome: &Outcome, voice_first: bool) {
+fn one_engine(outcome: &Outcome, adapter_first: bool) {
     assert!(outcome.succeeded, "{}{}", outcome.printed, outcome.complaints);
-    let by_voice = if voice_first { 3 } else { 2 };
+    let by_adapter = if adapter_first { 3 } else { 2 };
     for who in ["accepting", "connecting"] {
         let lines = [
             format!(
-                "{who}: {by_voice} connections by the second voice, {by_voice} in shared memory, {by_voice} recognised"
+                "{who}: {by_adapter} connections by the second adapter, {by_adapter} in shared memory, {by_adapter} recognised"
             ),
             // An arena grows by segments of 1 and 4 slots: five streams of one engine fill two, two engines would take four.
             format!("{who}: engines 1, node files 1, segments 2, threads 1"),
@@ -54,16 +54,16 @@ fn one_engine(outcome: &Outcome, voice_first: bool) {
 /// Runs it equipped: as above, and the program's own connection is in shared memory, too. That is seen by bytes that find their reader behind an
 /// open gate when they are counted; all else holds without that as well.
 #[track_caller]
-fn one_engine_for_the_program_too(program: &Program, voice_first: bool) {
+fn one_engine_for_the_program_too(program: &Program, adapter_first: bool) {
     let lines = ["accepting", "connecting"].map(|who| {
         [
             format!("{who}: the program's connection: in shared memory 1, counted 1"),
-            format!("{who}: still in shared memory after the second voice let go: 1"),
+            format!("{who}: still in shared memory after the second adapter let go: 1"),
         ]
     });
-    one_engine(&program.run(Mode::Equipped), voice_first);
+    one_engine(&program.run(Mode::Equipped), adapter_first);
     let outcome = program.clone().open().run(Mode::Equipped);
-    one_engine(&outcome, voice_first);
+    one_engine(&outcome, adapter_first);
     let printed = outcome.printed;
     assert!(lines.as_flattened().iter().all(|line| printed.contains(line)), "not all of {lines:?} in:\n{printed}");
 }
@@ -72,21 +72,21 @@ fn one_engine_for_the_program_too(program: &Program, voice_first: bool) {
 static ALONE: Mutex<()> = Mutex::new(());
 
 #[test]
-fn two_voices_of_a_process_share_one_engine() {
+fn two_adapters_of_a_process_share_one_engine() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for (how, voice_first) in WAYS {
-        let Some(program) = program(how, voice_first, "its own place") else { return };
-        one_engine_for_the_program_too(&program, voice_first);
-        one_engine(&program.run(Mode::Plain), voice_first);
+    for (how, adapter_first) in WAYS {
+        let Some(program) = program(how, adapter_first, "its own place") else { return };
+        one_engine_for_the_program_too(&program, adapter_first);
+        one_engine(&program.run(Mode::Plain), adapter_first);
     }
 }
 
 #[test]
-fn an_engine_that_another_voice_brought_from_elsewhere_is_the_one() {
+fn an_engine_loaded_by_another_adapter_is_shared() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    for (how, voice_first) in WAYS {
-        let Some(program) = program(how, voice_first, "a copy") else { return };
-        one_engine_for_the_program_too(&program, voice_first);
+    for (how, adapter_first) in WAYS {
+        let Some(program) = program(how, adapter_first, "a copy") else { return };
+        one_engine_for_the_program_too(&program, adapter_first);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Ordinary socket programs under the sockets voice behave as without it. Each test names the behaviour. (By theme: forms of calls,
+//! Ordinary socket programs under the sockets adapter behave as without it. Each test names the behaviour. (By theme: forms of calls,
 //! waits, ends, forks and operation have files of their own.)
 
 use motet_tests::{Program, both};

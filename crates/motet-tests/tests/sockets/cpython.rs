@@ -1,4 +1,4 @@
-//! CPython's own tests of sockets and selectors come out the same under the sockets voice.
+//! CPython's own tests of sockets and selectors come out the same under the sockets adapter.
 
 use motet_tests::machine::tried_again;
 use motet_tests::programs::skip;

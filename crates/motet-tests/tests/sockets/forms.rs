@@ -1,4 +1,4 @@
-//! Forms of calls: names and options, amounts and flags, and calls that go past the voice.
+//! Forms of calls: names and options, amounts and flags, and calls that go past the adapter.
 
 use motet_tests::programs::skip;
 use motet_tests::{Mode, Program, both};
@@ -51,7 +51,7 @@ fn a_whole_block_is_received_while_children_end() {
     both("amounts", &["children"]).took_the_fast_path(1);
 }
 
-// ---- what goes past the voice, or nearly ---------------------------------------------------------------------------------
+// ---- what goes past the adapter, or nearly ---------------------------------------------------------------------------------
 
 #[test]
 fn sendfile_and_splice_keep_their_place_among_sends() {

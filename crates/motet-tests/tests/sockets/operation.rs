@@ -1,4 +1,4 @@
-//! Who is equipped and who is not, and how the voice is operated: users, settings, logs, confinement, installation.
+//! Who is equipped and who is not, and how the adapter is operated: users, settings, logs, confinement, installation.
 
 use motet_tests::programs::skip;
 use motet_tests::temporary::Temporary;

@@ -1,6 +1,6 @@
-/* voice.c: a second adapter, a shared library linked to libmotet.so.0 as any process may load it.
+/* adapter.c: a second adapter, a shared library linked to libmotet.so.0 as any process may load it.
  * It uses the engine through motet_adapter.h only and does not know the sockets adapter. */
-#include "voice.h"
+#include "adapter.h"
 
 #include <motet_adapter.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@ static uint64_t take(int fd, int accepted)
     motet_stream stream = 0;
     int error = motet_upgrade(fd, &options, &stream);
     if (error != 0 || stream == 0) {
-        fprintf(stderr, "voice: motet_upgrade: %d\n", error);
+        fprintf(stderr, "adapter: motet_upgrade: %d\n", error);
         exit(1);
     }
     return stream;
@@ -30,7 +30,7 @@ static struct motet_stream_info info(uint64_t stream)
 {
     struct motet_stream_info info = MOTET_INIT(struct motet_stream_info);
     if (motet_info(stream, &info) != 0) {
-        fprintf(stderr, "voice: motet_info failed\n");
+        fprintf(stderr, "adapter: motet_info failed\n");
         exit(1);
     }
     return info;
@@ -42,4 +42,4 @@ static uint64_t sent_fast(uint64_t stream) { return info(stream).sent_fast; }
 
 static int let_go(uint64_t stream) { return motet_close(stream); }
 
-__attribute__((visibility("default"))) const struct voice voice = {take, send_all, receive_all, on_shared_memory, sent_fast, let_go};
+__attribute__((visibility("default"))) const struct adapter adapter = {take, send_all, receive_all, on_shared_memory, sent_fast, let_go};

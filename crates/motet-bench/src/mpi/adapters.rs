@@ -1,4 +1,4 @@
-//! Bandwidth of each voice over the size, under Motet: MPI, CORBA and Java's sockets on one graph, as PadicoTM's paper has it (figure 5).
+//! Bandwidth of each adapter over the size, under Motet: MPI, CORBA and Java's sockets on one graph, as PadicoTM's paper has it (figure 5).
 //!
 //! MPI, CORBA and the sockets of C are those of one process that has all three open; Java's belong to two virtual machines. Each point
 //! is the bytes of one way over half of a round trip.
@@ -11,16 +11,16 @@ use crate::stage::{Mode, Ready as Server, WAYS};
 use crate::stats::Spread;
 use anyhow::Result;
 
-const VOICES: [(&str, &str); 3] = [("m", "MPI (Open MPI 4)"), ("c", "CORBA (omniORB)"), ("s", "sockets (C)")];
+const ADAPTERS: [(&str, &str); 3] = [("m", "MPI (Open MPI 4)"), ("c", "CORBA (omniORB)"), ("s", "sockets (C)")];
 const REPETITIONS: usize = 3;
 const MS: f64 = 60.0;
 
-/// Of each voice, and of Java where there is one.
+/// Of each adapter, and of Java where there is one.
 pub fn curves(bench: &Bench, ready: &Ready) -> Result<Vec<Curve>> {
     let step = if bench.quick { 4 } else { 2 };
     let sizes: Vec<usize> = (6..=24).step_by(step).map(|bits| 1 << bits).collect();
     let mut curves = Vec::new();
-    for (used, name) in VOICES {
+    for (used, name) in ADAPTERS {
         let mut times: Vec<Vec<f64>> = vec![Vec::new(); sizes.len()];
         for _ in 0..REPETITIONS {
             let found = run(ready, Job { open: "mcs", used, ours: true }, MS, &sizes)?;
@@ -56,5 +56,5 @@ fn curve(name: &str, sizes: &[usize], times: &[Vec<f64>]) -> Curve {
         Some((size, Spread::of(&rates)?))
     };
     let points = sizes.iter().zip(times).filter_map(rate).collect();
-    Curve { plot: "voices-bandwidth".to_owned(), name: name.to_owned(), unit: Unit::GBs, points }
+    Curve { plot: "adapters-bandwidth".to_owned(), name: name.to_owned(), unit: Unit::GBs, points }
 }

@@ -1,26 +1,26 @@
-/* Two adapters in one process: sockets (the sockets adapter, when it is preloaded) and voice.c, at both ends of a connection.
+/* Two adapters in one process: sockets (the sockets adapter, when it is preloaded) and adapter.c, at both ends of a connection.
  *
- * Usage: two_voices LIBRARY FIRST. LIBRARY is opened when it is first needed, or is "linked"; FIRST is "sockets" or "voice". The two
+ * Usage: two_adapters LIBRARY FIRST. LIBRARY is opened when it is first needed, or is "linked"; FIRST is "sockets" or "adapter". The two
  * adapters use five connections between two processes in turn. Then each process prints what it has: engines, node files, segments and
  * threads are counted by distinct inodes in /proc/self. */
 #include "check.h"
-#include "voice.h"
+#include "adapter.h"
 
 #include <dirent.h>
 #include <dlfcn.h>
 
 enum { CONNECTIONS = 5, ROUNDS = 64 };
 static const char *library;
-static int voice_first;
+static int adapter_first;
 
-static const struct voice *second(void)
+static const struct adapter *second(void)
 {
-    static const struct voice *found;
+    static const struct adapter *found;
     if (found) return found;
     void *handle = strcmp(library, "linked") == 0 ? dlopen(NULL, RTLD_NOW) : dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (!handle) fprintf(stderr, "%s\n", dlerror());
     CHECK(handle);
-    CHECK(found = dlsym(handle, "voice"));
+    CHECK(found = dlsym(handle, "adapter"));
     return found;
 }
 
@@ -53,7 +53,7 @@ static int threads(void)
     return count;
 }
 
-static void exchange_by_voice(uint64_t stream, int first, int rounds)
+static void exchange_by_adapter(uint64_t stream, int first, int rounds)
 {
     char mine[64], theirs[64];
     for (int i = 0; i < rounds; i++) {
@@ -76,33 +76,33 @@ static void share(const char *who, int fd, int first)
         if ((i + first) % 2)
             exchange(fd, first, ROUNDS);
         else
-            exchange_by_voice(stream, first, ROUNDS);
+            exchange_by_adapter(stream, first, ROUNDS);
     }
     CHECK(second()->let_go(stream) == 0);
     uint64_t before = second()->sent_fast(stream);
     exchange(fd, first, ROUNDS);
-    printf("%s: still in shared memory after the second voice let go: %d\n", who, second()->sent_fast(stream) > before);
+    printf("%s: still in shared memory after the second adapter let go: %d\n", who, second()->sent_fast(stream) > before);
 }
 
 static void talk(const char *who, int *fds, int first)
 {
-    int by_voice = 0, shared = 0, same = 0;
+    int by_adapter = 0, shared = 0, same = 0;
     uint64_t streams[CONNECTIONS] = {0};
     for (int i = 0; i < CONNECTIONS; i++) {
-        if (i % 2 == voice_first) {
+        if (i % 2 == adapter_first) {
             exchange(fds[i], first, ROUNDS);
             continue;
         }
         streams[i] = second()->take(fds[i], !first);
-        exchange_by_voice(streams[i], first, ROUNDS);
-        by_voice++;
+        exchange_by_adapter(streams[i], first, ROUNDS);
+        by_adapter++;
         shared += second()->on_shared_memory(streams[i]);
         same += second()->take(fds[i], !first) == streams[i];
     }
-    printf("%s: %d connections by the second voice, %d in shared memory, %d recognised\n", who, by_voice, shared, same);
+    printf("%s: %d connections by the second adapter, %d in shared memory, %d recognised\n", who, by_adapter, shared, same);
     printf("%s: engines %d, node files %d, segments %d, threads %d\n", who, mapped("/libmotet.so"), mapped("memfd:motet-node"),
            mapped("memfd:motet-segment"), threads());
-    if (mapped("/libmotet_sockets.so")) share(who, fds[voice_first], first);
+    if (mapped("/libmotet_sockets.so")) share(who, fds[adapter_first], first);
     /* A fork with two adapters: both call the engine's fork functions. */
     fflush(stdout);
     pid_t child = fork();
@@ -110,7 +110,7 @@ static void talk(const char *who, int *fds, int first)
     if (child == 0) _exit(0);
     wait_for(child);
     for (int i = 0; i < CONNECTIONS; i++)
-        if (streams[i]) exchange_by_voice(streams[i], first, ROUNDS);
+        if (streams[i]) exchange_by_adapter(streams[i], first, ROUNDS);
     for (int i = 0; i < CONNECTIONS; i++) {
         if (streams[i]) CHECK(second()->let_go(streams[i]) == 0);
         close(fds[i]);
@@ -122,7 +122,7 @@ int main(int argc, char **argv)
 {
     CHECK(argc == 3);
     library = argv[1];
-    voice_first = strcmp(argv[2], "voice") == 0;
+    adapter_first = strcmp(argv[2], "adapter") == 0;
     int port = 0, listener = listen_on("4", &port), fds[CONNECTIONS];
     pid_t child = fork();
     CHECK(child >= 0);

@@ -1,4 +1,4 @@
-/* voice.h: the interface of voice.c, a second adapter for tests. */
+/* adapter.h: the interface of adapter.c, a second adapter for tests. */
 #ifndef VOICE_H
 #define VOICE_H
 
@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-struct voice {
+struct adapter {
     uint64_t (*take)(int fd, int accepted); /* upgrades the connection and returns the stream; ends the program on failure */
     ssize_t (*send)(uint64_t stream, const void *data, size_t length);
     ssize_t (*receive)(uint64_t stream, void *data, size_t length); /* all of it */
@@ -16,6 +16,6 @@ struct voice {
 };
 
 /* The only symbol that the library exports. */
-extern const struct voice voice;
+extern const struct adapter adapter;
 
 #endif
