@@ -1,6 +1,6 @@
 /* peer.h: what the measuring programs share: a connection, whole reads and writes, and timing in blocks.
  *
- * Plain POSIX sockets: the same program runs plainly and under a preloaded library, which it knows nothing of.
+ * Plain POSIX sockets: the same program runs without and under a preloaded library, which it knows nothing of.
  *
  *   PROGRAM serve                            listens anywhere, prints "port N", serves one caller, ends with it
  *   PROGRAM call HOST PORT SIZE MS           measures for MS milliseconds, prints "MEDIAN MEAN COUNT": ns, ns, operations

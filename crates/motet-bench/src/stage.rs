@@ -1,6 +1,6 @@
-//! Where real programs are measured: a folder of their own, as one unprivileged user, plainly and equipped.
+//! Where real programs are measured: a folder of their own, as one unprivileged user, without and with Motet.
 //!
-//! A server is there twice, plain and equipped, and stays for all repetitions; it runs on the first CPU. What calls it runs on that
+//! A server is there twice, without and with Motet, and stays for all repetitions; it runs on the first CPU. What calls it runs on that
 //! CPU or on the second one ([`Way`]): a client to its end, or a [`Caller`] that answers questions. Everything that is started here
 //! ends with its owner, and with the bench itself.
 
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// As it is.
-    Plain,
+    WithoutMotet,
     /// As under `motet run`.
     Motet,
 }
@@ -41,7 +41,7 @@ pub enum Mode {
 /// How a program is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Way {
-    /// Both ends plain, or both equipped.
+    /// Both ends without Motet, or both under it.
     pub mode: Mode,
     /// Both on one CPU, or each on its own.
     pub placement: Placement,
@@ -50,8 +50,8 @@ pub struct Way {
 /// The ways of a row, in the order in which they take turns. The last one is for rows that must never be slower.
 pub const WAYS: [Way; 4] = [
     Way { mode: Mode::Motet, placement: Two },
-    Way { mode: Mode::Plain, placement: One },
-    Way { mode: Mode::Plain, placement: Two },
+    Way { mode: Mode::WithoutMotet, placement: One },
+    Way { mode: Mode::WithoutMotet, placement: Two },
     Way { mode: Mode::Motet, placement: One },
 ];
 
@@ -113,7 +113,7 @@ impl<'a> Stage<'a> {
         Ok(self.path(name))
     }
 
-    /// Runs a compiler, or anything else that is not measured, plainly and by whoever measures; it must succeed.
+    /// Runs a compiler, or anything else that is not measured, without Motet and as the measuring user; it must succeed.
     pub fn build<W: AsRef<str>>(&self, words: &[W]) -> Result<()> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         let mut command = Command::new(words[0]);
@@ -184,14 +184,14 @@ impl<'a> Stage<'a> {
     /// A server twice, each told a port of its own.
     pub fn both(&self, mut start: impl FnMut(Mode, &str) -> Result<Server>) -> Result<Both> {
         let ports = [free_port()?.to_string(), free_port()?.to_string()];
-        let servers = [start(Mode::Plain, &ports[0])?, start(Mode::Motet, &ports[1])?];
+        let servers = [start(Mode::WithoutMotet, &ports[0])?, start(Mode::Motet, &ports[1])?];
         Ok(Both { servers, ports })
     }
 
     /// A server of our own twice, which says `port N` itself.
     pub fn both_say<W: AsRef<str>>(&self, words: &[W]) -> Result<Both> {
         let start = |mode| self.server(mode, words, Ready::Says("port "));
-        let servers = [start(Mode::Plain)?, start(Mode::Motet)?];
+        let servers = [start(Mode::WithoutMotet)?, start(Mode::Motet)?];
         let ports = [servers[0].said("port")?, servers[1].said("port")?];
         Ok(Both { servers, ports })
     }
@@ -234,7 +234,7 @@ impl<'a> Stage<'a> {
         Ok(Caller { child, input, output, name: words[0].to_owned() })
     }
 
-    /// What part of the bytes that equipped programs sent since the last question went through shared memory. Programs say so when
+    /// What part of the bytes that programs under Motet sent since the last question went through shared memory. Programs say so when
     /// they end by themselves; `None` when none of them had a stream that was upgraded.
     pub fn shared(&self) -> Option<f64> {
         let path = self.folder.path().join("stats");
@@ -251,7 +251,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// A server twice, plain and equipped.
+/// A server twice, without and with Motet.
 pub struct Both {
     /// In that order.
     pub servers: [Server; 2],

@@ -1,7 +1,7 @@
 //! Black-box tests of the sockets adapter.
 //!
 //! What it is: a harness that compiles the socket programs of `tests/programs` with the system's C compiler, runs each one
-//! plainly and then with `libmotet_sockets.so` preloaded, and compares what they print. The equipped run may be asked to
+//! without Motet and then with `libmotet_sockets.so` preloaded, and compares what they print. The run under Motet may be asked to
 //! prove that payload took the fast path, from the counters that the adapter reports at exit: then it is run with gates that
 //! stay open (`MOTET_PATIENCE`), so the proof is no matter of who has the CPUs.
 //!
@@ -44,7 +44,7 @@ pub struct Program {
     counted: bool,
 }
 
-/// The C program runs plainly and equipped: both must succeed and print the same. Returns the equipped run.
+/// The C program runs without and with Motet: both must succeed and print the same. Returns the run under Motet.
 #[track_caller]
 pub fn both(name: &str, arguments: &[&str]) -> Outcome {
     Program::c(name, arguments).same_both_ways()
@@ -81,10 +81,10 @@ pub struct Stream {
 /// How to run a program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// As it is.
-    Plain,
+    /// Without Motet.
+    WithoutMotet,
     /// With the adapter preloaded.
-    Equipped,
+    WithMotet,
 }
 
 impl Program {
@@ -129,7 +129,7 @@ impl Program {
         self
     }
 
-    /// With gates that stay open: payload of the equipped run takes the fast path whatever else this machine does.
+    /// With gates that stay open: payload of the run under Motet takes the fast path whatever else this machine does.
     pub fn open(self) -> Self {
         if self.is_open() { self } else { self.with(PATIENCE.0, PATIENCE.1) }
     }
@@ -169,7 +169,7 @@ impl Program {
         for name in ["LD_PRELOAD", "MOTET_DISABLE", "MOTET_LIBRARY", "MOTET_SHIM_REPORT", PATIENCE.0] {
             command.env_remove(name);
         }
-        if mode == Mode::Equipped {
+        if mode == Mode::WithMotet {
             command.env("LD_PRELOAD", here(adapter())).env("MOTET_SHIM_REPORT", files.path("report"));
             if let Some(engine) = engine() {
                 command.env("MOTET_LIBRARY", here(engine));
@@ -188,7 +188,7 @@ impl Program {
         self.start(mode).finish()
     }
 
-    /// Runs it plainly and equipped: both must succeed and print the same. Returns the equipped run. Where they do not while the host took the
+    /// Runs it without and with Motet: both must succeed and print the same. Returns the run under Motet. Where they do not while the host took the
     /// CPUs ([`machine`]), both are run again, with three times the limit.
     #[track_caller]
     pub fn same_both_ways(&self) -> Outcome {
@@ -196,19 +196,19 @@ impl Program {
         let same = machine::tried_again(&format!("{name:?}"), || {
             let program = self.clone().within(limit);
             limit = self.limit * 3;
-            let (plain, equipped) = (program.run(Mode::Plain), program.run(Mode::Equipped));
-            for (how, run) in [("plainly", &plain), ("equipped", &equipped)] {
+            let (plain, with_motet) = (program.run(Mode::WithoutMotet), program.run(Mode::WithMotet));
+            for (how, run) in [("without Motet", &plain), ("with Motet", &with_motet)] {
                 if !run.succeeded {
                     return Err(format!("{how}, {name:?} failed: {}{}", run.printed, run.complaints));
                 }
             }
             let differ = |what: &str, one: &str, other: &str| {
-                let told = format!("{name:?} {what} when equipped:\n plainly: {one:?}\nequipped: {other:?}");
+                let told = format!("{name:?} {what} with Motet:\nwithout: {one:?}\n   with: {other:?}");
                 if one == other { Ok(()) } else { Err(told) }
             };
-            differ("prints something else", &plain.printed, &equipped.printed)?;
-            differ("complains differently", &plain.complaints, &equipped.complaints)?;
-            Ok(equipped)
+            differ("prints something else", &plain.printed, &with_motet.printed)?;
+            differ("complains differently", &plain.complaints, &with_motet.complaints)?;
+            Ok(with_motet)
         });
         same.unwrap_or_else(|failed| panic!("{failed}"))
     }
@@ -230,7 +230,7 @@ impl Outcome {
         }
         let name = &self.program.command;
         let forced = || {
-            let run = self.program.clone().open().run(Mode::Equipped);
+            let run = self.program.clone().open().run(Mode::WithMotet);
             if !run.succeeded {
                 return Err(format!("with open gates, {name:?} failed: {}{}", run.printed, run.complaints));
             }

@@ -167,10 +167,10 @@ pub fn by_the_adapter(stage: &Stage) -> (u64, usize) {
     (lines.iter().filter_map(|line| fast(line)).sum(), lines.len())
 }
 
-/// Runs the scene in both policies, plainly and under Motet, with these words in front of servers and clients.
+/// Runs the scene in both policies, without and with Motet, with these words in front of servers and clients.
 #[track_caller]
 pub fn each_way(test: &str, before: [&[&str]; 2], scene: impl Fn(&Scene<'_>) -> String) -> Option<Counters> {
-    each_way_with(test, Alone::Equipped, before, scene)
+    each_way_with(test, Alone::WithMotet, before, scene)
 }
 
 /// The same, with a word on which runs are alone.
@@ -205,7 +205,7 @@ pub fn each_way_at_once(test: &str, scene: impl Fn(&Scene<'_>) -> String + Sync)
     })
 }
 
-/// Runs a scene of `omniorb_ends` plainly and under Motet, in both policies at the same time: most of such a scene is waiting.
+/// Runs a scene of `omniorb_ends` without and with Motet, in both policies at the same time: most of such a scene is waiting.
 #[track_caller]
 pub fn ends_each_way(
     test: &str,

@@ -1,7 +1,7 @@
-//! Real programs, run plainly and under `motet run`, as one unprivileged user, in a folder of their own.
+//! Real programs, run without and under `motet run`, as one unprivileged user, in a folder of their own.
 //!
 //! A test gives [`both_ways`] a closure that starts servers, runs clients and returns what it observed, in words that do not
-//! depend on timing; it is called once for each mode and must return the same. Of the equipped run the counters remain,
+//! depend on timing; it is called once for each mode and must return the same. Of the run under Motet the counters remain,
 //! as `MOTET_STATS` collected them. A program that is missing skips the test, loudly.
 
 use crate::machine::tried_again;
@@ -43,7 +43,7 @@ pub struct Started {
     log: PathBuf,
 }
 
-/// What the processes of an equipped run counted: the sum of their lines.
+/// What the processes of a run under Motet counted: the sum of their lines.
 #[derive(Debug, Clone, Default)]
 pub struct Counters {
     /// Streams whose wire came up.
@@ -56,13 +56,13 @@ pub struct Counters {
     pub lines: String,
 }
 
-/// [`both_ways_with`], the equipped run alone.
+/// [`both_ways_with`], the run under Motet alone.
 #[track_caller]
 pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -> Option<Counters> {
-    both_ways_with(test, needs, Alone::Equipped, scene)
+    both_ways_with(test, needs, Alone::WithMotet, scene)
 }
 
-/// Runs the scene plainly, then equipped; both must tell the same. `None`, loudly, when a program or the build is missing. An equipped run whose
+/// Runs the scene without Motet, then under it; both must tell the same. `None`, loudly, when a program or the build is missing. A run under Motet whose
 /// readers all slept, as they do while others compute (docs/adr/0024), is followed by one with gates that stay open, which must tell the same, too:
 /// its counters are returned. Where any of this fails while the host took the CPUs ([`crate::machine`]), all of it is run again.
 #[track_caller]
@@ -76,7 +76,7 @@ pub fn both_ways_open(test: &str, needs: &[&str], alone: Alone, scene: impl Fn(&
     play(test, needs, alone, Gates::Open, scene)
 }
 
-/// The setting `patience` of an equipped run: none, or enough.
+/// The setting `patience` of a run under Motet: none, or enough.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gates {
     Auto,
@@ -94,10 +94,10 @@ fn play(test: &str, needs: &[&str], alone: Alone, gates: Gates, scene: impl Fn(&
         }
     }
     let Some(libraries) = libraries() else { return skip(test, "motet is not built (make build)") };
-    let plainly = || alone.turn(Mode::Plain, || scene(&Stage::new(Mode::Plain, gates, libraries)));
-    let in_its_turn = |plainly: &str, gates: Gates| {
-        let stage = Stage::new(Mode::Equipped, gates, libraries);
-        assert_eq!(plainly, scene(&stage), "{test}: something else under Motet, gates {gates:?}");
+    let without_motet = || alone.turn(Mode::WithoutMotet, || scene(&Stage::new(Mode::WithoutMotet, gates, libraries)));
+    let in_its_turn = |without_motet: &str, gates: Gates| {
+        let stage = Stage::new(Mode::WithMotet, gates, libraries);
+        assert_eq!(without_motet, scene(&stage), "{test}: something else under Motet, gates {gates:?}");
         let counters = stage.counters();
         eprintln!(
             "{test}: gates {gates:?}, {} streams upgraded, {} bytes fast\n{}",
@@ -105,12 +105,12 @@ fn play(test: &str, needs: &[&str], alone: Alone, gates: Gates, scene: impl Fn(&
         );
         counters
     };
-    let equipped = |plainly: &str, gates: Gates| alone.turn(Mode::Equipped, || in_its_turn(plainly, gates));
+    let with_motet = |without_motet: &str, gates: Gates| alone.turn(Mode::WithMotet, || in_its_turn(without_motet, gates));
     let scenes = || {
-        let plainly = plainly();
-        let counters = equipped(&plainly, gates);
+        let without_motet = without_motet();
+        let counters = with_motet(&without_motet, gates);
         let slept = counters.upgraded > 0 && counters.sent_fast == 0 && gates == Gates::Auto;
-        if slept { equipped(&plainly, Gates::Open) } else { counters }
+        if slept { with_motet(&without_motet, Gates::Open) } else { counters }
     };
     // Nothing is left half done that another call would see: the stage, with what runs on it, goes with the panic.
     let played = tried_again(test, || catch_unwind(AssertUnwindSafe(&scenes)));
@@ -152,7 +152,7 @@ impl Stage {
             fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("its mode");
         }
         give_away(&folder);
-        if is_root() && mode == Mode::Equipped {
+        if is_root() && mode == Mode::WithMotet {
             // The build may lie where only root can read it.
             let adapters =
                 ["libmotet_sockets.so", "libmotet_omniorb.so", "libmotet_omniorb42.so", "libmotet_omniorb43.so"];
@@ -171,8 +171,8 @@ impl Stage {
     }
 
     /// Whether this run is the one under Motet.
-    pub fn is_equipped(&self) -> bool {
-        self.mode == Mode::Equipped
+    pub fn has_motet(&self) -> bool {
+        self.mode == Mode::WithMotet
     }
 
     /// The folder of the run, empty at its beginning and removed at its end.
@@ -213,7 +213,7 @@ impl Stage {
         let mut all: Vec<OsString> = Vec::new();
         let own = self.house.join("motet");
         let folder = if is_root() { own.as_path() } else { libraries().expect("checked before") };
-        if self.mode == Mode::Equipped {
+        if self.mode == Mode::WithMotet {
             all.extend([folder.join("motet").into_os_string(), "run".into(), "--".into()]);
         }
         if !user.is_empty() {

@@ -66,7 +66,7 @@ struct Kit {
 impl Kit {
     /// The one place that knows what makes a path.
     fn of(path: Path, stage: &Stage<'_>) -> Result<Self> {
-        let tcp = Kit { mode: Mode::Plain, environment: Vec::new(), endpoint: "giop:tcp:127.0.0.1:".to_owned() };
+        let tcp = Kit { mode: Mode::WithoutMotet, environment: Vec::new(), endpoint: "giop:tcp:127.0.0.1:".to_owned() };
         Ok(match path {
             Path::Tcp => tcp,
             Path::Unix => Kit { endpoint: format!("giop:unix:{}", stage.path("corba.socket")), ..tcp },

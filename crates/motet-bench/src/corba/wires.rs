@@ -100,7 +100,7 @@ impl<'a> Wires<'a> {
         if self.mpi_failed.get() {
             return f64::NAN;
         }
-        let way = Way { mode: Mode::Plain, placement: Two };
+        let way = Way { mode: Mode::WithoutMotet, placement: Two };
         let told = match &self.mpi {
             Ok(program) => middleware::mpi_one_way(self.stage, way, &builds::MPIRUN, program, size),
             Err(_) => return f64::NAN,

@@ -1,4 +1,4 @@
-//! One process with several adapters: MPI, CORBA calls and plain sockets, alone and at once, under Motet and plainly.
+//! One process with several adapters: MPI, CORBA calls and plain sockets, alone and at once, with and without Motet.
 //!
 //! The program is `tests/together`: rank 0 has bytes go to rank 1 and back by each adapter that is used, in a thread of its own. What the
 //! others cost while they are idle is a ratio of medians; what each gets while all of them are used is how many exchanges it makes beside

@@ -26,7 +26,7 @@ pub fn fallback(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Round trip and bandwidth, plainly and equipped as `equip` does, in places where `go` takes both.
+/// Round trip and bandwidth, without and with Motet as `equip` does, in places where `go` takes both.
 fn compare(
     bench: &Bench,
     what: &str,

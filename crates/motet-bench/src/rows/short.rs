@@ -1,4 +1,4 @@
-//! Short connections: what being equipped costs those that end before anything is gained.
+//! Short connections: what Motet costs those that end before anything is gained.
 
 use super::{call, nearly_equal};
 use crate::Options;

@@ -1,4 +1,4 @@
-//! An unmodified C program's sockets, plainly and under the sockets adapter.
+//! An unmodified C program's sockets, without and under the sockets adapter.
 
 use super::{better, call, counted, once, rates};
 use crate::Options;
@@ -8,7 +8,7 @@ use crate::place::Placement::{One, Two};
 use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
 use anyhow::Result;
 
-/// The program under the adapter on two CPUs, plainly on one, plainly on two.
+/// The program under the adapter on two CPUs, without it on one, without it on two.
 fn three(bench: &Bench, program: &str, size: usize) -> Result<Vec<Series>> {
     let plain = bench.program(program)?;
     let motet = plain.clone().with_env(&bench.sockets()?);

@@ -6,10 +6,10 @@ use motet_tests::{Program, engine};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// Twenty times a test that meets the bug of `tests/programs/bug.c` in its first equipped run; how often it was reported, and in how many runs.
+/// Twenty times a test that meets the bug of `tests/programs/bug.c` in its first run under Motet; how often it was reported, and in how many runs.
 fn reported(how: &str, bytes: Option<u64>) -> (usize, u64) {
     let folder = Temporary::new("bug");
-    let (counter, mut reported, mut equipped) = (folder.join("counter"), 0, 0);
+    let (counter, mut reported, mut with_motet) = (folder.join("counter"), 0, 0);
     for _ in 0..20 {
         let program = Program::c("bug", &[how, counter.to_str().expect("UTF-8")]);
         let test = || {
@@ -18,16 +18,16 @@ fn reported(how: &str, bytes: Option<u64>) -> (usize, u64) {
             bytes.into_iter().for_each(|bytes| outcome.took_the_fast_path(bytes));
         };
         reported += usize::from(without_steal(|| catch_unwind(AssertUnwindSafe(test))).is_err());
-        equipped += counter.metadata().expect("it has run").len();
+        with_motet += counter.metadata().expect("it has run").len();
         std::fs::remove_file(&counter).expect("the next one meets the bug, too");
     }
-    (reported, equipped)
+    (reported, with_motet)
 }
 
 #[test]
 fn a_bug_in_every_second_run_is_reported_twenty_times_of_twenty() {
     for how in ["status", "output", "complaint"] {
-        assert_eq!(reported(how, None), (20, 20), "{how}: reported, and equipped runs until then");
+        assert_eq!(reported(how, None), (20, 20), "{how}: reported, and runs under Motet until then");
     }
 }
 

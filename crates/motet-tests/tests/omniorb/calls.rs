@@ -21,15 +21,15 @@ fn connections_are_the_adapters() {
             let told = scene.told(&["add", "2000"]);
             let mapped = std::fs::read_to_string(format!("/proc/{}/maps", server.pid())).unwrap_or_default();
             let loaded = mapped.contains("libmotet_omniorb42.so");
-            assert_eq!(loaded, stage.is_equipped(), "{mapped}");
+            assert_eq!(loaded, stage.has_motet(), "{mapped}");
             scene.end(server);
             let (fast, connections) = by_the_adapter(stage);
-            assert!(if stage.is_equipped() { connections >= 2 } else { connections == 0 }, "{connections} connections");
+            assert!(if stage.has_motet() { connections >= 2 } else { connections == 0 }, "{connections} connections");
             carried.set(fast);
             told
         };
         both_ways(test, &[], scene);
-        if both_ways_open(test, &[], Alone::Equipped, scene).is_some() {
+        if both_ways_open(test, &[], Alone::WithMotet, scene).is_some() {
             assert!(carried.get() > 0, "nothing went over shared memory, policy {policy}");
         }
     }
@@ -39,7 +39,7 @@ fn connections_are_the_adapters() {
 fn a_program_without_an_orb_loads_nothing() {
     both_ways("a_program_without_an_orb_loads_nothing", &[], |stage| {
         let maps = stage.run(&["cat", "/proc/self/maps"]);
-        assert_eq!(maps.contains("libmotet_sockets.so"), stage.is_equipped(), "{maps}");
+        assert_eq!(maps.contains("libmotet_sockets.so"), stage.has_motet(), "{maps}");
         for library in ["libmotet_omniorb4", "libmotet.so", "libomniORB4"] {
             assert!(!maps.contains(library), "{library} in {maps}");
         }
@@ -140,14 +140,14 @@ fn calls_have_their_time_limits() {
 }
 
 #[test]
-fn one_end_may_be_unequipped() {
+fn one_end_may_be_without_motet() {
     const PLAIN: &[&str] = &["env", "-u", "LD_PRELOAD"];
     for before in [[PLAIN, &[]], [&[], PLAIN]] {
-        let counters = each_way("one_end_may_be_unequipped", before, |scene| {
+        let counters = each_way("one_end_may_be_without_motet", before, |scene| {
             let server = scene.serve();
             let told = scene.told(&["add", "200"]) + &scene.told(&["callback", "bidir"]) + &scene.told(&["together"]);
             scene.end(server);
-            if scene.stage.is_equipped() {
+            if scene.stage.has_motet() {
                 let (fast, connections) = by_the_adapter(scene.stage);
                 assert!(connections > 0 && fast == 0, "{connections} connections, {fast} bytes over shared memory");
             }
@@ -196,7 +196,7 @@ fn the_naming_service_and_its_client_are_as_ever() {
         let told: String = told.lines().filter(|line| !line.starts_with("IOR:")).collect();
         assert!(told.contains("two") && !told.contains("one"), "{told}");
         server.stop(15);
-        if stage.is_equipped() {
+        if stage.has_motet() {
             assert!(by_the_adapter(stage).1 >= 5, "the adapter is not in use");
         }
         told

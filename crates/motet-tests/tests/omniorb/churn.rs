@@ -68,9 +68,9 @@ fn a_server_outlives_all_its_clients() {
         ("ORBoutConScanPeriod", "3"),
         ("ORBidleThreadTimeout", "2"),
     ];
-    ends_each_way("a_server_outlives_all_its_clients", Alone::Equipped, &options, |scene| {
-        // Plainly it is only to show that the test asks for nothing that TCP does not give.
-        let lasts = Duration::from_secs(seconds()) / if scene.stage.is_equipped() { 1 } else { 2 };
+    ends_each_way("a_server_outlives_all_its_clients", Alone::WithMotet, &options, |scene| {
+        // Without Motet it is only to show that the test asks for nothing that TCP does not give.
+        let lasts = Duration::from_secs(seconds()) / if scene.stage.has_motet() { 1 } else { 2 };
         let raw = find("python3").map(|_| source(scene.stage, "giop_raw.py"));
         let server = scene.serve();
         scene.told(&["add", "20"]);
@@ -88,8 +88,8 @@ fn a_server_outlives_all_its_clients() {
         guests.into_iter().for_each(Guest::goes);
         let lasted = began.elapsed();
         scene.told(&["add", "20"]);
-        // Plainly nobody doubts that the ORB's own threads go.
-        if scene.stage.is_equipped() {
+        // Without Motet it is certain that the ORB's own threads go.
+        if scene.stage.has_motet() {
             before.all_again(&server);
         } else {
             before.connections_again(&server);

@@ -74,13 +74,13 @@ fn messages_are_large_where_nobody_has_set_a_limit() {
         ends_each_way("messages_are_large_where_nobody_has_set_a_limit", Alone::Neither, options, |scene| {
             let server = scene.serve();
             let told = without_logs(&scene.told(&["mirrors", size, "200"]));
-            let answer = if goes(scene.stage.is_equipped()) { "nothing" } else { "MARSHAL" };
+            let answer = if goes(scene.stage.has_motet()) { "nothing" } else { "MARSHAL" };
             assert!(told.contains(&format!("{size}: {answer}")) && told.contains("200: nothing"), "{told}");
             scene.end(server);
             String::new()
         });
     };
-    mirrored(&[], "30000000", |equipped| equipped);
+    mirrored(&[], "30000000", |with_motet| with_motet);
     mirrored(&[("MOTET_OMNIORB_MESSAGE", "0")], "3000000", |_| false);
     mirrored(&[("MOTET_OMNIORB_MESSAGE", "4MiB")], "5000000", |_| false);
 }
@@ -131,7 +131,7 @@ fn idle_connections_are_closed_by_whom_the_user_chose() {
             scene.end(server);
             told
         });
-        if scene.stage.is_equipped() {
+        if scene.stage.has_motet() {
             // Two of each client's, two of each server's for them.
             let (_, connections) = by_the_adapter(scene.stage);
             assert!(connections >= 8, "only {connections} connections of the adapter's");

@@ -13,7 +13,7 @@ const EXAMPLES: &str = "/usr/lib/omniorb/examples";
 const MISSING: &str = "omniORB's examples are not installed (omniorb-doc, tests/programs/packages.txt)";
 
 /// A server that prints its reference, and clients that take it as their first word. (Not ami/echo_dii_pollable_set: now and then its set
-/// returns a poller that it does not know, plainly, too.)
+/// returns a poller that it does not know, without Motet, too.)
 const PAIRS: [(&str, &[&str]); 9] = [
     ("echo/eg2_impl", &["echo/eg2_clt", "dii/echo_diiclt", "ami/echo_callback", "ami/echo_poller"]),
     ("echo/eg2_impl", &["ami/echo_pollable_set"]),
@@ -95,7 +95,7 @@ fn each_way(test: &str, needs: &[&str], connections: usize, scene: impl Fn(&Scen
     both_ways_with(test, needs, Alone::Neither, |stage| {
         let told = at_once(&POLICIES, |policy| scene(&Scene { stage, policy }));
         let (_, used) = by_the_adapter(stage);
-        assert_eq!(used >= connections && used > 0, stage.is_equipped(), "{used} connections of the adapter's");
+        assert_eq!(used >= connections && used > 0, stage.has_motet(), "{used} connections of the adapter's");
         told
     });
 }

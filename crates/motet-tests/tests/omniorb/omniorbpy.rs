@@ -51,7 +51,7 @@ impl<'a> Scene<'a> {
         assert!(told.ends_with("all ok\n"), "{told}");
         let time = self.start(&["time", object, "200"]).finish();
         assert!(time.trim().parse::<u64>().is_ok_and(|ns| ns > 0), "no time: {time}");
-        if self.stage.is_equipped() {
+        if self.stage.has_motet() {
             self.check_adapter(&server);
         }
         self.start(&["end", object]).finish();

@@ -1,5 +1,5 @@
-//! Object request brokers among themselves: each serves each, with every type of `tests/programs/orb_types.idl` in every direction, plainly
-//! and under Motet, with both ends equipped and with one.
+//! Object request brokers among themselves: each serves each, with every type of `tests/programs/orb_types.idl` in every direction, without
+//! and with Motet, with both ends under Motet and with one.
 //!
 //! An ORB is a row of [`ORBS`]: a program with the words `serve`, `call URI` and `end URI` (`tests/programs/orb_types.cc` says what they do).
 //! `omniorb/calls.rs`, `omniorb/omniorbpy.rs` and `servers/middleware.rs` have what only omniORB can do.
@@ -164,7 +164,7 @@ impl Pair<'_> {
     }
 }
 
-/// The scene for those pairs of a server and a caller, plainly and under Motet; then judges what the equipped run counted.
+/// The scene for those pairs of a server and a caller, without and with Motet; then judges what the run under Motet counted.
 fn each_with_each(
     test: &str,
     adapter: bool,
@@ -206,7 +206,7 @@ fn orbs_pass_every_type_over_shared_memory() {
     each_with_each(
         "orbs_pass_every_type_over_shared_memory",
         false,
-        Alone::Equipped,
+        Alone::WithMotet,
         |_, _| true,
         scene,
         |counters| {
@@ -219,23 +219,23 @@ fn orbs_pass_every_type_over_shared_memory() {
 fn orbs_pass_every_type_with_an_adapter_at_one_end_or_both() {
     let scene = |pair: &Pair<'_>| {
         let told = pair.meet([&[], &[]]);
-        assert_eq!(pair.used_an_adapter(), pair.stage.is_equipped(), "connections of an adapter");
+        assert_eq!(pair.used_an_adapter(), pair.stage.has_motet(), "connections of an adapter");
         told
     };
     let test = "orbs_pass_every_type_with_an_adapter_at_one_end_or_both";
     let wanted = |server: &Orb, caller: &Orb| server.adapter || caller.adapter;
-    each_with_each(test, true, Alone::Equipped, wanted, scene, |counters| counters.went_over_shared_memory(STREAMS));
+    each_with_each(test, true, Alone::WithMotet, wanted, scene, |counters| counters.went_over_shared_memory(STREAMS));
 }
 
 #[test]
-fn orbs_pass_every_type_when_one_end_is_unequipped() {
+fn orbs_pass_every_type_when_one_end_is_without_motet() {
     const PLAIN: &[&str] = &["env", "-u", "LD_PRELOAD"];
     let scene = |pair: &Pair<'_>| pair.meet([PLAIN, &[]]) + &pair.meet([&[], PLAIN]);
     // Of two different ORBs one at least has an adapter, and JacORB is where the sockets adapter is alone.
     let wanted = |server: &Orb, caller: &Orb| server.name != caller.name;
-    let test = "orbs_pass_every_type_when_one_end_is_unequipped";
+    let test = "orbs_pass_every_type_when_one_end_is_without_motet";
     each_with_each(test, true, Alone::Neither, wanted, scene, |counters| {
-        assert!(!counters.lines.is_empty(), "no end was equipped");
+        assert!(!counters.lines.is_empty(), "no end was under Motet");
         assert_eq!((counters.upgraded, counters.sent_fast), (0, 0), "{}", counters.lines);
     });
 }

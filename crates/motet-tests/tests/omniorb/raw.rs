@@ -48,8 +48,8 @@ fn a_server_stays_whatever_its_clients_send() {
         told
     };
     let counted = [
-        ends_each_way(test, Alone::Equipped, &options, stays),
-        ends_each_way_open(test, Alone::Equipped, &options, stays),
+        ends_each_way(test, Alone::WithMotet, &options, stays),
+        ends_each_way_open(test, Alone::WithMotet, &options, stays),
     ];
     let [Some(auto), Some(open)] = counted else { return };
     auto.went_over_shared_memory(cases.len() as u64);
@@ -67,7 +67,7 @@ fn a_client_stays_whatever_its_server_answers() {
     if find("python3").is_none() {
         return skip(test, MISSING).unwrap_or_default();
     }
-    let counters = ends_each_way(test, Alone::Equipped, &[("ORBclientCallTimeOutPeriod", "1000")], |scene| {
+    let counters = ends_each_way(test, Alone::WithMotet, &[("ORBclientCallTimeOutPeriod", "1000")], |scene| {
         let raw = source(scene.stage, "giop_raw.py");
         let port = free_port().to_string();
         let server = scene.stage.start_with(&["python3", &raw, "server", &port], &[]).says("ready");

@@ -1,13 +1,13 @@
-//! memcached with its four threads, plainly and under Motet.
+//! memcached with its four threads, without and with Motet.
 
 use motet_tests::programs::{both_ways, free_port, servers, source};
 
 const TERM: i32 = 15;
 
 #[test]
-fn memcached_answers_as_it_does_plainly() {
+fn memcached_answers_as_without_motet() {
     let needs = ["memcached", "python3"];
-    let counters = both_ways("memcached_answers_as_it_does_plainly", &needs, |stage| {
+    let counters = both_ways("memcached_answers_as_without_motet", &needs, |stage| {
         let port = free_port();
         let number = port.to_string();
         let server = stage.follow(&servers::memcached(&number), &[]).listens(port);

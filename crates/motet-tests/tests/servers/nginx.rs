@@ -1,4 +1,4 @@
-//! nginx with worker processes, plainly and under Motet: files kept whole, wrk without an error, a graceful end.
+//! nginx with worker processes, without and with Motet: files kept whole, wrk without an error, a graceful end.
 
 use motet_tests::programs::{Stage, Started, both_ways, free_port, servers, source};
 

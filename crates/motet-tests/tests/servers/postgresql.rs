@@ -1,4 +1,4 @@
-//! PostgreSQL over TCP, plainly and under Motet: a process for each connection, forked by the postmaster.
+//! PostgreSQL over TCP, without and with Motet: a process for each connection, forked by the postmaster.
 
 use motet_tests::programs::servers::{self, postgresql_program as program};
 use motet_tests::programs::{Stage, Started, both_ways, free_port, skip};

@@ -1,4 +1,4 @@
-//! Redis, plainly and under Motet: answers, pipelines, a save in the background under load, and its own end.
+//! Redis, without and with Motet: answers, pipelines, a save in the background under load, and its own end.
 
 use motet_tests::programs::{Stage, Started, both_ways, find, free_port, servers};
 
@@ -43,8 +43,8 @@ impl Redis {
 const NEEDS: [&str; 3] = ["redis-server", "redis-cli", "redis-benchmark"];
 
 #[test]
-fn redis_answers_as_it_does_plainly() {
-    let counters = both_ways("redis_answers_as_it_does_plainly", &NEEDS, |stage| {
+fn redis_answers_as_without_motet() {
+    let counters = both_ways("redis_answers_as_without_motet", &NEEDS, |stage| {
         let redis = Redis::start(stage);
         // One connection, thousands of commands; every answer is compared between the two runs.
         let mut script = String::new();

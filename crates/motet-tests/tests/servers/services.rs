@@ -1,6 +1,6 @@
 //! Servers that start other programs on the connections that they accept: git, rsync, xinetd, socat, sudo, Python, Ruby.
 //!
-//! Each runs plainly and under Motet, server and clients. Certain, and compared: every digest of what came back, every exit status, and that no
+//! Each runs without and with Motet, server and clients. Certain, and compared: every digest of what came back, every exit status, and that no
 //! process of a server is left when it has ended. Where one process begins with a dialogue, gates are kept open (`both_ways_open`), so the wire comes
 //! up and carries some of it, and bytes are unread in rings when the connection is handed on. Not claimed: how much. A connection that another
 //! program image gets stays on TCP from then on; where it is handed on at once no wire is expected.
@@ -235,7 +235,7 @@ fn talks(stage: &Stage, port: u16, whats: &[&str]) -> String {
 }
 
 fn python(test: &str, kind: &str, whats: &[&str], streams: u64) {
-    let counters = both_ways_open(test, &["python3"], Alone::Equipped, |stage| {
+    let counters = both_ways_open(test, &["python3"], Alone::WithMotet, |stage| {
         let (script, port) = (source(stage, "services.py"), free_port());
         let server = stage.start(&["python3", &script, "serve", kind, &port.to_string()]).says("ready");
         let told = talks(stage, port, whats);
@@ -263,7 +263,7 @@ fn python_gives_a_program_its_connection_after_a_dialogue() {
 #[test]
 fn ruby_gives_a_program_its_connection_after_a_dialogue() {
     let test = "ruby_gives_a_program_its_connection_after_a_dialogue";
-    let counters = both_ways_open(test, &["ruby", "python3"], Alone::Equipped, |stage| {
+    let counters = both_ways_open(test, &["ruby", "python3"], Alone::WithMotet, |stage| {
         let (script, port) = (source(stage, "services.rb"), free_port());
         let server = stage.start(&["ruby", &script, &port.to_string()]).says("ready");
         let told = talks(stage, port, &["echo", "digest", "shell"]);
@@ -280,7 +280,7 @@ fn sudo_gives_another_user_a_connection_after_a_dialogue() {
         skip::<()>(test, "only root may become another user without a password");
         return;
     }
-    let counters = both_ways_open(test, &["sudo", "python3"], Alone::Equipped, |stage| {
+    let counters = both_ways_open(test, &["sudo", "python3"], Alone::WithMotet, |stage| {
         let (script, port) = (source(stage, "services.py"), free_port());
         let words = ["python3", &script, "serve", "sudo", &port.to_string()];
         let server = stage.start_as_root(&words).says("ready");

@@ -1,6 +1,6 @@
 //! Web servers that give requests to other programs: CGI by lighttpd and Apache, FastCGI by nginx and PHP's process manager.
 //!
-//! Each runs plainly and under Motet, server and clients. Certain, and compared: the status and the digest of every answer. One connection carries
+//! Each runs without and with Motet, server and clients. Certain, and compared: the status and the digest of every answer. One connection carries
 //! all requests of a client, so client and server must find each other; how much went over shared memory is not claimed.
 
 use motet_tests::programs::{Stage, Started, both_ways, free_port, services, skip, source};

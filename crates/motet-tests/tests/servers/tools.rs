@@ -26,8 +26,8 @@ fn sockperf_plays_ping_pong_and_checks_every_message() {
             dropped.map(|line| format!("{}\n", line.split_once('#').map_or(line, |(_, rest)| rest))).collect::<String>()
         };
         let sizes = ["14", "64", "20000"];
-        // Of the equipped ones each is to have the CPUs for itself.
-        if stage.is_equipped() { sizes.iter().map(exchanges).collect() } else { at_once(&sizes, exchanges) }
+        // Of those under Motet each is to have the CPUs for itself.
+        if stage.has_motet() { sizes.iter().map(exchanges).collect() } else { at_once(&sizes, exchanges) }
     });
     if let Some(counters) = counters {
         counters.went_over_shared_memory(6);

@@ -51,7 +51,7 @@ fn one_engine(outcome: &Outcome, adapter_first: bool) {
     }
 }
 
-/// Runs it equipped: as above, and the program's own connection is in shared memory, too. That is seen by bytes that find their reader behind an
+/// Runs it under Motet: as above, and the program's own connection is in shared memory, too. That is seen by bytes that find their reader behind an
 /// open gate when they are counted; all else holds without that as well.
 #[track_caller]
 fn one_engine_for_the_program_too(program: &Program, adapter_first: bool) {
@@ -61,8 +61,8 @@ fn one_engine_for_the_program_too(program: &Program, adapter_first: bool) {
             format!("{who}: still in shared memory after the second adapter let go: 1"),
         ]
     });
-    one_engine(&program.run(Mode::Equipped), adapter_first);
-    let outcome = program.clone().open().run(Mode::Equipped);
+    one_engine(&program.run(Mode::WithMotet), adapter_first);
+    let outcome = program.clone().open().run(Mode::WithMotet);
     one_engine(&outcome, adapter_first);
     let printed = outcome.printed;
     assert!(lines.as_flattened().iter().all(|line| printed.contains(line)), "not all of {lines:?} in:\n{printed}");
@@ -77,7 +77,7 @@ fn two_adapters_of_a_process_share_one_engine() {
     for (how, adapter_first) in WAYS {
         let Some(program) = program(how, adapter_first, "its own place") else { return };
         one_engine_for_the_program_too(&program, adapter_first);
-        one_engine(&program.run(Mode::Plain), adapter_first);
+        one_engine(&program.run(Mode::WithoutMotet), adapter_first);
     }
 }
 
@@ -98,6 +98,6 @@ fn a_library_in_a_namespace_of_its_own_stays_plain_and_works() {
     let program = Program::built(&Built::program("namespaces", &folder, &[]), &[library.to_str().unwrap()]);
     let outcome = program.same_both_ways();
     outcome.took_the_fast_path(1);
-    // The peer accepted two connections; the one from the namespace found nobody equipped at its other end.
+    // The peer accepted two connections; the one from the namespace found no Motet at its other end.
     assert!(outcome.streams.iter().any(|s| s.sent_fast == 0), "{:?}", outcome.streams);
 }

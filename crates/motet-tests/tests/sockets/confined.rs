@@ -121,7 +121,7 @@ impl Ssh {
             words.extend(["-o", option]);
         }
         words.extend(what);
-        Program::built(&motet_programs::find(program).expect("a client"), &words).run(Mode::Equipped)
+        Program::built(&motet_programs::find(program).expect("a client"), &words).run(Mode::WithMotet)
     }
 }
 
@@ -132,7 +132,7 @@ fn same_bytes(one: &Path, other: &Path) -> bool {
 #[test]
 fn openssh_accepts_logins_and_files() {
     let Some(ssh) = Ssh::prepare("openssh_accepts_logins_and_files") else { return };
-    let server = ssh.server().start(Mode::Equipped);
+    let server = ssh.server().start(Mode::WithMotet);
     for round in 0..3 {
         let run = ssh.client("ssh", "-p", &["root@127.0.0.1", &format!("echo login {round}")]);
         assert_eq!(run.printed, format!("login {round}\n"), "{}", run.complaints);

@@ -60,18 +60,18 @@ fn cpythons_own_socket_tests_come_out_the_same() {
     if !Path::new(PYTHON).exists() {
         return skip(test, "python3 is not installed").unwrap_or_default();
     }
-    let suite = program(0, 1, &["none".to_owned()]).run(Mode::Plain);
+    let suite = program(0, 1, &["none".to_owned()]).run(Mode::WithoutMotet);
     if suite.printed.contains("no suite") {
         return skip(test, "libpython3.11-testsuite is not installed (tests/packages.txt)").unwrap_or_default();
     }
     let mut limit = LIMIT;
     let same = tried_again(test, || {
-        let pair = Results::of_all(Mode::Plain, limit).and_then(|p| Ok((p, Results::of_all(Mode::Equipped, limit)?)));
+        let pair = Results::of_all(Mode::WithoutMotet, limit).and_then(|p| Ok((p, Results::of_all(Mode::WithMotet, limit)?)));
         limit = PATIENCE;
-        let (plain, equipped) = pair?;
-        let differ = plain.differ(&equipped);
+        let (plain, with_motet) = pair?;
+        let differ = plain.differ(&with_motet);
         assert!(!plain.lines.contains(&"ran 0".to_owned()), "nothing has run: {:?}", plain.lines);
-        let told = || format!("plainly or equipped only: {differ:#?}\n{}{}", plain.details, equipped.details);
+        let told = || format!("without or with Motet only: {differ:#?}\n{}{}", plain.details, with_motet.details);
         if differ.is_empty() { Ok(()) } else { Err(told()) }
     });
     same.unwrap_or_else(|failed| panic!("{failed}"));

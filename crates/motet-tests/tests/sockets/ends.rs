@@ -31,20 +31,20 @@ fn peers_killed_at_random_instants_leave_what_tcp_would_show() {
 #[test]
 fn a_peer_that_is_killed_over_unread_bytes_is_said_to_have_left_them() {
     const LEFT_UNREAD: u64 = 35;
-    let equipped = Program::c("left_unread", &[]).open().same_both_ways();
-    assert_eq!(equipped.printed, "Connection reset by peer\n");
+    let with_motet = Program::c("left_unread", &[]).open().same_both_ways();
+    assert_eq!(with_motet.printed, "Connection reset by peer\n");
     // With gates that stay open they lie in the ring, where only Motet knows of them.
-    let reasons: Vec<u64> = equipped.streams.iter().map(|stream| stream.reason).collect();
-    assert!(equipped.streams.is_empty() || reasons == [LEFT_UNREAD], "{:?}", equipped.streams);
+    let reasons: Vec<u64> = with_motet.streams.iter().map(|stream| stream.reason).collect();
+    assert!(with_motet.streams.is_empty() || reasons == [LEFT_UNREAD], "{:?}", with_motet.streams);
 }
 
 #[test]
 fn a_close_over_unread_bytes_resets_the_connection() {
     for how in ["close", "part", "copies", "onto", "exit", "forked"] {
-        let equipped = both("unread_close", &[how]);
-        let reset = equipped.printed.lines().all(|line| line.ends_with("Connection reset by peer"));
-        assert_eq!(reset, how != "forked", "{}", equipped.printed);
-        equipped.took_the_fast_path(1);
+        let with_motet = both("unread_close", &[how]);
+        let reset = with_motet.printed.lines().all(|line| line.ends_with("Connection reset by peer"));
+        assert_eq!(reset, how != "forked", "{}", with_motet.printed);
+        with_motet.took_the_fast_path(1);
     }
 }
 

@@ -32,7 +32,7 @@ fn relatives_may_number_a_connection_differently() {
 /// What the engine takes of the fork of one process is not taken for the next one.
 #[test]
 fn a_hundred_children_one_after_another_change_nothing() {
-    let outcome = Program::c("fork_many", &["100"]).run(Mode::Equipped);
+    let outcome = Program::c("fork_many", &["100"]).run(Mode::WithMotet);
     assert!(outcome.succeeded, "{}{}", outcome.printed, outcome.complaints);
     outcome.took_the_fast_path(100 * 64);
 }

@@ -15,7 +15,7 @@ fn names_backlog_and_accept_order_are_the_kernels() {
 #[test]
 fn nodelay_is_set_on_upgrade_and_the_program_sees_its_own() {
     both("nodelay", &[]).took_the_fast_path(1);
-    let outcome = Program::c("nodelay", &["kernel"]).run(Mode::Equipped);
+    let outcome = Program::c("nodelay", &["kernel"]).run(Mode::WithMotet);
     assert!(outcome.printed.contains("cleared: 0, by a duplicate: 0\nthe kernel's: 1\n"), "{}", outcome.printed);
 }
 
@@ -111,7 +111,7 @@ fn a_program_may_turn_to_system_calls_of_its_own_making() {
 fn a_program_may_turn_to_io_uring() {
     for ends in ["1", "2"] {
         let program = Program::c("uring", &[ends]);
-        if program.run(Mode::Plain).complaints.contains("77") {
+        if program.run(Mode::WithoutMotet).complaints.contains("77") {
             return skip("a_program_may_turn_to_io_uring", "no io_uring here").unwrap_or(());
         }
         program.same_both_ways().took_the_fast_path(1);

@@ -52,7 +52,7 @@ fn go_reader() -> Option<PathBuf> {
     Some(program)
 }
 
-/// All cells of one way to hand on, plainly and equipped. `cells`: how many.
+/// All cells of one way to hand on, without and with Motet. `cells`: how many.
 #[track_caller]
 fn handed_on(how: &str, reader: Reader, cells: usize) {
     let Some(reader) = reader.path() else {
@@ -63,16 +63,16 @@ fn handed_on(how: &str, reader: Reader, cells: usize) {
     }
     let (reader, script) = (reader.to_str().expect("a path"), script("handed_on.py"));
     let program = Program::c("handed_on", &[how, reader, script.to_str().expect("a path")]).within(LIMIT);
-    let plain = program.run(Mode::Plain);
+    let plain = program.run(Mode::WithoutMotet);
     // With the proof, in each cell, that bytes took another way than TCP before.
     let proof = if engine().is_some() { program.with("HANDED_ON_OUTSIDE", "1") } else { program };
-    let equipped = proof.run(Mode::Equipped);
-    for (mode, run) in [("plainly", &plain), ("equipped", &equipped)] {
+    let with_motet = proof.run(Mode::WithMotet);
+    for (mode, run) in [("without Motet", &plain), ("with Motet", &with_motet)] {
         let wrong: Vec<&str> = run.printed.lines().filter(|line| line.contains("FAILED")).collect();
         assert!(run.succeeded, "{mode}:\n{}\n{}", wrong.join("\n"), run.complaints);
         assert_eq!(run.printed.lines().count(), cells, "{mode}: {}{}", run.printed, run.complaints);
     }
-    assert_eq!(plain.printed, equipped.printed);
+    assert_eq!(plain.printed, with_motet.printed);
     if plain.printed.contains(LEFT_OUT) {
         skip::<()>(how, "of a peer that stays stopped: here nobody may borrow its descriptor (pidfd_getfd)");
     }
@@ -139,6 +139,6 @@ fn to_a_set_uid_image() {
 fn random_trees_of_processes_lose_nothing() {
     let image = Built::program("torture_trees", &folder("torture-static"), &["-static"]);
     let program = Program::c("torture_trees", &["1", "4", "20"]).with("TORTURE_HANG", "30");
-    let run = program.with("TORTURE_IMAGE", image.to_str().expect("a path")).run(Mode::Equipped);
+    let run = program.with("TORTURE_IMAGE", image.to_str().expect("a path")).run(Mode::WithMotet);
     assert!(run.succeeded, "{}{}", run.printed, run.complaints);
 }

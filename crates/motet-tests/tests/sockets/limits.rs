@@ -33,7 +33,7 @@ fn a_limit_that_leaves_no_room_is_the_reason() {
         return;
     }
     // Room for a node's file, but for no segment.
-    let outcome = with_files_of("96", Program::c("ping_pong", &["4", "500", "64"])).run(Mode::Equipped);
+    let outcome = with_files_of("96", Program::c("ping_pong", &["4", "500", "64"])).run(Mode::WithMotet);
     assert!(outcome.succeeded, "{}", outcome.complaints);
     assert_eq!(outcome.sent_fast(), 0);
     assert!(outcome.streams.iter().any(|stream| stream.reason == LIMITED), "{:?}", outcome.streams);

@@ -73,7 +73,7 @@ fn nothing_is_loaded_from_a_root_that_the_process_did_not_begin_with() {
     let log = jail.0.join("log");
     let program =
         Program::c("jailed", &[jail.0.to_str().expect("a path")]).with("MOTET_LIBRARY", path.to_str().expect("a path"));
-    let run = program.with("MOTET_LOG", "/log").run(Mode::Equipped);
+    let run = program.with("MOTET_LOG", "/log").run(Mode::WithMotet);
     assert!(run.succeeded, "{}", run.complaints);
     assert!(!jail.0.join("loaded").exists(), "a library inside the root was loaded");
     assert!(!log.exists(), "a log was begun inside the root");
@@ -93,7 +93,7 @@ fn a_library_that_others_can_write_is_not_loaded() {
     };
     let talks = |expected: bool| {
         let program = Program::c("not_loaded", &["talk"]).with("MOTET_LIBRARY", copy.to_str().expect("a path"));
-        let run = program.run(Mode::Equipped);
+        let run = program.run(Mode::WithMotet);
         let loaded = run.printed != "engine not loaded\n";
         assert!(run.succeeded && loaded == expected, "{}{}", run.printed, run.complaints);
     };

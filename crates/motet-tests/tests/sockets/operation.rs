@@ -1,4 +1,4 @@
-//! Who is equipped and who is not, and how the adapter is operated: users, settings, logs, confinement, installation.
+//! Which programs run under Motet, and how the adapter is operated: users, settings, logs, confinement, installation.
 
 use motet_tests::programs::skip;
 use motet_tests::temporary::Temporary;
@@ -6,7 +6,7 @@ use motet_tests::{Built, Mode, Program, both, engine};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-// ---- who is equipped -----------------------------------------------------------------------------------------------------
+// ---- which programs run under Motet -----------------------------------------------------------------------------------------------------
 
 fn echo_between(server: Mode, client: Mode) -> (String, u64) {
     let server = Program::c("ping_pong", &["serve", "4"]).open().start(server);
@@ -18,9 +18,9 @@ fn echo_between(server: Mode, client: Mode) -> (String, u64) {
 }
 
 #[test]
-fn an_unequipped_peer_notices_nothing() {
-    let (reference, _) = echo_between(Mode::Plain, Mode::Plain);
-    for (server, client) in [(Mode::Plain, Mode::Equipped), (Mode::Equipped, Mode::Plain)] {
+fn a_peer_without_motet_notices_nothing() {
+    let (reference, _) = echo_between(Mode::WithoutMotet, Mode::WithoutMotet);
+    for (server, client) in [(Mode::WithoutMotet, Mode::WithMotet), (Mode::WithMotet, Mode::WithoutMotet)] {
         let (printed, fast) = echo_between(server, client);
         assert_eq!(printed, reference);
         assert_eq!(fast, 0);
@@ -29,8 +29,8 @@ fn an_unequipped_peer_notices_nothing() {
 
 #[test]
 fn separately_started_programs_find_each_other() {
-    let (reference, _) = echo_between(Mode::Plain, Mode::Plain);
-    let (printed, fast) = echo_between(Mode::Equipped, Mode::Equipped);
+    let (reference, _) = echo_between(Mode::WithoutMotet, Mode::WithoutMotet);
+    let (printed, fast) = echo_between(Mode::WithMotet, Mode::WithMotet);
     assert_eq!(printed, reference);
     assert!(fast > 0 || engine().is_none(), "nothing over shared memory");
 }
@@ -39,7 +39,7 @@ fn separately_started_programs_find_each_other() {
 fn motet_disable_keeps_everything_plain() {
     let outcome = Program::c("ping_pong", &["4", "500", "64"]).with("MOTET_DISABLE", "1").same_both_ways();
     assert!(outcome.streams.is_empty());
-    let outcome = Program::c("not_loaded", &["talk"]).with("MOTET_DISABLE", "1").run(Mode::Equipped);
+    let outcome = Program::c("not_loaded", &["talk"]).with("MOTET_DISABLE", "1").run(Mode::WithMotet);
     assert_eq!(outcome.printed, "engine not loaded\n", "{}", outcome.complaints);
 }
 
@@ -50,7 +50,7 @@ fn libfabric_alone_is_spared_the_symbols_of_a_kernel_without_infiniband() {
     let found = |settings: &[&str]| {
         let program = Program::c("kernel_symbols", &[library]);
         let program = settings.iter().fold(program, |program, name| program.with(name, "1"));
-        program.run(Mode::Equipped).printed
+        program.run(Mode::WithMotet).printed
     };
     let there = u8::from(std::fs::read("/proc/kallsyms").is_ok_and(|symbols| !symbols.is_empty()));
     let asked = if Path::new("/sys/class/infiniband").exists() { there } else { 0 };
@@ -74,7 +74,7 @@ fn settings_outlive_an_environment_that_is_written_over() {
 
 #[test]
 fn a_process_without_sockets_never_loads_the_engine() {
-    let outcome = Program::c("not_loaded", &["idle"]).run(Mode::Equipped);
+    let outcome = Program::c("not_loaded", &["idle"]).run(Mode::WithMotet);
     assert_eq!(outcome.printed, "engine not loaded\n", "{}", outcome.complaints);
 }
 
@@ -89,7 +89,7 @@ fn a_missing_engine_is_silent() {
 #[test]
 fn an_image_of_another_c_library_does_not_see_the_preload_object() {
     both("foreign_image", &[]);
-    let own = Program::c("foreign_image", &["own"]).run(Mode::Equipped);
+    let own = Program::c("foreign_image", &["own"]).run(Mode::WithMotet);
     assert_eq!(own.printed, "own: preload object present, other one present, KEPT=yes\n", "{}", own.complaints);
 }
 
@@ -114,9 +114,9 @@ fn memory_is_offered_to_the_same_user_only() {
         return skip("memory_is_offered_to_the_same_user_only", "needs root to become other users").unwrap_or(());
     }
     let echo = |server: u32, client: u32| {
-        let server = Program::c("ping_pong", &["serve", "4"]).open().for_user(server).start(Mode::Equipped);
+        let server = Program::c("ping_pong", &["serve", "4"]).open().for_user(server).start(Mode::WithMotet);
         let calling = Program::c("ping_pong", &["call", "4", &server.first_line(), "300", "300"]).open();
-        let client = calling.for_user(client).run(Mode::Equipped);
+        let client = calling.for_user(client).run(Mode::WithMotet);
         let server = server.finish();
         assert!(client.succeeded && server.succeeded, "{} {}", client.complaints, server.complaints);
         let reasons: Vec<u64> = server.streams.iter().chain(&client.streams).map(|s| s.reason).collect();
@@ -140,17 +140,17 @@ fn a_set_uid_program_is_left_alone() {
     let folder = Temporary::new("set-uid").pass();
     let path = Built::program("privileged", folder.path(), &[]);
     let run = |mode| Program::built(&path, &[]).by(&["setpriv", "--reuid", "1", "--clear-groups"]).run(mode);
-    let ordinary = run(Mode::Equipped).printed;
+    let ordinary = run(Mode::WithMotet).printed;
     std::os::unix::fs::chown(&path, Some(USERS[1]), None).expect("another owner");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).expect("set-uid");
-    let (plain, equipped) = (run(Mode::Plain), run(Mode::Equipped));
+    let (plain, with_motet) = (run(Mode::WithoutMotet), run(Mode::WithMotet));
     drop(folder);
     if !plain.printed.starts_with("privileged") {
         return skip("a_set_uid_program_is_left_alone", "set-uid has no effect here").unwrap_or(());
     }
     assert_eq!(ordinary, "unprivileged, preload object present\n");
-    assert_eq!(equipped.printed, "privileged, preload object absent\n");
-    assert_eq!((equipped.succeeded, equipped.complaints, equipped.streams.len()), (true, plain.complaints, 0));
+    assert_eq!(with_motet.printed, "privileged, preload object absent\n");
+    assert_eq!((with_motet.succeeded, with_motet.complaints, with_motet.streams.len()), (true, plain.complaints, 0));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn a_statically_linked_program_is_left_alone() {
 #[test]
 fn a_sandbox_without_abstract_names_stays_plain_and_says_so() {
     let program = Program::c("sandboxed", &["accepted"]);
-    if program.run(Mode::Plain).complaints.contains("77") {
+    if program.run(Mode::WithoutMotet).complaints.contains("77") {
         return skip("a_sandbox_without_abstract_names_stays_plain_and_says_so", "no Landlock here").unwrap_or(());
     }
     let outcome = program.same_both_ways();
@@ -181,7 +181,7 @@ fn the_kill_file_keeps_processes_that_begin_plain() {
         let script = format!("mount -t tmpfs none /etc && mkdir /etc/motet && {file} exec \"$0\" \"$@\"");
         Program::c("ping_pong", &["4", "500", "64"])
             .by(&["unshare", "--mount", "sh", "-c", &script])
-            .run(Mode::Equipped)
+            .run(Mode::WithMotet)
     };
     let without = with("");
     if !without.succeeded {
@@ -241,12 +241,12 @@ fn installing_anew_and_removing_disturbs_no_program_that_runs() {
         program.with("MOTET_LIBRARY", folder.join("usr/lib/libmotet.so.0").to_str().expect("UTF-8"))
     };
     // One that has loaded the preload object, and will load the engine only later.
-    let server = runs("ping_pong", &["serve", "4"]).start(Mode::Equipped);
+    let server = runs("ping_pong", &["serve", "4"]).start(Mode::WithMotet);
     let port = server.first_line();
     install(&[]);
     assert!(inode() != before, "a new file took the name of the old one");
     assert_eq!(installed(&folder), files, "the same files, and nothing else");
-    let client = runs("ping_pong", &["call", "4", &port, "300", "300"]).run(Mode::Equipped);
+    let client = runs("ping_pong", &["call", "4", &port, "300", "300"]).run(Mode::WithMotet);
     let server = server.finish();
     assert!(client.succeeded && server.succeeded, "{} {}", client.complaints, server.complaints);
     assert!(
@@ -254,11 +254,11 @@ fn installing_anew_and_removing_disturbs_no_program_that_runs() {
         "{:?}",
         client.streams
     );
-    let server = runs("ping_pong", &["serve", "4"]).start(Mode::Equipped);
+    let server = runs("ping_pong", &["serve", "4"]).start(Mode::WithMotet);
     let port = server.first_line();
     install(&["--uninstall"]);
     assert_eq!(installed(&folder), Vec::<PathBuf>::new());
-    let client = Program::c("ping_pong", &["call", "4", &port, "300", "300"]).run(Mode::Plain);
+    let client = Program::c("ping_pong", &["call", "4", &port, "300", "300"]).run(Mode::WithoutMotet);
     assert!(client.succeeded && server.finish().succeeded, "{}", client.complaints);
     std::fs::remove_dir_all(&folder).expect("removed");
 }

@@ -37,7 +37,7 @@ impl Counts {
 /// Held by tests with ten thousand connections: one after another, they need no more than one and a half gigabyte.
 static MANY_AT_ONCE: Mutex<()> = Mutex::new(());
 
-/// Runs a program plainly and equipped, with these variables; what the equipped processes counted.
+/// Runs a program without and with Motet, with these variables; what the processes under Motet counted.
 fn counted(program: Program, environment: &[(&str, &str)]) -> (Outcome, Counts) {
     let program = environment.iter().fold(program, |program, (name, value)| program.with(name, value));
     let outcome = program.counted().same_both_ways();
@@ -148,7 +148,7 @@ fn motet_shows_ten_thousand_connections_with_their_memory_and_descriptors() {
     let go = folder("scale").join("go");
     let _ = std::fs::remove_file(&go);
     let program = Program::c("scale", &["epoll", &count.to_string(), "2", go.to_str().unwrap()]).within(LONG);
-    let running = program.start(Mode::Equipped);
+    let running = program.start(Mode::WithMotet);
     assert_eq!(running.first_line(), "open");
     let server = process(&told(&motet, &["ps"]), running.pid()).expect("the server is listed");
     let pairs = process(&told(&motet, &["why", &running.pid().to_string()]), running.pid()).expect("and explained");
@@ -170,7 +170,7 @@ fn memory_for_each_connection_follows_the_size_of_its_rings() {
     let go = folder("scale").join("go-small");
     let _ = std::fs::remove_file(&go);
     let program = Program::c("scale", &["epoll", "300", "1", go.to_str().unwrap()]).with("MOTET_RING", "4KiB");
-    let running = program.start(Mode::Equipped);
+    let running = program.start(Mode::WithMotet);
     assert_eq!(running.first_line(), "open");
     let server = process(&told(&motet, &["ps"]), running.pid()).expect("the server is listed");
     std::fs::write(&go, "").unwrap();
@@ -251,9 +251,9 @@ fn of_version(program: Program, next: Option<&Path>) -> Program {
 
 /// A server and a client, of these versions, with gates that stay open, that exchange `rounds` messages.
 fn exchange(server: Option<&Path>, client: Option<&Path>, rounds: &str) -> (Running, Running) {
-    let server = of_version(Program::c("ping_pong", &["serve", "4"]).open(), server).start(Mode::Equipped);
+    let server = of_version(Program::c("ping_pong", &["serve", "4"]).open(), server).start(Mode::WithMotet);
     let calling = Program::c("ping_pong", &["call", "4", &server.first_line(), rounds, "3000"]).open();
-    let calling = of_version(calling, client).start(Mode::Equipped);
+    let calling = of_version(calling, client).start(Mode::WithMotet);
     (server, calling)
 }
 
@@ -308,7 +308,7 @@ fn motet_names_the_other_version_of_a_peer_and_of_a_node_file() {
 
 /// What each end printed of its segment: end, resident kB, huge kB, flags.
 fn segments(how: &str, huge: &str) -> Vec<(String, u64, u64, Vec<String>)> {
-    let outcome = Program::c("memory", &[how]).with("MOTET_HUGE_PAGES", huge).run(Mode::Equipped);
+    let outcome = Program::c("memory", &[how]).with("MOTET_HUGE_PAGES", huge).run(Mode::WithMotet);
     assert!(outcome.succeeded, "{}", outcome.complaints);
     if how == "small" {
         // A head, a page for the slot, and a ring each way, whoever touched them.

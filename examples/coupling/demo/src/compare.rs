@@ -1,4 +1,4 @@
-//! The comparison: each case plainly and under Motet, alternating, medians over the repetitions.
+//! The comparison: each case without and with Motet, alternating, medians over the repetitions.
 //!
 //! It says what it measured and nothing else: without Motet there is no second column, and links that Motet did not
 //! report are "not measured".
@@ -51,7 +51,7 @@ pub struct Comparison {
     pub calls: f64,
     /// Boundary values in both directions, bytes.
     pub bytes: f64,
-    /// Plainly.
+    /// Without Motet.
     pub plain: Medians,
     /// Under Motet, if it was there.
     pub motet: Option<Medians>,

@@ -48,7 +48,7 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Run the cases plainly and under Motet, alternating, and write a report
+    /// Run the cases without and with Motet, alternating, and write a report
     Compare {
         /// The motet program; without it only plain runs are made
         #[arg(long)]

@@ -224,7 +224,7 @@ fn log_plot<B: DrawingBackend>(
     Ok(())
 }
 
-/// Time in coupling calls and total time per case, plainly and under Motet, as bars of microseconds per exchange.
+/// Time in coupling calls and total time per case, without and with Motet, as bars of microseconds per exchange.
 pub fn comparison(path: &Path, cases: &[Comparison]) -> Result<()> {
     draw(path, (1300, 540), Bars { cases })
 }

@@ -104,7 +104,7 @@ pub fn write(directory: &Path, report: &Report) -> Result<()> {
     let json = serde_json::to_string_pretty(report)?;
     std::fs::write(directory.join("report.json"), json).context("cannot write report.json")?;
     let mut page = String::from(HEAD);
-    page.push_str("<h1>Coupled heat transfer, plainly and under Motet</h1>\n");
+    page.push_str("<h1>Coupled heat transfer, without and with Motet</h1>\n");
     let _ = writeln!(
         page,
         "<p>Medians of {} repetitions each way, alternating, in one run on this machine.</p>",

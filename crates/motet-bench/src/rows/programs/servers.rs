@@ -55,14 +55,14 @@ pub fn postgresql(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     }
     let stage = Stage::new(bench)?;
     let pgbench = servers::postgresql_program("pgbench").context("no pgbench")?;
-    let plainly = WAYS[1];
+    let without_motet = WAYS[1];
     let both = stage.both(|mode, port| {
         let data = stage.path(&format!("data-{mode:?}"));
-        stage.client(plainly, &servers::postgresql_data(&data).context("no initdb")?)?;
+        stage.client(without_motet, &servers::postgresql_data(&data).context("no initdb")?)?;
         let words = servers::postgresql(&data, port).context("no postgres")?;
         let mut server = stage.server(mode, &words, Ready::Says("ready to accept connections"))?;
         server.signal = Signal::INT; // the fast shutdown
-        stage.client(plainly, &[&pgbench, "-h", "127.0.0.1", "-p", port, "-U", "tester", "-i", "-q", "postgres"])?;
+        stage.client(without_motet, &[&pgbench, "-h", "127.0.0.1", "-p", port, "-U", "tester", "-i", "-q", "postgres"])?;
         Ok(server)
     })?;
     let mut lines = Vec::new();
