@@ -41,7 +41,7 @@ pub struct Log {
 /// The file, once a line was to be written.
 #[derive(Debug, Default)]
 pub struct File {
-    /// The process that opened it; 0: nobody yet.
+    /// The process that opened it; 0: none yet.
     pid: u32,
     open: Option<Appender>,
 }
@@ -88,7 +88,7 @@ impl Log {
         }
     }
 
-    /// For a fork: nobody writes while it is held.
+    /// For a fork: no thread writes while it is held.
     pub fn hold(&self) -> MutexGuard<'_, File> {
         lock(&self.file)
     }
@@ -266,6 +266,6 @@ mod tests {
         assert!(lines[0].contains("Z mono=") && lines.len() == 2 && lines[1].len() < LINE, "{text}");
         assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1);
         Log::new(Some("/proc/no/such/file".into())).line("lost", |_| Ok(()));
-        Log::default().line("nowhere", |_| panic!("nothing is put together for nobody"));
+        Log::default().line("nowhere", |_| panic!("no line is formatted without a file"));
     }
 }

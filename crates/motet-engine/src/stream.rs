@@ -157,7 +157,7 @@ impl Engine {
         {
             self.attach_rx(&Up { handle, record, local, slot: *slot });
         }
-        // Where both ends take turns on one CPU the gate stays open, so nobody would ask how lively that is.
+        // Where both ends take turns on one CPU the gate stays open, so nothing else checks whether it is alive.
         let slow = blocking
             && record.rx.same_cpu.load(Relaxed) != 0
             && !self.options.is_patient()

@@ -66,7 +66,7 @@ pub trait Base {
     }
     /// Whether the connection still stands (no hang-up, no error).
     fn tcp_alive(&mut self) -> bool;
-    /// Whether a send would be in vain: the connection has an error, which the send would spend, or nobody has the other end.
+    /// Whether a send would fail: the connection has an error, which the send would consume, or no process has the other end.
     /// `peer` is the process that had it.
     fn tcp_failed(&mut self, peer: u32) -> bool;
     /// Copies from an address in process `pid` into `into`; false when the kernel refuses or the address is not there.
@@ -89,7 +89,7 @@ pub trait Base {
     fn cpu(&self) -> u32;
     /// Lets another thread of this CPU run.
     fn yield_now(&mut self);
-    /// Whether a yield would most likely meet somebody who computes, and last as long as that one's slice.
+    /// Whether a yield would most likely run a thread that computes, and last as long as its time slice.
     #[inline(always)]
     fn is_crowded(&self) -> bool {
         false

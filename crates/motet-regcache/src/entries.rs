@@ -219,7 +219,7 @@ impl<T: Copy> Entries<T> {
         count
     }
 
-    /// Gives up the least recently used registration that nobody uses; false when there is none.
+    /// Gives up the least recently used unused registration; false when there is none.
     pub fn evict(&mut self, graves: &mut Vec<Grave<T>>) -> bool {
         let oldest = self.oldest;
         if oldest == NOWHERE {

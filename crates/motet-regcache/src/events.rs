@@ -1,7 +1,7 @@
 //! What has happened to watched memory, in order: written by the reader of events alone, read by every cache.
 //!
-//! What it is: a ring of the last [`KEPT`] events, each numbered, in memory that never changes its size. Writing waits for nobody:
-//! a cache that comes too late is told that it has missed some, and takes everything for gone. What it is not: a queue; nothing is
+//! What it is: a ring of the last [`KEPT`] events, each numbered, in memory that never changes its size. Writing never waits:
+//! a cache that reads too late learns that it has missed some, and treats everything as gone. What it is not: a queue; nothing is
 //! taken out, and any number of caches may read.
 //!
 //! Edges (both ends carry the label): **E1** an event's words before its stamp; **E2** all of it before the count.

@@ -2,7 +2,7 @@
 //!
 //! What it is: [`Cache::acquire`] gives a [`Lease`] on a registration that covers a range, an earlier one where there is one. A
 //! registration is given out only while its pages are the ones that were registered: what takes pages away (munmap, mremap, madvise,
-//! MAP_FIXED, a heap that shrinks) is told by the kernel ([`watch`]), not by hooks on the program's calls. A lease that is out when
+//! MAP_FIXED, a heap that shrinks) is reported by the kernel ([`watch`]), not by hooks on the program's calls. A lease that is out when
 //! its pages go keeps its token; the registration is deregistered when the last lease is dropped.
 //!
 //! What it is not: it registers nothing itself, its driver does ([`Register`]), on the thread that asks and under no lock. And where
@@ -10,7 +10,7 @@
 //! registration, counted with the reason ([`Counts`], [`Standing`]).
 //!
 //! **What the kernel does not tell.** Pages that go through a file's descriptor (a hole punched, a truncation), and System V memory of
-//! huge pages that is detached: whoever does that calls [`Cache::forget`]. A program that discards pages while it
+//! huge pages that is detached: the caller that does that calls [`Cache::forget`]. A program that discards pages while it
 //! hands the same ones to us gets what it asked for; later users of the page may then get an old one.
 //!
 //! A forked child has no registrations, even of its parent's cache: [`Refused::Forked`]; leases that it inherited do nothing.
@@ -79,7 +79,7 @@ pub enum Standing {
     Off,
     /// The kernel does not let us watch memory: this error.
     NotPermitted(i32),
-    /// The watch is lost: somebody closed its descriptor.
+    /// The watch is lost: its descriptor was closed.
     Lost,
 }
 

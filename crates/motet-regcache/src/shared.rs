@@ -115,7 +115,7 @@ impl<R: Register> Shared<R> {
         }
     }
 
-    /// Has the driver register a range, at the cost of those that nobody uses.
+    /// Has the driver register a range, at the cost of unused ones.
     pub(super) fn register(&self, range: Range) -> Result<R::Token, Refused> {
         loop {
             let refusal = match self.driver.register(range) {

@@ -10,7 +10,7 @@
 //! waits for it. **W2** Before an event can be read, and so before the thread that caused it can go on, the round is odd; it is
 //! even again once the event is in the ring. **W3** After [`Watch::settle`] said yes, the ring holds every event of memory that was
 //! taken before: by a thread that has told ours since (W2), or by one that is still at it while the kernel has given the addresses
-//! to somebody else (the kernel counts it, and is asked).
+//! to another mapping (the kernel counts it, and is asked).
 
 use super::events::Events;
 use super::watched::Watched;
@@ -30,9 +30,9 @@ pub struct Watch {
     events: Events,
     /// Odd while events are read: W2.
     round: AtomicU64,
-    /// The descriptor is ours no more, or nobody reads it.
+    /// The descriptor is ours no more, or it is not read.
     lost: AtomicBool,
-    /// The kernel's count was above zero for so long that nobody waits for it any more.
+    /// The kernel's count was above zero for so long that it is not waited for any more.
     stuck: AtomicBool,
     watched: Mutex<Watched>,
     fork_mark: ForkMark,
@@ -135,7 +135,7 @@ impl Watch {
         heard && !self.is_lost()
     }
 
-    /// Should a kernel never count back (older ones may not, when an mremap of watched memory fails): nobody waits a second time.
+    /// Should a kernel never count back (older ones may not, when an mremap of watched memory fails): it is not waited for a second time.
     #[cold]
     fn wait_for_others(&self) -> bool {
         let quiet = || self.uffd.is_mmap_changing() != Ok(true);
@@ -153,7 +153,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Gives up what [`Watch::watch`] was told, as far as nobody else watches it. That the memory is gone, or another's, is no error.
+    /// Gives up the range of a [`Watch::watch`], as far as no other watch covers it. That the memory is gone, or another's, is no error.
     pub fn unwatch(&self, start: u64, end: u64) {
         lock(&self.watched).remove(start, end, |start, end| {
             if !self.is_lost() {

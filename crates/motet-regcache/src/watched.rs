@@ -1,7 +1,7 @@
 //! Which addresses are watched, and for how many registrations.
 //!
 //! What it is: disjoint pieces of the address space with a count each, cut where ranges begin and end. Several caches may have
-//! registered the same pages; they are given up when nobody has. What it is not: the watching itself.
+//! registered the same pages; they are given up when no cache has. What it is not: the watching itself.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ impl Watched {
         }
     }
 
-    /// Counts a range, which was added, once less; says each piece that nobody counts any more.
+    /// Counts a range, which was added, once less; reports each piece whose count is 0 then.
     pub fn remove(&mut self, start: u64, end: u64, mut free: impl FnMut(u64, u64)) {
         self.cut(start);
         self.cut(end);

@@ -1,4 +1,4 @@
-//! Virtual time: it moves when somebody looks at it, by a fixed step, and when a test says so. Nothing ever waits for it.
+//! Virtual time: it moves by a fixed step whenever it is read, and when a test says so. Nothing ever waits for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -8,7 +8,7 @@
 //!   wrong and when, and [`end`] offers all of it as the protocol's [`motet_proto::stream::Base`].
 //!
 //! What it is not: it is in no table of a shipped program. An address does not tell whether the peer lives in this
-//! process, so whoever lists this driver vouches that it does.
+//! process, so the code that lists this driver guarantees that it does.
 #![forbid(unsafe_code)]
 
 pub mod clock;

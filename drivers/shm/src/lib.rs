@@ -2,7 +2,7 @@
 //!
 //! What it is: a wire between two processes of one host, one network namespace and one user, made of a slot in a sealed
 //! memfd. [`stream_bootstrap`] finds the other end of *this connection* and passes the memfd; [`links`] keeps the memfds of each
-//! pair of processes, so that one more connection costs a slot, and gives them back when nobody uses them ([`segment_pool`] is this
+//! pair of processes, so that one more connection costs a slot, and gives them back when they are unused ([`segment_pool`] is this
 //! process's own); [`offer`] is the one message that travels.
 //!
 //! What it is not: it moves no payload; gate and ring are the engine's.

@@ -6,7 +6,7 @@
 //! descriptor and its pages go back to the system, its addresses to [`AddressRanges`]. There is no thread and no timer: every call
 //! looks at a few links more, so a process that opens or closes streams has soon looked at all.
 //!
-//! What it is not: it reads no clock and asks nobody whether a process lives; both are arguments.
+//! What it is not: it reads no clock and does not ask whether a process lives; both are arguments.
 //!
 //! Closing is this process's own affair. The peer has a mapping of its own, with all bytes that it has still to read; when it
 //! offers a slot of a segment that was closed here, the memfd comes with the offer. So no word is agreed on beforehand, and being
@@ -32,7 +32,7 @@ pub const IDLE: u64 = 10_000_000_000;
 const GROWTH: [usize; 5] = [1, 4, 16, 64, 256];
 /// Segments of more slots have no large rings: so many bulk streams between two processes are more than they bring large rings into being.
 const LARGE_UP_TO: usize = 16;
-/// Most bytes of address space for large rings, most of which nobody ever touches; and at most this part of the limit for all segments.
+/// Most bytes of address space for large rings, most of which is never touched; and at most this part of the limit for all segments.
 const BULK_SPACE: usize = 1 << 30;
 const BULK_SHARE: usize = 4;
 /// Slots of a segment that one connection looks at: those that our stream left first, most likely left by the peer's, too.
@@ -118,7 +118,7 @@ struct Segment {
     nonce: [u8; 16],
     /// Which end of its slots we are: 0 when we (or the process that we were forked from) made it.
     end: usize,
-    /// Streams of ours that use a slot; `None`: nobody ever did.
+    /// Streams of ours that use a slot; `None`: none ever did.
     slots: Vec<Option<u32>>,
     /// Slots to hand out that none of our streams uses; the peer's may.
     free: VecDeque<u32>,

@@ -156,7 +156,7 @@ impl Meeting {
 /// The number of a process whose memory the kernel lets us read.
 fn readable(pid: i32) -> u32 {
     let pid = u32::try_from(pid).unwrap_or(0);
-    // Nothing is at address 0: who may not read at all is told so first.
+    // Nothing is at address 0: a process without access fails before that.
     const EFAULT: i32 = 14;
     if pid != 0 && process_vm::read_from(pid, 0, &mut [0]) == Err(EFAULT) { pid } else { 0 }
 }

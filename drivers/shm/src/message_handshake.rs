@@ -74,7 +74,7 @@ fn frame(magic: u64) -> [u8; SIZE] {
     bytes
 }
 
-/// Magic, version, length: in this order, so that another version is told from rubbish whatever its length.
+/// Magic, version, length: in this order, so that another version differs from garbage whatever its length.
 fn check(bytes: &[u8], magic: u64) -> Result<&[u8; SIZE], Reason> {
     let head = bytes.get(..12).ok_or(Reason::BAD_OFFER)?;
     if u64::from_le_bytes(head[0..8].try_into().map_err(|_| Reason::BAD_OFFER)?) != magic {

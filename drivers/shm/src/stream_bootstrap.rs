@@ -47,7 +47,7 @@ fn name(netns: u64, cookie: u64) -> Vec<u8> {
 /// program's, however many connections it makes to peers that never come.
 static WAITING: AtomicUsize = AtomicUsize::new(0);
 const PART: usize = 4;
-/// Who comes to the rendezvous of one connection: one, unless somebody errs.
+/// Connections to the bootstrap socket of one stream: one, unless a process errs.
 const BACKLOG: i32 = 4;
 
 /// Leave to hold one such descriptor.
@@ -87,7 +87,7 @@ fn other_end(pair: &Pair) -> Result<Option<motet_sys::sock_diag::SocketInfo>, Re
 }
 
 /// We are a user that means something here.
-fn somebody() -> Result<(), Reason> {
+fn usable_uid() -> Result<(), Reason> {
     if euid() == OVERFLOW_UID { Err(Reason::NOBODY) } else { Ok(()) }
 }
 
@@ -134,7 +134,7 @@ impl Offering {
             Some(found) if found.uid != euid() => Err(Reason::OTHER_USER),
             Some(found) => {
                 let offering = Self { pair: *pair, netns, other: found.cookie, offered: None };
-                somebody().map(|()| Box::new(offering) as Box<dyn Connecting>)
+                usable_uid().map(|()| Box::new(offering) as Box<dyn Connecting>)
             }
         }
     }
@@ -169,7 +169,7 @@ impl Offering {
             if let Some(place) = offered.place.take_if(taken) {
                 return Progress::Up(Wire { slot: place.slot, peer: offered.peer, peer_cookie: self.other });
             }
-            // Once more after an end: whoever takes an offer says so first, then leaves.
+            // Once more after an end: the end that takes an offer says so first, then leaves.
             match heard {
                 None => heard = Some(socket::receive_with_fd(&offered.rendezvous, &mut answer)),
                 Some(Err(EAGAIN)) => return Progress::Pending,
@@ -192,7 +192,7 @@ impl Connecting for Offering {
         let rendezvous = match socket::connect_abstract(&name(self.netns, self.other)) {
             Ok(rendezvous) => rendezvous,
             Err(EPERM | EACCES) => return Progress::Never(Reason::NOT_PERMITTED),
-            Err(_) => return Progress::Pending, // not equipped, or not yet listening
+            Err(_) => return Progress::Pending, // without Motet, or not yet listening
         };
         let Ok(peer) = socket::peer_credentials(&rendezvous) else { return Progress::Pending };
         if !trusted(&peer) {
@@ -227,7 +227,7 @@ pub struct Listener {
 impl Listener {
     /// Opens the rendezvous of this connection, now or when there is room for it.
     pub fn begin(pair: &Pair) -> Result<Box<dyn Connecting>, Reason> {
-        somebody()?;
+        usable_uid()?;
         let netns = socket::netns_cookie(pair.fd).map_err(|_| Reason::NOT_PERMITTED)?;
         let mut listening = Self { pair: *pair, netns, listener: None, guest: None };
         listening.open()?;
@@ -246,7 +246,7 @@ impl Listener {
     fn hear(&self, guest: impl AsFd) -> Option<Progress> {
         let Ok(peer) = socket::peer_credentials(&guest) else { return Some(Progress::Pending) };
         if !trusted(&peer) {
-            return Some(Progress::Pending); // somebody knocked who has no business here; the right one may still come
+            return Some(Progress::Pending); // the connection is of another process; the right one may still come
         }
         let mut bytes = [0; SIZE + 1];
         let (n, file) = match socket::receive_with_fd(&guest, &mut bytes) {
@@ -304,7 +304,7 @@ impl Connecting for Listener {
                 Progress::Pending
             });
         }
-        // Asked first: an accept in vain makes a socket in vain.
+        // Asked first: a failed accept still makes a socket.
         let Some(guest) =
             socket::readable(listener.as_fd().as_raw_fd()).then(|| socket::accept(listener).ok()).flatten()
         else {

@@ -346,7 +346,7 @@ fn attack(victim: &Victim, mut command: Command) -> std::io::Result<(std::proces
     Ok((child, said))
 }
 
-/// This program where another user may run it, and nobody else may put anything in its place; removed with the folder.
+/// This program where another user may run it, and no other user may replace it; removed with the folder.
 fn copy_for_others() -> (tempfile::TempDir, std::path::PathBuf) {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     let folder = tempfile::Builder::new().prefix("motet-others-").permissions(mode).tempdir().unwrap();
@@ -383,8 +383,8 @@ fn another_user_gets_nothing() {
 
 /// Run again as that user, by itself.
 #[test]
-fn two_processes_of_nobody_are_told_so() {
-    const TEST: &str = "two_processes_of_nobody_are_told_so";
+fn two_processes_of_user_65534_get_a_reason() {
+    const TEST: &str = "two_processes_of_user_65534_get_a_reason";
     if motet_sys::thread::euid() == 65534 {
         let streams = connection();
         for (stream, connected) in streams.iter().zip([true, false]) {

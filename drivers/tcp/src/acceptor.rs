@@ -1,7 +1,7 @@
 //! A door: a listening socket, and those who knock.
 //!
 //! What it is: who comes in is a guest until it has said what for; connections for sessions are handed to their links, who asks
-//! whether a session is known is told, and who would like a new one must be somebody who may ([`crate::admission`]). A node that listens has one for everybody. One that only calls has one behind each address
+//! whether a session is known is answered, and a new session needs permission ([`crate::admission`]). A node that listens has one for all. One that only calls has one behind each address
 //! it calls from, so that a peer whose connections have ended can ask whether there is a caller left: where there is none, the
 //! kernel of its host says so at once. What it is not: it brings no links about; who wants one is handed to the door's owner.
 
@@ -52,7 +52,7 @@ impl Door {
         &self.set
     }
 
-    /// When `step` must be called although nobody has come.
+    /// When `step` must be called although no connection has arrived.
     pub fn due(&self) -> Option<u64> {
         self.guests.iter().map(Guest::due).chain(self.paused).min()
     }
@@ -76,7 +76,7 @@ impl Door {
         self.take_guests(node, now)
     }
 
-    /// Each is heard as it is taken: whoever has said what it wants does not wait behind those who have not, nor goes for them.
+    /// Each is read as it is accepted: a connection that has sent its handshake neither waits behind silent ones nor is dropped for them.
     fn take_guests(&mut self, node: &Node, now: u64) -> Option<(Guest, Handshake)> {
         if let Some(until) = self.paused {
             if now < until {

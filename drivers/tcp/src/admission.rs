@@ -19,7 +19,7 @@ pub enum Other {
     Ours,
     /// One of another user of this host.
     AnotherUser,
-    /// Nobody whom the kernel knows.
+    /// No process that the kernel knows.
     Unknown,
 }
 
@@ -90,7 +90,7 @@ mod tests {
         assert_eq!(other_end(near.local_addr().unwrap(), elsewhere), Other::Unknown);
         assert!(!may_be_here(near.local_addr().unwrap(), elsewhere));
         drop(far);
-        assert_eq!(other_end(near.local_addr().unwrap(), from), Other::Unknown, "nobody has it any more");
+        assert_eq!(other_end(near.local_addr().unwrap(), from), Other::Unknown, "no process has it any more");
     }
 
     #[test]

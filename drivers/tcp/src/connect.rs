@@ -52,7 +52,7 @@ impl Call {
         Ok(Self { node, address, secret, near, dial, door, over: false })
     }
 
-    /// Whom we have reached: whoever listens at a node's port after its end must not be taken for it.
+    /// Which node was reached: a process that listens at a node's port after that node's end must not be taken for it.
     fn is_known(&self, reply: &Handshake) -> Result<(), Reason> {
         let right = self.secret.is_some_and(|secret| secret.is_answered(reply.secret));
         match self.near.map_or(Other::Unknown, |near| admission::other_end(near, self.address)) {
@@ -91,7 +91,7 @@ impl Connector for Call {
             Dialed::Pending => return None,
             Dialed::Answered(fd, reply) => self.met(fd, &reply, now),
             Dialed::Failed(Failure::Version) => Err(Reason::VERSION),
-            Dialed::Nobody | Dialed::Failed(_) => Err(Reason::NO_SUCH_NODE),
+            Dialed::NoListener | Dialed::Failed(_) => Err(Reason::NO_SUCH_NODE),
         };
         self.over = true;
         Some(outcome)

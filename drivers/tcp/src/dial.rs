@@ -17,8 +17,8 @@ pub enum Dialed {
     Pending,
     /// An answer, and the connection right behind it.
     Answered(PrivateFd, Handshake),
-    /// Nobody listens there.
-    Nobody,
+    /// NoListener listens there.
+    NoListener,
     /// Nothing that can be used: no answer, another protocol, another version.
     Failed(Failure),
 }
@@ -95,7 +95,7 @@ impl Dial {
                 (Err(HandshakeError::Version), _) => Dialed::Failed(Failure::Version),
                 _ => Dialed::Failed(Failure::Foreign),
             },
-            Err(Errno::CONNREFUSED) => Dialed::Nobody,
+            Err(Errno::CONNREFUSED) => Dialed::NoListener,
             Err(_) => Dialed::Failed(Failure::Way),
         }
     }

@@ -28,7 +28,7 @@ const FAREWELL: u64 = 10_000_000_000;
 const MUCH: usize = 8 << 10;
 const MUCH_OUT: u64 = 64 << 10;
 const TIMES: u32 = 16;
-/// Looks in vain after much has come: some 10 us.
+/// Empty polls after much has arrived: some 10 us.
 const LINGER: u32 = 24;
 /// A frame that lacks fewer bytes is waited for like any.
 const MUCH_LACKING: usize = 64;
@@ -62,7 +62,7 @@ pub struct Link {
     mailbox: Arc<Mailbox>,
     /// Where the other node listens, if it does.
     address: Option<SocketAddr>,
-    /// The called side has asked there once, and when it was told that nobody is: then that is not where the caller is.
+    /// The called side has asked there once, and when no node answered: then the caller is not there.
     asked: bool,
     refused: Option<u64>,
     dial: Option<Dial>,
@@ -197,7 +197,7 @@ impl Link {
     }
 
     /// Whether there is anything to receive, soon after much has come: waking who sleeps costs the sender's CPU more than looking a
-    /// little longer costs this one. Once for each time that much comes, so that nobody else waits for long.
+    /// little longer costs this one. Once for each time that much comes, so that no other link waits for long.
     fn linger(&mut self) -> bool {
         let looks = if std::mem::take(&mut self.came_much) { LINGER } else { 1 };
         (0..looks).any(|_| self.set.is_ready())
@@ -310,7 +310,7 @@ impl PacketTransport for Link {
     fn close(&mut self, now: u64) -> bool {
         let until = *self.farewell.get_or_insert(now.saturating_add(FAREWELL));
         self.session.say_goodbye();
-        // What still comes is nobody's any more, but the answer is among it.
+        // What still arrives is discarded, but the answer is among it.
         while let Ok(true) = self.ready(now) {}
         if self.progress(now).is_ok() && !self.session.is_done() && now < until {
             return false;

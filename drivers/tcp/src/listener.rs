@@ -36,7 +36,7 @@ impl Acceptor {
         Ok(Self { door, node })
     }
 
-    /// A new session, with somebody who may have one.
+    /// A new session, with a peer that is permitted to have one.
     fn meet(&self, guest: Guest, handshake: &Handshake, now: u64) -> Option<Connected> {
         let own = reply(&self.node, HandshakeOp::Admitted, handshake);
         let refused = Handshake { op: HandshakeOp::Refused, secret: 0, ..own };

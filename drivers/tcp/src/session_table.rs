@@ -90,7 +90,7 @@ impl Node {
         *lock(&self.listens) = address;
     }
 
-    /// The port at which it answers whoever is connected to this address of its own; 0: none can be had. Where it does not listen
+    /// The port at which it answers peers that are connected to this address of its own; 0: none can be had. Where it does not listen
     /// for everybody, it does as long as the door is kept, which is to be stepped.
     pub fn door(&self, own: IpAddr) -> (u16, Option<Arc<Mutex<Door>>>) {
         if let Some(at) = *lock(&self.listens)

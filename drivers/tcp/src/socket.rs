@@ -92,7 +92,7 @@ pub fn receive(fd: &PrivateFd, into: &mut [u8]) -> Result<usize> {
     net::recv(fd, into, RecvFlags::DONTWAIT).map(|(n, _)| n)
 }
 
-/// A socket with fewer bytes than these is not ready, and wakes nobody; one that has ended is. What the system refuses stays as it is.
+/// A socket with fewer bytes than these is not ready, and wakes no thread; one that has ended is. What the system refuses stays as it is.
 pub fn wait_for(fd: &PrivateFd, bytes: usize) {
     let _ = motet_sys::socket::set_receive_low_water(fd.as_fd().as_raw_fd(), i32::try_from(bytes).unwrap_or(i32::MAX));
 }

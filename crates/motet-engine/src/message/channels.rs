@@ -65,7 +65,7 @@ impl Node {
         Ok(())
     }
 
-    /// Ends a channel on this side: receives that wait on it end, messages that nobody has taken are discarded.
+    /// Ends a channel on this side: receives that wait on it end, messages that were not received are discarded.
     pub fn close_channel(&self, channel: Channel) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.place(channel.link, channel.id).ok_or(Error::Unknown)?;

@@ -40,7 +40,7 @@ pub struct LinkInfo {
     pub inject: usize,
     /// Channels, long messages coming, long messages going.
     pub counts: [u32; 3],
-    /// Bytes held for it: records, and eager messages that nobody has taken.
+    /// Bytes held for it: records, and eager messages that were not received yet.
     pub bytes: [usize; 2],
     /// Bodies copied out of the peer's memory, and those of which the peer has copied some.
     pub copied: [u64; 2],
@@ -210,7 +210,7 @@ impl Node {
         })?
     }
 
-    /// Has something done later, outside of any handler, by whoever makes progress then.
+    /// Runs a task later, outside of any handler, in the next thread that makes progress.
     pub fn defer(&self, task: Task) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.progress.add_task(task);
@@ -226,7 +226,7 @@ impl Node {
         Ok(!node.progress.is_running() && self.poll_all(&mut node))
     }
 
-    /// The same where nobody drives.
+    /// Makes one round of progress. No other thread may be making any.
     #[inline(never)]
     pub(super) fn poll_all(&self, node: &mut Guard<'_>) -> bool {
         node.progress.start();
@@ -371,7 +371,7 @@ impl NodeState {
         }
     }
 
-    /// Has whoever drives look at a link that has something left to put or to copy, a sleeper too.
+    /// Has the running thread poll a link that has something left to send or to copy, and wakes it if it sleeps.
     pub(super) fn schedule_link(&mut self, link: LinkId) {
         self.links.activate(link);
         if self.progress.is_asleep() {
@@ -379,7 +379,7 @@ impl NodeState {
         }
     }
 
-    /// Puts what a link owes. What finds no room goes when there is some: of a link at which nobody looks, nobody would be told.
+    /// Sends what a link owes. If there is no room, the link is activated, so that a later round sends the rest.
     #[inline]
     pub(super) fn flush_link(&mut self, link: LinkId) {
         let Ok((link_state, messages)) = self.link(link) else { return };

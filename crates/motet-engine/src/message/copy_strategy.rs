@@ -38,7 +38,7 @@ const RARELY: u32 = 1024;
 const LEFT_OUT: u8 = 7;
 /// Stretches of a way that count in a review: the faster one does.
 const SAMPLES: u32 = 2;
-/// So many in a row of less than half the rate are another machine, not somebody else's time slice.
+/// So many in a row of less than half the rate are a changed machine, not another process's time slice.
 const FALLS: u32 = 3;
 /// Bytes that go before a way counts: all of the ring and more, until its lines are where they are used.
 const SETTLING: u64 = 4 << 20;

@@ -24,7 +24,7 @@ pub enum Error {
     InvalidAtomic,
     /// The file: it cannot be a region, or cannot be brought to its disk; and why.
     File(i32),
-    /// The wait: somebody has asked it to end ([`super::Node::signal_group`]).
+    /// The wait was interrupted ([`super::Node::signal_group`]).
     Interrupted,
     /// The channel: the other side takes or sends no more on it, or its messages go elsewhere (to a handler).
     Closed,

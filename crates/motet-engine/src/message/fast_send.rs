@@ -1,6 +1,6 @@
 //! The direct path of a message that is injected: its words go straight into the lane, or those and its bytes into the ring.
 //!
-//! What it is: what [`super::send`] does with such a message. What it is not: it decides nothing. What does not plainly go so is left to
+//! What it is: what [`super::send`] does with such a message. What it is not: it decides nothing. Any other message is left to
 //! that, which finds out why.
 
 use super::Channel;

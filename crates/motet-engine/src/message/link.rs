@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, AsRawFd};
 const TURN: usize = 32;
 /// Pieces of long messages put at a time.
 const PIECES: usize = 16;
-/// Looks in vain after which a link is taken to be empty_polls.
+/// Empty polls after which a link counts as idle.
 pub(super) const IDLE_POLLS: u32 = 20_000;
 /// Bytes of a single copy made at a time.
 pub(super) const COPY: usize = 256 << 10;
@@ -302,14 +302,14 @@ impl LinkState {
     pub fn lose(&mut self, id: LinkId, messages: &mut MessageState, reason: Reason, broken: ProtocolViolation) {
         self.end_cooperative_copy();
         if let Some(shm) = self.shm() {
-            // Now, whoever else (a forked child, say) has the descriptor, and before any memory is given back.
+            // Now, even if another process (a forked child, say) has the descriptor, and before any memory is released.
             let _ = socket::shutdown(shm.control.as_fd().as_raw_fd(), 2);
         }
         self.gone.get_or_insert(if broken == UNKNOWN_REGION_KEY { Reason::UNKNOWN_REGION_KEY } else { reason });
         self.channel_table.assists.clear();
         self.channel_table.segments.leave();
         self.transport = None;
-        self.peer_closed = false; // or it would end in every round, and nobody could sleep
+        self.peer_closed = false; // or it would end in every round, and no thread could sleep
         let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
         self.proto.reset(&mut callbacks, broken);
         while let Some(copying) = callbacks.channel_table.copies.pop_front() {
@@ -403,7 +403,7 @@ fn take_from_lane(
             break;
         }
         if callbacks.messages.operations.blocking_has_ended() {
-            break; // somebody waits for it, and then for the next one
+            break; // a thread waits for it, and then for the next one
         }
     }
     if shm.inward.take_wake() {

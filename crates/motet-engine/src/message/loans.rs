@@ -5,7 +5,7 @@
 //! dropping it) tells the sender, whose pool has the block again then; so it does when the link is lost.
 //!
 //! What it is not: how the receiver comes to see the block, is in [`super::regions::segments`]. Where it does not, or the message is short or
-//! no loan, a receive in place ends with a copy, and nobody but [`LoanCounts`] knows the difference.
+//! no loan, a receive in place ends with a copy, and only [`LoanCounts`] shows the difference.
 
 use super::link::LinkState;
 pub use super::loaned::{Loan, LoanedMessage, PeerBytes, ReleaseQueue};
@@ -53,7 +53,7 @@ impl Node {
             return Err(Error::TooLong);
         }
         loop {
-            // Of a block that another thread drops nobody is told.
+            // A block that another thread drops wakes no waiter.
             let look = clock::nanoseconds().saturating_add(LOOK);
             let until = deadline.map_or(look, |deadline| deadline.min(look));
             match self.wait(self.lock()?, Some(until), |node| node.messages.take_block(length)) {
@@ -66,7 +66,7 @@ impl Node {
     /// Sends the first `length` bytes of a loan. The block is the pool's again when the receiver has given it back, or copied it, or the
     /// link is lost. Waits until there is room for the announcement.
     ///
-    /// With a notice the operation ends then, as any send; without one nobody is told, and it has no name. A short loan goes with its
+    /// With a notice the operation ends then, as any send; without one there is no completion and no name. A short loan goes with its
     /// bytes. `message.mode` is not looked at. On an error the loan comes back, if it is still whole.
     pub fn send_loan(
         &self,
@@ -196,7 +196,7 @@ impl NodeState {
         }
     }
 
-    /// Sends a loan of whose end nobody is told, if the peer sees it where it lies; otherwise it comes back.
+    /// Sends a loan without a completion, if the peer has mapped its memory; otherwise returns the loan.
     fn lend_shown(&mut self, message: &Outgoing<'_>, loan: Loan) -> Result<(), Loan> {
         let &Outgoing { channel, tag, headers, mode } = message;
         let Ok((link_state, messages)) = self.link(channel.link) else { return Err(loan) };

@@ -164,7 +164,7 @@ impl ChannelTable {
 }
 
 impl MessageState {
-    /// With a table whose hash nobody can guess, and a pool of so many bytes.
+    /// An empty state, with a randomly keyed matching table and a pool of so many bytes.
     pub fn new(pool: usize) -> Result<Self, Error> {
         let seed = memory::nonce().map_err(Error::NoNode)?;
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| seed[at + n]));

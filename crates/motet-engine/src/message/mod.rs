@@ -165,7 +165,7 @@ pub enum Bodies {
 /// What a node allows each peer, which bounds what one can cost it, and how it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageLimits {
-    /// Bytes of eager messages that nobody has taken yet, with their records, of one link.
+    /// Bytes of eager messages that were not received yet, with their records, of one link.
     pub window: u64,
     /// Announced messages of one link at a time.
     pub max_rendezvous: u32,
@@ -210,7 +210,7 @@ impl MessageLimits {
 pub struct NodeOptions {
     /// The drivers that it may use, the best first.
     pub drivers: Vec<&'static dyn Driver>,
-    /// Its name on this host; empty: one that nobody else has.
+    /// Its name on this host; empty: a unique one.
     pub name: String,
     /// Where nodes of other regions_here find it; none: they do not.
     pub listen: Option<SocketAddr>,

@@ -104,7 +104,7 @@ impl Source {
 }
 
 impl NodeState {
-    /// Of a node that knows nobody yet.
+    /// The state of a node without links.
     pub fn new(
         identity: Identity,
         limits: MessageLimits,
@@ -249,7 +249,7 @@ impl NodeState {
         self.connections.forget_channels_of(link);
     }
 
-    /// Forgets links that peers have begun, that are gone, and of which the program holds nothing: whoever comes and goes leaves nothing
+    /// Forgets links that peers have opened, that are down, and of which the program holds nothing, so that peers that come and go leave nothing
     /// behind. Where messages wait to be received it stays until they are.
     #[cold]
     pub fn forget_ended(&mut self) {

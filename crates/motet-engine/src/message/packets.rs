@@ -40,7 +40,7 @@ pub fn chunk_of(length: usize) -> usize {
         4608..=16_384 => length / 4096,
         _ => (length / 8192).clamp(2, 1 + MAX_CONTINUATIONS as usize),
     };
-    length.div_ceil(parts).next_multiple_of(64).max(64) // of no bytes, too: whoever divides by it is told a length by the peer
+    length.div_ceil(parts).next_multiple_of(64).max(64) // never 0: it divides a length that the peer gives
 }
 
 /// The sending half of a fifo.
@@ -273,7 +273,7 @@ impl Packets for PacketTx<'_> {
     }
 }
 
-/// Where a packet lies while somebody looks at it.
+/// The buffer of a packet while it is handled.
 #[derive(Default)]
 pub struct RxPacket {
     /// One from a fifo.

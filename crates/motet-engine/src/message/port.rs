@@ -13,7 +13,7 @@ use motet_proto::message::slab::SlabId;
 use motet_proto::message::{Outcome, Reception};
 
 impl Node {
-    /// Posts a receive of this group without a record. Its end is told by [`Node::poll_cq_with`], or as that of an operation without a name.
+    /// Posts a receive of this group without a record. Its completion is reported by [`Node::poll_cq_with`], or as that of an operation without a name.
     #[inline(always)]
     pub fn post_unrecorded(
         &self,

@@ -1,7 +1,7 @@
-//! Progress: the one loop that moves everything of a node, driven by whoever waits.
+//! Progress: the one loop that moves everything of a node, run by a thread that waits.
 //!
 //! A *round* looks at the links that have been busy lately, and now and then at one of the others, whose peers ring a tx_doorbell when
-//! they put something where nobody looks. Every so many rounds it asks the clock and the kernel. Handlers run with no lock held,
+//! they send to a link that is not polled. Every so many rounds it asks the clock and the kernel. Handlers run with no lock held,
 //! one at a time.
 
 use super::connections::Serve;
@@ -42,7 +42,7 @@ impl Node {
             came |= self.poll_link(node, link);
             if node.messages.operations.blocking_has_ended() {
                 node.links.keep_turn();
-                break; // what the others have stays where it is until somebody waits for it: here it would have to be kept
+                break; // messages on other links stay there until they are waited for: here they would have to be stored
             }
             node.links.pass_turn();
         }
@@ -84,7 +84,7 @@ impl Node {
                 came |= link_state.copy(link, messages);
             }
             if link_state.proto.is_due() {
-                link_state.flush(link, messages); // the peer may wait for this, and nobody look here again for long
+                link_state.flush(link, messages); // the peer may wait for this, and this link may not be polled again for long
             }
             if link_state.tx_blocked {
                 link_state.look_for_room(messages);
@@ -120,12 +120,12 @@ impl Node {
                 }
             };
             result = node.unlocked(|| inside(run));
-            node.quiet = CqId::NONE; // said by whoever was here meanwhile, of what this round goes on to change
+            node.quiet = CqId::NONE; // set meanwhile by another thread; this round goes on to change things
         } else if let Delivered::Long(held) = what {
             left = Some(held);
         }
         node.rx_packet = Some(rx_packet);
-        // A message that the handler has not taken is nobody's.
+        // A message that the handler has not taken is discarded.
         if let (Some(held), Ok((link_state, _))) = (left, node.link(channel.link)) {
             link_state.proto.discard(held);
         }
@@ -233,7 +233,7 @@ impl Node {
 
     // ---- others ------------------------------------------------------------------------------------------------------
 
-    /// Takes whoever knocks, and goes on with calls.
+    /// Accepts incoming connections, and goes on with connects under way.
     fn meet(&self, node: &mut Guard<'_>) {
         let now = node.progress.now();
         while let Some((driver, met)) = node.connections.next_accepted(now) {

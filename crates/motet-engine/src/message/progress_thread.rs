@@ -1,7 +1,7 @@
-//! The stand-in: a thread that makes progress while the program makes none.
+//! The progress thread: it makes progress while the program makes none.
 //!
-//! Whoever computes, or waits for something that is not the node's, answers nobody: who would like to meet it, or to have its answer
-//! to a long message, waits as long. The stand-in looks now and then whether there have been rounds. Where there were none it makes
+//! A program that computes, or waits for something else, answers no peer: a peer that connects, or that waits for the answer
+//! to a long message, waits as long. The progress thread checks now and then whether there have been rounds. Where there were none it makes
 //! some, has the peers ring, and sleeps until one does. So it costs a program that makes progress by itself a look in 10 ms, and one
 //! that sleeps a look in 100 ms.
 //!
@@ -50,7 +50,7 @@ impl Node {
         }
     }
 
-    /// A turn, where nobody has made progress since the last one.
+    /// A turn, if no other thread has made progress since the last one.
     fn substitute(&self, rounds: &mut Option<u32>, rested: Rest) -> Result<Rest, Error> {
         const EBADF: i32 = 9;
         let mut node = self.lock()?;
@@ -79,7 +79,7 @@ impl Node {
         Ok(Rest::Armed(self.sleep_at_most(&node, None).map_or(SLEEP, |most| most.clamp(TURN, SLEEP))))
     }
 
-    /// Rounds, until there is nothing to do, somebody else drives, or would like to have the lock. True: something has come.
+    /// Rounds, until there is nothing to do, another thread runs, or waits for the lock. True: something has come.
     fn make_rounds(&self, node: &mut Guard<'_>) -> bool {
         let mut came = false;
         for _ in 0..ROUNDS {

@@ -81,7 +81,7 @@ impl Remote for LinkCallbacks<'_> {
 
     fn stop_direct_access(&mut self, key: Key) -> bool {
         self.channel_table.segments.forget(key);
-        true // nothing is under way: whoever uses a region directly has the node's lock meanwhile
+        true // nothing is under way: direct access to a region happens under the node's lock
     }
 
     fn region_released(&mut self, region: u64) {
@@ -99,7 +99,7 @@ fn end(messages: &mut MessageState, region: u64) {
     if segment.is_some() {
         messages.pool.note_released();
     }
-    messages.wake_pending = true; // somebody may wait for this
+    messages.wake_pending = true; // a thread may wait for this
 }
 
 /// Where bytes of a remote copy go: the rest of what was asked for from `done` on, `length` of it.
@@ -128,7 +128,7 @@ pub(super) fn copy_some(
 }
 
 impl Node {
-    /// Makes memory known: peers that are told the key may do to it what `rights` say. `keep` is dropped when nobody uses the memory
+    /// Makes memory known: peers that get the key may do to it what `rights` say. `keep` is dropped when the memory is no longer used
     /// any more. For atomics it must begin at a multiple of 8.
     pub fn register(
         &self,
@@ -174,7 +174,7 @@ impl NodeState {
         let segment = self.messages.regions_here.get(name).and_then(|host| host.segment.clone());
         for link in self.links.all() {
             let Ok((link_state, messages)) = self.link(link) else { continue };
-            // Who has never been told where it lies has nothing to answer, and nobody waits for him.
+            // A peer that never got its address has nothing to answer, and is not waited for.
             if segment.as_ref().is_some_and(|segment| link_state.channel_table.segments.has_shown(segment)) {
                 // A link that is gone has no access.
                 let _ = link_state.with(link, messages, |proto, _, callbacks| proto.revoke(callbacks, key));

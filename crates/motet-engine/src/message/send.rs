@@ -161,7 +161,7 @@ impl Node {
         Ok(())
     }
 
-    /// [`Node::try_inject_anyhow`], with nothing to be put together by whoever does not come here.
+    /// The slow path of [`Node::try_inject_with`], out of line so that the fast path builds no argument struct.
     #[inline(never)]
     fn try_inject_slow(
         &self,
@@ -233,7 +233,7 @@ impl Node {
         })?
     }
 
-    /// Credit may have come that nobody has looked at: better than to announce a short message for lack of it.
+    /// Credit may have arrived that was not polled yet: polling is better than announcing a short message for lack of it.
     #[inline]
     fn look_for_credit(
         &self,
@@ -369,7 +369,7 @@ impl NodeState {
         self.refused_on(channel.link, refusal)
     }
 
-    /// Why something was refused on a link; who waits for room is told when there is some.
+    /// Why a send was refused on a link; a sender that waits for room is woken when there is some.
     #[cold]
     pub(super) fn refused_on(&mut self, link: LinkId, refusal: Rejected) -> Error {
         let gone = self.gone(link);

@@ -16,7 +16,7 @@ use motet_sys::user_memory::OperationMemory;
 pub enum CalledBack {
     /// Its end is there, or comes as soon as the peer makes progress: as cancelled if it was not too late.
     Asked,
-    /// It is eager and goes on by itself, from a copy. The operation ends by itself and nobody is told; its memory is free.
+    /// It is eager and goes on by itself, from a copy. The operation ends by itself, without a completion; its memory is free.
     OnItsWay,
 }
 

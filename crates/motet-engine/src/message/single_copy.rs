@@ -120,7 +120,7 @@ impl LinkState {
         self.flush(id, messages);
     }
 
-    /// Copies the next chunk that nobody has claimed.
+    /// Copies the next unclaimed chunk.
     fn copy_shared(
         &mut self,
         messages: &mut MessageState,
@@ -198,7 +198,7 @@ impl LinkState {
         }
     }
 
-    /// Goes on with what the peer copies from us: the next chunk that nobody has claimed. True: there was one.
+    /// Goes on with what the peer copies from us: the next unclaimed chunk. True: there was one.
     fn help(&mut self, messages: &mut MessageState) -> bool {
         let Some(&CopyAssist { request, .. }) = self.channel_table.assists.front() else { return false };
         let AssistRequest { operation, shared } = request;

@@ -1,6 +1,6 @@
 //! ConnectHistory long a wait stays outside the kernel.
 //!
-//! It spins while that pays, yields now and then, at once where the last yields met somebody, and sleeps when neither has helped.
+//! It spins while that pays, yields now and then, at once where the last yields ran another thread, and sleeps when neither has helped.
 //! Waits that would have been better asleep are followed by waits that sleep at once, twice as many each time.
 
 use motet_sys::{clock, cpu_contention};
@@ -11,7 +11,7 @@ const EAGER: u32 = 256;
 const LOOKS: u32 = 32;
 /// Between two yields, ns.
 const YIELD: u64 = 5_000;
-/// A yield that took so long (ns) met somebody, and one that took so long somebody who computes.
+/// A yield that took so long (ns) ran another thread, and one that took the second time a thread that computes.
 const LENT: u64 = 1_500;
 const HOG: u64 = 200_000;
 /// Failed spins are followed by up to `2^FAILED - 1` waits without one.
@@ -76,7 +76,7 @@ impl SpinPolicy {
         self.failed = 0;
     }
 
-    /// Spinning was in vain.
+    /// A spin has failed.
     pub fn failed(&mut self) {
         self.failed = (self.failed + 1).min(FAILED);
         self.skip = (1 << self.failed) - 1;
@@ -91,7 +91,7 @@ impl SpinPolicy {
         }
     }
 
-    /// Yields, and remembers whom it met. True: somebody who computes, so that it is better to sleep.
+    /// Yields, and remembers what ran meanwhile. True: a thread that computes, so that it is better to sleep.
     pub fn lend(&mut self) -> bool {
         let took = cpu_contention::yield_now();
         self.lent = took > ticks(LENT) && took <= ticks(HOG);

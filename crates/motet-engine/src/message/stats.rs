@@ -27,12 +27,12 @@ const PAGE: usize = 4096;
 pub struct ConnectHistory {
     /// This node has called.
     pub called: bool,
-    /// Ways that were tried in vain before, or that may not be used.
+    /// Drivers that failed before, or that may not be used.
     pub refused: Vec<(u64, Reason)>,
 }
 
 impl ConnectHistory {
-    /// This way was in vain.
+    /// This driver has failed.
     pub fn refused(&mut self, driver: &str, reason: Reason) {
         self.refused.push((stats::word(driver), reason));
     }

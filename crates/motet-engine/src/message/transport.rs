@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub [u8; 16]);
 
-/// What the address of a node has that those alone know to whom it was given: 64 bits that whoever calls from another host must say, and
+/// The secret part of a node's address: 64 bits that a connector from another host must present, and
 /// 64 that only the node can answer with. Where one of the two is wrong, it is a stranger.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret {
@@ -31,7 +31,7 @@ impl Secret {
     /// Digits of one in an address.
     const DIGITS: usize = 32;
 
-    /// One that nobody can guess, or why the system gives none.
+    /// A random one, or why the system gives none.
     pub fn random() -> Result<Self, motet_sys::Errno> {
         Ok(Self { caller: memory::random_u64()?, answer: memory::random_u64()? })
     }

@@ -27,7 +27,7 @@ impl Node {
                 node.progress.start();
                 let result = self.drive(&mut node, deadline, &mut ready);
                 node.progress.stop();
-                node.progress.wake_one(); // somebody must drive
+                node.progress.wake_one(); // another thread must run
                 match result {
                     Some(result) => return result,
                     None => continue, // another thread does
@@ -50,7 +50,7 @@ impl Node {
     ) -> Option<Result<R, Error>> {
         let mut spin = node.progress.spin.begin(self.spin());
         node.progress.wake();
-        node.progress.program_wakes(); // whoever slept on the descriptor is here, or is woken by what is found
+        node.progress.program_wakes(); // the thread that slept on the descriptor is here, or is woken by what is found
         loop {
             let came = self.round(node);
             if let Some(found) = ready(node) {
@@ -144,7 +144,7 @@ impl Node {
     }
 }
 
-/// Whether nobody may wait any longer.
+/// Whether the wait is over: the deadline has passed, or the node is closing.
 fn passed(node: &NodeState, deadline: Option<u64>) -> Result<(), Error> {
     const EBADF: i32 = 9;
     if node.progress.is_closing() {

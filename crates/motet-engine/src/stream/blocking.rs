@@ -204,7 +204,7 @@ impl Engine {
         result
     }
 
-    /// Whether somebody woke one of the streams; that is spent now.
+    /// Whether one of the streams was woken; the wake-up is consumed.
     fn woken(&self, handles: &[Handle]) -> bool {
         let woken = |&h: &Handle| {
             self.look_up(h)
@@ -257,7 +257,7 @@ impl Engine {
         Ok(polled.iter().take(handles.len()).position(|p| !p.revents().is_empty()))
     }
 
-    /// Sleeps until the descriptor has the event, the deadline passes or somebody wakes the stream.
+    /// Sleeps until the descriptor has the event, the deadline passes or another thread wakes the stream.
     fn sleep(&self, record: &StreamRecord, handle: Handle, fd: i32, events: u16) -> Result<(), Errno> {
         self.before_sleep();
         let deadline = Some(record.lifecycle.deadline_ns.load(Relaxed)).filter(|&d| d != 0);

@@ -1,4 +1,4 @@
-//! How a stream ends: by close, by an error, by the kernel's end of file over bytes that nobody will read any more.
+//! How a stream ends: by close, by an error, by the kernel's end of file over bytes that will not be read any more.
 
 use super::EBADF;
 use super::handover::leave_nothing;
@@ -21,7 +21,7 @@ impl Engine {
     /// descriptor with a reset. (False where the descriptor was given to another program, which may go on with it. Whether one
     /// has inherited it is the caller's to know.)
     ///
-    /// The handle becomes stale first; then both locks are taken: whoever holds one is done by then, and whoever comes later sees
+    /// The handle becomes stale first; then both locks are taken: a holder is done by then, and later calls see
     /// that it means another stream (invariant 7). Only then is the wire let go of, and its memory perhaps with it.
     pub fn close(&self, handle: Handle) -> Result<bool, Errno> {
         let (record, local) = self.look_up(handle).ok_or(EBADF)?;
@@ -29,14 +29,14 @@ impl Engine {
             return Ok(false);
         }
         self.leave_sets(handle, local);
-        // First: whoever is woken below finds the stream closed.
+        // First: a thread that is woken below finds the stream closed.
         if !self.retire(handle) {
             return Err(EBADF);
         }
         drop(local.pending.lock().take()); // from now on no wire comes up
         self.count_ended(record, local);
         let mut base = Kernel::retired(local);
-        // A descriptor that was closed behind our back may be somebody else's by now.
+        // A descriptor that was closed behind our back may belong to another file by now.
         let same = socket::cookie(base.fd()) == Ok(record.connection.cookies[0].load(Relaxed));
         let mut unread = false;
         let slot = local.slot.slot();
@@ -48,7 +48,7 @@ impl Engine {
                 && same
                 && record.lifecycle.tcp_only.load(Relaxed) == 0;
         }
-        // Under this lock nobody forks.
+        // Under this lock no thread forks.
         let mut owners = self.owners();
         owners.remove(&record.connection.cookies[0].load(Relaxed));
         let last = self.lets_go(record);
@@ -121,7 +121,7 @@ impl Engine {
         }
     }
 
-    /// What a call on a stream that is over says. An error of the kernel's is told once; then the kernel answers.
+    /// What a call on a stream that is over says. An error of the kernel is reported once; then the kernel answers.
     #[cold]
     pub(super) fn over(&self, record: &StreamRecord, local: &Local) -> Errno {
         let errno = record.lifecycle.error.load(Acquire);
@@ -143,7 +143,7 @@ impl Engine {
         let unread_in_ring = tx::is_unread(record, &slot)
             && socket::unread_bytes(fd) == 0
             && !socket::is_connected(fd)
-            && crate::stream::kernel_tcp::nobody_has_other_end(fd, record.connection.pid.load(Relaxed));
+            && crate::stream::kernel_tcp::other_end_is_gone(fd, record.connection.pid.load(Relaxed));
         // Taken back in the very moment the peer died: they met a socket that was closed, and the kernel's answer is an error.
         let taken_back_too_late = !unread_in_ring && tx::has_taken_back(record) && socket::has_error(fd);
         if unread_in_ring || taken_back_too_late {

@@ -214,7 +214,7 @@ impl Engine {
         Some((self.node.record(index)?, self.local(index)?))
     }
 
-    /// Makes a handle stale in this process: whoever looks it up from now on is told so. False when another thread did.
+    /// Makes a handle stale in this process: later look-ups fail. False when another thread did it.
     pub fn retire(&self, handle: Handle) -> bool {
         let stale = |(_, local): (&StreamRecord, &Local)| {
             local.handle.compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()

@@ -74,7 +74,7 @@ impl Engine {
     }
 
     /// Takes a stream out of a set. Programs do that around every request, so a hot one stays hot: its gate stays as it is, like
-    /// that of any stream nobody waits for (invariants 4 and 6), until the set that it enters next decides.
+    /// that of any stream that is not waited for (invariants 4 and 6), until the set that it enters next decides.
     pub fn set_remove(&self, set: &Set, handle: Handle) {
         let found = {
             let mut inner = set.inner.lock();

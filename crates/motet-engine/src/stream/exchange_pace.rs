@@ -10,7 +10,7 @@ const LIVELY_NEAR: u64 = 50_000;
 /// One of so many waits spins all the same, as the peer may have moved to another CPU.
 const ANYWAY: u64 = 32;
 
-/// When somebody last waited, ticks.
+/// When a thread last waited, ticks.
 #[derive(Debug, Default)]
 pub struct Pace(AtomicU64);
 

@@ -1,7 +1,7 @@
 //! A family: the processes that have one node file, as they were forked from the one that made it.
 //!
 //! What it is: every member has a number, and every record a bit for each number, set while that member has the stream. So the
-//! one that closes it last is known, whoever was killed before; and a wire comes up only while one member alone has the stream,
+//! one that closes it last is known, whichever were killed before; and a wire comes up only while one member alone has the stream,
 //! as the others could not look into it.
 //!
 //! What it is not: a count. A bit is cleared by its member, or by anybody once that process has ended or become another program
@@ -61,7 +61,7 @@ impl Engine {
         }
     }
 
-    /// This process has the stream no more. True when nobody has.
+    /// This process no longer has the stream. True when no process has it.
     pub(crate) fn lets_go(&self, record: &StreamRecord) -> bool {
         if !self.is_member() {
             return false;
@@ -88,7 +88,7 @@ impl Engine {
             && !liveness_lock::is_held_by_other(&self.node_file, u64::from(number))
     }
 
-    /// A number that nobody has; it is `whose` from now on, and in no record.
+    /// A free number; it belongs to `whose` from now on, and in no record.
     fn free_number(&self, whose: u32) -> u32 {
         for (number, member) in (0..).zip(&self.node.head().members) {
             let seen = member.load(Acquire);

@@ -52,7 +52,7 @@ impl Engine {
 }
 
 /// Before the stream ends on this side, by half-close, close or exit: what the peer has not read goes back to TCP. A peer that has handed its
-/// end on must find all of it there, so this waits for room in TCP, as long as somebody has the other end, but no longer than [`LINGER`].
+/// end on must find all of it there, so this waits for room in TCP, as long as a process has the other end, but no longer than [`LINGER`].
 pub(super) fn leave_nothing(record: &StreamRecord, slot: &Slot, base: &mut Kernel<'_>) {
     let start = clock::nanoseconds();
     while !tx::take_back(record, slot, base) && tx::must_linger(record, slot) {

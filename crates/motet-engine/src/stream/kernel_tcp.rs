@@ -58,7 +58,7 @@ impl<'a> Kernel<'a> {
         Self { fd, ..self }
     }
 
-    /// For whoever has made the handle stale and still has to end the stream: until the record is free there is no other.
+    /// For the thread that has made the handle stale and still has to end the stream: until the record is free there is no other.
     pub(crate) fn retired(local: &'a Local) -> Self {
         Self::new(local, 0)
     }
@@ -131,12 +131,12 @@ impl Base for Kernel<'_> {
     fn tcp_failed(&mut self, peer: u32) -> bool {
         let known = self.local.cookie.load(Relaxed);
         if known != 0 && socket::cookie(self.fd) != Ok(known) {
-            return true; // closed unseen, and somebody else's by now
+            return true; // closed unseen, and another file by now
         }
         !socket::is_connected(self.fd)
             && (socket::has_error(self.fd)
                 || socket::addresses(self.fd).is_err()
-                || nobody_has_other_end(self.fd, peer))
+                || other_end_is_gone(self.fd, peer))
     }
 
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
@@ -227,7 +227,7 @@ impl Base for Kernel<'_> {
 
 /// Whether the other end's socket is closed, rather than shut down for sending. A process that ends sends the FIN first and lets
 /// go of the socket a moment later, so the kernel is asked for a while: longer if that process, `peer`, is known to be dying.
-pub fn nobody_has_other_end(fd: i32, peer: u32) -> bool {
+pub fn other_end_is_gone(fd: i32, peer: u32) -> bool {
     let (Ok((local, peer_address)), Ok(diag)) = (socket::addresses(fd), sock_diag::SockDiag::open_untracked()) else {
         return false;
     };
@@ -236,7 +236,7 @@ pub fn nobody_has_other_end(fd: i32, peer: u32) -> bool {
         match diag.find(peer_address, local) {
             Ok(Some(found)) if found.open => thread::sleep_ns(*nap),
             Ok(Some(_)) => return true,
-            _ => return false, // shut down both ways: the kernel finds neither socket any more, and somebody may still read
+            _ => return false, // shut down both ways: the kernel finds neither socket any more, and a process may still read
         }
     }
     false

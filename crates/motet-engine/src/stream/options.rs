@@ -22,7 +22,7 @@ pub struct Options {
     pub huge: bool,
     /// Longest spin before a sleep, ns.
     pub spin: u64,
-    /// Waits that may spin rest so long behind open gates, ns, whoever wants the CPUs: for tests. 0: they sleep as soon as that is better.
+    /// Waits that may spin rest so long behind open gates, ns, however busy the CPUs are: for tests. 0: they sleep as soon as that is better.
     pub patience: u64,
     /// Streams looked at in one wait.
     pub hot: usize,

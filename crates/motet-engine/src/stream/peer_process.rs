@@ -29,7 +29,7 @@ impl Peer {
     }
 }
 
-/// The table is never waited for, so a forked child cannot meet a lock that nobody opens: who comes second has a descriptor of
+/// The table is never waited for, so a forked child cannot meet a lock that is never released: the second thread has a descriptor of
 /// its own.
 fn open(pid: u32) -> Option<Arc<PrivateFd>> {
     let new = || thread::open_pidfd(pid).ok().map(|fd| Arc::new(PrivateFd::new(fd)));

@@ -82,7 +82,7 @@ impl Engine {
 
     fn attach(&self, record: &StreamRecord, local: &Local, wire: Wire) {
         let driver = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n));
-        let quiet = self.owners(); // nobody forks
+        let quiet = self.owners(); // no thread forks
         if !self.has_alone(record) {
             drop(quiet);
             if let Some(driver) = driver.and_then(|driver| driver.streams()) {

@@ -44,7 +44,7 @@ pub struct Wait<'a> {
     /// When the kernel is asked next, and whether it has been asked since the spin began.
     probe: u64,
     asked: bool,
-    /// When the spin began, and how often somebody else took the CPU that it offered.
+    /// When the spin began, and how often another thread took the CPU that it offered.
     began: u64,
     taken: u32,
 }
@@ -383,7 +383,7 @@ impl Engine {
     }
 }
 
-/// Whether this wait is one of those that do not spin, because others did in vain.
+/// Whether this wait is one of those that do not spin, because earlier spins failed.
 pub(crate) fn skips() -> bool {
     let skip = SKIP.load(Relaxed);
     if skip > 0 {

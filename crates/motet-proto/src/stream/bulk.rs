@@ -324,7 +324,7 @@ impl Copying<'_> {
             return tx.copy_mode.store(way - SETTLING, Relaxed);
         }
         let before = tx.copy_rates[here as usize - 1].load(Relaxed);
-        // One such window is somebody else's time slice, two are another machine.
+        // One such window is another process's time slice, two are a changed machine.
         let falls = !trying && rate < before / 2;
         if falls && way & FELL == 0 {
             return tx.copy_mode.store(way | FELL, Relaxed);

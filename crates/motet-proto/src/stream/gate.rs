@@ -9,7 +9,7 @@ use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
 
-/// Whether the gate is open over an empty ring, nobody sleeps on this stream and nothing speaks for the large ring or for a closed gate:
+/// Whether the gate is open over an empty ring, no thread sleeps on this stream and nothing speaks for the large ring or for a closed gate:
 /// then [`raise`] has nothing to do.
 #[inline(always)]
 pub(crate) fn is_up(record: &StreamRecord, slot: &Slot) -> bool {
@@ -20,7 +20,7 @@ pub(crate) fn is_up(record: &StreamRecord, slot: &Slot) -> bool {
         && exchange::is_mutual(record)
 }
 
-/// Opens the gate, if nobody sleeps on this stream, both ends are ready, the ring is empty and `allowed` (asked under the
+/// Opens the gate, if no thread sleeps on this stream, both ends are ready, the ring is empty and `allowed` (asked under the
 /// lock) agrees. True when the gate is open now.
 #[inline]
 pub fn raise<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
@@ -99,7 +99,7 @@ pub fn enter_anyway<B: Base>(record: &StreamRecord, base: &mut B) {
     }
 }
 
-/// While TCP bytes that precede the ring are missing: whether somebody has read some of them past us.
+/// While TCP bytes that precede the ring are missing: whether some of them were read without the engine.
 #[cold]
 pub(crate) fn recount<B: Base>(record: &StreamRecord, base: &mut B) -> bool {
     let counted = record.rx.tcp_bytes.load(Relaxed);

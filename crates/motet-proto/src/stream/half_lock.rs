@@ -1,11 +1,11 @@
 //! The lock of one half of a stream: held for tens of instructions, never across a sleep (invariant 7). Who waits for it sleeps after a
-//! while, so a holder that cannot run for some reason costs nobody a CPU, and is not kept from running by those who wait.
+//! while, so a holder that cannot run for some reason costs no waiter a CPU, and waiters do not keep it from running.
 //!
 //! It lives in memory shared with forked children, so it names its holder: a process that was killed inside is noticed
 //! by the next one who waits, who gets the lock with [`Acquired::Orphaned`] and must reset the stream. A thread that meets
-//! its own token (a signal handler inside the engine) is told so instead of waiting for itself.
+//! its own token (a signal handler inside the engine) gets an error instead of waiting for itself.
 //!
-//! Closing a stream makes its handle stale and then takes both locks once, before it lets go of the wire. So whoever gets a
+//! Closing a stream makes its handle stale and then takes both locks once, before it lets go of the wire. So a thread that gets a
 //! lock asks whether its handle is still good ([`Base::current`]): if so, the wire stays as it is while the lock is held; if
 //! not, the record may be another stream's by now, and the wire's memory another segment's.
 

@@ -62,7 +62,7 @@ const MOVES: u32 = 64;
 const ABANDONED: u64 = 50_000_000;
 
 /// Begins a receive into `bufs`. `may_raise` is asked before the gate opens; `before_sleep` runs before [`Step::Kernel`] or
-/// [`Step::Poll`] of a blocking call (invariant 6). It is told whether this receive could wait outside the kernel instead, and answers
+/// [`Step::Poll`] of a blocking call (invariant 6). It learns whether this receive could wait outside the kernel instead, and answers
 /// whether that is better for now; only then may it leave bytes unread.
 #[inline(always)]
 pub fn begin<B: Base>(
@@ -413,7 +413,7 @@ fn take_more<B: Base>(
     peek: bool,
 ) -> Take {
     let rx = &record.rx;
-    // More TCP bytes than precede the ring: as far as we know. The producer may have taken bytes back since, and somebody read those past us.
+    // More TCP bytes than precede the ring: as far as we know. The producer may have taken bytes back since, and they were read without the engine.
     if rx.mark_known.load(Relaxed) == 0 || rx.tcp_bytes.load(Relaxed) > rx.mark.load(Relaxed) {
         match settle(record, slot) {
             Settled::Same if rx.tcp_bytes.load(Relaxed) < rx.mark.load(Relaxed) => {
@@ -565,8 +565,8 @@ fn advance<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, head: u64,
 
 /// Whether a receive would have bytes now that the kernel may not tell of. Does not lock.
 ///
-/// Bytes that the producer returns to TCP just now count: whoever asked the kernel a moment ago was told of none, and a receive waits for them.
-/// After one receive that waited in vain they do not, until the producer has gone on: a program that polls would never sleep.
+/// Bytes that the producer returns to TCP just now count: a program that asked the kernel a moment ago saw none, and a receive waits for them.
+/// After one receive that waited without success they do not, until the producer has gone on: a program that polls would never sleep.
 #[inline]
 pub fn ready(record: &StreamRecord, slot: &Slot) -> bool {
     let (tail, _) = slot.inward().gate.tail();
@@ -599,7 +599,7 @@ pub fn missing(record: &StreamRecord, slot: &Slot) -> u64 {
 /// count was read. So a stream that began on TCP finds the gate open at its next send. `None`: not that simple.
 ///
 /// After the first ring byte of an epoch nothing comes over TCP, but for what the program sends past Motet. Such bytes are in their
-/// place if TCP was seen empty since ring bytes were taken; otherwise nobody knows which came first.
+/// place if TCP was seen empty since ring bytes were taken; otherwise the order is unknown.
 fn take_pending<B: Base>(
     record: &StreamRecord,
     slot: &Slot,

@@ -36,7 +36,7 @@ const SMALLEST: usize = 16 << 10;
 const HOPE: u64 = 3_000;
 const BYTES_OF_HOPE: u64 = 64;
 const MOST_HOPE: u64 = 100_000;
-/// A wait in vain is followed by one large send without, then by twice as many and one, up to this.
+/// A failed wait is followed by one large send without, then by twice as many and one, up to this.
 const MOST_PASSED: u32 = 63;
 const HOPELESS: u32 = 1 << 8;
 /// A block's beginning has gone ahead.
@@ -165,7 +165,7 @@ pub fn receive<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, buf: &
 // ---- sender, under the lock of its half -----------------------------------------------------------------------------
 
 /// Sends `buf` into a waiting receiver's memory, as much as it takes; from `half` bytes on both sides copy, below one of them.
-/// `None`: nobody waits, use the ring.
+/// `None`: no receiver waits, use the ring.
 pub fn send<B: Base>(
     record: &StreamRecord,
     slot: &Slot,
@@ -186,7 +186,7 @@ pub fn send<B: Base>(
     let copies = may_copy(record, slot, base);
     let into = transfer.into.load(Relaxed);
     let length = buf.len().min(usize::try_from(transfer.into_length.load(Relaxed)).unwrap_or(0));
-    // The pid of a peer that is gone may be somebody else's by now.
+    // The pid of a peer that is gone may belong to another process by now.
     if length == 0 || !is_possible(record, slot, base, copies) || !base.tcp_alive() {
         lose_hope(record); // nothing need go ahead for it
         return None;
@@ -237,7 +237,7 @@ pub fn send<B: Base>(
     (sent > 0).then_some(Ok(sent))
 }
 
-/// Whether a large block that nobody waits for should send its beginning ahead through the ring, and then wait for a receiver that shows its
+/// Whether a large block without a waiting receiver should send its beginning ahead through the ring, and then wait for a receiver that shows its
 /// memory for the rest: many read a head first, and some of what follows with it. The last such waits say whether another one is due:
 /// `tx.single_copy_skips` has the sends that pass without, above them how many did so last, and `AHEAD`.
 pub fn goes_ahead<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
@@ -255,7 +255,7 @@ pub fn goes_ahead<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> 
     true
 }
 
-/// Whether the last step of this half sent the beginning of a block ahead. The next one, whatever it is, is told so once.
+/// Whether the last step of this half sent the beginning of a block ahead. The next one, whatever it is, learns so once.
 pub fn went_ahead(record: &StreamRecord) -> bool {
     let word = record.tx.single_copy_skips.load(Relaxed);
     if word & AHEAD != 0 {
@@ -336,7 +336,7 @@ struct Claims {
 }
 
 impl Claims {
-    /// The next piece that nobody has claimed.
+    /// The next unclaimed piece.
     fn next(&mut self, plan: &Plan, next: &AtomicU64) -> Option<(usize, usize)> {
         let n = next.fetch_add(1, Relaxed);
         let piece = plan.piece(n)?;

@@ -10,15 +10,15 @@ use motet_wire::sync::{Ordering::Relaxed, relax};
 
 /// Kernel readiness is looked at this often (ns) while spinning.
 pub const PROBE: u64 = 5_000;
-/// A yield that takes this long (ns) met somebody who computes: waiting in the kernel is better.
+/// A yield that takes this long (ns) ran a thread that computes: waiting in the kernel is better.
 const HOG: u64 = 200_000;
-/// A yield that takes this long (ns) met somebody at all.
+/// A yield that takes this long (ns) ran another thread.
 const LENT: u64 = 1_500;
 /// Looks at the gate before the first look at the clock.
 const EAGER: u32 = 200;
 /// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
 const MAX_FAILED: u32 = 9;
-/// The same among others who compute: a look in vain takes as long as an exchange by the kernel does, and a peer that has come back to its
+/// The limit beside threads that compute: an empty poll takes as long as an exchange by the kernel does, and a peer that has come back to its
 /// CPU should be met soon.
 const MAX_FAILED_IN_CROWD: u32 = 6;
 /// A peer that reads so many bytes between two looks is at it.
@@ -155,7 +155,7 @@ pub fn pause(rested: u64, least: u64, most: u64) -> u64 {
 /// The shortest and the longest rest between two looks, ns.
 pub const PAUSES: (u64, u64) = (20_000, 1_000_000);
 
-/// Rests behind the open gate for as long as [`Base::patience`] says, whoever wants the CPU: which way payload takes is no matter of chance then.
+/// Rests behind the open gate for as long as [`Base::patience`] says, however busy the CPU is, so that the path of payload does not depend on chance.
 /// After that the wait goes on as any other, so invariants 5 and 6 hold.
 #[cold]
 fn rest<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, posted: bool) -> Spun {

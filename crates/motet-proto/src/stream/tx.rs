@@ -3,7 +3,7 @@
 //! Reads top-down: [`begin`] and [`end`] bracket every send, [`take_back`] moves unread bytes to TCP (downgrade).
 //!
 //! Unread ring bytes are always the last bytes of the stream: a send that must use the kernel first returns them to TCP
-//! (invariant 3). So whoever reads the socket without the engine gets every byte, in order, from TCP alone.
+//! (invariant 3). So a process that reads the socket without the engine gets every byte, in order, from TCP alone.
 
 use crate::stream::half_lock::{Acquired, Held, acquire};
 use crate::{
@@ -178,7 +178,7 @@ pub fn end<B: Base>(record: &StreamRecord, base: &mut B, sent: usize) {
 }
 
 /// A short payload right after another that was read: written without looking at the mode word first, so that its line
-/// changes hands once. (The ring is empty, so there is space, and nobody reads it.) False: not that simple, and nothing
+/// changes hands once. (The ring is empty, so there is space, and it is not being read.) False: not that simple, and nothing
 /// happened.
 #[inline(always)]
 fn put_short(record: &StreamRecord, slot: &Slot, bytes: &IoSlice<'_>, tail: u64) -> bool {

@@ -81,7 +81,7 @@ fn a_heap_that_shrinks() {
     let start = heap.start;
     assert_sees_memory(&cache, start, 16);
     if !heap.shrink(4) {
-        return eprintln!("SKIPPED: somebody else has moved the end of the heap");
+        return eprintln!("SKIPPED: another thread has moved the end of the heap");
     }
     cache.tidy();
     assert_eq!((cache.counts().stale, cache.driver().size().0), (1, 0));

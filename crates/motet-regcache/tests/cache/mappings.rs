@@ -84,7 +84,7 @@ fn mremap_that_grows_in_place_leaves_it() {
     let Some((cache, mut mappings)) = prepared("mremap_that_grows_in_place_leaves_it") else { return };
     assert!(mappings.unmap(12, 20));
     if !mappings.resize(4, 8, 12) {
-        return eprintln!("SKIPPED: somebody else has mapped memory there");
+        return eprintln!("SKIPPED: another thread has mapped memory there");
     }
     assert_sees_memory(&cache, mappings.address(4), 8);
     assert_eq!((cache.counts().stale, cache.counts().hits), (0, 2));

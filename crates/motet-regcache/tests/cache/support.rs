@@ -98,7 +98,7 @@ pub fn assert_sees_memory(cache: &Cache<Pins>, address: u64, pages: u64) {
     }
 }
 
-/// Runs the calling test, by its full name, alone in another process of the same program, where nobody else maps or forks; true in that one.
+/// Runs the calling test, by its full name, alone in another process of the same program, where no other test maps or forks; true in that one.
 pub fn alone(test: &str) -> bool {
     if std::env::var(ALONE).is_ok() {
         return true;

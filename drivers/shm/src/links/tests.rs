@@ -173,7 +173,7 @@ fn ten_thousand_streams_of_one_peer_take_few_segments() {
 }
 
 #[test]
-fn an_offer_that_nobody_took_leaves_the_slot_free() {
+fn an_offer_not_taken_leaves_the_slot_free() {
     let mut links = links();
     let first = place(&mut links, 7, 0);
     links.withdraw(&first, 1);

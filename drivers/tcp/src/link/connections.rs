@@ -93,7 +93,7 @@ impl Link {
                 self.dial = Some(dial);
                 Ok(())
             }
-            Err(Errno::CONNREFUSED) => self.nobody(handshake.op, now),
+            Err(Errno::CONNREFUSED) => self.no_listener(handshake.op, now),
             Err(_) => Ok(()),
         }
     }
@@ -112,13 +112,13 @@ impl Link {
             Dialed::Answered(_, reply) if reply.op == HandshakeOp::Unknown && !self.session.is_up() => {
                 Err(self.end(Reason::PEER_GONE)) // the node has forgotten, or is another one
             }
-            Dialed::Nobody | Dialed::Failed(Failure::Foreign | Failure::Version) => self.nobody(asked, now),
+            Dialed::NoListener | Dialed::Failed(Failure::Foreign | Failure::Version) => self.no_listener(asked, now),
             _ => Ok(()),
         }
     }
 
-    /// Nobody of the other node's kind is at its address.
-    fn nobody(&mut self, asked: HandshakeOp, now: u64) -> Result<(), Lost> {
+    /// No node answers at the other node's address.
+    fn no_listener(&mut self, asked: HandshakeOp, now: u64) -> Result<(), Lost> {
         match asked {
             _ if !self.session.is_up() => return Err(self.end(Reason::PEER_GONE)),
             HandshakeOp::Probe => self.refused = Some(now),

@@ -35,8 +35,8 @@ fn call(listener: &mut dyn Listener, port: u16) -> (TcpStream, Box<dyn PacketTra
     (caller, frames)
 }
 
-/// A port at which nobody listens.
-fn nobody() -> u16 {
+/// A port without a listener.
+fn unused_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
 
@@ -105,7 +105,7 @@ fn a_caller_that_lives_and_does_nothing_is_waited_for() {
 #[test]
 fn a_caller_behind_something_that_refuses_is_waited_for() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
-    let (caller, mut frames) = call(&mut *listener, nobody());
+    let (caller, mut frames) = call(&mut *listener, unused_port());
     let now = nanoseconds();
     stands(&mut *frames, now);
     // It has been refused, and the session has outlived that.
@@ -127,7 +127,7 @@ fn a_caller_behind_something_that_refuses_is_waited_for() {
 }
 
 #[test]
-fn a_caller_s_door_answers_questions_and_lets_nobody_in() {
+fn connector_acceptor_answers_questions_and_admits_none() {
     // The called side is a plain connection here, so that it can be seen what the caller says.
     let called = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = called.local_addr().expect("its address").to_string();

@@ -21,13 +21,13 @@ fn answer(listener: &mut dyn Listener, bytes: &[u8]) -> Vec<u8> {
     guest.set_nonblocking(true).expect("nonblocking");
     let mut got = Vec::new();
     until("an answer", || {
-        assert!(listener.step(nanoseconds()).is_none(), "nobody has come");
+        assert!(listener.step(nanoseconds()).is_none(), "no connection has arrived");
         let mut chunk = [0; 256];
         match guest.read(&mut chunk) {
             Ok(0) => return true,
             Ok(n) => got.extend_from_slice(&chunk[..n]),
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
-            Err(_) => return true, // reset: there were bytes that nobody read
+            Err(_) => return true, // reset: there were unread bytes
         }
         false
     });
@@ -61,7 +61,7 @@ fn guests_that_say_nothing_of_use_are_shown_out() {
 }
 
 #[test]
-fn a_crowd_of_silent_guests_keeps_nobody_out() {
+fn many_silent_connections_keep_no_peer_out() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
     let crowd: Vec<_> = (0..200)
         .map(|n| {
@@ -129,7 +129,7 @@ fn calls_that_lead_nowhere_say_why() {
         });
         match outcome {
             Some(Err(reason)) => reason,
-            _ => panic!("nobody is there"),
+            _ => panic!("no node is there"),
         }
     };
     assert_eq!(call("127.0.0.1:0", b"220 mail.example ESMTP\r\n"), Reason::NO_SUCH_NODE);
@@ -170,6 +170,6 @@ fn what_waits_for_room_is_bounded() {
     }
     assert!(
         (100_000..=motet_proto::message::session::MAX_UNACKED_BYTES).contains(&put),
-        "{put} bytes and nobody reads"
+        "{put} bytes and no reader"
     );
 }

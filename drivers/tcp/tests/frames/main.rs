@@ -80,7 +80,7 @@ fn what_was_put_before_the_goodbye_arrives() {
                 assert_eq!(bytes, [7; 5000]);
                 got += 1;
             }
-            Ok(Some(_)) => panic!("nobody put that"),
+            Ok(Some(_)) => panic!("that was not sent"),
             Ok(None) => {}
             Err(reason) => lost = Some(reason.0),
         }

@@ -5,7 +5,7 @@ use crate::Options;
 use crate::bench::Bench;
 use crate::overview::{Bar, Program};
 use crate::report::{Line, Unit};
-use crate::stage::Mode::{Motet, Plain};
+use crate::stage::Mode::{Motet, WithoutMotet};
 use crate::stage::{Ready, Stage, Way};
 use anyhow::Result;
 use motet_programs::servers;
@@ -79,7 +79,7 @@ pub fn rmi(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     })?;
     let serve =
         |mode| stage.server(mode, &java(&stage, &["Remote", "serve", registries.port(mode)]), Ready::Says("bound"));
-    let _servers = [serve(Plain)?, serve(Motet)?];
+    let _servers = [serve(WithoutMotet)?, serve(Motet)?];
     let plan = Plan::new("rmi", what, Unit::Ns, Asked::Times(3.0));
     let start = |way: Way| java(&stage, &["PingPong", "call", "rmi", registries.port(way.mode)]);
     let question = format!("8 {} echo", bench.ms * 2);

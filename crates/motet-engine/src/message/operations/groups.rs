@@ -33,7 +33,7 @@ impl Operations {
         self.groups.insert(CompletionQueue::default()).map(|number| CqId(number.0))
     }
 
-    /// Ends a group, and forgets what nobody has taken note of. [`Error::WouldBlock`], and nothing is done, while operations in it
+    /// Removes a completion queue, and drops the completions that were not polled. [`Error::WouldBlock`], and nothing is done, while operations in it
     /// are under way.
     pub fn remove_group(&mut self, group: CqId) -> Result<(), Error> {
         let number = SlabId(group.0);

@@ -1,7 +1,7 @@
 //! Operations: what a program has begun and will be reported the end of.
 //!
-//! What it is: their records, and the groups that ends are put into. An operation ends once. Its record stays until somebody has
-//! taken note of the end: whoever waits for *this one* or for *any of these*, or, of operations in a completion group, whoever waits for
+//! What it is: their records, and the completion queues. An operation completes once. Its record stays until the program has
+//! taken the completion: by a wait for *this one* or for *any of these*, or, for operations of a completion queue, by a poll of
 //! the group: it lists the records where they are. What it is not: it waits for nothing.
 
 mod blocking;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// What to do when an operation ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CompletionOptions {
-    /// The group that is reported; none: the record waits for whoever asks.
+    /// The completion queue that gets the completion; none: it is waited for by its operation.
     pub group: Option<CqId>,
     /// The program's word for it, which comes back.
     pub context: u64,
@@ -134,14 +134,14 @@ pub struct Operations {
     pub blocking: CqId,
     /// Receives that are posted without a record.
     bare: u32,
-    /// Loans of whose end nobody is reported, on their way; and the last such that has come back.
+    /// Loans under way that were sent without a completion; and the last such that was released.
     loans: Slab<Loan>,
     spare: Option<Loan>,
     /// Where loans go that are dropped.
     pub releases: Option<Arc<ReleaseQueue>>,
 }
 
-/// In the protocol's name of an operation: it is a loan of whose end nobody is reported, which needs no more of a record than itself.
+/// In the protocol's name of an operation: it is a loan without a completion, which needs no record but itself.
 const LOAN: u64 = 1 << 32;
 /// In the name of a posted receive: it has no record, and this is its group.
 const UNRECORDED: u64 = 1 << 33;
@@ -361,7 +361,7 @@ impl Operations {
         self.pool.count() + self.loans.count()
     }
 
-    // ---- loans of whose end nobody is reported ---------------------------------------------------------------------------
+    // ---- loans without a completion ---------------------------------------------------------------------------
 
     /// Keeps one; its name for the protocol. It comes back when there are too many.
     #[inline]

@@ -59,7 +59,7 @@ pub struct Operation {
     pub begun: bool,
     /// The program has no name for it: it was posted without a record.
     pub(super) nameless: bool,
-    /// It has ended, and lies in its group until somebody takes note of that.
+    /// It has completed, and is in its completion queue until it is polled.
     pub(super) reported: bool,
     rare: Option<Box<Rare>>,
     pub(super) options: CompletionOptions,

@@ -24,7 +24,7 @@ fn a_gathered_body_is_shown_from_anywhere() {
 }
 
 #[test]
-fn a_loan_of_whose_end_nobody_is_told_is_kept_until_then_and_used_again() {
+fn a_loan_without_completion_is_kept_and_used_again() {
     let pool = motet_sys::shm_pool::ShmPool::new(1 << 30);
     let mut operations = Operations::new();
     let take = |length| {
@@ -83,7 +83,7 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
     assert_eq!((kept.operation, kept.memory.unwrap(), kept.headers), (begun[2], b"ab\0\0".to_vec(), b"head".to_vec()));
     assert_eq!(operations.group(group).unwrap().counts, [0, 4]);
     assert_eq!((reported, operations.count()), (vec![(begun[0], 1), (begun[1], 2)], 1));
-    assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0), "what nobody has taken is forgotten");
+    assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0), "completions that were not polled are dropped");
     assert_eq!(operations.report_completions(group, 1, &mut Calls(|_: &CompletionRef<'_>| ())), Err(Error::Unknown));
 }
 
@@ -166,7 +166,7 @@ fn only_receives_of_the_group_are_told() {
 }
 
 #[test]
-fn a_group_does_not_wait_for_what_nobody_waits_for() {
+fn a_cq_does_not_wait_for_abandoned_operations() {
     let mut operations = Operations::new();
     let group = operations.add_group().unwrap();
     let options = CompletionOptions { group: Some(group), ..CompletionOptions::default() };

@@ -1,9 +1,9 @@
 //! Regions over files: what a node makes of an open file so that peers get from it, put into it and change it.
 //!
 //! What it is: the owner's two calls. For peers such a region is one as any other, but that it cannot be opened ([`Node::open_region`] says
-//! false): whoever may map the file can do so without this node.
+//! false): a process that may map the file can do so without this node.
 //!
-//! What it is not: a file system for peers. They see a range of bytes, which was there when the region was made; nobody makes a file longer
+//! What it is not: a file system for peers. They see a range of bytes, which was there when the region was made; no peer makes a file longer
 //! through it. ConnectHistory the bytes are read and written is `bytes`' matter.
 //!
 //! A put has ended when its bytes are in the file as every process of the host sees it, by read or by a mapping: they stay when this process
@@ -31,7 +31,7 @@ impl Node {
     ///
     /// A file may be cut short meanwhile: what reaches the missing bytes is refused as outside. Where the disk is full or fails, an
     /// access is refused as denied, and [`Node::sync_region`] says why. An access may wait for the disk, and everything of
-    /// this node with it. An atomic is one step to whatever else goes through this region, and to nobody else, unless the file is a
+    /// this node with it. An atomic is one step to whatever else goes through this region, and to nothing else, unless the file is a
     /// memfd that is sealed against shrinking: that is memory, and changed by the processor's instructions.
     ///
     /// Errors: [`Error::AccessDenied`]: the file was not opened for that, or is sealed against it. [`Error::OutOfBounds`]: it does not have
@@ -51,7 +51,7 @@ impl Node {
     }
 
     /// Waits until bytes of a region over a file are on the disk, with all that is needed to find them again (fdatasync): those of every put and
-    /// atomic that had ended before, whoever did it, and whatever else was written there. Other calls on the node go on meanwhile.
+    /// atomic that had ended before, by any peer, and whatever else was written there. Other calls on the node go on meanwhile.
     ///
     /// Errors: [`Error::Unknown`]: no such region. [`Error::InvalidAtomic`]: it is no file's. [`Error::OutOfBounds`]: not inside the region, or the file
     /// is shorter by now; what is left of it is on the disk. [`Error::File`]: the system's, EIO say: bytes may be lost.

@@ -60,7 +60,7 @@ impl LocalRegions {
         self.get(region).map(|host| (&host.bytes, at.wrapping_sub(host.first)))
     }
 
-    /// The same for whoever reaches it.
+    /// The bytes of a region for a remote access, or why the access is refused.
     #[inline]
     pub(in crate::message) fn reach(&mut self, region: u64, at: u64) -> Result<(&Bytes, u64), Status> {
         self.place(region, at).ok_or(Status::AccessDenied)

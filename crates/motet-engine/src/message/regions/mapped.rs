@@ -26,8 +26,8 @@ use std::sync::Arc;
 
 /// A region of a peer's that is mapped here as long as this, revoked or not.
 ///
-/// Who loads and stores by its address does so behind the engine's back: in no order with operations under way, with nobody to check
-/// rights and bounds, and after the region was revoked in memory that nobody reads any more.
+/// Who loads and stores by its address does so behind the engine's back: in no order with operations under way, without checks of
+/// rights and bounds, and after the region was revoked in memory that is no longer used.
 #[derive(Debug)]
 pub struct Mapped {
     link: LinkId,

@@ -1,7 +1,7 @@
 //! Memory of one node that the other end of a link sees: what is said of it, and what each end keeps.
 //!
 //! What it is: a node's pool consists of segments, each a memfd (`motet_sys::shm_pool`). Before a packet refers to one, its owner says so on
-//! the link's control connection and hands the descriptor over ([`SegmentMsg`]); whoever meets a number that it does not know reads what has been
+//! the link's control connection and hands the descriptor over ([`SegmentMsg`]); a side that meets an unknown number reads what has been
 //! said there. A place ([`RemoteAddress`]) in a segment is an address in its owner's process with the segment's number as its key, so a peer that
 //! cannot map it copies from that address, or has the bytes sent, as of any other memory.
 //!
@@ -339,7 +339,7 @@ mod tests {
         assert!(ours.has_shown(loan.segment()));
         let part = theirs.find(place, 0, 5000).unwrap();
         assert!(part.to_vec().iter().all(|&byte| byte == 7));
-        assert!(theirs.find(RemoteAddress { key: place.key + 1, ..place }, 0, 1).is_none(), "nobody has said that");
+        assert!(theirs.find(RemoteAddress { key: place.key + 1, ..place }, 0, 1).is_none(), "the peer has not announced that");
         assert!(theirs.find(RemoteAddress { key: 0, ..place }, 0, 1).is_none());
         for (address, done, length) in [(1, 0, 1), (place.address, u64::MAX, 1), (place.address, 0, 65 << 20)] {
             assert!(theirs.find(RemoteAddress { address, ..place }, done, length).is_none());

@@ -1,4 +1,4 @@
-//! A fork, as the engine sees it: before it nobody is in the middle of anything; in the child, what is the parent's is let go of.
+//! A fork, as the engine sees it: before it no thread is in the middle of a change; in the child, what belongs to the parent is released.
 
 use super::{Engine, Handle, START, Totals};
 use crate::{lock, log};

@@ -117,7 +117,7 @@ impl Set {
         inner.hot.iter().any(|h| inner.members.get(&h.handle).is_none_or(|m| m.interest == Interest::None))
     }
 
-    /// Whether a gate may open: nobody sleeps in the set, or somebody watches who will close it again. Remembers the stream, so
+    /// Whether a gate may open: no thread sleeps in the set, or a spinning thread will close it again. Remembers the stream, so
     /// the next who sleeps, or stops watching, closes it.
     pub(in crate::stream) fn may_raise(&self, handle: Handle) -> bool {
         let mut inner = self.inner.lock();
