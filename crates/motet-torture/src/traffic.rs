@@ -52,7 +52,7 @@ pub struct Side {
     pub link: LinkId,
     numbered: Channel,
     idle: Channel,
-    group: CqId,
+    cq: CqId,
     words: Arc<[AtomicU64]>,
     key: Key,
     theirs: Option<Key>,
@@ -124,7 +124,7 @@ impl Side {
             link: numbered.link,
             numbered,
             idle,
-            group: node.add_cq()?,
+            cq: node.add_cq()?,
             words,
             key,
             theirs: None,
@@ -147,7 +147,7 @@ impl Side {
 
     fn notice(&mut self) -> CompletionOptions {
         self.contexts += 1;
-        CompletionOptions { group: Some(self.group), context: self.contexts, quiet: false }
+        CompletionOptions { cq: Some(self.cq), context: self.contexts, quiet: false }
     }
 
     /// Operations under way.
@@ -188,9 +188,9 @@ impl Side {
             }
         }
         // Asked first: a wait, however short, gives up the CPU.
-        let [done, failed, _] = self.node.cq_counts(self.group).expect("its group");
+        let [done, failed, _] = self.node.cq_counts(self.cq).expect("its cq");
         while self.taken < done + failed {
-            let end = self.node.wait_cq(self.group, Some(0)).expect("an end that was counted");
+            let end = self.node.wait_cq(self.cq, Some(0)).expect("an end that was counted");
             self.taken += 1;
             self.ended(end);
         }
@@ -326,7 +326,7 @@ impl Side {
         let idle = |doing: &Doing| matches!(doing, Doing::NeverReceived | Doing::NeverSent);
         let found = self.doing.values().find(|(_, doing)| idle(doing)).map(|(operation, _)| *operation);
         match found.map_or(Ok(()), |operation| self.node.cancel(operation)) {
-            Err(Error::Unknown) => Ok(()), // it has ended, and the group has not been asked yet
+            Err(Error::Unknown) => Ok(()), // it has ended, and the cq has not been asked yet
             cancelled => cancelled,
         }
     }
@@ -389,7 +389,7 @@ impl Side {
         }
         let until = motet::node::deadline_in(crate::LIMIT.as_nanos() as u64);
         while !self.doing.is_empty() {
-            let Ok(end) = self.node.wait_cq(self.group, Some(until)) else { panic!("never ended: {:?}", self.doing) };
+            let Ok(end) = self.node.wait_cq(self.cq, Some(until)) else { panic!("never ended: {:?}", self.doing) };
             // The peer may have closed the channels first.
             assert!(
                 !orderly || matches!(end.status, Status::Cancelled | Status::Closed | Status::LinkDown),
@@ -402,7 +402,7 @@ impl Side {
             let words = self.words.iter().enumerate().skip(WRITABLE / 8);
             words.for_each(|(at, word)| assert_eq!(word.load(Ordering::Relaxed), constant(at)));
         }
-        self.node.remove_cq(self.group).expect("nothing is under way in the group");
+        self.node.remove_cq(self.cq).expect("nothing is under way in the cq");
         self.node.revoke(self.key, Some(until)).expect("nobody uses the region of a link that is gone or over");
         let _ = self.node.close_channel(self.numbered);
         let _ = self.node.close_channel(self.idle);

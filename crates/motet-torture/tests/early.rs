@@ -223,18 +223,18 @@ fn a_line_that_does_not_follow_breaks_the_link() {
 #[test]
 fn an_open_message_of_no_bytes_waits_until_it_is_whole() {
     let mut pair = Pair::new();
-    let group = pair.node.add_cq().unwrap();
+    let cq = pair.node.add_cq().unwrap();
     let buffer = Buffer { span: UserMemory::EMPTY, context: 7 };
-    pair.node.post_unnamed((RecvFrom::Channel(pair.channel), TAG, 0), buffer, group).unwrap();
+    pair.node.post_unnamed((RecvFrom::Channel(pair.channel), TAG, 0), buffer, cq).unwrap();
     let packet = message(FIRST, 0, 0, TAG, &0u32.to_le_bytes());
     pair.peer.line(&packet, packet.len() as u64 | 2 << 13 | u64::from(MESSAGE) << 16 | BODY_IN_RING);
     for _ in 0..100 {
-        assert_eq!(pair.node.poll_cq(group, 4, |end| panic!("{end:?}")).unwrap(), (0, false));
+        assert_eq!(pair.node.poll_cq(cq, 4, |end| panic!("{end:?}")).unwrap(), (0, false));
     }
     (0..2).for_each(|_| pair.peer.line(&[], FOLLOWS));
     let mut ends = Vec::new();
     while ends.is_empty() {
-        pair.node.poll_cq(group, 4, |end| ends.push((end.context, end.status, end.length, end.tag))).unwrap();
+        pair.node.poll_cq(cq, 4, |end| ends.push((end.context, end.status, end.length, end.tag))).unwrap();
     }
     assert_eq!(ends, [(7, Status::Done, 0, TAG)]);
 }

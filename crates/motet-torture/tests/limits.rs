@@ -134,8 +134,8 @@ fn operations_beyond_all_places_are_refused_and_the_group_stays_whole() {
         let link = near.connect(&far.name().unwrap(), Some(LIMIT)).unwrap();
         (link, near.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap())
     });
-    let group = near.add_cq().unwrap();
-    let notice = CompletionOptions { group: Some(group), context: 1, quiet: false };
+    let cq = near.add_cq().unwrap();
+    let notice = CompletionOptions { cq: Some(cq), context: 1, quiet: false };
     let post = || near.post(RecvFrom::Channel(here), 0, u64::MAX, OperationMemory::Owned(Vec::new()), notice);
     let mut posted = Vec::new();
     let refused = loop {
@@ -150,10 +150,10 @@ fn operations_beyond_all_places_are_refused_and_the_group_stays_whole() {
     for operation in &posted {
         near.cancel(*operation).unwrap();
     }
-    assert_eq!(near.cq_counts(group).unwrap()[2], 0, "none is under way");
+    assert_eq!(near.cq_counts(cq).unwrap()[2], 0, "none is under way");
     for _ in &posted {
-        near.wait_cq(group, Some(motet::node::deadline_in(1_000_000_000))).unwrap();
+        near.wait_cq(cq, Some(motet::node::deadline_in(1_000_000_000))).unwrap();
     }
-    near.remove_cq(group).unwrap();
+    near.remove_cq(cq).unwrap();
     near.disconnect(link).unwrap();
 }

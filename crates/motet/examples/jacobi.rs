@@ -156,13 +156,13 @@ struct World {
 }
 
 impl World {
-    fn meet(plan: &Plan, group: &ProcessGroup, node: &Node, key: Key) -> Result<Self> {
-        let rank = group.rank;
+    fn meet(plan: &Plan, cq: &ProcessGroup, node: &Node, key: Key) -> Result<Self> {
+        let rank = cq.rank;
         let mut world = Self { neighbours: Vec::new(), first: None, others: Vec::new() };
         if rank > 0 {
-            let above = node.connect(&group.name_of(rank - 1), SOON)?;
+            let above = node.connect(&cq.name_of(rank - 1), SOON)?;
             world.neighbours.push(Peer::meet(plan, node, reach(node, above, NEIGHBOUR)?, rank, key)?);
-            let link = if rank == 1 { above } else { node.connect(&group.name_of(0), SOON)? };
+            let link = if rank == 1 { above } else { node.connect(&cq.name_of(0), SOON)? };
             world.first = Some(Peer::meet(plan, node, reach(node, link, GATHER)?, rank, key)?);
         }
         if rank + 1 < plan.processes {
@@ -177,8 +177,8 @@ impl World {
 
 fn solve(plan: &Plan, rank: usize, node: &Node, words: &[AtomicU64], world: &World) -> Result<()> {
     let rows = plan.rows(rank);
-    let group = node.add_cq()?;
-    let quietly = CompletionOptions { group: Some(group), context: 0, quiet: true };
+    let cq = node.add_cq()?;
+    let quietly = CompletionOptions { cq: Some(cq), context: 0, quiet: true };
     for sweep in 0..plan.sweeps {
         for peer in &world.neighbours {
             let theirs = plan.rows(peer.rank);
@@ -205,7 +205,7 @@ fn solve(plan: &Plan, rank: usize, node: &Node, words: &[AtomicU64], world: &Wor
     if let Some(first) = &world.first {
         let fence = node.fence(first.channel.link, CompletionOptions::default())?;
         node.finish_operation(fence, None)?;
-        if node.cq_counts(group)?[1] > 0 {
+        if node.cq_counts(cq)?[1] > 0 {
             return Err("the first process has refused a maximum".into());
         }
     }
@@ -235,9 +235,9 @@ fn compare(plan: &Plan, node: &Node, words: &[AtomicU64], world: &World) -> Resu
     Ok(same)
 }
 
-fn work(plan: &Plan, group: &ProcessGroup) -> Result<()> {
-    let (rank, rows) = (group.rank, plan.rows(group.rank));
-    let node = Node::open(&group.name_of(rank))?;
+fn work(plan: &Plan, cq: &ProcessGroup) -> Result<()> {
+    let (rank, rows) = (cq.rank, plan.rows(cq.rank));
+    let node = Node::open(&cq.name_of(rank))?;
     node.serve(NEIGHBOUR, Serve::Queue)?;
     node.serve(GATHER, Serve::Queue)?;
     let (memory, key) = node.alloc_region(8 * plan.words(rows), Rights::ALL)?;
@@ -245,7 +245,7 @@ fn work(plan: &Plan, group: &ProcessGroup) -> Result<()> {
     if rank == 0 {
         plan.heat(words, rows);
     }
-    let world = World::meet(plan, group, &node, key)?;
+    let world = World::meet(plan, cq, &node, key)?;
     if rank == 0 {
         let direct = world.others.iter().filter(|peer| peer.direct).count();
         println!("{} processes have met; the first sees {direct} regions of others", plan.processes);
@@ -281,7 +281,7 @@ pub fn start(arguments: &[String]) -> u8 {
         eprintln!("jacobi [processes, at most 64] [points along an edge, more than processes + 1] [sweeps]");
         return 2;
     };
-    processes::run(plan.processes, |group| work(&plan, group))
+    processes::run(plan.processes, |cq| work(&plan, cq))
 }
 
 #[allow(dead_code)] // the test of the example has its own

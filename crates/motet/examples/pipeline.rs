@@ -166,15 +166,15 @@ fn sink(plan: &Plan, node: &Node, from: Channel) -> Result<()> {
     Ok(())
 }
 
-fn work(plan: &Plan, group: &ProcessGroup) -> Result<()> {
-    let rank = group.rank;
-    let mut options = options(&group.name_of(rank), None);
+fn work(plan: &Plan, cq: &ProcessGroup) -> Result<()> {
+    let rank = cq.rank;
+    let mut options = options(&cq.name_of(rank), None);
     options.limits.pool = POOL;
     let node = Node::with(&options)?;
     node.serve(FRAMES, Serve::Queue)?;
     let to = match rank {
         0 => None,
-        _ => Some(reach(&node, node.connect(&group.name_of(rank - 1), SOON)?, FRAMES)?),
+        _ => Some(reach(&node, node.connect(&cq.name_of(rank - 1), SOON)?, FRAMES)?),
     };
     let from = if rank <= plan.filters { Some(node.accept(FRAMES, SOON)?) } else { None };
     match (from, to) {
@@ -191,7 +191,7 @@ pub fn start(arguments: &[String]) -> u8 {
         eprintln!("pipeline [frames] [MiB of a frame, 1 to 32] [filters, 1 to 62] [ms that the sink takes for each]");
         return 2;
     };
-    processes::run(plan.filters + 2, |group| work(&plan, group))
+    processes::run(plan.filters + 2, |cq| work(&plan, cq))
 }
 
 #[allow(dead_code)] // the test of the example has its own

@@ -14,7 +14,7 @@ const SERVICE: u64 = 42;
 struct Pair {
     near: Node,
     far: Node,
-    group: CqId,
+    cq: CqId,
     context: Context,
     /// The channel's end at the receiving node, and at the sending node.
     channels: [Channel; 2],
@@ -26,10 +26,10 @@ type End = (u64, Status, u64);
 impl Pair {
     fn new() -> Self {
         let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
-        let (group, context) = (near.add_cq().unwrap(), near.context().unwrap());
+        let (cq, context) = (near.add_cq().unwrap(), near.context().unwrap());
         near.serve(SERVICE, Serve::Tagged(context)).unwrap();
         let channels = Self::meet(&near, &far);
-        let pair = Self { near, far, group, context, channels };
+        let pair = Self { near, far, cq, context, channels };
         pair.settle();
         pair
     }
@@ -53,11 +53,11 @@ impl Pair {
     }
 
     fn post(&self, tag: u64, context: u64) -> OperationId {
-        self.try_post(RecvFrom::Any(self.context), tag, context, self.group).unwrap()
+        self.try_post(RecvFrom::Any(self.context), tag, context, self.cq).unwrap()
     }
 
-    fn try_post(&self, from: RecvFrom, tag: u64, context: u64, group: CqId) -> Result<OperationId, Error> {
-        let notice = CompletionOptions { group: Some(group), context, quiet: false };
+    fn try_post(&self, from: RecvFrom, tag: u64, context: u64, cq: CqId) -> Result<OperationId, Error> {
+        let notice = CompletionOptions { cq: Some(cq), context, quiet: false };
         self.near.post(from, tag, 0, OperationMemory::User(UserMemory::EMPTY), notice)
     }
 
@@ -76,22 +76,22 @@ impl Pair {
 
     /// Takes `count` completions.
     fn ends(&self, count: usize) -> Vec<End> {
-        ends(&self.near, self.group, count)
+        ends(&self.near, self.cq, count)
     }
 
     /// Checks that there is no completion.
     fn nothing(&self) {
         for _ in 0..50 {
-            let told = self.near.poll_cq(self.group, 8, |end| panic!("{end:?}")).unwrap();
+            let told = self.near.poll_cq(self.cq, 8, |end| panic!("{end:?}")).unwrap();
             assert_eq!(told, (0, false));
         }
     }
 }
 
-fn ends(node: &Node, group: CqId, count: usize) -> Vec<End> {
+fn ends(node: &Node, cq: CqId, count: usize) -> Vec<End> {
     let (mut ends, until) = (Vec::new(), Instant::now() + LIMIT.unwrap());
     while ends.len() < count && Instant::now() < until {
-        node.poll_cq(group, count - ends.len(), |end| ends.push((end.context, end.status, end.tag))).unwrap();
+        node.poll_cq(cq, count - ends.len(), |end| ends.push((end.context, end.status, end.tag))).unwrap();
     }
     ends
 }
@@ -119,7 +119,7 @@ fn messages_match_receives_in_posting_order() {
     let other = pair.near.add_cq().unwrap();
     let [here, _] = pair.channels;
     pair.post(5, 1);
-    pair.try_post(RecvFrom::Channel(here), 5, 2, pair.group).unwrap();
+    pair.try_post(RecvFrom::Channel(here), 5, 2, pair.cq).unwrap();
     pair.try_post(RecvFrom::Any(pair.context), 5, 3, other).unwrap();
     pair.post(6, 4);
     pair.post(5, 5);
@@ -135,7 +135,7 @@ fn message_of_another_channel_matches_only_there() {
     let [here, there] = Pair::meet(&pair.near, &pair.far);
     for turn in 0..20 {
         let from = [here, pair.channels[0]][turn % 2];
-        pair.try_post(RecvFrom::Channel(from), 1, turn as u64, pair.group).unwrap();
+        pair.try_post(RecvFrom::Channel(from), 1, turn as u64, pair.cq).unwrap();
         // A message of one channel does not match a receive on the other.
         pair.try_send([pair.channels[1], there][turn % 2], 1).unwrap();
         pair.nothing();
@@ -150,11 +150,11 @@ fn message_of_another_channel_matches_only_there() {
 fn closed_channel_refuses_receives_and_messages() {
     let pair = Pair::new();
     let [here, there] = pair.channels;
-    pair.try_post(RecvFrom::Channel(here), 1, 1, pair.group).unwrap();
+    pair.try_post(RecvFrom::Channel(here), 1, 1, pair.cq).unwrap();
     pair.send(1);
     assert_eq!(pair.ends(1), [(1, Status::Done, 1)]);
     pair.near.close_channel(here).unwrap();
-    assert!(pair.try_post(RecvFrom::Channel(here), 1, 2, pair.group).is_err(), "it is not known any more");
+    assert!(pair.try_post(RecvFrom::Channel(here), 1, 2, pair.cq).is_err(), "it is not known any more");
     pair.far.close_channel(there).unwrap();
     assert!(pair.try_send(there, 1).is_err());
     pair.nothing();
@@ -174,7 +174,7 @@ fn removed_context_and_queue_are_unknown() {
     pair.near.withdraw(SERVICE).unwrap();
     pair.near.close_channel(pair.channels[0]).unwrap();
     pair.near.remove_context(pair.context).unwrap();
-    assert_eq!(pair.try_post(RecvFrom::Any(pair.context), 1, 3, pair.group), Err(Error::Unknown));
+    assert_eq!(pair.try_post(RecvFrom::Any(pair.context), 1, 3, pair.cq), Err(Error::Unknown));
 }
 
 #[test]
@@ -182,14 +182,14 @@ fn lost_link_fails_receives_after_sent_messages() {
     let pair = Pair::new();
     let [here, there] = pair.channels;
     for context in 1..=3 {
-        pair.try_post(RecvFrom::Channel(here), 1, context, pair.group).unwrap();
+        pair.try_post(RecvFrom::Channel(here), 1, context, pair.cq).unwrap();
     }
     pair.send(1);
     assert_eq!(pair.ends(1), [(1, Status::Done, 1)]);
     pair.send(1);
     pair.far.disconnect(there.link).unwrap();
     assert_eq!(pair.ends(2), [(2, Status::Done, 1), (3, Status::LinkDown, 0)]);
-    let late = pair.try_post(RecvFrom::Channel(here), 1, 4, pair.group);
+    let late = pair.try_post(RecvFrom::Channel(here), 1, 4, pair.cq);
     assert!(late.is_err() || pair.ends(1) == [(4, Status::LinkDown, 0)], "{late:?}");
     assert!(pair.try_send(there, 1).is_err());
 }
@@ -254,5 +254,5 @@ fn other_threads_use_the_node_between_calls() {
             assert_eq!(pair.ends(2), [(first, Status::Done, 1), (second, Status::Done, 1)]);
         }
     });
-    assert_eq!(pair.near.cq_counts(pair.group).unwrap(), [3004, 0, 0]);
+    assert_eq!(pair.near.cq_counts(pair.cq).unwrap(), [3004, 0, 0]);
 }

@@ -249,14 +249,14 @@ fn regions_are_accessed_within_their_bounds() {
 fn completion_queues_cancels_and_time_limits() {
     for driver in WAYS {
         let Pair { near, far, here, there, .. } = pair(driver, queue);
-        let group = far.add_cq().unwrap();
+        let cq = far.add_cq().unwrap();
         let post = |context| {
-            let notice = CompletionOptions { group: Some(group), context, quiet: false };
+            let notice = CompletionOptions { cq: Some(cq), context, quiet: false };
             far.post(RecvFrom::Channel(there), 0, u64::MAX, OperationMemory::Owned(vec![0; 4]), notice).unwrap()
         };
         let operations = [1, 2, 3].map(post);
         far.cancel(operations[1]).unwrap();
-        let next = || far.wait_cq(group, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
+        let next = || far.wait_cq(cq, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
         let cancelled = next();
         assert_eq!((cancelled.context, cancelled.status), (2, Status::Cancelled));
         near.send(here, 9, b"four", LIMIT).unwrap();
@@ -264,8 +264,8 @@ fn completion_queues_cancels_and_time_limits() {
         let (first, second) = (next(), next());
         assert_eq!((first.context, first.status, first.memory.as_deref()), (1, Status::Done, Some(&b"four"[..])));
         assert_eq!((second.context, second.status, second.length, second.full), (3, Status::Truncated, 4, 6));
-        assert_eq!(far.cq_counts(group).unwrap(), [1, 2, 0]);
-        far.remove_cq(group).unwrap();
+        assert_eq!(far.cq_counts(cq).unwrap(), [1, 2, 0]);
+        far.remove_cq(cq).unwrap();
         let soon = Some(Duration::from_millis(5));
         assert_eq!(far.receive(there, &mut [0; 4], soon), Err(Error::TimedOut));
         near.send(here, 1, b"late", LIMIT).unwrap();

@@ -15,7 +15,7 @@ fn polling_and_progress_in_turn_accept_new_links() {
     near.serve(SERVICE, Serve::Queue).unwrap();
     let address = near.address().unwrap();
     let way = address.split(',').find(|way| way.starts_with("shm")).unwrap();
-    let group = near.add_cq().unwrap();
+    let cq = near.add_cq().unwrap();
     // One busy link: polls for its messages take no lock.
     std::thread::scope(|scope| {
         scope.spawn(|| near.accept(SERVICE, LIMIT).unwrap());
@@ -28,7 +28,7 @@ fn polling_and_progress_in_turn_accept_new_links() {
             scope.spawn(|| {
                 (0..phase).for_each(|_| assert!(near.progress().is_ok()));
                 while !over.load(Ordering::Relaxed) {
-                    (0..looks).for_each(|_| assert_eq!(near.poll_cq(group, 1, |_| {}).unwrap(), (0, false)));
+                    (0..looks).for_each(|_| assert_eq!(near.poll_cq(cq, 1, |_| {}).unwrap(), (0, false)));
                     near.progress().unwrap();
                 }
             });

@@ -266,8 +266,8 @@ pub unsafe fn completion_options(from: *const RawCompletionOptions) -> Result<Co
     if flags & !ERRORS_ONLY != 0 || reserved != 0 || (flags & ERRORS_ONLY != 0 && cq == 0) {
         return Err(EINVAL);
     }
-    let group = if cq == 0 { None } else { Some(CqId(number(cq)?)) };
-    Ok(CompletionOptions { group, context: user_data, quiet: flags & ERRORS_ONLY != 0 })
+    let cq = if cq == 0 { None } else { Some(CqId(number(cq)?)) };
+    Ok(CompletionOptions { cq, context: user_data, quiet: flags & ERRORS_ONLY != 0 })
 }
 
 /// The source, tag and ignored bits of a receive.

@@ -115,7 +115,7 @@ pub unsafe extern "C" fn motet_cq_new(node: u64, out: *mut u64) -> i32 {
         // SAFETY: the caller's promise.
         unsafe {
             abi::write_handle(out, 0)?;
-            abi::write_handle(out, entered.node.add_group().map_err(errno)?.0.into())?;
+            abi::write_handle(out, entered.node.add_cq().map_err(errno)?.0.into())?;
         }
         Ok(0)
     })
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn motet_cq_new(node: u64, out: *mut u64) -> i32 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_cq_free(node: u64, handle: u64) -> i32 {
-    call(|| enter(node)?.node.remove_group(cq(handle)?).map(|()| 0).map_err(errno))
+    call(|| enter(node)?.node.remove_cq(cq(handle)?).map(|()| 0).map_err(errno))
 }
 
 /// The caller's array of completions. Only the first element's `size` is read; it is the distance of the elements.
@@ -152,13 +152,13 @@ impl CompletionArray {
 #[inline(never)]
 pub unsafe fn deliver_owned(
     entered: &NodeEntry,
-    group: CqId,
+    cq: CqId,
     array: CompletionArray,
     mut taken: usize,
     max: usize,
 ) -> usize {
     while taken < max {
-        let Some(completion) = entered.node.test_group(group).unwrap_or(None) else { break };
+        let Some(completion) = entered.node.test_cq(cq).unwrap_or(None) else { break };
         // SAFETY: the caller's promise.
         unsafe { write_completion(entered, completion, array.at(taken), array.distance) };
         taken += 1;
@@ -173,16 +173,16 @@ pub unsafe fn deliver_owned(
 #[inline(never)]
 unsafe fn wait_cq(
     entered: &NodeRef,
-    group: CqId,
+    cq: CqId,
     array: CompletionArray,
     max: usize,
     deadline: Deadline,
 ) -> Result<usize, Errno> {
-    let first = entered.node.wait_group(group, deadline.at()).map_err(errno)?;
+    let first = entered.node.wait_cq(cq, deadline.at()).map_err(errno)?;
     // SAFETY: the caller's promise.
     unsafe {
         write_completion(entered, first, array.at(0), array.distance);
-        Ok(deliver_owned(entered, group, array, 1, max))
+        Ok(deliver_owned(entered, cq, array, 1, max))
     }
 }
 
@@ -202,21 +202,21 @@ pub unsafe extern "C" fn motet_cq_wait(
         if max == 0 {
             return Err(EINVAL);
         }
-        let (entered, group, deadline) = (enter(node)?, cq(handle)?, Deadline(deadline));
+        let (entered, cq, deadline) = (enter(node)?, cq(handle)?, Deadline(deadline));
         let max = max.min(i32::MAX as u32) as usize;
         if !deadline.is_now() {
             // SAFETY: the caller's promise: `max` elements, and `max` is not 0.
-            return Ok(unsafe { wait_cq(&entered, group, array, max, deadline) }? as i32);
+            return Ok(unsafe { wait_cq(&entered, cq, array, max, deadline) }? as i32);
         }
         let mut taken = 0;
-        let taken_now = entered.node.poll_cq(group, max, |ended: &CompletionRef<'_>| {
+        let taken_now = entered.node.poll_cq(cq, max, |ended: &CompletionRef<'_>| {
             // SAFETY: the caller's promise: at most `max` completions are written.
             unsafe { CompletionFields::of_completed(ended).write(array.at(taken), array.distance) };
             taken += 1;
         });
         if taken_now.map_err(errno)?.1 && taken < max {
             // SAFETY: as above.
-            taken = unsafe { deliver_owned(&entered, group, array, taken, max) };
+            taken = unsafe { deliver_owned(&entered, cq, array, taken, max) };
         }
         if taken == 0 { Err(EAGAIN) } else { Ok(taken as i32) }
     })
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn motet_cq_wait(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_cq_counts(node: u64, handle: u64, into: *mut RawCqCounters) -> i32 {
     call(|| {
-        let [succeeded, failed, outstanding] = enter(node)?.node.group_counts(cq(handle)?).map_err(errno)?;
+        let [succeeded, failed, outstanding] = enter(node)?.node.cq_counts(cq(handle)?).map_err(errno)?;
         // SAFETY: the caller's promise.
         unsafe { abi::write(into, RawCqCounters { size: 0, succeeded, failed, outstanding }) }.map(|()| 0)
     })
@@ -236,20 +236,20 @@ pub unsafe extern "C" fn motet_cq_counts(node: u64, handle: u64, into: *mut RawC
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_cq_wait_counts(node: u64, handle: u64, done: u64, failed: u64, deadline: i64) -> i32 {
     call(|| {
-        let (entered, group, deadline) = (enter(node)?, cq(handle)?, Deadline(deadline));
+        let (entered, cq, deadline) = (enter(node)?, cq(handle)?, Deadline(deadline));
         if deadline.is_now() {
             entered.node.progress().map_err(errno)?;
-            let counts = entered.node.group_counts(group).map_err(errno)?;
+            let counts = entered.node.cq_counts(cq).map_err(errno)?;
             return if counts[0] >= done || counts[1] > failed { Ok(0) } else { Err(EAGAIN) };
         }
-        entered.node.wait_counts(group, done, failed, deadline.at()).map(|()| 0).map_err(errno)
+        entered.node.wait_counts(cq, done, failed, deadline.at()).map(|()| 0).map_err(errno)
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_cq_signal(node: u64, handle: u64) -> i32 {
     call(|| {
-        let signalled: Result<(), Error> = enter(node)?.node.signal_group(cq(handle)?);
+        let signalled: Result<(), Error> = enter(node)?.node.signal_cq(cq(handle)?);
         signalled.map(|()| 0).map_err(errno)
     })
 }

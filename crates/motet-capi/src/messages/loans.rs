@@ -192,7 +192,7 @@ pub extern "C" fn motet_message_release(node: u64, lent: u64) -> i32 {
             other => Err(other),
         });
         match held? {
-            MemoryHandle::LoanedMessage(lent) => entered.node.give_back(lent).map(|()| 0).map_err(errno),
+            MemoryHandle::LoanedMessage(lent) => entered.node.release_loan(lent).map(|()| 0).map_err(errno),
             MemoryHandle::Copy(bytes) => {
                 drop(bytes);
                 Ok(0)

@@ -109,6 +109,6 @@ pub fn completion_fields<'a>(entry: &NodeEntry, completion: &'a mut Completion, 
 /// Releases a message that the program cannot get.
 pub fn release(entry: &NodeEntry, memory: MemoryHandle) {
     if let MemoryHandle::LoanedMessage(lent) = memory {
-        let _ = entry.node.give_back(lent); // in a forked child it is the parent's
+        let _ = entry.node.release_loan(lent); // in a forked child it is the parent's
     }
 }

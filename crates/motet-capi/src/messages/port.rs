@@ -126,7 +126,7 @@ pub unsafe extern "C" fn motet_port_post_operation(
     call(|| {
         // SAFETY: the caller's promise.
         let (Port { entry, bias, .. }, span) = unsafe { (open(port)?, abi::span(buffer, capacity)?) };
-        let notice = CompletionOptions { group: Some(cq(queue)?), context: user_data, quiet: false };
+        let notice = CompletionOptions { cq: Some(cq(queue)?), context: user_data, quiet: false };
         // SAFETY: as above.
         unsafe { abi::write_handle(out, 0)? };
         let begun = entry.node.post_by((from(on, any)?, tag, ignore), OperationMemory::User(span), notice, Some(bias));
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn motet_port_poll_full(
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (Port { entry, bias, .. }, group) = (unsafe { open(port) }?, cq(queue)?);
+        let (Port { entry, bias, .. }, cq) = (unsafe { open(port) }?, cq(queue)?);
         // SAFETY: as above.
         let completions = CompletionArray { first: completions, distance: unsafe { abi::distance(completions) }? };
         if max == 0 {
@@ -221,11 +221,11 @@ pub unsafe extern "C" fn motet_port_poll_full(
         }
         let max = max.min(i32::MAX as u32) as usize;
         let mut into = FullCompletions { completions, taken: 0 };
-        let polled = entry.node.poll_cq_with(group, max, &mut into, Some(bias));
+        let polled = entry.node.poll_cq_with(cq, max, &mut into, Some(bias));
         let mut taken = into.taken;
         if polled.map_err(errno)?.1 && taken < max {
             // SAFETY: as above.
-            taken = unsafe { deliver_owned(entry, group, completions, taken, max) };
+            taken = unsafe { deliver_owned(entry, cq, completions, taken, max) };
         }
         if taken == 0 { Err(EAGAIN) } else { Ok(taken as i32) }
     })

@@ -152,7 +152,7 @@ pub unsafe extern "C" fn motet_region_put_start(
             (abi::completion_options(notice)?, source(from, length)?, target(to)?)
         };
         let entered = enter(node)?;
-        if notice.group.is_none() && entered.node.store(link, key, offset, bytes).map_err(errno)? {
+        if notice.cq.is_none() && entered.node.store(link, key, offset, bytes).map_err(errno)? {
             return Ok(0);
         }
         let begun = entered.node.put(link, key, offset, memory, notice).map_err(errno)?;
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn motet_region_get_start(
         };
         let entered = enter(node)?;
         let load = |bytes: &mut [u8]| entered.node.load(link, key, offset, bytes);
-        if notice.group.is_none() && span.write(0, length, load).map_err(errno)? {
+        if notice.cq.is_none() && span.write(0, length, load).map_err(errno)? {
             return Ok(0);
         }
         let begun = entered.node.get(link, key, offset, OperationMemory::User(span), notice).map_err(errno)?;
@@ -296,7 +296,7 @@ pub unsafe extern "C" fn motet_region_atomic_start(
             abi::write_handle(out, 0)?;
             (atomic(at, asked)?, abi::completion_options(notice)?)
         };
-        if notice.group.is_none() && change(&entered, to, &atomic, before)? {
+        if notice.cq.is_none() && change(&entered, to, &atomic, before)? {
             return Ok(0);
         }
         let Target { link, key, offset } = to;

@@ -2,7 +2,7 @@
 //!
 //! The wait begins with looks on the direct path ([`super::completions`]). While no other receive is posted, this receive is matched without being
 //! posted. If the looks do not find the message, or it does not arrive in one piece, the receive is posted without a record ([`super::port`])
-//! in a completion group that the node reserves for blocking receives. One thread at a time can use that group. Matching is the protocol's.
+//! in a completion cq that the node reserves for blocking receives. One thread at a time can use that cq. Matching is the protocol's.
 
 use super::completions::{Next, is_of, poll_fifos, take_from};
 use super::node_state::{Guard, NodeState};
@@ -81,15 +81,15 @@ impl Node {
 
     /// Has the blocking receive end as cancelled, unless its message is on its way there: it ends with that then.
     pub fn cancel_blocking(&self, from: RecvFrom) -> Result<(), Error> {
-        let group = self.lock()?.messages.operations.blocking;
-        self.cancel_unrecorded(group, from, 0, true).map(drop)
+        let cq = self.lock()?.messages.operations.blocking;
+        self.cancel_unrecorded(cq, from, 0, true).map(drop)
     }
 
     /// Takes the memory away from the blocking receive, and forgets it.
     pub fn abandon_blocking(&self, from: RecvFrom) -> Result<(), Error> {
-        let group = self.lock()?.messages.operations.blocking;
-        let abandoned = self.abandon_unrecorded(group, from);
-        while self.lock()?.messages.operations.next_completion(group)?.is_some() {}
+        let cq = self.lock()?.messages.operations.blocking;
+        let abandoned = self.abandon_unrecorded(cq, from);
+        while self.lock()?.messages.operations.next_completion(cq)?.is_some() {}
         abandoned
     }
 
@@ -100,17 +100,17 @@ impl Node {
         if node.progress.is_running() || node.progress.is_closing() {
             return Looks::Enough;
         }
-        let group = node.messages.operations.blocking;
-        let look = |node: &mut NodeState, sink: &mut _| match node.next_busy() {
+        let cq = node.messages.operations.blocking;
+        let look = |node: &mut NodeState, sink: &mut _| match node.next_to_poll() {
             Next::Nothing => (0, false),
-            Next::Link(link) => take_from(node, link, (group, 1), sink),
+            Next::Link(link) => take_from(node, link, (cq, 1), sink),
             Next::Due => (0, true),
         };
-        let (mut reported, mut more) = match is_of(quiet, group) {
+        let (mut reported, mut more) = match is_of(quiet, cq) {
             true => look(node, sink),
-            false => poll_fifos(node, (group, 1), sink),
+            false => poll_fifos(node, (cq, 1), sink),
         };
-        let all_have_been_looked_at = reported == 0 || node.links.active().len() == 1 || is_of(quiet, group);
+        let all_have_been_looked_at = reported == 0 || node.links.active().len() == 1 || is_of(quiet, cq);
         if !more && reported == 0 {
             let (others, most) = (node.waiters(), node.progress.spin.looks(self.spin()));
             for _ in 1..most {
@@ -128,7 +128,7 @@ impl Node {
             return Looks::More;
         }
         if all_have_been_looked_at {
-            node.quiet = group;
+            node.quiet = cq;
         }
         if reported > 0 {
             node.progress.spin.paid();

@@ -2,7 +2,7 @@
 //!
 //! One look takes the lock once and reports what has ended. A message for a posted receive takes the direct path (`posted`) from its link's
 //! lane, and its end is reported in the same step. Any other packet is handled by a round of progress; its end is queued in the completion
-//! group until a look reports it.
+//! cq until a look reports it.
 
 use super::error::Error;
 use super::fast_receive::{self, Taken};
@@ -19,39 +19,39 @@ use super::{Bias, LinkId, Node};
 const TURN: usize = 32;
 
 impl Node {
-    /// Tells up to `most` of the next ends in a group, one after the other, where their records lie; where there is none, after one
-    /// round of progress, unless another thread makes some. ConnectHistory many; and whether the next one has memory, or a message in place, that
-    /// is the program's to keep: [`Node::test_group`] takes that. `report` may not use the node.
+    /// Tells up to `most` of the next ends in a cq, one after the other, where their records lie; where there is none, after one
+    /// round of progress, unless another thread makes some. How many; and whether the next one has memory, or a message in place, that
+    /// is the program's to keep: [`Node::test_cq`] takes that. `report` may not use the node.
     #[inline]
     pub fn poll_cq(
         &self,
-        group: CqId,
+        cq: CqId,
         most: usize,
         report: impl FnMut(&CompletionRef<'_>),
     ) -> Result<(usize, bool), Error> {
-        self.poll_cq_with(group, most, &mut Calls(report), None)
+        self.poll_cq_with(cq, most, &mut Calls(report), None)
     }
 
     /// Tells ends as [`Node::poll_cq`] does, through a [`CompletionSink`] that the compiler can inline. `bias` is the caller's, if it has one.
     #[inline(always)]
     pub fn poll_cq_with(
         &self,
-        group: CqId,
+        cq: CqId,
         most: usize,
         sink: &mut impl CompletionSink,
         bias: Option<&mut Bias>,
     ) -> Result<(usize, bool), Error> {
         let (mut node, quiet) = self.lock_with(bias)?;
-        let (reported, more) = if is_of(quiet, group) {
-            match node.next_busy() {
+        let (reported, more) = if is_of(quiet, cq) {
+            match node.next_to_poll() {
                 Next::Nothing => (0, false),
-                Next::Link(link) => take_from(&mut node, link, (group, most), sink),
+                Next::Link(link) => take_from(&mut node, link, (cq, most), sink),
                 Next::Due => (0, true),
             }
-        } else if node.progress.is_running() || !node.messages.operations.is_cq_empty(group)? {
-            return node.messages.operations.report_completions(group, most, sink);
+        } else if node.progress.is_running() || !node.messages.operations.is_cq_empty(cq)? {
+            return node.messages.operations.report_completions(cq, most, sink);
         } else {
-            let looked = poll_fifos(&mut node, (group, most), sink);
+            let looked = poll_fifos(&mut node, (cq, most), sink);
             if looked == (most.min(TURN), false) {
                 node.release();
                 return Ok((looked.0, false)); // not all links have been looked at
@@ -63,37 +63,37 @@ impl Node {
             return if reported > 0 {
                 Ok((reported, false))
             } else {
-                node.messages.operations.report_completions(group, most, sink)
+                node.messages.operations.report_completions(cq, most, sink)
             };
         }
-        node.quiet = group;
+        node.quiet = cq;
         node.release();
         Ok((reported, false))
     }
 
     /// Tells up to `most` ends of receives without a record ([`Node::post_unrecorded`]) as their messages come, after one round of progress at most.
-    /// Whether other ends lie in the group, or are not taken by `sink`: [`Node::poll_cq_with`] tells them.
+    /// Whether other ends lie in the cq, or are not taken by `sink`: [`Node::poll_cq_with`] tells them.
     #[inline(always)]
     pub fn poll_cq_fast(
         &self,
-        group: CqId,
+        cq: CqId,
         most: usize,
         sink: &mut impl CompletionSink,
         bias: Option<&mut Bias>,
     ) -> Result<bool, Error> {
         let (mut node, quiet) = self.lock_with(bias)?;
-        if !is_of(quiet, group) {
-            return self.poll_cq_slow(node, (group, most), sink);
+        if !is_of(quiet, cq) {
+            return self.poll_cq_slow(node, (cq, most), sink);
         }
-        let (reported, more) = match node.next_busy() {
+        let (reported, more) = match node.next_to_poll() {
             Next::Nothing => (0, false),
-            Next::Link(link) => take_from(&mut node, link, (group, most), sink),
+            Next::Link(link) => take_from(&mut node, link, (cq, most), sink),
             Next::Due => (0, true),
         };
         if more {
-            return self.look_for_others(node, reported, (group, most), sink);
+            return self.look_for_others(node, reported, (cq, most), sink);
         }
-        node.quiet = group;
+        node.quiet = cq;
         node.release();
         Ok(false)
     }
@@ -103,21 +103,21 @@ impl Node {
     fn poll_cq_slow(
         &self,
         mut node: Guard<'_>,
-        (group, most): (CqId, usize),
+        (cq, most): (CqId, usize),
         sink: &mut impl CompletionSink,
     ) -> Result<bool, Error> {
-        if !node.messages.operations.is_cq_empty(group)? {
-            return node.messages.operations.report_completions(group, most, sink).map(|(_, others)| others);
+        if !node.messages.operations.is_cq_empty(cq)? {
+            return node.messages.operations.report_completions(cq, most, sink).map(|(_, others)| others);
         }
         if node.progress.is_running() {
             return Ok(false);
         }
-        let (reported, more) = poll_fifos(&mut node, (group, most), sink);
+        let (reported, more) = poll_fifos(&mut node, (cq, most), sink);
         if more {
-            return self.look_for_others(node, reported, (group, most), sink);
+            return self.look_for_others(node, reported, (cq, most), sink);
         }
         if reported < most.min(TURN) {
-            node.quiet = group; // all links have been looked at
+            node.quiet = cq; // all links have been looked at
         }
         Ok(false)
     }
@@ -129,21 +129,21 @@ impl Node {
         &self,
         mut node: Guard<'_>,
         reported: usize,
-        (group, most): (CqId, usize),
+        (cq, most): (CqId, usize),
         sink: &mut impl CompletionSink,
     ) -> Result<bool, Error> {
         self.poll_all(&mut node);
         if reported > 0 {
             return Ok(false);
         }
-        node.messages.operations.report_completions(group, most, sink).map(|(_, others)| others)
+        node.messages.operations.report_completions(cq, most, sink).map(|(_, others)| others)
     }
 }
 
-/// Whether a node is quiet for this group.
+/// Whether a node is quiet for this cq.
 #[inline(always)]
-pub(super) fn is_of(quiet: CqId, group: CqId) -> bool {
-    quiet.0 == group.0 && quiet.0 != CqId::NONE.0
+pub(super) fn is_of(quiet: CqId, cq: CqId) -> bool {
+    quiet.0 == cq.0 && quiet.0 != CqId::NONE.0
 }
 
 impl NodeState {
@@ -171,7 +171,7 @@ pub(super) enum Next {
 
 impl NodeState {
     #[inline(always)]
-    pub(super) fn next_busy(&mut self) -> Next {
+    pub(super) fn next_to_poll(&mut self) -> Next {
         let round = self.progress.rounds().wrapping_add(1);
         if round.is_multiple_of(SWEEP) && (round.is_multiple_of(SLOW) || self.links.has_inactive()) {
             return Next::Due;
@@ -181,29 +181,29 @@ impl NodeState {
     }
 }
 
-/// Takes messages for posted receives from the lane of a link, of a node that is [quiet](NodeState::quiet), and tells their ends. ConnectHistory many; and
+/// Takes messages for posted receives from the lane of a link, of a node that is [quiet](NodeState::quiet), and tells their ends. How many; and
 /// whether there is more to do than that.
 #[inline(never)]
 pub(super) fn take_from(
     node: &mut NodeState,
     link: LinkId,
-    (group, most): (CqId, usize),
+    (cq, most): (CqId, usize),
     sink: &mut impl CompletionSink,
 ) -> (usize, bool) {
     let now = node.progress.now();
     let NodeState { links, messages, rx_packet, .. } = node;
     let (Some(link_state), Some(rx_packet)) = (links.get_mut(link), rx_packet) else { return (0, true) };
     let (reported, more) =
-        link_state.report_messages(link, (messages, rx_packet), (group, now), (most.min(TURN), true), sink);
+        link_state.report_messages(link, (messages, rx_packet), (cq, now), (most.min(TURN), true), sink);
     (reported, more | node.must_wake())
 }
 
 /// Takes messages for posted receives from the lanes of all busy links, of a node that may not be [quiet](NodeState::quiet), and tells their ends.
-/// ConnectHistory many; and whether there is more to do than that.
+/// How many; and whether there is more to do than that.
 #[inline(never)]
 pub(super) fn poll_fifos(
     node: &mut NodeState,
-    (group, most): (CqId, usize),
+    (cq, most): (CqId, usize),
     sink: &mut impl CompletionSink,
 ) -> (usize, bool) {
     let NodeState { links, messages, rx_packet, progress, .. } = node;
@@ -217,8 +217,7 @@ pub(super) fn poll_fifos(
         let Some(link) = links.whose_turn() else { break };
         links.pass_turn();
         let Some(link_state) = links.get_mut(link) else { return (reported, true) };
-        let looked =
-            link_state.report_messages(link, (messages, rx_packet), (group, now), (most - reported, false), sink);
+        let looked = link_state.report_messages(link, (messages, rx_packet), (cq, now), (most - reported, false), sink);
         reported += looked.0;
         more |= looked.1;
         if reported >= most {
@@ -229,13 +228,13 @@ pub(super) fn poll_fifos(
 }
 
 impl LinkState {
-    /// Takes whole messages from the lane of this link, and tells the ends of their receives. ConnectHistory many; and whether there is more to do.
+    /// Takes whole messages from the lane of this link, and tells the ends of their receives. How many; and whether there is more to do.
     #[inline(always)]
     fn report_messages(
         &mut self,
         id: LinkId,
         (messages, rx_packet): (&mut MessageState, &mut RxPacket),
-        (group, now): (CqId, u64),
+        (cq, now): (CqId, u64),
         (most, quiet): (usize, bool),
         sink: &mut impl CompletionSink,
     ) -> (usize, bool) {
@@ -245,11 +244,11 @@ impl LinkState {
         let mut callbacks = LinkCallbacks::of(messages, channel_table, id);
         let (mut reported, mut queued) = (0, 0);
         let more = loop {
-            match fast_receive::report(shm, proto, &mut callbacks, rx_packet, (group, now), sink) {
+            match fast_receive::report(shm, proto, &mut callbacks, rx_packet, (cq, now), sink) {
                 Taken::Reported => reported += 1,
                 Taken::Queued => queued += 1,
                 Taken::Nothing => break false,
-                Taken::Kept | Taken::Other => break true, // behind one whose end lies in its group come others
+                Taken::Kept | Taken::Other => break true, // behind one whose end lies in its cq come others
             }
             if reported == most || queued == TURN || !shm.inward.has_next_packet() {
                 break false;

@@ -265,33 +265,33 @@ impl Node {
         })?
     }
 
-    /// Waits for the next end in a group. [`Error::Interrupted`] after [`Node::signal_group`].
+    /// Waits for the next end in a cq. [`Error::Interrupted`] after [`Node::signal_cq`].
     #[inline]
-    pub fn wait_group(&self, group: CqId, deadline: Option<u64>) -> Result<Completion, Error> {
-        self.wait(self.lock()?, deadline, |node| match node.messages.operations.next_completion(group) {
-            Ok(None) => node.messages.operations.group(group).and_then(CompletionQueue::interrupted),
+    pub fn wait_cq(&self, cq: CqId, deadline: Option<u64>) -> Result<Completion, Error> {
+        self.wait(self.lock()?, deadline, |node| match node.messages.operations.next_completion(cq) {
+            Ok(None) => node.messages.operations.cq(cq).and_then(CompletionQueue::interrupted),
             end => end.transpose(),
         })?
     }
 
-    /// The next end in a group, if there is one; progress is not made.
-    pub fn test_group(&self, group: CqId) -> Result<Option<Completion>, Error> {
-        self.lock()?.messages.operations.next_completion(group)
+    /// The next end in a cq, if there is one; progress is not made.
+    pub fn test_cq(&self, cq: CqId) -> Result<Option<Completion>, Error> {
+        self.lock()?.messages.operations.next_completion(cq)
     }
 
-    /// Waits until `done` operations of a group have ended as asked, or more than `failed` otherwise.
-    pub fn wait_counts(&self, group: CqId, done: u64, failed: u64, deadline: Option<u64>) -> Result<(), Error> {
-        self.wait(self.lock()?, deadline, |node| match node.messages.operations.group(group) {
+    /// Waits until `done` operations of a cq have ended as asked, or more than `failed` otherwise.
+    pub fn wait_counts(&self, cq: CqId, done: u64, failed: u64, deadline: Option<u64>) -> Result<(), Error> {
+        self.wait(self.lock()?, deadline, |node| match node.messages.operations.cq(cq) {
             Some(known) if known.counts[0] >= done || known.counts[1] > failed => Some(Ok(())),
             Some(known) => known.interrupted(),
             None => Some(Err(Error::Unknown)),
         })?
     }
 
-    /// Has one thread that waits for a group, or the next that would, stop.
-    pub fn signal_group(&self, group: CqId) -> Result<(), Error> {
+    /// Has one thread that waits for a cq, or the next that would, stop.
+    pub fn signal_cq(&self, cq: CqId) -> Result<(), Error> {
         let mut node = self.lock()?;
-        node.messages.operations.group(group).ok_or(Error::Unknown)?.signalled = true;
+        node.messages.operations.cq(cq).ok_or(Error::Unknown)?.signalled = true;
         node.notify();
         Ok(())
     }
@@ -328,21 +328,21 @@ impl Node {
         }
     }
 
-    /// A completion group, for one thread to wait on.
-    pub fn add_group(&self) -> Result<CqId, Error> {
-        self.lock()?.messages.operations.add_group().ok_or(Error::Full)
+    /// A completion cq, for one thread to wait on.
+    pub fn add_cq(&self) -> Result<CqId, Error> {
+        self.lock()?.messages.operations.add_cq().ok_or(Error::Full)
     }
 
-    /// Operations of a group that ended as asked, that did not, and that are under way.
-    pub fn group_counts(&self, group: CqId) -> Result<[u64; 3], Error> {
+    /// Operations of a cq that ended as asked, that did not, and that are under way.
+    pub fn cq_counts(&self, cq: CqId) -> Result<[u64; 3], Error> {
         let mut node = self.lock()?;
-        let known = node.messages.operations.group(group).ok_or(Error::Unknown)?;
+        let known = node.messages.operations.cq(cq).ok_or(Error::Unknown)?;
         Ok([known.counts[0], known.counts[1], known.under_way])
     }
 
-    /// Ends a group. [`Error::WouldBlock`] while operations in it are under way.
-    pub fn remove_group(&self, group: CqId) -> Result<(), Error> {
-        self.lock()?.messages.operations.remove_group(group)
+    /// Ends a cq. [`Error::WouldBlock`] while operations in it are under way.
+    pub fn remove_cq(&self, cq: CqId) -> Result<(), Error> {
+        self.lock()?.messages.operations.remove_cq(cq)
     }
 
     /// A descriptor that is readable when [`Node::progress`] would do something, once [`Node::prepare_sleep`] has said yes.

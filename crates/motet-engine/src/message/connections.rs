@@ -1,4 +1,4 @@
-//! ConnectHistory links begin and end: listeners, connects under way, transports that are being closed; and what peers may open channels to.
+//! How links begin and end: listeners, connects under way, transports that are being closed; and what peers may open channels to.
 
 use super::stats::ConnectHistory;
 use super::transport::{Connected, Connector, Identity, Listener, PacketTransport};
@@ -9,7 +9,7 @@ use motet_proto::message::slab::{Slab, SlabId};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// ConnectHistory messages of a channel are received.
+/// How messages of a channel are received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Serve {
     /// In order, by receives on the channel.
@@ -22,7 +22,7 @@ pub enum Serve {
 
 /// What peers may open channels to.
 struct Service {
-    /// ConnectHistory their messages are received.
+    /// How their messages are received.
     serve: Serve,
     /// Channels that the program has not accepted yet.
     opened: VecDeque<Channel>,
@@ -177,7 +177,7 @@ impl Connections {
         self.services.remove(&service);
     }
 
-    /// ConnectHistory a service's channels are received; `None`: there is no such service.
+    /// How a service's channels are received; `None`: there is no such service.
     pub fn service(&self, service: u64) -> Option<Serve> {
         self.services.get(&service).map(|known| known.serve)
     }

@@ -1,4 +1,4 @@
-//! ConnectHistory long messages come to this side of a link, chosen by what whole ones have taken.
+//! How long messages come to this side of a link, chosen by what whole ones have taken.
 //!
 //! What it is: four ways, of which the one that has moved most bytes a second is used, for each class of lengths by itself. Only the receiver
 //! sees a message from the first byte wanted to the last one there, so it chooses, and it tells the sender. Now and then all ways are tried

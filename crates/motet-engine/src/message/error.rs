@@ -24,11 +24,11 @@ pub enum Error {
     InvalidAtomic,
     /// The file: it cannot be a region, or cannot be brought to its disk; and why.
     File(i32),
-    /// The wait was interrupted ([`super::Node::signal_group`]).
+    /// The wait was interrupted ([`super::Node::signal_cq`]).
     Interrupted,
     /// The channel: the other side takes or sends no more on it, or its messages go elsewhere (to a handler).
     Closed,
-    /// No such link, channel, context, group, handler or operation: never, or not any more.
+    /// No such link, channel, context, cq, handler or operation: never, or not any more.
     Unknown,
     /// The channel: the peer serves no such service.
     Refused,
@@ -90,7 +90,7 @@ impl std::fmt::Display for Error {
             Self::File(errno) => return write!(f, "the file: {}", std::io::Error::from_raw_os_error(*errno)),
             Self::Interrupted => "interrupted",
             Self::Closed => "the channel is closed",
-            Self::Unknown => "no such link, channel, context, group, handler or operation",
+            Self::Unknown => "no such link, channel, context, cq, handler or operation",
             Self::Refused => "the peer serves no such service",
             Self::Lost(reason) => return write!(f, "the link is gone: {}", crate::reason::text(reason.0)),
             Self::Unreachable(reason) => return f.write_str(crate::reason::text(reason.0)),

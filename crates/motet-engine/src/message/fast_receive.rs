@@ -35,22 +35,22 @@ pub enum Taken {
     Queued,
 }
 
-/// Takes the next packet if it is a whole message, and tells the end of its receive if that is one of this group. No earlier end may be queued
-/// in the group.
+/// Takes the next packet if it is a whole message, and tells the end of its receive if that is one of this cq. No earlier end may be queued
+/// in the cq.
 #[inline(always)]
 pub fn report(
     shm: &mut ShmTransport,
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,
     rx_packet: &mut RxPacket,
-    (group, now): (CqId, u64),
+    (cq, now): (CqId, u64),
     sink: &mut impl CompletionSink,
 ) -> Taken {
     let short = match shm.inward.peek_cell() {
         Peeked::Nothing => return Taken::Nothing,
         Peeked::SingleCell(short) => short,
-        Peeked::FlaggedCell(short) => return receive_from_ring(shm, &short, proto, callbacks, (group, now), sink),
-        Peeked::Other => return receive_longer(shm, proto, callbacks, rx_packet, (group, now), sink),
+        Peeked::FlaggedCell(short) => return receive_from_ring(shm, &short, proto, callbacks, (cq, now), sink),
+        Peeked::Other => return receive_longer(shm, proto, callbacks, rx_packet, (cq, now), sink),
     };
     let Some((matched, length)) = matched(&short, proto, callbacks, (now, sink.alone())) else { return Taken::Other };
     if let Receiver::Unexpected = matched.receiver {
@@ -71,7 +71,7 @@ pub fn report(
             bytes[..length.min(bytes.len())].split_at(headers.min(length))
         }
     };
-    let taken = end(callbacks, &matched, (pushed, body.len()), group, sink, |span| span.fill(0, body));
+    let taken = end(callbacks, &matched, (pushed, body.len()), cq, sink, |span| span.fill(0, body));
     if taken == Taken::Kept {
         keep(callbacks, &matched, pushed, body);
     }
@@ -86,7 +86,7 @@ fn receive_from_ring(
     short: &SingleCell,
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,
-    (group, now): (CqId, u64),
+    (cq, now): (CqId, u64),
     sink: &mut impl CompletionSink,
 ) -> Taken {
     if short.flags != BODY_IN_RING || short.length() != packet::MESSAGE + size_of::<u32>() {
@@ -100,7 +100,7 @@ fn receive_from_ring(
     };
     let taken = match matched.receiver {
         Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::InRing(run)),
-        _ => receive_ring_span(callbacks, &matched, run, group, sink),
+        _ => receive_ring_span(callbacks, &matched, run, cq, sink),
     };
     shm.inward.consume_cell();
     shm.bulk.1.release(run.len());
@@ -114,7 +114,7 @@ fn receive_ring_span(
     callbacks: &mut LinkCallbacks<'_>,
     matched: &Matched,
     run: RingSpan,
-    group: CqId,
+    cq: CqId,
     sink: &mut impl CompletionSink,
 ) -> Taken {
     let (mut word, mut bytes);
@@ -132,7 +132,7 @@ fn receive_ring_span(
     };
     run.read(headers);
     let body = run.skip(headers.len());
-    let taken = end(callbacks, matched, (headers, body.len()), group, sink, |span| {
+    let taken = end(callbacks, matched, (headers, body.len()), cq, sink, |span| {
         let fits = span.len().min(body.len());
         span.write(0, fits, |into| body.read(into));
         fits
@@ -150,7 +150,7 @@ fn receive_longer(
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,
     rx_packet: &mut RxPacket,
-    (group, now): (CqId, u64),
+    (cq, now): (CqId, u64),
     sink: &mut impl CompletionSink,
 ) -> Taken {
     let Ok(Some(packet)) = shm.inward.peek(&mut rx_packet.fifo) else { return Taken::Other };
@@ -162,7 +162,7 @@ fn receive_longer(
         if packet.flags != BODY_IN_RING {
             return Taken::Other;
         }
-        return pipelined::report(shm, proto, callbacks, (&packet, bytes), (group, now), sink);
+        return pipelined::report(shm, proto, callbacks, (&packet, bytes), (cq, now), sink);
     }
     if packet.flags == 0 {
         let Some((words, rest)) = words_of(bytes) else { return Taken::Other };
@@ -172,7 +172,7 @@ fn receive_longer(
         let (pushed, body) = rest.split_at(matched.headers);
         let taken = match matched.receiver {
             Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::InPacket(rest)),
-            _ => end(callbacks, &matched, (pushed, body.len()), group, sink, |span| span.fill(0, body)),
+            _ => end(callbacks, &matched, (pushed, body.len()), cq, sink, |span| span.fill(0, body)),
         };
         if taken == Taken::Kept {
             keep(callbacks, &matched, pushed, body);
@@ -190,7 +190,7 @@ fn receive_longer(
     };
     let taken = match matched.receiver {
         Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::InRing(run)),
-        _ => receive_ring_span(callbacks, &matched, run, group, sink),
+        _ => receive_ring_span(callbacks, &matched, run, cq, sink),
     };
     shm.inward.consume(&packet);
     ring.release(run.len());
@@ -220,13 +220,13 @@ fn matched(
 }
 
 /// Ends the receive of a message, with its headers and so many bytes of body, which `fill` puts into place, and tells that.
-/// [`Taken::Kept`]: nothing has been done, as it is no receive of this group into memory of the program's.
+/// [`Taken::Kept`]: nothing has been done, as it is no receive of this cq into memory of the program's.
 #[inline(always)]
 fn end(
     callbacks: &mut LinkCallbacks<'_>,
     matched: &Matched,
     (headers, length): (&[u8], usize),
-    group: CqId,
+    cq: CqId,
     sink: &mut impl CompletionSink,
     fill: impl FnOnce(UserMemory) -> usize,
 ) -> Taken {
@@ -237,7 +237,7 @@ fn end(
         return Taken::Reported;
     };
     let Some(receive) = table.get(oldest) else { return Taken::Kept };
-    if !operations.report_message((receive, channel, matched.tag, headers), length, group, sink, fill) {
+    if !operations.report_message((receive, channel, matched.tag, headers), length, cq, sink, fill) {
         return Taken::Kept;
     }
     table.remove(oldest);
@@ -294,7 +294,7 @@ fn queue(proto: &mut Link, callbacks: &mut LinkCallbacks<'_>, matched: &Matched,
     Taken::Queued
 }
 
-/// Ends the receive as an operation whose end is queued in its group.
+/// Ends the receive as an operation whose end is queued in its cq.
 #[inline(never)]
 fn keep(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
     let &Matched { receiver, tag, channel, .. } = matched;

@@ -42,7 +42,7 @@ pub struct LinkState {
     pub came: bool,
     /// Looks since something came, and lines taken by the last slow round.
     pub empty_polls: u32,
-    /// See `empty_polls`.
+    /// See `idle`.
     pub taken: u64,
     /// It is among those that are looked at in every round.
     pub is_active: bool,

@@ -165,7 +165,7 @@ impl Links {
         chosen
     }
 
-    /// Makes a link active again that [`Links::deactivate`] has picked. ConnectHistory long it has been empty_polls stays.
+    /// Makes a link active again that [`Links::deactivate`] has picked. How long it has been idle stays.
     pub fn reactivate(&mut self, link: LinkId) {
         let Some(link_state) = self.slots.get_by_id(SlabId(link.0)) else { return };
         if let Some(shm) = link_state.shm() {
@@ -200,7 +200,7 @@ impl Links {
         }
     }
 
-    /// Counts `rounds` more empty polls of each active link. Whether more than half of them have been empty_polls for long.
+    /// Counts `rounds` more empty polls of each active link. Whether more than half of them have been idle for long.
     pub fn count_empty_polls(&mut self, rounds: u32) -> bool {
         let Self { slots, active, .. } = self;
         let mut empty_polls = 0;

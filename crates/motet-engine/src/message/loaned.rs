@@ -1,6 +1,6 @@
 //! A loaned message at its receiver, and the queue of those that were dropped.
 //!
-//! ConnectHistory loans are sent and received is in [`super::loans`].
+//! How loans are sent and received is in [`super::loans`].
 
 use super::LinkId;
 use motet_proto::message::slab::SlabId;

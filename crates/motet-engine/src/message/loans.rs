@@ -140,18 +140,18 @@ impl Node {
     }
 
     /// Gives a message back to its sender, at once.
-    pub fn give_back(&self, mut lent: LoanedMessage) -> Result<(), Error> {
+    pub fn release_loan(&self, mut lent: LoanedMessage) -> Result<(), Error> {
         let mut node = self.lock()?;
         let (link, record) = (lent.link, lent.record.take());
         // Its references first: to count them atomically once FIN is stored would wait for that to reach the lane.
         drop(lent);
         if let Some(record) = record {
-            node.give_back(link, record);
+            node.release_loan(link, record);
         }
         Ok(())
     }
 
-    /// ConnectHistory receives in place on a link went.
+    /// How receives in place on a link went.
     pub fn loan_counts(&self, link: LinkId) -> Result<LoanCounts, Error> {
         let mut node = self.lock()?;
         let (link_state, _) = node.link(link)?;
@@ -175,7 +175,7 @@ fn in_place(most: u64, notice: CompletionOptions) -> Operation {
 impl NodeState {
     /// Whether an operation can have a record: one that has none takes its memory with it.
     fn has_room_for(&mut self, notice: Option<CompletionOptions>) -> Result<(), Error> {
-        if notice.and_then(|notice| notice.group).is_some_and(|group| self.messages.operations.group(group).is_none()) {
+        if notice.and_then(|notice| notice.cq).is_some_and(|cq| self.messages.operations.cq(cq).is_none()) {
             return Err(Error::Unknown);
         }
         if self.messages.operations.count() < slab::MAX_RECORDS { Ok(()) } else { Err(Error::Full) }
@@ -188,7 +188,7 @@ impl NodeState {
         }
     }
 
-    fn give_back(&mut self, link: LinkId, record: SlabId) {
+    fn release_loan(&mut self, link: LinkId, record: SlabId) {
         let Ok((link_state, messages)) = self.link(link) else { return };
         link_state.with(link, messages, |proto, way, _| proto.release_loan_now(way, record));
         if link_state.proto.is_due() {
@@ -218,7 +218,7 @@ impl NodeState {
     pub(super) fn take_returns(&mut self) {
         let releases = self.messages.operations.releases.clone();
         let dropped = releases.map(|releases| std::mem::take(&mut *releases.queue())).unwrap_or_default();
-        dropped.into_iter().for_each(|(link, record)| self.give_back(link, record));
+        dropped.into_iter().for_each(|(link, record)| self.release_loan(link, record));
     }
 
     /// Where a peer sees a loan; `otherwise` where it does not.

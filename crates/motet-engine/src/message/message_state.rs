@@ -69,9 +69,9 @@ pub enum Delivered {
 /// What a node keeps of one channel, beside the protocol.
 #[derive(Debug)]
 pub struct Place {
-    /// ConnectHistory far it is.
+    /// How far it is.
     pub phase: ChannelPhase,
-    /// ConnectHistory its messages are received.
+    /// How its messages are received.
     pub reception: Reception,
     /// The program's handler, by its number in the node.
     pub handler: u32,
@@ -79,7 +79,7 @@ pub struct Place {
     pub taken: bool,
 }
 
-/// ConnectHistory far a channel is.
+/// How far a channel is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelPhase {
     /// The peer has not answered yet.
@@ -97,7 +97,7 @@ pub enum ChannelPhase {
 pub struct ChannelTable {
     /// By the channel's index; a channel's number is used again.
     pub places: Vec<Option<(ChannelId, Place)>>,
-    /// ConnectHistory long messages come.
+    /// How long messages come.
     pub copy_chooser: CopyChooser,
     /// The one that is copied next is with the peer's help.
     pub wants_assist: bool,

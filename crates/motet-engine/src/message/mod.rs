@@ -148,7 +148,7 @@ pub enum Body<'a> {
     Long(&'a mut Option<UnexpectedMessage>),
 }
 
-/// ConnectHistory long bodies come to a node over memory that is shared, where their senders show them and the system lets it.
+/// How long bodies come to a node over memory that is shared, where their senders show them and the system lets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bodies {
     /// The way that whole messages have shown to be the fastest, tried anew now and then.
@@ -175,7 +175,7 @@ pub struct MessageLimits {
     pub eager: [u64; 2],
     /// Smallest body that its receiver may copy out of this process's memory; it need not.
     pub single_copy: u64,
-    /// ConnectHistory such bodies come to this node.
+    /// How such bodies come to this node.
     pub bodies: Bodies,
     /// Bytes of the node's pool, for loans and regions that peers see: of address space; pages come when they are touched.
     pub pool: usize,

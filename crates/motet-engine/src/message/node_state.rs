@@ -20,7 +20,7 @@ use motet_sys::{biased_lock, clock, private_fds, thread};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// ConnectHistory long a node that is dropped waits until peers have got what was sent to them, ns, and between two looks.
+/// How long a node that is dropped waits until peers have got what was sent to them, ns, and between two looks.
 const LINGER_NS: u64 = 1_000_000_000;
 const NAP: u64 = 50_000;
 
@@ -41,7 +41,7 @@ pub struct NodeState {
     pub connections: Connections,
     /// Which thread makes progress, and what wakes it.
     pub progress: ProgressState,
-    /// The completion group for which the last poll has done all that was due: no completion waits in it, and only the active links need to
+    /// The completion cq for which the last poll has done all that was due: no completion waits in it, and only the active links need to
     /// be polled. [`super::CqId::NONE`]: not known. Every use of the node clears it, but for posted receives and sends.
     pub quiet: super::CqId,
     /// The buffer of the packet that is being handled; a handler has it while it runs.
@@ -157,7 +157,7 @@ impl NodeState {
         if known { Ok(()) } else { Err(Error::Unknown) }
     }
 
-    /// ConnectHistory the protocol is to receive what is served so.
+    /// How the protocol is to receive what is served so.
     pub fn reception(&mut self, serve: Serve) -> Result<Reception, Error> {
         self.can_serve(serve)?;
         let scope = match serve {

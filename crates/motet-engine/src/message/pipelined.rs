@@ -51,7 +51,7 @@ pub fn report(
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,
     (packet, bytes): (&Packet, &[u8]),
-    (group, now): (CqId, u64),
+    (cq, now): (CqId, u64),
     sink: &mut impl CompletionSink,
 ) -> Taken {
     let ShmTransport { inward, bulk: (_, ring), .. } = shm;
@@ -67,8 +67,8 @@ pub fn report(
     let headers = &mut headers[..awaited.message.headers];
     run.read(headers); // they are shown with the first part
     let (span, body) = (awaited.receive.buffer.span, awaited.body);
-    let told = Operations::is_unrecorded(&awaited.receive, group) && sink.takes(false, body <= span.len(), headers);
-    if !told || callbacks.messages.operations.is_cq_empty(group) != Ok(true) {
+    let told = Operations::is_unrecorded(&awaited.receive, cq) && sink.takes(false, body <= span.len(), headers);
+    if !told || callbacks.messages.operations.is_cq_empty(cq) != Ok(true) {
         return Taken::Other;
     }
     let mut begun = false;
@@ -85,7 +85,7 @@ pub fn report(
     }
     let channel = Channel { link: callbacks.link, id: awaited.message.channel };
     let message = (&awaited.receive, channel, awaited.message.tag, &*headers);
-    callbacks.messages.operations.report_message(message, body, group, sink, |_| body);
+    callbacks.messages.operations.report_message(message, body, cq, sink, |_| body);
     callbacks.messages.table.cancel(awaited.ticket);
     inward.consume(packet);
     ring.release(run.len());

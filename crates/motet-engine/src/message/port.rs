@@ -2,7 +2,7 @@
 //!
 //! What it is: receives without a record of their own ([`super::operations::Buffer`]), known by the program's word for them. Sends are those of
 //! [`super::send`], looks for ends those of [`super::completions`]. What it is not: another protocol. A receive whose message does not come whole
-//! becomes an operation as any other, and ends in its group.
+//! becomes an operation as any other, and ends in its cq.
 
 use super::node_state::{Guard, NodeState};
 use super::operations::{Buffer, Kind, Operations};
@@ -13,18 +13,18 @@ use motet_proto::message::slab::SlabId;
 use motet_proto::message::{Outcome, Reception};
 
 impl Node {
-    /// Posts a receive of this group without a record. Its completion is reported by [`Node::poll_cq_with`], or as that of an operation without a name.
+    /// Posts a receive of this cq without a record. Its completion is reported by [`Node::poll_cq_with`], or as that of an operation without a name.
     #[inline(always)]
     pub fn post_unrecorded(
         &self,
         (from, tag, ignore): (RecvFrom, u64, u64),
         buffer: Buffer,
-        group: CqId,
+        cq: CqId,
         bias: Option<&mut Bias>,
     ) -> Result<(), Error> {
         let (mut node, quiet) = self.lock_with(bias)?;
         let selector = node.selector(from, tag, ignore)?;
-        let receive = node.messages.operations.begin_unrecorded(group, buffer)?;
+        let receive = node.messages.operations.begin_unrecorded(cq, buffer)?;
         if node.messages.table.post_fast(selector, receive).is_none() {
             post_slow(&mut node, selector, receive);
             return Ok(());
@@ -34,17 +34,17 @@ impl Node {
         Ok(())
     }
 
-    /// Cancels a receive of this group that was posted so from there, with this word of the program's; one that has got part of its message
+    /// Cancels a receive of this cq that was posted so from there, with this word of the program's; one that has got part of its message
     /// only where its memory need not be as it was. False: there is none without its message.
-    pub fn cancel_unrecorded(&self, group: CqId, from: RecvFrom, context: u64, begun_too: bool) -> Result<bool, Error> {
+    pub fn cancel_unrecorded(&self, cq: CqId, from: RecvFrom, context: u64, begun_too: bool) -> Result<bool, Error> {
         let mut node = self.lock()?;
         let source = node.selector(from, 0, 0)?.from;
         // One for which a message was awaited has a record.
-        let posted = node.messages.operations.nameless_of(group, |known| {
+        let posted = node.messages.operations.nameless_of(cq, |known| {
             matches!(known.kind, Kind::Receive(Some(_))) && (begun_too || !known.begun) && known.context() == context
         });
         let ours = |known: &Receive<Buffer>| {
-            let bare = Operations::is_unrecorded(known, group) && known.buffer.context == context;
+            let bare = Operations::is_unrecorded(known, cq) && known.buffer.context == context;
             bare || posted.iter().any(|number| known.operation == u64::from(number.0))
         };
         let Some(receive) = node.messages.table.cancel_one(Some(source), ours) else { return Ok(false) };
@@ -52,14 +52,13 @@ impl Node {
         Ok(true)
     }
 
-    /// Ends all receives of this group that were posted so and wait there, and forgets those whose message is on its way there: over that
+    /// Ends all receives of this cq that were posted so and wait there, and forgets those whose message is on its way there: over that
     /// channel, or any of that context. Their memory is the program's again.
-    pub fn abandon_unrecorded(&self, group: CqId, from: RecvFrom) -> Result<(), Error> {
+    pub fn abandon_unrecorded(&self, cq: CqId, from: RecvFrom) -> Result<(), Error> {
         let mut node = self.lock()?;
-        let posted = node.messages.operations.nameless_of(group, |known| matches!(known.kind, Kind::Receive(Some(_))));
+        let posted = node.messages.operations.nameless_of(cq, |known| matches!(known.kind, Kind::Receive(Some(_))));
         let ours = |known: &Receive<Buffer>| {
-            Operations::is_unrecorded(known, group)
-                || posted.iter().any(|number| known.operation == u64::from(number.0))
+            Operations::is_unrecorded(known, cq) || posted.iter().any(|number| known.operation == u64::from(number.0))
         };
         // None wait on a channel that is gone.
         let source = node.selector(from, 0, 0).map(|selector| selector.from);
@@ -68,7 +67,7 @@ impl Node {
         {
             end(&mut node, receive, Status::Cancelled);
         }
-        let under_way = node.messages.operations.nameless_of(group, |known| known.channel.is_some());
+        let under_way = node.messages.operations.nameless_of(cq, |known| known.channel.is_some());
         let there = under_way.into_iter().filter(|&number| node.comes_by(number, from)).collect::<Vec<_>>();
         drop(node);
         there.into_iter().try_for_each(|SlabId(number)| self.detach(OperationId(number)))?;

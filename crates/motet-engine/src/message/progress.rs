@@ -23,7 +23,7 @@ pub(super) const SWEEP: u32 = 4;
 /// Rounds between two looks at the clock, and time (ns) between two at the kernel.
 pub(super) const SLOW: u32 = 512;
 const ASK: u64 = 1_000_000;
-/// Busy links beyond so many are let go once they have been empty_polls.
+/// Busy links beyond so many are let go once they have been idle.
 const BUSY: usize = 8;
 /// Messages for handlers taken from one link before others have their turn.
 const TURN: usize = 16;
@@ -378,7 +378,7 @@ impl Node {
         }
     }
 
-    /// ConnectHistory long (ns) a sleep may last; `None`: for ever.
+    /// How long (ns) a sleep may last; `None`: for ever.
     pub(super) fn sleep_at_most(&self, node: &NodeState, deadline: Option<u64>) -> Option<u64> {
         const CALLS: u64 = 1_000_000;
         let links = node.links.states().filter_map(|link_state| link_state.due()).min();

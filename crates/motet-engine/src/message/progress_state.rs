@@ -27,7 +27,7 @@ pub struct ProgressState {
     kernel_polled_at: u64,
     waiters: Vec<Thread>,
     tasks: VecDeque<Task>,
-    /// ConnectHistory long waits spin before they sleep.
+    /// How long waits spin before they sleep.
     pub(super) spin: SpinPolicy,
     poll: PrivateFd,
     wakeup: Arc<PrivateFd>,

@@ -127,7 +127,7 @@ impl Node {
     /// Would like an operation not to happen any more. It ends in any case: as cancelled, or as it would have. The memory of a receive that
     /// was cancelled is as it was; so one that has part of its message goes on.
     ///
-    /// Errors: [`Error::Unknown`] when its end has been taken note of, or told to its group.
+    /// Errors: [`Error::Unknown`] when its end has been taken note of, or told to its cq.
     pub fn cancel(&self, operation: OperationId) -> Result<(), Error> {
         self.cancel_if(operation, false)
     }

@@ -24,7 +24,7 @@ pub struct Outgoing<'a> {
     pub tag: u64,
     /// Headers, the outermost first, at most [`motet_proto::message::header_stack::MAX_HEADERS_BYTES`] bytes.
     pub headers: &'a [u8],
-    /// ConnectHistory it may go.
+    /// How it may go.
     pub mode: Mode,
 }
 
@@ -260,7 +260,7 @@ impl Node {
         notice: CompletionOptions,
     ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
         let length = memory.len();
-        if length <= SHORT && more.is_empty() && message.mode == Mode::Automatic && notice.group.is_none() {
+        if length <= SHORT && more.is_empty() && message.mode == Mode::Automatic && notice.cq.is_none() {
             let short = Outgoing { mode: Mode::Inject, ..*message };
             let body = [memory.bytes(0, length)];
             match self.try_send(node, &short, &body, 0, packet::RemoteAddress::default()) {
@@ -294,7 +294,7 @@ impl Node {
                 Ok(Some(name))
             }
             Ok(Sent::Complete) => {
-                if notice.group.is_some() {
+                if notice.cq.is_some() {
                     let outcome = Outcome { status: super::Status::Done, length: length as u64 };
                     node.messages.operations.complete(u64::from(name.0), outcome);
                     node.notify();
@@ -347,7 +347,7 @@ fn goes_at_once(
     notice: CompletionOptions,
 ) -> bool {
     let &Outgoing { channel, tag, headers, mode } = message;
-    let plain = mode == Mode::Automatic && more.is_empty() && notice.group.is_none() && memory.len() <= SHORT;
+    let plain = mode == Mode::Automatic && more.is_empty() && notice.cq.is_none() && memory.len() <= SHORT;
     if !plain {
         return false;
     }

@@ -1,4 +1,4 @@
-//! ConnectHistory long a wait stays outside the kernel.
+//! How long a wait stays outside the kernel.
 //!
 //! It spins while that pays, yields now and then, at once where the last yields ran another thread, and sleeps when neither has helped.
 //! Waits that would have been better asleep are followed by waits that sleep at once, twice as many each time.

@@ -22,7 +22,7 @@ static RANGES: Mutex<AddressRanges> = Mutex::new(AddressRanges::new());
 /// Memory is made a page at a time.
 const PAGE: usize = 4096;
 
-/// ConnectHistory a link has come about.
+/// How a link has come about.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectHistory {
     /// This node has called.
@@ -107,7 +107,7 @@ impl StatsPage {
         row.state.store(1, Relaxed);
     }
 
-    /// ConnectHistory a link is now.
+    /// How a link is now.
     pub fn counts(&self, index: u32, link_state: &LinkState) {
         let Some(row) = self.0.as_ref().and_then(|open| open.row(index)) else { return };
         let put = |count: LinkCount, value: u64| row.counts[count as usize].store(value, Relaxed);

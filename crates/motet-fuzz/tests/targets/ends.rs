@@ -3,7 +3,7 @@
 //! What it is: two whole nodes of the engine with the driver of shared memory, as no smaller part of that code can be reached: what decides
 //! is behind the node's lock. Both meet peers made by hand, get the same bytes in the same places of those peers' memory, and are asked for
 //! the same receives and sends. The one is pinned and looks for the ends of many; the other takes packets the long way, and looks
-//! for one end at a time, which lies in its group before. After every look at all that has come they must agree on what has ended, how, with which bytes, and on which
+//! for one end at a time, which lies in its cq before. After every look at all that has come they must agree on what has ended, how, with which bytes, and on which
 //! links are broken. What it is not: it does not write while another thread looks (`motet-torture` does), but for writes in the middle of a
 //! look, when an end is told.
 //!
@@ -165,7 +165,7 @@ impl Side {
         node.serve(SERVICE, settings.serve(context)).expect("a service");
         let links = 0..settings.links();
         let (peers, channels): (Vec<_>, Vec<_>) = links.map(|number| Peer::open(&node, SERVICE, number as u8)).unzip();
-        let groups = [(); 2].map(|()| node.add_group().expect("a group"));
+        let groups = [(); 2].map(|()| node.add_cq().expect("a cq"));
         let mut side = Self { peers, channels, context, groups, bias: None, later: Vec::new(), node };
         side.make_busy();
         if !pinned {
@@ -181,14 +181,14 @@ impl Side {
 
     /// Meeting may have slept. RecvFrom now on all links are busy: what comes on them is looked for in every round, and no bell is rung.
     fn make_busy(&mut self) {
-        let notice = CompletionOptions { group: Some(self.groups[1]), context: 0, quiet: false };
+        let notice = CompletionOptions { cq: Some(self.groups[1]), context: 0, quiet: false };
         for (peer, &channel) in self.peers.iter_mut().zip(&self.channels) {
             let memory = OperationMemory::Owned(vec![0; 8]);
             self.node.post(RecvFrom::Channel(channel), 0, u64::MAX, memory, notice).expect("a receive");
             peer.packet(peer::MESSAGE, &peer::message(FIRST, 0, 0, 0, &[0; 8]));
             let came = (0..1000).any(|_| {
                 self.node.progress().expect("a node");
-                self.node.test_group(self.groups[1]).expect("a group").is_some()
+                self.node.test_cq(self.groups[1]).expect("a cq").is_some()
             });
             assert!(came, "a link that is not busy is looked at now and then");
         }
@@ -212,14 +212,14 @@ impl Side {
         ends
     }
 
-    /// Takes one that lies in its group.
-    fn test(&self, group: usize) -> Option<End> {
-        self.node.test_group(self.groups[group]).expect("a group").map(End::of_completion)
+    /// Takes one that lies in its cq.
+    fn test(&self, cq: usize) -> Option<End> {
+        self.node.test_cq(self.groups[cq]).expect("a cq").map(End::of_completion)
     }
 
     /// One for the ends of many.
     fn look(&mut self, most: usize, ends: &mut Vec<End>, reached: &mut Reached) {
-        let group = self.groups[0];
+        let cq = self.groups[0];
         let Self { node, bias, later, peers, .. } = &mut *self;
         let before = ends.len();
         let tell = |end: &CompletionRef<'_>| {
@@ -229,7 +229,7 @@ impl Side {
                 reached.woven += 1;
             }
         };
-        let (told, kept) = node.poll_cq_with(group, most, &mut Calls(tell), bias.as_mut()).expect("a group");
+        let (told, kept) = node.poll_cq_with(cq, most, &mut Calls(tell), bias.as_mut()).expect("a cq");
         assert!(told == ends.len() - before && told <= most, "{told} of at most {most}");
         reached.told += u64::from(told > 0);
         reached.turns += u64::from(told > 1);
@@ -266,7 +266,7 @@ pub fn play(input: &[u8]) -> Reached {
 
 /// A receive.
 struct Receive {
-    /// RecvFrom which link, or any; for which group; how long a body it has room for, and whether that is memory of its own.
+    /// RecvFrom which link, or any; for which cq; how long a body it has room for, and whether that is memory of its own.
     link: usize,
     any: bool,
     other: bool,
@@ -295,7 +295,7 @@ impl Game<'_> {
         }
         self.look(32);
         for (side, sent) in self.sides.iter().enumerate() {
-            let counts = sent.groups.map(|group| sent.node.group_counts(group).expect("a group"));
+            let counts = sent.groups.map(|cq| sent.node.cq_counts(cq).expect("a cq"));
             let under_way = counts.iter().map(|counts| counts[2]).sum::<u64>();
             let left = self.receives.iter().filter(|receive| !receive.ended[side]).count();
             assert_eq!(under_way, left as u64, "every receive ends once, or waits");
@@ -397,15 +397,15 @@ impl Game<'_> {
                 OperationMemory::User(lent.span(number * PLACE, room))
             };
             let from = if any { RecvFrom::Any(*context) } else { RecvFrom::Channel(channels[link]) };
-            let (group, context) = (groups[usize::from(other)], number as u64);
+            let (cq, context) = (groups[usize::from(other)], number as u64);
             let asked = (from, tag.into(), ignore);
             match memory {
                 // Every other one has no record on the side that is pinned.
                 OperationMemory::User(span) if bias.is_some() && number % 2 == 1 => {
-                    node.post_unrecorded(asked, Buffer { span, context }, group, bias.as_mut()).map(|()| None)
+                    node.post_unrecorded(asked, Buffer { span, context }, cq, bias.as_mut()).map(|()| None)
                 }
                 memory => {
-                    let notice = CompletionOptions { group: Some(group), context, quiet: false };
+                    let notice = CompletionOptions { cq: Some(cq), context, quiet: false };
                     node.post_by(asked, memory, notice, bias.as_mut()).map(Some)
                 }
             }
@@ -432,7 +432,7 @@ impl Game<'_> {
                 }
             }
         });
-        // What one node has told already may still lie in a group of the other.
+        // What one node has told already may still lie in a cq of the other.
         assert!(!cancelled[0] || !ended[0], "what has ended cannot be cancelled");
         assert!(!cancelled[1] || !ended[1], "what has ended cannot be cancelled");
     }

@@ -31,15 +31,15 @@ pub fn run(size: usize, work: impl FnOnce(&ProcessGroup) -> Result<()>) -> u8 {
     let told = std::env::var(SELF).ok();
     let told =
         told.as_deref().and_then(|told| told.rsplit_once(' ')).map(|(name, rank)| (name.to_owned(), rank.parse()));
-    let group = match told {
+    let cq = match told {
         Some((name, Ok(rank))) => ProcessGroup { name, rank },
         _ => ProcessGroup { name: format!("example-{}", std::process::id()), rank: 0 },
     };
     let mut others = Others(Vec::new());
-    let missing = if group.rank == 0 { 1..size } else { 0..0 };
-    let done = missing.into_iter().try_for_each(|rank| others.start(&group, rank)).and_then(|()| work(&group));
+    let missing = if cq.rank == 0 { 1..size } else { 0..0 };
+    let done = missing.into_iter().try_for_each(|rank| others.start(&cq, rank)).and_then(|()| work(&cq));
     if let Err(error) = &done {
-        eprintln!("process {}: {error}", group.rank);
+        eprintln!("process {}: {error}", cq.rank);
     }
     // The others fail, too, when a process is gone.
     let well = others.end(done.is_err().then_some(Duration::from_secs(1)));
@@ -50,9 +50,9 @@ pub fn run(size: usize, work: impl FnOnce(&ProcessGroup) -> Result<()>) -> u8 {
 struct Others(Vec<Child>);
 
 impl Others {
-    fn start(&mut self, group: &ProcessGroup, rank: usize) -> Result<()> {
+    fn start(&mut self, cq: &ProcessGroup, rank: usize) -> Result<()> {
         let program = std::env::current_exe()?;
-        let who = format!("{} {rank}", group.name);
+        let who = format!("{} {rank}", cq.name);
         self.0.push(Command::new(program).args(std::env::args_os().skip(1)).env(SELF, who).spawn()?);
         Ok(())
     }

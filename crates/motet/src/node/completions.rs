@@ -54,19 +54,19 @@ impl Node {
     /// A new completion queue.
     #[inline]
     pub fn add_cq(&self) -> Result<CqId, Error> {
-        self.0.add_group()
+        self.0.add_cq()
     }
 
     /// Frees a completion queue. [`Error::WouldBlock`] while operations of it are outstanding.
     #[inline]
     pub fn remove_cq(&self, cq: CqId) -> Result<(), Error> {
-        self.0.remove_group(cq)
+        self.0.remove_cq(cq)
     }
 
     /// Waits for the next completion of a queue.
     #[inline]
     pub fn wait_cq(&self, cq: CqId, deadline: Option<u64>) -> Result<Completion, Error> {
-        self.0.wait_group(cq, deadline)
+        self.0.wait_cq(cq, deadline)
     }
 
     /// Hands up to `max` completions to `each`, without copying them; makes one round of progress when the queue is empty. `each` must not use the
@@ -79,6 +79,6 @@ impl Node {
     /// The queue's operations that succeeded, that failed, and that are outstanding.
     #[inline]
     pub fn cq_counts(&self, cq: CqId) -> Result<[u64; 3], Error> {
-        self.0.group_counts(cq)
+        self.0.cq_counts(cq)
     }
 }

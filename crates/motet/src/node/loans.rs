@@ -147,7 +147,7 @@ impl Node {
     /// Releases a loaned message: its memory returns to the sender at once.
     #[inline]
     pub fn release(&self, message: LoanedMessage) -> Result<(), Error> {
-        self.0.give_back(message)
+        self.0.release_loan(message)
     }
 
     /// How many receives in place on a link were loaned and copied.

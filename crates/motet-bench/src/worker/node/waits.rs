@@ -1,4 +1,4 @@
-//! Waiting for one operation, for any of several, for a group: by the thread that wants to know, or by one that dispatches.
+//! Waiting for one operation, for any of several, for a cq: by the thread that wants to know, or by one that dispatches.
 //!
 //! The dispatcher is what a program has without such waits: a thread that takes every end and puts it on a board, where the thread
 //! that wants it looks and sleeps.
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use motet::node::{Channel, Completion, CompletionOptions, CqId, Node, OperationId, OperationMemory, RecvFrom};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Receives that are under way where any of several, or a group, is waited for.
+/// Receives that are under way where any of several, or a cq, is waited for.
 const SEVERAL: usize = 8;
 const ROUND_TRIPS: usize = 500;
 const SIZE: usize = 8;
@@ -53,7 +53,7 @@ impl Board {
 struct Waiting {
     node: Arc<Node>,
     channel: Channel,
-    group: CqId,
+    cq: CqId,
     board: Option<Arc<Board>>,
     what: For,
     posted: Vec<OperationId>,
@@ -61,9 +61,9 @@ struct Waiting {
 
 impl Waiting {
     fn post(&mut self, memory: Vec<u8>) -> Result<()> {
-        // What a dispatcher is to see must be in its group.
+        // What a dispatcher is to see must be in its cq.
         let in_group = self.what == For::Group || self.board.is_some();
-        let notice = CompletionOptions { group: in_group.then_some(self.group), ..CompletionOptions::default() };
+        let notice = CompletionOptions { cq: in_group.then_some(self.cq), ..CompletionOptions::default() };
         let from = RecvFrom::Channel(self.channel);
         self.posted.push(self.node.post(from, 0, u64::MAX, OperationMemory::Owned(memory), notice)?);
         Ok(())
@@ -75,7 +75,7 @@ impl Waiting {
         let completion = match (&self.board, self.what) {
             (None, For::One) => self.node.wait_for(self.posted[0], None)?,
             (None, For::Any) => self.node.wait_any(&self.posted, None)?.1,
-            (None, For::Group) => self.node.wait_cq(self.group, None)?,
+            (None, For::Group) => self.node.wait_cq(self.cq, None)?,
             (Some(board), For::One) => board.take(|end| end.operation == self.posted[0])?,
             (Some(board), For::Any) => board.take(|end| self.posted.contains(&end.operation))?,
             (Some(board), For::Group) => board.take(|_| true)?,
@@ -88,24 +88,24 @@ impl Waiting {
     }
 }
 
-/// `for-one`, `for-any` or `for-group`; `dispatched-` the same: half a round trip.
+/// `for-one`, `for-any` or `for-cq`; `dispatched-` the same: half a round trip.
 pub fn call(how: &str, wait: &str, at: [&str; 2], ms: usize) -> Result<()> {
     let (way, what) = wait.split_once('-').with_context(|| format!("no such measurement of nodes: {wait}"))?;
     let what = match what {
         "one" => For::One,
         "any" => For::Any,
-        "group" => For::Group,
+        "cq" => For::Group,
         _ => bail!("nothing to wait for: {what}"),
     };
     let (node, channel) = join(how, at[0], at[1])?;
-    let group = node.add_cq()?;
+    let cq = node.add_cq()?;
     let node = Arc::new(node);
     let board = match way {
         "for" => None,
-        "dispatched" => Some(dispatch(node.clone(), group)),
+        "dispatched" => Some(dispatch(node.clone(), cq)),
         _ => bail!("no such way to wait: {way}"),
     };
-    let mut waiting = Waiting { node, channel, group, board, what, posted: Vec::new() };
+    let mut waiting = Waiting { node, channel, cq, board, what, posted: Vec::new() };
     for _ in 0..if what == For::One { 1 } else { SEVERAL } {
         waiting.post(vec![0; SIZE])?;
     }
@@ -122,11 +122,11 @@ pub fn call(how: &str, wait: &str, at: [&str; 2], ms: usize) -> Result<()> {
 }
 
 /// Starts the dispatcher, which ends with the process.
-fn dispatch(node: Arc<Node>, group: CqId) -> Arc<Board> {
+fn dispatch(node: Arc<Node>, cq: CqId) -> Arc<Board> {
     let board = Arc::new(Board::default());
     let mine = board.clone();
     std::thread::spawn(move || {
-        while let Ok(completion) = node.wait_cq(group, None) {
+        while let Ok(completion) = node.wait_cq(cq, None) {
             mine.put(completion);
         }
     });

@@ -1,4 +1,4 @@
-//! The group of blocking receives: of one thread at a time.
+//! The cq of blocking receives: of one thread at a time.
 
 use super::{CompletionRef, CompletionSink, CqId, Operations, ReceiveResult};
 use motet_proto::message::matching::Selector;
@@ -12,7 +12,7 @@ pub struct Blocking<'a, 'b> {
     pub alone: Option<(Selector, UserMemory)>,
     /// Where the message's headers go, if they are wanted.
     pub headers: &'a mut Option<&'b mut Vec<u8>>,
-    /// ConnectHistory it has ended, once it has.
+    /// How it has ended, once it has.
     pub got: Option<ReceiveResult>,
 }
 
@@ -33,27 +33,27 @@ impl CompletionSink for Blocking<'_, '_> {
 }
 
 impl Operations {
-    /// None, with the group of blocking receives.
+    /// None, with the cq of blocking receives.
     pub fn new() -> Self {
         let mut operations = Self::default();
-        operations.blocking = operations.add_group().unwrap_or(CqId::NONE);
+        operations.blocking = operations.add_cq().unwrap_or(CqId::NONE);
         operations
     }
 
     /// Whether a thread receives so.
     #[inline(always)]
     pub fn is_blocked(&mut self) -> bool {
-        let group = self.groups.get_by_id(SlabId(self.blocking.0));
-        group.is_none_or(|group| group.under_way > 0 || !group.ended.is_empty())
+        let cq = self.completion_queues.get_by_id(SlabId(self.blocking.0));
+        cq.is_none_or(|cq| cq.under_way > 0 || !cq.ended.is_empty())
     }
 
     /// Whether the receive of that thread has ended.
     #[inline(always)]
     pub fn blocking_has_ended(&mut self) -> bool {
-        self.groups.get_by_id(SlabId(self.blocking.0)).is_some_and(|group| !group.ended.is_empty())
+        self.completion_queues.get_by_id(SlabId(self.blocking.0)).is_some_and(|cq| !cq.ended.is_empty())
     }
 
-    /// ConnectHistory that has ended: then there is none any more.
+    /// How that has ended: then there is none any more.
     #[inline(always)]
     pub fn take_blocking(&mut self, headers: &mut Option<&mut Vec<u8>>) -> Option<ReceiveResult> {
         let mut sink = Blocking { alone: None, headers, got: None };

@@ -25,18 +25,18 @@ impl Buffer {
 }
 
 impl Operations {
-    /// A receive without a record, of this group.
+    /// A receive without a record, of this cq.
     ///
-    /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such group.
+    /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such cq.
     #[inline(always)]
-    pub fn begin_unrecorded(&mut self, group: CqId, buffer: Buffer) -> Result<Receive<Buffer>, Error> {
-        let known = self.groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?;
+    pub fn begin_unrecorded(&mut self, cq: CqId, buffer: Buffer) -> Result<Receive<Buffer>, Error> {
+        let known = self.completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?;
         if self.pool.count() + self.bare >= MAX_RECORDS {
             return Err(Error::Full); // so that each of them can have a record
         }
         known.under_way += 1;
         self.bare += 1;
-        Ok(Receive { operation: UNRECORDED | u64::from(group.0), capacity: buffer.span.len() as u64, buffer })
+        Ok(Receive { operation: UNRECORDED | u64::from(cq.0), capacity: buffer.span.len() as u64, buffer })
     }
 
     /// The name of a receive that has left the table. One without a record has one from now on.
@@ -48,7 +48,7 @@ impl Operations {
     #[inline(never)]
     fn give_record(&mut self, receive: Receive<Buffer>) -> u64 {
         let Buffer { span, context } = receive.buffer;
-        let options = CompletionOptions { group: Some(CqId(receive.operation as u32)), context, quiet: false };
+        let options = CompletionOptions { cq: Some(CqId(receive.operation as u32)), context, quiet: false };
         let mut operation = Operation::new(OperationMemory::User(span), Kind::Receive(None), None, options);
         operation.nameless = true;
         self.bare -= 1;
@@ -56,18 +56,16 @@ impl Operations {
         self.pool.insert(operation).map_or(LOAN | u64::from(u32::MAX), |number| u64::from(number.0))
     }
 
-    /// Whether this is a posted receive of the group that has no record.
-    pub fn is_unrecorded(receive: &Receive<Buffer>, group: CqId) -> bool {
-        receive.operation == UNRECORDED | u64::from(group.0)
+    /// Whether this is a posted receive of the cq that has no record.
+    pub fn is_unrecorded(receive: &Receive<Buffer>, cq: CqId) -> bool {
+        receive.operation == UNRECORDED | u64::from(cq.0)
     }
 
-    /// Operations under way that were such receives, are of this group, and for which this is true.
-    pub fn nameless_of(&self, group: CqId, which: impl Fn(&Operation) -> bool) -> Vec<SlabId> {
+    /// Operations under way that were such receives, are of this cq, and for which this is true.
+    pub fn nameless_of(&self, cq: CqId, which: impl Fn(&Operation) -> bool) -> Vec<SlabId> {
         let ours = |index: &u32| {
             let known = self.pool.get(*index);
-            known.is_some_and(|known| {
-                known.nameless && !known.reported && known.options.group == Some(group) && which(known)
-            })
+            known.is_some_and(|known| known.nameless && !known.reported && known.options.cq == Some(cq) && which(known))
         };
         self.pool.indices().filter(ours).map(|index| self.pool.number(index)).collect()
     }

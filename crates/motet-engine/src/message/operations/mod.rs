@@ -2,16 +2,16 @@
 //!
 //! What it is: their records, and the completion queues. An operation completes once. Its record stays until the program has
 //! taken the completion: by a wait for *this one* or for *any of these*, or, for operations of a completion queue, by a poll of
-//! the group: it lists the records where they are. What it is not: it waits for nothing.
+//! the cq: it lists the records where they are. What it is not: it waits for nothing.
 
 mod blocking;
 mod buffers;
-mod groups;
+mod completion_queues;
 mod record;
 
 pub use blocking::Blocking;
 pub use buffers::Buffer;
-pub use groups::{CompletionQueue, CqId};
+pub use completion_queues::{CompletionQueue, CqId};
 pub use record::{Kind, Operation, Seen};
 
 use super::loaned::{Loan, LoanedMessage, ReleaseQueue};
@@ -26,10 +26,10 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CompletionOptions {
     /// The completion queue that gets the completion; none: it is waited for by its operation.
-    pub group: Option<CqId>,
+    pub cq: Option<CqId>,
     /// The program's word for it, which comes back.
     pub context: u64,
-    /// A success is only counted (selective completion). Needs a group.
+    /// A success is only counted (selective completion). Needs a cq.
     pub quiet: bool,
 }
 
@@ -40,7 +40,7 @@ pub struct Completion {
     pub operation: OperationId,
     /// The program's word for it.
     pub context: u64,
-    /// ConnectHistory it has ended.
+    /// How it has ended.
     pub status: Status,
     /// Bytes of the body that were sent, or are in the buffer.
     pub length: u64,
@@ -58,14 +58,14 @@ pub struct Completion {
     pub lent: Option<LoanedMessage>,
 }
 
-/// The end of an operation of a group, where it lies.
+/// The end of an operation of a cq, where it lies.
 #[derive(Debug, Clone, Copy)]
 pub struct CompletionRef<'a> {
     /// Which.
     pub operation: OperationId,
     /// The program's word for it.
     pub context: u64,
-    /// ConnectHistory it has ended.
+    /// How it has ended.
     pub status: Status,
     /// Bytes of the body that were sent, or are in the buffer.
     pub length: u64,
@@ -81,7 +81,7 @@ pub struct CompletionRef<'a> {
 
 /// Who is reported ends. (A closure would be called: it cannot be said of one that it is to be inlined.)
 pub trait CompletionSink {
-    /// Whether it takes the next end; otherwise that is queued in its group. `named`: the program has a name for the operation. `whole`: it
+    /// Whether it takes the next end; otherwise that is queued in its cq. `named`: the program has a name for the operation. `whole`: it
     /// ends as asked, and of a receive the message is not truncated. `headers`: those of the message.
     #[inline(always)]
     fn takes(&self, named: bool, whole: bool, headers: &[u8]) -> bool {
@@ -107,10 +107,10 @@ impl<F: FnMut(&CompletionRef<'_>)> CompletionSink for Calls<F> {
     }
 }
 
-/// ConnectHistory a blocking receive has ended.
+/// How a blocking receive has ended.
 #[derive(Debug)]
 pub struct ReceiveResult {
-    /// ConnectHistory.
+    /// How.
     pub status: Status,
     /// Bytes that are in the buffer.
     pub length: u64,
@@ -129,7 +129,7 @@ pub const NONE: OperationId = OperationId(0);
 #[derive(Debug, Default)]
 pub struct Operations {
     pool: Slab<Operation, 1>,
-    groups: Slab<CompletionQueue>,
+    completion_queues: Slab<CompletionQueue>,
     /// That of blocking receives.
     pub blocking: CqId,
     /// Receives that are posted without a record.
@@ -143,22 +143,22 @@ pub struct Operations {
 
 /// In the protocol's name of an operation: it is a loan without a completion, which needs no record but itself.
 const LOAN: u64 = 1 << 32;
-/// In the name of a posted receive: it has no record, and this is its group.
+/// In the name of a posted receive: it has no record, and this is its cq.
 const UNRECORDED: u64 = 1 << 33;
 
 impl Operations {
     /// A new record.
     ///
-    /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such group.
+    /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such cq.
     #[inline(always)]
     pub fn begin(&mut self, operation: Operation) -> Result<OperationId, Error> {
         if self.pool.count() + self.bare >= slab::MAX_RECORDS {
             return Err(Error::Full);
         }
-        let Some(group) = operation.options.group else {
+        let Some(cq) = operation.options.cq else {
             return self.pool.insert(operation).map(|number| OperationId(number.0)).ok_or(Error::Full);
         };
-        let known = self.groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?;
+        let known = self.completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?;
         let number = self.pool.insert(operation).ok_or(Error::Full)?;
         known.under_way += 1;
         Ok(OperationId(number.0))
@@ -171,17 +171,17 @@ impl Operations {
         options: CompletionOptions,
         make: impl FnOnce() -> Operation,
     ) -> Result<(OperationId, &mut Operation), Error> {
-        let Self { pool, groups, bare, .. } = self;
-        let group = match options.group {
-            Some(group) => Some(groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?),
+        let Self { pool, completion_queues, bare, .. } = self;
+        let cq = match options.cq {
+            Some(cq) => Some(completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?),
             None => None,
         };
         if pool.count() + *bare >= slab::MAX_RECORDS {
             return Err(Error::Full);
         }
         let (number, record) = pool.insert_and_get(make).ok_or(Error::Full)?;
-        if let Some(group) = group {
-            group.under_way += 1;
+        if let Some(cq) = cq {
+            cq.under_way += 1;
         }
         Ok((OperationId(number.0), record))
     }
@@ -199,8 +199,8 @@ impl Operations {
     pub fn withdraw(&mut self, operation: OperationId) -> Option<Operation> {
         self.get(u64::from(operation.0))?;
         let operation = self.pool.remove(SlabId(operation.0).index())?;
-        if let Some(group) = operation.options.group.and_then(|group| self.group(group)) {
-            group.under_way -= 1;
+        if let Some(cq) = operation.options.cq.and_then(|cq| self.cq(cq)) {
+            cq.under_way -= 1;
         }
         Some(operation)
     }
@@ -232,21 +232,21 @@ impl Operations {
         self.ended(name, outcome);
     }
 
-    /// Ends a receive of `group` whose message has come, and tells its end instead of queueing it in the group. `fill` copies the body, of
-    /// `full` bytes, into the receive's memory, as far as there is room. False, and nothing is done: ends are queued in the group already, the
-    /// receive is of another group or not into memory of the program's, or the sink does not take it.
+    /// Ends a receive of `cq` whose message has come, and tells its end instead of queueing it in the cq. `fill` copies the body, of
+    /// `full` bytes, into the receive's memory, as far as there is room. False, and nothing is done: ends are queued in the cq already, the
+    /// receive is of another cq or not into memory of the program's, or the sink does not take it.
     #[inline(always)]
     pub fn report_message(
         &mut self,
         (receive, channel, tag, headers): (&Receive<Buffer>, Channel, u64, &[u8]),
         full: usize,
-        group: CqId,
+        cq: CqId,
         sink: &mut impl CompletionSink,
         fill: impl FnOnce(UserMemory) -> usize,
     ) -> bool {
-        let known = SlabId(group.0);
-        let Self { pool, groups, bare, .. } = self;
-        let Some(group) = groups.get_by_id(known).filter(|group| group.ended.is_empty()) else { return false };
+        let known = SlabId(cq.0);
+        let Self { pool, completion_queues, bare, .. } = self;
+        let Some(cq) = completion_queues.get_by_id(known).filter(|cq| cq.ended.is_empty()) else { return false };
         let (name, number) = (receive.operation, SlabId(receive.operation as u32));
         let (span, context, named) = if name & UNRECORDED != 0 {
             let Buffer { span, context } = receive.buffer;
@@ -257,7 +257,7 @@ impl Operations {
             (span, context, false)
         } else {
             let Some(operation) = pool.get_by_id(number).filter(|_| name < LOAN) else { return false };
-            let ours = operation.options.group.is_some_and(|group| group.0 == known.0) && operation.is_unrecorded();
+            let ours = operation.options.cq.is_some_and(|cq| cq.0 == known.0) && operation.is_unrecorded();
             let (&OperationMemory::User(span), true) = (&operation.memory, ours) else { return false };
             let (context, named) = (operation.options.context, !operation.nameless);
             if !sink.takes(named, full <= span.len(), headers) {
@@ -268,8 +268,8 @@ impl Operations {
         };
         let landed = fill(span);
         let status = if landed < full { Status::Truncated } else { Status::Done };
-        group.under_way -= 1;
-        group.counts[usize::from(status != Status::Done)] += 1;
+        cq.under_way -= 1;
+        cq.counts[usize::from(status != Status::Done)] += 1;
         let operation = if named { OperationId(number.0) } else { NONE };
         let (length, full) = (landed as u64, full as u64);
         sink.report(&CompletionRef { operation, context, status, length, tag, full, headers, channel: Some(channel) });
@@ -295,12 +295,12 @@ impl Operations {
         self.ended(name, outcome);
     }
 
-    /// Tells its group, if it has one.
+    /// Tells its cq, if it has one.
     #[inline(always)]
     fn ended(&mut self, name: u64, outcome: Outcome) {
         let index = SlabId(name as u32).index();
         let Some(operation) = self.pool.get_mut(index) else { return };
-        let Some(group) = operation.options.group else {
+        let Some(cq) = operation.options.cq else {
             if operation.detached {
                 self.pool.forget(index);
             }
@@ -309,13 +309,13 @@ impl Operations {
         let (forgotten, done) = (operation.detached, operation.status(outcome) == Status::Done);
         let quiet = operation.options.quiet && done;
         operation.reported = true;
-        let Some(group) = self.groups.get_by_id(SlabId(group.0)) else { return self.pool.forget(index) };
-        group.under_way -= 1;
-        group.counts[usize::from(!done)] += 1;
+        let Some(cq) = self.completion_queues.get_by_id(SlabId(cq.0)) else { return self.pool.forget(index) };
+        cq.under_way -= 1;
+        cq.counts[usize::from(!done)] += 1;
         if forgotten || quiet {
             self.pool.forget(index);
         } else {
-            self.pool.append(&mut group.ended, 0, index);
+            self.pool.append(&mut cq.ended, 0, index);
         }
     }
 

@@ -130,7 +130,7 @@ impl Operation {
         self.options.context
     }
 
-    /// ConnectHistory it has ended.
+    /// How it has ended.
     #[inline(always)]
     pub(super) fn status(&self, outcome: Outcome) -> Status {
         if self.rare.is_none() { outcome.status } else { self.status_in_place(outcome) }

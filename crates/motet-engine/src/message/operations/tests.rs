@@ -53,20 +53,20 @@ fn a_loan_without_completion_is_kept_and_used_again() {
 #[test]
 fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
     let mut operations = Operations::new();
-    let group = operations.add_group().unwrap();
+    let cq = operations.add_cq().unwrap();
     let mut begin = |context, memory| {
-        let options = CompletionOptions { group: Some(group), context, quiet: false };
+        let options = CompletionOptions { cq: Some(cq), context, quiet: false };
         operations.begin(Operation::new(memory, Kind::Receive(None), None, options)).unwrap()
     };
     let plain = || OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
     let begun = [begin(1, plain()), begin(2, plain()), begin(3, OperationMemory::Owned(vec![0; 4])), begin(4, plain())];
-    assert!(operations.is_cq_empty(group).unwrap());
+    assert!(operations.is_cq_empty(cq).unwrap());
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let envelope = Envelope { source: 7, channel: channel.id, tag: 5, length: 3, headers: b"head" };
     for operation in begun {
         let capacity = if operation == begun[2] { 2 } else { 0 };
         operations.receive((operation.0.into(), capacity), channel, &envelope, b"abc");
-        assert!(operations.has_ended(operation) && operations.get(operation.0.into()).is_none(), "the group has it");
+        assert!(operations.has_ended(operation) && operations.get(operation.0.into()).is_none(), "the cq has it");
         assert!(operations.take(operation).is_none() && operations.withdraw(operation).is_none());
     }
     let mut reported = Vec::new();
@@ -76,21 +76,25 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
             assert_eq!((end.headers, end.channel), (&b"head"[..], Some(channel)));
             reported.push((end.operation, end.context));
         });
-        operations.report_completions(group, most, &mut sink).unwrap()
+        operations.report_completions(cq, most, &mut sink).unwrap()
     };
     assert_eq!([tell(1), tell(9), tell(9)], [(1, false), (1, true), (0, true)]);
-    let kept = operations.next_completion(group).unwrap().unwrap();
+    let kept = operations.next_completion(cq).unwrap().unwrap();
     assert_eq!((kept.operation, kept.memory.unwrap(), kept.headers), (begun[2], b"ab\0\0".to_vec(), b"head".to_vec()));
-    assert_eq!(operations.group(group).unwrap().counts, [0, 4]);
+    assert_eq!(operations.cq(cq).unwrap().counts, [0, 4]);
     assert_eq!((reported, operations.count()), (vec![(begun[0], 1), (begun[1], 2)], 1));
-    assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0), "completions that were not polled are dropped");
-    assert_eq!(operations.report_completions(group, 1, &mut Calls(|_: &CompletionRef<'_>| ())), Err(Error::Unknown));
+    assert_eq!(
+        (operations.remove_cq(cq), operations.count()),
+        (Ok(()), 0),
+        "completions that were not polled are dropped"
+    );
+    assert_eq!(operations.report_completions(cq, 1, &mut Calls(|_: &CompletionRef<'_>| ())), Err(Error::Unknown));
 }
 
 #[test]
 fn a_message_that_is_told_ends_as_any_other_does() {
     let mut operations = Operations::new();
-    let group = operations.add_group();
+    let cq = operations.add_cq();
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let headers: [&[u8]; 4] = [b"", b"head", b"8 bytes.", b"sixteen and more"];
     let seen = |end: &CompletionRef<'_>| {
@@ -100,7 +104,7 @@ fn a_message_that_is_told_ends_as_any_other_does() {
         .map(|shortly| {
             let (mut begun, mut ends) = (Vec::new(), Vec::new());
             for pushed in headers {
-                let options = CompletionOptions { group, context: pushed.len() as u64, quiet: false };
+                let options = CompletionOptions { cq, context: pushed.len() as u64, quiet: false };
                 let memory = OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
                 let make = || Operation::new(memory, Kind::Receive(None), None, options);
                 let (name, record) = operations.begin_in_place(options, make).unwrap();
@@ -115,9 +119,8 @@ fn a_message_that_is_told_ends_as_any_other_does() {
                     let message = (&receive, channel, tag, headers[at]);
                     let mut tell = || {
                         let mut reported = Calls(|end: &CompletionRef<'_>| ends.push(seen(end)));
-                        operations.report_message(message, body.len(), group.unwrap(), &mut reported, |span| {
-                            span.fill(0, body)
-                        })
+                        operations
+                            .report_message(message, body.len(), cq.unwrap(), &mut reported, |span| span.fill(0, body))
                     };
                     assert!(tell() && !tell(), "it has ended");
                 } else {
@@ -127,10 +130,10 @@ fn a_message_that_is_told_ends_as_any_other_does() {
             }
             assert!(
                 operations
-                    .report_completions(group.unwrap(), 10, &mut Calls(|end: &CompletionRef<'_>| ends.push(seen(end))))
+                    .report_completions(cq.unwrap(), 10, &mut Calls(|end: &CompletionRef<'_>| ends.push(seen(end))))
                     .is_ok()
             );
-            (ends, operations.group(group.unwrap()).map(|group| group.counts))
+            (ends, operations.cq(cq.unwrap()).map(|cq| cq.counts))
         })
         .into();
     assert_eq!((ends[0].0.len(), &ends[0].0), (4, &ends[1].0));
@@ -140,17 +143,17 @@ fn a_message_that_is_told_ends_as_any_other_does() {
 #[test]
 fn only_receives_of_the_group_are_told() {
     let mut operations = Operations::new();
-    let group = operations.add_group();
+    let cq = operations.add_cq();
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let plain = || OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
     let tells = |operations: &mut Operations, receive| {
         let mut reported = Calls(|_: &CompletionRef<'_>| panic!("nothing is reported"));
-        operations.report_message((&receive, channel, 1, b""), 0, group.unwrap(), &mut reported, |_| 0)
+        operations.report_message((&receive, channel, 1, b""), 0, cq.unwrap(), &mut reported, |_| 0)
     };
     let notices = [
         CompletionOptions::default(),
-        CompletionOptions { group, context: 0, quiet: true },
-        CompletionOptions { group, ..CompletionOptions::default() },
+        CompletionOptions { cq, context: 0, quiet: true },
+        CompletionOptions { cq, ..CompletionOptions::default() },
     ];
     for (at, options) in notices.into_iter().enumerate() {
         let name = operations.begin(Operation::new(plain(), Kind::Receive(None), None, options)).unwrap();
@@ -168,39 +171,38 @@ fn only_receives_of_the_group_are_told() {
 #[test]
 fn a_cq_does_not_wait_for_abandoned_operations() {
     let mut operations = Operations::new();
-    let group = operations.add_group().unwrap();
-    let options = CompletionOptions { group: Some(group), ..CompletionOptions::default() };
+    let cq = operations.add_cq().unwrap();
+    let options = CompletionOptions { cq: Some(cq), ..CompletionOptions::default() };
     let operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, options);
     let name = operations.begin(operation).unwrap();
     operations.get(name.0.into()).unwrap().detached = true;
     operations.complete(name.0.into(), Outcome { status: Status::Done, length: 0 });
-    assert_eq!((operations.next_completion(group).unwrap().is_none(), operations.remove_group(group)), (true, Ok(())));
+    assert_eq!((operations.next_completion(cq).unwrap().is_none(), operations.remove_cq(cq)), (true, Ok(())));
 }
 
 #[test]
 fn a_group_counts_and_reports_what_it_is_told_to() {
     let mut operations = Operations::new();
-    let group = operations.add_group().unwrap();
+    let cq = operations.add_cq().unwrap();
     let mut begin = |quiet| {
-        let options = CompletionOptions { group: Some(group), context: 7, quiet };
+        let options = CompletionOptions { cq: Some(cq), context: 7, quiet };
         let operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, options);
         operations.begin(operation).unwrap()
     };
     let [loud, quiet, fails] = [begin(false), begin(true), begin(true)];
-    assert_eq!(operations.remove_group(group), Err(Error::WouldBlock), "operations are under way");
+    assert_eq!(operations.remove_cq(cq), Err(Error::WouldBlock), "operations are under way");
     for (operation, status) in [(loud, Status::Done), (quiet, Status::Done), (fails, Status::LinkDown)] {
         operations.complete(u64::from(operation.0), Outcome { status, length: 1 });
         operations.complete(u64::from(operation.0), Outcome { status: Status::Exhausted, length: 2 });
     }
-    let ended: Vec<_> = std::iter::from_fn(|| operations.next_completion(group).unwrap())
-        .map(|end| (end.operation, end.status))
-        .collect();
-    let known = operations.group(group).unwrap();
+    let ended: Vec<_> =
+        std::iter::from_fn(|| operations.next_completion(cq).unwrap()).map(|end| (end.operation, end.status)).collect();
+    let known = operations.cq(cq).unwrap();
     assert_eq!((ended, known.counts), (vec![(loud, Status::Done), (fails, Status::LinkDown)], [2, 1]));
-    assert_eq!((operations.remove_group(group), operations.count()), (Ok(()), 0));
-    assert_ne!(operations.add_group(), Some(group), "its number is not used again so soon");
-    assert_eq!(operations.remove_group(group), Err(Error::Unknown));
-    let options = CompletionOptions { group: Some(group), ..CompletionOptions::default() };
+    assert_eq!((operations.remove_cq(cq), operations.count()), (Ok(()), 0));
+    assert_ne!(operations.add_cq(), Some(cq), "its number is not used again so soon");
+    assert_eq!(operations.remove_cq(cq), Err(Error::Unknown));
+    let options = CompletionOptions { cq: Some(cq), ..CompletionOptions::default() };
     let late = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, options);
     assert_eq!((operations.begin(late), operations.count()), (Err(Error::Unknown), 0));
 }

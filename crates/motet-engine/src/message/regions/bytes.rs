@@ -23,7 +23,7 @@ pub(in crate::message) enum Bytes {
     Sealed(Arc<FileRegion>, SharedBytes),
 }
 
-/// ConnectHistory an access ends that a file does not let through.
+/// How an access ends that a file does not let through.
 fn status(lost: FileError) -> Status {
     match lost {
         FileError::BeyondEnd => Status::OutOfBounds,
@@ -42,7 +42,7 @@ impl Bytes {
         }
     }
 
-    /// ConnectHistory many.
+    /// How many.
     pub fn length(&self) -> u64 {
         match self {
             Self::Memory(callbacks) | Self::Sealed(_, callbacks) => callbacks.length() as u64,

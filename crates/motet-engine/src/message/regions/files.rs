@@ -4,7 +4,7 @@
 //! false): a process that may map the file can do so without this node.
 //!
 //! What it is not: a file system for peers. They see a range of bytes, which was there when the region was made; no peer makes a file longer
-//! through it. ConnectHistory the bytes are read and written is `bytes`' matter.
+//! through it. How the bytes are read and written is `bytes`' matter.
 //!
 //! A put has ended when its bytes are in the file as every process of the host sees it, by read or by a mapping: they stay when this process
 //! dies. They are not on the disk yet; for that is [`Node::sync_region`].

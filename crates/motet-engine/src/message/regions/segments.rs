@@ -140,7 +140,7 @@ pub struct Segments {
     pub mapped_regions: Vec<MappedRegion>,
     /// Regions whose place was asked for; false: revoked meanwhile.
     pub looks: Vec<(Key, bool)>,
-    /// ConnectHistory receives in place went.
+    /// How receives in place went.
     pub counts: LoanCounts,
     /// The peer has said what cannot be.
     pub broken: bool,

@@ -3,7 +3,7 @@
 use super::Settings;
 use super::peer::MESSAGE;
 
-/// Of a receive: memory of its own, the other group, any channel; or the second channel.
+/// Of a receive: memory of its own, the other cq, any channel; or the second channel.
 const OWNED: u8 = 1;
 const OTHER: u8 = 2;
 const ANY: u8 = 4;
@@ -112,7 +112,7 @@ fn honest() -> Vec<Vec<Vec<u8>>> {
         vec![[posted(0).repeat(8), message(1, 0, 40).repeat(8), look(32)].concat().repeat(6)],
         vec![send(1, 0, 40).repeat(8), READ.to_vec(), granting(5), posted(0), look(1), send(1, 9, 20)],
         // Somebody else uses the node between a receive and its message: takes a receive back, the oldest or another, claims what waits,
-        // or makes progress, so that the end lies in its group.
+        // or makes progress, so that the end lies in its cq.
         vec![turn(), posted(0).repeat(3), cancel(1), message(1, 0, 8), look(1), cancel(3), message(2, 0, 8), look(2)],
         vec![turn(), posted(0).repeat(3), look(1), cancel(2), message(1, 0, 8).repeat(2), look(4), turn()],
         vec![turn(), receive(0, 3, 0, 56), message(4, 0, 8), look(1), claim(4), message(3, 0, 8), look(1), turn()],

@@ -1,16 +1,16 @@
-//! Completion groups: ends of operations, gathered for one thread.
+//! Completion completion_queues: ends of operations, gathered for one thread.
 
 use super::{Completion, CompletionRef, CompletionSink, NONE, OperationId, Operations};
 use crate::message::Error;
 use motet_proto::message::Status;
 use motet_proto::message::slab::{IntrusiveList, SlabId};
 
-/// A completion group.
+/// A completion cq.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CqId(pub u32);
 
 impl CqId {
-    /// No group's.
+    /// No cq's.
     pub const NONE: Self = Self(0);
 }
 
@@ -28,51 +28,51 @@ pub struct CompletionQueue {
 }
 
 impl Operations {
-    /// A new completion group; `None` when there are too many.
-    pub fn add_group(&mut self) -> Option<CqId> {
-        self.groups.insert(CompletionQueue::default()).map(|number| CqId(number.0))
+    /// A new completion cq; `None` when there are too many.
+    pub fn add_cq(&mut self) -> Option<CqId> {
+        self.completion_queues.insert(CompletionQueue::default()).map(|number| CqId(number.0))
     }
 
     /// Removes a completion queue, and drops the completions that were not polled. [`Error::WouldBlock`], and nothing is done, while operations in it
     /// are under way.
-    pub fn remove_group(&mut self, group: CqId) -> Result<(), Error> {
-        let number = SlabId(group.0);
-        if group == self.blocking {
+    pub fn remove_cq(&mut self, cq: CqId) -> Result<(), Error> {
+        let number = SlabId(cq.0);
+        if cq == self.blocking {
             return Err(Error::Unknown); // it is no program's
         }
-        if self.groups.get_by_id(number).ok_or(Error::Unknown)?.under_way > 0 {
+        if self.completion_queues.get_by_id(number).ok_or(Error::Unknown)?.under_way > 0 {
             return Err(Error::WouldBlock);
         }
-        while let Ok(Some(_)) = self.next_completion(group) {}
-        self.groups.remove(number.index());
+        while let Ok(Some(_)) = self.next_completion(cq) {}
+        self.completion_queues.remove(number.index());
         Ok(())
     }
 
-    /// Whether nothing of a group waits to be taken note of.
+    /// Whether nothing of a cq waits to be taken note of.
     #[inline(always)]
-    pub fn is_cq_empty(&mut self, group: CqId) -> Result<bool, Error> {
-        Ok(self.group(group).ok_or(Error::Unknown)?.ended.is_empty())
+    pub fn is_cq_empty(&mut self, cq: CqId) -> Result<bool, Error> {
+        Ok(self.cq(cq).ok_or(Error::Unknown)?.ended.is_empty())
     }
 
-    /// The next end in a group.
+    /// The next end in a cq.
     #[inline]
-    pub fn next_completion(&mut self, group: CqId) -> Result<Option<Completion>, Error> {
-        let known = self.groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?;
+    pub fn next_completion(&mut self, cq: CqId) -> Result<Option<Completion>, Error> {
+        let known = self.completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?;
         let Some(index) = known.ended.first() else { return Ok(None) };
         self.pool.unlink(&mut known.ended, 0, index);
         Ok(self.take_record(index))
     }
 
-    /// Tells up to `most` of the next ends in a group, where they lie, and forgets them. ConnectHistory many; and whether it has stopped before one
+    /// Tells up to `most` of the next ends in a cq, where they lie, and forgets them. How many; and whether it has stopped before one
     /// that the sink does not take, or of which something is the program's to keep: [`Operations::next_completion`] takes that.
     #[inline(always)]
     pub fn report_completions(
         &mut self,
-        group: CqId,
+        cq: CqId,
         most: usize,
         sink: &mut impl CompletionSink,
     ) -> Result<(usize, bool), Error> {
-        let known = self.groups.get_by_id(SlabId(group.0)).ok_or(Error::Unknown)?;
+        let known = self.completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?;
         let mut reported = 0;
         while reported < most {
             let Some(index) = known.ended.first() else { break };
@@ -99,10 +99,10 @@ impl Operations {
         Ok((reported, false))
     }
 
-    /// A group.
+    /// A cq.
     #[inline(always)]
-    pub fn group(&mut self, group: CqId) -> Option<&mut CompletionQueue> {
-        self.groups.get_by_id(SlabId(group.0))
+    pub fn cq(&mut self, cq: CqId) -> Option<&mut CompletionQueue> {
+        self.completion_queues.get_by_id(SlabId(cq.0))
     }
 }
 
