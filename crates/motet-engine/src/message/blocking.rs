@@ -1,8 +1,8 @@
-//! Blocking receives: the calling thread waits until the message has come.
+//! Blocking receives: the calling thread waits until its message has arrived.
 //!
-//! The wait begins with looks on the direct path ([`super::completions`]). While no other receive is posted, this receive is matched without being
-//! posted. If the looks do not find the message, or it does not arrive in one piece, the receive is posted without a record ([`super::port`])
-//! in a completion cq that the node reserves for blocking receives. One thread at a time can use that cq. Matching is the protocol's.
+//! The wait begins with polls on the direct path ([`super::completions`]). While no other receive is posted, the receive is matched without being
+//! posted. If the polls do not find the message, or if it does not arrive whole, the receive is posted without a record ([`super::port`]), in a
+//! completion queue that the node reserves for one blocking receive at a time. Matching is the protocol's.
 
 use super::completions::{Next, is_of, poll_fifos, take_from};
 use super::node_state::{Guard, NodeState};
@@ -44,7 +44,7 @@ impl Node {
         self.receive_posted(node, (selector, span), sink, looks, deadline)
     }
 
-    /// Posts the receive, looks for its message again, and then waits as any operation does.
+    /// Posts the receive, polls for its message again, and then waits as any operation does.
     #[inline(never)]
     fn receive_posted(
         &self,
@@ -79,7 +79,7 @@ impl Node {
         self.wait(self.lock()?, deadline, |node| node.messages.operations.take_blocking(headers))
     }
 
-    /// Has the blocking receive end as cancelled, unless its message is on its way there: it ends with that then.
+    /// Cancels the blocking receive, unless its message is on its way there: then it completes with that.
     pub fn cancel_blocking(&self, from: RecvFrom) -> Result<(), Error> {
         let cq = self.lock()?.messages.operations.blocking;
         self.cancel_unrecorded(cq, from, 0, true).map(drop)
@@ -93,7 +93,7 @@ impl Node {
         abandoned
     }
 
-    /// Looks for the message on the direct path. Stops when the message has come, when the number of looks is used up, or when there is
+    /// Polls for the message on the direct path. Stops when the message has arrived, when the number of polls is used up, or when there is
     /// work that the direct path does not do.
     #[inline(always)]
     fn look_for_blocking(&self, node: &mut Guard<'_>, quiet: CqId, sink: &mut Blocking<'_, '_>) -> Looks {
@@ -137,11 +137,11 @@ impl Node {
     }
 }
 
-/// Why the looks for a message have ended without it.
+/// Why the polls for a message have stopped without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Looks {
     /// Another packet has come, or other work is due.
     More,
-    /// The number of looks is used up.
+    /// The number of polls is used up.
     Enough,
 }

@@ -1,8 +1,8 @@
-//! The ends of many operations, for a program that posts receives and polls.
+//! Polling a completion queue, for a program that posts receives and polls.
 //!
-//! One look takes the lock once and reports what has ended. A message for a posted receive takes the direct path (`posted`) from its link's
-//! lane, and its end is reported in the same step. Any other packet is handled by a round of progress; its end is queued in the completion
-//! cq until a look reports it.
+//! One poll takes the lock once and reports the operations that have completed. A message for a posted receive takes the direct path
+//! ([`super::fast_receive`]) from the FIFO of its link, and its completion is reported in the same step. Any other packet is handled by a round
+//! of progress; its completion waits in the completion queue until a poll reports it.
 
 use super::error::Error;
 use super::fast_receive::{self, Taken};
@@ -15,13 +15,13 @@ use super::progress::{SLOW, SWEEP};
 use super::transport::Transport;
 use super::{Bias, LinkId, Node};
 
-/// Most messages taken in one look.
+/// Most messages taken in one poll.
 const TURN: usize = 32;
 
 impl Node {
-    /// Tells up to `most` of the next ends in a cq, one after the other, where their records lie; where there is none, after one
-    /// round of progress, unless another thread makes some. How many; and whether the next one has memory, or a message in place, that
-    /// is the program's to keep: [`Node::test_cq`] takes that. `report` may not use the node.
+    /// Reports up to `most` completions of a completion queue. If it is empty, makes one round of progress first, unless another thread makes
+    /// progress. Returns how many were reported, and whether the next one has memory or a loaned message that the program must take with
+    /// [`Node::test_cq`]. `report` may not use the node.
     #[inline]
     pub fn poll_cq(
         &self,
@@ -32,7 +32,7 @@ impl Node {
         self.poll_cq_with(cq, most, &mut Calls(report), None)
     }
 
-    /// Tells ends as [`Node::poll_cq`] does, through a [`CompletionSink`] that the compiler can inline. `bias` is the caller's, if it has one.
+    /// [`Node::poll_cq`] with a [`CompletionSink`] that the compiler can inline. `bias` is the caller's, if it has one.
     #[inline(always)]
     pub fn poll_cq_with(
         &self,
@@ -71,8 +71,8 @@ impl Node {
         Ok((reported, false))
     }
 
-    /// Tells up to `most` ends of receives without a record ([`Node::post_unrecorded`]) as their messages come, after one round of progress at most.
-    /// Whether other ends lie in the cq, or are not taken by `sink`: [`Node::poll_cq_with`] tells them.
+    /// Reports up to `most` completions of unrecorded receives ([`Node::post_unrecorded`]) as their messages arrive, after one round of progress at
+    /// most. Returns whether other completions are in the queue, or are not taken by `sink`: [`Node::poll_cq_with`] reports them.
     #[inline(always)]
     pub fn poll_cq_fast(
         &self,
@@ -98,7 +98,7 @@ impl Node {
         Ok(false)
     }
 
-    /// [`Node::poll_cq_fast`] of a node that is not [quiet](NodeState::quiet): all of its busy links are looked at.
+    /// [`Node::poll_cq_fast`] of a node that is not [quiet](NodeState::quiet): polls all active links.
     #[inline(never)]
     fn poll_cq_slow(
         &self,
@@ -122,8 +122,8 @@ impl Node {
         Ok(false)
     }
 
-    /// Makes a round of progress, as other work is due, and tells what has ended in it unless something was reported before. Whether there are other
-    /// ends.
+    /// Makes a round of progress, as other work is due, and reports what has completed in it unless something was reported before. Returns whether
+    /// there are other completions.
     #[inline(never)]
     fn look_for_others(
         &self,
@@ -140,15 +140,14 @@ impl Node {
     }
 }
 
-/// Whether a node is quiet for this cq.
+/// Whether a node is quiet for a completion queue.
 #[inline(always)]
 pub(super) fn is_of(quiet: CqId, cq: CqId) -> bool {
     quiet.0 == cq.0 && quiet.0 != CqId::NONE.0
 }
 
 impl NodeState {
-    /// Wakes the threads that wait, if all that has happened is that messages without a receive have come. Whether there was something else,
-    /// for a [round](Node::round).
+    /// Wakes waiting threads if only unexpected messages have arrived. Returns whether there was other work, for a [round](Node::round).
     #[inline(always)]
     fn must_wake(&mut self) -> bool {
         if self.messages.queued && !self.messages.wake_pending {
@@ -159,13 +158,13 @@ impl NodeState {
     }
 }
 
-/// What the next look is to do, of a node that is [quiet](NodeState::quiet).
+/// What the next poll is to do, of a node that is [quiet](NodeState::quiet).
 pub(super) enum Next {
-    /// No packet has begun on any busy link.
+    /// No active link has a packet.
     Nothing,
-    /// One has on this link.
+    /// This link has a packet.
     Link(LinkId),
-    /// Something else is due, for a [round](Node::round) of progress.
+    /// Other work is due, for a [round](Node::round) of progress.
     Due,
 }
 
@@ -181,8 +180,8 @@ impl NodeState {
     }
 }
 
-/// Takes messages for posted receives from the lane of a link, of a node that is [quiet](NodeState::quiet), and tells their ends. How many; and
-/// whether there is more to do than that.
+/// Takes messages from the FIFO of a link and reports the completions of their receives. The node is [quiet](NodeState::quiet). Returns how many,
+/// and whether there is more to do.
 #[inline(never)]
 pub(super) fn take_from(
     node: &mut NodeState,
@@ -198,8 +197,8 @@ pub(super) fn take_from(
     (reported, more | node.must_wake())
 }
 
-/// Takes messages for posted receives from the lanes of all busy links, of a node that may not be [quiet](NodeState::quiet), and tells their ends.
-/// How many; and whether there is more to do than that.
+/// Takes messages from the FIFOs of all active links and reports the completions of their receives. The node need not be
+/// [quiet](NodeState::quiet). Returns how many, and whether there is more to do.
 #[inline(never)]
 pub(super) fn poll_fifos(
     node: &mut NodeState,
@@ -228,7 +227,7 @@ pub(super) fn poll_fifos(
 }
 
 impl LinkState {
-    /// Takes whole messages from the lane of this link, and tells the ends of their receives. How many; and whether there is more to do.
+    /// Takes whole messages from the FIFO of this link and reports the completions of their receives. Returns how many, and whether there is more to do.
     #[inline(always)]
     fn report_messages(
         &mut self,
@@ -260,7 +259,7 @@ impl LinkState {
         if shm.inward.take_wake() {
             shm.ring();
         }
-        // Messages that were reported have changed nothing but what the peer has to send.
+        // Reported messages have changed only the credit that this side owes.
         let quiet = if quiet && !more { !proto.owes_credit() } else { self.is_quiet() };
         (reported, more || !quiet)
     }

@@ -1,9 +1,9 @@
-//! What a program calls to meet others, and to wait for what it has begun.
+//! Connecting to other nodes, services for their channels, waiting for completions, and sleep on a node's descriptor.
 //!
-//! Deadlines are CLOCK_MONOTONIC nanoseconds; none means for ever.
+//! Deadlines are CLOCK_MONOTONIC nanoseconds; `None` means for ever.
 //!
-//! An address is one or more ways to a node, separated by commas, each `DRIVER://WHERE`; a bare word is a name on this host. Every
-//! way that a driver open_requests is tried, the fastest first; the reason of the last one that fails is the call's.
+//! An address is one or more addresses of drivers, separated by commas, each `DRIVER://WHERE`; a bare word is a name on this host. Every
+//! address is tried, that of the fastest driver first. If all fail, the error is that of the last one.
 
 use super::connections::PendingConnect;
 use super::message_state::ChannelPhase;
@@ -57,7 +57,7 @@ impl Node {
         Ok(self.lock()?.identity.name.clone())
     }
 
-    /// All ways to this node, as [`Node::connect`] of another one takes them.
+    /// The addresses of this node, as [`Node::connect`] of another node takes them.
     pub fn address(&self) -> Result<String, Error> {
         Ok(self.lock()?.connections.address())
     }
@@ -181,7 +181,7 @@ impl Node {
         Ok(())
     }
 
-    /// Lets peers open channels to a service. The last word counts; channels that are open stay as they are.
+    /// Lets peers open channels to a service. The latest call wins; channels that are open stay as they are.
     pub fn serve(&self, service: u64, serve: Serve) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.can_serve(serve)?;
@@ -265,7 +265,7 @@ impl Node {
         })?
     }
 
-    /// Waits for the next end in a cq. [`Error::Interrupted`] after [`Node::signal_cq`].
+    /// Waits for the next completion of a completion queue. [`Error::Interrupted`] after [`Node::signal_cq`].
     #[inline]
     pub fn wait_cq(&self, cq: CqId, deadline: Option<u64>) -> Result<Completion, Error> {
         self.wait(self.lock()?, deadline, |node| match node.messages.operations.next_completion(cq) {
@@ -274,12 +274,12 @@ impl Node {
         })?
     }
 
-    /// The next end in a cq, if there is one; progress is not made.
+    /// The next completion of a completion queue, if there is one. Makes no progress.
     pub fn test_cq(&self, cq: CqId) -> Result<Option<Completion>, Error> {
         self.lock()?.messages.operations.next_completion(cq)
     }
 
-    /// Waits until `done` operations of a cq have ended as asked, or more than `failed` otherwise.
+    /// Waits until `done` operations of a completion queue have succeeded, or more than `failed` have failed.
     pub fn wait_counts(&self, cq: CqId, done: u64, failed: u64, deadline: Option<u64>) -> Result<(), Error> {
         self.wait(self.lock()?, deadline, |node| match node.messages.operations.cq(cq) {
             Some(known) if known.counts[0] >= done || known.counts[1] > failed => Some(Ok(())),
@@ -288,7 +288,7 @@ impl Node {
         })?
     }
 
-    /// Has one thread that waits for a cq, or the next that would, stop.
+    /// Interrupts one thread that waits for a completion queue, or the next one that would.
     pub fn signal_cq(&self, cq: CqId) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.messages.operations.cq(cq).ok_or(Error::Unknown)?.signalled = true;
@@ -296,8 +296,8 @@ impl Node {
         Ok(())
     }
 
-    /// To be called before the end: tells peers what they are owed, such as that their long messages have been received, and ends all
-    /// waits, now and from now on: they fail with [`Error::NoNode`] instead of going on.
+    /// To be called before the node is dropped: sends what peers are owed, such as that their long messages were received, and ends all waits,
+    /// present and later ones: they fail with [`Error::NoNode`].
     pub fn shut(&self) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.progress.close();
@@ -328,19 +328,19 @@ impl Node {
         }
     }
 
-    /// A completion cq, for one thread to wait on.
+    /// Makes a completion queue, for one thread to poll or wait for.
     pub fn add_cq(&self) -> Result<CqId, Error> {
         self.lock()?.messages.operations.add_cq().ok_or(Error::Full)
     }
 
-    /// Operations of a cq that ended as asked, that did not, and that are under way.
+    /// Operations of a completion queue that have succeeded, that have failed, and that are under way.
     pub fn cq_counts(&self, cq: CqId) -> Result<[u64; 3], Error> {
         let mut node = self.lock()?;
         let known = node.messages.operations.cq(cq).ok_or(Error::Unknown)?;
         Ok([known.counts[0], known.counts[1], known.under_way])
     }
 
-    /// Ends a cq. [`Error::WouldBlock`] while operations in it are under way.
+    /// Removes a completion queue. [`Error::WouldBlock`] while operations of it are under way.
     pub fn remove_cq(&self, cq: CqId) -> Result<(), Error> {
         self.lock()?.messages.operations.remove_cq(cq)
     }
@@ -362,7 +362,7 @@ impl Node {
 }
 
 impl NodeState {
-    /// Has every thread that waits, or sleeps on the descriptor, look at what it waits for: something has happened elsewhere.
+    /// Has every thread that waits, or sleeps on the descriptor, check what it waits for, because something has happened elsewhere.
     #[inline(always)]
     pub(super) fn notify(&mut self) {
         self.wake_waiters();
@@ -402,7 +402,7 @@ impl NodeState {
     }
 }
 
-/// The ways of an address, the fastest first; those that this node may not use are refused.
+/// The parts of an address with their drivers, the fastest first. Drivers that this node may not use are noted as refused.
 fn ways(
     drivers: &[&'static dyn Driver],
     address: &str,

@@ -1,13 +1,13 @@
-//! How long messages come to this side of a link, chosen by what whole ones have taken.
+//! How long messages reach this side of a link, chosen by what whole messages have taken.
 //!
-//! What it is: four ways, of which the one that has moved most bytes a second is used, for each class of lengths by itself. Only the receiver
-//! sees a message from the first byte wanted to the last one there, so it chooses, and it tells the sender. Now and then all ways are tried
+//! There are four strategies. For each class of lengths the one with the highest rate is used. Only the receiver sees a message from the first
+//! byte wanted to the last one there, so the receiver chooses and the sender follows. Now and then all strategies are tried
 //! again: which is best changes with the CPUs that run the two, and with whether the program uses its buffers again. What it is not: it
 //! copies nothing.
 
 use super::Bodies;
 
-/// A way for a long message that its sender shows.
+/// How a long message is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyStrategy {
     /// RingCached the ring and the caches.
@@ -133,7 +133,7 @@ impl CopyChooser {
         class.is_some_and(|class| class.review.is_some())
     }
 
-    /// Which ways there are.
+    /// Which strategies there are.
     fn ways(&self, class: usize) -> [bool; 4] {
         let copies = !self.no_copy && class != HIDDEN;
         let ring = !self.no_ring || !copies;

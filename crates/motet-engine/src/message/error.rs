@@ -28,7 +28,7 @@ pub enum Error {
     Interrupted,
     /// The channel: the other side takes or sends no more on it, or its messages go elsewhere (to a handler).
     Closed,
-    /// No such link, channel, context, cq, handler or operation: never, or not any more.
+    /// No such link, channel, context, completion queue, handler or operation: never, or not any more.
     Unknown,
     /// The channel: the peer serves no such service.
     Refused,

@@ -1,7 +1,9 @@
-//! The direct path of a whole message: from the lane, or its ring, to the memory of its receive, or to the table if none waits for it.
+//! The direct path of a whole message: from its FIFO, or the payload ring, to the memory of its receive, or to the matching table if no receive
+//! is posted.
 //!
-//! It is a step of a look for ends ([`super::completions`]), which then gets the end at once, or of any other look ([`super::link::LinkState::look`]).
-//! Which receive gets the message is the protocol's decision. Any other packet is left untouched to [`Link::arrived`].
+//! A poll of a completion queue ([`super::completions`]) gets the completion in the same step; any other poll
+//! ([`super::link::LinkState::look`]) queues it. Which receive gets the message is the protocol's decision. Any other packet is left untouched
+//! to [`Link::arrived`].
 
 use super::message_state::{LinkCallbacks, MessageState};
 use super::operations::{CompletionRef, CompletionSink, CqId, NONE};
@@ -17,26 +19,26 @@ use motet_sys::user_memory::UserMemory;
 use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, RingSpan};
 use motet_wire::message::fifo::{Peeked, SingleCell};
 
-/// Words of a line that every message has.
+/// Words of a cell that every message has.
 const WORDS: usize = packet::MESSAGE / 8;
 
-/// What became of the next packet.
+/// What was done with the next packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
     /// There is none.
     Nothing,
-    /// It is something else than a whole message for a posted receive, and nothing has been done.
+    /// It is no whole message for a posted receive, and nothing has been done.
     Other,
-    /// It was one; its end lies with its operation.
+    /// It was a message; its completion is queued.
     Kept,
-    /// It was one, and its end was reported.
+    /// It was a message, and its completion was reported.
     Reported,
     /// It is a whole message that no receive waits for: the table keeps it.
     Queued,
 }
 
-/// Takes the next packet if it is a whole message, and tells the end of its receive if that is one of this cq. No earlier end may be queued
-/// in the cq.
+/// Takes the next packet if it is a whole message, and reports the completion of its receive if that belongs to `cq`. No earlier completion may be
+/// queued in `cq`.
 #[inline(always)]
 pub fn report(
     shm: &mut ShmTransport,
@@ -60,7 +62,7 @@ pub fn report(
     }
     let (words, bytes);
     let (pushed, body) = match matched.headers {
-        // What most short messages are: a word, behind none or that of a library that has a header.
+        // Most short messages: one word, behind no header or a header of one word.
         headers @ (0 | 8) if length == headers + 8 => {
             words = [short.word(WORDS), short.word(WORDS + 1)].map(u64::to_le_bytes);
             let (pushed, body) = words.as_flattened().split_at(headers);
@@ -79,7 +81,7 @@ pub fn report(
     taken
 }
 
-/// Takes a message of which the line holds the first words, and the ring the other bytes.
+/// Takes a message whose cell holds the first words and whose other bytes are in the payload ring.
 #[inline(never)]
 fn receive_from_ring(
     shm: &mut ShmTransport,
@@ -108,7 +110,7 @@ fn receive_from_ring(
     taken
 }
 
-/// Ends the receive of a message that lies in the ring.
+/// Completes the receive of a message in the payload ring.
 #[inline(always)]
 fn receive_ring_span(
     callbacks: &mut LinkCallbacks<'_>,
@@ -120,7 +122,7 @@ fn receive_ring_span(
     let (mut word, mut bytes);
     let headers = match matched.headers {
         0 => &mut [][..],
-        // That of a library that has a header.
+        // A header of one word, as a library sends it.
         8 => {
             word = [0; 8];
             &mut word[..]
@@ -143,7 +145,7 @@ fn receive_ring_span(
     taken
 }
 
-/// Takes a message that is longer than one line, once all of it is there.
+/// Takes a message that is longer than one cell, once it is whole.
 #[inline(never)]
 fn receive_longer(
     shm: &mut ShmTransport,
@@ -205,7 +207,7 @@ fn words_of(bytes: &[u8]) -> Option<([u64; WORDS], &[u8])> {
     Some(([first, second].map(|word| u64::from_le_bytes(*word)), rest))
 }
 
-/// The message of a line, and its bytes behind those words.
+/// Matches the message of a cell; returns the match and the number of bytes behind the packet head.
 #[inline(always)]
 fn matched(
     short: &SingleCell,
@@ -219,8 +221,8 @@ fn matched(
     proto.match_message(callbacks, short.kind, words, length, wanted).map(|matched| (matched, length))
 }
 
-/// Ends the receive of a message, with its headers and so many bytes of body, which `fill` puts into place, and tells that.
-/// [`Taken::Kept`]: nothing has been done, as it is no receive of this cq into memory of the program's.
+/// Completes the receive of a message with its headers and so many bytes of body, which `fill` copies, and reports the completion.
+/// [`Taken::Kept`]: nothing has been done, because the receive belongs to another completion queue or not to the program's memory.
 #[inline(always)]
 fn end(
     callbacks: &mut LinkCallbacks<'_>,
@@ -244,7 +246,7 @@ fn end(
     Taken::Reported
 }
 
-/// Ends a blocking receive that is not posted.
+/// Completes a blocking receive that is not posted.
 #[inline(always)]
 fn end_alone(
     (channel, tag, headers): (Channel, u64, &[u8]),
@@ -259,7 +261,7 @@ fn end_alone(
     sink.report(&CompletionRef { operation: NONE, context: 0, status, length, tag, full, headers, channel });
 }
 
-/// Takes the message of a line that is still to be consumed. False: it is another packet, and nothing has been done.
+/// Takes the message of a cell that is still to be consumed. False: it is another packet, and nothing has been done.
 #[inline(always)]
 pub fn take(short: &SingleCell, proto: &mut Link, callbacks: &mut LinkCallbacks<'_>, now: u64) -> bool {
     let Some((matched, length)) = matched(short, proto, callbacks, (now, None)) else { return false };
@@ -274,7 +276,7 @@ pub fn take(short: &SingleCell, proto: &mut Link, callbacks: &mut LinkCallbacks<
     true
 }
 
-/// Keeps a message of one line that no receive waits for.
+/// Stores an unexpected message of one cell.
 #[inline(never)]
 fn queue_short(
     short: &SingleCell,
@@ -287,14 +289,14 @@ fn queue_short(
     queue(proto, callbacks, matched, Payload::InPacket(&bytes[..length.min(bytes.len())]))
 }
 
-/// Keeps a message that no receive waits for: these are its headers and its body.
+/// Stores an unexpected message; `all` is its headers and its body.
 fn queue(proto: &mut Link, callbacks: &mut LinkCallbacks<'_>, matched: &Matched, all: Payload<'_>) -> Taken {
     proto.keep_message(callbacks, matched, all.to_box());
     callbacks.messages.queued = true;
     Taken::Queued
 }
 
-/// Ends the receive as an operation whose end is queued in its cq.
+/// Completes the receive as an operation whose completion is queued.
 #[inline(never)]
 fn keep(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
     let &Matched { receiver, tag, channel, .. } = matched;
@@ -305,7 +307,7 @@ fn keep(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], bo
     callbacks.received(operation, receive.capacity, &envelope, body);
 }
 
-/// Ends a receive as [`keep`] does, with a body that lies in the ring.
+/// Completes a receive as [`keep`] does, with a body in the payload ring.
 #[cold]
 fn keep_run(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], body: RingSpan) {
     let &Matched { receiver, tag, channel, .. } = matched;

@@ -1,7 +1,7 @@
-//! The direct path of a message that is injected: its words go straight into the lane, or those and its bytes into the ring.
+//! The direct path of an injected message: its packet head and body go into a cell of the FIFO, or into a cell and the payload ring.
 //!
-//! What it is: what [`super::send`] does with such a message. What it is not: it decides nothing. Any other message is left to
-//! that, which finds out why.
+//! [`super::send`] uses it for messages that are small enough and may go at once. Any other message is left to the general path of
+//! [`super::send`], and nothing has been done.
 
 use super::Channel;
 use super::link::LinkState;
@@ -15,7 +15,7 @@ use motet_wire::message::fifo::payload_ring::BODY_IN_RING;
 use motet_wire::message::fifo::{Broken, PutOutcome};
 
 impl NodeState {
-    /// Sends a message. False, and nothing is done: it goes another way, or not at all.
+    /// Sends a message. False: it must take the general path, and nothing has been done.
     #[inline(always)]
     pub(super) fn inject(&mut self, channel: Channel, tag: u64, headers: &[u8], body: &[u8]) -> bool {
         let length = headers.len().saturating_add(body.len());

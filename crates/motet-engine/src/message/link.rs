@@ -24,7 +24,7 @@ pub(super) const IDLE_POLLS: u32 = 20_000;
 /// Bytes of a single copy made at a time.
 pub(super) const COPY: usize = 256 << 10;
 
-/// A link that is up, or whose operations have not all been told that it is not.
+/// A link that is up, or that is down and whose operations have not all completed.
 pub struct LinkState {
     /// The protocol.
     pub proto: Link,
@@ -46,7 +46,7 @@ pub struct LinkState {
     pub taken: u64,
     /// It is among those that are looked at in every round.
     pub is_active: bool,
-    /// When the pages of the ring are given back, unless more than so many bytes have been written by then.
+    /// When the pages of the payload ring are released, unless more than so many bytes have been written by then.
     pub trim: Option<(u64, u64)>,
     /// A send has found no room since it was last seen that there is some.
     pub tx_blocked: bool,
@@ -56,14 +56,14 @@ pub struct LinkState {
     pub copies: Copies,
 }
 
-/// What came of a look.
+/// What a poll has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// Nothing has come.
     Silent,
     /// Something has.
     Came,
-    /// A message for a handler: run it, then look again.
+    /// A message for a handler: run it, then poll again.
     Deliver,
 }
 
@@ -132,13 +132,13 @@ impl LinkState {
         }
     }
 
-    /// Whether nothing is to be done for it but to look at what comes.
+    /// Whether nothing is due for the link but polls.
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
         !self.peer_closed && !self.tx_blocked && !self.channel_table.copies_wait() && !self.proto.is_due()
     }
 
-    /// So many rounds have gone by: where nothing has come meanwhile they count as looks.
+    /// So many rounds have gone by: where nothing has arrived meanwhile they count as empty polls.
     pub fn count_empty_polls(&mut self, rounds: u32) {
         let Some(taken) = self.shm().map(|shm| shm.inward.head()) else { return };
         self.empty_polls = if taken == self.taken { self.empty_polls.saturating_add(rounds) } else { 0 };
@@ -163,7 +163,7 @@ impl LinkState {
         }
     }
 
-    /// The link is not looked at for a while: the pages of a ring that stays unused are given back.
+    /// The link is not polled for a while: the pages of a payload ring that stays unused are released.
     pub fn rest(&mut self, now: u64) {
         const UNUSED: u64 = 1_000_000_000;
         let used = self.shm().map(|shm| &shm.bulk.0).filter(|ring| ring.is_used()).map(PayloadTx::tail);
@@ -349,7 +349,7 @@ impl LinkState {
         self.lose(id, messages, Reason::PEER_GONE, GONE);
     }
 
-    /// The lanes, if that is what the link has.
+    /// The shared-memory transport, if the link has one.
     #[inline(always)]
     pub fn shm(&mut self) -> Option<&mut ShmTransport> {
         match &mut self.transport {
@@ -412,7 +412,7 @@ fn take_from_lane(
     Ok(look)
 }
 
-/// A packet of which only the first bytes lie in the lane: behind them it says how many lie in the ring.
+/// A packet whose first bytes are in the FIFO; behind them is the number of bytes in the payload ring.
 #[inline(never)]
 fn take_from_ring(
     shm: &mut ShmTransport,

@@ -1,6 +1,6 @@
 //! A loaned message at its receiver, and the queue of those that were dropped.
 //!
-//! How loans are sent and received is in [`super::loans`].
+//! [`super::loans`] sends and receives loans.
 
 use super::LinkId;
 use motet_proto::message::slab::SlabId;

@@ -26,14 +26,14 @@ use motet_sys::user_memory::OperationMemory;
 
 /// Longest loan that goes with its bytes, so that the block is free at once.
 const SHORT: usize = 3840;
-/// Longest time between two looks for a free block, ns.
+/// Longest time between two checks for a free block, ns.
 const LOOK: u64 = 20_000_000;
 const NONSENSE: ProtocolViolation = ProtocolViolation("the peer says what cannot be of its memory");
 
 impl Node {
     /// A block of the pool, to be filled and sent. It holds what an earlier one held, or zeros.
     ///
-    /// Errors: [`Error::Full`] when the pool is used up: blocks are lent, or in the program's hands.
+    /// Errors: [`Error::Full`] when the pool is used up: all blocks are loaned or held by the program.
     pub fn alloc(&self, length: usize) -> Result<Loan, Error> {
         self.lock()?.messages.take_block(length).ok_or(Error::Full)
     }
@@ -66,7 +66,7 @@ impl Node {
     /// Sends the first `length` bytes of a loan. The block is the pool's again when the receiver has given it back, or copied it, or the
     /// link is lost. Waits until there is room for the announcement.
     ///
-    /// With a notice the operation ends then, as any send; without one there is no completion and no name. A short loan goes with its
+    /// With completion options the operation completes then, as any send; without one there is no completion and no name. A short loan goes with its
     /// bytes. `message.mode` is not looked at. On an error the loan comes back, if it is still whole.
     pub fn send_loan(
         &self,
@@ -115,7 +115,7 @@ impl Node {
         }
     }
 
-    /// Posts a receive in place: it ends with a message that is lent ([`super::Completion::lent`]), or with a copy of at most `most`
+    /// Posts a receive in place: it completes with a loaned message ([`super::Completion::lent`]), or with a copy of at most `most`
     /// bytes ([`super::Completion::memory`]).
     pub fn post_in_place(
         &self,
@@ -143,7 +143,7 @@ impl Node {
     pub fn release_loan(&self, mut lent: LoanedMessage) -> Result<(), Error> {
         let mut node = self.lock()?;
         let (link, record) = (lent.link, lent.record.take());
-        // Its references first: to count them atomically once FIN is stored would wait for that to reach the lane.
+        // Its references first: counting them atomically after the store of FIN would wait for that store.
         drop(lent);
         if let Some(record) = record {
             node.release_loan(link, record);
@@ -158,7 +158,7 @@ impl Node {
         Ok(link_state.channel_table.segments.counts)
     }
 
-    /// Segments of the pool, their bytes, and bytes of them that are lent, or in the hands of the program.
+    /// Segments of the pool, their bytes, and bytes of them that are loaned or held by the program.
     pub fn pool_size(&self) -> Result<[usize; 3], Error> {
         let node = self.lock()?;
         let [segments, bytes, out] = node.messages.pool.usage();

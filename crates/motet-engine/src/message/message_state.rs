@@ -126,7 +126,7 @@ impl ChannelTable {
         !self.copies.is_empty() || !self.remote_copies.is_empty() || !self.assists.is_empty()
     }
 
-    /// Whether some are to be copied by this process: a thread that drives progress may not sleep.
+    /// Whether some are to be copied by this process: a thread that makes progress may not sleep.
     pub fn must_copy(&self) -> bool {
         let mine = !self.copies.is_empty() && !self.waits_for_assist;
         mine || !self.remote_copies.is_empty() || !self.assists.is_empty()
@@ -184,7 +184,7 @@ impl MessageState {
 }
 
 impl MessageState {
-    /// Whether a round has more to do than to look at links.
+    /// Whether a round has more to do than to poll links.
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         !self.open_requests.is_empty() || !self.deferred_drops.is_empty() || !self.ended.is_empty()

@@ -1,27 +1,27 @@
-//! Messages: the second half of the engine, for those who think in messages and remote memory.
+//! Messages: nodes, links, channels, messages and remote memory.
 //!
-//! A [`Node`] meets others by name or address, and has a *link* to each, with any number of *channels* over it. What travels and by
-//! which rules is the protocol's matter (`motet_proto::message`, docs/messages.md), how packets get across a transport's
-//! ([`transport`]); here is what joins the two to a program: operations and their ends, progress, waiting, threads.
+//! A [`Node`] connects to others by name or address, and has a *link* to each, with any number of *channels* over it. What is sent and by which
+//! rules is the protocol's matter (`motet_proto::message`, docs/messages.md); how packets reach the peer is a transport's ([`transport`]). This
+//! module joins the two to a program: operations and their completions, progress, waiting, threads.
 //!
 //! | module | what it holds |
 //! | --- | --- |
-//! | [`connect`], [`channels`], [`send`], [`receive`] | what a program calls: meeting others and waiting; channels, messages |
-//! | [`regions`], [`rma`], [`direct`] | memory that peers reach by key, and operations on theirs: by packets, or where both see it |
-//! | [`files`], `bytes` | files that peers reach like memory; what the bytes of a region are |
-//! | [`loans`], [`segments`] | messages that are read where the sender has put them; memory that both ends see |
-//! | [`operations`], [`send_cancel`] | what has begun and how it ended; completion groups; sends whose time is over |
-//! | `blocking` | receives whose callers wait right there |
-//! | `progress`, `wait`, `pace` | the one loop, who drives it, and how long a wait stays outside the kernel |
-//! | [`progress_thread`] | who drives it while the program does not |
-//! | [`port`] | what a library calls that posts receives and polls |
-//! | [`completions`], `posted` | the ends of many, told as messages arrive; the direct path of a message for a posted receive |
-//! | `core`, `links`, `state`, `packets` | the state behind the node's lock: links, and what the protocol calls back |
-//! | [`transport`] | what a driver makes: shared memory, or a transport of packets |
-//! | `stats` | what `motet why` reads of a node and its links |
+//! | [`connect`], [`channels`] | connecting, services, waiting for completions, sleep; opening and closing channels |
+//! | [`send`], [`receive`], `blocking` | what a program calls to send and to receive; receives whose thread waits |
+//! | [`port`], [`completions`] | what a library calls for every message: unrecorded receives; polls of completion queues |
+//! | `fast_send`, `fast_receive`, `pipelined` | the direct path of a message, without an operation |
+//! | [`operations`], [`send_cancel`] | operations under way, completions, completion queues; sends that are taken back |
+//! | [`loans`], [`loaned`] | messages that are read in the sender's memory |
+//! | [`regions`], [`rma`] | memory and files that peers reach by key; gets, puts and atomics on those of peers |
+//! | `copy_strategy`, `single_copy` | how long bodies are copied, and copies between the processes |
+//! | `progress`, `progress_state`, [`progress_thread`] | the loop that moves everything, which thread runs it, and a thread for when none does |
+//! | `wait`, `spin_policy` | waiting for a result, and how long a wait spins |
+//! | `node_state`, `links`, `connections`, `message_state` | what is behind the node's lock: all of it, links, connects and services, messages |
+//! | `link`, `packets`, [`transport`] | one link; packets on their way in and out; what a driver makes |
+//! | `stats`, [`error`] | the stats page that `motet why` reads; errors |
 //!
-//! To follow a short message read downwards: [`send`] → `links` → the protocol → `packets` → the lane; and at the
-//! other end `progress` → `links` → the protocol → `state` → [`operations`], or the handler.
+//! To follow a short message that is sent, read [`send`], `fast_send`, `links`, then `motet_proto::message::fast_path` and
+//! `motet_wire::message::fifo`. At the receiver read [`completions`], `links`, `fast_receive`, `motet_proto::message::fast_path`, [`operations`].
 
 mod blocking;
 pub mod channels;

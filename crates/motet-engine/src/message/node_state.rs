@@ -1,4 +1,4 @@
-//! What a node is made of, behind its lock.
+//! What a node holds behind its lock.
 
 use super::connections::{Connections, Serve};
 use super::link::LinkState;
@@ -20,7 +20,7 @@ use motet_sys::{biased_lock, clock, private_fds, thread};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// How long a node that is dropped waits until peers have got what was sent to them, ns, and between two looks.
+/// How long a node that is dropped waits until peers have what was sent to them, ns, and how long it sleeps between two checks.
 const LINGER_NS: u64 = 1_000_000_000;
 const NAP: u64 = 50_000;
 
@@ -41,7 +41,7 @@ pub struct NodeState {
     pub connections: Connections,
     /// Which thread makes progress, and what wakes it.
     pub progress: ProgressState,
-    /// The completion cq for which the last poll has done all that was due: no completion waits in it, and only the active links need to
+    /// The completion queue for which the last poll has done all that was due: no completion waits in it, and only the active links need to
     /// be polled. [`super::CqId::NONE`]: not known. Every use of the node clears it, but for posted receives and sends.
     pub quiet: super::CqId,
     /// The buffer of the packet that is being handled; a handler has it while it runs.
@@ -57,7 +57,7 @@ pub struct NodeState {
 pub enum Source {
     /// A thread of ours wants the sleeper's attention.
     Wakeup,
-    /// A peer has put something where we do not look.
+    /// A peer has sent on a link that is not polled.
     RxDoorbell(LinkId),
     /// A peer's process has ended, or it has closed the link.
     End(LinkId),
@@ -82,7 +82,7 @@ impl Source {
         epoll::EventData::new_u64(kind << 32 | u64::from(link))
     }
 
-    /// What to look for.
+    /// The events to wait for.
     fn flags(self) -> epoll::EventFlags {
         let once = matches!(self, Self::End(_) | Self::Control(_));
         let once = if once { epoll::EventFlags::ONESHOT } else { epoll::EventFlags::empty() };
@@ -300,7 +300,7 @@ impl NodeState {
         }
     }
 
-    /// Has the stats say how the busy links are.
+    /// Writes the counts of the active links to the stats page.
     pub fn publish(&self) {
         for &link in self.links.active() {
             if let (Some(index), Some(link_state)) = (self.links.index(link), self.links.get(link)) {
@@ -315,7 +315,7 @@ impl NodeState {
         self.links.get_mut(link)?.channel_table.place(channel)
     }
 
-    /// Wakes the threads that wait for what another one drives.
+    /// Wakes the threads that wait while another one makes progress.
     #[inline(always)]
     pub fn wake_waiters(&mut self) {
         self.messages.wake_pending = false;

@@ -31,7 +31,7 @@ pub const LONGEST: usize = (64 << 10) + header_stack::MAX_HEADERS_BYTES;
 /// A message of so many bytes is shown at once: one of 2 KiB, with headers.
 pub const AT_ONCE: usize = 2304;
 
-/// Bytes of a message of so many that are shown at a time, so that both ends copy at the same time: parts of the same length, as many as were
+/// Bytes of a message of so many that are published at a time, so that both ends copy at the same time: parts of the same length, as many as were
 /// fastest (docs/messages.md).
 pub fn chunk_of(length: usize) -> usize {
     let parts = match length {

@@ -43,7 +43,7 @@ pub fn follow(inward: &FifoRx, packet: &Packet, run: RingSpan, mut place: impl F
     true
 }
 
-/// Takes the open message that is the next packet, if a receive without a record will get it, and tells its end. [`Taken::Other`]: it is for
+/// Takes the pipelined message that is the next packet, if an unrecorded receive will get it, and reports its completion. [`Taken::Other`]: it is for
 /// another one, or not all of it has come in time.
 #[inline(never)]
 pub fn report(

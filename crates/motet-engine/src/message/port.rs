@@ -1,8 +1,8 @@
-//! What a library calls that posts receives with buffers of the program's, and polls for the ends of many: libfabric's way, and MPI's.
+//! Ports: receives and polls for a library that posts many receives and polls for their completions, as libfabric and MPI do.
 //!
-//! What it is: receives without a record of their own ([`super::operations::Buffer`]), known by the program's word for them. Sends are those of
-//! [`super::send`], looks for ends those of [`super::completions`]. What it is not: another protocol. A receive whose message does not come whole
-//! becomes an operation as any other, and ends in its cq.
+//! A receive posted through a port has no record of its own ([`super::operations::Buffer`]); the program knows it by its user data. Sends are those
+//! of [`super::send`], polls those of [`super::completions`]. A port is no second protocol: a receive whose message does not arrive whole becomes
+//! an operation as any other, and completes in its completion queue.
 
 use super::node_state::{Guard, NodeState};
 use super::operations::{Buffer, Kind, Operations};
@@ -13,7 +13,7 @@ use motet_proto::message::slab::SlabId;
 use motet_proto::message::{Outcome, Reception};
 
 impl Node {
-    /// Posts a receive of this cq without a record. Its completion is reported by [`Node::poll_cq_with`], or as that of an operation without a name.
+    /// Posts a receive without a record, which completes in `cq`. Its completion is reported by [`Node::poll_cq_with`], or as that of an operation without a name.
     #[inline(always)]
     pub fn post_unrecorded(
         &self,
@@ -34,7 +34,7 @@ impl Node {
         Ok(())
     }
 
-    /// Cancels a receive of this cq that was posted so from there, with this word of the program's; one that has got part of its message
+    /// Cancels an unrecorded receive of `cq` from that source with that user data; one that has got part of its message
     /// only where its memory need not be as it was. False: there is none without its message.
     pub fn cancel_unrecorded(&self, cq: CqId, from: RecvFrom, context: u64, begun_too: bool) -> Result<bool, Error> {
         let mut node = self.lock()?;
@@ -52,7 +52,7 @@ impl Node {
         Ok(true)
     }
 
-    /// Ends all receives of this cq that were posted so and wait there, and forgets those whose message is on its way there: over that
+    /// Drops all unrecorded receives of `cq` that are posted there, and those whose message is on its way: over that
     /// channel, or any of that context. Their memory is the program's again.
     pub fn abandon_unrecorded(&self, cq: CqId, from: RecvFrom) -> Result<(), Error> {
         let mut node = self.lock()?;

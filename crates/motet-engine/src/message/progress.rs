@@ -1,8 +1,7 @@
 //! Progress: the one loop that moves everything of a node, run by a thread that waits.
 //!
-//! A *round* looks at the links that have been busy lately, and now and then at one of the others, whose peers ring a tx_doorbell when
-//! they send to a link that is not polled. Every so many rounds it asks the clock and the kernel. Handlers run with no lock held,
-//! one at a time.
+//! A *round* polls the active links, and now and then one of the others, whose peers ring the doorbell when they send. Every so many rounds it
+//! reads the clock and asks the kernel. Handlers run with no lock held, one at a time.
 
 use super::connections::Serve;
 use super::link::{IDLE_POLLS, Look};
@@ -18,12 +17,12 @@ use std::cell::Cell;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Rounds between two looks at one of the links that are not busy.
+/// Rounds between two polls of a link that is not active.
 pub(super) const SWEEP: u32 = 4;
-/// Rounds between two looks at the clock, and time (ns) between two at the kernel.
+/// Rounds between two readings of the clock, and time (ns) between two calls to the kernel.
 pub(super) const SLOW: u32 = 512;
 const ASK: u64 = 1_000_000;
-/// Busy links beyond so many are let go once they have been idle.
+/// Active links beyond so many are parked once they have been idle.
 const BUSY: usize = 8;
 /// Messages for handlers taken from one link before others have their turn.
 const TURN: usize = 16;
@@ -132,7 +131,7 @@ impl Node {
         go_on(node, result);
     }
 
-    /// A look at one of the links that are not busy.
+    /// Polls one of the links that are not active.
     fn sweep(&self, node: &mut Guard<'_>) -> bool {
         let Some(link) = node.links.next_inactive() else { return false };
         let Some(link_state) = node.links.get_mut(link) else { return false };
@@ -297,7 +296,7 @@ impl Node {
     fn run_tasks(&self, node: &mut Guard<'_>) {
         let (mut tasks, deferred_drops) =
             (node.progress.take_tasks(), std::mem::take(&mut node.messages.deferred_drops));
-        // They may wait, so others, they among them, may drive meanwhile.
+        // Tasks may wait, so other threads, and the tasks themselves, may run progress meanwhile.
         node.progress.pause();
         node.wake_waiters();
         let result = node.unlocked(|| {
@@ -337,7 +336,7 @@ impl Node {
         may
     }
 
-    /// The peers of these links ring from now on, unless something has come meanwhile: those stay busy.
+    /// Parks links: their peers ring the doorbell from now on. Links on which something has arrived meanwhile stay active.
     fn park_links(&self, node: &mut Guard<'_>, which: impl Fn(&super::link::LinkState) -> bool) {
         node.publish();
         let now = node.progress.now();
@@ -406,7 +405,7 @@ fn inside(handler: impl FnOnce()) -> std::thread::Result<()> {
     result
 }
 
-/// The program's code has panicked: so does the call that ran it, and another thread may drive.
+/// The program's code has panicked: so does the call that ran it, and another thread may run progress.
 fn go_on(node: &mut Guard<'_>, result: std::thread::Result<()>) {
     if let Err(panic) = result {
         node.progress.stop();

@@ -170,7 +170,7 @@ impl ProgressState {
         self.rounds = rounds;
     }
 
-    /// CLOCK_MONOTONIC in ns, as of the last look at it: polls do not read the clock.
+    /// CLOCK_MONOTONIC in ns, as of the last reading: polls do not read the clock.
     #[inline(always)]
     pub fn now(&self) -> u64 {
         self.now

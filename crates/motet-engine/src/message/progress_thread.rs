@@ -1,12 +1,12 @@
 //! The progress thread: it makes progress while the program makes none.
 //!
-//! A program that computes, or waits for something else, answers no peer: a peer that connects, or that waits for the answer
-//! to a long message, waits as long. The progress thread checks now and then whether there have been rounds. Where there were none it makes
-//! some, has the peers ring, and sleeps until one does. So it costs a program that makes progress by itself a look in 10 ms, and one
-//! that sleeps a look in 100 ms.
+//! A program that computes, or waits for something else, answers no peer: a peer that connects, or that waits for the answer to a long message,
+//! waits as long. The progress thread checks now and then whether there have been rounds. Where there were none it makes some, arms the
+//! doorbells, and sleeps until one rings. So it costs a program that makes progress by itself a check every 10 ms, and one that sleeps a check
+//! every 100 ms.
 //!
-//! It stays out of the way: it never drives while it sleeps or while anybody else does, and what comes to a program that sleeps, in a
-//! wait of ours or on the node's descriptor, is that program's.
+//! It stays out of the way: it never runs while it sleeps or while another thread runs, and what arrives for a program that sleeps, in a wait or
+//! on the node's descriptor, is left to that program.
 
 use super::node_state::Guard;
 use super::{Error, Node};
@@ -15,7 +15,7 @@ use motet_sys::thread;
 
 /// Without rounds for so long (ns), the program is taken to be elsewhere.
 const LOOK: u64 = 10_000_000;
-/// Between two looks at a program that sleeps, at most, ns.
+/// Longest time between two checks of a program that sleeps, ns.
 const RARELY: u64 = 100_000_000;
 /// Between two turns of rounds while something comes, ns.
 const TURN: u64 = 1_000_000;

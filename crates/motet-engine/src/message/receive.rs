@@ -10,7 +10,7 @@ use motet_proto::message::matching::{PostOutcome, Receive, Selector, Source};
 use motet_proto::message::{Outcome, ProtocolViolation, Reception, UnexpectedMessage};
 use motet_sys::user_memory::OperationMemory;
 
-/// Where a receive looks for its message.
+/// Where a receive finds its message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecvFrom {
     /// On one channel.
@@ -124,15 +124,15 @@ impl Node {
         Ok(())
     }
 
-    /// Would like an operation not to happen any more. It ends in any case: as cancelled, or as it would have. The memory of a receive that
+    /// Asks that an operation is cancelled. It completes in any case: as cancelled, or as it would have. The memory of a receive that
     /// was cancelled is as it was; so one that has part of its message goes on.
     ///
-    /// Errors: [`Error::Unknown`] when its end has been taken note of, or told to its cq.
+    /// Errors: [`Error::Unknown`] when its completion was taken already.
     pub fn cancel(&self, operation: OperationId) -> Result<(), Error> {
         self.cancel_if(operation, false)
     }
 
-    /// The same of a receive whose memory need not be as it was: it ends whatever it has got, and the message is the next receive's.
+    /// Cancels a receive whose memory need not be as it was: it completes whatever it has got, and its message goes to the next receive.
     pub fn take_back(&self, operation: OperationId) -> Result<(), Error> {
         self.cancel_if(operation, true)
     }
@@ -256,7 +256,7 @@ impl NodeState {
             }
         }
         self.notify();
-        // A thread that makes progress copies what must be copied: it must look here.
+        // A thread that makes progress copies what must be copied: it must poll this link.
         if !whole && self.links.get(link).is_some_and(|link_state| link_state.channel_table.copies_wait()) {
             self.links.activate(link);
             self.schedule_link(link);

@@ -1,7 +1,7 @@
-//! What a program calls to send.
+//! Sends: what a program calls to send messages.
 //!
-//! Three ways, the shortest first: a message that goes in one packet and is gone when the call returns; one that is begun and keeps its
-//! memory until its end; and the latter waiting for room.
+//! There are three forms. An inject goes in one packet, and the body is free when the call returns. A started send keeps its body until it
+//! completes. Each of them also exists as a call that waits for room.
 
 use super::node_state::{Guard, NodeState};
 use super::operations::{CompletionOptions, Kind, Operation};
@@ -12,7 +12,7 @@ use motet_sys::user_memory::OperationMemory;
 
 /// A body that most likely goes in one packet, bytes.
 const SHORT: usize = 16 << 10;
-/// Headers and a body of so many bytes, two lines of a lane, are put together before they go.
+/// Headers and a body of so many bytes, two cells, are gathered before they go.
 const JOINED: usize = 96;
 
 /// A message to send.

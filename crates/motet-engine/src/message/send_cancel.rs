@@ -21,7 +21,7 @@ pub enum CalledBack {
 }
 
 impl Node {
-    /// Asks the peer to let go of a message that is still being sent.
+    /// Asks the peer to stop using a message that is still being sent.
     ///
     /// Errors: [`Error::Unknown`] for what is no operation, any more or at all.
     pub fn call_back(&self, operation: OperationId) -> Result<CalledBack, Error> {

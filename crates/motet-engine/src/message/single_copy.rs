@@ -263,7 +263,7 @@ impl LinkState {
     }
 
     /// Whether the peer has closed the link. Asked behind each copy out of its memory: before a peer uses memory again that it has
-    /// announced, without word that we have let go of it, it closes the link; so what was copied while the link stood is what was announced.
+    /// announced, without notice of its release, it closes the link; so what was copied while the link stood is what was announced.
     fn is_given_up(&mut self) -> bool {
         self.shm().is_some_and(|shm| !socket::is_connected(shm.control.as_fd().as_raw_fd()))
     }

@@ -30,7 +30,7 @@ pub struct SpinPolicy {
 pub enum Next {
     /// Look again.
     Look,
-    /// Let others have the CPU, then look again.
+    /// Yield the CPU, then poll again.
     Yield,
     /// Sleep.
     Sleep,
@@ -100,7 +100,7 @@ impl SpinPolicy {
 }
 
 impl Spin {
-    /// After a look that found nothing.
+    /// The next step after an empty poll.
     #[inline(always)]
     pub fn next(&mut self) -> Next {
         self.looks += 1;
@@ -143,7 +143,7 @@ impl Spin {
         (self.looks, self.start) = (0, 0);
     }
 
-    /// Ends it with the next look.
+    /// Ends the spin with the next poll.
     pub fn give_up(&mut self) {
         self.budget = 0;
         self.looks = EAGER;

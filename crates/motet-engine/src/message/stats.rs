@@ -1,9 +1,8 @@
-//! What a node tells `motet why` of itself: the writing side of [`motet_wire::message::stats`].
+//! The stats page of a node, which `motet why` reads: the writing side of [`motet_wire::message::stats`].
 //!
-//! What it is: a page for the node and a row for each link, in memory that no peer has. Who and why is written when a link comes up or
-//! goes, counts when the kernel is asked or a sleep begins: they are numbers that exist anyway (positions of lanes and rings) or belong to
-//! something slow (a single copy, a loan). What it is not: nothing here is on the way of a message, and a node for which there is no memory
-//! for a sheet goes without.
+//! The page has a head for the node and a row for each link, in memory that no peer has. Peer and driver are written when a link comes up or goes
+//! down; counts when the kernel is asked or a sleep begins. The counts are numbers that exist anyway (positions of FIFOs and rings) or belong to
+//! something slow (a single copy, a loan), so messages pay nothing. A node for which there is no memory goes without a page.
 
 use super::link::LinkState;
 use super::transport::{Identity, NodeId, Transport};

@@ -91,7 +91,7 @@ pub enum Transport {
     Packet(Box<dyn PacketTransport>),
 }
 
-/// A lane each way, with a ring of bytes beside it whose pages come into being when they are needed.
+/// A FIFO each way, with a payload ring beside it whose pages are made when they are needed.
 pub struct ShmTransport {
     /// To the peer.
     pub outward: FifoTx,
@@ -111,7 +111,7 @@ pub struct ShmTransport {
     pub process: Option<PrivateFd>,
     /// Its number in our PID namespace, for single copy; 0 when it is not visible, or its memory is not ours to read.
     pub pid: u32,
-    /// What must stay as long as the lanes do.
+    /// What must stay as long as the FIFOs do.
     pub keep: Box<dyn std::any::Any + Send>,
 }
 
@@ -140,7 +140,7 @@ pub trait PacketTransport: Packets + Send {
     fn counts(&self) -> [u64; 3] {
         [0; 3]
     }
-    /// Says goodbye after the last packet: what was put is delivered if the peer lives. True when nothing is left to do.
+    /// Shuts down after the last packet: what was put is delivered if the peer lives. True when nothing is left to do.
     fn close(&mut self, now: u64) -> bool;
 }
 

@@ -1,4 +1,4 @@
-//! Waiting: one thread drives progress for all, the others sleep until it has what they wait for or leaves.
+//! Waiting: one thread runs progress for all; the others sleep until their result is there or the running thread leaves.
 
 use super::node_state::{Guard, NodeState};
 use super::progress::is_inside;
@@ -7,7 +7,7 @@ use super::{CqId, Error, Node};
 use motet_sys::clock;
 use std::time::Duration;
 
-/// Longest sleep of a thread that does not drive: it looks by itself then.
+/// Longest sleep of a thread that does not make progress: it checks by itself then.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Node {
@@ -99,7 +99,7 @@ impl Node {
         }
     }
 
-    /// Sleeps, unless what is waited for is there once every peer has been told to ring.
+    /// Sleeps, unless the result is there once the doorbells of all links are armed.
     #[cold]
     fn sleep<R>(
         &self,
@@ -127,13 +127,13 @@ impl Node {
         None
     }
 
-    /// Sleeps while another thread drives, until something has happened.
+    /// Sleeps while another thread makes progress, until something has happened.
     #[cold]
     fn watch_others(&self, node: &mut Guard<'_>, deadline: Option<u64>) -> Result<(), Error> {
         passed(node, deadline)?;
         node.progress.add_waiter();
         if node.progress.is_asleep() {
-            // It may have to wait for something else now: room in a lane, say.
+            // It may have to wait for something else now: room in a FIFO, for example.
             node.progress.ring_wakeup();
         }
         let left = deadline.map(|until| Duration::from_nanos(until.saturating_sub(clock::nanoseconds())));

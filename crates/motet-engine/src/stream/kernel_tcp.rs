@@ -134,9 +134,7 @@ impl Base for Kernel<'_> {
             return true; // closed unseen, and another file by now
         }
         !socket::is_connected(self.fd)
-            && (socket::has_error(self.fd)
-                || socket::addresses(self.fd).is_err()
-                || other_end_is_gone(self.fd, peer))
+            && (socket::has_error(self.fd) || socket::addresses(self.fd).is_err() || other_end_is_gone(self.fd, peer))
     }
 
     fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {

@@ -1,4 +1,4 @@
-//! The cq of blocking receives: of one thread at a time.
+//! The completion queue of blocking receives: of one thread at a time.
 
 use super::{CompletionRef, CompletionSink, CqId, Operations, ReceiveResult};
 use motet_proto::message::matching::Selector;
@@ -33,7 +33,7 @@ impl CompletionSink for Blocking<'_, '_> {
 }
 
 impl Operations {
-    /// None, with the cq of blocking receives.
+    /// No blocking receive, with the completion queue for them.
     pub fn new() -> Self {
         let mut operations = Self::default();
         operations.blocking = operations.add_cq().unwrap_or(CqId::NONE);

@@ -1,8 +1,4 @@
-//! Receives that are posted without a record: what their ends need lies where they wait.
-//!
-//! What it is: most receives of a program that posts them and polls get their message whole, and end as it is taken. One of these that does not
-//! gets an operation when its message begins ([`Operations::name_of`]). What it is not: such a receive has no name, so that it is cancelled by
-//! its context.
+//! Receives that are posted without a record: what their completions need is kept in the posted receive itself.
 
 use super::{CompletionOptions, CqId, Kind, LOAN, Operation, Operations, UNRECORDED};
 use crate::message::Error;
@@ -25,9 +21,9 @@ impl Buffer {
 }
 
 impl Operations {
-    /// A receive without a record, of this cq.
+    /// Makes an unrecorded receive that completes in `cq`.
     ///
-    /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such cq.
+    /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such completion queue.
     #[inline(always)]
     pub fn begin_unrecorded(&mut self, cq: CqId, buffer: Buffer) -> Result<Receive<Buffer>, Error> {
         let known = self.completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?;
@@ -56,12 +52,12 @@ impl Operations {
         self.pool.insert(operation).map_or(LOAN | u64::from(u32::MAX), |number| u64::from(number.0))
     }
 
-    /// Whether this is a posted receive of the cq that has no record.
+    /// Whether this is an unrecorded posted receive of `cq`.
     pub fn is_unrecorded(receive: &Receive<Buffer>, cq: CqId) -> bool {
         receive.operation == UNRECORDED | u64::from(cq.0)
     }
 
-    /// Operations under way that were such receives, are of this cq, and for which this is true.
+    /// Operations under way that were unrecorded receives of `cq`, and for which `which` is true.
     pub fn nameless_of(&self, cq: CqId, which: impl Fn(&Operation) -> bool) -> Vec<SlabId> {
         let ours = |index: &u32| {
             let known = self.pool.get(*index);

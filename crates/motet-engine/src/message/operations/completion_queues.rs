@@ -1,16 +1,16 @@
-//! Completion completion_queues: ends of operations, gathered for one thread.
+//! Completion queues: completions of operations, for one thread to poll or wait for.
 
 use super::{Completion, CompletionRef, CompletionSink, NONE, OperationId, Operations};
 use crate::message::Error;
 use motet_proto::message::Status;
 use motet_proto::message::slab::{IntrusiveList, SlabId};
 
-/// A completion cq.
+/// A completion queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CqId(pub u32);
 
 impl CqId {
-    /// No cq's.
+    /// No completion queue's.
     pub const NONE: Self = Self(0);
 }
 
@@ -28,7 +28,7 @@ pub struct CompletionQueue {
 }
 
 impl Operations {
-    /// A new completion cq; `None` when there are too many.
+    /// A new completion queue; `None` when there are too many.
     pub fn add_cq(&mut self) -> Option<CqId> {
         self.completion_queues.insert(CompletionQueue::default()).map(|number| CqId(number.0))
     }
@@ -48,13 +48,13 @@ impl Operations {
         Ok(())
     }
 
-    /// Whether nothing of a cq waits to be taken note of.
+    /// Whether a completion queue is empty.
     #[inline(always)]
     pub fn is_cq_empty(&mut self, cq: CqId) -> Result<bool, Error> {
         Ok(self.cq(cq).ok_or(Error::Unknown)?.ended.is_empty())
     }
 
-    /// The next end in a cq.
+    /// The next completion of a completion queue.
     #[inline]
     pub fn next_completion(&mut self, cq: CqId) -> Result<Option<Completion>, Error> {
         let known = self.completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?;
@@ -63,7 +63,7 @@ impl Operations {
         Ok(self.take_record(index))
     }
 
-    /// Tells up to `most` of the next ends in a cq, where they lie, and forgets them. How many; and whether it has stopped before one
+    /// Reports up to `most` completions of a completion queue, and removes them. How many; and whether it has stopped before one
     /// that the sink does not take, or of which something is the program's to keep: [`Operations::next_completion`] takes that.
     #[inline(always)]
     pub fn report_completions(
@@ -99,7 +99,7 @@ impl Operations {
         Ok((reported, false))
     }
 
-    /// A cq.
+    /// A completion queue.
     #[inline(always)]
     pub fn cq(&mut self, cq: CqId) -> Option<&mut CompletionQueue> {
         self.completion_queues.get_by_id(SlabId(cq.0))

@@ -2,7 +2,7 @@
 //!
 //! What it is: their records, and the completion queues. An operation completes once. Its record stays until the program has
 //! taken the completion: by a wait for *this one* or for *any of these*, or, for operations of a completion queue, by a poll of
-//! the cq: it lists the records where they are. What it is not: it waits for nothing.
+//! the queue. Nothing here waits.
 
 mod blocking;
 mod buffers;
@@ -22,14 +22,14 @@ use motet_proto::message::{Envelope, Outcome, Status};
 use motet_sys::user_memory::{OperationMemory, UserMemory};
 use std::sync::Arc;
 
-/// What to do when an operation ends.
+/// How the completion of an operation is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CompletionOptions {
     /// The completion queue that gets the completion; none: it is waited for by its operation.
     pub cq: Option<CqId>,
     /// The program's word for it, which comes back.
     pub context: u64,
-    /// A success is only counted (selective completion). Needs a cq.
+    /// Successes are only counted (selective completion). Needs a completion queue.
     pub quiet: bool,
 }
 
@@ -52,13 +52,13 @@ pub struct Completion {
     pub headers: Vec<u8>,
     /// Of the message.
     pub channel: Option<Channel>,
-    /// The operation's own memory, given back.
+    /// The operation's own memory, returned.
     pub memory: Option<Vec<u8>>,
     /// Of a receive in place: the message, where it is.
     pub lent: Option<LoanedMessage>,
 }
 
-/// The end of an operation of a cq, where it lies.
+/// A completion in its record.
 #[derive(Debug, Clone, Copy)]
 pub struct CompletionRef<'a> {
     /// Which.
@@ -79,9 +79,9 @@ pub struct CompletionRef<'a> {
     pub channel: Option<Channel>,
 }
 
-/// Who is reported ends. (A closure would be called: it cannot be said of one that it is to be inlined.)
+/// Gets completions. (A trait and not a closure, because a closure cannot be marked to be inlined.)
 pub trait CompletionSink {
-    /// Whether it takes the next end; otherwise that is queued in its cq. `named`: the program has a name for the operation. `whole`: it
+    /// Whether it takes the next completion; otherwise that is queued. `named`: the program has a name for the operation. `whole`: it
     /// ends as asked, and of a receive the message is not truncated. `headers`: those of the message.
     #[inline(always)]
     fn takes(&self, named: bool, whole: bool, headers: &[u8]) -> bool {
@@ -143,13 +143,13 @@ pub struct Operations {
 
 /// In the protocol's name of an operation: it is a loan without a completion, which needs no record but itself.
 const LOAN: u64 = 1 << 32;
-/// In the name of a posted receive: it has no record, and this is its cq.
+/// In the name of a posted receive: it has no record, and the rest is its completion queue.
 const UNRECORDED: u64 = 1 << 33;
 
 impl Operations {
     /// A new record.
     ///
-    /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such cq.
+    /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such completion queue.
     #[inline(always)]
     pub fn begin(&mut self, operation: Operation) -> Result<OperationId, Error> {
         if self.pool.count() + self.bare >= slab::MAX_RECORDS {
@@ -232,9 +232,9 @@ impl Operations {
         self.ended(name, outcome);
     }
 
-    /// Ends a receive of `cq` whose message has come, and tells its end instead of queueing it in the cq. `fill` copies the body, of
-    /// `full` bytes, into the receive's memory, as far as there is room. False, and nothing is done: ends are queued in the cq already, the
-    /// receive is of another cq or not into memory of the program's, or the sink does not take it.
+    /// Completes a receive of `cq` whose message has arrived, and reports the completion instead of queueing it. `fill` copies the body, of
+    /// `full` bytes, into the receive's memory, as far as there is room. False, and nothing is done: completions are queued in `cq` already, the
+    /// receive is of another completion queue or not into memory of the program's, or the sink does not take it.
     #[inline(always)]
     pub fn report_message(
         &mut self,
@@ -295,7 +295,7 @@ impl Operations {
         self.ended(name, outcome);
     }
 
-    /// Tells its cq, if it has one.
+    /// Queues the completion, if the operation has a completion queue.
     #[inline(always)]
     fn ended(&mut self, name: u64, outcome: Outcome) {
         let index = SlabId(name as u32).index();

@@ -60,7 +60,7 @@ impl Mapped {
 }
 
 impl Node {
-    /// Makes a region of zeros in memory that peers of this host may map: what they are told the key of they may use as `rights` say, as
+    /// Makes a region of zeros in memory that peers of this host may map: peers that get the key may use it as `rights` say, as
     /// any region, and directly once they have opened it. It is this node's until [`Node::revoke`]; the view shows zeros after that.
     pub fn alloc_region(&self, size: usize, rights: Rights) -> Result<(SharedBytes, Key), Error> {
         let mut node = self.lock()?;

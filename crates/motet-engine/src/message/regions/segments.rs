@@ -133,7 +133,7 @@ pub struct LoanCounts {
 pub struct Segments {
     /// The control connection; none where memory is not shared.
     control: Option<RawFd>,
-    /// Those of ours that the peer has been told of.
+    /// Our segments that were announced to the peer.
     told: Vec<(u32, Weak<PoolSegment>)>,
     theirs: Vec<PeerSegment>,
     /// Regions of the peer that are used directly.
@@ -152,7 +152,7 @@ impl Segments {
         Self { control: Some(control), ..Self::default() }
     }
 
-    /// The link is gone. What the program was lent stays mapped for it.
+    /// The link is gone. Loaned messages stay mapped for the program.
     pub fn leave(&mut self) {
         let counts = self.counts;
         *self = Self { counts, ..Self::default() };
@@ -160,7 +160,7 @@ impl Segments {
 
     // ---- ours -------------------------------------------------------------------------------------------------------
 
-    /// Where the peer finds bytes of a segment of ours; `None`: it cannot be told now.
+    /// Where the peer finds bytes of a segment of ours; `None`: it cannot be announced now.
     pub fn show(&mut self, segment: &Arc<PoolSegment>, address: u64) -> Option<RemoteAddress> {
         let number = segment.number();
         if !self.told.iter().rev().any(|(told, _)| *told == number) && !self.report(segment) {
@@ -169,7 +169,7 @@ impl Segments {
         Some(RemoteAddress { address, key: u64::from(number) })
     }
 
-    /// Whether the peer has been told of a segment, so that it may see it.
+    /// Whether a segment was announced to the peer, so that it may map it.
     pub fn has_shown(&self, segment: &Arc<PoolSegment>) -> bool {
         self.told.iter().any(|(told, _)| *told == segment.number())
     }
@@ -199,13 +199,13 @@ impl Segments {
 
     // ---- theirs -----------------------------------------------------------------------------------------------------
 
-    /// The bytes at a place that the peer has told us, if we see them. All that it says is checked.
+    /// The bytes at an address that the peer has given, if they are mapped here. The address is checked.
     pub fn find(&mut self, place: RemoteAddress, done: u64, length: usize) -> Option<PeerBytes> {
         let (window, at) = self.window(place)?;
         PeerBytes::of(&window, at.checked_add(done)?, length)
     }
 
-    /// The same, if the peer has told us before.
+    /// The bytes at an address, if their segment was announced before.
     #[inline]
     pub fn find_known(&self, place: RemoteAddress, length: usize) -> Option<PeerBytes> {
         let known = self.known(u32::try_from(place.key).ok()?)?;
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Two ends of a control connection.
+    /// Both ends of a control connection.
     fn connection() -> [OwnedFd; 2] {
         use motet_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -339,7 +339,10 @@ mod tests {
         assert!(ours.has_shown(loan.segment()));
         let part = theirs.find(place, 0, 5000).unwrap();
         assert!(part.to_vec().iter().all(|&byte| byte == 7));
-        assert!(theirs.find(RemoteAddress { key: place.key + 1, ..place }, 0, 1).is_none(), "the peer has not announced that");
+        assert!(
+            theirs.find(RemoteAddress { key: place.key + 1, ..place }, 0, 1).is_none(),
+            "the peer has not announced that"
+        );
         assert!(theirs.find(RemoteAddress { key: 0, ..place }, 0, 1).is_none());
         for (address, done, length) in [(1, 0, 1), (place.address, u64::MAX, 1), (place.address, 0, 65 << 20)] {
             assert!(theirs.find(RemoteAddress { address, ..place }, done, length).is_none());
