@@ -1,4 +1,4 @@
-//! The stream protocol, and in [`message`] that of messages.
+//! The stream protocol: a TCP connection with a gated ring beside it.
 //!
 //! What it is: the two halves of a stream that is a TCP connection with a gated ring beside it. [`tx`] decides for each
 //! send whether payload goes into the ring or to the kernel; [`rx`] puts both back into one order; [`gate`] opens and closes

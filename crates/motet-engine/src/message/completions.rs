@@ -1,7 +1,7 @@
 //! Polling a completion queue, for a program that posts receives and polls.
 //!
 //! One poll takes the lock once and reports the operations that have completed. A message for a posted receive takes the direct path
-//! ([`super::fast_receive`]) from the FIFO of its link, and its completion is reported in the same step. Any other packet is handled by a round
+//! (`fast_receive`) from the FIFO of its link, and its completion is reported in the same step. Any other packet is handled by a round
 //! of progress; its completion waits in the completion queue until a poll reports it.
 
 use super::error::Error;

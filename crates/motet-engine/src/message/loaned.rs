@@ -32,7 +32,7 @@ impl ReleaseQueue {
 
 /// A message that lies where its sender has put it, and stays mapped as long as this.
 ///
-/// The sender waits for it to be given back: at once by [`Node::give_back`]; by the next thread that makes progress when it is dropped.
+/// The sender waits for its release: at once by [`super::Node::release_loan`]; by the next thread that makes progress when it is dropped.
 #[derive(Debug)]
 pub struct LoanedMessage {
     part: PeerBytes,

@@ -1,11 +1,11 @@
 //! Loans: messages that the receiver reads where the sender has put them.
 //!
-//! What it is: a block of the node's pool ([`Node::alloc`]) that goes as a message of any length by one announcement
-//! ([`Node::send_loan`]), and receives that end with a reference to such a message ([`LoanedMessage`]). Giving it back ([`Node::give_back`], or
-//! dropping it) tells the sender, whose pool has the block again then; so it does when the link is lost.
+//! A block of the node's pool ([`Node::alloc`]) is sent as a message of any length by one packet, an RTS ([`Node::send_loan`]). A receive in place
+//! completes with a reference to the message ([`LoanedMessage`]). Its release ([`Node::release_loan`], or dropping it) informs the sender, whose pool
+//! has the block again then; so does the loss of the link.
 //!
-//! What it is not: how the receiver comes to see the block, is in [`super::regions::segments`]. Where it does not, or the message is short or
-//! no loan, a receive in place ends with a copy, and only [`LoanCounts`] shows the difference.
+//! How the receiver maps the block is in [`super::regions::segments`]. Where it cannot, or where the message is short or no loan, a receive in
+//! place completes with a copy, and only [`LoanCounts`] shows the difference.
 
 use super::link::LinkState;
 pub use super::loaned::{Loan, LoanedMessage, PeerBytes, ReleaseQueue};

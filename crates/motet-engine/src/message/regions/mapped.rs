@@ -6,7 +6,7 @@
 //! out is the kernel: each region has a segment of its own, one without PUT and ATOMIC in its rights cannot be written, and when it is
 //! revoked its memory is never used for anything else.
 //!
-//! What it is not: packets to and from regions are [`super::regions`]' matter. An access waits behind nothing, so while this side has
+//! What it is not: packets to and from regions belong to [`crate::message::regions`]. An access waits behind nothing, so while this side has
 //! operations under way as packets on the link, it makes further ones like that, too: all take effect in the order of their beginning.
 
 use super::bytes::Bytes;

@@ -5,7 +5,7 @@
 //! said there. A place ([`RemoteAddress`]) in a segment is an address in its owner's process with the segment's number as its key, so a peer that
 //! cannot map it copies from that address, or has the bytes sent, as of any other memory.
 //!
-//! What it is not: which message or region lies there, is in [`super::loans`] and [`super::regions`].
+//! What it is not: which message or region lies there, is in [`crate::message::loans`] and [`crate::message::regions`].
 
 use motet_proto::message::packet::RemoteAddress;
 use motet_proto::message::regions::{Key, Rights};
