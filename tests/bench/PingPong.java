@@ -1,8 +1,8 @@
-// Messages over java.nio and java.net, and calls over RMI, measured. Nothing here knows of Motet.
+// Measures messages over java.nio and java.net, and calls over RMI. Nothing here knows of Motet.
 //
 //   PingPong serve nio|net          prints "port N" and serves until it is ended; nio: a selector, net: a thread a connection
 //   PingPong call nio|select|net PORT
-//   PingPong call rmi PORT          PORT is the registry's, in which `Remote serve` has bound itself
+//   PingPong call rmi PORT          PORT is that of the registry in which `Remote serve` is bound
 //
 // A caller measures for each line "SIZE MS HOW" of its input and prints "MEDIAN MEAN COUNT" as tests/bench/peer.h says, in ns for
 // one message. HOW is `echo`: each message comes back whole, or `stream`: the last of some hundred is answered by one byte.
@@ -181,7 +181,7 @@ public class PingPong {
                         if (!echo) out.write(1);
                     }
                 } catch (IOException e) {
-                    // the caller has left
+                    // the caller has closed the connection
                 }
             });
             thread.setDaemon(true);
@@ -189,14 +189,14 @@ public class PingPong {
         }
     }
 
-    /** What a connection of the selector's server is in the middle of. */
+    /** The state of a connection of the server with a selector. */
     static class Served {
         final ByteBuffer head = ByteBuffer.allocateDirect(HEAD);
         ByteBuffer data = ByteBuffer.allocateDirect(64);
         int left;
         boolean echo;
 
-        /** One read or one write; what to wait for next, 0 when the caller has left. */
+        /** Makes one read or one write. Returns what to wait for next, 0 if the caller has closed the connection. */
         int step(SocketChannel channel, boolean writes) throws IOException {
             if (!writes) {
                 ByteBuffer into = left == 0 ? head : data;

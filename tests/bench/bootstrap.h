@@ -1,6 +1,6 @@
-/* bootstrap.h: the ends of an interface that does not start its own processes find each other over TCP, as peer.h says.
+/* bootstrap.h: connection establishment over TCP, as peer.h says, for interfaces that do not start their own processes.
  *
- *   PROGRAM WHAT serve [CLIENTS SIZE MS]       prints "port N"; of `server` end 0, and prints the figures; else the end that answers
+ *   PROGRAM WHAT serve [CLIENTS SIZE MS]       prints "port N"; with `server` end 0, which prints the figures; else the end that answers
  *   PROGRAM WHAT call HOST PORT SIZES MS       the end that measures, or one of the clients
  *
  * An interface supplies a few more functions: its address as bytes, a peer from such bytes, and one turn of its progress. */
@@ -19,7 +19,7 @@ static void turn(void);
 
 static int own_end, sharing;
 
-/* Between two polls that found nothing. */
+/* Called between two empty polls. */
 static inline void idle(void)
 {
     if (sharing) sched_yield();
@@ -35,7 +35,7 @@ struct end {
     char *address;
 };
 
-/* The only CPU of this process; 0 where it has several, else the CPU's number and one. */
+/* The only CPU of this process plus one; 0 if it has several. */
 static uint64_t only_cpu(void)
 {
     cpu_set_t set;
@@ -67,7 +67,7 @@ static struct end hear(int fd)
     return end;
 }
 
-/* Every end knows all ends, in one order, as ranks do. */
+/* Every end knows all ends in one order, as ranks do. */
 static void know(struct end *ends, int count)
 {
     uint64_t cpu = ends[own_end].greeting.cpu;
@@ -78,7 +78,7 @@ static void know(struct end *ends, int count)
     }
 }
 
-/* The server numbers its peers as they come, and tells each of all. */
+/* The server numbers its peers in the order of their connections, and sends all addresses to each. */
 static void gather(struct end *ends, int clients)
 {
     int listener = listen_anywhere();
@@ -86,7 +86,7 @@ static void gather(struct end *ends, int clients)
         ends[end] = hear(accept_one(listener));
         ends[end].greeting.end = end;
     }
-    interface_open(); /* not before: what it makes outlives an end that is killed while it waits */
+    interface_open(); /* not earlier: its files would outlive an end that is killed while it waits */
     ends[0] = own();
     uint64_t count = clients + 1;
     for (uint64_t end = 1; end < count; end++) {
@@ -111,7 +111,7 @@ static void join(int fd)
     know(ends, (int)count);
 }
 
-/* Both have reached this point. Who waits makes progress: others may need that to end what they have begun. */
+/* A barrier. A waiting end makes progress, as others may need that to finish their operations. */
 static void meet(int fd)
 {
     char byte = 0;

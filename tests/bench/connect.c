@@ -20,7 +20,7 @@ static void connections(void *context, long count)
         for (long i = 0; i < call->messages; i++) {
             send_all(fd, data, sizeof data);
             if (!receive_all(fd, data, sizeof data)) {
-                fprintf(stderr, "connect: the server left\n");
+                fprintf(stderr, "connect: the server closed the connection\n");
                 exit(1);
             }
         }

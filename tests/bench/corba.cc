@@ -1,13 +1,13 @@
-// corba.cc: two ends of CORBA calls, measured and checked. An ordinary program of omniORB's: it knows nothing of Motet.
+// corba.cc: two ends of CORBA calls, which it measures and checks. It is an ordinary omniORB program and knows nothing of Motet.
 //
-//   corba serve                  prints "object URI" and serves until its object is told to end
+//   corba serve                  prints "object URI" and serves until its object gets the call `end`
 //   corba call URI               for each line "OP TYPE SIZE MS" of its input prints "MEDIAN P99 MEAN COUNT": ns of one OP, and how many
-//                                OP TYPE SIZE NUMBERx: exactly so many calls, not timed, by which its input is answered with "NUMBER"
-//   corba check URI SIZE...      every OP and every TYPE with data of these sizes; prints what was equal, ends the server
+//                                OP TYPE SIZE NUMBERx: makes exactly NUMBER calls, not timed, and prints "NUMBER"
+//   corba check URI SIZE...      every OP and every TYPE with data of these sizes; prints which data were equal, and ends the server
 //
-// Each takes options of the ORB behind (-ORBendPoint giop:unix:PATH, -ORBgiopMaxMsgSize BYTES).
+// Each takes options of the ORB at the end (-ORBendPoint giop:unix:PATH, -ORBgiopMaxMsgSize BYTES).
 //   OP     null | in | out | inout | refill: calls as corba.idl says; refill is an `out` into memory that the caller has
-//          encode | decode | redecode: marshalling alone, in this process; into a new sequence, or into one that is there
+//          encode | decode | redecode: marshalling without a call, in this process; into a new sequence, or into an existing one
 //   TYPE   long | double | octet | struct | string; SIZE: bytes of the data in memory, at least one element's
 // MEDIAN is over blocks of calls as tests/bench/peer.h has it, P99 over calls each timed for itself in the last quarter of the time.
 #include "corba_data.h"
@@ -25,7 +25,7 @@ static CORBA::ORB_var orb;
 
 // ---- serving --------------------------------------------------------------------------------------------------------------
 
-/// What every servant's call does, for any sequence type.
+/// The calls of a servant for any sequence type.
 template <class Sequence, class T> struct Serve {
     static CORBA::ULongLong in(Key key, const Sequence &data) { return key ? checksum(data.get_buffer(), data.length()) : 0; }
     static Sequence *out(Key key, Count count) { return new Sequence(count, count, prepared<T>(count, key), false); }
@@ -55,7 +55,7 @@ public:
     void out_string(Key key, Count count, CORBA::String_out data) override { data = Text::fresh(count, key); }
     void inout_string(Key key, Count count, char *&data) override
     {
-        // The length of a string is not known beside it: only who checks asks for it.
+        // The length of a string is not passed: only a check reads it.
         if (key && std::strlen(data) == count) {
             std::reverse(data, data + count);
         } else if (key) {
@@ -94,7 +94,7 @@ static double now()
     return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// The value below which `part` of all lie.
+/// The quantile `part` of all values.
 static double quantile(std::vector<double> &values, double part)
 {
     std::sort(values.begin(), values.end());
@@ -124,7 +124,7 @@ static void measure(const Block &block, double ms)
         blocks.push_back(timed(block, count));
     } while (now() - begun < ms * 0.75e6);
     double mean = (now() - begun) / (blocks.size() * (double)count);
-    if (count == 1) singles = blocks; // calls that take longer than a block: all are timed for themselves
+    if (count == 1) singles = blocks; // calls that take longer than a block are all timed one by one
     while (now() - begun < ms * 1e6 || singles.empty()) singles.push_back(timed(block, 1));
     long all = blocks.size() * count + (count == 1 ? singles.size() - blocks.size() : singles.size());
     double median = quantile(blocks, 0.5);
@@ -132,13 +132,13 @@ static void measure(const Block &block, double ms)
     std::fflush(stdout);
 }
 
-/// Marshalled once into memory of its length.
+/// Data that are marshalled once into memory of their length.
 template <class Type> struct Marshalled {
     cdrMemoryStream stream;
 
     static size_t length(const typename Type::Data &data)
     {
-        cdrMemoryStream sets; // for its code sets, which a string must know
+        cdrMemoryStream sets; // for its code sets, which a string needs
         cdrCountingStream counted(sets.TCS_C(), sets.TCS_W());
         Type::encode(data, counted);
         return counted.total();
@@ -146,7 +146,7 @@ template <class Type> struct Marshalled {
     explicit Marshalled(const typename Type::Data &data) : stream(length(data) + 64) { Type::encode(data, stream); }
 };
 
-/// `count` times OP on data of `elements`; no function where the mapping knows no such thing.
+/// A function that makes OP `count` times on data of `elements`; none where the mapping has no such call.
 template <class Type> Block block_of(const Type &type, const std::string &op, motet_bench::Peer_ptr peer, Count elements)
 {
     auto data = std::make_shared<typename Type::Data>();
@@ -235,7 +235,7 @@ template <class Type> bool equal(const typename Type::Data &data, Count count, K
     return true;
 }
 
-/// The names of what was equal, of one type at one size.
+/// The names of the calls whose data were equal, for one type at one size.
 template <class Type> std::string checked(const Type &type, motet_bench::Peer_ptr peer, Count count, Key key)
 {
     std::string good;

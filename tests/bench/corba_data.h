@@ -1,4 +1,4 @@
-/* corba_data.h: what travels in the calls of corba.cc, and how each type of it is handled: one way for all sequences, one for strings. */
+/* corba_data.h: the data of the calls of corba.cc, with one set of functions for all sequence types and one for strings. */
 #ifndef CORBA_DATA_H
 #define CORBA_DATA_H
 
@@ -16,7 +16,7 @@ using Key = CORBA::ULong;
 
 // ---- elements -------------------------------------------------------------------------------------------------------------
 
-/// Element `i` of the data that `key` stands for: neighbours differ, and so do the data of two keys.
+/// Element `i` of the data of `key`. Neighbours differ, and so do the data of two keys.
 template <class T> T made(Count i, Key key);
 template <> inline CORBA::Long made(Count i, Key key) { return (CORBA::Long)((i + key) * 2654435761u); }
 template <> inline CORBA::Double made(Count i, Key key) { return made<CORBA::Long>(i, key) / 3.0; }
@@ -27,7 +27,7 @@ template <> inline Mixed made(Count i, Key key) { return {made<CORBA::Long>(i, k
 template <class T> bool same(const T &a, const T &b) { return a == b; }
 template <> inline bool same(const Mixed &a, const Mixed &b) { return a.number == b.number && a.value == b.value && a.mark == b.mark; }
 
-/// Adds an element to a checksum that knows the order.
+/// Adds an element to a checksum that depends on the order.
 template <class T> uint64_t sum(uint64_t before, const T &value) { return (before ^ (uint64_t)(int64_t)value) * 0x100000001b3u + 1; }
 template <> inline uint64_t sum(uint64_t before, const Mixed &m) { return sum(sum(sum(before, m.number), m.value), m.mark); }
 
@@ -38,13 +38,13 @@ template <class T> uint64_t checksum(const T *from, Count count)
     return all;
 }
 
-/// The data of a key, kept for this thread's next call: an answer costs the server nothing but the ORB's work.
+/// The data of a key, kept for the next call of this thread, so that an answer costs the server only the work of the ORB.
 template <class T> T *prepared(Count count, Key key)
 {
     thread_local std::vector<T> kept;
     thread_local Key of;
     if (kept.size() != count + 1 || of != key) {
-        kept.resize(count + 1); // a string's end
+        kept.resize(count + 1); // the terminator of a string
         for (Count i = 0; i < count; i++) kept[i] = made<T>(i, key);
         of = key;
     }
@@ -109,7 +109,7 @@ struct Text {
 
 #define MOTET_CALLS(NAME) &motet_bench::_objref_Peer::in_##NAME, &motet_bench::_objref_Peer::out_##NAME, &motet_bench::_objref_Peer::inout_##NAME
 
-/// Does `what(name, type)` for each type.
+/// Calls `what(name, type)` for each type.
 template <class What> void for_each_type(What what)
 {
     using namespace motet_bench;

@@ -1,4 +1,4 @@
-"""Echo in Python, measured: over blocking sockets, and over asyncio's streams.
+"""Measures echo in Python: over blocking sockets, and over streams of asyncio.
 
     echo.py serve blocking|asyncio         prints "port N" and serves until it is ended
     echo.py call blocking|asyncio PORT     for each line "SIZE MS" of its input prints "MEDIAN MEAN COUNT" as tests/bench/peer.h
@@ -59,7 +59,7 @@ async def serve_asyncio():
 
 
 async def measure(block, size, ms):
-    """`block(size, count)` does `count` round trips; it never waits when its sockets block."""
+    """`block(size, count)` makes `count` round trips. It never awaits if its sockets block."""
     count, start = 8, time.perf_counter_ns()
     while True:
         last = time.perf_counter_ns()

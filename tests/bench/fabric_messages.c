@@ -17,7 +17,7 @@ static struct fid_cq *completions;
 static struct fid_ep *endpoint;
 static fi_addr_t peers[MOST_ENDS];
 
-/* An operation under way. The context comes first: a completion leads back to the slot by it. Two more for what blocks. */
+/* An operation in progress. The context is the first member, as a completion has its address. Two more slots are for blocking calls. */
 struct slot {
     struct fi_context2 context;
     int begun, done;
@@ -62,7 +62,7 @@ static void begin_send(struct slot *slot, int to, int tag, const void *data, siz
     slot->begun = 1;
     slot->done = 0;
     if (size <= info->tx_attr->inject_size) {
-        /* It is copied at once, and no completion is told. */
+        /* It is copied at once, and no completion is reported. */
         while ((status = fi_tinject(endpoint, data, size, peers[to], tag_of(own_end, tag))) == -FI_EAGAIN) turn();
         must(status, "fi_tinject");
         slot->done = 1;

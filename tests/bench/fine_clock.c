@@ -1,5 +1,5 @@
-/* fine_clock.c: a clock for `redis-cli --latency`, which counts whole milliseconds. Preloaded, gettimeofday runs a thousand times
- * faster, so that what the program takes for milliseconds are microseconds. Nothing else of it changes. */
+/* fine_clock.c: a clock for `redis-cli --latency`, which counts whole milliseconds. It is preloaded. gettimeofday then runs
+ * a thousand times faster, so milliseconds of the program are microseconds. Nothing else changes. */
 #include <sys/time.h>
 #include <time.h>
 

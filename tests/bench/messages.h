@@ -1,19 +1,19 @@
-/* messages.h: what is measured of an interface that carries messages, over a few calls that each interface's file supplies.
+/* messages.h: measurements of an interface for messages, over a few functions that the file of each interface supplies.
  *
  *   latency    half a round trip
- *   any        the same; receives name no source, at both ends
+ *   any        half a round trip; receives name no source, at both ends
  *   rate       one way, in windows of 64 messages or as many as the caller says, each window answered by 4 bytes (as OSU's osu_mbw_mr
  *              with one pair)
- *   bandwidth  the same; a window has at most 16 MiB; one buffer at each end
- *   stream     the same; a window has at most 512 MiB (as OSU's osu_bw, whose windows of 64 have no such limit)
+ *   bandwidth  as rate; a window has at most 16 MiB; one buffer at each end
+ *   stream     as rate; a window has at most 512 MiB (as OSU's osu_bw, whose windows of 64 have no such limit)
  *   cold       one message after the other, each from and into the next of four buffers: more than the caches hold
- *   server     one end takes from any of several others that send windows of 16, each window answered
+ *   server     one end receives from any of several others that send windows of 16, each window answered
  *
- * Every figure is a line "MEDIAN MEAN COUNT" as peer.h says: ns for one way of a message; for `server` ns between two messages that
- * arrive. A block has a number of operations that the size alone gives: one found by trying would be too small if the other end had to
- * wait for its CPU meanwhile. Only where a block would take longer than the whole time it has fewer (of a stream always whole windows).
+ * Every figure is a line "MEDIAN MEAN COUNT" as peer.h says: ns for one way of a message; for `server` ns between two messages.
+ * The number of operations of a block depends on the size only: a number found by a trial would be too small if the other end waited for
+ * its CPU meanwhile. A block that would take longer than the whole time has fewer (of a stream always whole windows).
  *
- * What an end waits for it polls; where it shares its CPU with another end it yields between two polls. */
+ * An end polls while it waits. If it shares its CPU with another end it yields between two polls. */
 #ifndef MESSAGES_H
 #define MESSAGES_H
 
@@ -22,28 +22,28 @@
 #include <sched.h>
 #include <sys/prctl.h>
 
-/* Messages of a window where nothing else is said; slots, so the most that a window can have. */
+/* The default number of messages of a window; the number of slots, which is the most that a window can have. */
 enum { WINDOW = 64, SLOTS = 256 };
 enum { OF_CLIENT = 16, BUFFERS = 4, ANSWER_SIZE = 4, ANY = -1, MOST_ENDS = 1 + WINDOW / OF_CLIENT };
 enum { DATA = 1, PLAN, ANSWER, END };
 
-/* --- what an interface supplies: ends are numbered, 0 is the server or the caller of a pair ------------------------------- */
+/* --- functions that an interface supplies: ends are numbered, 0 is the server or the caller of a pair ------------------------------- */
 
-/* A message whose buffer may be used again when this returns; one that has come. */
+/* Sends a message, whose buffer may be reused on return; receives a message. */
 static void deliver(int to, int tag, const void *data, size_t size);
 static void take(int from, int tag, void *into, size_t size);
 
-/* The same, begun in a slot (0 to SLOTS - 1) that is free. */
+/* Starts to send or to receive a message in a free slot (0 to SLOTS - 1). */
 static void begin_deliver(int slot, int to, int tag, const void *data, size_t size);
 static void begin_take(int slot, int from, int tag, void *into, size_t size);
 
-/* Waits for slots 0 to count - 1, all begun; or for any slot that is begun, of the first `count`: which, and whose message it was. */
+/* Waits for slots 0 to count - 1, all started; or for any started slot of the first `count`. Returns which, and the sender. */
 static void finish(int count);
 static int finish_any(int count, int *from);
 
 /* --- both ends of a pair --------------------------------------------------------------------------------------------------- */
 
-/* What the caller is about to do; a count of 0 ends the other end. */
+/* The plan of the caller. A count of 0 ends the other end. */
 struct plan {
     uint64_t what, size, count, buffers, window;
 };
@@ -67,7 +67,7 @@ static long least(double a, double b) { return (long)(a < b ? a : b); }
 
 static int is_ping(const struct plan *plan) { return plan->what == PING || plan->what == PING_ANY; }
 
-/* Whom receives name. */
+/* The source that receives name. */
 static int source_of(const struct run *run) { return run->plan.what == PING_ANY ? ANY : run->other; }
 
 static long window_of(const struct plan *plan)
@@ -108,7 +108,7 @@ static void caller_block(void *context, long count)
     }
 }
 
-/* The other end: whatever it is told, until that is nothing. */
+/* The other end: follows plans until one has a count of 0. */
 static void answer_plans(int other)
 {
     struct run run = {.other = other};
@@ -137,7 +137,7 @@ static void answer_plans(int other)
     free(run.memory);
 }
 
-/* Operations of a block: enough that the clock and the plan do not count. */
+/* The number of operations of a block: enough that the clock and the plan do not count. */
 static long operations(const struct plan *plan)
 {
     if (is_ping(plan)) return plan->size > 4096 ? (4 << 20) / plan->size + 4 : 1000;
@@ -147,7 +147,7 @@ static long operations(const struct plan *plan)
     return fits < 1 ? 1 : fits > 16384 ? 16384 : fits;
 }
 
-/* The first size of a list "8,64,…", and where the next one is; 0 of none. */
+/* The first size of a list "8,64,…", and the place of the next one; 0 if there is none. */
 static size_t next_size(const char **at)
 {
     char *end;
@@ -158,7 +158,7 @@ static size_t next_size(const char **at)
     return size;
 }
 
-/* Whoever leaves later would leave what others have to clean up. */
+/* All ends exit together, so that none leaves files that others have to remove. */
 static int are_sizes(const char *at)
 {
     do {
@@ -172,7 +172,7 @@ static uint64_t pattern_of(const char *what)
     return !strcmp(what, "latency") ? PING : !strcmp(what, "any") ? PING_ANY : !strcmp(what, "stream") ? STREAM : FLOOD;
 }
 
-/* Measures with every size of a list, windows of so many messages; a line for each. */
+/* Measures with every size of a list and windows of this many messages. Prints a line for each. */
 static void call_with(const char *what, const char *sizes, double ms, int other, int window)
 {
     int is_cold = !strcmp(what, "cold");
@@ -199,14 +199,14 @@ static void call_with(const char *what, const char *sizes, double ms, int other,
 }
 
 /* --- one server of several clients ------------------------------------------------------------------------------------------
- * Every message finds its receive posted: that is best for all, and libfabric 1.17's shm loses some that do not. */
+ * Every receive is posted before its message arrives. That is best for all interfaces, and shm of libfabric 1.17 loses messages otherwise. */
 
 struct serving {
     size_t size;
     char *memory;
     int clients, over;
-    long owed;                           /* messages that clients were told to send and that have not come */
-    int begun, of_window[MOST_ENDS];     /* receives under way; what has come of each client's window */
+    long owed;                           /* messages that clients may send and that have not arrived */
+    int begun, of_window[MOST_ENDS];     /* receives that are posted; messages of each client's window that have arrived */
     int free_slots[WINDOW], free_count;
 };
 
@@ -239,7 +239,7 @@ static void serve_block(void *context, long count)
     }
 }
 
-/* End 0 of `clients` more. Every client has an answer before each window. */
+/* End 0, with `clients` further ends. Every client gets an answer before each window. */
 static void serve_clients(int clients, size_t size, double ms)
 {
     struct serving serving = {.size = size, .clients = clients, .memory = touched(size * WINDOW)};
@@ -273,7 +273,7 @@ static void give_up(int signal)
     kill(getpid(), SIGTERM);
 }
 
-/* An end ends with whoever started it, and after a minute anyway: nobody waits for ever for one that hangs. By SIGTERM, for which
+/* An end exits with its parent, and after a minute at the latest, so that one that hangs ends. The signal is SIGTERM, for which
  * interfaces clean up. */
 static void begin_process(void)
 {

@@ -3,8 +3,8 @@
  *   mpirun -n N mpi_messages latency|any|rate|bandwidth|stream|cold SIZES MS CPU CPU [WINDOW]   rank 0 prints a line for each size
  *   mpirun -n N mpi_messages server SIZE MS CPU CPU                                             rank 0 serves the others
  *
- * Rank 0 runs on the first CPU, rank 1 on the second, with all others of a server; "-" leaves them to the scheduler. Yielding is the library's
- * matter: whoever starts the ranks asks it to. In all patterns but `server` only ranks 0 and 1 take part: the others exchange a message
+ * Rank 0 runs on the first CPU, rank 1 on the second, with all others of a server; "-" leaves them to the scheduler. The library yields
+ * if an option of its launcher says so. In all patterns but `server` only ranks 0 and 1 take part: the others exchange a message
  * with every rank, as programs do that talk to all, and then sleep until the end, so that they take no CPU. */
 #define _GNU_SOURCE
 #include "messages.h"
@@ -53,7 +53,7 @@ static void pin(const char *cpu)
     if (sched_setaffinity(0, sizeof set, &set)) fail("sched_setaffinity");
 }
 
-/* Every rank has had a message from every other. */
+/* Exchanges a message between all pairs of ranks. */
 static void greet_all(int rank, int ranks)
 {
     char to = 0, from;
@@ -62,7 +62,7 @@ static void greet_all(int rank, int ranks)
                      MPI_STATUS_IGNORE);
 }
 
-/* A rank without a part: it looks for the end every 2 ms. */
+/* A rank without a part: it tests for the end every 2 ms. */
 static void sleep_until_end(void)
 {
     const struct timespec pause = {.tv_nsec = 2000000};

@@ -1,12 +1,12 @@
-/* peer.h: what the measuring programs share: a connection, whole reads and writes, and timing in blocks.
+/* peer.h: common code of the measuring programs: a connection, whole reads and writes, and timing in blocks.
  *
- * Plain POSIX sockets: the same program runs without and under a preloaded library, which it knows nothing of.
+ * It uses POSIX sockets only: the same program runs without Motet and with it.
  *
- *   PROGRAM serve                            listens anywhere, prints "port N", serves one caller, ends with it
+ *   PROGRAM serve                            listens, prints "port N", serves one caller, ends with it
  *   PROGRAM call HOST PORT SIZE MS           measures for MS milliseconds, prints "MEDIAN MEAN COUNT": ns, ns, operations
  *
- * A block is some operations timed together; MEDIAN is over the blocks, so that a moment in which somebody else had the
- * CPU does not count, MEAN is over the whole time. */
+ * A block is a number of operations timed together. MEDIAN is over the blocks, so that time slices of other processes do not
+ * count. MEAN is over the whole time. */
 #ifndef PEER_H
 #define PEER_H
 
@@ -43,7 +43,7 @@ static inline void nodelay(int fd)
     if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on)) fail("TCP_NODELAY");
 }
 
-/* A listener on any address; its port goes to standard output. */
+/* Listens on any address, and prints the port. */
 static inline int listen_anywhere(void)
 {
     struct sockaddr_in address = {.sin_family = AF_INET};
@@ -85,7 +85,7 @@ static inline void send_all(int fd, const void *data, size_t length)
     }
 }
 
-/* 1 when all came, 0 when the peer left before the first byte. */
+/* Receives all bytes. Returns 1, or 0 if the peer closed the connection before the first byte. */
 static inline int receive_all(int fd, void *data, size_t length)
 {
     for (size_t done = 0; done < length;) {
@@ -94,7 +94,7 @@ static inline int receive_all(int fd, void *data, size_t length)
         if (n < 0) fail("recv");
         if (n == 0 && done == 0) return 0;
         if (n == 0) {
-            fprintf(stderr, "recv: the peer left in the middle of a message\n");
+            fprintf(stderr, "recv: the peer closed the connection in the middle of a message\n");
             exit(1);
         }
         done += n;
@@ -102,8 +102,7 @@ static inline int receive_all(int fd, void *data, size_t length)
     return 1;
 }
 
-/* Some small messages there and back: the two ends know each other before anything is measured. `first`: this end
- * begins. */
+/* Exchanges some small messages, so that a stream is upgraded before anything is measured. `first`: this end begins. */
 static inline void greet(int fd, int first)
 {
     char message[8] = {0};
@@ -121,8 +120,8 @@ static inline int by_value(const void *a, const void *b)
     return (d > 0) - (d < 0);
 }
 
-/* Does `block` again and again: a fifth of `ms`, or 30 ms, to warm up, then `ms` of measuring. `block(context, count)` does `count`
- * operations; `count` is fixed, or 0: as many as take about 0.3 ms. Prints the figures, ns divided by `share`. */
+/* Repeats `block`: a fifth of `ms`, at least 30 ms, to warm up, then `ms` milliseconds for measuring. `block(context, count)` makes
+ * `count` operations; `count` is fixed, or 0 for as many as take about 0.3 ms. Prints the figures, in ns divided by `share`. */
 static inline void measure(void (*block)(void *, long), void *context, long count, double ms, double share)
 {
     enum { MOST = 1 << 16 };

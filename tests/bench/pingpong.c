@@ -1,6 +1,6 @@
 /* pingpong.c: one message there, one back. Figures are one way: half a round trip. See peer.h.
  *
- *   pingpong serve [epoll]                     with `epoll` the sockets never block, and every wait is an epoll_wait
+ *   pingpong serve [epoll]                     with `epoll` sockets do not block, and every wait is an epoll_wait
  *   pingpong call HOST PORT SIZE MS [epoll] */
 #include "peer.h"
 
@@ -42,7 +42,7 @@ static void put(int fd, const char *data, size_t size)
     }
 }
 
-/* 1 when all came, 0 when the peer left before the first byte. */
+/* Receives all bytes. Returns 1, or 0 if the peer closed the connection before the first byte. */
 static int take(int fd, char *data, size_t size)
 {
     if (set < 0) return receive_all(fd, data, size);
@@ -68,7 +68,7 @@ static void round_trips(void *context, long count)
     while (count-- > 0) {
         put(call->fd, call->data, call->size);
         if (!take(call->fd, call->data, call->size)) {
-            fprintf(stderr, "pingpong: the server left\n");
+            fprintf(stderr, "pingpong: the server closed the connection\n");
             exit(1);
         }
     }

@@ -1,11 +1,11 @@
 /* pool.c: receives messages into memory of three kinds: fresh (allocated, never touched before), from Motet's pool of
- * pre-faulted buffers, and one warm buffer again and again. See peer.h.
+ * pre-faulted buffers, and one warm buffer that is reused. See peer.h.
  *
  *   pool serve KIND              KIND: fresh, pool or warm
  *   pool call HOST PORT SIZE MS
  *   pool has-pool                status 0 when the library offers buffers
  *
- * The library is opened by name (MOTET_LIBRARY, else libmotet.so.0), so an older one, without buffers, is no error here. */
+ * The library is opened by name (MOTET_LIBRARY, else libmotet.so.0), so an older one without buffers is not an error. */
 #define _GNU_SOURCE
 #include "peer.h"
 
@@ -80,7 +80,7 @@ static void *take(enum kind kind, size_t size, void *warm)
 {
     if (kind == WARM) return warm;
     if (kind == POOL) return motet.buffer_alloc(size);
-    /* What malloc does for a block that it has not had before; asked for directly so that every size is fresh. */
+    /* As malloc does for a large new block; mmap is called directly so that blocks of every size are fresh. */
     void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return memory == MAP_FAILED ? NULL : memory;
 }
@@ -134,7 +134,7 @@ static void one_block(void *context, long count)
     while (count-- > 0)
         send_whole(call->s, call->data, call->plan.size);
     if (receive_whole(call->s, &done, 1)) return;
-    fprintf(stderr, "pool: the server left\n");
+    fprintf(stderr, "pool: the server closed the connection\n");
     exit(1);
 }
 

@@ -1,12 +1,12 @@
-/* posted.c: messages that are sent and received by one thread with two nodes, by posted receives whose ends a group tells, as a library
- * over motet.h (MPI, libfabric) does it: nothing is waited for, so that instructions can be counted.
+/* posted.c: one thread with two nodes sends and receives messages, by posted receives whose completions a completion queue reports, as
+ * a library over motet.h (MPI, libfabric) does. No call waits, so that instructions can be counted.
  *
  *     cc -O2 -Iinclude tests/bench/posted.c -o posted -L target/release -lmotet -lpthread
  *     LD_LIBRARY_PATH=target/release valgrind --tool=callgrind --toggle-collect=measured ./posted WHAT SIZE COUNT [port]
  *
  * WHAT: `turn`, one message at a time, each way in turn; `headers`, as `turn`, with a header of 8 bytes; `early`, as `headers`, but each
- * message comes before its receive is posted; `blocking`, as `turn`, by blocking calls; `window`, 64 at a time, answered by one of 4 bytes;
- * `poll`, looks for nothing. `port` makes the calls of a port instead. `window` has COUNT messages and their answers, `poll` COUNT looks,
+ * message arrives before its receive is posted; `blocking`, as `turn`, by blocking calls; `window`, 64 at a time, answered by one of 4 bytes;
+ * `poll`, empty polls. `port` makes the calls of a port instead. `window` has COUNT messages and their answers, `poll` COUNT polls,
  * all others 2 * COUNT messages. */
 #include "motet.h"
 
@@ -18,7 +18,7 @@
 
 enum { SERVICE = 1, WINDOW = 64, LONGEST = 1 << 14, BATCH = 16, ANSWER = 4 };
 
-/* One of the two. */
+/* One of the two ends. */
 struct end {
     motet_node node;
     motet_port port;

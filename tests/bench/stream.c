@@ -1,6 +1,6 @@
 /* stream.c: messages one after another, one byte back after each block of them. Figures are ns for a message. See peer.h.
  *
- * Both ends use `BUFFERS` distinct buffers in turn (fifth argument of call; 1: the same one again and again). */
+ * Both ends use `BUFFERS` distinct buffers in turn (fifth argument of call; 1: always the same). */
 #include "peer.h"
 
 struct plan {
@@ -38,7 +38,7 @@ static void one_block(void *context, long count)
     while (count-- > 0)
         send_all(call->fd, call->buffers[call->next++ % call->plan.buffers], call->plan.size);
     if (!receive_all(call->fd, &done, 1)) {
-        fprintf(stderr, "stream: the server left\n");
+        fprintf(stderr, "stream: the server closed the connection\n");
         exit(1);
     }
 }

@@ -1,4 +1,4 @@
-/* ucx_messages.c: messages over UCP's tag interface, on the transports that UCX chooses itself. See messages.h and bootstrap.h. */
+/* ucx_messages.c: messages over UCP's tag interface, on the transports that UCX chooses. See messages.h and bootstrap.h. */
 #define _GNU_SOURCE
 #include "bootstrap.h"
 
@@ -132,7 +132,7 @@ static size_t interface_address(void *into, size_t room)
 static void interface_peer(int end, const void *address, size_t size)
 {
     (void)size;
-    if (end == own_end || (own_end != 0 && end != 0)) return; /* to whom nothing is sent */
+    if (end == own_end || (own_end != 0 && end != 0)) return; /* nothing is sent there */
     ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, .address = address};
     must(ucp_ep_create(worker, &params, &peers[end]), "ucp_ep_create");
 }

@@ -1,4 +1,4 @@
-/* zeromq.c: requests and their answers over ZeroMQ's tcp transport, measured.
+/* zeromq.c: measures requests and answers over the tcp transport of ZeroMQ.
  *
  *   zeromq serve         prints "port N" and answers until it is ended
  *   zeromq call PORT     for each line "SIZE MS" of its input prints "MEDIAN MEAN COUNT" as peer.h says: ns for a round trip */

@@ -1,5 +1,5 @@
 /* killed.c: rank 1 is killed in the middle of an exchange with each of the others. What they wait for must end with an error of MPI's: each then prints
- * "rank N: told at T" and ends, without MPI_Finalize, in which one is missing; rank 1 prints "killed at T" just before. T is the host's clock in
+ * "rank N: got an error at T" and ends, without MPI_Finalize, in which one is missing; rank 1 prints "killed at T" just before. T is the host's clock in
  * microseconds. The first argument: bytes of a message. A launcher that ends the job with its first process must be told not to. */
 #include <mpi.h>
 #include <signal.h>
@@ -40,7 +40,7 @@ int main(int argc, char **argv)
     }
     long long at = now();
     if (round != ROUNDS) fprintf(stderr, "rank %d: told in round %d\n", rank, round);
-    printf("rank %d: told at %lld\n", rank, at);
+    printf("rank %d: got an error at %lld\n", rank, at);
     fflush(stdout);
     _exit(0);
 }

@@ -4,8 +4,8 @@
 //
 // OPEN and USED are letters: m MPI, c CORBA, s sockets, x a thread in each process that computes. What is open and not used is idle; several m
 // are several threads that use MPI at a time (MPI_THREAD_MULTIPLE). Rank 0 has bytes of each SIZE go to rank 1 and back by all libraries that are used, each in a thread of its
-// own, for MS milliseconds, checks them, and prints "VOICE SIZE MEDIAN P99 COUNT CPU": ns of a round trip, how many there were, and ns of a CPU that the thread had for each. At last each rank says what its process has:
-// engines, sheets of nodes, and threads, by name.
+// own, for MS milliseconds, checks them, and prints "ADAPTER SIZE MEDIAN P99 COUNT CPU": ns of a round trip, how many there were, and ns of a CPU that the thread had for each. At last each rank says what its process has:
+// engines, node stats pages, and threads, by name.
 #include "together.h"
 
 #include <algorithm>
@@ -212,7 +212,7 @@ void run(const Plan &plan)
     for (int turn = 0; turn < 2; turn++) {
         MPI_Barrier(MPI_COMM_WORLD);
         if (turn == rank) {
-            std::printf("rank %d: engines %zu, sheets of nodes %zu, threads%s\n", rank, mapped("/libmotet.so"), mapped("memfd:motet-links"), said.c_str());
+            std::printf("rank %d: engines %zu, node stats pages %zu, threads%s\n", rank, mapped("/libmotet.so"), mapped("memfd:motet-links"), said.c_str());
             std::fflush(stdout);
         }
     }

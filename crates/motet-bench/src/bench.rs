@@ -1,7 +1,7 @@
-//! What every row uses: the CPUs, the programs with their environments, and repetitions taken in turn.
+//! One run of the bench: its CPUs, the measuring programs with their environments, and measurements that take turns.
 
-use crate::ending;
-use crate::floor::{self, Around, Distance, Write};
+use crate::cleanup;
+use crate::floor::{self, Distance, FloorSamples, Write};
 use crate::pair::Program;
 use crate::place::Cpus;
 use anyhow::{Context, Result, anyhow, bail};
@@ -17,13 +17,13 @@ const SOURCES: [(&str, &str); 7] = [
     ("motet.h", include_str!("../../../include/motet.h")),
     ("pingpong.c", include_str!("../../../tests/bench/pingpong.c")),
     ("stream.c", include_str!("../../../tests/bench/stream.c")),
-    ("crowd.c", include_str!("../../../tests/bench/crowd.c")),
+    ("many_peers.c", include_str!("../../../tests/bench/many_peers.c")),
     ("connect.c", include_str!("../../../tests/bench/connect.c")),
     ("pool.c", include_str!("../../../tests/bench/pool.c")),
 ];
 
-/// So many repetitions with CPUs as far from each other make a median.
-const ENOUGH: usize = 3;
+/// The fewest repetitions at one distance of the CPUs from which a median is taken.
+const MIN_REPETITIONS: usize = 3;
 
 /// One run.
 pub struct Bench {
@@ -31,9 +31,9 @@ pub struct Bench {
     pub cpus: Cpus,
     /// Repetitions of each measurement.
     pub repetitions: usize,
-    /// The same for other people's programs, most of which take their time.
+    /// Repetitions of each measurement of other projects' programs, most of which take long.
     pub of_programs: usize,
-    /// Milliseconds of each.
+    /// Milliseconds of each repetition.
     pub ms: usize,
     /// Whether this is the short run.
     pub quick: bool,
@@ -44,22 +44,22 @@ pub struct Bench {
     floors: RefCell<[Vec<f64>; 2]>,
 }
 
-/// What one contestant did in each repetition.
+/// The results of one measurement, by repetition.
 #[derive(Debug, Clone, Default)]
 pub struct Series {
     /// The values.
     pub values: Vec<f64>,
-    /// The floor around each.
-    pub floors: Vec<Around>,
+    /// The floor before and after each.
+    pub floors: Vec<FloorSamples>,
 }
 
-/// Something that is measured in turn with others; the argument is the number of the repetition.
-pub type Contestant<'a> = Box<dyn FnMut(usize) -> Result<f64> + 'a>;
+/// A measurement that takes turns with others. Its argument is the number of the repetition.
+pub type Measurement<'a> = Box<dyn FnMut(usize) -> Result<f64> + 'a>;
 
 impl Bench {
-    /// A run of this executable, found under `prefix` in it; libraries in `libdir` if that is given.
+    /// A run. `prefix` is the words that lead to the bench in this executable; `libdir` is where the libraries are, if it is given.
     pub fn new(prefix: &[&str], quick: bool, libdir: Option<&Path>) -> Result<Self> {
-        ending::watch();
+        cleanup::watch();
         let executable = std::env::current_exe().context("cannot find this program's own file")?;
         let mut libraries: Vec<PathBuf> = libdir.into_iter().map(Path::to_path_buf).collect();
         if libdir.is_none() {
@@ -82,7 +82,7 @@ impl Bench {
         })
     }
 
-    /// Our own executable as a worker.
+    /// This executable as a worker.
     pub fn worker(&self, words: &[&str]) -> Program {
         let mut all = self.own.clone();
         all.push("--worker".into());
@@ -97,39 +97,39 @@ impl Bench {
         Ok(Program { words: vec![folder.path().join(name).into()], ..Program::default() })
     }
 
-    /// The environment under which a program's sockets are Motet's: what `motet run` sets.
+    /// The environment that `motet run` sets for the sockets adapter.
     pub fn sockets(&self) -> Result<Vec<(String, OsString)>> {
         let library = self.library()?;
         let shim = self.find("libmotet_sockets.so")?;
         Ok(vec![("LD_PRELOAD".into(), shim.into()), ("MOTET_LIBRARY".into(), library.into())])
     }
 
-    /// `libmotet.so.0`.
+    /// The path of `libmotet.so.0`.
     pub fn library(&self) -> Result<PathBuf> {
         self.find("libmotet.so.0")
     }
 
-    /// A library of Motet's, built or installed.
+    /// The path of a library of Motet, built or installed.
     pub fn find(&self, name: &str) -> Result<PathBuf> {
         match self.libraries.iter().map(|folder| folder.join(name)).find(|path| path.exists()) {
             Some(path) => Ok(path.canonicalize()?),
-            None => bail!("{name} is not built (run `make build`, or say --libdir)"),
+            None => bail!("{name} is not built: run `make build`, or name its folder with --libdir"),
         }
     }
 
-    /// Measures all contestants in each repetition, one after the other, the floor between them. When `fast` and too few
-    /// repetitions saw the fast floor around the first contestant, up to as many again are made.
-    pub fn contest(&self, repetitions: usize, fast: bool, contestants: &mut [Contestant<'_>]) -> Result<Vec<Series>> {
-        let mut series = vec![Series::default(); contestants.len()];
+    /// Takes all measurements in each repetition, one after the other, and samples the floor between them. With `fast`, up to twice
+    /// as many repetitions are made if too few saw the fast floor around the first measurement.
+    pub fn compare(&self, repetitions: usize, fast: bool, measurements: &mut [Measurement<'_>]) -> Result<Vec<Series>> {
+        let mut series = vec![Series::default(); measurements.len()];
         let mut before = self.floor();
         for repetition in 0..repetitions * if fast { 2 } else { 1 } {
             if repetition >= repetitions && series[0].fast().len() >= repetitions.min(5) {
                 break;
             }
-            for (contestant, series) in contestants.iter_mut().zip(&mut series) {
-                series.values.push(contestant(repetition)?);
+            for (measurement, series) in measurements.iter_mut().zip(&mut series) {
+                series.values.push(measurement(repetition)?);
                 let after = self.floor();
-                series.floors.push(Around { before, after });
+                series.floors.push(FloorSamples { before, after });
                 before = after;
             }
         }
@@ -156,9 +156,9 @@ impl Series {
         (0..self.floors.len()).filter(|&i| self.floors[i].fast()).collect()
     }
 
-    /// The repetitions with a value during which the CPUs were so far from each other, where there are enough for a median.
+    /// The repetitions with a value during which the CPUs were at this distance; `None` where there are too few for a median.
     pub fn within(&self, distance: Distance) -> Option<Vec<usize>> {
-        Some(self.all_within(distance)).filter(|all| all.len() >= ENOUGH)
+        Some(self.all_within(distance)).filter(|all| all.len() >= MIN_REPETITIONS)
     }
 
     fn all_within(&self, distance: Distance) -> Vec<usize> {
@@ -166,15 +166,15 @@ impl Series {
         (0..self.floors.len()).filter(of).collect()
     }
 
-    /// How often the CPUs were how far from each other, in words.
+    /// How many repetitions had near CPUs, and how many far ones, in words.
     pub fn distances(&self) -> String {
         let [near, far] = Distance::ALL.map(|distance| self.all_within(distance).len());
         let valid = self.values.iter().filter(|value| value.is_finite()).count();
         format!("{near} on near CPUs, {far} on far CPUs, {} while that changed", valid - near - far)
     }
 
-    /// The repetitions to compare with the floor: those of one mode, during which it did not change. The fast mode when it was
-    /// seen at least five times or as often as others; a mix of modes would say nothing. With a remark which.
+    /// The repetitions to compare with the floor: those of one mode of the floor, during which the mode did not change. The fast
+    /// mode is taken if it was seen five times or as often as others. The text says which mode it is.
     pub fn one_mode(&self) -> (Series, String) {
         let steady = (0..self.floors.len()).filter(|&i| self.floors[i].steady().is_some());
         let (fast, slow): (Vec<usize>, Vec<usize>) = steady.partition(|&i| self.floors[i].fast());
@@ -183,22 +183,22 @@ impl Series {
         (self.at(&used), format!("{} of {} repetitions: those with a {mode} floor", used.len(), self.values.len()))
     }
 
-    /// Values over the floor around them.
+    /// Each value over the floor of its repetition.
     pub fn over_floor(&self) -> Vec<f64> {
         self.values.iter().zip(self.steady_floors()).map(|(value, floor)| value / floor).collect()
     }
 
-    /// The floor of each repetition.
+    /// The floor of each repetition: the mean of the samples before and after it.
     pub fn steady_floors(&self) -> Vec<f64> {
         self.floors.iter().map(|floor| (floor.before + floor.after) / 2.0).collect()
     }
 
-    /// Values over another's of the same repetition.
+    /// Each value over the value of `other` in the same repetition.
     pub fn over(&self, other: &Series) -> Vec<f64> {
         self.values.iter().zip(&other.values).map(|(a, b)| a / b).collect()
     }
 
-    /// The repetitions `at`.
+    /// These repetitions alone.
     pub fn at(&self, at: &[usize]) -> Series {
         Series {
             values: at.iter().map(|&i| self.values[i]).collect(),
@@ -209,12 +209,12 @@ impl Series {
 
 impl Drop for Bench {
     fn drop(&mut self) {
-        ending::hold();
+        cleanup::block_while_ending();
     }
 }
 
 fn compile() -> Result<TempDir> {
-    let folder = ending::folder()?;
+    let folder = cleanup::folder()?;
     for (name, text) in SOURCES {
         std::fs::write(folder.path().join(name), text)?;
     }
@@ -229,10 +229,11 @@ fn compile() -> Result<TempDir> {
             source,
             "-ldl",
         ]);
-        let output = ending::output(&mut command).context("no C compiler (cc) to build the measuring programs with")?;
+        let output =
+            cleanup::output(&mut command).context("no C compiler (cc) to build the measuring programs with")?;
         if !output.status.success() {
             let said = String::from_utf8_lossy(&output.stderr);
-            bail!("cc refused {source}: {}", said.lines().next().unwrap_or_default());
+            bail!("cc failed on {source}: {}", said.lines().next().unwrap_or_default());
         }
     }
     Ok(folder)
@@ -244,8 +245,9 @@ mod tests {
 
     #[test]
     fn near_and_far_repetitions_are_kept_apart() {
-        let near = Around { before: 50.0, after: 50.0 };
-        let (far, changed) = (Around { before: 240.0, after: 250.0 }, Around { before: 50.0, after: 250.0 });
+        let near = FloorSamples { before: 50.0, after: 50.0 };
+        let (far, changed) =
+            (FloorSamples { before: 240.0, after: 250.0 }, FloorSamples { before: 50.0, after: 250.0 });
         let floors = vec![near, far, far, near, changed, far, near, near];
         let series = Series { values: vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0, f64::NAN, 8.0], floors };
         assert_eq!(series.within(Distance::Near), Some(vec![0, 3, 7]));

@@ -1,7 +1,7 @@
-//! What this machine allows at best: a cache line handed from one CPU to another, and copies within one.
+//! The best that this machine allows: a cache line sent from one CPU to another, and a copy by one core.
 //!
-//! The floor has modes that change within seconds with the placement of virtual CPUs, so it is sampled on both sides of every
-//! repetition and a repetition during which it changed is known as such.
+//! The floor has modes that change within seconds with the placement of virtual CPUs. It is sampled before and after every
+//! repetition, so that a repetition during which it changed is recognised.
 
 use crate::place::{Cpus, pin};
 use crate::stats::median;
@@ -9,14 +9,14 @@ use std::hint::{black_box, spin_loop};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A floor up to this, ns, is the fast mode: only there a ratio between a spinning path and TCP counts.
+/// The largest floor of the fast mode, ns. A ratio between a spinning path and TCP counts in that mode only.
 pub const FAST: f64 = 60.0;
-/// Two CPUs with a floor up to this, ns, share a cache.
+/// The largest floor of two CPUs that share a cache, ns.
 pub const NEAR: f64 = 100.0;
-/// Two samples that differ by more than this factor lie in different modes.
+/// Two samples that differ by more than this factor belong to different modes.
 const SAME_MODE: f64 = 1.3;
 
-/// A word alone in its cache lines: the next one may be fetched with it.
+/// A word alone in a pair of cache lines, as the adjacent line may be prefetched.
 #[repr(align(128))]
 #[derive(Default)]
 struct Line(AtomicU64);
@@ -24,9 +24,9 @@ struct Line(AtomicU64);
 /// How a word is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Write {
-    /// A plain store: *the* floor, that every ratio is to.
+    /// A plain store: the floor of every ratio.
     Store,
-    /// A locked exchange. It drains the store buffer at once, so the line arrives sooner; shown beside.
+    /// A locked exchange. It drains the store buffer at once, so the line arrives sooner. It is shown for comparison.
     Exchange,
 }
 
@@ -76,20 +76,20 @@ fn ping_pong(cpus: &Cpus, write: impl Fn(&AtomicU64, u64) + Sync) -> f64 {
     median(&blocks[blocks.len().min(2)..]) // the first blocks wait for the other thread to start
 }
 
-/// How far two CPUs are from each other.
+/// The distance of two CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Distance {
     /// They share a cache.
     Near,
-    /// They share none.
+    /// They share no cache.
     Far,
 }
 
 impl Distance {
-    /// Both.
+    /// Both distances.
     pub const ALL: [Distance; 2] = [Distance::Near, Distance::Far];
 
-    /// In words.
+    /// The distance in words.
     pub fn words(self) -> &'static str {
         match self {
             Distance::Near => "near CPUs",
@@ -98,23 +98,23 @@ impl Distance {
     }
 }
 
-/// The floor around one repetition.
+/// The floor before and after one repetition.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Around {
-    /// Just before, ns.
+pub struct FloorSamples {
+    /// Before, ns.
     pub before: f64,
-    /// Just after, ns.
+    /// After, ns.
     pub after: f64,
 }
 
-impl Around {
+impl FloorSamples {
     /// The floor of the repetition: `None` when the mode changed meanwhile.
     pub fn steady(&self) -> Option<f64> {
         let (low, high) = (self.before.min(self.after), self.before.max(self.after));
         (low > 0.0 && high <= low * SAME_MODE).then_some((low + high) / 2.0)
     }
 
-    /// How far the CPUs were from each other during the whole repetition: `None` when that changed meanwhile.
+    /// The distance of the CPUs during the whole repetition; `None` if it changed meanwhile.
     pub fn distance(&self) -> Option<Distance> {
         match (self.before <= NEAR, self.after <= NEAR) {
             (true, true) => Some(Distance::Near),
@@ -169,18 +169,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_of_mode_is_seen() {
-        let fast = Around { before: 52.0, after: 58.0 };
+    fn mode_change_is_recognised() {
+        let fast = FloorSamples { before: 52.0, after: 58.0 };
         assert_eq!(fast.steady(), Some(55.0));
         assert!(fast.fast());
-        let slow = Around { before: 240.0, after: 255.0 };
+        let slow = FloorSamples { before: 240.0, after: 255.0 };
         assert!(slow.steady().is_some() && !slow.fast());
-        assert_eq!(Around { before: 52.0, after: 250.0 }.steady(), None);
+        assert_eq!(FloorSamples { before: 52.0, after: 250.0 }.steady(), None);
     }
 
     #[test]
-    fn cpus_are_near_or_far_or_change_places() {
-        let distance = |before, after| Around { before, after }.distance();
+    fn distance_is_near_far_or_changed() {
+        let distance = |before, after| FloorSamples { before, after }.distance();
         assert_eq!(distance(52.0, 98.0), Some(Distance::Near));
         assert_eq!(distance(240.0, 101.0), Some(Distance::Far));
         assert_eq!((distance(52.0, 240.0), distance(240.0, 52.0)), (None, None));

@@ -1,4 +1,4 @@
-//! Two test hosts on this machine: what scripts/hosts makes.
+//! Two test hosts on this machine, made by scripts/hosts.
 
 use crate::pair::Program;
 use anyhow::{Context, Result, bail};
@@ -6,27 +6,27 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Two test hosts, for as long as this lives.
+/// Two test hosts. They are removed on drop.
 pub struct Hosts {
     script: PathBuf,
     address: String,
 }
 
-/// The set of test hosts that is ours.
+/// The name of the set of test hosts.
 const SET: &str = "bench";
 
 impl Hosts {
-    /// What they are called: the server's first.
+    /// The names of the hosts, that of the server first.
     pub const NAMES: [&str; 2] = ["near", "far"];
 
-    /// Makes them; an error that begins with `SKIPPED` says why that cannot be done here.
+    /// Makes the hosts. An error that begins with `SKIPPED` says why that is not possible here.
     pub fn up() -> Result<Self> {
         let executable = std::env::current_exe()?;
         let mut roots = vec![PathBuf::from(".")];
         roots.extend(executable.ancestors().skip(1).take(3).map(Path::to_path_buf));
         let script = roots.iter().map(|root| root.join("scripts/hosts")).find(|path| path.exists());
         let script = script.context("SKIPPED: scripts/hosts is in the source tree only")?;
-        crate::ending::undo(&script, &["--set", SET, "down"]);
+        crate::cleanup::register(&script, &["--set", SET, "down"]);
         let up = Command::new(&script).args(["--set", SET, "up", Self::NAMES[0], Self::NAMES[1]]).output()?;
         if !up.status.success() {
             let said = String::from_utf8_lossy(&up.stderr);
@@ -40,21 +40,21 @@ impl Hosts {
         Ok(hosts)
     }
 
-    /// The words before a command that run it on a host.
+    /// The words in front of a command that run it on a host.
     pub fn on(&self, host: &str) -> Vec<OsString> {
         let words = ["--set", SET, "exec", host, "--"];
         std::iter::once(self.script.clone().into()).chain(words.map(OsString::from)).collect()
     }
 
-    /// The server on one host, the caller on the other.
+    /// The program with its server on one host and its caller on the other.
     pub fn spread(&self, program: Program) -> Program {
-        Program { elsewhere: Self::NAMES.map(|name| self.on(name)), host: Some(self.address.clone()), ..program }
+        Program { host_prefix: Self::NAMES.map(|name| self.on(name)), host: Some(self.address.clone()), ..program }
     }
 }
 
 impl Drop for Hosts {
     fn drop(&mut self) {
         let _ = Command::new(&self.script).args(["--set", SET, "down"]).output();
-        crate::ending::undone(&self.script);
+        crate::cleanup::unregister(&self.script);
     }
 }

@@ -1,4 +1,4 @@
-//! `motet-bench`: the measurements alone. What it does is in the library, which `motet bench` calls too.
+//! `motet-bench`: the bench as a command of its own. `motet bench` calls the same library.
 #![forbid(unsafe_code)]
 
 use clap::Parser;

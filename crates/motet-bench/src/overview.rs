@@ -2,9 +2,10 @@
 //!
 //! A line of the report says with [`Bar`] which bars it gives. The picture is drawn only when all bars were measured in one run.
 
+use crate::bar::{Bar, Panel, ProgramKind};
+use crate::format::{number, short_number};
 use crate::plot::{COLOURS, FONT, register_fonts};
 use crate::report::{Line, Quantity, Report, Unit, WithMotet};
-use crate::table::number;
 use anyhow::{Context, Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -13,105 +14,20 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use std::fs;
 use std::path::Path;
 
-/// The name of the picture, without its ending.
+/// The name of the picture, without its extension.
 pub const NAME: &str = "overview";
-
-/// A kind of programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Program {
-    /// Blocking sockets in C.
-    Sockets,
-    /// Java, NIO channels.
-    Java,
-    /// Redis, one client.
-    Redis,
-    /// CORBA calls of omniORB.
-    OmniOrb,
-    /// Open MPI beside its own transport.
-    OpenMpi,
-}
-
-impl Program {
-    const ALL: [Program; 5] = [Program::Sockets, Program::Java, Program::Redis, Program::OmniOrb, Program::OpenMpi];
-
-    /// Its name, and what is measured: the round trip, then the bandwidth.
-    fn words(self) -> [&'static str; 2] {
-        match self {
-            Program::Sockets => ["C sockets", "64 B; 64 KiB writes"],
-            Program::Java => ["Java NIO", "64 B; 64 KiB writes"],
-            Program::Redis => ["Redis", "GET; of 64 KiB"],
-            Program::OmniOrb => ["omniORB", "64 B; 64 KiB both ways"],
-            Program::OpenMpi => ["Open MPI", "8 B; 64 KiB"],
-        }
-    }
-}
-
-/// What a pair of bars shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Panel {
-    RoundTrip,
-    Bandwidth,
-}
-
-const PANELS: [Panel; 2] = [Panel::RoundTrip, Panel::Bandwidth];
-
-impl Panel {
-    fn words(self) -> &'static str {
-        match self {
-            Panel::RoundTrip => "Round trip, µs (log scale)",
-            Panel::Bandwidth => "Bandwidth, GB/s",
-        }
-    }
-}
-
-/// The place of a line in the picture.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Bar {
-    program: Program,
-    panel: Panel,
-    /// So many of the measured times make a round trip.
-    times: f64,
-}
-
-impl Bar {
-    /// Of a line with the time of one way, half a round trip.
-    pub fn one_way(program: Program) -> Self {
-        Self { program, panel: Panel::RoundTrip, times: 2.0 }
-    }
-
-    /// Of a line with the time of a round trip, or with round trips a second.
-    pub fn round_trip(program: Program) -> Self {
-        Self { program, panel: Panel::RoundTrip, times: 1.0 }
-    }
-
-    /// Of a line with a bandwidth.
-    pub fn bandwidth(program: Program) -> Self {
-        Self { program, panel: Panel::Bandwidth, times: 1.0 }
-    }
-
-    /// In µs or GB/s.
-    fn value(self, quantity: &Quantity) -> Option<f64> {
-        let median = quantity.spread.median;
-        match (self.panel, quantity.unit) {
-            (Panel::RoundTrip, Unit::Ns) => Some(median * self.times / 1e3),
-            (Panel::RoundTrip, Unit::PerSecond) => Some(1e6 / median),
-            (Panel::Bandwidth, Unit::GBs) => Some(median),
-            _ => None,
-        }
-    }
-}
 
 /// Without and with Motet.
 type Pair = [f64; 2];
 
 /// By panel, then by program.
-type Bars = [[Pair; Program::ALL.len()]; PANELS.len()];
+type Bars = [[Pair; ProgramKind::ALL.len()]; Panel::ALL.len()];
 
 /// The bars of a report; an error names what is missing.
 fn bars(lines: &[Line]) -> Result<Bars, String> {
     let mut missing = Vec::new();
-    let bars = PANELS.map(|panel| {
-        Program::ALL.map(|program| {
+    let bars = Panel::ALL.map(|panel| {
+        ProgramKind::ALL.map(|program| {
             let is_it = |line: &&Line| line.bar.is_some_and(|bar| (bar.program, bar.panel) == (program, panel));
             lines.iter().filter(is_it).find_map(pair).unwrap_or_else(|| {
                 missing.push(format!("{} ({panel:?})", program.words()[0]));
@@ -129,8 +45,19 @@ fn pair(line: &Line) -> Option<Pair> {
         WithMotet::Reference => [figure, reference],
         WithMotet::Neither => return None,
     };
-    let [without, with] = both.map(|quantity| bar.value(quantity));
+    let [without, with] = both.map(|quantity| value(bar, quantity));
     Some([without?, with?]).filter(|pair| pair.iter().all(|value| value.is_finite() && *value > 0.0))
+}
+
+/// The height of a bar, in µs or GB/s; `None` for a unit that the panel does not show.
+fn value(bar: Bar, quantity: &Quantity) -> Option<f64> {
+    let median = quantity.spread.median;
+    match (bar.panel, quantity.unit) {
+        (Panel::RoundTrip, Unit::Ns) => Some(median * bar.times / 1e3),
+        (Panel::RoundTrip, Unit::PerSecond) => Some(1e6 / median),
+        (Panel::Bandwidth, Unit::GBs) => Some(median),
+        _ => None,
+    }
 }
 
 /// Draws `overview.svg` into `figures` and `overview.png` into `plots`. Returns their names; of a run that did not measure all bars, none.
@@ -186,12 +113,12 @@ fn picture<B: DrawingBackend>(area: &DrawingArea<B, Shift>, bars: &Bars, machine
         area.draw(&Rectangle::new([(x, 19), (x + 14, 33)], shade.filled()))?;
         write(area, words, (x + 21, 26), (14.0, FontStyle::Normal), HPos::Left, BLACK)?;
     }
-    for (at, program) in Program::ALL.iter().enumerate() {
+    for (at, program) in ProgramKind::ALL.iter().enumerate() {
         let (y, [name, what]) = (TOP + at as i32 * ROW + BAR, program.words());
         write(area, name, (168, y - 9), (15.0, FontStyle::Bold), HPos::Right, BLACK)?;
         write(area, what, (168, y + 9), (12.0, FontStyle::Normal), HPos::Right, GREY)?;
     }
-    for ((panel, left), pairs) in PANELS.into_iter().zip(LEFT).zip(bars) {
+    for ((panel, left), pairs) in Panel::ALL.into_iter().zip(LEFT).zip(bars) {
         draw_panel(area, panel, left, pairs)?;
     }
     area.present()
@@ -207,7 +134,7 @@ fn draw_panel<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: Panel, lef
     for &mark in &scale.marks {
         let line = [(x(mark), TOP - 9), (x(mark), bottom)];
         area.draw(&PathElement::new(line, BLACK.mix(0.15)))?;
-        write(area, &round(mark), (x(mark), bottom + 13), (12.0, FontStyle::Normal), HPos::Center, GREY)?;
+        write(area, &short_number(mark), (x(mark), bottom + 13), (12.0, FontStyle::Normal), HPos::Center, GREY)?;
     }
     for (row, pair) in pairs.iter().enumerate() {
         for (at, (&value, shade)) in pair.iter().zip(SHADES).enumerate() {
@@ -230,12 +157,6 @@ fn write<B: DrawingBackend>(
 ) -> Drawn<B> {
     let style = (FONT, size * PIXEL).into_font().style(style).color(&colour).pos(Pos::new(anchor, VPos::Center));
     area.draw(&Text::new(text.to_owned(), at, style))
-}
-
-/// A number without zeros at its end.
-fn round(value: f64) -> String {
-    let text = number(value);
-    if text.contains('.') { text.trim_end_matches('0').to_owned() } else { text }
 }
 
 /// How values become lengths.
@@ -293,17 +214,17 @@ mod tests {
             let (trip, bandwidth) = (Bar::one_way(program), Bar::bandwidth(program));
             [line(trip, Unit::Ns, 6500.0, 150.0), line(bandwidth, Unit::GBs, 3.1, 31.0)]
         };
-        Program::ALL.into_iter().flat_map(of).collect()
+        ProgramKind::ALL.into_iter().flat_map(of).collect()
     }
 
     #[test]
     fn bars_are_round_trips_in_us_and_bandwidths_in_gb_a_second() {
         let of = |line: &Line| pair(line).unwrap();
-        assert_eq!(of(&line(Bar::one_way(Program::Java), Unit::Ns, 6500.0, 150.0)), [13.0, 0.3]);
-        assert_eq!(of(&line(Bar::round_trip(Program::Redis), Unit::PerSecond, 40e3, 100e3)), [25.0, 10.0]);
-        let reversed = line(Bar::bandwidth(Program::Java), Unit::GBs, 3.0, 30.0).with_motet(WithMotet::Reference);
+        assert_eq!(of(&line(Bar::one_way(ProgramKind::Java), Unit::Ns, 6500.0, 150.0)), [13.0, 0.3]);
+        assert_eq!(of(&line(Bar::round_trip(ProgramKind::Redis), Unit::PerSecond, 40e3, 100e3)), [25.0, 10.0]);
+        let reversed = line(Bar::bandwidth(ProgramKind::Java), Unit::GBs, 3.0, 30.0).with_motet(WithMotet::Reference);
         assert_eq!(of(&reversed), [30.0, 3.0]);
-        assert_eq!(pair(&line(Bar::bandwidth(Program::Java), Unit::Ns, 3.0, 30.0)), None);
+        assert_eq!(pair(&line(Bar::bandwidth(ProgramKind::Java), Unit::Ns, 3.0, 30.0)), None);
     }
 
     #[test]
@@ -346,6 +267,6 @@ mod tests {
         let linear = Scale::of(Panel::Bandwidth, &[[3.1, 31.0]]);
         assert_eq!(linear.marks, [0.0, 10.0, 20.0, 30.0]);
         assert_eq!(linear.part(31.0), 1.0);
-        assert_eq!([0.1, 1.0, 10.0, 0.6].map(round), ["0.1", "1", "10", "0.6"]);
+        assert_eq!([0.1, 1.0, 10.0, 0.6].map(short_number), ["0.1", "1", "10", "0.6"]);
     }
 }

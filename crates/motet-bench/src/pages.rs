@@ -4,6 +4,7 @@
 //! the groups that it measured and leaves all others alone.
 
 use crate::floor::Distance;
+use crate::format;
 use crate::report::{Line, Machine, Quantity, Report, Verdict, WithMotet};
 use crate::stats::Spread;
 use crate::table;
@@ -22,7 +23,7 @@ const PATHS: [&str; 4] = ["--figures", "--plots", "--libdir", "--demo-report"];
 pub enum Group {
     /// Streams of the engine and of the sockets adapter.
     Streams,
-    /// Other people's programs, unmodified.
+    /// Unmodified programs of other projects.
     Programs,
     /// `motet bench messages`.
     Messages,
@@ -70,7 +71,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Of this process.
+    /// The origin of what this process measures.
     pub fn here() -> Self {
         let mut words = std::env::args();
         let program = words.next().unwrap_or_default();
@@ -95,7 +96,7 @@ fn shown(words: impl Iterator<Item = String>) -> String {
     kept.join(" ")
 }
 
-/// The commit of the checkout of Motet around the current directory, with a word on changes outside of the figures.
+/// The commit of the checkout of Motet around the current directory, with a remark if there are changes outside of the figures.
 fn commit() -> Option<String> {
     let here = Path::new(".");
     let root = PathBuf::from(printed(here, "git", &["rev-parse", "--show-toplevel"])?);
@@ -160,7 +161,7 @@ fn page(group: Group, machine: &Machine, lines: &[&Line], origin: &Origin) -> St
 /// The floor, on near and on far CPUs where both were seen.
 fn floor(machine: &Machine) -> String {
     let of = |(distance, floor): (Distance, &Option<Spread>)| {
-        Some(format!("{} {} ns", distance.words(), table::spread(floor.as_ref()?)))
+        Some(format!("{} {} ns", distance.words(), format::spread(floor.as_ref()?)))
     };
     let seen: Vec<String> = Distance::ALL.into_iter().zip(&machine.floor_by_distance).filter_map(of).collect();
     if seen.is_empty() {
@@ -171,7 +172,7 @@ fn floor(machine: &Machine) -> String {
 
 fn cells(line: &Line) -> [String; 5] {
     let of = |quantities: &[&Option<Quantity>]| {
-        quantities.iter().filter_map(|of| of.as_ref()).map(table::quantity).collect::<Vec<_>>().join("; ")
+        quantities.iter().filter_map(|of| of.as_ref()).map(format::quantity).collect::<Vec<_>>().join("; ")
     };
     let (figure, reference) = (&line.figure, &line.reference);
     let (with, beside) = match line.with_motet {
@@ -180,14 +181,14 @@ fn cells(line: &Line) -> [String; 5] {
         WithMotet::Neither => (String::new(), of(&[figure, reference])),
     };
     let better = if line.with_motet == WithMotet::Reference { " x as fast" } else { "" };
-    let ratio = line.ratio.as_ref().map_or(String::new(), |ratio| table::spread(ratio) + better);
+    let ratio = line.ratio.as_ref().map_or(String::new(), |ratio| format::spread(ratio) + better);
     let name = if line.row.is_empty() { line.what.clone() } else { format!("{}: {}", line.row, line.what) };
     [name, with, beside, ratio, bound(line)]
 }
 
-/// What is asked and whether it was reached; why nothing was measured.
+/// The target and whether it was met; for a line that was not measured, why.
 fn bound(line: &Line) -> String {
-    let words = [table::asked(line), table::verdict(line.verdict).to_owned()];
+    let words = [table::target(line), table::verdict(line.verdict).to_owned()];
     let words = words.into_iter().filter(|of| !of.is_empty()).collect::<Vec<_>>().join(", ");
     match &line.note {
         Some(why) if line.verdict == Verdict::NotMeasured => format!("{words}: {why}"),

@@ -1,25 +1,25 @@
 //! Two processes with a connection between them: one serves, one calls and measures.
 //!
-//! Every measuring program, in C or our own executable as a worker, speaks the protocol of `tests/bench/peer.h`: `serve` prints
-//! `port N`; `call HOST PORT …` prints `MEDIAN MEAN COUNT`. Here is who starts them, where and in which environment.
+//! Every measuring program, in C or this executable as a worker, speaks the protocol of `tests/bench/peer.h`: `serve` prints
+//! `port N`; `call HOST PORT …` prints `MEDIAN MEAN COUNT`. This file starts them on their CPUs, in their environments.
 
-use crate::ending;
+use crate::cleanup;
 use crate::place::Cpus;
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// What one call found, ns.
+/// The times that a caller measured, ns.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Timing {
-    /// Median over blocks, of one operation.
+    /// The time of one operation, median over blocks.
     pub median: f64,
-    /// Over the whole time, of one operation.
+    /// The time of one operation, mean over the whole run.
     pub mean: f64,
     /// Operations measured.
     pub count: f64,
-    /// What part of the payload went through shared memory, where the program knows.
+    /// The part of the payload that shared memory carried, where the program knows it.
     pub shared: Option<f64>,
 }
 
@@ -32,9 +32,9 @@ pub struct Program {
     pub serve_env: Vec<(String, OsString)>,
     /// Environment of the calling end.
     pub call_env: Vec<(String, OsString)>,
-    /// What goes before the program at the serving and at the calling end, to run it elsewhere.
-    pub elsewhere: [Vec<OsString>; 2],
-    /// Where the calling end finds the serving one.
+    /// The words in front of the program at the serving and at the calling end that run it on another host.
+    pub host_prefix: [Vec<OsString>; 2],
+    /// The host of the serving end, as the calling end names it.
     pub host: Option<String>,
     /// Arguments after `serve`.
     pub serve_arguments: Vec<String>,
@@ -51,10 +51,10 @@ impl Program {
     /// The command that runs `verb` at one end: 0 serves, 1 calls.
     pub fn command(&self, end: usize, verb: &str) -> Command {
         let env = [&self.serve_env, &self.call_env][end];
-        let before = &self.elsewhere[end];
+        let before = &self.host_prefix[end];
         let mut words = before.clone();
         if !before.is_empty() && !env.is_empty() {
-            // The environment is the measured program's, not that of what takes it elsewhere.
+            // The environment is for the measured program, not for the command that runs it on another host.
             words.push("env".into());
             for (name, value) in env {
                 let mut word = OsString::from(name);
@@ -66,7 +66,7 @@ impl Program {
         words.extend(self.words.iter().cloned());
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).arg(verb);
-        // Whoever measures under `motet run` wants plain TCP to be plain nevertheless.
+        // Under `motet run`, too, TCP is measured without Motet.
         command.env_remove("LD_PRELOAD");
         if before.is_empty() {
             command.envs(env.iter().map(|(name, value)| (name, value)));
@@ -79,7 +79,7 @@ impl Program {
     }
 }
 
-/// A child that ends with its owner.
+/// A child process that is killed on drop.
 pub struct Process {
     /// The child.
     pub child: Child,
@@ -94,13 +94,14 @@ impl Process {
     pub fn start(mut command: Command, cpus: &Cpus, cpu: Option<usize>) -> Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let name = command.get_program().to_string_lossy().into_owned();
-        let mut child = cpus.on(cpu, || ending::start(&mut command)).with_context(|| format!("cannot start {name}"))?;
+        let mut child =
+            cpus.on(cpu, || cleanup::start(&mut command)).with_context(|| format!("cannot start {name}"))?;
         let output = child.stdout.take().map(BufReader::new).context("no output pipe")?;
         let input = child.stdin.take();
         Ok(Self { child, output, input })
     }
 
-    /// The next line of its output; what it said on standard error, if it ended instead.
+    /// The next line of its output. If it has ended, the error has the last line of its standard error.
     pub fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
@@ -149,7 +150,7 @@ impl Server {
         command.args(&program.serve_arguments);
         let mut process = Process::start(command, cpus, cpu)?;
         let line = process.line()?;
-        let port = line.strip_prefix("port ").context("a server did not say its port")?;
+        let port = line.strip_prefix("port ").context("a server did not print its port")?;
         Ok(Self { port: port.to_owned(), process })
     }
 }
@@ -161,7 +162,7 @@ pub fn caller(program: &Program, port: &str, arguments: &[String], cpus: &Cpus, 
     Process::start(command, cpus, cpu)
 }
 
-/// What a caller measured.
+/// Waits for the result of a caller.
 pub fn timing(mut caller: Process) -> Result<Timing> {
     let timing = parse(&caller.line()?)?;
     let status = caller.child.wait()?;
@@ -177,11 +178,11 @@ pub fn parse(line: &str) -> Result<Timing> {
     Ok(match numbers[..] {
         [median, mean, count] => Timing { median, mean, count, shared: None },
         [median, mean, count, shared] => Timing { median, mean, count, shared: Some(shared) },
-        _ => bail!("a measuring program said `{}`", line.trim()),
+        _ => bail!("a measuring program printed `{}`", line.trim()),
     })
 }
 
-/// One measurement: starts both ends, server and caller on these CPUs, and ends them.
+/// Starts a server and a caller on these CPUs, and returns the result of the caller.
 pub fn measure(program: &Program, arguments: &[String], cpus: &Cpus, on: [Option<usize>; 2]) -> Result<Timing> {
     let server = Server::start(program, cpus, on[0])?;
     timing(caller(program, &server.port, arguments, cpus, on[1])?)

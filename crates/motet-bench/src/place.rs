@@ -14,7 +14,7 @@ pub enum Placement {
     Free,
 }
 
-/// The CPUs that measurements use: two that this process may run on.
+/// The CPUs that measurements use: two of those that this process may run on.
 #[derive(Debug, Clone, Copy)]
 pub struct Cpus {
     /// First and second.
@@ -25,7 +25,7 @@ pub struct Cpus {
 impl Cpus {
     /// The first two CPUs of this process.
     pub fn find() -> Result<Self> {
-        let all = sched_getaffinity(None).context("cannot ask on which CPUs to run")?;
+        let all = sched_getaffinity(None).context("cannot read the CPU affinity")?;
         let mut known = (0..CpuSet::MAX_CPU).filter(|&cpu| all.is_set(cpu));
         match (known.next(), known.next()) {
             (Some(a), Some(b)) => Ok(Self { pair: [a, b], all }),
@@ -48,7 +48,7 @@ impl Cpus {
         }
     }
 
-    /// Runs `body` with this thread on one CPU (`None`: on all); what it starts inherits that.
+    /// Runs `body` with this thread on one CPU (`None`: on all). Processes that `body` starts inherit that.
     pub fn on<T>(&self, cpu: Option<usize>, body: impl FnOnce() -> T) -> T {
         let Some(cpu) = cpu else { return body() };
         pin(cpu);
@@ -57,7 +57,7 @@ impl Cpus {
         result
     }
 
-    /// Runs `body` with this thread on the two CPUs alone; what it starts inherits that.
+    /// Runs `body` with this thread on the two CPUs only. Processes that `body` starts inherit that.
     pub fn on_pair<T>(&self, body: impl FnOnce() -> T) -> T {
         let mut pair = CpuSet::new();
         self.pair.iter().for_each(|&cpu| pair.set(cpu));
@@ -72,5 +72,5 @@ impl Cpus {
 pub fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);
-    let _ = sched_setaffinity(None, &set); // the set is a part of what sched_getaffinity said
+    let _ = sched_setaffinity(None, &set); // the set is a subset of the affinity
 }

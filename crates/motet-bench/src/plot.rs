@@ -1,9 +1,9 @@
 //! The curves as pictures, SVG and PNG.
 //!
-//! The font travels in the program, so that text does not depend on what a machine has installed.
+//! The font is part of the program, so text does not depend on what a machine has installed.
 
+use crate::format::bytes;
 use crate::report::{Curve, Report, Unit};
-use crate::table::bytes;
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -13,8 +13,7 @@ use std::path::Path;
 /// The font of all pictures, after [`register_fonts`].
 pub const FONT: &str = "sans-serif";
 const SIZE: (u32, u32) = (1200, 800);
-/// Colours that also people with a colour vision deficiency tell apart (Okabe and Ito 2008): floor, engine, sockets, TCP; then the
-/// unix transport, the omniORB adapter and MPI; then what has no other.
+/// Colours for all kinds of colour vision (Okabe and Ito 2008): floor, engine, sockets, TCP, unix transport, omniORB adapter, MPI, others.
 pub const COLOURS: [RGBColor; 8] = [
     RGBColor(90, 90, 90),
     RGBColor(0, 114, 178),
@@ -26,7 +25,7 @@ pub const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 0, 0),
 ];
 
-/// A picture: the name of its curves and of its files, and what is written on it. What has no picture is in the JSON output alone.
+/// A picture: the name of its curves and files, and its texts. Curves without a picture are in the JSON output only.
 struct Plot {
     name: &'static str,
     title: &'static str,
@@ -43,7 +42,7 @@ const PLOTS: [Plot; 11] = [
     plot("bandwidth", "Stream: bandwidth over the size of a message", "size of a message", "bandwidth"),
     plot(
         "adapters-bandwidth",
-        "The adapters under Motet: bandwidth there and back over the size",
+        "The adapters of Motet: bandwidth there and back over the size",
         "size",
         "one way / half a round trip",
     ),
@@ -68,7 +67,7 @@ pub fn register_fonts() {
     let _ = register_font(FONT, FontStyle::Bold, dejavu::sans::bold());
 }
 
-/// Draws every plot that there are curves for in both formats; the names of the files.
+/// Draws every plot that has curves, in both formats. Returns the files.
 pub fn all(folder: &Path, report: &Report) -> Result<Vec<String>> {
     register_fonts();
     let mut files = Vec::new();
@@ -132,8 +131,7 @@ fn draw<B: DrawingBackend>(
         .draw()?;
     for curve in curves {
         let shade = colour(&curve.name);
-        // Lines that lie upon one another stay visible by the size of their points.
-        // What lies under a line has its colour, but paler.
+        // Coinciding lines stay visible by the size of their points. The transport below a line has its colour, but paler.
         let strength =
             if curve.name.starts_with("transport alone") || curve.name.ends_with("pml ucx") { 0.4 } else { 1.0 };
         let (colour, radius) = (COLOURS[shade].mix(strength), [5, 8, 4, 5, 6, 7, 4, 4][shade]);
@@ -160,7 +158,7 @@ fn draw<B: DrawingBackend>(
     area.present()
 }
 
-/// Which colour a line has: by what it shows, so that a missing line changes no other.
+/// The colour of a line, by its name, so that a missing line does not change the others.
 fn colour(name: &str) -> usize {
     match name {
         name if name.contains("engine") => 1,
@@ -168,7 +166,7 @@ fn colour(name: &str) -> usize {
         name if name.contains("without Motet") || name.contains("kernel TCP") => 3,
         name if name.contains("unix transport") => 4,
         name if name.contains("omniORB adapter") => 5,
-        name if name.contains("lanes") => 1,
+        name if name.contains("FIFOs") => 1,
         "Motet" => 2,
         "UCX" => 3,
         name if name.contains("libfabric") => 4,

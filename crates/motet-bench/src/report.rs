@@ -1,14 +1,14 @@
 //! What a run found: lines with figures, floors, ratios, bounds and verdicts; and curves over the size.
 
-use crate::floor::{Around, Distance, FAST};
-use crate::overview::Bar;
+use crate::bar::Bar;
+use crate::floor::{Distance, FAST, FloorSamples};
 use crate::stats::Spread;
 use serde::Serialize;
 
 /// Everything that one run found.
 #[derive(Debug, Serialize)]
 pub struct Report {
-    /// What it ran on.
+    /// The machine.
     pub machine: Machine,
     /// The table.
     pub lines: Vec<Line>,
@@ -16,7 +16,7 @@ pub struct Report {
     pub curves: Vec<Curve>,
 }
 
-/// What it ran on, and how.
+/// What a run was measured on, and how.
 #[derive(Debug, Serialize)]
 pub struct Machine {
     /// Processor model.
@@ -30,7 +30,7 @@ pub struct Machine {
     /// One-way floor over the samples on near CPUs and over those on far CPUs, ns; for the figures pages.
     #[serde(skip)]
     pub floor_by_distance: [Option<Spread>; 2],
-    /// The same by locked exchanges, ns.
+    /// One-way floor by locked exchanges instead of stores, ns.
     pub exchange: Option<Spread>,
     /// Part of the samples in the fast mode, 0 to 1.
     pub floor_fast: f64,
@@ -66,40 +66,40 @@ pub enum Unit {
     Instructions,
 }
 
-/// What the issue of this project asks for.
+/// A target.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
-    /// The ratio (or the figure, where there is no ratio) must not be larger.
+    /// The ratio (the figure, where there is no ratio) is at most this.
     AtMost(f64),
-    /// It must not be smaller.
+    /// The ratio (the figure, where there is no ratio) is at least this.
     AtLeast(f64),
-    /// The ratio must not differ from 1 by more than this part.
+    /// The ratio differs from 1 by at most this.
     Within(f64),
 }
 
-/// Whether the bound was reached.
+/// Whether a target was met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// Reached.
+    /// It was met.
     Met,
-    /// Not reached.
+    /// It was not met.
     Missed,
-    /// The interval includes the bound, but it is too wide to say more.
+    /// The interval of the median includes the bound, but is too wide to decide.
     Unclear,
     /// Too few repetitions saw the fast floor for this comparison to count.
     SlowFloor,
-    /// Something needed is missing; the note says what.
+    /// Nothing was measured; the note says why.
     NotMeasured,
-    /// No bound was set.
+    /// There is no target.
     Shown,
 }
 
-/// A figure or a reference: what it is called, and its values.
+/// A figure or a reference: a name and values.
 #[derive(Debug, Clone, Serialize)]
 pub struct Quantity {
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// Its values.
     pub spread: Spread,
@@ -108,7 +108,7 @@ pub struct Quantity {
 }
 
 impl Quantity {
-    /// Of these values; `None` of none.
+    /// A quantity with these values; `None` if there are none.
     pub fn of(name: impl Into<String>, values: &[f64], unit: Unit) -> Option<Self> {
         Some(Self { name: name.into(), spread: Spread::of(values)?, unit })
     }
@@ -122,17 +122,17 @@ pub enum WithMotet {
     Figure,
     /// The reference; the ratio says how many times as fast it is.
     Reference,
-    /// Neither: the line shows another contender.
+    /// Neither: the line is about another library.
     Neither,
 }
 
-/// An interval up to this part of its median is narrow enough to speak of equality.
+/// An interval of at most this part of its median is narrow enough for a statement of equality.
 const NARROW: f64 = 0.1;
 
 /// One line of the table.
 #[derive(Debug, Clone, Serialize)]
 pub struct Line {
-    /// The row it belongs to: a letter.
+    /// The name of its row.
     pub row: String,
     /// What was measured.
     pub what: String,
@@ -144,11 +144,11 @@ pub struct Line {
     pub floor: Option<Spread>,
     /// Figure over reference, repetition by repetition.
     pub ratio: Option<Spread>,
-    /// What is asked for.
+    /// The target.
     pub bound: Option<Bound>,
-    /// Whether that was reached.
+    /// Whether it was met.
     pub verdict: Verdict,
-    /// What one must know beside.
+    /// A remark.
     pub note: Option<String>,
     /// Which quantity is measured with Motet; for the figures pages.
     #[serde(skip)]
@@ -159,7 +159,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// A line that is only named so far.
+    /// A line without figures.
     pub fn new(row: &str, what: impl Into<String>) -> Self {
         Self {
             row: row.to_owned(),
@@ -176,18 +176,18 @@ impl Line {
         }
     }
 
-    /// A row that could not be measured, and why.
+    /// A line that says why nothing was measured.
     pub fn not_measured(row: &str, what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { verdict: Verdict::NotMeasured, note: Some(why.into()), ..Self::new(row, what) }
     }
 
-    /// With the figure.
+    /// Sets the figure.
     pub fn figure(mut self, figure: Option<Quantity>) -> Self {
         self.figure = figure;
         self
     }
 
-    /// With what it is compared with.
+    /// Sets the reference, and the ratios to it.
     pub fn against(mut self, reference: Option<Quantity>, ratios: &[f64]) -> Self {
         self.reference = reference;
         self.ratio = Spread::of(ratios);
@@ -199,24 +199,24 @@ impl Line {
         Self { with_motet: which, ..self }
     }
 
-    /// Shown in the overview picture.
+    /// Shows the line in the overview picture.
     pub fn bar(self, bar: Bar) -> Self {
         Self { bar: Some(bar), ..self }
     }
 
-    /// With the floors of its repetitions.
-    pub fn floors(mut self, floors: &[Around]) -> Self {
+    /// Sets the floors of its repetitions.
+    pub fn floors(mut self, floors: &[FloorSamples]) -> Self {
         let values: Vec<f64> = floors.iter().flat_map(|f| [f.before, f.after]).collect();
         self.floor = Spread::of(&values);
         self
     }
 
-    /// Of repetitions with the CPUs so far from each other.
+    /// Says in its text that the CPUs were at this distance.
     pub fn within(self, distance: Distance) -> Self {
         Self { what: format!("{}, {}", self.what, distance.words()), ..self }
     }
 
-    /// With a further remark.
+    /// Adds a remark.
     pub fn note(mut self, note: impl Into<String>) -> Self {
         let note = note.into();
         self.note = match self.note {
@@ -226,14 +226,14 @@ impl Line {
         self
     }
 
-    /// Judged by the median of the ratio (of the figure, where there is no ratio).
+    /// Sets a target for the median of the ratio (of the figure, where there is no ratio).
     pub fn bound(self, bound: Bound) -> Self {
-        self.judge(bound, false)
+        self.evaluate(bound, false)
     }
 
-    /// Judged as equality: reached too when the interval of the median includes the bound and is narrow.
+    /// Sets a target of equality: it is also met if the interval of the median includes the bound and is narrow.
     pub fn nearly(self, bound: Bound) -> Self {
-        let line = self.judge(bound, true);
+        let line = self.evaluate(bound, true);
         match line.ratio {
             Some(Spread { interval: (low, high), .. }) => {
                 line.note(format!("95 % interval of the ratio: {low:.3} .. {high:.3}"))
@@ -242,19 +242,19 @@ impl Line {
         }
     }
 
-    fn judge(mut self, bound: Bound, near: bool) -> Self {
+    fn evaluate(mut self, bound: Bound, near: bool) -> Self {
         self.bound = Some(bound);
         self.verdict = match self.ratio.or(self.figure.as_ref().map(|f| f.spread)) {
             None => Verdict::NotMeasured,
             Some(s) => {
-                let reached = |value: f64| match bound {
+                let is_met = |value: f64| match bound {
                     Bound::AtMost(b) => value <= b,
                     Bound::AtLeast(b) => value >= b,
                     Bound::Within(b) => (value - 1.0).abs() <= b,
                 };
                 let (low, high) = s.interval;
-                match near && (reached(low) || reached(high)) {
-                    _ if reached(s.median) => Verdict::Met,
+                match near && (is_met(low) || is_met(high)) {
+                    _ if is_met(s.median) => Verdict::Met,
                     true if high - low <= NARROW * s.median => Verdict::Met,
                     true => Verdict::Unclear,
                     false => Verdict::Missed,
@@ -264,7 +264,7 @@ impl Line {
         self
     }
 
-    /// A comparison that counts only where the floor is fast.
+    /// Marks a comparison with too few repetitions on a fast floor.
     pub fn slow_floor(mut self, enough: bool) -> Self {
         if !enough && self.verdict != Verdict::NotMeasured {
             self.verdict = Verdict::SlowFloor;
@@ -277,7 +277,7 @@ impl Line {
 /// One line of a plot.
 #[derive(Debug, Clone, Serialize)]
 pub struct Curve {
-    /// The plot that it belongs to; one without a picture is for the JSON output alone.
+    /// The name of its plot. Curves of a plot without a picture are in the JSON output only.
     pub plot: String,
     /// What it shows.
     pub name: String,

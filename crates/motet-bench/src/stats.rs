@@ -18,7 +18,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these values; `None` of none.
+    /// The spread of these values; `None` if there are none.
     pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted: Vec<f64> = values.iter().copied().filter(|v| v.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -29,7 +29,7 @@ impl Spread {
         Some(Self { median, min, max, interval: (sorted[cut], sorted[n - 1 - cut]), count: n })
     }
 
-    /// The same, every value divided by `by`.
+    /// This spread with every value divided by `by`.
     pub fn over(self, by: f64) -> Self {
         Self {
             median: self.median / by,
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_median_has_its_spread() {
+    fn median_has_its_spread() {
         let s = Spread::of(&[3.0, 1.0, 2.0]).unwrap();
         assert_eq!((s.median, s.min, s.max, s.count), (2.0, 1.0, 3.0, 3));
         assert_eq!(Spread::of(&[4.0, 1.0, 2.0, 3.0]).unwrap().median, 2.5);

@@ -1,17 +1,17 @@
 //! The report as text: an aligned table for a terminal, or Markdown.
 
 use crate::floor::FAST;
-use crate::report::{Bound, Line, Machine, Quantity, Report, Unit, Verdict};
-use crate::stats::Spread;
+use crate::format::{number, quantity, scale, spread};
+use crate::report::{Bound, Line, Machine, Report, Verdict};
 
-const HEAD: [&str; 8] = ["", "what", "figure", "reference", "floor, ns", "ratio", "asked", ""];
+const HEAD: [&str; 8] = ["", "what", "figure", "reference", "floor, ns", "ratio", "target", ""];
 
-/// For a terminal: columns aligned, notes below their lines.
+/// The report for a terminal: aligned columns, notes below their lines.
 pub fn terminal(report: &Report) -> String {
     machine(&report.machine) + "\n" + &lines(&report.lines)
 }
 
-/// Lines alone, for a terminal.
+/// Lines only, for a terminal.
 pub fn lines(lines: &[Line]) -> String {
     let mut text = String::new();
     let cells: Vec<[String; 8]> = lines.iter().map(cells).collect();
@@ -34,12 +34,12 @@ pub fn lines(lines: &[Line]) -> String {
     text
 }
 
-/// For a README.
+/// The report as Markdown.
 pub fn markdown(report: &Report) -> String {
     machine(&report.machine) + "\n" + &markdown_lines(&report.lines)
 }
 
-/// Lines alone, for a README.
+/// Lines only, as Markdown.
 pub fn markdown_lines(lines: &[Line]) -> String {
     let mut text = markdown_head(&HEAD);
     for line in lines {
@@ -79,7 +79,7 @@ pub fn escaped(text: &str) -> String {
     cell
 }
 
-/// What it ran on.
+/// The machine of a run, with its floors.
 pub fn machine(machine: &Machine) -> String {
     let (repetitions, ms) = machine.repetitions;
     let mut text = format!(
@@ -111,23 +111,23 @@ fn cells(line: &Line) -> [String; 8] {
         line.reference.as_ref().map_or(String::new(), quantity),
         line.floor.as_ref().map_or(String::new(), spread),
         line.ratio.as_ref().map_or(String::new(), spread),
-        asked(line),
+        target(line),
         verdict(line.verdict).to_owned(),
     ]
 }
 
-/// The bound of a line.
-pub fn asked(line: &Line) -> String {
+/// The target of a line.
+pub fn target(line: &Line) -> String {
     match line.bound {
-        Some(Bound::AtMost(b)) => format!("<= {}", judged(line, b)),
-        Some(Bound::AtLeast(b)) => format!(">= {}", judged(line, b)),
+        Some(Bound::AtMost(b)) => format!("<= {}", target_value(line, b)),
+        Some(Bound::AtLeast(b)) => format!(">= {}", target_value(line, b)),
         Some(Bound::Within(b)) => format!("1 +- {}", number(b)),
         None => String::new(),
     }
 }
 
-/// A bound: of the ratio, or of the figure in its unit where there is no ratio.
-fn judged(line: &Line, bound: f64) -> String {
+/// The value of a target: a ratio, or a figure in its unit where there is no ratio.
+fn target_value(line: &Line, bound: f64) -> String {
     match (&line.ratio, &line.figure) {
         (None, Some(figure)) => {
             let (by, unit) = scale(figure.unit, bound);
@@ -137,7 +137,7 @@ fn judged(line: &Line, bound: f64) -> String {
     }
 }
 
-/// A verdict in words.
+/// Whether a target was met, in words.
 pub fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Met => "met",
@@ -149,71 +149,13 @@ pub fn verdict(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A quantity with its name, in a readable unit.
-pub fn quantity(quantity: &Quantity) -> String {
-    let (by, unit) = scale(quantity.unit, quantity.spread.median);
-    format!("{} {} {unit}", quantity.name, spread(&quantity.spread.over(by)))
-}
-
-/// A readable unit for values of this size.
-fn scale(unit: Unit, value: f64) -> (f64, &'static str) {
-    match unit {
-        Unit::Ns if value >= 1e6 => (1e6, "ms"),
-        Unit::Ns if value >= 1e3 => (1e3, "us"),
-        Unit::Ns => (1.0, "ns"),
-        Unit::GBs => (1.0, "GB/s"),
-        Unit::PerSecond if value >= 1e6 => (1e6, "M/s"),
-        Unit::PerSecond if value >= 1e3 => (1e3, "k/s"),
-        Unit::PerSecond => (1.0, "/s"),
-        Unit::Bytes if value >= 1024.0 => (1024.0, "KiB"),
-        Unit::Bytes => (1.0, "B"),
-        Unit::Ms => (1.0, "ms"),
-        Unit::Seconds => (1.0, "s"),
-        Unit::Instructions => (1.0, "instructions"),
-    }
-}
-
-/// A median, with the smallest and the largest value.
-pub fn spread(s: &Spread) -> String {
-    if s.count == 1 {
-        return number(s.median);
-    }
-    format!("{} [{} .. {}]", number(s.median), number(s.min), number(s.max))
-}
-
-/// A number with three significant digits.
-pub fn number(value: f64) -> String {
-    let places = match value.abs() {
-        v if v >= 99.95 => 0,
-        v if v >= 9.995 => 1,
-        v if v >= 0.995 || v == 0.0 => 2,
-        _ => 3,
-    };
-    let text = format!("{value:.places$}");
-    if text.contains('.') && value.fract() == 0.0 { format!("{value:.0}") } else { text }
-}
-
-/// A size with its binary unit.
-pub fn bytes(size: usize) -> String {
-    match size {
-        s if s >= 1 << 20 && s % (1 << 20) == 0 => format!("{} MiB", s >> 20),
-        s if s >= 1024 && s % 1024 == 0 => format!("{} KiB", s >> 10),
-        s => format!("{s} B"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::{Quantity, Unit};
 
     #[test]
-    fn figures_are_readable() {
-        assert_eq!([0.0, 0.7, 1.0, 5.5, 52.34, 12345.6].map(number), ["0", "0.700", "1", "5.50", "52.3", "12346"]);
-        assert_eq!([64, 65536, 64 << 20].map(bytes), ["64 B", "64 KiB", "64 MiB"]);
-    }
-
-    #[test]
-    fn every_line_has_its_place() {
+    fn lines_have_figures_targets_and_notes() {
         let line = Line::new("a", "engine")
             .figure(Quantity::of("one way", &[100.0, 110.0, 120.0], Unit::Ns))
             .against(Quantity::of("floor", &[55.0], Unit::Ns), &[2.0])

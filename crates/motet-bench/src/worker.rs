@@ -1,11 +1,10 @@
-//! Our own executable as a measuring program: the engine's streams, and plain TCP by the same code.
+//! This executable as a measuring program: streams of the engine, and plain TCP by the same code.
 //!
-//! `--worker ping|stream engine|plain|polled serve|call …` speaks the protocol of `tests/bench/peer.h`, and adds to the figures what
-//! part of the payload went through shared memory; `hub`, `peer` and `hold` are
-//! processes to look at from outside, `lane` measures lanes without the engine, `node` messages, `loan` what nodes need not copy.
-//! A worker is never pinned here: it inherits that.
+//! `--worker ping|stream engine|tcp|tcp-polling serve|call …` speaks the protocol of `tests/bench/peer.h`, and adds to the figures
+//! the part of the payload that shared memory carried. `hub`, `peer` and `hold` are processes that are examined from outside. `fifo`
+//! measures FIFOs without the engine, `node` messages, `loan` loaned messages and regions. A worker inherits its CPU affinity.
 
-mod lane;
+mod fifo;
 mod loan;
 mod node;
 
@@ -31,8 +30,8 @@ pub fn run(words: &[String]) -> Result<()> {
         }
         ["sweep", "serve"] => serve_sweep(accept_one(&listen()?, "engine")?),
         ["sweep", "call", host, port] => call_sweep(connect(host, port, "engine")?),
-        ["lane", _, "serve"] => lane::serve(),
-        ["lane", what, "call", _, port, size, ms] => lane::call(what, port, number(size)?, number(ms)?),
+        ["fifo", _, "serve"] => fifo::serve(),
+        ["fifo", what, "call", _, port, size, ms] => fifo::call(what, port, number(size)?, number(ms)?),
         ["loan", "turn", size, count] => loan::turn(number(size)?, number(count)?),
         ["loan", "serve"] | ["loan", _, "serve"] => loan::serve(),
         ["loan", what, "call", _, port, size, ms] => loan::call(what, port, number(size)?, number(ms)?),
@@ -45,18 +44,18 @@ pub fn run(words: &[String]) -> Result<()> {
 }
 
 fn number(word: &str) -> Result<usize> {
-    word.parse().with_context(|| format!("`{word}` is no number"))
+    word.parse().with_context(|| format!("`{word}` is not a number"))
 }
 
-/// Either kind of connection.
+/// A connection: a stream of the engine, or a TCP socket.
 enum Pipe {
     Engine(Stream),
-    Plain(TcpStream),
-    /// Plain, and what would block is tried again at once.
-    Polled(TcpStream),
+    Tcp(TcpStream),
+    /// A TCP socket that does not block: a call that would block is repeated at once.
+    PollingTcp(TcpStream),
 }
 
-fn polled(mut turn: impl FnMut() -> std::io::Result<usize>) -> std::io::Result<usize> {
+fn until_ready(mut turn: impl FnMut() -> std::io::Result<usize>) -> std::io::Result<usize> {
     loop {
         match turn() {
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => std::hint::spin_loop(),
@@ -69,8 +68,8 @@ impl Read for Pipe {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         match self {
             Pipe::Engine(s) => s.read(into),
-            Pipe::Plain(s) => s.read(into),
-            Pipe::Polled(s) => polled(|| s.read(into)),
+            Pipe::Tcp(s) => s.read(into),
+            Pipe::PollingTcp(s) => until_ready(|| s.read(into)),
         }
     }
 }
@@ -79,8 +78,8 @@ impl Write for Pipe {
     fn write(&mut self, from: &[u8]) -> std::io::Result<usize> {
         match self {
             Pipe::Engine(s) => s.write(from),
-            Pipe::Plain(s) => s.write(from),
-            Pipe::Polled(s) => polled(|| s.write(from)),
+            Pipe::Tcp(s) => s.write(from),
+            Pipe::PollingTcp(s) => until_ready(|| s.write(from)),
         }
     }
 
@@ -95,16 +94,16 @@ impl Pipe {
         Ok(match (kind, connected) {
             ("engine", true) => Pipe::Engine(Stream::connected(tcp)?),
             ("engine", false) => Pipe::Engine(Stream::accepted(tcp)?),
-            ("polled", _) => {
+            ("tcp-polling", _) => {
                 tcp.set_nonblocking(true)?;
-                Pipe::Polled(tcp)
+                Pipe::PollingTcp(tcp)
             }
-            _ => Pipe::Plain(tcp),
+            _ => Pipe::Tcp(tcp),
         })
     }
 
-    /// What part of the payload went through shared memory. An engine without a wire is an error: the row would not show
-    /// what it claims to.
+    /// The part of the payload that shared memory carried. A stream of the engine that was not upgraded is an error, as the row would
+    /// not show what it claims.
     fn share(&self) -> Result<f64> {
         let Pipe::Engine(stream) = self else {
             return Ok(0.0);
@@ -117,7 +116,7 @@ impl Pipe {
         Ok(fast as f64 / (fast + tcp).max(1) as f64)
     }
 
-    /// As `greet` of `tests/bench/peer.h`.
+    /// Exchanges messages until a stream may be upgraded, as `greet` of `tests/bench/peer.h`.
     fn greet(&mut self, first: bool) -> Result<()> {
         let mut message = [0; 8];
         for turn in 0..2 * 32 {
@@ -130,7 +129,7 @@ impl Pipe {
         Ok(())
     }
 
-    /// Whole messages: false when the peer has left.
+    /// Reads a whole message; false if the peer has closed the connection.
     fn fill(&mut self, into: &mut [u8]) -> Result<bool> {
         match self.read_exact(into) {
             Ok(()) => Ok(true),
@@ -143,7 +142,7 @@ impl Pipe {
 
     fn must_fill(&mut self, into: &mut [u8]) -> Result<()> {
         if !self.fill(into)? {
-            bail!("the server left");
+            bail!("the server closed the connection");
         }
         Ok(())
     }
@@ -164,9 +163,9 @@ fn connect(host: &str, port: &str, kind: &str) -> Result<Pipe> {
     Pipe::new(tcp, kind, true)
 }
 
-/// As `measure` of `tests/bench/peer.h`.
+/// Measures blocks of operations for `ms` milliseconds, as `measure` of `tests/bench/peer.h`. Returns `MEDIAN MEAN COUNT`.
 fn measure(count: usize, ms: usize, share: f64, mut block: impl FnMut(usize) -> Result<()>) -> Result<String> {
-    // Rings and buffers get their pages meanwhile, which a fresh machine is slow to give.
+    // Rings and buffers are faulted in meanwhile.
     const WARM: Duration = Duration::from_millis(30);
     let time = Duration::from_millis(ms as u64);
     let probe = if count > 0 { count } else { 64 };
@@ -194,7 +193,7 @@ fn measure(count: usize, ms: usize, share: f64, mut block: impl FnMut(usize) -> 
     Ok(format!("{:.1} {:.1} {total}", crate::stats::median(&blocks) / share, mean / share))
 }
 
-/// `fresh`: each message arrives in memory of its own, as it does where a library allocates for every message.
+/// Echoes messages. With `fresh` each arrives in memory of its own, as in a library that allocates for every message.
 fn serve_ping(mut pipe: Pipe, fresh: bool) -> Result<()> {
     let mut size = [0; 8];
     if !pipe.fill(&mut size)? {
@@ -205,7 +204,7 @@ fn serve_ping(mut pipe: Pipe, fresh: bool) -> Result<()> {
     while pipe.fill(&mut data)? {
         pipe.write_all(&data)?;
         if fresh {
-            drop(std::mem::take(&mut data)); // first given back, then asked for: the stub's order
+            drop(std::mem::take(&mut data)); // freed before the next allocation, in the order of an ORB's stub
             data = vec![0; size];
         }
     }
@@ -268,23 +267,23 @@ fn call_stream(mut pipe: Pipe, size: usize, ms: usize, distinct: usize) -> Resul
     Ok(())
 }
 
-/// Memory of a sweep, cut into buffers of the size in turn: more than the caches hold.
+/// Bytes of memory of a sweep, more than the caches hold. It is cut into buffers of the current size.
 const SWEPT: usize = 32 << 20;
 
-/// A plan of a sweep: size, count, how many distinct buffers, whether each message is answered.
+/// Decodes the plan of a burst: size, count, number of distinct buffers, whether each message is answered.
 fn sweep_plan(bytes: &[u8; 32]) -> [usize; 4] {
     [0, 8, 16, 24].map(|at| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap_or_default()) as usize)
 }
 
-/// Where each message is answered the sender waits this long before the next, so that the receiver waits already.
+/// How long the sender waits before each message that is answered, so that the receiver is waiting.
 const HEAD_START: Duration = Duration::from_micros(5);
 
-/// Receives one burst after another, each announced by its plan; the first and last message, or each, are answered.
+/// Receives bursts, each after its plan. Answers the first and the last message of a burst, or each.
 fn serve_sweep(mut pipe: Pipe) -> Result<()> {
     let mut memory = vec![1u8; SWEPT];
     let mut plan = [0; 32];
     loop {
-        // A greeting before each: after a pause the stream begins on TCP again.
+        // Messages before each burst: after a pause a stream may start on TCP again.
         let mut first = [0; 8];
         if !pipe.fill(&mut first)? {
             return Ok(());
@@ -302,8 +301,8 @@ fn serve_sweep(mut pipe: Pipe) -> Result<()> {
     }
 }
 
-/// For each line `SIZE COUNT DISTINCT EACH` on standard input: sends so many messages and one more before them, and prints the ns of each
-/// and how many were single copies.
+/// For each line `SIZE COUNT DISTINCT EACH` on standard input: sends one message and then COUNT more. Prints the time of each, ns, and
+/// how many were single copies.
 fn call_sweep(mut pipe: Pipe) -> Result<()> {
     let memory = vec![1u8; SWEPT];
     let engine = motet::engine().context("no engine")?;
@@ -340,8 +339,8 @@ fn call_sweep(mut pipe: Pipe) -> Result<()> {
     Ok(())
 }
 
-/// A process with many links. Commands on standard input: `take N ROUNDS` accepts N connections and echoes so many messages of
-/// 8 bytes on each; `wait` waits for any of them, for ever. Standard input's end ends it.
+/// A process with many links. Commands on standard input: `take N ROUNDS` accepts N connections and echoes ROUNDS messages of 8 bytes
+/// on each; `wait` waits for any of them without a limit. It ends when standard input ends.
 fn hub() -> Result<()> {
     let listener = listen()?;
     let mut links = Vec::new();
@@ -378,7 +377,7 @@ fn wait_any(links: &[Pipe]) -> Result<()> {
     Ok(())
 }
 
-/// A peer of a hub: so many links, so many messages on each; then it waits until the hub leaves.
+/// A peer of a hub: opens links, exchanges messages on each, then waits until the hub ends.
 fn peer(host: &str, port: &str, kind: &str, links: usize, rounds: usize) -> Result<()> {
     let mut pipes = Vec::new();
     for _ in 0..links {
@@ -392,13 +391,13 @@ fn peer(host: &str, port: &str, kind: &str, links: usize, rounds: usize) -> Resu
     }
     println!("up");
     match &mut pipes[..] {
-        [Pipe::Plain(only)] => drop(only.read(&mut [0])?),
+        [Pipe::Tcp(only)] => drop(only.read(&mut [0])?),
         _ => wait_any(&pipes)?,
     }
     Ok(())
 }
 
-/// Memory for somebody else to copy: says where it is, and keeps it until standard input ends.
+/// Memory that another process copies: prints its addresses, and keeps it until standard input ends.
 fn hold(size: usize, count: usize) -> Result<()> {
     let buffers = buffers(size, count);
     let addresses: Vec<String> = buffers.iter().map(|b| b.as_ptr().addr().to_string()).collect();

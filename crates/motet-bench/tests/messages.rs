@@ -1,4 +1,4 @@
-//! `motet-bench messages`: every part of our nodes measures something, in a short run; and the workers of the other parts.
+//! `motet-bench messages` in short runs: every part that measures Motet only, and the workers of the other parts.
 #![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ fn bench(words: &[&str]) -> Command {
     command
 }
 
-/// Says that something was not tested, also to whoever counts that.
+/// Reports that something was not tested, on standard error and in the log of skips.
 fn skip(reason: &str) {
     let line = format!("SKIP parts of messages: {reason}\n");
     eprint!("{line}");
@@ -21,7 +21,7 @@ fn skip(reason: &str) {
     }
 }
 
-/// Runs a part; its lines must all have been measured.
+/// Runs a part. All its lines must have been measured.
 fn part(name: &str, lines: usize) {
     if std::thread::available_parallelism().is_ok_and(|cpus| cpus.get() < 2) {
         return skip("there are no two CPUs");
@@ -81,7 +81,7 @@ fn memory_is_measured() {
     part("memory", 3);
 }
 
-/// A server of nodes, and where it is.
+/// Starts a server with nodes. Returns its port.
 fn server(words: &[&str]) -> (Child, BufReader<std::process::ChildStdout>, String) {
     let mut child = bench(words).stdout(Stdio::piped()).spawn().unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap());
@@ -96,7 +96,7 @@ fn numbers(text: &str) -> Vec<f64> {
 }
 
 #[test]
-fn the_workers_of_contests_measure() {
+fn workers_of_comparisons_measure() {
     for (how, what, size) in [
         ("tagged-one", "ping", "8"),
         ("queue-many", "rate", "8"),
@@ -117,7 +117,7 @@ fn the_workers_of_contests_measure() {
 }
 
 #[test]
-fn a_server_counts_what_each_client_gets() {
+fn server_counts_messages_of_each_client() {
     const CLIENTS: usize = 6;
     for (what, numbers_said) in [("server", 3), ("shares", 4)] {
         let worker = ["--worker", "node", "tagged-one", what];

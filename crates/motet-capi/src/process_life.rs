@@ -3,7 +3,7 @@
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::reason::Reason;
-use motet_engine::stream::engine::Quiet;
+use motet_engine::stream::engine::ForkGuard;
 use motet_proto::EBADF;
 use motet_sys::signal_handlers::{self, InHandlerFn, RunPendingFn};
 use std::ffi::OsString;
@@ -44,12 +44,12 @@ pub extern "C" fn motet_signal_hooks(inside: Option<InHandlerFn>, pause: Option<
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_hand_over(s: Handle, fd: i32, reason: u32) -> i32 {
     engine().map_or(-EBADF, |engine| {
-        guard(EPROTO as i32, || engine.hand_on(s, fd, Reason(reason)).map_or_else(|errno| -errno, i32::from))
+        guard(EPROTO as i32, || engine.hand_over(s, fd, Reason(reason)).map_or_else(|errno| -errno, i32::from))
     })
 }
 
 thread_local! {
-    static FORK_GUARD: std::cell::RefCell<Option<Quiet>> = const { std::cell::RefCell::new(None) };
+    static FORK_GUARD: std::cell::RefCell<Option<ForkGuard>> = const { std::cell::RefCell::new(None) };
 }
 
 // Every adapter of a process reports the same fork. The first prepare takes the locks, the first call after the fork releases them, and the
@@ -59,7 +59,7 @@ thread_local! {
 pub extern "C" fn motet_fork_prepare() {
     guard((), || {
         FORK_GUARD.with(|q| {
-            q.borrow_mut().get_or_insert_with(Quiet::begin);
+            q.borrow_mut().get_or_insert_with(ForkGuard::begin);
         });
     });
 }
@@ -78,7 +78,7 @@ pub extern "C" fn motet_fork_child() {
         unsafe { motet_sys::thread::next_generation() };
         drop(quiet);
         if let Some(engine) = engine() {
-            engine.forked();
+            engine.after_fork();
         }
     });
 }

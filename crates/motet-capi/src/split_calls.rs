@@ -5,7 +5,7 @@ use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::reason::Reason;
 use motet_proto::EAGAIN;
-use motet_proto::stream::confined::Rest;
+use motet_proto::stream::confined::Remaining;
 use motet_proto::stream::{MSG_PEEK, rx, tx};
 
 const MOTET_KERNEL: isize = -1_000_001;
@@ -76,10 +76,10 @@ pub extern "C" fn motet_recv_end(s: Handle, result: isize, flags: i32) {
         guard((), || {
             engine.recv_end(s, if counts { result.max(0) as usize } else { 0 });
             if result < -1 {
-                engine.heard_error(s, (-result) as i32);
+                engine.note_error(s, (-result) as i32);
             }
             if counts && result == 0 {
-                engine.heard_end(s);
+                engine.note_end_of_file(s);
             }
         });
     }
@@ -114,13 +114,13 @@ pub extern "C" fn motet_nodelay(s: Handle, set: i32) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_count_tcp_only(reason: u32) {
     if let Some(engine) = engine() {
-        guard((), || engine.count_plain(Reason(reason)));
+        guard((), || engine.count_tcp_only(Reason(reason)));
     }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_set_tcp_only(s: Handle, reason: u32) -> i32 {
-    engine().map_or(1, |engine| guard(1, || i32::from(engine.plain(s, Reason(reason)))))
+    engine().map_or(1, |engine| guard(1, || i32::from(engine.stay_on_tcp(s, Reason(reason)))))
 }
 
 /// # Safety
@@ -128,15 +128,15 @@ pub extern "C" fn motet_set_tcp_only(s: Handle, reason: u32) -> i32 {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_drain(s: Handle, iov: *const IoVec, count: i32, flags: i32, before: *mut u64) -> isize {
     let Some(engine) = engine() else { return 0 };
-    let found = guard(Rest::Failed(EPROTO as i32), || {
+    let found = guard(Remaining::Failed(EPROTO as i32), || {
         // SAFETY: the caller's promise.
-        engine.rest(s, unsafe { slices_mut(iov, count) }, flags & MSG_PEEK != 0)
+        engine.drain(s, unsafe { slices_mut(iov, count) }, flags & MSG_PEEK != 0)
     });
     let (result, limit) = match found {
-        Rest::Bytes(n) => (n as isize, 0),
-        Rest::Before(n) => (0, n),
-        Rest::Nothing => (0, u64::MAX),
-        Rest::Failed(errno) => (-(errno as isize), 0),
+        Remaining::Bytes(n) => (n as isize, 0),
+        Remaining::TcpFirst(n) => (0, n),
+        Remaining::RingEmpty => (0, u64::MAX),
+        Remaining::Failed(errno) => (-(errno as isize), 0),
     };
     if !before.is_null() {
         // SAFETY: not null, the caller's memory.
@@ -148,6 +148,6 @@ pub unsafe extern "C" fn motet_drain(s: Handle, iov: *const IoVec, count: i32, f
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_drain_received(s: Handle, received: usize) {
     if let Some(engine) = engine() {
-        guard((), || engine.rest_came(s, received));
+        guard((), || engine.drain_received(s, received));
     }
 }

@@ -3,7 +3,7 @@
 use crate::abi::{IoVec, SockAddr, StreamInfo, UpgradeOptions, slices, slices_mut};
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
-use motet_engine::stream::{EBADF, Taken};
+use motet_engine::stream::{EBADF, UpgradeParams};
 use std::ffi::c_char;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -48,8 +48,8 @@ pub unsafe extern "C" fn motet_upgrade(fd: i32, options: *const UpgradeOptions, 
     })
 }
 
-fn taken(role: u32, flags: u32) -> Taken {
-    Taken { connected: role == 1, lazy: flags & 1 != 0 }
+fn taken(role: u32, flags: u32) -> UpgradeParams {
+    UpgradeParams { connected: role == 1, lazy: flags & 1 != 0 }
 }
 
 #[unsafe(no_mangle)]

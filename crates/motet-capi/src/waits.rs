@@ -2,7 +2,7 @@
 
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
-use motet_engine::stream::epoll_set::{Interest, Set};
+use motet_engine::stream::epoll_set::{EpollSet, Interest};
 use motet_engine::stream::wait::{Step, Wait};
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn motet_wait_begin(w: *mut MotetWait, streams: *const Han
 /// # Safety
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_wait_begin_set(w: *mut MotetWait, set: *const Set) {
+pub unsafe extern "C" fn motet_wait_begin_set(w: *mut MotetWait, set: *const EpollSet) {
     let made = guard(None, || {
         // SAFETY: the caller hands in a set that it has not freed.
         let set = unsafe { shared(set) };
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn motet_wait_slept(w: *mut MotetWait) {
     guard((), || {
         // SAFETY: the caller's promise.
         if let (Some(engine), Some(wait)) = (engine(), unsafe { wait(w) }) {
-            wait.slept(engine);
+            wait.end_sleep(engine);
         }
     });
 }
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn motet_wait_end(w: *mut MotetWait) {
 
 /// # Safety
 /// `set` came from `motet_epoll_new` and is not freed.
-unsafe fn shared(set: *const Set) -> Arc<Set> {
+unsafe fn shared(set: *const EpollSet) -> Arc<EpollSet> {
     // SAFETY: the caller's promise; the count goes up, so the caller keeps its own.
     unsafe {
         Arc::increment_strong_count(set);
@@ -106,14 +106,14 @@ unsafe fn shared(set: *const Set) -> Arc<Set> {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn motet_epoll_new(doorbell: i32) -> *const Set {
-    guard(std::ptr::null(), || Arc::into_raw(Set::new(doorbell, engine().map_or(1, |engine| engine.options.hot))))
+pub extern "C" fn motet_epoll_new(doorbell: i32) -> *const EpollSet {
+    guard(std::ptr::null(), || Arc::into_raw(EpollSet::new(doorbell, engine().map_or(1, |engine| engine.options.hot))))
 }
 
 /// # Safety
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_epoll_free(set: *const Set) {
+pub unsafe extern "C" fn motet_epoll_free(set: *const EpollSet) {
     if !set.is_null() {
         // SAFETY: the caller's reference count is dropped.
         guard((), || drop(unsafe { Arc::from_raw(set) }));
@@ -123,7 +123,7 @@ pub unsafe extern "C" fn motet_epoll_free(set: *const Set) {
 /// # Safety
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_epoll_put(set: *const Set, s: Handle, cookie: usize, interest: i32) -> i32 {
+pub unsafe extern "C" fn motet_epoll_put(set: *const EpollSet, s: Handle, cookie: usize, interest: i32) -> i32 {
     let Some(engine) = engine() else { return -EBADF };
     let interest = match interest {
         0 => Interest::None,
@@ -132,13 +132,13 @@ pub unsafe extern "C" fn motet_epoll_put(set: *const Set, s: Handle, cookie: usi
         _ => return -EINVAL,
     };
     // SAFETY: the caller's promise.
-    guard(EPROTO as i32, || if engine.set_put(&unsafe { shared(set) }, s, cookie, interest) { 0 } else { -EBADF })
+    guard(EPROTO as i32, || if engine.set_insert(&unsafe { shared(set) }, s, cookie, interest) { 0 } else { -EBADF })
 }
 
 /// # Safety
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_epoll_remove(set: *const Set, s: Handle) -> i32 {
+pub unsafe extern "C" fn motet_epoll_remove(set: *const EpollSet, s: Handle) -> i32 {
     // SAFETY: the caller hands in a live set.
     guard((), || engine().into_iter().for_each(|engine| engine.set_remove(unsafe { &*set }, s)));
     0
@@ -147,7 +147,7 @@ pub unsafe extern "C" fn motet_epoll_remove(set: *const Set, s: Handle) -> i32 {
 /// # Safety
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_epoll_ready(set: *const Set, cookies: *mut usize, max: u32) -> u32 {
+pub unsafe extern "C" fn motet_epoll_ready(set: *const EpollSet, cookies: *mut usize, max: u32) -> u32 {
     let Some(engine) = engine() else { return 0 };
     guard(0, || {
         let mut n = 0;
@@ -167,32 +167,32 @@ pub unsafe extern "C" fn motet_epoll_ready(set: *const Set, cookies: *mut usize,
 /// # Safety
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_epoll_try_sleep(set: *const Set) -> i32 {
+pub unsafe extern "C" fn motet_epoll_try_sleep(set: *const EpollSet) -> i32 {
     let Some(engine) = engine() else { return 0 };
     // SAFETY: the caller hands in a live set.
-    guard(0, || i32::from(engine.set_doze(unsafe { &*set })))
+    guard(0, || i32::from(engine.set_sleep_if_parked(unsafe { &*set })))
 }
 
 /// # Safety
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_epoll_asleep(set: *const Set) {
+pub unsafe extern "C" fn motet_epoll_asleep(set: *const EpollSet) {
     // SAFETY: the caller hands in a live set.
-    guard((), || engine().into_iter().for_each(|engine| engine.set_asleep(unsafe { &*set })));
+    guard((), || engine().into_iter().for_each(|engine| engine.set_enter_sleep(unsafe { &*set })));
 }
 
 /// # Safety
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_epoll_slept(set: *const Set) {
+pub unsafe extern "C" fn motet_epoll_slept(set: *const EpollSet) {
     // SAFETY: the caller hands in a live set.
-    guard((), || unsafe { &*set }.slept());
+    guard((), || unsafe { &*set }.end_sleep());
 }
 
 /// # Safety
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_epoll_idle(set: *const Set) -> i32 {
+pub unsafe extern "C" fn motet_epoll_idle(set: *const EpollSet) -> i32 {
     // SAFETY: the caller hands in a live set.
-    i32::from(set.is_null() || unsafe { &*set }.idle())
+    i32::from(set.is_null() || unsafe { &*set }.kernel_suffices())
 }

@@ -11,9 +11,9 @@ pub struct Arguments {
 
 /// Measures and prints.
 pub fn run(mut arguments: Arguments, json: bool) -> Outcome {
-    arguments.options.manner().json |= json;
+    arguments.options.run_options().json |= json;
     motet_bench::rows::chosen(&arguments.options.only).map_err(|e| Failure::new(USAGE, e.to_string()))?;
-    if let Some(folder) = arguments.options.manner().libdir.as_ref().filter(|folder| !folder.is_dir()) {
+    if let Some(folder) = arguments.options.run_options().libdir.as_ref().filter(|folder| !folder.is_dir()) {
         return Err(Failure::new(USAGE, format!("--libdir {}: no such folder", folder.display())));
     }
     motet_bench::run(&arguments.options, &["bench"]).map_err(|e| Failure::new(FAILED, format!("{e:#}")))?;

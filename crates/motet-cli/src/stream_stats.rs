@@ -120,7 +120,8 @@ pub fn read(file: &File) -> Result<NodeFile, String> {
     if capacity > MAX_RECORDS || used > capacity || bytes(capacity) as u64 != size {
         return Err("its head does not fit the size of the file".to_owned());
     }
-    let stayed_on_tcp = (0..REASONS).map(|code| head.u64(offset_of!(StatsFileHead, plain) + 8 * code)).collect();
+    let stayed_on_tcp =
+        (0..REASONS).map(|code| head.u64(offset_of!(StatsFileHead, tcp_only_counts) + 8 * code)).collect();
     Ok(NodeFile {
         creator: head.u32(offset_of!(StatsFileHead, creator)),
         capacity,

@@ -125,7 +125,7 @@ impl Log {
     }
 
     /// A stream stays on TCP.
-    pub fn plain(&self, record: &StreamRecord, why: Reason) {
+    pub fn tcp_only(&self, record: &StreamRecord, why: Reason) {
         self.line("tcp_only", |line| {
             ends(line, record)?;
             because(line, why)

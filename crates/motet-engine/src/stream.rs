@@ -42,7 +42,7 @@ pub const EVIDENCE: u32 = 2;
 
 /// How a descriptor comes to the engine.
 #[derive(Debug, Clone, Copy)]
-pub struct Taken {
+pub struct UpgradeParams {
     /// This end made the connection (otherwise it accepted it).
     pub connected: bool,
     /// The upgrade begins after the first few messages.
@@ -51,7 +51,7 @@ pub struct Taken {
 
 impl Engine {
     /// Takes a connected TCP descriptor.
-    pub fn upgrade(&self, fd: i32, Taken { connected, lazy }: Taken) -> Result<Handle, Errno> {
+    pub fn upgrade(&self, fd: i32, UpgradeParams { connected, lazy }: UpgradeParams) -> Result<Handle, Errno> {
         let (local, peer) = socket::addresses(fd)?;
         let cookie = socket::cookie(fd)?;
         let mut owners = self.owners();
@@ -66,7 +66,7 @@ impl Engine {
             return Ok(handle);
         }
         let Some((handle, record, own)) = self.allocate() else {
-            self.count_plain(Reason::TABLE_FULL);
+            self.count_tcp_only(Reason::TABLE_FULL);
             self.log.refused(fd, (local, peer), Reason::TABLE_FULL);
             return Err(EMFILE);
         };
@@ -78,7 +78,7 @@ impl Engine {
         describe(record, fd, connected, local, peer, cookie);
         match self.route(&self.pair(record, own)) {
             Ok(_) => record.lifecycle.reason.store(Reason::PENDING.0, Relaxed),
-            Err(reason) => self.stay_plain(record, reason),
+            Err(reason) => self.decline_upgrade(record, reason),
         }
         if !lazy {
             self.tick(handle);
@@ -105,7 +105,7 @@ impl Engine {
         {
             attach_tx(record, slot, &mut base);
         }
-        let ask = tx::Ask {
+        let ask = tx::Request {
             kernel_only,
             nonblocking,
             large: self.options.single_copy,
@@ -165,7 +165,7 @@ impl Engine {
         let spin = if slow || local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
         // The sender knows which of the two sizes holds now.
         let large = self.options.single_copy.min(self.options.single_copy_far);
-        let ask = rx::Ask { blocking, peek, kernel_only, spin, large };
+        let ask = rx::Request { blocking, peek, kernel_only, spin, large };
         if blocking {
             record.rx.evidence_left.store(EVIDENCE, Relaxed);
         }
@@ -216,7 +216,7 @@ impl Engine {
             let moved = head != record.rx.head.load(Relaxed);
             let missing = match moved {
                 true => lines.mark.mark.load(Relaxed).saturating_sub(record.rx.tcp_bytes.load(Relaxed)),
-                false => rx::missing(record, &slot),
+                false => rx::missing_tcp_bytes(record, &slot),
             };
             if tail <= head || missing > 0 && socket::unread_bytes(local.fd.load(Relaxed)) < missing {
                 return 0;
@@ -226,13 +226,13 @@ impl Engine {
     }
 
     /// The stream stays on TCP from now on. True when the ring is empty.
-    pub fn plain(&self, handle: Handle, reason: Reason) -> bool {
+    pub fn stay_on_tcp(&self, handle: Handle, reason: Reason) -> bool {
         let fd = self.look_up(handle).map_or(-1, |(_, local)| local.fd.load(Relaxed));
-        self.plain_on(handle, fd, reason)
+        self.stay_on_tcp_through(handle, fd, reason)
     }
 
     /// The same, by this descriptor of its socket.
-    fn plain_on(&self, handle: Handle, fd: i32, reason: Reason) -> bool {
+    fn stay_on_tcp_through(&self, handle: Handle, fd: i32, reason: Reason) -> bool {
         let Some((record, local)) = self.look_up(handle) else { return true };
         let first = record.lifecycle.tcp_only.swap(1, AcqRel) == 0;
         record.lifecycle.reason.store(reason.0, Relaxed);
@@ -241,12 +241,12 @@ impl Engine {
         }
         let Some(slot) = local.slot.slot() else {
             if record.state() == State::Candidate {
-                self.stay_plain(record, reason);
+                self.decline_upgrade(record, reason);
             }
             return true;
         };
         if first {
-            self.log.plain(record, reason);
+            self.log.tcp_only(record, reason);
         }
         let mut base = Kernel::new(local, handle).on(fd);
         tx::take_back(record, &slot, &mut base);

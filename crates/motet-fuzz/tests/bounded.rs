@@ -49,18 +49,18 @@ fn offer() {
 }
 
 #[test]
-fn news() {
-    run(target("news"));
+fn segment_message() {
+    run(target("segment_message"));
 }
 
 #[test]
-fn greeting() {
-    run(target("greeting"));
+fn shm_handshake() {
+    run(target("shm_handshake"));
 }
 
 #[test]
-fn place() {
-    run(target("place"));
+fn node_address() {
+    run(target("node_address"));
 }
 
 #[test]
@@ -90,45 +90,45 @@ fn mutated(seeds: &[Vec<u8>], rounds: u64) -> impl Iterator<Item = Vec<u8>> {
 
 /// What streams do with large blocks is done, over the seeds and over what becomes of them.
 #[test]
-fn slots_are_tried_where_blocks_are_large() {
+fn slot_seeds_reach_the_large_block_paths() {
     use motet_fuzz::slot::{Reached, play, seeds};
     let seeds = seeds();
     let sum =
         |inputs: &mut dyn Iterator<Item = Vec<u8>>| inputs.fold(Reached::default(), |all, input| all.and(play(&input)));
-    let (plain, after) = (sum(&mut seeds.iter().cloned()), sum(&mut mutated(&seeds, 2_000)));
+    let (unchanged, after) = (sum(&mut seeds.iter().cloned()), sum(&mut mutated(&seeds, 2_000)));
     let enough = |reached: Reached, least: u64| {
         let Reached { landed, said, ahead, copied_out, copied_in, unfinished, prolonged } = reached;
         let all = [landed, said, ahead, copied_out, copied_in, unfinished, prolonged];
         assert!(all.iter().all(|&times| times >= least), "{reached:?}");
     };
-    enough(plain, 3);
+    enough(unchanged, 3);
     enough(after, 30);
 }
 
 #[test]
-fn ends() {
-    run(target("ends"));
+fn completions() {
+    run(target("completions"));
 }
 
-/// Ends are told straight out of lines, by honest peers and others; those that lie break their links.
+/// Ends are delivered straight out of lines, by honest peers and others; those that lie break their links.
 #[test]
-fn ends_are_tried_where_they_are_told_out_of_lines() {
-    use motet_fuzz::ends::{Reached, honest_ones, play, seeds};
+fn completion_seeds_reach_delivery_from_cells() {
+    use motet_fuzz::completions::{Reached, honest_count, play, seeds};
     let seeds = seeds();
     let sum =
         |inputs: &mut dyn Iterator<Item = Vec<u8>>| inputs.fold(Reached::default(), |all, input| all.and(play(&input)));
-    let (honest, lies) = seeds.split_at(honest_ones());
+    let (honest, lies) = seeds.split_at(honest_count());
     let [honest, lies] = [honest, lies].map(|seeds| sum(&mut seeds.iter().cloned()));
     let after = sum(&mut mutated(&seeds, 500));
-    let enough = |reached: Reached, told: u64| {
-        assert!(reached.told >= told && reached.turns >= told / 4, "{reached:?}");
+    let enough = |reached: Reached, delivered: u64| {
+        assert!(reached.delivered >= delivered && reached.batches >= delivered / 4, "{reached:?}");
     };
     enough(honest, 40);
     assert!(honest.truncated >= 12 && honest.kept >= 3 && honest.broken == 0, "{honest:?}");
     assert!(honest.cancelled >= 6 && honest.claimed >= 3, "{honest:?}");
-    assert!(lies.broken >= 30 && lies.woven >= 9, "{lies:?}");
+    assert!(lies.broken >= 30 && lies.interleaved >= 9, "{lies:?}");
     enough(after, 100);
-    assert!(after.kept >= 5 && after.broken >= 100 && after.woven >= 20, "{after:?}");
+    assert!(after.kept >= 5 && after.broken >= 100 && after.interleaved >= 20, "{after:?}");
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn message() {
 
 /// Otherwise no mutation would get far.
 #[test]
-fn seeds_of_messages_keep_to_the_protocol() {
+fn message_seeds_keep_to_the_protocol() {
     for (at, seed) in motet_fuzz::message::seeds().iter().enumerate() {
         assert_eq!(motet_fuzz::message::play(seed), None, "seed {at}");
     }
@@ -148,33 +148,33 @@ fn seeds_of_messages_keep_to_the_protocol() {
 }
 
 #[test]
-fn lines() {
-    run(target("lines"));
+fn cells() {
+    run(target("cells"));
 }
 
 /// Messages take the direct path by the seeds, both ways, and those that lie break the link.
 #[test]
-fn seeds_of_lines_go_as_far_as_they_should() {
-    use motet_fuzz::message::{direct, lines};
+fn cell_seeds_reach_the_direct_path() {
+    use motet_fuzz::message::{cells, direct};
     let before = direct::TAKEN.load(std::sync::atomic::Ordering::Relaxed);
-    for (at, seed) in lines::seeds().iter().enumerate() {
-        assert_eq!(lines::play(seed).is_none(), at < lines::HONEST, "seed {at}");
+    for (at, seed) in cells::seeds().iter().enumerate() {
+        assert_eq!(cells::play(seed).is_none(), at < cells::HONEST, "seed {at}");
     }
-    let counts = [&direct::TAKEN, &lines::SENT].map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
+    let counts = [&direct::TAKEN, &cells::SENT].map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
     assert!(counts[0] >= before + 20 && counts[1] >= 20, "{counts:?}");
 }
 
 #[test]
-fn ring() {
-    run(target("ring"));
+fn payload_ring() {
+    run(target("payload_ring"));
 }
 
 /// The honest ones do, and those that lie do not.
 #[test]
-fn seeds_of_rings_go_as_far_as_they_should() {
+fn payload_ring_seeds_reach_their_outcome() {
     let honest = motet_fuzz::message::seeds().len();
-    for (at, seed) in motet_fuzz::ring::seeds().iter().enumerate() {
-        assert_eq!(motet_fuzz::ring::play(seed).is_none(), at < honest, "seed {at}");
+    for (at, seed) in motet_fuzz::payload_ring::seeds().iter().enumerate() {
+        assert_eq!(motet_fuzz::payload_ring::play(seed).is_none(), at < honest, "seed {at}");
     }
 }
 
@@ -184,8 +184,8 @@ fn session() {
 }
 
 #[test]
-fn lane() {
-    run(target("lane"));
+fn fifo() {
+    run(target("fifo"));
 }
 
 /// Both lists of targets name the same ones.

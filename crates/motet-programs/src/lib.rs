@@ -1,8 +1,9 @@
 //! Real host programs (Redis, nginx, PostgreSQL, Java, omniORB, …), for the black-box tests and for `motet bench`.
 //!
-//! What it is: where they are, whom they run as ([`unprivileged`]), and how their servers are configured ([`servers`]) and
-//! small programs for them built ([`builds`]), and MPI libraries with their launchers ([`mpi`]). What it is not: it starts nothing, waits for nothing and judges nothing; the
-//! tests compare, the rows measure.
+//! What it is: where programs are, as which user they run ([`unprivileged`]), how servers are configured ([`servers`], [`services`]), how small
+//! programs are built ([`builds`]), and MPI libraries with their launchers ([`mpi`]).
+//!
+//! What it is not: it starts nothing, waits for nothing and judges nothing. The tests compare, the benchmarks measure.
 #![forbid(unsafe_code)]
 
 pub mod builds;
@@ -19,11 +20,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Whom programs run as when whoever starts them is root, because servers refuse to be root: `daemon`, which every Debian has.
-/// `nobody` would not do: it is the kernel's overflow user, to whom Motet offers no memory.
+/// The user of programs that a test starts as root, because servers refuse to run as root. It is `daemon`, which every Debian has. The user `65534`
+/// would not do: it is the kernel's overflow user, and Motet offers no memory to it.
 const UNPRIVILEGED: u32 = 1;
 
-/// A program by name or path; the distribution's own goes first, because the unprivileged user can run it.
+/// Finds a program by name or path. The distribution's program goes first, because the unprivileged user can run it.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = ["/usr/bin", "/usr/sbin"].map(PathBuf::from).into_iter().chain(std::env::split_paths(&path));
@@ -33,11 +34,10 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0))
 }
 
-/// A port that was free a moment ago, of those that the kernel gives nobody of its own accord: what others connect from or listen on
-/// without a choice does not take it meanwhile. Each call goes on where the last one stopped, and each process begins elsewhere.
+/// A port that was free a moment ago, outside of the kernel's ephemeral range, so that no unbound socket gets it meanwhile. Each call continues
+/// behind the previous port, and each process begins at another one.
 ///
-/// # Errors
-/// When all of them are taken.
+/// # Errors All of these ports are taken.
 pub fn free_port() -> io::Result<u16> {
     static NEXT: OnceLock<AtomicU16> = OnceLock::new();
     const FIRST: u16 = 10_000;
@@ -54,13 +54,13 @@ pub fn free_port() -> io::Result<u16> {
         .ok_or_else(|| io::Error::other("every port that programs may choose is taken"))
 }
 
-/// Whether this process is root.
+/// Returns whether this process is root.
 pub fn is_root() -> bool {
     static ROOT: OnceLock<bool> = OnceLock::new();
     *ROOT.get_or_init(|| fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0))
 }
 
-/// Options of `setpriv` (util-linux) that make a program the unprivileged user's; none when this process is not root.
+/// Options of `setpriv` (util-linux) that run a program as the unprivileged user. Empty when this process is not root.
 pub fn unprivileged() -> Vec<String> {
     if !is_root() {
         return Vec::new();
@@ -69,10 +69,9 @@ pub fn unprivileged() -> Vec<String> {
     ["--reuid", &id, "--regid", &id, "--clear-groups"].map(str::to_owned).into()
 }
 
-/// Makes a file or folder the unprivileged user's, when this process is root.
+/// Gives a file or folder to the unprivileged user, when this process is root.
 ///
-/// # Errors
-/// What the file system says.
+/// # Errors The error of chown(2).
 pub fn give_away(path: &Path) -> io::Result<()> {
     if is_root() { chown(path, Some(UNPRIVILEGED), Some(UNPRIVILEGED)) } else { Ok(()) }
 }

@@ -1,6 +1,6 @@
-//! MPI libraries as they are installed: where each has its compiler and its launcher, and what that is told.
+//! Installed MPI libraries: the compiler, the launcher and the launcher's options of each.
 //!
-//! Debian's are found on PATH, those of PyPI where `scripts/setup --tests` puts them (`target/tools/mpi`), which is `tools` here.
+//! Debian's libraries are found on PATH. Those of PyPI are in the folder `tools`, where `scripts/setup --tests` puts them (`target/tools/mpi`).
 
 use crate::find;
 use std::path::{Path, PathBuf};
@@ -9,32 +9,32 @@ use std::process::Command;
 /// An MPI library.
 #[derive(Debug, Clone)]
 pub struct Mpi {
-    /// Short, for messages.
+    /// Short name, for messages.
     pub name: &'static str,
     compiler: PathBuf,
     launcher: PathBuf,
     words: &'static [&'static str],
-    /// What a launch agent is called on its command line, before the agent and before the hosts.
+    /// Options that set the launch agent and the hosts; AGENT and HOSTS are replaced.
     agent: &'static [&'static str],
     libraries: Option<PathBuf>,
 }
 
-/// Open MPI, Debian's.
+/// Open MPI of Debian.
 pub const OPEN_MPI_4: &str = "Open MPI 4";
-/// Open MPI, PyPI's.
+/// Open MPI of PyPI.
 pub const OPEN_MPI_5: &str = "Open MPI 5";
-/// MPICH with libfabric, PyPI's.
+/// MPICH with libfabric, of PyPI.
 pub const MPICH: &str = "MPICH 5";
-/// Intel MPI, PyPI's.
+/// Intel MPI of PyPI.
 pub const INTEL: &str = "Intel MPI";
-/// MPICH without libfabric, Debian's.
+/// MPICH without libfabric, of Debian.
 pub const MPICH_BY_UCX: &str = "MPICH of Debian";
 
-/// Beginnings of the names of variables that MPI libraries and what they use read.
+/// Prefixes of the environment variables that MPI libraries and the libraries below them read.
 const VARIABLES: [&str; 7] = ["FI_", "OMPI_", "PRTE_", "PMIX_", "MPIR_", "I_MPI_", "MOTET_"];
 
 impl Mpi {
-    /// The library of that name; `None` where it is not installed.
+    /// Finds the library of that name; `None` where it is not installed.
     pub fn find(name: &'static str, tools: &Path) -> Option<Self> {
         let pypi = |package: &str| Some(tools.join(package)).filter(|folder| folder.join("bin").exists());
         let mpi = |compiler, launcher, words, agent| Mpi { name, compiler, launcher, words, agent, libraries: None };
@@ -58,7 +58,7 @@ impl Mpi {
                 Some(mpi(bin.join("mpicc"), bin.join("mpiexec"), hydra, agent))
             }
             INTEL => {
-                // Its programs are MPICH's: one binary interface.
+                // Its programs are compiled with MPICH, which has the same ABI.
                 let (compiler, intel) = (pypi("mpich")?.join("bin/mpicc"), pypi("impi-rt")?);
                 let agent = &["-bootstrap", "ssh", "-bootstrap-exec", "AGENT", "-ppn", "1", "-hosts", "HOSTS"];
                 let launcher = Some(intel.join("bin/mpiexec.hydra")).filter(|launcher| launcher.exists())?;
@@ -72,36 +72,36 @@ impl Mpi {
     /// The command that compiles a program in C.
     pub fn compiler(&self, source: &Path, program: &Path) -> Command {
         let mut command = Command::new(&self.compiler);
-        // MPICH's constant for "no statuses" looks like a short array to gcc.
+        // gcc takes MPICH's MPI_STATUSES_IGNORE for a short array.
         command.args(["-O2", "-std=gnu11", "-w", "-pthread", "-o"]).arg(program).arg(source);
         if let Some(bin) = self.compiler.parent() {
             let path = std::env::var("PATH").unwrap_or_default();
-            command.env("PATH", format!("{}:{path}", bin.display())); // a wrapper looks for itself
+            command.env("PATH", format!("{}:{path}", bin.display())); // the compiler wrapper looks for itself
         }
         command
     }
 
-    /// The launcher with its own words, for so many ranks; `more` words come before those.
+    /// The launcher's command for `ranks` ranks. The options `more` go before the launcher's own.
     pub fn launcher(&self, ranks: usize, more: &[&str]) -> Vec<String> {
         let mut words = self.launcher_with(more);
         words.extend(["-n".to_owned(), ranks.to_string()]);
         words
     }
 
-    /// The same without the number of ranks, which is for whoever starts them to add (`-n`).
+    /// The launcher's command without the number of ranks. The caller appends `-n`.
     pub fn launcher_with(&self, more: &[&str]) -> Vec<String> {
         let own = [self.launcher.display().to_string()];
         let words = more.iter().chain(self.words).map(|word| (*word).to_owned());
         own.into_iter().chain(words).collect()
     }
 
-    /// What tells the launcher of an agent and of hosts.
+    /// The launcher's options for a launch agent and a list of hosts.
     pub fn across(&self, agent: &str, hosts: &str) -> Vec<String> {
         self.agent.iter().map(|word| word.replace("AGENT", agent).replace("HOSTS", hosts)).collect()
     }
 
-    /// Leaves a command nothing of MPI's in its environment but what the library needs to run at all.
-    pub fn equip<'c>(&self, command: &'c mut Command) -> &'c mut Command {
+    /// Removes the MPI variables from a command's environment and sets those that the library needs in order to run.
+    pub fn set_environment<'c>(&self, command: &'c mut Command) -> &'c mut Command {
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy().into_owned();
             if VARIABLES.iter().any(|start| name.starts_with(start)) {

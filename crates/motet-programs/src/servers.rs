@@ -1,4 +1,4 @@
-//! The words that start servers, on a port of the loopback, with their data in one folder and nothing kept behind.
+//! Commands that start servers on a port of the loopback interface, with all data in one folder and nothing kept afterwards.
 
 use crate::find;
 use std::path::PathBuf;
@@ -7,17 +7,17 @@ fn words(all: &[&str]) -> Vec<String> {
     all.iter().map(|word| (*word).to_owned()).collect()
 }
 
-/// Redis, which saves nothing. It says "Ready to accept connections".
+/// Redis without persistence. It prints "Ready to accept connections".
 pub fn redis(port: &str) -> Vec<String> {
     words(&["redis-server", "--port", port, "--bind", "127.0.0.1", "--save", "", "--daemonize", "no"])
 }
 
-/// memcached over TCP only. 256 MB: with the usual 64 it throws keys away as it likes.
+/// memcached over TCP only. It has 256 MB because it evicts keys with the default of 64.
 pub fn memcached(port: &str) -> Vec<String> {
     words(&["memcached", "-l", "127.0.0.1", "-U", "0", "-m", "256", "-p", port])
 }
 
-/// A configuration of nginx that serves the files of `folder` (which ends in `/`), and keeps all its own there.
+/// A configuration of nginx that serves the files of `folder` (which ends in `/`) and keeps its own files there.
 pub fn nginx_configuration(folder: &str, port: u16, workers: usize, sendfile: &str) -> String {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path {folder}{kind};\n"))
@@ -30,12 +30,12 @@ pub fn nginx_configuration(folder: &str, port: u16, workers: usize, sendfile: &s
     )
 }
 
-/// nginx with a configuration.
+/// nginx with a configuration file.
 pub fn nginx(folder: &str, configuration: &str) -> Vec<String> {
     words(&["nginx", "-p", folder, "-e", "stderr", "-c", configuration])
 }
 
-/// A program of PostgreSQL's: Debian keeps the server's out of PATH.
+/// Finds a program of PostgreSQL. Debian keeps the server's programs out of PATH.
 pub fn postgresql_program(name: &str) -> Option<String> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
     let mut found: Vec<PathBuf> = versions.map(|v| v.path().join("bin").join(name)).filter(|p| p.exists()).collect();
@@ -49,7 +49,7 @@ pub fn postgresql_data(data: &str) -> Option<Vec<String>> {
     Some(words(&[&initdb, "-D", data, "-A", "trust", "-U", "tester", "--no-sync", "-E", "UTF8", "--locale", "C"]))
 }
 
-/// The server of a data folder, over TCP only. It says "ready to accept connections".
+/// The server of a data folder, over TCP only. It prints "ready to accept connections".
 pub fn postgresql(data: &str, port: &str) -> Option<Vec<String>> {
     let mut all = words(&[&postgresql_program("postgres")?, "-D", data]);
     let settings = [
@@ -65,7 +65,7 @@ pub fn postgresql(data: &str, port: &str) -> Option<Vec<String>> {
     Some(all)
 }
 
-/// The JDK's own registry for RMI; it needs the interfaces' classes in `CLASSPATH`.
+/// The JDK's registry for RMI. It needs the interfaces' classes in `CLASSPATH`.
 pub fn rmiregistry(port: &str) -> Vec<String> {
     words(&["rmiregistry", "-J-Djava.rmi.server.hostname=127.0.0.1", port])
 }

@@ -1,9 +1,10 @@
 //! Configurations of servers that start other programs: super-servers, mirrors, CGI and FastCGI.
 //!
-//! What it is: text, with all that a server writes in one folder (which ends in `/`) and one port of the loopback. What it is not: a way to
-//! start them (`crates/motet-tests`).
+//! What it is: text. All files that a server writes are in one folder (which ends in `/`), and it listens on one port of the loopback interface.
+//!
+//! What it is not: a way to start servers (`crates/motet-tests` does that).
 
-/// `rsync --daemon`: one module, which clients may read and write.
+/// `rsync --daemon` with one module that clients may read and write.
 pub fn rsync(folder: &str, module: &str, port: u16) -> String {
     format!(
         "address = 127.0.0.1\nport = {port}\nuse chroot = no\npid file = {folder}rsync.pid\nlog file = {folder}rsync.log\n\
@@ -11,7 +12,7 @@ pub fn rsync(folder: &str, module: &str, port: u16) -> String {
     )
 }
 
-/// xinetd with one service: `program`, on its standard input and output. `user` is its own.
+/// xinetd with one service: `program`, with the connection as standard input and output. `user` is the service's user.
 pub fn xinetd(folder: &str, port: u16, user: &str, program: &str, argument: &str) -> String {
     format!(
         "defaults\n{{\n instances = 20\n log_type = FILE {folder}xinetd.log\n cps = 1000 1\n}}\n\
@@ -20,7 +21,7 @@ pub fn xinetd(folder: &str, port: u16, user: &str, program: &str, argument: &str
     )
 }
 
-/// lighttpd with CGI: what lies in `folder` and is called `*.cgi` is run.
+/// lighttpd with CGI: it runs the files `*.cgi` in `folder`.
 pub fn lighttpd(folder: &str, port: u16) -> String {
     format!(
         "server.document-root = \"{folder}\"\nserver.bind = \"127.0.0.1\"\nserver.port = {port}\nserver.modules = (\"mod_cgi\")\n\
@@ -33,7 +34,7 @@ fn apache_modules(modules: &str, names: &[&str]) -> String {
     names.iter().map(|name| format!("LoadModule {name}_module {modules}/mod_{name}.so\n")).collect()
 }
 
-/// Where Apache writes, and its one port.
+/// Where Apache writes its files, and its port.
 fn apache_place(folder: &str, port: u16) -> String {
     format!(
         "ServerRoot {folder}\nServerName localhost\nListen 127.0.0.1:{port}\nPidFile {folder}apache.pid\nDefaultRuntimeDir {folder}\n\
@@ -41,7 +42,7 @@ fn apache_place(folder: &str, port: u16) -> String {
     )
 }
 
-/// Apache with its processes (prefork) and CGI by `module`: `cgi` or `cgid`. `/cgi/` is `cgi` in `folder`.
+/// Apache with processes (prefork) and CGI by `module`, which is `cgi` or `cgid`. The URL `/cgi/` is `cgi` in `folder`.
 pub fn apache(folder: &str, modules: &str, module: &str, port: u16) -> String {
     let place = apache_place(folder, port);
     let load = apache_modules(modules, &["mpm_prefork", "authz_core", "alias", module]);
@@ -52,8 +53,8 @@ pub fn apache(folder: &str, modules: &str, module: &str, port: u16) -> String {
     )
 }
 
-/// Apache with one process of 25 threads (mpm_event), which hand every connection between them and a listener's epoll set. Serves the files
-/// of `root`.
+/// Apache with one process of 25 threads (mpm_event). The threads pass every connection between them and the epoll set of a listener. Serves the
+/// files of `root`.
 pub fn apache_event(folder: &str, modules: &str, root: &str, port: u16) -> String {
     let place = apache_place(folder, port);
     let load = apache_modules(modules, &["mpm_event", "authz_core"]);
@@ -71,7 +72,7 @@ pub fn php_fpm(folder: &str, port: u16) -> String {
     )
 }
 
-/// nginx that gives all requests to FastCGI at `fast`, which runs `script`. `keep`: over connections that stay.
+/// nginx that passes all requests to the FastCGI server at port `fast`, which runs `script`. With `keep`, connections to it stay open.
 pub fn nginx_fastcgi(folder: &str, port: u16, fast: u16, script: &str, keep: bool) -> String {
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
         .map(|kind| format!("{kind}_temp_path {folder}{kind};\n"))

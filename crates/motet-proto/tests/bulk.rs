@@ -4,20 +4,20 @@ use motet_driver_loopback::clock::Clock;
 use motet_driver_loopback::end::End;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
-use motet_proto::stream::bulk::Copying;
+use motet_proto::stream::bulk::CopyModeSelector;
 use motet_wire::stream::record::Tx;
 
 /// So many puts of 1 MiB; returns how many went through the caches and around them.
 fn puts(tx: &Tx, count: usize, rates: [u64; 2]) -> [usize; 2] {
     let clock = Clock::new(0);
     let [mut base, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
-    let copying = Copying(tx);
+    let copying = CopyModeSelector(tx);
     let mut moved = [0; 2];
     for _ in 0..count {
         copying.begin(None, &mut base);
-        let way = usize::from(copying.bypass());
+        let way = usize::from(copying.is_non_temporal());
         moved[way] += 1;
-        copying.note(&base, 1 << 20, (1 << 20) * 1000 / rates[way], || 0);
+        copying.note_put(&base, 1 << 20, (1 << 20) * 1000 / rates[way], || 0);
     }
     moved
 }
@@ -70,19 +70,19 @@ fn messages(tx: &Tx, bytes: u64, rates: [u64; 2]) -> [u64; 3] {
     const PIECE: usize = 64 << 10;
     let clock = Clock::new(0);
     let [mut base, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
-    let copying = Copying(tx);
+    let copying = CopyModeSelector(tx);
     let mut moved = [0; 3];
     while moved.iter().sum::<u64>() < bytes {
-        if copying.is_far() {
+        if copying.cpus_are_far() {
             moved[2] += MESSAGE as u64;
-            copying.copied(MESSAGE);
+            copying.note_single_copy(MESSAGE);
             continue;
         }
         for _ in 0..MESSAGE / PIECE {
             copying.begin(None, &mut base);
-            let way = usize::from(copying.bypass());
+            let way = usize::from(copying.is_non_temporal());
             moved[way] += PIECE as u64;
-            copying.note(&base, PIECE, PIECE as u64 * 1000 / rates[way], || 0);
+            copying.note_put(&base, PIECE, PIECE as u64 * 1000 / rates[way], || 0);
         }
     }
     moved
@@ -98,7 +98,10 @@ const REVIEW: u64 = (1 << 30) + (5 << 20);
 fn single_copies_between_far_cpus_cost_few_tries() {
     let tx = Tx::default();
     let [through, around, _] = messages(&tx, 16 << 20, FAR);
-    assert!(Copying(&tx).is_far() && through + around <= 7 << 20, "found out within 7 MiB: {through} {around}");
+    assert!(
+        CopyModeSelector(&tx).cpus_are_far() && through + around <= 7 << 20,
+        "found out within 7 MiB: {through} {around}"
+    );
     for rates in [FAR, [9_000, 16_000], [11_000, 10_000]] {
         let tx = Tx::default();
         messages(&tx, 16 << 20, FAR);
@@ -139,24 +142,24 @@ fn a_way_that_writes_fast_and_lands_slowly_is_not_taken() {
     let tx = Tx::default();
     let clock = Clock::new(0);
     let [mut base, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
-    let copying = Copying(&tx);
+    let copying = CopyModeSelector(&tx);
     let mut ways = Vec::new();
     for _ in 0..2_000 {
         copying.begin(None, &mut base);
-        let way = usize::from(copying.bypass());
+        let way = usize::from(copying.is_non_temporal());
         ways.push(way);
-        copying.note(&base, 1 << 20, (1 << 20) * 1000 / [9_000, 17_000][way], || [9_000, 5_000][way]);
+        copying.note_put(&base, 1 << 20, (1 << 20) * 1000 / [9_000, 17_000][way], || [9_000, 5_000][way]);
     }
     let around: usize = ways[200..].iter().sum();
     assert!(around < 30, "{around} of 1800 around the caches");
     assert!(ways.contains(&1), "it was tried");
-    assert!(!copying.stays_around() && copying.is_far(), "neither way is fast");
+    assert!(!copying.is_settled_non_temporal() && copying.cpus_are_far(), "neither way is fast");
 }
 
 #[test]
 fn a_block_is_timed_from_its_first_bytes_to_its_last() {
     const PART: usize = 64 << 10;
-    let arriving = motet_proto::stream::bulk::Arriving::default();
+    let arriving = motet_proto::stream::bulk::ArrivalTimer::default();
     let (mut now, mut rates) = (0, Vec::new());
     for _ in 0..16 {
         now += 1_000_000; // what the sender does between its blocks

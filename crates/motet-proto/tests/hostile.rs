@@ -64,7 +64,13 @@ fn honest(world: &World) {
                 world.send(
                     0,
                     length,
-                    tx::Ask { kernel_only: draw(6) == 0, nonblocking: draw(2) == 0, large: 700, large_far: 700, half },
+                    tx::Request {
+                        kernel_only: draw(6) == 0,
+                        nonblocking: draw(2) == 0,
+                        large: 700,
+                        large_far: 700,
+                        half,
+                    },
                 );
             } else {
                 world.send_on(0, false);
@@ -73,8 +79,8 @@ fn honest(world: &World) {
         4..=8 => {
             if me.threads[1].get() == Doing::Idle {
                 let spin = if draw(3) == 0 { 0 } else { 3000 };
-                let ask = if draw(3) == 0 { LOOK } else { rx::Ask { spin, large: 700, ..SLEEP } };
-                world.receive(0, 1, length, rx::Ask { peek: draw(8) == 0, ..ask });
+                let ask = if draw(3) == 0 { LOOK } else { rx::Request { spin, large: 700, ..SLEEP } };
+                world.receive(0, 1, length, rx::Request { peek: draw(8) == 0, ..ask });
             } else {
                 world.receive_on(0, 1, false);
             }
@@ -215,7 +221,7 @@ fn a_small_ring_opened_over_bytes_of_the_large_one_is_a_reset() {
 #[test]
 fn a_mark_in_the_past_is_a_reset() {
     let (memory, world) = pair();
-    assert_eq!(world.send(1, 10, tx::Ask { kernel_only: true, ..SEND }), tx::Step::Kernel);
+    assert_eq!(world.send(1, 10, tx::Request { kernel_only: true, ..SEND }), tx::Step::Kernel);
     assert!(world.send_on(1, false));
     assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Kernel);
     assert!(world.receive_on(0, 1, false));

@@ -14,7 +14,7 @@ use motet_wire::sync::Ordering::Relaxed;
 use support::prng::Prng;
 use support::{Doing, LOOK, SEND, SLEEP, World};
 
-const KERNEL_ONLY: tx::Ask = tx::Ask { kernel_only: true, ..SEND };
+const KERNEL_ONLY: tx::Request = tx::Request { kernel_only: true, ..SEND };
 
 fn world(room: usize) -> Box<World> {
     let memory = Exposed::new(4096).unwrap();
@@ -60,7 +60,7 @@ fn a_receive_with_room_takes_tcp_and_ring_in_one() {
     assert!(raise(&world, 1));
     put(&world, 0, 30);
     put(&world, 0, 300);
-    let peek = rx::Ask { peek: true, ..LOOK };
+    let peek = rx::Request { peek: true, ..LOOK };
     assert_eq!(world.receive(1, 1, 25, peek), rx::Step::Done(25));
     assert_eq!(world.receive(1, 1, 35, LOOK), rx::Step::Done(35), "ten of TCP, 25 of the ring");
     assert_eq!(world.receive(1, 1, 100, peek), rx::Step::Done(100));
@@ -137,7 +137,7 @@ fn invariant_4_ring_stays_set_only_on_evidence() {
     // For good, once the stream must stay plain.
     me.record.lifecycle.tcp_only.store(1, Relaxed);
     assert!(!raise(&world, 1));
-    assert_eq!(world.receive(1, 1, 10, rx::Ask { spin: 1000, ..SLEEP }), rx::Step::Kernel);
+    assert_eq!(world.receive(1, 1, 10, rx::Request { spin: 1000, ..SLEEP }), rx::Step::Kernel);
     assert!(!world.gate_is_up(1));
 }
 
@@ -205,7 +205,7 @@ fn what_is_unread_when_a_descriptor_is_handed_on_comes_over_tcp() {
         let world = world(room);
         assert!(raise(&world, 1));
         put(&world, 0, 60);
-        world.hand_on(1, true);
+        world.hand_over(1, true);
         assert_eq!(world.in_ring(1), 60 - at_once, "as much as TCP takes");
         assert!(!raise(&world, 1));
         while world.undelivered(1) > 0 {
@@ -243,7 +243,7 @@ fn a_producer_that_is_returning_bytes_is_left_to_it() {
     assert!(raise(&world, 1));
     put(&world, 0, 60);
     assert_eq!(world.sides[0].slot.outward().consumer.claim(), Some(0));
-    world.hand_on(1, true);
+    world.hand_over(1, true);
     assert_eq!(world.in_ring(1), 60);
     world.sides[0].slot.outward().consumer.release(0);
     send_tcp(&world, 0, 5);
@@ -253,7 +253,7 @@ fn a_producer_that_is_returning_bytes_is_left_to_it() {
 /// Whoever could spin waits for a peer that is reading. Whoever cannot, sleeps, and a reader may go on where Motet cannot see it.
 #[test]
 fn invariant_6_a_sleeper_that_cannot_spin_leaves_nothing_to_a_peer_that_reads() {
-    for ask in [SLEEP, rx::Ask { spin: 1000, kernel_only: true, ..SLEEP }] {
+    for ask in [SLEEP, rx::Request { spin: 1000, kernel_only: true, ..SLEEP }] {
         let world = world(10_000);
         assert!(raise(&world, 1));
         put(&world, 0, 3000);
@@ -325,10 +325,10 @@ fn a_lock_whose_holder_died_breaks_the_stream() {
 
 #[test]
 fn a_thread_that_meets_its_own_lock_is_told_so() {
-    use motet_proto::stream::Base;
+    use motet_proto::stream::Platform;
     let world = world(1000);
     let record = &world.sides[0].record;
-    record.tx.lock.store(world.base(0, 0).token(), Relaxed); // a signal handler in the middle of a send
+    record.tx.lock.store(world.base(0, 0).lock_token(), Relaxed); // a signal handler in the middle of a send
     assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(EAGAIN));
     assert_eq!(record.state(), State::Attached);
 }
@@ -357,7 +357,7 @@ fn what_a_killed_producer_left_in_the_ring_is_delivered() {
     world.sides[0].shut.set(true);
     world.sides[0].end.connection(|c| c.inject(0, Fault::Kill));
     assert_eq!(world.receive(1, 1, 100, SLEEP), rx::Step::Done(60));
-    assert_eq!(world.receive(1, 1, 100, rx::Ask { spin: 1000, ..SLEEP }), rx::Step::Kernel);
+    assert_eq!(world.receive(1, 1, 100, rx::Request { spin: 1000, ..SLEEP }), rx::Step::Kernel);
     assert!(world.receive_on(1, 1, true), "end of file");
     assert!(world.sides[1].eof.get());
 }

@@ -15,7 +15,7 @@ use std::io::IoSliceMut;
 use support::prng::Prng;
 use support::{LOOK, SEND, World, bytes};
 
-const KERNEL_ONLY: tx::Ask = tx::Ask { kernel_only: true, ..SEND };
+const KERNEL_ONLY: tx::Request = tx::Request { kernel_only: true, ..SEND };
 
 fn world() -> Box<World> {
     let memory = Exposed::new(4096).unwrap();
@@ -166,14 +166,14 @@ fn ring_bytes_can_be_had_only_with_all_tcp_bytes_before_them() {
     send_tcp(&world, 10);
     assert!(raise(&world));
     put(&world, 8);
-    assert_eq!(rx::missing(&me.record, &me.slot), 10);
+    assert_eq!(rx::missing_tcp_bytes(&me.record, &me.slot), 10);
     assert_eq!(receive(&world), rx::Step::Failed(motet_proto::EAGAIN));
-    assert_eq!(rx::missing(&me.record, &me.slot), 10);
+    assert_eq!(rx::missing_tcp_bytes(&me.record, &me.slot), 10);
     world.clock.advance(2_000_000);
     assert_eq!(world.receive(1, 1, 4, LOOK), rx::Step::Done(4));
-    assert_eq!(rx::missing(&me.record, &me.slot), 6);
+    assert_eq!(rx::missing_tcp_bytes(&me.record, &me.slot), 6);
     assert_eq!(receive(&world), rx::Step::Done(14));
-    assert_eq!(rx::missing(&me.record, &me.slot), 0);
+    assert_eq!(rx::missing_tcp_bytes(&me.record, &me.slot), 0);
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod support;
 
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::plan::{Fault, Plan, When};
-use motet_proto::stream::bulk::Copying;
+use motet_proto::stream::bulk::CopyModeSelector;
 use motet_proto::{
     ECONNRESET,
     stream::{gate, rx, single_copy, tx},
@@ -22,7 +22,7 @@ const LENGTH: usize = 60_000;
 const PIECE: usize = 32_768;
 const MILLISECOND: u64 = 1_000_000;
 
-const SEND: tx::Ask = tx::Ask { kernel_only: false, nonblocking: true, large: 1, large_far: 1, half: 0 };
+const SEND: tx::Request = tx::Request { kernel_only: false, nonblocking: true, large: 1, large_far: 1, half: 0 };
 
 /// End 0 may send to end 1, which shows a buffer and does nothing more.
 fn waiting(plan: Plan) -> (Box<World>, Vec<u8>) {
@@ -73,18 +73,18 @@ fn a_sender_chooses_the_size_by_what_it_knows_of_the_cpus() {
     {
         let (world, _buf) = waiting(Plan::new());
         let tx = &world.sides[0].record.tx;
-        let (copying, mut base) = (Copying(tx), world.base(0, 0));
+        let (copying, mut base) = (CopyModeSelector(tx), world.base(0, 0));
         copying.begin(None, &mut base);
-        while far && !copying.is_far() {
-            let rate = if copying.bypass() { 16_000 } else { 3_000 };
-            copying.note(&base, 1 << 20, (1 << 20) * 1000 / rate, || 0);
+        while far && !copying.cpus_are_far() {
+            let rate = if copying.is_non_temporal() { 16_000 } else { 3_000 };
+            copying.note_put(&base, 1 << 20, (1 << 20) * 1000 / rate, || 0);
         }
         drop(base);
         tx.bytes_until_retry.store(1, Relaxed);
-        let step = world.send(0, LENGTH, tx::Ask { large, large_far, ..SEND });
+        let step = world.send(0, LENGTH, tx::Request { large, large_far, ..SEND });
         assert_eq!(step == tx::Step::Done(LENGTH), goes, "{step:?}");
         assert_eq!(tx.single_copy_bytes.load(Relaxed), if goes { LENGTH as u64 } else { 0 });
-        assert_eq!(copying.is_far(), far && !goes, "a single copy counts towards the next try");
+        assert_eq!(copying.cpus_are_far(), far && !goes, "a single copy counts towards the next try");
     }
 }
 
@@ -94,7 +94,7 @@ fn a_sender_leaves_a_receiver_that_is_stopped_over_the_first_piece() {
         let (world, buf) = waiting(Plan::new());
         shared(&world).next.fetch_add(1, Relaxed);
         let start = world.clock.time();
-        let step = world.send(0, LENGTH, tx::Ask { nonblocking, ..SEND });
+        let step = world.send(0, LENGTH, tx::Request { nonblocking, ..SEND });
         assert!(matches!(step, tx::Step::Done(1..=4096)), "the ring took what it could: {step:?}");
         assert!(world.clock.time() - start < limit, "{} ns", world.clock.time() - start);
         assert_eq!(world.sides[0].record.tx.lock.load(Relaxed), 0, "a close needs not wait");
@@ -139,7 +139,7 @@ fn write_for_the_receiver(address: u64, from: &[u8]) -> bool {
         motet_driver_loopback::pipe::Connection::new(motet_driver_loopback::clock::Clock::new(1), 1, Plan::new()),
         &motet_driver_loopback::clock::Clock::new(1),
     );
-    motet_proto::stream::Base::copy_to(&mut end[0], std::process::id(), address, from)
+    motet_proto::stream::Platform::write_peer_memory(&mut end[0], std::process::id(), address, from)
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_claim_counter_that_runs_backwards_ends_the_transfer() {
 /// A blocking send of a block that nobody waits for yet; how it went on, and what it has learnt. The receiver shows its memory when it has
 /// read the beginning, or never.
 fn sent_ahead(comes: bool) -> (u64, u32) {
-    const ASK: tx::Ask = tx::Ask { nonblocking: false, ..SEND };
+    const ASK: tx::Request = tx::Request { nonblocking: false, ..SEND };
     let (mut world, shown) = waiting(Plan::new());
     assert!(single_copy::withdraw(&world.sides[1].slot));
     let tx::Step::Done(ahead) = world.send(0, LENGTH, ASK) else { panic!("the gate is open") };

@@ -14,7 +14,7 @@ use std::rc::Rc;
 use support::prng::Prng;
 use support::{LOOK, SEND, SLEEP, Side, World};
 
-const SPIN: rx::Ask = rx::Ask { spin: 30_000, ..SLEEP };
+const SPIN: rx::Request = rx::Request { spin: 30_000, ..SLEEP };
 
 fn world() -> Box<World> {
     let memory = Exposed::new(4096).unwrap();
@@ -120,7 +120,10 @@ fn a_wait_begins_with_a_yield_while_others_give_the_cpu_back_soon() {
         world.lent.set(lent);
         let before = world.clock.time();
         assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
-        assert_eq!(spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false), spin::Spun::Nothing);
+        assert_eq!(
+            spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false),
+            spin::SpinResult::BudgetSpent
+        );
         (world.clock.time() - before, me.record.rx.yield_returned.load(Relaxed))
     };
     let alone = spin(0);
@@ -154,7 +157,10 @@ fn a_wait_for_an_answer_begins_when_the_peer_has_read_what_was_sent() {
         if reads {
             due.set(began + 20_000);
         }
-        assert_eq!(spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false), spin::Spun::Nothing);
+        assert_eq!(
+            spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false),
+            spin::SpinResult::BudgetSpent
+        );
         world.clock.time() - began
     };
     let (alone, read) = (lasts(false), lasts(true));

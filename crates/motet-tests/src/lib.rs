@@ -1,21 +1,20 @@
 //! Black-box tests of the sockets adapter.
 //!
-//! What it is: a harness that compiles the socket programs of `tests/programs` with the system's C compiler, runs each one
-//! without Motet and then with `libmotet_sockets.so` preloaded, and compares what they print. The run under Motet may be asked to
-//! prove that payload took the fast path, from the counters that the adapter reports at exit: then it is run with gates that
-//! stay open (`MOTET_PATIENCE`), so the proof is no matter of who has the CPUs.
+//! What it is: a harness that compiles the socket programs of `tests/programs` with the system's C compiler, runs each without Motet and then with
+//! `libmotet_sockets.so` preloaded, and compares the output. A test may require that payload takes the fast path, by the counters that the adapter
+//! reports at exit. Such a run keeps its gates open (`MOTET_PATIENCE`), so the result does not depend on the load of the CPUs.
 //!
-//! What it is not: a benchmark. Nothing here measures time; a run that takes longer than [`LIMIT`] has hung.
+//! What it is not: a benchmark. It measures no time. A run that takes longer than [`LIMIT`] has hung.
 #![forbid(unsafe_code)]
 
-pub mod machine;
+pub mod cpu_steal;
+mod cpu_turns;
 pub mod mpi;
 pub mod native;
 pub mod omniorb;
 pub mod programs;
 pub mod slurm;
 pub mod temporary;
-mod turns;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -28,13 +27,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 use temporary::Temporary;
 
-/// The setting of [`Program::open`], and its value: a wait that is so long has nothing to wait for.
-pub(crate) const PATIENCE: (&str, &str) = ("MOTET_PATIENCE", "300ms");
+/// The setting of [`Program::with_open_gates`] and its value, which is longer than any wait of a test program.
+pub(crate) const OPEN_GATES: (&str, &str) = ("MOTET_PATIENCE", "300ms");
 
-/// A run that takes longer has hung.
+/// Time limit of a run.
 pub const LIMIT: Duration = Duration::from_secs(40);
 
-/// One program with its arguments.
+/// A program with its arguments and settings.
 #[derive(Debug, Clone)]
 pub struct Program {
     command: Vec<OsString>,
@@ -44,26 +43,26 @@ pub struct Program {
     counted: bool,
 }
 
-/// The C program runs without and with Motet: both must succeed and print the same. Returns the run under Motet.
+/// Runs a C program without and with Motet: both runs must succeed and print the same. Returns the run under Motet.
 #[track_caller]
 pub fn both(name: &str, arguments: &[&str]) -> Outcome {
     Program::c(name, arguments).same_both_ways()
 }
 
-/// What a run left behind.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
     /// Standard output.
     pub printed: String,
     /// Standard error.
-    pub complaints: String,
-    /// Whether it ended by itself, with status 0.
+    pub stderr: String,
+    /// Whether it exited by itself, with status 0.
     pub succeeded: bool,
-    /// One entry per stream that the engine took over.
+    /// The counters of each stream that the engine took over.
     pub streams: Vec<Stream>,
-    /// Of a program that is [`counted`](Program::counted): a line of JSON for each process of this run, as `MOTET_STATS` has them.
+    /// The counters of each process, a line of JSON each, as `MOTET_STATS` writes them. Only of a [`counted`](Program::counted) program.
     pub counts: String,
-    /// What ran.
+    /// The program that ran.
     program: Program,
 }
 
@@ -74,7 +73,7 @@ pub struct Stream {
     pub sent_fast: u64,
     /// Bytes sent over TCP.
     pub sent_tcp: u64,
-    /// The code of `motet why`.
+    /// The reason code of `motet why`.
     pub reason: u64,
 }
 
@@ -88,12 +87,12 @@ pub enum Mode {
 }
 
 impl Program {
-    /// A C program of `tests/programs`, with arguments.
+    /// A C program of `tests/programs`.
     pub fn c(name: &str, arguments: &[&str]) -> Self {
         Self::new(compiled(name), arguments)
     }
 
-    /// A Python script of `tests/programs`; `None`, loudly, where there is no Python.
+    /// A Python script of `tests/programs`. `None`, with a message, if Python is not installed.
     pub fn python(name: &str) -> Option<Self> {
         if Command::new("python3").arg("--version").output().is_err() {
             eprintln!("SKIPPED {name}: python3 is not installed");
@@ -102,7 +101,7 @@ impl Program {
         Some(Self::of(vec!["python3".into(), script(name).into()]))
     }
 
-    /// A program that [`Built::program`] made, with arguments.
+    /// A program built by [`Built::program`].
     pub fn built(path: &Path, arguments: &[&str]) -> Self {
         Self::new(path.to_path_buf(), arguments)
     }
@@ -117,46 +116,46 @@ impl Program {
         Self { command, environment: Vec::new(), limit: LIMIT, user: None, counted: false }
     }
 
-    /// With another limit, for a run that has very much to do.
+    /// Sets another time limit.
     pub fn within(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
     }
 
-    /// With an environment variable.
+    /// Sets an environment variable.
     pub fn with(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// With gates that stay open: payload of the run under Motet takes the fast path whatever else this machine does.
-    pub fn open(self) -> Self {
-        if self.is_open() { self } else { self.with(PATIENCE.0, PATIENCE.1) }
+    /// Keeps gates open, so that payload takes the fast path under any load.
+    pub fn with_open_gates(self) -> Self {
+        if self.is_open() { self } else { self.with(OPEN_GATES.0, OPEN_GATES.1) }
     }
 
     fn is_open(&self) -> bool {
-        self.environment.iter().any(|(name, _)| name == PATIENCE.0)
+        self.environment.iter().any(|(name, _)| name == OPEN_GATES.0)
     }
 
-    /// Started by another command, which these words begin.
+    /// Starts the program by another command, which these words begin.
     pub fn by(mut self, words: &[&str]) -> Self {
         self.command.splice(0..0, words.iter().map(OsString::from));
         self
     }
 
-    /// As another user, which only root can do: with copies of program and libraries that everybody may read.
+    /// Runs as another user, which requires root. Program and libraries are copied to where every user may read them.
     pub fn for_user(mut self, user: u32) -> Self {
         self.user = Some(user);
         self
     }
 
-    /// With lines of counters ([`Outcome::counts`]), in a file that each run has of its own.
+    /// Collects the counters of each process ([`Outcome::counts`]), in a file of this run.
     pub fn counted(mut self) -> Self {
         self.counted = true;
         self
     }
 
-    /// Starts it in a process group of its own; see [`Running`].
+    /// Starts the program in a process group of its own.
     pub fn start(&self, mode: Mode) -> Running {
         let files = Files::new(self.user);
         let here = |path: &Path| if self.user.is_some() { files.copy(path) } else { path.to_path_buf() };
@@ -166,7 +165,7 @@ impl Program {
         }
         command.args(&self.command[1..]).process_group(0).stdin(Stdio::null());
         command.stdout(files.create("out")).stderr(files.create("err"));
-        for name in ["LD_PRELOAD", "MOTET_DISABLE", "MOTET_LIBRARY", "MOTET_SHIM_REPORT", PATIENCE.0] {
+        for name in ["LD_PRELOAD", "MOTET_DISABLE", "MOTET_LIBRARY", "MOTET_SHIM_REPORT", OPEN_GATES.0] {
             command.env_remove(name);
         }
         if mode == Mode::WithMotet {
@@ -183,31 +182,31 @@ impl Program {
         Running { program: self.clone(), child, files, began: Instant::now() }
     }
 
-    /// Runs it to its end.
+    /// Runs the program until it exits.
     pub fn run(&self, mode: Mode) -> Outcome {
         self.start(mode).finish()
     }
 
-    /// Runs it without and with Motet: both must succeed and print the same. Returns the run under Motet. Where they do not while the host took the
-    /// CPUs ([`machine`]), both are run again, with three times the limit.
+    /// Runs the program without and with Motet: both runs must succeed and print the same. Returns the run under Motet. A failure while the host took
+    /// CPU time ([`cpu_steal`]) is retried, with three times the limit.
     #[track_caller]
     pub fn same_both_ways(&self) -> Outcome {
         let (name, mut limit) = (&self.command, self.limit);
-        let same = machine::tried_again(&format!("{name:?}"), || {
+        let same = cpu_steal::retry_on_steal(&format!("{name:?}"), || {
             let program = self.clone().within(limit);
             limit = self.limit * 3;
-            let (plain, with_motet) = (program.run(Mode::WithoutMotet), program.run(Mode::WithMotet));
-            for (how, run) in [("without Motet", &plain), ("with Motet", &with_motet)] {
+            let (without_motet, with_motet) = (program.run(Mode::WithoutMotet), program.run(Mode::WithMotet));
+            for (how, run) in [("without Motet", &without_motet), ("with Motet", &with_motet)] {
                 if !run.succeeded {
-                    return Err(format!("{how}, {name:?} failed: {}{}", run.printed, run.complaints));
+                    return Err(format!("{how}, {name:?} failed: {}{}", run.printed, run.stderr));
                 }
             }
             let differ = |what: &str, one: &str, other: &str| {
-                let told = format!("{name:?} {what} with Motet:\nwithout: {one:?}\n   with: {other:?}");
-                if one == other { Ok(()) } else { Err(told) }
+                let message = format!("{name:?} {what} with Motet:\nwithout: {one:?}\n   with: {other:?}");
+                if one == other { Ok(()) } else { Err(message) }
             };
-            differ("prints something else", &plain.printed, &with_motet.printed)?;
-            differ("complains differently", &plain.complaints, &with_motet.complaints)?;
+            differ("prints something else", &without_motet.printed, &with_motet.printed)?;
+            differ("complains differently", &without_motet.stderr, &with_motet.stderr)?;
             Ok(with_motet)
         });
         same.unwrap_or_else(|failed| panic!("{failed}"))
@@ -215,13 +214,13 @@ impl Program {
 }
 
 impl Outcome {
-    /// Bytes sent over shared memory, all streams.
+    /// Bytes sent over shared memory by all streams.
     pub fn sent_fast(&self) -> u64 {
         self.streams.iter().map(|s| s.sent_fast).sum()
     }
 
-    /// Asserts that at least `bytes` of the program take the fast path while gates stay open: in this run, if it was such a one, or in one more that
-    /// must succeed and print the same as this. Skips loudly where no engine has been built.
+    /// Asserts that at least `bytes` of payload take the fast path when gates stay open. Uses this run if its gates were open, else one more run,
+    /// which must succeed and print the same. Prints a message and returns if no engine is built.
     #[track_caller]
     pub fn took_the_fast_path(&self, bytes: u64) {
         if engine().is_none() {
@@ -230,31 +229,31 @@ impl Outcome {
         }
         let name = &self.program.command;
         let forced = || {
-            let run = self.program.clone().open().run(Mode::WithMotet);
+            let run = self.program.clone().with_open_gates().run(Mode::WithMotet);
             if !run.succeeded {
-                return Err(format!("with open gates, {name:?} failed: {}{}", run.printed, run.complaints));
+                return Err(format!("with open gates, {name:?} failed: {}{}", run.printed, run.stderr));
             }
-            if (&run.printed, &run.complaints) != (&self.printed, &self.complaints) {
+            if (&run.printed, &run.stderr) != (&self.printed, &self.stderr) {
                 return Err(format!("with open gates, {name:?} prints something else: {run:?}\nthan: {self:?}"));
             }
-            run.carried(bytes)
+            run.check_fast_bytes(bytes)
         };
-        let carried = match self.program.is_open() {
-            true => self.carried(bytes),
-            false => machine::tried_again(&format!("{name:?} with open gates"), forced),
+        let checked = match self.program.is_open() {
+            true => self.check_fast_bytes(bytes),
+            false => cpu_steal::retry_on_steal(&format!("{name:?} with open gates"), forced),
         };
-        carried.unwrap_or_else(|failed| panic!("{failed}"));
+        checked.unwrap_or_else(|failed| panic!("{failed}"));
     }
 
-    fn carried(&self, bytes: u64) -> Result<(), String> {
+    fn check_fast_bytes(&self, bytes: u64) -> Result<(), String> {
         let (fast, some) = (self.sent_fast(), &self.streams[..self.streams.len().min(8)]);
-        let told =
+        let message =
             || format!("only {fast} bytes of {:?} over shared memory, not {bytes}: {some:?}", self.program.command);
-        if fast >= bytes { Ok(()) } else { Err(told()) }
+        if fast >= bytes { Ok(()) } else { Err(message()) }
     }
 }
 
-/// A program that runs; killed, with all its children, when it is dropped or has hung.
+/// A running program. Dropping it kills the process group.
 #[derive(Debug)]
 pub struct Running {
     program: Program,
@@ -281,7 +280,7 @@ impl Running {
         panic!("nothing was printed: {}", self.files.read("err"));
     }
 
-    /// Waits for its end.
+    /// Waits until the program exits or its time limit passes.
     pub fn finish(mut self) -> Outcome {
         let status = loop {
             match self.child.try_wait() {
@@ -291,15 +290,15 @@ impl Running {
                 Err(e) => panic!("cannot wait: {e}"),
             }
         };
-        let mut complaints = self.files.read("err");
+        let mut stderr = self.files.read("err");
         match status {
-            None => complaints.push_str("\nhung: killed after the limit"),
-            Some(status) if !status.success() => complaints.push_str(&format!("\n{status}")),
+            None => stderr.push_str("\nhung: killed after the limit"),
+            Some(status) if !status.success() => stderr.push_str(&format!("\n{status}")),
             Some(_) => {}
         }
         Outcome {
             printed: self.files.read("out"),
-            complaints,
+            stderr,
             succeeded: status.is_some_and(|s| s.success()),
             streams: self.files.read("report").lines().map(Stream::parse).collect(),
             counts: self.files.read("counts"),
@@ -310,7 +309,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The whole group: what the program forked must not outlive the test.
+        // The whole group: processes that the program forked must not outlive the test.
         let _ =
             Command::new("kill").args(["-KILL", "--", &format!("-{}", self.child.id())]).stderr(Stdio::null()).status();
         let _ = self.child.wait();
@@ -330,7 +329,7 @@ impl Stream {
 struct Files(Temporary);
 
 impl Files {
-    /// For this user, or for another, wherever the build folder is: that one owns the files that it writes, and nothing else.
+    /// For this user or another one. The other user owns only the files that its program writes.
     fn new(user: Option<u32>) -> Self {
         let Some(user) = user else { return Self(Temporary::within(&scratch(), "run-")) };
         let files = Self(Temporary::new("run").pass());
@@ -360,7 +359,7 @@ impl Files {
     }
 }
 
-// ---- what must be built ----------------------------------------------------------------------------------------------
+// ---- build artifacts -------------------------------------------------------------------------------------------------
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the workspace").to_path_buf()
@@ -370,18 +369,18 @@ fn sources() -> PathBuf {
     root().join("tests/programs")
 }
 
-/// A script of `tests/programs`.
+/// The path of a script of `tests/programs`.
 pub fn script(name: &str) -> PathBuf {
     sources().join(name)
 }
 
-/// The build folder, of which this test is a part.
+/// The build folder that contains this test.
 fn target() -> PathBuf {
     let target = std::env::current_exe().ok().and_then(|exe| Some(exe.ancestors().nth(3)?.to_path_buf()));
     target.unwrap_or_else(|| root().join("target"))
 }
 
-/// The folder of what `scripts/setup` fetched under this name because Debian has no package of it, if it did.
+/// The folder of a tool that `scripts/setup` fetched because Debian has no package of it; `None` if it was not fetched.
 pub fn tool(name: &str) -> Option<PathBuf> {
     Some(target().join("tools").join(name)).filter(|folder| folder.exists())
 }
@@ -392,7 +391,7 @@ fn scratch() -> PathBuf {
     folder
 }
 
-/// The engine: MOTET_LIBRARY, else beside this test's own build, else `target/release`.
+/// The engine: `MOTET_LIBRARY`, else the one beside this test's build, else the one in `target/release`.
 pub fn engine() -> Option<&'static Path> {
     static ENGINE: OnceLock<Option<PathBuf>> = OnceLock::new();
     ENGINE
@@ -407,21 +406,25 @@ pub fn engine() -> Option<&'static Path> {
         .as_deref()
 }
 
-/// The adapter, built from the sources at hand.
+/// The sockets adapter, built from this checkout.
 fn adapter() -> &'static Path {
-    static VOICE: OnceLock<PathBuf> = OnceLock::new();
-    VOICE.get_or_init(|| {
+    static ADAPTER: OnceLock<PathBuf> = OnceLock::new();
+    ADAPTER.get_or_init(|| {
         let folder = scratch();
         let out = format!("OUT={}", folder.display());
-        // One make at a time: test binaries run one after another, their threads share this cell.
+        // One make at a time: test binaries run one after another, and their threads share this cell.
         let built = Command::new("make").arg("-s").arg("-C").arg(root().join("adapters/sockets")).arg(out).output();
         let built = built.expect("make is needed to build the sockets adapter");
-        assert!(built.status.success(), "the sockets adapter does not build: {}", String::from_utf8_lossy(&built.stderr));
+        assert!(
+            built.status.success(),
+            "the sockets adapter does not build: {}",
+            String::from_utf8_lossy(&built.stderr)
+        );
         folder.join("libmotet_sockets.so")
     })
 }
 
-/// A compiled program; compiled once per test process.
+/// A compiled program of `tests/programs`; each is compiled once per test process.
 fn compiled(name: &str) -> PathBuf {
     static DONE: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut done = DONE.lock().unwrap_or_else(|e| e.into_inner());
@@ -453,19 +456,19 @@ fn compile(name: &str, path: &Path, options: &[&str]) {
     assert!(compiled.status.success(), "{name}.c does not compile: {}", String::from_utf8_lossy(&compiled.stderr));
 }
 
-/// Programs and shared libraries of `tests/programs` with options of their own, built anew in a folder of a test's own.
+/// Programs and shared libraries of `tests/programs`, built with their own options in a test's own folder.
 #[derive(Debug)]
 pub struct Built;
 
 impl Built {
-    /// The program `name.c`; options come behind the source.
+    /// Builds the program `name.c`. The options follow the source.
     pub fn program(name: &str, folder: &Path, options: &[&str]) -> PathBuf {
         let path = folder.join(name);
         compile(name, &path, options);
         path
     }
 
-    /// The library `name.c`, as `libname.so`.
+    /// Builds the library `name.c` as `libname.so`.
     pub fn library(name: &str, folder: &Path, options: &[&str]) -> PathBuf {
         let path = folder.join(format!("lib{name}.so"));
         let all: Vec<&str> = ["-shared", "-fPIC", "-fvisibility=hidden"].iter().chain(options).copied().collect();
@@ -474,7 +477,7 @@ impl Built {
     }
 }
 
-/// A folder for a test's own files; empty ones are not promised.
+/// A folder for a test's files. It may contain files of earlier runs.
 pub fn folder(name: &str) -> PathBuf {
     let folder = scratch().join(name);
     fs::create_dir_all(&folder).expect("a folder for the test");

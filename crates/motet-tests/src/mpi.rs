@@ -1,5 +1,4 @@
-//! MPI libraries (`motet_programs::mpi`) in tests: skipped loudly where they are missing, one job at a time, under `motet run` without a
-//! further word.
+//! MPI libraries (`motet_programs::mpi`) in tests: a missing library is skipped with a message, and one job runs at a time.
 
 use std::collections::BTreeSet;
 use std::ops::Deref;
@@ -9,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 
 pub use motet_programs::mpi::{INTEL, MPICH, MPICH_BY_UCX, OPEN_MPI_4, OPEN_MPI_5};
 
-/// Seconds after which a job has hung.
+/// Time limit of a job in seconds.
 const LIMIT: &str = "240";
 
 /// An MPI library that is installed.
@@ -24,7 +23,7 @@ impl Deref for Mpi {
     }
 }
 
-/// Says of those that are missing that they are skipped.
+/// Finds these libraries. Prints a message for each that is missing.
 pub fn installed(test: &str, names: &[&'static str]) -> Vec<Mpi> {
     let tools = root().join("target/tools/mpi");
     let found = names.iter().filter_map(|name| {
@@ -37,18 +36,19 @@ pub fn installed(test: &str, names: &[&'static str]) -> Vec<Mpi> {
     found.collect()
 }
 
-/// Says, loudly, that a test or a part of it is left out.
+/// Prints that a test, or a part of it, is skipped.
 pub fn skip(test: &str, why: &str) {
     eprintln!("SKIPPED {test}: {why}");
 }
 
-/// The repository.
+/// The repository's root.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
 }
 
 impl Mpi {
-    /// A program of `tests/mpi`; compiled once per test process, and put in its place when it is whole: another test may be about to start it.
+    /// Compiles a program of `tests/mpi`, once per test process. The program is moved into place when it is complete, because another test may be
+    /// about to start it.
     pub fn compile(&self, name: &str) -> PathBuf {
         static DONE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
         let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,26 +65,26 @@ impl Mpi {
         program
     }
 
-    /// `motet run … -- WORDS`, with nothing of MPI's in the environment but what the library needs to run at all.
+    /// `motet run OPTIONS -- WORDS`, with an environment without MPI variables but those that the library needs.
     pub fn run(&self, motet: &Path, options: &[&str], words: &[String]) -> Command {
         let mut command = Command::new("timeout");
         command.arg(LIMIT).arg(motet).arg("run").args(options).arg("--").args(words);
-        self.equip(&mut command);
+        self.set_environment(&mut command);
         command
     }
 }
 
-/// One job at a time: ranks poll, and there may be more of them than CPUs already.
-static ALONE: Mutex<()> = Mutex::new(());
+/// Held while a job runs: ranks poll, and one job may already have more ranks than there are CPUs.
+static ONE_JOB: Mutex<()> = Mutex::new(());
 
-/// Runs it, alone; what it printed, if it succeeded.
+/// Runs a job exclusively. Returns its output; it must succeed.
 #[track_caller]
 pub fn output(command: &mut Command) -> String {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _exclusive = ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner);
     printed(&command.output().expect("timeout"))
 }
 
-/// What a run printed, if it succeeded.
+/// The output of a job, which must have succeeded.
 #[track_caller]
 pub fn printed(ran: &Output) -> String {
     let said = String::from_utf8_lossy(&ran.stdout).into_owned();
@@ -92,8 +92,8 @@ pub fn printed(ran: &Output) -> String {
     said
 }
 
-/// Several jobs at once, each with the lock that [`output`] takes.
-pub fn alone<R>(jobs: impl FnOnce() -> R) -> R {
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+/// Runs several jobs at the same time, under the lock of [`output`].
+pub fn exclusively<R>(jobs: impl FnOnce() -> R) -> R {
+    let _exclusive = ONE_JOB.lock().unwrap_or_else(PoisonError::into_inner);
     jobs()
 }

@@ -1,4 +1,4 @@
-//! Programs in C and C++ that are linked to libmotet: compiled against `motet.h` as a user would, and run.
+//! C and C++ programs that are linked with libmotet: compiled against `motet.h` as a user would, and run.
 
 use crate::temporary::Temporary;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ pub struct Native {
 }
 
 impl Native {
-    /// Compiles a source of the checkout; `None`, loudly, where libmotet is not built.
+    /// Compiles a source of the checkout. `None`, with a message, if libmotet is not built.
     pub fn compile(compiler: &str, source: &str) -> Option<Self> {
         let Some(library) = crate::engine() else {
             eprintln!("SKIPPED {source}: libmotet.so.0 is not built (make build)");
@@ -38,7 +38,7 @@ impl Native {
         self.folder.join("program")
     }
 
-    /// Runs it under callgrind: the instructions of one function and all that it calls. `None`, loudly, without valgrind.
+    /// Counts with callgrind the instructions of one function and its callees. `None`, with a message, without valgrind.
     #[track_caller]
     pub fn instructions(&self, function: &str, arguments: &[&str]) -> Option<u64> {
         let collected = format!("--toggle-collect={function}");
@@ -53,7 +53,7 @@ impl Native {
         Some(count.trim().parse().expect("a number"))
     }
 
-    /// Runs it, which must succeed; what it printed.
+    /// Runs the program, which must succeed. Returns its output.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> String {
         let ran = self.output(60, &[], arguments);
@@ -61,7 +61,7 @@ impl Native {
         String::from_utf8_lossy(&ran.stdout).into_owned()
     }
 
-    /// Runs it, for so many seconds at most, by a command of these words if there are any.
+    /// Runs the program by the command `by`, for at most `seconds`.
     fn output(&self, seconds: u32, by: &[&str], arguments: &[&str]) -> Output {
         let library = crate::engine().and_then(Path::parent).expect("as when it was compiled");
         let mut command = Command::new("timeout");
@@ -69,7 +69,7 @@ impl Native {
         command.env("LD_LIBRARY_PATH", library).output().expect("timeout")
     }
 
-    /// What it wrote to standard error; it must have succeeded.
+    /// The standard error of a run, which must have succeeded.
     #[track_caller]
     fn succeeded(&self, ran: &Output, arguments: &[&str]) -> String {
         let said = String::from_utf8_lossy(&ran.stderr).into_owned();

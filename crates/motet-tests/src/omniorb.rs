@@ -1,7 +1,7 @@
-//! omniORB programs under the adapter of `adapters/omniorb`: how they are compiled, started and ended, for `tests/programs_omniorb*.rs`.
+//! omniORB programs with the adapter of `adapters/omniorb`: building, starting and ending them, for `tests/omniorb`.
 
 use crate::programs::{
-    Alone, Counters, LIMIT, Stage, Started, both_ways_open, both_ways_with, builds, find, free_port, placed, skip,
+    Counters, Exclusive, LIMIT, Sandbox, Started, both_ways_open, both_ways_with, builds, find, free_port, placed, skip,
 };
 use crate::{folder, script};
 use std::collections::BTreeMap;
@@ -12,15 +12,14 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A thread for each connection, and a pool of them.
+/// Values of the ORB's threading policy: a thread for each connection, and a thread pool.
 pub const POLICIES: [&str; 2] = ["1", "0"];
-/// The file of a stage in which the adapters say what became of each connection.
+/// The file of a sandbox in which adapters report each connection.
 pub const REPORT: &str = "adapters";
 
-/// A program of `tests/programs`, `NAME.cc` with `NAME.idl`, compiled once; or why there is none.
+/// The program of `tests/programs/NAME.cc` and `NAME.idl`, compiled once.
 ///
-/// # Errors
-/// What is not installed.
+/// # Errors A needed package is not installed.
 pub fn built(name: &'static str) -> Result<PathBuf, &'static str> {
     static BUILT: Mutex<BTreeMap<&str, PathBuf>> = Mutex::new(BTreeMap::new());
     if find("omniidl").is_none() || !Path::new("/usr/include/omniORB4/CORBA.h").exists() {
@@ -42,50 +41,50 @@ pub fn built(name: &'static str) -> Result<PathBuf, &'static str> {
     Ok(program.clone())
 }
 
-/// One run: the program in its place, a port, a policy, and how every process of it is started.
+/// One run of a case: the program, a port, a threading policy, and how each process is started.
 #[derive(Debug)]
-pub struct Scene<'a> {
-    /// Where it takes place.
-    pub stage: &'a Stage,
+pub struct Case<'a> {
+    /// The folder of the run.
+    pub sandbox: &'a Sandbox,
     /// The program's path.
     pub program: String,
-    /// The server's.
+    /// The server's port.
     pub port: String,
-    /// Of [`POLICIES`].
+    /// One of [`POLICIES`].
     pub policy: &'a str,
-    /// Words in front of a server's and of a client's command.
+    /// Words before the server's and before the client's command.
     pub before: [&'a [&'a str]; 2],
-    /// Options of the ORB for every process, as in its environment: `ORBname`.
+    /// ORB options of every process, set as environment variables `ORBname`.
     pub options: &'a [(&'a str, &'a str)],
 }
 
-impl<'a> Scene<'a> {
-    /// A scene with a port of its own.
-    pub fn new(stage: &'a Stage, program: &Path, policy: &'a str, before: [&'a [&'a str]; 2]) -> Self {
-        Self { stage, program: placed(stage, program), port: free_port().to_string(), policy, before, options: &[] }
+impl<'a> Case<'a> {
+    /// A case with a free port.
+    pub fn new(sandbox: &'a Sandbox, program: &Path, policy: &'a str, before: [&'a [&'a str]; 2]) -> Self {
+        Self { sandbox, program: placed(sandbox, program), port: free_port().to_string(), policy, before, options: &[] }
     }
 
-    /// Starts the program with these words in front of it, and these behind it: the port comes second.
+    /// Starts the program with the words `before`, and the arguments `words`. The port becomes the second argument.
     pub fn start(&self, before: &[&str], words: &[&str]) -> Started {
-        let report = self.stage.path(REPORT);
+        let report = self.sandbox.path(REPORT);
         let own =
             [("ORBthreadPerConnectionPolicy", self.policy), ("MOTET_OMNIORB", "on"), ("MOTET_SHIM_REPORT", &report)];
         let environment = [&own, self.options].concat();
         let own = [self.program.as_str(), words[0], &self.port];
-        self.stage.start_with(&[before, &own, &words[1..]].concat(), &environment)
+        self.sandbox.start_with(&[before, &own, &words[1..]].concat(), &environment)
     }
 
-    /// Another server of the same kind, on a port of its own.
+    /// The same case for a second server, on another port.
     pub fn beside(&self) -> Self {
         Self { program: self.program.clone(), port: free_port().to_string(), ..*self }
     }
 
-    /// A server that is ready.
+    /// Starts a server and waits until it is ready.
     pub fn serve(&self) -> Started {
         self.serve_with(&[])
     }
 
-    /// The same, with these words behind its command.
+    /// Starts a server with further arguments and waits until it is ready.
     pub fn serve_with(&self, words: &[&str]) -> Started {
         self.start(self.before[0], &[&["serve"], words].concat()).says("ready")
     }
@@ -95,32 +94,32 @@ impl<'a> Scene<'a> {
         self.start(self.before[1], words)
     }
 
-    /// What a client prints, which must succeed.
-    pub fn told(&self, words: &[&str]) -> String {
+    /// Runs a client, which must succeed. Returns its output.
+    pub fn output(&self, words: &[&str]) -> String {
         self.client(words).finish()
     }
 
-    /// Has the server end, and waits for that.
+    /// Tells the server to end and waits for it. Returns the server's output.
     pub fn end(&self, server: Started) -> String {
-        self.told(&["end"]);
+        self.output(&["end"]);
         server.finish()
     }
 }
 
-/// What a server holds for its clients.
+/// Resources that a server process holds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Held {
+pub struct Resources {
     descriptors: usize,
-    /// Of those.
+    /// How many of the descriptors are sockets.
     sockets: usize,
     threads: usize,
-    /// Of shared memory.
+    /// Mappings of shared memory.
     mappings: usize,
 }
 
-impl Held {
-    /// What it holds now.
-    pub fn by(server: &Started) -> Self {
+impl Resources {
+    /// Counts the resources of a server.
+    pub fn of(server: &Started) -> Self {
         let process = PathBuf::from(format!("/proc/{}", server.pid()));
         let maps = std::fs::read_to_string(process.join("maps")).unwrap_or_default();
         let entries = |folder| std::fs::read_dir(process.join(folder)).into_iter().flatten().flatten();
@@ -133,17 +132,17 @@ impl Held {
         }
     }
 
-    /// Waits until it holds no more connections than this, and goes on.
+    /// Waits until the server holds no more sockets than this.
     #[track_caller]
-    pub fn connections_again(self, server: &Started) {
+    pub fn wait_for_connections(self, server: &Started) {
         self.until(server, |now| now.sockets <= self.sockets);
     }
 
-    /// Waits until it holds no more of anything, which takes as long as the ORB keeps threads that have nothing to do: twice its idleThreadTimeout.
+    /// Waits until the server holds no more of anything. Idle threads of the ORB end after up to twice its idleThreadTimeout.
     #[track_caller]
-    pub fn all_again(self, server: &Started) {
+    pub fn wait_for_all(self, server: &Started) {
         self.until(server, |now| {
-            // The engine has no thread: what it shared with the last client goes when another one comes or goes.
+            // The engine has no thread of its own: memory shared with the last client is freed when another client connects or closes.
             let shared = self.mappings.max(2);
             now.descriptors <= self.descriptors + 1 && now.threads <= self.threads && now.mappings <= shared
         });
@@ -152,101 +151,101 @@ impl Held {
     #[track_caller]
     fn until(self, server: &Started, reached: impl Fn(Self) -> bool) {
         let began = Instant::now();
-        while !reached(Self::by(server)) {
-            assert!(began.elapsed() < LIMIT, "{:?}, before {self:?}", Self::by(server));
+        while !reached(Self::of(server)) {
+            assert!(began.elapsed() < LIMIT, "{:?}, before {self:?}", Self::of(server));
             thread::sleep(Duration::from_millis(50));
         }
     }
 }
 
-/// Bytes that connections of the adapter sent over shared memory, and how many connections there were.
-pub fn by_the_adapter(stage: &Stage) -> (u64, usize) {
-    let report = std::fs::read_to_string(stage.path(REPORT)).unwrap_or_default();
+/// Bytes that the adapter's connections sent over shared memory, and the number of these connections.
+pub fn adapter_report(sandbox: &Sandbox) -> (u64, usize) {
+    let report = std::fs::read_to_string(sandbox.path(REPORT)).unwrap_or_default();
     let fast = |line: &str| line.split_once("sent_fast=")?.1.split(' ').next()?.parse::<u64>().ok();
     let lines: Vec<&str> = report.lines().filter(|line| line.starts_with("adapter=omniorb ")).collect();
     (lines.iter().filter_map(|line| fast(line)).sum(), lines.len())
 }
 
-/// Runs the scene in both policies, without and with Motet, with these words in front of servers and clients.
+/// Runs a case with both policies, without and with Motet. The words `before` go before the commands of servers and of clients.
 #[track_caller]
-pub fn each_way(test: &str, before: [&[&str]; 2], scene: impl Fn(&Scene<'_>) -> String) -> Option<Counters> {
-    each_way_with(test, Alone::WithMotet, before, scene)
+pub fn each_way(test: &str, before: [&[&str]; 2], case: impl Fn(&Case<'_>) -> String) -> Option<Counters> {
+    each_way_with(test, Exclusive::WithMotet, before, case)
 }
 
-/// The same, with a word on which runs are alone.
+/// Runs a case with both policies, without and with Motet; `exclusive` says which runs have the CPUs to themselves.
 #[track_caller]
 pub fn each_way_with(
     test: &str,
-    alone: Alone,
+    exclusive: Exclusive,
     before: [&[&str]; 2],
-    scene: impl Fn(&Scene<'_>) -> String,
+    case: impl Fn(&Case<'_>) -> String,
 ) -> Option<Counters> {
     let program = match built("omniorb_cases") {
         Ok(program) => program,
         Err(reason) => return skip(test, reason),
     };
-    both_ways_with(test, &[], alone, |stage| {
-        let run = |policy| scene(&Scene::new(stage, &program, policy, before));
+    both_ways_with(test, &[], exclusive, |sandbox| {
+        let run = |policy| case(&Case::new(sandbox, &program, policy, before));
         POLICIES.map(run).join("")
     })
 }
 
-/// The same in both policies at the same time, for scenes that are mostly waiting.
+/// Runs a case with both policies at the same time, without and with Motet: for cases that mostly wait.
 #[track_caller]
-pub fn each_way_at_once(test: &str, scene: impl Fn(&Scene<'_>) -> String + Sync) -> Option<Counters> {
+pub fn each_way_at_once(test: &str, case: impl Fn(&Case<'_>) -> String + Sync) -> Option<Counters> {
     let program = match built("omniorb_cases") {
         Ok(program) => program,
         Err(reason) => return skip(test, reason),
     };
-    both_ways_with(test, &[], Alone::Neither, |stage| {
-        // Both exist before one runs: a program that runs cannot be copied over.
-        let scenes = POLICIES.map(|policy| Scene::new(stage, &program, policy, [&[], &[]]));
-        at_once(&scenes, &scene)
+    both_ways_with(test, &[], Exclusive::Neither, |sandbox| {
+        // Both are copied before one runs: a running program cannot be overwritten.
+        let cases = POLICIES.map(|policy| Case::new(sandbox, &program, policy, [&[], &[]]));
+        at_once(&cases, &case)
     })
 }
 
-/// Runs a scene of `omniorb_ends` without and with Motet, in both policies at the same time: most of such a scene is waiting.
+/// Runs a case of `omniorb_ends` with both policies at the same time, without and with Motet: such cases mostly wait.
 #[track_caller]
 pub fn ends_each_way(
     test: &str,
-    alone: Alone,
+    exclusive: Exclusive,
     options: &[(&str, &str)],
-    scene: impl Fn(&Scene<'_>) -> String + Sync,
+    case: impl Fn(&Case<'_>) -> String + Sync,
 ) -> Option<Counters> {
     let program = match built("omniorb_ends") {
         Ok(program) => program,
         Err(reason) => return skip(test, reason),
     };
-    both_ways_with(test, &[], alone, |stage| ends(stage, &program, options, &scene))
+    both_ways_with(test, &[], exclusive, |sandbox| ends(sandbox, &program, options, &case))
 }
 
-/// The same with gates that stay open.
+/// Runs a case of `omniorb_ends` as [`ends_each_way`] does, with gates that stay open.
 #[track_caller]
 pub fn ends_each_way_open(
     test: &str,
-    alone: Alone,
+    exclusive: Exclusive,
     options: &[(&str, &str)],
-    scene: impl Fn(&Scene<'_>) -> String + Sync,
+    case: impl Fn(&Case<'_>) -> String + Sync,
 ) -> Option<Counters> {
     let program = match built("omniorb_ends") {
         Ok(program) => program,
         Err(reason) => return skip(test, reason),
     };
-    both_ways_open(test, &[], alone, |stage| ends(stage, &program, options, &scene))
+    both_ways_open(test, &[], exclusive, |sandbox| ends(sandbox, &program, options, &case))
 }
 
 fn ends(
-    stage: &Stage,
+    sandbox: &Sandbox,
     program: &Path,
     options: &[(&str, &str)],
-    scene: &(impl Fn(&Scene<'_>) -> String + Sync),
+    case: &(impl Fn(&Case<'_>) -> String + Sync),
 ) -> String {
-    // Both exist before one runs: a program that runs cannot be copied over.
-    let scenes = POLICIES.map(|policy| Scene { options, ..Scene::new(stage, program, policy, [&[], &[]]) });
-    at_once(&scenes, |one| format!("policy {}\n{}", one.policy, scene(one)))
+    // Both are copied before one runs: a running program cannot be overwritten.
+    let cases = POLICIES.map(|policy| Case { options, ..Case::new(sandbox, program, policy, [&[], &[]]) });
+    at_once(&cases, |one| format!("policy {}\n{}", one.policy, case(one)))
 }
 
-/// What all of them tell, in their order, while they run at the same time.
+/// Calls `run` for all items at the same time. Returns the outputs in the order of the items.
 pub fn at_once<T: Sync>(all: &[T], run: impl Fn(&T) -> String + Sync) -> String {
     thread::scope(|scope| {
         let started: Vec<_> = all.iter().map(|one| scope.spawn(|| run(one))).collect();
@@ -254,7 +253,7 @@ pub fn at_once<T: Sync>(all: &[T], run: impl Fn(&T) -> String + Sync) -> String 
     })
 }
 
-/// What the ORB itself logs has times and ports in it.
-pub fn without_logs(told: &str) -> String {
-    told.lines().filter(|line| !line.starts_with("omniORB: ")).map(|line| format!("{line}\n")).collect()
+/// Removes the ORB's log lines, which contain times and ports.
+pub fn without_logs(output: &str) -> String {
+    output.lines().filter(|line| !line.starts_with("omniORB: ")).map(|line| format!("{line}\n")).collect()
 }

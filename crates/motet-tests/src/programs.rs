@@ -1,13 +1,13 @@
-//! Real programs, run without and under `motet run`, as one unprivileged user, in a folder of their own.
+//! Real programs, run without Motet and under `motet run`, as an unprivileged user, in a folder of their own.
 //!
-//! A test gives [`both_ways`] a closure that starts servers, runs clients and returns what it observed, in words that do not
-//! depend on timing; it is called once for each mode and must return the same. Of the run under Motet the counters remain,
-//! as `MOTET_STATS` collected them. A program that is missing skips the test, loudly.
+//! A test passes [`both_ways`] a closure that starts servers, runs clients and returns its observations as text that does not depend on timing. The
+//! closure is called for each mode and must return the same text. The counters of the run under Motet (`MOTET_STATS`) are returned. A missing program
+//! skips the test with a message.
 
-use crate::machine::tried_again;
+use crate::cpu_steal::retry_on_steal;
+pub use crate::cpu_turns::Exclusive;
 use crate::temporary::Temporary;
-pub use crate::turns::Alone;
-use crate::{Mode, PATIENCE};
+use crate::{Mode, OPEN_GATES};
 pub use motet_programs::{builds, find, is_root, servers, services};
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -22,20 +22,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A client that takes longer, or a server that is not ready or gone by then, has hung.
+/// Time limit of a client, of a server's start and of its end.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
-/// Where one run of a test takes place: in a folder of this user's, one of the programs' user.
+/// The folders of one run: one of the test's user, and in it one of the programs' user.
 #[derive(Debug)]
-pub struct Stage {
+pub struct Sandbox {
     mode: Mode,
     gates: Gates,
-    /// What the programs' user may read and run, and not change: the build, copies, logs.
-    house: Temporary,
+    /// The folder that the programs' user may read but not change: the build, copies, logs.
+    readonly: Temporary,
     folder: PathBuf,
 }
 
-/// A server or a client in the background: its process group is killed when it is dropped.
+/// A server or a client in the background. Dropping it kills its process group.
 #[derive(Debug)]
 pub struct Started {
     child: Child,
@@ -43,40 +43,51 @@ pub struct Started {
     log: PathBuf,
 }
 
-/// What the processes of a run under Motet counted: the sum of their lines.
+/// Counters of the processes of a run under Motet, summed over all processes.
 #[derive(Debug, Clone, Default)]
 pub struct Counters {
-    /// Streams whose wire came up.
+    /// Streams that were upgraded to shared memory.
     pub upgraded: u64,
-    /// Bytes sent over shared memory, and over TCP by streams whose wire came up.
+    /// Bytes that upgraded streams sent over shared memory.
     pub sent_fast: u64,
-    /// See above.
+    /// Bytes that upgraded streams sent over TCP.
     pub sent_tcp: u64,
-    /// The lines themselves, for messages.
+    /// The counters of each process, a line each, for messages.
     pub lines: String,
 }
 
-/// [`both_ways_with`], the run under Motet alone.
+/// Runs a case with [`both_ways_with`]; the run under Motet is exclusive.
 #[track_caller]
-pub fn both_ways(test: &str, needs: &[&str], scene: impl Fn(&Stage) -> String) -> Option<Counters> {
-    both_ways_with(test, needs, Alone::WithMotet, scene)
+pub fn both_ways(test: &str, needs: &[&str], case: impl Fn(&Sandbox) -> String) -> Option<Counters> {
+    both_ways_with(test, needs, Exclusive::WithMotet, case)
 }
 
-/// Runs the scene without Motet, then under it; both must tell the same. `None`, loudly, when a program or the build is missing. A run under Motet whose
-/// readers all slept, as they do while others compute (docs/adr/0024), is followed by one with gates that stay open, which must tell the same, too:
-/// its counters are returned. Where any of this fails while the host took the CPUs ([`crate::machine`]), all of it is run again.
+/// Runs a case without and with Motet; both runs must return the same text. `None`, with a message, if a program or the build is missing.
+///
+/// If all readers of the run under Motet slept, as they do on busy CPUs (docs/adr/0024), it is followed by a run with open gates, which must return
+/// the same text; the counters are then those of this run. A failure while the host took CPU time ([`crate::cpu_steal`]) repeats all of it.
 #[track_caller]
-pub fn both_ways_with(test: &str, needs: &[&str], alone: Alone, scene: impl Fn(&Stage) -> String) -> Option<Counters> {
-    play(test, needs, alone, Gates::Auto, scene)
+pub fn both_ways_with(
+    test: &str,
+    needs: &[&str],
+    exclusive: Exclusive,
+    case: impl Fn(&Sandbox) -> String,
+) -> Option<Counters> {
+    run_case(test, needs, exclusive, Gates::Auto, case)
 }
 
-/// The same with gates that stay open from the first: what takes the fast path does so whatever else this machine does.
+/// Runs a case without and with Motet, with gates that stay open from the start, so that payload takes the fast path under any load.
 #[track_caller]
-pub fn both_ways_open(test: &str, needs: &[&str], alone: Alone, scene: impl Fn(&Stage) -> String) -> Option<Counters> {
-    play(test, needs, alone, Gates::Open, scene)
+pub fn both_ways_open(
+    test: &str,
+    needs: &[&str],
+    exclusive: Exclusive,
+    case: impl Fn(&Sandbox) -> String,
+) -> Option<Counters> {
+    run_case(test, needs, exclusive, Gates::Open, case)
 }
 
-/// The setting `patience` of a run under Motet: none, or enough.
+/// The setting `patience` of a run under Motet: the default, or longer than any wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Gates {
     Auto,
@@ -84,7 +95,13 @@ enum Gates {
 }
 
 #[track_caller]
-fn play(test: &str, needs: &[&str], alone: Alone, gates: Gates, scene: impl Fn(&Stage) -> String) -> Option<Counters> {
+fn run_case(
+    test: &str,
+    needs: &[&str],
+    exclusive: Exclusive,
+    gates: Gates,
+    case: impl Fn(&Sandbox) -> String,
+) -> Option<Counters> {
     for program in needs {
         if find(program).is_none() {
             return skip(
@@ -94,37 +111,40 @@ fn play(test: &str, needs: &[&str], alone: Alone, gates: Gates, scene: impl Fn(&
         }
     }
     let Some(libraries) = libraries() else { return skip(test, "motet is not built (make build)") };
-    let without_motet = || alone.turn(Mode::WithoutMotet, || scene(&Stage::new(Mode::WithoutMotet, gates, libraries)));
+    let without_motet =
+        || exclusive.run_in_turn(Mode::WithoutMotet, || case(&Sandbox::new(Mode::WithoutMotet, gates, libraries)));
     let in_its_turn = |without_motet: &str, gates: Gates| {
-        let stage = Stage::new(Mode::WithMotet, gates, libraries);
-        assert_eq!(without_motet, scene(&stage), "{test}: something else under Motet, gates {gates:?}");
-        let counters = stage.counters();
+        let sandbox = Sandbox::new(Mode::WithMotet, gates, libraries);
+        assert_eq!(without_motet, case(&sandbox), "{test}: something else under Motet, gates {gates:?}");
+        let counters = sandbox.counters();
         eprintln!(
             "{test}: gates {gates:?}, {} streams upgraded, {} bytes fast\n{}",
             counters.upgraded, counters.sent_fast, counters.lines
         );
         counters
     };
-    let with_motet = |without_motet: &str, gates: Gates| alone.turn(Mode::WithMotet, || in_its_turn(without_motet, gates));
-    let scenes = || {
+    let with_motet = |without_motet: &str, gates: Gates| {
+        exclusive.run_in_turn(Mode::WithMotet, || in_its_turn(without_motet, gates))
+    };
+    let cases = || {
         let without_motet = without_motet();
         let counters = with_motet(&without_motet, gates);
         let slept = counters.upgraded > 0 && counters.sent_fast == 0 && gates == Gates::Auto;
         if slept { with_motet(&without_motet, Gates::Open) } else { counters }
     };
-    // Nothing is left half done that another call would see: the stage, with what runs on it, goes with the panic.
-    let played = tried_again(test, || catch_unwind(AssertUnwindSafe(&scenes)));
+    // Nothing half done is visible to another call: the sandbox and its processes are dropped with the panic.
+    let played = retry_on_steal(test, || catch_unwind(AssertUnwindSafe(&cases)));
     Some(played.unwrap_or_else(|panic| resume_unwind(panic)))
 }
 
-/// Says that a test did not run.
+/// Prints and logs that a test is skipped.
 pub fn skip<T>(test: &str, reason: &str) -> Option<T> {
     eprintln!("SKIPPED {test}: {reason}");
     append("MOTET_SKIP_LOG", &format!("SKIP {test}: {reason}"));
     None
 }
 
-/// Appends a line to the file that this variable names, if it names one.
+/// Appends a line to the file that this environment variable names, if it names one.
 pub(crate) fn append(variable: &str, line: &str) {
     if let Some(log) = std::env::var_os(variable)
         && let Ok(mut file) = fs::OpenOptions::new().append(true).create(true).open(log)
@@ -135,7 +155,7 @@ pub(crate) fn append(variable: &str, line: &str) {
 }
 
 impl Counters {
-    /// Asserts that `streams` found their peer and that payload took the wire. How much of it did depends on how busy the machine is.
+    /// Asserts that `streams` streams were upgraded and that payload went over shared memory. How much depends on the load of the machine.
     #[track_caller]
     pub fn went_over_shared_memory(&self, streams: u64) {
         assert!(self.upgraded >= streams, "only {} streams found their peer:\n{}", self.upgraded, self.lines);
@@ -143,44 +163,45 @@ impl Counters {
     }
 }
 
-impl Stage {
+impl Sandbox {
     fn new(mode: Mode, gates: Gates, libraries: &Path) -> Self {
-        let house = Temporary::new("programs").pass();
-        let [folder, own, lent] = ["stage", "motet", "lent"].map(|name| house.join(name));
-        for folder in [&folder, &own, &lent] {
+        let readonly = Temporary::new("programs").pass();
+        let [folder, own, readable] = ["sandbox", "motet", "readable"].map(|name| readonly.join(name));
+        for folder in [&folder, &own, &readable] {
             fs::create_dir(folder).expect("a folder for the programs");
             fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).expect("its mode");
         }
         give_away(&folder);
         if is_root() && mode == Mode::WithMotet {
-            // The build may lie where only root can read it.
+            // Only root may be able to read the build.
             let adapters =
                 ["libmotet_sockets.so", "libmotet_omniorb.so", "libmotet_omniorb42.so", "libmotet_omniorb43.so"];
-            for file in ["motet", "libmotet.so.0"].iter().chain(&adapters).filter(|file| libraries.join(file).exists()) {
+            for file in ["motet", "libmotet.so.0"].iter().chain(&adapters).filter(|file| libraries.join(file).exists())
+            {
                 copy(&libraries.join(file), &own.join(file));
             }
         }
-        Self { mode, gates, house, folder }
+        Self { mode, gates, readonly, folder }
     }
 
-    /// A name in the house that nothing has: for what is moved into the folder when it is whole. In the folder itself the programs' user could
-    /// put a link in its place.
+    /// An unused name in the folder that the programs' user cannot change. Files are completed there and then moved to the programs' folder, where
+    /// that user could put a link in their place.
     fn fresh(&self, what: &str) -> PathBuf {
         static NEXT: AtomicU32 = AtomicU32::new(0);
-        self.house.join(&format!("{what}-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
+        self.readonly.join(&format!("{what}-{}", NEXT.fetch_add(1, Ordering::Relaxed)))
     }
 
-    /// Whether this run is the one under Motet.
+    /// Returns whether this is the run under Motet.
     pub fn has_motet(&self) -> bool {
         self.mode == Mode::WithMotet
     }
 
-    /// The folder of the run, empty at its beginning and removed at its end.
+    /// The programs' folder. It is empty at first and removed at the end.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A file in the folder, with contents.
+    /// Makes a file in the programs' folder. Returns its path.
     pub fn file(&self, name: &str, contents: impl AsRef<[u8]>) -> String {
         let (fresh, path) = (self.fresh("file"), self.folder.join(name));
         fs::write(&fresh, contents).expect("a file for the run");
@@ -189,13 +210,13 @@ impl Stage {
         path.to_str().expect("a path in UTF-8").to_owned()
     }
 
-    /// A file or folder of the build where the programs' user can read it: as it is, or a copy for this run.
-    pub fn lent(&self, from: &Path) -> PathBuf {
+    /// A file or folder of the build that the programs' user can read: the original, or a copy for this run.
+    pub fn readable(&self, from: &Path) -> PathBuf {
         let open = |folder: &Path| folder.metadata().is_ok_and(|data| data.permissions().mode() & 0o5 == 0o5);
         if !is_root() || from.ancestors().all(open) {
             return from.to_path_buf();
         }
-        let to = self.house.join("lent").join(from.file_name().expect("a name"));
+        let to = self.readonly.join("readable").join(from.file_name().expect("a name"));
         if to.exists() {
             return to;
         }
@@ -204,14 +225,14 @@ impl Stage {
         to
     }
 
-    /// The path of a file in the folder.
+    /// The path of a name in the programs' folder.
     pub fn path(&self, name: &str) -> String {
         self.folder.join(name).to_str().expect("a path in UTF-8").to_owned()
     }
 
     fn command(&self, words: &[&str], user: Vec<String>) -> Command {
         let mut all: Vec<OsString> = Vec::new();
-        let own = self.house.join("motet");
+        let own = self.readonly.join("motet");
         let folder = if is_root() { own.as_path() } else { libraries().expect("checked before") };
         if self.mode == Mode::WithMotet {
             all.extend([folder.join("motet").into_os_string(), "run".into(), "--".into()]);
@@ -233,24 +254,24 @@ impl Stage {
         command.env("HOME", &self.folder).env("LC_ALL", "C.UTF-8").env("MOTET_CONFIG", "/dev/null");
         command.env("MOTET_LIBDIR", folder).env("MOTET_STATS", self.folder.join("stats.%p"));
         if self.gates == Gates::Open {
-            command.env(PATIENCE.0, PATIENCE.1);
+            command.env(OPEN_GATES.0, OPEN_GATES.1);
         }
         command
     }
 
-    /// Starts something that stays: a server, or a client in the background.
+    /// Starts a server, or a client in the background.
     #[track_caller]
     pub fn start(&self, words: &[&str]) -> Started {
         self.start_with(words, &[])
     }
 
-    /// The same, with environment variables.
+    /// Starts a program in the background with environment variables.
     #[track_caller]
     pub fn start_with(&self, words: &[&str], environment: &[(&str, &str)]) -> Started {
         self.started(words, self.command(words, motet_programs::unprivileged()), environment)
     }
 
-    /// The same as the user who runs the tests: a program that changes its user must be root.
+    /// Starts a program as the user who runs the tests: a program that changes its user must be root.
     #[track_caller]
     pub fn start_as_root(&self, words: &[&str]) -> Started {
         self.started(words, self.command(words, Vec::new()), &[])
@@ -266,13 +287,13 @@ impl Stage {
         Started { child, name: words.join(" "), log }
     }
 
-    /// Starts what a recipe of `motet-programs` says, with environment variables.
+    /// Starts a command of `motet-programs` with environment variables.
     #[track_caller]
     pub fn follow(&self, recipe: &[String], environment: &[(&str, &str)]) -> Started {
         self.start_with(&recipe.iter().map(String::as_str).collect::<Vec<_>>(), environment)
     }
 
-    /// Runs a client to its end; it must succeed. Returns what it printed.
+    /// Runs a client, which must succeed. Returns its output.
     #[track_caller]
     pub fn run(&self, words: &[&str]) -> String {
         self.start(words).finish()
@@ -300,24 +321,24 @@ impl Stage {
 }
 
 impl Started {
-    /// Its process id, which stays the same through all that stands in front of the program.
+    /// The process id. It is the same for the commands in front of the program.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// What it has printed until now, both streams.
+    /// The output so far, both streams.
     pub fn printed(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// Waits until somebody listens on the port.
+    /// Waits until a process listens on the port.
     #[track_caller]
     pub fn listens(mut self, port: u16) -> Self {
         self.until(&format!("listens on port {port}"), |_| TcpStream::connect(("127.0.0.1", port)).is_ok());
         self
     }
 
-    /// Waits until it has printed a text.
+    /// Waits until the output contains a text.
     #[track_caller]
     pub fn says(mut self, text: &str) -> Self {
         self.until(&format!("says '{text}'"), |printed| printed.contains(text));
@@ -347,7 +368,7 @@ impl Started {
         }
     }
 
-    /// Waits for its end, which must be a success. Returns what it printed.
+    /// Waits until the process exits, which must succeed. Returns its output.
     #[track_caller]
     pub fn finish(mut self) -> String {
         let status = self.wait();
@@ -355,14 +376,14 @@ impl Started {
         self.printed()
     }
 
-    /// Waits for its end, whatever that is. Returns what it printed.
+    /// Waits until the process exits, with any status. Returns its output.
     #[track_caller]
     pub fn ended(mut self) -> String {
         self.wait();
         self.printed()
     }
 
-    /// Asks it to end with a signal; it must end by itself, with status 0 or, as many programs do, by that signal.
+    /// Sends a signal and waits until the process exits. It must exit with status 0, with status 128 plus the signal, or by that signal.
     #[track_caller]
     pub fn stop(mut self, signal: i32) -> String {
         let _ = Command::new("kill").arg(format!("-{signal}")).arg(self.child.id().to_string()).status();
@@ -375,7 +396,7 @@ impl Started {
 
 impl Drop for Started {
     fn drop(&mut self) {
-        // The whole group: what it forked must not outlive the test.
+        // The whole group: forked processes must not outlive the test.
         let group = format!("-{}", self.child.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).stderr(Stdio::null()).status();
         let _ = self.child.wait();
@@ -387,16 +408,16 @@ pub fn free_port() -> u16 {
     motet_programs::free_port().expect("a free port")
 }
 
-/// A script or source of `tests/programs`, copied to where the program's user can read it.
-pub fn source(stage: &Stage, name: &str) -> String {
+/// Copies a script or source of `tests/programs` to the programs' folder.
+pub fn source(sandbox: &Sandbox, name: &str) -> String {
     let contents = fs::read(crate::sources().join(name)).expect("a source of tests/programs");
-    stage.file(name.rsplit('/').next().unwrap_or(name), contents)
+    sandbox.file(name.rsplit('/').next().unwrap_or(name), contents)
 }
 
-/// A compiled program where its user can run it.
-pub fn placed(stage: &Stage, program: &Path) -> String {
-    let path = stage.path(program.file_name().and_then(|n| n.to_str()).expect("a name"));
-    let fresh = stage.fresh("program");
+/// Copies a compiled program to the programs' folder.
+pub fn placed(sandbox: &Sandbox, program: &Path) -> String {
+    let path = sandbox.path(program.file_name().and_then(|n| n.to_str()).expect("a name"));
+    let fresh = sandbox.fresh("program");
     copy(program, &fresh);
     fs::rename(&fresh, &path).expect("the program in its place");
     path
@@ -406,8 +427,8 @@ fn give_away(path: &Path) {
     motet_programs::give_away(path).expect("root may give a file away");
 }
 
-/// Copies a program. Not with a descriptor of our own: a child that another test forks meanwhile would keep it open, and the
-/// program would be "text file busy". Nor over one that may still run.
+/// Copies a program by cp. A descriptor of this process would be inherited by a child that another test forks, and the program would be "text file
+/// busy". A running program is replaced, not overwritten.
 pub fn copy(from: &Path, to: &Path) {
     let fresh = to.with_extension("new");
     let done = Command::new("cp").arg("-L").arg(from).arg(&fresh).status().expect("cp");
@@ -415,7 +436,7 @@ pub fn copy(from: &Path, to: &Path) {
     fs::rename(&fresh, to).expect("the copy in its place");
 }
 
-/// The folder of a whole build: command, engine and sockets adapter.
+/// The folder of a complete build: command, engine and sockets adapter.
 fn libraries() -> Option<&'static Path> {
     let folder = crate::engine()?.parent()?;
     let all = ["motet", "libmotet.so.0", "libmotet_sockets.so"];

@@ -1,4 +1,4 @@
-//! A Slurm of one node for the time of a test: munged, slurmctld and slurmd, as root, on ports, keys and folders of their own.
+//! A Slurm cluster of one node for the time of a test: munged, slurmctld and slurmd, as root, with their own ports, keys and folders.
 
 use crate::mpi::skip;
 use motet_programs::{find, free_port, is_root};
@@ -9,10 +9,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A daemon that is not ready by then has hung.
+/// Time limit for a daemon to become ready.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Ends with this value.
+/// Dropping it ends the daemons.
 #[derive(Debug)]
 pub struct Slurm {
     daemons: Vec<Child>,
@@ -20,10 +20,10 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Starts it; `None`, loudly, where a program is missing or this is not root.
+    /// Starts the daemons. `None`, with a message, if a program is missing or this process is not root.
     pub fn up(test: &str) -> Option<Self> {
         let programs = ["munged", "slurmctld", "slurmd", "srun", "sinfo", "scontrol"];
-        // Debian has daemons where only root looks.
+        // Debian installs daemons in /usr/sbin, which may not be in PATH.
         let path =
             |name: &str| find(name).or_else(|| Some(Path::new("/usr/sbin").join(name)).filter(|path| path.exists()));
         if let Some(missing) = programs.iter().find(|name| path(name).is_none()) {
@@ -34,13 +34,13 @@ impl Slurm {
             skip(test, "Slurm's daemons want to be root");
             return None;
         }
-        // Sockets have short names, and slurmd wants folders that only root writes.
+        // Socket paths must be short, and slurmd requires folders that only root can write.
         let folder = PathBuf::from(format!("/run/motet-slurm-{}", std::process::id()));
         for part in ["state", "spool"] {
             fs::create_dir_all(folder.join(part)).expect("a folder in /run");
         }
         let key = folder.join("munge.key");
-        fs::write(&key, format!("{:0>64}", std::process::id())).expect("a key"); // of a cluster that nobody else reaches
+        fs::write(&key, format!("{:0>64}", std::process::id())).expect("a key"); // of a cluster without other users
         fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("rights");
         let configuration = folder.join("slurm.conf");
         fs::write(&configuration, text(&folder)).expect("a configuration");
@@ -70,7 +70,7 @@ impl Slurm {
         let at = this.configuration.display().to_string();
         this.start(path("slurmctld")?, &["-D".into(), "-f".into(), at.clone()]);
         let says = |this: &Self, words: &[&str]| {
-            let said = this.equip(Command::new(words[0]).args(&words[1..])).output();
+            let said = this.set_environment(Command::new(words[0]).args(&words[1..])).output();
             said.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default()
         };
         this.until("slurmctld is up", |this| says(this, &["scontrol", "ping"]).contains(" is UP"));
@@ -79,8 +79,8 @@ impl Slurm {
         Some(this)
     }
 
-    /// Has a command's srun use it.
-    pub fn equip<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+    /// Points a command's srun at this cluster.
+    pub fn set_environment<'a>(&self, command: &'a mut Command) -> &'a mut Command {
         command.env("SLURM_CONF", &self.configuration)
     }
 
@@ -92,12 +92,12 @@ impl Slurm {
         self.daemons.push(daemon.spawn().expect("a daemon of Slurm"));
     }
 
-    /// What the daemon of this number prints.
+    /// The output file of a daemon, by its number.
     fn log(&self, number: usize) -> PathBuf {
         self.configuration.with_file_name(format!("{number}.out"))
     }
 
-    /// Waits, while all daemons that have been started run.
+    /// Waits for a condition while all started daemons run.
     #[track_caller]
     fn until(&mut self, what: &str, reached: impl Fn(&Self) -> bool) {
         let began = Instant::now();
@@ -119,7 +119,7 @@ impl Slurm {
 impl Drop for Slurm {
     fn drop(&mut self) {
         for daemon in self.daemons.iter_mut().rev() {
-            // Not killed: slurmd waits for what it started.
+            // SIGTERM, because slurmd waits for the processes that it started.
             let _ = Command::new("kill").arg(daemon.id().to_string()).status();
             let gone = (0..100).any(|_| {
                 sleep(Duration::from_millis(50));

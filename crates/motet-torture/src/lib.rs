@@ -5,7 +5,7 @@
 //! | [`traffic`] | one side of random operations of every kind on one link, and the oracle that knows how each must end |
 //! | [`mesh`] | a node with such a side on each of its links, whoever made it |
 //! | [`worker`] | other processes, started as the program of this crate, told what to do by lines |
-//! | [`by_hand`] | a peer that meets a node properly and writes every word of a link's memory itself |
+//! | [`raw_peer`] | a peer that meets a node properly and writes every word of a link's memory itself |
 //! | [`proxy`] | connections that are cut at random |
 //! | [`hosts`] | two test hosts |
 //! | [`random`] | numbers that a seed repeats |
@@ -14,20 +14,27 @@
 //! What it is not: it measures nothing, and no time decides whether a test passes but for limits beyond which something hangs.
 #![deny(unsafe_code)] // but for system.rs: fork and signal handlers
 
-pub mod by_hand;
 pub mod hosts;
 pub mod mesh;
 pub mod proxy;
 pub mod random;
+pub mod raw_peer;
 pub mod system;
 pub mod traffic;
 pub mod worker;
 
 use motet::node::Node;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What takes longer than this hangs.
-pub const LIMIT: Duration = Duration::from_secs(20);
+pub const HANG_LIMIT: Duration = Duration::from_secs(20);
+
+/// Held by tests that count descriptors, memory or hosts of the whole process: one of them runs at a time.
+pub fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// How long a torture lasts: `MOTET_TORTURE_SECONDS`, or so many seconds.
 pub fn seconds(default: u64) -> Duration {
@@ -47,7 +54,7 @@ pub fn seed() -> u64 {
 pub fn forget_all(node: &Node) {
     let began = Instant::now();
     while !node.links().expect("a node").is_empty() {
-        assert!(began.elapsed() < LIMIT, "a link does not go");
+        assert!(began.elapsed() < HANG_LIMIT, "a link does not go");
         let _ = node.progress_until(|| false, Some(motet::node::deadline_in(200_000)));
         for link in node.links().expect("a node") {
             if node.link_info(link).is_ok_and(|info| info.gone.is_some()) {

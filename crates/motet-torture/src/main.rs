@@ -20,7 +20,7 @@ use motet_sys::rustix::process::Signal;
 use motet_torture::mesh::Mesh;
 use motet_torture::proxy::Proxy;
 use motet_torture::random::Random;
-use motet_torture::{LIMIT, system};
+use motet_torture::{HANG_LIMIT, system};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Instant;
@@ -54,7 +54,7 @@ fn fork(name: &str) {
         println!(
             "{}",
             system::fork_child(|| loop {
-                std::thread::sleep(motet_torture::LIMIT)
+                std::thread::sleep(motet_torture::HANG_LIMIT)
             })
         )
     };
@@ -75,7 +75,7 @@ fn sink(size: usize) {
     let node = Node::listen("", "127.0.0.1:0".parse().expect("an address")).expect("a node");
     node.serve(1, Serve::Queue).expect("a service");
     println!("{}", node.address().expect("a node"));
-    let channel = node.accept(1, Some(LIMIT)).expect("a channel");
+    let channel = node.accept(1, Some(HANG_LIMIT)).expect("a channel");
     println!("waits");
     let mut buffer = vec![0; size];
     loop {
@@ -104,7 +104,7 @@ fn idle(at: &str, name: &str, others: &[&str]) {
     let orders = orders();
     let node = node(at, name);
     for address in others {
-        node.connect(address, Some(LIMIT)).expect("a link");
+        node.connect(address, Some(HANG_LIMIT)).expect("a link");
     }
     println!("{}", node.address().expect("a node"));
     while !matches!(orders.try_recv(), Err(TryRecvError::Disconnected)) {
@@ -162,7 +162,7 @@ fn mesh(at: &str, name: &str, others: &[&str]) {
     }
     mesh.sweep();
     // A goodbye over TCP takes its time.
-    let until = Instant::now() + LIMIT;
+    let until = Instant::now() + HANG_LIMIT;
     while system::descriptors() > descriptors && Instant::now() < until {
         mesh.step();
     }

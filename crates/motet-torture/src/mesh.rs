@@ -40,12 +40,12 @@ impl Mesh {
 
     /// The part of the address that is of one driver.
     pub fn address(&self, driver: &str) -> String {
-        way(&self.node.address().expect("a node"), driver)
+        address_for(&self.node.address().expect("a node"), driver)
     }
 
     /// A link to another mesh, with traffic.
     pub fn connect(&mut self, address: &str) -> Result<LinkId, Error> {
-        let link = self.node.connect(address, Some(crate::LIMIT))?;
+        let link = self.node.connect(address, Some(crate::HANG_LIMIT))?;
         self.seed += 1;
         match Side::begin(&self.node, link, self.context, self.seed) {
             Ok(side) => drop(self.sides.insert(link, side)),
@@ -71,14 +71,14 @@ impl Mesh {
         for link in self.sides.values().filter_map(gone).collect::<Vec<_>>() {
             let since = *self.leaving.entry(link).or_insert_with(Instant::now);
             let side = &self.sides[&link];
-            if side.under_way() == 0 {
+            if side.pending_count() == 0 {
                 if !side.has_stopped() {
                     self.lost.push((link, since.elapsed()));
                 }
                 self.leaving.remove(&link);
                 self.forget(link);
             } else {
-                assert!(since.elapsed() < crate::LIMIT, "{} operations never end", side.under_way());
+                assert!(since.elapsed() < crate::HANG_LIMIT, "{} operations never end", side.pending_count());
             }
         }
         if !self.node.progress().expect("a node") {
@@ -125,8 +125,8 @@ impl Mesh {
     pub fn stop(&mut self) {
         self.sides.values_mut().for_each(Side::stop);
         let began = Instant::now();
-        while !self.sides.values().all(|side| side.is_over() || side.is_gone() && side.under_way() == 0) {
-            assert!(began.elapsed() < crate::LIMIT, "the traffic never ends: {:?}", self.sides.values());
+        while !self.sides.values().all(|side| side.is_over() || side.is_gone() && side.pending_count() == 0) {
+            assert!(began.elapsed() < crate::HANG_LIMIT, "the traffic never ends: {:?}", self.sides.values());
             self.step();
             self.sides.values_mut().for_each(Side::stop);
         }
@@ -139,7 +139,7 @@ impl Mesh {
 }
 
 /// The part of an address that is of one driver.
-pub fn way(address: &str, driver: &str) -> String {
+pub fn address_for(address: &str, driver: &str) -> String {
     let found = address.split(',').find(|way| way.starts_with(driver));
-    found.unwrap_or_else(|| panic!("{address} has no way by {driver}")).to_owned()
+    found.unwrap_or_else(|| panic!("{address} has no address for {driver}")).to_owned()
 }

@@ -22,7 +22,7 @@ pub const IDLE: u64 = 72;
 const WORDS: usize = 64 << 10;
 const WRITABLE: usize = WORDS * 8 / 2;
 /// Longest message.
-const MOST: usize = 300_000;
+const MAX_MESSAGE_BYTES: usize = 300_000;
 /// Operations of a kind at a time.
 const POSTED: usize = 6;
 const SENDS: usize = 12;
@@ -33,7 +33,7 @@ const STOP: &[u8] = b"stop";
 
 /// What is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Doing {
+enum Pending {
     Send,
     Receive(u64),
     Put { at: usize, length: usize, seed: u64 },
@@ -56,7 +56,7 @@ pub struct Side {
     words: Arc<[AtomicU64]>,
     key: Key,
     theirs: Option<Key>,
-    doing: HashMap<u64, (OperationId, Doing)>,
+    pending: HashMap<u64, (OperationId, Pending)>,
     contexts: u64,
     taken: u64,
     sent: u64,
@@ -99,16 +99,16 @@ pub fn serve(node: &Node) -> Result<Context, Error> {
 
 impl std::fmt::Debug for Side {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let doing: Vec<_> = self.doing.values().collect();
+        let pending: Vec<_> = self.pending.values().collect();
         let info = self.node.link_info(self.link);
-        write!(f, "sent {} received {} stopped {:?}: {doing:?} on {info:?}", self.sent, self.received, self.stopped)
+        write!(f, "sent {} received {} stopped {:?}: {pending:?} on {info:?}", self.sent, self.received, self.stopped)
     }
 }
 
 impl Side {
     /// The side that has made the link.
     pub fn begin(node: &Arc<Node>, link: LinkId, context: Context, seed: u64) -> Result<Self, Error> {
-        let limit = Some(crate::LIMIT);
+        let limit = Some(crate::HANG_LIMIT);
         let numbered = node.open_channel(link, NUMBERED, Serve::Queue, limit)?;
         let idle = node.open_channel(link, IDLE, Serve::Tagged(context), limit)?;
         Self::over(node, numbered, idle, seed)
@@ -128,7 +128,7 @@ impl Side {
             words,
             key,
             theirs: None,
-            doing: HashMap::new(),
+            pending: HashMap::new(),
             contexts: 0,
             taken: 0,
             sent: 0,
@@ -145,14 +145,14 @@ impl Side {
         })
     }
 
-    fn notice(&mut self) -> CompletionOptions {
+    fn next_completion(&mut self) -> CompletionOptions {
         self.contexts += 1;
         CompletionOptions { cq: Some(self.cq), context: self.contexts, quiet: false }
     }
 
     /// Operations under way.
-    pub fn under_way(&self) -> usize {
-        self.doing.len()
+    pub fn pending_count(&self) -> usize {
+        self.pending.len()
     }
 
     /// The link is gone.
@@ -172,8 +172,8 @@ impl Side {
 
     /// The same, and everything has ended but what waits for more.
     pub fn is_over(&self) -> bool {
-        let waits = |doing: &Doing| matches!(doing, Doing::Receive(_) | Doing::NeverReceived);
-        self.stopped == [true; 2] && self.doing.values().all(|(_, doing)| waits(doing))
+        let waits = |pending: &Pending| matches!(pending, Pending::Receive(_) | Pending::NeverReceived);
+        self.stopped == [true; 2] && self.pending.values().all(|(_, pending)| waits(pending))
     }
 
     /// Begins a few operations and takes note of those that have ended. Makes no progress.
@@ -192,21 +192,21 @@ impl Side {
         while self.taken < done + failed {
             let end = self.node.wait_cq(self.cq, Some(0)).expect("an end that was counted");
             self.taken += 1;
-            self.ended(end);
+            self.completed(end);
         }
     }
 
-    fn count(&self, which: impl Fn(&Doing) -> bool) -> usize {
-        self.doing.values().filter(|(_, doing)| which(doing)).count()
+    fn count(&self, which: impl Fn(&Pending) -> bool) -> usize {
+        self.pending.values().filter(|(_, pending)| which(pending)).count()
     }
 
     fn begin_one(&mut self) -> Result<(), Error> {
         let node = self.node.clone();
-        if self.count(|doing| matches!(doing, Doing::Receive(_))) < POSTED {
-            let notice = self.notice();
-            let memory = OperationMemory::Owned(vec![0; MOST]);
-            let operation = node.post(RecvFrom::Channel(self.numbered), 0, u64::MAX, memory, notice)?;
-            self.doing.insert(notice.context, (operation, Doing::Receive(self.posted)));
+        if self.count(|pending| matches!(pending, Pending::Receive(_))) < POSTED {
+            let completion = self.next_completion();
+            let memory = OperationMemory::Owned(vec![0; MAX_MESSAGE_BYTES]);
+            let operation = node.post(RecvFrom::Channel(self.numbered), 0, u64::MAX, memory, completion)?;
+            self.pending.insert(completion.context, (operation, Pending::Receive(self.posted)));
             self.posted += 1;
         }
         if self.stopped[0] {
@@ -216,11 +216,11 @@ impl Side {
             let key = self.key.0.to_le_bytes();
             return self.send(DATA, key.to_vec());
         }
-        let sends = self.count(|doing| *doing == Doing::Send);
+        let sends = self.count(|pending| *pending == Pending::Send);
         if self.stopping {
             self.cancel_something()?;
             // Nothing else is under way that the peer could have to answer.
-            if self.count(|doing| !matches!(doing, Doing::Receive(_) | Doing::NeverReceived)) == 0 {
+            if self.count(|pending| !matches!(pending, Pending::Receive(_) | Pending::NeverReceived)) == 0 {
                 self.send(STOP, Vec::new())?;
                 self.stopped[0] = true;
             }
@@ -235,11 +235,11 @@ impl Side {
             10 => self.get_theirs(),
             11 | 12 => self.count_one(),
             13 => self.cancel_something(),
-            14 => self.never(),
-            15 if self.count(|doing| *doing == Doing::Fence) == 0 => {
-                let notice = self.notice();
-                let operation = node.fence(self.link, notice)?;
-                self.doing.insert(notice.context, (operation, Doing::Fence));
+            14 => self.start_unmatched(),
+            15 if self.count(|pending| *pending == Pending::Fence) == 0 => {
+                let completion = self.next_completion();
+                let operation = node.fence(self.link, completion)?;
+                self.pending.insert(completion.context, (operation, Pending::Fence));
                 Ok(())
             }
             _ => Ok(()),
@@ -247,11 +247,11 @@ impl Side {
     }
 
     fn send(&mut self, headers: &[u8], body: Vec<u8>) -> Result<(), Error> {
-        let notice = self.notice();
+        let completion = self.next_completion();
         let message = Outgoing { channel: self.numbered, tag: self.sent, headers, mode: Mode::Automatic };
-        let begun = self.node.start_send(&message, OperationMemory::Owned(body), Vec::new(), notice);
+        let begun = self.node.start_send(&message, OperationMemory::Owned(body), Vec::new(), completion);
         if let Some(operation) = begun.map_err(|(error, ..)| error)? {
-            self.doing.insert(notice.context, (operation, Doing::Send));
+            self.pending.insert(completion.context, (operation, Pending::Send));
         }
         self.sent += 1;
         Ok(())
@@ -264,19 +264,20 @@ impl Side {
         let length = self.random.length().min(WRITABLE - 16);
         let at = 8 + self.random.below((WRITABLE - 8 - length) as u64) as usize;
         let seed = self.random.number();
-        let notice = self.notice();
+        let completion = self.next_completion();
         let operation =
-            self.node.put(self.link, key, at as u64, OperationMemory::Owned(pattern(length, seed)), notice)?;
-        self.doing.insert(notice.context, (operation, Doing::Put { at, length, seed }));
+            self.node.put(self.link, key, at as u64, OperationMemory::Owned(pattern(length, seed)), completion)?;
+        self.pending.insert(completion.context, (operation, Pending::Put { at, length, seed }));
         self.writing = true;
         Ok(())
     }
 
     fn get_back(&mut self, at: usize, length: usize, seed: u64) -> Result<(), Error> {
         let Some(key) = self.theirs else { return Ok(()) };
-        let notice = self.notice();
-        let operation = self.node.get(self.link, key, at as u64, OperationMemory::Owned(vec![0; length]), notice)?;
-        self.doing.insert(notice.context, (operation, Doing::GetBack { length, seed }));
+        let completion = self.next_completion();
+        let operation =
+            self.node.get(self.link, key, at as u64, OperationMemory::Owned(vec![0; length]), completion)?;
+        self.pending.insert(completion.context, (operation, Pending::GetBack { length, seed }));
         Ok(())
     }
 
@@ -285,19 +286,20 @@ impl Side {
         let length = self.random.length().min(WRITABLE) / 8 * 8;
         let at = WRITABLE + self.random.below(((WRITABLE - length) / 8) as u64 + 1) as usize * 8;
         let at = at.min(WORDS * 8 - length);
-        let notice = self.notice();
-        let operation = self.node.get(self.link, key, at as u64, OperationMemory::Owned(vec![0; length]), notice)?;
-        self.doing.insert(notice.context, (operation, Doing::GetTheirs { at, length }));
+        let completion = self.next_completion();
+        let operation =
+            self.node.get(self.link, key, at as u64, OperationMemory::Owned(vec![0; length]), completion)?;
+        self.pending.insert(completion.context, (operation, Pending::GetTheirs { at, length }));
         Ok(())
     }
 
     fn count_one(&mut self) -> Result<(), Error> {
         let Some(key) = self.theirs.filter(|_| !self.counting) else { return Ok(()) };
-        let notice = self.notice();
+        let completion = self.next_completion();
         let (operand, compare) = (&1u64.to_le_bytes()[..], &[][..]);
         let add = Atomic { operation: Operation::Sum, datatype: Datatype::U64, count: 1, operand, compare };
-        let operation = self.node.atomic(self.link, key, 0, &add, OperationMemory::Owned(vec![0; 8]), notice)?;
-        self.doing.insert(notice.context, (operation, Doing::Count(self.counted)));
+        let operation = self.node.atomic(self.link, key, 0, &add, OperationMemory::Owned(vec![0; 8]), completion)?;
+        self.pending.insert(completion.context, (operation, Pending::Count(self.counted)));
         self.counted += 1;
         self.counting = true;
         Ok(())
@@ -305,26 +307,26 @@ impl Side {
 
     // ---- what meets nothing ------------------------------------------------------------------------------------------
 
-    fn never(&mut self) -> Result<(), Error> {
-        let notice = self.notice();
+    fn start_unmatched(&mut self) -> Result<(), Error> {
+        let completion = self.next_completion();
         if self.random.once_in(2) {
             let from = RecvFrom::Channel(self.idle);
-            let operation = self.node.post(from, 5, 0, OperationMemory::Owned(vec![0; 64]), notice)?;
-            self.doing.insert(notice.context, (operation, Doing::NeverReceived));
-        } else if self.count(|doing| *doing == Doing::NeverSent) < 4 {
+            let operation = self.node.post(from, 5, 0, OperationMemory::Owned(vec![0; 64]), completion)?;
+            self.pending.insert(completion.context, (operation, Pending::NeverReceived));
+        } else if self.count(|pending| *pending == Pending::NeverSent) < 4 {
             let message = Outgoing { channel: self.idle, tag: 6, headers: &[], mode: Mode::Synchronous };
             let body = OperationMemory::Owned(pattern(100_000, 1));
-            let begun = self.node.start_send(&message, body, Vec::new(), notice).map_err(|(error, ..)| error)?;
+            let begun = self.node.start_send(&message, body, Vec::new(), completion).map_err(|(error, ..)| error)?;
             if let Some(operation) = begun {
-                self.doing.insert(notice.context, (operation, Doing::NeverSent));
+                self.pending.insert(completion.context, (operation, Pending::NeverSent));
             }
         }
         Ok(())
     }
 
     fn cancel_something(&mut self) -> Result<(), Error> {
-        let idle = |doing: &Doing| matches!(doing, Doing::NeverReceived | Doing::NeverSent);
-        let found = self.doing.values().find(|(_, doing)| idle(doing)).map(|(operation, _)| *operation);
+        let idle = |pending: &Pending| matches!(pending, Pending::NeverReceived | Pending::NeverSent);
+        let found = self.pending.values().find(|(_, pending)| idle(pending)).map(|(operation, _)| *operation);
         match found.map_or(Ok(()), |operation| self.node.cancel(operation)) {
             Err(Error::Unknown) => Ok(()), // it has ended, and the cq has not been asked yet
             cancelled => cancelled,
@@ -333,21 +335,21 @@ impl Side {
 
     // ---- ends --------------------------------------------------------------------------------------------------------
 
-    fn ended(&mut self, end: Completion) {
-        let (operation, doing) = self.doing.remove(&end.context).expect("an end of something that has begun");
+    fn completed(&mut self, end: Completion) {
+        let (operation, pending) = self.pending.remove(&end.context).expect("an end of something that has begun");
         assert_eq!(operation, end.operation);
         if matches!(end.status, Status::LinkDown | Status::Closed) {
             let gone = self.node.link_info(self.link).map_or(true, |info| info.gone.is_some());
-            assert!(gone || self.has_stopped(), "{doing:?} ended as {:?} on a link that is up", end.status);
+            assert!(gone || self.has_stopped(), "{pending:?} ended as {:?} on a link that is up", end.status);
             self.gone = true;
             return;
         }
         let memory = end.memory.unwrap_or_default();
-        match doing {
-            Doing::Send | Doing::Fence => assert_eq!(end.status, Status::Done, "{doing:?}"),
-            Doing::NeverReceived => return assert_eq!(end.status, Status::Cancelled),
-            Doing::NeverSent => return assert_eq!(end.status, Status::Cancelled),
-            Doing::Receive(number) => {
+        match pending {
+            Pending::Send | Pending::Fence => assert_eq!(end.status, Status::Done, "{pending:?}"),
+            Pending::NeverReceived => return assert_eq!(end.status, Status::Cancelled),
+            Pending::NeverSent => return assert_eq!(end.status, Status::Cancelled),
+            Pending::Receive(number) => {
                 assert_eq!((end.status, end.tag), (Status::Done, number), "messages are in order");
                 let bytes = &memory[..end.length as usize];
                 match &end.headers[..] {
@@ -357,23 +359,23 @@ impl Side {
                 }
                 self.received += 1;
             }
-            Doing::Put { at, length, seed } => {
+            Pending::Put { at, length, seed } => {
                 assert_eq!(end.status, Status::Done);
                 if self.get_back(at, length, seed).is_err() {
                     self.writing = false;
                 }
             }
-            Doing::GetBack { length, seed } => {
+            Pending::GetBack { length, seed } => {
                 self.writing = false;
                 assert_eq!(end.status, Status::Done);
                 assert!(memory == pattern(length, seed), "what was put is there");
             }
-            Doing::GetTheirs { at, length } => {
+            Pending::GetTheirs { at, length } => {
                 assert_eq!(end.status, Status::Done);
                 let expected = (at / 8..(at + length) / 8).flat_map(|word| constant(word).to_le_bytes());
                 assert!(memory.iter().copied().eq(expected), "what nobody writes");
             }
-            Doing::Count(before) => {
+            Pending::Count(before) => {
                 self.counting = false;
                 assert_eq!((end.status, memory), (Status::Done, before.to_le_bytes().to_vec()));
             }
@@ -384,19 +386,19 @@ impl Side {
     /// Takes everything down. On a link that is up all of it must have ended ([`Side::is_over`]).
     pub fn end(mut self) {
         let orderly = !self.gone && self.is_over();
-        for (operation, _) in self.doing.values() {
+        for (operation, _) in self.pending.values() {
             let _ = self.node.cancel(*operation);
         }
-        let until = motet::node::deadline_in(crate::LIMIT.as_nanos() as u64);
-        while !self.doing.is_empty() {
-            let Ok(end) = self.node.wait_cq(self.cq, Some(until)) else { panic!("never ended: {:?}", self.doing) };
+        let until = motet::node::deadline_in(crate::HANG_LIMIT.as_nanos() as u64);
+        while !self.pending.is_empty() {
+            let Ok(end) = self.node.wait_cq(self.cq, Some(until)) else { panic!("never ended: {:?}", self.pending) };
             // The peer may have closed the channels first.
             assert!(
                 !orderly || matches!(end.status, Status::Cancelled | Status::Closed | Status::LinkDown),
                 "{:?}",
                 end.status
             );
-            self.doing.remove(&end.context).expect("an end of something that has begun");
+            self.pending.remove(&end.context).expect("an end of something that has begun");
         }
         if orderly {
             let words = self.words.iter().enumerate().skip(WRITABLE / 8);

@@ -2,10 +2,10 @@
 #![forbid(unsafe_code)]
 
 use motet::node::{Error, Node, Serve};
-use motet_torture::mesh::way;
+use motet_torture::mesh::address_for;
 use motet_torture::system::{fork_child, wait_child};
 use motet_torture::worker::Worker;
-use motet_torture::{LIMIT, system};
+use motet_torture::{HANG_LIMIT, system};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
@@ -16,14 +16,14 @@ fn node() -> Node {
 }
 
 #[test]
-fn calls_in_a_forked_child_fail_at_once_and_the_parent_goes_on() {
+fn forked_child_calls_fail_and_the_parent_continues() {
     for driver in ["shm", "tcp"] {
         let (near, far) = (node(), node());
         far.serve(1, Serve::Queue).unwrap();
         let (link, here, there) = std::thread::scope(|scope| {
-            let there = scope.spawn(|| far.accept(1, Some(LIMIT)).unwrap());
-            let link = near.connect(&way(&far.address().unwrap(), driver), Some(LIMIT)).unwrap();
-            (link, near.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap(), there.join().unwrap())
+            let there = scope.spawn(|| far.accept(1, Some(HANG_LIMIT)).unwrap());
+            let link = near.connect(&address_for(&far.address().unwrap(), driver), Some(HANG_LIMIT)).unwrap();
+            (link, near.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap(), there.join().unwrap())
         });
         let mut near = Some(near);
         // A thread that holds the lock most of the time: the child must not wait for it.
@@ -34,12 +34,12 @@ fn calls_in_a_forked_child_fail_at_once_and_the_parent_goes_on() {
             fork_child(|| {
                 let denied = Some(Error::NoNode(ECHILD));
                 let mut bad = 0;
-                bad += i32::from(node.send(here, 1, b"x", Some(LIMIT)).err() != denied);
-                bad += i32::from(node.receive(here, &mut [0; 8], Some(LIMIT)).err() != denied);
+                bad += i32::from(node.send(here, 1, b"x", Some(HANG_LIMIT)).err() != denied);
+                bad += i32::from(node.receive(here, &mut [0; 8], Some(HANG_LIMIT)).err() != denied);
                 bad += i32::from(node.links().err() != denied);
                 bad += i32::from(node.progress().err() != denied);
                 bad += i32::from(node.disconnect(link).err() != denied);
-                bad += i32::from(node.connect("nobody", Some(LIMIT)).err() != denied);
+                bad += i32::from(node.connect("nobody", Some(HANG_LIMIT)).err() != denied);
                 // A node of its own is another one.
                 bad += i32::from(Node::open("").is_err());
                 bad
@@ -53,11 +53,11 @@ fn calls_in_a_forked_child_fail_at_once_and_the_parent_goes_on() {
         });
         assert_eq!(wait_child(child), 0, "{driver}");
         let near = near.unwrap();
-        near.send(here, 7, b"still here", Some(LIMIT)).unwrap();
+        near.send(here, 7, b"still here", Some(HANG_LIMIT)).unwrap();
         let mut bytes = [0; 16];
-        assert_eq!(far.receive(there, &mut bytes, Some(LIMIT)).unwrap().length, 10);
-        far.send(there, 8, b"there, too", Some(LIMIT)).unwrap();
-        assert_eq!(near.receive(here, &mut bytes, Some(LIMIT)).unwrap().tag, 8, "{driver}");
+        assert_eq!(far.receive(there, &mut bytes, Some(HANG_LIMIT)).unwrap().length, 10);
+        far.send(there, 8, b"there, too", Some(HANG_LIMIT)).unwrap();
+        assert_eq!(near.receive(here, &mut bytes, Some(HANG_LIMIT)).unwrap().tag, 8, "{driver}");
         assert!(near.link_info(link).unwrap().gone.is_none());
     }
 }
@@ -65,17 +65,17 @@ fn calls_in_a_forked_child_fail_at_once_and_the_parent_goes_on() {
 /// A worker forks (or a shell in it lives on with all its descriptors), then it is killed.
 fn the_end_is_seen(driver: &str) {
     let mut worker = Worker::start(PROGRAM, &["fork", ""]);
-    let address = way(&worker.address(), driver);
+    let address = address_for(&worker.address(), driver);
     let child: u32 = worker.line().parse().unwrap();
     let node = node();
-    let link = node.connect(&address, Some(LIMIT)).unwrap();
+    let link = node.connect(&address, Some(HANG_LIMIT)).unwrap();
     worker.tell("fork");
     let second: u32 = worker.line().parse().unwrap();
     let began = Instant::now();
     worker.kill();
     let gone = || node.link_info(link).is_ok_and(|info| info.gone.is_some());
     while !gone() {
-        assert!(began.elapsed() < LIMIT, "{driver}: a child keeps its parent's link alive");
+        assert!(began.elapsed() < HANG_LIMIT, "{driver}: a child keeps its parent's link alive");
         let _ = node.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
     }
     println!("{driver}: seen after {:?}", began.elapsed());
@@ -86,26 +86,30 @@ fn the_end_is_seen(driver: &str) {
 }
 
 #[test]
-fn a_parents_end_is_seen_while_its_children_live_over_shared_memory() {
+fn parent_death_with_live_children_is_seen_over_shm() {
     the_end_is_seen("shm");
 }
 
 #[test]
-fn a_parents_end_is_seen_while_its_children_live_over_tcp() {
+fn parent_death_with_live_children_is_seen_over_tcp() {
     the_end_is_seen("tcp");
 }
 
 #[test]
-fn a_node_ends_with_exec() {
+fn node_ends_with_exec() {
     let mut worker = Worker::start(PROGRAM, &["fork", ""]);
     let address = worker.address();
     let child: u32 = worker.line().parse().unwrap();
     let node = node();
-    let links = ["shm", "tcp"].map(|driver| node.connect(&way(&address, driver), Some(LIMIT)).unwrap());
+    let links = ["shm", "tcp"].map(|driver| node.connect(&address_for(&address, driver), Some(HANG_LIMIT)).unwrap());
     worker.tell("exec");
     let began = Instant::now();
     while !links.iter().all(|link| node.link_info(*link).is_ok_and(|info| info.gone.is_some())) {
-        assert!(began.elapsed() < LIMIT, "an exec keeps links alive: {:?}", links.map(|link| node.link_info(link)));
+        assert!(
+            began.elapsed() < HANG_LIMIT,
+            "an exec keeps links alive: {:?}",
+            links.map(|link| node.link_info(link))
+        );
         let _ = node.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
     }
     assert!(std::path::Path::new(&format!("/proc/{}/comm", worker.pid())).exists());

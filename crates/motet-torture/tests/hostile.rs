@@ -1,4 +1,4 @@
-//! Strangers at a node's door, and peers that meet properly and then write rubbish: the node refuses them or breaks their link, and
+//! Strangers at a node's connection, and peers that meet properly and then write garbage: the node refuses them or breaks their link, and
 //! serves others as before.
 #![forbid(unsafe_code)]
 
@@ -6,20 +6,12 @@ use motet::node::{Node, Serve};
 use motet_sys::rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use motet_sys::rustix::{fs, io, pipe};
 use motet_sys::socket::{connect_abstract, eventfd, receive_with_fds, send_message, send_with_fds};
-use motet_torture::by_hand::{DENSE, LANE, LINES, SIZE, door, greeting, sealed};
 use motet_torture::random::Random;
-use motet_torture::{LIMIT, forget_all, seconds, seed, skip, system};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use motet_torture::raw_peer::{CELLS, FIFO_BYTES, HEAD_BYTES, LINK_BYTES, handshake, listener_name, sealed};
+use motet_torture::{HANG_LIMIT, forget_all, one_at_a_time, seconds, seed, skip, system};
 use std::time::{Duration, Instant};
 
 const VERSION_AT: usize = 8;
-
-/// Descriptors are counted for the whole process: one test at a time.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn node() -> Node {
     let node = Node::open("").unwrap();
@@ -27,120 +19,120 @@ fn node() -> Node {
     node
 }
 
-/// The node goes on until the door has answered, or closed: the answer.
-fn knock(node: &Node, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Vec<u8> {
-    let door = connect_abstract(&door(node)).unwrap();
+/// The node goes on until the connection has answered, or closed: the answer.
+fn send_handshake(node: &Node, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Vec<u8> {
+    let connection = connect_abstract(&listener_name(node)).unwrap();
     if files.is_empty() {
-        send_message(&door, bytes).unwrap();
+        send_message(&connection, bytes).unwrap();
     } else {
-        send_with_fds(&door, bytes, files).unwrap();
+        send_with_fds(&connection, bytes, files).unwrap();
     }
     let began = Instant::now();
     loop {
         let _ = node.progress_until(|| false, Some(motet::node::deadline_in(200_000)));
         let mut answer = vec![0; 100];
-        match receive_with_fds::<2>(&door, &mut answer) {
+        match receive_with_fds::<2>(&connection, &mut answer) {
             Ok((length, _)) => {
                 answer.truncate(length);
                 return answer;
             }
-            Err(11) => assert!(began.elapsed() < LIMIT, "no answer"),
+            Err(11) => assert!(began.elapsed() < HANG_LIMIT, "no answer"),
             Err(_) => return Vec::new(),
         }
     }
 }
 
 /// A friend can still come, and talk.
-fn serves(node: &Node) {
+fn serves_other_peers(node: &Node) {
     let friend = Node::open("").unwrap();
     std::thread::scope(|scope| {
-        let there = scope.spawn(|| node.accept(1, Some(LIMIT)).unwrap());
-        let link = friend.connect(&node.name().unwrap(), Some(LIMIT)).unwrap();
-        let here = friend.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap();
-        friend.send(here, 3, b"friend", Some(LIMIT)).unwrap();
+        let there = scope.spawn(|| node.accept(1, Some(HANG_LIMIT)).unwrap());
+        let link = friend.connect(&node.name().unwrap(), Some(HANG_LIMIT)).unwrap();
+        let here = friend.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap();
+        friend.send(here, 3, b"friend", Some(HANG_LIMIT)).unwrap();
         let there = there.join().unwrap();
-        assert_eq!(node.receive(there, &mut [0; 8], Some(LIMIT)).unwrap().tag, 3);
+        assert_eq!(node.receive(there, &mut [0; 8], Some(HANG_LIMIT)).unwrap().tag, 3);
         node.disconnect(there.link).unwrap();
     });
 }
 
 #[test]
-fn greetings_that_are_none_are_refused_and_cost_nothing() {
-    let _alone = alone();
+fn malformed_handshakes_are_refused_and_cost_nothing() {
+    let _exclusive = one_at_a_time();
     let node = node();
-    serves(&node);
+    serves_other_peers(&node);
     forget_all(&node);
     let before = system::descriptors();
-    let good = greeting();
-    let bell = eventfd().unwrap();
-    let file = sealed(SIZE);
-    let short = sealed(SIZE - 4096);
-    let long = sealed(SIZE + 4096);
+    let good = handshake();
+    let doorbell = eventfd().unwrap();
+    let file = sealed(LINK_BYTES);
+    let short = sealed(LINK_BYTES - 4096);
+    let long = sealed(LINK_BYTES + 4096);
     let open = fs::memfd_create("open", fs::MemfdFlags::CLOEXEC | fs::MemfdFlags::ALLOW_SEALING).unwrap();
-    fs::ftruncate(&open, SIZE as u64).unwrap();
+    fs::ftruncate(&open, LINK_BYTES as u64).unwrap();
     let half = fs::memfd_create("half", fs::MemfdFlags::CLOEXEC | fs::MemfdFlags::ALLOW_SEALING).unwrap();
-    fs::ftruncate(&half, SIZE as u64).unwrap();
+    fs::ftruncate(&half, LINK_BYTES as u64).unwrap();
     fs::fcntl_add_seals(&half, fs::SealFlags::GROW).unwrap();
     let (reader, writer) = pipe::pipe().unwrap();
     let (one, other) = std::os::unix::net::UnixStream::pair().unwrap();
     let null = std::fs::File::open("/dev/null").unwrap();
-    let (file, bell) = (file.as_fd(), bell.as_fd());
+    let (file, doorbell) = (file.as_fd(), doorbell.as_fd());
     let refused = |what: &str, bytes: &[u8], files: &[BorrowedFd<'_>]| {
-        let answer = knock(&node, bytes, files);
+        let answer = send_handshake(&node, bytes, files);
         let said_no = answer.len() < 16 || answer[12..16] != [0; 4];
         assert!(said_no, "{what}: {answer:?}");
     };
     for length in 0..good.len() {
         if length > 0 {
-            refused("truncated", &good[..length], &[file, bell]);
+            refused("truncated", &good[..length], &[file, doorbell]);
         }
     }
-    refused("too long", &[&good[..], &[0]].concat(), &[file, bell]);
-    refused("garbage", &[0x5a; 40], &[file, bell]);
+    refused("too long", &[&good[..], &[0]].concat(), &[file, doorbell]);
+    refused("garbage", &[0x5a; 40], &[file, doorbell]);
     let mut version = good.clone();
     version[VERSION_AT] ^= 0xff;
-    refused("another version", &version, &[file, bell]);
+    refused("another version", &version, &[file, doorbell]);
     for lines in [0u32, 1, 63, 100, 127, 129, 8192, u32::MAX, 1 << 31] {
         let mut bytes = good.clone();
         bytes[12..16].copy_from_slice(&lines.to_le_bytes());
-        refused("lines", &bytes, &[file, bell]);
+        refused("lines", &bytes, &[file, doorbell]);
     }
     refused("no descriptors", &good, &[]);
-    refused("no bell", &good, &[file]);
-    refused("the wrong way round", &good, &[bell, file]);
-    refused("a short file", &good, &[short.as_fd(), bell]);
-    refused("a long file", &good, &[long.as_fd(), bell]);
-    refused("an unsealed file", &good, &[open.as_fd(), bell]);
-    refused("a file that may shrink", &good, &[half.as_fd(), bell]);
-    refused("a pipe for a bell", &good, &[file, writer.as_fd()]);
-    refused("a socket for a bell", &good, &[file, one.as_fd()]);
-    refused("a file for a bell", &good, &[file, null.as_fd()]);
-    refused("a pipe for a file", &good, &[reader.as_fd(), bell]);
-    refused("a socket for a file", &good, &[other.as_fd(), bell]);
+    refused("no doorbell", &good, &[file]);
+    refused("the wrong way round", &good, &[doorbell, file]);
+    refused("a short file", &good, &[short.as_fd(), doorbell]);
+    refused("a long file", &good, &[long.as_fd(), doorbell]);
+    refused("an unsealed file", &good, &[open.as_fd(), doorbell]);
+    refused("a file that may shrink", &good, &[half.as_fd(), doorbell]);
+    refused("a pipe for a doorbell", &good, &[file, writer.as_fd()]);
+    refused("a socket for a doorbell", &good, &[file, one.as_fd()]);
+    refused("a file for a doorbell", &good, &[file, null.as_fd()]);
+    refused("a pipe for a file", &good, &[reader.as_fd(), doorbell]);
+    refused("a socket for a file", &good, &[other.as_fd(), doorbell]);
     match fs::memfd_create("huge", fs::MemfdFlags::CLOEXEC | fs::MemfdFlags::ALLOW_SEALING | fs::MemfdFlags::HUGETLB) {
         Ok(huge) => {
             let _ = fs::ftruncate(&huge, 2 << 20);
             let _ = fs::fcntl_add_seals(&huge, fs::SealFlags::SHRINK | fs::SealFlags::GROW);
-            refused("huge pages", &good, &[huge.as_fd(), bell]);
+            refused("huge pages", &good, &[huge.as_fd(), doorbell]);
         }
-        Err(errno) => skip("greetings: huge pages", &format!("no memfd of huge pages: {errno}")),
+        Err(errno) => skip("handshakes: huge pages", &format!("no memfd of huge pages: {errno}")),
     }
     // More descriptors than there should be are closed; the rest is as good as any.
-    let answer = knock(&node, &good, &[file, bell, one.as_fd(), null.as_fd()]);
-    assert_eq!(answer[12..16], [0; 4], "a good greeting is answered");
+    let answer = send_handshake(&node, &good, &[file, doorbell, one.as_fd(), null.as_fd()]);
+    assert_eq!(answer[12..16], [0; 4], "a good handshake is answered");
     forget_all(&node);
-    serves(&node);
+    serves_other_peers(&node);
     forget_all(&node);
     drop((reader, writer, one, other, null, open, half, short, long));
     assert!(system::descriptors() <= before + 2, "{} descriptors, {before} before", system::descriptors());
 }
 
 #[test]
-fn guests_that_never_speak_keep_nobody_out_and_nobody_awake() {
-    let _alone = alone();
+fn silent_connections_block_no_peer_and_wake_no_node() {
+    let _exclusive = one_at_a_time();
     let node = node();
-    let silent: Vec<_> = (0..100).map(|_| connect_abstract(&door(&node)).unwrap()).collect();
-    serves(&node);
+    let silent: Vec<_> = (0..100).map(|_| connect_abstract(&listener_name(&node)).unwrap()).collect();
+    serves_other_peers(&node);
     // All of them have been let go, or wait, long before this; who waits meanwhile sleeps.
     let busy = processor_time();
     let _ = node.progress_until(|| false, Some(motet::node::deadline_in(2_500_000_000)));
@@ -148,23 +140,23 @@ fn guests_that_never_speak_keep_nobody_out_and_nobody_awake() {
     println!("{busy:?} of processor time in 2.5 s");
     assert!(busy < Duration::from_millis(1500), "{busy:?}");
     drop(silent);
-    serves(&node);
+    serves_other_peers(&node);
 }
 
 #[test]
-fn a_link_that_is_gone_lets_its_node_sleep() {
-    let _alone = alone();
+fn node_with_a_dead_link_sleeps() {
+    let _exclusive = one_at_a_time();
     let (node, friend) = (node(), Node::open("").unwrap());
     let link = std::thread::scope(|scope| {
-        scope.spawn(|| node.accept(1, Some(LIMIT)).unwrap());
-        let link = friend.connect(&node.name().unwrap(), Some(LIMIT)).unwrap();
-        friend.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap();
+        scope.spawn(|| node.accept(1, Some(HANG_LIMIT)).unwrap());
+        let link = friend.connect(&node.name().unwrap(), Some(HANG_LIMIT)).unwrap();
+        friend.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap();
         link
     });
     drop(node);
     let began = Instant::now();
     while friend.link_info(link).unwrap().gone.is_none() {
-        assert!(began.elapsed() < LIMIT);
+        assert!(began.elapsed() < HANG_LIMIT);
         let _ = friend.progress_until(|| false, Some(motet::node::deadline_in(200_000)));
     }
     let busy = processor_time();
@@ -180,23 +172,23 @@ fn processor_time() -> Duration {
 }
 
 #[test]
-fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
-    let _alone = alone();
+fn peer_that_writes_garbage_loses_only_its_link() {
+    let _exclusive = one_at_a_time();
     let mut random = Random(seed());
     let node = node();
-    let good = greeting();
-    serves(&node);
+    let good = handshake();
+    serves_other_peers(&node);
     forget_all(&node);
     let (before, memory_before) = (system::descriptors(), system::memory());
     let until = Instant::now() + seconds(4);
     let (mut links, mut broken) = (0, 0);
     while Instant::now() < until {
-        let (file, bell) = (sealed(SIZE), eventfd().unwrap());
-        let door = connect_abstract(&door(&node)).unwrap();
-        send_with_fds(&door, &good, &[file.as_fd(), bell.as_fd()]).unwrap();
+        let (file, doorbell) = (sealed(LINK_BYTES), eventfd().unwrap());
+        let connection = connect_abstract(&listener_name(&node)).unwrap();
+        send_with_fds(&connection, &good, &[file.as_fd(), doorbell.as_fd()]).unwrap();
         let began = Instant::now();
         while node.links().unwrap().is_empty() {
-            assert!(began.elapsed() < LIMIT, "not met");
+            assert!(began.elapsed() < HANG_LIMIT, "not met");
             let _ = node.progress_until(|| false, Some(motet::node::deadline_in(50_000)));
         }
         links += 1;
@@ -205,7 +197,7 @@ fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
         let gone = |node: &Node| node.link_info(link).map_or(true, |info| info.gone.is_some());
         let mut position = 0u64;
         for _ in 0..random.below(400) {
-            rubbish(&mut random, &file, &mut position);
+            garbage(&mut random, &file, &mut position);
             if random.once_in(8) {
                 let _ = node.progress();
             }
@@ -216,12 +208,12 @@ fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
         }
         let held = node.link_info(link).map_or([0; 2], |info| info.bytes);
         assert!(held.iter().sum::<usize>() < 16 << 20, "{held:?}");
-        drop(door);
+        drop(connection);
         forget_all(&node);
     }
     println!("{links} links, {broken} of them broken by what was written");
     assert!(broken > 0);
-    serves(&node);
+    serves_other_peers(&node);
     forget_all(&node);
     assert!(system::descriptors() <= before, "{} descriptors, {before} before", system::descriptors());
     println!("Pss {} KiB, {} before", system::memory() >> 10, memory_before >> 10);
@@ -229,14 +221,14 @@ fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
 }
 
 /// Writes something into the lane to the victim, or anywhere.
-fn rubbish(random: &mut Random, file: &OwnedFd, position: &mut u64) {
+fn garbage(random: &mut Random, file: &OwnedFd, position: &mut u64) {
     let put = |at: usize, bytes: &[u8]| {
         let _ = io::pwrite(file, bytes, at as u64);
     };
     match random.below(12) {
         // A packet whose line is good: of any kind, with anything in it. The first of a link is mostly a HELLO.
         0..8 => {
-            let line = (*position as usize) % LINES;
+            let line = (*position as usize) % CELLS;
             let mut payload: Vec<u8> =
                 (0..56).map(|_| if random.once_in(3) { random.number() as u8 } else { 0 }).collect();
             let mut kind = random.below(32);
@@ -259,10 +251,10 @@ fn rubbish(random: &mut Random, file: &OwnedFd, position: &mut u64) {
             *position += 1;
         }
         // Stamps and lengths that are wrong.
-        8 => put(384 + 64 * random.below(LINES as u64) as usize, &random.number().to_le_bytes()),
+        8 => put(384 + 64 * random.below(CELLS as u64) as usize, &random.number().to_le_bytes()),
         // The victim's producer is told that anything was consumed.
-        9 => put(LANE + 128, &random.number().to_le_bytes()),
-        10 => put(LANE + 128 + 8 * random.below(16) as usize, &random.below(1 << 20).to_le_bytes()),
-        _ => put(8 * random.below(DENSE as u64 / 8) as usize, &random.number().to_le_bytes()),
+        9 => put(FIFO_BYTES + 128, &random.number().to_le_bytes()),
+        10 => put(FIFO_BYTES + 128 + 8 * random.below(16) as usize, &random.below(1 << 20).to_le_bytes()),
+        _ => put(8 * random.below(HEAD_BYTES as u64 / 8) as usize, &random.number().to_le_bytes()),
     }
 }

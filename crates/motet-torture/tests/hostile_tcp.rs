@@ -1,38 +1,31 @@
-//! Strangers at a node's port, and peers that greet properly and then write rubbish: the node shows them out or breaks their link, holds
+//! Strangers at a node's port, and peers that greet properly and then write garbage: the node shows them out or breaks their link, holds
 //! no more than it may, and serves others as before.
 #![forbid(unsafe_code)]
 
 use motet::node::{Error, Node, RecvFrom, Serve};
 use motet_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use motet_torture::mesh::way;
+use motet_torture::mesh::address_for;
 use motet_torture::random::Random;
-use motet_torture::{LIMIT, forget_all, seconds, seed, system};
+use motet_torture::{HANG_LIMIT, forget_all, one_at_a_time, seconds, seed, system};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-const GREETING: usize = 64;
+const HANDSHAKE_BYTES: usize = 64;
 // Wishes, and sorts of frames: docs/messages.md, "Over TCP".
 const NEW: u8 = 1;
 const PROBE: u8 = 4;
 const VERSION: u8 = 7;
 const REFUSED: u8 = 8;
 const ADMITTED: u8 = 9;
-const STRANGER: u8 = 10;
+const NOT_PERMITTED: u8 = 10;
 const PACKET: u8 = 1;
 const ACKNOWLEDGEMENT: u8 = 2;
 const GOODBYE: u8 = 3;
-
-/// Descriptors are counted for the whole process: one test at a time.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn node() -> Node {
     let node = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
@@ -41,35 +34,35 @@ fn node() -> Node {
 }
 
 fn port(node: &Node) -> String {
-    way(&node.address().unwrap(), "tcp").rsplit_once('@').expect("an address with a secret").1.to_owned()
+    address_for(&node.address().unwrap(), "tcp").rsplit_once('@').expect("an address with a secret").1.to_owned()
 }
 
-fn go_on(node: &Node, us: u64) {
+fn make_progress(node: &Node, us: u64) {
     let _ = node.progress_until(|| false, Some(motet::node::deadline_in(us * 1000)));
 }
 
 /// A node that has served somebody, and what it holds when nobody is there: so it must be again in the end.
-struct Scene {
+struct Fixture {
     node: Node,
     random: Random,
     descriptors: usize,
     memory: usize,
     /// Declared last: whoever comes next counts descriptors when those of this node are closed.
-    _alone: MutexGuard<'static, ()>,
+    _exclusive: MutexGuard<'static, ()>,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
-        let (_alone, node) = (alone(), node());
-        serves(&node);
+        let (_exclusive, node) = (one_at_a_time(), node());
+        serves_other_peers(&node);
         forget_all(&node);
         let (descriptors, memory) = (system::descriptors(), system::memory());
-        Self { node, random: Random(seed()), descriptors, memory, _alone }
+        Self { node, random: Random(seed()), descriptors, memory, _exclusive }
     }
 
     /// Whoever was hostile has gone: the node serves others, and holds what it held before.
-    fn is_as_before(&self) {
-        serves(&self.node);
+    fn check_unchanged(&self) {
+        serves_other_peers(&self.node);
         forget_all(&self.node);
         holds_at_most(&self.node, self.descriptors);
         println!("Pss {} KiB, {} before", system::memory() >> 10, self.memory >> 10);
@@ -78,36 +71,36 @@ impl Scene {
 }
 
 /// Somebody honest comes over TCP, says something, is heard and goes.
-fn serves(node: &Node) {
+fn serves_other_peers(node: &Node) {
     let friend = Node::open("").unwrap();
     let address = format!("tcp://{}", port(node));
     std::thread::scope(|scope| {
-        let there = scope.spawn(|| node.accept(1, Some(LIMIT)).unwrap());
-        let link = friend.connect(&address, Some(LIMIT)).unwrap();
-        let here = friend.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap();
-        friend.send(here, 3, b"friend", Some(LIMIT)).unwrap();
+        let there = scope.spawn(|| node.accept(1, Some(HANG_LIMIT)).unwrap());
+        let link = friend.connect(&address, Some(HANG_LIMIT)).unwrap();
+        let here = friend.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap();
+        friend.send(here, 3, b"friend", Some(HANG_LIMIT)).unwrap();
         let there = there.join().unwrap();
-        assert_eq!(node.receive(there, &mut [0; 8], Some(LIMIT)).unwrap().tag, 3);
+        assert_eq!(node.receive(there, &mut [0; 8], Some(HANG_LIMIT)).unwrap().tag, 3);
         node.disconnect(there.link).unwrap();
     });
 }
 
-/// Goes on until no more descriptors are held than these: goodbyes and guests take their time.
+/// Goes on until no more descriptors are held than these: goodbyes and connections take their time.
 fn holds_at_most(node: &Node, descriptors: usize) {
     let began = Instant::now();
     while system::descriptors() > descriptors {
-        assert!(began.elapsed() < LIMIT, "{} descriptors, {descriptors} before", system::descriptors());
-        go_on(node, 1000);
+        assert!(began.elapsed() < HANG_LIMIT, "{} descriptors, {descriptors} before", system::descriptors());
+        make_progress(node, 1000);
     }
 }
 
 /// A port at which nobody listens: who says that it can be asked for there is missed at once.
-fn nobody() -> u16 {
+fn unused_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap().port()
 }
 
-fn greeting(random: &mut Random, wish: u8, port: u16) -> [u8; GREETING] {
-    let mut bytes = [0; GREETING];
+fn handshake(random: &mut Random, wish: u8, port: u16) -> [u8; HANDSHAKE_BYTES] {
+    let mut bytes = [0; HANDSHAKE_BYTES];
     bytes[..8].copy_from_slice(b"MotetTCP");
     bytes[8] = 2;
     bytes[10] = wish;
@@ -117,95 +110,95 @@ fn greeting(random: &mut Random, wish: u8, port: u16) -> [u8; GREETING] {
     bytes
 }
 
-/// What the node answers to these bytes, until it ends the connection or has said a greeting.
-fn answer(node: &Node, bytes: &[u8]) -> Vec<u8> {
-    let mut guest = TcpStream::connect(port(node)).unwrap();
-    guest.write_all(bytes).unwrap();
-    hear(node, &mut guest)
+/// What the node answers to these bytes, until it ends the connection or has said a handshake.
+fn reply_to(node: &Node, bytes: &[u8]) -> Vec<u8> {
+    let mut connection = TcpStream::connect(port(node)).unwrap();
+    connection.write_all(bytes).unwrap();
+    read_reply(node, &mut connection)
 }
 
-fn hear(node: &Node, guest: &mut TcpStream) -> Vec<u8> {
-    guest.set_nonblocking(true).unwrap();
+fn read_reply(node: &Node, connection: &mut TcpStream) -> Vec<u8> {
+    connection.set_nonblocking(true).unwrap();
     let (mut got, began) = (Vec::new(), Instant::now());
-    while got.len() < GREETING {
-        assert!(began.elapsed() < LIMIT, "neither an answer nor an end");
-        let mut chunk = [0; GREETING];
-        match guest.read(&mut chunk) {
+    while got.len() < HANDSHAKE_BYTES {
+        assert!(began.elapsed() < HANG_LIMIT, "neither an answer nor an end");
+        let mut chunk = [0; HANDSHAKE_BYTES];
+        match connection.read(&mut chunk) {
             Ok(0) => break,
             Ok(n) => got.extend_from_slice(&chunk[..n]),
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => go_on(node, 50),
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => make_progress(node, 50),
             Err(_) => break, // reset: there were bytes that nobody read
         }
     }
-    guest.set_nonblocking(false).unwrap();
+    connection.set_nonblocking(false).unwrap();
     got
 }
 
 #[test]
-fn strangers_are_shown_out_and_cost_nothing() {
-    let mut scene = Scene::new();
-    let Scene { node, random, .. } = &mut scene;
+fn malformed_handshakes_are_refused_and_cost_nothing() {
+    let mut fixture = Fixture::new();
+    let Fixture { node, random, .. } = &mut fixture;
     for _ in 0..200 {
         let length = 1 + random.below(300) as usize;
         let garbage: Vec<u8> = (0..length).map(|_| random.number() as u8).collect();
-        assert_eq!(answer(node, &garbage), b"", "{garbage:?}");
+        assert_eq!(reply_to(node, &garbage), b"", "{garbage:?}");
     }
-    assert_eq!(answer(node, b"GET / HTTP/1.1\r\n\r\n"), b"");
-    let mut other = greeting(random, NEW, 0);
+    assert_eq!(reply_to(node, b"GET / HTTP/1.1\r\n\r\n"), b"");
+    let mut other = handshake(random, NEW, 0);
     other[8..10].copy_from_slice(&[0xff, 0xff]);
-    assert_eq!(answer(node, &other).get(10), Some(&VERSION));
+    assert_eq!(reply_to(node, &other).get(10), Some(&VERSION));
     for (at, bytes) in [(12, [1, 0, 0, 0]), (56, [16, 0, 0, 0]), (56, [0; 4])] {
-        let mut wrong = greeting(random, NEW, 0);
+        let mut wrong = handshake(random, NEW, 0);
         wrong[at..at + 4].copy_from_slice(&bytes);
-        assert_eq!(answer(node, &wrong).get(10), Some(&REFUSED), "{at}");
+        assert_eq!(reply_to(node, &wrong).get(10), Some(&REFUSED), "{at}");
     }
     // Truncated, and then gone.
-    for length in 0..GREETING {
-        let mut guest = TcpStream::connect(port(node)).unwrap();
-        guest.write_all(&greeting(random, NEW, 0)[..length]).unwrap();
+    for length in 0..HANDSHAKE_BYTES {
+        let mut connection = TcpStream::connect(port(node)).unwrap();
+        connection.write_all(&handshake(random, NEW, 0)[..length]).unwrap();
     }
     assert!(node.links().unwrap().is_empty());
-    scene.is_as_before();
+    fixture.check_unchanged();
 }
 
 #[test]
-fn those_who_take_their_time_keep_nobody_out() {
-    let mut scene = Scene::new();
-    let Scene { node, random, descriptors, .. } = &mut scene;
-    let words = greeting(random, PROBE, 0);
+fn slow_handshakes_block_no_other_peer() {
+    let mut fixture = Fixture::new();
+    let Fixture { node, random, descriptors, .. } = &mut fixture;
+    let words = handshake(random, PROBE, 0);
     // One byte at a time, never all of them; others come meanwhile.
     let mut slow = Vec::new();
     for _ in 0..300 {
         slow.push(TcpStream::connect(port(node)).unwrap());
-        go_on(node, 50); // or the kernel's queue of them would be full
+        make_progress(node, 50); // or the kernel's queue of them would be full
     }
-    for byte in &words[..GREETING - 1] {
-        slow.retain_mut(|guest| guest.write_all(&[*byte]).is_ok());
-        go_on(node, 2000);
+    for byte in &words[..HANDSHAKE_BYTES - 1] {
+        slow.retain_mut(|connection| connection.write_all(&[*byte]).is_ok());
+        make_progress(node, 2000);
     }
-    let guests = system::descriptors().saturating_sub(*descriptors + slow.len());
-    assert!(guests <= 64 + 8, "{guests} descriptors for guests");
-    serves(node); // while they are there
+    let connections = system::descriptors().saturating_sub(*descriptors + slow.len());
+    assert!(connections <= 64 + 8, "{connections} descriptors for connections");
+    serves_other_peers(node); // while they are there
     drop(slow);
-    scene.is_as_before();
+    fixture.check_unchanged();
 }
 
 #[test]
-fn a_flood_of_sessions_has_an_end_and_others_come_after_it() {
-    let mut scene = Scene::new();
-    let Scene { node, random, memory, .. } = &mut scene;
+fn session_flood_is_limited_and_leaves_room_for_others() {
+    let mut fixture = Fixture::new();
+    let Fixture { node, random, memory, .. } = &mut fixture;
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: Some(1600), ..limit }).unwrap();
-    let (mut flood, nobody) = (Vec::new(), nobody());
+    let (mut flood, unused_port) = (Vec::new(), unused_port());
     loop {
-        let mut guest = TcpStream::connect(port(node)).unwrap();
-        guest.write_all(&greeting(random, NEW, nobody)).unwrap();
-        let answer = hear(node, &mut guest);
+        let mut connection = TcpStream::connect(port(node)).unwrap();
+        connection.write_all(&handshake(random, NEW, unused_port)).unwrap();
+        let answer = read_reply(node, &mut connection);
         if answer.get(10) != Some(&ADMITTED) {
             assert_eq!(answer.get(10), Some(&REFUSED));
             break;
         }
-        flood.push(guest);
+        flood.push(connection);
         assert!(flood.len() < 1600, "there is no end");
     }
     println!("{} sessions; Pss {} KiB", flood.len(), system::memory() >> 10);
@@ -213,34 +206,34 @@ fn a_flood_of_sessions_has_an_end_and_others_come_after_it() {
     drop(flood);
     forget_all(node);
     setrlimit(Resource::Nofile, limit).unwrap();
-    scene.is_as_before();
+    fixture.check_unchanged();
 }
 
 #[test]
-fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
-    let mut scene = Scene::new();
-    let Scene { node, random, .. } = &mut scene;
+fn peer_that_writes_garbage_loses_only_its_link() {
+    let mut fixture = Fixture::new();
+    let Fixture { node, random, .. } = &mut fixture;
     let until = Instant::now() + seconds(4);
     let (mut links, mut broken) = (0, 0);
-    let nobody = nobody();
+    let unused_port = unused_port();
     while Instant::now() < until {
         let mut peer = TcpStream::connect(port(node)).unwrap();
-        peer.write_all(&greeting(random, NEW, nobody)).unwrap();
-        assert_eq!(hear(node, &mut peer).get(10), Some(&ADMITTED));
+        peer.write_all(&handshake(random, NEW, unused_port)).unwrap();
+        assert_eq!(read_reply(node, &mut peer).get(10), Some(&ADMITTED));
         peer.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
         links += 1;
         let link = node.links().unwrap()[0];
         let gone = |node: &Node| node.link_info(link).map_or(true, |info| info.gone.is_some());
         let mut position = 0;
         for _ in 0..random.below(400) {
-            if peer.write_all(&rubbish(random, &mut position)).is_err() || gone(node) {
+            if peer.write_all(&garbage(random, &mut position)).is_err() || gone(node) {
                 break;
             }
             if random.once_in(8) {
-                go_on(node, 20);
+                make_progress(node, 20);
             }
         }
-        go_on(node, 100);
+        make_progress(node, 100);
         broken += u32::from(gone(node));
         let held = node.link_info(link).map_or([0; 2], |info| info.bytes); // one that has broken is forgotten
         assert!(held.iter().sum::<usize>() < 16 << 20, "{held:?}");
@@ -249,11 +242,11 @@ fn a_peer_that_writes_rubbish_loses_its_link_and_no_more() {
     }
     println!("{links} links, {broken} of them broken by what was written");
     assert!(broken > 0);
-    scene.is_as_before();
+    fixture.check_unchanged();
 }
 
 /// A frame: good, of any kind and with anything in it, or wrong in one place. The first of a link is mostly a good HELLO.
-fn rubbish(random: &mut Random, position: &mut u32) -> Vec<u8> {
+fn garbage(random: &mut Random, position: &mut u32) -> Vec<u8> {
     let mut payload: Vec<u8> = (0..8 * random.below(40)).map(|_| random.number() as u8).collect();
     let mut kind = random.below(32) as u8;
     if *position == 0 && !random.once_in(8) {
@@ -309,30 +302,30 @@ fn visit(channels: u32) -> Vec<u8> {
 }
 
 #[test]
-fn whoever_comes_and_goes_leaves_nothing_behind() {
-    let mut scene = Scene::new();
-    let Scene { node, random, .. } = &mut scene;
-    let nobody = nobody();
+fn short_lived_peers_leave_nothing_behind() {
+    let mut fixture = Fixture::new();
+    let Fixture { node, random, .. } = &mut fixture;
+    let unused_port = unused_port();
     for _ in 0..300 {
-        let mut guest = TcpStream::connect(port(node)).unwrap();
-        guest.write_all(&greeting(random, NEW, nobody)).unwrap();
-        assert_eq!(hear(node, &mut guest).get(10), Some(&ADMITTED));
-        guest.write_all(&visit(200)).unwrap();
-        go_on(node, 2000);
+        let mut connection = TcpStream::connect(port(node)).unwrap();
+        connection.write_all(&handshake(random, NEW, unused_port)).unwrap();
+        assert_eq!(read_reply(node, &mut connection).get(10), Some(&ADMITTED));
+        connection.write_all(&visit(200)).unwrap();
+        make_progress(node, 2000);
         assert!(!node.links().unwrap().is_empty(), "it is there as long as it stays");
     }
     let began = Instant::now();
     while !node.links().unwrap().is_empty() {
-        assert!(began.elapsed() < LIMIT, "{} links are left", node.links().unwrap().len());
-        go_on(node, 1000);
+        assert!(began.elapsed() < HANG_LIMIT, "{} links are left", node.links().unwrap().len());
+        make_progress(node, 1000);
     }
     assert!(matches!(node.accept(1, Some(Duration::ZERO)), Err(Error::WouldBlock | Error::TimedOut)), "nor a channel");
-    scene.is_as_before();
+    fixture.check_unchanged();
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_received_and_then_the_link_is_forgotten() {
-    let _alone = alone();
+fn last_message_is_received_before_the_link_is_forgotten() {
+    let _exclusive = one_at_a_time();
     let node = node();
     for accepts in [true, false] {
         let context = node.context().unwrap();
@@ -341,37 +334,37 @@ fn what_was_sent_before_the_end_is_received_and_then_the_link_is_forgotten() {
         let address = format!("tcp://{}", port(&node));
         std::thread::scope(|scope| {
             let called = scope.spawn(|| {
-                let link = friend.connect(&address, Some(LIMIT)).unwrap();
-                let here = friend.open_channel(link, 2, Serve::Queue, Some(LIMIT)).unwrap();
-                friend.send(here, 9, b"last words", Some(LIMIT)).unwrap();
+                let link = friend.connect(&address, Some(HANG_LIMIT)).unwrap();
+                let here = friend.open_channel(link, 2, Serve::Queue, Some(HANG_LIMIT)).unwrap();
+                friend.send(here, 9, b"last words", Some(HANG_LIMIT)).unwrap();
                 friend.disconnect(link).unwrap();
                 let _ = friend.progress_until(|| false, Some(motet::node::deadline_in(50_000_000)));
             });
             while !called.is_finished() {
-                go_on(&node, 100);
+                make_progress(&node, 100);
             }
         });
         drop(friend);
         let gone = |node: &Node| node.links().unwrap().iter().all(|link| node.link_info(*link).unwrap().gone.is_some());
         let began = Instant::now();
         while !gone(&node) {
-            assert!(began.elapsed() < LIMIT);
-            go_on(&node, 100);
+            assert!(began.elapsed() < HANG_LIMIT);
+            make_progress(&node, 100);
         }
         assert_eq!(node.links().unwrap().len(), 1, "a message waits");
-        let channel = accepts.then(|| node.accept(2, Some(LIMIT)).unwrap());
+        let channel = accepts.then(|| node.accept(2, Some(HANG_LIMIT)).unwrap());
         let mut buffer = [0; 16];
-        let got = node.receive_tagged(RecvFrom::Any(context), 0, u64::MAX, &mut buffer, Some(LIMIT)).unwrap();
+        let got = node.receive_tagged(RecvFrom::Any(context), 0, u64::MAX, &mut buffer, Some(HANG_LIMIT)).unwrap();
         assert_eq!((got.tag, &buffer[..got.length]), (9, &b"last words"[..]));
         if let Some(channel) = channel {
-            go_on(&node, 2000);
+            make_progress(&node, 2000);
             assert_eq!(node.links().unwrap().len(), 1, "the program has a channel of it");
             node.close_channel(channel).unwrap();
         }
         let began = Instant::now();
         while !node.links().unwrap().is_empty() {
-            assert!(began.elapsed() < LIMIT, "it is not forgotten");
-            go_on(&node, 1000);
+            assert!(began.elapsed() < HANG_LIMIT, "it is not forgotten");
+            make_progress(&node, 1000);
         }
         node.withdraw(2).unwrap();
         node.remove_context(context).unwrap();
@@ -379,36 +372,36 @@ fn what_was_sent_before_the_end_is_received_and_then_the_link_is_forgotten() {
 }
 
 #[test]
-fn a_burst_of_callers_is_heard_to_the_last() {
-    let mut scene = Scene::new();
-    let Scene { node, random, .. } = &mut scene;
+fn every_caller_of_a_burst_is_admitted() {
+    let mut fixture = Fixture::new();
+    let Fixture { node, random, .. } = &mut fixture;
     let mut callers: Vec<_> = (0..400).map(|_| TcpStream::connect(port(node)).unwrap()).collect();
     for caller in &mut callers {
-        caller.write_all(&greeting(random, NEW, 0)).unwrap();
+        caller.write_all(&handshake(random, NEW, 0)).unwrap();
     }
     for (at, caller) in callers.iter_mut().enumerate() {
-        assert_eq!(hear(node, caller).get(10), Some(&ADMITTED), "caller {at}");
+        assert_eq!(read_reply(node, caller).get(10), Some(&ADMITTED), "caller {at}");
     }
     drop(callers);
     forget_all(node);
-    scene.is_as_before();
+    fixture.check_unchanged();
 }
 
 #[test]
-fn a_flood_of_strangers_keeps_nobody_out() {
-    let scene = Scene::new();
-    let at = port(&scene.node);
-    let (over, came) = (AtomicBool::new(false), AtomicU64::new(0));
+fn flood_of_unauthenticated_connections_blocks_no_peer() {
+    let fixture = Fixture::new();
+    let at = port(&fixture.node);
+    let (over, connections_made) = (AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for n in 0..8u64 {
-            let (at, over, came) = (&at, &over, &came);
+            let (at, over, connections_made) = (&at, &over, &connections_made);
             scope.spawn(move || {
                 let mut random = Random(seed() ^ n << 32);
                 let mut kept: std::collections::VecDeque<TcpStream> = Default::default();
                 while !over.load(Ordering::Relaxed) {
-                    let Ok(mut guest) = TcpStream::connect(at) else { continue };
+                    let Ok(mut connection) = TcpStream::connect(at) else { continue };
                     let wish = 1 + random.below(12) as u8;
-                    let mut bytes = greeting(&mut random, wish, 0).to_vec();
+                    let mut bytes = handshake(&mut random, wish, 0).to_vec();
                     match random.below(6) {
                         0 => bytes.clear(),
                         1 => bytes.truncate(1 + random.below(62) as usize),
@@ -421,78 +414,78 @@ fn a_flood_of_strangers_keeps_nobody_out() {
                         }
                         _ => bytes[10] = PROBE,
                     }
-                    let _ = guest.write_all(&bytes);
-                    came.fetch_add(1, Ordering::Relaxed);
-                    kept.push_back(guest);
+                    let _ = connection.write_all(&bytes);
+                    connections_made.fetch_add(1, Ordering::Relaxed);
+                    kept.push_back(connection);
                     if kept.len() > 100 {
                         kept.pop_front();
                     }
                 }
             });
         }
-        while came.load(Ordering::Relaxed) < 1000 {
-            go_on(&scene.node, 100);
+        while connections_made.load(Ordering::Relaxed) < 1000 {
+            make_progress(&fixture.node, 100);
         }
         // As in a program: whatever else it does, its node makes progress.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                go_on(&scene.node, 1000);
+                make_progress(&fixture.node, 1000);
             }
         });
         let mut served = 0;
-        while served < 10 || came.load(Ordering::Relaxed) < 20_000 {
-            serves(&scene.node);
+        while served < 10 || connections_made.load(Ordering::Relaxed) < 20_000 {
+            serves_other_peers(&fixture.node);
             served += 1;
         }
         println!("{served} were served");
         over.store(true, Ordering::Relaxed);
     });
-    println!("{} strangers came", came.load(Ordering::Relaxed));
-    scene.is_as_before();
+    println!("{} strangers connections_made", connections_made.load(Ordering::Relaxed));
+    fixture.check_unchanged();
 }
 
 /// What is answered to these bytes when another user of this host sends them.
-fn answer_to_another_user(node: &Node, bytes: &[u8]) -> Vec<u8> {
+fn reply_to_other_user(node: &Node, bytes: &[u8]) -> Vec<u8> {
     let at = port(node).replace(':', "/");
     let script = format!("exec 3<>/dev/tcp/{at} && cat >&3 && head -c 64 <&3");
     let mut command = Command::new("bash");
     command.args(["-c", &script]).uid(65533).gid(65533).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut guest = command.spawn().unwrap();
-    guest.stdin.take().unwrap().write_all(bytes).unwrap();
+    let mut connection = command.spawn().unwrap();
+    connection.stdin.take().unwrap().write_all(bytes).unwrap();
     let began = Instant::now();
-    while guest.try_wait().unwrap().is_none() {
-        assert!(began.elapsed() < LIMIT);
-        go_on(node, 100);
+    while connection.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < HANG_LIMIT);
+        make_progress(node, 100);
     }
     let mut said = Vec::new();
-    guest.stdout.take().unwrap().read_to_end(&mut said).unwrap();
+    connection.stdout.take().unwrap().read_to_end(&mut said).unwrap();
     said
 }
 
 #[test]
-fn another_user_of_the_host_is_a_stranger_even_with_the_secret() {
+fn other_user_of_the_host_is_refused_even_with_the_secret() {
     if motet_sys::thread::euid() != 0 {
         return motet_torture::skip("another user of the host", "only root can be another user");
     }
-    let mut scene = Scene::new();
-    let Scene { node, random, .. } = &mut scene;
-    let address = way(&node.address().unwrap(), "tcp");
+    let mut fixture = Fixture::new();
+    let Fixture { node, random, .. } = &mut fixture;
+    let address = address_for(&node.address().unwrap(), "tcp");
     let digits = address.trim_start_matches("tcp://").split_once('@').unwrap().0;
     let secret = u64::from_str_radix(&digits[..16], 16).unwrap();
     let named = TcpListener::bind("127.0.0.1:0").unwrap();
     named.set_nonblocking(true).unwrap();
     for said in [secret, 0, secret ^ 1] {
-        let mut bytes = greeting(random, NEW, named.local_addr().unwrap().port());
+        let mut bytes = handshake(random, NEW, named.local_addr().unwrap().port());
         bytes[48..56].copy_from_slice(&said.to_le_bytes());
-        let answer = answer_to_another_user(node, &bytes);
-        assert_eq!(answer.get(10), Some(&STRANGER), "{answer:?}");
+        let answer = reply_to_other_user(node, &bytes);
+        assert_eq!(answer.get(10), Some(&NOT_PERMITTED), "{answer:?}");
         assert_eq!(
             (&answer[16..32], &answer[48..62]),
             (&[0; 16][..], &[0, 0, 0, 0, 0, 0, 0, 0, 64, 0, 1, 0, 0, 0][..])
         );
-        go_on(node, 50_000);
+        make_progress(node, 50_000);
         assert!(node.links().unwrap().is_empty());
         assert!(named.accept().is_err(), "the port that a stranger names is not called");
     }
-    scene.is_as_before();
+    fixture.check_unchanged();
 }

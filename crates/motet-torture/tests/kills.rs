@@ -1,19 +1,11 @@
 //! Processes are killed while everything is under way: whoever is left is told so, goes on, and holds no more than before.
 #![forbid(unsafe_code)]
 
-use motet_torture::mesh::{Mesh, way};
+use motet_torture::mesh::{Mesh, address_for};
 use motet_torture::random::Random;
 use motet_torture::worker::Worker;
-use motet_torture::{LIMIT, seconds, seed, system};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use motet_torture::{HANG_LIMIT, one_at_a_time, seconds, seed, system};
 use std::time::{Duration, Instant};
-
-/// Descriptors are counted for the whole process: one test at a time.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
 const KILLS: u32 = 1000;
@@ -22,7 +14,7 @@ const KILLS: u32 = 1000;
 fn until(mesh: &mut Mesh, what: &str, mut done: impl FnMut(&mut Mesh) -> bool) {
     let began = Instant::now();
     while !done(mesh) {
-        assert!(began.elapsed() < LIMIT, "{what}: {:?}", mesh.sides.values());
+        assert!(began.elapsed() < HANG_LIMIT, "{what}: {:?}", mesh.sides.values());
         mesh.step();
         mesh.sweep();
     }
@@ -32,7 +24,7 @@ fn kills(driver: &str) {
     let mut random = Random(seed());
     let mark = format!("torture-{driver}-{}", std::process::id());
     let mut other = Worker::start(PROGRAM, &["mesh", &format!("{mark}-other")]);
-    let address = way(&other.address(), driver);
+    let address = address_for(&other.address(), driver);
     let mut mesh = Mesh::new(&format!("{mark}-one"), random.number()).unwrap();
     let to_other = mesh.connect(&address).unwrap();
     let here = mesh.address(driver);
@@ -100,13 +92,13 @@ fn until_line(mesh: &mut Mesh, worker: &mut Worker, expected: &str) {
 }
 
 #[test]
-fn killed_peers_end_what_was_under_way_over_shared_memory() {
-    let _alone = alone();
+fn killed_peers_end_pending_operations_over_shared_memory() {
+    let _exclusive = one_at_a_time();
     kills("shm");
 }
 
 #[test]
-fn killed_peers_end_what_was_under_way_over_tcp() {
-    let _alone = alone();
+fn killed_peers_end_pending_operations_over_tcp() {
+    let _exclusive = one_at_a_time();
     kills("tcp");
 }

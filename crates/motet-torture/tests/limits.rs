@@ -3,18 +3,10 @@
 
 use motet::node::{CompletionOptions, Error, Node, OperationMemory, RecvFrom, Serve};
 use motet_sys::rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use motet_torture::mesh::way;
+use motet_torture::mesh::address_for;
 use motet_torture::worker::Worker;
-use motet_torture::{LIMIT, system};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use motet_torture::{HANG_LIMIT, one_at_a_time, system};
 use std::time::{Duration, Instant};
-
-/// Descriptors are counted for the whole process: one test at a time.
-static ALONE: Mutex<()> = Mutex::new(());
-
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
 
@@ -30,8 +22,8 @@ fn apart(check: &str) {
 }
 
 #[test]
-fn without_descriptors_calls_fail_and_later_ones_do_not() {
-    let _alone = alone();
+fn calls_fail_without_descriptors_and_succeed_later() {
+    let _exclusive = one_at_a_time();
     apart("descriptors");
 }
 
@@ -39,7 +31,7 @@ fn without_descriptors(address: &str) -> i32 {
     let node = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
     let whole = getrlimit(Resource::Nofile);
     for driver in ["shm", "tcp"] {
-        let link = node.connect(&way(address, driver), Some(LIMIT)).unwrap();
+        let link = node.connect(&address_for(address, driver), Some(HANG_LIMIT)).unwrap();
         node.disconnect(link).unwrap();
         std::thread::sleep(Duration::from_millis(5));
         let _ = node.progress();
@@ -52,7 +44,7 @@ fn without_descriptors(address: &str) -> i32 {
             // The limit is one of numbers: ours lie above the program's.
             let current = Some(system::low_descriptors() as u64 + spare);
             setrlimit(Resource::Nofile, Rlimit { current, maximum: whole.maximum }).unwrap();
-            let met = node.connect(&way(address, driver), Some(Duration::from_millis(500)));
+            let met = node.connect(&address_for(address, driver), Some(Duration::from_millis(500)));
             setrlimit(Resource::Nofile, whole).unwrap();
             match met {
                 Ok(link) => {
@@ -66,7 +58,7 @@ fn without_descriptors(address: &str) -> i32 {
     }
     let began = Instant::now();
     while system::descriptors() > before {
-        assert!(began.elapsed() < LIMIT, "{} descriptors, {before} before", system::descriptors());
+        assert!(began.elapsed() < HANG_LIMIT, "{} descriptors, {before} before", system::descriptors());
         let _ = node.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
     }
     println!("{failed} failed, {made} did not");
@@ -75,11 +67,11 @@ fn without_descriptors(address: &str) -> i32 {
 }
 
 #[test]
-fn a_thousand_come_at_once() {
-    let _alone = alone();
+fn thousand_concurrent_connections_are_accepted() {
+    let _exclusive = one_at_a_time();
     for driver in ["shm", "tcp"] {
         let host = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
-        let address = way(&host.address().unwrap(), driver);
+        let address = address_for(&host.address().unwrap(), driver);
         // A link over TCP costs a system call a round while it is busy.
         let each = if driver == "shm" { 125 } else { 25 };
         let before = system::descriptors();
@@ -95,7 +87,7 @@ fn a_thousand_come_at_once() {
                         }
                     }
                 }
-                let until = Instant::now() + LIMIT;
+                let until = Instant::now() + HANG_LIMIT;
                 while !host.links().unwrap().is_empty() && Instant::now() < until {
                     let _ = host.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
                     host.links().unwrap().into_iter().for_each(|link| {
@@ -108,7 +100,7 @@ fn a_thousand_come_at_once() {
                     callers.spawn(|| {
                         let node = Node::open("").unwrap();
                         let links: Vec<_> =
-                            (0..each).map(|_| node.connect(&address, Some(LIMIT)).expect("a link")).collect();
+                            (0..each).map(|_| node.connect(&address, Some(HANG_LIMIT)).expect("a link")).collect();
                         links.into_iter().for_each(|link| node.disconnect(link).unwrap());
                     });
                 }
@@ -116,7 +108,7 @@ fn a_thousand_come_at_once() {
             over.store(true, std::sync::atomic::Ordering::Relaxed);
         });
         assert_eq!(host.links().unwrap(), []);
-        let until = Instant::now() + LIMIT;
+        let until = Instant::now() + HANG_LIMIT;
         while system::descriptors() > before && Instant::now() < until {
             let _ = host.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
         }
@@ -125,18 +117,18 @@ fn a_thousand_come_at_once() {
 }
 
 #[test]
-fn operations_beyond_all_places_are_refused_and_the_group_stays_whole() {
-    let _alone = alone();
+fn operations_beyond_the_table_are_refused_without_harm() {
+    let _exclusive = one_at_a_time();
     let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
     far.serve(1, Serve::Queue).unwrap();
     let (link, here) = std::thread::scope(|scope| {
-        scope.spawn(|| far.accept(1, Some(LIMIT)).unwrap());
-        let link = near.connect(&far.name().unwrap(), Some(LIMIT)).unwrap();
-        (link, near.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap())
+        scope.spawn(|| far.accept(1, Some(HANG_LIMIT)).unwrap());
+        let link = near.connect(&far.name().unwrap(), Some(HANG_LIMIT)).unwrap();
+        (link, near.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap())
     });
     let cq = near.add_cq().unwrap();
-    let notice = CompletionOptions { cq: Some(cq), context: 1, quiet: false };
-    let post = || near.post(RecvFrom::Channel(here), 0, u64::MAX, OperationMemory::Owned(Vec::new()), notice);
+    let completion = CompletionOptions { cq: Some(cq), context: 1, quiet: false };
+    let post = || near.post(RecvFrom::Channel(here), 0, u64::MAX, OperationMemory::Owned(Vec::new()), completion);
     let mut posted = Vec::new();
     let refused = loop {
         match post() {

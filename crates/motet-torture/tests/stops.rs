@@ -4,10 +4,10 @@
 use motet::node::{Channel, CompletionOptions, Error, Mode, Node, OperationMemory, Outgoing, Serve};
 use motet::reason::Reason;
 use motet_sys::rustix::process::Signal;
-use motet_torture::mesh::{Mesh, way};
+use motet_torture::mesh::{Mesh, address_for};
 use motet_torture::random::Random;
 use motet_torture::worker::Worker;
-use motet_torture::{LIMIT, seconds, seed, system};
+use motet_torture::{HANG_LIMIT, seconds, seed, system};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
@@ -18,7 +18,7 @@ fn stops(driver: &str) {
     system::interrupt_by(Signal::USR1);
     let mut workers = [0, 1].map(|_| Worker::start(PROGRAM, &["mesh", ""]));
     let mut mesh = Mesh::new("", random.number()).unwrap();
-    let links = workers.each_mut().map(|worker| mesh.connect(&way(&worker.address(), driver)).unwrap());
+    let links = workers.each_mut().map(|worker| mesh.connect(&address_for(&worker.address(), driver)).unwrap());
     let until = Instant::now() + seconds(4);
     let (mut stopped, mut stops, mut held) = (false, 0, 0);
     let mut change = Instant::now();
@@ -37,7 +37,7 @@ fn stops(driver: &str) {
             if stopped && random.once_in(4) {
                 let began = Instant::now();
                 while mesh.sides[&links[0]].done < before + 20 {
-                    assert!(began.elapsed() < LIMIT, "another peer is disturbed");
+                    assert!(began.elapsed() < HANG_LIMIT, "another peer is disturbed");
                     mesh.step();
                 }
             }
@@ -56,24 +56,24 @@ fn stops(driver: &str) {
 }
 
 #[test]
-fn a_stopped_peer_goes_on_where_it_was_over_shared_memory() {
+fn stopped_peer_continues_where_it_was_over_shared_memory() {
     stops("shm");
 }
 
 #[test]
-fn a_stopped_peer_goes_on_where_it_was_over_tcp() {
+fn stopped_peer_continues_where_it_was_over_tcp() {
     stops("tcp");
 }
 
 #[test]
-fn a_receiver_that_does_not_receive_holds_a_window_and_no_more() {
+fn idle_receiver_holds_at_most_one_window() {
     for driver in ["shm", "tcp"] {
         let (near, far) = [0, 1].map(|_| Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap()).into();
         far.serve(1, Serve::Queue).unwrap();
         let (here, there) = std::thread::scope(|scope| {
-            let there = scope.spawn(|| far.accept(1, Some(LIMIT)).unwrap());
-            let link = near.connect(&way(&far.address().unwrap(), driver), Some(LIMIT)).unwrap();
-            (near.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap(), there.join().unwrap())
+            let there = scope.spawn(|| far.accept(1, Some(HANG_LIMIT)).unwrap());
+            let link = near.connect(&address_for(&far.address().unwrap(), driver), Some(HANG_LIMIT)).unwrap();
+            (near.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap(), there.join().unwrap())
         });
         let begin = |tag| {
             let message = Outgoing { channel: here, tag, headers: &[], mode: Mode::Automatic };
@@ -97,10 +97,10 @@ fn a_receiver_that_does_not_receive_holds_a_window_and_no_more() {
         std::thread::scope(|scope| {
             let receiver = scope.spawn(|| {
                 for tag in 0..sent {
-                    assert_eq!(far.receive(there, &mut buffer, Some(LIMIT)).unwrap().tag, tag);
+                    assert_eq!(far.receive(there, &mut buffer, Some(HANG_LIMIT)).unwrap().tag, tag);
                 }
             });
-            near.send(here, sent, b"at last", Some(LIMIT)).unwrap();
+            near.send(here, sent, b"at last", Some(HANG_LIMIT)).unwrap();
             while !receiver.is_finished() {
                 let _ = near.progress_until(|| receiver.is_finished(), Some(motet::node::deadline_in(5_000_000)));
             }
@@ -112,8 +112,8 @@ fn a_receiver_that_does_not_receive_holds_a_window_and_no_more() {
 fn stopped_sink(driver: &str, size: usize) -> (Node, Worker, Channel) {
     let node = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
     let mut sink = Worker::start(PROGRAM, &["sink", &size.to_string()]);
-    let link = node.connect(&way(&sink.address(), driver), Some(LIMIT)).unwrap();
-    let channel = node.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap();
+    let link = node.connect(&address_for(&sink.address(), driver), Some(HANG_LIMIT)).unwrap();
+    let channel = node.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap();
     assert_eq!(sink.line(), "waits");
     sink.signal(Signal::STOP);
     (node, sink, channel)
@@ -122,7 +122,7 @@ fn stopped_sink(driver: &str, size: usize) -> (Node, Worker, Channel) {
 /// What a timed send to a stopped receiver must not do: outlast its limit for as long as the receiver is stopped. 32 MiB would be copied
 /// out of the sender's memory, 1 MiB is fetched in pieces.
 #[test]
-fn a_timed_send_of_a_long_message_to_a_stopped_receiver_ends_and_is_never_received() {
+fn timed_long_send_to_stopped_receiver_is_never_received() {
     for (driver, length) in [("shm", 32 << 20), ("shm", 1 << 20), ("tcp", 1 << 20)] {
         let (node, mut sink, channel) = stopped_sink(driver, length);
         let mut body = vec![1; length];
@@ -132,7 +132,7 @@ fn a_timed_send_of_a_long_message_to_a_stopped_receiver_ends_and_is_never_receiv
         println!("{driver} {length}: {:?}", began.elapsed());
         assert_eq!(node.link_info(channel.link).unwrap().gone, Some(Reason::UNANSWERED));
         assert_eq!(node.send(channel, 8, b"later", None), Err(Error::Lost(Reason::UNANSWERED)));
-        let received = node.receive(channel, &mut [0; 8], Some(LIMIT)).map(|got| got.tag);
+        let received = node.receive(channel, &mut [0; 8], Some(HANG_LIMIT)).map(|got| got.tag);
         assert_eq!(received, Err(Error::Lost(Reason::UNANSWERED)), "{driver} {length}");
         // The memory is ours again, and what is in it from now on is no message.
         body.fill(2);
@@ -144,7 +144,7 @@ fn a_timed_send_of_a_long_message_to_a_stopped_receiver_ends_and_is_never_receiv
 
 /// It goes on in time: then nothing is lost.
 #[test]
-fn a_timed_send_to_a_receiver_that_goes_on_is_cancelled_and_the_link_lives() {
+fn timed_send_to_resumed_receiver_keeps_the_link() {
     for driver in ["shm", "tcp"] {
         let (node, mut sink, channel) = stopped_sink(driver, 1 << 20);
         let body = vec![1; 1 << 20];
@@ -159,7 +159,7 @@ fn a_timed_send_to_a_receiver_that_goes_on_is_cancelled_and_the_link_lives() {
             Ok(()) => assert_eq!(sink.line(), format!("7 {} {}", body.len(), system::sum(&body))),
             Err(error) => assert_eq!(error, Error::TimedOut, "{driver}"),
         }
-        node.send(channel, 8, b"later", Some(LIMIT)).unwrap();
+        node.send(channel, 8, b"later", Some(HANG_LIMIT)).unwrap();
         assert_eq!(sink.line(), format!("8 5 {}", system::sum(b"later")));
         sink.kill();
     }
@@ -167,7 +167,7 @@ fn a_timed_send_to_a_receiver_that_goes_on_is_cancelled_and_the_link_lives() {
 
 /// The receiver has granted space for an eager message: it goes on from a copy, and the caller's memory is its own again.
 #[test]
-fn a_timed_send_of_an_eager_message_to_a_stopped_receiver_is_on_its_way() {
+fn timed_eager_send_to_stopped_receiver_is_buffered() {
     for driver in ["shm", "tcp"] {
         let (node, mut sink, channel) = stopped_sink(driver, 1 << 20);
         let (mut sums, mut tags) = (Vec::new(), 0u64);
@@ -189,7 +189,7 @@ fn a_timed_send_of_an_eager_message_to_a_stopped_receiver_is_on_its_way() {
         match end {
             // There was not even room to announce it, so nothing was begun.
             Error::TimedOut => {
-                node.send(channel, tags, b"later", Some(LIMIT)).unwrap();
+                node.send(channel, tags, b"later", Some(HANG_LIMIT)).unwrap();
                 assert!(sums[..tags as usize].iter().all(|sum| sink.line() == *sum), "{driver}");
                 assert_eq!(sink.line(), format!("{tags} 5 {}", system::sum(b"later")));
             }

@@ -4,7 +4,7 @@
 use motet::node::{CompletionOptions, Error, Message, Mode, Node, OperationMemory, Outgoing, RecvFrom, Serve, Status};
 use motet_torture::random::Random;
 use motet_torture::traffic::pattern;
-use motet_torture::{LIMIT, seconds, seed};
+use motet_torture::{HANG_LIMIT, seconds, seed};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ fn pair() -> (Node, Node) {
 }
 
 #[test]
-fn threads_do_everything_at_once_and_each_channel_keeps_its_order() {
+fn concurrent_threads_keep_order_on_each_channel() {
     let seed = seed();
     let (near, far) = pair();
     let name = far.name().unwrap();
@@ -34,8 +34,8 @@ fn threads_do_everything_at_once_and_each_channel_keeps_its_order() {
             scope.spawn(move || {
                 let mut random = Random(seed ^ service);
                 while Instant::now() < until {
-                    let link = near.connect(name, Some(LIMIT)).unwrap();
-                    let channel = near.open_channel(link, service, Serve::Queue, Some(LIMIT)).unwrap();
+                    let link = near.connect(name, Some(HANG_LIMIT)).unwrap();
+                    let channel = near.open_channel(link, service, Serve::Queue, Some(HANG_LIMIT)).unwrap();
                     let count = random.below(300);
                     for number in 0..count {
                         let length = random.length();
@@ -48,25 +48,25 @@ fn threads_do_everything_at_once_and_each_channel_keeps_its_order() {
                             near.cancel(idle).unwrap();
                             assert_eq!(near.wait_for(idle, None).unwrap().status, Status::Cancelled);
                         }
-                        near.send(channel, number, &pattern(length, number), Some(LIMIT)).unwrap();
+                        near.send(channel, number, &pattern(length, number), Some(HANG_LIMIT)).unwrap();
                     }
-                    near.send(channel, u64::MAX, &count.to_le_bytes(), Some(LIMIT)).unwrap();
+                    near.send(channel, u64::MAX, &count.to_le_bytes(), Some(HANG_LIMIT)).unwrap();
                     // Until the other has taken all: it says so.
-                    assert_eq!(near.receive(channel, &mut [0; 8], Some(LIMIT)).unwrap().tag, count);
+                    assert_eq!(near.receive(channel, &mut [0; 8], Some(HANG_LIMIT)).unwrap().tag, count);
                     near.close_channel(channel).unwrap();
                     near.disconnect(link).unwrap();
                 }
-                let link = near.connect(name, Some(LIMIT)).unwrap();
-                let last = near.open_channel(link, service, Serve::Queue, Some(LIMIT)).unwrap();
-                near.send(last, u64::MAX - 1, b"", Some(LIMIT)).unwrap();
-                let _ = near.receive(last, &mut [0; 8], Some(LIMIT)); // it goes first
+                let link = near.connect(name, Some(HANG_LIMIT)).unwrap();
+                let last = near.open_channel(link, service, Serve::Queue, Some(HANG_LIMIT)).unwrap();
+                near.send(last, u64::MAX - 1, b"", Some(HANG_LIMIT)).unwrap();
+                let _ = near.receive(last, &mut [0; 8], Some(HANG_LIMIT)); // it goes first
             });
             scope.spawn(move || {
                 let mut buffer = vec![0; 1 << 20];
                 loop {
-                    let channel = far.accept(service, Some(LIMIT)).unwrap();
+                    let channel = far.accept(service, Some(HANG_LIMIT)).unwrap();
                     for expected in 0u64.. {
-                        let received = far.receive(channel, &mut buffer, Some(LIMIT)).unwrap();
+                        let received = far.receive(channel, &mut buffer, Some(HANG_LIMIT)).unwrap();
                         let bytes = &buffer[..received.length];
                         if received.tag == u64::MAX - 1 {
                             let _ = far.disconnect(channel.link);
@@ -74,7 +74,7 @@ fn threads_do_everything_at_once_and_each_channel_keeps_its_order() {
                         }
                         if received.tag == u64::MAX {
                             assert_eq!(bytes, expected.to_le_bytes(), "every message once");
-                            far.send(channel, expected, b"", Some(LIMIT)).unwrap();
+                            far.send(channel, expected, b"", Some(HANG_LIMIT)).unwrap();
                             messages.fetch_add(expected, Ordering::Relaxed);
                             break;
                         }
@@ -85,7 +85,7 @@ fn threads_do_everything_at_once_and_each_channel_keeps_its_order() {
                     let gone = || far.link_info(channel.link).map_or(true, |info| info.gone.is_some());
                     let began = Instant::now();
                     while !gone() {
-                        assert!(began.elapsed() < LIMIT);
+                        assert!(began.elapsed() < HANG_LIMIT);
                         let _ = far.progress_until(|| false, Some(motet::node::deadline_in(100_000)));
                     }
                     far.disconnect(channel.link).unwrap();
@@ -106,14 +106,14 @@ fn handled(
     let serve = far.handler(handler).unwrap();
     far.serve(9, serve).unwrap();
     std::thread::scope(|scope| {
-        scope.spawn(|| far.accept(9, Some(LIMIT)).unwrap());
-        let link = near.connect(&far.name().unwrap(), Some(LIMIT)).unwrap();
-        near.open_channel(link, 9, Serve::Queue, Some(LIMIT)).unwrap()
+        scope.spawn(|| far.accept(9, Some(HANG_LIMIT)).unwrap());
+        let link = near.connect(&far.name().unwrap(), Some(HANG_LIMIT)).unwrap();
+        near.open_channel(link, 9, Serve::Queue, Some(HANG_LIMIT)).unwrap()
     })
 }
 
 #[test]
-fn a_handler_that_panics_panics_its_caller_and_no_other() {
+fn panicking_handler_panics_only_its_caller() {
     let (near, far) = pair();
     let calls = Arc::new(AtomicU64::new(0));
     let counted = calls.clone();
@@ -132,11 +132,11 @@ fn a_handler_that_panics_panics_its_caller_and_no_other() {
             }
         });
         for tag in 0..100 {
-            near.send(here, tag, b"x", Some(LIMIT)).unwrap();
+            near.send(here, tag, b"x", Some(HANG_LIMIT)).unwrap();
         }
         let began = Instant::now();
         while calls.load(Ordering::Relaxed) < 100 {
-            assert!(began.elapsed() < LIMIT, "{} calls", calls.load(Ordering::Relaxed));
+            assert!(began.elapsed() < HANG_LIMIT, "{} calls", calls.load(Ordering::Relaxed));
             panics += u64::from(catch_unwind(AssertUnwindSafe(|| far.progress())).is_err());
         }
         over.store(true, Ordering::Relaxed);
@@ -146,7 +146,7 @@ fn a_handler_that_panics_panics_its_caller_and_no_other() {
 }
 
 #[test]
-fn what_a_wait_asks_may_panic() {
+fn wait_condition_may_panic() {
     let (near, far) = pair();
     let asked = catch_unwind(AssertUnwindSafe(|| near.progress_until(|| panic!("as programs do"), None)));
     assert!(asked.is_err());
@@ -156,7 +156,7 @@ fn what_a_wait_asks_may_panic() {
 }
 
 #[test]
-fn a_task_that_panics_takes_no_other_with_it() {
+fn panicking_task_affects_no_other_task() {
     let (near, _) = pair();
     let done = Arc::new(AtomicU64::new(0));
     for number in 0..10 {
@@ -174,7 +174,7 @@ fn a_task_that_panics_takes_no_other_with_it() {
 }
 
 #[test]
-fn who_has_run_a_task_does_not_wait_for_whoever_drives_meanwhile() {
+fn thread_after_a_task_does_not_wait_for_progress_owner() {
     let (near, far) = pair();
     let here = handled(&near, &far, |_, _| {});
     let (begun, over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
@@ -192,7 +192,7 @@ fn who_has_run_a_task_does_not_wait_for_whoever_drives_meanwhile() {
             // For as long as the test takes.
             near.progress_until(
                 || over.load(Ordering::Relaxed),
-                Some(motet::node::deadline_in(LIMIT.as_nanos() as u64)),
+                Some(motet::node::deadline_in(HANG_LIMIT.as_nanos() as u64)),
             )
         });
         let began = Instant::now();
@@ -200,22 +200,22 @@ fn who_has_run_a_task_does_not_wait_for_whoever_drives_meanwhile() {
         let _ = near.progress_until(|| false, Some(motet::node::deadline_in(1_000_000)));
         let took = began.elapsed();
         over.store(true, Ordering::Relaxed);
-        near.send(here, 1, b"wakes it", Some(LIMIT)).unwrap();
+        near.send(here, 1, b"wakes it", Some(HANG_LIMIT)).unwrap();
         other.join().unwrap().unwrap();
-        assert!(took < LIMIT, "{took:?}");
+        assert!(took < HANG_LIMIT, "{took:?}");
     });
 }
 
 #[test]
-fn a_node_for_one_thread_panics_for_another_and_goes_on() {
+fn single_thread_node_panics_on_another_thread_only() {
     let (near, far) = (Node::single(&motet::node::options("", None)).unwrap(), Node::open("").unwrap());
     far.serve(1, Serve::Queue).unwrap();
     let link = std::thread::scope(|scope| {
-        scope.spawn(|| far.accept(1, Some(LIMIT)).unwrap());
+        scope.spawn(|| far.accept(1, Some(HANG_LIMIT)).unwrap());
         let other = scope.spawn(|| near.links()).join();
         assert!(other.is_err(), "another thread");
-        let link = near.connect(&far.name().unwrap(), Some(LIMIT)).unwrap();
-        let here = near.open_channel(link, 1, Serve::Queue, Some(LIMIT)).unwrap();
+        let link = near.connect(&far.name().unwrap(), Some(HANG_LIMIT)).unwrap();
+        let here = near.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap();
         let message = Outgoing { channel: here, tag: 1, headers: &[], mode: Mode::Inject };
         near.inject(&message, &[b"x"], None).unwrap();
         link

@@ -1,7 +1,7 @@
 //! Two processes do everything to each other at random, with an oracle at both ends.
 #![forbid(unsafe_code)]
 
-use motet_torture::mesh::{Mesh, way};
+use motet_torture::mesh::{Mesh, address_for};
 use motet_torture::random::Random;
 use motet_torture::worker::Worker;
 use motet_torture::{seconds, seed};
@@ -12,7 +12,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
 fn torture(driver: &str) {
     let mut random = Random(seed());
     let mut worker = Worker::start(PROGRAM, &["mesh", ""]);
-    let address = way(&worker.address(), driver);
+    let address = address_for(&worker.address(), driver);
     let mut mesh = Mesh::new("", random.number()).unwrap();
     mesh.connect(&address).unwrap();
     let until = Instant::now() + seconds(5);

@@ -76,7 +76,7 @@ fn line(engine: &Engine, text: &mut Text) -> fmt::Result {
         links[0],
         links[1],
     )?;
-    for (at, (code, n)) in engine.plain_counts().enumerate() {
+    for (at, (code, n)) in engine.tcp_only_counts().enumerate() {
         write!(text, "{}\"{code}\":{n}", if at == 0 { "" } else { "," })?;
     }
     writeln!(text, "}}}}")

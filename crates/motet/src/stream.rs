@@ -1,6 +1,6 @@
 //! A stream as Rust programs use it.
 
-use motet_engine::stream::Taken;
+use motet_engine::stream::UpgradeParams;
 use motet_engine::stream::engine::Handle;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -57,7 +57,7 @@ impl Stream {
     }
 
     fn new(tcp: TcpStream, connected: bool) -> io::Result<Self> {
-        let handle = engine()?.upgrade(tcp.as_raw_fd(), Taken { connected, lazy: false }).map_err(error)?;
+        let handle = engine()?.upgrade(tcp.as_raw_fd(), UpgradeParams { connected, lazy: false }).map_err(error)?;
         Ok(Self { handle, tcp })
     }
 

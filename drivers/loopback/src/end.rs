@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::pipe::Connection;
 use motet_engine::lock;
-use motet_proto::{Errno, stream::Base};
+use motet_proto::{Errno, stream::Platform};
 use motet_sys::process_vm;
 use motet_wire::mapping::Mapping;
 use std::io::IoSliceMut;
@@ -52,7 +52,7 @@ impl End {
     }
 }
 
-impl Base for End {
+impl Platform for End {
     fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
         self.connection(|c| c.receive(self.side, bufs, usize::MAX, peek))
     }
@@ -69,11 +69,11 @@ impl Base for End {
         self.connection(|c| c.pending(self.side))
     }
 
-    fn tcp_read(&mut self, counted: u64) -> u64 {
+    fn tcp_bytes_read(&mut self, counted: u64) -> u64 {
         self.connection(|c| c.positions(self.side).1).max(counted)
     }
 
-    fn tcp_written(&mut self, counted: u64) -> u64 {
+    fn tcp_bytes_written(&mut self, counted: u64) -> u64 {
         self.connection(|c| c.positions(self.side).0).max(counted)
     }
 
@@ -85,15 +85,15 @@ impl Base for End {
         self.connection(|c| c.is_reset())
     }
 
-    fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
+    fn read_peer_memory(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
         process_vm::read_from(pid, address, into) == Ok(into.len())
     }
 
-    fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
+    fn write_peer_memory(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
         process_vm::write_to(pid, address, from) == Ok(from.len())
     }
 
-    fn same_process(&mut self, _pid: u32) -> bool {
+    fn is_same_process(&mut self, _pid: u32) -> bool {
         !self.connection(|c| c.is_dead(1 - self.side))
     }
 
@@ -101,7 +101,7 @@ impl Base for End {
         true
     }
 
-    fn enter_pages(&mut self, _ring: Mapping) {}
+    fn prefault(&mut self, _ring: Mapping) {}
 
     fn now(&self) -> u64 {
         self.clock.look()
@@ -119,15 +119,15 @@ impl Base for End {
         self.clock.advance(1_000);
     }
 
-    fn nap(&mut self, ns: u64) {
+    fn sleep(&mut self, ns: u64) {
         self.clock.advance(ns);
     }
 
-    fn token(&self) -> u64 {
+    fn lock_token(&self) -> u64 {
         u64::from(Self::process(self.side)) << 32 | u64::from(self.thread * 2 + 1)
     }
 
-    fn exists(&self, token: u64) -> bool {
+    fn lock_holder_exists(&self, token: u64) -> bool {
         let process = (token >> 32) as u32;
         (0..2).any(|side| Self::process(side) == process && !self.connection(|c| c.is_dead(side)))
     }

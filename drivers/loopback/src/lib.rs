@@ -5,7 +5,7 @@
 //! - [`Loopback`], a real driver: a wire between two streams of this process, without any rendezvous socket. Its slots
 //!   come from [`memory`].
 //! - a *simulated connection* for tests: [`pipe`] stands for TCP, [`clock`] for time, [`plan`] says declaratively what goes
-//!   wrong and when, and [`end`] offers all of it as the protocol's [`motet_proto::stream::Base`].
+//!   wrong and when, and [`end`] offers all of it as the protocol's [`motet_proto::stream::Platform`].
 //!
 //! What it is not: it is in no table of a shipped program. An address does not tell whether the peer lives in this
 //! process, so the code that lists this driver guarantees that it does.

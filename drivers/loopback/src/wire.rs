@@ -48,14 +48,14 @@ impl Connecting for Meeting {
     fn step(&mut self) -> Progress {
         let mut meetings = lock(&MEETINGS);
         let Some(entry) = meetings.as_mut().and_then(|m| m.get_mut(&self.name)) else {
-            return Progress::Never(Reason::PEER_GONE);
+            return Progress::Rejected(Reason::PEER_GONE);
         };
         let [Some(accepted), Some(connected)] = entry.cookies else { return Progress::Pending };
         let (ends, second) = match entry.slot {
             Some(ends) => (ends, true),
             None => match memory::place(self.ring, [accepted, connected]) {
                 Some(ends) => (ends, false),
-                None => return Progress::Never(Reason::NO_MEMORY),
+                None => return Progress::Rejected(Reason::NO_MEMORY),
             },
         };
         entry.slot = Some(ends);

@@ -173,7 +173,7 @@ impl Offering {
             match heard {
                 None => heard = Some(socket::receive_with_fd(&offered.rendezvous, &mut answer)),
                 Some(Err(EAGAIN)) => return Progress::Pending,
-                Some(Ok((n @ 1.., _))) => return Progress::Never(Refusal::decode(&answer[..n]).0),
+                Some(Ok((n @ 1.., _))) => return Progress::Rejected(Refusal::decode(&answer[..n]).0),
                 Some(_) => {
                     self.offered = None;
                     return Progress::Pending;
@@ -188,21 +188,21 @@ impl Connecting for Offering {
         if self.offered.is_some() {
             return self.hear();
         }
-        let Some(room) = Room::enter() else { return Progress::Crowded };
+        let Some(room) = Room::enter() else { return Progress::Busy };
         let rendezvous = match socket::connect_abstract(&name(self.netns, self.other)) {
             Ok(rendezvous) => rendezvous,
-            Err(EPERM | EACCES) => return Progress::Never(Reason::NOT_PERMITTED),
+            Err(EPERM | EACCES) => return Progress::Rejected(Reason::NOT_PERMITTED),
             Err(_) => return Progress::Pending, // without Motet, or not yet listening
         };
         let Ok(peer) = socket::peer_credentials(&rendezvous) else { return Progress::Pending };
         if !trusted(&peer) {
-            return Progress::Never(Reason::OTHER_USER);
+            return Progress::Rejected(Reason::OTHER_USER);
         }
         let place = match segment_pool::place(peer, shape(&self.pair), [self.pair.cookie, self.other]) {
             Ok(place) => place,
             Err(reason) => {
                 let _ = socket::send_message(&rendezvous, &Refusal(reason).encode());
-                return Progress::Never(reason);
+                return Progress::Rejected(reason);
             }
         };
         match self.offer(rendezvous, peer, place, room) {
@@ -210,7 +210,7 @@ impl Connecting for Offering {
                 self.offered = Some(offered);
                 Progress::Pending
             }
-            Err(reason) => Progress::Never(reason),
+            Err(reason) => Progress::Rejected(reason),
         }
     }
 }
@@ -256,14 +256,14 @@ impl Listener {
         };
         let bytes = &bytes[..n.min(bytes.len())];
         if let Some(Refusal(reason)) = Refusal::from(bytes) {
-            return Some(Progress::Never(reason));
+            return Some(Progress::Rejected(reason));
         }
         Some(match self.take(bytes, file, peer) {
             Ok(wire) => Progress::Up(wire),
             Err(Reason::BAD_OFFER) => Progress::Pending,
             Err(reason) => {
                 let _ = socket::send_message(&guest, &Refusal(reason).encode());
-                Progress::Never(reason)
+                Progress::Rejected(reason)
             }
         })
     }
@@ -295,9 +295,9 @@ impl Connecting for Listener {
         if self.listener.is_none()
             && let Err(reason) = self.open()
         {
-            return Progress::Never(reason);
+            return Progress::Rejected(reason);
         }
-        let Some((listener, _)) = &self.listener else { return Progress::Crowded };
+        let Some((listener, _)) = &self.listener else { return Progress::Busy };
         if let Some(guest) = self.guest.take() {
             return self.hear(&guest).unwrap_or_else(|| {
                 self.guest = Some(guest);

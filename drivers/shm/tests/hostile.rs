@@ -116,9 +116,9 @@ fn knock(name: &[u8], bytes: &[u8], files: &[&OwnedFd]) -> Result<OwnedFd, i32> 
 fn outcome(victim: &mut Victim) -> Result<&'static str, Reason> {
     for _ in 0..4 {
         match victim.connecting.step() {
-            Progress::Pending | Progress::Crowded => {}
+            Progress::Pending | Progress::Busy => {}
             Progress::Up(_) => return Ok("up"),
-            Progress::Never(reason) => return Err(reason),
+            Progress::Rejected(reason) => return Err(reason),
         }
     }
     Ok("pending")
@@ -303,7 +303,7 @@ fn an_end_that_refuses_says_why() {
         assert!(matches!(far.step(), Progress::Pending));
         let guest = socket::accept(&listener).unwrap();
         socket::send_message(&guest, &Refusal(reason).encode()).unwrap();
-        assert!(matches!(far.step(), Progress::Never(why) if why == heard), "{reason:?}");
+        assert!(matches!(far.step(), Progress::Rejected(why) if why == heard), "{reason:?}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use motet_driver_shm::Shm;
 use motet_engine::driver::Driver;
-use motet_engine::stream::Taken;
+use motet_engine::stream::UpgradeParams;
 use motet_engine::stream::engine::Up;
 use motet_engine::{Engine, Handle, Options};
 use motet_proto::{
@@ -50,7 +50,7 @@ impl Pair {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let far = listener.accept().unwrap().0;
-        let take = |fd: &TcpStream, connected| engine.upgrade(fd.as_raw_fd(), Taken { connected, lazy: false });
+        let take = |fd: &TcpStream, connected| engine.upgrade(fd.as_raw_fd(), UpgradeParams { connected, lazy: false });
         let ends = [take(&near, true), take(&far, false)];
         let pair = Self { ends: ends.map(Result::unwrap), _streams: [near, far] };
         while pair.ends.iter().any(|&end| engine.attached(end).is_none()) {
@@ -96,8 +96,8 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
     };
     let before = reused.ends.map(|end| format!("{:?}", engine.look_up(end).unwrap().0));
     for stray in &strays {
-        let (Up { handle, record, slot, .. }, mut base) = (stray, stray.base());
-        let ask = tx::Ask {
+        let (Up { handle, record, slot, .. }, mut base) = (stray, stray.kernel_tcp());
+        let ask = tx::Request {
             kernel_only: false,
             nonblocking: true,
             large: usize::MAX,
@@ -109,13 +109,13 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
         tx::end(record, &mut base, 64);
         tx::finish(record, slot, &mut base);
         assert!(!tx::take_back(record, slot, &mut base));
-        let ask = rx::Ask { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
+        let ask = rx::Request { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
         let step = rx::begin(record, None, &mut base, &mut [IoSliceMut::new(&mut [0; 64])], ask, || true, |_, _| false);
         assert_eq!(step, rx::Step::Failed(EBADF));
         rx::end(record, &mut base, 64);
         gate::raise(record, slot, &mut base, || true); // may say that it is open: it only looks
         gate::enter_kernel(record, slot, &mut base);
-        gate::enter_anyway(record, &mut base);
+        gate::enter_kernel_over_bytes(record, &mut base);
         gate::leave_kernel(record, &mut base);
         gate::close_gate_over_bytes(record, slot, &mut base);
         assert_eq!(engine.close(*handle), Err(EBADF));

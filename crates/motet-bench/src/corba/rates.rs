@@ -1,23 +1,23 @@
-//! What the sequences say: rates beside kernel TCP, the unix transport and the engine; the model; curves.
+//! Rates of sequences over those of kernel TCP, the unix transport and the engine; the model; curves.
 
 use super::figures::{deviation, each};
-use super::paths::{Ends, Path, on};
-use super::sequences::{Call, MODELLED, Measured, TYPES};
-use super::wires::Wire;
+use super::raw_transports::RawTransport;
+use super::sequences::{Call, MODELLED, SequenceTimes, TYPES};
+use super::transports::{Ends, Transport, on};
 use crate::bench::Series;
+use crate::format::bytes;
 use crate::place::Placement::Two;
 use crate::report::{Bound, Curve, Line, Quantity, Unit};
 use crate::stats::{Spread, median};
-use crate::table::bytes;
 
 /// The rows of one size.
 const LARGE: usize = 1 << 20;
 const HUGE: usize = 64 << 20;
 
 /// All lines.
-pub fn lines(ends: &Ends<'_>, all: &[Measured]) -> Vec<Line> {
+pub fn lines(ends: &Ends<'_>, all: &[SequenceTimes]) -> Vec<Line> {
     let mut lines = Vec::new();
-    for adapter in Path::ADAPTERS {
+    for adapter in Transport::ADAPTERS {
         if let Some(why) = ends.missing(adapter) {
             lines.push(Line::not_measured("rate", format!("sequences and strings, {}", adapter.name()), why));
             continue;
@@ -25,37 +25,45 @@ pub fn lines(ends: &Ends<'_>, all: &[Measured]) -> Vec<Line> {
         for kind in TYPES {
             let of = |size| all.iter().find(|measured| measured.kind == kind && measured.size == size);
             lines.extend(of(LARGE).into_iter().flat_map(|measured| there_and_back(measured, adapter)));
-            lines.extend(of(HUGE).and_then(|measured| against(measured, adapter, Path::Tcp, Call::InOut, Some(3.0))));
+            lines.extend(
+                of(HUGE).and_then(|measured| against(measured, adapter, Transport::Tcp, Call::InOut, Some(3.0))),
+            );
         }
         for kind in TYPES {
             let of = all.iter().filter(|measured| measured.kind == kind && measured.size == LARGE);
             lines.extend(of.flat_map(|measured| {
                 [Call::In, Call::Out, Call::Refill]
                     .into_iter()
-                    .filter_map(|call| against(measured, adapter, Path::Tcp, call, None))
+                    .filter_map(|call| against(measured, adapter, Transport::Tcp, call, None))
             }));
         }
     }
     for measured in
         all.iter().filter(|measured| [65536, LARGE].contains(&measured.size) && MODELLED.contains(&measured.kind))
     {
-        lines.extend([Path::Tcp, Path::Sockets, Path::Corba].into_iter().filter_map(|path| modelled(measured, path)));
+        lines.extend(
+            [Transport::Tcp, Transport::Sockets, Transport::Corba]
+                .into_iter()
+                .filter_map(|transport| modelled(measured, transport)),
+        );
     }
     lines.extend(copying(all));
     lines
 }
 
-/// What is asked of calls there and back at 1 MiB.
-fn there_and_back(measured: &Measured, adapter: Path) -> Vec<Line> {
+/// Lines of calls there and back at 1 MiB, with their targets.
+fn there_and_back(measured: &SequenceTimes, adapter: Transport) -> Vec<Line> {
     let call = Call::InOut;
     let plain = ["long", "double", "octet"].contains(&measured.kind);
     let beside_unix = (measured.kind == "struct").then_some(2.2);
     let mut lines = Vec::new();
-    lines.extend(against(measured, adapter, Path::Tcp, call, plain.then_some(5.0)));
-    lines.extend(against(measured, adapter, Path::Unix, call, beside_unix));
-    if let (true, Some(ours), Some(engine)) = (plain, measured.rate(adapter, call), measured.net(Wire::Engine, Two)) {
+    lines.extend(against(measured, adapter, Transport::Tcp, call, plain.then_some(5.0)));
+    lines.extend(against(measured, adapter, Transport::Unix, call, beside_unix));
+    if let (true, Some(ours), Some(engine)) =
+        (plain, measured.rate(adapter, call), measured.net(RawTransport::Engine, Two))
+    {
         lines.push(
-            Line::new("rate", format!("{}, beside the engine's own ping-pong", title(measured, call, adapter)))
+            Line::new("rate", format!("{}, beside a ping-pong of the engine", title(measured, call, adapter)))
                 .figure(Quantity::of("D", &ours.values, Unit::GBs))
                 .floors(&ours.floors)
                 .against(
@@ -68,12 +76,18 @@ fn there_and_back(measured: &Measured, adapter: Path) -> Vec<Line> {
     lines
 }
 
-fn title(measured: &Measured, call: Call, path: Path) -> String {
-    format!("{}, {}, {}, {}", measured.kind, bytes(measured.size), call.name(), path.name())
+fn title(measured: &SequenceTimes, call: Call, transport: Transport) -> String {
+    format!("{}, {}, {}, {}", measured.kind, bytes(measured.size), call.name(), transport.name())
 }
 
-/// An adapter beside another path.
-fn against(measured: &Measured, adapter: Path, other: Path, call: Call, bound: Option<f64>) -> Option<Line> {
+/// The line of an adapter over another transport.
+fn against(
+    measured: &SequenceTimes,
+    adapter: Transport,
+    other: Transport,
+    call: Call,
+    bound: Option<f64>,
+) -> Option<Line> {
     let (ours, theirs) = (measured.rate(adapter, call)?, measured.rate(other, call)?);
     let name = format!("{}, {}", other.name(), on(measured.placement(other)?));
     let line = Line::new("rate", title(measured, call, adapter))
@@ -86,20 +100,20 @@ fn against(measured: &Measured, adapter: Path, other: Path, call: Call, bound: O
     })
 }
 
-/// The measured rate beside the model's. A copying ORB does one thing after the other and must come near it; one that hands
-/// the data over where they lie must exceed it.
-fn modelled(measured: &Measured, path: Path) -> Option<Line> {
-    let (found, expected) = (measured.rate(path, Call::InOut)?, measured.model(path)?);
+/// The line of the measured rate over that of the model. An ORB that copies does one step after the other and should be near the
+/// model. One that passes the data to the transport in place should exceed it.
+fn modelled(measured: &SequenceTimes, transport: Transport) -> Option<Line> {
+    let (found, expected) = (measured.rate(transport, Call::InOut)?, measured.model(transport)?);
     let [encode, decode] = measured.marshalling();
-    let net = measured.net(Wire::under(path)?, measured.placement(path)?)?;
+    let net = measured.net(RawTransport::under(transport)?, measured.placement(transport)?)?;
     let ratios = each([&found.values, &expected], |[found, expected]| found / expected);
     let bound = if measured.kind == "struct" { Bound::Within(0.15) } else { Bound::AtLeast(1.0) };
     Some(
-        Line::new("model", title(measured, Call::InOut, path))
+        Line::new("model", title(measured, Call::InOut, transport))
             .figure(Quantity::of("D", &found.values, Unit::GBs))
             .floors(&found.floors)
             .against(Quantity::of("model", &expected, Unit::GBs), &ratios)
-            .with_motet(path.with_motet())
+            .with_motet(transport.with_motet())
             .bound(bound)
             .note(format!(
                 "{:+.0} %; encode {:.2}, transport {:.2}, decode {:.2} GB/s",
@@ -111,26 +125,29 @@ fn modelled(measured: &Measured, path: Path) -> Option<Line> {
     )
 }
 
-/// The copying type beside the one that is handed over, on each path.
-fn copying(all: &[Measured]) -> Vec<Line> {
+/// Lines of the type that is copied over the type that is passed in place, on each transport.
+fn copying(all: &[SequenceTimes]) -> Vec<Line> {
     let of = |kind: &str| all.iter().find(|measured| measured.kind == kind && measured.size == LARGE);
     let [Some(structs), Some(octets)] = MODELLED.map(of) else { return Vec::new() };
-    let line = |path: Path| {
-        let (copied, handed) = (structs.rate(path, Call::InOut)?, octets.rate(path, Call::InOut)?);
+    let line = |transport: Transport| {
+        let (copied, handed) = (structs.rate(transport, Call::InOut)?, octets.rate(transport, Call::InOut)?);
         let ratios = each([&copied.values, &handed.values], |[a, b]| a / b);
         Some(
-            Line::new("copying", format!("struct beside octet, {}, there and back, {}", bytes(LARGE), path.name()))
-                .figure(Quantity::of("struct", &copied.values, Unit::GBs))
-                .floors(&copied.floors)
-                .against(Quantity::of("octet", &handed.values, Unit::GBs), &ratios)
-                .with_motet(path.with_motet()),
+            Line::new(
+                "copying",
+                format!("struct beside octet, {}, there and back, {}", bytes(LARGE), transport.name()),
+            )
+            .figure(Quantity::of("struct", &copied.values, Unit::GBs))
+            .floors(&copied.floors)
+            .against(Quantity::of("octet", &handed.values, Unit::GBs), &ratios)
+            .with_motet(transport.with_motet()),
         )
     };
-    Path::ALL.into_iter().filter_map(line).collect()
+    Transport::ALL.into_iter().filter_map(line).collect()
 }
 
-/// All curves: for each type and call the rate of each path, for octets there and back also the time, and what lies below.
-pub fn curves(all: &[Measured]) -> Vec<Curve> {
+/// All curves: the rate of each transport for each type and call; for octets there and back also the time, and the raw transports.
+pub fn curves(all: &[SequenceTimes]) -> Vec<Curve> {
     let mut curves: Vec<Curve> = Vec::new();
     let mut add = |plot: String, name: &str, unit: Unit, size: usize, values: &[f64]| {
         let Some(spread) = Spread::of(values) else { return };
@@ -141,22 +158,22 @@ pub fn curves(all: &[Measured]) -> Vec<Curve> {
     };
     for measured in all {
         let (kind, size) = (measured.kind, measured.size);
-        for path in Path::ALL {
+        for transport in Transport::ALL {
             for call in Call::ALL {
-                let rate = measured.rate(path, call);
+                let rate = measured.rate(transport, call);
                 let values = rate.map_or(Vec::new(), |Series { values, .. }| values);
-                add(format!("corba-rate-{kind}-{}", call.word()), path.name(), Unit::GBs, size, &values);
+                add(format!("corba-rate-{kind}-{}", call.word()), transport.name(), Unit::GBs, size, &values);
             }
-            if let Some(time) = measured.time(path, Call::InOut) {
-                add(format!("corba-time-{kind}-inout"), path.name(), Unit::Ns, size, &time.values);
+            if let Some(time) = measured.time(transport, Call::InOut) {
+                add(format!("corba-time-{kind}-inout"), transport.name(), Unit::Ns, size, &time.values);
             }
         }
-        for (wire, name) in [(Wire::Engine, ENGINE), (Wire::Mpi, "Open MPI's own ping-pong")] {
-            if let (true, Some(one_way)) = (kind == "octet", measured.alone(wire, Two)) {
+        for (raw, name) in [(RawTransport::Engine, ENGINE), (RawTransport::Mpi, "a ping-pong of Open MPI")] {
+            if let (true, Some(one_way)) = (kind == "octet", measured.alone(raw, Two)) {
                 let trip: Vec<f64> = one_way.values.iter().map(|ns| ns * 2.0).collect();
                 add("corba-time-octet-inout".to_owned(), name, Unit::Ns, size, &trip);
             }
-            if let Some(net) = measured.net(wire, Two) {
+            if let Some(net) = measured.net(raw, Two) {
                 add(format!("corba-rate-{kind}-inout"), name, Unit::GBs, size, &net);
             }
         }

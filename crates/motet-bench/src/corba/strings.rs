@@ -1,12 +1,12 @@
-//! Requests with a string of 1 to 2000 B: the sweep of the Crisp ORB paper (its figure 8), and the transport's part of each call.
+//! Requests with a string of 1 to 2000 B: the sweep of the Crisp ORB paper (its figure 8), and the share of the transport in each call.
 
 use super::figures::each;
-use super::paths::{Answers, Ends, Path, on};
-use super::wires::{Wire, Wires};
+use super::raw_transports::{RawTransport, RawTransports};
+use super::transports::{Answers, Ends, Transport, on};
 use crate::bench::Series;
+use crate::measure::counted;
 use crate::place::Placement::{self, Two};
 use crate::report::{Bound, Curve, Line, Quantity, Unit};
-use crate::rows::counted;
 use crate::stats::{Spread, median};
 use anyhow::Result;
 
@@ -14,68 +14,72 @@ use anyhow::Result;
 fn sizes(quick: bool) -> &'static [usize] {
     if quick { &[1, 200, 1000, 2000] } else { &[1, 10, 50, 100, 200, 500, 1000, 1500, 2000] }
 }
-/// What a request has beside its string, and about what a reply is: bytes on the wire.
+/// Bytes of a request besides its string, and about those of a reply.
 const HEADERS: usize = 64;
 /// The name of the plot.
 const PLOT: &str = "corba-strings";
 
-/// What the sweep found.
+/// The results of the sweep.
 struct Sweep {
-    /// To one question for each size.
+    /// The answers to one question for each size.
     answers: Answers,
     sizes: &'static [usize],
     repetitions: usize,
 }
 
 /// The lines and the curves.
-pub fn measure(ends: &Ends<'_>, wires: &Wires<'_>) -> Result<(Vec<Line>, Vec<Curve>)> {
-    let bench = ends.stage.bench;
+pub fn measure(ends: &Ends<'_>, raw_transports: &RawTransports<'_>) -> Result<(Vec<Line>, Vec<Curve>)> {
+    let bench = ends.sandbox.bench;
     let sizes = sizes(bench.quick);
     let questions: Vec<String> = sizes.iter().map(|size| format!("in string {size} {}", bench.ms)).collect();
-    let mut others = wires.contestants(HEADERS, false);
+    let mut others = raw_transports.measurements(HEADERS, false);
     for size in sizes {
-        others.extend(wires.contestants(HEADERS + size, false));
+        others.extend(raw_transports.measurements(HEADERS + size, false));
     }
-    let answers = ends.contest((bench.repetitions, true), ends.places(false), &questions, others)?;
+    let answers = ends.compare((bench.repetitions, true), ends.places(false), &questions, others)?;
     let sweep = Sweep { answers, sizes, repetitions: bench.repetitions };
     let (mut lines, mut curves) = (Vec::new(), Vec::new());
-    for path in Path::ALL {
-        if let Some(why) = ends.missing(path) {
-            lines.push(Line::not_measured("strings", format!("strings of 1 to 2000 B, {}", path.name()), why));
+    for transport in Transport::ALL {
+        if let Some(why) = ends.missing(transport) {
+            lines.push(Line::not_measured("strings", format!("strings of 1 to 2000 B, {}", transport.name()), why));
             continue;
         }
-        let Some(placement) = sweep.placement(path) else { continue };
-        curves.extend(sweep.curves(path, placement).into_iter().filter(|curve| !curve.points.is_empty()));
-        if Path::ADAPTERS.contains(&path) {
-            lines.extend(sweep.against_kernel(path));
+        let Some(placement) = sweep.placement(transport) else { continue };
+        curves.extend(sweep.curves(transport, placement).into_iter().filter(|curve| !curve.points.is_empty()));
+        if Transport::ADAPTERS.contains(&transport) {
+            lines.extend(sweep.against_kernel(transport));
         }
         for at in [0, sizes.len() - 1] {
-            lines.extend(sweep.part(path, placement, at));
+            lines.extend(sweep.part(transport, placement, at));
         }
     }
     Ok((lines, curves))
 }
 
 impl Sweep {
-    /// A path of the kernel's counts with the placement that is better in the middle of the sweep.
-    fn placement(&self, path: Path) -> Option<Placement> {
-        if Path::ADAPTERS.contains(&path) { Some(Two) } else { self.answers.better(path, self.sizes.len() / 2) }
+    /// The placement that counts: two CPUs for an adapter, the one that is better in the middle of the sweep for a transport of the kernel.
+    fn placement(&self, transport: Transport) -> Option<Placement> {
+        if Transport::ADAPTERS.contains(&transport) {
+            Some(Two)
+        } else {
+            self.answers.better(transport, self.sizes.len() / 2)
+        }
     }
 
-    fn call(&self, path: Path, placement: Placement, at: usize) -> Option<&Series> {
-        Some(&self.answers.of((path, placement), at)?.median)
+    fn call(&self, transport: Transport, placement: Placement, at: usize) -> Option<&Series> {
+        Some(&self.answers.of((transport, placement), at)?.median)
     }
 
-    /// The same bytes there and back over the transport alone, ns.
-    fn trip(&self, path: Path, placement: Placement, at: usize) -> Option<Vec<f64>> {
-        let wire = Wire::under(path)?;
-        let mut sizes = self.answers.others.chunks(Wires::count(false));
-        let back = Wires::of(sizes.next()?, wire, placement)?;
-        let there = Wires::of(sizes.nth(at)?, wire, placement)?;
+    /// A round trip of the same bytes over the raw transport, ns.
+    fn trip(&self, transport: Transport, placement: Placement, at: usize) -> Option<Vec<f64>> {
+        let raw = RawTransport::under(transport)?;
+        let mut sizes = self.answers.others.chunks(RawTransports::count(false));
+        let back = RawTransports::of(sizes.next()?, raw, placement)?;
+        let there = RawTransports::of(sizes.nth(at)?, raw, placement)?;
         Some(each([&there.values, &back.values], |[there, back]| there + back))
     }
 
-    fn curves(&self, path: Path, placement: Placement) -> [Curve; 2] {
+    fn curves(&self, transport: Transport, placement: Placement) -> [Curve; 2] {
         let curve = |name: String, values: &dyn Fn(usize) -> Option<Vec<f64>>| {
             let point = |at: usize| Some((self.sizes[at], Spread::of(&values(at)?)?));
             Curve {
@@ -86,29 +90,29 @@ impl Sweep {
             }
         };
         [
-            curve(path.name().to_owned(), &|at| Some(self.call(path, placement, at)?.values.clone())),
-            curve(format!("transport alone: {}", path.name()), &|at| self.trip(path, placement, at)),
+            curve(transport.name().to_owned(), &|at| Some(self.call(transport, placement, at)?.values.clone())),
+            curve(format!("transport alone: {}", transport.name()), &|at| self.trip(transport, placement, at)),
         ]
     }
 
-    /// The transport's part of a call.
-    fn part(&self, path: Path, placement: Placement, at: usize) -> Option<Line> {
-        let (call, trip) = (self.call(path, placement, at)?, self.trip(path, placement, at)?);
-        let what = format!("the transport's part of a request with {} B, {}", self.sizes[at], path.name());
+    /// The line of the share of the transport in a call.
+    fn part(&self, transport: Transport, placement: Placement, at: usize) -> Option<Line> {
+        let (call, trip) = (self.call(transport, placement, at)?, self.trip(transport, placement, at)?);
+        let what = format!("the transport's part of a request with {} B, {}", self.sizes[at], transport.name());
         let parts = each([&trip, &call.values], |[trip, call]| trip / call);
         Some(
             Line::new("strings", what)
                 .figure(Quantity::of(format!("alone, {}", on(placement)), &trip, Unit::Ns))
                 .floors(&call.floors)
                 .against(Quantity::of("the call", &call.values, Unit::Ns), &parts)
-                .with_motet(path.with_motet()),
+                .with_motet(transport.with_motet()),
         )
     }
 
-    /// The size at which an adapter gains least.
-    fn against_kernel(&self, adapter: Path) -> Option<Line> {
+    /// The line of the size at which an adapter gains least.
+    fn against_kernel(&self, adapter: Transport) -> Option<Line> {
         let at_size = |at: usize| {
-            let plain = self.call(Path::Tcp, self.answers.better(Path::Tcp, at)?, at)?;
+            let plain = self.call(Transport::Tcp, self.answers.better(Transport::Tcp, at)?, at)?;
             let (ours, plain, enough) = counted(self.repetitions, self.call(adapter, Two, at)?, plain);
             let ratios = ours.over(&plain);
             let line = Line::new(
@@ -123,8 +127,8 @@ impl Sweep {
             Some((self.sizes[at], line, median(&ratios)))
         };
         let all: Vec<_> = (0..self.sizes.len()).filter_map(at_size).collect();
-        let told: Vec<String> = all.iter().map(|(size, _, ratio)| format!("{size} B {ratio:.3}")).collect();
+        let reported: Vec<String> = all.iter().map(|(size, _, ratio)| format!("{size} B {ratio:.3}")).collect();
         let worst = all.into_iter().max_by(|a, b| a.2.total_cmp(&b.2));
-        worst.map(|(_, line, _)| line.note(told.join(", ")))
+        worst.map(|(_, line, _)| line.note(reported.join(", ")))
     }
 }

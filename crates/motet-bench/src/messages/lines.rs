@@ -1,19 +1,19 @@
-//! What a part found as lines of the table and as curves.
+//! The results of a part as lines of the table and as curves.
 
 use super::Part;
-use super::contenders::Contender;
-use super::contest::{Best, Measured, Of};
+use super::comparison::{BestPlacement, Comparison, PeerResult};
+use super::peers::Peer;
 use crate::bench::Series;
+use crate::format::bytes;
 use crate::place::Placement;
 use crate::report::{Bound, Curve, Line, Quantity, Unit, WithMotet};
 use crate::stats::Spread;
-use crate::table::bytes;
 
-/// The sizes that have lines; curves have all.
+/// The sizes that have lines. Curves have all sizes.
 const SHOWN: [usize; 5] = [8, 1 << 10, 64 << 10, 1 << 20, 4 << 20];
 
-/// Every contender over what the machine does at best; then ours over the best peer.
-pub fn of(part: Part, measured: &Measured<'_>) -> Vec<Line> {
+/// Lines of every peer over the floor or a copy; then of Motet over the best peer.
+pub fn of(part: Part, measured: &Comparison<'_>) -> Vec<Line> {
     let mut lines = Vec::new();
     for (at, &size) in measured.sizes.iter().enumerate() {
         if measured.sizes.len() > 1 && !SHOWN.contains(&size) {
@@ -22,35 +22,35 @@ pub fn of(part: Part, measured: &Measured<'_>) -> Vec<Line> {
         for of in &measured.of {
             lines.extend(line(part, measured, of, at));
         }
-        if let Some(peer) = measured.best_peer(at) {
-            let ours = measured.of.iter().filter(|of| of.contender.ours);
-            lines.extend(ours.filter_map(|of| of.best(at)).map(|best| over_peer(part, size, &best, &peer)));
+        if let Some(other) = measured.best_peer(at) {
+            let ours = measured.of.iter().filter(|of| of.peer.ours);
+            lines.extend(ours.filter_map(|of| of.best(at)).map(|best| over_peer(part, size, &best, &other)));
         }
     }
-    let failed = measured.of.iter().filter_map(|of| Some((of.contender.name, of.failed.as_ref()?)));
+    let failed = measured.of.iter().filter_map(|of| Some((of.peer.name, of.failed.as_ref()?)));
     lines.extend(failed.map(|(name, why)| Line::not_measured(part.word(), format!("{name}, a placement"), why)));
     lines
 }
 
-/// One contender over what the machine does at best.
-fn line(part: Part, measured: &Measured<'_>, of: &Of<'_>, at: usize) -> Option<Line> {
+/// The line of one peer over the floor or a copy.
+fn line(part: Part, measured: &Comparison<'_>, of: &PeerResult<'_>, at: usize) -> Option<Line> {
     Some(of_best(part, measured, &of.best(at)?, at))
 }
 
-/// The line of a contender over the repetitions that count of it.
-pub fn of_best(part: Part, measured: &Measured<'_>, best: &Best<'_>, at: usize) -> Line {
+/// The line of a peer over the repetitions that count of it.
+pub fn of_best(part: Part, measured: &Comparison<'_>, best: &BestPlacement<'_>, at: usize) -> Line {
     let (size, series) = (measured.sizes[at], best.series());
-    let line = Line::new(part.word(), format!("{}, {}", best.contender.called(), what(part, size)));
+    let line = Line::new(part.word(), format!("{}, {}", best.peer.called(), what(part, size)));
     let line = line.figure(figure(part, size, &series)).floors(&series.floors);
     let line = match measured.copies.get(at).map(|copy| copy.at(&best.counted)) {
         Some(copy) => line.against(named("copy, one core", rate(size, &copy)), &ratio(part, &series, &copy)),
         None => line.against(Quantity::of("floor", &series.steady_floors(), Unit::Ns), &series.over_floor()),
     };
-    let line = line.note(best.remark()).note(where_it_was(part, best.placement)).with_motet(side(best.contender));
-    match asked(part, size).filter(|_| best.contender.name == super::contenders::NODES) {
+    let line = line.note(best.remark()).note(where_it_was(part, best.placement)).with_motet(side(best.peer));
+    match target(part, size).filter(|_| best.peer.name == super::peers::NODES) {
         None => line,
-        Some(Asked::Ratio(bound)) => line.bound(bound),
-        Some(Asked::Figure(bound)) => {
+        Some(Target::Ratio(bound)) => line.bound(bound),
+        Some(Target::Figure(bound)) => {
             // Of the figure alone: the ratio stays as a remark.
             let ratio = line.ratio.map_or(f64::NAN, |ratio| ratio.median);
             let reference = line.reference.as_ref().map_or("the reference", |reference| &reference.name).to_owned();
@@ -59,48 +59,44 @@ pub fn of_best(part: Part, measured: &Measured<'_>, best: &Best<'_>, at: usize) 
     }
 }
 
-/// What is asked of our nodes.
-enum Asked {
+/// The target for nodes of Motet.
+enum Target {
     Ratio(Bound),
     Figure(Bound),
 }
 
-fn asked(part: Part, size: usize) -> Option<Asked> {
+fn target(part: Part, size: usize) -> Option<Target> {
     Some(match (part, size) {
-        (Part::Latency, 8) => Asked::Ratio(Bound::AtMost(1.5)),
-        (Part::Latency, 0x10000) => Asked::Figure(Bound::AtMost(1300.0)),
-        (Part::Rate, 8) => Asked::Figure(Bound::AtLeast(25e6)),
-        (Part::Bandwidth, 0x10000 | 0x100000) => Asked::Ratio(Bound::AtLeast(0.7)),
+        (Part::Latency, 8) => Target::Ratio(Bound::AtMost(1.5)),
+        (Part::Latency, 0x10000) => Target::Figure(Bound::AtMost(1300.0)),
+        (Part::Rate, 8) => Target::Figure(Bound::AtLeast(25e6)),
+        (Part::Bandwidth, 0x10000 | 0x100000) => Target::Ratio(Bound::AtLeast(0.7)),
         _ => return None,
     })
 }
 
-/// One of ours beside the best peer, repetition by repetition.
-fn over_peer(part: Part, size: usize, ours: &Best<'_>, peer: &Best<'_>) -> Line {
-    let line = over(part, size, ours, peer, "over the best peer");
-    // Cold bodies are what peers copy once, by one side.
-    if part == Part::Cold && ours.contender.name == super::contenders::NODES {
-        line.bound(Bound::AtLeast(1.2))
-    } else {
-        line
-    }
+/// Motet over the best peer, repetition by repetition.
+fn over_peer(part: Part, size: usize, ours: &BestPlacement<'_>, other: &BestPlacement<'_>) -> Line {
+    let line = over(part, size, ours, other, "over the best peer");
+    // Peers copy cold bodies once, by one side.
+    if part == Part::Cold && ours.peer.name == super::peers::NODES { line.bound(Bound::AtLeast(1.2)) } else { line }
 }
 
-/// One beside another, repetition by repetition.
-pub fn over(part: Part, size: usize, ours: &Best<'_>, peer: &Best<'_>, which: &str) -> Line {
-    let both = ours.with(peer);
-    let (own, theirs) = (ours.all.at(&both), peer.all.at(&both));
-    Line::new(part.word(), format!("{}, {}: {which}", ours.contender.called(), what(part, size)))
+/// One peer over another, repetition by repetition.
+pub fn over(part: Part, size: usize, ours: &BestPlacement<'_>, other: &BestPlacement<'_>, which: &str) -> Line {
+    let both = ours.with(other);
+    let (own, theirs) = (ours.all.at(&both), other.all.at(&both));
+    Line::new(part.word(), format!("{}, {}: {which}", ours.peer.called(), what(part, size)))
         .figure(figure(part, size, &own))
         .floors(&own.floors)
-        .against(named(&peer.contender.called(), figure(part, size, &theirs)), &ratio(part, &own, &theirs))
-        .with_motet(side(ours.contender))
+        .against(named(&other.peer.called(), figure(part, size, &theirs)), &ratio(part, &own, &theirs))
+        .with_motet(side(ours.peer))
         .note(format!("{} repetitions that count for both", both.len()))
 }
 
-/// The figure of a contender is measured with Motet where the contender is ours.
-fn side(contender: &Contender) -> WithMotet {
-    if contender.ours { WithMotet::Figure } else { WithMotet::Neither }
+/// Whether the figure of a peer is measured with Motet.
+fn side(peer: &Peer) -> WithMotet {
+    if peer.ours { WithMotet::Figure } else { WithMotet::Neither }
 }
 
 fn what(part: Part, size: usize) -> String {
@@ -125,7 +121,7 @@ fn where_it_was(part: Part, placement: Placement) -> &'static str {
     }
 }
 
-/// In the unit of the part, from ns of a message.
+/// The figure of a part in its unit, from the times of a message in ns.
 fn figure(part: Part, size: usize, series: &Series) -> Option<Quantity> {
     match part {
         Part::Latency => Quantity::of("one way", &series.values, Unit::Ns),
@@ -146,13 +142,13 @@ fn named(name: &str, quantity: Option<Quantity>) -> Option<Quantity> {
     quantity.map(|quantity| Quantity { name: name.to_owned(), ..quantity })
 }
 
-/// Figure over figure, repetition by repetition: times over times, rates over rates.
+/// Ratios of figures, repetition by repetition: of times, or of rates.
 fn ratio(part: Part, series: &Series, to: &Series) -> Vec<f64> {
     if part == Part::Latency { series.over(to) } else { to.over(series) }
 }
 
-/// Half a round trip and bandwidth over the size.
-pub fn curves(part: Part, measured: &Measured<'_>) -> Vec<Curve> {
+/// Curves of half a round trip and of bandwidth over the size.
+pub fn curves(part: Part, measured: &Comparison<'_>) -> Vec<Curve> {
     let (plot, unit) = match part {
         Part::Latency => ("messages-latency", Unit::Ns),
         Part::Bandwidth => ("messages-bandwidth", Unit::GBs),
@@ -174,7 +170,8 @@ pub fn curves(part: Part, measured: &Measured<'_>) -> Vec<Curve> {
         let copies = all().filter_map(|at| shown(at, measured.copies.get(at)?));
         curve("copy by one core, reused buffers", copies.collect())
     };
-    let of = |of: &Of<'_>| curve(of.contender.name, all().filter_map(|at| shown(at, &of.best(at)?.series())).collect());
+    let of =
+        |of: &PeerResult<'_>| curve(of.peer.name, all().filter_map(|at| shown(at, &of.best(at)?.series())).collect());
     let mut curves: Vec<Curve> = std::iter::once(machine).chain(measured.of.iter().map(of)).collect();
     curves.retain(|curve| !curve.points.is_empty());
     curves

@@ -1,34 +1,27 @@
-//! `motet bench messages`: messages between processes, ours beside those of UCX, libfabric, Open MPI and MPICH.
+//! `motet bench messages`: messages between processes, those of Motet beside UCX, libfabric, Open MPI and MPICH.
 //!
-//! What it is: five measurements (`Part`) of every contender (`contenders`), in turn in one run, the floor around each
-//! (`contest`), ranks of MPI also in other shapes (`shape`); lines and curves of them (`lines`); and what is measured of ours alone (`own`). A peer counts with its better placement. The measuring programs are
-//! `tests/bench/*_messages.c`, one set of loops over each interface (`tests/bench/messages.h`). What it is not: a test of what arrives,
-//! and no measurement of networks: both ends are on this host.
+//! What it is: measurements (`Part`) of every library (`peers`), in turn in one run with the floor around each (`comparison`), ranks
+//! of MPI also in variants (`shape`); their lines and curves (`lines`); and measurements of Motet only (`motet_only`). A peer counts
+//! with its better placement. The measuring programs are `tests/bench/*_messages.c`, one set of loops over each interface
+//! (`tests/bench/messages.h`). What it is not: a test of contents, or a measurement of networks, as both ends are on this host.
 
-pub(crate) mod contenders;
-pub(crate) mod contest;
+pub(crate) mod comparison;
 pub(crate) mod lines;
-mod own;
+mod motet_only;
+pub(crate) mod peers;
 pub(crate) mod shape;
 
 use crate::bench::Bench;
+use crate::options::PartOptions;
 use crate::report::{Line, Report};
+use crate::{machine, output};
 use anyhow::Result;
-use clap::ValueEnum;
-use contenders::Contenders;
+use peers::Peers;
 
 /// The command line of `motet bench messages`.
-#[derive(Debug, Default, clap::Args)]
-pub struct Options {
-    /// How to measure and what to print
-    #[command(flatten)]
-    pub manner: crate::Manner,
-    /// Only these parts
-    #[arg(long, value_name = "PART", value_delimiter = ',')]
-    pub parts: Vec<Part>,
-}
+pub type Options = PartOptions<Part>;
 
-/// What can be measured by itself.
+/// A part of the tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
     /// Half a round trip, 8 B to 4 MiB
@@ -44,11 +37,11 @@ pub enum Part {
     Stream,
     /// Five headers on a message, as bytes of its body, in a message of their own
     Layers,
-    /// Waits for one, any, a group; the same through a thread that dispatches
+    /// Waits for one, for any, for a completion queue, beside a thread that dispatches completions
     Waits,
-    /// Who receives: a thread that sleeps, the caller, a thread that polls
+    /// The receiving thread of a server: one that sleeps, the caller, one that polls
     Receptions,
-    /// Four clients that send 64 KiB to one server; ours also with 92 and 184
+    /// Four clients that send 64 KiB to one server; Motet also with 92 and 184
     Server,
     /// Nodes of two test hosts over TCP, beside plain TCP
     Tcp,
@@ -56,31 +49,30 @@ pub enum Part {
     Idle,
     /// Eight processes on two CPUs that pass tokens round
     Ring,
-    /// What peers and channels take
+    /// Memory of peers and channels
     Memory,
 }
 
 /// Clients of the server.
 const CLIENTS: usize = 4;
 
-/// Everything, or only some parts. A contender that is missing, and what fails, is a line that says why.
+/// Measures the chosen parts. A library that is missing, and a part that fails, have a line that says why.
 pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
-    bench.ms = if bench.quick { 10 } else { 40 }; // of very many sizes
+    bench.ms = if bench.quick { 10 } else { 40 }; // there are many sizes
     let bench = &bench;
-    let copies = crate::copies(bench);
-    let parts = Part::value_variants().iter().filter(|part| options.parts.is_empty() || options.parts.contains(part));
-    let parts: Vec<Part> = parts.copied().collect();
-    let found = parts.iter().any(|part| part.has_contenders()).then(|| Contenders::find(bench)).transpose()?;
-    let contenders = found.unwrap_or_default();
-    let bar = crate::progress(parts.len() as u64)?;
+    let copies = machine::copies(bench);
+    let parts = options.chosen();
+    let found = parts.iter().any(|part| part.has_peers()).then(|| Peers::find(bench)).transpose()?;
+    let peers = found.unwrap_or_default();
+    let bar = output::progress(parts.len() as u64)?;
     let missing = |(name, why): &(&'static str, String)| Line::not_measured("", *name, why.clone());
-    let mut lines: Vec<Line> = contenders.missing.iter().map(missing).collect();
+    let mut lines: Vec<Line> = peers.missing.iter().map(missing).collect();
     let mut curves = Vec::new();
     for part in parts {
         bar.set_message(part.title());
         let failed = |error| Line::not_measured(part.word(), part.title(), format!("{error:#}"));
-        if part.has_contenders() {
-            match contest::run(bench, &contenders.all, (part, &part.sizes(bench.quick)), &bar) {
+        if part.has_peers() {
+            match comparison::run(bench, &peers.all, (part, &part.sizes(bench.quick)), &bar) {
                 Ok(measured) => {
                     lines.extend(lines::of(part, &measured));
                     curves.extend(lines::curves(part, &measured));
@@ -88,17 +80,17 @@ pub fn measure(mut bench: Bench, options: &Options) -> Result<Report> {
                 Err(error) => lines.push(failed(error)),
             }
         }
-        if let Some(measure) = own::of(part) {
+        if let Some(measure) = motet_only::of(part) {
             lines.extend(measure(bench).unwrap_or_else(|error| vec![failed(error)]));
         }
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(Report { machine: crate::machine(bench, &copies), lines, curves })
+    Ok(Report { machine: machine::describe(bench, &copies), lines, curves })
 }
 
 impl Part {
-    /// What the measuring programs call it; also the row of its lines.
+    /// The word of the measuring programs for this part, and the row of its lines.
     pub fn word(self) -> &'static str {
         match self {
             Part::Latency => "latency",
@@ -117,8 +109,8 @@ impl Part {
         }
     }
 
-    /// Whether others are measured beside our own.
-    pub fn has_contenders(self) -> bool {
+    /// Whether other libraries are measured, too.
+    pub fn has_peers(self) -> bool {
         matches!(self, Part::Latency | Part::Rate | Part::Bandwidth | Part::Stream | Part::Cold | Part::Server)
     }
 
@@ -132,7 +124,7 @@ impl Part {
             Part::Server => "64 KiB from several clients to one server",
             Part::Layers => "headers of five layers",
             Part::Waits => "waits",
-            Part::Receptions => "who receives",
+            Part::Receptions => "the receiving thread",
             Part::Tcp => "nodes of two hosts over TCP",
             Part::Idle => "idle peers and channels",
             Part::Ring => "tokens among eight processes",
@@ -140,7 +132,7 @@ impl Part {
         }
     }
 
-    /// Sizes of its messages.
+    /// The sizes of its messages.
     pub fn sizes(self, quick: bool) -> Vec<usize> {
         let powers = |from: u32, step: usize| (from..=22).step_by(step).map(|bits| 1 << bits).collect();
         match self {
@@ -154,7 +146,7 @@ impl Part {
         }
     }
 
-    /// How long one measurement of it takes, ms.
+    /// The length of one measurement, ms.
     pub fn ms(self, bench: &Bench) -> usize {
         if self == Part::Cold { bench.ms.max(400) } else { bench.ms }
     }

@@ -8,17 +8,17 @@ use std::fmt;
 pub enum Shape {
     /// No variant: two ranks, receives that name their source, the usual windows.
     Plain,
-    /// Windows of so many messages.
+    /// Windows of this many messages.
     Windows(usize),
     /// Receives that name no source.
     AnySource,
-    /// Two of so many ranks talk, the others sleep. All poll, as they do where each has a CPU.
+    /// Two of this many ranks talk, the others sleep. All poll, as where each has a CPU.
     Polling(usize),
-    /// Two of so many ranks talk, the others sleep. Ranks yield where there are more of them than CPUs, as the library chooses.
+    /// Two of this many ranks talk, the others sleep. Waits are as the library chooses, which yields with more ranks than CPUs.
     Yielding(usize),
 }
 
-/// What makes ranks poll even where there are more of them than CPUs: Open MPI's own variable, and that of Motet's provider.
+/// Variables that make ranks poll even with more ranks than CPUs: that of Open MPI, and that of the libfabric provider.
 const POLL: [(&str, &str); 2] = [("OMPI_MCA_mpi_yield_when_idle", "0"), ("FI_MOTET_WAIT", "poll")];
 
 impl Shape {
@@ -30,12 +30,12 @@ impl Shape {
         }
     }
 
-    /// What the measuring program calls the pattern.
+    /// The word of the measuring program for the pattern.
     pub fn word(self, part: Part) -> &'static str {
         if self == Shape::AnySource { "any" } else { part.word() }
     }
 
-    /// Messages of a window, where they are not the usual ones.
+    /// Messages of a window, if that is not the usual number.
     pub fn window(self) -> Option<usize> {
         match self {
             Shape::Windows(messages) => Some(messages),
@@ -43,13 +43,13 @@ impl Shape {
         }
     }
 
-    /// Further variables.
+    /// Further environment variables.
     pub fn environment(self) -> &'static [(&'static str, &'static str)] {
         if matches!(self, Shape::Polling(_)) { &POLL } else { &[] }
     }
 }
 
-/// What comes after a contender's name.
+/// The text after the name of a peer.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shape_says_what_the_program_is_asked() {
+    fn shape_gives_the_arguments_of_the_program() {
         assert_eq!((Shape::AnySource.word(Part::Latency), Shape::Plain.word(Part::Latency)), ("any", "latency"));
         assert_eq!((Shape::Windows(65).window(), Shape::Plain.window()), (Some(65), None));
         assert_eq!([Shape::Plain, Shape::Polling(3), Shape::Yielding(8)].map(Shape::ranks), [2, 3, 8]);

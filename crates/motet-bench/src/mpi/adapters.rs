@@ -1,13 +1,13 @@
-//! Bandwidth of each adapter over the size, under Motet: MPI, CORBA and Java's sockets on one graph, as PadicoTM's paper has it (figure 5).
+//! Bandwidth of each adapter over the size: MPI, CORBA and sockets of Java in one graph, as in figure 5 of the PadicoTM paper.
 //!
-//! MPI, CORBA and the sockets of C are those of one process that has all three open; Java's belong to two virtual machines. Each point
-//! is the bytes of one way over half of a round trip.
+//! MPI, CORBA and the sockets in C are of one process that has all three open; those in Java are of two virtual machines. Each point
+//! is the bytes of one way over half a round trip.
 
 use super::together::{Job, Ready, run};
 use crate::bench::Bench;
+use crate::jvm;
 use crate::report::{Curve, Unit};
-use crate::rows::programs::java;
-use crate::stage::{Mode, Ready as Server, WAYS};
+use crate::sandbox::{Mode, Ready as Server, SETUPS};
 use crate::stats::Spread;
 use anyhow::Result;
 
@@ -15,7 +15,7 @@ const ADAPTERS: [(&str, &str); 3] = [("m", "MPI (Open MPI 4)"), ("c", "CORBA (om
 const REPETITIONS: usize = 3;
 const MS: f64 = 60.0;
 
-/// Of each adapter, and of Java where there is one.
+/// The curve of each adapter, and of sockets in Java if Java is installed.
 pub fn curves(bench: &Bench, ready: &Ready) -> Result<Vec<Curve>> {
     let step = if bench.quick { 4 } else { 2 };
     let sizes: Vec<usize> = (6..=24).step_by(step).map(|bits| 1 << bits).collect();
@@ -23,28 +23,32 @@ pub fn curves(bench: &Bench, ready: &Ready) -> Result<Vec<Curve>> {
     for (used, name) in ADAPTERS {
         let mut times: Vec<Vec<f64>> = vec![Vec::new(); sizes.len()];
         for _ in 0..REPETITIONS {
-            let found = run(ready, Job { open: "mcs", used, ours: true }, MS, &sizes)?;
+            let found = run(ready, Job { open: "mcs", used, on_motet: true }, MS, &sizes)?;
             for (times, size) in times.iter_mut().zip(&sizes) {
-                times.extend(found.iter().filter(|told| told.size == *size).map(|told| told.median));
+                times.extend(found.iter().filter(|reported| reported.size == *size).map(|reported| reported.median));
             }
         }
         curves.push(curve(name, &sizes, &times));
     }
     match java_sockets(bench, &sizes) {
         Ok(times) => curves.push(curve("sockets (Java)", &sizes, &times)),
-        Err(why) => eprintln!("sockets of Java are not on the graph: {why:#}"),
+        Err(why) => eprintln!("sockets in Java are not in the graph: {why:#}"),
     }
     Ok(curves)
 }
 
 /// Round trips over java.net, ns.
 fn java_sockets(bench: &Bench, sizes: &[usize]) -> Result<Vec<Vec<f64>>> {
-    let stage = java::compiled(bench)?;
-    let server =
-        stage.server(Mode::Motet, &java::java(&stage, &["PingPong", "serve", "net"]), Server::Says("port "))?;
-    let mut caller = stage.caller(WAYS[0], &java::java(&stage, &["PingPong", "call", "net", &server.said("port")?]))?;
+    let sandbox = jvm::compiled(bench)?;
+    let server = sandbox.server(
+        Mode::WithMotet,
+        &jvm::command(&sandbox, &["PingPong", "serve", "net"]),
+        Server::Says("port "),
+    )?;
+    let mut caller =
+        sandbox.caller(SETUPS[0], &jvm::command(&sandbox, &["PingPong", "call", "net", &server.said("port")?]))?;
     let mut ask = |size: &usize| {
-        caller.ask(&format!("{size} {} echo", java::COMPILED))?; // its compiler is done then
+        caller.ask(&format!("{size} {} echo", jvm::WARM_UP_MS))?; // until the JIT compiler is done
         (0..REPETITIONS).map(|_| Ok(caller.ask(&format!("{size} {MS} echo"))?.median)).collect()
     };
     sizes.iter().map(&mut ask).collect()

@@ -1,7 +1,7 @@
-//! Ranks on two test hosts: over Motet's TCP, and over Open MPI's own.
+//! Ranks on two test hosts: over the TCP of Motet, and over that of Open MPI.
 
 use super::libraries::Libraries;
-use super::{Part, contested};
+use super::{Part, compare};
 use crate::bench::Bench;
 use crate::hosts::Hosts;
 use crate::pair::Process;
@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-/// What ssh is to launchers.
+/// The launch agent that replaces ssh.
 const AGENT: &str = include_str!("../../../../tests/mpi/agent.py");
 
 pub fn measure(bench: &Bench, libraries: &Libraries, bar: &ProgressBar) -> Result<Vec<Line>> {
@@ -24,10 +24,10 @@ pub fn measure(bench: &Bench, libraries: &Libraries, bar: &ProgressBar) -> Resul
         Hosts::NAMES.map(|host| shell(bench, &hosts, host, &agent)).into_iter().collect::<Result<Vec<_>>>()?;
     let before: Vec<String> =
         hosts.on(Hosts::NAMES[0]).iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    contested(bench, &libraries.between(&before, &agent, &Hosts::NAMES.join(",")), Part::Hosts, bar)
+    compare(bench, &libraries.between(&before, &agent, &Hosts::NAMES.join(",")), Part::Hosts, bar)
 }
 
-/// A shell on a host that a launch agent reaches; it ends with this.
+/// A shell on a host that the launch agent reaches. It ends on drop.
 fn shell(bench: &Bench, hosts: &Hosts, host: &str, agent: &Path) -> Result<Process> {
     let words = hosts.on(host);
     let mut command = Command::new(&words[0]);
@@ -35,6 +35,6 @@ fn shell(bench: &Bench, hosts: &Hosts, host: &str, agent: &Path) -> Result<Proce
     let mut shell = Process::start(command, &bench.cpus, None).context("a shell on a test host")?;
     match shell.line()?.as_str() {
         "ready" => Ok(shell),
-        said => bail!("a shell on a test host said `{said}`"),
+        said => bail!("a shell on a test host printed `{said}`"),
     }
 }

@@ -1,10 +1,10 @@
-//! Which MPI libraries there are, and how each starts ranks by itself and on Motet.
+//! The MPI libraries, and how each starts ranks without Motet and on Motet.
 //!
 //! The list is [`LIBRARIES`]: a further library is a line there and one of `motet_programs::mpi`.
 
 use crate::bench::Bench;
-use crate::ending;
-use crate::messages::contenders::{Contender, Ranks, SOURCES};
+use crate::cleanup;
+use crate::messages::peers::{Peer, Ranks, SOURCES};
 use anyhow::{Context, Result, bail};
 use motet_programs::builds;
 use motet_programs::mpi::{INTEL, MPICH, Mpi, OPEN_MPI_4, OPEN_MPI_5};
@@ -12,57 +12,57 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A library, and what its contenders are called.
-pub struct Known {
-    /// As `motet_programs::mpi` calls it.
+/// A library, with the names of its peers.
+pub struct KnownLibrary {
+    /// Its name in `motet_programs::mpi`.
     pub name: &'static str,
-    /// On what it chooses itself.
-    pub own: &'static str,
-    /// On Motet.
-    pub ours: &'static str,
-    /// On its own TCP between hosts; nothing where that is no peer.
+    /// The peer on the transport that it chooses itself.
+    pub without_motet: &'static str,
+    /// The peer on Motet.
+    pub with_motet: &'static str,
+    /// The peer on its own TCP between hosts, if it takes part.
     pub tcp: Option<&'static str>,
-    /// With ranks that yield; nothing where that is no peer.
+    /// The peer with ranks that yield, if it takes part.
     pub yields: Option<&'static str>,
-    /// What is asked in the environment of what it chooses itself.
+    /// Environment variables of the peer without Motet.
     environment: &'static [(&'static str, &'static str)],
     /// Whether it is Open MPI.
     open: bool,
 }
 
-/// All of them.
-pub const LIBRARIES: [Known; 4] = [
-    Known {
+/// All libraries.
+pub const LIBRARIES: [KnownLibrary; 4] = [
+    KnownLibrary {
         name: OPEN_MPI_4,
-        own: "Open MPI 4",
-        ours: "Open MPI 4 on Motet",
+        without_motet: "Open MPI 4",
+        with_motet: "Open MPI 4 on Motet",
         tcp: Some("Open MPI 4, its own tcp"),
         yields: Some("Open MPI 4, yielding"),
         environment: &[],
         open: true,
     },
-    Known {
+    KnownLibrary {
         name: OPEN_MPI_5,
-        own: "Open MPI 5",
-        ours: "Open MPI 5 on Motet",
+        without_motet: "Open MPI 5",
+        with_motet: "Open MPI 5 on Motet",
         tcp: Some("Open MPI 5, its own tcp"),
         yields: Some("Open MPI 5, yielding"),
         environment: &[],
         open: true,
     },
-    Known {
+    KnownLibrary {
         name: MPICH,
-        own: "MPICH 5",
-        ours: "MPICH 5 on Motet",
+        without_motet: "MPICH 5",
+        with_motet: "MPICH 5 on Motet",
         tcp: None,
         yields: None,
         environment: &[],
         open: false,
     },
-    Known {
+    KnownLibrary {
         name: INTEL,
-        own: "Intel MPI, shm",
-        ours: "Intel MPI on Motet",
+        without_motet: "Intel MPI, shm",
+        with_motet: "Intel MPI on Motet",
         tcp: None,
         yields: None,
         environment: &[("I_MPI_FABRICS", "shm")],
@@ -70,47 +70,47 @@ pub const LIBRARIES: [Known; 4] = [
     },
 ];
 
-/// The same library over UCX: the fastest that Debian's can be.
+/// Open MPI 4 over UCX, the fastest transport in Debian's build.
 const OPEN_MPI_4_UCX: &str = "Open MPI 4, UCX";
 /// Ranks choose their own CPUs.
 const UNBOUND: [&str; 2] = ["--bind-to", "none"];
-/// Its own protocols over its own TCP.
+/// Open MPI over its own TCP.
 const OWN_TCP: [&str; 6] = ["--mca", "pml", "ob1", "--mca", "btl", "tcp,self"];
 
-/// One that is installed.
+/// An installed library.
 pub struct Library {
-    /// What it is called.
-    pub known: &'static Known,
+    /// Its names.
+    pub known: &'static KnownLibrary,
     mpi: Mpi,
     /// `mpi_messages.c` and `crowd.c`, compiled for it.
     programs: [PathBuf; 2],
 }
 
-/// Those that are installed, with their programs.
+/// The installed libraries, with their programs.
 pub struct Libraries {
     /// In the order in which they are measured.
     pub all: Vec<Library>,
-    /// Those that are missing, with the reason.
+    /// Libraries that are missing, with the reason.
     pub missing: Vec<(&'static str, String)>,
     /// The command; an error says why nothing can be run on Motet.
     motet: Result<PathBuf, String>,
     folder: TempDir,
 }
 
-/// Which program ranks run.
+/// The program that ranks run.
 #[derive(Clone, Copy)]
-enum Runs {
+enum RankProgram {
     Messages,
-    Crowd,
+    Oversubscribed,
 }
 
 impl Libraries {
-    /// Builds the programs for all that are installed.
+    /// Builds the programs for all installed libraries.
     pub fn find(bench: &Bench) -> Result<Self> {
-        let folder = ending::folder()?;
-        let crowd = [("crowd.c", include_str!("../../../../tests/mpi/crowd.c"))];
+        let folder = cleanup::folder()?;
+        let oversubscribed = [("crowd.c", include_str!("../../../../tests/mpi/crowd.c"))];
         let node = [("node.h", include_str!("../../../../tests/mpi/node.h"))];
-        for (name, text) in SOURCES.iter().chain(&crowd).chain(&node) {
+        for (name, text) in SOURCES.iter().chain(&oversubscribed).chain(&node) {
             std::fs::write(folder.path().join(name), text)?;
         }
         let (mut all, mut missing) = (Vec::new(), Vec::new());
@@ -131,77 +131,93 @@ impl Libraries {
         Ok(Self { all, missing, motet, folder })
     }
 
-    /// A file in the folder of the programs.
+    /// The path of a file in the folder of the programs.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// All contenders on this host.
-    pub fn contenders(&self) -> Vec<Contender> {
+    /// All peers on this host.
+    pub fn peers(&self) -> Vec<Peer> {
         let mut all = Vec::new();
         for library in &self.all {
-            all.extend(self.on_motet(library, &[], &[]));
-            all.push(Contender::of_ranks(library.known.own, false, self.plain(library, Runs::Messages, &[], &[])));
+            all.extend(self.peer_on_motet(library, &[], &[]));
+            all.push(Peer::of_ranks(
+                library.known.without_motet,
+                false,
+                self.ranks_without_motet(library, RankProgram::Messages, &[], &[]),
+            ));
             if library.known.name == OPEN_MPI_4 {
-                let ranks = self.plain(library, Runs::Messages, &[], &builds::OPEN_MPI_UCX);
-                all.push(Contender::of_ranks(OPEN_MPI_4_UCX, false, ranks));
+                let ranks = self.ranks_without_motet(library, RankProgram::Messages, &[], &builds::OPEN_MPI_UCX);
+                all.push(Peer::of_ranks(OPEN_MPI_4_UCX, false, ranks));
             }
         }
         all
     }
 
-    /// Those between two hosts: `before` runs a command on the first, `agent` one on any of them.
-    pub fn between(&self, before: &[String], agent: &Path, hosts: &str) -> Vec<Contender> {
+    /// The peers between two hosts. `before` runs a command on the first host, `agent` on any of them.
+    pub fn between(&self, before: &[String], agent: &Path, hosts: &str) -> Vec<Peer> {
         let mut all = Vec::new();
         for library in &self.all {
             let across = library.mpi.across(&agent.to_string_lossy(), hosts);
             let across: Vec<&str> = across.iter().map(String::as_str).collect();
-            all.extend(self.on_motet(library, before, &across));
+            all.extend(self.peer_on_motet(library, before, &across));
             if let Some(name) = library.known.tcp {
                 let more = [&across[..], &OWN_TCP].concat();
-                all.push(Contender::of_ranks(name, false, self.plain(library, Runs::Messages, before, &more)));
+                all.push(Peer::of_ranks(
+                    name,
+                    false,
+                    self.ranks_without_motet(library, RankProgram::Messages, before, &more),
+                ));
             }
         }
         all
     }
 
-    /// Those of a crowd: what each is called, whether it is ours, and how its ranks start.
-    pub fn crowds(&self) -> Vec<(&'static str, bool, Ranks)> {
+    /// The libraries with more ranks than CPUs: a name, whether Motet carries them, and how ranks start.
+    pub fn oversubscribed(&self) -> Vec<(&'static str, bool, Ranks)> {
         let mut all = Vec::new();
         for library in &self.all {
-            let ours = self.by_motet(library, Runs::Crowd, &[], &[]).map(|ranks| (library.known.ours, true, ranks));
+            let ours = self
+                .ranks_on_motet(library, RankProgram::Oversubscribed, &[], &[])
+                .map(|ranks| (library.known.with_motet, true, ranks));
             all.extend(ours);
             if let Some(name) = library.known.yields {
-                all.push((name, false, self.plain(library, Runs::Crowd, &[], &builds::OPEN_MPI_YIELDS)));
+                all.push((
+                    name,
+                    false,
+                    self.ranks_without_motet(library, RankProgram::Oversubscribed, &[], &builds::OPEN_MPI_YIELDS),
+                ));
             }
         }
         all
     }
 
-    /// Open MPI 4 under Motet and by itself: what comes before the number of ranks.
-    pub fn open_mpi_twice(&self) -> Result<[Vec<String>; 2]> {
+    /// The launchers of Open MPI 4 with Motet and without: the words before the number of ranks.
+    pub fn open_mpi_launchers(&self) -> Result<[Vec<String>; 2]> {
         let library = self.all.iter().find(|library| library.known.name == OPEN_MPI_4);
         let library = library.context("skipped: Open MPI 4 is not installed")?;
-        let ours = self.by_motet(library, Runs::Messages, &[], &[]).context("skipped: there is no MPI on Motet")?;
-        Ok([ours.launcher, self.plain(library, Runs::Messages, &[], &[]).launcher])
+        let ours = self
+            .ranks_on_motet(library, RankProgram::Messages, &[], &[])
+            .context("skipped: there is no MPI on Motet")?;
+        Ok([ours.launcher, self.ranks_without_motet(library, RankProgram::Messages, &[], &[]).launcher])
     }
 
-    fn on_motet(&self, library: &Library, before: &[String], more: &[&str]) -> Option<Contender> {
-        let ranks = self.by_motet(library, Runs::Messages, before, more)?;
-        Some(Contender::of_ranks(library.known.ours, true, ranks))
+    fn peer_on_motet(&self, library: &Library, before: &[String], more: &[&str]) -> Option<Peer> {
+        let ranks = self.ranks_on_motet(library, RankProgram::Messages, before, more)?;
+        Some(Peer::of_ranks(library.known.with_motet, true, ranks))
     }
 
-    fn by_motet(&self, library: &Library, runs: Runs, before: &[String], more: &[&str]) -> Option<Ranks> {
+    fn ranks_on_motet(&self, library: &Library, runs: RankProgram, before: &[String], more: &[&str]) -> Option<Ranks> {
         let motet = self.motet.as_ref().ok()?.to_string_lossy().into_owned();
         let run = [&motet, "run", "--set", "mpi=on", "--"].map(str::to_owned);
-        let ranks = self.plain(library, runs, &[before, &run].concat(), more);
+        let ranks = self.ranks_without_motet(library, runs, &[before, &run].concat(), more);
         Some(Ranks { environment: vec![("TMPDIR", self.folder.path().into())], ..ranks })
     }
 
-    fn plain(&self, library: &Library, runs: Runs, before: &[String], more: &[&str]) -> Ranks {
+    fn ranks_without_motet(&self, library: &Library, runs: RankProgram, before: &[String], more: &[&str]) -> Ranks {
         let bound: &[&str] = if library.known.open { &UNBOUND } else { &[] };
         let launcher = library.mpi.launcher_with(&[more, bound].concat());
-        // What it leaves behind goes with our folder.
+        // Its temporary files go into the folder, which is removed.
         let mut environment: Vec<(&str, OsString)> = vec![("TMPDIR", self.folder.path().into())];
         environment.extend(library.known.environment.iter().map(|&(name, value)| (name, value.into())));
         Ranks {
@@ -215,16 +231,16 @@ impl Libraries {
 }
 
 impl Library {
-    fn build(known: &'static Known, tools: Option<&Path>, at: &Path) -> Result<Self> {
+    fn build(known: &'static KnownLibrary, tools: Option<&Path>, at: &Path) -> Result<Self> {
         let mpi = Mpi::find(known.name, tools.unwrap_or(Path::new("/nowhere")));
         let mpi = mpi.with_context(|| format!("skipped: {} is not installed (scripts/setup --tests)", known.name))?;
         let build = |source: &str| -> Result<PathBuf> {
             let program = at.join(format!("{source}-{}", known.name.replace(' ', "-")));
             let mut compiler = mpi.compiler(&at.join(format!("{source}.c")), &program);
-            let output = ending::output(compiler.env("TMPDIR", at).env_remove("LD_PRELOAD"))?;
+            let output = cleanup::output(compiler.env("TMPDIR", at).env_remove("LD_PRELOAD"))?;
             if !output.status.success() {
                 let said = String::from_utf8_lossy(&output.stderr);
-                bail!("its compiler failed: {}", said.lines().find(|line| line.contains("error")).unwrap_or_default());
+                bail!("the compiler failed: {}", said.lines().find(|line| line.contains("error")).unwrap_or_default());
             }
             Ok(program)
         };
@@ -233,14 +249,14 @@ impl Library {
     }
 }
 
-/// Where `scripts/setup --tests` puts libraries of PyPI: in the source tree that this executable belongs to, or that it is started in.
+/// The folder of libraries from PyPI that `scripts/setup --tests` makes, in the source tree of this executable or of the current folder.
 fn tools() -> Option<PathBuf> {
     let executable = std::env::current_exe().ok()?;
     let roots = [Path::new(".")].into_iter().chain(executable.ancestors().skip(1).take(4));
     roots.map(|root| root.join("target/tools/mpi")).find(|folder| folder.exists())?.canonicalize().ok()
 }
 
-/// `motet`, beside this executable or beside the libraries, with its provider.
+/// The command `motet`, beside this executable or beside the libraries, if the libfabric provider is built.
 fn command(bench: &Bench) -> Result<PathBuf> {
     let beside = std::env::current_exe()?.with_file_name("motet");
     let motet = if beside.exists() { beside } else { bench.find("motet")? };

@@ -1,43 +1,37 @@
-//! `motet bench mpi`: MPI libraries on Motet's provider of libfabric, beside the same libraries on what they choose themselves.
+//! `motet bench mpi`: MPI libraries on the libfabric provider of Motet, beside the same libraries without Motet.
 //!
-//! What it is: a judgement (`judged`) of what the contest of `motet bench messages` measures of other contenders (`libraries`): Open MPI 4
-//! and 5, MPICH and Intel MPI, each by itself and under `motet run`, ranks on CPUs of their own, repetitions on near and on far CPUs apart;
-//! the same between two test hosts (`hosts`); many more ranks than CPUs (`crowd`); CORBA calls beside messages of MPI (`corba`); and all adapters in one process (`together`). The program is
-//! `tests/bench/mpi_messages.c`, compiled by each library's own compiler; its patterns are those of OSU's osu_latency, osu_bw and, of one
-//! pair, osu_mbw_mr. What it is not: a test of what arrives; `crates/motet-tests` does that.
+//! What it is: the comparison of `motet bench messages` with other peers (`libraries`) and their targets (`targets`). The peers are
+//! Open MPI 4 and 5, MPICH and Intel MPI, each without Motet and under `motet run`, with ranks on their own CPUs and separate lines for
+//! near and far CPUs. Further parts are ranks on two test hosts (`hosts`), more ranks than CPUs (`oversubscribed`), CORBA calls beside
+//! messages of MPI (`corba`), and all adapters in one process (`together`). The program is `tests/bench/mpi_messages.c`, compiled by the
+//! compiler of each library. Its patterns are those of OSU's osu_latency, osu_bw and, with one pair, osu_mbw_mr. What it is not: a test
+//! of contents; `crates/motet-tests` does that.
 
-mod corba;
-mod crowd;
-mod hosts;
-mod judged;
-mod libraries;
-mod together;
 mod adapters;
+mod corba;
+mod hosts;
+mod libraries;
+mod oversubscribed;
+mod targets;
+mod together;
 
 use crate::bench::Bench;
 use crate::messages::Part as Kind;
-use crate::messages::contenders::Contender;
-use crate::messages::contest;
+use crate::messages::comparison;
 use crate::messages::lines;
+use crate::messages::peers::Peer;
 use crate::messages::shape::Shape;
+use crate::options::PartOptions;
 use crate::report::{Line, Report};
+use crate::{machine, output};
 use anyhow::{Context, Result};
-use clap::ValueEnum;
 use indicatif::ProgressBar;
 use libraries::{LIBRARIES, Libraries};
 
 /// The command line of `motet bench mpi`.
-#[derive(Debug, Default, clap::Args)]
-pub struct Options {
-    /// How to measure and what to print
-    #[command(flatten)]
-    pub manner: crate::Manner,
-    /// Only these parts
-    #[arg(long, value_name = "PART", value_delimiter = ',')]
-    pub parts: Vec<Part>,
-}
+pub type Options = PartOptions<Part>;
 
-/// What can be measured by itself.
+/// A part of the tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Part {
     /// Half a round trip, 1 B to 1 MiB
@@ -50,12 +44,12 @@ pub enum Part {
     AnySource,
     /// One way in windows of 64, 64 KiB and 1 MiB
     Bandwidth,
-    /// The same, 16 MiB and 64 MiB; a window has at most 512 MiB
+    /// One way in windows of 64, 16 MiB and 64 MiB; a window has at most 512 MiB
     Large,
     /// Between two test hosts, beside Open MPI's own TCP
     Hosts,
-    /// 64 ranks on this machine, and 256 where the run is not a short one, beside Open MPI whose ranks yield
-    Crowd,
+    /// More ranks than CPUs that all work: 4, 8, 64 and, without --quick, 256, beside Open MPI whose ranks yield
+    Oversubscribed,
     /// CORBA calls there and back beside messages of MPI there and back
     Corba,
     /// MPI, CORBA and sockets in one process, idle and at once; a plot of their bandwidth
@@ -65,9 +59,9 @@ pub enum Part {
 /// A pattern of messages with its sizes.
 type Question = (Kind, Vec<usize>);
 
-/// Sizes beside the powers of two: one more than a power, one more than a line, a thousand.
+/// Sizes besides the powers of two: one more than a power of two, one more than a cache line, a thousand.
 const UNEVEN: [usize; 3] = [33, 65, 1000];
-/// Those of a short run.
+/// The sizes of a short run.
 const FEW: [usize; 10] = [1, 8, 33, 64, 65, 256, 1000, 4 << 10, 64 << 10, 1 << 20];
 
 impl Part {
@@ -81,7 +75,7 @@ impl Part {
             Part::Bandwidth => "bandwidth",
             Part::Large => "large",
             Part::Hosts => "hosts",
-            Part::Crowd => "crowd",
+            Part::Oversubscribed => "oversubscribed",
             Part::Corba => "corba",
             Part::Together => "together",
         }
@@ -96,13 +90,13 @@ impl Part {
             Part::Bandwidth => "one way, windows of 64",
             Part::Large => "one way, windows of 64, large messages",
             Part::Hosts => "between two hosts",
-            Part::Crowd => "many more ranks than CPUs",
+            Part::Oversubscribed => "more ranks than CPUs",
             Part::Corba => "CORBA calls beside messages of MPI",
             Part::Together => "all adapters in one process",
         }
     }
 
-    /// How long one measurement of it takes, ms. Which way long messages come is found out by whole ones.
+    /// The length of one measurement, ms. Long messages need more, as the choice between copy strategies takes whole messages.
     fn ms(self, quick: bool) -> usize {
         match (self, quick) {
             (Part::Large, _) => 600,
@@ -112,7 +106,7 @@ impl Part {
         }
     }
 
-    /// What is asked of two ranks.
+    /// The patterns of two ranks.
     fn questions(self, quick: bool) -> Vec<Question> {
         match self {
             Part::Latency if quick => vec![(Kind::Latency, FEW.into())],
@@ -127,11 +121,11 @@ impl Part {
             Part::Bandwidth => vec![(Kind::Stream, vec![64 << 10, 1 << 20])],
             Part::Large => vec![(Kind::Stream, vec![16 << 20, 64 << 20])],
             Part::Hosts => vec![(Kind::Latency, vec![8, 1 << 10, 64 << 10]), (Kind::Stream, vec![1 << 20])],
-            Part::Crowd | Part::Corba | Part::Together => Vec::new(),
+            Part::Oversubscribed | Part::Corba | Part::Together => Vec::new(),
         }
     }
 
-    /// In which shapes.
+    /// The variants of the patterns.
     fn shapes(self) -> &'static [Shape] {
         use Shape::{AnySource, Plain, Polling, Windows, Yielding};
         match self {
@@ -142,30 +136,29 @@ impl Part {
         }
     }
 
-    /// Whether a contender on this host takes part.
-    fn has(self, contender: &Contender) -> bool {
+    /// Whether a peer on this host takes part.
+    fn has(self, peer: &Peer) -> bool {
         match self {
-            Part::Idle => [LIBRARIES[0].own, LIBRARIES[0].ours].contains(&contender.name),
-            Part::Rate => LIBRARIES.iter().any(|known| [known.own, known.ours].contains(&contender.name)),
-            Part::AnySource => contender.ours,
+            Part::Idle => [LIBRARIES[0].without_motet, LIBRARIES[0].with_motet].contains(&peer.name),
+            Part::Rate => LIBRARIES.iter().any(|known| [known.without_motet, known.with_motet].contains(&peer.name)),
+            Part::AnySource => peer.ours,
             _ => true,
         }
     }
 
-    /// Whether a repetition takes so little time that there are many: enough on near and on far CPUs, where these change.
+    /// Whether repetitions are short, so that many are made: enough on near and on far CPUs where the distance changes.
     fn is_short(self) -> bool {
         matches!(self, Part::Latency | Part::Idle | Part::Rate | Part::AnySource | Part::Bandwidth | Part::Large)
     }
 }
 
-/// Everything, or only some parts, each shown as it ends. A library that is missing, and what fails, is a line that says why.
+/// Measures the chosen parts, each shown when it ends. A library that is missing, and a part that fails, have a line that says why.
 pub fn measure(mut bench: Bench, options: &Options, show: impl Fn(&[Line]) -> Result<()>) -> Result<Report> {
     bench.ms = Part::Latency.ms(bench.quick);
     let few = bench.of_programs;
-    let many = options.manner.repetitions.map_or(if bench.quick { 7 } else { 15 }, usize::from);
-    let copies = crate::copies(&bench);
-    let parts = Part::value_variants().iter().filter(|part| options.parts.is_empty() || options.parts.contains(part));
-    let parts: Vec<Part> = parts.copied().collect();
+    let many = options.run.repetitions.map_or(if bench.quick { 7 } else { 15 }, usize::from);
+    let copies = machine::copies(&bench);
+    let parts = options.chosen();
     let libraries = Libraries::find(&bench)?;
     let missing = libraries.missing.iter().map(|(name, why)| Line::not_measured("", *name, why.clone()));
     let mut lines: Vec<Line> = missing.collect();
@@ -173,7 +166,7 @@ pub fn measure(mut bench: Bench, options: &Options, show: impl Fn(&[Line]) -> Re
         show(&lines)?;
     }
     let mut curves = Vec::new();
-    let bar = crate::progress(parts.len() as u64)?;
+    let bar = output::progress(parts.len() as u64)?;
     for part in parts {
         bar.set_message(part.title());
         bench.ms = part.ms(bench.quick);
@@ -181,13 +174,13 @@ pub fn measure(mut bench: Bench, options: &Options, show: impl Fn(&[Line]) -> Re
         let bench = &bench;
         let found = match part {
             Part::Hosts => hosts::measure(bench, &libraries, &bar),
-            Part::Crowd => crowd::measure(bench, &libraries, &bar),
+            Part::Oversubscribed => oversubscribed::measure(bench, &libraries, &bar),
             Part::Corba => corba::measure(bench, &libraries),
             Part::Together => together::prepare(&libraries).and_then(|ready| {
                 curves = adapters::curves(bench, &ready)?;
                 together::measure(bench, &ready)
             }),
-            _ => contested(bench, &contenders(&libraries, part), part, &bar),
+            _ => compare(bench, &peers(&libraries, part), part, &bar),
         };
         let found =
             found.unwrap_or_else(|error| vec![Line::not_measured(part.word(), part.title(), format!("{error:#}"))]);
@@ -196,43 +189,49 @@ pub fn measure(mut bench: Bench, options: &Options, show: impl Fn(&[Line]) -> Re
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(Report { machine: crate::machine(&bench, &copies), lines, curves })
+    Ok(Report { machine: machine::describe(&bench, &copies), lines, curves })
 }
 
-/// The first library that is installed, on Motet beside itself without: half a round trip of 8 B, and the rate of 64 KiB in full windows.
+/// The first installed library on Motet over itself without Motet: half a round trip of 8 B, and the rate of 64 KiB in full windows.
 pub(crate) fn beside_itself(bench: &Bench) -> Result<[Line; 2]> {
     let libraries = Libraries::find(bench)?;
     let known = libraries.all.first().context("skipped: no MPI library is installed")?.known;
-    let mut contenders = libraries.contenders();
-    contenders.retain(|contender| [known.ours, known.own].contains(&contender.name));
+    let mut peers = libraries.peers();
+    peers.retain(|peer| [known.with_motet, known.without_motet].contains(&peer.name));
     let line = |kind: Kind, size: usize| {
-        let measured = contest::run(bench, &contenders, (kind, &[size]), &ProgressBar::hidden())?;
+        let measured = comparison::run(bench, &peers, (kind, &[size]), &ProgressBar::hidden())?;
         let best = |name: &str| {
-            let of = measured.of.iter().find(|of| of.contender.name == name);
+            let of = measured.of.iter().find(|of| of.peer.name == name);
             of.and_then(|of| of.best(0)).with_context(|| format!("{name} was not measured"))
         };
-        anyhow::Ok(lines::over(kind, size, &best(known.ours)?, &best(known.own)?, "over itself without Motet"))
+        anyhow::Ok(lines::over(
+            kind,
+            size,
+            &best(known.with_motet)?,
+            &best(known.without_motet)?,
+            "over itself without Motet",
+        ))
     };
     Ok([line(Kind::Latency, 8)?, line(Kind::Stream, 64 << 10)?])
 }
 
-/// All contenders of a part on this host, in all its shapes. Those that are compared come one after the other: a contender with itself in
-/// another shape, else a library with itself without Motet.
-fn contenders(libraries: &Libraries, part: Part) -> Vec<Contender> {
-    let in_shape = |&shape: &Shape| libraries.contenders().into_iter().map(move |contender| contender.shaped(shape));
-    let mut all: Vec<Contender> = part.shapes().iter().flat_map(in_shape).filter(|of| part.has(of)).collect();
+/// All peers of a part on this host, in all its variants. Peers that are compared with each other follow each other: a peer and its
+/// other variants, else a library and itself without Motet.
+fn peers(libraries: &Libraries, part: Part) -> Vec<Peer> {
+    let in_shape = |&shape: &Shape| libraries.peers().into_iter().map(move |peer| peer.shaped(shape));
+    let mut all: Vec<Peer> = part.shapes().iter().flat_map(in_shape).filter(|of| part.has(of)).collect();
     if matches!(part, Part::Idle | Part::AnySource) {
-        all.sort_by_key(|contender| contender.name);
+        all.sort_by_key(|peer| peer.name);
     }
     all
 }
 
-/// All contenders of a part in turn, judged.
-fn contested(bench: &Bench, contenders: &[Contender], part: Part, bar: &ProgressBar) -> Result<Vec<Line>> {
+/// Measures all peers of a part in turn, and compares them with their targets.
+fn compare(bench: &Bench, peers: &[Peer], part: Part, bar: &ProgressBar) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
     for (kind, sizes) in part.questions(bench.quick) {
-        let measured = contest::run(bench, contenders, (kind, &sizes), bar)?;
-        lines.extend(judged::lines(part, kind, &measured));
+        let measured = comparison::run(bench, peers, (kind, &sizes), bar)?;
+        lines.extend(targets::lines(part, kind, &measured));
     }
     Ok(lines)
 }
@@ -240,9 +239,10 @@ fn contested(bench: &Bench, contenders: &[Contender], part: Part, bar: &Progress
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::ValueEnum;
 
     #[test]
-    fn no_part_measures_eight_bytes_between_two_ranks_alone() {
+    fn no_part_measures_only_eight_bytes_of_two_ranks() {
         for &part in Part::value_variants() {
             for (kind, sizes) in part.questions(false).into_iter().chain(part.questions(true)) {
                 assert!(sizes != [8] || part.shapes().len() > 1, "{part:?} {kind:?}");

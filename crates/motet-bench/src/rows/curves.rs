@@ -1,8 +1,8 @@
 //! The plots: latency and bandwidth over the size of a message.
 
-use super::{better, call, once, rate};
-use crate::bench::{Bench, Contestant, Series};
+use crate::bench::{Bench, Measurement, Series};
 use crate::floor;
+use crate::measure::{better, call, once, rate};
 use crate::pair::Program;
 use crate::place::Placement::{One, Two};
 use crate::report::{Curve, Unit};
@@ -10,7 +10,7 @@ use crate::stats::Spread;
 use anyhow::Result;
 use std::time::Duration;
 
-/// Both plots. Where one contestant cannot run (no sockets adapter yet, say) its line is missing and the reason goes to standard error.
+/// The curves of both plots. A measurement that cannot run has no curve; the reason goes to standard error.
 pub fn curves(bench: &Bench) -> Vec<Curve> {
     let step = if bench.quick { 2 } else { 1 };
     let latency: Vec<usize> = (3..=16).step_by(step).chain((step > 1).then_some(16)).map(|bits| 1 << bits).collect();
@@ -46,18 +46,18 @@ fn measure(bench: &Bench, plot: &'static str, sizes: &[usize]) -> Result<Vec<Cur
         let arguments = call(bench, size, &[]);
         let run = |program: &Program, placement, turn| once(bench, program, placement, turn, &arguments);
         let time = Duration::from_millis(bench.ms as u64 / 2);
-        let mut contestants: Vec<Contestant<'_>> = vec![
+        let mut measurements: Vec<Measurement<'_>> = vec![
             Box::new(|turn| run(&engine, Two, turn)),
             Box::new(|turn| run(&plain, One, turn)),
             Box::new(|turn| run(&plain, Two, turn)),
         ];
         if !latency {
-            contestants.push(Box::new(|turn| Ok(floor::copy(bench.cpus.pair[turn % 2], size, 1, time) * 1e9)));
+            measurements.push(Box::new(|turn| Ok(floor::copy(bench.cpus.pair[turn % 2], size, 1, time) * 1e9)));
         }
         if let Ok(sockets) = &sockets {
-            contestants.push(Box::new(|turn| run(sockets, Two, turn)));
+            measurements.push(Box::new(|turn| run(sockets, Two, turn)));
         }
-        let series = bench.contest(5, false, &mut contestants)?;
+        let series = bench.compare(5, false, &mut measurements)?;
         let shown = |series: &Series| {
             let values: Vec<f64> = series.values.iter().map(|ns| if latency { *ns } else { rate(size)(ns) }).collect();
             Spread::of(&values).map(|spread| (size, spread))

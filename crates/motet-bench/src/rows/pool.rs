@@ -1,14 +1,14 @@
-//! The receive pool: what first-touch page faults cost while receiving, and what pre-faulted memory saves.
+//! The receive pool: the cost of page faults on first touch while receiving, and what pre-faulted memory saves.
 
-use super::{call, once, rates};
 use crate::Options;
-use crate::bench::{Bench, Contestant};
+use crate::bench::{Bench, Measurement};
+use crate::measure::{call, once, rates};
 use crate::pair::Program;
 use crate::place::Placement::Two;
 use crate::report::{Line, Quantity, Unit};
 use anyhow::Result;
 
-/// Row k.
+/// Row `receive-pool`.
 pub fn pool(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let program = bench.program("pool")?.with_env(&[("MOTET_LIBRARY".into(), bench.library()?.into())]);
     let has_pool = program.command(0, "has-pool").status()?.success();
@@ -19,21 +19,21 @@ pub fn pool(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let step = if bench.quick { 5 } else { 2 };
     for size in (16..=26).step_by(step).map(|bits| 1 << bits) {
         let arguments = call(bench, size, &[]);
-        let mut contestants: Vec<Contestant<'_>> = vec![
+        let mut measurements: Vec<Measurement<'_>> = vec![
             Box::new(|turn| once(bench, &pooled, Two, turn, &arguments)),
             Box::new(|turn| once(bench, &fresh, Two, turn, &arguments)),
         ];
-        let series = bench.contest(bench.repetitions, false, &mut contestants)?;
+        let series = bench.compare(bench.repetitions, false, &mut measurements)?;
         let [pooled, fresh] = &series[..] else { unreachable!() };
         let (pooled, fresh) = (rates(pooled, size), rates(fresh, size));
-        let line = Line::new("k", format!("receiving messages of {}", crate::table::bytes(size)))
+        let line = Line::new("receive-pool", format!("receiving messages of {}", crate::format::bytes(size)))
             .figure(Quantity::of(name, &pooled.values, Unit::GBs))
             .floors(&pooled.floors)
             .against(Quantity::of("into fresh memory", &fresh.values, Unit::GBs), &pooled.over(&fresh));
         lines.push(if has_pool {
             line
         } else {
-            line.note("this libmotet has no motet_buffer_alloc: a warm reused buffer stands in for the pool")
+            line.note("this libmotet has no motet_buffer_alloc: a warm reused buffer replaces the pool")
         });
     }
     Ok(lines)

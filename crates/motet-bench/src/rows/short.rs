@@ -1,13 +1,13 @@
-//! Short connections: what Motet costs those that end before anything is gained.
+//! Short connections: the cost of Motet for connections that end before they are upgraded.
 
-use super::{call, nearly_equal};
 use crate::Options;
 use crate::bench::Bench;
+use crate::measure::{call, nearly_equal};
 use crate::place::Placement::{One, Two};
 use crate::report::{Bound, Line, Quantity, Unit};
 use anyhow::Result;
 
-/// Row short.
+/// Row `short`.
 pub fn short(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let plain = bench.program("connect")?;
     let motet = plain.clone().with_env(&bench.sockets()?);

@@ -1,27 +1,27 @@
-//! An unmodified C program's sockets, without and under the sockets adapter.
+//! The sockets of an unmodified C program, without Motet and with the sockets adapter.
 
-use super::{better, call, counted, once, rates};
 use crate::Options;
-use crate::bench::{Bench, Contestant, Series};
-use crate::overview::{self, Bar};
+use crate::bar::{Bar, ProgramKind};
+use crate::bench::{Bench, Measurement, Series};
+use crate::measure::{better, call, counted, once, rates};
 use crate::place::Placement::{One, Two};
 use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
 use anyhow::Result;
 
-/// The program under the adapter on two CPUs, without it on one, without it on two.
+/// Measures the program with Motet on two CPUs, without Motet on one CPU, and without Motet on two.
 fn three(bench: &Bench, program: &str, size: usize) -> Result<Vec<Series>> {
     let plain = bench.program(program)?;
     let motet = plain.clone().with_env(&bench.sockets()?);
     let arguments = call(bench, size, &[]);
-    let mut contestants: Vec<Contestant<'_>> = vec![
+    let mut measurements: Vec<Measurement<'_>> = vec![
         Box::new(|turn| once(bench, &motet, Two, turn, &arguments)),
         Box::new(|turn| once(bench, &plain, One, turn, &arguments)),
         Box::new(|turn| once(bench, &plain, Two, turn, &arguments)),
     ];
-    bench.contest(bench.repetitions, true, &mut contestants)
+    bench.compare(bench.repetitions, true, &mut measurements)
 }
 
-/// Row e.
+/// Row `sockets-latency`.
 pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let series = three(bench, "pingpong", 64)?;
     let motet = &series[0];
@@ -29,13 +29,13 @@ pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let (tcp, place) = better(&series[1], &series[2]);
     let (fast, tcp, enough) = counted(bench.repetitions, motet, tcp);
     Ok(vec![
-        Line::new("e", "C sockets ping-pong, 64 B one way, own CPUs")
+        Line::new("sockets-latency", "C sockets ping-pong, 64 B one way, own CPUs")
             .figure(Quantity::of("one way", &one_mode.values, Unit::Ns))
             .floors(&one_mode.floors)
             .against(Quantity::of("floor", &one_mode.steady_floors(), Unit::Ns), &one_mode.over_floor())
             .bound(Bound::AtMost(5.5))
             .note(remark),
-        Line::new("e", "C sockets ping-pong, 64 B one way, over the same without Motet")
+        Line::new("sockets-latency", "C sockets ping-pong, 64 B one way, over the same without Motet")
             .figure(Quantity::of(format!("one way, {place}"), &tcp.values, Unit::Ns))
             .floors(&fast.floors)
             .against(Quantity::of("under Motet", &fast.values, Unit::Ns), &tcp.over(&fast))
@@ -45,7 +45,7 @@ pub fn latency(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     ])
 }
 
-/// Row f.
+/// Row `sockets-bandwidth`.
 pub fn bandwidth(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     const SIZE: usize = 65536;
     let series = three(bench, "stream", SIZE)?;
@@ -53,11 +53,11 @@ pub fn bandwidth(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let (motet, tcp, enough) = counted(bench.repetitions, &series[0], tcp);
     let (motet, tcp) = (rates(&motet, SIZE), rates(&tcp, SIZE));
     Ok(vec![
-        Line::new("f", "C sockets stream, 64 KiB writes")
+        Line::new("sockets-bandwidth", "C sockets stream, 64 KiB writes")
             .figure(Quantity::of("bandwidth", &motet.values, Unit::GBs))
             .floors(&motet.floors)
             .against(Quantity::of(format!("without Motet, {place}"), &tcp.values, Unit::GBs), &motet.over(&tcp))
-            .bar(Bar::bandwidth(overview::Program::Sockets))
+            .bar(Bar::bandwidth(ProgramKind::Sockets))
             .bound(Bound::AtLeast(8.0))
             .slow_floor(enough),
     ])

@@ -60,11 +60,11 @@ pub enum Progress {
     /// Nothing yet; step again later.
     Pending,
     /// Nothing was tried, as too much is pending already; step again soon.
-    Crowded,
+    Busy,
     /// Here it is.
     Up(Wire),
     /// Not for this connection.
-    Never(Reason),
+    Rejected(Reason),
 }
 
 /// A wire on its way up. Dropping it gives everything back.

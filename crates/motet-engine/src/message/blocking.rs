@@ -2,7 +2,7 @@
 //!
 //! The wait begins with polls on the direct path ([`super::completions`]). While no other receive is posted, the receive is matched without being
 //! posted. If the polls do not find the message, or if it does not arrive whole, the receive is posted without a record ([`super::port`]), in a
-//! completion queue that the node reserves for one blocking receive at a time. Matching is the protocol's.
+//! completion queue that the node reserves for one blocking receive at a time. The protocol (`motet_proto::message::matching`) does the matching.
 
 use super::completions::{Next, is_of, poll_fifos, take_from};
 use super::node_state::{Guard, NodeState};
@@ -14,12 +14,12 @@ use motet_proto::message::matching::Selector;
 use motet_sys::user_memory::UserMemory;
 
 impl Node {
-    /// Receives the next message whose tag is `tag` but for the bits in `ignore`, and waits for it. The message's headers, the outermost first,
-    /// are appended to `headers`.
+    /// Receives the next message whose tag equals `tag` in all bits that `ignore` does not mask, and waits for it until `deadline`. The headers of
+    /// the message, the outermost first, are appended to `headers`.
     ///
-    /// Errors: [`Error::Full`] when another thread receives so: post a receive and wait for it. Behind any error but that and
-    /// [`Error::Unknown`], [`Error::Closed`], the receive has not ended: [`Node::cancel_blocking`] and [`Node::wait_blocking`], or
-    /// [`Node::abandon_blocking`].
+    /// Errors: [`Error::Full`] if another blocking receive is under way: post a receive and wait for it instead. After [`Error::Full`],
+    /// [`Error::Unknown`] and [`Error::Closed`] no receive is posted. After any other error the receive is still posted: end it with
+    /// [`Node::cancel_blocking`] followed by [`Node::wait_blocking`], or with [`Node::abandon_blocking`].
     #[inline(always)]
     pub fn receive(
         &self,
@@ -44,7 +44,7 @@ impl Node {
         self.receive_posted(node, (selector, span), sink, looks, deadline)
     }
 
-    /// Posts the receive, polls for its message again, and then waits as any operation does.
+    /// Posts the receive, polls for its message on the direct path if that may find it, and then waits with rounds of progress.
     #[inline(never)]
     fn receive_posted(
         &self,
@@ -70,7 +70,7 @@ impl Node {
         self.wait(node, deadline, |node| node.messages.operations.take_blocking(sink.headers))
     }
 
-    /// Waits on for a blocking receive whose wait has ended with an error.
+    /// Goes on waiting for the blocking receive after [`Node::receive`] has failed and left it posted.
     pub fn wait_blocking(
         &self,
         headers: &mut Option<&mut Vec<u8>>,
@@ -79,13 +79,13 @@ impl Node {
         self.wait(self.lock()?, deadline, |node| node.messages.operations.take_blocking(headers))
     }
 
-    /// Cancels the blocking receive, unless its message is on its way there: then it completes with that.
+    /// Cancels the blocking receive. If its message has been matched already, the receive completes with the message instead.
     pub fn cancel_blocking(&self, from: RecvFrom) -> Result<(), Error> {
         let cq = self.lock()?.messages.operations.blocking;
         self.cancel_unrecorded(cq, from, 0, true).map(drop)
     }
 
-    /// Takes the memory away from the blocking receive, and forgets it.
+    /// Ends the blocking receive without a completion: its memory belongs to the program again when the call returns.
     pub fn abandon_blocking(&self, from: RecvFrom) -> Result<(), Error> {
         let cq = self.lock()?.messages.operations.blocking;
         let abandoned = self.abandon_unrecorded(cq, from);
@@ -94,7 +94,7 @@ impl Node {
     }
 
     /// Polls for the message on the direct path. Stops when the message has arrived, when the number of polls is used up, or when there is
-    /// work that the direct path does not do.
+    /// work that the direct path does not do. The received message is in `sink`.
     #[inline(always)]
     fn look_for_blocking(&self, node: &mut Guard<'_>, quiet: CqId, sink: &mut Blocking<'_, '_>) -> Looks {
         if node.progress.is_running() || node.progress.is_closing() {
@@ -137,11 +137,11 @@ impl Node {
     }
 }
 
-/// Why the polls for a message have stopped without it.
+/// Why the polls for the message of a blocking receive have stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Looks {
-    /// Another packet has come, or other work is due.
+    /// Another packet has arrived, or other work is due, for a round of progress.
     More,
-    /// The number of polls is used up.
+    /// The number of polls is used up, or the message has arrived.
     Enough,
 }

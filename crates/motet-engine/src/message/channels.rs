@@ -1,4 +1,6 @@
-//! What a program calls to open channels and to close them.
+//! Channels: what a program calls to open and to close them.
+//!
+//! How channels that peers open are accepted is in [`super::connect`].
 
 use super::message_state::{self, ChannelPhase, Place};
 use super::node_state::NodeState;
@@ -6,7 +8,10 @@ use super::{Channel, Error, LinkId, Node, Serve};
 use motet_proto::message::{Reception, Rejected};
 
 impl Node {
-    /// A channel to a service of the peer, whose messages are received as `serve` says. Waits until the peer has answered.
+    /// Opens a channel to a service of the peer, and waits until the peer has answered. `serve` says how this side receives the messages of the
+    /// channel.
+    ///
+    /// Errors: [`Error::Refused`] if the peer does not serve `service`; [`Error::Lost`] if the link is gone; [`Error::TimedOut`].
     pub fn open_channel(
         &self,
         link: LinkId,
@@ -17,7 +22,7 @@ impl Node {
         let opened = self.wait(self.lock()?, deadline, |node| {
             let gone = node.gone(link);
             if node.link(link).is_ok_and(|(link_state, _)| !link_state.proto.is_hello_received() && gone.is_none()) {
-                return None; // the peer has not said yet how many it allows
+                return None; // the HELLO of the peer, which limits the number of channels, has not arrived
             }
             Some(self.begin_channel(node, link, service, serve))
         })?;
@@ -31,6 +36,7 @@ impl Node {
         }
     }
 
+    /// Sends the request to open a channel; [`NodeState::answered`] finds the answer.
     fn begin_channel(&self, node: &mut NodeState, link: LinkId, service: u64, serve: Serve) -> Result<Channel, Error> {
         let gone = node.gone(link);
         node.link(link)?;
@@ -54,7 +60,7 @@ impl Node {
         }
     }
 
-    /// Sends no more on a channel; messages still come.
+    /// Ends the sending direction of a channel: this side sends no more messages on it, and still receives those of the peer.
     pub fn finish(&self, channel: Channel) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.place(channel.link, channel.id).ok_or(Error::Unknown)?;
@@ -65,7 +71,7 @@ impl Node {
         Ok(())
     }
 
-    /// Ends a channel on this side: receives that wait on it end, messages that were not received are discarded.
+    /// Closes a channel on this side. Receives that wait on it complete as closed; messages that were not received are discarded.
     pub fn close_channel(&self, channel: Channel) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.place(channel.link, channel.id).ok_or(Error::Unknown)?;

@@ -1,8 +1,8 @@
 //! Polling a completion queue, for a program that posts receives and polls.
 //!
-//! One poll takes the lock once and reports the operations that have completed. A message for a posted receive takes the direct path
-//! (`fast_receive`) from the FIFO of its link, and its completion is reported in the same step. Any other packet is handled by a round
-//! of progress; its completion waits in the completion queue until a poll reports it.
+//! One poll takes the node's lock once and reports the operations that have completed. A whole message for a posted receive takes the direct path
+//! (`fast_receive`) out of the FIFO of its link, and its completion is reported in the same step. Any other packet is handled by a round of
+//! progress (`progress`); the completion waits in the completion queue until a poll reports it.
 
 use super::error::Error;
 use super::fast_receive::{self, Taken};
@@ -15,13 +15,13 @@ use super::progress::{SLOW, SWEEP};
 use super::transport::Transport;
 use super::{Bias, LinkId, Node};
 
-/// Most messages taken in one poll.
+/// Most messages that one poll takes.
 const TURN: usize = 32;
 
 impl Node {
-    /// Reports up to `most` completions of a completion queue. If it is empty, makes one round of progress first, unless another thread makes
-    /// progress. Returns how many were reported, and whether the next one has memory or a loaned message that the program must take with
-    /// [`Node::test_cq`]. `report` may not use the node.
+    /// Reports up to `most` completions of a completion queue. If the queue is empty and no other thread makes progress, the call first polls for
+    /// messages or makes one round of progress. Returns how many completions were reported, and whether the next one has memory or a loaned message
+    /// that the program must take with [`Node::test_cq`]. `report` may not use the node.
     #[inline]
     pub fn poll_cq(
         &self,
@@ -32,7 +32,7 @@ impl Node {
         self.poll_cq_with(cq, most, &mut Calls(report), None)
     }
 
-    /// [`Node::poll_cq`] with a [`CompletionSink`] that the compiler can inline. `bias` is the caller's, if it has one.
+    /// Does what [`Node::poll_cq`] does, with a [`CompletionSink`] that the compiler can inline. `bias` is the caller's, if it has one.
     #[inline(always)]
     pub fn poll_cq_with(
         &self,
@@ -54,7 +54,7 @@ impl Node {
             let looked = poll_fifos(&mut node, (cq, most), sink);
             if looked == (most.min(TURN), false) {
                 node.release();
-                return Ok((looked.0, false)); // not all links have been looked at
+                return Ok((looked.0, false)); // not all links have been polled: the node is not quiet
             }
             looked
         };
@@ -71,8 +71,8 @@ impl Node {
         Ok((reported, false))
     }
 
-    /// Reports up to `most` completions of unrecorded receives ([`Node::post_unrecorded`]) as their messages arrive, after one round of progress at
-    /// most. Returns whether other completions are in the queue, or are not taken by `sink`: [`Node::poll_cq_with`] reports them.
+    /// Reports up to `most` completions of unrecorded receives ([`Node::post_unrecorded`]) whose messages have arrived. Makes one round of progress
+    /// if other work is due. Returns whether the queue holds completions that this call does not report: [`Node::poll_cq_with`] reports them.
     #[inline(always)]
     pub fn poll_cq_fast(
         &self,
@@ -98,7 +98,7 @@ impl Node {
         Ok(false)
     }
 
-    /// [`Node::poll_cq_fast`] of a node that is not [quiet](NodeState::quiet): polls all active links.
+    /// The part of [`Node::poll_cq_fast`] for a node that is not [quiet](NodeState::quiet): polls all active links.
     #[inline(never)]
     fn poll_cq_slow(
         &self,
@@ -117,13 +117,13 @@ impl Node {
             return self.look_for_others(node, reported, (cq, most), sink);
         }
         if reported < most.min(TURN) {
-            node.quiet = cq; // all links have been looked at
+            node.quiet = cq; // all active links have been polled
         }
         Ok(false)
     }
 
-    /// Makes a round of progress, as other work is due, and reports what has completed in it unless something was reported before. Returns whether
-    /// there are other completions.
+    /// Makes the round of progress that is due. If `reported` is 0, reports what has completed in it. Returns whether the queue holds other
+    /// completions.
     #[inline(never)]
     fn look_for_others(
         &self,
@@ -140,14 +140,14 @@ impl Node {
     }
 }
 
-/// Whether a node is quiet for a completion queue.
+/// Whether a node whose [`NodeState::quiet`] was `quiet` is quiet for the completion queue `cq`.
 #[inline(always)]
 pub(super) fn is_of(quiet: CqId, cq: CqId) -> bool {
     quiet.0 == cq.0 && quiet.0 != CqId::NONE.0
 }
 
 impl NodeState {
-    /// Wakes waiting threads if only unexpected messages have arrived. Returns whether there was other work, for a [round](Node::round).
+    /// Wakes waiting threads if nothing but unexpected messages has arrived. Returns whether a [round](Node::round) of progress must wake them.
     #[inline(always)]
     fn must_wake(&mut self) -> bool {
         if self.messages.queued && !self.messages.wake_pending {
@@ -158,17 +158,18 @@ impl NodeState {
     }
 }
 
-/// What the next poll is to do, of a node that is [quiet](NodeState::quiet).
+/// What the next poll of a [quiet](NodeState::quiet) node has to do.
 pub(super) enum Next {
     /// No active link has a packet.
     Nothing,
     /// This link has a packet.
     Link(LinkId),
-    /// Other work is due, for a [round](Node::round) of progress.
+    /// A [round](Node::round) of progress is due.
     Due,
 }
 
 impl NodeState {
+    /// Counts a poll and finds the next active link that has a packet. The node is [quiet](NodeState::quiet).
     #[inline(always)]
     pub(super) fn next_to_poll(&mut self) -> Next {
         let round = self.progress.rounds().wrapping_add(1);
@@ -180,8 +181,8 @@ impl NodeState {
     }
 }
 
-/// Takes messages from the FIFO of a link and reports the completions of their receives. The node is [quiet](NodeState::quiet). Returns how many,
-/// and whether there is more to do.
+/// Takes messages from the FIFO of a link and reports the completions of their receives. The node is [quiet](NodeState::quiet). Returns how many
+/// were reported, and whether there is more to do.
 #[inline(never)]
 pub(super) fn take_from(
     node: &mut NodeState,
@@ -198,7 +199,7 @@ pub(super) fn take_from(
 }
 
 /// Takes messages from the FIFOs of all active links and reports the completions of their receives. The node need not be
-/// [quiet](NodeState::quiet). Returns how many, and whether there is more to do.
+/// [quiet](NodeState::quiet). Returns how many were reported, and whether there is more to do.
 #[inline(never)]
 pub(super) fn poll_fifos(
     node: &mut NodeState,
@@ -227,7 +228,8 @@ pub(super) fn poll_fifos(
 }
 
 impl LinkState {
-    /// Takes whole messages from the FIFO of this link and reports the completions of their receives. Returns how many, and whether there is more to do.
+    /// Takes whole messages from the FIFO of this link and reports the completions of their receives. `quiet`: the node is
+    /// [quiet](NodeState::quiet). Returns how many were reported, and whether there is more to do.
     #[inline(always)]
     fn report_messages(
         &mut self,
@@ -247,7 +249,7 @@ impl LinkState {
                 Taken::Reported => reported += 1,
                 Taken::Queued => queued += 1,
                 Taken::Nothing => break false,
-                Taken::Kept | Taken::Other => break true, // behind one whose end lies in its cq come others
+                Taken::Kept | Taken::Other => break true, // a queued completion may not be overtaken by later ones
             }
             if reported == most || queued == TURN || !shm.inward.has_next_packet() {
                 break false;
@@ -259,7 +261,7 @@ impl LinkState {
         if shm.inward.take_wake() {
             shm.ring();
         }
-        // Reported messages have changed only the credit that this side owes.
+        // On a quiet node, reported messages have changed nothing but the credit that this side owes.
         let quiet = if quiet && !more { !proto.owes_credit() } else { self.is_quiet() };
         (reported, more || !quiet)
     }

@@ -1,9 +1,9 @@
-//! Connecting to other nodes, services for their channels, waiting for completions, and sleep on a node's descriptor.
+//! A program's calls to connect to other nodes, to serve their channels, to wait for completions, and to sleep on a node's descriptor.
 //!
-//! Deadlines are CLOCK_MONOTONIC nanoseconds; `None` means for ever.
+//! Deadlines are CLOCK_MONOTONIC nanoseconds; `None` means that the call waits without limit.
 //!
-//! An address is one or more addresses of drivers, separated by commas, each `DRIVER://WHERE`; a bare word is a name on this host. Every
-//! address is tried, that of the fastest driver first. If all fail, the error is that of the last one.
+//! A node's address is one or more driver addresses `DRIVER://WHERE`, separated by commas; an address without `://` is a node name on this host.
+//! All of them are tried, that of the driver with the lowest latency first. If all fail, the error is that of the last one.
 
 use super::connections::PendingConnect;
 use super::message_state::ChannelPhase;
@@ -22,37 +22,37 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// The driver of a bare word.
+/// The driver of an address without `://`.
 const BY_NAME: &str = "shm";
-/// Between two tries to reach a node that is not there yet, ns.
+/// Time between two attempts to connect to a node that does not exist yet, ns.
 const RETRY: u64 = 1_000_000;
 
-/// What a link is like.
+/// The properties and counts of a link, as [`Node::link_info`] reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkInfo {
-    /// Who is at the other end.
+    /// The node at the other end.
     pub peer: NodeId,
-    /// The driver that carries it.
+    /// The name of the driver that has made its transport.
     pub driver: &'static str,
-    /// Why it is gone, if it is.
+    /// Why the link is gone, if it is.
     pub gone: Option<Reason>,
-    /// Most bytes of headers and body that [`Node::inject`] takes.
+    /// Most bytes of headers and body together that [`Node::inject`] accepts.
     pub inject: usize,
-    /// Channels, long messages coming, long messages going.
+    /// Numbers of channels, of long messages that arrive, and of long messages that are sent.
     pub counts: [u32; 3],
-    /// Bytes held for it: records, and eager messages that were not received yet.
+    /// Bytes of memory held: for records, and for eager messages that were not received yet.
     pub bytes: [usize; 2],
-    /// Bodies copied out of the peer's memory, and those of which the peer has copied some.
+    /// Number of bodies copied out of the peer's memory, and number of these that the peer has helped to copy.
     pub copied: [u64; 2],
 }
 
 impl Node {
-    /// The node's number.
+    /// The number of this node.
     pub fn id(&self) -> Result<NodeId, Error> {
         Ok(self.lock()?.identity.id)
     }
 
-    /// Under which name nodes of this host find it.
+    /// The name by which nodes of this host connect to this node.
     pub fn name(&self) -> Result<String, Error> {
         Ok(self.lock()?.identity.name.clone())
     }
@@ -64,7 +64,9 @@ impl Node {
 
     // ---- links -------------------------------------------------------------------------------------------------------
 
-    /// A link to the node at `address`. With a deadline, one that is not there yet is waited for.
+    /// Connects to the node at `address`. With a deadline, the call also waits for a node that does not exist yet.
+    ///
+    /// Errors: [`Error::Unreachable`] with the reason of the last address that was tried; [`Error::TimedOut`]; [`Error::Full`].
     pub fn connect(&self, address: &str, deadline: Option<u64>) -> Result<LinkId, Error> {
         loop {
             let call = self.begin_connect(address)?;
@@ -80,7 +82,7 @@ impl Node {
                 }
                 Err(error) => {
                     let mut node = self.lock()?;
-                    // Another thread may have driven it to its end meanwhile.
+                    // Another thread may have completed the connect after the wait failed.
                     if let Some(Ok(link)) = node.connections.take_result(call) {
                         return Ok(link);
                     }
@@ -91,6 +93,7 @@ impl Node {
         }
     }
 
+    /// Starts a connect with the first address whose driver accepts it.
     fn begin_connect(&self, address: &str) -> Result<SlabId, Error> {
         let mut node = self.lock()?;
         let mut how = ConnectHistory { called: true, refused: Vec::new() };
@@ -114,13 +117,13 @@ impl Node {
         Err(Error::Unreachable(reason))
     }
 
-    /// Links, up or gone and not closed yet. One that a peer has begun and that is gone is forgotten by itself once no message of it waits and
-    /// the program has no channel of it that it has opened or accepted.
+    /// All links that were not closed, including those that are gone. A link that a peer has opened needs no [`Node::disconnect`] once it is gone:
+    /// the node forgets it when no message of it waits and the program has closed every channel that it had opened or accepted on it.
     pub fn links(&self) -> Result<Vec<LinkId>, Error> {
         Ok(self.lock()?.links.all())
     }
 
-    /// What a link is like.
+    /// Reports the properties and counts of a link.
     pub fn link_info(&self, link: LinkId) -> Result<LinkInfo, Error> {
         use motet_proto::message::{Packets, packet};
         let mut node = self.lock()?;
@@ -140,7 +143,7 @@ impl Node {
         })
     }
 
-    /// Ends a link, with all that is under way on it. What was sent before and is complete reaches the peer if it lives.
+    /// Closes a link; operations under way on it fail. Messages that were sent completely before still reach the peer if its process lives.
     pub fn disconnect(&self, link: LinkId) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.link(link)?;
@@ -151,12 +154,12 @@ impl Node {
 
     // ---- services ----------------------------------------------------------------------------------------------------
 
-    /// A context, for receives from any of its channels.
+    /// Makes a context, for receives from any of the channels that are in it.
     pub fn context(&self) -> Result<Context, Error> {
         self.lock()?.messages.table.add_context().map(Context).ok_or(Error::Full)
     }
 
-    /// Forgets a context. [`Error::WouldBlock`], and nothing is done, while channels or receives are in it.
+    /// Removes a context. While channels or receives are in it, nothing is done and the error is [`Error::WouldBlock`].
     pub fn remove_context(&self, context: Context) -> Result<(), Error> {
         let mut node = self.lock()?;
         let table = &mut node.messages.table;
@@ -167,21 +170,22 @@ impl Node {
         }
     }
 
-    /// Keeps a handler, for [`Serve::Handler`].
+    /// Registers a handler and returns the [`Serve::Handler`] with its number.
     pub fn handler(&self, handler: Arc<dyn Handler>) -> Result<Serve, Error> {
         self.lock()?.connections.add_handler(handler).map(Serve::Handler).ok_or(Error::Full)
     }
 
-    /// Forgets a handler: it is not entered any more, and messages for it are discarded. It may be running.
+    /// Removes a handler: it is not called for further messages, which are discarded. It may still be running when this returns.
     pub fn remove_handler(&self, handler: u32) -> Result<(), Error> {
         let mut node = self.lock()?;
         let handler = node.connections.remove_handler(handler).ok_or(Error::Unknown)?;
         drop(node);
-        drop(handler); // whatever that does, it does without the lock
+        drop(handler); // without the lock: the drop runs code of the program
         Ok(())
     }
 
-    /// Lets peers open channels to a service. The latest call wins; channels that are open stay as they are.
+    /// Lets peers open channels to a service, whose messages are received as `serve` says. A later call for the same service replaces this one;
+    /// channels that are open already do not change.
     pub fn serve(&self, service: u64, serve: Serve) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.can_serve(serve)?;
@@ -189,13 +193,13 @@ impl Node {
         Ok(())
     }
 
-    /// Refuses channels to a service from now on.
+    /// Refuses further channels to a service.
     pub fn withdraw(&self, service: u64) -> Result<(), Error> {
         self.lock()?.connections.remove_service(service);
         Ok(())
     }
 
-    /// The next channel that a peer has opened to a service.
+    /// Waits for the next channel that a peer opens to a service. [`Error::Refused`] if this node does not serve it.
     pub fn accept(&self, service: u64, deadline: Option<u64>) -> Result<Channel, Error> {
         let known = |node: &mut NodeState| {
             let opened = node.connections.next_opened(service)?;
@@ -210,7 +214,7 @@ impl Node {
         })?
     }
 
-    /// Runs a task later, outside of any handler, in the next thread that makes progress.
+    /// Queues a task. The next thread that makes progress runs it, outside of any handler.
     pub fn defer(&self, task: Task) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.progress.add_task(task);
@@ -220,13 +224,13 @@ impl Node {
 
     // ---- progress and waiting ----------------------------------------------------------------------------------------
 
-    /// One round of progress, unless another thread makes some. True: something has come.
+    /// Makes one round of progress, unless another thread makes progress. True: something has arrived, or was done.
     pub fn progress(&self) -> Result<bool, Error> {
         let mut node = self.lock()?;
         Ok(!node.progress.is_running() && self.poll_all(&mut node))
     }
 
-    /// Makes one round of progress. No other thread may be making any.
+    /// Makes one round of progress. The caller has checked that no other thread makes progress.
     #[inline(never)]
     pub(super) fn poll_all(&self, node: &mut Guard<'_>) -> bool {
         node.progress.start();
@@ -241,7 +245,7 @@ impl Node {
         came
     }
 
-    /// Waits for the end of one operation; it is forgotten then.
+    /// Waits for the completion of an operation and takes it, which ends the operation's name. [`Error::Unknown`] if there is no such operation.
     #[inline]
     pub fn wait_for(&self, operation: OperationId, deadline: Option<u64>) -> Result<Completion, Error> {
         self.wait(self.lock()?, deadline, |node| match node.messages.operations.take(operation) {
@@ -251,7 +255,8 @@ impl Node {
         })?
     }
 
-    /// Waits for the end of any of these; it is forgotten then. With it, its place among them.
+    /// Waits for the completion of any of `operations` and takes it. Returns it with its operation's index in `operations`. [`Error::Unknown`] if
+    /// none of them exists.
     pub fn wait_any(&self, operations: &[OperationId], deadline: Option<u64>) -> Result<(usize, Completion), Error> {
         self.wait(self.lock()?, deadline, |node| {
             let mut known = false;
@@ -274,7 +279,7 @@ impl Node {
         })?
     }
 
-    /// The next completion of a completion queue, if there is one. Makes no progress.
+    /// Takes the next completion of a completion queue, if there is one. Makes no progress.
     pub fn test_cq(&self, cq: CqId) -> Result<Option<Completion>, Error> {
         self.lock()?.messages.operations.next_completion(cq)
     }
@@ -288,7 +293,7 @@ impl Node {
         })?
     }
 
-    /// Interrupts one thread that waits for a completion queue, or the next one that would.
+    /// Interrupts one thread that waits for a completion queue; if none does, the next wait for it.
     pub fn signal_cq(&self, cq: CqId) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.messages.operations.cq(cq).ok_or(Error::Unknown)?.signalled = true;
@@ -296,20 +301,20 @@ impl Node {
         Ok(())
     }
 
-    /// To be called before the node is dropped: sends what peers are owed, such as that their long messages were received, and ends all waits,
-    /// present and later ones: they fail with [`Error::NoNode`].
+    /// Prepares for the drop of the node: sends what it owes to peers, such as FIN packets for long messages, and ends all waits. These and later
+    /// waits fail with [`Error::NoNode`].
     pub fn shut(&self) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.progress.close();
         node.flush_all();
         node.wake_waiters();
-        node.progress.ring_wakeup(); // whether or not anybody is known to sleep
+        node.progress.ring_wakeup(); // unconditionally: no sleep may outlast this call
         Ok(())
     }
 
-    /// Makes progress until `ready` says so, which is asked after every round: what a handler has set, say. There are rounds as long as
-    /// something comes to this node; of what changes elsewhere, in another node of this process say, nothing wakes it ([`Node::defer`]
-    /// does). `ready` may not use the node. When it panics, so does this call, and others go on.
+    /// Makes progress until `ready` returns true, for example because a handler has set a variable. `ready` is called after every round of progress
+    /// and may not use the node; its panics are passed on to the caller, and other threads go on. While nothing arrives for this node the call
+    /// sleeps: a change that comes from elsewhere, such as from another node of this process, wakes it only by [`Node::defer`].
     pub fn until(&self, mut ready: impl FnMut() -> bool, deadline: Option<u64>) -> Result<(), Error> {
         let asked = self.wait(self.lock()?, deadline, |_| match catch_unwind(AssertUnwindSafe(&mut ready)) {
             Ok(false) => None,
@@ -319,7 +324,7 @@ impl Node {
         asked.map_err(|panic| resume_unwind(panic))
     }
 
-    /// The end of an operation, if it has ended; progress is not made.
+    /// Takes the completion of an operation if it has completed. Makes no progress. [`Error::Unknown`] if there is no such operation.
     pub fn test(&self, operation: OperationId) -> Result<Option<Completion>, Error> {
         let mut node = self.lock()?;
         match node.messages.operations.take(operation) {
@@ -333,24 +338,24 @@ impl Node {
         self.lock()?.messages.operations.add_cq().ok_or(Error::Full)
     }
 
-    /// Operations of a completion queue that have succeeded, that have failed, and that are under way.
+    /// Numbers of operations of a completion queue that have succeeded, that have failed, and that are under way.
     pub fn cq_counts(&self, cq: CqId) -> Result<[u64; 3], Error> {
         let mut node = self.lock()?;
         let known = node.messages.operations.cq(cq).ok_or(Error::Unknown)?;
         Ok([known.counts[0], known.counts[1], known.under_way])
     }
 
-    /// Removes a completion queue. [`Error::WouldBlock`] while operations of it are under way.
+    /// Removes a completion queue. [`Error::WouldBlock`] while operations that complete in it are under way.
     pub fn remove_cq(&self, cq: CqId) -> Result<(), Error> {
         self.lock()?.messages.operations.remove_cq(cq)
     }
 
-    /// A descriptor that is readable when [`Node::progress`] would do something, once [`Node::prepare_sleep`] has said yes.
+    /// A descriptor that becomes readable when [`Node::progress`] has something to do, after [`Node::prepare_sleep`] has returned true.
     pub fn descriptor(&self) -> RawFd {
         self.poll.as_fd().as_raw_fd()
     }
 
-    /// To be called before a sleep on [`Node::descriptor`] (poll, epoll). False: there is something to do already.
+    /// Arms the doorbells of all links before a sleep on [`Node::descriptor`] (poll, epoll). False: do not sleep, there is something to do already.
     pub fn prepare_sleep(&self) -> Result<bool, Error> {
         let mut node = self.lock()?;
         let may = !node.progress.is_running() && self.arm_for_program_sleep(&mut node);
@@ -389,7 +394,7 @@ impl NodeState {
         }
     }
 
-    /// Whether a channel has been answered, and how.
+    /// The result of opening a channel; `None` while the peer has not answered.
     pub(super) fn answered(&mut self, channel: Channel) -> Option<Result<(), Error>> {
         let gone = self.gone(channel.link);
         match self.place(channel.link, channel.id).map(|place| place.phase) {
@@ -402,7 +407,7 @@ impl NodeState {
     }
 }
 
-/// The parts of an address with their drivers, the fastest first. Drivers that this node may not use are noted as refused.
+/// Splits an address into driver addresses with their drivers, the lowest latency first. Drivers that this node may not use are noted as refused.
 fn ways(
     drivers: &[&'static dyn Driver],
     address: &str,

@@ -1,82 +1,86 @@
-//! How long messages reach this side of a link, chosen by what whole messages have taken.
+//! The choice of how the bodies of long messages are transferred to this side of a link, by the measured rates of earlier messages.
 //!
-//! There are four strategies. For each class of lengths the one with the highest rate is used. Only the receiver sees a message from the first
-//! byte wanted to the last one there, so the receiver chooses and the sender follows. Now and then all strategies are tried
-//! again: which is best changes with the CPUs that run the two, and with whether the program uses its buffers again. What it is not: it
-//! copies nothing.
+//! There are four strategies. For each class of lengths the one with the highest measured rate is used. Only the receiver can time a message
+//! from its request to its last byte, so the receiver chooses and the sender follows. A *review* tries all strategies again from time to time,
+//! because the best one depends on the CPUs that run the two processes and on whether the program reuses its buffers.
+//!
+//! Rates are measured over *stretches*: messages of one class and strategy that overlap in time. This module copies nothing.
 
 use super::Bodies;
 
-/// How a long message is copied.
+/// How the body of a long message is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyStrategy {
-    /// RingCached the ring and the caches.
+    /// Through the payload ring; the sender stores through its caches.
     RingCached,
-    /// RingCached the ring, around the sender's caches.
+    /// Through the payload ring; the sender stores around its caches (non-temporal stores).
     RingNonTemporal,
-    /// Copied by the receiver.
+    /// Copied once, by the receiver, out of the sender's memory.
     SingleCopy,
-    /// Copied by both.
+    /// Copied once, one part by the receiver and the rest by the sender.
     CooperativeCopy,
 }
 
+/// All strategies, in the order of the arrays that have one element for each.
 const WAYS: [CopyStrategy; 4] =
     [CopyStrategy::RingCached, CopyStrategy::RingNonTemporal, CopyStrategy::SingleCopy, CopyStrategy::CooperativeCopy];
-/// Lengths from which on the further classes begin.
+/// Shortest length of each class but the first, bytes.
 const CLASSES: [u64; 3] = [1 << 20, 4 << 20, 16 << 20];
-/// The class of those that their senders do not show.
+/// The class of messages whose senders give no address of the body.
 const HIDDEN: usize = CLASSES.len() + 1;
-/// In this class copies come first: such messages are longer than any cache that would hold them.
+/// The class of the longest messages, which begins with single copies: no cache holds such a message.
 const COLD: usize = 3;
-/// Bytes after which a stretch of messages that overlap is looked at.
+/// Bytes after which the rate of a stretch is noted although messages are still under way.
 const STRETCH: u64 = 32 << 20;
-/// Stretches between two reviews: at first, after another machine was found, and at most.
+/// Stretches between two reviews: at first (`FIRST`), after a fall of the rate and for class `COLD` (`CHANGED`), and at most (`RARELY`).
 const FIRST: u32 = 4;
 const CHANGED: u32 = 16;
 const RARELY: u32 = 1024;
-/// A way of less than half the rate of the best is left out of so many reviews.
+/// Reviews that leave out a strategy that has reached less than half of the best rate.
 const LEFT_OUT: u8 = 7;
-/// Stretches of a way that count in a review: the faster one does.
+/// Stretches of a strategy that a review measures; the fastest one counts.
 const SAMPLES: u32 = 2;
-/// So many in a row of less than half the rate are a changed machine, not another process's time slice.
+/// Stretches in a row below half of the usual rate that start a review. Fewer of them may be the time slice of another process.
 const FALLS: u32 = 3;
-/// Bytes that go before a way counts: all of the ring and more, until its lines are where they are used.
+/// Bytes transferred by [`CopyStrategy::RingCached`] before it is measured: more than the ring, so that its cache lines are where they are used.
 const SETTLING: u64 = 4 << 20;
 
-/// What one side of a link knows of its long messages.
+/// The chooser of one side of a link, with the measured rates of the long messages that it has received.
 #[derive(Debug, Default)]
 pub struct CopyChooser {
     classes: Option<Box<[Class; HIDDEN + 1]>>,
-    /// Messages under way; of these, those that began before the stretch.
+    /// Messages under way; `foreign`: those of them that began before the current stretch.
     active: u32,
     foreign: u32,
-    /// The stretch: class and way, ticks at its begin, bytes since.
+    /// The current stretch: its class and strategy; `began`: the clock's ticks at its begin; `bytes`: bytes received since.
     current: Option<(usize, CopyStrategy)>,
     began: u64,
     bytes: u64,
-    /// Ways that this link does not have.
+    /// The link has only one strategy, so nothing is chosen. The fields `no_*` exclude strategies that the link or the program rules out.
     one_way: bool,
     no_ring: bool,
     no_copy: bool,
     no_help: bool,
-    /// Copied by the receiver alone is a way, too, although the sender may help.
+    /// [`CopyStrategy::SingleCopy`] may be chosen even if the sender can help.
     alone: bool,
 }
 
 impl CopyChooser {
-    /// Of a link where the sender's memory can be copied from, or not; and where the sender may help, or not. The program may have chosen.
+    /// A chooser for a link. `copies`: the sender's memory can be read from this process. `assists`: the sender may help to copy. `bodies`: what the
+    /// program has chosen.
     pub fn new(copies: bool, assists: bool, bodies: Bodies) -> Self {
         let no_ring = copies && matches!(bodies, Bodies::Copied | Bodies::CopiedByBoth);
         let (no_copy, no_help) = (!copies || bodies == Bodies::Ring, !assists || bodies == Bodies::Copied);
         Self { no_ring, no_copy, no_help, alone: bodies != Bodies::CopiedByBoth || no_help, ..Self::default() }
     }
 
-    /// Of a link that has one way only.
+    /// A chooser for a link that has only one strategy.
     pub fn none() -> Self {
         Self { one_way: true, ..Self::default() }
     }
 
-    /// A message of so many bytes begins, now, which its sender shows or not. `None`: there is nothing to choose.
+    /// Chooses the strategy of a message of `length` bytes that begins at `now` (ticks). `shown`: the sender has given the body's address. `None`:
+    /// there is nothing to choose.
     pub fn want(&mut self, length: u64, shown: bool, now: u64) -> Option<CopyStrategy> {
         if self.one_way {
             return None;
@@ -92,7 +96,7 @@ impl CopyChooser {
         Some(way)
     }
 
-    /// One of so many bytes has landed.
+    /// Notes that a message of `length` bytes has been received at `now` (ticks).
     pub fn landed(&mut self, length: u64, now: u64, ticks_per_1024ns: u64) {
         if self.one_way {
             return;
@@ -117,23 +121,23 @@ impl CopyChooser {
         (self.began, self.bytes) = (now, 0);
     }
 
-    /// Copies from the sender's memory are refused.
+    /// Excludes single copies: the system refuses to read the sender's memory.
     pub fn no_copies(&mut self) {
         self.no_copy = true;
     }
 
-    /// The sender cannot copy into ours.
+    /// Excludes cooperative copies: the sender cannot write into the memory of this process.
     pub fn no_help(&mut self) {
         self.no_help = true;
     }
 
-    /// Whether a message of the way that was last chosen is a try.
+    /// Whether the strategy that was chosen last is being measured in a review.
     pub fn is_trying(&self) -> bool {
         let class = self.current.and_then(|(at, _)| self.classes.as_ref().map(|classes| &classes[at]));
         class.is_some_and(|class| class.review.is_some())
     }
 
-    /// Which strategies there are.
+    /// The strategies that may be chosen for a class, in the order of [`WAYS`].
     fn ways(&self, class: usize) -> [bool; 4] {
         let copies = !self.no_copy && class != HIDDEN;
         let ring = !self.no_ring || !copies;
@@ -141,33 +145,34 @@ impl CopyChooser {
     }
 }
 
-/// What is known of messages of about one length.
+/// What is known of the messages of one class of lengths.
 #[derive(Debug, Default)]
 struct Class {
-    /// In use, once there was one.
+    /// The strategy in use; `None` before the first message.
     best: Option<CopyStrategy>,
-    /// Its rate lately, MB/s, and how often in a row it was less than half of that.
+    /// Its average rate, MB/s; `falls`: stretches in a row that were below half of it.
     rate: u32,
     falls: u32,
-    /// Stretches since the last review, and until the next.
+    /// Stretches since the last review; `interval`: stretches from one review to the next.
     since: u32,
     interval: u32,
     review: Option<Review>,
-    /// Reviews for which each way is left out.
+    /// For each strategy, the number of further reviews that leave it out.
     left_out: [u8; WAYS.len()],
 }
 
-/// Every way is tried that is there and may be the best.
+/// A review: each strategy that is available and not left out is measured in turn.
 #[derive(Debug, Default)]
 struct Review {
+    /// The strategies to be measured.
     ways: [bool; WAYS.len()],
-    /// The rate has fallen: that is why.
+    /// The review was started by a fall of the rate.
     fell: bool,
-    /// The way under trial.
+    /// The index of the strategy that is measured at present.
     at: usize,
-    /// What has been found.
+    /// The highest rate of each strategy, MB/s.
     rates: [u32; WAYS.len()],
-    /// Of the way under trial: bytes that do not count yet, and stretches that have counted.
+    /// For the strategy that is measured: bytes that do not count yet; `samples`: stretches that have counted.
     settling: u64,
     samples: u32,
 }
@@ -188,6 +193,7 @@ impl Class {
         *self.best.insert(best.unwrap_or(CopyStrategy::RingCached))
     }
 
+    /// Notes the rate (MB/s) of a stretch of `bytes` bytes, and starts or ends a review if that is due.
     fn note(&mut self, way: CopyStrategy, rate: u32, bytes: u64, ways: [bool; 4]) {
         if let Some(review) = &mut self.review {
             if way == WAYS[review.at] && review.note(rate, bytes) {
@@ -207,6 +213,7 @@ impl Class {
         }
     }
 
+    /// Starts a review. After a fall of the rate (`fell`) no strategy is left out.
     fn begin(&mut self, fell: bool, mut ways: [bool; WAYS.len()]) {
         for (may, left_out) in ways.iter_mut().zip(&mut self.left_out) {
             *may &= fell || *left_out == 0;
@@ -218,7 +225,7 @@ impl Class {
         }
     }
 
-    /// Every way has been tried: the fastest is used, unless that gains little.
+    /// Ends the review: the fastest strategy is used if it is more than one eighth faster than the one in use.
     fn decide(&mut self) {
         let Some(Review { ways, rates, fell, .. }) = self.review.take() else { return };
         let before = self.best.unwrap_or(CopyStrategy::RingCached);
@@ -243,10 +250,10 @@ impl Class {
 }
 
 impl Review {
-    /// Goes on with the next way from there on; false: there is none.
+    /// Goes on with the first strategy from index `from` on that is to be measured. False: there is none.
     fn go_to(&mut self, from: usize) -> bool {
         let Some(at) = (from..WAYS.len()).find(|&at| self.ways[at]) else { return false };
-        // Only the ring has lines to bring along.
+        // Only the ring has cache lines that must move to where they are used.
         let settling = match WAYS[at] {
             CopyStrategy::RingCached => SETTLING,
             CopyStrategy::RingNonTemporal => 1,
@@ -256,7 +263,7 @@ impl Review {
         true
     }
 
-    /// Takes note of a stretch; true when every way has been tried.
+    /// Notes a stretch. True: every strategy has been measured.
     fn note(&mut self, rate: u32, bytes: u64) -> bool {
         if self.settling > 0 {
             self.settling = self.settling.saturating_sub(bytes);
@@ -274,7 +281,7 @@ impl Review {
 mod tests {
     use super::*;
 
-    /// Messages one after the other, each way at its rate (MB/s); which way each went.
+    /// Receives `count` messages one after the other, each strategy at its rate (MB/s). Returns the strategy of each message.
     fn run(choice: &mut CopyChooser, length: u64, count: usize, rates: [u64; 4]) -> Vec<CopyStrategy> {
         let mut now = 0;
         let mut one = || {
@@ -295,7 +302,7 @@ mod tests {
                 rates[fastest as usize] = 12_000;
                 let ways = run(&mut choice, length, 2000, rates);
                 let wrong = ways[200..].iter().filter(|&&way| way != fastest).count();
-                assert!(wrong < 100, "{fastest:?} of {length} bytes: {wrong} otherwise");
+                assert!(wrong < 100, "{fastest:?} of {length} bytes: {wrong} with another strategy");
             }
         }
     }
@@ -344,7 +351,7 @@ mod tests {
             }
         }
         let hidden = CopyChooser::new(true, true, Bodies::CopiedByBoth).want(1 << 20, false, 0);
-        assert_eq!(hidden, Some(CopyStrategy::RingCached), "what its sender does not show");
+        assert_eq!(hidden, Some(CopyStrategy::RingCached), "a body without an address");
     }
 
     #[test]

@@ -1,44 +1,45 @@
-//! What a call on a node may fail with.
+//! The errors of calls on a node and of its operations.
 
 use crate::reason::Reason;
 use motet_proto::message::{Rejected, Status};
 
-/// Why a call did nothing, or an operation did not end as asked. Grouped by what is concerned.
+/// Why a call did nothing, or why an operation did not complete as requested. Most texts begin with the object that is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Error {
-    /// Not now: no room, no credit, nothing there. Try again after progress.
+    /// The call would have to wait: for room, for credit, or for something to arrive. Try again after progress.
     WouldBlock,
     /// The deadline has passed.
     TimedOut,
     /// The operation: it was cancelled.
     Cancelled,
-    /// The operation: the buffer was too short and is full; the rest of the message is gone.
+    /// The operation: the message was longer than the buffer, which is full; the rest of the message is discarded.
     Truncated,
-    /// The operation: headers are too long, or a message cannot go in this mode at all.
+    /// The operation: the headers are too long, or the message, atomic or loan is longer than this way of sending or the pool allows.
     TooLong,
-    /// The operation: no such region, or it does not allow this.
+    /// The operation: there is no such region, or its rights do not allow the access.
     AccessDenied,
-    /// The operation: bytes that do not lie inside the region.
+    /// The operation: some of the bytes are outside of the region.
     OutOfBounds,
-    /// The operation: an atomic that makes no sense, memory that is not where it can be done, or a region that is no file's.
+    /// The operation: an invalid atomic, memory on which it cannot be done, or a call for file regions on another region.
     InvalidAtomic,
-    /// The file: it cannot be a region, or cannot be brought to its disk; and why.
+    /// The file: it cannot be a region, or cannot be written to its disk. The value is the system's error number.
     File(i32),
     /// The wait was interrupted ([`super::Node::signal_cq`]).
     Interrupted,
-    /// The channel: the other side takes or sends no more on it, or its messages go elsewhere (to a handler).
+    /// The channel: it is closed in this direction, or its messages are received by a handler.
     Closed,
-    /// No such link, channel, context, completion queue, handler or operation: never, or not any more.
+    /// There is no such link, channel, context, completion queue, handler or operation; it may have existed.
     Unknown,
-    /// The channel: the peer serves no such service.
+    /// The channel: the peer does not serve this service.
     Refused,
-    /// The link: it is gone, and why.
+    /// The link: it is gone, for this reason.
     Lost(Reason),
-    /// The node: no path to a peer, or a name or address that cannot be had; and why.
+    /// The node: it cannot connect to a peer, or cannot have the requested name or address, for this reason.
     Unreachable(Reason),
-    /// The node: too many operations, channels or groups, or its pool is used up.
+    /// The node: there are too many operations, channels, completion queues or other objects, or its pool is used up.
     Full,
-    /// The node: it was made by the process that this one was forked from, or the system refuses what it needs.
+    /// The node: it belongs to the process that this one was forked from, it is shutting down, or the system refuses what it needs. The value is the
+    /// system's error number.
     NoNode(i32),
 }
 
@@ -48,7 +49,7 @@ impl Error {
         matches!(self, Self::WouldBlock | Self::TimedOut | Self::Full)
     }
 
-    /// As a system error number, positive.
+    /// The system's error number for this error, positive.
     pub fn errno(&self) -> i32 {
         match self {
             Self::WouldBlock => 11,                                        // EAGAIN
@@ -79,23 +80,23 @@ impl Error {
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let text = match self {
-            Self::WouldBlock => "not now",
+            Self::WouldBlock => "the call would block",
             Self::TimedOut => "the deadline has passed",
             Self::Cancelled => "cancelled",
             Self::Truncated => "the message is longer than the buffer",
             Self::TooLong => "the message or its headers are too long",
-            Self::AccessDenied => "no such region, or it does not allow this",
-            Self::OutOfBounds => "not inside the region",
-            Self::InvalidAtomic => "it makes no sense there",
-            Self::File(errno) => return write!(f, "the file: {}", std::io::Error::from_raw_os_error(*errno)),
+            Self::AccessDenied => "no such region, or its rights do not allow this",
+            Self::OutOfBounds => "outside of the region",
+            Self::InvalidAtomic => "invalid atomic or invalid target of it",
+            Self::File(errno) => return write!(f, "region over a file: {}", std::io::Error::from_raw_os_error(*errno)),
             Self::Interrupted => "interrupted",
             Self::Closed => "the channel is closed",
-            Self::Unknown => "no such link, channel, context, cq, handler or operation",
-            Self::Refused => "the peer serves no such service",
+            Self::Unknown => "no such link, channel, context, completion queue, handler or operation",
+            Self::Refused => "the peer does not serve this service",
             Self::Lost(reason) => return write!(f, "the link is gone: {}", crate::reason::text(reason.0)),
             Self::Unreachable(reason) => return f.write_str(crate::reason::text(reason.0)),
-            Self::Full => "too many operations, channels or groups, or the pool is used up",
-            Self::NoNode(errno) => return write!(f, "no node: {}", std::io::Error::from_raw_os_error(*errno)),
+            Self::Full => "too many operations, channels or completion queues, or the pool is used up",
+            Self::NoNode(errno) => return write!(f, "the node cannot be used: {}", std::io::Error::from_raw_os_error(*errno)),
         };
         f.write_str(text)
     }
@@ -110,7 +111,7 @@ impl From<Error> for std::io::Error {
 }
 
 impl Error {
-    /// Of a call on a link that is gone for `gone`, if it is.
+    /// The error for a call that the protocol has rejected on a link that is gone for the reason `gone`, or is up.
     pub(super) fn of(refusal: Rejected, gone: Option<Reason>) -> Self {
         match refusal {
             Rejected::WouldBlock => Self::WouldBlock,
@@ -121,7 +122,7 @@ impl Error {
         }
     }
 
-    /// Of an operation that has ended so; `None`: as asked.
+    /// The error for the status of a completed operation; `None` if it has succeeded. `gone`: why the operation's link is gone.
     pub fn of_status(status: Status, gone: Option<Reason>) -> Option<Self> {
         match status {
             Status::Done => None,

@@ -1,9 +1,9 @@
-//! The direct path of a whole message: from its FIFO, or the payload ring, to the memory of its receive, or to the matching table if no receive
-//! is posted.
+//! The direct path of a whole message at its receiver: out of the FIFO or the payload ring into the memory of its receive, or into the matching
+//! table if no receive is posted.
 //!
-//! A poll of a completion queue ([`super::completions`]) gets the completion in the same step; any other poll
-//! ([`super::link::LinkState::look`]) queues it. Which receive gets the message is the protocol's decision. Any other packet is left untouched
-//! to [`Link::arrived`].
+//! A poll of a completion queue ([`super::completions`]) reports the completion in the same step; any other poll
+//! ([`super::link::LinkState::look`]) queues it. The protocol decides which receive gets the message ([`Link::match_message`]). Any other packet
+//! is left untouched for [`Link::arrived`].
 
 use super::message_state::{LinkCallbacks, MessageState};
 use super::operations::{CompletionRef, CompletionSink, CqId, NONE};
@@ -19,26 +19,26 @@ use motet_sys::user_memory::UserMemory;
 use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, RingSpan};
 use motet_wire::message::fifo::{Peeked, SingleCell};
 
-/// Words of a cell that every message has.
+/// Words of the packet head that every message has.
 const WORDS: usize = packet::MESSAGE / 8;
 
-/// What was done with the next packet.
+/// What was done with the next packet of a FIFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Taken {
-    /// There is none.
+    /// There is no packet.
     Nothing,
-    /// It is no whole message for a posted receive, and nothing has been done.
+    /// It does not take the direct path, and nothing has been done.
     Other,
-    /// It was a message; its completion is queued.
+    /// It was a whole message for a receive, whose completion is queued.
     Kept,
-    /// It was a message, and its completion was reported.
+    /// It was a whole message for a receive, whose completion was reported.
     Reported,
-    /// It is a whole message that no receive waits for: the table keeps it.
+    /// It was a whole message that no receive waits for: the matching table keeps it.
     Queued,
 }
 
-/// Takes the next packet if it is a whole message, and reports the completion of its receive if that belongs to `cq`. No earlier completion may be
-/// queued in `cq`.
+/// Takes the next packet if it is a whole message, and reports the completion of its receive if that belongs to `cq`. The caller makes sure that no
+/// earlier completion is queued in `cq`.
 #[inline(always)]
 pub fn report(
     shm: &mut ShmTransport,
@@ -62,7 +62,7 @@ pub fn report(
     }
     let (words, bytes);
     let (pushed, body) = match matched.headers {
-        // Most short messages: one word, behind no header or a header of one word.
+        // Most short messages: a body of one word, after no header or a header of one word.
         headers @ (0 | 8) if length == headers + 8 => {
             words = [short.word(WORDS), short.word(WORDS + 1)].map(u64::to_le_bytes);
             let (pushed, body) = words.as_flattened().split_at(headers);
@@ -81,7 +81,7 @@ pub fn report(
     taken
 }
 
-/// Takes a message whose cell holds the first words and whose other bytes are in the payload ring.
+/// Takes a message whose cell holds the packet head and whose headers and body are in the payload ring.
 #[inline(never)]
 fn receive_from_ring(
     shm: &mut ShmTransport,
@@ -122,7 +122,7 @@ fn receive_ring_span(
     let (mut word, mut bytes);
     let headers = match matched.headers {
         0 => &mut [][..],
-        // A header of one word, as a library sends it.
+        // Libraries send a header of one word.
         8 => {
             word = [0; 8];
             &mut word[..]
@@ -145,7 +145,7 @@ fn receive_ring_span(
     taken
 }
 
-/// Takes a message that is longer than one cell, once it is whole.
+/// Takes a message that is longer than one cell. One whose sender still writes it is left to [`pipelined::report`].
 #[inline(never)]
 fn receive_longer(
     shm: &mut ShmTransport,
@@ -200,14 +200,14 @@ fn receive_longer(
     taken
 }
 
-/// The first words of a packet, and what follows them.
+/// Splits a packet into the words of its head and the bytes that follow them.
 fn words_of(bytes: &[u8]) -> Option<([u64; WORDS], &[u8])> {
     let (first, rest) = bytes.split_first_chunk()?;
     let (second, rest) = rest.split_first_chunk()?;
     Some(([first, second].map(|word| u64::from_le_bytes(*word)), rest))
 }
 
-/// Matches the message of a cell; returns the match and the number of bytes behind the packet head.
+/// Matches the message of a cell. Returns the match and the number of bytes that follow the packet head.
 #[inline(always)]
 fn matched(
     short: &SingleCell,
@@ -221,8 +221,8 @@ fn matched(
     proto.match_message(callbacks, short.kind, words, length, wanted).map(|matched| (matched, length))
 }
 
-/// Completes the receive of a message with its headers and so many bytes of body, which `fill` copies, and reports the completion.
-/// [`Taken::Kept`]: nothing has been done, because the receive belongs to another completion queue or not to the program's memory.
+/// Completes the receive of a message with `headers` and a body of `length` bytes, which `fill` copies, and reports the completion.
+/// [`Taken::Kept`]: nothing has been done, because the completion must be queued; the caller does that.
 #[inline(always)]
 fn end(
     callbacks: &mut LinkCallbacks<'_>,
@@ -246,7 +246,7 @@ fn end(
     Taken::Reported
 }
 
-/// Completes a blocking receive that is not posted.
+/// Completes a blocking receive that is not posted, and reports its completion.
 #[inline(always)]
 fn end_alone(
     (channel, tag, headers): (Channel, u64, &[u8]),
@@ -261,7 +261,8 @@ fn end_alone(
     sink.report(&CompletionRef { operation: NONE, context: 0, status, length, tag, full, headers, channel });
 }
 
-/// Takes the message of a cell that is still to be consumed. False: it is another packet, and nothing has been done.
+/// Takes the message of a cell, which the caller consumes afterwards, and queues its completion. False: it does not take the direct path, and
+/// nothing has been done.
 #[inline(always)]
 pub fn take(short: &SingleCell, proto: &mut Link, callbacks: &mut LinkCallbacks<'_>, now: u64) -> bool {
     let Some((matched, length)) = matched(short, proto, callbacks, (now, None)) else { return false };
@@ -276,7 +277,7 @@ pub fn take(short: &SingleCell, proto: &mut Link, callbacks: &mut LinkCallbacks<
     true
 }
 
-/// Stores an unexpected message of one cell.
+/// Stores an unexpected message of one cell in the matching table.
 #[inline(never)]
 fn queue_short(
     short: &SingleCell,
@@ -289,14 +290,14 @@ fn queue_short(
     queue(proto, callbacks, matched, Payload::InPacket(&bytes[..length.min(bytes.len())]))
 }
 
-/// Stores an unexpected message; `all` is its headers and its body.
+/// Stores an unexpected message in the matching table; `all` is its headers and its body.
 fn queue(proto: &mut Link, callbacks: &mut LinkCallbacks<'_>, matched: &Matched, all: Payload<'_>) -> Taken {
     proto.keep_message(callbacks, matched, all.to_box());
     callbacks.messages.queued = true;
     Taken::Queued
 }
 
-/// Completes the receive as an operation whose completion is queued.
+/// Completes a receive with its headers and body, and queues the completion.
 #[inline(never)]
 fn keep(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
     let &Matched { receiver, tag, channel, .. } = matched;
@@ -307,7 +308,7 @@ fn keep(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], bo
     callbacks.received(operation, receive.capacity, &envelope, body);
 }
 
-/// Completes a receive as [`keep`] does, with a body in the payload ring.
+/// Completes a receive whose body is in the payload ring, and queues the completion.
 #[cold]
 fn keep_run(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], body: RingSpan) {
     let &Matched { receiver, tag, channel, .. } = matched;

@@ -1,7 +1,8 @@
-//! The direct path of an injected message: its packet head and body go into a cell of the FIFO, or into a cell and the payload ring.
+//! The direct path of an injected message at its sender: the packet head goes into a cell of the FIFO, headers and body into the same cell or into
+//! the payload ring.
 //!
-//! [`super::send`] uses it for messages that are small enough and may go at once. Any other message is left to the general path of
-//! [`super::send`], and nothing has been done.
+//! [`super::send`] tries it first for injected messages. A message that is too long, that goes over a packet transport, or for which there is no room
+//! or no credit is left untouched for the general path of [`super::send`].
 
 use super::Channel;
 use super::link::LinkState;
@@ -15,7 +16,7 @@ use motet_wire::message::fifo::payload_ring::BODY_IN_RING;
 use motet_wire::message::fifo::{Broken, PutOutcome};
 
 impl NodeState {
-    /// Sends a message. False: it must take the general path, and nothing has been done.
+    /// Sends a message by the direct path. False: it must take the general path, and nothing has been done.
     #[inline(always)]
     pub(super) fn inject(&mut self, channel: Channel, tag: u64, headers: &[u8], body: &[u8]) -> bool {
         let length = headers.len().saturating_add(body.len());
@@ -45,7 +46,7 @@ impl NodeState {
     }
 }
 
-/// Puts a message whose bytes lie in the ring.
+/// Puts a message whose headers and body are in the payload ring.
 #[inline(never)]
 fn put_in_ring(shm: &mut ShmTransport, words: [u64; 2], parts: [&[u8]; 2]) -> Result<PutOutcome, Broken> {
     let (ring, length) = (&mut shm.bulk.0, parts[0].len() + parts[1].len());

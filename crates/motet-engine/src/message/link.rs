@@ -1,6 +1,6 @@
-//! One link of a node: the protocol's state, its transport, and how packets go from one to the other.
+//! One link of a node: the protocol's state, the transport, and the packets that go between them.
 //!
-//! What it is not: when a link is looked at, is decided in [`super::progress`].
+//! When a link is polled is decided in [`super::progress`].
 
 use super::copy_strategy::CopyChooser;
 use super::message_state::{ChannelTable, LinkCallbacks, MessageState};
@@ -15,74 +15,74 @@ use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, PayloadTx};
 use motet_wire::message::fifo::{Packet, Peeked};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Packets taken from one link before others have their turn.
+/// Most packets taken from one link before the next link has its turn.
 const TURN: usize = 32;
-/// Pieces of long messages put at a time.
+/// Most pieces of long messages that one flush sends.
 const PIECES: usize = 16;
 /// Empty polls after which a link counts as idle.
 pub(super) const IDLE_POLLS: u32 = 20_000;
-/// Bytes of a single copy made at a time.
+/// Most bytes that one step of a single copy copies.
 pub(super) const COPY: usize = 256 << 10;
 
-/// A link that is up, or that is down and whose operations have not all completed.
+/// A link that is up, or that is gone and was not closed or forgotten yet.
 pub struct LinkState {
-    /// The protocol.
+    /// The protocol's state.
     pub proto: Link,
-    /// What the protocol's callbacks use.
+    /// The state that the protocol's callbacks use.
     pub channel_table: ChannelTable,
-    /// What carries packets; `None` once it is gone.
+    /// The transport that carries the packets; `None` once it is lost.
     pub transport: Option<Transport>,
-    /// Who is at the other end.
+    /// The node at the other end.
     pub peer: NodeId,
     /// The driver's name.
     pub driver: &'static str,
-    /// Why the link is gone.
+    /// Why the link is gone; `None` while it is up.
     pub gone: Option<Reason>,
-    /// The peer has begun it. Once it is gone, and the program holds nothing of it, it is forgotten.
+    /// The peer has opened it. The node forgets such a link once it is gone and the program holds nothing of it.
     pub came: bool,
-    /// Looks since something came, and lines taken by the last slow round.
+    /// Polls since the last packet.
     pub empty_polls: u32,
-    /// See `idle`.
+    /// Position of the FIFO's head when [`LinkState::count_empty_polls`] was last called.
     pub taken: u64,
-    /// It is among those that are looked at in every round.
+    /// It is an active link: every round polls it.
     pub is_active: bool,
-    /// When the pages of the payload ring are released, unless more than so many bytes have been written by then.
+    /// When the pages of the payload ring are to be released, ns, and the ring's tail at present: a ring that is written meanwhile keeps its pages.
     pub trim: Option<(u64, u64)>,
-    /// A send has found no room since it was last seen that there is some.
+    /// A send has found no room, and no poll has seen room since.
     pub tx_blocked: bool,
-    /// The peer is gone: once nothing of it is left, the link ends.
+    /// The peer's process has ended or has closed the link, which is gone once all packets of the peer are taken.
     pub peer_closed: bool,
-    /// What was copied out of the peer's memory.
+    /// Counts of the single copies out of the peer's memory.
     pub copies: Copies,
 }
 
-/// What a poll has found.
+/// The result of a poll of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
-    /// Nothing has come.
+    /// No packet has arrived.
     Silent,
-    /// Something has.
+    /// Packets have arrived and were handled.
     Came,
-    /// A message for a handler: run it, then poll again.
+    /// A message for a handler has arrived: run the handler, then poll again.
     Deliver,
 }
 
-pub(super) const BROKEN_LANE: ProtocolViolation = ProtocolViolation("the memory between us makes no sense");
+pub(super) const BROKEN_LANE: ProtocolViolation = ProtocolViolation("inconsistent FIFO or payload ring");
 pub(super) const GONE: ProtocolViolation = ProtocolViolation("the peer is gone");
 
-/// What a link has copied out of its peer's memory.
+/// Counts of the single copies that a link has made out of its peer's memory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Copies {
-    /// Bodies, and their bytes.
+    /// Number of bodies copied, and their bytes.
     pub done: [u64; 2],
-    /// Those for which the system refused it: they were fetched in pieces.
+    /// Number of bodies that could not be copied: they were transferred in pieces.
     pub refused: u64,
-    /// Of those copied, bodies of which the peer has copied some.
+    /// Number of the copied bodies of which the peer has copied a part.
     pub helped: u64,
 }
 
 impl Copies {
-    /// One has ended.
+    /// Counts the end of a copy of `length` bytes; `copied`: it has succeeded.
     pub fn note(&mut self, copied: bool, length: u64) {
         if copied {
             self.done[0] += 1;
@@ -111,7 +111,7 @@ impl LinkState {
         Self { proto, channel_table, transport: Some(transport), ..Self::empty(peer, driver) }
     }
 
-    /// The place of a link that is about to be.
+    /// A link without a transport, which reserves the link's number until the transport is registered.
     pub fn empty(peer: NodeId, driver: &'static str) -> Self {
         let (proto, channel_table) = (Link::new(0, MessageLimits::default().of(true), 0), ChannelTable::default());
         Self {
@@ -132,20 +132,20 @@ impl LinkState {
         }
     }
 
-    /// Whether nothing is due for the link but polls.
+    /// Whether the link needs nothing but polls.
     #[inline(always)]
     pub fn is_quiet(&self) -> bool {
         !self.peer_closed && !self.tx_blocked && !self.channel_table.copies_wait() && !self.proto.is_due()
     }
 
-    /// So many rounds have gone by: where nothing has arrived meanwhile they count as empty polls.
+    /// Notes that `rounds` rounds have passed since the last call: they count as empty polls if nothing has arrived in the FIFO meanwhile.
     pub fn count_empty_polls(&mut self, rounds: u32) {
         let Some(taken) = self.shm().map(|shm| shm.inward.head()) else { return };
         self.empty_polls = if taken == self.taken { self.empty_polls.saturating_add(rounds) } else { 0 };
         self.taken = taken;
     }
 
-    /// Whether something has come lately, and comes through memory.
+    /// Whether the link has shared memory and is not idle.
     pub fn is_polled_in_memory(&mut self) -> bool {
         self.empty_polls <= IDLE_POLLS && self.shm().is_some()
     }
@@ -155,7 +155,7 @@ impl LinkState {
         matches!(self.transport, Some(Transport::SharedMemory(_)))
     }
 
-    /// When it must be looked at although nothing comes.
+    /// When the link must be polled although nothing arrives, ns.
     pub fn due(&self) -> Option<u64> {
         match &self.transport {
             Some(Transport::Packet(packet_transport)) => packet_transport.due(),
@@ -163,15 +163,16 @@ impl LinkState {
         }
     }
 
-    /// The link is not polled for a while: the pages of a payload ring that stays unused are released.
+    /// Schedules the release of the payload ring's pages, because the link is not polled for a while: [`LinkState::trim`] releases them if the ring
+    /// stays unused.
     pub fn rest(&mut self, now: u64) {
         const UNUSED: u64 = 1_000_000_000;
         let used = self.shm().map(|shm| &shm.bulk.0).filter(|ring| ring.is_used()).map(PayloadTx::tail);
         self.trim = used.map(|tail| (now.saturating_add(UNUSED), tail));
     }
 
-    /// Gives them back when it is time. A ring that has been used meanwhile keeps its pages: making them anew costs more than what
-    /// goes through them.
+    /// Releases the pages of the payload ring if that is due. A ring that has been used since [`LinkState::rest`] keeps its pages for now, because
+    /// allocating them again costs more than the transfers through them.
     pub fn trim(&mut self, now: u64) {
         let Some((_, tail)) = self.trim.filter(|&(due, _)| due <= now) else { return };
         let unused = |ring: &mut PayloadTx| ring.tail() == tail && ring.trim(memory::release_pages_at);
@@ -182,7 +183,7 @@ impl LinkState {
         }
     }
 
-    /// Runs `f` with the protocol, the sending half of the transport, and the protocol's callbacks. Then it wakes the peer if that sleeps.
+    /// Runs `f` with the protocol, the sending half of the transport, and the protocol's callbacks. Then wakes the peer if it sleeps.
     #[inline(always)]
     pub fn with<R>(
         &mut self,
@@ -208,7 +209,7 @@ impl LinkState {
         result
     }
 
-    /// Sends a message that goes in one packet, or does nothing. The first `headers` bytes of `all` are its headers.
+    /// Sends a message in one packet, or does nothing and returns why. The first `headers` bytes of `all` are its headers.
     #[inline(always)]
     pub fn send_short(
         &mut self,
@@ -233,7 +234,7 @@ impl LinkState {
         sent
     }
 
-    /// Wakes the peer.
+    /// Rings the doorbell of the peer, if the link has one.
     #[cold]
     pub(super) fn wake(&self) {
         if let Some(Transport::SharedMemory(shm)) = &self.transport {
@@ -241,7 +242,7 @@ impl LinkState {
         }
     }
 
-    /// Takes what has come, up to a turn or the first message for a handler.
+    /// Polls the link: handles the packets that have arrived, at most [`TURN`] of them and no further than the first message for a handler.
     #[inline(always)]
     pub fn look(&mut self, id: LinkId, messages: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> Look {
         match &mut self.transport {
@@ -267,6 +268,7 @@ impl LinkState {
         }
     }
 
+    /// Polls a link over a packet transport.
     fn look_at_frames(&mut self, id: LinkId, messages: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> Look {
         let Some(Transport::Packet(packet_transport)) = &mut self.transport else { return Look::Silent };
         let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
@@ -280,14 +282,14 @@ impl LinkState {
         taken.unwrap_or(Look::Came)
     }
 
-    /// Puts what is owed to the peer.
+    /// Sends the packets that are due, as far as there is room.
     pub fn flush(&mut self, id: LinkId, messages: &mut MessageState) {
         if self.proto.is_due() && self.transport.is_some() {
             self.with(id, messages, |proto, packets, callbacks| proto.flush(packets, callbacks, PIECES));
         }
     }
 
-    /// Tells those who found no room when there is some.
+    /// Has the threads woken whose sends found no room, once there is room in the FIFO.
     #[cold]
     pub fn look_for_room(&mut self, messages: &mut MessageState) {
         let full = self.shm().is_some_and(|shm| shm.outward.room(1) == Ok(false));
@@ -297,19 +299,19 @@ impl LinkState {
         }
     }
 
-    /// The transport is lost: everything on the link ends.
+    /// Drops the transport and completes everything on the link with a failure. `reason` is recorded for the program, `broken` for the protocol.
     #[cold]
     pub fn lose(&mut self, id: LinkId, messages: &mut MessageState, reason: Reason, broken: ProtocolViolation) {
         self.end_cooperative_copy();
         if let Some(shm) = self.shm() {
-            // Now, even if another process (a forked child, say) has the descriptor, and before any memory is released.
+            // Shutdown, because another process (a forked child) may have the descriptor too; and before any memory is released.
             let _ = socket::shutdown(shm.control.as_fd().as_raw_fd(), 2);
         }
         self.gone.get_or_insert(if broken == UNKNOWN_REGION_KEY { Reason::UNKNOWN_REGION_KEY } else { reason });
         self.channel_table.assists.clear();
         self.channel_table.segments.leave();
         self.transport = None;
-        self.peer_closed = false; // or it would end in every round, and no thread could sleep
+        self.peer_closed = false; // otherwise every round would end the link again, and no thread could sleep
         let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
         self.proto.reset(&mut callbacks, broken);
         while let Some(copying) = callbacks.channel_table.copies.pop_front() {
@@ -322,19 +324,20 @@ impl LinkState {
         self.note_end(id, messages);
     }
 
-    /// One that a peer has begun is gone, or the program holds less of it: whether anything, is seen by the next round.
+    /// Has the next round check whether the link can be forgotten, if the peer has opened it and it is gone. Called when the program may hold less of
+    /// the link than before.
     pub fn note_end(&self, id: LinkId, messages: &mut MessageState) {
         if self.came && self.gone.is_some() {
             messages.ended.push(id);
         }
     }
 
-    /// Whether the program may still have something of a link that is gone: a channel that it closes, or messages that it takes.
+    /// Whether the program may still use a link that is gone: it has a channel to close, or messages wait to be received.
     pub fn is_held(&self) -> bool {
         self.channel_table.is_held() || self.proto.bytes().1 > 0
     }
 
-    /// Ends all of its channels on this side: what waits on them is discarded.
+    /// Closes all channels of the link on this side: receives that wait on them complete, and messages that wait are discarded.
     pub fn release_all(&mut self, id: LinkId, messages: &mut MessageState) {
         let channels: Vec<_> = self.channel_table.places.iter().flatten().map(|(channel, _)| *channel).collect();
         let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
@@ -343,7 +346,7 @@ impl LinkState {
         }
     }
 
-    /// The peer's process has ended, or has closed the link: what it has sent is still taken, then everything ends.
+    /// Ends the link after the peer's process has ended or has closed it. All packets of the peer have been taken.
     #[cold]
     pub fn end(&mut self, id: LinkId, messages: &mut MessageState) {
         self.lose(id, messages, Reason::PEER_GONE, GONE);
@@ -359,6 +362,7 @@ impl LinkState {
     }
 }
 
+/// Handles the packets that have arrived in the FIFO.
 #[inline(always)]
 fn take_from_lane(
     shm: &mut ShmTransport,
@@ -375,7 +379,7 @@ fn take_from_lane(
                 shm.inward.consume_cell();
                 look = Look::Came;
                 if callbacks.messages.operations.blocking_has_ended() {
-                    break; // as below
+                    break; // a thread waits for this message and will receive the next one itself
                 }
                 continue;
             }
@@ -388,7 +392,7 @@ fn take_from_lane(
         {
             let early = packet.flags & BODY_IN_RING != 0;
             if !early || !pipelined::take(shm, proto, callbacks, &packet, packet.bytes(&rx_packet.fifo), now)? {
-                break; // not all of it is there
+                break; // the packet is not complete
             }
         } else if packet.flags & BODY_IN_RING == 0 {
             shm.inward.consume(&packet);
@@ -403,7 +407,7 @@ fn take_from_lane(
             break;
         }
         if callbacks.messages.operations.blocking_has_ended() {
-            break; // a thread waits for it, and then for the next one
+            break; // a thread waits for this message and will receive the next one itself
         }
     }
     if shm.inward.take_wake() {
@@ -412,7 +416,7 @@ fn take_from_lane(
     Ok(look)
 }
 
-/// A packet whose first bytes are in the FIFO; behind them is the number of bytes in the payload ring.
+/// Handles a packet whose first bytes are in the FIFO and whose other bytes are in the payload ring; the FIFO also holds the number of the latter.
 #[inline(never)]
 fn take_from_ring(
     shm: &mut ShmTransport,
@@ -441,13 +445,16 @@ fn take_from_ring(
     result
 }
 
-/// Why a link is at its end.
+/// Why a poll of a packet transport has failed.
 #[derive(Clone, Copy)]
 enum Failed {
+    /// The peer has violated the protocol.
     Peer(ProtocolViolation),
+    /// The transport is lost.
     Transport(Lost),
 }
 
+/// Handles the packets that have arrived on a packet transport.
 fn take_frames(
     packet_transport: &mut dyn PacketTransport,
     proto: &mut Link,
@@ -471,7 +478,7 @@ fn take_frames(
             break;
         }
     }
-    // Behind the packets: what is owed for them goes with it.
+    // After the packets have been handled, so that the answers to them go along.
     packet_transport.progress(now).map_err(Failed::Transport)?;
     Ok(look)
 }

@@ -1,6 +1,6 @@
-//! A loaned message at its receiver, and the queue of those that were dropped.
+//! A loaned message at its receiver, and the queue of loaned messages that were dropped.
 //!
-//! [`super::loans`] sends and receives loans.
+//! How loans are sent and received is in [`super::loans`].
 
 use super::LinkId;
 use motet_proto::message::slab::SlabId;
@@ -12,7 +12,7 @@ use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Loans that were dropped, until the node gives them back.
+/// Loaned messages that the program has dropped, until the node releases them.
 #[derive(Debug)]
 pub struct ReleaseQueue {
     queue: Mutex<Vec<(LinkId, SlabId)>>,
@@ -20,7 +20,7 @@ pub struct ReleaseQueue {
 }
 
 impl ReleaseQueue {
-    /// Of a node that is woken by this eventfd.
+    /// An empty queue of a node that the eventfd `wakeup` wakes.
     pub fn new(wakeup: Arc<PrivateFd>) -> Self {
         Self { queue: Mutex::default(), wakeup }
     }
@@ -30,9 +30,10 @@ impl ReleaseQueue {
     }
 }
 
-/// A message that lies where its sender has put it, and stays mapped as long as this.
+/// A message in the memory of its sender, which stays mapped as long as this value exists.
 ///
-/// The sender waits for its release: at once by [`super::Node::release_loan`]; by the next thread that makes progress when it is dropped.
+/// The sender's pool gets the block back when the message is released: by [`super::Node::release_loan`] at once, or, if this value is dropped, by the
+/// next thread that makes progress.
 #[derive(Debug)]
 pub struct LoanedMessage {
     part: PeerBytes,
@@ -46,7 +47,7 @@ impl LoanedMessage {
         Self { part, link, record: Some(record), releases }
     }
 
-    /// Over which link it came.
+    /// The link on which the message arrived.
     pub fn link(&self) -> LinkId {
         self.link
     }

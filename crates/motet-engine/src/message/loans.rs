@@ -1,11 +1,11 @@
-//! Loans: messages that the receiver reads where the sender has put them.
+//! Loans: messages that the receiver reads in place, in memory of the sender.
 //!
-//! A block of the node's pool ([`Node::alloc`]) is sent as a message of any length by one packet, an RTS ([`Node::send_loan`]). A receive in place
-//! completes with a reference to the message ([`LoanedMessage`]). Its release ([`Node::release_loan`], or dropping it) informs the sender, whose pool
-//! has the block again then; so does the loss of the link.
+//! A block of the node's pool ([`Node::alloc`]) is sent as a message of any length with one packet, an RTS ([`Node::send_loan`]). A receive in place
+//! completes with a reference to the message ([`LoanedMessage`]). Its release ([`Node::release_loan`], or its drop) sends a FIN, upon which the
+//! sender's pool has the block again. The loss of the link has the same effect.
 //!
-//! How the receiver maps the block is in [`super::regions::segments`]. Where it cannot, or where the message is short or no loan, a receive in
-//! place completes with a copy, and only [`LoanCounts`] shows the difference.
+//! How the receiver maps the block is in `regions::segments`. If it cannot map it, or if the message is short or is not a loan, a receive in place
+//! completes with a copy, and only [`LoanCounts`] shows the difference.
 
 use super::link::LinkState;
 pub use super::loaned::{Loan, LoanedMessage, PeerBytes, ReleaseQueue};
@@ -24,23 +24,25 @@ use motet_proto::message::{CopyRequest, ProtocolViolation, Send, UnexpectedMessa
 use motet_sys::clock;
 use motet_sys::user_memory::OperationMemory;
 
-/// Longest loan that goes with its bytes, so that the block is free at once.
+/// Longest loan that is sent as an ordinary message, bytes: its block is free as soon as the bytes are sent.
 const SHORT: usize = 3840;
-/// Longest time between two checks for a free block, ns.
+/// Time between two checks for a free block, ns.
 const LOOK: u64 = 20_000_000;
-const NONSENSE: ProtocolViolation = ProtocolViolation("the peer says what cannot be of its memory");
+/// The peer has announced or withdrawn a segment that it cannot have, or refers to one.
+const NONSENSE: ProtocolViolation = ProtocolViolation("invalid message about the peer's segments");
 
 impl Node {
-    /// A block of the pool, to be filled and sent. It holds what an earlier one held, or zeros.
+    /// Takes a block of the pool, to be filled and sent. Its contents are zeros or those of an earlier block.
     ///
-    /// Errors: [`Error::Full`] when the pool is used up: all blocks are loaned or held by the program.
+    /// Errors: [`Error::Full`] if the pool is used up: all blocks are loaned or held by the program.
     pub fn alloc(&self, length: usize) -> Result<Loan, Error> {
         self.lock()?.messages.take_block(length).ok_or(Error::Full)
     }
 
-    /// The same, and waits until there is one: blocks come back. So the pool bounds how far a sender is ahead of its receivers.
+    /// Takes a block of the pool, to be filled and sent, and waits until one is free. So the size of the pool bounds how far a sender can be ahead of
+    /// its receivers.
     ///
-    /// Errors: [`Error::TooLong`] when the pool could never have it; [`Error::TimedOut`]; [`Error::WouldBlock`] in a handler.
+    /// Errors: [`Error::TooLong`] if the block is larger than the pool; [`Error::TimedOut`]; [`Error::WouldBlock`] in a handler.
     pub fn alloc_until(&self, length: usize, deadline: Option<u64>) -> Result<Loan, Error> {
         let holds = {
             let mut node = self.lock()?;
@@ -53,7 +55,7 @@ impl Node {
             return Err(Error::TooLong);
         }
         loop {
-            // A block that another thread drops wakes no waiter.
+            // The drop of a block by another thread wakes no waiter, so the wait is short and repeated.
             let look = clock::nanoseconds().saturating_add(LOOK);
             let until = deadline.map_or(look, |deadline| deadline.min(look));
             match self.wait(self.lock()?, Some(until), |node| node.messages.take_block(length)) {
@@ -63,17 +65,17 @@ impl Node {
         }
     }
 
-    /// Sends the first `length` bytes of a loan. The block is the pool's again when the receiver has given it back, or copied it, or the
-    /// link is lost. Waits until there is room for the announcement.
+    /// Sends the first `length` bytes of a loan, and waits until there is room for its RTS. The pool has the block again when the receiver has
+    /// released or copied the message, or when the link is lost. A short loan is sent as an ordinary message. `message.mode` is ignored.
     ///
-    /// With completion options the operation completes then, as any send; without one there is no completion and no name. A short loan goes with its
-    /// bytes. `message.mode` is not looked at. On an error the loan comes back, if it is still whole.
+    /// With completion options the operation completes when the block is free, as any send does; without them there is no completion, and the result
+    /// is `None`. On an error the loan is returned, unless it has been consumed.
     pub fn send_loan(
         &self,
         message: &Outgoing<'_>,
         mut loan: Loan,
         length: usize,
-        notice: Option<CompletionOptions>,
+        options: Option<CompletionOptions>,
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, (Error, Option<Loan>)> {
         loan.truncate(length);
@@ -83,21 +85,21 @@ impl Node {
             Ok(node) => node,
             Err(error) => return Err((error, Some(loan))),
         };
-        if (notice, mode) == (None, Mode::Synchronous) {
+        if (options, mode) == (None, Mode::Synchronous) {
             loan = match node.lend_shown(&message, loan) {
                 Ok(()) => return Ok(None),
-                Err(loan) => loan, // or it would break, or block: that is seen again
+                Err(loan) => loan, // a send that fails or has no room is tried again below, which finds out why
             };
         }
         let mut left = Some(loan);
         let sent = self.wait(node, deadline, |node| {
-            if let Err(error) = node.has_room_for(notice) {
+            if let Err(error) = node.has_room_for(options) {
                 return Some(Err(error));
             }
             let memory = OperationMemory::Loan(left.take()?);
-            match self.start_send_here(node, &message, memory, Vec::new(), notice.unwrap_or_default()) {
+            match self.start_send_here(node, &message, memory, Vec::new(), options.unwrap_or_default()) {
                 Ok(operation) => {
-                    if let (None, Some(name)) = (notice, operation) {
+                    if let (None, Some(name)) = (options, operation) {
                         node.let_go_of(name);
                         return Some(Ok(None));
                     }
@@ -115,50 +117,51 @@ impl Node {
         }
     }
 
-    /// Posts a receive in place: it completes with a loaned message ([`super::Completion::lent`]), or with a copy of at most `most`
-    /// bytes ([`super::Completion::memory`]).
+    /// Posts a receive in place. It completes with a loaned message ([`super::Completion::lent`]), or with a copy of at most `most` bytes
+    /// ([`super::Completion::memory`]).
     pub fn post_in_place(
         &self,
         from: RecvFrom,
         tag: u64,
         ignore: u64,
         most: u64,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<OperationId, Error> {
         let mut node = self.lock()?;
-        node.post_here((from, tag, ignore), notice, || in_place(most, notice), most)
+        node.post_here((from, tag, ignore), options, || in_place(most, options), most)
     }
 
-    /// The same for a message that was claimed, or that a handler has taken.
+    /// Receives in place a message that was claimed, or that a handler has taken. The operation completes with a loaned message
+    /// ([`super::Completion::lent`]), or with a copy of at most `most` bytes ([`super::Completion::memory`]).
     pub fn accept_in_place(
         &self,
         held: UnexpectedMessage,
         most: u64,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<OperationId, (Error, UnexpectedMessage)> {
-        self.accept_as(held, in_place(most, notice), most)
+        self.accept_as(held, in_place(most, options), most)
     }
 
-    /// Gives a message back to its sender, at once.
-    pub fn release_loan(&self, mut lent: LoanedMessage) -> Result<(), Error> {
+    /// Releases a loaned message at once: its sender has the block again.
+    pub fn release_loan(&self, mut loaned: LoanedMessage) -> Result<(), Error> {
         let mut node = self.lock()?;
-        let (link, record) = (lent.link, lent.record.take());
-        // Its references first: counting them atomically after the store of FIN would wait for that store.
-        drop(lent);
+        let (link, record) = (loaned.link, loaned.record.take());
+        // The drop comes first: its atomic decrements would have to wait for the store of the FIN.
+        drop(loaned);
         if let Some(record) = record {
             node.release_loan(link, record);
         }
         Ok(())
     }
 
-    /// How receives in place on a link went.
+    /// Counts how the receives in place on a link have completed: in place, or with a copy.
     pub fn loan_counts(&self, link: LinkId) -> Result<LoanCounts, Error> {
         let mut node = self.lock()?;
         let (link_state, _) = node.link(link)?;
         Ok(link_state.channel_table.segments.counts)
     }
 
-    /// Segments of the pool, their bytes, and bytes of them that are loaned or held by the program.
+    /// Number of segments of the pool, their bytes, and the bytes of them that are loaned or held by the program.
     pub fn pool_size(&self) -> Result<[usize; 3], Error> {
         let node = self.lock()?;
         let [segments, bytes, out] = node.messages.pool.usage();
@@ -166,28 +169,30 @@ impl Node {
     }
 }
 
-fn in_place(most: u64, notice: CompletionOptions) -> Operation {
-    let mut operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, notice);
+/// The operation of a receive in place, with a copy of at most `most` bytes.
+fn in_place(most: u64, options: CompletionOptions) -> Operation {
+    let mut operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, options);
     operation.sees(Seen::Wanted { most });
     operation
 }
 
 impl NodeState {
-    /// Whether an operation can have a record: one that has none takes its memory with it.
-    fn has_room_for(&mut self, notice: Option<CompletionOptions>) -> Result<(), Error> {
-        if notice.and_then(|notice| notice.cq).is_some_and(|cq| self.messages.operations.cq(cq).is_none()) {
+    /// Checks that an operation can get a record: the start of a send without one would consume its memory.
+    fn has_room_for(&mut self, options: Option<CompletionOptions>) -> Result<(), Error> {
+        if options.and_then(|options| options.cq).is_some_and(|cq| self.messages.operations.cq(cq).is_none()) {
             return Err(Error::Unknown);
         }
         if self.messages.operations.count() < slab::MAX_RECORDS { Ok(()) } else { Err(Error::Full) }
     }
 
-    /// Nobody will ask for the end of an operation that has just begun.
+    /// Detaches an operation that has just begun: its completion is discarded.
     pub(super) fn let_go_of(&mut self, name: OperationId) {
         if let Some(operation) = self.messages.operations.get(u64::from(name.0)) {
             operation.detached = true;
         }
     }
 
+    /// Sends the FIN that releases a loaned message.
     fn release_loan(&mut self, link: LinkId, record: SlabId) {
         let Ok((link_state, messages)) = self.link(link) else { return };
         link_state.with(link, messages, |proto, way, _| proto.release_loan_now(way, record));
@@ -196,7 +201,7 @@ impl NodeState {
         }
     }
 
-    /// Sends a loan without a completion, if the peer has mapped its memory; otherwise returns the loan.
+    /// Sends a loan without a completion, if its segment can be shown to the peer; otherwise returns the loan.
     fn lend_shown(&mut self, message: &Outgoing<'_>, loan: Loan) -> Result<(), Loan> {
         let &Outgoing { channel, tag, headers, mode } = message;
         let Ok((link_state, messages)) = self.link(channel.link) else { return Err(loan) };
@@ -213,7 +218,7 @@ impl NodeState {
         }
     }
 
-    /// Gives back what was dropped.
+    /// Releases the loaned messages that the program has dropped.
     #[cold]
     pub(super) fn take_returns(&mut self) {
         let releases = self.messages.operations.releases.clone();
@@ -221,13 +226,13 @@ impl NodeState {
         dropped.into_iter().for_each(|(link, record)| self.release_loan(link, record));
     }
 
-    /// Where a peer sees a loan; `otherwise` where it does not.
+    /// The address by which a peer reads a loan in place; `otherwise` if its segment cannot be shown to the peer.
     pub(super) fn place_of_loan(&mut self, link: LinkId, loan: &Loan, otherwise: RemoteAddress) -> RemoteAddress {
         let Ok((link_state, _)) = self.link(link) else { return otherwise };
         link_state.channel_table.segments.show(loan.segment(), loan.address()).unwrap_or(otherwise)
     }
 
-    /// The control connection of a link has something.
+    /// Handles the messages that have arrived on the control connection of a link, or its end.
     #[cold]
     pub(super) fn hear(&mut self, link: LinkId) {
         use super::regions::segments::ControlResult;
@@ -242,7 +247,7 @@ impl NodeState {
         }
     }
 
-    /// Tells peers which segments have gone since this was last called.
+    /// Announces to the peers which segments of the pool have been released since the last call.
     #[cold]
     pub(super) fn withdraw_segments(&mut self) {
         self.gone = self.messages.pool.released_segments();
@@ -255,7 +260,8 @@ impl NodeState {
 }
 
 impl LinkState {
-    /// Lends the message whose copy is due to the program, if it was asked for in place and we see it. True: there is nothing to copy.
+    /// Gives the first message whose copy is due to the program in place, if its receive asks for that and its memory is mapped. True: there is
+    /// nothing to copy.
     pub(super) fn lend(&mut self, id: LinkId, messages: &mut MessageState) -> bool {
         let Some(&PendingCopy { request, done: 0, .. }) = self.channel_table.copies.front() else { return false };
         let CopyRequest { record, operation, address, key, length } = request;
@@ -280,7 +286,8 @@ impl LinkState {
         true
     }
 
-    /// Copies bytes of a message that we see into the buffer of its receive; `None`: we do not.
+    /// Copies bytes of a message in a mapped segment of the peer into the buffer of its receive. `None`: the message is not in such a segment, or the
+    /// buffer takes no bytes.
     pub(super) fn copy_seen(
         &mut self,
         messages: &mut MessageState,

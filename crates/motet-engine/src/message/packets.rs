@@ -3,7 +3,7 @@
 use super::transport::PacketTransport;
 use motet_proto::message::packet::{self, Kind, Route};
 use motet_proto::message::{Packets, header_stack};
-use motet_proto::stream::bulk::Copying;
+use motet_proto::stream::bulk::CopyModeSelector;
 use motet_sys::{clock, memory};
 use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, PayloadTx};
 use motet_wire::message::fifo::{Broken, Buffer, CELL_PAYLOAD, FifoTx, MAX_CONTINUATIONS, PutOutcome};
@@ -98,7 +98,7 @@ impl ShmTx<'_> {
         let (mut left, mut shown) = (chunk, false);
         // Around the caches only where pieces have shown that the CPUs share none: a copy that short is over before what it costs
         // the other end can be seen here.
-        let bypass = behind > PIECE && Copying(self.copying).stays_around();
+        let bypass = behind > PIECE && CopyModeSelector(self.copying).is_settled_non_temporal();
         for part in parts {
             let (first, mut rest) = part.split_at(part.len().min(packet::MESSAGE - filled));
             line[filled..][..first.len()].copy_from_slice(first);
@@ -151,20 +151,20 @@ impl Packets for ShmTx<'_> {
     fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: Route) -> bool {
         // Through the caches or around them, as the receiver likes, else whichever has been faster lately: which it is changes with the
         // CPUs that run the two.
-        let copying = Copying(self.copying);
+        let copying = CopyModeSelector(self.copying);
         copying.start();
         match route {
-            Route::Cached | Route::NonTemporal => copying.told(route == Route::NonTemporal),
+            Route::Cached | Route::NonTemporal => copying.set_mode(route == Route::NonTemporal),
             Route::Any | Route::MeasureCached | Route::MeasureNonTemporal => {}
         }
         let bypass = match route {
             Route::MeasureCached | Route::MeasureNonTemporal => route == Route::MeasureNonTemporal,
-            _ => copying.bypass(),
+            _ => copying.is_non_temporal(),
         };
         let start = clock::ticks();
         let written = self.bulk.write(body, bypass);
         if route == Route::Any {
-            copying.note_at(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start), || 0);
+            copying.note_put_at_rate(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start), || 0);
         }
         let put = self.fifo.try_put(Kind::Piece as u8, BODY_IN_RING, &[head, &(written as u32).to_le_bytes()]);
         let put = self.put_was(put);

@@ -99,7 +99,7 @@ pub struct ShmTransport {
     pub inward: FifoRx,
     /// The ring of bytes beside each.
     pub bulk: (PayloadTx, PayloadRx),
-    /// How bytes get into that ring: [`motet_proto::stream::bulk::Copying`].
+    /// How bytes get into that ring: [`motet_proto::stream::bulk::CopyModeSelector`].
     pub copying: Box<Tx>,
     /// The eventfd that wakes the peer.
     pub tx_doorbell: PrivateFd,

@@ -132,7 +132,7 @@ impl Engine {
                     let count = if peek { 0 } else { *received.as_ref().unwrap_or(&0) };
                     self.recv_end(handle, count);
                     if received == Ok(0) && !peek {
-                        self.heard_end(handle);
+                        self.note_end_of_file(handle);
                         if record.state() == motet_wire::stream::record::State::Broken {
                             return Err(motet_proto::ECONNRESET);
                         }
@@ -188,7 +188,7 @@ impl Engine {
                 Step::Probe => self.poll_all(handles, Some(0), -1),
                 Step::Sleep => {
                     let found = self.sleep_any(handles, deadline);
-                    wait.slept(self);
+                    wait.end_sleep(self);
                     found
                 }
             };
@@ -200,7 +200,7 @@ impl Engine {
                 Ok(None) => {}
             }
         };
-        wait.slept(self);
+        wait.end_sleep(self);
         result
     }
 

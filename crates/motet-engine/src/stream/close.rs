@@ -105,14 +105,14 @@ impl Engine {
     }
 
     fn is_reset(&self, record: &StreamRecord, local: &Local, why: Reason) {
-        self.count_plain(why);
+        self.count_tcp_only(why);
         self.log.reset(record, why);
         let _ = socket::shutdown(local.fd.load(Relaxed), 2);
     }
 
     /// A receive that has bytes to deliver met an error in the kernel, which tells it once: the next call tells it.
     #[cold]
-    pub fn heard_error(&self, handle: Handle, errno: Errno) {
+    pub fn note_error(&self, handle: Handle, errno: Errno) {
         if let Some((record, _)) = self.look_up(handle)
             && record.state() == State::Attached
         {
@@ -137,7 +137,7 @@ impl Engine {
     /// The kernel has reported the end of the stream. A peer that was killed cannot tell that it left bytes unread in the ring, so
     /// the kernel calls it an orderly end: such a stream is broken, and from now on its calls say so, as TCP's would.
     #[cold]
-    pub fn heard_end(&self, handle: Handle) {
+    pub fn note_end_of_file(&self, handle: Handle) {
         let Some(Up { record, local, slot, .. }) = self.attached(handle) else { return };
         let fd = local.fd.load(Relaxed);
         let unread_in_ring = tx::is_unread(record, &slot)

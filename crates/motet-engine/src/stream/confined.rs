@@ -3,8 +3,8 @@
 //! Before the confinement the stream is made plain ([`Engine::plain`]), so the gate is closed for good in all processes that have it.
 
 use crate::stream::engine::{Engine, Handle, Local};
-use motet_proto::stream::confined::{self, Rest};
-use motet_proto::{EAGAIN, Errno, stream::Base};
+use motet_proto::stream::confined::{self, Remaining};
+use motet_proto::{EAGAIN, Errno, stream::Platform};
 use motet_sys::clock;
 use motet_wire::mapping::Mapping;
 use std::io::IoSliceMut;
@@ -12,14 +12,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 impl Engine {
     /// Takes what the ring of a plain stream still holds, if that comes next. Makes no system call.
-    pub fn rest(&self, handle: Handle, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Rest {
-        let Some((record, local)) = self.look_up(handle) else { return Rest::Nothing };
-        let Some(slot) = local.slot.slot() else { return Rest::Nothing };
+    pub fn drain(&self, handle: Handle, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Remaining {
+        let Some((record, local)) = self.look_up(handle) else { return Remaining::RingEmpty };
+        let Some(slot) = local.slot.slot() else { return Remaining::RingEmpty };
         confined::begin(record, &slot, &mut Silent::new(local, handle), bufs, peek)
     }
 
     /// The kernel has given the program so many bytes of those that precede the ring. Makes no system call.
-    pub fn rest_came(&self, handle: Handle, received: usize) {
+    pub fn drain_received(&self, handle: Handle, received: usize) {
         if let Some((record, local)) = self.look_up(handle) {
             let _ = confined::came(record, &mut Silent::new(local, handle), received);
         }
@@ -30,7 +30,7 @@ impl Engine {
 struct Silent<'a> {
     local: &'a Local,
     handle: Handle,
-    token: u64,
+    lock_token: u64,
     /// How often the holder of a lock was asked after.
     asked: std::cell::Cell<u32>,
 }
@@ -42,13 +42,13 @@ const SOMEBODY: u64 = 1;
 
 impl<'a> Silent<'a> {
     fn new(local: &'a Local, handle: Handle) -> Self {
-        // A handler does not come here while its thread does, so nothing but uniqueness is asked of the token.
-        let token = SOMEBODY << 32 | (clock::ticks() & 0xffff_fffe) | 1;
-        Self { local, handle, token, asked: std::cell::Cell::new(0) }
+        // A handler does not come here while its thread does, so nothing but uniqueness is asked of the lock_token.
+        let lock_token = SOMEBODY << 32 | (clock::ticks() & 0xffff_fffe) | 1;
+        Self { local, handle, lock_token, asked: std::cell::Cell::new(0) }
     }
 }
 
-impl Base for Silent<'_> {
+impl Platform for Silent<'_> {
     fn tcp_recv(&mut self, _: &mut [IoSliceMut<'_>], _: bool) -> Result<usize, Errno> {
         Err(EAGAIN)
     }
@@ -65,11 +65,11 @@ impl Base for Silent<'_> {
         0
     }
 
-    fn tcp_read(&mut self, counted: u64) -> u64 {
+    fn tcp_bytes_read(&mut self, counted: u64) -> u64 {
         counted
     }
 
-    fn tcp_written(&mut self, counted: u64) -> u64 {
+    fn tcp_bytes_written(&mut self, counted: u64) -> u64 {
         counted
     }
 
@@ -81,15 +81,15 @@ impl Base for Silent<'_> {
         false
     }
 
-    fn copy_from(&mut self, _: u32, _: u64, _: &mut [u8]) -> bool {
+    fn read_peer_memory(&mut self, _: u32, _: u64, _: &mut [u8]) -> bool {
         false
     }
 
-    fn copy_to(&mut self, _: u32, _: u64, _: &[u8]) -> bool {
+    fn write_peer_memory(&mut self, _: u32, _: u64, _: &[u8]) -> bool {
         false
     }
 
-    fn same_process(&mut self, _: u32) -> bool {
+    fn is_same_process(&mut self, _: u32) -> bool {
         false
     }
 
@@ -97,7 +97,7 @@ impl Base for Silent<'_> {
         false
     }
 
-    fn enter_pages(&mut self, _: Mapping) {}
+    fn prefault(&mut self, _: Mapping) {}
 
     fn now(&self) -> u64 {
         clock::ticks()
@@ -115,20 +115,20 @@ impl Base for Silent<'_> {
         std::hint::spin_loop();
     }
 
-    fn nap(&mut self, _: u64) {
+    fn sleep(&mut self, _: u64) {
         std::hint::spin_loop();
     }
 
-    fn token(&self) -> u64 {
-        self.token
+    fn lock_token(&self) -> u64 {
+        self.lock_token
     }
 
-    fn exists(&self, _: u64) -> bool {
+    fn lock_holder_exists(&self, _: u64) -> bool {
         self.asked.set(self.asked.get() + 1);
         self.asked.get() < PATIENCE
     }
 
-    fn current(&self) -> bool {
+    fn is_current(&self) -> bool {
         self.local.handle.load(Relaxed) == self.handle
     }
 }

@@ -10,7 +10,7 @@ mod unread;
 pub use super::local::Local;
 pub use super::options::Options;
 pub use crate::Handle;
-pub use fork::Quiet;
+pub use fork::ForkGuard;
 pub use totals::Totals;
 
 use crate::lock;
@@ -42,13 +42,13 @@ pub struct Up<'e> {
 impl<'e> Up<'e> {
     /// The kernel's TCP under it.
     #[inline(always)]
-    pub fn base(&self) -> Kernel<'e> {
+    pub fn kernel_tcp(&self) -> Kernel<'e> {
         Kernel::new(self.local, self.handle)
     }
 
     /// Whether the peer was last seen on this CPU.
     pub fn is_near(&self) -> bool {
-        motet_proto::stream::spin::same_cpu(&self.slot, &self.base())
+        motet_proto::stream::spin::same_cpu(&self.slot, &self.kernel_tcp())
     }
 }
 

@@ -10,8 +10,8 @@
 pub(in crate::stream) mod members;
 
 pub(crate) use members::HotList;
+pub use members::{EpollSet, Interest};
 use members::{Inner, Member};
-pub use members::{Interest, Set};
 
 use crate::reason::Reason;
 use crate::stream::engine::{Engine, Handle, Local};
@@ -27,14 +27,14 @@ const COOL: u64 = 256;
 
 impl Engine {
     /// Adds a stream to a set, or changes its cookie and how the program wants to hear of its data.
-    pub fn set_put(&self, set: &Arc<Set>, handle: Handle, cookie: usize, interest: Interest) -> bool {
+    pub fn set_insert(&self, set: &Arc<EpollSet>, handle: Handle, cookie: usize, interest: Interest) -> bool {
         let Some((record, local)) = self.look_up(handle) else { return false };
         {
             let mut sets = local.sets.lock();
             if !sets.iter().any(|other| Arc::ptr_eq(other, set)) {
                 if sets.iter().any(|other| other.pid != set.pid) {
                     drop(sets);
-                    self.plain(handle, Reason::SHARED); // it is in a set of our parent's, whose sleepers we do not see
+                    self.stay_on_tcp(handle, Reason::SHARED); // it is in a set of our parent's, whose sleepers we do not see
                     return true;
                 }
                 sets.push(set.clone());
@@ -75,7 +75,7 @@ impl Engine {
 
     /// Takes a stream out of a set. Programs do that around every request, so a hot one stays hot: its gate stays as it is, like
     /// that of any stream that is not waited for (invariants 4 and 6), until the set that it enters next decides.
-    pub fn set_remove(&self, set: &Set, handle: Handle) {
+    pub fn set_remove(&self, set: &EpollSet, handle: Handle) {
         let found = {
             let mut inner = set.inner.lock();
             let member = inner.members.remove(&handle);
@@ -96,7 +96,7 @@ impl Engine {
 
     /// Calls `each` with the cookie of every stream whose data the program is to hear of now, and counts edges as told; stops when
     /// it says no.
-    pub fn set_ready(&self, set: &Set, mut each: impl FnMut(usize) -> bool) {
+    pub fn set_ready(&self, set: &EpollSet, mut each: impl FnMut(usize) -> bool) {
         self.look(set, |member, position| {
             member.told = position;
             each(member.cookie)
@@ -104,7 +104,7 @@ impl Engine {
     }
 
     /// Whether there is data in the set that the program is to hear of now.
-    pub(crate) fn set_any_ready(&self, set: &Set) -> bool {
+    pub(crate) fn set_any_ready(&self, set: &EpollSet) -> bool {
         let mut any = false;
         self.look(set, |_, _| {
             any = true;
@@ -113,7 +113,7 @@ impl Engine {
         any
     }
 
-    fn look(&self, set: &Set, mut each: impl FnMut(&mut Member, u64) -> bool) {
+    fn look(&self, set: &EpollSet, mut each: impl FnMut(&mut Member, u64) -> bool) {
         let mut inner = set.inner.lock();
         let Inner { members, hot, clock, turn, calm, .. } = &mut *inner;
         if *calm || hot.is_empty() {
@@ -145,7 +145,7 @@ impl Engine {
 
     /// Streams now looked at: the hot ones of which the program wants to hear, but for edges over bytes that it has been told of
     /// and has left. True when there are such edges.
-    pub(crate) fn set_hot(&self, set: &Set, into: &mut HotList) -> bool {
+    pub(crate) fn set_hot(&self, set: &EpollSet, into: &mut HotList) -> bool {
         let mut left = false;
         let inner = set.inner.lock();
         for hot in &inner.hot {
@@ -175,7 +175,7 @@ impl Engine {
     }
 
     /// Begins a wait: the streams that have been silent for long cool down.
-    pub(crate) fn set_cool(&self, set: &Set) {
+    pub(crate) fn set_cool(&self, set: &EpollSet) {
         let mut cold = Vec::new();
         {
             let mut inner = set.inner.lock();
@@ -213,7 +213,7 @@ impl Engine {
 
     /// Falls asleep where there is nothing to look at or to close, and no reason to spin: one lock, and the sleep is counted. False:
     /// a whole wait is needed.
-    pub fn set_doze(&self, set: &Set) -> bool {
+    pub fn set_sleep_if_parked(&self, set: &EpollSet) -> bool {
         if self.any_unread() {
             return false;
         }
@@ -232,14 +232,14 @@ impl Engine {
     }
 
     /// Falls asleep: every gate is closed, unless another thread watches. False when bytes have arrived.
-    pub(crate) fn set_sleep(&self, set: &Set, watched: &mut bool) -> bool {
+    pub(crate) fn set_sleep(&self, set: &EpollSet, watched: &mut bool) -> bool {
         let was_watching = std::mem::take(watched);
         let Some((handles, changes)) = set.sleep(was_watching) else { return true };
         let mut calm = true;
         for handle in handles {
             let Some(up) = self.attached(handle) else { continue };
             self.reset(up.record, up.local); // a peer that broke the protocol may never wake anybody
-            if gate::close_gate(up.record, &up.slot, &mut up.base()) {
+            if gate::close_gate(up.record, &up.slot, &mut up.kernel_tcp()) {
                 continue;
             }
             calm = false;
@@ -249,7 +249,7 @@ impl Engine {
                 return false;
             }
             // Of these bytes the program has been told, or does not want to be, or will be by TCP's that precede them.
-            gate::close_gate_over_bytes(up.record, &up.slot, &mut up.base());
+            gate::close_gate_over_bytes(up.record, &up.slot, &mut up.kernel_tcp());
             if self.wants(set, handle) {
                 set.awake(was_watching); // more came before the gate was closed
                 *watched = was_watching;
@@ -263,8 +263,8 @@ impl Engine {
     }
 
     /// Counts threads that sleep in the kernel without having asked, as one: gates are closed, and one of them is woken where there
-    /// is data. [`Set::slept`] ends it.
-    pub fn set_asleep(&self, set: &Set) {
+    /// is data. [`EpollSet::slept`] ends it.
+    pub fn set_enter_sleep(&self, set: &EpollSet) {
         if let Some((handles, _)) = set.sleep(false) {
             self.close_all(handles);
         }
@@ -276,18 +276,18 @@ impl Engine {
     fn close_all(&self, handles: Vec<Handle>) {
         for handle in handles {
             if let Some(up) = self.attached(handle) {
-                gate::close_gate_over_bytes(up.record, &up.slot, &mut up.base());
+                gate::close_gate_over_bytes(up.record, &up.slot, &mut up.kernel_tcp());
             }
         }
     }
 
-    fn wants(&self, set: &Set, handle: Handle) -> bool {
+    fn wants(&self, set: &EpollSet, handle: Handle) -> bool {
         set.inner.lock().members.get(&handle).is_some_and(|member| self.wanted(handle, member).is_some())
     }
 
     /// Ends a wait. Over a sleeper the gates that this thread watched are closed; and where data is left of which the
     /// program is to hear, the sleeper must look, as the kernel would have woken it.
-    pub(crate) fn set_leave(&self, set: &Set, watched: bool) {
+    pub(crate) fn set_leave(&self, set: &EpollSet, watched: bool) {
         if !watched && set.asleep.load(Relaxed) == 0 {
             return;
         }
@@ -305,7 +305,7 @@ impl Engine {
         }
     }
 
-    fn make_hot(&self, set: &Set, handle: Handle, local: &Local) {
+    fn make_hot(&self, set: &EpollSet, handle: Handle, local: &Local) {
         set.inner.lock().add_hot(handle);
         local.hot.store(true, Relaxed);
     }

@@ -14,7 +14,7 @@ use crate::stream::engine::{Engine, Handle, Local};
 use crate::stream::kernel_tcp::Kernel;
 use motet_proto::{
     Errno,
-    stream::{Base, gate, rx, tx},
+    stream::{Platform, gate, rx, tx},
 };
 use motet_sys::{clock, sock_diag, socket, thread};
 use motet_wire::stream::record::StreamRecord;
@@ -31,17 +31,17 @@ const LOOK: u64 = 10_000_000;
 impl Engine {
     /// Hands `fd`, a descriptor of the stream, on. True when both rings are empty. EBADF: `fd` is another socket, or none; nothing has
     /// changed. (In a child made by vfork a number may mean something else than in its parent, which has the stream.)
-    pub fn hand_on(&self, handle: Handle, fd: i32, reason: Reason) -> Result<bool, Errno> {
+    pub fn hand_over(&self, handle: Handle, fd: i32, reason: Reason) -> Result<bool, Errno> {
         let (record, local) = self.look_up(handle).ok_or(EBADF)?;
         if socket::cookie(fd) != Ok(record.connection.cookies[0].load(Relaxed)) {
             return Err(EBADF);
         }
-        self.plain_on(handle, fd, reason);
+        self.stay_on_tcp_through(handle, fd, reason);
         let Some(slot) = local.slot.slot() else { return Ok(true) };
-        if gate::hand_on(record, &slot, &mut Kernel::new(local, handle).on(fd)) {
+        if gate::hand_over(record, &slot, &mut Kernel::new(local, handle).on(fd)) {
             return Ok(true);
         }
-        let returned = give_back(record, local, &slot, (handle, fd)).unwrap_or(false);
+        let returned = return_for_producer(record, local, &slot, (handle, fd)).unwrap_or(false);
         if !returned && Kernel::new(local, handle).on(fd).tcp_failed(record.connection.pid.load(Relaxed)) {
             // A peer that was killed returns nothing, and a reader of TCP alone would take the FIN for the end of a whole stream.
             self.log.reset(record, Reason::PEER_GONE);
@@ -67,10 +67,10 @@ pub(super) fn leave_nothing(record: &StreamRecord, slot: &Slot, base: &mut Kerne
 }
 
 /// Returns what we have not read to TCP, in the peer's place.
-fn give_back(record: &StreamRecord, local: &Local, slot: &Slot, (handle, fd): (Handle, i32)) -> Option<bool> {
+fn return_for_producer(record: &StreamRecord, local: &Local, slot: &Slot, (handle, fd): (Handle, i32)) -> Option<bool> {
     let theirs = socket_of_peer(record, fd)?;
     let send = |bytes: &[u8]| socket::send(theirs.as_raw_fd(), &[IoSlice::new(bytes)], MSG_DONTWAIT);
-    let returned = rx::give_back(record, slot, &mut Kernel::new(local, handle).on(fd), send);
+    let returned = rx::return_for_producer(record, slot, &mut Kernel::new(local, handle).on(fd), send);
     socket::push_corked(theirs.as_raw_fd());
     Some(returned)
 }

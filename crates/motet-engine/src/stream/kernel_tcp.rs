@@ -1,12 +1,12 @@
-//! The kernel's TCP under a stream, and the processor's clock: [`motet_proto::stream::Base`] in production.
+//! The kernel's TCP under a stream, and the processor's clock: [`motet_proto::stream::Platform`] in production.
 
 use crate::Handle;
 use crate::stream::local::Local;
 use crate::stream::peer_process::Peer;
-use motet_proto::stream::bulk::Arriving;
+use motet_proto::stream::bulk::ArrivalTimer;
 use motet_proto::{
     Errno,
-    stream::{Base, Patience},
+    stream::{Patience, Platform},
 };
 use motet_sys::{clock, cpu_contention, memory, process_vm, sock_diag, socket, thread};
 use motet_wire::mapping::Mapping;
@@ -88,7 +88,7 @@ impl<'a> Kernel<'a> {
     }
 }
 
-impl Base for Kernel<'_> {
+impl Platform for Kernel<'_> {
     #[inline]
     fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
         let flags = MSG_DONTWAIT | if peek { motet_proto::stream::MSG_PEEK } else { 0 };
@@ -111,15 +111,15 @@ impl Base for Kernel<'_> {
         socket::unread_bytes(self.fd)
     }
 
-    fn tcp_read(&mut self, counted: u64) -> u64 {
+    fn tcp_bytes_read(&mut self, counted: u64) -> u64 {
         socket::read_beyond(self.fd, counted)
     }
 
-    fn tcp_written(&mut self, counted: u64) -> u64 {
+    fn tcp_bytes_written(&mut self, counted: u64) -> u64 {
         socket::written_beyond(self.fd, self.local.connected.load(Relaxed), counted)
     }
 
-    fn tcp_room(&mut self) -> u64 {
+    fn tcp_send_room(&mut self) -> u64 {
         // What the kernel counts is memory: small pieces, which the peer has not acknowledged, take up to 3/8 more than their payload.
         socket::send_room(self.fd) / 8 * 5
     }
@@ -137,19 +137,19 @@ impl Base for Kernel<'_> {
             && (socket::has_error(self.fd) || socket::addresses(self.fd).is_err() || other_end_is_gone(self.fd, peer))
     }
 
-    fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
+    fn read_peer_memory(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
         process_vm::read_from(pid, address, into) == Ok(into.len())
     }
 
-    fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
+    fn write_peer_memory(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
         process_vm::write_to(pid, address, from) == Ok(from.len())
     }
 
-    fn enter_pages(&mut self, ring: Mapping) {
+    fn prefault(&mut self, ring: Mapping) {
         memory::populate(ring);
     }
 
-    fn same_process(&mut self, pid: u32) -> bool {
+    fn is_same_process(&mut self, pid: u32) -> bool {
         self.peer.is_some_and(|peer| peer.is_still(pid))
     }
 
@@ -164,8 +164,8 @@ impl Base for Kernel<'_> {
     }
 
     #[inline(always)]
-    fn arriving(&self) -> Option<&Arriving> {
-        Some(&self.local.arriving)
+    fn arrival_timer(&self) -> Option<&ArrivalTimer> {
+        Some(&self.local.arrival_timer)
     }
 
     #[inline(always)]
@@ -188,11 +188,11 @@ impl Base for Kernel<'_> {
     }
 
     #[inline(always)]
-    fn is_crowded(&self) -> bool {
+    fn is_cpu_contended(&self) -> bool {
         cpu_contention::is_contended()
     }
 
-    fn nap(&mut self, ns: u64) {
+    fn sleep(&mut self, ns: u64) {
         thread::sleep_ns(ns);
         motet_sys::signal_handlers::run_pending();
     }
@@ -204,21 +204,21 @@ impl Base for Kernel<'_> {
         }
     }
 
-    fn rest(&mut self, ns: u64) -> bool {
+    fn interruptible_sleep(&mut self, ns: u64) -> bool {
         thread::interruptible_sleep(ns)
     }
 
     #[inline(always)]
-    fn token(&self) -> u64 {
+    fn lock_token(&self) -> u64 {
         thread::token()
     }
 
-    fn exists(&self, token: u64) -> bool {
+    fn lock_holder_exists(&self, token: u64) -> bool {
         thread::token_process_exists(token)
     }
 
     #[inline(always)]
-    fn current(&self) -> bool {
+    fn is_current(&self) -> bool {
         self.local.handle.load(Relaxed) == self.handle
     }
 }

@@ -2,10 +2,10 @@
 
 use crate::Handle;
 use crate::driver::Connecting;
-use crate::stream::epoll_set::members::Set;
+use crate::stream::epoll_set::members::EpollSet;
 use crate::stream::exchange_pace::Pace;
 use crate::stream::peer_process::Peer;
-use motet_proto::stream::bulk::Arriving;
+use motet_proto::stream::bulk::ArrivalTimer;
 use motet_sys::fork_safe_mutex::ForkSafeMutex;
 use motet_wire::stream::slot::SlotCell;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ pub struct Local {
     /// The process at the other end, for single copy.
     pub peer: Peer,
     /// The epoll sets that the stream is in.
-    pub sets: ForkSafeMutex<Vec<Arc<Set>>>,
+    pub sets: ForkSafeMutex<Vec<Arc<EpollSet>>>,
     /// Whether there is one.
     pub in_set: AtomicBool,
     /// Whether the set looks at the stream, or did when the stream left it.
@@ -46,7 +46,7 @@ pub struct Local {
     /// Whether the stream is among the engine's unread ones.
     pub unread: AtomicBool,
     /// The large block that comes.
-    pub arriving: Arriving,
+    pub arrival_timer: ArrivalTimer,
 }
 
 impl Local {

@@ -36,7 +36,7 @@ impl Engine {
         }
         if n > PATIENCE {
             pending.take();
-            return self.stay_plain(record, Reason::PEER_WITHOUT_MOTET);
+            return self.decline_upgrade(record, Reason::PEER_WITHOUT_MOTET);
         }
         if pending.is_none() {
             let pair = self.pair(record, local);
@@ -50,9 +50,9 @@ impl Engine {
                         local.driver.store(at as u32 + 1, Relaxed);
                         *pending = Some(connecting);
                     }
-                    Err(reason) => return self.stay_plain(record, reason),
+                    Err(reason) => return self.decline_upgrade(record, reason),
                 },
-                Err(reason) => return self.stay_plain(record, reason),
+                Err(reason) => return self.decline_upgrade(record, reason),
             }
         }
         match pending.as_mut().map(|p| p.step()) {
@@ -60,12 +60,12 @@ impl Engine {
                 pending.take();
                 self.attach(record, local, wire);
             }
-            Some(Progress::Never(reason)) => {
+            Some(Progress::Rejected(reason)) => {
                 pending.take();
-                self.stay_plain(record, reason);
+                self.decline_upgrade(record, reason);
             }
             // The next message asks again.
-            Some(Progress::Crowded) => {
+            Some(Progress::Busy) => {
                 record.lifecycle.pending_messages.fetch_sub(1, Relaxed);
             }
             Some(Progress::Pending) | None => {}
@@ -88,7 +88,7 @@ impl Engine {
             if let Some(driver) = driver.and_then(|driver| driver.streams()) {
                 driver.close(&wire.slot);
             }
-            return self.stay_plain(record, Reason::SHARED);
+            return self.decline_upgrade(record, Reason::SHARED);
         }
         let fd = local.fd.load(Relaxed);
         record.lifecycle.nodelay.store(1 + u32::from(socket::nodelay(fd)), Release);
@@ -106,14 +106,14 @@ impl Engine {
         self.log.attached(record, driver.copied());
     }
 
-    pub(super) fn stay_plain(&self, record: &StreamRecord, reason: Reason) {
+    pub(super) fn decline_upgrade(&self, record: &StreamRecord, reason: Reason) {
         // From Candidate only: kernel calls that began before are not counted, and nothing ever asks for the count.
         let (from, to) = (State::Candidate as u32, State::TcpOnly as u32);
         // Not over what a forked relative has decided meanwhile.
         if record.lifecycle.state.compare_exchange(from, to, AcqRel, Relaxed).is_ok() {
             record.lifecycle.reason.store(reason.0, Relaxed);
-            self.count_plain(reason);
-            self.log.plain(record, reason);
+            self.count_tcp_only(reason);
+            self.log.tcp_only(record, reason);
         }
     }
 
@@ -136,7 +136,7 @@ impl Engine {
     /// from, so its pages lie where it runs; without memory for them it receives over TCP.
     #[cold]
     pub(crate) fn attach_rx(&self, up: &Up<'_>) {
-        let (record, mut base) = (up.record, up.base());
+        let (record, mut base) = (up.record, up.kernel_tcp());
         let Acquired::Clean(_held) = acquire(&record.rx.lock, &mut base) else { return };
         if record.rx.ready.load(Relaxed) != 0 || record.rx.kernel_calls.load(Relaxed) != 0 {
             return;
@@ -146,8 +146,8 @@ impl Engine {
                 let size = up.slot.ring_memory().length();
                 let why = if limits::cgroup_has_room(size) { Reason::NO_MEMORY } else { Reason::LIMITED };
                 record.lifecycle.reason.store(why.0, Relaxed);
-                self.count_plain(why);
-                self.log.plain(record, why);
+                self.count_tcp_only(why);
+                self.log.tcp_only(record, why);
             }
             record.rx.tcp_bytes.store(received, Relaxed);
             record.rx.ready.store(1, Release);
@@ -167,7 +167,7 @@ pub(super) fn attach_tx(record: &StreamRecord, slot: &Slot, base: &mut Kernel<'_
         record.tx.tcp_bytes.store(sent, Relaxed);
         record.tx.peer_alive_at.store(clock::ticks(), Relaxed);
         record.tx.ready.store(1, Relaxed);
-        slot.outward().transfer.proof.store(motet_proto::stream::single_copy::proof(record), Release);
+        slot.outward().transfer.proof.store(motet_proto::stream::single_copy::proof_address(record), Release);
         let large = slot.bulk_out_memory().is_some();
         slot.outward().mark.ready.store(if large { READY_LARGE } else { READY }, Release);
     }

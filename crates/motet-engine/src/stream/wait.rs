@@ -1,11 +1,11 @@
-//! One wait on several streams at once: under poll and select (an array), under epoll (a [`Set`]).
+//! One wait on several streams at once: under poll and select (an array), under epoll (a [`EpollSet`]).
 //!
 //! The adapter drives it: [`Wait::step`] says READY (look at the streams), PROBE (ask the kernel with timeout 0) or SLEEP
 //! (sleep in the kernel: every gate is closed). Between the steps the wait spins outside the kernel while that pays.
 
 use crate::stream::EVIDENCE;
 use crate::stream::engine::{Engine, Handle, Up};
-use crate::stream::epoll_set::{HotList, Set};
+use crate::stream::epoll_set::{EpollSet, HotList};
 use crate::stream::exchange_pace::{Pace, ticks};
 use motet_proto::stream::{gate, rx, spin};
 use motet_sys::{clock, cpu_contention, thread};
@@ -36,7 +36,7 @@ enum Phase {
 /// One wait.
 pub struct Wait<'a> {
     streams: &'a [Handle],
-    set: Option<Arc<Set>>,
+    set: Option<Arc<EpollSet>>,
     /// Whether this wait watches its set: see [`crate::stream::epoll_set`].
     watching: bool,
     phase: Phase,
@@ -70,12 +70,12 @@ impl<'a> Wait<'a> {
     }
 
     /// A wait on a set.
-    pub fn on_set(engine: &Engine, set: Arc<Set>) -> Self {
+    pub fn on_set(engine: &Engine, set: Arc<EpollSet>) -> Self {
         engine.set_cool(&set);
         Self::new(engine, &[], Some(set))
     }
 
-    fn new(engine: &Engine, streams: &'a [Handle], set: Option<Arc<Set>>) -> Self {
+    fn new(engine: &Engine, streams: &'a [Handle], set: Option<Arc<EpollSet>>) -> Self {
         let wait = Self {
             streams,
             set,
@@ -99,7 +99,7 @@ impl<'a> Wait<'a> {
     /// Goes on.
     pub fn step(&mut self, engine: &Engine, may_block: bool) -> Step {
         if self.phase == Phase::Asleep {
-            self.slept(engine);
+            self.end_sleep(engine);
         }
         if self.phase == Phase::Spinning {
             // The kernel was asked, and had nothing.
@@ -166,22 +166,22 @@ impl<'a> Wait<'a> {
     }
 
     /// After the kernel's sleep.
-    pub fn slept(&mut self, engine: &Engine) {
+    pub fn end_sleep(&mut self, engine: &Engine) {
         if self.phase != Phase::Asleep {
             return;
         }
         self.phase = Phase::Fresh;
         match &self.set {
-            Some(set) => set.slept(),
+            Some(set) => set.end_sleep(),
             None => {
-                self.each(engine, |up| gate::leave_kernel(up.record, &mut up.base()));
+                self.each(engine, |up| gate::leave_kernel(up.record, &mut up.kernel_tcp()));
             }
         }
     }
 
     /// Ends the wait.
     pub fn end(&mut self, engine: &Engine) {
-        self.slept(engine);
+        self.end_sleep(engine);
         if let Some(set) = &self.set {
             engine.set_leave(set, std::mem::take(&mut self.watching));
         }
@@ -235,7 +235,7 @@ impl<'a> Wait<'a> {
                 self.probe = now + ticks(spin::PROBE);
                 for up in watched.iter().flatten() {
                     up.record.rx.head_at_tcp_probe.store(up.record.rx.head.load(Relaxed), Relaxed);
-                    spin::publish_cpu(&up.slot, &up.base());
+                    spin::publish_cpu(&up.slot, &up.kernel_tcp());
                 }
                 if !std::mem::replace(&mut self.asked, true) {
                     return Some(Step::Probe);
@@ -325,14 +325,14 @@ impl<'a> Wait<'a> {
         self.each(engine, |up| {
             if !ready {
                 engine.reset(up.record, up.local); // a peer that broke the protocol may never wake anybody
-                let mut base = up.base();
+                let mut base = up.kernel_tcp();
                 asleep += 1;
                 if !gate::enter_kernel(up.record, &up.slot, &mut base) {
                     if rx::ready(up.record, &up.slot) {
                         ready = true;
                         asleep -= 1;
                     } else {
-                        gate::enter_anyway(up.record, &mut base);
+                        gate::enter_kernel_over_bytes(up.record, &mut base);
                     }
                 }
             }
@@ -341,7 +341,7 @@ impl<'a> Wait<'a> {
             self.each(engine, |up| {
                 if asleep > 0 {
                     asleep -= 1;
-                    gate::leave_kernel(up.record, &mut up.base());
+                    gate::leave_kernel(up.record, &mut up.kernel_tcp());
                 }
             });
         }
@@ -379,7 +379,7 @@ impl<'a> Wait<'a> {
 impl Engine {
     /// Opens the gate of a stream if its sets, if any, agree.
     pub(crate) fn raise(&self, up: &Up<'_>) -> bool {
-        gate::raise(up.record, &up.slot, &mut up.base(), || up.local.sets_may_raise(up.handle))
+        gate::raise(up.record, &up.slot, &mut up.kernel_tcp(), || up.local.sets_may_raise(up.handle))
     }
 }
 

@@ -3,13 +3,13 @@
 //! What it is: the targets ([`TARGETS`]), their seeds, and a small repeatable mutator for a bounded run on the stable
 //! toolchain (`tests/bounded.rs`, `scripts/fuzz-short`). What it is not: a fuzzer; `fuzz/` hands the same functions to
 //! cargo-fuzz for long runs.
-#![deny(unsafe_code)] // but for ends/lent.rs: memory that receives fill
+#![deny(unsafe_code)] // but for completions/receive_memory.rs: memory that receives fill
 
-pub mod ends;
-pub mod lane;
+pub mod completions;
+pub mod fifo;
 pub mod message;
 pub mod mutate;
-pub mod ring;
+pub mod payload_ring;
 pub mod session;
 pub mod slot;
 
@@ -39,36 +39,36 @@ pub struct Target {
 pub const TARGETS: &[Target] = &[
     Target { name: "segment_head", run: segment_head, seeds: segment_seeds, rounds: 200_000 },
     Target { name: "offer", run: offer, seeds: offer_seeds, rounds: 200_000 },
-    Target { name: "news", run: news, seeds: news_seeds, rounds: 200_000 },
-    Target { name: "greeting", run: greeting, seeds: greeting_seeds, rounds: 200_000 },
-    Target { name: "place", run: place, seeds: place_seeds, rounds: 200_000 },
+    Target { name: "segment_message", run: segment_message, seeds: segment_message_seeds, rounds: 200_000 },
+    Target { name: "shm_handshake", run: shm_handshake, seeds: shm_handshake_seeds, rounds: 200_000 },
+    Target { name: "node_address", run: node_address, seeds: node_address_seeds, rounds: 200_000 },
     Target { name: "diag_answer", run: diag_answer, seeds: diag_seeds, rounds: 200_000 },
     Target { name: "profile", run: profile, seeds: profile_seeds, rounds: 50_000 },
     Target { name: "slot", run: slot::run, seeds: slot::seeds, rounds: 500_000 },
-    Target { name: "lane", run: lane::run, seeds: lane::seeds, rounds: 200_000 },
+    Target { name: "fifo", run: fifo::run, seeds: fifo::seeds, rounds: 200_000 },
     Target { name: "message", run: message::run, seeds: message::seeds, rounds: 200_000 },
-    Target { name: "lines", run: message::lines::run, seeds: message::lines::seeds, rounds: 50_000 },
-    Target { name: "ring", run: ring::run, seeds: ring::seeds, rounds: 200_000 },
-    Target { name: "ends", run: ends::run, seeds: ends::seeds, rounds: 10_000 },
+    Target { name: "cells", run: message::cells::run, seeds: message::cells::seeds, rounds: 50_000 },
+    Target { name: "payload_ring", run: payload_ring::run, seeds: payload_ring::seeds, rounds: 200_000 },
+    Target { name: "completions", run: completions::run, seeds: completions::seeds, rounds: 10_000 },
     Target { name: "session", run: session::run, seeds: session::seeds, rounds: 200_000 },
 ];
 
 /// What nodes that have met say of the segments of their pools.
-pub fn news(input: &[u8]) {
-    let Some(news) = SegmentMsg::decode(input) else { return };
-    assert_eq!(SegmentMsg::decode(&news.encode()), Some(news));
-    if let SegmentMsg::Shown { number, address, length, .. } = news {
+pub fn segment_message(input: &[u8]) {
+    let Some(message) = SegmentMsg::decode(input) else { return };
+    assert_eq!(SegmentMsg::decode(&message.encode()), Some(message));
+    if let SegmentMsg::Shown { number, address, length, .. } = message {
         assert!(number != 0 && address != 0 && length != 0 && address.checked_add(length).is_some());
     }
 }
 
-fn news_seeds() -> Vec<Vec<u8>> {
+fn segment_message_seeds() -> Vec<Vec<u8>> {
     let shown = SegmentMsg::Shown { number: 1, writable: true, address: 1 << 40, length: 64 << 20 };
-    [shown, SegmentMsg::Gone { number: 1 }].map(|news| news.encode().to_vec()).to_vec()
+    [shown, SegmentMsg::Gone { number: 1 }].map(|message| message.encode().to_vec()).to_vec()
 }
 
 /// What two nodes of a host say when they meet, either way.
-pub fn greeting(input: &[u8]) {
+pub fn shm_handshake(input: &[u8]) {
     if let Ok(greeting) = Greeting::decode(input) {
         // Its last bytes say nothing yet, so only what is known comes back.
         assert_eq!(Greeting::decode(&greeting.encode()), Ok(greeting));
@@ -77,7 +77,7 @@ pub fn greeting(input: &[u8]) {
     assert_eq!(Answer::decode(&answer.encode()), answer);
 }
 
-fn greeting_seeds() -> Vec<Vec<u8>> {
+fn shm_handshake_seeds() -> Vec<Vec<u8>> {
     let greeting = Greeting { caller: NodeId([7; 16]), lines: 128, ring: 65536, barrier: true };
     let answers = [Ok(NodeId([9; 16])), Err(Reason::OTHER_USER)].map(|answer| Answer(answer).encode().to_vec());
     [&answers[..], &[greeting.encode().to_vec()]].concat()
@@ -122,19 +122,19 @@ fn offer_seeds() -> Vec<Vec<u8>> {
 }
 
 /// Where a node is to be called: what a peer, or a user, has given as its address.
-pub fn place(input: &[u8]) {
+pub fn node_address(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
-    let Some((secret, place)) = Secret::split(text) else { return };
-    assert!(place.len() <= text.len());
+    let Some((secret, address)) = Secret::split(text) else { return };
+    assert!(address.len() <= text.len());
     if let Some(secret) = secret {
-        assert_eq!(Secret::split(&secret.before(place)), Some((Some(secret), place)), "it comes back as it was");
+        assert_eq!(Secret::split(&secret.before(address)), Some((Some(secret), address)), "it comes back as it was");
         assert!(!format!("{secret:?}").contains(&text[..16]), "and is not shown");
     }
 }
 
-fn place_seeds() -> Vec<Vec<u8>> {
+fn node_address_seeds() -> Vec<Vec<u8>> {
     let secret = Secret { caller: 0x0123_4567_89ab_cdef, answer: u64::MAX };
-    let with = ["10.0.0.1:4000", "[fd00::1]:1", "", "a@b"].map(|place| secret.before(place).into_bytes());
+    let with = ["10.0.0.1:4000", "[fd00::1]:1", "", "a@b"].map(|address| secret.before(address).into_bytes());
     [&with[..], &[b"10.0.0.1:4000".to_vec(), b"@".to_vec()]].concat()
 }
 

@@ -1,13 +1,13 @@
 //! The packets of a peer, to one side of a link: it must keep to its limits, break at the first packet that breaks the
 //! protocol, and complete every operation once.
 //!
-//! The input is a row of steps: a kind, a length of two bytes, the packet. Kinds from `OURS` on are steps of this side.
+//! The input is a row of steps: a kind, a length of two bytes, the packet. Kinds from `OWN_STEPS` on are steps of this side.
 //!
 //! Everything is done twice, by two sides that differ in one thing: now and then the one takes a whole message by the direct path, and the other
 //! by the general one ([`direct`]). They must agree after every step.
 
+pub mod cells;
 pub mod direct;
-pub mod lines;
 mod memory;
 
 use motet_proto::message::matching::{PostOutcome, Receive, Scope, Selector, Source};
@@ -32,7 +32,7 @@ const LIMITS: Limits = Limits {
 const BUFFER: u64 = 200;
 const BODY: usize = 3000;
 /// The first kind that is a step of this side: flush, post, send, copy, discard, release, lend, give back, and those of `memory`.
-pub const OURS: u8 = 200;
+pub const OWN_STEPS: u8 = 200;
 const STEPS: u8 = 8;
 
 /// The owner of that side.
@@ -42,7 +42,7 @@ pub struct Side {
     operations: Vec<u64>,
     held: Vec<UnexpectedMessage>,
     copies: Vec<CopyRequest>,
-    lent: Vec<SlabId>,
+    loans: Vec<SlabId>,
     offers: Vec<(ChannelId, bool)>,
     memory: memory::Ours,
     watched: Option<direct::Watched>,
@@ -108,9 +108,9 @@ impl Callbacks for Side {
 }
 
 /// A medium that takes everything.
-struct Endless;
+struct Unlimited;
 
-impl Packets for Endless {
+impl Packets for Unlimited {
     fn largest(&self) -> usize {
         600
     }
@@ -132,50 +132,50 @@ pub fn run(input: &[u8]) {
 
 /// Runs one input; what broke the link, if anything did.
 pub fn play(mut input: &[u8]) -> Option<ProtocolViolation> {
-    let (mut game, mut twin) = (Game::new(), Game::new());
+    let (mut model, mut twin) = (Model::new(), Model::new());
     while let Some((&[kind, low, high], rest)) = input.split_first_chunk::<3>() {
         let (packet, rest) = rest.split_at(usize::from(u16::from_le_bytes([low, high])).min(rest.len()));
         input = rest;
-        match kind.checked_sub(OURS) {
+        match kind.checked_sub(OWN_STEPS) {
             None => {
-                let scope = game.ways.iter().find_map(|way| way.1);
-                match (scope, game.next % 4) {
-                    (Some(scope), 0) => direct::arrived(&mut game, &mut twin, scope, kind, packet),
-                    (_, 1 | 2) => direct::arrived_early(&mut game, &mut twin, kind, packet),
+                let scope = model.channels.iter().find_map(|channel| channel.1);
+                match (scope, model.next % 4) {
+                    (Some(scope), 0) => direct::arrived(&mut model, &mut twin, scope, kind, packet),
+                    (_, 1 | 2) => direct::arrived_early(&mut model, &mut twin, kind, packet),
                     _ => {
-                        for game in [&mut game, &mut twin] {
-                            game.arrived(|link, side, now| link.arrived(side, kind, packet, now));
+                        for model in [&mut model, &mut twin] {
+                            model.arrived(|link, side, now| link.arrived(side, kind, packet, now));
                         }
                     }
                 }
             }
             Some(step) => {
-                game.ours(step);
-                twin.ours(step);
+                model.own_step(step);
+                twin.own_step(step);
             }
         }
-        assert_eq!(game.shows(), twin.shows(), "both paths come to the same");
+        assert_eq!(model.visible_state(), twin.visible_state(), "both paths come to the same");
     }
-    let broken = game.end();
+    let broken = model.end();
     assert_eq!(twin.end(), broken);
     broken
 }
 
 /// One side of a link, and what must hold after each step.
-pub struct Game {
+pub struct Model {
     link: Link,
     side: Side,
-    ways: Vec<(ChannelId, Option<Scope>)>,
+    channels: Vec<(ChannelId, Option<Scope>)>,
     next: u64,
 }
 
-impl Game {
+impl Model {
     /// Nothing has come yet.
     pub fn new() -> Self {
-        let (operations, held, copies, lent, offers) = Default::default();
+        let (operations, held, copies, loans, offers) = Default::default();
         let (table, memory) = (Table::new([1, 2]), memory::Ours::new());
-        let side = Side { table, operations, held, copies, lent, offers, memory, watched: None };
-        Self { link: Link::new(0, LIMITS, 0), side, ways: Vec::new(), next: 0 }
+        let side = Side { table, operations, held, copies, loans, offers, memory, watched: None };
+        Self { link: Link::new(0, LIMITS, 0), side, channels: Vec::new(), next: 0 }
     }
 
     /// A packet comes.
@@ -187,22 +187,22 @@ impl Game {
     }
 
     /// A step of this side, by its number.
-    pub fn ours(&mut self, step: u8) {
+    pub fn own_step(&mut self, step: u8) {
         self.next += 1;
-        let Self { link, side, ways, next } = self;
+        let Self { link, side, channels, next } = self;
         match step % (STEPS + memory::STEPS) {
-            step @ 0..STEPS => ours(link, side, ways, step, *next),
-            step => memory::ours(link, side, step - STEPS, *next),
+            step @ 0..STEPS => own_step(link, side, channels, step, *next),
+            step => memory::own_step(link, side, step - STEPS, *next),
         }
         self.check();
     }
 
     fn check(&mut self) {
-        let Self { link, side, ways, .. } = self;
+        let Self { link, side, channels, .. } = self;
         for (channel, matched) in std::mem::take(&mut side.offers) {
             let scope = matched.then(|| side.table.add_scope(None).expect("few scopes"));
             let _accepted = link.accept_channel(channel, scope.map_or(Reception::Handler, Reception::Matched));
-            ways.push((channel, scope));
+            channels.push((channel, scope));
         }
         memory::check(link, side);
         let (records, used) = link.bytes();
@@ -212,7 +212,7 @@ impl Game {
     }
 
     /// What can be seen of it from outside.
-    fn shows(&self) -> impl PartialEq + std::fmt::Debug {
+    fn visible_state(&self) -> impl PartialEq + std::fmt::Debug {
         let Self { link, side, next, .. } = self;
         let (link, waits) =
             ((link.broken(), link.bytes().1, link.counts(), link.requests(), link.owes_credit()), side.table.len());
@@ -221,13 +221,13 @@ impl Game {
             let body = held.body().map(<[u8]>::to_vec);
             Some((held.channel, held.tag, held.length, held.headers().to_vec(), body))
         };
-        let waits = (waits, self.ways.iter().map(first).collect::<Vec<_>>());
-        (link, waits, side.held.len(), side.copies.len(), side.lent.len(), side.operations.len(), *next)
+        let waits = (waits, self.channels.iter().map(first).collect::<Vec<_>>());
+        (link, waits, side.held.len(), side.copies.len(), side.loans.len(), side.operations.len(), *next)
     }
 
     /// The end: what broke the link, if anything did.
     pub fn end(self) -> Option<ProtocolViolation> {
-        let Self { mut link, mut side, ways, .. } = self;
+        let Self { mut link, mut side, channels, .. } = self;
         let broken = link.broken();
         link.reset(&mut side, ProtocolViolation("the end of the input"));
         for request in std::mem::take(&mut side.copies) {
@@ -238,7 +238,7 @@ impl Game {
         for held in std::mem::take(&mut side.held) {
             link.discard(held);
         }
-        for (channel, _) in ways {
+        for (channel, _) in channels {
             let _gone = link.release(&mut side, channel);
         }
         assert_eq!((link.counts(), side.table.len()), ([0; 3], (0, 0)), "nothing is left");
@@ -246,16 +246,22 @@ impl Game {
     }
 }
 
-impl Default for Game {
+impl Default for Model {
     fn default() -> Self {
         Self::new()
     }
 }
 
-fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scope>)>, step: u8, operation: u64) {
-    let way = ways.last().copied();
-    match (step, way) {
-        (0, _) => drop(link.flush(&mut Endless, side, 3)),
+fn own_step(
+    link: &mut Link,
+    side: &mut Side,
+    channels: &mut Vec<(ChannelId, Option<Scope>)>,
+    step: u8,
+    operation: u64,
+) {
+    let channel = channels.last().copied();
+    match (step, channel) {
+        (0, _) => drop(link.flush(&mut Unlimited, side, 3)),
         (1, Some((_, Some(scope)))) => {
             side.operations.push(operation);
             let selector = Selector { from: Source::One(scope), tag: 0, ignore: u64::MAX };
@@ -269,7 +275,7 @@ fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scop
             // Every other one is shown, so that its receiver may ask for help with a copy.
             let (mode, place) = (Mode::Automatic, RemoteAddress { address: operation % 2, key: 0 });
             let send = Send { channel, tag: 0, headers: &[], body: &[&[0; BODY]], mode, operation, place };
-            if let Ok(Sent::Pending(_)) = link.send(&mut Endless, &send) {
+            if let Ok(Sent::Pending(_)) = link.send(&mut Unlimited, &send) {
                 side.operations.push(operation);
             }
         }
@@ -282,16 +288,16 @@ fn ours(link: &mut Link, side: &mut Side, ways: &mut Vec<(ChannelId, Option<Scop
             link.discard(held);
         }
         (5, Some((channel, _))) => {
-            ways.pop();
+            channels.pop();
             let _gone = link.release(side, channel);
         }
         (6, _) if !side.copies.is_empty() => {
             let record = side.copies.remove(0).record;
             if link.loan_in_place(side, record) {
-                side.lent.push(record);
+                side.loans.push(record);
             }
         }
-        (7, _) if !side.lent.is_empty() => link.release_loan(side.lent.remove(0)),
+        (7, _) if !side.loans.is_empty() => link.release_loan(side.loans.remove(0)),
         _ => {}
     }
 }
@@ -305,7 +311,7 @@ fn step(kind: u8, packet: &[u8]) -> Vec<u8> {
 pub fn seeds() -> Vec<Vec<u8>> {
     let of = |kind: Kind, packet: &[u8]| step(kind as u8, packet);
     let head = |to: u32, own: u16| Head { to: SlabId(to), own, grant: 0 };
-    let ours = |number: u8| step(OURS + number, &[]);
+    let ours = |number: u8| step(OWN_STEPS + number, &[]);
     let hello = of(Kind::Hello, &Hello { window: 100, max_rendezvous: 4, channels: 4, requests: 4 }.write());
     // The first number that a side gives, to a channel or to a long message.
     let one = 1 << 20;

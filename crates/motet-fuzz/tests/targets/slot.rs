@@ -6,7 +6,7 @@
 //!   op 1 byte: 0-3 send · 4-7 receive · 8 raise · 9 close the gate · 10 take back · 11 bytes over TCP · 12 wait
 //!     13 the peer has read all · 14 the peer puts bytes · 15 write in the middle · 16 hand on · else write
 //!   send, receive: length 2 bytes, flags 1 · TCP: length 1 · wait: flags 1 · put: length 2
-//!   write: offset 2, value 8 · in the middle: every so many looks 1, so many times 1, kind 1 (as the op of a write), then as a write
+//!   write: offset 2, value 8 · in the middle: every so many steps 1, so many times 1, kind 1 (as the op of a write), then as a write
 //!   a write of an even op goes to the words of the two directions, one of an op from 128 on adds to what is there
 //! ```
 //!
@@ -14,18 +14,18 @@
 //! buffers is written, single copies keep to the block that they are of, and every call ends: a wait by itself, the others when the
 //! peer is gone at last.
 
-mod middle;
+mod hostile_base;
 mod seeds;
 
 pub use seeds::seeds;
 
-use middle::{Middle, PROOF, Writes};
+use hostile_base::{HostileBase, PROOF, Writes};
 use motet_driver_loopback::clock::Clock;
 use motet_driver_loopback::end::End;
 use motet_driver_loopback::memory::Exposed;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
-use motet_proto::stream::spin::{Spun, spin};
+use motet_proto::stream::spin::{SpinResult, spin};
 use motet_proto::{
     EAGAIN, ECONNRESET, EINTR, EPIPE,
     stream::{bulk, gate, rx, tx},
@@ -39,7 +39,7 @@ use std::io::{IoSlice, IoSliceMut};
 const RING: usize = 4096;
 const BULK: usize = 64 << 10;
 /// Operations of one input.
-const MOST: usize = 200;
+const MAX_OPERATIONS: usize = 200;
 /// Bytes with the words of both directions, and where the second begins.
 const WORDS: usize = 2304;
 const SECOND: usize = 1024;
@@ -129,7 +129,7 @@ impl Settings {
 struct Honest<'a> {
     record: StreamRecord,
     memory: &'a Exposed,
-    base: Middle<'a>,
+    base: HostileBase<'a>,
     clock: Clock,
     reached: Reached,
 }
@@ -145,11 +145,11 @@ fn interpret(input: &[u8], memory: &Exposed) -> Reached {
     if settings.has(Settings::COPIES) {
         memory.ends[1].outward().transfer.proof.store(PROOF, Relaxed);
     }
-    let base = Middle::new(end, memory, &clock);
+    let base = HostileBase::new(end, memory, &clock);
     let mut honest = Honest { record, memory, base, clock, reached: Reached::default() };
     let mut input = input.iter().copied();
     let mut word = |bytes: u32| (0..bytes).try_fold(0u128, |n, _| input.next().map(|b| n << 8 | u128::from(b)));
-    for _ in 0..MOST {
+    for _ in 0..MAX_OPERATIONS {
         let Some(op) = word(1) else { break };
         honest.base.begin(op == 12);
         let done = match op {
@@ -167,13 +167,13 @@ fn interpret(input: &[u8], memory: &Exposed) -> Reached {
                 memory.write(HEAD, &(memory.word(MODE) >> 2 << 1).to_ne_bytes());
                 Some(())
             }
-            14 => word(2).map(|n| middle::add(memory, SECOND + MODE, (n as u64) << 2)),
+            14 => word(2).map(|n| hostile_base::add(memory, SECOND + MODE, (n as u64) << 2)),
             15 => word(3).zip(word(10)).map(|(how, rest)| {
                 let [every, times, kind] = [how >> 16, how >> 8, how].map(|byte| byte as u8);
                 honest.base.later(every, times, write(memory, kind, rest));
             }),
             16 => {
-                honest.hand_on();
+                honest.hand_over();
                 Some(())
             }
             _ => word(10).map(|rest| write(memory, op as u8, rest).apply(memory)),
@@ -205,8 +205,8 @@ fn record(settings: &Settings) -> StreamRecord {
     }
     record.lifecycle.state.store(State::Attached as u32, Relaxed);
     record.lifecycle.owner.store(End::process(0), Relaxed);
-    record.connection.pid.store(middle::PID, Relaxed);
-    for (word, cookie) in record.connection.cookies.iter().zip(middle::COOKIES) {
+    record.connection.pid.store(hostile_base::PID, Relaxed);
+    for (word, cookie) in record.connection.cookies.iter().zip(hostile_base::COOKIES) {
         word.store(cookie, Relaxed);
     }
     record
@@ -236,7 +236,7 @@ impl Honest<'_> {
         let large = large(flags);
         let large_far = if flags & 32 == 0 { large } else { usize::MAX };
         let half = if flags & 16 == 0 { 0 } else { usize::MAX };
-        let ask = tx::Ask { kernel_only: flags & 1 != 0, nonblocking: flags & 2 == 0, large, large_far, half };
+        let ask = tx::Request { kernel_only: flags & 1 != 0, nonblocking: flags & 2 == 0, large, large_far, half };
         let rates = || record.tx.copy_rates.each_ref().map(|rate| rate.load(Relaxed));
         let (landed, before) = ((self.memory.word(LANDED) >> 32) as u32, rates());
         let blocks = record.events.single_copy.load(Relaxed);
@@ -255,7 +255,7 @@ impl Honest<'_> {
             tx::Step::Full => {} // nothing was sent, and nothing of the data is kept
             tx::Step::Failed(errno) => known(errno),
         }
-        if landed != 0 && !self.base.is_woven() && self.memory.word(LANDED) >> 32 == 0 {
+        if landed != 0 && !self.base.is_interleaved() && self.memory.word(LANDED) >> 32 == 0 {
             self.reached.landed += 1;
             let noted = rates().into_iter().zip(before).filter(|(now, before)| now != before);
             noted.for_each(|(now, _)| assert!(now <= landed, "{now}, but they land at {landed}"));
@@ -272,11 +272,11 @@ impl Honest<'_> {
         let mut data = vec![UNTOUCHED; length + 2 * MARGIN];
         let peek = flags & 2 != 0;
         let ask =
-            rx::Ask { blocking: flags & 1 != 0, peek, kernel_only: false, spin: span(flags), large: large(flags) };
+            rx::Request { blocking: flags & 1 != 0, peek, kernel_only: false, spin: span(flags), large: large(flags) };
         let mut bufs = [IoSliceMut::new(&mut data[MARGIN..][..length])];
         let copied = record.rx.single_copy_bytes.load(Relaxed);
         let again = Cell::new(false);
-        let may_stay = |_: &mut Middle<'_>, may_spin: bool| {
+        let may_stay = |_: &mut HostileBase<'_>, may_spin: bool| {
             let stays = may_spin && tx::is_being_read(record, slot);
             again.set(again.get() || stays);
             stays
@@ -300,9 +300,13 @@ impl Honest<'_> {
         let margins = data[..MARGIN].iter().chain(&data[MARGIN + length..]);
         assert!(margins.copied().all(|byte| byte == UNTOUCHED), "nothing beyond what is its own");
         // Said once for each MiB, so by this receive if it was not before.
-        if !self.base.is_woven() && self.memory.word(SECOND + LANDED) >> 32 != 0 {
+        if !self.base.is_interleaved() && self.memory.word(SECOND + LANDED) >> 32 != 0 {
             self.reached.said += 1;
-            middle::add(self.memory, SECOND + LANDED, (self.memory.word(SECOND + LANDED) >> 32 << 32).wrapping_neg());
+            hostile_base::add(
+                self.memory,
+                SECOND + LANDED,
+                (self.memory.word(SECOND + LANDED) >> 32 << 32).wrapping_neg(),
+            );
         }
     }
 
@@ -312,7 +316,7 @@ impl Honest<'_> {
         let spun = spin(&self.record, slot, &mut self.base, ns, false);
         let took = self.clock.time() - began;
         assert!(took <= 200 * ns + 300_000, "{took} ns for one of {ns}");
-        self.reached.prolonged += u64::from(spun == Spun::Nothing && took > 3 * ns.max(20_000));
+        self.reached.prolonged += u64::from(spun == SpinResult::BudgetSpent && took > 3 * ns.max(20_000));
     }
 
     fn gate(&mut self, op: u8) {
@@ -331,11 +335,11 @@ impl Honest<'_> {
     }
 
     /// The descriptor goes to another reader; the peer's socket takes all that is returned.
-    fn hand_on(&mut self) {
+    fn hand_over(&mut self) {
         let (record, slot) = (&self.record, &self.memory.ends[0]);
         let mut returned = 0;
-        gate::hand_on(record, slot, &mut self.base);
-        rx::give_back(record, slot, &mut self.base, |bytes| {
+        gate::hand_over(record, slot, &mut self.base);
+        rx::return_for_producer(record, slot, &mut self.base, |bytes| {
             returned += bytes.len();
             Ok(bytes.len())
         });

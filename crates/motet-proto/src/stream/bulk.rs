@@ -3,10 +3,10 @@
 //! Two measured facts. A line that the other CPU's cache still holds is slow to overwrite, so a stream is fastest through a
 //! ring larger than the caches between two uses of a line: several MiB. And between CPUs that share no cache that ring is
 //! slow, unless the writer bypasses the caches. Which of the two holds changes with the placement of virtual CPUs, so the
-//! writer measures what it gets through: [`Copying`]. What it found also says from which size on a single copy is the better
+//! writer measures what it gets through: [`CopyModeSelector`]. What it found also says from which size on a single copy is the better
 //! way, as the ring's best case is several times as fast where a cache is shared.
 
-use crate::stream::Base;
+use crate::stream::Platform;
 use motet_wire::mapping::Mapping;
 use motet_wire::stream::gate::READY_LARGE;
 use motet_wire::stream::record::{StreamRecord, Tx};
@@ -123,7 +123,7 @@ const NEVER: u32 = u32::MAX;
 const READY: u32 = NEVER - 1;
 
 /// Whether the next epoch should use the large ring. The first time, its pages are brought into being.
-pub fn wants_wide<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+pub fn wants_wide<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     match record.rx.large_ring_state.load(Relaxed) {
         READY => record.rx.bulk_scores.load(Relaxed) > 0,
         NEVER => false,
@@ -148,7 +148,7 @@ pub fn has_parts(record: &StreamRecord) -> bool {
 /// Whether a stream whose messages are read in parts gets a large ring. Where few others have one, that halves the time of a message of 8 to
 /// 32 KiB; many such rings in turn do not fit the caches.
 #[cold]
-fn wants_one_of_few<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+fn wants_one_of_few<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     let score = record.rx.bulk_scores.load(Relaxed) & FIRST;
     record.rx.bulk_scores.store(score, Relaxed); // if there are too many now, it asks again later
     let mapped = slot.inward().mark.ready.load(Relaxed) == READY_LARGE;
@@ -171,7 +171,7 @@ pub fn is_populated(record: &StreamRecord) -> bool {
 /// A sender alone cannot tell: a store around the caches is over for it long before its bytes can be read. (A stream whose sender waits for
 /// space tells it all the same.)
 #[derive(Debug, Default)]
-pub struct Arriving {
+pub struct ArrivalTimer {
     /// Where the rest of a block is wanted; 0: nothing is.
     next: AtomicU64,
     /// When its last bytes were taken, ticks.
@@ -181,7 +181,7 @@ pub struct Arriving {
     spent: AtomicU64,
 }
 
-impl Arriving {
+impl ArrivalTimer {
     /// Notes `n` bytes taken from `began` to `ended` (ticks) to address `at`, where `room` were wanted. Now and then: the rate, MB/s.
     pub fn took(
         &self,
@@ -209,7 +209,7 @@ impl Arriving {
 /// How the writer copies large puts into the large ring: through its caches or around them, whichever has moved more bytes a
 /// second lately, waiting for the reader included. The first windows of a try bring the ring's lines where they are used; only
 /// the one after them counts.
-pub struct Copying<'a>(pub &'a Tx);
+pub struct CopyModeSelector<'a>(pub &'a Tx);
 
 /// Bits of `tx.copy_mode`: the way in use; TRYING while the other way is the one to go back to; windows that do not count yet, times
 /// SETTLING; how many tries in a row have changed nothing, times CONFIRMED; FELL after a window of less than half the rate before.
@@ -227,23 +227,23 @@ fn beginning(way: u32) -> u32 {
     way | (SETTLING * if way == THROUGH { 4 } else { 1 })
 }
 
-impl Copying<'_> {
+impl CopyModeSelector<'_> {
     /// Around the caches?
     #[inline(always)]
-    pub fn bypass(&self) -> bool {
+    pub fn is_non_temporal(&self) -> bool {
         self.0.copy_mode.load(Relaxed) & AROUND != 0
     }
 
     /// Whether the way around the caches is in use, and not only as a try.
     #[inline(always)]
-    pub fn stays_around(&self) -> bool {
+    pub fn is_settled_non_temporal(&self) -> bool {
         self.0.copy_mode.load(Relaxed) & (AROUND | TRYING) == AROUND
     }
 
     /// Whether the two CPUs seem to share no cache that would do: neither way through the ring is fast. (During a try of either
     /// way they count as near, so that what could go by single copy earlier is put into the ring, and timed.)
     #[inline(always)]
-    pub fn is_far(&self) -> bool {
+    pub fn cpus_are_far(&self) -> bool {
         let tx = self.0;
         let way = tx.copy_mode.load(Relaxed);
         let slow = || (1..FAST).contains(&tx.copy_rates[THROUGH as usize - 1].load(Relaxed));
@@ -253,15 +253,15 @@ impl Copying<'_> {
     /// Notes a single copy of `n` bytes. Where such copies take the place of puts around the caches, no put would ever tell that
     /// the CPUs have become near; so they bring the next try through the caches closer, and begin it.
     #[inline(always)]
-    pub fn copied(&self, n: usize) {
-        if self.is_far() && !self.later(n as u64) {
+    pub fn note_single_copy(&self, n: usize) {
+        if self.cpus_are_far() && !self.later(n as u64) {
             self.try_other(self.0.copy_mode.load(Relaxed) % FELL / CONFIRMED);
         }
     }
 
     /// Whoever receives says which way is the better one.
     #[inline(always)]
-    pub fn told(&self, around: bool) {
+    pub fn set_mode(&self, around: bool) {
         let way = if around { AROUND } else { THROUGH };
         if self.0.copy_mode.load(Relaxed) != way {
             self.0.copy_mode.store(way, Relaxed);
@@ -270,11 +270,11 @@ impl Copying<'_> {
 
     /// Before a large put into `ring`; at the first one its pages are there, but not yet in this process's page tables.
     #[inline(always)]
-    pub fn begin<B: Base>(&self, ring: Option<Mapping>, base: &mut B) {
+    pub fn begin<B: Platform>(&self, ring: Option<Mapping>, base: &mut B) {
         if self.start()
             && let Some(ring) = ring
         {
-            base.enter_pages(ring);
+            base.prefault(ring);
         }
     }
 
@@ -291,13 +291,19 @@ impl Copying<'_> {
     /// Notes a large put of `n` bytes that took `ticks`, and decides anew when a window is full: by that, or by the rate at which such bytes
     /// have `landed` (0: unknown) where that is less.
     #[inline(always)]
-    pub fn note<B: Base>(&self, base: &B, n: usize, ticks: u64, landed: impl FnOnce() -> u32) {
-        self.note_at(|| base.ticks_per_1024ns(), n, ticks, landed);
+    pub fn note_put<B: Platform>(&self, base: &B, n: usize, ticks: u64, landed: impl FnOnce() -> u32) {
+        self.note_put_at_rate(|| base.ticks_per_1024ns(), n, ticks, landed);
     }
 
     /// The same with the clock's rate alone.
     #[inline(always)]
-    pub fn note_at(&self, ticks_per_1024ns: impl FnOnce() -> u64, n: usize, ticks: u64, landed: impl FnOnce() -> u32) {
+    pub fn note_put_at_rate(
+        &self,
+        ticks_per_1024ns: impl FnOnce() -> u64,
+        n: usize,
+        ticks: u64,
+        landed: impl FnOnce() -> u32,
+    ) {
         let tx = self.0;
         let bytes = tx.window_bytes.load(Relaxed).saturating_add(n as u32);
         tx.window_bytes.store(bytes, Relaxed);

@@ -5,7 +5,7 @@
 //! 0.75-0.95 x the rate and 1.4 x the server's CPU time of plain TCP. Such an exchange stays on TCP in both directions. Only a receiver of
 //! much data opens its gate whatever happens to its own sends.
 
-use crate::stream::Base;
+use crate::stream::Platform;
 use motet_wire::stream::record::StreamRecord;
 use motet_wire::sync::Ordering::Relaxed;
 
@@ -36,7 +36,7 @@ pub(crate) fn is_mutual(record: &StreamRecord) -> bool {
 }
 
 /// Whether the gate stays closed now, because what this side sends goes over TCP anyway.
-pub(crate) fn keeps_gate_closed<B: Base>(record: &StreamRecord, base: &B) -> bool {
+pub(crate) fn keeps_gate_closed<B: Platform>(record: &StreamRecord, base: &B) -> bool {
     let exchange = &record.events.gate_misses;
     if is_mutual(record) {
         return false;

@@ -4,7 +4,7 @@
 
 use crate::stream::half_lock::{Acquired, Held, acquire};
 use crate::stream::rx::broken;
-use crate::stream::{Base, bulk, exchange};
+use crate::stream::{Platform, bulk, exchange};
 use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
@@ -23,12 +23,12 @@ pub(crate) fn is_up(record: &StreamRecord, slot: &Slot) -> bool {
 /// Opens the gate, if no thread sleeps on this stream, both ends are ready, the ring is empty and `allowed` (asked under the
 /// lock) agrees. True when the gate is open now.
 #[inline]
-pub fn raise<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
+pub fn raise<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
     is_up(record, slot) || raise_anew(record, slot, base, allowed)
 }
 
 #[inline(never)]
-fn raise_anew<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
+fn raise_anew<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, allowed: impl FnOnce() -> bool) -> bool {
     let (rx, lines) = (&record.rx, slot.inward());
     if exchange::keeps_gate_closed(record, base) {
         return false;
@@ -74,7 +74,7 @@ fn raise_anew<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, allowed
 /// Turns to the large ring if it is time and the ring is empty: right after a take, before a producer that waited for space
 /// has written more.
 #[cold]
-pub(crate) fn widen<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) {
+pub(crate) fn widen<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) {
     if bulk::wants_wide(record, slot, base) && slot.inward().gate.widen(record.rx.head.load(Relaxed)) {
         record.rx.wide.store(1, Relaxed);
     }
@@ -82,7 +82,7 @@ pub(crate) fn widen<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) {
 
 /// Closes the gate over an empty ring and registers a kernel receive (or sleep): until [`leave_kernel`] or [`crate::stream::rx::end`] the
 /// gate stays closed. False when the ring has bytes; nothing is registered then.
-pub fn enter_kernel<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+pub fn enter_kernel<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     let Some(_held) = clean(record, base) else { return true };
     if record.rx.ready.load(Relaxed) != 0 && !shut(record, slot) {
         return false;
@@ -92,7 +92,7 @@ pub fn enter_kernel<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -
 }
 
 /// Registers a kernel sleep although the ring has bytes: TCP bytes that precede them will wake the sleeper.
-pub fn enter_anyway<B: Base>(record: &StreamRecord, base: &mut B) {
+pub fn enter_kernel_over_bytes<B: Platform>(record: &StreamRecord, base: &mut B) {
     let held = hold(record, base);
     if !matches!(held, Acquired::Stale) {
         enter(record);
@@ -101,25 +101,25 @@ pub fn enter_anyway<B: Base>(record: &StreamRecord, base: &mut B) {
 
 /// While TCP bytes that precede the ring are missing: whether some of them were read without the engine.
 #[cold]
-pub(crate) fn recount<B: Base>(record: &StreamRecord, base: &mut B) -> bool {
+pub(crate) fn recount<B: Platform>(record: &StreamRecord, base: &mut B) -> bool {
     let counted = record.rx.tcp_bytes.load(Relaxed);
     clean(record, base).is_none_or(|_held| recount_locked(record, base) != counted)
 }
 
 /// TCP bytes that were read, those past us included. If they are more than precede the ring, the order is broken.
 #[cold]
-pub(crate) fn recount_locked<B: Base>(record: &StreamRecord, base: &mut B) -> u64 {
+pub(crate) fn recount_locked<B: Platform>(record: &StreamRecord, base: &mut B) -> u64 {
     let counted = record.rx.tcp_bytes.load(Relaxed);
     if record.rx.kernel_calls.load(Relaxed) != 0 {
         return counted;
     }
-    let read = base.tcp_read(counted);
+    let read = base.tcp_bytes_read(counted);
     record.rx.tcp_bytes.store(read, Relaxed);
     read
 }
 
 /// Undoes [`enter_kernel`] after a sleep that received nothing.
-pub fn leave_kernel<B: Base>(record: &StreamRecord, base: &mut B) {
+pub fn leave_kernel<B: Platform>(record: &StreamRecord, base: &mut B) {
     let held = hold(record, base);
     if !matches!(held, Acquired::Stale) {
         leave(record);
@@ -127,14 +127,14 @@ pub fn leave_kernel<B: Base>(record: &StreamRecord, base: &mut B) {
 }
 
 /// Closes the gate over an empty ring. False when the ring has bytes.
-pub fn close_gate<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+pub fn close_gate<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     let Some(_held) = clean(record, base) else { return true };
     record.rx.ready.load(Relaxed) == 0 || shut(record, slot)
 }
 
 /// Closes the gate whatever the ring holds: its bytes stay readable, what follows them goes over TCP, and the kernel
 /// reports that. False when the ring has bytes.
-pub fn close_gate_over_bytes<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+pub fn close_gate_over_bytes<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     let Some(_held) = clean(record, base) else { return true };
     record.rx.ready.load(Relaxed) == 0 || {
         let empty = shut(record, slot);
@@ -147,7 +147,7 @@ pub fn close_gate_over_bytes<B: Base>(record: &StreamRecord, slot: &Slot, base: 
 
 /// The descriptor gets readers outside of the engine: the gate closes whatever the ring holds, and the producer learns that nothing may be left
 /// there when it ends. False when the ring has bytes.
-pub fn hand_on<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+pub fn hand_over<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     slot.inward().consumer.handed_over.store(1, Relaxed);
     close_gate_over_bytes(record, slot, base)
 }
@@ -158,7 +158,7 @@ pub fn is_awaited_elsewhere(slot: &Slot) -> bool {
     lines.consumer.handed_over.load(Relaxed) != 0 && lines.consumer.seen_head() != lines.gate.tail().0
 }
 
-pub(crate) fn clean<'a, B: Base>(record: &'a StreamRecord, base: &mut B) -> Option<Held<'a>> {
+pub(crate) fn clean<'a, B: Platform>(record: &'a StreamRecord, base: &mut B) -> Option<Held<'a>> {
     match acquire(&record.rx.lock, base) {
         Acquired::Clean(held) => Some(held),
         Acquired::Orphaned(_) => {
@@ -170,7 +170,7 @@ pub(crate) fn clean<'a, B: Base>(record: &'a StreamRecord, base: &mut B) -> Opti
 }
 
 /// The lock, for what must be done in any case. Its last holder may have died inside: then the stream is broken.
-pub(crate) fn hold<'a, B: Base>(record: &'a StreamRecord, base: &mut B) -> Acquired<'a> {
+pub(crate) fn hold<'a, B: Platform>(record: &'a StreamRecord, base: &mut B) -> Acquired<'a> {
     let held = acquire(&record.rx.lock, base);
     if matches!(held, Acquired::Orphaned(_)) {
         broken(record);

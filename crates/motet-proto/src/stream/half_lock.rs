@@ -6,10 +6,10 @@
 //! its own token (a signal handler inside the engine) gets an error instead of waiting for itself.
 //!
 //! Closing a stream makes its handle stale and then takes both locks once, before it lets go of the wire. So a thread that gets a
-//! lock asks whether its handle is still good ([`Base::current`]): if so, the wire stays as it is while the lock is held; if
+//! lock asks whether its handle is still good ([`Platform::current`]): if so, the wire stays as it is while the lock is held; if
 //! not, the record may be another stream's by now, and the wire's memory another segment's.
 
-use crate::stream::Base;
+use crate::stream::Platform;
 use motet_wire::sync::{AtomicU64, Ordering, relax};
 
 /// A held lock; given back on drop.
@@ -31,8 +31,8 @@ pub enum Acquired<'a> {
 
 /// Takes the lock.
 #[inline(always)]
-pub fn acquire<'a, B: Base>(lock: &'a AtomicU64, base: &mut B) -> Acquired<'a> {
-    let token = base.token();
+pub fn acquire<'a, B: Platform>(lock: &'a AtomicU64, base: &mut B) -> Acquired<'a> {
+    let token = base.lock_token();
     // edge: release -> acquire
     match lock.compare_exchange(0, token, Ordering::Acquire, Ordering::Relaxed) {
         Ok(_) => held(lock, base),
@@ -42,9 +42,9 @@ pub fn acquire<'a, B: Base>(lock: &'a AtomicU64, base: &mut B) -> Acquired<'a> {
 
 /// The lock is ours: but is the record still?
 #[inline(always)]
-fn held<'a, B: Base>(lock: &'a AtomicU64, base: &B) -> Acquired<'a> {
+fn held<'a, B: Platform>(lock: &'a AtomicU64, base: &B) -> Acquired<'a> {
     let held = Held(lock);
-    if base.current() { Acquired::Clean(held) } else { Acquired::Stale }
+    if base.is_current() { Acquired::Clean(held) } else { Acquired::Stale }
 }
 
 /// How long a thread that waits looks, yields, and then sleeps: its holder may be one that the scheduler never prefers to it, so that a
@@ -56,7 +56,7 @@ const SHORTEST_NAP: u64 = 16_000;
 const DOUBLINGS: u32 = 8;
 
 #[cold]
-fn contended<'a, B: Base>(lock: &'a AtomicU64, token: u64, mut holder: u64, base: &mut B) -> Acquired<'a> {
+fn contended<'a, B: Platform>(lock: &'a AtomicU64, token: u64, mut holder: u64, base: &mut B) -> Acquired<'a> {
     let mut round = 0u32;
     loop {
         if holder == token {
@@ -69,9 +69,9 @@ fn contended<'a, B: Base>(lock: &'a AtomicU64, token: u64, mut holder: u64, base
             base.yield_now();
         } else {
             let nap = (round - SPINS - YIELDS).min(DOUBLINGS);
-            base.nap(SHORTEST_NAP << nap);
+            base.sleep(SHORTEST_NAP << nap);
             if nap == DOUBLINGS
-                && !base.exists(holder)
+                && !base.lock_holder_exists(holder)
                 && lock.compare_exchange(holder, token, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
                 return match held(lock, base) {

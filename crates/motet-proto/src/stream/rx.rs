@@ -4,14 +4,14 @@
 //! [`crate::stream::spin`]'s.
 
 use crate::stream::gate::{
-    Settled, clean, close_gate, enter, enter_anyway, enter_kernel, hold, is_up, leave, raise, recount, recount_locked,
-    settle, shut, widen,
+    Settled, clean, close_gate, enter, enter_kernel, enter_kernel_over_bytes, hold, is_up, leave, raise, recount,
+    recount_locked, settle, shut, widen,
 };
 use crate::stream::half_lock::{Acquired, acquire};
-use crate::stream::spin::{Spun, paid, should_spin, spin, spins_in_vain, woke};
+use crate::stream::spin::{SpinResult, paid, should_spin, spin, spins_in_vain, woke};
 use crate::{
     EAGAIN, EBADF, ECONNRESET, EINTR, Errno,
-    stream::{Base, bulk, single_copy},
+    stream::{Platform, bulk, single_copy},
 };
 use motet_wire::stream::gate::{Advance, INLINE};
 use motet_wire::stream::record::{State, StreamRecord, UNORDERED};
@@ -36,7 +36,7 @@ pub enum Step {
 
 /// What the caller asks for.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask {
+pub struct Request {
     /// Sleeping is allowed.
     pub blocking: bool,
     /// Leave the bytes where they are.
@@ -65,12 +65,12 @@ const ABANDONED: u64 = 50_000_000;
 /// [`Step::Poll`] of a blocking call (invariant 6). It learns whether this receive could wait outside the kernel instead, and answers
 /// whether that is better for now; only then may it leave bytes unread.
 #[inline(always)]
-pub fn begin<B: Base>(
+pub fn begin<B: Platform>(
     record: &StreamRecord,
     slot: Option<&Slot>,
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
-    ask: Ask,
+    ask: Request,
     may_raise: impl Fn() -> bool,
     before_sleep: impl FnMut(&mut B, bool) -> bool,
 ) -> Step {
@@ -82,7 +82,7 @@ pub fn begin<B: Base>(
             Take::Done(n) => return Step::Done(n),
             Take::Empty if waits_simply(record, slot, base, bufs, ask) => {
                 let found = spin(record, slot, base, ask.spin, false);
-                if found == Spun::Ring
+                if found == SpinResult::Ring
                     && let Take::Done(n) = take(record, slot, base, bufs, ask.peek)
                 {
                     return Step::Done(n);
@@ -97,7 +97,13 @@ pub fn begin<B: Base>(
 
 /// Whether a receive that found the ring empty has nothing to do but to spin.
 #[inline(always)]
-fn waits_simply<B: Base>(record: &StreamRecord, slot: &Slot, base: &B, bufs: &[IoSliceMut<'_>], ask: Ask) -> bool {
+fn waits_simply<B: Platform>(
+    record: &StreamRecord,
+    slot: &Slot,
+    base: &B,
+    bufs: &[IoSliceMut<'_>],
+    ask: Request,
+) -> bool {
     ask.blocking
         && !ask.kernel_only
         && ask.spin > 0
@@ -110,13 +116,13 @@ fn waits_simply<B: Base>(record: &StreamRecord, slot: &Slot, base: &B, bufs: &[I
 /// The same with all its cases. `slot`: a wire that is ready for use; `spun`: how a spin of this call has ended.
 #[allow(clippy::too_many_arguments)]
 #[inline(never)]
-fn begin_in_full<B: Base>(
+fn begin_in_full<B: Platform>(
     record: &StreamRecord,
     slot: Option<&Slot>,
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
-    ask: Ask,
-    spun: Option<Spun>,
+    ask: Request,
+    spun: Option<SpinResult>,
     may_raise: impl Fn() -> bool,
     mut before_sleep: impl FnMut(&mut B, bool) -> bool,
 ) -> Step {
@@ -131,14 +137,14 @@ fn begin_in_full<B: Base>(
         };
     };
     match spun {
-        Some(Spun::Woken) => return Step::Failed(EINTR),
-        Some(Spun::Expired) => return Step::Failed(EAGAIN),
-        Some(Spun::Kernel) => {
+        Some(SpinResult::Woken) => return Step::Failed(EINTR),
+        Some(SpinResult::Expired) => return Step::Failed(EAGAIN),
+        Some(SpinResult::Kernel) => {
             if let Some(step) = take_pending(record, slot, base, bufs, ask.peek) {
                 return step;
             }
         }
-        Some(Spun::Ring | Spun::Nothing) | None => {}
+        Some(SpinResult::Ring | SpinResult::BudgetSpent) | None => {}
     }
     let mut spun = spun.is_some();
     let mut stay = false;
@@ -172,7 +178,7 @@ fn begin_in_full<B: Base>(
             Take::InFlight if !ask.blocking => return Step::Failed(EAGAIN),
             Take::InFlight | Take::Retry => {
                 before_sleep(base, false);
-                enter_anyway(record, base);
+                enter_kernel_over_bytes(record, base);
                 return Step::Poll;
             }
             Take::Empty => {}
@@ -246,7 +252,13 @@ enum Waited {
 
 /// Spins with the gate open; a large buffer is shown to the sender meanwhile.
 #[inline]
-fn wait<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, bufs: &mut [IoSliceMut<'_>], ask: Ask) -> Waited {
+fn wait<B: Platform>(
+    record: &StreamRecord,
+    slot: &Slot,
+    base: &mut B,
+    bufs: &mut [IoSliceMut<'_>],
+    ask: Request,
+) -> Waited {
     let large = !ask.peek && bufs.first().is_some_and(|b| b.len() >= ask.large);
     let posted = large && single_copy::post(record, slot, base, &bufs[0]);
     let spun = spin(record, slot, base, ask.spin, posted);
@@ -258,17 +270,17 @@ fn wait<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, bufs: &mut [I
         };
     }
     match spun {
-        Spun::Ring => Waited::Look,
-        Spun::Woken => Waited::Done(Step::Failed(EINTR)),
-        Spun::Expired => Waited::Done(Step::Failed(EAGAIN)),
-        Spun::Kernel => Waited::Kernel,
-        Spun::Nothing => Waited::Sleep,
+        SpinResult::Ring => Waited::Look,
+        SpinResult::Woken => Waited::Done(Step::Failed(EINTR)),
+        SpinResult::Expired => Waited::Done(Step::Failed(EAGAIN)),
+        SpinResult::Kernel => Waited::Kernel,
+        SpinResult::BudgetSpent => Waited::Sleep,
     }
 }
 
 /// Ends a receive that went to the kernel with `received` bytes (0 for none; peeked bytes do not count).
 #[inline]
-pub fn end<B: Base>(record: &StreamRecord, base: &mut B, received: usize) {
+pub fn end<B: Platform>(record: &StreamRecord, base: &mut B, received: usize) {
     let held = hold(record, base);
     if !matches!(held, Acquired::Stale) {
         record.rx.tcp_bytes.store(record.rx.tcp_bytes.load(Relaxed) + received as u64, Relaxed);
@@ -287,7 +299,7 @@ const RETURNED: usize = 2048;
 ///
 /// The claim excludes the producer, which sends nothing over TCP while bytes are unread (invariant 3): so TCP holds what precedes the ring,
 /// and nothing else.
-pub fn give_back<B: Base>(
+pub fn return_for_producer<B: Platform>(
     record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
@@ -350,7 +362,7 @@ pub enum Take {
 
 /// Consumes what the ring holds, after the TCP bytes that precede it. None follow it (invariant 3).
 #[inline(always)]
-pub fn take<B: Base>(
+pub fn take<B: Platform>(
     record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
@@ -404,7 +416,7 @@ fn copy_short(slot: &Slot, ring: Ring, head: u64, into: &mut [u8]) -> bool {
 
 /// The cases of [`take`] that are not a whole short payload for one buffer. Under the lock; `head..tail` are bytes that there can be.
 #[inline(never)]
-fn take_more<B: Base>(
+fn take_more<B: Platform>(
     record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
@@ -442,9 +454,9 @@ fn take_more<B: Base>(
     let result = take_ring(record, slot, base, (head, tail), bufs, (before, room), peek);
     if let (Take::Done(n), [one], 0, false) = (result, &*bufs, before, peek)
         && wide
-        && let Some(arriving) = base.arriving()
+        && let Some(arrival_timer) = base.arrival_timer()
         && let taken = (one.as_ptr() as u64, n, room)
-        && let Some(rate) = arriving.took(taken, (began, base.now()), base.ticks_per_1024ns())
+        && let Some(rate) = arrival_timer.took(taken, (began, base.now()), base.ticks_per_1024ns())
     {
         slot.inward().consumer.landed.store(rate, Relaxed);
     }
@@ -461,7 +473,7 @@ fn take_more<B: Base>(
 /// The producer returns what is behind the first `done` bytes, which the program may have been promised: it comes over TCP now, in several steps
 /// where it is much.
 #[cold]
-fn take_returned<B: Base>(
+fn take_returned<B: Platform>(
     record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
@@ -500,7 +512,7 @@ fn take_returned<B: Base>(
 
 /// Consumes `head..tail` as far as there is room, `done` bytes into `bufs`, giving space back piece by piece.
 #[inline(always)]
-fn take_ring<B: Base>(
+fn take_ring<B: Platform>(
     record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
@@ -540,7 +552,7 @@ fn take_ring<B: Base>(
 
 /// Consumes `n` bytes that were copied out, if the producer has not taken them back.
 #[inline(always)]
-fn advance<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, head: u64, n: usize) -> Take {
+fn advance<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, head: u64, n: usize) -> Take {
     let (rx, lines) = (&record.rx, slot.inward());
     match lines.consumer.advance(head, n as u64) {
         Advance::Done => {
@@ -588,7 +600,7 @@ pub fn ready(record: &StreamRecord, slot: &Slot) -> bool {
 }
 
 /// TCP bytes that precede the ring and have not been received.
-pub fn missing(record: &StreamRecord, slot: &Slot) -> u64 {
+pub fn missing_tcp_bytes(record: &StreamRecord, slot: &Slot) -> u64 {
     let rx = &record.rx;
     let known = rx.mark_known.load(Relaxed) != 0;
     let mark = if known { rx.mark.load(Relaxed) } else { slot.inward().mark.mark.load(Relaxed) };
@@ -600,7 +612,7 @@ pub fn missing(record: &StreamRecord, slot: &Slot) -> u64 {
 ///
 /// After the first ring byte of an epoch nothing comes over TCP, but for what the program sends past Motet. Such bytes are in their
 /// place if TCP was seen empty since ring bytes were taken; otherwise the order is unknown.
-fn take_pending<B: Base>(
+fn take_pending<B: Platform>(
     record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
@@ -632,7 +644,7 @@ fn take_pending<B: Base>(
 
 /// Receives at most `limit` TCP bytes, `skip` bytes into `bufs`.
 #[cold]
-fn take_tcp<B: Base>(
+fn take_tcp<B: Platform>(
     record: &StreamRecord,
     base: &mut B,
     bufs: &mut [IoSliceMut<'_>],
@@ -686,7 +698,7 @@ fn hear(record: &StreamRecord, ack: u64) {
     }
 }
 
-fn not_ready<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> Step {
+fn not_ready<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> Step {
     let left = record.rx.evidence_left.load(Relaxed);
     if left > 0 {
         record.rx.evidence_left.store(left - 1, Relaxed);
@@ -701,7 +713,7 @@ fn not_ready<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> Step 
 ///
 /// While the connection is up, a producer is waited for once. A program that receives without waiting keeps its CPU then.
 #[cold]
-fn unsettled<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+fn unsettled<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     let stalled = &record.connection.producer_stalled;
     let known = stalled.load(Relaxed) != 0 && base.tcp_alive();
     let (start, limit) = (base.now(), if known { 0 } else { base.ticks(ABANDONED) });
@@ -716,7 +728,7 @@ fn unsettled<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool 
 }
 
 #[cold]
-fn busy<B: Base>(base: &mut B) -> Take {
+fn busy<B: Platform>(base: &mut B) -> Take {
     base.yield_now();
     Take::Retry
 }

@@ -11,14 +11,14 @@
 //! A receiver that comes back in the middle of a piece copies from memory that may hold something else by now, but only to
 //! behind the cut, where its buffer means nothing.
 //!
-//! A pid is a number: [`Base::same_process`] is asked before every write into the peer's memory and after every read from it.
+//! A pid is a number: [`Platform::is_same_process`] is asked before every write into the peer's memory and after every read from it.
 //!
 //! The bytes of a transfer take no part in the ring's counts: it happens only while ring and TCP are both empty between
 //! the two ends, which the receiver's posted position proves to the sender.
 
 use crate::{
     ECONNRESET, Errno,
-    stream::{Base, bulk},
+    stream::{Platform, bulk},
 };
 use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::slot::Slot;
@@ -55,12 +55,12 @@ const YES: u32 = 1;
 const NO: u32 = 2;
 
 /// Where this side's proof lies: the peer reads the two cookies there.
-pub fn proof(record: &StreamRecord) -> u64 {
+pub fn proof_address(record: &StreamRecord) -> u64 {
     (&raw const record.connection.cookies) as u64
 }
 
 /// Whether this process may copy from and to the peer's memory; found out once.
-fn may_copy<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+fn may_copy<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     match record.tx.may_copy.load(Relaxed) {
         UNKNOWN => {
             let transfer = &slot.inward().transfer;
@@ -72,9 +72,9 @@ fn may_copy<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
             let cookies = [1, 0].map(|i| record.connection.cookies[i].load(Relaxed).to_ne_bytes());
             let pid = record.connection.pid.load(Relaxed);
             // Asked first, the process is remembered; asked again, it was the one whose memory was read.
-            let yes = base.same_process(pid)
-                && base.copy_from(pid, address, &mut seen)
-                && base.same_process(pid)
+            let yes = base.is_same_process(pid)
+                && base.read_peer_memory(pid, address, &mut seen)
+                && base.is_same_process(pid)
                 && seen == *cookies.as_flattened();
             transfer.may_copy.store(u32::from(yes), Release);
             record.tx.may_copy.store(if yes { YES } else { NO }, Relaxed);
@@ -85,14 +85,14 @@ fn may_copy<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
 }
 
 /// Only the process that brought the wire up may take part: the attested pid of a forked child is another.
-fn ours<B: Base>(record: &StreamRecord, base: &B) -> bool {
-    u64::from(record.lifecycle.owner.load(Relaxed)) == base.token() >> 32
+fn ours<B: Platform>(record: &StreamRecord, base: &B) -> bool {
+    u64::from(record.lifecycle.owner.load(Relaxed)) == base.lock_token() >> 32
 }
 
 // ---- receiver -------------------------------------------------------------------------------------------------------
 
 /// Shows `buf` to the sender. True when it is posted: the caller must [`withdraw`] or [`receive`].
-pub fn post<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, buf: &[u8]) -> bool {
+pub fn post<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, buf: &[u8]) -> bool {
     let transfer = &slot.inward().transfer;
     let able = may_copy(record, slot, base) || slot.outward().transfer.may_copy.load(Acquire) != 0;
     if !able || !ours(record, base) || transfer.state.load(Acquire) != IDLE {
@@ -125,7 +125,7 @@ pub fn withdraw(slot: &Slot) -> bool {
 
 /// The receiver's half of an active transfer into the posted `buf`; returns the bytes that came. 0: the sender has changed its
 /// mind, look at the ring again.
-pub fn receive<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, buf: &mut [u8]) -> Result<usize, Errno> {
+pub fn receive<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, buf: &mut [u8]) -> Result<usize, Errno> {
     let transfer = &slot.inward().transfer;
     let active = || transfer.state.load(Acquire) == ACTIVE; // edge: send -> receive
     let (mut on, mut failed) = (active(), false);
@@ -136,8 +136,8 @@ pub fn receive<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, buf: &
         let (pid, from) = (record.connection.pid.load(Relaxed), transfer.from.load(Relaxed));
         let mut claims = Claims::default();
         while on && let Some((start, end)) = claims.next(&plan, &transfer.next) {
-            let whole =
-                base.copy_from(pid, from.wrapping_add(start as u64), &mut buf[start..end]) && base.same_process(pid);
+            let whole = base.read_peer_memory(pid, from.wrapping_add(start as u64), &mut buf[start..end])
+                && base.is_same_process(pid);
             on = active(); // cut meanwhile: then these bytes do not count, whatever they are
             if on && !whole {
                 failed = true;
@@ -166,7 +166,7 @@ pub fn receive<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, buf: &
 
 /// Sends `buf` into a waiting receiver's memory, as much as it takes; from `half` bytes on both sides copy, below one of them.
 /// `None`: no receiver waits, use the ring.
-pub fn send<B: Base>(
+pub fn send<B: Platform>(
     record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
@@ -208,7 +208,8 @@ pub fn send<B: Base>(
         && base.tcp_alive()
         && let Some((start, end)) = claims.next(&plan, &transfer.next)
     {
-        if !base.same_process(pid) || !base.copy_to(pid, into.wrapping_add(start as u64), &buf[start..end]) {
+        if !base.is_same_process(pid) || !base.write_peer_memory(pid, into.wrapping_add(start as u64), &buf[start..end])
+        {
             return Some(broken(record));
         }
     }
@@ -240,7 +241,7 @@ pub fn send<B: Base>(
 /// Whether a large block without a waiting receiver should send its beginning ahead through the ring, and then wait for a receiver that shows its
 /// memory for the rest: many read a head first, and some of what follows with it. The last such waits say whether another one is due:
 /// `tx.single_copy_skips` has the sends that pass without, above them how many did so last, and `AHEAD`.
-pub fn goes_ahead<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+pub fn goes_ahead<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     let word = record.tx.single_copy_skips.load(Relaxed);
     if !word.is_multiple_of(HOPELESS) {
         record.tx.single_copy_skips.store(word - 1, Relaxed);
@@ -265,7 +266,7 @@ pub fn went_ahead(record: &StreamRecord) -> bool {
 }
 
 /// Whether either end may copy for this process, which `copies` or not.
-fn is_possible<B: Base>(record: &StreamRecord, slot: &Slot, base: &B, copies: bool) -> bool {
+fn is_possible<B: Platform>(record: &StreamRecord, slot: &Slot, base: &B, copies: bool) -> bool {
     ours(record, base) && (copies || slot.outward().transfer.may_copy.load(Acquire) != 0)
 }
 
@@ -275,7 +276,7 @@ fn lose_hope(record: &StreamRecord) {
 }
 
 /// Waits a little for the receiver to come back with its buffer, as long as it still looks at the ring.
-fn soon<B: Base>(
+fn soon<B: Platform>(
     record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
@@ -363,7 +364,7 @@ impl Claims {
 
 /// Spins until `done`. False when the connection is gone, or when `progress` has shown the same number for `patience` ns. With
 /// no such limit it sleeps in between, so no lock may be held.
-fn wait<B: Base>(base: &mut B, patience: Option<u64>, progress: impl Fn() -> u64, done: impl Fn() -> bool) -> bool {
+fn wait<B: Platform>(base: &mut B, patience: Option<u64>, progress: impl Fn() -> u64, done: impl Fn() -> bool) -> bool {
     let mut rounds = 0u32;
     let mut seen = progress();
     let (mut moved, mut looked) = (base.now(), base.now());
@@ -386,7 +387,7 @@ fn wait<B: Base>(base: &mut B, patience: Option<u64>, progress: impl Fn() -> u64
         let still = now.wrapping_sub(moved);
         match patience {
             Some(patience) if still > base.ticks(patience) => return done(),
-            None if still > base.ticks(NAP) => base.nap(NAP),
+            None if still > base.ticks(NAP) => base.sleep(NAP),
             _ => {}
         }
         if now.wrapping_sub(looked) > base.ticks(LOOK) {

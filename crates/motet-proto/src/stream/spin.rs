@@ -1,9 +1,9 @@
 //! Waiting outside the kernel, as long as that pays.
 //!
 //! [`spin`] looks at the gate, now and then at the kernel and at who else wants the CPU; the rest keeps count of whether it paid. Where a
-//! setting for tests says so ([`Base::patience`]), a spin that found nothing is followed by a rest behind the open gate.
+//! setting for tests says so ([`Platform::patience`]), a spin that found nothing is followed by a rest behind the open gate.
 
-use crate::stream::{Base, Patience, single_copy};
+use crate::stream::{Patience, Platform, single_copy};
 use motet_wire::stream::record::StreamRecord;
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, relax};
@@ -32,13 +32,13 @@ const TCP: u64 = 2;
 
 /// How a spin ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Spun {
+pub enum SpinResult {
     /// The gate changed: look into the ring.
     Ring,
     /// The kernel has something.
     Kernel,
     /// Time is up.
-    Nothing,
+    BudgetSpent,
     /// So is the program's own.
     Expired,
     /// Somebody called wake.
@@ -47,14 +47,14 @@ pub enum Spun {
 
 /// Waits outside the kernel for at most `ns`, with the gate open (and a buffer `posted`). Keeps count of whether spinning pays.
 #[inline]
-pub fn spin<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
+pub fn spin<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> SpinResult {
     match spin_once(record, slot, base, ns, posted) {
-        Spun::Nothing => rest(record, slot, base, posted),
+        SpinResult::BudgetSpent => rest_behind_gate(record, slot, base, posted),
         found => found,
     }
 }
 
-fn spin_once<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> Spun {
+fn spin_once<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> SpinResult {
     let head = record.rx.head.load(Relaxed);
     let gate = &slot.inward().gate;
     let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
@@ -67,7 +67,7 @@ fn spin_once<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64,
     let mut near = record.rx.same_cpu.load(Relaxed) != 0;
     // Somebody had this CPU in the last wait, and gave it back: threads of a program that hand its work around. Whom this thread has woken
     // since the last wait goes first.
-    let crowded = base.is_crowded();
+    let crowded = base.is_cpu_contended();
     if record.rx.yield_returned.load(Relaxed) != 0 && !crowded && !changed() {
         lend(record, base);
     }
@@ -78,11 +78,11 @@ fn spin_once<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64,
         })
     {
         paid(record);
-        return Spun::Ring;
+        return SpinResult::Ring;
     }
     if crowded {
         failed_up_to(record, MAX_FAILED_IN_CROWD);
-        return Spun::Nothing;
+        return SpinResult::BudgetSpent;
     }
     let first = base.now();
     let (mut start, mut next_probe) = (first, first); // TCP bytes sent before the gate rose are in the kernel
@@ -95,20 +95,20 @@ fn spin_once<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64,
             relax();
             changed()
         }) {
-            break Spun::Ring;
+            break SpinResult::Ring;
         }
         let now = base.now();
-        if !base.current() {
-            break Spun::Woken; // closed by another thread
+        if !base.is_current() {
+            break SpinResult::Woken; // closed by another thread
         }
         if record.lifecycle.woken.load(Relaxed) != 0 {
             record.lifecycle.woken.store(0, Relaxed);
-            break Spun::Woken;
+            break SpinResult::Woken;
         }
         let probing = now >= next_probe;
         if probing {
             if base.tcp_readable() {
-                break Spun::Kernel;
+                break SpinResult::Kernel;
             }
             record.rx.head_at_tcp_empty.store(head, Relaxed);
             next_probe = now + probe;
@@ -120,7 +120,7 @@ fn spin_once<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64,
             }
         }
         if now.saturating_sub(start) > budget {
-            break Spun::Nothing;
+            break SpinResult::BudgetSpent;
         }
         // The peer needs this CPU at once; anybody else gets it now and then. Their time is not spun away.
         near = same_cpu(slot, base);
@@ -128,7 +128,7 @@ fn spin_once<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64,
             let lent = lend(record, base);
             if lent > hog {
                 record.rx.failed_spins.store(record.rx.failed_spins.load(Relaxed) + 3, Relaxed); // dear: try it less often than other spins
-                break if changed() { Spun::Ring } else { Spun::Nothing };
+                break if changed() { SpinResult::Ring } else { SpinResult::BudgetSpent };
             }
             if !probing || lent > probe / 2 {
                 start += lent / 2;
@@ -139,10 +139,10 @@ fn spin_once<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64,
     // Found at last, but a sleep would have been as quick and would have left the CPU to others.
     let late = base.now().saturating_sub(asked) > 2 * budget;
     match result {
-        Spun::Ring if late => failed(record),
-        Spun::Ring => paid(record),
-        Spun::Nothing => failed(record),
-        Spun::Kernel | Spun::Woken | Spun::Expired => {}
+        SpinResult::Ring if late => failed(record),
+        SpinResult::Ring => paid(record),
+        SpinResult::BudgetSpent => failed(record),
+        SpinResult::Kernel | SpinResult::Woken | SpinResult::Expired => {}
     }
     result
 }
@@ -155,36 +155,36 @@ pub fn pause(rested: u64, least: u64, most: u64) -> u64 {
 /// The shortest and the longest rest between two looks, ns.
 pub const PAUSES: (u64, u64) = (20_000, 1_000_000);
 
-/// Rests behind the open gate for as long as [`Base::patience`] says, however busy the CPU is, so that the path of payload does not depend on chance.
+/// Rests behind the open gate for as long as [`Platform::patience`] says, however busy the CPU is, so that the path of payload does not depend on chance.
 /// After that the wait goes on as any other, so invariants 5 and 6 hold.
 #[cold]
-fn rest<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, posted: bool) -> Spun {
+fn rest_behind_gate<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, posted: bool) -> SpinResult {
     let Patience { ns, expires } = base.patience(record);
     if ns == 0 {
-        return Spun::Nothing;
+        return SpinResult::BudgetSpent;
     }
     let (start, budget) = (base.now(), base.ticks(ns));
     let (least, most) = (base.ticks(PAUSES.0), base.ticks(PAUSES.1));
     let head = record.rx.head.load(Relaxed);
     loop {
         if !slot.inward().gate.still_waiting(head) || posted && single_copy::taken(slot) {
-            return Spun::Ring;
+            return SpinResult::Ring;
         }
-        if !base.current() || record.lifecycle.woken.swap(0, Relaxed) != 0 {
-            return Spun::Woken;
+        if !base.is_current() || record.lifecycle.woken.swap(0, Relaxed) != 0 {
+            return SpinResult::Woken;
         }
         if base.tcp_readable() {
-            return Spun::Kernel;
+            return SpinResult::Kernel;
         }
         record.rx.head_at_tcp_empty.store(head, Relaxed);
         let rested = base.now().saturating_sub(start);
         if rested >= budget {
-            return if expires { Spun::Expired } else { Spun::Nothing };
+            return if expires { SpinResult::Expired } else { SpinResult::BudgetSpent };
         }
         let ticks = pause(rested, least, most).min(budget - rested);
         let ns = (ticks << 10) / base.ticks_per_1024ns();
-        if !base.rest(ns) {
-            return Spun::Woken;
+        if !base.interruptible_sleep(ns) {
+            return SpinResult::Woken;
         }
     }
 }
@@ -199,7 +199,7 @@ fn reads_on(slot: &Slot, read: u64, sent: u64) -> Option<u64> {
 }
 
 /// Lets others have this CPU; how long they had it, ticks.
-fn lend<B: Base>(record: &StreamRecord, base: &mut B) -> u64 {
+fn lend<B: Platform>(record: &StreamRecord, base: &mut B) -> u64 {
     let began = base.now();
     base.yield_now();
     let took = base.now().saturating_sub(began);
@@ -209,12 +209,12 @@ fn lend<B: Base>(record: &StreamRecord, base: &mut B) -> u64 {
 }
 
 /// Whether the next wait should spin at all.
-pub fn should_spin<B: Base>(record: &StreamRecord, base: &B) -> bool {
+pub fn should_spin<B: Platform>(record: &StreamRecord, base: &B) -> bool {
     let skip = record.rx.spin_skips.load(Relaxed);
     if skip > 0 {
         record.rx.spin_skips.store(skip - 1, Relaxed);
     }
-    skip == 0 || base.is_crowded() && met_peer(record)
+    skip == 0 || base.is_cpu_contended() && met_peer(record)
 }
 
 /// Whether what was sent since the last wait went behind the peer's open gate: it has a CPU of its own just now and looks, so both meet although
@@ -250,19 +250,19 @@ fn failed_up_to(record: &StreamRecord, most: u32) {
 
 /// Whether the CPUs are others' and the last look brought nothing: the peer sleeps when its turn comes, and so does this end.
 #[inline]
-pub(crate) fn spins_in_vain<B: Base>(record: &StreamRecord, base: &B) -> bool {
-    record.rx.failed_spins.load(Relaxed) != 0 && base.is_crowded()
+pub(crate) fn spins_in_vain<B: Platform>(record: &StreamRecord, base: &B) -> bool {
+    record.rx.failed_spins.load(Relaxed) != 0 && base.is_cpu_contended()
 }
 
 /// After a blocking receive that was left to the kernel and has brought `received` bytes: what came soon speaks for spinning. Not among others
 /// who compute: there a peer on this very CPU answers as soon, which it cannot while this one spins.
-pub(crate) fn woke<B: Base>(record: &StreamRecord, base: &B, received: usize) {
+pub(crate) fn woke<B: Platform>(record: &StreamRecord, base: &B, received: usize) {
     let (rx, slept) = (&record.rx, record.rx.kernel_wait_since.load(Relaxed));
     if slept == 0 {
         return;
     }
     rx.kernel_wait_since.store(0, Relaxed);
-    if base.is_crowded() {
+    if base.is_cpu_contended() {
         return;
     }
     if base.now().wrapping_sub(slept) < base.ticks(WAKE_UP + received as u64 / TCP) {
@@ -272,7 +272,7 @@ pub(crate) fn woke<B: Base>(record: &StreamRecord, base: &B, received: usize) {
 }
 
 /// Tells the peer on which CPU we wait.
-pub fn publish_cpu<B: Base>(slot: &Slot, base: &B) {
+pub fn publish_cpu<B: Platform>(slot: &Slot, base: &B) {
     let line = &slot.inward().consumer;
     let cpu = base.cpu() + 1;
     if line.cpu.load(Relaxed) != cpu {
@@ -281,6 +281,6 @@ pub fn publish_cpu<B: Base>(slot: &Slot, base: &B) {
 }
 
 /// Whether the peer was last seen waiting on the CPU that this thread runs on.
-pub fn same_cpu<B: Base>(slot: &Slot, base: &B) -> bool {
+pub fn same_cpu<B: Platform>(slot: &Slot, base: &B) -> bool {
     slot.outward().consumer.cpu.load(Relaxed) == base.cpu() + 1
 }

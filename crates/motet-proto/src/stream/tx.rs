@@ -8,7 +8,7 @@
 use crate::stream::half_lock::{Acquired, Held, acquire};
 use crate::{
     EAGAIN, EBADF, ECONNRESET, EPIPE, Errno,
-    stream::{Base, bulk, exchange, single_copy},
+    stream::{Platform, bulk, exchange, single_copy},
 };
 use motet_wire::stream::gate::{Broken, INLINE, Mode};
 use motet_wire::stream::record::{State, StreamRecord};
@@ -34,14 +34,14 @@ pub enum Step {
 
 /// What the caller asks for.
 #[derive(Debug, Clone, Copy)]
-pub struct Ask {
+pub struct Request {
     /// The kind of transfer needs the kernel (urgent data, ancillary data, splice).
     pub kernel_only: bool,
     /// The call should not wait long for space.
     pub nonblocking: bool,
     /// A buffer of this size and more may go by single copy while the two CPUs are not known to be far from each other.
     pub large: usize,
-    /// The same while they are: [`bulk::Copying::is_far`].
+    /// The same while they are: [`bulk::CopyModeSelector::is_far`].
     pub large_far: usize,
     /// From this size on both sides make a single copy together.
     pub half: usize,
@@ -73,12 +73,12 @@ const RETURNING: u64 = 2_000_000_000;
 
 /// Begins a send of `bufs`.
 #[inline(always)]
-pub fn begin<B: Base>(
+pub fn begin<B: Platform>(
     record: &StreamRecord,
     slot: Option<&Slot>,
     base: &mut B,
     bufs: &[IoSlice<'_>],
-    ask: Ask,
+    ask: Request,
 ) -> Step {
     let tx = &record.tx;
     let held = match acquire(&tx.lock, base) {
@@ -102,12 +102,12 @@ pub fn begin<B: Base>(
 
 /// The same with all its cases. `slot`: a wire that is ready for use.
 #[inline(never)]
-fn begin_in_full<B: Base>(
+fn begin_in_full<B: Platform>(
     record: &StreamRecord,
     slot: Option<&Slot>,
     base: &mut B,
     bufs: &[IoSlice<'_>],
-    ask: Ask,
+    ask: Request,
     _held: Held<'_>,
 ) -> Step {
     let tx = &record.tx;
@@ -125,7 +125,7 @@ fn begin_in_full<B: Base>(
                 }
             }
             Ok(mode) => {
-                let large = if bulk::Copying(tx).is_far() { ask.large_far } else { ask.large };
+                let large = if bulk::CopyModeSelector(tx).cpus_are_far() { ask.large_far } else { ask.large };
                 let ahead;
                 let mut parts = bufs;
                 if let Some(first) = bufs.first()
@@ -133,7 +133,7 @@ fn begin_in_full<B: Base>(
                 {
                     let how = (&**first, ask.nonblocking, went_ahead);
                     if let Some(sent) = single_copy::send(record, slot, base, how, (tail, ask.half)) {
-                        bulk::Copying(tx).copied(sent.unwrap_or(0));
+                        bulk::CopyModeSelector(tx).note_single_copy(sent.unwrap_or(0));
                         return sent.map_or_else(Step::Failed, Step::Done);
                     }
                     if !ask.nonblocking
@@ -165,7 +165,7 @@ fn begin_in_full<B: Base>(
 
 /// Ends a send that went to the kernel with `sent` bytes (0 when it failed).
 #[inline]
-pub fn end<B: Base>(record: &StreamRecord, base: &mut B, sent: usize) {
+pub fn end<B: Platform>(record: &StreamRecord, base: &mut B, sent: usize) {
     let tx = &record.tx;
     let held = acquire(&tx.lock, base);
     match held {
@@ -207,7 +207,7 @@ fn put_short(record: &StreamRecord, slot: &Slot, bytes: &IoSlice<'_>, tail: u64)
 
 /// Puts what fits, in pieces that the consumer can begin to read. `Ok(0)`: the gate is closed now, use TCP.
 #[inline(always)]
-fn put_all<B: Base>(
+fn put_all<B: Platform>(
     record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
@@ -250,7 +250,7 @@ enum Put {
 
 /// Puts what fits of `piece` bytes, `skip` into `bufs`.
 #[inline(always)]
-fn put<B: Base>(
+fn put<B: Platform>(
     record: &StreamRecord,
     slot: &Slot,
     base: &mut B,
@@ -288,7 +288,7 @@ fn put<B: Base>(
     if tail - seen >= limit {
         let wait = match (nonblocking, wide) {
             (true, _) => FULL_WAIT_NONBLOCKING,
-            (false, _) if !wide || base.is_crowded() => FULL_WAIT,
+            (false, _) if !wide || base.is_cpu_contended() => FULL_WAIT,
             (false, _) => FULL_WAIT_WIDE,
         };
         seen = wait_for_space(record, lines, base, tail, limit, wait)?;
@@ -312,14 +312,14 @@ fn put<B: Base>(
             }
         }
     } else if timed {
-        let copying = bulk::Copying(tx);
+        let copying = bulk::CopyModeSelector(tx);
         copying.begin(slot.bulk_out_memory(), base);
-        ring.bypassing(copying.bypass()).write(tail, bufs, skip, n);
+        ring.bypassing(copying.is_non_temporal()).write(tail, bufs, skip, n);
         let landed = || match lines.consumer.landed.load(Relaxed) {
             0 => 0,
             _ => lines.consumer.landed.swap(0, Relaxed),
         };
-        copying.note(base, n, base.now().wrapping_sub(start), landed);
+        copying.note_put(base, n, base.now().wrapping_sub(start), landed);
     } else {
         ring.write(tail, bufs, skip, n);
     }
@@ -343,29 +343,29 @@ fn put<B: Base>(
 /// Before the first put after sends over TCP: whether the ring may be used. It holds no more than TCP has room for, or its unread bytes could not
 /// be returned (invariant 6).
 #[cold]
-fn after_tcp<B: Base>(record: &StreamRecord, base: &mut B) -> bool {
+fn after_tcp<B: Platform>(record: &StreamRecord, base: &mut B) -> bool {
     !recount(record, base) && look_for_room(record, base) >= SHORT as u64
 }
 
 /// How many unread bytes there may be in the ring. While the gate is open we send nothing over TCP, so the room there only grows.
 #[cold]
-fn look_for_room<B: Base>(record: &StreamRecord, base: &mut B) -> u64 {
-    let room = base.tcp_room().min(u64::from(u32::MAX));
+fn look_for_room<B: Platform>(record: &StreamRecord, base: &mut B) -> u64 {
+    let room = base.tcp_send_room().min(u64::from(u32::MAX));
     record.tx.unread_limit.store(room as u32, Relaxed);
     room
 }
 
 /// Whether the program has sent over TCP past us, too. Then the bytes count from now on, and this send follows them.
 #[cold]
-fn recount<B: Base>(record: &StreamRecord, base: &mut B) -> bool {
+fn recount<B: Platform>(record: &StreamRecord, base: &mut B) -> bool {
     let counted = record.tx.tcp_bytes.load(Relaxed);
-    let written = base.tcp_written(counted);
+    let written = base.tcp_bytes_written(counted);
     record.tx.tcp_bytes.store(written, Relaxed);
     written != counted
 }
 
 /// Nothing goes into the ring any more: after a half-close the kernel answers every send, and from now on others may send past us.
-pub fn finish<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) {
+pub fn finish<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) {
     let held = acquire(&record.tx.lock, base);
     if !matches!(held, Acquired::Stale) {
         record.tx.ready.store(FINISHED, Relaxed);
@@ -408,7 +408,7 @@ pub fn has_taken_back(record: &StreamRecord) -> bool {
 ///
 /// Called before this process sleeps, ends its part in the stream, or hands its descriptor on (invariant 6), so a consumer that
 /// waits where Motet cannot see it is woken by the kernel.
-pub fn take_back<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
+pub fn take_back<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
     let tx = &record.tx;
     let _held = match acquire(&tx.lock, base) {
         Acquired::Clean(held) => held,
@@ -446,7 +446,7 @@ enum Returned {
 
 /// Returns what the peer has not read to TCP. The lock is held.
 #[inline]
-fn return_unread<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> Returned {
+fn return_unread<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> Returned {
     let tail = record.tx.tail.load(Relaxed);
     if slot.outward().consumer.seen_head() == tail {
         record.tx.head_seen.store(tail, Relaxed);
@@ -456,7 +456,7 @@ fn return_unread<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B) -> R
 }
 
 #[cold]
-fn return_some<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, tail: u64) -> Returned {
+fn return_some<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, tail: u64) -> Returned {
     let (tx, lines) = (&record.tx, slot.outward());
     if tx.kernel_calls.load(Relaxed) != 0 {
         return Returned::Stuck;
@@ -499,7 +499,7 @@ fn return_some<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, tail: 
 
 /// Claims what is unread. A consumer that is returning it itself needs some microseconds, and the CPU; one that keeps it longer breaks the
 /// protocol.
-fn claim<B: Base>(lines: &Lines, base: &mut B) -> Option<u64> {
+fn claim<B: Platform>(lines: &Lines, base: &mut B) -> Option<u64> {
     let start = base.now();
     loop {
         match lines.consumer.claim() {
@@ -511,16 +511,16 @@ fn claim<B: Base>(lines: &Lines, base: &mut B) -> Option<u64> {
 
 /// Whether the ring's bytes are the last of the stream. TCP bytes that follow them were sent past the engine; where the descriptor has been
 /// handed on, the kernel is asked. Under the claim.
-fn is_last<B: Base>(record: &StreamRecord, lines: &Lines, base: &mut B) -> bool {
+fn is_last<B: Platform>(record: &StreamRecord, lines: &Lines, base: &mut B) -> bool {
     let tx = &record.tx;
     let (tcp, shared) = (tx.tcp_bytes.load(Relaxed), lines.mark.mark.load(Relaxed));
-    if shared != tx.mark.load(Relaxed) && base.tcp_written(tcp) == shared {
+    if shared != tx.mark.load(Relaxed) && base.tcp_bytes_written(tcp) == shared {
         // The consumer has handed its end on, and returned bytes in our place.
         tx.tcp_bytes.store(shared, Relaxed);
         tx.mark.store(shared, Relaxed);
         return true;
     }
-    tcp == tx.mark.load(Relaxed) && (tx.ready.load(Relaxed) != FINISHED || base.tcp_written(tcp) == tcp)
+    tcp == tx.mark.load(Relaxed) && (tx.ready.load(Relaxed) != FINISHED || base.tcp_bytes_written(tcp) == tcp)
 }
 
 /// Where bytes lie on their way back to TCP. A thread's stack may be small, so it is one for the process; a thread that finds it in use
@@ -530,7 +530,13 @@ const PIECE_SMALL: usize = 512;
 
 /// Sends `head..tail` to TCP; returns the new head, `None` when the peer's head is impossible.
 #[inline(never)]
-fn return_bytes<B: Base>(record: &StreamRecord, slot: &Slot, base: &mut B, mut head: u64, tail: u64) -> Option<u64> {
+fn return_bytes<B: Platform>(
+    record: &StreamRecord,
+    slot: &Slot,
+    base: &mut B,
+    mut head: u64,
+    tail: u64,
+) -> Option<u64> {
     let tx = &record.tx;
     if head < tx.head_seen.load(Relaxed) || head > tail {
         return None;
@@ -590,7 +596,7 @@ fn look_at_head(record: &StreamRecord, lines: &Lines, tail: u64) -> Result<u64, 
 
 /// Spins while the consumer is at it; returns the head seen last.
 #[cold]
-fn wait_for_space<B: Base>(
+fn wait_for_space<B: Platform>(
     record: &StreamRecord,
     lines: &Lines,
     base: &mut B,
@@ -622,7 +628,7 @@ fn wait_for_space<B: Base>(
 
 /// False once the connection is known to be gone. Looks at the clock always, at the kernel rarely.
 #[inline(always)]
-fn peer_lives<B: Base>(record: &StreamRecord, base: &mut B) -> bool {
+fn peer_lives<B: Platform>(record: &StreamRecord, base: &mut B) -> bool {
     let now = base.now();
     if now.wrapping_sub(record.tx.peer_alive_at.load(Relaxed)) < base.ticks(ALIVE_CHECK) {
         return true;

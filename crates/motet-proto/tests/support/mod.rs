@@ -18,7 +18,7 @@ use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
 use motet_proto::{
     EAGAIN, EINTR, Errno,
-    stream::{Base, Patience, gate, rx, single_copy, tx},
+    stream::{Patience, Platform, gate, rx, single_copy, tx},
 };
 use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::slot::Slot;
@@ -121,12 +121,14 @@ pub fn bytes(side: usize, position: u64, length: usize) -> Vec<u8> {
 }
 
 /// Sends as the tests ask for them.
-pub const SEND: tx::Ask =
-    tx::Ask { kernel_only: false, nonblocking: true, large: usize::MAX, large_far: usize::MAX, half: 0 };
+pub const SEND: tx::Request =
+    tx::Request { kernel_only: false, nonblocking: true, large: usize::MAX, large_far: usize::MAX, half: 0 };
 /// A receive that may sleep, without spinning.
-pub const SLEEP: rx::Ask = rx::Ask { blocking: true, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
+pub const SLEEP: rx::Request =
+    rx::Request { blocking: true, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
 /// A receive that may not sleep.
-pub const LOOK: rx::Ask = rx::Ask { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
+pub const LOOK: rx::Request =
+    rx::Request { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
 
 /// A new record, attached to a slot.
 pub fn attach(record: &StreamRecord, slot: &Slot, side: usize, single_copy: bool) {
@@ -140,7 +142,7 @@ pub fn attach(record: &StreamRecord, slot: &Slot, side: usize, single_copy: bool
     record.connection.cookies[1].store(11 - side as u64, Relaxed);
     slot.outward().mark.ready.store(motet_wire::stream::gate::READY_LARGE, Relaxed);
     if single_copy {
-        slot.outward().transfer.proof.store(single_copy::proof(record), Relaxed);
+        slot.outward().transfer.proof.store(single_copy::proof_address(record), Relaxed);
     }
 }
 
@@ -196,7 +198,7 @@ impl World {
     /// Lets large payload go by single copy.
     pub fn single_copy(&self) {
         for side in &self.sides {
-            side.slot.outward().transfer.proof.store(single_copy::proof(&side.record), Relaxed);
+            side.slot.outward().transfer.proof.store(single_copy::proof_address(&side.record), Relaxed);
         }
     }
 
@@ -222,7 +224,7 @@ impl World {
     // ---- steps ----------------------------------------------------------------------------------------------------
 
     /// Begins a send of `length` bytes.
-    pub fn send(&self, side: usize, length: usize, ask: tx::Ask) -> tx::Step {
+    pub fn send(&self, side: usize, length: usize, ask: tx::Request) -> tx::Step {
         let me = &self.sides[side];
         let data = bytes(side, me.sent.get(), length);
         let cut = length / 3;
@@ -275,7 +277,7 @@ impl World {
     }
 
     /// Begins a receive of at most `length` bytes.
-    pub fn receive(&self, side: usize, thread: usize, length: usize, ask: rx::Ask) -> rx::Step {
+    pub fn receive(&self, side: usize, thread: usize, length: usize, ask: rx::Request) -> rx::Step {
         let me = &self.sides[side];
         let mut data = vec![0; length];
         let cut = length / 4;
@@ -359,16 +361,18 @@ impl World {
     }
 
     /// The end's descriptor is handed on, as the engine does it; `reaches`: the kernel lets it use the peer's socket.
-    pub fn hand_on(&self, side: usize, reaches: bool) {
+    pub fn hand_over(&self, side: usize, reaches: bool) {
         let (me, peer) = (&self.sides[side], &self.sides[1 - side]);
         me.handed_on.set(true);
         me.record.lifecycle.tcp_only.store(1, Relaxed);
         let mut base = self.base(side, 2);
         tx::take_back(&me.record, &me.slot, &mut base);
         tx::finish(&me.record, &me.slot, &mut base);
-        gate::hand_on(&me.record, &me.slot, &mut base);
+        gate::hand_over(&me.record, &me.slot, &mut base);
         if reaches {
-            rx::give_back(&me.record, &me.slot, &mut base, |bytes| peer.end.connection(|c| c.send(1 - side, bytes)));
+            rx::return_for_producer(&me.record, &me.slot, &mut base, |bytes| {
+                peer.end.connection(|c| c.send(1 - side, bytes))
+            });
         }
     }
 
@@ -490,7 +494,7 @@ impl Woven<'_> {
     }
 }
 
-impl Base for Woven<'_> {
+impl Platform for Woven<'_> {
     fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
         self.pause();
         self.end.tcp_recv(bufs, peek)
@@ -509,15 +513,15 @@ impl Base for Woven<'_> {
         self.pause();
         self.end.tcp_pending()
     }
-    fn tcp_read(&mut self, counted: u64) -> u64 {
+    fn tcp_bytes_read(&mut self, counted: u64) -> u64 {
         self.pause();
-        self.end.tcp_read(counted)
+        self.end.tcp_bytes_read(counted)
     }
-    fn tcp_written(&mut self, counted: u64) -> u64 {
+    fn tcp_bytes_written(&mut self, counted: u64) -> u64 {
         self.pause();
-        self.end.tcp_written(counted)
+        self.end.tcp_bytes_written(counted)
     }
-    fn tcp_room(&mut self) -> u64 {
+    fn tcp_send_room(&mut self) -> u64 {
         self.pause();
         match self.world.hands_on {
             true => self.world.room - self.end.connection(|c| c.in_flight(self.end.side)),
@@ -532,29 +536,29 @@ impl Base for Woven<'_> {
         self.pause();
         self.end.tcp_failed(peer)
     }
-    fn copy_from(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
+    fn read_peer_memory(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
         self.pause();
         self.world.on_copy.iter().for_each(|run| run(self.world));
         match &self.world.scribble {
             // A hostile peer's addresses are those of another process; here they would be our own memory.
-            Some(_) if address != single_copy::proof(&self.world.sides[1].record) => {
+            Some(_) if address != single_copy::proof_address(&self.world.sides[1].record) => {
                 into.fill(0x5a);
                 address % 8 != 3
             }
-            _ => self.end.copy_from(pid, address, into),
+            _ => self.end.read_peer_memory(pid, address, into),
         }
     }
-    fn copy_to(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
+    fn write_peer_memory(&mut self, pid: u32, address: u64, from: &[u8]) -> bool {
         self.pause();
         self.world.on_copy.iter().for_each(|run| run(self.world));
-        if self.world.scribble.is_some() { address % 8 != 3 } else { self.end.copy_to(pid, address, from) }
+        if self.world.scribble.is_some() { address % 8 != 3 } else { self.end.write_peer_memory(pid, address, from) }
     }
-    fn enter_pages(&mut self, ring: motet_wire::mapping::Mapping) {
-        self.end.enter_pages(ring)
+    fn prefault(&mut self, ring: motet_wire::mapping::Mapping) {
+        self.end.prefault(ring)
     }
-    fn same_process(&mut self, pid: u32) -> bool {
+    fn is_same_process(&mut self, pid: u32) -> bool {
         self.pause();
-        !self.world.replaced.get() && self.end.same_process(pid)
+        !self.world.replaced.get() && self.end.is_same_process(pid)
     }
     fn populate(&mut self, ring: motet_wire::mapping::Mapping, few: bool) -> bool {
         self.end.populate(ring, few)
@@ -569,7 +573,7 @@ impl Base for Woven<'_> {
     fn cpu(&self) -> u32 {
         self.end.cpu()
     }
-    fn is_crowded(&self) -> bool {
+    fn is_cpu_contended(&self) -> bool {
         self.world.crowded.get()
     }
     fn yield_now(&mut self) {
@@ -577,24 +581,24 @@ impl Base for Woven<'_> {
         self.world.clock.advance(self.world.lent.get());
         self.end.yield_now();
     }
-    fn nap(&mut self, ns: u64) {
+    fn sleep(&mut self, ns: u64) {
         self.pause();
-        self.end.nap(ns);
+        self.end.sleep(ns);
     }
     fn patience(&self, _record: &StreamRecord) -> Patience {
         self.world.patience.get()
     }
-    fn rest(&mut self, ns: u64) -> bool {
-        self.nap(ns);
+    fn interruptible_sleep(&mut self, ns: u64) -> bool {
+        self.sleep(ns);
         !self.world.interrupted.get()
     }
-    fn token(&self) -> u64 {
+    fn lock_token(&self) -> u64 {
         if let Some(at_lock) = &self.world.at_lock {
             at_lock();
         }
-        self.end.token()
+        self.end.lock_token()
     }
-    fn exists(&self, token: u64) -> bool {
-        self.end.exists(token)
+    fn lock_holder_exists(&self, token: u64) -> bool {
+        self.end.lock_holder_exists(token)
     }
 }

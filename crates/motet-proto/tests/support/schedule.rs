@@ -19,12 +19,12 @@ pub fn step(world: &World, side: usize) {
     let draw = |n| world.prng.borrow_mut().below(n);
     let size = || world.prng.borrow_mut().size(world.most);
     match draw(16) {
-        0..=1 if world.hands_on && draw(40) == 0 => world.hand_on(side, draw(3) > 0),
+        0..=1 if world.hands_on && draw(40) == 0 => world.hand_over(side, draw(3) > 0),
         0..=5 => write(world, side),
         6..=9 => read(world, side, 1),
         10..=11 => read(world, side, world.readers),
         12 => {
-            let ask = rx::Ask { peek: true, ..LOOK };
+            let ask = rx::Request { peek: true, ..LOOK };
             let thread = world.readers;
             if me.threads[thread].get() == Doing::Idle && world.receive(side, thread, size(), ask) == rx::Step::Kernel {
                 world.receive_on(side, thread, false);
@@ -66,8 +66,13 @@ fn write(world: &World, side: usize) {
         _ => {
             let length = world.prng.borrow_mut().size(world.most);
             let half = if draw(2) == 0 { 0 } else { usize::MAX };
-            let ask =
-                tx::Ask { kernel_only: draw(8) == 0, nonblocking: draw(2) == 0, large: LARGE, large_far: LARGE, half };
+            let ask = tx::Request {
+                kernel_only: draw(8) == 0,
+                nonblocking: draw(2) == 0,
+                large: LARGE,
+                large_far: LARGE,
+                half,
+            };
             let step = world.send(side, length, if draw(4) == 0 { SEND } else { ask });
             if step == tx::Step::Kernel && draw(3) > 0 {
                 world.send_on(side, false);
@@ -99,7 +104,7 @@ fn read(world: &World, side: usize, thread: usize) {
     }
     me.record.rx.evidence_left.store(EVIDENCE, Relaxed);
     let spin = if draw(4) == 0 { 0 } else { 4_000 };
-    let ask = rx::Ask { spin, large: LARGE, kernel_only: draw(8) == 0, ..SLEEP };
+    let ask = rx::Request { spin, large: LARGE, kernel_only: draw(8) == 0, ..SLEEP };
     world.receive(side, thread, length, ask);
 }
 

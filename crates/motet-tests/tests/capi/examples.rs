@@ -1,28 +1,28 @@
-//! The examples in C and C++ compile against `motet.h` and do what they say.
+//! The examples in C and C++ compile against `motet.h` and do what their comments say.
 
 use motet_tests::native::Native;
 
-/// Compiles an example and runs it; what it printed. `None`, loudly, where libmotet is not built.
+/// Compiles an example and runs it. Returns its output; `None`, with a message, if libmotet is not built.
 fn run(compiler: &str, source: &str, arguments: &[&str]) -> Option<String> {
     Some(Native::compile(compiler, source)?.run(arguments))
 }
 
 #[test]
-fn the_c_example_exchanges_messages_through_shared_memory() {
+fn c_example_exchanges_messages_through_shared_memory() {
     if let Some(printed) = run("cc", "examples/c/pingpong.c", &["2000", "64"]) {
         assert!(printed.contains("path: shm"), "{printed}");
     }
 }
 
 #[test]
-fn the_cxx_example_echoes_and_keeps_its_deadline() {
+fn cxx_example_echoes_and_keeps_its_deadline() {
     if let Some(printed) = run("c++", "examples/cxx/echo.cc", &[]) {
         assert!(printed.contains("1000 echoes; path shm"), "{printed}");
     }
 }
 
 #[test]
-fn messages_are_answered_in_c() {
+fn c_message_example_answers() {
     for bytes in ["0", "8", "100000"] {
         if let Some(printed) = run("cc", "examples/c/messages.c", &["300", bytes]) {
             assert!(printed.contains("driver: shm"), "{printed}");
@@ -31,14 +31,14 @@ fn messages_are_answered_in_c() {
 }
 
 #[test]
-fn messages_are_answered_in_cxx() {
+fn cxx_message_example_answers() {
     if let Some(printed) = run("c++", "examples/cxx/messages.cc", &["2000"]) {
         assert_eq!(printed, "2000 answers; driver shm\n");
     }
 }
 
 #[test]
-fn processes_that_exchange_borders_find_what_one_finds() {
+fn jacobi_example_matches_the_serial_result() {
     let Some(program) = Native::compile("cc", "examples/c/jacobi.c") else { return };
     for processes in ["1", "2", "5"] {
         let printed = program.run(&[processes, "120", "100"]);
@@ -47,7 +47,7 @@ fn processes_that_exchange_borders_find_what_one_finds() {
 }
 
 #[test]
-fn the_work_of_killed_workers_is_done_by_others() {
+fn workqueue_example_redoes_work_of_killed_workers() {
     let Some(program) = Native::compile("cc", "examples/c/workqueue.c") else { return };
     for killed in ["0", "3"] {
         let printed = program.run(&["4", "60", killed]);
@@ -56,12 +56,13 @@ fn the_work_of_killed_workers_is_done_by_others() {
     }
 }
 
-/// Every example says how it is compiled, from the root of a checkout with what was built there.
+/// The first lines of every example name its compile command, which works from the root of a checkout with the build of this test.
 #[test]
-fn examples_are_compiled_as_they_say() {
+fn examples_compile_by_their_documented_command() {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let Some(library) = motet_tests::engine().and_then(std::path::Path::parent) else {
-        return motet_tests::programs::skip("examples_are_compiled_as_they_say", "nothing is built").unwrap_or(());
+        return motet_tests::programs::skip("examples_compile_by_their_documented_command", "nothing is built")
+            .unwrap_or(());
     };
     let folders = ["examples/c", "examples/cxx"].map(|folder| std::fs::read_dir(root.join(folder)).expect("examples"));
     let sources: Vec<_> = folders.into_iter().flatten().map(|entry| entry.expect("an example").path()).collect();

@@ -1,4 +1,4 @@
-//! motet.h from C and C++.
+//! motet.h, used from C and C++.
 
 mod examples;
 mod messages;

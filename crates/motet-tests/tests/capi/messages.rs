@@ -1,4 +1,4 @@
-//! Messages through `motet.h`: every call, from C, used well and badly.
+//! Messages through `motet.h`: every call, from C, with valid and invalid arguments.
 
 use motet_tests::native::Native;
 
@@ -10,43 +10,43 @@ fn every_call_does_what_it_says() {
 }
 
 #[test]
-fn every_end_is_told() {
-    if let Some(program) = Native::compile("cc", "tests/messages/ends.c") {
-        assert_eq!(program.run(&[]), "every end was told\n");
+fn invalid_calls_and_link_ends_are_reported() {
+    if let Some(program) = Native::compile("cc", "tests/messages/invalid_calls.c") {
+        assert_eq!(program.run(&[]), "every end was reported\n");
     }
 }
 
 #[test]
-fn regions_are_what_they_say() {
+fn region_calls_do_what_they_say() {
     if let Some(program) = Native::compile("cc", "tests/messages/regions.c") {
         assert_eq!(program.run(&[]), "regions are what they say\n");
     }
 }
 
 #[test]
-fn files_are_regions() {
+fn file_regions_do_what_they_say() {
     if let Some(program) = Native::compile("cc", "tests/messages/files.c") {
         assert_eq!(program.run(&[]), "files are regions\n");
     }
 }
 
 #[test]
-fn loans_come_back() {
+fn loaned_messages_are_released() {
     if let Some(program) = Native::compile("cc", "tests/messages/loans.c") {
         assert_eq!(program.run(&[]), "loans come back\n");
     }
 }
 
 #[test]
-fn ports_carry_what_the_calls_they_stand_for_do() {
+fn port_calls_match_the_node_calls() {
     if let Some(program) = Native::compile("cc", "tests/messages/port.c") {
         assert_eq!(program.run(&[]), "ports carry\n");
     }
 }
 
-/// Instructions of a message, both ends, with the C interface and the program's own (25 to 100), in a release build: 5 % more than counted.
+/// Instructions per message at both ends, the program's own included (25 to 100), in a release build. Each budget is 5 % above the count.
 #[test]
-fn messages_stay_within_their_budgets_of_instructions() {
+fn messages_stay_within_instruction_budgets() {
     const COUNT: u64 = 2560;
     const BUDGETS: [(&str, &str, &[&str], u64, u64); 7] = [
         ("blocking", "8", &[], 2, 1080),
@@ -74,7 +74,7 @@ fn messages_stay_within_their_budgets_of_instructions() {
 }
 
 #[test]
-fn nothing_goes_without_random_numbers() {
+fn nodes_and_regions_fail_without_random_numbers() {
     if let Some(program) = Native::compile("cc", "tests/messages/random.c") {
         assert_eq!(program.run(&[]), "nothing goes without random numbers\n");
     }
@@ -82,7 +82,7 @@ fn nothing_goes_without_random_numbers() {
 
 /// `MOTET_FUZZ_ROUNDS=n` makes n calls with each seed.
 #[test]
-fn made_up_handles_do_no_harm() {
+fn invalid_handles_do_no_harm() {
     let Some(program) = Native::compile("cc", "tests/messages/handles.c") else { return };
     let calls = std::env::var("MOTET_FUZZ_ROUNDS").unwrap_or_else(|_| "20000".to_owned());
     for seed in 1..=8 {

@@ -1,11 +1,11 @@
-//! `motet run` before the launchers of MPI: each library takes the provider without a further word where the ranks are on several hosts, and
-//! within one where its user says so.
+//! `motet run` with MPI launchers: each MPI library selects the provider without further settings if the ranks are on several hosts, and on one host
+//! if the user says so.
 //!
-//! The programs are those of `tests/mpi`; `carried` and `spawned` say themselves in how many ranks there is a node of Motet's, which
-//! an MPI has only where it chose the provider.
+//! The programs are those of `tests/mpi`. `carried` and `spawned` print how many ranks have a Motet node, which an MPI library opens only if it
+//! selected the provider.
 
 use motet_tests::mpi::{INTEL, MPICH, MPICH_BY_UCX, Mpi, OPEN_MPI_4, OPEN_MPI_5};
-use motet_tests::mpi::{alone, installed, output, printed, root, skip};
+use motet_tests::mpi::{exclusively, installed, output, printed, root, skip};
 use motet_tests::slurm::Slurm;
 use motet_tests::{engine, folder};
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ use std::process::{Child, Command, Stdio};
 
 const ALL: [&str; 4] = [OPEN_MPI_4, OPEN_MPI_5, MPICH, INTEL];
 
-/// Within one host, where the default is the library's own transport.
+/// Selects the provider on one host, where the default is the library's own transport.
 const ON: &[&str] = &["--set", "mpi=on"];
 
-/// The command, beside whose libraries the provider is; `None`, loudly, where that is not built.
+/// The command `motet`, beside the provider's folder. `None`, with a message, if either is not built.
 fn motet(test: &str) -> Option<PathBuf> {
     let folder = engine()?.parent()?;
     let built = folder.join("libfabric/libmotet-fi.so").exists() && folder.join("motet").exists();
@@ -32,9 +32,9 @@ fn words(launcher: Vec<String>, program: &Path, arguments: &[&str]) -> Vec<Strin
 }
 
 #[test]
-fn every_mpi_takes_the_provider_by_itself() {
-    let _shared = crate::beside_others();
-    let test = "every_mpi_takes_the_provider_by_itself";
+fn every_mpi_selects_the_provider_by_itself() {
+    let _shared = crate::shared_cpus();
+    let test = "every_mpi_selects_the_provider_by_itself";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &ALL) {
         let program = mpi.compile("carried");
@@ -44,16 +44,16 @@ fn every_mpi_takes_the_provider_by_itself() {
 }
 
 #[test]
-fn within_a_host_every_mpi_keeps_its_own_transport() {
-    let _shared = crate::beside_others();
-    let test = "within_a_host_every_mpi_keeps_its_own_transport";
+fn every_mpi_within_one_host_keeps_its_own_transport() {
+    let _shared = crate::shared_cpus();
+    let test = "every_mpi_within_one_host_keeps_its_own_transport";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &ALL) {
         let program = mpi.compile("carried");
         let run = |options: &[&str]| mpi.run(&motet, options, &words(mpi.launcher(2, &[]), &program, &[]));
         assert_eq!(output(&mut run(&[])), "ok 2, carried by 0\n", "{}", mpi.name);
         assert_eq!(output(run(&[]).env("MOTET_MPI", "on")), "ok 2, carried by 2\n", "{}: MOTET_MPI", mpi.name);
-        // An outer `motet run` has told it otherwise.
+        // The inner `motet run` overrides the outer one.
         let inner = [motet.display().to_string(), "run".into(), "--set".into(), "mpi=auto".into(), "--".into()];
         let inner: Vec<String> = inner.into_iter().chain(words(mpi.launcher(2, &[]), &program, &[])).collect();
         assert_eq!(output(&mut mpi.run(&motet, ON, &inner)), "ok 2, carried by 0\n", "{}: inside", mpi.name);
@@ -61,24 +61,24 @@ fn within_a_host_every_mpi_keeps_its_own_transport() {
 }
 
 #[test]
-fn a_rank_that_is_elsewhere_holds_up_nobody() {
-    let _shared = crate::beside_others();
-    let test = "a_rank_that_is_elsewhere_holds_up_nobody";
+fn rank_outside_mpi_delays_no_other_rank() {
+    let _shared = crate::shared_cpus();
+    let test = "rank_outside_mpi_delays_no_other_rank";
     let Some(motet) = motet(test) else { return };
-    let back = folder("mpi-elsewhere").join("back");
+    let back = folder("mpi-absent-rank").join("back");
     for mpi in installed(test, &ALL) {
         let _ = std::fs::remove_file(&back);
-        let program = mpi.compile("elsewhere");
+        let program = mpi.compile("absent_rank");
         let words = words(mpi.launcher(2, &[]), &program, &[back.to_str().expect("a plain path")]);
         assert_eq!(output(&mut mpi.run(&motet, ON, &words)), "ok\n", "{}", mpi.name);
     }
 }
 
-/// MPICH by itself gets this wrong over libfabric's tcp (docs/mpi.md, *Looks at messages from anybody*).
+/// MPICH alone gets this wrong over libfabric's tcp provider (docs/mpi.md).
 #[test]
-fn what_a_library_finds_is_what_it_receives() {
-    let _shared = crate::beside_others();
-    let test = "what_a_library_finds_is_what_it_receives";
+fn probed_messages_are_the_ones_received() {
+    let _shared = crate::shared_cpus();
+    let test = "probed_messages_are_the_ones_received";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &ALL) {
         let program = mpi.compile("graphs");
@@ -89,10 +89,10 @@ fn what_a_library_finds_is_what_it_receives() {
 
 #[test]
 fn windows_work_in_every_mpi() {
-    let _shared = crate::beside_others();
+    let _shared = crate::shared_cpus();
     let test = "windows_work_in_every_mpi";
     let Some(motet) = motet(test) else { return };
-    // Open MPI 4 crashes in its own osc/rdma, with Motet or without, where a window is compared and swapped.
+    // Open MPI 4 crashes in its osc/rdma, with and without Motet, on MPI_Compare_and_swap.
     for (name, arguments) in [(OPEN_MPI_4, &["no-compare"][..]), (OPEN_MPI_5, &[]), (MPICH, &[]), (INTEL, &[])] {
         for mpi in installed(test, &[name]) {
             let program = mpi.compile("windows");
@@ -103,9 +103,9 @@ fn windows_work_in_every_mpi() {
 }
 
 #[test]
-fn an_mpi_without_libfabric_runs_unharmed() {
-    let _shared = crate::beside_others();
-    let test = "an_mpi_without_libfabric_runs_unharmed";
+fn mpi_without_libfabric_runs_unharmed() {
+    let _shared = crate::shared_cpus();
+    let test = "mpi_without_libfabric_runs_unharmed";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &[MPICH_BY_UCX]) {
         let program = mpi.compile("carried");
@@ -115,37 +115,37 @@ fn an_mpi_without_libfabric_runs_unharmed() {
 }
 
 #[test]
-fn what_the_user_has_set_wins() {
-    let _shared = crate::beside_others();
-    let test = "what_the_user_has_set_wins";
+fn user_settings_win_over_the_defaults() {
+    let _shared = crate::shared_cpus();
+    let test = "user_settings_win_over_the_defaults";
     let Some(motet) = motet(test) else { return };
-    let plain = "ok 2, carried by 0\n";
+    let own_transport = "ok 2, carried by 0\n";
     for mpi in installed(test, &ALL) {
         let (name, program) = (mpi.name, mpi.compile("carried"));
         let run =
             |options: &[&str], more: &[&str]| mpi.run(&motet, options, &words(mpi.launcher(2, more), &program, &[]));
-        assert_eq!(output(run(ON, &[]).env("FI_PROVIDER", "tcp")), plain, "{name}: FI_PROVIDER");
-        assert_eq!(output(&mut run(&["--set", "mpi=off"], &[])), plain, "{name}: --set mpi=off");
-        // Open MPI 5 opens a domain for btl/ofi under ob1, too.
+        assert_eq!(output(run(ON, &[]).env("FI_PROVIDER", "tcp")), own_transport, "{name}: FI_PROVIDER");
+        assert_eq!(output(&mut run(&["--set", "mpi=off"], &[])), own_transport, "{name}: --set mpi=off");
+        // Open MPI 5 opens a domain for btl/ofi under ob1 as well.
         let (flag, settings): (&str, &[[&str; 2]]) = match name {
             OPEN_MPI_4 | OPEN_MPI_5 => ("--mca", &[["pml", "ob1"], ["btl", "^ofi"]]),
             MPICH => ("-genv", &[["MPIR_CVAR_CH4_NETMOD", "ucx"]]),
             _ => ("-genv", &[["I_MPI_FABRICS", "shm"]]),
         };
         let flags: Vec<&str> = settings.iter().flat_map(|[key, value]| [flag, key, value]).collect();
-        assert_eq!(output(&mut run(ON, &flags)), plain, "{name}: {flags:?}");
+        assert_eq!(output(&mut run(ON, &flags)), own_transport, "{name}: {flags:?}");
         let mut job = run(ON, &[]);
         for [key, value] in settings {
             job.env(if flag == "--mca" { format!("OMPI_MCA_{key}") } else { (*key).to_owned() }, value);
         }
-        assert_eq!(output(&mut job), plain, "{name}: {settings:?}");
+        assert_eq!(output(&mut job), own_transport, "{name}: {settings:?}");
     }
 }
 
 #[test]
-fn ranks_that_others_spawn_meet_them() {
-    let _shared = crate::beside_others();
-    let test = "ranks_that_others_spawn_meet_them";
+fn spawned_ranks_connect_to_their_parents() {
+    let _shared = crate::shared_cpus();
+    let test = "spawned_ranks_connect_to_their_parents";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &[OPEN_MPI_4, OPEN_MPI_5, MPICH]) {
         let program = mpi.compile("spawned");
@@ -154,18 +154,18 @@ fn ranks_that_others_spawn_meet_them() {
     }
 }
 
-/// CompletionRef with the test.
-struct Ends(Child);
+/// A child that gets SIGTERM when dropped.
+struct TerminateOnDrop(Child);
 
-impl Drop for Ends {
+impl Drop for TerminateOnDrop {
     fn drop(&mut self) {
-        // Not killed: `timeout` and the like pass this on to what they started.
+        // Not SIGKILL: `timeout` and launchers pass SIGTERM on to the processes that they started.
         let _ = Command::new("kill").arg(self.0.id().to_string()).status();
         let _ = self.0.wait();
     }
 }
 
-/// A job that serves and one that calls it, started apart.
+/// Runs a job that serves and one that connects to it, started separately.
 fn meet(mpi: &Mpi, motet: &Path, program: &Path, port: &Path, more: &[&str]) {
     let _ = std::fs::remove_file(port);
     let at = port.to_str().expect("a plain path");
@@ -173,17 +173,17 @@ fn meet(mpi: &Mpi, motet: &Path, program: &Path, port: &Path, more: &[&str]) {
     let serves = job("serve").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("timeout");
     let calls = job("call").output().expect("timeout");
     let serves = serves.wait_with_output().expect("its end");
-    // Which of the two groups comes first is the library's to say.
+    // The library decides which of the two groups has the lower ranks.
     assert_eq!(printed(&serves) + &printed(&calls), "ok connect 4, carried by 4\n", "{}", mpi.name);
 }
 
 #[test]
-fn jobs_that_were_started_apart_connect() {
-    let _shared = crate::beside_others();
-    let test = "jobs_that_were_started_apart_connect";
+fn separately_started_jobs_connect() {
+    let _shared = crate::shared_cpus();
+    let test = "separately_started_jobs_connect";
     let Some(motet) = motet(test) else { return };
     for mpi in installed(test, &[MPICH]) {
-        alone(|| meet(&mpi, &motet, &mpi.compile("spawned"), &folder("mpi-connect").join("mpich"), &[]));
+        exclusively(|| meet(&mpi, &motet, &mpi.compile("spawned"), &folder("mpi-connect").join("mpich"), &[]));
     }
     for mpi in installed(test, &[OPEN_MPI_4]) {
         let uri = folder("mpi-connect").join("uri");
@@ -195,7 +195,7 @@ fn jobs_that_were_started_apart_connect() {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let Ok(server) = server.spawn() else { return skip(test, "no ompi-server") };
-        let _server = Ends(server);
+        let _server = TerminateOnDrop(server);
         let known = (0..400).any(|_| {
             std::thread::sleep(std::time::Duration::from_millis(50));
             std::fs::read_to_string(&uri).is_ok_and(|text| text.ends_with('\n'))
@@ -203,14 +203,14 @@ fn jobs_that_were_started_apart_connect() {
         assert!(known, "ompi-server does not write its address");
         let server = format!("file:{}", uri.display());
         let port = folder("mpi-connect").join("open-mpi");
-        alone(|| meet(&mpi, &motet, &mpi.compile("spawned"), &port, &["--ompi-server", &server]));
+        exclusively(|| meet(&mpi, &motet, &mpi.compile("spawned"), &port, &["--ompi-server", &server]));
     }
 }
 
-/// Two hosts of the test's own, each with a shell that a launch agent reaches.
+/// Two test hosts, each with a shell server for the launch agent.
 struct Hosts {
     set: String,
-    _shells: Vec<Ends>,
+    _shells: Vec<TerminateOnDrop>,
 }
 
 impl Hosts {
@@ -235,12 +235,12 @@ impl Hosts {
             let mut ready = [0; 6];
             std::io::Read::read_exact(shell.stdout.as_mut().expect("a pipe"), &mut ready)
                 .expect("a shell that listens");
-            Ends(shell)
+            TerminateOnDrop(shell)
         });
         Some(Self { set, _shells: shells.into() })
     }
 
-    /// The same command, on a host.
+    /// Wraps a command so that it runs on a host.
     fn on(&self, host: &str, command: &Command) -> Command {
         let mut there = Self::script(&self.set);
         there.args(["exec", host, "--"]).arg(command.get_program()).args(command.get_args());
@@ -266,14 +266,14 @@ fn agent() -> PathBuf {
 
 #[test]
 fn ranks_of_two_hosts_exchange_messages_and_windows() {
-    let _shared = crate::beside_others();
+    let _shared = crate::shared_cpus();
     let test = "ranks_of_two_hosts_exchange_messages_and_windows";
     let Some(motet) = motet(test) else { return };
     let Some(hosts) = Hosts::up(test) else { return };
     for mpi in installed(test, &ALL) {
         let more = mpi.across(agent().to_str().expect("a plain path"), "alpha,beta");
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
-        // Open MPI keeps its own transport there, too, unless its user says otherwise: over libfabric it loses what `mrecv` receives.
+        // Open MPI keeps its own transport there too, unless its user says otherwise: over libfabric it loses messages that `mrecv` receives.
         let is_open = [OPEN_MPI_4, OPEN_MPI_5].contains(&mpi.name);
         let (options, by_itself) = if is_open { (ON, 0) } else { (&[][..], 2) };
         let run = |options: &[&str], name: &str| {
@@ -290,32 +290,32 @@ fn ranks_of_two_hosts_exchange_messages_and_windows() {
 }
 
 #[test]
-fn ranks_of_srun_take_the_provider() {
-    let _shared = crate::beside_others();
-    let test = "ranks_of_srun_take_the_provider";
+fn ranks_of_srun_select_the_provider() {
+    let _shared = crate::shared_cpus();
+    let test = "ranks_of_srun_select_the_provider";
     let Some(motet) = motet(test) else { return };
     let Some(slurm) = Slurm::up(test) else { return };
     for (name, interface, carried) in [(OPEN_MPI_4, "pmix", 2), (MPICH, "pmi2", 2), (MPICH_BY_UCX, "pmi2", 0)] {
         for mpi in installed(test, &[name]) {
             let srun = ["srun", &format!("--mpi={interface}"), "-n", "2", "--overcommit"].map(str::to_owned);
             let mut job = mpi.run(&motet, ON, &words(srun.into(), &mpi.compile("carried"), &[]));
-            assert_eq!(output(slurm.equip(&mut job)), format!("ok 2, carried by {carried}\n"), "{name}");
+            assert_eq!(output(slurm.set_environment(&mut job)), format!("ok 2, carried by {carried}\n"), "{name}");
         }
     }
     for mpi in installed(test, &[MPICH, INTEL]) {
         let srun = ["srun", "--mpi=pmi2", "-n", "2", "--overcommit"].map(str::to_owned);
         let mut job = mpi.run(&motet, ON, &words(srun.into(), &mpi.compile("windows"), &[]));
-        assert_eq!(output(slurm.equip(&mut job)), "ok 2\n", "{}", mpi.name);
+        assert_eq!(output(slurm.set_environment(&mut job)), "ok 2\n", "{}", mpi.name);
     }
 }
 
 #[test]
-fn why_tells_the_way_of_a_rank_and_shows_its_link() {
-    let _shared = crate::beside_others();
-    let test = "why_tells_the_way_of_a_rank_and_shows_its_link";
+fn motet_why_shows_transport_and_links_of_ranks() {
+    let _shared = crate::shared_cpus();
+    let test = "motet_why_shows_transport_and_links_of_ranks";
     let Some(motet) = motet(test) else { return };
     let ours = "use Motet's libfabric provider";
-    // In ranks of Open MPI the sockets adapter carries connections, too.
+    // In ranks of Open MPI the sockets adapter carries connections too.
     for (name, options, way) in [
         (OPEN_MPI_4, ON, ours),
         (MPICH, ON, ours),
@@ -324,10 +324,11 @@ fn why_tells_the_way_of_a_rank_and_shows_its_link() {
     ] {
         for mpi in installed(test, &[name]) {
             let program = mpi.compile("carried");
-            // They stay until this test has looked, and are ended by the launcher's end. Alone: others run the same program.
-            let why = alone(|| {
+            // The ranks stay until this test has run `motet why`, and the launcher's end ends them. Exclusive, because other tests run the same
+            // program.
+            let why = exclusively(|| {
                 let mut job = mpi.run(&motet, options, &words(mpi.launcher(2, &[]), &program, &["200"]));
-                let mut job = Ends(job.stdout(Stdio::piped()).spawn().expect("timeout"));
+                let mut job = TerminateOnDrop(job.stdout(Stdio::piped()).spawn().expect("timeout"));
                 let mut said = [0; 5];
                 std::io::Read::read_exact(job.0.stdout.as_mut().expect("a pipe"), &mut said).expect("what rank 0 says");
                 Command::new(&motet).args(["why", "--json"]).output().expect("motet")
@@ -342,8 +343,8 @@ fn why_tells_the_way_of_a_rank_and_shows_its_link() {
             for rank in ranks {
                 assert!(rank["mpi"].as_str().unwrap_or_default().contains(way), "{name}: {rank}");
                 let links = rank["nodes"][0]["links"].as_array().cloned().unwrap_or_default();
-                assert_eq!(links.is_empty(), way != ours, "{name}: {rank}"); // two where both have called
-                // Within a host through shared memory, and by nothing that is slower.
+                assert_eq!(links.is_empty(), way != ours, "{name}: {rank}"); // two if both ends connected
+                // Within a host over shared memory, and over no slower driver.
                 for link in links {
                     assert_eq!(link["drivers"][0]["driver"], "shm", "{name}: {link}");
                     assert_eq!(link["drivers"][0]["in_use"], true, "{name}: {link}");

@@ -1,4 +1,4 @@
-//! MPI libraries over the libfabric provider, alone and beside CORBA and sockets.
+//! MPI libraries over the libfabric provider, alone and together with CORBA and sockets.
 
 mod launch;
 mod provider;
@@ -7,13 +7,13 @@ mod together;
 
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Held exclusively by tests whose ranks need every CPU, and shared by those that may run two at a time.
+/// Held exclusively by tests whose ranks need every CPU, and shared by tests that may run at the same time.
 static CPUS: RwLock<()> = RwLock::new(());
 
-fn alone() -> RwLockWriteGuard<'static, ()> {
+fn exclusive_cpus() -> RwLockWriteGuard<'static, ()> {
     CPUS.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn beside_others() -> RwLockReadGuard<'static, ()> {
+fn shared_cpus() -> RwLockReadGuard<'static, ()> {
     CPUS.read().unwrap_or_else(PoisonError::into_inner)
 }

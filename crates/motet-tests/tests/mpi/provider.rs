@@ -1,12 +1,12 @@
-//! The libfabric provider: unmodified MPI libraries that send their messages over Motet. The programs are those of `tests/mpi`; each ends
-//! its job with an error where MPI's promises are not kept. That the messages went over Motet is known because no other provider is allowed.
+//! The libfabric provider with unmodified MPI libraries. The programs are those of `tests/mpi`; each ends its job with an error if a guarantee of MPI
+//! is broken. Messages must use Motet, because no other provider is allowed.
 
 use motet_programs::find;
 use motet_tests::{engine, folder};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The folder of the provider; `None`, loudly, where it is not built or a program is missing.
+/// The provider's folder. `None`, with a message, if it is not built or a program is missing.
 fn provider(test: &str, programs: &[&str]) -> Option<PathBuf> {
     let folder = engine()?.parent()?.join("libfabric");
     if !folder.join("libmotet-fi.so").exists() {
@@ -34,9 +34,9 @@ fn compile(compiler: &str, name: &str, into: &Path) -> PathBuf {
     program
 }
 
-/// Runs it on so many ranks of Open MPI; what rank 0 printed.
+/// Runs a program on `ranks` ranks of Open MPI. Returns the output of rank 0.
 fn open_mpi(provider: &Path, ranks: &str, layers: &[&str], program: &Path, arguments: &[&str]) -> String {
-    let _alone = crate::alone();
+    let _exclusive = crate::exclusive_cpus();
     let ran = Command::new("timeout")
         .args(["300", "mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", ranks])
         .args(layers)
@@ -63,8 +63,8 @@ fn open_mpi_keeps_its_promises() {
 }
 
 #[test]
-fn threads_of_open_mpi_share_an_endpoint() {
-    let test = "threads_of_open_mpi_share_an_endpoint";
+fn open_mpi_threads_share_an_endpoint() {
+    let test = "open_mpi_threads_share_an_endpoint";
     let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
     let program = compile("mpicc.openmpi", "threads", &folder("mpi-threads"));
     match open_mpi(&provider, "2", &MATCHED_BY_LIBFABRIC, &program, &[]).as_str() {
@@ -74,8 +74,8 @@ fn threads_of_open_mpi_share_an_endpoint() {
 }
 
 #[test]
-fn open_mpis_windows_are_regions() {
-    let test = "open_mpis_windows_are_regions";
+fn open_mpi_windows_use_regions() {
+    let test = "open_mpi_windows_use_regions";
     let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
     let program = compile("mpicc.openmpi", "windows", &folder("mpi-windows"));
     let by_puts = ["--mca", "osc", "rdma", "--mca", "btl", "ofi,self"];
@@ -86,10 +86,10 @@ fn open_mpis_windows_are_regions() {
     }
 }
 
-/// Many more ranks than any machine of a test has CPUs: those that wait sleep, so that all get on.
+/// Many more ranks than CPUs: waiting ranks sleep, so all of them make progress.
 #[test]
-fn a_crowd_of_ranks_gets_on() {
-    let test = "a_crowd_of_ranks_gets_on";
+fn oversubscribed_ranks_make_progress() {
+    let test = "oversubscribed_ranks_make_progress";
     let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
     let program = compile("mpicc.openmpi", "crowd", &folder("mpi-crowd"));
     for (ranks, rounds, wait) in [("64", "2", "auto"), ("2", "50", "sleep"), ("8", "2", "poll")] {
@@ -100,10 +100,10 @@ fn a_crowd_of_ranks_gets_on() {
     }
 }
 
-/// Calls that return only when another rank has answered, by ranks that have to share CPUs.
+/// Calls that return only when another rank has answered, by ranks that share CPUs.
 #[test]
-fn ranks_that_block_let_others_answer() {
-    let test = "ranks_that_block_let_others_answer";
+fn blocked_ranks_let_others_answer() {
+    let test = "blocked_ranks_let_others_answer";
     let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
     let program = compile("mpicc.openmpi", "shift", &folder("mpi-shift"));
     for ranks in ["3", "8"] {
@@ -111,10 +111,10 @@ fn ranks_that_block_let_others_answer() {
     }
 }
 
-/// Messages by the provider, windows by Open MPI's own shared memory, whose owner must poll to serve them: also where the user has asked for sleep.
+/// Messages use the provider; windows use Open MPI's own shared memory, whose owner must poll to serve them, also if the user asks for sleep.
 #[test]
-fn ranks_serve_windows_that_ring_no_bell() {
-    let test = "ranks_serve_windows_that_ring_no_bell";
+fn ranks_serve_windows_without_doorbells() {
+    let test = "ranks_serve_windows_without_doorbells";
     let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
     let program = compile("mpicc.openmpi", "locks", &folder("mpi-locks"));
     for (wait, times) in [("auto", "1000"), ("sleep", "1000")] {
@@ -125,7 +125,7 @@ fn ranks_serve_windows_that_ring_no_bell() {
     }
 }
 
-/// Compiles a program of `tests/libfabric`, and runs it; what it printed.
+/// Compiles and runs a program of `tests/libfabric`. Returns its output.
 fn fabric_program(provider: &Path, name: &str, arguments: &[&str]) -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/libfabric").join(format!("{name}.c"));
     let program = folder(&format!("libfabric-{name}")).join(name);
@@ -151,34 +151,34 @@ fn fabric_program(provider: &Path, name: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn endpoints_do_what_they_say() {
-    let Some(provider) = provider("endpoints_do_what_they_say", &["fi_info"]) else { return };
+fn endpoint_calls_do_what_they_say() {
+    let Some(provider) = provider("endpoint_calls_do_what_they_say", &["fi_info"]) else { return };
     assert_eq!(fabric_program(&provider, "endpoints", &[]), "endpoints do what they say\n");
 }
 
 #[test]
-fn what_is_asked_for_is_offered_or_refused() {
-    let Some(provider) = provider("what_is_asked_for_is_offered_or_refused", &["fi_info"]) else { return };
+fn requested_capabilities_are_offered_or_refused() {
+    let Some(provider) = provider("requested_capabilities_are_offered_or_refused", &["fi_info"]) else { return };
     assert_eq!(fabric_program(&provider, "asks", &[]), "asked and answered\n");
 }
 
 #[test]
-fn reads_in_vain_give_the_cpu_away_in_a_crowd() {
-    let Some(provider) = provider("reads_in_vain_give_the_cpu_away_in_a_crowd", &["fi_info"]) else { return };
+fn empty_reads_yield_on_oversubscribed_cpus() {
+    let Some(provider) = provider("empty_reads_yield_on_oversubscribed_cpus", &["fi_info"]) else { return };
     for wait in ["auto", "poll", "sleep"] {
         assert_eq!(fabric_program(&provider, "waits", &[wait]), "waits as asked\n", "{wait}");
     }
 }
 
 #[test]
-fn who_sleeps_for_one_of_two_queues_is_woken() {
-    let Some(provider) = provider("who_sleeps_for_one_of_two_queues_is_woken", &["fi_info"]) else { return };
+fn sleeper_on_one_of_two_queues_is_woken() {
+    let Some(provider) = provider("sleeper_on_one_of_two_queues_is_woken", &["fi_info"]) else { return };
     assert_eq!(fabric_program(&provider, "sleepers", &["20000"]), "every sleeper was woken\n");
 }
 
 #[test]
-fn libfabrics_own_program_checks_what_it_gets() {
-    let test = "libfabrics_own_program_checks_what_it_gets";
+fn fi_pingpong_verifies_its_data() {
+    let test = "fi_pingpong_verifies_its_data";
     let Some(provider) = provider(test, &["fi_pingpong", "fi_info"]) else { return };
     let run = |arguments: &[&str]| {
         let mut command = Command::new("timeout");
@@ -191,7 +191,7 @@ fn libfabrics_own_program_checks_what_it_gets() {
     };
     let port = motet_programs::free_port().expect("a port").to_string();
     let server = run(&["-B", &port]).spawn().expect("fi_pingpong");
-    // The client asks for the server's address by TCP, and ends, pleased with itself, where nobody is there yet.
+    // The client asks for the server's address over TCP, and exits with status 0 and no output if the server does not listen yet.
     let printed = (0..200).find_map(|_| {
         let ran = run(&["-P", &port, "127.0.0.1"]).output().expect("fi_pingpong");
         let printed = String::from_utf8_lossy(&ran.stdout).into_owned();

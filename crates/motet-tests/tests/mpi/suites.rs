@@ -1,8 +1,7 @@
-//! Whole test suites of others over the libfabric provider: mpi4py's own, each MPI library compared with its own transport; Intel's benchmarks;
-//! and what ranks are told when one of them is killed. Which tests are left out, and why, is `tests/mpi/exclusions.txt`; results are in
-//! `docs/mpi-suites.md`.
+//! Test suites of other projects over the libfabric provider: mpi4py's, compared with each MPI library's own transport; Intel's benchmarks; and
+//! errors in ranks when one of them is killed. `tests/mpi/exclusions.txt` lists excluded tests with reasons; results are in `docs/mpi-suites.md`.
 //!
-//! A chosen part of it runs by default. `MOTET_MPI_SUITE=all`: every library on two and four ranks, every file.
+//! A selection runs by default. `MOTET_MPI_SUITE=all` runs every library on two and four ranks, with every file.
 
 use motet_programs::find;
 use motet_tests::{engine, folder, tool};
@@ -12,13 +11,13 @@ use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What `suite.py` says where something is missing.
+/// Exit status of `suite.py` if something is missing.
 const MISSING: i32 = 77;
 
 /// All files of the suite but two that send nothing and take longest.
 const MOST: &[&str] = &["^test_(?!datatype|pickle)"];
 const MESSAGES: &[&str] = &["^test_p2p", "^test_msg", "^test_cco_(buf|obj|nb_vec)", "^test_comm_topo"];
-/// Four ranks on two CPUs that poll take long.
+/// Four polling ranks on two CPUs are slow.
 const FEW: &[&str] = &["^test_p2p_buf", "^test_cco_buf"];
 const WINDOWS: &[&str] = &["^test_rma", "^test_win"];
 
@@ -30,7 +29,7 @@ const CHOSEN: &[(&str, &str, &[&str])] = &[
     ("openmpi4-rdma", "2", WINDOWS),
     ("openmpi5", "2", MESSAGES),
     ("openmpi5", "2", WINDOWS),
-    ("openmpi5", "4", &["^test_rma_nb"]), // by two domains of libfabric's: neither may sleep on the other's time
+    ("openmpi5", "4", &["^test_rma_nb"]), // by two domains of libfabric: neither may sleep on the other's time
     ("intel", "2", MESSAGES),
     ("intel", "2", WINDOWS),
 ];
@@ -44,7 +43,7 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mpi").join(name)
 }
 
-/// The folder of the provider; `None`, loudly, where it is not built.
+/// The provider's folder. `None`, with a message, if it is not built.
 fn provider(test: &str) -> Option<PathBuf> {
     let folder = engine()?.parent()?.join("libfabric");
     if !folder.join("libmotet-fi.so").exists() {
@@ -59,8 +58,8 @@ fn said(output: &Output) -> String {
 }
 
 #[test]
-fn mpi4py_passes_what_it_passes_without_motet() {
-    let test = "mpi4py_passes_what_it_passes_without_motet";
+fn mpi4py_passes_the_same_tests_with_motet() {
+    let test = "mpi4py_passes_the_same_tests_with_motet";
     let Some(provider) = provider(test) else { return };
     let Some(target) = provider.ancestors().nth(2) else { return };
     let all = std::env::var("MOTET_MPI_SUITE").is_ok_and(|which| which == "all");
@@ -68,10 +67,10 @@ fn mpi4py_passes_what_it_passes_without_motet() {
     let runs: Vec<_> = if all { every } else { CHOSEN.to_vec() };
     let mut lost = Vec::new();
     for (library, ranks, files) in runs {
-        let _alone = crate::alone();
+        let _exclusive = crate::exclusive_cpus();
         let mut command = Command::new("timeout");
         command.args(["2000", "python3"]).arg(source("suite.py"));
-        // Of what passes over Motet nothing can be lost: what the library's own transport makes of it is for the figures of the documents.
+        // A test that passes over Motet is not lost; its result on the library's own transport matters only for the documents.
         command.args((!all).then_some("--rest"));
         let ran = command.arg(target).args([library, ranks]).args(files).output().expect("timeout");
         if ran.status.code() == Some(MISSING) {
@@ -86,13 +85,13 @@ fn mpi4py_passes_what_it_passes_without_motet() {
     assert!(lost.is_empty(), "{}", lost.join("\n"));
 }
 
-/// Processes whose program this is.
+/// Counts the processes of a program.
 fn running(program: &Path) -> usize {
     let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
     processes.filter(|entry| std::fs::read_link(entry.path().join("exe")).is_ok_and(|path| path == program)).count()
 }
 
-/// The same, of those that do not end in the time that a machine may take for it once their launcher has.
+/// Counts the processes of a program that are still there 30 s after their launcher's end.
 fn left_running(program: &Path) -> usize {
     let began = Instant::now();
     while running(program) > 0 && began.elapsed() < Duration::from_secs(30) {
@@ -101,23 +100,22 @@ fn left_running(program: &Path) -> usize {
     running(program)
 }
 
-/// What follows these words in a line of what a rank printed: a time of the host's clock, in microseconds.
+/// The time in microseconds behind `words` in a line of a rank's output.
 fn time_after(printed: &str, words: &str) -> Option<u128> {
     printed.lines().find_map(|line| line.strip_prefix(words)?.trim().parse().ok())
 }
 
-/// Rank 1 is killed. The launcher lets the others go on, who all get an error of MPI's, whether they wait for a short message or a long one;
-/// or ends the job itself, as it does when it is not told otherwise. Either way nobody is left. How long it takes
-/// is printed, and is no matter of pass or fail.
+/// Kills rank 1. With recovery, the launcher lets the others continue, and all of them get an MPI error, whether they wait for a short or a long
+/// message. By default, the launcher ends the job. Either way no rank is left. The delays are printed and not checked.
 #[test]
-fn ranks_are_told_when_one_is_killed() {
-    let test = "ranks_are_told_when_one_is_killed";
+fn ranks_get_an_error_when_one_is_killed() {
+    let test = "ranks_get_an_error_when_one_is_killed";
     let Some(provider) = provider(test) else { return };
     if find("mpicc.openmpi").is_none() || find("mpirun.openmpi").is_none() {
         skip(test, "Open MPI is not installed (tests/programs/packages.txt)");
         return;
     }
-    let _alone = crate::alone();
+    let _exclusive = crate::exclusive_cpus();
     let program = folder("mpi-killed").join("killed");
     let mut compiler = Command::new("mpicc.openmpi");
     let compiled = compiler.args(["-O2", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&program).arg(source("killed.c"));
@@ -140,11 +138,11 @@ fn ranks_are_told_when_one_is_killed() {
         let ran = run(&["--enable-recovery"], length);
         let printed = String::from_utf8_lossy(&ran.stdout);
         let killed = time_after(&printed, "killed at ").expect("the time of rank 1");
-        let told = [0, 2, 3].map(|rank| {
-            let told = time_after(&printed, &format!("rank {rank}: told at "));
-            told.unwrap_or_else(|| panic!("{length} bytes, rank {rank}: {}", said(&ran))).saturating_sub(killed)
+        let noticed = [0, 2, 3].map(|rank| {
+            let noticed = time_after(&printed, &format!("rank {rank}: got an error at "));
+            noticed.unwrap_or_else(|| panic!("{length} bytes, rank {rank}: {}", said(&ran))).saturating_sub(killed)
         });
-        println!("{length} bytes: ranks 0, 2 and 3 were told {told:?} microseconds after rank 1 was killed");
+        println!("{length} bytes: ranks 0, 2 and 3 were noticed {noticed:?} microseconds after rank 1 was killed");
         assert_eq!(left_running(&program), 0, "{length} bytes: ranks are left");
         let ran = run(&[], length);
         let ended = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock").as_micros();
@@ -155,17 +153,17 @@ fn ranks_are_told_when_one_is_killed() {
     }
 }
 
-/// Intel's own benchmarks with Intel MPI: that each ends, with a line for each size. What they measure is not looked at.
+/// Intel's own benchmarks with Intel MPI: each completes, with a line for each size. The measured values are not checked.
 #[test]
-fn intels_benchmarks_end() {
-    let test = "intels_benchmarks_end";
+fn intel_mpi_benchmarks_complete() {
+    let test = "intel_mpi_benchmarks_complete";
     let Some(provider) = provider(test) else { return };
     let Some(home) = tool("mpi/impi-rt") else {
         skip(test, "Intel MPI is not there (scripts/setup --tests)");
         return;
     };
     let home = home.canonicalize().expect("the folder of Intel MPI");
-    let _alone = crate::alone();
+    let _exclusive = crate::exclusive_cpus();
     for (binary, benchmarks) in [
         ("IMB-MPI1", &["PingPong", "Sendrecv", "Allreduce", "Alltoall", "Bcast"][..]),
         ("IMB-RMA", &["Unidir_put", "Unidir_get", "Accumulate", "Fetch_and_op", "Compare_and_swap"]),

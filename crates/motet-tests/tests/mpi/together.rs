@@ -1,16 +1,16 @@
-//! MPI, CORBA and plain sockets in one process (`tests/together`): one engine carries all of them, alone or at once, whatever allocator the
-//! process has, and none is starved by another.
+//! MPI, CORBA and sockets in one process (`tests/together`): one engine carries all of them, alone or at the same time, with any allocator, and none
+//! starves another.
 
 use motet_programs::find;
-use motet_tests::machine::tried_again;
-use motet_tests::mpi::{OPEN_MPI_4, alone, installed, output, root, skip};
+use motet_tests::cpu_steal::retry_on_steal;
+use motet_tests::mpi::{OPEN_MPI_4, exclusively, installed, output, root, skip};
 use motet_tests::{engine, folder};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-/// The command, and the program; `None`, loudly, where something is missing.
+/// The command and the program. `None`, with a message, if something is missing.
 fn program(test: &str) -> Option<(PathBuf, PathBuf)> {
     let built = engine()?.parent()?;
     let missing = ["libfabric/libmotet-fi.so", "libmotet_omniorb42.so", "libmotet_sockets.so", "motet"];
@@ -38,7 +38,7 @@ fn succeeds(command: &mut Command) {
     assert!(ran.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ran.stderr));
 }
 
-/// A job of two ranks under `motet run`: see `tests/together/main.cc`.
+/// A job of two ranks under `motet run` (`tests/together/main.cc`).
 fn job(motet: &Path, program: &Path, words: &[&str]) -> Option<Command> {
     let mpi = installed("together", &[OPEN_MPI_4]).pop()?;
     let all = mpi.launcher(2, &["--bind-to", "none"]).into_iter().chain([program.display().to_string()]);
@@ -46,7 +46,7 @@ fn job(motet: &Path, program: &Path, words: &[&str]) -> Option<Command> {
     Some(mpi.run(motet, &["--set", "mpi=on"], &all))
 }
 
-/// What was said: letters of the adapters, each once for a size; and that each process has one engine, and no thread of Motet's but one.
+/// Checks the output: a line for each adapter and size, and that each process has one engine and one thread of Motet.
 #[track_caller]
 fn one_engine(said: &str, adapters: &str, sizes: &[&str]) {
     for size in sizes {
@@ -60,7 +60,7 @@ fn one_engine(said: &str, adapters: &str, sizes: &[&str]) {
     for rank in ["rank 0: ", "rank 1: "] {
         let census = said.lines().find_map(|line| line.strip_prefix(rank)).expect(said);
         let (counts, threads) = census.split_once(", threads ").expect(census);
-        assert_eq!(counts, "engines 1, sheets of nodes 1", "{rank}");
+        assert_eq!(counts, "engines 1, node stats pages 1", "{rank}");
         let ours: Vec<_> = threads.split(' ').filter(|thread| thread.starts_with("motet")).collect();
         assert_eq!(ours, ["motet-progress=1"], "{rank}{census}");
     }
@@ -68,7 +68,7 @@ fn one_engine(said: &str, adapters: &str, sizes: &[&str]) {
 
 #[test]
 fn three_adapters_share_an_engine_alone_and_at_once() {
-    let _shared = crate::beside_others();
+    let _shared = crate::shared_cpus();
     let Some((motet, program)) = program("three_adapters_share_an_engine_alone_and_at_once") else { return };
     for used in ["m", "c", "s", "mcs"] {
         let Some(mut job) = job(&motet, &program, &["150", "mcs", used, "8", "65536", "2000000"]) else { return };
@@ -76,18 +76,18 @@ fn three_adapters_share_an_engine_alone_and_at_once() {
     }
 }
 
-/// Each rank has two threads that poll for MPI and one that computes, on the CPUs that calls and sockets need, too.
+/// Each rank has two threads that poll for MPI and one that computes, on CPUs that CORBA calls and sockets need as well.
 #[test]
-fn nobody_starves_beside_threads_that_poll_and_compute() {
-    let _shared = crate::beside_others();
-    let Some((motet, program)) = program("nobody_starves_beside_threads_that_poll_and_compute") else { return };
+fn no_adapter_starves_beside_busy_threads() {
+    let _shared = crate::shared_cpus();
+    let Some((motet, program)) = program("no_adapter_starves_beside_busy_threads") else { return };
     let Some(mut job) = job(&motet, &program, &["500", "mmcsx", "mcsx", "8", "65536"]) else { return };
     one_engine(&output(&mut job), "mmcs", &["8", "65536"]);
 }
 
 #[test]
 fn other_allocators_make_no_difference() {
-    let _shared = crate::beside_others();
+    let _shared = crate::shared_cpus();
     let test = "other_allocators_make_no_difference";
     let Some((motet, program)) = program(test) else { return };
     for allocator in ["libjemalloc.so.2", "libmimalloc.so.2.0"] {
@@ -107,10 +107,10 @@ fn library(name: &str) -> Option<String> {
     line.rsplit(" => ").next().map(str::to_owned)
 }
 
-/// Two libraries with hooks of their own deadlock: libfabric's issues 9003 and 10879.
+/// Two libraries with their own allocator hooks deadlock: libfabric's issues 9003 and 10879.
 #[test]
-fn nothing_of_ours_stands_before_the_allocator() {
-    let _shared = crate::beside_others();
+fn libraries_do_not_interpose_the_allocator() {
+    let _shared = crate::shared_cpus();
     let Some(built) = engine().and_then(|engine| engine.parent().map(Path::to_owned)) else { return };
     let hooks = ["malloc", "calloc", "realloc", "free", "mmap", "munmap", "mremap", "madvise", "brk", "sbrk"];
     for name in ["libmotet.so", "libmotet_sockets.so", "libmotet_omniorb42.so", "libfabric/libmotet-fi.so"] {
@@ -122,22 +122,22 @@ fn nothing_of_ours_stands_before_the_allocator() {
     }
 }
 
-/// Those that wait beside an MPI that polls on every CPU are served by the kernel; here it does not poll.
+/// MPI does not poll here: beside an MPI that polls on every CPU, waiting streams use the kernel.
 #[test]
-fn why_shows_all_adapters_of_a_process_on_the_same_memory() {
-    let _shared = crate::beside_others();
-    let test = "why_shows_all_adapters_of_a_process_on_the_same_memory";
+fn motet_why_shows_all_adapters_on_the_same_memory() {
+    let _shared = crate::shared_cpus();
+    let test = "motet_why_shows_all_adapters_on_the_same_memory";
     let Some((motet, program)) = program(test) else { return };
-    let shown = tried_again(test, || {
+    let shown = retry_on_steal(test, || {
         let Some(mut job) = job(&motet, &program, &["10000", "mcs", "cs", "4096"]) else { return Ok(()) };
-        // The proof that bytes go over the memory is no matter of who has the CPUs.
+        // Open gates: shared memory is then used under any load of the CPUs.
         let job = job.env("MOTET_PATIENCE", "300ms");
-        alone(|| shows_all_adapters(&motet, &program, job))
+        exclusively(|| shows_all_adapters(&motet, &program, job))
     });
     shown.unwrap_or_else(|wrong| panic!("{wrong}"));
 }
 
-/// Whether `motet why` comes to show it while the job runs, else what it showed last; the job must succeed.
+/// Polls `motet why` while the job runs, until it shows all adapters. Returns its last report otherwise; the job must succeed.
 fn shows_all_adapters(motet: &Path, program: &Path, job: &mut Command) -> Result<(), String> {
     let mut job = job.stdout(Stdio::piped()).spawn().expect("timeout");
     let mut shown = Err("the job has ended already".to_owned());
@@ -147,7 +147,7 @@ fn shows_all_adapters(motet: &Path, program: &Path, job: &mut Command) -> Result
         }
         if shown.is_err() {
             let why = Command::new(motet).args(["why", "--json"]).output().expect("motet");
-            // What it shows of a job that is about to end is nothing to go by.
+            // A report of a job that is about to exit does not count.
             if job.try_wait().expect("its status").is_none() {
                 shown = all_adapters(program, &serde_json::from_slice(&why.stdout).expect("JSON"));
             }
@@ -157,7 +157,7 @@ fn shows_all_adapters(motet: &Path, program: &Path, job: &mut Command) -> Result
     if ended.success() { shown } else { Err(format!("the job: {ended}")) }
 }
 
-/// Both ranks, each with MPI, CORBA and sockets over the memory that they share; else what is not so.
+/// Checks that both ranks have MPI, CORBA and sockets over shared memory. The error says what is missing.
 fn all_adapters(program: &Path, why: &serde_json::Value) -> Result<(), String> {
     let ours = |process: &&serde_json::Value| {
         process["command"].as_str().unwrap_or_default().starts_with(program.to_str().expect("a plain path"))

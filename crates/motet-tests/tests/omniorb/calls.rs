@@ -1,9 +1,9 @@
-//! omniORB under the adapter of `adapters/omniorb`: what happens to connections, in both of the ORB's threading policies.
+//! omniORB with the adapter of `adapters/omniorb`: connections in use, with both threading policies of the ORB.
 //!
-//! `servers/middleware.rs` has the calls themselves.
+//! `servers/middleware.rs` tests the calls themselves.
 
-use motet_tests::omniorb::{POLICIES, REPORT, Scene, built, by_the_adapter, each_way, each_way_at_once, each_way_with};
-use motet_tests::programs::{Alone, Stage, Started, both_ways, both_ways_open, free_port, placed, skip};
+use motet_tests::omniorb::{Case, POLICIES, REPORT, adapter_report, built, each_way, each_way_at_once, each_way_with};
+use motet_tests::programs::{Exclusive, Sandbox, Started, both_ways, both_ways_open, free_port, placed, skip};
 use motet_tests::{Built, folder};
 use std::cell::Cell;
 use std::process::Command;
@@ -15,31 +15,31 @@ fn connections_are_the_adapters() {
     let Ok(program) = built("omniorb_cases") else { return skip(test, "omniORB is not installed").unwrap_or_default() };
     for policy in POLICIES {
         let carried = Cell::new(0);
-        let scene = |stage: &Stage| {
-            let scene = Scene::new(stage, &program, policy, [&[], &[]]);
-            let server = scene.serve();
-            let told = scene.told(&["add", "2000"]);
+        let case = |sandbox: &Sandbox| {
+            let case = Case::new(sandbox, &program, policy, [&[], &[]]);
+            let server = case.serve();
+            let output = case.output(&["add", "2000"]);
             let mapped = std::fs::read_to_string(format!("/proc/{}/maps", server.pid())).unwrap_or_default();
             let loaded = mapped.contains("libmotet_omniorb42.so");
-            assert_eq!(loaded, stage.has_motet(), "{mapped}");
-            scene.end(server);
-            let (fast, connections) = by_the_adapter(stage);
-            assert!(if stage.has_motet() { connections >= 2 } else { connections == 0 }, "{connections} connections");
+            assert_eq!(loaded, sandbox.has_motet(), "{mapped}");
+            case.end(server);
+            let (fast, connections) = adapter_report(sandbox);
+            assert!(if sandbox.has_motet() { connections >= 2 } else { connections == 0 }, "{connections} connections");
             carried.set(fast);
-            told
+            output
         };
-        both_ways(test, &[], scene);
-        if both_ways_open(test, &[], Alone::WithMotet, scene).is_some() {
+        both_ways(test, &[], case);
+        if both_ways_open(test, &[], Exclusive::WithMotet, case).is_some() {
             assert!(carried.get() > 0, "nothing went over shared memory, policy {policy}");
         }
     }
 }
 
 #[test]
-fn a_program_without_an_orb_loads_nothing() {
-    both_ways("a_program_without_an_orb_loads_nothing", &[], |stage| {
-        let maps = stage.run(&["cat", "/proc/self/maps"]);
-        assert_eq!(maps.contains("libmotet_sockets.so"), stage.has_motet(), "{maps}");
+fn program_without_an_orb_loads_nothing() {
+    both_ways("program_without_an_orb_loads_nothing", &[], |sandbox| {
+        let maps = sandbox.run(&["cat", "/proc/self/maps"]);
+        assert_eq!(maps.contains("libmotet_sockets.so"), sandbox.has_motet(), "{maps}");
         for library in ["libmotet_omniorb4", "libmotet.so", "libomniORB4"] {
             assert!(!maps.contains(library), "{library} in {maps}");
         }
@@ -48,110 +48,111 @@ fn a_program_without_an_orb_loads_nothing() {
 }
 
 #[test]
-fn a_plug_in_may_have_an_orb_of_its_own_within() {
+fn plug_in_may_contain_its_own_orb() {
     let folder = folder("own-orb");
     let plug_in = Built::library("own_orb", &folder, &["-DPLUG_IN"]);
     let program = Built::program("own_orb", &folder, &[]);
-    both_ways("a_plug_in_may_have_an_orb_of_its_own_within", &[], |stage| {
-        let (program, plug_in) = (placed(stage, &program), placed(stage, &plug_in));
-        stage.start_with(&[&program, &plug_in], &[("MOTET_OMNIORB", "on")]).finish()
+    both_ways("plug_in_may_contain_its_own_orb", &[], |sandbox| {
+        let (program, plug_in) = (placed(sandbox, &program), placed(sandbox, &plug_in));
+        sandbox.start_with(&[&program, &plug_in], &[("MOTET_OMNIORB", "on")]).finish()
     });
 }
 
 #[test]
-fn callbacks_come_during_calls() {
-    each_way("callbacks_come_during_calls", [&[], &[]], |scene| {
-        let server = scene.serve();
-        let told = scene.told(&["callback"]) + &scene.told(&["callback", "bidir"]);
-        scene.end(server);
-        told
+fn callbacks_arrive_during_calls() {
+    each_way("callbacks_arrive_during_calls", [&[], &[]], |case| {
+        let server = case.serve();
+        let output = case.output(&["callback"]) + &case.output(&["callback", "bidir"]);
+        case.end(server);
+        output
     });
 }
 
 #[test]
-fn every_endpoint_of_a_server_is_served() {
-    each_way("every_endpoint_of_a_server_is_served", [&[], &[]], |scene| {
-        let (first, second) = (scene.beside(), scene.beside());
+fn every_server_endpoint_is_served() {
+    each_way("every_server_endpoint_is_served", [&[], &[]], |case| {
+        let (first, second) = (case.beside(), case.beside());
         let more = format!("giop:tcp:127.0.0.1:{}", second.port);
         let (program, port) = (first.program.clone(), first.port.clone());
-        let server = Scene { program, port, options: &[("ORBendPoint", &more)], ..*scene }.serve();
-        let told = first.told(&["add", "2000"]) + &second.told(&["add", "2000"]);
+        let server = Case { program, port, options: &[("ORBendPoint", &more)], ..*case }.serve();
+        let output = first.output(&["add", "2000"]) + &second.output(&["add", "2000"]);
         first.end(server);
-        told
+        output
     });
 }
 
 #[test]
-fn threads_call_at_once_short_beside_long() {
-    each_way("threads_call_at_once_short_beside_long", [&[], &[]], |scene| {
-        let server = scene.serve();
-        let told = scene.told(&["together"]);
-        scene.end(server);
-        told
+fn concurrent_short_and_long_calls_return() {
+    each_way("concurrent_short_and_long_calls_return", [&[], &[]], |case| {
+        let server = case.serve();
+        let output = case.output(&["together"]);
+        case.end(server);
+        output
     });
 }
 
 #[test]
-fn all_of_it_on_one_cpu() {
+fn calls_and_callbacks_work_on_one_cpu() {
     let pinned: &[&str] = &["taskset", "-c", "0"];
-    each_way("all_of_it_on_one_cpu", [pinned, pinned], |scene| {
-        let server = scene.serve();
-        let told = scene.told(&["add", "500"]) + &scene.told(&["callback"]) + &scene.told(&["together"]);
-        scene.end(server);
-        told
+    each_way("calls_and_callbacks_work_on_one_cpu", [pinned, pinned], |case| {
+        let server = case.serve();
+        let output = case.output(&["add", "500"]) + &case.output(&["callback"]) + &case.output(&["together"]);
+        case.end(server);
+        output
     });
 }
 
 #[test]
-fn a_shutdown_wakes_whoever_waits_on_an_idle_connection() {
-    each_way_at_once("a_shutdown_wakes_whoever_waits_on_an_idle_connection", |scene| {
-        let server = scene.serve();
-        // It keeps its connection as long as its input lasts.
-        let idle = scene.start(&["sh", "-c", "sleep 30 | \"$@\"", "sh"], &["idle"]).says("called");
+fn shutdown_wakes_waiters_on_an_idle_connection() {
+    each_way_at_once("shutdown_wakes_waiters_on_an_idle_connection", |case| {
+        let server = case.serve();
+        // It keeps its connection while its standard input is open.
+        let idle = case.start(&["sh", "-c", "sleep 30 | \"$@\"", "sh"], &["idle"]).says("called");
         let began = Instant::now();
-        let told = scene.end(server);
+        let output = case.end(server);
         let took = began.elapsed();
         assert!(took < Duration::from_secs(10), "the server took {took:?} to end");
         drop(idle);
-        told
+        output
     });
 }
 
 #[test]
-fn a_killed_server_is_an_error_soon() {
-    each_way_with("a_killed_server_is_an_error_soon", Alone::Both, [&[], &[]], |scene| {
-        let server = scene.serve();
-        let told = scene.told(&["killed"]);
+fn killed_server_fails_calls_soon() {
+    each_way_with("killed_server_fails_calls_soon", Exclusive::Both, [&[], &[]], |case| {
+        let server = case.serve();
+        let output = case.output(&["killed"]);
         drop(server);
-        assert!(told.contains("COMM_FAILURE") && told.contains("soon"), "{told}");
-        told
+        assert!(output.contains("COMM_FAILURE") && output.contains("soon"), "{output}");
+        output
     });
 }
 
 #[test]
-fn calls_have_their_time_limits() {
-    each_way_at_once("calls_have_their_time_limits", |scene| {
-        let server = scene.serve();
-        let told = scene.told(&["late"]);
-        assert!(told.contains("after its time"), "{told}");
-        scene.end(server);
-        told
+fn calls_keep_their_time_limits() {
+    each_way_at_once("calls_keep_their_time_limits", |case| {
+        let server = case.serve();
+        let output = case.output(&["late"]);
+        assert!(output.contains("after its time"), "{output}");
+        case.end(server);
+        output
     });
 }
 
 #[test]
 fn one_end_may_be_without_motet() {
-    const PLAIN: &[&str] = &["env", "-u", "LD_PRELOAD"];
-    for before in [[PLAIN, &[]], [&[], PLAIN]] {
-        let counters = each_way("one_end_may_be_without_motet", before, |scene| {
-            let server = scene.serve();
-            let told = scene.told(&["add", "200"]) + &scene.told(&["callback", "bidir"]) + &scene.told(&["together"]);
-            scene.end(server);
-            if scene.stage.has_motet() {
-                let (fast, connections) = by_the_adapter(scene.stage);
+    const WITHOUT_MOTET: &[&str] = &["env", "-u", "LD_PRELOAD"];
+    for before in [[WITHOUT_MOTET, &[]], [&[], WITHOUT_MOTET]] {
+        let counters = each_way("one_end_may_be_without_motet", before, |case| {
+            let server = case.serve();
+            let output =
+                case.output(&["add", "200"]) + &case.output(&["callback", "bidir"]) + &case.output(&["together"]);
+            case.end(server);
+            if case.sandbox.has_motet() {
+                let (fast, connections) = adapter_report(case.sandbox);
                 assert!(connections > 0 && fast == 0, "{connections} connections, {fast} bytes over shared memory");
             }
-            told
+            output
         });
         if let Some(counters) = counters {
             assert_eq!(counters.sent_fast, 0, "{}", counters.lines);
@@ -160,46 +161,46 @@ fn one_end_may_be_without_motet() {
 }
 
 #[test]
-fn a_hundred_clients_have_one_server() {
-    each_way("a_hundred_clients_have_one_server", [&[], &[]], |scene| {
-        let server = scene.serve();
-        let clients: Vec<Started> = (0..100).map(|_| scene.client(&["add", "20"])).collect();
-        let told: String = clients.into_iter().map(Started::finish).collect();
-        assert_eq!(told, "added\n".repeat(100));
-        scene.end(server);
-        told
+fn hundred_clients_share_one_server() {
+    each_way("hundred_clients_share_one_server", [&[], &[]], |case| {
+        let server = case.serve();
+        let clients: Vec<Started> = (0..100).map(|_| case.client(&["add", "20"])).collect();
+        let output: String = clients.into_iter().map(Started::finish).collect();
+        assert_eq!(output, "added\n".repeat(100));
+        case.end(server);
+        output
     });
 }
 
 #[test]
-fn the_naming_service_and_its_client_are_as_ever() {
-    let test = "the_naming_service_and_its_client_are_as_ever";
-    let counters = both_ways(test, &["omniNames", "nameclt"], |stage| {
-        let (port, report) = (free_port(), stage.path(REPORT));
+fn naming_service_and_its_client_work_unchanged() {
+    let test = "naming_service_and_its_client_work_unchanged";
+    let counters = both_ways(test, &["omniNames", "nameclt"], |sandbox| {
+        let (port, report) = (free_port(), sandbox.path(REPORT));
         let environment = [("MOTET_OMNIORB", "on"), ("MOTET_SHIM_REPORT", report.as_str())];
-        let folder = stage.folder().to_str().expect("UTF-8").to_owned();
-        let log = stage.path("names.log");
+        let folder = sandbox.folder().to_str().expect("UTF-8").to_owned();
+        let log = sandbox.path("names.log");
         let words = ["omniNames", "-start", &port.to_string(), "-datadir", &folder, "-errlog", &log];
-        let server = stage.start_with(&words, &environment).listens(port);
+        let server = sandbox.start_with(&words, &environment).listens(port);
         let root = format!("NameService=corbaloc:iiop:127.0.0.1:{port}/NameService");
         let client = |words: &[&str]| {
             let all = [&["nameclt", "-ORBInitRef", &root], words].concat();
-            stage.start_with(&all, &environment).finish()
+            sandbox.start_with(&all, &environment).finish()
         };
-        let mut told = client(&["bind_new_context", "here"]);
+        let mut output = client(&["bind_new_context", "here"]);
         for name in ["here/one", "here/two"] {
-            told += &client(&["bind", name, "corbaloc:iiop:127.0.0.1:1/object"]);
+            output += &client(&["bind", name, "corbaloc:iiop:127.0.0.1:1/object"]);
         }
-        told += &client(&["unbind", "here/one"]);
-        told += &client(&["list", "here"]);
-        // A reference has the port and the time in it.
-        let told: String = told.lines().filter(|line| !line.starts_with("IOR:")).collect();
-        assert!(told.contains("two") && !told.contains("one"), "{told}");
+        output += &client(&["unbind", "here/one"]);
+        output += &client(&["list", "here"]);
+        // A reference contains the port and the time.
+        let output: String = output.lines().filter(|line| !line.starts_with("IOR:")).collect();
+        assert!(output.contains("two") && !output.contains("one"), "{output}");
         server.stop(15);
-        if stage.has_motet() {
-            assert!(by_the_adapter(stage).1 >= 5, "the adapter is not in use");
+        if sandbox.has_motet() {
+            assert!(adapter_report(sandbox).1 >= 5, "the adapter is not in use");
         }
-        told
+        output
     });
     if let Some(counters) = counters {
         assert!(counters.upgraded > 0, "{}", counters.lines);
@@ -207,8 +208,8 @@ fn the_naming_service_and_its_client_are_as_ever() {
 }
 
 #[test]
-fn the_measuring_tool_measures_calls_on_every_path() {
-    let test = "the_measuring_tool_measures_calls_on_every_path";
+fn motet_bench_corba_measures_every_path() {
+    let test = "motet_bench_corba_measures_every_path";
     let Some(motet) = motet_tests::engine().map(|engine| engine.with_file_name("motet")).filter(|path| path.exists())
     else {
         return skip(test, "motet is not built (make build)").unwrap_or_default();

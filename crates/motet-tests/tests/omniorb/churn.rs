@@ -1,12 +1,12 @@
-//! omniORB under the adapter of `adapters/omniorb`: one server whose clients come and go in every way, for `CHURN_SECONDS` (6).
+//! omniORB with the adapter of `adapters/omniorb`: one server whose clients connect and end in every way, for `CHURN_SECONDS` (6).
 //!
-//! At its end the server holds what it held in the beginning, and no client has seen an error but those that it asked for.
+//! At the end the server holds the same resources as at the beginning, and clients have seen only the errors that they provoked.
 
-use motet_tests::omniorb::{Held, Scene, ends_each_way};
-use motet_tests::programs::{Alone, Started, find, source};
+use motet_tests::omniorb::{Case, Resources, ends_each_way};
+use motet_tests::programs::{Exclusive, Started, find, source};
 use std::time::{Duration, Instant};
 
-/// What a client does, and what it says when all was well.
+/// What a client does, and what it prints on success.
 const CLIENTS: [(&[&str], &str); 6] = [
     (&["add", "50"], "added\n"),
     (&["callback"], "called back, sum 4960\n"),
@@ -18,9 +18,9 @@ const CLIENTS: [(&[&str], &str); 6] = [
     (&["mirrors", "1000000", "-1000000"], "1000000: nothing\n-1000000: nothing\n"),
     (&["forks"], "it execs with 0"),
 ];
-/// What clients are killed at.
+/// Operations during which clients are killed.
 const VICTIMS: [&str; 3] = ["upcall", "large", "replies"];
-/// What peers do that do not speak GIOP as they should (`giop_raw.py`).
+/// Malformed GIOP by `giop_raw.py`.
 const RAW: [&str; 4] = ["noise", "a truncated message", "a request and an end", "a large request that ends early"];
 const AT_ONCE: usize = 4;
 
@@ -28,73 +28,73 @@ fn seconds() -> u64 {
     std::env::var("CHURN_SECONDS").ok().and_then(|given| given.parse().ok()).unwrap_or(6)
 }
 
-/// A client that runs, and what it is to say; a victim has nothing to say.
-struct Guest(Started, Option<&'static str>);
+/// A running client and its expected output; `None` for a client that is killed.
+struct Client(Started, Option<&'static str>);
 
-impl Guest {
-    fn comes(scene: &Scene<'_>, raw: Option<&str>, chance: usize) -> Self {
+impl Client {
+    fn start(case: &Case<'_>, raw: Option<&str>, chance: usize) -> Self {
         let any = chance / 3;
         match (chance % 6, raw) {
-            (0, _) => Self(scene.client(&["calling", VICTIMS[any % VICTIMS.len()]]), None),
+            (0, _) => Self(case.client(&["calling", VICTIMS[any % VICTIMS.len()]]), None),
             (1, Some(raw)) => {
-                let words = ["python3", raw, "client", &scene.port, RAW[any % RAW.len()]];
-                Self(scene.stage.start_with(&words, &[]), Some("end\n"))
+                let words = ["python3", raw, "client", &case.port, RAW[any % RAW.len()]];
+                Self(case.sandbox.start_with(&words, &[]), Some("end\n"))
             }
             _ => {
                 let (words, says) = CLIENTS[any % CLIENTS.len()];
-                Self(scene.client(words), Some(says))
+                Self(case.client(words), Some(says))
             }
         }
     }
 
     #[track_caller]
-    fn goes(self) {
+    fn finish(self) {
         match self.1 {
             None => drop(self.0.says("calling")),
             Some(says) => {
-                let told = self.0.finish();
-                assert!(told.contains(says), "{told}, not {says}");
+                let output = self.0.finish();
+                assert!(output.contains(says), "{output}, not {says}");
             }
         }
     }
 }
 
 #[test]
-fn a_server_outlives_all_its_clients() {
-    // Who was called back is gone: what the server had to it goes with its own scavenger; threads without a task go soon.
+fn server_keeps_nothing_after_client_churn() {
+    // A server that called back a client keeps that connection until its scavenger runs; idle threads end soon.
     let options = [
         ("ORBgiopMaxMsgSize", "50000000"),
         ("ORBscanGranularity", "1"),
         ("ORBoutConScanPeriod", "3"),
         ("ORBidleThreadTimeout", "2"),
     ];
-    ends_each_way("a_server_outlives_all_its_clients", Alone::WithMotet, &options, |scene| {
-        // Without Motet it is only to show that the test asks for nothing that TCP does not give.
-        let lasts = Duration::from_secs(seconds()) / if scene.stage.has_motet() { 1 } else { 2 };
-        let raw = find("python3").map(|_| source(scene.stage, "giop_raw.py"));
-        let server = scene.serve();
-        scene.told(&["add", "20"]);
-        let before = Held::by(&server);
-        let (began, mut guests, mut count, mut chance) = (Instant::now(), Vec::new(), 0, 1_u64);
+    ends_each_way("server_keeps_nothing_after_client_churn", Exclusive::WithMotet, &options, |case| {
+        // Without Motet the run only shows that the test passes over TCP.
+        let lasts = Duration::from_secs(seconds()) / if case.sandbox.has_motet() { 1 } else { 2 };
+        let raw = find("python3").map(|_| source(case.sandbox, "giop_raw.py"));
+        let server = case.serve();
+        case.output(&["add", "20"]);
+        let before = Resources::of(&server);
+        let (began, mut clients, mut count, mut chance) = (Instant::now(), Vec::new(), 0, 1_u64);
         while began.elapsed() < lasts {
-            // The same order every time.
+            // Pseudo-random, the same in every run.
             chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            guests.push(Guest::comes(scene, raw.as_deref(), (chance >> 33) as usize));
+            clients.push(Client::start(case, raw.as_deref(), (chance >> 33) as usize));
             count += 1;
-            if guests.len() == AT_ONCE {
-                guests.remove(0).goes();
+            if clients.len() == AT_ONCE {
+                clients.remove(0).finish();
             }
         }
-        guests.into_iter().for_each(Guest::goes);
+        clients.into_iter().for_each(Client::finish);
         let lasted = began.elapsed();
-        scene.told(&["add", "20"]);
-        // Without Motet it is certain that the ORB's own threads go.
-        if scene.stage.has_motet() {
-            before.all_again(&server);
+        case.output(&["add", "20"]);
+        // Only without Motet may threads of the ORB stay.
+        if case.sandbox.has_motet() {
+            before.wait_for_all(&server);
         } else {
-            before.connections_again(&server);
+            before.wait_for_connections(&server);
         }
         eprintln!("{count} clients in {lasted:?}, all is as before after {:?}", began.elapsed());
-        scene.end(server)
+        case.end(server)
     });
 }

@@ -1,9 +1,9 @@
-//! The omniORB adapter, and other ORBs beside it.
+//! The omniORB adapter, alone and with other ORBs.
 
 mod calls;
 mod churn;
-mod ends;
 mod examples;
+mod failures;
+mod malformed_giop;
 mod omniorbpy;
 mod other_orbs;
-mod raw;

@@ -1,85 +1,85 @@
-//! omniORBpy, and with it omniORB 4.3, as a Python program has it: the interpreter loads the ORB as what a module of its own is linked to,
-//! so the adapter has to find its ORB in a plug-in.
+//! omniORBpy, with omniORB 4.3, in a Python program: the interpreter loads the ORB as a dependency of a module, so the adapter has to find its ORB in
+//! a plug-in.
 //!
-//! omniORBpy with the other ORBs: `omniorb/other_orbs.rs`. What happens to connections: `omniorb/calls.rs`.
+//! omniORBpy with other ORBs: `omniorb/other_orbs.rs`. Connections: `omniorb/calls.rs`.
 
-use motet_tests::programs::{Stage, Started, both_ways, builds, skip, source};
+use motet_tests::programs::{Sandbox, Started, both_ways, builds, skip, source};
 use motet_tests::tool;
 use std::path::Path;
 
 const REPORT: &str = "adapters";
 
-/// How both ends are started: `omniorb`, and the ORB's threading policy (a thread for each connection, or a pool).
-struct Way {
+/// Settings of both ends: the value of MOTET_OMNIORB, and the ORB's threading policy (a thread for each connection, or a pool).
+struct Setup {
     adapter: &'static str,
     policy: &'static str,
 }
 
-/// The program with its stubs and its interpreter, where their user can read them.
-struct Scene<'a> {
-    stage: &'a Stage,
-    way: &'a Way,
+/// The program, its stubs and its interpreter, readable by the programs' user.
+struct Case<'a> {
+    sandbox: &'a Sandbox,
+    setup: &'a Setup,
     python: String,
     program: String,
 }
 
-impl<'a> Scene<'a> {
-    fn new(stage: &'a Stage, orb: &Path, way: &'a Way) -> Self {
-        let orb = stage.lent(orb);
+impl<'a> Case<'a> {
+    fn new(sandbox: &'a Sandbox, orb: &Path, setup: &'a Setup) -> Self {
+        let orb = sandbox.readable(orb);
         let orb = orb.to_str().expect("UTF-8");
-        source(stage, "orb_types.idl");
-        stage.follow(&builds::omniorbpy(orb, &stage.path(""), "orb_types"), &[]).finish();
-        Self { stage, way, python: builds::omniorbpys_python(orb), program: source(stage, "orb_types.py") }
+        source(sandbox, "orb_types.idl");
+        sandbox.follow(&builds::omniorbpy(orb, &sandbox.path(""), "orb_types"), &[]).finish();
+        Self { sandbox, setup, python: builds::omniorbpys_python(orb), program: source(sandbox, "orb_types.py") }
     }
 
     fn start(&self, words: &[&str]) -> Started {
-        let report = self.stage.path(REPORT);
+        let report = self.sandbox.path(REPORT);
         let environment = [
-            ("MOTET_OMNIORB", self.way.adapter),
-            ("ORBthreadPerConnectionPolicy", self.way.policy),
+            ("MOTET_OMNIORB", self.setup.adapter),
+            ("ORBthreadPerConnectionPolicy", self.setup.policy),
             ("MOTET_SHIM_REPORT", report.as_str()),
         ];
-        self.stage.start_with(&[&[self.python.as_str(), &self.program], words].concat(), &environment)
+        self.sandbox.start_with(&[&[self.python.as_str(), &self.program], words].concat(), &environment)
     }
 
-    /// Everything that a caller and a server can tell one another.
-    fn play(&self) -> String {
+    /// Runs every call between a client and a server.
+    fn check(&self) -> String {
         let server = self.start(&["serve"]).says("\n");
         let printed = server.printed();
         let object = printed.trim().strip_prefix("object ").expect("the object's reference");
-        let told = self.start(&["call", object]).finish();
-        assert!(told.ends_with("all ok\n"), "{told}");
+        let output = self.start(&["call", object]).finish();
+        assert!(output.ends_with("all ok\n"), "{output}");
         let time = self.start(&["time", object, "200"]).finish();
         assert!(time.trim().parse::<u64>().is_ok_and(|ns| ns > 0), "no time: {time}");
-        if self.stage.has_motet() {
+        if self.sandbox.has_motet() {
             self.check_adapter(&server);
         }
         self.start(&["end", object]).finish();
         let ended = server.finish();
         assert!(ended.ends_with("ended\n"), "{ended}");
-        told
+        output
     }
 
-    /// The adapter for this ORB is in the server when it is asked for, and all connections are its.
+    /// The server loads the adapter of this ORB if the settings say so, and all connections are the adapter's.
     fn check_adapter(&self, server: &Started) {
-        let wanted = self.way.adapter == "on";
+        let wanted = self.setup.adapter == "on";
         let mapped = std::fs::read_to_string(format!("/proc/{}/maps", server.pid())).unwrap_or_default();
         assert_eq!(mapped.contains("libmotet_omniorb43.so"), wanted, "{mapped}");
-        let report = std::fs::read_to_string(self.stage.path(REPORT)).unwrap_or_default();
+        let report = std::fs::read_to_string(self.sandbox.path(REPORT)).unwrap_or_default();
         assert_eq!(report.lines().any(|line| line.starts_with("adapter=omniorb ")), wanted, "{report}");
     }
 }
 
 #[test]
-fn the_adapter_finds_the_orb_of_a_python_module() {
-    let test = "the_adapter_finds_the_orb_of_a_python_module";
+fn adapter_finds_the_orb_of_a_python_module() {
+    let test = "adapter_finds_the_orb_of_a_python_module";
     let Some(orb) = tool("omniorbpy") else {
         skip::<()>(test, "omniORBpy has not been fetched (scripts/setup --tests)");
         return;
     };
-    let ways = [("on", "1"), ("on", "0"), ("off", "1")].map(|(adapter, policy)| Way { adapter, policy });
-    for way in &ways {
-        let counters = both_ways(test, &[], |stage| Scene::new(stage, &orb, way).play());
+    let setups = [("on", "1"), ("on", "0"), ("off", "1")].map(|(adapter, policy)| Setup { adapter, policy });
+    for setup in &setups {
+        let counters = both_ways(test, &[], |sandbox| Case::new(sandbox, &orb, setup).check());
         let Some(counters) = counters else { return };
         counters.went_over_shared_memory(4);
     }

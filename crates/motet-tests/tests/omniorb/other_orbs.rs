@@ -1,23 +1,23 @@
-//! Object request brokers among themselves: each serves each, with every type of `tests/programs/orb_types.idl` in every direction, without
-//! and with Motet, with both ends under Motet and with one.
+//! Object request brokers with each other: each serves each, with every type of `tests/programs/orb_types.idl` in every direction, without Motet,
+//! with both ends under Motet, and with one.
 //!
-//! An ORB is a row of [`ORBS`]: a program with the words `serve`, `call URI` and `end URI` (`tests/programs/orb_types.cc` says what they do).
-//! `omniorb/calls.rs`, `omniorb/omniorbpy.rs` and `servers/middleware.rs` have what only omniORB can do.
+//! An ORB is a row of [`ORBS`]: a program with the commands `serve`, `call URI` and `end URI` (`tests/programs/orb_types.cc` describes them).
+//! `omniorb/calls.rs`, `omniorb/omniorbpy.rs` and `servers/middleware.rs` test omniORB alone.
 
-use motet_tests::programs::{Alone, Counters, Stage, Started, both_ways_with, builds, find, skip};
+use motet_tests::programs::{Counters, Exclusive, Sandbox, Started, both_ways_with, builds, find, skip};
 use motet_tests::{folder, script, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// An ORB and its form of the program.
+/// An ORB and its version of the program.
 struct Orb {
     name: &'static str,
-    /// Builds what has to be built, once; or says why there is no such program here. Files and folders that it needs when it runs.
+    /// Builds the program once, or says why it cannot be built. Returns the files and folders that it needs at run time.
     files: fn() -> Result<&'static [PathBuf], &'static str>,
-    /// The words that start it, from the files where its user can read them.
+    /// The command that starts the program, from the readable paths of these files.
     words: fn(&[String]) -> Vec<String>,
-    /// Whether Motet has an adapter for it, which `MOTET_OMNIORB` turns on.
+    /// Whether Motet has an adapter for it, which `MOTET_OMNIORB` enables.
     adapter: bool,
 }
 
@@ -29,14 +29,14 @@ const ORBS: [Orb; 3] = [
 
 const REPORT: &str = "adapters";
 
-/// What a caller prints when all is well.
+/// The output of a successful client.
 const ALL_OK: &str = "orb ok\nlevel ok\necho_everything ok\necho_octets ok\necho_longs ok\necho_doubles ok\necho_few ok\n\
     echo_names ok\necho_rows ok\necho_particles ok\necho_choice ok\necho_sign ok\necho_any ok\necho_nodes ok\necho_reference ok\n\
     echo_object ok\nrefuse ok\nbad_parameter ok\nremember ok\nremembered ok\ncall_back ok\nall ok\n";
 
-// ---- what is built ---------------------------------------------------------------------------------------------------
+// ---- building --------------------------------------------------------------------------------------------------------
 
-/// Copies of sources of `tests/programs` in a folder of their own, and a recipe for them, which must succeed.
+/// Copies sources of `tests/programs` to a folder and runs the build commands, which must succeed.
 #[track_caller]
 fn built(folder: &Path, sources: &[&str], recipe: impl IntoIterator<Item = Vec<String>>) {
     for source in sources {
@@ -80,14 +80,14 @@ fn python(folders: &[String]) -> Vec<String> {
     vec![builds::omniorbpys_python(&folders[0]), format!("{}/orb_types.py", folders[1])]
 }
 
-/// The program, and what JacORB is made of.
+/// The program, and JacORB's libraries.
 fn jacorb() -> Result<&'static [PathBuf], &'static str> {
     static BUILT: OnceLock<Result<Vec<PathBuf>, &str>> = OnceLock::new();
     let made = BUILT.get_or_init(|| {
         if ["java", "javac", "jar"].iter().any(|program| find(program).is_none()) {
             return Err("Java is not installed (tests/programs/packages.txt)");
         }
-        // The last of its files that is fetched.
+        // This is the last file that scripts/setup fetches.
         let orb = tool("jacorb").filter(|orb| orb.join("java_cup-0.9e.jar").exists());
         let orb = orb.ok_or("JacORB has not been fetched (scripts/setup --programs)")?;
         let files = std::fs::read_dir(orb).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -112,7 +112,7 @@ fn class_path(jars: &[impl AsRef<Path>]) -> String {
     jars.join(":")
 }
 
-/// Java has no ORB of its own since version 11. Small machines need no more: the compiler threads are what takes the time of short runs.
+/// Java has had no ORB of its own since version 11. The options suit short runs: the compiler threads take most of the time.
 fn java(jars: &[String]) -> Vec<String> {
     let path = class_path(jars);
     let orb = "-Dorg.omg.CORBA.ORBClass=org.jacorb.orb.ORB";
@@ -122,55 +122,55 @@ fn java(jars: &[String]) -> Vec<String> {
     words.map(str::to_owned).into()
 }
 
-// ---- how they meet ---------------------------------------------------------------------------------------------------
+// ---- running ---------------------------------------------------------------------------------------------------------
 
-/// A server of one ORB and a caller of another (or the same), in a stage.
+/// A server of one ORB and a client of the same or another one, in a sandbox.
 struct Pair<'a> {
-    stage: &'a Stage,
+    sandbox: &'a Sandbox,
     server: Vec<String>,
     caller: Vec<String>,
-    /// Whether adapters are on.
+    /// Whether adapters are enabled.
     adapter: bool,
 }
 
 impl Pair<'_> {
     fn start(&self, before: &[&str], program: &[String], more: &[&str]) -> Started {
-        let report = self.stage.path(REPORT);
+        let report = self.sandbox.path(REPORT);
         let program: Vec<&str> = program.iter().map(String::as_str).collect();
         let adapter = if self.adapter { "on" } else { "off" };
         let environment = [("MOTET_OMNIORB", adapter), ("MOTET_SHIM_REPORT", report.as_str())];
-        self.stage.start_with(&[before, &program, more].concat(), &environment)
+        self.sandbox.start_with(&[before, &program, more].concat(), &environment)
     }
 
-    /// One server, one caller, the end; these words stand before the server's and the caller's command. What both printed but for the
-    /// reference.
+    /// Runs one server and one client to the end. The words `before` go before the server's and the client's command. Returns the output of both but
+    /// the reference.
     fn meet(&self, before: [&[&str]; 2]) -> String {
         let server = self.start(before[0], &self.server, &["serve"]).says("\n");
         let printed = server.printed();
         let uri = printed.trim().strip_prefix("object ").expect("the object's reference");
-        let told = self.start(before[1], &self.caller, &["call", uri]).finish();
-        assert_eq!(told, ALL_OK, "not everything came back");
+        let output = self.start(before[1], &self.caller, &["call", uri]).finish();
+        assert_eq!(output, ALL_OK, "not everything came back");
         self.start(before[1], &self.caller, &["end", uri]).finish();
         let served = server.finish();
         let ended = served.strip_prefix(&printed).expect("the reference first");
         assert_eq!(ended, "ended\n");
-        told + ended
+        output + ended
     }
 
-    /// Whether any connection was an adapter's.
+    /// Whether an adapter reported a connection.
     fn used_an_adapter(&self) -> bool {
-        let report = std::fs::read_to_string(self.stage.path(REPORT)).unwrap_or_default();
+        let report = std::fs::read_to_string(self.sandbox.path(REPORT)).unwrap_or_default();
         report.lines().any(|line| line.starts_with("adapter=omniorb "))
     }
 }
 
-/// The scene for those pairs of a server and a caller, without and with Motet; then judges what the run under Motet counted.
+/// Runs a case for the wanted pairs of server and client, without and with Motet, then checks the counters of the run under Motet.
 fn each_with_each(
     test: &str,
     adapter: bool,
-    alone: Alone,
+    exclusive: Exclusive,
     wanted: fn(&Orb, &Orb) -> bool,
-    scene: impl Fn(&Pair<'_>) -> String,
+    case: impl Fn(&Pair<'_>) -> String,
     judge: impl Fn(&Counters),
 ) {
     let all = ORBS.iter().flat_map(|server| ORBS.iter().map(move |caller| [server, caller]));
@@ -183,13 +183,13 @@ fn each_with_each(
                 continue;
             }
         };
-        let counters = both_ways_with(&name, &[], alone, |stage| {
+        let counters = both_ways_with(&name, &[], exclusive, |sandbox| {
             let words = |orb: &Orb, files: &[PathBuf]| {
-                let lent = files.iter().map(|file| stage.lent(file).to_str().expect("UTF-8").to_owned());
-                (orb.words)(&lent.collect::<Vec<_>>())
+                let readable = files.iter().map(|file| sandbox.readable(file).to_str().expect("UTF-8").to_owned());
+                (orb.words)(&readable.collect::<Vec<_>>())
             };
             let (server, caller) = (words(pair[0], files[0]), words(pair[1], files[1]));
-            scene(&Pair { stage, server, caller, adapter })
+            case(&Pair { sandbox, server, caller, adapter })
         });
         if let Some(counters) = counters {
             judge(&counters);
@@ -197,18 +197,18 @@ fn each_with_each(
     }
 }
 
-/// The caller's connection and the one over which it is called back have two ends each.
+/// The client's connection and the one for callbacks have two ends each.
 const STREAMS: u64 = 4;
 
 #[test]
 fn orbs_pass_every_type_over_shared_memory() {
-    let scene = |pair: &Pair<'_>| pair.meet([&[], &[]]);
+    let case = |pair: &Pair<'_>| pair.meet([&[], &[]]);
     each_with_each(
         "orbs_pass_every_type_over_shared_memory",
         false,
-        Alone::WithMotet,
+        Exclusive::WithMotet,
         |_, _| true,
-        scene,
+        case,
         |counters| {
             counters.went_over_shared_memory(STREAMS);
         },
@@ -216,25 +216,27 @@ fn orbs_pass_every_type_over_shared_memory() {
 }
 
 #[test]
-fn orbs_pass_every_type_with_an_adapter_at_one_end_or_both() {
-    let scene = |pair: &Pair<'_>| {
-        let told = pair.meet([&[], &[]]);
-        assert_eq!(pair.used_an_adapter(), pair.stage.has_motet(), "connections of an adapter");
-        told
+fn orbs_pass_every_type_with_adapter_at_one_or_both_ends() {
+    let case = |pair: &Pair<'_>| {
+        let output = pair.meet([&[], &[]]);
+        assert_eq!(pair.used_an_adapter(), pair.sandbox.has_motet(), "connections of an adapter");
+        output
     };
-    let test = "orbs_pass_every_type_with_an_adapter_at_one_end_or_both";
+    let test = "orbs_pass_every_type_with_adapter_at_one_or_both_ends";
     let wanted = |server: &Orb, caller: &Orb| server.adapter || caller.adapter;
-    each_with_each(test, true, Alone::WithMotet, wanted, scene, |counters| counters.went_over_shared_memory(STREAMS));
+    each_with_each(test, true, Exclusive::WithMotet, wanted, case, |counters| {
+        counters.went_over_shared_memory(STREAMS)
+    });
 }
 
 #[test]
-fn orbs_pass_every_type_when_one_end_is_without_motet() {
-    const PLAIN: &[&str] = &["env", "-u", "LD_PRELOAD"];
-    let scene = |pair: &Pair<'_>| pair.meet([PLAIN, &[]]) + &pair.meet([&[], PLAIN]);
-    // Of two different ORBs one at least has an adapter, and JacORB is where the sockets adapter is alone.
+fn orbs_pass_every_type_with_motet_at_one_end() {
+    const WITHOUT_MOTET: &[&str] = &["env", "-u", "LD_PRELOAD"];
+    let case = |pair: &Pair<'_>| pair.meet([WITHOUT_MOTET, &[]]) + &pair.meet([&[], WITHOUT_MOTET]);
+    // Of two different ORBs at least one has an adapter; JacORB uses the sockets adapter alone.
     let wanted = |server: &Orb, caller: &Orb| server.name != caller.name;
-    let test = "orbs_pass_every_type_when_one_end_is_without_motet";
-    each_with_each(test, true, Alone::Neither, wanted, scene, |counters| {
+    let test = "orbs_pass_every_type_with_motet_at_one_end";
+    each_with_each(test, true, Exclusive::Neither, wanted, case, |counters| {
         assert!(!counters.lines.is_empty(), "no end was under Motet");
         assert_eq!((counters.upgraded, counters.sent_fast), (0, 0), "{}", counters.lines);
     });

@@ -7,12 +7,12 @@ const TERM: i32 = 15;
 #[test]
 fn memcached_answers_as_without_motet() {
     let needs = ["memcached", "python3"];
-    let counters = both_ways("memcached_answers_as_without_motet", &needs, |stage| {
+    let counters = both_ways("memcached_answers_as_without_motet", &needs, |sandbox| {
         let port = free_port();
         let number = port.to_string();
-        let server = stage.follow(&servers::memcached(&number), &[]).listens(port);
-        let script = source(stage, "memcached_check.py");
-        let hash = stage.run(&["python3", &script, &number]);
+        let server = sandbox.follow(&servers::memcached(&number), &[]).listens(port);
+        let script = source(sandbox, "memcached_check.py");
+        let hash = sandbox.run(&["python3", &script, &number]);
         server.stop(TERM);
         hash
     });

@@ -5,7 +5,7 @@ use motet_tests::{folder, script};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs the steps of a recipe; each must succeed.
+/// Runs the commands of a build; each must succeed.
 #[track_caller]
 fn build(steps: &[Vec<String>]) {
     for step in steps {
@@ -14,7 +14,7 @@ fn build(steps: &[Vec<String>]) {
     }
 }
 
-/// A program for omniORB from these sources (beside `tests/programs`), the first of which names it; or why there is none.
+/// Builds a program for omniORB from these sources (relative to `tests/programs`); the first one names it. The error says why it cannot be built.
 fn omniorb(sources: &[&str]) -> Result<PathBuf, &'static str> {
     if find("omniidl").is_none() || !Path::new("/usr/include/omniORB4/CORBA.h").exists() {
         return Err("omniORB is not installed (examples/coupling/packages.txt)");
@@ -36,20 +36,20 @@ fn omniorb_answers_every_kind_of_call() {
         Ok(program) => program,
         Err(reason) => return skip(test, reason).unwrap_or_default(),
     };
-    let counters = both_ways(test, &[], |stage| {
-        let (program, port) = (placed(stage, &program), free_port().to_string());
-        let server = stage.start(&[&program, "serve", &port]).says("ready");
-        let told = stage.run(&[&program, "call", &port, "600"]);
+    let counters = both_ways(test, &[], |sandbox| {
+        let (program, port) = (placed(sandbox, &program), free_port().to_string());
+        let server = sandbox.start(&[&program, "serve", &port]).says("ready");
+        let output = sandbox.run(&[&program, "call", &port, "600"]);
         server.finish();
-        told
+        output
     });
     if let Some(counters) = counters {
         counters.went_over_shared_memory(4);
     }
 }
 
-/// The measuring program of `motet bench corba`: each call with each type, small and large, comes back equal. Where the C++ mapping lets
-/// data arrive in the caller's memory (all but strings) they must, or the figures for warm memory would be something else.
+/// The program of `motet bench corba`: each call with each type and size returns equal data. Where the C++ mapping lets data arrive in the caller's
+/// memory (all types but strings), it must, because the benchmark of warm memory relies on it.
 #[test]
 fn omniorb_carries_every_type_in_every_direction() {
     const SIZES: [usize; 6] = [1, 100, 4096, 65536, 1 << 20, 16 << 20];
@@ -62,27 +62,27 @@ fn omniorb_carries_every_type_in_every_direction() {
     let limit = ["-ORBgiopMaxMsgSize", "67108864"];
     let sizes = SIZES.map(|size| size.to_string());
     let expected: String = SIZES.iter().map(|&size| equal_in_all_types(size)).collect();
-    let counters = both_ways(test, &[], |stage| {
-        let mut told = String::new();
-        for endpoint in ["giop:tcp:127.0.0.1:".to_owned(), format!("giop:unix:{}", stage.path("socket"))] {
-            let program = placed(stage, &program);
+    let counters = both_ways(test, &[], |sandbox| {
+        let mut output = String::new();
+        for endpoint in ["giop:tcp:127.0.0.1:".to_owned(), format!("giop:unix:{}", sandbox.path("socket"))] {
+            let program = placed(sandbox, &program);
             let serve = [&[&program, "serve", "-ORBendPoint", &endpoint][..], &limit].concat();
-            let server = stage.start(&serve).says("\n");
+            let server = sandbox.start(&serve).says("\n");
             let printed = server.printed();
             let uri = printed.trim().strip_prefix("object ").expect("the object's address").to_owned();
             let sizes: Vec<&str> = sizes.iter().map(String::as_str).collect();
-            told += &stage.run(&[&[program.as_str(), "check", &uri], &sizes[..], &limit].concat());
+            output += &sandbox.run(&[&[program.as_str(), "check", &uri], &sizes[..], &limit].concat());
             server.finish();
         }
-        assert_eq!(told, [&*expected; 2].concat());
-        told
+        assert_eq!(output, [&*expected; 2].concat());
+        output
     });
     if let Some(counters) = counters {
         counters.went_over_shared_memory(2);
     }
 }
 
-/// What `corba check` prints when nothing got lost or changed.
+/// The output of `corba check` when all data is equal.
 fn equal_in_all_types(size: usize) -> String {
     let equal = |(name, element): (&str, usize)| {
         let count = (size / element).max(1);
@@ -101,37 +101,37 @@ fn open_mpi_over_tcp_exchanges_and_reduces() {
     let (folder, name) = (folder("openmpi"), "mpi_exchange.c");
     let program = folder.join("mpi_exchange");
     build(&[builds::mpi(script(name).to_str().expect("UTF-8"), program.to_str().expect("UTF-8"))]);
-    let counters = both_ways(test, &[], |stage| {
-        let program = placed(stage, &program);
-        // Three ranks that poll share two CPUs or fewer: they yield.
+    let counters = both_ways(test, &[], |sandbox| {
+        let program = placed(sandbox, &program);
+        // Three polling ranks share two CPUs or fewer, so they yield.
         let more = ["--mca", "mpi_yield_when_idle", "1", "-n", "3", &program, "60"];
-        stage.run(&[&builds::MPIRUN_OVER_TCP[..], &more].concat())
+        sandbox.run(&[&builds::MPIRUN_OVER_TCP[..], &more].concat())
     });
-    // Ranks that only poll, and never wait, may leave small messages on TCP.
+    // Ranks that only poll and never wait may leave small messages on TCP.
     if let Some(counters) = counters {
         assert!(counters.upgraded >= 6, "{}", counters.lines);
     }
 }
 
 #[test]
-fn grpc_calls_and_streams() {
-    let test = "grpc_calls_and_streams";
+fn grpc_calls_and_streams_complete() {
+    let test = "grpc_calls_and_streams_complete";
     let python = find("python3");
     let has_it =
         |python: &PathBuf| Command::new(python).args(["-c", "import grpc"]).output().is_ok_and(|o| o.status.success());
     if !python.as_ref().is_some_and(has_it) {
         return skip(test, "python3-grpcio is not installed (tests/programs/packages.txt)").unwrap_or_default();
     }
-    let counters = both_ways(test, &[], |stage| {
-        let script = source(stage, "grpc_echo.py");
-        let server = stage.start(&["python3", &script, "serve"]).says("port ");
+    let counters = both_ways(test, &[], |sandbox| {
+        let script = source(sandbox, "grpc_echo.py");
+        let server = sandbox.start(&["python3", &script, "serve"]).says("port ");
         let printed = server.printed();
         let port = printed.split_whitespace().nth(1).expect("the port").to_owned();
-        let told = stage.run(&["python3", &script, "call", &port, "200"]);
+        let output = sandbox.run(&["python3", &script, "call", &port, "200"]);
         server.finish();
-        told
+        output
     });
-    // gRPC asks the kernel with each receive how much more there is (TCP_INQ): its connections stay plain.
+    // gRPC asks with each receive how many bytes remain (TCP_INQ), so its connections stay on TCP.
     if let Some(counters) = counters {
         assert_eq!(counters.upgraded, 0, "{}", counters.lines);
     }

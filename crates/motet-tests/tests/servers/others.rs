@@ -1,8 +1,7 @@
-//! ZeroMQ, whose sockets live in a thread of its own; a program that runs on a processor made of software; and programs that Motet
-//! cannot reach, which must not notice it.
+//! ZeroMQ, whose sockets are used by a thread of its own; a program under valgrind; and programs that Motet cannot affect.
 
 use motet_tests::Built;
-use motet_tests::programs::{Counters, Stage, both_ways, find, placed};
+use motet_tests::programs::{Counters, Sandbox, both_ways, find, placed};
 use std::path::Path;
 use std::process::Command;
 
@@ -13,18 +12,18 @@ fn compiles_with(library: &str, header: &str) -> bool {
     Command::new("sh").args(["-c", &program]).output().is_ok_and(|o| o.status.success())
 }
 
-/// `serve` prints "WORD PORT ..." and ends with its clients; `call` takes what was printed.
-fn serve_and_call(stage: &Stage, program: &str, serve: &[&str], call: &[&str]) -> String {
-    let server = stage.start(&[&[program, "serve"], serve].concat()).says("\n");
+/// `serve` prints "WORD PORT ..." and exits with its clients; `call` gets the printed ports.
+fn serve_and_call(sandbox: &Sandbox, program: &str, serve: &[&str], call: &[&str]) -> String {
+    let server = sandbox.start(&[&[program, "serve"], serve].concat()).says("\n");
     let printed = server.printed();
     let ports: Vec<&str> = printed.split_whitespace().filter(|w| w.parse::<u16>().is_ok()).collect();
     let words = [&[program, "call"], ports.as_slice(), call].concat();
-    let told = stage.run(&words);
+    let output = sandbox.run(&words);
     server.finish();
-    told
+    output
 }
 
-/// None of its processes came under Motet.
+/// No process was under Motet.
 #[track_caller]
 fn untouched(counters: &Counters) {
     assert_eq!((counters.upgraded, counters.sent_fast), (0, 0), "{}", counters.lines);
@@ -38,9 +37,9 @@ fn zeromq_requests_and_pushes_arrive() {
         return;
     }
     let program = Built::program("zeromq", &motet_tests::folder("zeromq"), &["-lzmq"]);
-    let counters = both_ways(test, &[], |stage| {
-        let program = placed(stage, &program);
-        serve_and_call(stage, &program, &[], &["1500"])
+    let counters = both_ways(test, &[], |sandbox| {
+        let program = placed(sandbox, &program);
+        serve_and_call(sandbox, &program, &[], &["1500"])
     });
     if let Some(counters) = counters {
         counters.went_over_shared_memory(4);
@@ -48,20 +47,20 @@ fn zeromq_requests_and_pushes_arrive() {
 }
 
 #[test]
-fn valgrind_finds_nothing_wrong_with_a_program_under_motet() {
+fn valgrind_reports_no_errors_under_motet() {
     let program = Built::program("ping_pong", &motet_tests::folder("valgrind"), &["-g"]);
-    let counters = both_ways("valgrind_finds_nothing_wrong_with_a_program_under_motet", &["valgrind"], |stage| {
-        let program = placed(stage, &program);
-        let mut told = String::new();
-        // Short messages; and long ones, which take the large ring. An end that valgrind complains about fails.
+    let counters = both_ways("valgrind_reports_no_errors_under_motet", &["valgrind"], |sandbox| {
+        let program = placed(sandbox, &program);
+        let mut output = String::new();
+        // Short messages, and long ones, which use the large ring. An end with valgrind errors fails.
         for [count, size] in [["1000", "64"], ["100", "300000"]] {
             let words = ["valgrind", "--error-exitcode=9", &program, "4", count, size];
-            let printed = stage.run(&words);
+            let printed = sandbox.run(&words);
             let echoes = printed.lines().filter(|line| line.contains("echoes"));
-            told.extend(echoes.map(|line| format!("{line}\n")));
+            output.extend(echoes.map(|line| format!("{line}\n")));
         }
-        assert_eq!(told.lines().count(), 2, "{told}");
-        told
+        assert_eq!(output.lines().count(), 2, "{output}");
+        output
     });
     if let Some(counters) = counters {
         counters.went_over_shared_memory(4);
@@ -69,22 +68,22 @@ fn valgrind_finds_nothing_wrong_with_a_program_under_motet() {
 }
 
 #[test]
-fn a_static_program_notices_nothing() {
+fn static_program_is_unaffected() {
     let program = Built::program("ping_pong", &motet_tests::folder("static"), &["-static"]);
-    let counters = both_ways("a_static_program_notices_nothing", &[], |stage| {
-        let program = placed(stage, &program);
-        let server = stage.start(&[&program, "serve", "4"]).says("\n");
+    let counters = both_ways("static_program_is_unaffected", &[], |sandbox| {
+        let program = placed(sandbox, &program);
+        let server = sandbox.start(&[&program, "serve", "4"]).says("\n");
         let port = server.printed().trim().to_owned();
-        let told = stage.run(&[&program, "call", "4", &port, "500", "3000"]);
+        let output = sandbox.run(&[&program, "call", "4", &port, "500", "3000"]);
         server.finish();
-        told
+        output
     });
     if let Some(counters) = counters {
         untouched(&counters);
     }
 }
 
-/// The Go program, built once; the compiler's cache stays in the build folder. Not under Motet: the compiler is not what is tested.
+/// Builds the Go program once; the compiler's cache stays in the build folder. The compiler does not run under Motet.
 fn go_program() -> Option<std::path::PathBuf> {
     let (go, folder) = (find("go")?, motet_tests::folder("go"));
     let program = folder.join("echo");
@@ -102,15 +101,15 @@ fn go_program() -> Option<std::path::PathBuf> {
 }
 
 #[test]
-fn a_go_program_notices_nothing() {
-    let test = "a_go_program_notices_nothing";
+fn go_program_is_unaffected() {
+    let test = "go_program_is_unaffected";
     let Some(program) = go_program() else {
         motet_tests::programs::skip::<()>(test, "go is not installed (tests/packages.txt)");
         return;
     };
-    let counters = both_ways(test, &[], |stage| {
-        let program = placed(stage, &program);
-        serve_and_call(stage, &program, &["8"], &["8", "200"])
+    let counters = both_ways(test, &[], |sandbox| {
+        let program = placed(sandbox, &program);
+        serve_and_call(sandbox, &program, &["8"], &["8", "200"])
     });
     if let Some(counters) = counters {
         untouched(&counters);

@@ -1,16 +1,16 @@
-//! PostgreSQL over TCP, without and with Motet: a process for each connection, forked by the postmaster.
+//! PostgreSQL over TCP, without and with Motet: the postmaster forks a process for each connection.
 
 use motet_tests::programs::servers::{self, postgresql_program as program};
-use motet_tests::programs::{Stage, Started, both_ways, free_port, skip};
+use motet_tests::programs::{Sandbox, Started, both_ways, free_port, skip};
 
 const INT: i32 = 2; // fast shutdown
 
-fn start(stage: &Stage) -> (Started, String) {
+fn start(sandbox: &Sandbox) -> (Started, String) {
     let port = free_port().to_string();
-    let data = stage.path("data");
-    stage.follow(&servers::postgresql_data(&data).expect("checked before"), &[]).finish();
+    let data = sandbox.path("data");
+    sandbox.follow(&servers::postgresql_data(&data).expect("checked before"), &[]).finish();
     let words = servers::postgresql(&data, &port).expect("checked before");
-    (stage.follow(&words, &[]).says("ready to accept connections"), port)
+    (sandbox.follow(&words, &[]).says("ready to accept connections"), port)
 }
 
 #[test]
@@ -20,17 +20,17 @@ fn postgresql_answers_pgbench_and_psql() {
         skip::<()>(test, "postgresql is not installed (tests/programs/packages.txt)");
         return;
     }
-    let counters = both_ways(test, &[], |stage| {
-        let (server, port) = start(stage);
+    let counters = both_ways(test, &[], |sandbox| {
+        let (server, port) = start(sandbox);
         let pgbench = program("pgbench").expect("checked before");
         let psql = program("psql").expect("checked before");
         let at = ["-h", "127.0.0.1", "-p", &port, "-U", "tester"];
         let run = |program: &str, words: &[&str]| {
             let all: Vec<&str> = [program].iter().chain(&at).chain(words).copied().collect();
-            stage.run(&all)
+            sandbox.run(&all)
         };
         run(&pgbench, &["-i", "-q", "-s", "1", "postgres"]);
-        let mut told = String::new();
+        let mut output = String::new();
         let modes: [&[&str]; 4] = [
             &["-S", "-c", "1", "-t", "2000", "-M", "simple"],
             &["-S", "-c", "1", "-t", "2000", "-M", "prepared"],
@@ -41,10 +41,10 @@ fn postgresql_answers_pgbench_and_psql() {
             let words: Vec<&str> = mode.iter().chain(&["-n", "postgres"]).copied().collect();
             let printed = run(&pgbench, &words);
             for line in printed.lines().filter(|l| l.contains("actually processed") || l.contains("failed")) {
-                told += &format!("{line}\n");
+                output += &format!("{line}\n");
             }
         }
-        // Large answers in rows and by COPY, both ways; sums of balances agree whatever pgbench drew.
+        // Large answers in rows and by COPY, both ways; the sums of balances agree for any random choice of pgbench.
         let script = "CREATE TABLE t AS SELECT n, md5(n::text) AS h, repeat(md5((n*7)::text), n % 40) AS r \
                           FROM generate_series(1, 20000) n;\n\
                       SELECT * FROM t ORDER BY n;\n\
@@ -54,11 +54,11 @@ fn postgresql_answers_pgbench_and_psql() {
                       CREATE TABLE u (LIKE t);\n\
                       \\copy u FROM 'copied'\n\
                       SELECT count(*), md5(string_agg(h || r, '' ORDER BY n)) FROM u;\n";
-        let script = stage.file("script.sql", script);
-        told += &run(&psql, &["-X", "-q", "-A", "-v", "ON_ERROR_STOP=1", "-f", &script, "postgres"]);
+        let script = sandbox.file("script.sql", script);
+        output += &run(&psql, &["-X", "-q", "-A", "-v", "ON_ERROR_STOP=1", "-f", &script, "postgres"]);
         let log = server.stop(INT);
         assert!(!log.contains("PANIC") && !log.contains("terminated by signal"), "{log}");
-        told
+        output
     });
     if let Some(counters) = counters {
         counters.went_over_shared_memory(2);

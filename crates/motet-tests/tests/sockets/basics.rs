@@ -1,5 +1,5 @@
-//! Ordinary socket programs under the sockets adapter behave as without it. Each test names the behaviour. (By theme: forms of calls,
-//! waits, ends, forks and operation have files of their own.)
+//! Ordinary socket programs behave under the sockets adapter as without it. Call forms, waits, connection ends, forks and operation have files of
+//! their own.
 
 use motet_tests::{Program, both};
 
@@ -26,12 +26,12 @@ fn large_echoes_keep_their_bytes() {
 }
 
 #[test]
-fn a_short_connection_is_never_upgraded() {
+fn short_connection_is_never_upgraded() {
     assert_eq!(both("ping_pong", &["4", "1", "64"]).sent_fast(), 0);
 }
 
 #[test]
-fn bulk_both_ways_at_once_keeps_order_and_content() {
+fn bulk_in_both_directions_keeps_order_and_content() {
     both("bulk", &["64"]).took_the_fast_path(1 << 20);
     both("bulk", &["16", "3"]);
     both("bulk", &["16", "4"]);
@@ -40,70 +40,70 @@ fn bulk_both_ways_at_once_keeps_order_and_content() {
 // ---- descriptors, threads, processes -------------------------------------------------------------------------------------
 
 #[test]
-fn duplicates_carry_on_when_the_first_descriptor_is_closed() {
+fn duplicates_work_after_first_descriptor_is_closed() {
     both("duplicates", &[]).took_the_fast_path(1);
 }
 
 #[test]
-fn descriptor_numbers_stay_the_programs() {
+fn descriptor_numbers_are_those_without_motet() {
     both("numbers", &["0"]).took_the_fast_path(1);
 }
 
 #[test]
-fn without_descriptors_to_spare_a_connection_stays_plain() {
+fn connection_without_spare_descriptors_stays_on_tcp() {
     both("numbers", &["40"]);
 }
 
 #[test]
-fn cancelled_threads_leave_the_connection_usable() {
+fn connection_stays_usable_after_thread_cancellation() {
     both("threads", &["cancel"]).took_the_fast_path(1);
 }
 
 #[test]
-fn several_threads_send_whole_records() {
+fn records_of_several_threads_stay_whole() {
     both("threads", &["senders"]).took_the_fast_path(1);
 }
 
 #[test]
-fn a_forked_child_serves_the_accepted_socket() {
+fn forked_child_serves_accepted_socket() {
     both("forks", &["child-serves-young"]).took_the_fast_path(1);
     both("forks", &["child-serves"]);
 }
 
 #[test]
-fn a_parent_goes_on_after_a_fork() {
+fn parent_continues_after_fork() {
     both("forks", &["parent-continues"]).took_the_fast_path(1);
     both("forks", &["spawn-continues"]).took_the_fast_path(1);
 }
 
 #[test]
-fn parent_and_child_take_turns() {
+fn parent_and_child_alternate_on_one_connection() {
     both("forks", &["both-in-turn"]);
 }
 
 #[test]
-fn parent_and_child_make_connections_of_their_own() {
+fn parent_and_child_make_separate_connections() {
     both("fork_records", &[]).took_the_fast_path(1);
 }
 
 #[test]
-fn a_child_that_only_exits_moves_no_bytes() {
+fn child_that_only_exits_moves_no_bytes() {
     both("fork_untouched", &[]).took_the_fast_path(1);
 }
 
 #[test]
-fn children_forked_among_busy_threads_hang_on_nothing() {
+fn children_forked_among_busy_threads_do_not_hang() {
     both("fork_among_threads", &[]).took_the_fast_path(1);
 }
 
 #[test]
-fn a_connection_continues_in_a_process_that_it_was_passed_to() {
-    both("hands_over", &["passing"]);
+fn passed_connection_continues_in_receiving_process() {
+    both("stdio_and_passing", &["passing"]);
 }
 
-/// For a few seconds, and without forks; `make torture` goes on for longer, and forks.
+/// A few seconds without forks. `make torture` runs longer, with forks.
 #[test]
-fn whatever_programs_do_to_sockets_every_byte_is_in_its_place() {
+fn random_socket_calls_keep_every_byte_in_order() {
     let program = Program::c("torture", &["1", "5", "20"]).with("TORTURE_WITHOUT", "f");
     program.same_both_ways().took_the_fast_path(1);
 }

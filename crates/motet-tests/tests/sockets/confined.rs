@@ -1,4 +1,4 @@
-//! Processes that confine their system calls (seccomp) in the middle of a conversation.
+//! Processes that restrict their system calls (seccomp) in the middle of a conversation.
 
 use motet_tests::programs::skip;
 use motet_tests::{Mode, Outcome, Program, both};
@@ -9,8 +9,8 @@ const CALLS: [&str; 15] = [
     "dup", "fcntl", "socket",
 ];
 
-/// Every call on a connection is the program's own one, and no other: whichever way the filter is installed.
-fn every_call_is_the_programs_own(how: &str) {
+/// After the filter is installed, only the program's own system calls are made on a connection.
+fn makes_only_program_calls(how: &str) {
     for call in CALLS {
         let outcome = both("confined_calls", &[how, call]);
         assert_eq!(outcome.printed, "confined, and alive\n", "{how} {call}");
@@ -21,34 +21,34 @@ fn every_call_is_the_programs_own(how: &str) {
 }
 
 #[test]
-fn after_prctl_every_call_is_the_programs_own() {
-    every_call_is_the_programs_own("prctl");
+fn confinement_by_prctl_leaves_only_program_calls() {
+    makes_only_program_calls("prctl");
 }
 
 #[test]
-fn after_prctl_by_its_number_every_call_is_the_programs_own() {
-    every_call_is_the_programs_own("raw");
+fn confinement_by_raw_prctl_leaves_only_program_calls() {
+    makes_only_program_calls("raw");
 }
 
 #[test]
-fn after_seccomp_by_its_number_every_call_is_the_programs_own() {
-    every_call_is_the_programs_own("seccomp");
-    every_call_is_the_programs_own("alone");
+fn confinement_by_raw_seccomp_leaves_only_program_calls() {
+    makes_only_program_calls("seccomp");
+    makes_only_program_calls("alone");
 }
 
 #[test]
-fn in_a_confined_child_every_call_is_the_programs_own() {
-    every_call_is_the_programs_own("child");
-    every_call_is_the_programs_own("flags");
+fn confined_child_makes_only_program_calls() {
+    makes_only_program_calls("child");
+    makes_only_program_calls("flags");
 }
 
 #[test]
-fn in_a_child_of_a_confined_process_every_call_is_the_programs_own() {
-    every_call_is_the_programs_own("parent");
+fn child_of_confined_process_makes_only_program_calls() {
+    makes_only_program_calls("parent");
 }
 
 #[test]
-fn what_came_before_a_confinement_is_received_after_it() {
+fn bytes_sent_before_confinement_are_received_after_it() {
     for how in ["read", "recv", "recvmsg", "whole", "peek", "discard", "poll", "select", "epoll", "edge", "once"] {
         for by in [&[how][..], &[how, "child"]] {
             both("confined_unread", by).took_the_fast_path(20_000);
@@ -70,7 +70,7 @@ impl Drop for Ssh {
 }
 
 impl Ssh {
-    /// Keys and settings of this test's own; `None`, loudly, where they cannot be made.
+    /// Makes keys and settings for this test. `None`, with a message, if they cannot be made.
     fn prepare(test: &str) -> Option<Self> {
         let found = |name: &str| motet_programs::find(name);
         let (Some(keygen), Some(_), Some(_)) = (found("ssh-keygen"), found("sshd"), found("ssh")) else {
@@ -79,7 +79,7 @@ impl Ssh {
         if !motet_programs::is_root() {
             return skip(test, "needs root: the server confines a child of another user");
         }
-        let _ = std::fs::create_dir("/run/sshd"); // where that child's root is
+        let _ = std::fs::create_dir("/run/sshd"); // the root folder of the confined child
         let made =
             std::process::Command::new("mktemp").args(["-d", "-t", "motet-ssh-XXXXXX"]).output().expect("mktemp");
         let folder = PathBuf::from(String::from_utf8_lossy(&made.stdout).trim_end());
@@ -135,7 +135,7 @@ fn openssh_accepts_logins_and_files() {
     let server = ssh.server().start(Mode::WithMotet);
     for round in 0..3 {
         let run = ssh.client("ssh", "-p", &["root@127.0.0.1", &format!("echo login {round}")]);
-        assert_eq!(run.printed, format!("login {round}\n"), "{}", run.complaints);
+        assert_eq!(run.printed, format!("login {round}\n"), "{}", run.stderr);
     }
     let mut bytes = vec![0; 8 << 20];
     let mut state = 1u64;
@@ -149,7 +149,7 @@ fn openssh_accepts_logins_and_files() {
         let _ = std::fs::remove_file(&to);
         let (from, there) = (from.display().to_string(), format!("root@127.0.0.1:{}", to.display()));
         let run = ssh.client("scp", "-P", &[how, &[&from, &there]].concat());
-        assert!(run.succeeded, "{}", run.complaints);
+        assert!(run.succeeded, "{}", run.stderr);
         assert!(same_bytes(&ssh.file("from"), &to), "the copy differs");
     }
     drop(server);

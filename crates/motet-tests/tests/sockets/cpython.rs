@@ -1,27 +1,27 @@
-//! CPython's own tests of sockets and selectors come out the same under the sockets adapter.
+//! CPython's own tests of sockets and selectors give the same results under the sockets adapter.
 
-use motet_tests::machine::tried_again;
+use motet_tests::cpu_steal::retry_on_steal;
 use motet_tests::programs::skip;
 use motet_tests::{LIMIT, Mode, Program, Running, script};
 use std::path::Path;
 use std::time::Duration;
 
-/// Processes among which the tests are divided, because most of them only wait.
+/// Number of processes that share the tests, because most tests only wait.
 const SHARES: u32 = 8;
-/// The distribution's own Python: its test suite is a package of its own.
+/// The distribution's Python, whose test suite is a separate package.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// The limit of a run that comes after one that failed while the host took the CPUs.
-const PATIENCE: Duration = Duration::from_secs(240);
+/// Time limit of a retry after CPU steal.
+const RETRY_LIMIT: Duration = Duration::from_secs(240);
 
-/// What did not simply pass, and how many ran, in order; and the details of failures.
+/// Sorted lines: tests that did not simply pass, and how many ran. With the details of failures.
 struct Results {
     lines: Vec<String>,
     details: String,
 }
 
 impl Results {
-    /// Of all tests, in shares.
+    /// Results of all tests, run in shares.
     fn of_all(mode: Mode, limit: Duration) -> Result<Self, String> {
         Self::of((0..SHARES).map(|share| program(share, SHARES, &[]).within(limit).start(mode)).collect())
     }
@@ -31,10 +31,10 @@ impl Results {
         for running in running {
             let outcome = running.finish();
             if !outcome.succeeded {
-                return Err(format!("{}{}", outcome.printed, outcome.complaints));
+                return Err(format!("{}{}", outcome.printed, outcome.stderr));
             }
             lines.extend(outcome.printed.lines().map(str::to_owned));
-            details += &outcome.complaints;
+            details += &outcome.stderr;
         }
         lines.sort();
         Ok(Self { lines, details })
@@ -55,8 +55,8 @@ fn program(share: u32, shares: u32, tests: &[String]) -> Program {
 }
 
 #[test]
-fn cpythons_own_socket_tests_come_out_the_same() {
-    let test = "cpythons_own_socket_tests_come_out_the_same";
+fn cpython_socket_tests_give_the_same_results() {
+    let test = "cpython_socket_tests_give_the_same_results";
     if !Path::new(PYTHON).exists() {
         return skip(test, "python3 is not installed").unwrap_or_default();
     }
@@ -65,14 +65,16 @@ fn cpythons_own_socket_tests_come_out_the_same() {
         return skip(test, "libpython3.11-testsuite is not installed (tests/packages.txt)").unwrap_or_default();
     }
     let mut limit = LIMIT;
-    let same = tried_again(test, || {
-        let pair = Results::of_all(Mode::WithoutMotet, limit).and_then(|p| Ok((p, Results::of_all(Mode::WithMotet, limit)?)));
-        limit = PATIENCE;
-        let (plain, with_motet) = pair?;
-        let differ = plain.differ(&with_motet);
-        assert!(!plain.lines.contains(&"ran 0".to_owned()), "nothing has run: {:?}", plain.lines);
-        let told = || format!("without or with Motet only: {differ:#?}\n{}{}", plain.details, with_motet.details);
-        if differ.is_empty() { Ok(()) } else { Err(told()) }
+    let same = retry_on_steal(test, || {
+        let pair =
+            Results::of_all(Mode::WithoutMotet, limit).and_then(|p| Ok((p, Results::of_all(Mode::WithMotet, limit)?)));
+        limit = RETRY_LIMIT;
+        let (without_motet, with_motet) = pair?;
+        let differ = without_motet.differ(&with_motet);
+        assert!(!without_motet.lines.contains(&"ran 0".to_owned()), "nothing has run: {:?}", without_motet.lines);
+        let difference =
+            || format!("without or with Motet only: {differ:#?}\n{}{}", without_motet.details, with_motet.details);
+        if differ.is_empty() { Ok(()) } else { Err(difference()) }
     });
     same.unwrap_or_else(|failed| panic!("{failed}"));
 }

@@ -1,18 +1,18 @@
-//! The sockets adapter: programs in C, C++, Go, Python and others under it print what they print without it, and take the fast path where they can.
+//! The sockets adapter: programs in C, C++, Go, Python and others print under it what they print without it, and use the fast path where they can.
 
 mod adapters;
 mod basics;
+mod call_forms;
 mod confined;
+mod connection_end;
 mod cpython;
-mod ends;
+mod descriptor_numbers;
+mod epoll_sets;
 mod forks;
-mod forms;
-mod handed_on;
-mod handlers;
+mod handed_over;
 mod limits;
-mod numbers;
 mod operation;
 mod scale;
-mod sets;
+mod signal_handlers;
 mod threads;
 mod waits;

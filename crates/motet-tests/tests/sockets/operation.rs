@@ -1,4 +1,4 @@
-//! Which programs run under Motet, and how the adapter is operated: users, settings, logs, confinement, installation.
+//! Operation of the sockets adapter: which programs run under it, users, settings, logs, confinement, installation.
 
 use motet_tests::programs::skip;
 use motet_tests::temporary::Temporary;
@@ -6,19 +6,19 @@ use motet_tests::{Built, Mode, Program, both, engine};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-// ---- which programs run under Motet -----------------------------------------------------------------------------------------------------
+// ---- programs that run under Motet -------------------------------------------------------------------------------------------
 
 fn echo_between(server: Mode, client: Mode) -> (String, u64) {
-    let server = Program::c("ping_pong", &["serve", "4"]).open().start(server);
+    let server = Program::c("ping_pong", &["serve", "4"]).with_open_gates().start(server);
     let port = server.first_line();
-    let client = Program::c("ping_pong", &["call", "4", &port, "300", "3000"]).open().run(client);
+    let client = Program::c("ping_pong", &["call", "4", &port, "300", "3000"]).with_open_gates().run(client);
     let server = server.finish();
-    assert!(client.succeeded && server.succeeded, "{} {}", client.complaints, server.complaints);
+    assert!(client.succeeded && server.succeeded, "{} {}", client.stderr, server.stderr);
     (client.printed.clone(), client.sent_fast() + server.sent_fast())
 }
 
 #[test]
-fn a_peer_without_motet_notices_nothing() {
+fn peer_without_motet_is_unaffected() {
     let (reference, _) = echo_between(Mode::WithoutMotet, Mode::WithoutMotet);
     for (server, client) in [(Mode::WithoutMotet, Mode::WithMotet), (Mode::WithMotet, Mode::WithoutMotet)] {
         let (printed, fast) = echo_between(server, client);
@@ -28,7 +28,7 @@ fn a_peer_without_motet_notices_nothing() {
 }
 
 #[test]
-fn separately_started_programs_find_each_other() {
+fn separately_started_programs_use_shared_memory() {
     let (reference, _) = echo_between(Mode::WithoutMotet, Mode::WithoutMotet);
     let (printed, fast) = echo_between(Mode::WithMotet, Mode::WithMotet);
     assert_eq!(printed, reference);
@@ -36,15 +36,15 @@ fn separately_started_programs_find_each_other() {
 }
 
 #[test]
-fn motet_disable_keeps_everything_plain() {
+fn motet_disable_keeps_connections_on_tcp() {
     let outcome = Program::c("ping_pong", &["4", "500", "64"]).with("MOTET_DISABLE", "1").same_both_ways();
     assert!(outcome.streams.is_empty());
     let outcome = Program::c("not_loaded", &["talk"]).with("MOTET_DISABLE", "1").run(Mode::WithMotet);
-    assert_eq!(outcome.printed, "engine not loaded\n", "{}", outcome.complaints);
+    assert_eq!(outcome.printed, "engine not loaded\n", "{}", outcome.stderr);
 }
 
 #[test]
-fn libfabric_alone_is_spared_the_symbols_of_a_kernel_without_infiniband() {
+fn kernel_symbols_are_hidden_from_libfabric_only() {
     let library = Built::library("symbols-fi", &motet_tests::folder("symbols"), &[]);
     let library = library.to_str().expect("a plain path");
     let found = |settings: &[&str]| {
@@ -60,7 +60,7 @@ fn libfabric_alone_is_spared_the_symbols_of_a_kernel_without_infiniband() {
 }
 
 #[test]
-fn settings_outlive_an_environment_that_is_written_over() {
+fn settings_survive_an_overwritten_environment() {
     let program = || Program::c("scrubbed_environment", &[]);
     let counted = program().counted().same_both_ways();
     counted.took_the_fast_path(1);
@@ -73,13 +73,13 @@ fn settings_outlive_an_environment_that_is_written_over() {
 }
 
 #[test]
-fn a_process_without_sockets_never_loads_the_engine() {
+fn process_without_sockets_never_loads_the_engine() {
     let outcome = Program::c("not_loaded", &["idle"]).run(Mode::WithMotet);
-    assert_eq!(outcome.printed, "engine not loaded\n", "{}", outcome.complaints);
+    assert_eq!(outcome.printed, "engine not loaded\n", "{}", outcome.stderr);
 }
 
 #[test]
-fn a_missing_engine_is_silent() {
+fn missing_engine_is_silent() {
     let outcome = Program::c("ping_pong", &["4", "500", "64"])
         .with("MOTET_LIBRARY", "/nonexistent/libmotet.so.0")
         .same_both_ways();
@@ -87,21 +87,21 @@ fn a_missing_engine_is_silent() {
 }
 
 #[test]
-fn an_image_of_another_c_library_does_not_see_the_preload_object() {
+fn image_of_another_libc_does_not_see_the_preload_object() {
     both("foreign_image", &[]);
     let own = Program::c("foreign_image", &["own"]).run(Mode::WithMotet);
-    assert_eq!(own.printed, "own: preload object present, other one present, KEPT=yes\n", "{}", own.complaints);
+    assert_eq!(own.printed, "own: preload object present, other one present, KEPT=yes\n", "{}", own.stderr);
 }
 
 #[test]
-fn a_process_that_confines_itself_with_seccomp_lives() {
+fn process_that_confines_itself_by_seccomp_survives() {
     both("confined", &["early"]);
     both("confined", &["late"]).took_the_fast_path(1);
 }
 
 // ---- users and privileges ------------------------------------------------------------------------------------------------
 
-/// Numbers of two users; the programs are copied to where anybody may read them.
+/// Two user ids. The programs are copied to where every user may read them.
 const USERS: [u32; 2] = [1, 2];
 
 fn is_root() -> bool {
@@ -114,11 +114,11 @@ fn memory_is_offered_to_the_same_user_only() {
         return skip("memory_is_offered_to_the_same_user_only", "needs root to become other users").unwrap_or(());
     }
     let echo = |server: u32, client: u32| {
-        let server = Program::c("ping_pong", &["serve", "4"]).open().for_user(server).start(Mode::WithMotet);
-        let calling = Program::c("ping_pong", &["call", "4", &server.first_line(), "300", "300"]).open();
+        let server = Program::c("ping_pong", &["serve", "4"]).with_open_gates().for_user(server).start(Mode::WithMotet);
+        let calling = Program::c("ping_pong", &["call", "4", &server.first_line(), "300", "300"]).with_open_gates();
         let client = calling.for_user(client).run(Mode::WithMotet);
         let server = server.finish();
-        assert!(client.succeeded && server.succeeded, "{} {}", client.complaints, server.complaints);
+        assert!(client.succeeded && server.succeeded, "{} {}", client.stderr, server.stderr);
         let reasons: Vec<u64> = server.streams.iter().chain(&client.streams).map(|s| s.reason).collect();
         (client.printed.clone(), client.sent_fast() + server.sent_fast(), reasons)
     };
@@ -132,29 +132,29 @@ fn memory_is_offered_to_the_same_user_only() {
 }
 
 #[test]
-fn a_set_uid_program_is_left_alone() {
+fn set_uid_program_is_left_alone() {
     if !is_root() {
-        return skip("a_set_uid_program_is_left_alone", "needs root to make one").unwrap_or(());
+        return skip("set_uid_program_is_left_alone", "needs root to make one").unwrap_or(());
     }
-    // Only root can change a name in it: what becomes set-uid is what was built.
+    // Only root can change names in this folder, so the file that becomes set-uid is the one that was built.
     let folder = Temporary::new("set-uid").pass();
     let path = Built::program("privileged", folder.path(), &[]);
     let run = |mode| Program::built(&path, &[]).by(&["setpriv", "--reuid", "1", "--clear-groups"]).run(mode);
     let ordinary = run(Mode::WithMotet).printed;
     std::os::unix::fs::chown(&path, Some(USERS[1]), None).expect("another owner");
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o4755)).expect("set-uid");
-    let (plain, with_motet) = (run(Mode::WithoutMotet), run(Mode::WithMotet));
+    let (without_motet, with_motet) = (run(Mode::WithoutMotet), run(Mode::WithMotet));
     drop(folder);
-    if !plain.printed.starts_with("privileged") {
-        return skip("a_set_uid_program_is_left_alone", "set-uid has no effect here").unwrap_or(());
+    if !without_motet.printed.starts_with("privileged") {
+        return skip("set_uid_program_is_left_alone", "set-uid has no effect here").unwrap_or(());
     }
     assert_eq!(ordinary, "unprivileged, preload object present\n");
     assert_eq!(with_motet.printed, "privileged, preload object absent\n");
-    assert_eq!((with_motet.succeeded, with_motet.complaints, with_motet.streams.len()), (true, plain.complaints, 0));
+    assert_eq!((with_motet.succeeded, with_motet.stderr, with_motet.streams.len()), (true, without_motet.stderr, 0));
 }
 
 #[test]
-fn a_statically_linked_program_is_left_alone() {
+fn statically_linked_program_is_left_alone() {
     let path = Built::program("ping_pong", &motet_tests::folder("static"), &["-static"]);
     let outcome = Program::built(&path, &["4", "500", "64"]).same_both_ways();
     assert!(outcome.streams.is_empty());
@@ -163,20 +163,20 @@ fn a_statically_linked_program_is_left_alone() {
 // ---- confinement ---------------------------------------------------------------------------------------------------------
 
 #[test]
-fn a_sandbox_without_abstract_names_stays_plain_and_says_so() {
+fn sandbox_without_abstract_names_stays_on_tcp_with_reason() {
     let program = Program::c("sandboxed", &["accepted"]);
-    if program.run(Mode::WithoutMotet).complaints.contains("77") {
-        return skip("a_sandbox_without_abstract_names_stays_plain_and_says_so", "no Landlock here").unwrap_or(());
+    if program.run(Mode::WithoutMotet).stderr.contains("77") {
+        return skip("sandbox_without_abstract_names_stays_on_tcp_with_reason", "no Landlock here").unwrap_or(());
     }
     let outcome = program.same_both_ways();
     assert_eq!(outcome.sent_fast(), 0);
     assert!(outcome.streams.iter().any(|s| s.reason == NOT_PERMITTED) || engine().is_none(), "{:?}", outcome.streams);
-    both("sandboxed", &["connected"]).took_the_fast_path(1); // that end is found, and need not look
+    both("sandboxed", &["connected"]).took_the_fast_path(1); // the peer finds this end, which needs no name
 }
 
-/// In a file system of its own, as the file means every process of the site.
+/// In its own file system, because the file affects every process of the host.
 #[test]
-fn the_kill_file_keeps_processes_that_begin_plain() {
+fn disable_file_keeps_new_processes_on_tcp() {
     let with = |file: &str| {
         let script = format!("mount -t tmpfs none /etc && mkdir /etc/motet && {file} exec \"$0\" \"$@\"");
         Program::c("ping_pong", &["4", "500", "64"])
@@ -185,25 +185,25 @@ fn the_kill_file_keeps_processes_that_begin_plain() {
     };
     let without = with("");
     if !without.succeeded {
-        return skip("the_kill_file_keeps_processes_that_begin_plain", "needs a mount namespace").unwrap_or(());
+        return skip("disable_file_keeps_new_processes_on_tcp", "needs a mount namespace").unwrap_or(());
     }
     without.took_the_fast_path(1);
     let outcome = with("touch /etc/motet/disable &&");
-    assert!(outcome.succeeded && outcome.streams.is_empty(), "{}", outcome.complaints);
+    assert!(outcome.succeeded && outcome.streams.is_empty(), "{}", outcome.stderr);
     assert_eq!(outcome.printed, without.printed);
 }
 
 // ---- installation --------------------------------------------------------------------------------------------------------
 
-/// Every file that an installation under the folder has.
+/// All files of an installation under a folder.
 fn installed(under: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(under).into_iter().flatten().map(|entry| entry.expect("an entry").path());
     entries.flat_map(|path| if path.is_dir() && !path.is_symlink() { installed(&path) } else { vec![path] }).collect()
 }
 
-/// LD_PRELOAD separates its words by spaces and colons.
+/// LD_PRELOAD separates names by spaces and colons.
 #[test]
-fn nothing_is_installed_where_it_could_not_be_preloaded_from() {
+fn install_refuses_prefix_that_cannot_be_preloaded() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let folder = motet_tests::folder("install").join(format!("{}-refused", std::process::id()));
     for prefix in ["/opt/my programs", "/opt/a:b"] {
@@ -216,8 +216,8 @@ fn nothing_is_installed_where_it_could_not_be_preloaded_from() {
 }
 
 #[test]
-fn installing_anew_and_removing_disturbs_no_program_that_runs() {
-    let test = "installing_anew_and_removing_disturbs_no_program_that_runs";
+fn reinstall_and_uninstall_disturb_no_running_program() {
+    let test = "reinstall_and_uninstall_disturb_no_running_program";
     let Some(build) = engine().and_then(Path::parent).filter(|f| f.join("libmotet_sockets.so").exists()) else {
         return skip(test, "nothing is built (make build)").unwrap_or(());
     };
@@ -240,7 +240,7 @@ fn installing_anew_and_removing_disturbs_no_program_that_runs() {
         let program = Program::c(name, arguments).with("LD_PRELOAD", shim.to_str().expect("UTF-8"));
         program.with("MOTET_LIBRARY", folder.join("usr/lib/libmotet.so.0").to_str().expect("UTF-8"))
     };
-    // One that has loaded the preload object, and will load the engine only later.
+    // A program that has loaded the preload object and loads the engine only later.
     let server = runs("ping_pong", &["serve", "4"]).start(Mode::WithMotet);
     let port = server.first_line();
     install(&[]);
@@ -248,7 +248,7 @@ fn installing_anew_and_removing_disturbs_no_program_that_runs() {
     assert_eq!(installed(&folder), files, "the same files, and nothing else");
     let client = runs("ping_pong", &["call", "4", &port, "300", "300"]).run(Mode::WithMotet);
     let server = server.finish();
-    assert!(client.succeeded && server.succeeded, "{} {}", client.complaints, server.complaints);
+    assert!(client.succeeded && server.succeeded, "{} {}", client.stderr, server.stderr);
     assert!(
         !client.streams.is_empty() && client.streams.iter().all(|stream| stream.reason == 0),
         "{:?}",
@@ -259,15 +259,15 @@ fn installing_anew_and_removing_disturbs_no_program_that_runs() {
     install(&["--uninstall"]);
     assert_eq!(installed(&folder), Vec::<PathBuf>::new());
     let client = Program::c("ping_pong", &["call", "4", &port, "300", "300"]).run(Mode::WithoutMotet);
-    assert!(client.succeeded && server.finish().succeeded, "{}", client.complaints);
+    assert!(client.succeeded && server.finish().succeeded, "{}", client.stderr);
     std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 // ---- the log -------------------------------------------------------------------------------------------------------------
 
-/// Descriptor numbers, closing of everything, forks, exec: as without a log, and the log is whole.
+/// Descriptor numbers, close of everything, forks, exec: the same as without a log, and the log is complete.
 #[test]
-fn a_log_changes_nothing_for_the_program() {
+fn log_changes_nothing_for_the_program() {
     let folder = Temporary::new("log");
     let programs: [(&str, &[&str]); 5] = [
         ("numbers", &["0"]),
@@ -303,12 +303,12 @@ fn a_log_changes_nothing_for_the_program() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_changes_nothing_either() {
+fn unwritable_log_changes_nothing_for_the_program() {
     for path in ["/proc/no/such/log", "/dev/stdout", "/proc/self/fd/2", "/"] {
         Program::c("ping_pong", &["4", "300", "64"]).with("MOTET_LOG", path).same_both_ways().took_the_fast_path(5000);
     }
 }
 
-/// Codes of `motet why`.
+/// Reason codes of `motet why`.
 const OTHER_USER: u64 = 4;
 const NOT_PERMITTED: u64 = 10;

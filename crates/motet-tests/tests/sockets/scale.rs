@@ -1,5 +1,4 @@
-//! Very short, very many and very different: connections that end young, ten thousand at once, tables and memory that run out,
-//! peers of another version, and what the memory between two processes is like.
+//! Very short connections, ten thousand at once, exhausted tables and memory, peers of another version, and properties of the shared memory.
 
 use motet_tests::{Mode, Outcome, Program, Running, engine, folder};
 use std::path::{Path, PathBuf};
@@ -7,11 +6,11 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A run of thousands of connections on a busy machine.
+/// Time limit of runs with thousands of connections on a busy machine.
 const LONG: Duration = Duration::from_secs(120);
 const MANY: usize = 10_000;
 
-/// What the processes of a run counted, by the line of JSON that each left.
+/// The counters of a run's processes, from one line of JSON each.
 struct Counts(Vec<serde_json::Value>);
 
 impl Counts {
@@ -19,7 +18,7 @@ impl Counts {
         Self(run.counts.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect())
     }
 
-    /// The largest of a counter: that of the process that all others are connected to.
+    /// The largest value of a counter: that of the process to which all others are connected.
     fn most(&self, name: &str) -> u64 {
         self.0.iter().map(|line| line[name].as_u64().unwrap()).max().unwrap_or(0)
     }
@@ -28,16 +27,16 @@ impl Counts {
         self.0.iter().map(|line| line[name].as_u64().unwrap()).sum()
     }
 
-    /// Connections of all processes that stayed plain for a reason.
-    fn plain(&self, reason: u32) -> u64 {
+    /// Connections of all processes that stayed on TCP for a reason.
+    fn on_tcp(&self, reason: u32) -> u64 {
         self.0.iter().map(|line| line["stayed_on_tcp"][reason.to_string()].as_u64().unwrap_or(0)).sum()
     }
 }
 
-/// Held by tests with ten thousand connections: one after another, they need no more than one and a half gigabyte.
+/// Held by tests with ten thousand connections: one at a time needs at most one and a half gigabytes.
 static MANY_AT_ONCE: Mutex<()> = Mutex::new(());
 
-/// Runs a program without and with Motet, with these variables; what the processes under Motet counted.
+/// Runs a program without and with Motet, with these environment variables. Returns the counters of the run under Motet.
 fn counted(program: Program, environment: &[(&str, &str)]) -> (Outcome, Counts) {
     let program = environment.iter().fold(program, |program, (name, value)| program.with(name, value));
     let outcome = program.counted().same_both_ways();
@@ -45,7 +44,7 @@ fn counted(program: Program, environment: &[(&str, &str)]) -> (Outcome, Counts) 
     (outcome, counts)
 }
 
-/// The command `motet` beside the engine; nothing where either is not built.
+/// The command `motet` beside the engine; `None` if either is not built.
 fn motet() -> Option<PathBuf> {
     let found = engine().map(|engine| engine.with_file_name("motet")).filter(|path| path.exists());
     if found.is_none() {
@@ -63,8 +62,8 @@ fn skip(test: &str, reason: &str) {
     }
 }
 
-/// `motet ARGUMENTS --json`.
-fn told(motet: &Path, arguments: &[&str]) -> serde_json::Value {
+/// The output of `motet ARGUMENTS --json`.
+fn motet_json(motet: &Path, arguments: &[&str]) -> serde_json::Value {
     let output = Command::new(motet).args(arguments).arg("--json").env_remove("LD_PRELOAD").output().expect("motet");
     serde_json::from_slice(&output.stdout).unwrap_or_default()
 }
@@ -76,7 +75,7 @@ fn process(report: &serde_json::Value, pid: u32) -> Option<serde_json::Value> {
 // ---- short connections ---------------------------------------------------------------------------------------------------
 
 #[test]
-fn connections_of_one_message_are_never_handed_over() {
+fn connections_of_few_messages_never_reach_the_engine() {
     for messages in ["1", "3"] {
         let outcome = Program::c("short", &["300", messages]).same_both_ways();
         assert!(outcome.streams.is_empty(), "{} streams", outcome.streams.len());
@@ -84,25 +83,25 @@ fn connections_of_one_message_are_never_handed_over() {
 }
 
 #[test]
-fn connections_that_keep_ending_young_are_soon_left_alone() {
+fn repeated_short_connections_are_soon_left_on_tcp() {
     let (_, counts) = counted(Program::c("short", &["300", "10"]), &[]);
     assert!(counts.sum("streams") <= 2 * 8, "{} streams of 300 connections", counts.sum("streams"));
-    // Where they live longer they go on being upgraded.
+    // Connections that live longer continue to be upgraded.
     let (_, counts) = counted(Program::c("short", &["100", "100"]), &[]);
     if engine().is_some() {
         assert!(counts.sum("upgraded") >= 100, "{} of 100 connections", counts.sum("upgraded"));
     }
 }
 
-// ---- very many -----------------------------------------------------------------------------------------------------------
+// ---- many connections ----------------------------------------------------------------------------------------------------
 
-/// Whether a process here may have so many descriptors.
+/// Returns whether a process may have so many descriptors.
 fn may_open(count: usize) -> bool {
     let raised = Command::new("sh").args(["-c", &format!("ulimit -n {count}")]).stderr(Stdio::null()).status();
     raised.is_ok_and(|status| status.success())
 }
 
-/// Ten thousand connections, or as many as there may be descriptors for.
+/// Ten thousand connections, or as many as the descriptor limit allows.
 fn many() -> usize {
     let found = [MANY, MANY / 4, MANY / 16].into_iter().find(|count| may_open(count + count / 4)).unwrap_or(200);
     if found < MANY {
@@ -130,18 +129,18 @@ fn ten_thousand_connections_to_one_peer_are_all_upgraded() {
 }
 
 #[test]
-fn ten_thousand_connections_to_a_few_peers_are_all_upgraded() {
+fn ten_thousand_connections_to_few_peers_are_all_upgraded() {
     all_upgraded("epoll", many(), 4);
 }
 
 #[test]
-fn thousands_of_edge_triggered_and_one_shot_connections_are_all_upgraded() {
+fn thousands_of_edge_and_one_shot_connections_are_upgraded() {
     all_upgraded("edge", 3000, 2);
     all_upgraded("oneshot", 3000, 2);
 }
 
 #[test]
-fn motet_shows_ten_thousand_connections_with_their_memory_and_descriptors() {
+fn motet_ps_and_why_show_ten_thousand_connections() {
     let Some(motet) = motet() else { return };
     let _one_at_a_time = MANY_AT_ONCE.lock().unwrap_or_else(PoisonError::into_inner);
     let count = many();
@@ -150,71 +149,72 @@ fn motet_shows_ten_thousand_connections_with_their_memory_and_descriptors() {
     let program = Program::c("scale", &["epoll", &count.to_string(), "2", go.to_str().unwrap()]).within(LONG);
     let running = program.start(Mode::WithMotet);
     assert_eq!(running.first_line(), "open");
-    let server = process(&told(&motet, &["ps"]), running.pid()).expect("the server is listed");
-    let pairs = process(&told(&motet, &["why", &running.pid().to_string()]), running.pid()).expect("and explained");
+    let server = process(&motet_json(&motet, &["ps"]), running.pid()).expect("the server is listed");
+    let pairs =
+        process(&motet_json(&motet, &["why", &running.pid().to_string()]), running.pid()).expect("and explained");
     std::fs::write(&go, "").unwrap();
     let outcome = running.finish();
-    assert!(outcome.succeeded, "{}", outcome.complaints);
+    assert!(outcome.succeeded, "{}", outcome.stderr);
     assert_eq!(server["streams"].as_array().unwrap().len(), count);
-    // The path is where most bytes went; the reason says that all are upgraded.
+    // The path is where most bytes went; reason 0 says that the connection is upgraded.
     assert_eq!(pairs["pairs"].as_array().unwrap().iter().filter(|pair| pair["reason"] == 0).count(), count);
-    // A page for the slot and two rings of 64 KiB at most; of the process's descriptors a hundred at most are the engine's.
+    // A page for the slot and two rings of at most 64 KiB; at most a hundred descriptors of the process are the engine's.
     let memory = server["memory"].as_u64().unwrap() / count as u64;
     assert!((4096..=140_000).contains(&memory), "{memory} bytes for each connection");
     assert!((1..=100).contains(&server["node"]["descriptors"].as_u64().unwrap()), "{}", server["node"]);
 }
 
 #[test]
-fn memory_for_each_connection_follows_the_size_of_its_rings() {
+fn memory_per_connection_follows_ring_size() {
     let Some(motet) = motet() else { return };
     let go = folder("scale").join("go-small");
     let _ = std::fs::remove_file(&go);
     let program = Program::c("scale", &["epoll", "300", "1", go.to_str().unwrap()]).with("MOTET_RING", "4KiB");
     let running = program.start(Mode::WithMotet);
     assert_eq!(running.first_line(), "open");
-    let server = process(&told(&motet, &["ps"]), running.pid()).expect("the server is listed");
+    let server = process(&motet_json(&motet, &["ps"]), running.pid()).expect("the server is listed");
     std::fs::write(&go, "").unwrap();
     assert!(running.finish().succeeded);
     let memory = server["memory"].as_u64().unwrap() / 300;
     assert!((4096..=3 * 4096 + 1000).contains(&memory), "{memory} bytes for each connection");
 }
 
-// ---- what runs out -------------------------------------------------------------------------------------------------------
+// ---- exhausted limits ----------------------------------------------------------------------------------------------------
 
 #[test]
-fn connections_beyond_the_table_stay_plain_and_are_counted() {
+fn connections_beyond_the_table_stay_on_tcp_and_are_counted() {
     let (_, counts) = counted(Program::c("scale", &["epoll", "200", "1"]), &[("MOTET_STREAMS", "64")]);
     if engine().is_some() {
         assert_eq!(counts.0.iter().map(|line| line["streams"].as_u64().unwrap()).collect::<Vec<_>>(), [64, 64]);
-        assert_eq!(counts.plain(11), 2 * (200 - 64), "reason 11: the table is full");
+        assert_eq!(counts.on_tcp(11), 2 * (200 - 64), "reason 11: the table is full");
     }
 }
 
 #[test]
-fn connections_beyond_the_memory_stay_plain_and_are_counted_at_both_ends() {
-    // Room for segments of 1, 4 and 16 slots; what is left takes neither one of 16 nor of 4, but two of 1.
+fn connections_beyond_memory_limit_stay_on_tcp_at_both_ends() {
+    // Room for segments of 1, 4 and 16 slots; the rest fits neither one of 16 nor one of 4 slots, but two of 1.
     let memory = (4096 * 5 + (1 + 4 + 16 + 2) * (4096 + 2 * 65536)).to_string();
     let (_, counts) = counted(Program::c("scale", &["epoll", "100", "1"]), &[("MOTET_MEMORY", &memory)]);
     if engine().is_some() {
         assert_eq!(counts.0.iter().map(|line| line["upgraded"].as_u64().unwrap()).collect::<Vec<_>>(), [23, 23]);
-        assert_eq!(counts.plain(26), 2 * (100 - 23), "reason 26: the limit of memory");
+        assert_eq!(counts.on_tcp(26), 2 * (100 - 23), "reason 26: the limit of memory");
     }
 }
 
 #[test]
-fn connections_beyond_the_descriptors_that_are_tracked_stay_plain_and_are_counted() {
+fn connections_beyond_tracked_descriptors_stay_on_tcp() {
     if !may_open(66_560) {
         return skip("too high descriptors", "the limit of descriptors cannot be raised to 66560");
     }
     let (_, counts) = counted(Program::c("high", &[]), &[]);
     if engine().is_some() {
-        assert_eq!((counts.sum("upgraded"), counts.plain(27)), (2, 1), "reason 27: the number is too high");
+        assert_eq!((counts.sum("upgraded"), counts.on_tcp(27)), (2, 1), "reason 27: the number is too high");
     }
 }
 
-// ---- another version -------------------------------------------------------------------------------------------------------
+// ---- other versions --------------------------------------------------------------------------------------------------------
 
-/// An engine of the next version: the same sources, built with layouts that differ and say so. `None`, loudly, without cargo.
+/// An engine of the next version: the same sources, built with other layouts and their version numbers. `None`, with a message, without cargo.
 fn next_engine() -> Option<&'static Path> {
     static NEXT: OnceLock<Option<PathBuf>> = OnceLock::new();
     NEXT.get_or_init(|| {
@@ -249,20 +249,20 @@ fn of_version(program: Program, next: Option<&Path>) -> Program {
     }
 }
 
-/// A server and a client, of these versions, with gates that stay open, that exchange `rounds` messages.
+/// Starts a server and a client of these versions, with open gates, that exchange `rounds` messages.
 fn exchange(server: Option<&Path>, client: Option<&Path>, rounds: &str) -> (Running, Running) {
-    let server = of_version(Program::c("ping_pong", &["serve", "4"]).open(), server).start(Mode::WithMotet);
-    let calling = Program::c("ping_pong", &["call", "4", &server.first_line(), rounds, "3000"]).open();
+    let server = of_version(Program::c("ping_pong", &["serve", "4"]).with_open_gates(), server).start(Mode::WithMotet);
+    let calling = Program::c("ping_pong", &["call", "4", &server.first_line(), rounds, "3000"]).with_open_gates();
     let calling = of_version(calling, client).start(Mode::WithMotet);
     (server, calling)
 }
 
 #[test]
-fn unequal_versions_stay_plain_and_both_say_why() {
+fn unequal_versions_stay_on_tcp_with_reason_at_both_ends() {
     let Some(next) = next_engine() else { return };
     let printed = |(server, client): (Running, Running)| {
         let (client, server) = (client.finish(), server.finish());
-        assert!(client.succeeded && server.succeeded, "{} {}", client.complaints, server.complaints);
+        assert!(client.succeeded && server.succeeded, "{} {}", client.stderr, server.stderr);
         let streams: Vec<_> =
             server.streams.iter().chain(&client.streams).map(|s| (s.reason, s.sent_fast > 0)).collect();
         (client.printed, streams)
@@ -281,12 +281,12 @@ fn unequal_versions_stay_plain_and_both_say_why() {
 }
 
 #[test]
-fn motet_names_the_other_version_of_a_peer_and_of_a_node_file() {
+fn motet_names_the_other_version_of_peer_and_node_file() {
     let (Some(next), Some(motet)) = (next_engine(), motet()) else { return };
     let (server, client) = exchange(None, Some(next), "100000000");
     let begun = Instant::now();
     let (own, other) = loop {
-        let report = told(&motet, &["why"]);
+        let report = motet_json(&motet, &["why"]);
         let own = process(&report, server.pid()).unwrap_or_default();
         if own["pairs"][0]["reason"] == 5 {
             break (own, process(&report, client.pid()).unwrap_or_default());
@@ -304,14 +304,14 @@ fn motet_names_the_other_version_of_a_peer_and_of_a_node_file() {
     assert!(line.is_some_and(|line| line.contains("written by another version of Motet")), "{text}");
 }
 
-// ---- the memory itself -----------------------------------------------------------------------------------------------------
+// ---- shared memory ---------------------------------------------------------------------------------------------------------
 
-/// What each end printed of its segment: end, resident kB, huge kB, flags.
+/// What each end printed of its segment: name, resident kB, huge kB, flags.
 fn segments(how: &str, huge: &str) -> Vec<(String, u64, u64, Vec<String>)> {
     let outcome = Program::c("memory", &[how]).with("MOTET_HUGE_PAGES", huge).run(Mode::WithMotet);
-    assert!(outcome.succeeded, "{}", outcome.complaints);
+    assert!(outcome.succeeded, "{}", outcome.stderr);
     if how == "small" {
-        // A head, a page for the slot, and a ring each way, whoever touched them.
+        // A head, a page for the slot, and a ring each way.
         assert!(outcome.printed.contains("accepted file allocated=136\n"), "{}", outcome.printed);
     }
     let lines = outcome.printed.lines().filter(|line| line.contains(" motet-"));
@@ -328,9 +328,9 @@ fn segments(how: &str, huge: &str) -> Vec<(String, u64, u64, Vec<String>)> {
     memory.into_iter().filter(|(name, ..)| name.ends_with("-segment")).collect()
 }
 
-/// Each end has the slot's page and the ring that it receives from, no more: so it was it that touched that ring first.
+/// Each end has only the slot's page and the ring that it receives from, so it touched that ring first.
 #[test]
-fn memory_is_first_touched_by_who_receives_from_it_and_left_out_of_core_dumps() {
+fn receiver_touches_memory_first_and_core_dumps_omit_it() {
     if engine().is_some() {
         let all = segments("small", "off");
         assert_eq!(all.iter().map(|(_, resident, huge, _)| (*resident, *huge)).collect::<Vec<_>>(), [(4 + 64, 0); 2]);
@@ -338,7 +338,7 @@ fn memory_is_first_touched_by_who_receives_from_it_and_left_out_of_core_dumps() 
 }
 
 #[test]
-fn memory_is_not_locked_by_programs_that_lock_all_of_theirs() {
+fn mlockall_does_not_lock_shared_memory() {
     if engine().is_some() {
         let all = segments("locked", "off");
         assert_eq!(all.iter().map(|(_, resident, ..)| *resident).collect::<Vec<_>>(), [4 + 64; 2]);
@@ -346,7 +346,7 @@ fn memory_is_not_locked_by_programs_that_lock_all_of_theirs() {
 }
 
 #[test]
-fn large_rings_take_huge_pages_where_there_are_any() {
+fn large_rings_use_huge_pages_where_available() {
     if engine().is_none() {
         return;
     }

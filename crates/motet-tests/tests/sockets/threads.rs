@@ -1,17 +1,17 @@
-//! Threads that have little: of stack, of priority, of memory that a handler may ask for.
+//! Threads with small stacks, and threads of different priorities.
 
 use motet_tests::both;
 
-/// No call takes more than 4 KiB; the first messages of a connection, which load the engine, no more than the least stack has.
+/// No call uses more than 4 KiB of stack. The first messages of a connection, which load the engine, need no more than the smallest stack.
 #[test]
-fn threads_and_handlers_with_little_stack_make_every_call() {
+fn threads_and_handlers_with_small_stacks_make_every_call() {
     for first in ["large", "small"] {
         both("small_stacks", &[first]).took_the_fast_path(1);
     }
 }
 
-/// The one of lower priority holds a lock of the stream when the other one comes.
+/// The thread of lower priority holds a lock of the stream when the other one calls.
 #[test]
-fn threads_of_unequal_real_time_priority_share_a_connection() {
+fn threads_of_unequal_realtime_priority_share_a_connection() {
     both("fifo", &["3000"]);
 }

@@ -42,7 +42,7 @@ pub struct StatsFileHead {
     /// Bytes of segments that are mapped in the process of the fork group that last opened or closed a stream.
     pub segment_bytes: AtomicU64,
     /// Connections that stayed on TCP, by reason code.
-    pub plain: [AtomicU64; 64],
+    pub tcp_only_counts: [AtomicU64; 64],
     /// Streams that could not get a record.
     pub overflow: AtomicU64,
     /// Links that the fork group has opened, and closed.

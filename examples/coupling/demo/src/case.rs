@@ -1,6 +1,6 @@
-//! Case files as this runner sees them: TOML that is passed on, with keys changed where a validation asks for it.
+//! Case files for this runner: TOML that is passed on, with keys that a validation changes.
 //!
-//! Not the checking of a case: the two codes do that, and name the faulty key.
+//! It does not check a case: the two codes do that, and name the faulty key.
 
 use std::path::{Path, PathBuf};
 
@@ -67,7 +67,7 @@ impl Case {
         }
     }
 
-    /// The same case on other ranks, under another name.
+    /// This case on other ranks, under another name.
     pub fn on(mut self, layout: Layout, name: &str, title: &str) -> Self {
         for (key, value) in [("name", name), ("title", title)] {
             self.table.insert(key.into(), value.into());
@@ -77,7 +77,7 @@ impl Case {
         self
     }
 
-    /// The layout that the case asks for, 1 x 1 if it does not say.
+    /// The layout of the case; 1 x 1 if it has none.
     pub fn layout(&self) -> Layout {
         let ranks = |key| self.number(key).map_or(1, |n| n as u32).max(1);
         Layout { fluid: ranks("layout.fluid"), solid: ranks("layout.solid") }

@@ -1,6 +1,4 @@
-//! Child processes that cannot outlive this one unnoticed: logs in files, time limits, an end by process id.
-//!
-//! Not here: which programs are started (`run`).
+//! Child processes with logs in files and time limits. They end with this process. `run` says which programs are started.
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -12,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Set by Ctrl-C or a termination signal; every wait looks at it.
+/// Set by Ctrl-C or a termination signal. Every wait tests it.
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// Makes Ctrl-C, SIGTERM and SIGHUP end every wait with an error, so that children are ended on the way out.
@@ -20,7 +18,7 @@ pub fn catch_interrupts() -> Result<()> {
     ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::SeqCst)).context("cannot catch Ctrl-C")
 }
 
-/// An error once the user has asked to stop.
+/// An error if the user has asked to stop.
 pub fn check_interrupt() -> Result<()> {
     if INTERRUPTED.load(Ordering::SeqCst) {
         bail!("interrupted");
@@ -73,7 +71,7 @@ impl Program {
         lines[lines.len().saturating_sub(12)..].join("\n")
     }
 
-    /// Ends it: asks first (mpirun then ends its ranks), insists after `patience`.
+    /// Ends it: by SIGTERM (mpirun then ends its ranks), and by SIGKILL after `patience`.
     pub fn end(&mut self, patience: Duration) {
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;

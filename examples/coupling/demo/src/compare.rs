@@ -1,7 +1,7 @@
-//! The comparison: each case without and with Motet, alternating, medians over the repetitions.
+//! The comparison: each case without Motet and with Motet, alternating, medians over the repetitions.
 //!
-//! It says what it measured and nothing else: without Motet there is no second column, and links that Motet did not
-//! report are "not measured".
+//! It reports only what it measured: if Motet is not given there is no second column, and links that Motet did not report are
+//! "not measured".
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ pub struct Medians {
     pub stepping: f64,
     /// Inside coupling calls, the slowest gas rank's.
     pub coupling: f64,
-    /// The same in the fastest and in the slowest repetition: how far to trust the median.
+    /// Inside coupling calls, in the fastest and in the slowest repetition.
     pub coupling_spread: [f64; 2],
     /// Of which the wall took its own steps.
     pub solving: f64,
@@ -53,7 +53,7 @@ pub struct Comparison {
     pub bytes: f64,
     /// Without Motet.
     pub plain: Medians,
-    /// Under Motet, if it was there.
+    /// With Motet, if it was given.
     pub motet: Option<Medians>,
     /// All runs gave the same bits.
     pub identical: bool,
@@ -61,23 +61,23 @@ pub struct Comparison {
     pub runs: usize,
     /// Largest error of the energy balances, relative.
     pub balance_error: f64,
-    /// What Motet said about the links, in a run that was not timed.
+    /// What Motet reported about the links, in a run that was not timed.
     pub links: Measured,
-    /// Where the plain run's files are.
+    /// The directory of the run without Motet.
     #[serde(skip)]
     pub directory: PathBuf,
 }
 
 impl Comparison {
-    /// How many times shorter under Motet; of which quantity, the caller says.
+    /// How many times shorter a quantity is with Motet.
     pub fn ratio(&self, quantity: impl Fn(&Medians) -> f64) -> Option<f64> {
         Some(quantity(&self.plain) / quantity(self.motet.as_ref()?))
     }
 }
 
-/// The runner under `motet run --`.
-pub fn under_motet(plain: &Runner, motet: &Path) -> Result<Runner> {
-    let motet = motet.canonicalize().with_context(|| format!("{} is not there", motet.display()))?;
+/// A runner with `motet run --`.
+pub fn with_motet(plain: &Runner, motet: &Path) -> Result<Runner> {
+    let motet = motet.canonicalize().with_context(|| format!("{} does not exist", motet.display()))?;
     Ok(Runner { prefix: vec![motet.to_string_lossy().into(), "run".into(), "--".into()], ..plain.clone() })
 }
 
@@ -90,18 +90,18 @@ pub fn compare(
     directory: &Path,
 ) -> Result<Comparison> {
     let layout = case.layout();
-    let under = motet.map(|motet| under_motet(plain, motet)).transpose()?;
+    let under = motet.map(|motet| with_motet(plain, motet)).transpose()?;
     let name = case.name()?.to_owned();
     let each = if under.is_some() { 2 } else { 1 };
     let bar = ProgressBar::new((repetitions * each + usize::from(under.is_some())) as u64)
         .with_style(ProgressStyle::with_template("{msg:28} {bar:30} {pos}/{len}  {elapsed}")?);
     let (mut plain_runs, mut motet_runs) = (Vec::new(), Vec::new());
     for _ in 0..repetitions {
-        bar.set_message(format!("{name}: plain"));
+        bar.set_message(format!("{name}: without Motet"));
         plain_runs.push(plain.run(case, layout, &directory.join(format!("{name}-plain")))?);
         bar.inc(1);
         if let Some(under) = &under {
-            bar.set_message(format!("{name}: under Motet"));
+            bar.set_message(format!("{name}: with Motet"));
             motet_runs.push(under.run(case, layout, &directory.join(format!("{name}-motet")))?);
             bar.inc(1);
         }
@@ -117,7 +117,7 @@ pub fn compare(
             links = watcher.join().unwrap_or_default();
             outcome
         })?;
-        // Counted for identity, not for time: asking costs time.
+        // It counts for identity, not for time, as questions take time.
         let identical_only = outcome;
         bar.inc(1);
         bar.finish_and_clear();

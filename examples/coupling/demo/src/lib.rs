@@ -1,6 +1,6 @@
 //! Runs the two coupled codes of this example, checks their results against exact solutions, and compares runs.
 //!
-//! Not a part of Motet: Motet is an optional command put before the programs, nothing in here links to it.
+//! It is not a part of Motet: Motet is an optional command in front of the programs, and nothing here links to it.
 //! Downwards: [`compare`] and [`validate`] -> [`run`] -> [`children`]; [`report`] and [`picture`] only draw what they get.
 #![forbid(unsafe_code)]
 

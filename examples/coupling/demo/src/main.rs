@@ -1,4 +1,4 @@
-//! `coupling-demo`: the command line. What it does is in the library.
+//! `coupling-demo`: the command line. The library does the work.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use coupling_demo::report::{self, Report};
 use coupling_demo::run::Runner;
 use coupling_demo::{picture, validate};
 
-/// Runs the coupled heat transfer example, and compares plain runs with runs under Motet.
+/// Runs the coupled heat transfer example, and compares runs without Motet with runs with Motet.
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -48,9 +48,9 @@ enum Verb {
         #[arg(long)]
         json: bool,
     },
-    /// Run the cases without and with Motet, alternating, and write a report
+    /// Run the cases without Motet and with Motet, alternating, and write a report
     Compare {
-        /// The motet program; without it only plain runs are made
+        /// The motet program; without it only runs without Motet are made
         #[arg(long)]
         motet: Option<PathBuf>,
         /// Directory of the report
@@ -77,7 +77,7 @@ fn main() -> std::process::ExitCode {
 
 fn act(arguments: Arguments) -> Result<()> {
     catch_interrupts()?;
-    let runner = Runner::plain(&arguments.build)?;
+    let runner = Runner::without_prefix(&arguments.build)?;
     match arguments.command {
         Verb::Run { case, fluid, solid, under, output, json } => {
             let case = Case::read(&case)?;
@@ -122,7 +122,7 @@ fn make_report(runner: &Runner, motet: Option<&Path>, out: &Path, repetitions: u
     let mut compared = Vec::new();
     let pair = Layout { fluid: 1, solid: 1 };
     let alone = read("chatty")?.on(pair, "chatty-pair", "10 000 exchanges of 16 values, one rank each");
-    // The chatty one first: what a newcomer asks is how fast a call is.
+    // The chatty case first, as it shows the time of a call.
     for case in [read("chatty")?, alone, read("demo")?, read("heavy")?] {
         let comparison = compare(runner, motet, &case, repetitions, &runs)?;
         print!("{}", report::terminal(std::slice::from_ref(&comparison)));

@@ -1,4 +1,4 @@
-//! What the two codes report about a run: their JSON lines, read and judged.
+//! What the two codes report about a run: their JSON lines, and checks of them.
 
 use std::path::Path;
 

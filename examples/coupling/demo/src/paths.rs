@@ -1,5 +1,4 @@
-//! What Motet says about the links of a run, asked while the run is on: `motet ps -l --json`. The only place that reads
-//! that format.
+//! The links of a run, as `motet ps -l --json` reports them during the run. No other file reads that format.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,7 +11,7 @@ use serde_json::Value;
 /// One link as Motet reported it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Link {
-    /// Who is at its ends, in Motet's words.
+    /// The programs at its ends, in the words of Motet.
     pub between: String,
     /// The path in use, e.g. `shm`.
     pub path: String,

@@ -1,6 +1,6 @@
 //! Pictures: the temperature field of both domains, convergence, comparison. PNG and SVG.
 //!
-//! The font travels in the program, so that text does not depend on what a machine has installed.
+//! The font is part of the program, so that text does not depend on what a machine has installed.
 
 use std::path::Path;
 use std::sync::Once;
@@ -224,7 +224,7 @@ fn log_plot<B: DrawingBackend>(
     Ok(())
 }
 
-/// Time in coupling calls and total time per case, without and with Motet, as bars of microseconds per exchange.
+/// Time in coupling calls and total time per case, without Motet and with Motet, as bars of microseconds per exchange.
 pub fn comparison(path: &Path, cases: &[Comparison]) -> Result<()> {
     draw(path, (1300, 540), Bars { cases })
 }
@@ -274,7 +274,7 @@ impl Painter for Bars<'_> {
                 let (left, top) = panel.get_base_pixel();
                 panel.draw(&Text::new(*name, (x - left, y - top + 10), (FONT, 17).into_font())).map_err(failed)?;
             }
-            for (i, (name, colour)) in [("plain", GREY), ("under Motet", ORANGE)].iter().enumerate() {
+            for (i, (name, colour)) in [("without Motet", GREY), ("with Motet", ORANGE)].iter().enumerate() {
                 if i == 1 && case.motet.is_none() {
                     continue;
                 }

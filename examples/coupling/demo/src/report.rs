@@ -43,7 +43,7 @@ fn seconds(value: f64) -> String {
 /// Links as text, or that they were not measured.
 fn links(case: &Comparison) -> Vec<String> {
     if case.motet.is_none() {
-        return vec!["not measured (plain runs only)".into()];
+        return vec!["not measured (runs without Motet only)".into()];
     }
     if case.links.links.is_empty() {
         return vec!["not measured (Motet reported no links)".into()];
@@ -67,8 +67,8 @@ fn facts(case: &Comparison) -> String {
 /// The range of the times in coupling calls over the repetitions.
 fn spread(case: &Comparison) -> String {
     let range = |m: &Medians| format!("{:.3} to {:.3} s", m.coupling_spread[0], m.coupling_spread[1]);
-    let motet = case.motet.as_ref().map_or(String::new(), |m| format!(", under Motet {}", range(m)));
-    format!("time in coupling calls over the repetitions: plain {}{motet}", range(&case.plain))
+    let motet = case.motet.as_ref().map_or(String::new(), |m| format!(", with Motet {}", range(m)));
+    format!("time in coupling calls over the repetitions: without Motet {}{motet}", range(&case.plain))
 }
 
 fn identity(case: &Comparison) -> String {
@@ -80,11 +80,11 @@ pub fn terminal(cases: &[Comparison]) -> String {
     let mut text = String::new();
     for case in cases {
         let _ = writeln!(text, "\n{}: {}\n  {}", case.case, case.title, facts(case));
-        let _ = writeln!(text, "  {:34}{:>12}{:>14}{:>9}", "", "plain", "under Motet", "ratio");
+        let _ = writeln!(text, "  {:34}{:>14}{:>14}{:>9}", "", "without Motet", "with Motet", "ratio");
         for (name, quantity) in QUANTITIES {
             let motet = case.motet.as_ref().map_or("-".into(), |m| seconds(quantity(m)));
             let ratio = case.ratio(quantity).map_or("-".into(), |ratio| format!("{ratio:.2}"));
-            let _ = writeln!(text, "  {name:34}{:>12}{motet:>14}{ratio:>9}", seconds(quantity(&case.plain)));
+            let _ = writeln!(text, "  {name:34}{:>14}{motet:>14}{ratio:>9}", seconds(quantity(&case.plain)));
         }
         let _ = writeln!(text, "  {}; largest error of an energy balance {:.1e}", identity(case), case.balance_error);
         let _ = writeln!(text, "  {}", spread(case));
@@ -104,7 +104,7 @@ pub fn write(directory: &Path, report: &Report) -> Result<()> {
     let json = serde_json::to_string_pretty(report)?;
     std::fs::write(directory.join("report.json"), json).context("cannot write report.json")?;
     let mut page = String::from(HEAD);
-    page.push_str("<h1>Coupled heat transfer, without and with Motet</h1>\n");
+    page.push_str("<h1>Coupled heat transfer, without Motet and with Motet</h1>\n");
     let _ = writeln!(
         page,
         "<p>Medians of {} repetitions each way, alternating, in one run on this machine.</p>",
@@ -117,7 +117,7 @@ pub fn write(directory: &Path, report: &Report) -> Result<()> {
     for case in &report.cases {
         let _ =
             writeln!(page, "<h3>{}: {}</h3><p>{}.</p>", escape(&case.case), escape(&case.title), escape(&facts(case)));
-        page.push_str("<table><tr><th></th><th>plain</th><th>under Motet</th><th>ratio</th></tr>\n");
+        page.push_str("<table><tr><th></th><th>without Motet</th><th>with Motet</th><th>ratio</th></tr>\n");
         for (name, quantity) in QUANTITIES {
             let motet = case.motet.as_ref().map_or("not measured".into(), |m| seconds(quantity(m)));
             let ratio = case.ratio(quantity).map_or("not measured".into(), |ratio| format!("{ratio:.2}"));

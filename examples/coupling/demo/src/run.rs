@@ -1,6 +1,4 @@
-//! One coupled run: a naming service of its own, the wall's ranks, the gas's ranks; everything on 127.0.0.1.
-//!
-//! Not here: what is done with the results.
+//! One coupled run: a naming service, the ranks of the wall and those of the gas, all on 127.0.0.1.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
@@ -12,28 +10,28 @@ use crate::case::{Case, Layout};
 use crate::children::{Program, check_interrupt, wait_all};
 use crate::outcome::Outcome;
 
-/// Where the programs are and what is put before them.
+/// The programs, and the words in front of them.
 #[derive(Clone, Debug)]
 pub struct Runner {
     /// The directory with `coupling-fluid` and `coupling-solid`.
     pub build: PathBuf,
-    /// Words put before the naming service and before `mpirun`; empty for a plain run.
+    /// Words put before the naming service and before `mpirun`; empty for a run without Motet.
     pub prefix: Vec<String>,
 }
 
 impl Runner {
     /// A runner without a prefix. Fails when the codes are not built.
-    pub fn plain(build: &Path) -> Result<Self> {
+    pub fn without_prefix(build: &Path) -> Result<Self> {
         let build = build.canonicalize().unwrap_or_else(|_| build.to_path_buf());
         for program in ["coupling-fluid", "coupling-solid"] {
             if !build.join(program).is_file() {
-                bail!("{} is not there; build it with: make -C examples/coupling", build.join(program).display());
+                bail!("{} does not exist; build it with: make -C examples/coupling", build.join(program).display());
             }
         }
         Ok(Self { build, prefix: Vec::new() })
     }
 
-    /// The same programs behind a command, given as a shell would read it.
+    /// A runner with these programs after a command, which is split as a shell would do.
     pub fn under(&self, command: &str) -> Result<Self> {
         let prefix = shell_words::split(command).with_context(|| format!("cannot read the command {command:?}"))?;
         Ok(Self { build: self.build.clone(), prefix })
@@ -57,8 +55,8 @@ impl Runner {
 
         let (mut names, address) = naming_service(&directory, &start)?;
         let began = Instant::now();
-        // Two launchers that make their shared directory in the temporary directory at the same moment trip over each
-        // other (Open MPI 4.1): each gets one of its own. Short, as socket names are in there.
+        // Two launchers that make their shared directory in the temporary directory at the same moment conflict
+        // (Open MPI 4.1), so each gets its own. Its name is short, as socket names are in it.
         let scratch = [short_directory()?, short_directory()?];
         let code = |name: &str, ranks: u32, scratch: &Path| {
             let program = self.build.join(format!("coupling-{name}"));
@@ -84,7 +82,7 @@ fn short_directory() -> Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("cpl").tempdir().context("cannot make a temporary directory")
 }
 
-/// Open MPI refuses to run as root unless told twice.
+/// Open MPI runs as root only if both variables are set.
 fn environment() -> [(&'static str, &'static str); 2] {
     [("OMPI_ALLOW_RUN_AS_ROOT", "1"), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")]
 }

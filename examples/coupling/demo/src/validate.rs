@@ -1,4 +1,4 @@
-//! The validations: what must be true of the two codes, measured. Judging the figures is the caller's.
+//! The validations: figures that must hold for the two codes. The caller compares them with limits.
 
 use std::path::Path;
 

@@ -56,7 +56,7 @@ fn runner() -> Option<(Runner, MutexGuard<'static, ()>)> {
         Ok(build)
     });
     match built {
-        Ok(build) => Some((Runner::plain(build).expect("the codes are built"), turn)),
+        Ok(build) => Some((Runner::without_prefix(build).expect("the codes are built"), turn)),
         Err(reason) => {
             let required = std::env::var_os("REQUIRE_COUPLING").is_some_and(|value| value == "1");
             assert!(!required, "{reason}");
@@ -193,7 +193,7 @@ fn a_prefix_is_put_before_the_programs_and_changes_no_bit() {
 }
 
 #[test]
-fn under_motet_the_results_are_the_same_bits() {
+fn results_with_motet_are_the_same_bits() {
     let Some((runner, _turn)) = runner() else {
         return;
     };
@@ -203,7 +203,7 @@ fn under_motet_the_results_are_the_same_bits() {
         skip("no motet; build it, or name it in MOTET_BIN");
         return;
     };
-    let under = compare::under_motet(&runner, &motet).unwrap();
+    let under = compare::with_motet(&runner, &motet).unwrap();
     for layout in [Layout { fluid: 1, solid: 2 }, Layout { fluid: 3, solid: 2 }] {
         let plain = runner.run(&small_demo(), layout, directory().path()).unwrap();
         let with = under.run(&small_demo(), layout, directory().path()).unwrap();

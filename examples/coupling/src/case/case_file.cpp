@@ -96,7 +96,7 @@ Case read_case(const std::string& path) {
     root.fail("name", "must be a plain word: it is a name in the naming service");
   }
   root.ignore("title");   // for people
-  root.ignore("layout");  // for whoever starts the two codes: how many ranks each gets
+  root.ignore("layout");  // for the program that starts the two codes: the number of ranks of each
   root.ignore("run");     // likewise: time limits of the whole run
 
   TomlTable grid = root.table("grid");

@@ -63,10 +63,10 @@ class TomlTable {
     return TomlTable(node == nullptr ? empty : *node->as_table(), where_ + " [" + key + "]");
   }
 
-  // A key that belongs to somebody else.
+  // A key that another program reads.
   void ignore(const std::string& key) { asked_.insert(key); }
 
-  // Call last: throws when the table holds a key that nobody asked for.
+  // Call last: throws if the table has a key that was not read.
   void done() const {
     for (const auto& [key, node] : table_) {
       if (asked_.count(std::string(key.str())) == 0) fail(std::string(key.str()), "is not a known key");

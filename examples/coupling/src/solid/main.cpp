@@ -1,4 +1,4 @@
-// The wall code: solves conduction and serves its surface to whoever brings heat fluxes.
+// The wall code: solves conduction and serves its surface to a code that sends heat fluxes.
 // It knows the coupling interface, not the gas.
 #include <cstdio>
 #include <exception>

@@ -1,15 +1,15 @@
 //! Apache's mpm_event: every request passes from a listener's epoll set to a thread and back.
 
-use super::{Asked, Plan, missing, number_after};
+use super::{Plan, Target, missing, number_after};
 use crate::Options;
 use crate::bench::Bench;
 use crate::report::{Line, Unit};
-use crate::stage::{Both, Ready, Stage, Way};
+use crate::sandbox::{BothServers, Ready, Sandbox, Setup};
 use anyhow::{Context, Result};
 use motet_programs::services;
 use std::fs;
 
-/// Debian's place for Apache's modules.
+/// The folder of Apache's modules on Debian.
 const MODULES: &str = "/usr/lib/apache2/modules";
 
 /// Row `apache`: requests a second, and the server's CPU time for each.
@@ -18,31 +18,33 @@ pub fn apache(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("apache", what, &["apache2", "wrk"]) {
         return line;
     }
-    let stage = Stage::new(bench)?;
-    let root = stage.path("");
-    stage.file("60B", "hello\n".repeat(10))?;
-    stage.file("100kB", "x".repeat(100_000))?;
-    let both = stage.both(|mode, port| {
+    let sandbox = Sandbox::new(bench)?;
+    let root = sandbox.path("");
+    sandbox.file("60B", "hello\n".repeat(10))?;
+    sandbox.file("100kB", "x".repeat(100_000))?;
+    let both = sandbox.both(|mode, port| {
         let own = format!("{root}{port}/");
         fs::create_dir(&own)?;
         motet_programs::give_away(own.as_ref())?;
         let text = services::apache_event(&own, MODULES, &root, port.parse()?);
-        let configuration = stage.file(&format!("{port}.conf"), text)?;
-        stage.server(mode, &["apache2", "-f", &configuration, "-DFOREGROUND"], Ready::Listens(port))
+        let configuration = sandbox.file(&format!("{port}.conf"), text)?;
+        sandbox.server(mode, &["apache2", "-f", &configuration, "-DFOREGROUND"], Ready::Listens(port))
     })?;
-    let plan = |what: String, unit, asked| Plan::new("apache", what, unit, asked);
+    let plan = |what: String, unit, target| Plan::new("apache", what, unit, target);
     let mut lines = Vec::new();
     for (page, connections) in [("60B", "1"), ("60B", "32"), ("100kB", "1"), ("100kB", "32")] {
         let title = format!("{what}, {page}, wrk c={connections}");
-        let load = |way| load(&stage, &both, way, page, connections);
-        lines.push(plan(title.clone(), Unit::PerSecond, Asked::NeverSlower).measure(&stage, |way| Ok(load(way)?.rate)));
+        let load = |setup| load(&sandbox, &both, setup, page, connections);
+        lines.push(
+            plan(title.clone(), Unit::PerSecond, Target::NeverSlower).measure(&sandbox, |setup| Ok(load(setup)?.rate)),
+        );
         let title = format!("{title}: the server's CPU time a request");
-        lines.push(plan(title, Unit::Ns, Asked::NeverSlower).measure(&stage, |way| Ok(load(way)?.cpu_ns)));
+        lines.push(plan(title, Unit::Ns, Target::NeverSlower).measure(&sandbox, |setup| Ok(load(setup)?.cpu_ns)));
     }
     Ok(lines)
 }
 
-/// What one run of the load generator shows.
+/// The results of one run of the load generator.
 struct Load {
     /// Requests a second.
     rate: f64,
@@ -50,21 +52,21 @@ struct Load {
     cpu_ns: f64,
 }
 
-fn load(stage: &Stage<'_>, both: &Both, way: Way, page: &str, connections: &str) -> Result<Load> {
-    let url = format!("http://127.0.0.1:{}/{page}", both.port(way.mode));
-    // wrk counts whole seconds; interrupted, it reports what it has done until then.
-    let seconds = format!("{:.2}", stage.bench.ms as f64 * 4e-3);
+fn load(sandbox: &Sandbox<'_>, both: &BothServers, setup: Setup, page: &str, connections: &str) -> Result<Load> {
+    let url = format!("http://127.0.0.1:{}/{page}", both.port(setup.mode));
+    // wrk counts whole seconds. When it is interrupted it reports what it has done so far.
+    let seconds = format!("{:.2}", sandbox.bench.ms as f64 * 4e-3);
     let limited = ["timeout", "--preserve-status", "-s", "INT", &seconds];
-    let server = both.server(way.mode).pid();
+    let server = both.server(setup.mode).pid();
     let before = cpu_of_children(server)?;
-    let told =
-        stage.client(way, &[&limited[..], &["wrk", "-t", "1", "-c", connections, "-d", "30s", &url]].concat())?;
+    let reported =
+        sandbox.client(setup, &[&limited[..], &["wrk", "-t", "1", "-c", connections, "-d", "30s", &url]].concat())?;
     let spent = cpu_of_children(server)? - before;
-    let requests: f64 = told
+    let requests: f64 = reported
         .lines()
         .find_map(|line| line.split_once(" requests in ")?.0.trim().parse().ok())
         .context("wrk reports no requests")?;
-    Ok(Load { rate: number_after(&told, "Requests/sec:")?, cpu_ns: spent as f64 / requests })
+    Ok(Load { rate: number_after(&reported, "Requests/sec:")?, cpu_ns: spent as f64 / requests })
 }
 
 /// CPU time of all threads of the children of a process, ns.
@@ -73,8 +75,8 @@ fn cpu_of_children(parent: u32) -> Result<u64> {
     let mut sum = 0;
     for child in children.split_whitespace() {
         for thread in fs::read_dir(format!("/proc/{child}/task"))? {
-            let told = fs::read_to_string(thread?.path().join("schedstat"))?;
-            let first = told.split_whitespace().next().context("an empty schedstat")?;
+            let reported = fs::read_to_string(thread?.path().join("schedstat"))?;
+            let first = reported.split_whitespace().next().context("an empty schedstat")?;
             sum += first.parse::<u64>()?;
         }
     }

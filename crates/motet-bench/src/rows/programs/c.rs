@@ -1,13 +1,13 @@
 //! A ping-pong in C: blocking calls, or epoll over sockets that never block.
 
-use super::{Asked, Plan};
+use super::{Plan, Target};
 use crate::Options;
-use crate::bench::{Bench, Contestant};
-use crate::overview::{Bar, Program};
+use crate::bar::{Bar, ProgramKind};
+use crate::bench::{Bench, Measurement};
+use crate::format::bytes;
+use crate::measure::{call, once};
 use crate::place::Placement::{One, Two};
 use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
-use crate::rows::{call, once};
-use crate::table::bytes;
 use anyhow::Result;
 
 /// Row `ping-pong`.
@@ -22,21 +22,21 @@ pub fn ping_pong(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         for (size, bound) in [(64, 20.0), (1024, 20.0), (65536, 6.0)] {
             let mut arguments = call(bench, size, &[]);
             arguments.extend((kind == "epoll").then(|| kind.to_owned()));
-            let mut contestants: Vec<Contestant<'_>> = vec![
+            let mut measurements: Vec<Measurement<'_>> = vec![
                 Box::new(|turn| once(bench, &motet, Two, turn, &arguments)),
                 Box::new(|turn| once(bench, &plain, One, turn, &arguments)),
                 Box::new(|turn| once(bench, &plain, Two, turn, &arguments)),
                 Box::new(|turn| once(bench, &motet, One, turn, &arguments)),
             ];
-            let series = bench.contest(bench.of_programs, true, &mut contestants)?;
+            let series = bench.compare(bench.of_programs, true, &mut measurements)?;
             let [two, plain_one, plain_two, one] = &series[..] else { unreachable!() };
             let what = format!("C ping-pong, {kind}, {} one way", bytes(size));
-            let plan = Plan::new("ping-pong", what, Unit::Ns, Asked::Times(bound));
+            let plan = Plan::new("ping-pong", what, Unit::Ns, Target::Times(bound));
             let line = plan.line(bench, two, plain_one, plain_two);
             let is_in_overview = kind == "blocking" && size == 64;
-            lines.push(if is_in_overview { line.bar(Bar::one_way(Program::Sockets)) } else { line });
+            lines.push(if is_in_overview { line.bar(Bar::one_way(ProgramKind::Sockets)) } else { line });
             lines.push(
-                Line::new("ping-pong", "the same, both on one CPU")
+                Line::new("ping-pong", format!("C ping-pong, {kind}, {} one way, both ends on one CPU", bytes(size)))
                     .figure(Quantity::of("without Motet", &plain_one.values, Unit::Ns))
                     .floors(&one.floors)
                     .against(Quantity::of("under Motet", &one.values, Unit::Ns), &plain_one.over(one))

@@ -1,13 +1,14 @@
 //! Communication libraries over TCP: omniORB, Open MPI, ZeroMQ, gRPC.
 
-use super::{Asked, Plan, called, missing, words};
+use super::{Plan, Target, called, missing, words};
 use crate::Options;
+use crate::bar::{Bar, ProgramKind};
 use crate::bench::{Bench, Series};
-use crate::corba::paths::{Ends, Pair, Path, Variant};
-use crate::overview::{Bar, Program};
+use crate::corba::transports::{Ends, OrbProgram, Transport, Variant};
+use crate::mpi_pingpong;
 use crate::place::Placement::{One, Two};
 use crate::report::{Line, Unit};
-use crate::stage::{Ready, Stage, Way};
+use crate::sandbox::{Ready, Sandbox, Setup};
 use anyhow::{Context, Result, bail};
 use motet_programs::builds;
 
@@ -28,38 +29,39 @@ pub fn omniorb(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if !std::path::Path::new("/usr/include/omniORB4/CORBA.h").exists() {
         return skipped("omniorb", what, "libomniorb4-dev");
     }
-    let stage = Stage::new(bench)?;
-    stage.file("omniorb_echo.idl", ORB_INTERFACE)?;
-    stage.file("omniorb_echo.cc", ORB_PROGRAM)?;
-    for step in builds::omniorb(stage.path("").trim_end_matches('/'), "omniorb_echo") {
-        stage.build(&step)?;
+    let sandbox = Sandbox::new(bench)?;
+    sandbox.file("omniorb_echo.idl", ORB_INTERFACE)?;
+    sandbox.file("omniorb_echo.cc", ORB_PROGRAM)?;
+    for step in builds::omniorb(sandbox.path("").trim_end_matches('/'), "omniorb_echo") {
+        sandbox.build(&step)?;
     }
-    let program = stage.path("omniorb_echo");
-    let both = stage.both(|mode, port| stage.server(mode, &[&program, "serve", port], Ready::Says("ready")))?;
-    let plan = Plan::new("omniorb", what, Unit::Ns, Asked::Shown);
-    let start = |way: Way| words(&[&program, "measure", both.port(way.mode)]);
-    let mut lines = vec![called(&stage, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns)];
+    let program = sandbox.path("omniorb_echo");
+    let both = sandbox.both(|mode, port| sandbox.server(mode, &[&program, "serve", port], Ready::Says("ready")))?;
+    let plan = Plan::new("omniorb", what, Unit::Ns, Target::Shown);
+    let start = |setup: Setup| words(&[&program, "measure", both.port(setup.mode)]);
+    let mut lines = vec![called(&sandbox, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns)];
     drop(both);
-    let failed = |error| vec![Line::not_measured("omniorb", ADAPTED, format!("{error:#}"))];
-    lines.extend(by_adapter(&stage).unwrap_or_else(failed));
+    let failed = |error| vec![Line::not_measured("omniorb", WITH_ADAPTER, format!("{error:#}"))];
+    lines.extend(with_adapter(&sandbox).unwrap_or_else(failed));
     Ok(lines)
 }
 
-const ADAPTED: &str = "omniORB with Motet's transport, calls with octets there and back";
+const WITH_ADAPTER: &str = "omniORB with Motet's transport, calls with octets there and back";
 
-/// The same ORB with Motet's transport in it, as under `motet run`: times of calls with few octets, the rate of calls with many.
-fn by_adapter(stage: &Stage<'_>) -> Result<Vec<Line>> {
+/// omniORB with the omniORB adapter, as under `motet run`: the time of calls with few octets, the rate of calls with many.
+fn with_adapter(sandbox: &Sandbox<'_>) -> Result<Vec<Line>> {
     const LARGE: usize = 65536;
-    let bench = stage.bench;
-    let pair = Pair::of(stage, None)?;
-    let ends = Ends::open(stage, &pair, Variant { paths: &[Path::Tcp, Path::Corba], ..Variant::USUAL })?;
-    if let Some(why) = ends.missing(Path::Corba) {
+    let bench = sandbox.bench;
+    let pair = OrbProgram::of(sandbox, None)?;
+    let ends =
+        Ends::open(sandbox, &pair, Variant { transports: &[Transport::Tcp, Transport::Corba], ..Variant::USUAL })?;
+    if let Some(why) = ends.missing(Transport::Corba) {
         bail!("{why}");
     }
     let questions = [64, LARGE].map(|size| format!("inout octet {size} {}", bench.ms));
-    let found = ends.contest((bench.of_programs, true), ends.places(false), &questions, Vec::new())?;
+    let found = ends.compare((bench.of_programs, true), ends.places(false), &questions, Vec::new())?;
     let line = |at: usize, size: &str, unit: Unit| {
-        let of = |path: Path, placement| -> Result<Series> {
+        let of = |path: Transport, placement| -> Result<Series> {
             let answer = found.of((path, placement), at).with_context(|| format!("no answer over {}", path.name()))?;
             let mut series = answer.median.clone();
             if unit == Unit::GBs {
@@ -68,12 +70,12 @@ fn by_adapter(stage: &Stage<'_>) -> Result<Vec<Line>> {
             }
             Ok(series)
         };
-        let plan = Plan::new("omniorb", format!("{ADAPTED}, {size}"), unit, Asked::Shown);
-        anyhow::Ok(plan.line(bench, &of(Path::Corba, Two)?, &of(Path::Tcp, One)?, &of(Path::Tcp, Two)?))
+        let plan = Plan::new("omniorb", format!("{WITH_ADAPTER}, {size}"), unit, Target::Shown);
+        anyhow::Ok(plan.line(bench, &of(Transport::Corba, Two)?, &of(Transport::Tcp, One)?, &of(Transport::Tcp, Two)?))
     };
     Ok(vec![
-        line(0, "64 B", Unit::Ns)?.bar(Bar::round_trip(Program::OmniOrb)),
-        line(1, "64 KiB", Unit::GBs)?.bar(Bar::bandwidth(Program::OmniOrb)),
+        line(0, "64 B", Unit::Ns)?.bar(Bar::round_trip(ProgramKind::OmniOrb)),
+        line(1, "64 KiB", Unit::GBs)?.bar(Bar::bandwidth(ProgramKind::OmniOrb)),
     ])
 }
 
@@ -83,39 +85,26 @@ pub fn openmpi(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("openmpi", what, &["mpicc", "mpirun"]) {
         return line;
     }
-    let stage = Stage::new(bench)?;
-    let program = mpi(&stage)?;
+    let sandbox = Sandbox::new(bench)?;
+    let program = mpi_pingpong::compiled(&sandbox)?;
     let mut lines = Vec::new();
     for (size, name) in [(64, "64 B one way"), (65536, "64 KiB one way")] {
-        let plan = Plan::new("openmpi", format!("Open MPI, btl tcp, {name}"), Unit::Ns, Asked::Shown);
-        lines.push(plan.measure(&stage, |way| mpi_one_way(&stage, way, &builds::MPIRUN_OVER_TCP, &program, size)));
+        let plan = Plan::new("openmpi", format!("Open MPI, btl tcp, {name}"), Unit::Ns, Target::Shown);
+        lines.push(plan.measure(&sandbox, |setup| {
+            mpi_pingpong::one_way(&sandbox, setup, &builds::MPIRUN_OVER_TCP, &program, size)
+        }));
     }
     Ok(lines)
 }
 
-/// Row `mpi`: what `motet bench mpi` looks at closely.
+/// Row `mpi`: two lines of what `motet bench mpi` measures in detail.
 pub fn mpi_on_motet(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let [latency, bandwidth] = crate::mpi::beside_itself(bench)?;
     let row = |line: Line| Line { row: "mpi".to_owned(), ..line };
-    Ok(vec![row(latency).bar(Bar::one_way(Program::OpenMpi)), row(bandwidth).bar(Bar::bandwidth(Program::OpenMpi))])
-}
-
-/// The ping-pong between two ranks, compiled.
-pub(crate) fn mpi(stage: &Stage<'_>) -> Result<String> {
-    stage.file("peer.h", PEER)?;
-    let source = stage.file("mpi.c", include_str!("../../../../../tests/bench/mpi.c"))?;
-    let program = stage.path("mpi");
-    stage.build(&builds::mpi(&source, &program))?;
-    Ok(program)
-}
-
-/// ns for one way of a message of `size` between two ranks, which `launcher` starts.
-pub(crate) fn mpi_one_way(stage: &Stage<'_>, way: Way, launcher: &[&str], program: &str, size: usize) -> Result<f64> {
-    // mpirun stays with rank 0; each rank goes to its own CPU by itself.
-    let cpus = [stage.cpu(way.placement), stage.bench.cpus.pair[0]].map(|cpu| cpu.to_string());
-    let (size, ms) = (size.to_string(), (stage.bench.ms * 2).to_string());
-    let told = stage.client(way, &[launcher, &["-n", "2", program, &cpus[0], &cpus[1], &size, &ms]].concat())?;
-    Ok(crate::pair::parse(&told)?.median)
+    Ok(vec![
+        row(latency).bar(Bar::one_way(ProgramKind::OpenMpi)),
+        row(bandwidth).bar(Bar::bandwidth(ProgramKind::OpenMpi)),
+    ])
 }
 
 /// Row `zeromq`.
@@ -124,15 +113,15 @@ pub fn zeromq(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if !std::path::Path::new("/usr/include/zmq.h").exists() {
         return skipped("zeromq", what, "libzmq3-dev");
     }
-    let stage = Stage::new(bench)?;
-    stage.file("peer.h", PEER)?;
-    let source = stage.file("zeromq.c", include_str!("../../../../../tests/bench/zeromq.c"))?;
-    let program = stage.path("zeromq");
-    stage.build(&["cc", "-O2", "-std=gnu11", "-o", &program, &source, "-lzmq"])?;
-    let both = stage.both_say(&[&program, "serve"])?;
-    let plan = Plan::new("zeromq", what, Unit::Ns, Asked::Shown);
-    let start = |way: Way| words(&[&program, "call", both.port(way.mode)]);
-    Ok(vec![called(&stage, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns)])
+    let sandbox = Sandbox::new(bench)?;
+    sandbox.file("peer.h", PEER)?;
+    let source = sandbox.file("zeromq.c", include_str!("../../../../../tests/bench/zeromq.c"))?;
+    let program = sandbox.path("zeromq");
+    sandbox.build(&["cc", "-O2", "-std=gnu11", "-o", &program, &source, "-lzmq"])?;
+    let both = sandbox.both_say(&[&program, "serve"])?;
+    let plan = Plan::new("zeromq", what, Unit::Ns, Target::Shown);
+    let start = |setup: Setup| words(&[&program, "call", both.port(setup.mode)]);
+    Ok(vec![called(&sandbox, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns)])
 }
 
 /// Row `grpc`.
@@ -141,14 +130,14 @@ pub fn grpc(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("grpc", what, &["python3"]) {
         return line;
     }
-    let stage = Stage::new(bench)?;
+    let sandbox = Sandbox::new(bench)?;
     let python = motet_programs::find("python3").unwrap_or_default().to_string_lossy().into_owned();
-    if stage.build(&[&python, "-c", "import grpc"]).is_err() {
+    if sandbox.build(&[&python, "-c", "import grpc"]).is_err() {
         return skipped("grpc", what, "python3-grpcio");
     }
-    let script = stage.file("grpc_echo.py", include_str!("../../../../../tests/programs/grpc_echo.py"))?;
-    let both = stage.both_say(&["python3", &script, "serve"])?;
-    let plan = Plan::new("grpc", what, Unit::Ns, Asked::Shown);
-    let start = |way: Way| words(&["python3", &script, "measure", both.port(way.mode)]);
-    Ok(vec![called(&stage, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns)])
+    let script = sandbox.file("grpc_echo.py", include_str!("../../../../../tests/programs/grpc_echo.py"))?;
+    let both = sandbox.both_say(&["python3", &script, "serve"])?;
+    let plan = Plan::new("grpc", what, Unit::Ns, Target::Shown);
+    let start = |setup: Setup| words(&["python3", &script, "measure", both.port(setup.mode)]);
+    Ok(vec![called(&sandbox, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns)])
 }

@@ -1,22 +1,23 @@
-//! Other people's programs, unmodified: each without Motet and as under `motet run`, in the same run.
+//! Unmodified programs of other projects: each without Motet and as under `motet run`, in the same run.
 //!
-//! Every line is measured in the ways of [`WAYS`], which take turns in each repetition, and compared by [`Plan::line`]: Motet with
-//! the ends on two CPUs, beside plain TCP in its better placement. The ratio is always how many times better Motet is. Where little
-//! is asked the note adds both ratios within one placement. A row whose program is missing says so.
+//! Every line is measured in the setups of [`SETUPS`], which take turns in each repetition. [`Plan::line`] compares Motet with the
+//! ends on two CPUs with TCP in its better placement. The ratio says how many times better Motet is. Where the target is low, the
+//! note adds the ratios within one placement. A row whose program is missing says so.
 
 mod apache;
 mod c;
-pub mod java;
-pub(crate) mod middleware;
+mod java;
+mod middleware;
 mod python;
 mod redis;
 mod servers;
 mod tools;
 
-use super::{Row, counted, row};
-use crate::bench::{Bench, Contestant, Series};
+use super::{Row, row};
+use crate::bench::{Bench, Measurement, Series};
+use crate::measure::counted;
 use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
-use crate::stage::{Caller, Stage, WAYS, Way};
+use crate::sandbox::{Caller, SETUPS, Sandbox, Setup};
 use crate::stats::median;
 use anyhow::{Context, Result};
 use motet_programs::find;
@@ -43,52 +44,52 @@ pub const ROWS: [Row; 17] = [
     row("grpc", "gRPC", middleware::grpc),
 ];
 
-/// What is asked of a line.
+/// The target of a line.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Asked {
-    /// So many times better than plain TCP.
+enum Target {
+    /// This many times better than without Motet.
     Times(f64),
-    /// Not slower, as far as one can measure.
+    /// Not measurably slower than without Motet.
     NeverSlower,
-    /// That it runs.
+    /// None: the line shows that the program runs.
     Shown,
 }
 
-/// A line to be measured.
+/// A line that is to be measured.
 struct Plan<'a> {
     row: &'a str,
     what: String,
     unit: Unit,
-    asked: Asked,
+    target: Target,
 }
 
 impl<'a> Plan<'a> {
-    fn new(row: &'a str, what: impl Into<String>, unit: Unit, asked: Asked) -> Self {
-        Self { row, what: what.into(), unit, asked }
+    fn new(row: &'a str, what: impl Into<String>, unit: Unit, target: Target) -> Self {
+        Self { row, what: what.into(), unit, target }
     }
 
-    /// Measures all ways in turn; one that fails is the line's failure, not the row's.
-    fn measure(self, stage: &Stage<'_>, measure: impl FnMut(Way) -> Result<f64>) -> Line {
+    /// Measures all setups in turn. An error of a setup fails this line, not the row.
+    fn measure(self, sandbox: &Sandbox<'_>, measure: impl FnMut(Setup) -> Result<f64>) -> Line {
         let (row, what) = (self.row, self.what.clone());
-        self.compare(stage, measure).unwrap_or_else(|error| Line::not_measured(row, what, format!("{error:#}")))
+        self.compare(sandbox, measure).unwrap_or_else(|error| Line::not_measured(row, what, format!("{error:#}")))
     }
 
-    /// What part of the bytes was shared is known when `measure` and what it owns have ended.
-    fn compare(self, stage: &Stage<'_>, measure: impl FnMut(Way) -> Result<f64>) -> Result<Line> {
-        let bench = stage.bench;
-        stage.shared(); // what ended before is another line's
+    /// Drops `measure` before it asks for the shared part of the bytes, as programs report that when they end.
+    fn compare(self, sandbox: &Sandbox<'_>, measure: impl FnMut(Setup) -> Result<f64>) -> Result<Line> {
+        let bench = sandbox.bench;
+        sandbox.shared(); // reports of programs of earlier lines
         let measure = RefCell::new(measure);
-        let (time, times) = (self.unit == Unit::Ns, matches!(self.asked, Asked::Times(_)));
-        let measured = if times { &WAYS[..3] } else { &WAYS[..] };
-        let mut ways: Vec<Contestant<'_>> = Vec::new();
-        for &way in measured {
-            ways.push(Box::new({
+        let (time, times) = (self.unit == Unit::Ns, matches!(self.target, Target::Times(_)));
+        let measured = if times { &SETUPS[..3] } else { &SETUPS[..] };
+        let mut setups: Vec<Measurement<'_>> = Vec::new();
+        for &setup in measured {
+            setups.push(Box::new({
                 let measure = &measure;
-                move |_| (measure.borrow_mut())(way)
+                move |_| (measure.borrow_mut())(setup)
             }));
         }
-        let series = bench.contest(bench.of_programs, times, &mut ways)?;
-        drop(ways);
+        let series = bench.compare(bench.of_programs, times, &mut setups)?;
+        drop(setups);
         drop(measure);
         let mut line = self.line(bench, &series[0], &series[1], &series[2]);
         if let [two, plain_one, plain_two, one] = &series[..] {
@@ -100,7 +101,7 @@ impl<'a> Plan<'a> {
                 gain(two, plain_two)
             ));
         }
-        Ok(match stage.shared() {
+        Ok(match sandbox.shared() {
             Some(part) => {
                 line.note(format!("through shared memory: {:.0} % of what programs under Motet sent", part * 100.0))
             }
@@ -108,14 +109,14 @@ impl<'a> Plan<'a> {
         })
     }
 
-    /// Motet beside the better of two placements of plain TCP.
+    /// Compares Motet with the better of two placements without Motet.
     fn line(self, bench: &Bench, motet: &Series, one: &Series, two: &Series) -> Line {
         let time = self.unit == Unit::Ns;
         let (tcp, place) = match median(&one.values) <= median(&two.values) {
             one_takes_less if one_takes_less == time => (one, "one CPU"),
             _ => (two, "two CPUs"),
         };
-        let times = matches!(self.asked, Asked::Times(_));
+        let times = matches!(self.target, Target::Times(_));
         let (motet, tcp, enough) =
             if times { counted(bench.of_programs, motet, tcp) } else { (motet.clone(), tcp.clone(), true) };
         let ours = Quantity::of("under Motet", &motet.values, self.unit);
@@ -126,40 +127,40 @@ impl<'a> Plan<'a> {
         } else {
             line.figure(ours).against(theirs, &motet.over(&tcp))
         };
-        match self.asked {
-            Asked::Times(bound) => line.bound(Bound::AtLeast(bound)).slow_floor(enough),
-            Asked::NeverSlower => line.nearly(Bound::AtLeast(1.0)),
-            Asked::Shown => line,
+        match self.target {
+            Target::Times(bound) => line.bound(Bound::AtLeast(bound)).slow_floor(enough),
+            Target::NeverSlower => line.nearly(Bound::AtLeast(1.0)),
+            Target::Shown => line,
         }
     }
 }
 
-/// The line of a row whose program is missing; `None` when all are there.
+/// The line of a row that lacks a program; `None` if all programs are installed.
 fn missing(row: &str, what: &str, needs: &[&str]) -> Option<Result<Vec<Line>>> {
     let absent = needs.iter().find(|program| find(program).is_none())?;
     Some(Ok(vec![Line::not_measured(row, what, format!("skipped: {absent} is not installed"))]))
 }
 
-/// Measures with callers that stay, one for each way: `words` start one for the server's port, `question` is what it is asked each time.
-/// One more question before them all, unless it is empty, is for programs that compile themselves first.
+/// Measures with one caller for each setup, which stays. `words` start it; `question` is sent in each repetition. `warm_up`, unless it
+/// is empty, is sent once before, for programs with a JIT compiler.
 fn called(
-    stage: &Stage<'_>,
+    sandbox: &Sandbox<'_>,
     plan: Plan<'_>,
-    words: impl Fn(Way) -> Vec<String>,
+    words: impl Fn(Setup) -> Vec<String>,
     question: &str,
     warm_up: &str,
     value: impl Fn(f64) -> f64,
 ) -> Line {
-    let mut callers: Vec<(Way, Caller)> = Vec::new();
-    plan.measure(stage, move |way| {
-        let at = match callers.iter().position(|(of, _)| *of == way) {
+    let mut callers: Vec<(Setup, Caller)> = Vec::new();
+    plan.measure(sandbox, move |setup| {
+        let at = match callers.iter().position(|(of, _)| *of == setup) {
             Some(at) => at,
             None => {
-                let mut caller = stage.caller(way, &words(way))?;
+                let mut caller = sandbox.caller(setup, &words(setup))?;
                 if !warm_up.is_empty() {
                     caller.ask(warm_up)?;
                 }
-                callers.push((way, caller));
+                callers.push((setup, caller));
                 callers.len() - 1
             }
         };
@@ -167,7 +168,7 @@ fn called(
     })
 }
 
-/// Words from a few of both kinds.
+/// Owned words.
 fn words(all: &[&str]) -> Vec<String> {
     all.iter().map(|word| (*word).to_owned()).collect()
 }
@@ -176,7 +177,7 @@ fn words(all: &[&str]) -> Vec<String> {
 fn number_after(text: &str, before: &str) -> Result<f64> {
     let rest = text.split_once(before).map(|(_, rest)| rest.trim_start());
     let number = rest.and_then(|rest| rest.split(|c: char| !c.is_ascii_digit() && c != '.').next());
-    number.and_then(|n| n.parse().ok()).with_context(|| format!("no number behind `{before}`"))
+    number.and_then(|n| n.parse().ok()).with_context(|| format!("no number after `{before}`"))
 }
 
 #[cfg(test)]
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_found_in_what_programs_print() {
+    fn figures_are_found_in_printed_text() {
         let printed = "Running 1s test\n  Requests/sec:  37213.55\nTransfer/sec: 1MB\ntps = 61.5 (without)";
         assert_eq!(number_after(printed, "Requests/sec:").unwrap(), 37213.55);
         assert_eq!(number_after(printed, "tps =").unwrap(), 61.5);
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_without_its_program_says_so() {
+    fn row_without_its_program_says_so() {
         let lines = missing("x", "what", &["sh", "no-such-program"]).unwrap().unwrap();
         assert_eq!(lines[0].note.as_deref(), Some("skipped: no-such-program is not installed"));
         assert!(missing("x", "what", &["sh"]).is_none());

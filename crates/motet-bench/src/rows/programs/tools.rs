@@ -1,34 +1,34 @@
-//! Programs that measure networks.
+//! Programs that measure networks: sockperf, iperf3, qperf.
 
-use super::{Asked, Plan, missing, number_after};
+use super::{Plan, Target, missing, number_after};
 use crate::Options;
 use crate::bench::Bench;
 use crate::report::{Line, Unit};
-use crate::stage::{Ready, Stage};
+use crate::sandbox::{Ready, Sandbox};
 use anyhow::{Context, Result};
 use motet_programs::free_port;
 use motet_sys::rustix::process::Signal;
 
-/// Row `sockperf`. Its server ends with its first client, so there is one for each measurement; its shortest run is a second, of
-/// which it leaves out the first 0.4. It keeps both times of each message, so it must be told how many to expect; before it begins
-/// it takes two seconds for itself.
+/// Row `sockperf`. Its server ends with its first client, so each measurement has its own. Its shortest run takes a second, of which
+/// it leaves out the first 0.4. It stores both times of each message, so it needs the number of messages to expect. It takes two
+/// seconds before it begins.
 pub fn sockperf(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let what = "sockperf ping-pong, 64 B, one way as it reports it";
     if let Some(line) = missing("sockperf", what, &["sockperf"]) {
         return line;
     }
-    let stage = Stage::new(bench)?;
-    let plan = Plan::new("sockperf", what, Unit::Ns, Asked::Times(8.0));
-    let line = plan.measure(&stage, |way| {
+    let sandbox = Sandbox::new(bench)?;
+    let plan = Plan::new("sockperf", what, Unit::Ns, Target::Times(8.0));
+    let line = plan.measure(&sandbox, |setup| {
         let port = free_port()?.to_string();
         let at = ["--tcp", "-i", "127.0.0.1", "-p", &port];
         let mut server =
-            stage.server(way.mode, &[&["sockperf", "server"], &at[..]].concat(), Ready::Says("Warmup stage"))?;
+            sandbox.server(setup.mode, &[&["sockperf", "server"], &at[..]].concat(), Ready::Says("Warmup stage"))?;
         server.signal = Signal::INT;
         let more = ["-t", "1", "-m", "64", "--mps", "5000000"];
-        let told = stage.client(way, &[&["sockperf", "ping-pong"], &at[..], &more].concat())?;
+        let reported = sandbox.client(setup, &[&["sockperf", "ping-pong"], &at[..], &more].concat())?;
         server.end();
-        Ok(number_after(&told, "percentile 50.000 =")? * 1e3)
+        Ok(number_after(&reported, "percentile 50.000 =")? * 1e3)
     });
     Ok(vec![line])
 }
@@ -39,36 +39,37 @@ pub fn iperf3(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("iperf3", what, &["iperf3"]) {
         return line;
     }
-    let stage = Stage::new(bench)?;
-    let both = stage.both(|mode, port| {
-        stage.server(mode, &["iperf3", "-s", "-B", "127.0.0.1", "-p", port, "--forceflush"], Ready::Says("listening"))
+    let sandbox = Sandbox::new(bench)?;
+    let both = sandbox.both(|mode, port| {
+        sandbox.server(mode, &["iperf3", "-s", "-B", "127.0.0.1", "-p", port, "--forceflush"], Ready::Says("listening"))
     })?;
     let amount = if bench.quick { "1G" } else { "4G" };
-    let plan = Plan::new("iperf3", what, Unit::GBs, Asked::Times(4.0));
-    let line = plan.measure(&stage, |way| {
-        let told =
-            stage.client(way, &["iperf3", "-c", "127.0.0.1", "-p", both.port(way.mode), "-n", amount, "--json"])?;
-        let told: serde_json::Value = serde_json::from_str(&told)?;
-        let bits = told["end"]["sum_received"]["bits_per_second"].as_f64();
+    let plan = Plan::new("iperf3", what, Unit::GBs, Target::Times(4.0));
+    let line = plan.measure(&sandbox, |setup| {
+        let reported = sandbox
+            .client(setup, &["iperf3", "-c", "127.0.0.1", "-p", both.port(setup.mode), "-n", amount, "--json"])?;
+        let reported: serde_json::Value = serde_json::from_str(&reported)?;
+        let bits = reported["end"]["sum_received"]["bits_per_second"].as_f64();
         Ok(bits.context("iperf3 reports no rate")? / 8e9)
     });
     Ok(vec![line])
 }
 
-/// Row `qperf`, whose shortest run is a second.
+/// Row `qperf`. Its shortest run takes a second.
 pub fn qperf(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let what = "qperf tcp_lat, 1 B, one way as it reports it";
     if let Some(line) = missing("qperf", what, &["qperf"]) {
         return line;
     }
-    let stage = Stage::new(bench)?;
-    let both = stage.both(|mode, port| stage.server(mode, &["qperf", "-lp", port], Ready::Started))?;
-    let plan = Plan::new("qperf", what, Unit::Ns, Asked::Shown);
-    let line = plan.measure(&stage, |way| {
-        let (port, data) = (both.port(way.mode), free_port()?.to_string());
-        let told = stage.client(way, &["qperf", "-lp", port, "-ip", &data, "-t", "1", "127.0.0.1", "tcp_lat"])?;
-        let value = number_after(&told, "=")?;
-        let unit = told.split_whitespace().last().unwrap_or_default();
+    let sandbox = Sandbox::new(bench)?;
+    let both = sandbox.both(|mode, port| sandbox.server(mode, &["qperf", "-lp", port], Ready::Started))?;
+    let plan = Plan::new("qperf", what, Unit::Ns, Target::Shown);
+    let line = plan.measure(&sandbox, |setup| {
+        let (port, data) = (both.port(setup.mode), free_port()?.to_string());
+        let reported =
+            sandbox.client(setup, &["qperf", "-lp", port, "-ip", &data, "-t", "1", "127.0.0.1", "tcp_lat"])?;
+        let value = number_after(&reported, "=")?;
+        let unit = reported.split_whitespace().last().unwrap_or_default();
         Ok(value
             * match unit {
                 "ns" => 1.0,

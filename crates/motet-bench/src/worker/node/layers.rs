@@ -1,27 +1,27 @@
-//! Five layers that each add a header: pushed onto the message's headers, as so many bytes of its body, or in a message of their own.
+//! Five layers that each add a header: as a header of the message, as bytes of its body, or in a message of their own.
 
 use super::pair;
-use super::{END, PATIENCE, SERVICE, TAKE, join, open, reception, tell};
+use super::{END, SERVICE, TAKE, TIMEOUT, join, open, print_address, serve_mode};
 use anyhow::{Context, Result, bail};
 use motet::node::{Channel, Mode, Node, Outgoing, RecvFrom, Stack, pop};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 const LAYERS: usize = 5;
-/// Of the body.
+/// Bytes of the body.
 const BODY: usize = 8;
 /// Round trips of a block.
 const ROUND_TRIPS: usize = 500;
 
-/// How the headers travel; also the tag.
+/// Where the headers are. The value is the tag of the message.
 #[derive(Clone, Copy, PartialEq)]
-enum Way {
+enum Layout {
     Pushed = 11,
     Raw = 12,
     Apart = 13,
 }
 
-const WAYS: [Way; 3] = [Way::Pushed, Way::Raw, Way::Apart];
+const LAYOUTS: [Layout; 3] = [Layout::Pushed, Layout::Raw, Layout::Apart];
 
 /// One end: headers of `N` bytes.
 struct End<const N: usize> {
@@ -40,10 +40,10 @@ impl<const N: usize> End<N> {
     }
 
     #[inline(always)]
-    fn send(&mut self, way: Way) -> Result<()> {
+    fn send(&mut self, layout: Layout) -> Result<()> {
         let Self { node, channel, stack, raw, .. } = self;
-        let mut message = Outgoing { channel: *channel, tag: way as u64, headers: &[], mode: Mode::Automatic };
-        if way == Way::Raw {
+        let mut message = Outgoing { channel: *channel, tag: layout as u64, headers: &[], mode: Mode::Automatic };
+        if layout == Layout::Raw {
             return Ok(node.send_with(&message, &[black_box(raw)], None)?);
         }
         stack.clear();
@@ -53,7 +53,7 @@ impl<const N: usize> End<N> {
             }
         }
         let body = &black_box(&raw)[..BODY];
-        if way == Way::Pushed {
+        if layout == Layout::Pushed {
             message.headers = stack.as_bytes();
             return Ok(node.send_with(&message, &[body], None)?);
         }
@@ -61,44 +61,44 @@ impl<const N: usize> End<N> {
         Ok(node.send_with(&message, &[body], None)?)
     }
 
-    /// The next message, whichever way its headers came: `None` is the last one.
+    /// Receives a message and its headers. `None` is the last message.
     #[inline(always)]
-    fn receive(&mut self) -> Result<Option<Way>> {
+    fn receive(&mut self) -> Result<Option<Layout>> {
         let Self { node, channel, headers, buffer, .. } = self;
         let received = node.receive_with(RecvFrom::Channel(*channel), 0, u64::MAX, headers, buffer, None)?;
-        let way = WAYS.into_iter().find(|&way| way as u64 == received.tag);
-        match way {
-            Some(Way::Pushed) => read::<N>(&self.headers)?,
-            Some(Way::Apart) => {
+        let layout = LAYOUTS.into_iter().find(|&layout| layout as u64 == received.tag);
+        match layout {
+            Some(Layout::Pushed) => read::<N>(&self.headers)?,
+            Some(Layout::Apart) => {
                 read::<N>(&self.buffer[..received.length])?;
                 self.node.receive(self.channel, &mut self.buffer, None)?;
             }
             _ => {}
         }
         black_box(&self.buffer);
-        Ok(way)
+        Ok(layout)
     }
 
     fn answer(&mut self) -> Result<()> {
-        while let Some(way) = self.receive()? {
-            self.send(way)?;
+        while let Some(layout) = self.receive()? {
+            self.send(layout)?;
         }
         Ok(())
     }
 
-    /// Medians of half a round trip in all ways: their blocks take turns.
+    /// Medians of half a round trip in all layouts. Their blocks take turns.
     fn measure(&mut self, ms: usize) -> Result<[f64; 3]> {
         let mut blocks: [Vec<f64>; 3] = Default::default();
         let (begun, time) = (Instant::now(), Duration::from_millis(3 * ms as u64));
         let mut turn = 0;
         while begun.elapsed() < time || turn < 9 {
-            let at = turn % WAYS.len();
+            let at = turn % LAYOUTS.len();
             let block = Instant::now();
             for _ in 0..ROUND_TRIPS {
-                self.send(WAYS[at])?;
-                self.receive()?.context("the server has left")?;
+                self.send(LAYOUTS[at])?;
+                self.receive()?.context("the server has ended")?;
             }
-            if turn >= WAYS.len() {
+            if turn >= LAYOUTS.len() {
                 blocks[at].push(block.elapsed().as_nanos() as f64 / ROUND_TRIPS as f64 / 2.0);
             }
             turn += 1;
@@ -108,27 +108,27 @@ impl<const N: usize> End<N> {
     }
 }
 
-/// So many messages between two nodes of one thread, all in one way (`pushed`, `raw` or `apart`; headers of 4 B): nothing is waited
-/// for, so that instructions can be counted.
-pub fn turn(how: &str, way: &str, count: usize) -> Result<()> {
-    let way = match way {
-        "pushed" => Way::Pushed,
-        "raw" => Way::Raw,
-        "apart" => Way::Apart,
-        _ => bail!("headers do not travel so: {way}"),
+/// Exchanges messages between two nodes of one thread in one layout (`pushed`, `raw` or `apart`; headers of 4 B). No call waits, so that
+/// instructions can be counted.
+pub fn turn(how: &str, layout: &str, count: usize) -> Result<()> {
+    let layout = match layout {
+        "pushed" => Layout::Pushed,
+        "raw" => Layout::Raw,
+        "apart" => Layout::Apart,
+        _ => bail!("no such layout of headers: {layout}"),
     };
     let (near, far, channel, there) = pair::both(how)?;
     let (mut near, mut far) = (End::<4>::new(near, channel), End::<4>::new(far, there));
     for _ in 0..count {
-        near.send(way)?;
+        near.send(layout)?;
         far.receive()?;
-        far.send(way)?;
+        far.send(layout)?;
         near.receive()?;
     }
     Ok(())
 }
 
-/// As each layer does: takes its own header off.
+/// Pops the header of each layer.
 #[inline(always)]
 fn read<const N: usize>(mut headers: &[u8]) -> Result<()> {
     for layer in (0..LAYERS as u8).rev() {
@@ -139,22 +139,22 @@ fn read<const N: usize>(mut headers: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// Answers in the same way.
+/// Answers each message in its layout.
 pub fn serve(how: &str) -> Result<()> {
     let node = open(how)?;
-    node.serve(SERVICE, reception(&node, how)?)?;
-    tell(&node, how)?;
-    let channel = node.accept(SERVICE, Some(PATIENCE))?;
-    let mut told = [0; 8];
-    node.receive(channel, &mut told, Some(PATIENCE))?;
-    match u64::from_le_bytes(told) {
+    node.serve(SERVICE, serve_mode(&node, how)?)?;
+    print_address(&node, how)?;
+    let channel = node.accept(SERVICE, Some(TIMEOUT))?;
+    let mut reported = [0; 8];
+    node.receive(channel, &mut reported, Some(TIMEOUT))?;
+    match u64::from_le_bytes(reported) {
         4 => End::<4>::new(node, channel).answer(),
         16 => End::<16>::new(node, channel).answer(),
         other => bail!("no headers of {other} bytes are measured"),
     }
 }
 
-/// Headers of `size` bytes each: ns of half a round trip pushed, raw, apart.
+/// Measures with headers of `size` bytes. Prints half a round trip pushed, raw and apart, ns.
 pub fn call(how: &str, at: [&str; 2], size: usize, ms: usize) -> Result<()> {
     let (node, channel) = join(how, at[0], at[1])?;
     node.send(channel, TAKE, &(size as u64).to_le_bytes(), None)?;

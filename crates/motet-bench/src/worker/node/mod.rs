@@ -1,8 +1,8 @@
-//! Nodes as measuring programs: what messages cost a program.
+//! Nodes as measuring programs: the cost of messages.
 //!
-//! `--worker node HOW WHAT serve …` prints `port NAME`; `--worker node HOW WHAT call HOST NAME …` measures. HOW says how the server
-//! receives, `queue`, `tagged` or `handler`, how many threads a node is for, `one` or `many`, and then, where it matters: `tcp` (over
-//! TCP, and what is printed is a port), `sleep` (a wait sleeps at once) or `poll` (it never does). `turn` has both ends in one thread,
+//! `--worker node HOW WHAT serve …` prints `port NAME`; `--worker node HOW WHAT call HOST NAME …` measures. HOW is words with
+//! hyphens: how the server receives (`queue`, `tagged` or `handler`), how many threads use a node (`one` or `many`), and optionally
+//! `tcp` (over TCP; NAME is a port), `sleep` (a wait sleeps at once) or `poll` (it never sleeps). `turn` has both ends in one thread,
 //! for counting instructions.
 //!
 //! | module | what it measures |
@@ -11,13 +11,13 @@
 //! | [`windows`] | one way, a window of messages at a time: the loops of `tests/bench/messages.h` |
 //! | [`server`] | one server of many clients |
 //! | [`layers`] | headers on a message, within its body, and in a message of their own |
-//! | [`waits`] | waiting for one operation, for any, for a group; the same through a thread that dispatches |
-//! | [`receptions`] | who receives: a thread that sleeps, the caller that polls, a thread that polls |
-//! | [`crowd`] | a process with many silent peers or channels |
+//! | [`waits`] | waiting for one operation, for any, for a completion queue, or through a thread that dispatches completions |
+//! | [`receptions`] | the receiving thread: one that sleeps, the caller that polls, one that polls |
+//! | [`many_peers`] | a process with many silent peers or channels |
 //! | [`ring`] | tokens that go round among many processes |
 
-mod crowd;
 mod layers;
+mod many_peers;
 mod pair;
 mod receptions;
 mod ring;
@@ -32,18 +32,18 @@ use anyhow::{Context, Result, bail};
 use motet::node::{Channel, LinkId, Node, Serve, options};
 use std::time::Duration;
 
-/// Tags: one that is only received, one that is answered by as much, or by nothing, the last one.
+/// Tags: a message that is only received, one that is answered in full, one that is answered by an empty one, the last one.
 const TAKE: u64 = 1;
 const ANSWER: u64 = 2;
 const CONFIRM: u64 = 3;
 const END: u64 = 4;
 
 const SERVICE: u64 = 1;
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Longer than anything that is waited for, ns.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// A spin that is longer than any wait, ns.
 const POLL: u64 = 60_000_000_000;
 
-/// Runs as the worker that these words, behind `node`, describe.
+/// Runs as the worker that these words, after `node`, describe.
 pub fn run(words: &[&str]) -> Result<()> {
     match *words {
         [how, "turn", size, count] => pair::turn(how, number(size)?, number(count)?),
@@ -62,8 +62,8 @@ pub fn run(words: &[&str]) -> Result<()> {
         [how, "layers", "serve"] => layers::serve(how),
         [how, "layers", "call", host, port, size, ms] => layers::call(how, [host, port], number(size)?, number(ms)?),
         [how, "receive", method, "serve"] => receptions::serve(how, method),
-        [how, "crowd", "serve"] => crowd::hub(how),
-        [how, "crowd", "call", host, port] => crowd::peers(how, host, port),
+        [how, "many-peers", "serve"] => many_peers::hub(how),
+        [how, "many-peers", "call", host, port] => many_peers::peers(how, host, port),
         [how, "ring", prefix, at, count, tokens, ms] => {
             ring::run(how, prefix, [at, count, tokens, ms].map(number).into_iter().collect::<Result<Vec<_>>>()?)
         }
@@ -76,62 +76,62 @@ pub fn run(words: &[&str]) -> Result<()> {
     }
 }
 
-fn says(how: &str, word: &str) -> bool {
-    how.split('-').any(|said| said == word)
+fn has_word(how: &str, word: &str) -> bool {
+    how.split('-').any(|known| known == word)
 }
 
-/// A node as HOW says.
+/// Opens a node as HOW has_word.
 fn open(how: &str) -> Result<Node> {
-    named("", how)
+    open_named("", how)
 }
 
-/// The same under a name.
-fn named(name: &str, how: &str) -> Result<Node> {
+/// Opens a node with a name, as HOW has_word.
+fn open_named(name: &str, how: &str) -> Result<Node> {
     let mut options = options(name, None);
-    if says(how, "tcp") {
+    if has_word(how, "tcp") {
         options.listen = Some(([0, 0, 0, 0], 0).into());
         options.drivers.retain(|driver| driver.name() == "tcp");
     }
     match () {
-        () if says(how, "sleep") => options.spin = 0,
-        () if says(how, "poll") => options.spin = POLL,
+        () if has_word(how, "sleep") => options.spin = 0,
+        () if has_word(how, "poll") => options.spin = POLL,
         () => {}
     }
-    let node = if says(how, "one") { Node::single(&options) } else { Node::with(&options) };
-    node.context("no node")
+    let node = if has_word(how, "one") { Node::single(&options) } else { Node::with(&options) };
+    node.context("cannot open a node")
 }
 
-/// How a channel's messages are received.
-fn reception(node: &Node, how: &str) -> Result<Serve> {
-    Ok(if says(how, "tagged") { Serve::Tagged(node.context()?) } else { Serve::Queue })
+/// How messages of a channel are received.
+fn serve_mode(node: &Node, how: &str) -> Result<Serve> {
+    Ok(if has_word(how, "tagged") { Serve::Tagged(node.context()?) } else { Serve::Queue })
 }
 
-/// Says where the node is.
-fn tell(node: &Node, how: &str) -> Result<()> {
-    if says(how, "tcp") {
+/// Prints the address of the node.
+fn print_address(node: &Node, how: &str) -> Result<()> {
+    if has_word(how, "tcp") {
         let address = node.address()?;
-        let way = address.rsplit_once("tcp://").context("an address without a way over TCP")?.1;
-        let (secret, place) = way.split_once('@').context("an address without a secret")?;
-        println!("port {secret}@{}", place.rsplit_once(':').context("an address without a port")?.1);
+        let way = address.rsplit_once("tcp://").context("the address has no TCP route")?.1;
+        let (secret, place) = way.split_once('@').context("the address has no secret")?;
+        println!("port {secret}@{}", place.rsplit_once(':').context("the address has no port")?.1);
     } else {
         println!("port {}", node.name()?);
     }
     Ok(())
 }
 
-/// A link to the node that has said so.
+/// Connects to the node with the printed address.
 fn connect(node: &Node, how: &str, host: &str, port: &str) -> Result<LinkId> {
     let address = match port.split_once('@') {
-        Some((secret, port)) if says(how, "tcp") => format!("tcp://{secret}@{host}:{port}"),
+        Some((secret, port)) if has_word(how, "tcp") => format!("tcp://{secret}@{host}:{port}"),
         _ => port.to_owned(),
     };
-    Ok(node.connect(&address, Some(PATIENCE))?)
+    Ok(node.connect(&address, Some(TIMEOUT))?)
 }
 
-/// A node with a channel to the server.
+/// Opens a node, and a channel to the server.
 fn join(how: &str, host: &str, port: &str) -> Result<(Node, Channel)> {
     let node = open(how)?;
     let link = connect(&node, how, host, port)?;
-    let channel = node.open_channel(link, SERVICE, reception(&node, how)?, Some(PATIENCE))?;
+    let channel = node.open_channel(link, SERVICE, serve_mode(&node, how)?, Some(TIMEOUT))?;
     Ok((node, channel))
 }

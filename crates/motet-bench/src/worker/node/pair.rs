@@ -1,6 +1,6 @@
 //! Two nodes with a channel between them, messages there and back or one way, each sent and received by a call that waits.
 
-use super::{ANSWER, CONFIRM, END, PATIENCE, SERVICE, TAKE, join, open, reception, tell};
+use super::{ANSWER, CONFIRM, END, SERVICE, TAKE, TIMEOUT, join, open, print_address, serve_mode};
 use crate::worker::measure;
 use anyhow::{Result, bail};
 use motet::node::{Body, Channel, Error, Message, Mode, Node, Outgoing};
@@ -8,28 +8,28 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Of a block: see `worker/lane.rs`.
+/// Round trips, and messages, of a block. The numbers are fixed for the reason that `worker/fifo.rs` gives.
 const ROUND_TRIPS: usize = 1000;
 const MESSAGES: usize = 16384;
 /// Bytes of a block one way, where messages are long.
 const BLOCK: usize = 64 << 20;
 
-/// Longest message.
+/// Bytes of the longest message.
 const LONGEST: usize = 64 << 20;
 
-/// Receives until it is told to end.
+/// Receives until the last message.
 pub fn serve(how: &str) -> Result<()> {
     let node = open(how)?;
     if how.starts_with("handler") {
         return serve_by_handler(&node, how);
     }
-    node.serve(SERVICE, reception(&node, how)?)?;
-    tell(&node, how)?;
-    let channel = node.accept(SERVICE, Some(PATIENCE))?;
+    node.serve(SERVICE, serve_mode(&node, how)?)?;
+    print_address(&node, how)?;
+    let channel = node.accept(SERVICE, Some(TIMEOUT))?;
     answer(&node, channel, &mut vec![0; LONGEST])
 }
 
-/// Receives on a channel, and answers as the messages' tags say, until the last one.
+/// Receives on a channel until the last message, and answers as the tags say.
 pub fn answer(node: &Node, channel: Channel, buffer: &mut [u8]) -> Result<()> {
     loop {
         let received = node.receive(channel, buffer, None)?;
@@ -45,15 +45,15 @@ pub fn answer(node: &Node, channel: Channel, buffer: &mut [u8]) -> Result<()> {
 
 fn serve_by_handler(node: &Node, how: &str) -> Result<()> {
     let ended = answer_by_handler(node)?;
-    tell(node, how)?;
+    print_address(node, how)?;
     node.progress_until(|| ended.load(Ordering::Relaxed), None)?;
     Ok(())
 }
 
-/// Has a handler answer; what it returns is set once the last message has come.
+/// Has a handler answer. The returned flag is set when the last message has arrived.
 pub fn answer_by_handler(node: &Node) -> Result<Arc<AtomicBool>> {
     let ended = Arc::new(AtomicBool::new(false));
-    let told = ended.clone();
+    let reported = ended.clone();
     let handler = move |node: &Node, message: Message<'_>| {
         let Body::Whole(bytes) = message.body else { return };
         let answer = Outgoing { channel: message.channel, tag: TAKE, headers: &[], mode: Mode::Inject };
@@ -61,19 +61,19 @@ pub fn answer_by_handler(node: &Node) -> Result<Arc<AtomicBool>> {
             ANSWER => node.inject(&answer, &[black_box(bytes)], None),
             CONFIRM => node.inject(&answer, &[], None),
             tag => {
-                told.fetch_or(tag == END, Ordering::Relaxed);
+                reported.fetch_or(tag == END, Ordering::Relaxed);
                 Ok(())
             }
         };
         if sent.is_err() {
-            told.store(true, Ordering::Relaxed);
+            reported.store(true, Ordering::Relaxed);
         }
     };
     node.serve(SERVICE, node.handler(handler)?)?;
     Ok(ended)
 }
 
-/// Half a round trip, or what one of many messages in one direction takes.
+/// Measures half a round trip, or one of many messages in one direction.
 pub fn call(how: &str, what: &str, [host, port]: [&str; 2], size: usize, ms: usize) -> Result<()> {
     let (node, channel) = join(how, host, port)?;
     let (data, mut buffer) = (vec![7u8; size], vec![0; size]);
@@ -95,17 +95,17 @@ pub fn call(how: &str, what: &str, [host, port]: [&str; 2], size: usize, ms: usi
 /// Two nodes for one thread, with a channel between them.
 pub fn both(how: &str) -> Result<(Node, Node, Channel, Channel)> {
     let (near, far) = (open(how)?, open(how)?);
-    far.serve(SERVICE, reception(&far, how)?)?;
+    far.serve(SERVICE, serve_mode(&far, how)?)?;
     let (channel, there) = std::thread::scope(|scope| -> Result<_> {
-        let there = scope.spawn(|| far.accept(SERVICE, Some(PATIENCE)));
-        let link = near.connect(&far.name()?, Some(PATIENCE))?;
-        let channel = near.open_channel(link, SERVICE, reception(&near, how)?, Some(PATIENCE))?;
-        Ok((channel, there.join().map_err(|_| anyhow::anyhow!("a thread has died"))??))
+        let there = scope.spawn(|| far.accept(SERVICE, Some(TIMEOUT)));
+        let link = near.connect(&far.name()?, Some(TIMEOUT))?;
+        let channel = near.open_channel(link, SERVICE, serve_mode(&near, how)?, Some(TIMEOUT))?;
+        Ok((channel, there.join().map_err(|_| anyhow::anyhow!("a thread panicked"))??))
     })?;
     Ok((near, far, channel, there))
 }
 
-/// Exchanges so many messages by one thread that has both nodes: nothing is waited for, so that instructions can be counted.
+/// Exchanges messages by one thread that has both nodes. No call waits, so that instructions can be counted.
 pub fn turn(how: &str, size: usize, count: usize) -> Result<()> {
     let (near, far, channel, there) = both(how)?;
     let (data, mut buffer) = (vec![7u8; size], vec![0; size]);
@@ -126,7 +126,7 @@ fn messages(size: usize) -> usize {
     (2 * BLOCK / size.max(1)).clamp(4, MESSAGES)
 }
 
-/// A message there, and one back that fills the buffer.
+/// Sends a message, and receives an answer that fills the buffer.
 #[inline(always)]
 pub fn exchange(node: &Node, channel: Channel, tag: u64, data: &[u8], buffer: &mut [u8]) -> Result<()> {
     node.send(channel, tag, black_box(data), None)?;

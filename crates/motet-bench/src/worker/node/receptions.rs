@@ -1,24 +1,24 @@
-//! Who receives at a server whose handler answers: a thread of its own that sleeps, the caller that polls, one thread that polls.
+//! The receiving thread of a server whose handler answers: one that sleeps, the caller that polls, or one that polls.
 
-use super::{open, pair, tell};
+use super::{open, pair, print_address};
 use anyhow::{Result, anyhow, bail};
 use motet::node::Node;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// `sleeping-thread`, `caller` or `polling-thread`, until the last message.
+/// Serves by a `sleeping-thread`, the `caller` or a `polling-thread` until the last message.
 pub fn serve(how: &str, method: &str) -> Result<()> {
     let node = Arc::new(open(how)?);
     let ended = pair::answer_by_handler(&node)?;
-    tell(&node, how)?;
+    print_address(&node, how)?;
     let receive: fn(&Node, &AtomicBool) -> Result<()> = match method {
         "caller" => return poll(&node, &ended),
         "polling-thread" => poll,
         "sleeping-thread" => sleep,
-        _ => bail!("nobody receives so: {method}"),
+        _ => bail!("no such method of receiving: {method}"),
     };
     let receiver = std::thread::spawn(move || receive(&node, &ended));
-    receiver.join().map_err(|_| anyhow!("the receiver has died"))?
+    receiver.join().map_err(|_| anyhow!("the receiver panicked"))?
 }
 
 fn poll(node: &Node, ended: &AtomicBool) -> Result<()> {

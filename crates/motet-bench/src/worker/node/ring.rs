@@ -1,10 +1,10 @@
 //! Tokens that go round among many processes: each receives from the one before it and sends to the next.
 //!
 //! `--worker node HOW ring PREFIX AT COUNT TOKENS MS` is one of COUNT processes, over nodes, or, where HOW is `unix`, over stream
-//! sockets whose names begin with PREFIX. Each of the first TOKENS puts one token in. Number 0 measures: ns between two messages of the
-//! whole ring.
+//! sockets whose names begin with PREFIX. Each of the first TOKENS puts one token in. Number 0 measures the time between two
+//! messages of the whole ring, ns.
 
-use super::{PATIENCE, SERVICE, named, reception};
+use super::{SERVICE, TIMEOUT, open_named, serve_mode};
 use crate::worker::measure;
 use anyhow::{Context, Result, bail};
 use motet::node::{Channel, Node};
@@ -18,7 +18,7 @@ const LAPS: usize = 50;
 const GOING: u8 = 0;
 const OVER: u8 = 1;
 
-/// To the next, and from the one before.
+/// The connections to the next process, and from the previous one.
 enum Ends {
     Node { node: Box<Node>, to: Channel, from: Channel },
     Unix { to: UnixStream, from: UnixStream },
@@ -33,17 +33,17 @@ impl Ends {
             let to = loop {
                 match UnixStream::connect(name(at + 1)) {
                     Ok(to) => break to,
-                    Err(_) if begun.elapsed() < PATIENCE => std::thread::sleep(std::time::Duration::from_millis(1)),
-                    Err(error) => return Err(error).context("the next one is not there"),
+                    Err(_) if begun.elapsed() < TIMEOUT => std::thread::sleep(std::time::Duration::from_millis(1)),
+                    Err(error) => return Err(error).context("the next process is missing"),
                 }
             };
             return Ok(Self::Unix { to, from: listener.accept()?.0 });
         }
-        let node = Box::new(named(&name(at), how)?);
-        node.serve(SERVICE, reception(&node, how)?)?;
-        let link = node.connect(&name(at + 1), Some(PATIENCE))?;
-        let to = node.open_channel(link, SERVICE, reception(&node, how)?, Some(PATIENCE))?;
-        let from = node.accept(SERVICE, Some(PATIENCE))?;
+        let node = Box::new(open_named(&name(at), how)?);
+        node.serve(SERVICE, serve_mode(&node, how)?)?;
+        let link = node.connect(&name(at + 1), Some(TIMEOUT))?;
+        let to = node.open_channel(link, SERVICE, serve_mode(&node, how)?, Some(TIMEOUT))?;
+        let from = node.accept(SERVICE, Some(TIMEOUT))?;
         Ok(Self::Node { node, to, from })
     }
 
@@ -66,7 +66,7 @@ impl Ends {
     }
 }
 
-/// One of the ring: place, how many, tokens, ms.
+/// One process of the ring. The numbers are its position, the number of processes, tokens and milliseconds.
 pub fn run(how: &str, prefix: &str, numbers: Vec<usize>) -> Result<()> {
     let [at, count, tokens, ms] = numbers[..] else { bail!("a ring has four numbers") };
     let mut ends = Ends::join(how, prefix, at, count)?;
@@ -77,7 +77,7 @@ pub fn run(how: &str, prefix: &str, numbers: Vec<usize>) -> Result<()> {
         ends.send(GOING)?;
     }
     if at > 0 {
-        // What comes behind the last word is swallowed, so that every token ends here or before.
+        // Tokens that follow the last message are dropped, so that every token ends here or before.
         while ends.receive()? == GOING {
             ends.send(GOING)?;
         }

@@ -1,6 +1,6 @@
 //! One server that receives from any of many clients, each of which sends windows of 16 messages and then waits for an answer.
 
-use super::{END, PATIENCE, SERVICE, TAKE, join, open, tell, windows};
+use super::{END, SERVICE, TAKE, TIMEOUT, join, open, print_address, windows};
 use crate::worker::measure;
 use anyhow::{Result, bail};
 use motet::node::{Channel, Node, RecvFrom, Serve};
@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 const WINDOW: usize = 16;
-/// Bytes beyond which a client's messages find pages in its ring.
+/// Bytes after which the ring of a client is faulted in.
 const RING: u64 = 5 << 20;
 
-/// What the server knows.
+/// The state of the server.
 struct Serving {
     node: Node,
     from: RecvFrom,
@@ -22,9 +22,9 @@ struct Serving {
 
 #[derive(Default)]
 struct Client {
-    /// Of its window.
+    /// Messages of its window.
     received: usize,
-    /// Of all.
+    /// All messages.
     total: u64,
     ended: bool,
 }
@@ -34,10 +34,10 @@ impl Serving {
         let node = open(how)?;
         let context = node.context()?;
         node.serve(SERVICE, Serve::Tagged(context))?;
-        tell(&node, how)?;
+        print_address(&node, how)?;
         let mut known = HashMap::new();
         while known.len() < clients {
-            known.insert(node.accept(SERVICE, Some(PATIENCE))?, Client::default());
+            known.insert(node.accept(SERVICE, Some(TIMEOUT))?, Client::default());
         }
         for &channel in known.keys() {
             node.send(channel, TAKE, &[], None)?;
@@ -45,7 +45,7 @@ impl Serving {
         Ok(Self { node, from: RecvFrom::Any(context), memory: vec![0; size], clients: known, over: false })
     }
 
-    /// The next message, of any client.
+    /// Receives the next message, from any client.
     #[inline(always)]
     fn receive(&mut self) -> Result<()> {
         let Self { node, from, memory, clients, over } = self;
@@ -65,7 +65,7 @@ impl Serving {
         Ok(())
     }
 
-    /// Until every client is at work, and has been once around its ring.
+    /// Receives until every client has sent, and has been round its ring once.
     fn warm_up(&mut self) -> Result<()> {
         let least = (2 * WINDOW as u64).max(RING / self.memory.len().max(1) as u64);
         while self.clients.values().any(|client| client.total < least) {
@@ -84,7 +84,7 @@ impl Serving {
     }
 }
 
-/// ns between two messages that arrive.
+/// Measures the time between two messages, ns.
 pub fn serve(how: &str, clients: usize, size: usize, ms: usize) -> Result<()> {
     let mut serving = Serving::open(how, clients, size)?;
     serving.warm_up()?;
@@ -92,7 +92,7 @@ pub fn serve(how: &str, clients: usize, size: usize, ms: usize) -> Result<()> {
     serving.end()
 }
 
-/// ns between two messages over the whole time, how many there were, and those of the clients that had least and most.
+/// Prints the time between two messages, ns, their number, and the messages of the clients with least and most.
 pub fn shares(how: &str, clients: usize, size: usize, ms: usize) -> Result<()> {
     let mut serving = Serving::open(how, clients, size)?;
     serving.warm_up()?;
@@ -111,7 +111,7 @@ pub fn shares(how: &str, clients: usize, size: usize, ms: usize) -> Result<()> {
     serving.end()
 }
 
-/// Sends until it is told that it is over.
+/// Sends until the server ends it.
 pub fn call(how: &str, at: [&str; 2], size: usize) -> Result<()> {
     let (node, channel) = join(how, at[0], at[1])?;
     let memory: &'static [u8] = vec![1u8; size].leak();

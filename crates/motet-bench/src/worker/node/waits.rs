@@ -1,7 +1,7 @@
-//! Waiting for one operation, for any of several, for a cq: by the thread that wants to know, or by one that dispatches.
+//! Waiting for one operation, for any of several, for a completion queue: by the interface, or through a thread that dispatches.
 //!
-//! The dispatcher is what a program has without such waits: a thread that takes every end and puts it on a board, where the thread
-//! that wants it looks and sleeps.
+//! A program without such waits has a dispatcher: a thread that takes every completion and puts it on a board, where the waiting thread
+//! finds it.
 
 use super::{ANSWER, END, join};
 use crate::worker::measure;
@@ -9,20 +9,20 @@ use anyhow::{Context, Result, bail};
 use motet::node::{Channel, Completion, CompletionOptions, CqId, Node, OperationId, OperationMemory, RecvFrom};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Receives that are under way where any of several, or a cq, is waited for.
+/// Posted receives, where the wait is for any of them or for a completion queue.
 const SEVERAL: usize = 8;
 const ROUND_TRIPS: usize = 500;
 const SIZE: usize = 8;
 
 /// What is waited for.
 #[derive(Clone, Copy, PartialEq)]
-enum For {
+enum WaitFor {
     One,
     Any,
-    Group,
+    Queue,
 }
 
-/// Where a dispatcher puts the ends.
+/// The board on which a dispatcher puts completions.
 #[derive(Default)]
 struct Board {
     ended: Mutex<Vec<Completion>>,
@@ -30,9 +30,9 @@ struct Board {
 }
 
 impl Board {
-    /// Takes the first end that is wanted, and waits for one.
+    /// Takes the first completion that is wanted. Waits until there is one.
     fn take(&self, wanted: impl Fn(&Completion) -> bool) -> Result<Completion> {
-        let poisoned = || anyhow::anyhow!("the dispatcher has died");
+        let poisoned = || anyhow::anyhow!("the dispatcher panicked");
         let mut ended = self.ended.lock().map_err(|_| poisoned())?;
         loop {
             if let Some(at) = ended.iter().position(&wanted) {
@@ -55,47 +55,47 @@ struct Waiting {
     channel: Channel,
     cq: CqId,
     board: Option<Arc<Board>>,
-    what: For,
+    what: WaitFor,
     posted: Vec<OperationId>,
 }
 
 impl Waiting {
     fn post(&mut self, memory: Vec<u8>) -> Result<()> {
-        // What a dispatcher is to see must be in its cq.
-        let in_group = self.what == For::Group || self.board.is_some();
-        let notice = CompletionOptions { cq: in_group.then_some(self.cq), ..CompletionOptions::default() };
+        // A dispatcher sees completions of its queue only.
+        let in_cq = self.what == WaitFor::Queue || self.board.is_some();
+        let options = CompletionOptions { cq: in_cq.then_some(self.cq), ..CompletionOptions::default() };
         let from = RecvFrom::Channel(self.channel);
-        self.posted.push(self.node.post(from, 0, u64::MAX, OperationMemory::Owned(memory), notice)?);
+        self.posted.push(self.node.post(from, 0, u64::MAX, OperationMemory::Owned(memory), options)?);
         Ok(())
     }
 
-    /// The next end; its record is used again.
+    /// Waits for the next completion, and posts its memory again.
     #[inline(always)]
     fn next(&mut self) -> Result<()> {
         let completion = match (&self.board, self.what) {
-            (None, For::One) => self.node.wait_for(self.posted[0], None)?,
-            (None, For::Any) => self.node.wait_any(&self.posted, None)?.1,
-            (None, For::Group) => self.node.wait_cq(self.cq, None)?,
-            (Some(board), For::One) => board.take(|end| end.operation == self.posted[0])?,
-            (Some(board), For::Any) => board.take(|end| self.posted.contains(&end.operation))?,
-            (Some(board), For::Group) => board.take(|_| true)?,
+            (None, WaitFor::One) => self.node.wait_for(self.posted[0], None)?,
+            (None, WaitFor::Any) => self.node.wait_any(&self.posted, None)?.1,
+            (None, WaitFor::Queue) => self.node.wait_cq(self.cq, None)?,
+            (Some(board), WaitFor::One) => board.take(|end| end.operation == self.posted[0])?,
+            (Some(board), WaitFor::Any) => board.take(|end| self.posted.contains(&end.operation))?,
+            (Some(board), WaitFor::Queue) => board.take(|_| true)?,
         };
         if completion.length != SIZE as u64 {
             bail!("an answer of {} bytes", completion.length);
         }
         self.posted.retain(|&posted| posted != completion.operation);
-        self.post(completion.memory.context("a receive without its memory")?)
+        self.post(completion.memory.context("a completion without memory")?)
     }
 }
 
-/// `for-one`, `for-any` or `for-cq`; `dispatched-` the same: half a round trip.
+/// Measures half a round trip with a wait: `for-one`, `for-any`, `for-cq`, or `dispatched-one`, `dispatched-any`, `dispatched-cq`.
 pub fn call(how: &str, wait: &str, at: [&str; 2], ms: usize) -> Result<()> {
     let (way, what) = wait.split_once('-').with_context(|| format!("no such measurement of nodes: {wait}"))?;
     let what = match what {
-        "one" => For::One,
-        "any" => For::Any,
-        "cq" => For::Group,
-        _ => bail!("nothing to wait for: {what}"),
+        "one" => WaitFor::One,
+        "any" => WaitFor::Any,
+        "cq" => WaitFor::Queue,
+        _ => bail!("no such object of a wait: {what}"),
     };
     let (node, channel) = join(how, at[0], at[1])?;
     let cq = node.add_cq()?;
@@ -103,10 +103,10 @@ pub fn call(how: &str, wait: &str, at: [&str; 2], ms: usize) -> Result<()> {
     let board = match way {
         "for" => None,
         "dispatched" => Some(dispatch(node.clone(), cq)),
-        _ => bail!("no such way to wait: {way}"),
+        _ => bail!("no such kind of wait: {way}"),
     };
     let mut waiting = Waiting { node, channel, cq, board, what, posted: Vec::new() };
-    for _ in 0..if what == For::One { 1 } else { SEVERAL } {
+    for _ in 0..if what == WaitFor::One { 1 } else { SEVERAL } {
         waiting.post(vec![0; SIZE])?;
     }
     let data = [7u8; SIZE];

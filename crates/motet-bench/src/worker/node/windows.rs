@@ -1,17 +1,17 @@
-//! One way, a window of messages at a time: what `tests/bench/messages.h` does over the interfaces of others.
+//! One way, a window of messages at a time, as `tests/bench/messages.h` over other interfaces.
 //!
-//! A window has up to 64 messages and 16 MiB and is answered by four bytes. They are begun together, then waited for. The receiver has
+//! A window has up to 64 messages and 16 MiB and is answered by four bytes. Sends of a window are started together, then waited for. The receiver has
 //! one buffer, or several in turn, and receives one message after the other.
 
-use super::{END, PATIENCE, SERVICE, TAKE, join, open, reception, tell};
+use super::{END, SERVICE, TAKE, TIMEOUT, join, open, print_address, serve_mode};
 use crate::worker::measure;
 use anyhow::{Result, bail};
 use motet::node::{Channel, CompletionOptions, Mode, Node, OperationId, Outgoing};
 use std::hint::black_box;
 
 const WINDOW: usize = 64;
-const MOST: usize = 16 << 20;
-/// What comes: size, messages, buffers.
+const MAX_WINDOW_BYTES: usize = 16 << 20;
+/// The tag of a plan: size, messages, buffers.
 const PLAN: u64 = 5;
 const RESULT: [u8; 4] = [0; 4];
 
@@ -24,7 +24,7 @@ struct Plan {
 
 impl Plan {
     fn window(&self) -> usize {
-        if self.buffers > 1 { 1 } else { (MOST / self.size.max(1)).clamp(1, WINDOW) }
+        if self.buffers > 1 { 1 } else { (MAX_WINDOW_BYTES / self.size.max(1)).clamp(1, WINDOW) }
     }
 
     fn bytes(&self) -> [u8; 24] {
@@ -40,21 +40,21 @@ impl Plan {
     }
 }
 
-/// Receives whatever is planned.
+/// Receives what plans announce.
 pub fn serve(how: &str) -> Result<()> {
     let node = open(how)?;
-    node.serve(SERVICE, reception(&node, how)?)?;
-    tell(&node, how)?;
-    let channel = node.accept(SERVICE, Some(PATIENCE))?;
+    node.serve(SERVICE, serve_mode(&node, how)?)?;
+    print_address(&node, how)?;
+    let channel = node.accept(SERVICE, Some(TIMEOUT))?;
     let mut memory = Vec::new();
     loop {
-        let mut told = [0; 24];
-        match node.receive(channel, &mut told, None)?.tag {
+        let mut reported = [0; 24];
+        match node.receive(channel, &mut reported, None)?.tag {
             PLAN => {}
             END => return Ok(()),
             tag => bail!("a message of tag {tag} where a plan was expected"),
         }
-        let plan = Plan::of(&told);
+        let plan = Plan::of(&reported);
         if memory.len() < plan.size * plan.buffers {
             memory = vec![1; plan.size * plan.buffers];
         }
@@ -74,13 +74,13 @@ pub fn serve(how: &str) -> Result<()> {
     }
 }
 
-/// What a message takes.
+/// Measures the time of a message.
 pub fn call(how: &str, at: [&str; 2], size: usize, buffers: usize, ms: usize) -> Result<()> {
     let (node, channel) = join(how, at[0], at[1])?;
-    // Memory that stays as long as the process: a window's messages are begun from it and waited for later.
+    // Memory that is never freed: sends of a window are started from it and finish later.
     let memory: &'static [u8] = vec![1u8; size * buffers].leak();
     let mut begun = Vec::with_capacity(WINDOW);
-    let count = if buffers > 1 { 1 } else { (MOST / size.max(1)).clamp(1, 16384) };
+    let count = if buffers > 1 { 1 } else { (MAX_WINDOW_BYTES / size.max(1)).clamp(1, 16384) };
     let mut turn = 0;
     let result = measure(count, ms, 1.0, |count| {
         let plan = Plan { size, count, buffers };
@@ -103,7 +103,7 @@ pub fn call(how: &str, at: [&str; 2], size: usize, buffers: usize, ms: usize) ->
     Ok(())
 }
 
-/// Begins to send; what has not gone at once is kept.
+/// Starts to send. Keeps the operation if it is not complete at once.
 #[inline(always)]
 pub fn begin(node: &Node, channel: Channel, body: &'static [u8], begun: &mut Vec<OperationId>) -> Result<()> {
     let message = Outgoing { channel, tag: TAKE, headers: &[], mode: Mode::Automatic };

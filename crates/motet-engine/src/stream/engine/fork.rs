@@ -12,7 +12,7 @@ impl Engine {
     /// In a forked child: epoll sets are the parent's. Records that were free before the fork are the parent's to use again: the
     /// node file is shared, this list is a copy. So are the marks of what the parent has sent: it is the parent that takes unread
     /// bytes back, and a child that sends nothing leaves every stream as it is.
-    pub fn forked(&self) {
+    pub fn after_fork(&self) {
         lock(&self.free).clear();
         self.unread.iter().chain(&self.unread_words).for_each(|word| word.store(0, Ordering::Relaxed));
         self.any_unread.store(0, Ordering::Relaxed);
@@ -33,7 +33,7 @@ impl Engine {
 /// The fields are in the order in which the locks are taken, here and elsewhere: who holds one takes only later ones. Before all of
 /// them come those of a stream and of a set ([`ForkSafeMutex`](motet_sys::fork_safe_mutex::ForkSafeMutex)): they are not held for a fork, so there is no order among the
 /// thousands of them to keep.
-pub struct Quiet {
+pub struct ForkGuard {
     _start: MutexGuard<'static, ()>,
     _owners: Option<MutexGuard<'static, HashMap<u64, Handle>>>,
     _free: Option<MutexGuard<'static, VecDeque<u32>>>,
@@ -43,7 +43,7 @@ pub struct Quiet {
     _pool: Box<dyn Any>,
 }
 
-impl Quiet {
+impl ForkGuard {
     /// Waits until no other thread is in the middle of anything.
     pub fn begin() -> Self {
         let start = lock(&START); // from here on there is an engine, or there is none

@@ -53,14 +53,15 @@ impl Engine {
     }
 
     /// Connections that stayed plain, by reason code.
-    pub fn plain_counts(&self) -> impl Iterator<Item = (u32, u64)> {
-        let counts = self.node.head().plain.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
+    pub fn tcp_only_counts(&self) -> impl Iterator<Item = (u32, u64)> {
+        let counts =
+            self.node.head().tcp_only_counts.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
         counts.filter(|(_, n)| *n > 0)
     }
 
     /// Counts a connection that stays plain.
-    pub fn count_plain(&self, reason: Reason) {
-        if let Some(counter) = self.node.head().plain.get(reason.0 as usize) {
+    pub fn count_tcp_only(&self, reason: Reason) {
+        if let Some(counter) = self.node.head().tcp_only_counts.get(reason.0 as usize) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }

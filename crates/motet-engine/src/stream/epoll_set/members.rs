@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
 /// The streams of one epoll descriptor.
-pub struct Set {
+pub struct EpollSet {
     pub(in crate::stream) inner: ForkSafeMutex<Inner>,
     /// Streams in the set, for the quick way out.
     pub(in crate::stream) members: AtomicUsize,
@@ -93,7 +93,7 @@ impl Inner {
     }
 }
 
-impl Set {
+impl EpollSet {
     /// An empty set, in which one wait looks at `room` streams. `bell` is an eventfd in the epoll descriptor.
     pub fn new(bell: i32, room: usize) -> Arc<Self> {
         Arc::new(Self {
@@ -107,7 +107,7 @@ impl Set {
     }
 
     /// Whether the plain system call is enough: no stream is in the set, or the set was inherited through a fork.
-    pub fn idle(&self) -> bool {
+    pub fn kernel_suffices(&self) -> bool {
         self.members.load(Relaxed) == 0 || self.pid != thread::pid()
     }
 
@@ -156,7 +156,7 @@ impl Set {
     }
 
     /// Ends a sleep.
-    pub fn slept(&self) {
+    pub fn end_sleep(&self) {
         self.awake(false);
     }
 

@@ -1,7 +1,7 @@
 //! A packet by both paths: the direct path, which takes it from where it lies, and the general one. Both must give the posted receive the same
 //! message, or keep the same message if no receive is posted. A packet that breaks the link on one path must break it on both.
 
-use super::{BUFFER, Game, Side};
+use super::{BUFFER, Model, Side};
 use motet_proto::message::fast_path::{Matched, Receiver};
 use motet_proto::message::matching::{PostOutcome, Receive, Scope, Selector, Source};
 use motet_proto::message::packet;
@@ -59,11 +59,11 @@ pub enum Path {
 }
 
 /// The packet comes to both.
-pub fn arrived(direct: &mut Game, general: &mut Game, scope: Scope, kind: u8, packet: &[u8]) {
+pub fn arrived(direct: &mut Model, general: &mut Model, scope: Scope, kind: u8, packet: &[u8]) {
     let selector = Selector { from: Source::One(scope), tag: 0, ignore: u64::MAX };
-    let [by_direct, by_general] = [(direct, Path::Direct), (general, Path::General)].map(|(game, path)| {
+    let [by_direct, by_general] = [(direct, Path::Direct), (general, Path::General)].map(|(model, path)| {
         let mut taken = None;
-        game.arrived(|link, side, now| {
+        model.arrived(|link, side, now| {
             let result;
             (taken, result) = posted(link, side, selector, (kind, packet), now, path);
             result
@@ -74,7 +74,7 @@ pub fn arrived(direct: &mut Game, general: &mut Game, scope: Scope, kind: u8, pa
 }
 
 /// The packet comes to both, and no receive is posted for it.
-pub fn arrived_early(direct: &mut Game, general: &mut Game, kind: u8, packet: &[u8]) {
+pub fn arrived_early(direct: &mut Model, general: &mut Model, kind: u8, packet: &[u8]) {
     direct.arrived(|link, side, now| match take(link, side, kind, packet, now) {
         Some(()) => Ok(()),
         None => link.arrived(side, kind, packet, now),

@@ -1,6 +1,6 @@
 //! The part of the target that has to do with regions: a region of this side, operations on those of the peer.
 
-use super::{BODY, Endless, LIMITS, Side};
+use super::{BODY, LIMITS, Side, Unlimited};
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::packet::{Head, Kind, RemoteAddress};
 use motet_proto::message::regions::Revoked;
@@ -112,21 +112,21 @@ impl Memory for Side {
 }
 
 /// A step of this side: put, put more, get, change, fence, copy, forget, revoke, look.
-pub fn ours(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
+pub fn own_step(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
     let key = KEY;
     let begun = match step {
         0 | 1 => {
             let body: &[&[u8]] = &[&[0; BODY][..if step == 0 { 8 } else { BODY }]];
-            link.put(&mut Endless, &Put { key, offset: 0, body, operation, place: RemoteAddress::default() }).is_ok()
+            link.put(&mut Unlimited, &Put { key, offset: 0, body, operation, place: RemoteAddress::default() }).is_ok()
         }
         2 => {
             let length = if operation.is_multiple_of(2) { 8 } else { REGION as u64 };
-            link.get(&mut Endless, &Get { key, offset: 0, length, operation, direct: true }).is_ok()
+            link.get(&mut Unlimited, &Get { key, offset: 0, length, operation, direct: true }).is_ok()
         }
         3 => {
             let (kind, datatype, count) = (Operation::Sum, Datatype::U64, 1);
             let atomic = Atomic { operation: kind, datatype, count, operand: &[1; 8], compare: &[] };
-            link.atomic(&mut Endless, &Update { key, offset: 0, atomic, fetch: true, operation }).is_ok()
+            link.atomic(&mut Unlimited, &Update { key, offset: 0, atomic, fetch: true, operation }).is_ok()
         }
         4 if link.broken().is_none() => {
             side.operations.push(operation);
@@ -155,7 +155,7 @@ pub fn ours(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
             side.memory.register();
             false
         }
-        8 => link.query_region(&mut Endless, key, operation).is_ok(),
+        8 => link.query_region(&mut Unlimited, key, operation).is_ok(),
         _ => false,
     };
     if begun {

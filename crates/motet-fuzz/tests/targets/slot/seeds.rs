@@ -13,7 +13,7 @@ const KEPT: usize = 280;
 const NEXT: usize = 320;
 const FINISHED: usize = 384;
 /// Where memory of the peer's is.
-const THERE: u64 = 0x10000;
+const PEER_MEMORY: u64 = 0x10000;
 /// Of sends and receives: may wait; buffers from 700 bytes on are large; receives wait for 20 us.
 const BLOCKING_SEND: u8 = 2;
 const BLOCKING: u8 = 1;
@@ -46,12 +46,13 @@ fn receive(length: u16, flags: u8) -> Vec<u8> {
 
 /// The peer waits at `at` for so many bytes.
 fn shown(at: u64, length: u64) -> Vec<u8> {
-    [put(INTO, THERE), put(INTO_LENGTH, length), put(AT, at), put(AT + 8, 0), put(NEXT, 0), put(FINISHED, 0)].concat()
+    [put(INTO, PEER_MEMORY), put(INTO_LENGTH, length), put(AT, at), put(AT + 8, 0), put(NEXT, 0), put(FINISHED, 0)]
+        .concat()
 }
 
 /// The peer's half of a transfer to us, before it is active.
 fn offered(length: u64, piece: u64) -> Vec<u8> {
-    [put(SECOND + FROM, THERE), put(SECOND + LENGTH, length), put(SECOND + PIECE, piece)].concat()
+    [put(SECOND + FROM, PEER_MEMORY), put(SECOND + LENGTH, length), put(SECOND + PIECE, piece)].concat()
 }
 
 /// The state of that, at this look.
@@ -61,11 +62,11 @@ fn comes(at: u8, state: u64) -> Vec<u8> {
 
 /// All.
 pub fn seeds() -> Vec<Vec<u8>> {
-    [exchanges(), rates(), transfers_out(), transfers_in(), waits(), handed_on()].concat()
+    [exchanges(), rates(), transfers_out(), transfers_in(), waits(), handed_over()].concat()
 }
 
 /// Descriptors that are handed on over bytes in the ring: whole ones, more than the ring has, and ones that the peer claims meanwhile.
-fn handed_on() -> Vec<Vec<u8>> {
+fn handed_over() -> Vec<Vec<u8>> {
     let unread = |bytes: u16| [&[0, 8, 14][..], &bytes.to_be_bytes()].concat();
     let claimed = put(SECOND + HEAD, 1);
     vec![
@@ -134,7 +135,7 @@ fn transfers_out() -> Vec<Vec<u8>> {
         [ahead(0), posted(100), rest(), posted(0), rest()].concat(),
         // Memory that is not there, or ends in the middle.
         [ahead(0), posted(60_000), put(INTO, 3), rest()].concat(),
-        [ahead(0), posted(60_000), put(INTO, THERE + (28 << 10)), rest()].concat(),
+        [ahead(0), posted(60_000), put(INTO, PEER_MEMORY + (28 << 10)), rest()].concat(),
         // Claims of the peer's, which it finishes or not, and which go back.
         [ahead(0), posted(60_000), later(6, 1, PUT, NEXT, 1), later(30, 1, ADD, FINISHED, 1), rest()].concat(),
         [ahead(Settings::SLOWLY), posted(60_000), later(6, 1, ADD, NEXT, 1), rest()].concat(),
@@ -162,8 +163,15 @@ fn transfers_in() -> Vec<Vec<u8>> {
         // Claims that go back, memory that ends, and a peer that says no more.
         [begin(0), offered(30_000, 4096), later(0, 255, PUT, SECOND + NEXT, 0), comes(6, 2), comes(80, 3), wait()]
             .concat(),
-        [begin(0), offered(30_000, 4096), put(SECOND + FROM, THERE + (30 << 10)), comes(6, 2), comes(80, 3), wait()]
-            .concat(),
+        [
+            begin(0),
+            offered(30_000, 4096),
+            put(SECOND + FROM, PEER_MEMORY + (30 << 10)),
+            comes(6, 2),
+            comes(80, 3),
+            wait(),
+        ]
+        .concat(),
         [begin(0), offered(30_000, 4096), comes(6, 2), wait(), wait()].concat(),
     ]
 }

@@ -1,0 +1,100 @@
+//! Which end of a connection is killed, whether the caller listens, and whether anything is under way: the other end is told at once.
+//!
+//! At once: not after the 10 s in which a caller may come back. How long it took is printed.
+#![forbid(unsafe_code)]
+
+use motet::node::Node;
+use motet_torture::HANG_LIMIT;
+use motet_torture::mesh::{Mesh, address_for};
+use motet_torture::worker::Worker;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
+const HERE: &str = "127.0.0.1:0";
+/// Far less than a caller has to come back, far more than a machine with other work needs.
+const AT_ONCE: Duration = Duration::from_secs(4);
+
+fn until(mesh: &mut Mesh, what: &str, mut done: impl FnMut(&mut Mesh) -> bool) {
+    let began = Instant::now();
+    while !done(mesh) {
+        assert!(began.elapsed() < HANG_LIMIT, "{what}");
+        mesh.step();
+        mesh.sweep();
+    }
+}
+
+/// A mesh and a worker that is linked with it.
+fn linked(caller_is_killed: bool, caller: &str, role: &str) -> (Mesh, Worker) {
+    if caller_is_killed {
+        let mesh = Mesh::of(Arc::new(Node::listen("", HERE.parse().unwrap()).unwrap()), 1).unwrap();
+        let worker = Worker::start(PROGRAM, &[role, caller, "", &mesh.address("tcp")]);
+        return (mesh, worker);
+    }
+    let mut worker = Worker::start(PROGRAM, &[role, HERE, ""]);
+    let address = address_for(&worker.address(), "tcp");
+    let node = if caller == HERE { Node::listen("", HERE.parse().unwrap()) } else { Node::open("") };
+    let mut mesh = Mesh::of(Arc::new(node.unwrap()), 1).unwrap();
+    if role == "mesh-at" {
+        mesh.connect(&address).unwrap();
+    } else {
+        mesh.node.connect(&address, Some(HANG_LIMIT)).unwrap();
+    }
+    (mesh, worker)
+}
+
+fn killed(caller_is_killed: bool, caller: &str, role: &str) {
+    for turn in 0..4 {
+        let (mut mesh, worker) = linked(caller_is_killed, caller, role);
+        until(&mut mesh, "a link", |mesh| !mesh.node.links().unwrap().is_empty());
+        match role {
+            "mesh-at" => until(&mut mesh, "traffic", |mesh| mesh.done() > 50 * turn),
+            _ => (0..500 * turn).for_each(|_| mesh.step()),
+        }
+        let began = Instant::now();
+        worker.kill();
+        until(&mut mesh, "the end of the link", |mesh| mesh.node.links().unwrap().is_empty());
+        println!("told after {:?}", began.elapsed());
+        assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+    }
+}
+
+#[test]
+fn killed_listening_caller_is_noticed_under_traffic() {
+    killed(true, HERE, "mesh-at");
+}
+
+#[test]
+fn killed_listening_caller_is_noticed_when_idle() {
+    killed(true, HERE, "idle-at");
+}
+
+#[test]
+fn killed_nonlistening_caller_is_noticed_under_traffic() {
+    killed(true, "nowhere", "mesh-at");
+}
+
+#[test]
+fn killed_nonlistening_caller_is_noticed_when_idle() {
+    killed(true, "nowhere", "idle-at");
+}
+
+#[test]
+fn listening_caller_notices_killed_peer_under_traffic() {
+    killed(false, HERE, "mesh-at");
+}
+
+#[test]
+fn listening_caller_notices_killed_peer_when_idle() {
+    killed(false, HERE, "idle-at");
+}
+
+#[test]
+fn nonlistening_caller_notices_killed_peer_under_traffic() {
+    killed(false, "nowhere", "mesh-at");
+}
+
+#[test]
+fn nonlistening_caller_notices_killed_peer_when_idle() {
+    killed(false, "nowhere", "idle-at");
+}

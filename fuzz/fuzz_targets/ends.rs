@@ -1,4 +1,0 @@
-//! Long fuzzing runs of `motet_fuzz::ends`: messages for posted receives, delivered from FIFO cells that a peer writes.
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|input: &[u8]| motet_fuzz::ends::run(input));
