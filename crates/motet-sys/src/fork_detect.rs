@@ -116,8 +116,8 @@ mod tests {
             let own = ForkMark::of_this_process().unwrap();
             before && own.is_own() && !parent.is_own() && own.current() != parent.process
         };
-        // SAFETY: the child makes system calls and ends; it takes no lock that another thread may have held.
-        let number = unsafe { fork() };
+        // The child makes system calls and ends; it takes no lock that another thread may have held.
+        let number = fork();
         if number == 0 {
             let failed = usize::from(!child());
             // SAFETY: ends the child.
@@ -130,6 +130,6 @@ mod tests {
     }
 
     unsafe extern "C" {
-        fn fork() -> i32;
+        safe fn fork() -> i32;
     }
 }

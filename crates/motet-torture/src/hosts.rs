@@ -1,16 +1,16 @@
-//! Two test hosts on this machine: what scripts/hosts makes.
+//! Two test hosts on this machine, made by scripts/hosts.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Test hosts, for as long as this lives.
+/// Test hosts; dropping it removes them.
 pub struct Hosts {
     script: PathBuf,
     set: String,
 }
 
 impl Hosts {
-    /// Makes hosts of these names; the error says why that cannot be done here.
+    /// Makes hosts with these names. The error says why they cannot be made here.
     pub fn up(names: &[&str]) -> Result<Self, String> {
         let script = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../scripts/hosts");
         let hosts = Self { script, set: format!("t{}", std::process::id()) };
@@ -22,7 +22,7 @@ impl Hosts {
         Err(String::from_utf8_lossy(&made.stderr).lines().last().unwrap_or("scripts/hosts failed").to_owned())
     }
 
-    /// A command that runs there.
+    /// A command that runs on a host.
     pub fn on(&self, host: &str, program: &str, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.script);
         command.args(["--set", &self.set, "exec", host, "--", program]).args(arguments);

@@ -1,17 +1,17 @@
-//! Attacks on nodes: what tests with several processes need.
+//! Attacks on nodes: support for tests with several processes.
 //!
-//! | module | what it holds |
+//! | module | what it contains |
 //! | --- | --- |
-//! | [`traffic`] | one side of random operations of every kind on one link, and the oracle that knows how each must end |
-//! | [`mesh`] | a node with such a side on each of its links, whoever made it |
-//! | [`worker`] | other processes, started as the program of this crate, told what to do by lines |
-//! | [`raw_peer`] | a peer that meets a node properly and writes every word of a link's memory itself |
-//! | [`proxy`] | connections that are cut at random |
+//! | [`traffic`] | one side of random operations of every kind on one link, and the oracle of their results |
+//! | [`mesh`] | a node with such a side on each of its links |
+//! | [`worker`] | other processes, started as the program of this crate and controlled by lines |
+//! | [`raw_peer`] | a peer that connects to a node correctly and then writes every word of the link's memory itself |
+//! | [`proxy`] | a TCP proxy that cuts connections at random |
 //! | [`hosts`] | two test hosts |
-//! | [`random`] | numbers that a seed repeats |
-//! | [`system`] | fork, signal handlers, and what a process holds |
+//! | [`random`] | a seeded generator of random numbers |
+//! | [`system`] | fork, signal handlers, and resources of a process |
 //!
-//! What it is not: it measures nothing, and no time decides whether a test passes but for limits beyond which something hangs.
+//! What it is not: it measures nothing. Time decides whether a test passes only by limits beyond which something hangs.
 #![deny(unsafe_code)] // but for system.rs: fork and signal handlers
 
 pub mod hosts;
@@ -27,7 +27,7 @@ use motet::node::Node;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What takes longer than this hangs.
+/// An operation that takes longer hangs.
 pub const HANG_LIMIT: Duration = Duration::from_secs(20);
 
 /// Held by tests that count descriptors, memory or hosts of the whole process: one of them runs at a time.
@@ -36,13 +36,13 @@ pub fn one_at_a_time() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long a torture lasts: `MOTET_TORTURE_SECONDS`, or so many seconds.
+/// How long a random test runs: `MOTET_TORTURE_SECONDS`, or `default` seconds.
 pub fn seconds(default: u64) -> Duration {
     let wanted = std::env::var("MOTET_TORTURE_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(wanted.unwrap_or(default))
 }
 
-/// The seed of this run: `MOTET_TORTURE_SEED`, or the clock. Printed, so that a failure can be repeated.
+/// The seed of this run: `MOTET_TORTURE_SEED`, or the clock. It is printed so that a failure can be repeated.
 pub fn seed() -> u64 {
     let wanted = std::env::var("MOTET_TORTURE_SEED").ok().and_then(|text| text.parse().ok());
     let seed = wanted.unwrap_or_else(motet_sys::clock::nanoseconds);
@@ -50,7 +50,7 @@ pub fn seed() -> u64 {
     seed
 }
 
-/// Waits until a node's links are gone, and forgets them.
+/// Waits until all links of a node are gone, and disconnects them.
 pub fn forget_all(node: &Node) {
     let began = Instant::now();
     while !node.links().expect("a node").is_empty() {
@@ -64,7 +64,7 @@ pub fn forget_all(node: &Node) {
     }
 }
 
-/// Says that a test could not be done here, and why, where the summary of all tests finds it.
+/// Prints that a test is skipped, and appends it to the file for the summary of all tests.
 pub fn skip(name: &str, why: &str) {
     use std::io::Write;
     eprintln!("SKIP {name}: {why}");

@@ -1,18 +1,18 @@
-//! The other process of a test: see `motet_torture::worker`. Each role is told to go on, and to end, by lines.
+//! The worker process of a test (`motet_torture::worker`). Its arguments name a role; lines on its standard input control it.
 //!
-//! `mesh NAME ADDRESS ...`: traffic with whoever connects and with the nodes of these addresses. Says its address first. `stop`: ends
-//! the traffic in order, says `stopped`, how many operations have ended and how many links were lost. `end`, or the end of its input:
-//! says what it still holds. `mesh-at LISTEN NAME ADDRESS ...`: the same, listening there; `nowhere`: not at all.
+//! | role | behaviour |
+//! | --- | --- |
+//! | `mesh NAME ADDRESS ...` | Traffic with every node that connects and with the nodes of these addresses. Prints its address first. |
+//! | `mesh-at LISTEN NAME ADDRESS ...` | Like `mesh`, listening at LISTEN; `nowhere`: without a listener. |
+//! | `idle-at LISTEN NAME ADDRESS ...` | Links without traffic. Prints its address when they are up. |
+//! | `proxy-at LISTEN TARGET SEED` | Forwards and cuts connections. Prints its address, and at the end of its input the number of cuts. |
+//! | `sink SIZE` | Receives messages of at most SIZE bytes on the first channel to service 1. Prints its address, then `waits` when it has the channel, |
+//! |  | then tag, length and checksum of each message, or the error. |
+//! | `fork NAME` | A node that makes progress. Prints its address, forks a child and prints the child's pid. |
 //!
-//! `idle-at LISTEN NAME ADDRESS ...`: links without traffic. Says its address once they are up.
-//!
-//! `proxy-at LISTEN TARGET SEED`: forwards and cuts connections. Says its address; at the end of its input how many it has cut.
-//!
-//! `sink SIZE`: a node that receives one message after the other, of SIZE bytes at most, on the first channel to service 1. Says its address
-//! first, then `waits` once it has the channel, and of each message its tag, its length and a sum over it, or why there is none.
-//!
-//! `fork NAME`: a node that makes progress. Says its address, forks a child and says its number. `fork`: once more; `exec`: becomes
-//! another program.
+//! A mesh obeys `stop` (ends the traffic in order; prints `stopped`, the number of completed operations and of lost links), `connect ADDRESS`, and
+//! `end` or the end of its input (prints the resources that it still holds). The role `fork` obeys `fork` (forks again) and `exec` (executes another
+//! program).
 #![forbid(unsafe_code)]
 
 use motet::node::Node;
@@ -115,7 +115,7 @@ fn idle(at: &str, name: &str, others: &[&str]) {
 fn proxy(at: &str, target: &str, seed: u64) {
     let orders = orders();
     let mut random = Random(seed);
-    // One of eight goes soon.
+    // One of eight connections is cut soon.
     let quota = move || {
         let most = if random.once_in(8) { 200 } else { 2 << 20 };
         random.below(most)
@@ -133,7 +133,7 @@ fn mesh(at: &str, name: &str, others: &[&str]) {
     println!("{}", mesh.node.address().expect("a node"));
     let descriptors = system::descriptors();
     for address in others {
-        // Who is called may be killed meanwhile.
+        // The called process may have been killed meanwhile.
         if let Err(error) = mesh.connect(address) {
             eprintln!("{address}: {error}");
         }
@@ -161,7 +161,7 @@ fn mesh(at: &str, name: &str, others: &[&str]) {
         mesh.forget(link);
     }
     mesh.sweep();
-    // A goodbye over TCP takes its time.
+    // A goodbye over TCP takes time.
     let until = Instant::now() + HANG_LIMIT;
     while system::descriptors() > descriptors && Instant::now() < until {
         mesh.step();

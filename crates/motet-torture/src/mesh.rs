@@ -1,4 +1,4 @@
-//! A node with a [`Side`] on each of its links, whoever made it.
+//! A node with a [`Side`] on each of its links, whichever end connected.
 
 use crate::traffic::{self, IDLE, NUMBERED, Side};
 use motet::node::{Bodies, Channel, Context, Error, LinkId, Node};
@@ -6,44 +6,44 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The node and its sides.
+/// A node and its sides.
 pub struct Mesh {
     /// The node.
     pub node: Arc<Node>,
-    /// A side for each link that is up.
+    /// The side of each link that is up.
     pub sides: HashMap<LinkId, Side>,
-    /// Links that have been lost, and how long it took until everything on them had ended, from the first end on.
+    /// Lost links, and the time from the first failed operation until all had completed.
     pub lost: Vec<(LinkId, Duration)>,
     leaving: HashMap<LinkId, Instant>,
     context: Context,
     half: HashMap<LinkId, [Option<Channel>; 2]>,
     seed: u64,
     steps: u64,
-    /// Operations that have ended as asked on sides that are gone.
+    /// Operations that completed successfully on sides that are gone.
     before: u64,
 }
 
 impl Mesh {
-    /// A node of that name, on this host and at a port of its own.
+    /// A mesh with a new node of that name, on this host and at a free port.
     pub fn new(name: &str, seed: u64) -> Result<Self, Error> {
         let mut options = motet::node::options(name, Some("127.0.0.1:0".parse().map_err(|_| Error::Closed)?));
         options.limits.bodies = [Bodies::Measured, Bodies::CopiedByBoth, Bodies::CopiedByBoth][seed as usize % 3];
         Self::of(Arc::new(Node::with(&options)?), seed)
     }
 
-    /// Of a node that is there.
+    /// A mesh over an existing node.
     pub fn of(node: Arc<Node>, seed: u64) -> Result<Self, Error> {
         let context = traffic::serve(&node)?;
         let (sides, leaving, half) = Default::default();
         Ok(Self { node, sides, lost: Vec::new(), leaving, context, half, seed, steps: 0, before: 0 })
     }
 
-    /// The part of the address that is of one driver.
+    /// The part of the node's address that belongs to one driver.
     pub fn address(&self, driver: &str) -> String {
         address_for(&self.node.address().expect("a node"), driver)
     }
 
-    /// A link to another mesh, with traffic.
+    /// Connects to another mesh and begins traffic.
     pub fn connect(&mut self, address: &str) -> Result<LinkId, Error> {
         let link = self.node.connect(address, Some(crate::HANG_LIMIT))?;
         self.seed += 1;
@@ -57,8 +57,8 @@ impl Mesh {
         Ok(link)
     }
 
-    /// Takes whoever has come, a step on every side, and a round of progress. Links that are gone are forgotten once everything on
-    /// them has ended.
+    /// Accepts new links, makes a step on every side and a round of progress. Links that are gone are forgotten when all their operations have
+    /// completed.
     pub fn step(&mut self) {
         self.steps += 1;
         if self.steps.is_multiple_of(8) {
@@ -82,11 +82,11 @@ impl Mesh {
             }
         }
         if !self.node.progress().expect("a node") {
-            std::thread::sleep(Duration::from_micros(20)); // others may need the CPU
+            std::thread::sleep(Duration::from_micros(20)); // other processes may need the CPU
         }
     }
 
-    /// Ends a side and its link.
+    /// Ends a side and disconnects its link.
     pub fn forget(&mut self, link: LinkId) {
         if let Some(side) = self.sides.remove(&link) {
             self.before += side.done;
@@ -96,7 +96,7 @@ impl Mesh {
     }
 
     fn take(&mut self) {
-        // Each may come while the other is looked for.
+        // The two channels of a link may arrive in any order.
         for (at, service) in [NUMBERED, IDLE].into_iter().enumerate() {
             while let Ok(channel) = self.node.accept(service, Some(Duration::ZERO)) {
                 let half = self.half.entry(channel.link).or_default();
@@ -110,7 +110,7 @@ impl Mesh {
         }
     }
 
-    /// Forgets links that ended before they had a side.
+    /// Forgets links that were lost before they had a side.
     pub fn sweep(&mut self) {
         for link in self.node.links().expect("a node") {
             if !self.sides.contains_key(&link) && self.node.link_info(link).is_ok_and(|info| info.gone.is_some()) {
@@ -121,7 +121,7 @@ impl Mesh {
         self.half.retain(|link, _| node.link_info(*link).is_ok());
     }
 
-    /// Ends all traffic in order: both ends have to, at the same time.
+    /// Ends all traffic in order. Both ends must do so at the same time.
     pub fn stop(&mut self) {
         self.sides.values_mut().for_each(Side::stop);
         let began = Instant::now();
@@ -132,13 +132,13 @@ impl Mesh {
         }
     }
 
-    /// Operations that have ended as asked so far.
+    /// The number of operations that completed successfully.
     pub fn done(&self) -> u64 {
         self.before + self.sides.values().map(|side| side.done).sum::<u64>()
     }
 }
 
-/// The part of an address that is of one driver.
+/// The part of an address that belongs to one driver.
 pub fn address_for(address: &str, driver: &str) -> String {
     let found = address.split(',').find(|way| way.starts_with(driver));
     found.unwrap_or_else(|| panic!("{address} has no address for {driver}")).to_owned()

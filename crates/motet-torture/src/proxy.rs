@@ -1,26 +1,25 @@
-//! A proxy that forwards connections and cuts each of them after some bytes, now with a reset, now with an end.
+//! A TCP proxy that forwards connections and cuts each after some bytes, by a reset or by an end of stream.
 //!
-//! It knows nothing of nodes, so that tests of other packages can take it in by this file's path.
+//! It knows nothing of nodes, so that tests of other packages can include this file by its path.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// The first connection lives so many bytes longer: long enough for the nodes to meet.
+/// Additional bytes before the first connection is cut, so that the nodes can connect.
 const FIRST: u64 = 4096;
 
-/// Takes connections until it is dropped; those that it has are forwarded to their ends.
+/// The proxy. Dropping it stops accepting; existing connections are still forwarded.
 pub struct Proxy {
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: SocketAddr,
     cuts: Arc<AtomicU64>,
     over: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    /// From `at`, an address of this host with any port, to `target`. `quota` says, for each direction of each connection, how many bytes
-    /// go before it is cut.
+    /// Listens at `at` and forwards to `target`. `quota` returns the number of bytes after which a direction of a connection is cut.
     pub fn new(at: &str, target: &str, mut quota: impl FnMut() -> u64 + Send + 'static) -> std::io::Result<Self> {
         let listener = TcpListener::bind(at)?;
         let address = listener.local_addr()?;
@@ -46,7 +45,7 @@ impl Proxy {
         Ok(Self { address, cuts, over })
     }
 
-    /// Connections that it has cut.
+    /// The number of connections that were cut.
     pub fn cuts(&self) -> u64 {
         self.cuts.load(Ordering::Relaxed)
     }
@@ -72,6 +71,6 @@ fn forward(mut from: TcpStream, mut to: TcpStream, mut quota: u64, cuts: &Atomic
             _ => break,
         }
     }
-    // What is unread becomes a reset when both threads have let go.
+    // Unread bytes cause a reset when both threads have closed the socket.
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }

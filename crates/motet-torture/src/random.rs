@@ -1,4 +1,4 @@
-//! Numbers that a seed repeats (splitmix64).
+//! A seeded generator of random numbers (SplitMix64: Steele, Lea, Flood 2014).
 
 /// The generator.
 #[derive(Debug, Clone)]
@@ -14,17 +14,17 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// One below `bound`.
+    /// A number below `bound`.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.number() % bound.max(1)
     }
 
-    /// True once in `often` times.
+    /// True once in `often` calls on average.
     pub fn once_in(&mut self, often: u64) -> bool {
         self.below(often) == 0
     }
 
-    /// A length: most are short, some take pieces or are announced.
+    /// A message length. Most are short; some need several packets or a rendezvous.
     pub fn length(&mut self) -> usize {
         let most = [1, 41, 300, 4_100, 20_000, 90_000, 300_000][self.below(16).min(6) as usize];
         self.below(most) as usize

@@ -1,6 +1,6 @@
-//! A peer made by hand: it meets a node properly, over memory of which it then writes every word itself.
+//! A raw peer: it connects to a node correctly, then writes every word of the shared memory itself.
 //!
-//! What it is not: it checks nothing, and knows of the protocol (docs/messages.md) no more than what is needed to get a channel.
+//! What it is not: it checks nothing, and knows only as much of the protocol (docs/messages.md) as it needs to get a channel.
 
 use crate::HANG_LIMIT;
 use motet::node::{Channel, LinkId, Node};
@@ -10,27 +10,27 @@ use motet_sys::rustix::io;
 use motet_sys::socket::{connect_abstract, eventfd, receive_with_fds, send_with_fds};
 use std::time::{Duration, Instant};
 
-/// Lines of a lane.
+/// Cells of a FIFO.
 pub const CELLS: usize = 128;
-/// Bytes of a lane: 384 of control, then lines of 64.
+/// Bytes of a FIFO: 384 of control, then cells of 64 bytes.
 pub const FIFO_BYTES: usize = 384 + 64 * CELLS;
-/// Both lanes and the lines of their rings, which are there from the beginning; then the rings.
+/// Bytes before the payload rings: both FIFOs and the control words of the rings. These pages exist from the beginning.
 pub const HEAD_BYTES: usize = (2 * FIFO_BYTES + 2 * 128).next_multiple_of(4096);
-/// Everything.
+/// Bytes of a link's memory.
 pub const LINK_BYTES: usize = HEAD_BYTES + 2 * (1 << 20);
-/// Where a node says that it sleeps.
+/// Offset of the word in which a node says that it sleeps.
 const SLEEP_FLAG: usize = 256;
-/// The first number that a node gives to a channel.
+/// The first id that a node gives to a channel.
 pub const FIRST_CHANNEL: u32 = 1 << 20;
-/// A MESSAGE.
+/// The packet kind MESSAGE.
 pub const MESSAGE: u8 = 2;
 
-/// The name at which a node is met.
+/// The socket name at which a node accepts connections.
 pub fn listener_name(node: &Node) -> Vec<u8> {
     format!("motet/node/{}/{}", motet_sys::thread::euid(), node.name().expect("a name")).into_bytes()
 }
 
-/// A good handshake, taken from a node that calls.
+/// A valid handshake, recorded from a node that connects.
 pub fn handshake() -> Vec<u8> {
     let name = format!("listener-{}-{:?}", std::process::id(), std::thread::current().id()).replace(['(', ')'], "-");
     let full = format!("motet/node/{}/{name}", motet_sys::thread::euid());
@@ -44,30 +44,30 @@ pub fn handshake() -> Vec<u8> {
     bytes
 }
 
-/// Memory of so many bytes as a link has it.
+/// Sealed memory of `size` bytes, as a link uses it.
 pub fn sealed(size: usize) -> OwnedFd {
     memory::create_memfd("hostile", size, &[], HEAD_BYTES).expect("memory")
 }
 
-/// Such a peer. It goes when it is dropped.
+/// A raw peer. Dropping it closes the link.
 #[derive(Debug)]
 pub struct Peer {
-    /// The link's memory: the lane to the node, the one from it, what belongs to their rings.
+    /// The link's memory: the FIFO to the node, the FIFO from it, and their payload rings.
     pub file: OwnedFd,
     _connection: OwnedFd,
     _receive_doorbell: OwnedFd,
     doorbell: OwnedFd,
-    /// Lines put.
+    /// Cells put so far.
     pub put: u64,
-    /// Lines read. [`Peer::FORGED`]: something else was said of that, and nothing is said any more.
+    /// Cells read so far, or [`Peer::FORGED`]: the peer has written another read position and writes no further ones.
     pub read: u64,
 }
 
 impl Peer {
-    /// See [`Peer::read`].
+    /// The value of `read` after the peer has written a wrong read position.
     pub const FORGED: u64 = u64::MAX;
 
-    /// Meets a node that has no links.
+    /// Connects to a node without links.
     pub fn connect(node: &Node, handshake: &[u8]) -> (Self, LinkId) {
         let (file, receive_doorbell) = (sealed(LINK_BYTES), eventfd().expect("an eventfd"));
         let connection = connect_abstract(&listener_name(node)).expect("the door");
@@ -84,27 +84,27 @@ impl Peer {
         (Self { file, _connection: connection, _receive_doorbell: receive_doorbell, doorbell, put: 0, read: 0 }, link)
     }
 
-    /// The same, and opens a channel to a service.
+    /// Connects and opens a channel to a service.
     pub fn open(node: &Node, handshake: &[u8], service: u64) -> (Self, Channel) {
         let (mut peer, _) = Self::connect(node, handshake);
-        // HELLO: the largest window that fits a credit's sum, 64 long messages, 64 channels, 256 requests. OPEN, as our number 7.
+        // HELLO: the largest window that a credit sum allows, 64 long messages, 64 channels, 256 requests. OPEN with our channel id 7.
         peer.put_packet(1, &[&b"MtMs\x01\0\0\0\0\x40\0\0"[..], &[64, 0, 0, 0, 64, 0, 0, 0, 0, 1, 0, 0]].concat());
         peer.put_packet(11, &[&7u64.to_le_bytes()[..], &service.to_le_bytes()].concat());
         let channel = node.accept(service, Some(HANG_LIMIT)).expect("a channel");
         (peer, channel)
     }
 
-    /// Writes anything anywhere.
+    /// Writes bytes at any offset.
     pub fn write(&self, at: usize, bytes: &[u8]) {
         io::pwrite(&self.file, bytes, at as u64).expect("inside the memory");
     }
 
-    /// Puts a packet of one line.
+    /// Puts a packet of one cell.
     pub fn put_packet(&mut self, kind: u8, bytes: &[u8]) {
         self.put_cell(bytes, bytes.len() as u64 | u64::from(kind) << 16);
     }
 
-    /// Puts a line of which the upper half of the word is this: length 13 bits, lines that follow 3, kind 8, flags 8.
+    /// Puts a cell with this upper half of its control word: length 13 bits, continuation cells 3, kind 8, flags 8.
     pub fn put_cell(&mut self, bytes: &[u8], word: u64) {
         let at = 384 + self.put as usize % CELLS * 64;
         self.write(at + 8, bytes);
@@ -113,7 +113,7 @@ impl Peer {
         self.ring_doorbell();
     }
 
-    /// Wakes the node, if it says that it sleeps.
+    /// Wakes the node if it says that it sleeps.
     fn ring_doorbell(&self) {
         let mut asleep = [0; 4];
         io::pread(&self.file, &mut asleep, SLEEP_FLAG as u64).expect("inside the memory");
@@ -123,13 +123,13 @@ impl Peer {
         }
     }
 
-    /// A message with so many bytes that are its headers, and a grant.
+    /// Puts a message whose first `headers` bytes are headers, with a grant of credit.
     pub fn put_message(&mut self, to: u32, headers: u16, grant: u16, tag: u64, bytes: &[u8]) {
         let packet = message(to, headers, grant, tag, bytes);
         self.put_packet(MESSAGE, &packet);
     }
 
-    /// Reads what the node has put, and says so: what the first line of each MESSAGE has behind the tag.
+    /// Reads the cells that the node has put and publishes the read position. Returns what follows the tag in the first cell of each MESSAGE.
     pub fn read(&mut self) -> Vec<Vec<u8>> {
         let mut messages = Vec::new();
         if self.read == Self::FORGED {
@@ -155,7 +155,7 @@ impl Peer {
     }
 }
 
-/// The bytes of a message.
+/// The packet of a message.
 pub fn message(to: u32, headers: u16, grant: u16, tag: u64, bytes: &[u8]) -> Vec<u8> {
     [&to.to_le_bytes()[..], &headers.to_le_bytes(), &grant.to_le_bytes(), &tag.to_le_bytes(), bytes].concat()
 }

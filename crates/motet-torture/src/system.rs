@@ -1,6 +1,6 @@
-//! Fork, signal handlers, and what a process holds.
+//! Fork, signal handlers, and resources of a process.
 //!
-//! The one file of this crate with `unsafe`.
+//! This is the only file of the crate with `unsafe`.
 #![allow(unsafe_code)]
 
 use motet_sys::rustix::process::{Pid, Signal, kill_process};
@@ -21,21 +21,20 @@ struct Action {
     restorer: usize,
 }
 
-/// A forked child that runs `body` and ends with what that says, whatever happens: nothing of the parent is dropped there.
+/// Forks a child that runs `body` and exits with its result, or with 101 after a panic. Nothing of the parent is dropped in the child.
 pub fn fork_child(body: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child runs `body` and leaves without returning. What it may call is for the tests to choose; glibc's own locks
-    // are whole in a child.
+    // SAFETY: the child runs `body` and exits without returning. Tests choose what `body` calls; glibc makes its own locks usable in a child.
     let pid = unsafe { fork() };
     assert!(pid >= 0, "no fork");
     if pid == 0 {
         let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)).unwrap_or(101);
-        // SAFETY: ends the child.
+        // SAFETY: `_exit` only ends the child.
         unsafe { _exit(status) }
     }
     pid
 }
 
-/// Waits for a child; its status, or minus the signal that ended it.
+/// Waits for a child. Returns its exit status, or minus the signal that ended it.
 pub fn wait_child(pid: i32) -> i32 {
     let mut status = 0;
     loop {
@@ -49,7 +48,7 @@ pub fn wait_child(pid: i32) -> i32 {
 
 extern "C" fn nothing(_signal: i32) {}
 
-/// Has a signal interrupt whatever the process waits in, and do nothing else.
+/// Installs a handler that does nothing, so that a signal interrupts blocking calls.
 pub fn interrupt_by(signal: Signal) {
     let handler = nothing as extern "C" fn(i32) as usize;
     let action = Action { handler, mask: [0; 16], flags: 0, restorer: 0 };
@@ -65,37 +64,37 @@ pub fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Descriptors that the process has open.
+/// The number of open descriptors of this process.
 pub fn descriptors() -> usize {
-    // The listing itself is one.
+    // One is the listing's own.
     std::fs::read_dir("/proc/self/fd").map_or(0, |entries| entries.count().saturating_sub(1))
 }
 
-/// Those among them whose numbers are a program's usual ones.
+/// The number of open descriptors below 512, where a program's own descriptors are.
 pub fn low_descriptors() -> usize {
     let numbers = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let low = numbers.filter(|entry| entry.file_name().to_string_lossy().parse().is_ok_and(|number: u32| number < 512));
     low.count().saturating_sub(1)
 }
 
-/// Proportional memory of this process in bytes.
+/// Proportional set size (Pss) of this process in bytes.
 pub fn memory() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:")).unwrap_or_default();
     line.split_whitespace().next().and_then(|number| number.parse::<usize>().ok()).unwrap_or(0) << 10
 }
 
-/// Abstract sockets of nodes on this host whose name holds `part`.
+/// Names of abstract sockets of nodes on this host that contain `part`.
 pub fn names(part: &str) -> Vec<String> {
     let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let of_nodes = text.lines().filter_map(|line| line.split_once("@motet/node/")).map(|(_, name)| name.to_owned());
     let mut names: Vec<_> = of_nodes.filter(|name| name.contains(part)).collect();
     names.sort();
-    names.dedup(); // connections bear the listener's name
+    names.dedup(); // accepted connections have the listener's name
     names
 }
 
-/// A sum over bytes that tells contents apart (FNV-1a).
+/// A checksum of bytes (FNV-1a).
 pub fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, &byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }

@@ -1,8 +1,8 @@
-//! One side of random operations of every kind on one link, and the oracle that knows how each must end.
+//! One side of random operations of every kind on one link, and the oracle of their results.
 //!
-//! Both sides send numbered messages of random lengths on one channel and receive the other's into posted buffers; each puts into and
-//! gets from a region of the other's, counts in a word of it, and begins what never meets anything and is cancelled. While the link
-//! is up every operation ends as asked with the right bytes, messages in order; once it is gone every one ends.
+//! Both sides send numbered messages of random lengths on one channel and receive the other's messages into posted buffers. Each puts into and gets
+//! from a region of the other, increments a word of it, and begins operations that match nothing and are cancelled. While the link is up, every
+//! operation completes successfully with the right bytes, messages in order. Once the link is gone, every operation completes.
 
 use crate::random::Random;
 use motet::node::{
@@ -13,25 +13,25 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The service of numbered messages, and of those that nobody receives.
+/// The service of numbered messages.
 pub const NUMBERED: u64 = 71;
-/// See [`NUMBERED`].
+/// The service of messages that are never received.
 pub const IDLE: u64 = 72;
 
-/// Words of a region: a counter, then what the peer writes, then what nobody may write.
+/// Words of a region: a counter, then words that the peer writes, then words that are never written.
 const WORDS: usize = 64 << 10;
 const WRITABLE: usize = WORDS * 8 / 2;
-/// Longest message.
+/// Bytes of the longest message.
 const MAX_MESSAGE_BYTES: usize = 300_000;
-/// Operations of a kind at a time.
+/// Limits on the number of operations of a kind.
 const POSTED: usize = 6;
 const SENDS: usize = 12;
 
-/// Header of a message: what it is.
+/// Headers of a message, which say what it is.
 const DATA: &[u8] = b"data";
 const STOP: &[u8] = b"stop";
 
-/// What is under way.
+/// A pending operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pending {
     Send,
@@ -45,10 +45,10 @@ enum Pending {
     NeverSent,
 }
 
-/// One side.
+/// One side of a link.
 pub struct Side {
     node: Arc<Node>,
-    /// Which link.
+    /// Its link.
     pub link: LinkId,
     numbered: Channel,
     idle: Channel,
@@ -69,11 +69,11 @@ pub struct Side {
     stopped: [bool; 2],
     gone: bool,
     random: Random,
-    /// Operations that have ended as asked.
+    /// The number of operations that completed successfully.
     pub done: u64,
 }
 
-/// Bytes that tell where they are from.
+/// Bytes that depend on `seed`.
 pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut random = Random(seed);
     let mut bytes = Vec::with_capacity(length + 8);
@@ -84,12 +84,12 @@ pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
     bytes
 }
 
-/// What lies in the part of a region that nobody writes.
+/// The value of a word that is never written.
 fn constant(word: usize) -> u64 {
     (word as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// Lets peers begin. Messages that nobody receives wait in this context.
+/// Accepts peers. Returns the context in which messages wait that are never received.
 pub fn serve(node: &Node) -> Result<Context, Error> {
     let context = node.context()?;
     node.serve(NUMBERED, Serve::Queue)?;
@@ -106,7 +106,7 @@ impl std::fmt::Debug for Side {
 }
 
 impl Side {
-    /// The side that has made the link.
+    /// The side that made the link.
     pub fn begin(node: &Arc<Node>, link: LinkId, context: Context, seed: u64) -> Result<Self, Error> {
         let limit = Some(crate::HANG_LIMIT);
         let numbered = node.open_channel(link, NUMBERED, Serve::Queue, limit)?;
@@ -114,7 +114,7 @@ impl Side {
         Self::over(node, numbered, idle, seed)
     }
 
-    /// A side over channels that are open.
+    /// A side over open channels.
     pub fn over(node: &Arc<Node>, numbered: Channel, idle: Channel, seed: u64) -> Result<Self, Error> {
         let words: Arc<[AtomicU64]> =
             (0..WORDS).map(|word| AtomicU64::new(if word * 8 < WRITABLE { 0 } else { constant(word) })).collect();
@@ -150,33 +150,33 @@ impl Side {
         CompletionOptions { cq: Some(self.cq), context: self.contexts, quiet: false }
     }
 
-    /// Operations under way.
+    /// The number of pending operations.
     pub fn pending_count(&self) -> usize {
         self.pending.len()
     }
 
-    /// The link is gone.
+    /// Returns whether the link is gone.
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Sends no more after what it has begun.
+    /// Begins no further sends.
     pub fn stop(&mut self) {
         self.stopping = true;
     }
 
-    /// Both have said that they send no more.
+    /// Returns whether both sides have announced that they send no more.
     pub fn has_stopped(&self) -> bool {
         self.stopped == [true; 2]
     }
 
-    /// The same, and everything has ended but what waits for more.
+    /// Returns whether both sides have stopped and no operation is pending but receives that cannot match.
     pub fn is_over(&self) -> bool {
         let waits = |pending: &Pending| matches!(pending, Pending::Receive(_) | Pending::NeverReceived);
         self.stopped == [true; 2] && self.pending.values().all(|(_, pending)| waits(pending))
     }
 
-    /// Begins a few operations and takes note of those that have ended. Makes no progress.
+    /// Begins a few operations and checks completed ones. Makes no progress.
     pub fn step(&mut self) {
         if !self.gone {
             for _ in 0..4 {
@@ -187,7 +187,7 @@ impl Side {
                 }
             }
         }
-        // Asked first: a wait, however short, gives up the CPU.
+        // The counters are read first, because any wait yields the CPU.
         let [done, failed, _] = self.node.cq_counts(self.cq).expect("its cq");
         while self.taken < done + failed {
             let end = self.node.wait_cq(self.cq, Some(0)).expect("an end that was counted");
@@ -219,7 +219,7 @@ impl Side {
         let sends = self.count(|pending| *pending == Pending::Send);
         if self.stopping {
             self.cancel_something()?;
-            // Nothing else is under way that the peer could have to answer.
+            // No operation is pending that the peer would have to answer.
             if self.count(|pending| !matches!(pending, Pending::Receive(_) | Pending::NeverReceived)) == 0 {
                 self.send(STOP, Vec::new())?;
                 self.stopped[0] = true;
@@ -305,7 +305,7 @@ impl Side {
         Ok(())
     }
 
-    // ---- what meets nothing ------------------------------------------------------------------------------------------
+    // ---- operations without a match ----------------------------------------------------------------------------------
 
     fn start_unmatched(&mut self) -> Result<(), Error> {
         let completion = self.next_completion();
@@ -328,12 +328,12 @@ impl Side {
         let idle = |pending: &Pending| matches!(pending, Pending::NeverReceived | Pending::NeverSent);
         let found = self.pending.values().find(|(_, pending)| idle(pending)).map(|(operation, _)| *operation);
         match found.map_or(Ok(()), |operation| self.node.cancel(operation)) {
-            Err(Error::Unknown) => Ok(()), // it has ended, and the cq has not been asked yet
+            Err(Error::Unknown) => Ok(()), // it has completed, and its completion is still in the queue
             cancelled => cancelled,
         }
     }
 
-    // ---- ends --------------------------------------------------------------------------------------------------------
+    // ---- completions -------------------------------------------------------------------------------------------------
 
     fn completed(&mut self, end: Completion) {
         let (operation, pending) = self.pending.remove(&end.context).expect("an end of something that has begun");
@@ -383,7 +383,7 @@ impl Side {
         self.done += 1;
     }
 
-    /// Takes everything down. On a link that is up all of it must have ended ([`Side::is_over`]).
+    /// Removes everything. On a link that is up all operations must have completed ([`Side::is_over`]).
     pub fn end(mut self) {
         let orderly = !self.gone && self.is_over();
         for (operation, _) in self.pending.values() {

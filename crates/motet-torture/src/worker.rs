@@ -1,10 +1,10 @@
-//! Other processes: the program of this crate, told what to do by its arguments and by lines.
+//! Worker processes: the program of this crate, controlled by its arguments and by lines.
 
 use motet_sys::rustix::process::Signal;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-/// A process, killed when dropped.
+/// A worker process. Dropping it kills the process.
 pub struct Worker {
     child: Child,
     orders: Option<ChildStdin>,
@@ -19,7 +19,7 @@ impl Worker {
         Self::started(command)
     }
 
-    /// The same of a command that ends in one.
+    /// Starts a command that ends in the worker program.
     pub fn started(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a worker");
         let orders = child.stdin.take();
@@ -27,46 +27,46 @@ impl Worker {
         Self { child, orders, words }
     }
 
-    /// Where it can be reached: its first line.
+    /// The worker's address, which is its first line.
     pub fn address(&mut self) -> String {
         self.line()
     }
 
-    /// Its number.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the worker.
     pub fn signal(&self, signal: Signal) {
         crate::system::signal(self.pid(), signal);
     }
 
-    /// Tells it something.
+    /// Writes a line to the worker.
     pub fn tell(&mut self, order: &str) {
         let orders = self.orders.as_mut().expect("it still listens");
         writeln!(orders, "{order}").expect("it still listens");
     }
 
-    /// Tells it nothing any more.
+    /// Closes the worker's input.
     pub fn close(&mut self) {
         self.orders = None;
     }
 
-    /// Waits for its next line; empty: it has none any more.
+    /// Waits for the worker's next line. Empty at the end of its output.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.words.read_line(&mut line).expect("its output");
         line.trim_end().to_owned()
     }
 
-    /// Kills it and waits until it is gone.
+    /// Kills the worker and waits for its end.
     pub fn kill(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Waits for its end, which must be a good one.
+    /// Closes the worker's input and waits until it exits, which must succeed.
     pub fn finish(mut self) {
         self.orders = None;
         assert!(self.child.wait().expect("a child").success(), "the worker failed");

@@ -1,4 +1,4 @@
-//! A process with a node forks: the child has no node, disturbs nobody, and does not keep its parent's links alive.
+//! A process with a node forks: the child has no node, does not disturb other processes, and does not keep its parent's links alive.
 #![forbid(unsafe_code)]
 
 use motet::node::{Error, Node, Serve};
@@ -26,7 +26,7 @@ fn forked_child_calls_fail_and_the_parent_continues() {
             (link, near.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap(), there.join().unwrap())
         });
         let mut near = Some(near);
-        // A thread that holds the lock most of the time: the child must not wait for it.
+        // A thread holds the lock most of the time; the child must not wait for it.
         let child = std::thread::scope(|scope| {
             let node = near.as_ref().unwrap();
             scope.spawn(|| node.progress_until(|| false, Some(motet::node::deadline_in(50_000_000))));
@@ -40,13 +40,13 @@ fn forked_child_calls_fail_and_the_parent_continues() {
                 bad += i32::from(node.progress().err() != denied);
                 bad += i32::from(node.disconnect(link).err() != denied);
                 bad += i32::from(node.connect("nobody", Some(HANG_LIMIT)).err() != denied);
-                // A node of its own is another one.
+                // A new node of the child is independent.
                 bad += i32::from(Node::open("").is_err());
                 bad
             })
         });
         assert_eq!(wait_child(child), 0, "{driver}");
-        // One that drops its copy.
+        // A child that drops its copy.
         let child = fork_child(|| {
             drop(near.take());
             0
@@ -62,7 +62,7 @@ fn forked_child_calls_fail_and_the_parent_continues() {
     }
 }
 
-/// A worker forks (or a shell in it lives on with all its descriptors), then it is killed.
+/// A worker forks two children, which live on with all its descriptors; then the worker is killed.
 fn the_end_is_seen(driver: &str) {
     let mut worker = Worker::start(PROGRAM, &["fork", ""]);
     let address = address_for(&worker.address(), driver);

@@ -1,4 +1,4 @@
-//! Strangers at a node's connection, and peers that meet properly and then write garbage: the node refuses them or breaks their link, and
+//! Malformed handshakes over shared memory, and peers that connect correctly and then write garbage: the node refuses them or breaks their link, and
 //! serves others as before.
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ fn node() -> Node {
     node
 }
 
-/// The node goes on until the connection has answered, or closed: the answer.
+/// Sends a handshake and makes progress until the node answers or closes the connection. Returns the answer.
 fn send_handshake(node: &Node, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Vec<u8> {
     let connection = connect_abstract(&listener_name(node)).unwrap();
     if files.is_empty() {
@@ -42,7 +42,7 @@ fn send_handshake(node: &Node, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Vec<u8
     }
 }
 
-/// A friend can still come, and talk.
+/// Another node can still connect and send.
 fn serves_other_peers(node: &Node) {
     let friend = Node::open("").unwrap();
     std::thread::scope(|scope| {
@@ -117,7 +117,7 @@ fn malformed_handshakes_are_refused_and_cost_nothing() {
         }
         Err(errno) => skip("handshakes: huge pages", &format!("no memfd of huge pages: {errno}")),
     }
-    // More descriptors than there should be are closed; the rest is as good as any.
+    // Additional descriptors are closed; the handshake is valid otherwise.
     let answer = send_handshake(&node, &good, &[file, doorbell, one.as_fd(), null.as_fd()]);
     assert_eq!(answer[12..16], [0; 4], "a good handshake is answered");
     forget_all(&node);
@@ -133,7 +133,7 @@ fn silent_connections_block_no_peer_and_wake_no_node() {
     let node = node();
     let silent: Vec<_> = (0..100).map(|_| connect_abstract(&listener_name(&node)).unwrap()).collect();
     serves_other_peers(&node);
-    // All of them have been let go, or wait, long before this; who waits meanwhile sleeps.
+    // The node has closed or parked all silent connections by then, and a waiting thread sleeps.
     let busy = processor_time();
     let _ = node.progress_until(|| false, Some(motet::node::deadline_in(2_500_000_000)));
     let busy = processor_time() - busy;
@@ -165,7 +165,7 @@ fn node_with_a_dead_link_sleeps() {
     assert!(busy < Duration::from_millis(1000), "{busy:?} of processor time in 2 s");
 }
 
-/// Of this thread.
+/// CPU time of this thread.
 fn processor_time() -> Duration {
     let time = motet_sys::rustix::time::clock_gettime(motet_sys::rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -193,7 +193,7 @@ fn peer_that_writes_garbage_loses_only_its_link() {
         }
         links += 1;
         let link = node.links().unwrap()[0];
-        // One that has broken is forgotten.
+        // A broken link may be forgotten already.
         let gone = |node: &Node| node.link_info(link).map_or(true, |info| info.gone.is_some());
         let mut position = 0u64;
         for _ in 0..random.below(400) {
@@ -220,13 +220,13 @@ fn peer_that_writes_garbage_loses_only_its_link() {
     assert!(system::memory() < memory_before + (64 << 20));
 }
 
-/// Writes something into the lane to the victim, or anywhere.
+/// Writes garbage into the FIFO to the node, or anywhere in the link's memory.
 fn garbage(random: &mut Random, file: &OwnedFd, position: &mut u64) {
     let put = |at: usize, bytes: &[u8]| {
         let _ = io::pwrite(file, bytes, at as u64);
     };
     match random.below(12) {
-        // A packet whose line is good: of any kind, with anything in it. The first of a link is mostly a HELLO.
+        // A packet with a valid control word, of any kind and content. The first of a link is mostly a HELLO.
         0..8 => {
             let line = (*position as usize) % CELLS;
             let mut payload: Vec<u8> =
@@ -239,7 +239,7 @@ fn garbage(random: &mut Random, file: &OwnedFd, position: &mut u64) {
                 payload[8..24].copy_from_slice(&[0, 16, 0, 0, 0, 4, 0, 0, 0, 64, 0, 0, 0, 1, 0, 0]);
             }
             put(384 + line * 64 + 8, &payload);
-            // Now and then its last bytes are said to lie in the ring: mostly as many as that has, or nearly.
+            // Sometimes the packet claims payload in the ring: mostly about as many bytes as the ring has.
             let in_ring = random.once_in(4) && *position > 0 && length >= 8;
             if in_ring {
                 kind = [kind, 5][usize::from(random.once_in(2))];
@@ -250,9 +250,9 @@ fn garbage(random: &mut Random, file: &OwnedFd, position: &mut u64) {
             put(384 + line * 64, &word.to_le_bytes());
             *position += 1;
         }
-        // Stamps and lengths that are wrong.
+        // Wrong stamps and lengths.
         8 => put(384 + 64 * random.below(CELLS as u64) as usize, &random.number().to_le_bytes()),
-        // The victim's producer is told that anything was consumed.
+        // A forged read position for the node's sender.
         9 => put(FIFO_BYTES + 128, &random.number().to_le_bytes()),
         10 => put(FIFO_BYTES + 128 + 8 * random.below(16) as usize, &random.below(1 << 20).to_le_bytes()),
         _ => put(8 * random.below(HEAD_BYTES as u64 / 8) as usize, &random.number().to_le_bytes()),

@@ -1,5 +1,5 @@
-//! Peers that write garbage into the lanes of a node, between messages and in the middle of them: every call ends by the direct path as by the
-//! general one, nothing is read or written beyond its bounds, and others are served as before.
+//! Peers that write garbage into the FIFOs of a node, between messages and while they are received: every call ends on the direct path as on the
+//! general one, nothing outside of the bounds is read or written, and others are served as before.
 #![forbid(unsafe_code)]
 
 use motet::node::{Channel, CompletionOptions, Error, Mode, Node, OperationMemory, Outgoing, RecvFrom, Serve, Status};
@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const SERVICE: u64 = 1;
-/// Messages of a beginning.
+/// Messages exchanged before the garbage.
 const MANY: u64 = 12;
-/// Does not wait.
+/// A time limit that does not wait.
 const NOW: Option<Duration> = Some(Duration::ZERO);
 const BUFFER: usize = 70_000;
 
@@ -20,11 +20,11 @@ const BUFFER: usize = 70_000;
 enum Path {
     /// Blocking receives, and bodies of one part.
     Direct,
-    /// Receives into memory of the node's, and bodies of two parts.
+    /// Posted receives, and bodies of two parts.
     General,
 }
 
-/// What a call has come to.
+/// The result of a call.
 #[derive(Debug, PartialEq, Eq)]
 enum End {
     Sent(Result<(), Error>),
@@ -32,13 +32,13 @@ enum End {
     Read(Vec<Vec<u8>>),
 }
 
-/// A node whose calls take this path.
+/// A node whose calls take one path.
 struct Victim {
     node: Node,
     path: Path,
 }
 
-/// Its link to a peer made by hand.
+/// Its link to a raw peer.
 struct Link<'a> {
     node: &'a Node,
     path: Path,
@@ -65,7 +65,7 @@ impl Victim {
         link
     }
 
-    /// Forgets the link, and serves somebody else.
+    /// Disconnects the link and serves another peer.
     fn serves_other_peers(&self) {
         forget_all(&self.node);
         let friend = Node::open("").unwrap();
@@ -125,7 +125,7 @@ impl Link<'_> {
         })
     }
 
-    /// Everything that there is.
+    /// Receives until an error.
     fn drain(&self, ends: &mut Vec<End>) {
         loop {
             let end = self.receive();
@@ -137,7 +137,7 @@ impl Link<'_> {
         }
     }
 
-    /// One step, drawn from numbers that are the same for all.
+    /// One random step; both nodes draw the same numbers.
     fn step(&mut self, random: &mut Random, ends: &mut Vec<End>) {
         match random.below(16) {
             0..9 => {
@@ -147,7 +147,7 @@ impl Link<'_> {
                 self.drain(ends);
             }
             9..14 => {
-                // Of one line: longer ones are put otherwise by the two paths.
+                // Messages of one cell, because the two paths divide longer ones differently.
                 let (headers, body) = (random.below(20) as usize, random.below(20) as usize);
                 ends.push(self.send(random.below(5), headers, body));
                 ends.push(End::Read(self.peer.read()));
@@ -160,7 +160,7 @@ impl Link<'_> {
     }
 }
 
-/// Something that no honest peer puts, or that it puts in another place.
+/// Packets that an honest peer never puts, or not at this point.
 fn garbage(random: &mut Random, peer: &mut Peer) {
     let bytes: Vec<u8> = (0..40).map(|_| if random.once_in(3) { random.number() as u8 } else { 0 }).collect();
     let length = random.below(41);
@@ -170,26 +170,26 @@ fn garbage(random: &mut Random, peer: &mut Peer) {
         1 => peer.put_message(FIRST_CHANNEL + random.below(3) as u32, 0, 0, 1, body),
         2 => peer.put_message(FIRST_CHANNEL, random.below(300) as u16, 0, 1, body),
         3 => peer.put_message(FIRST_CHANNEL, 0, random.number() as u16, 1, body),
-        4 => peer.put_message(FIRST_CHANNEL, 0, 1 + random.below(4) as u16, 1, body), // perhaps what it owes
-        // A length, lines that follow, flags that are not those of what lies there. Bytes in the ring are what the line says of it.
+        4 => peer.put_message(FIRST_CHANNEL, 0, 1 + random.below(4) as u16, 1, body), // possibly credit that is due
+        // Length, continuation count and flags that do not fit the packet. Bytes in the ring are those that the cell claims.
         5..8 => {
             let packet = message(FIRST_CHANNEL, 0, 0, 1, body);
             let said = if random.once_in(2) { packet.len() as u64 } else { random.below(8192) };
             let (more, flags) = (random.below(8) * random.below(2), random.below(256) * random.below(2));
             peer.put_cell(&packet, said | more << 13 | u64::from(MESSAGE) << 16 | flags << 24);
         }
-        // A packet of another kind. Long messages are not begun: a receive would wait for the rest of them.
+        // A packet of another kind. No long message begins, because its receive would wait for the rest.
         8 | 9 => {
             let kind = [0, 1, 5, 6, 7, 8, 9, 10, 12, 13, 14, 15, 16, 17, 18, 19, 40, 255][random.below(18) as usize];
             peer.put_packet(kind, &bytes[..8 * random.below(6) as usize]);
         }
-        // Another stamp: of a line of the last lap, of one to come, of none.
+        // A wrong stamp: of a cell of the previous lap, of a later one, of none.
         10 => {
             let at = 384 + peer.put as usize % 128 * 64;
             let stamp = [peer.put.wrapping_sub(127), peer.put + 2, random.number()][random.below(3) as usize];
             peer.write(at, &(stamp & 0xffff_ffff | 24 << 32 | u64::from(MESSAGE) << 48).to_le_bytes());
         }
-        // What was never put has been read.
+        // A read position beyond what was put.
         _ => {
             peer.write(FIFO_BYTES + 128, &(random.number() | 1 << 40).to_le_bytes());
             peer.read = Peer::FORGED;
@@ -217,8 +217,7 @@ fn garbage_ends_calls_of_both_paths_alike() {
                     break;
                 }
             }
-            // A lie about what was read is found when there seems to be no room: after how many sends, is a matter of what the node has put
-            // for itself meanwhile.
+            // A forged read position is noticed when the FIFO seems full. After how many sends depends on packets that the node has put for itself.
             while link.peer.read == Peer::FORGED && !gone(&ends) {
                 ends.extend(Some(link.send(1, 0, 8)).filter(|end| matches!(end, End::Sent(Err(Error::Lost(_))))));
             }
@@ -237,7 +236,7 @@ fn garbage_ends_calls_of_both_paths_alike() {
     assert!(broken > links / 8 && broken < links);
 }
 
-/// The words of the lanes change while they are looked at.
+/// Control words change while the node reads them.
 #[test]
 fn garbage_written_during_a_call_does_no_harm() {
     let (good, mut random) = (handshake(), Random(seed()));
@@ -251,7 +250,7 @@ fn garbage_written_during_a_call_does_no_harm() {
         std::thread::scope(|scope| {
             let over = &over;
             let mut dice = Random(seed);
-            // Where the node looks next: the first words of its lines, which say how long they are and whose.
+            // The control words of the next cells, with their lengths and channels.
             scope.spawn(move || {
                 for _ in 0..4000 {
                     let at = match dice.below(64) {
@@ -277,7 +276,7 @@ fn garbage_written_during_a_call_does_no_harm() {
                     break;
                 }
             }
-            // A message that has been begun never ends: its receive does when the peer goes.
+            // A message that has begun stays incomplete; its receive ends when the peer closes.
         });
         links += 1;
         broken += u64::from(victim.node.link_info(link.channel.link).unwrap().gone.is_some());

@@ -1,5 +1,5 @@
-//! Strangers at a node's port, and peers that greet properly and then write garbage: the node shows them out or breaks their link, holds
-//! no more than it may, and serves others as before.
+//! Malformed handshakes over TCP, and peers that connect correctly and then send garbage: the node refuses them or breaks their link, stays within
+//! its limits, and serves others as before.
 #![forbid(unsafe_code)]
 
 use motet::node::{Error, Node, RecvFrom, Serve};
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const HANDSHAKE_BYTES: usize = 64;
-// Wishes, and sorts of frames: docs/messages.md, "Over TCP".
+// Handshake requests and answers, and kinds of frames: docs/messages.md, "Over TCP".
 const NEW: u8 = 1;
 const PROBE: u8 = 4;
 const VERSION: u8 = 7;
@@ -41,13 +41,13 @@ fn make_progress(node: &Node, us: u64) {
     let _ = node.progress_until(|| false, Some(motet::node::deadline_in(us * 1000)));
 }
 
-/// A node that has served somebody, and what it holds when nobody is there: so it must be again in the end.
+/// A node that has served one peer, and the resources that it holds without peers. It must hold no more at the end.
 struct Fixture {
     node: Node,
     random: Random,
     descriptors: usize,
     memory: usize,
-    /// Declared last: whoever comes next counts descriptors when those of this node are closed.
+    /// Declared last: the next test counts descriptors when those of this node are closed.
     _exclusive: MutexGuard<'static, ()>,
 }
 
@@ -60,7 +60,7 @@ impl Fixture {
         Self { node, random: Random(seed()), descriptors, memory, _exclusive }
     }
 
-    /// Whoever was hostile has gone: the node serves others, and holds what it held before.
+    /// After the hostile peers: the node serves others, and holds no more than before.
     fn check_unchanged(&self) {
         serves_other_peers(&self.node);
         forget_all(&self.node);
@@ -70,7 +70,7 @@ impl Fixture {
     }
 }
 
-/// Somebody honest comes over TCP, says something, is heard and goes.
+/// An honest node connects over TCP, sends a message and disconnects.
 fn serves_other_peers(node: &Node) {
     let friend = Node::open("").unwrap();
     let address = format!("tcp://{}", port(node));
@@ -85,7 +85,7 @@ fn serves_other_peers(node: &Node) {
     });
 }
 
-/// Goes on until no more descriptors are held than these: goodbyes and connections take their time.
+/// Makes progress until the process holds at most `descriptors` descriptors: goodbyes and connections take time.
 fn holds_at_most(node: &Node, descriptors: usize) {
     let began = Instant::now();
     while system::descriptors() > descriptors {
@@ -94,7 +94,7 @@ fn holds_at_most(node: &Node, descriptors: usize) {
     }
 }
 
-/// A port at which nobody listens: who says that it can be asked for there is missed at once.
+/// A port without a listener: a peer that names it as its own cannot be called back.
 fn unused_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).unwrap().port()
 }
@@ -110,7 +110,7 @@ fn handshake(random: &mut Random, wish: u8, port: u16) -> [u8; HANDSHAKE_BYTES] 
     bytes
 }
 
-/// What the node answers to these bytes, until it ends the connection or has said a handshake.
+/// Sends these bytes and returns the node's answer: up to one handshake, or less if the node closes the connection.
 fn reply_to(node: &Node, bytes: &[u8]) -> Vec<u8> {
     let mut connection = TcpStream::connect(port(node)).unwrap();
     connection.write_all(bytes).unwrap();
@@ -127,7 +127,7 @@ fn read_reply(node: &Node, connection: &mut TcpStream) -> Vec<u8> {
             Ok(0) => break,
             Ok(n) => got.extend_from_slice(&chunk[..n]),
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => make_progress(node, 50),
-            Err(_) => break, // reset: there were bytes that nobody read
+            Err(_) => break, // reset, because of unread bytes
         }
     }
     connection.set_nonblocking(false).unwrap();
@@ -152,7 +152,7 @@ fn malformed_handshakes_are_refused_and_cost_nothing() {
         wrong[at..at + 4].copy_from_slice(&bytes);
         assert_eq!(reply_to(node, &wrong).get(10), Some(&REFUSED), "{at}");
     }
-    // Truncated, and then gone.
+    // Truncated handshakes, then closed connections.
     for length in 0..HANDSHAKE_BYTES {
         let mut connection = TcpStream::connect(port(node)).unwrap();
         connection.write_all(&handshake(random, NEW, 0)[..length]).unwrap();
@@ -166,11 +166,11 @@ fn slow_handshakes_block_no_other_peer() {
     let mut fixture = Fixture::new();
     let Fixture { node, random, descriptors, .. } = &mut fixture;
     let words = handshake(random, PROBE, 0);
-    // One byte at a time, never all of them; others come meanwhile.
+    // One byte at a time, never all of them, while other peers connect.
     let mut slow = Vec::new();
     for _ in 0..300 {
         slow.push(TcpStream::connect(port(node)).unwrap());
-        make_progress(node, 50); // or the kernel's queue of them would be full
+        make_progress(node, 50); // otherwise the listener's backlog would be full
     }
     for byte in &words[..HANDSHAKE_BYTES - 1] {
         slow.retain_mut(|connection| connection.write_all(&[*byte]).is_ok());
@@ -178,7 +178,7 @@ fn slow_handshakes_block_no_other_peer() {
     }
     let connections = system::descriptors().saturating_sub(*descriptors + slow.len());
     assert!(connections <= 64 + 8, "{connections} descriptors for connections");
-    serves_other_peers(node); // while they are there
+    serves_other_peers(node); // while the slow connections exist
     drop(slow);
     fixture.check_unchanged();
 }
@@ -235,7 +235,7 @@ fn peer_that_writes_garbage_loses_only_its_link() {
         }
         make_progress(node, 100);
         broken += u32::from(gone(node));
-        let held = node.link_info(link).map_or([0; 2], |info| info.bytes); // one that has broken is forgotten
+        let held = node.link_info(link).map_or([0; 2], |info| info.bytes); // a broken link may be forgotten already
         assert!(held.iter().sum::<usize>() < 16 << 20, "{held:?}");
         drop(peer);
         forget_all(node);
@@ -245,7 +245,7 @@ fn peer_that_writes_garbage_loses_only_its_link() {
     fixture.check_unchanged();
 }
 
-/// A frame: good, of any kind and with anything in it, or wrong in one place. The first of a link is mostly a good HELLO.
+/// A frame: valid, of any kind and content, or wrong in one place. The first of a link is mostly a valid HELLO.
 fn garbage(random: &mut Random, position: &mut u32) -> Vec<u8> {
     let mut payload: Vec<u8> = (0..8 * random.below(40)).map(|_| random.number() as u8).collect();
     let mut kind = random.below(32) as u8;
@@ -259,7 +259,7 @@ fn garbage(random: &mut Random, position: &mut u32) -> Vec<u8> {
     frame.extend_from_slice(&position.to_le_bytes());
     frame.extend_from_slice(&0u32.to_le_bytes());
     match random.below(24) {
-        // Too long, of no known sort, at another place, an answer to what was not sent, cut short, after the goodbye.
+        // Wrong length, wrong kind, wrong position, an acknowledgement of bytes that were not sent, cut short, or sent after a goodbye.
         0 => frame[4..8].copy_from_slice(&(random.number() as u32).to_le_bytes()),
         1 => frame[0] = random.number() as u8,
         2 => frame[8..12].copy_from_slice(&(random.number() as u32).to_le_bytes()),
@@ -285,7 +285,7 @@ fn packet(position: &mut u32, kind: u8, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Says hello, and asks for channels: every other one to a service that there is.
+/// A HELLO, and requests for channels, every second one to a service that exists.
 fn visit(channels: u32) -> Vec<u8> {
     const HELLO: u8 = 1;
     const OPEN: u8 = 11;
@@ -407,7 +407,7 @@ fn flood_of_unauthenticated_connections_blocks_no_peer() {
                         1 => bytes.truncate(1 + random.below(62) as usize),
                         2 => bytes = vec![b'M'; 64],
                         3 => bytes[8] ^= 1,
-                        // A session that cannot be.
+                        // An invalid session.
                         4 => {
                             bytes[10] = NEW;
                             bytes[56..60].fill(0);
@@ -426,7 +426,7 @@ fn flood_of_unauthenticated_connections_blocks_no_peer() {
         while connections_made.load(Ordering::Relaxed) < 1000 {
             make_progress(&fixture.node, 100);
         }
-        // As in a program: whatever else it does, its node makes progress.
+        // The node makes progress independently of connects, as in a program.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 make_progress(&fixture.node, 1000);
@@ -444,7 +444,7 @@ fn flood_of_unauthenticated_connections_blocks_no_peer() {
     fixture.check_unchanged();
 }
 
-/// What is answered to these bytes when another user of this host sends them.
+/// The answer to these bytes when another user of this host sends them.
 fn reply_to_other_user(node: &Node, bytes: &[u8]) -> Vec<u8> {
     let at = port(node).replace(':', "/");
     let script = format!("exec 3<>/dev/tcp/{at} && cat >&3 && head -c 64 <&3");

@@ -1,4 +1,4 @@
-//! Processes are killed while everything is under way: whoever is left is told so, goes on, and holds no more than before.
+//! Processes are killed during traffic: the remaining peers get errors, continue, and hold no more resources than before.
 #![forbid(unsafe_code)]
 
 use motet_torture::mesh::{Mesh, address_for};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
 const KILLS: u32 = 1000;
 
-/// Steps until `done` says so.
+/// Makes steps until `done` returns true.
 fn until(mesh: &mut Mesh, what: &str, mut done: impl FnMut(&mut Mesh) -> bool) {
     let began = Instant::now();
     while !done(mesh) {
@@ -35,7 +35,7 @@ fn kills(driver: &str) {
     while kills < KILLS && Instant::now() < end {
         let mut victim = Worker::start(PROGRAM, &["mesh", &format!("{mark}-victim-{kills}"), &here, &address]);
         if random.once_in(4) {
-            // At any instant of its first steps.
+            // At a random instant of its first steps.
             let instant = Instant::now() + Duration::from_micros(random.below(8_000));
             until(&mut mesh, "an instant", |_| Instant::now() >= instant);
         } else {
@@ -82,7 +82,7 @@ fn kills(driver: &str) {
     other.finish();
 }
 
-/// Waits for a line while this side still has goodbyes to say.
+/// Waits for a line of the worker, after this side's goodbyes.
 fn until_line(mesh: &mut Mesh, worker: &mut Worker, expected: &str) {
     for _ in 0..200 {
         mesh.step();

@@ -1,4 +1,4 @@
-//! Descriptors and places run out: errors say so, nothing leaks, and when there are some again all goes on.
+//! Descriptors and table entries run out: calls return errors, nothing leaks, and later calls succeed.
 #![forbid(unsafe_code)]
 
 use motet::node::{CompletionOptions, Error, Node, OperationMemory, RecvFrom, Serve};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
 
-/// Runs one of the checks in a process of its own, which has limits of its own.
+/// Runs a check in a child process, which has limits of its own.
 fn apart(check: &str) {
     let mut worker = Worker::start(PROGRAM, &["mesh", ""]);
     let address = worker.address();
@@ -37,11 +37,11 @@ fn without_descriptors(address: &str) -> i32 {
         let _ = node.progress();
     }
     let before = system::descriptors();
-    // Down to where nothing works, one more at a time: whatever step fails, it fails whole.
+    // From too few descriptors for any step upwards, one more at a time: whichever step fails, nothing remains of it.
     let (mut failed, mut made) = (0, 0);
     for spare in 0..16u64 {
         for driver in ["shm", "tcp"] {
-            // The limit is one of numbers: ours lie above the program's.
+            // The limit is on descriptor numbers; those of Motet are above the program's.
             let current = Some(system::low_descriptors() as u64 + spare);
             setrlimit(Resource::Nofile, Rlimit { current, maximum: whole.maximum }).unwrap();
             let met = node.connect(&address_for(address, driver), Some(Duration::from_millis(500)));
@@ -72,7 +72,7 @@ fn thousand_concurrent_connections_are_accepted() {
     for driver in ["shm", "tcp"] {
         let host = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
         let address = address_for(&host.address().unwrap(), driver);
-        // A link over TCP costs a system call a round while it is busy.
+        // A busy link over TCP costs a system call per round.
         let each = if driver == "shm" { 125 } else { 25 };
         let before = system::descriptors();
         let over = std::sync::atomic::AtomicBool::new(false);

@@ -1,5 +1,5 @@
-//! Open messages of a peer that does not go on (docs/messages.md, *Nodes*): posted receives get what it shows, and nothing else of them changes
-//! before all of it is there.
+//! Open messages of a peer that stalls (docs/messages.md, *Nodes*): posted receives get the parts that are there, and nothing else of them changes
+//! before the message is complete.
 #![forbid(unsafe_code)]
 
 use motet::node::{
@@ -12,11 +12,11 @@ use std::time::Duration;
 
 const SERVICE: u64 = 1;
 const TAG: u64 = 5;
-/// A message of three parts, of which the first bytes are its headers.
+/// Bytes of the body. A message has three parts; the headers are its first bytes.
 const BODY: usize = 12_400;
 const HEADERS: usize = 8;
 const PART: usize = 4160;
-/// In the ring, by a line's flags; a line that follows another.
+/// Flags of a cell: the body is in the payload ring; the cell continues a message.
 const BODY_IN_RING: u64 = 1 << 24;
 const FOLLOWS: u64 = 0x80 << 24;
 
@@ -34,7 +34,7 @@ fn content() -> Vec<u8> {
 }
 
 impl Pair {
-    /// With a channel on which tags count.
+    /// A node, a raw peer, and a channel with tag matching.
     fn new() -> Self {
         let node = Node::open("").unwrap();
         let context = node.context().unwrap();
@@ -47,17 +47,17 @@ impl Pair {
         self.node.post(from, TAG, 0, OperationMemory::Owned(vec![0; room]), CompletionOptions::default()).unwrap()
     }
 
-    /// The peer shows the first part, and says that so many others follow.
+    /// The peer shows the first part and announces `more` further ones.
     fn begin(&mut self, more: u64) {
         begin(&mut self.peer, self.written, more);
     }
 
-    /// It shows the others.
+    /// The peer shows the other parts.
     fn finish(&mut self, more: u64) {
         finish(&mut self.peer, &mut self.written, more);
     }
 
-    /// The node looks, as often as it takes to have found what there is.
+    /// Makes progress until the node has seen everything.
     fn poll(&self) {
         for _ in 0..100 {
             self.node.progress().unwrap();
@@ -68,7 +68,7 @@ impl Pair {
         self.node.test(operation).unwrap().is_none()
     }
 
-    /// The operation has all of the message.
+    /// The operation has received the whole message.
     fn check_received(&self, operation: OperationId) {
         check_content(&wait_for(&self.node, operation));
     }
@@ -86,7 +86,7 @@ fn finish(peer: &mut Peer, written: &mut usize, more: u64) {
     peer.write(HEAD_BYTES + *written + PART, &content[PART..]);
     (0..more).for_each(|_| peer.put_cell(&[], FOLLOWS));
     *written += content.len();
-    peer.read(); // what the node owes
+    peer.read(); // credit from the node
 }
 
 fn wait_for(node: &Node, operation: OperationId) -> Completion {
@@ -124,7 +124,7 @@ fn in_place_receive_gets_a_whole_open_message() {
     let from = RecvFrom::Channel(pair.channel);
     for _ in 0..80 {
         let operation = pair.node.post_in_place(from, TAG, 0, BODY as u64, CompletionOptions::default()).unwrap();
-        // Whoever waits looks while the peer goes on.
+        // A waiting thread polls while the peer continues.
         let Pair { node, peer, written, .. } = &mut pair;
         let node = &*node;
         let end = std::thread::scope(|scope| {
@@ -219,7 +219,7 @@ fn missing_continuation_cell_breaks_the_link() {
     assert!(pair.node.link_info(pair.channel.link).unwrap().gone.is_some());
 }
 
-/// A peer may say that an open message has no bytes: it is divided into no parts.
+/// A peer may announce an open message without bytes, which has no parts.
 #[test]
 fn empty_open_message_waits_until_complete() {
     let mut pair = Pair::new();

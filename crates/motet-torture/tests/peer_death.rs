@@ -1,6 +1,6 @@
-//! Which end of a connection is killed, whether the caller listens, and whether anything is under way: the other end is told at once.
+//! One end of a connection is killed, with and without a listener at the caller, with traffic and idle: the other end notices at once.
 //!
-//! At once: not after the 10 s in which a caller may come back. How long it took is printed.
+//! At once means without the 10 s in which a caller may reconnect. The delay is printed.
 #![forbid(unsafe_code)]
 
 use motet::node::Node;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
 const HERE: &str = "127.0.0.1:0";
-/// Far less than a caller has to come back, far more than a machine with other work needs.
+/// Much less than the time for a reconnect, much more than a busy machine needs.
 const AT_ONCE: Duration = Duration::from_secs(4);
 
 fn until(mesh: &mut Mesh, what: &str, mut done: impl FnMut(&mut Mesh) -> bool) {
@@ -24,7 +24,7 @@ fn until(mesh: &mut Mesh, what: &str, mut done: impl FnMut(&mut Mesh) -> bool) {
     }
 }
 
-/// A mesh and a worker that is linked with it.
+/// A mesh and a linked worker.
 fn linked(caller_is_killed: bool, caller: &str, role: &str) -> (Mesh, Worker) {
     if caller_is_killed {
         let mesh = Mesh::of(Arc::new(Node::listen("", HERE.parse().unwrap()).unwrap()), 1).unwrap();

@@ -1,4 +1,4 @@
-//! Peers that are stopped and go on, signals all the time, and receivers that do not receive.
+//! Peers that are stopped and continued, frequent signals, and receivers that do not receive.
 #![forbid(unsafe_code)]
 
 use motet::node::{Channel, CompletionOptions, Error, Mode, Node, OperationMemory, Outgoing, Serve};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
 
-/// Two workers; one is stopped and interrupted at random, and the other must not notice.
+/// Two workers: one is stopped and interrupted at random, and the other must not be affected.
 fn stops(driver: &str) {
     let mut random = Random(seed());
     system::interrupt_by(Signal::USR1);
@@ -108,7 +108,7 @@ fn idle_receiver_holds_at_most_one_window() {
     }
 }
 
-/// A sink that is stopped, and a channel to it.
+/// A stopped sink and a channel to it.
 fn stopped_sink(driver: &str, size: usize) -> (Node, Worker, Channel) {
     let node = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
     let mut sink = Worker::start(PROGRAM, &["sink", &size.to_string()]);
@@ -119,8 +119,8 @@ fn stopped_sink(driver: &str, size: usize) -> (Node, Worker, Channel) {
     (node, sink, channel)
 }
 
-/// What a timed send to a stopped receiver must not do: outlast its limit for as long as the receiver is stopped. 32 MiB would be copied
-/// out of the sender's memory, 1 MiB is fetched in pieces.
+/// A timed send to a stopped receiver must not outlast its time limit. The receiver would copy 32 MiB from the sender's memory; 1 MiB is sent in
+/// pieces.
 #[test]
 fn timed_long_send_to_stopped_receiver_is_never_received() {
     for (driver, length) in [("shm", 32 << 20), ("shm", 1 << 20), ("tcp", 1 << 20)] {
@@ -134,7 +134,7 @@ fn timed_long_send_to_stopped_receiver_is_never_received() {
         assert_eq!(node.send(channel, 8, b"later", None), Err(Error::Lost(Reason::UNANSWERED)));
         let received = node.receive(channel, &mut [0; 8], Some(HANG_LIMIT)).map(|got| got.tag);
         assert_eq!(received, Err(Error::Lost(Reason::UNANSWERED)), "{driver} {length}");
-        // The memory is ours again, and what is in it from now on is no message.
+        // The memory belongs to the caller again, and its later content is not part of a message.
         body.fill(2);
         sink.signal(Signal::CONT);
         assert!(sink.line().starts_with("the link is gone"), "{driver} {length}");
@@ -142,7 +142,7 @@ fn timed_long_send_to_stopped_receiver_is_never_received() {
     }
 }
 
-/// It goes on in time: then nothing is lost.
+/// The receiver continues in time, so nothing is lost.
 #[test]
 fn timed_send_to_resumed_receiver_keeps_the_link() {
     for driver in ["shm", "tcp"] {
@@ -154,7 +154,7 @@ fn timed_send_to_resumed_receiver_keeps_the_link() {
             sink.signal(Signal::CONT);
             sent.join().unwrap()
         });
-        // The receive was waiting already, so the message may have been taken before the wish to have it back came.
+        // The receive was posted already, so the message may have been received before the cancellation.
         match sent {
             Ok(()) => assert_eq!(sink.line(), format!("7 {} {}", body.len(), system::sum(&body))),
             Err(error) => assert_eq!(error, Error::TimedOut, "{driver}"),
@@ -165,13 +165,13 @@ fn timed_send_to_resumed_receiver_keeps_the_link() {
     }
 }
 
-/// The receiver has granted space for an eager message: it goes on from a copy, and the caller's memory is its own again.
+/// The receiver has granted credit for an eager message: the node sends a copy, and the caller's memory is free.
 #[test]
 fn timed_eager_send_to_stopped_receiver_is_buffered() {
     for driver in ["shm", "tcp"] {
         let (node, mut sink, channel) = stopped_sink(driver, 1 << 20);
         let (mut sums, mut tags) = (Vec::new(), 0u64);
-        // As many as there is credit for; then one is announced, and its time passes.
+        // As many as there is credit for. The next one is announced by an RTS, and its time limit passes.
         let end = loop {
             let mut body = vec![tags as u8; 60_000];
             sums.push(format!("{tags} 60000 {}", system::sum(&body)));
@@ -187,13 +187,13 @@ fn timed_eager_send_to_stopped_receiver_is_buffered() {
         assert!(tags >= 2, "{driver}");
         sink.signal(Signal::CONT);
         match end {
-            // There was not even room to announce it, so nothing was begun.
+            // There was no room for the RTS, so nothing was begun.
             Error::TimedOut => {
                 node.send(channel, tags, b"later", Some(HANG_LIMIT)).unwrap();
                 assert!(sums[..tags as usize].iter().all(|sum| sink.line() == *sum), "{driver}");
                 assert_eq!(sink.line(), format!("{tags} 5 {}", system::sum(b"later")));
             }
-            // A front of what was sent, each whole and as it was; then the end.
+            // The receiver gets the first messages, each complete and unchanged, then the end.
             end => {
                 assert_eq!(end, Error::Lost(Reason::UNANSWERED), "{driver}");
                 let end = |line: &String| !line.starts_with("the link is gone");

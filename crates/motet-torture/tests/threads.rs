@@ -1,4 +1,4 @@
-//! Many threads on one node at once; handlers and tasks that panic or wait.
+//! Many threads on one node at the same time; handlers and tasks that panic or wait.
 #![forbid(unsafe_code)]
 
 use motet::node::{CompletionOptions, Error, Message, Mode, Node, OperationMemory, Outgoing, RecvFrom, Serve, Status};
@@ -30,7 +30,8 @@ fn concurrent_threads_keep_order_on_each_channel() {
     std::thread::scope(|scope| {
         for service in 0..THREADS {
             let (near, far, name, messages) = (&near, &far, &name, &messages);
-            // This one meets, opens, sends numbered messages and goes; the other receives until the end says how many there were.
+            // This thread connects, opens a channel, sends numbered messages and disconnects. The other one receives until a message says how many
+            // there were.
             scope.spawn(move || {
                 let mut random = Random(seed ^ service);
                 while Instant::now() < until {
@@ -40,7 +41,7 @@ fn concurrent_threads_keep_order_on_each_channel() {
                     for number in 0..count {
                         let length = random.length();
                         if random.once_in(20) {
-                            // Nothing ever comes this way.
+                            // A receive that never matches.
                             let from = RecvFrom::Channel(channel);
                             let idle = near
                                 .post(from, 0, 0, OperationMemory::Owned(vec![0; 8]), CompletionOptions::default())
@@ -51,7 +52,7 @@ fn concurrent_threads_keep_order_on_each_channel() {
                         near.send(channel, number, &pattern(length, number), Some(HANG_LIMIT)).unwrap();
                     }
                     near.send(channel, u64::MAX, &count.to_le_bytes(), Some(HANG_LIMIT)).unwrap();
-                    // Until the other has taken all: it says so.
+                    // Waits for the other side's acknowledgement.
                     assert_eq!(near.receive(channel, &mut [0; 8], Some(HANG_LIMIT)).unwrap().tag, count);
                     near.close_channel(channel).unwrap();
                     near.disconnect(link).unwrap();
@@ -59,7 +60,7 @@ fn concurrent_threads_keep_order_on_each_channel() {
                 let link = near.connect(name, Some(HANG_LIMIT)).unwrap();
                 let last = near.open_channel(link, service, Serve::Queue, Some(HANG_LIMIT)).unwrap();
                 near.send(last, u64::MAX - 1, b"", Some(HANG_LIMIT)).unwrap();
-                let _ = near.receive(last, &mut [0; 8], Some(HANG_LIMIT)); // it goes first
+                let _ = near.receive(last, &mut [0; 8], Some(HANG_LIMIT)); // the other side disconnects first
             });
             scope.spawn(move || {
                 let mut buffer = vec![0; 1 << 20];
@@ -81,7 +82,7 @@ fn concurrent_threads_keep_order_on_each_channel() {
                         assert_eq!(received.tag, expected, "in order");
                         assert!(bytes == pattern(bytes.len(), expected));
                     }
-                    // The link is the peer's to end.
+                    // The peer disconnects the link.
                     let gone = || far.link_info(channel.link).map_or(true, |info| info.gone.is_some());
                     let began = Instant::now();
                     while !gone() {
@@ -97,7 +98,7 @@ fn concurrent_threads_keep_order_on_each_channel() {
     assert!(messages.load(Ordering::Relaxed) > 0);
 }
 
-/// A channel from `near` whose messages `far` hands to a handler.
+/// A channel from `near` to a handler of `far`.
 fn handled(
     near: &Node,
     far: &Node,
@@ -123,7 +124,7 @@ fn panicking_handler_panics_only_its_caller() {
     });
     let (mut panics, over) = (0, AtomicBool::new(false));
     std::thread::scope(|scope| {
-        // Another one that waits meanwhile: it must drive after the first has panicked.
+        // Another waiting thread must make progress after the first has panicked.
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 let wait =
@@ -181,7 +182,7 @@ fn thread_after_a_task_does_not_wait_for_progress_owner() {
     let told = begun.clone();
     near.defer(move |_: &Node| {
         told.store(true, Ordering::Release);
-        std::thread::sleep(Duration::from_millis(50)); // another one begins to drive
+        std::thread::sleep(Duration::from_millis(50)); // another thread starts to make progress
     })
     .unwrap();
     std::thread::scope(|scope| {
@@ -189,7 +190,7 @@ fn thread_after_a_task_does_not_wait_for_progress_owner() {
             while !begun.load(Ordering::Acquire) {
                 std::thread::yield_now();
             }
-            // For as long as the test takes.
+            // Until the end of the test.
             near.progress_until(
                 || over.load(Ordering::Relaxed),
                 Some(motet::node::deadline_in(HANG_LIMIT.as_nanos() as u64)),

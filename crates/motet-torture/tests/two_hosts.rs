@@ -1,4 +1,4 @@
-//! Two processes on two hosts do everything to each other at random, with an oracle at both ends, while their connections are cut.
+//! Random operations between two processes on two hosts, with an oracle at both ends, while connections are cut.
 #![forbid(unsafe_code)]
 
 use motet_torture::hosts::Hosts;
@@ -12,7 +12,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
 const NEAR: &str = "10.77.0.1:0";
 const FAR: &str = "10.77.0.2:0";
 
-/// What a worker says once it has stopped: operations that have ended, links that were lost.
+/// Reads a worker's line after `stop`: the numbers of completed operations and of lost links.
 fn stopped(worker: &mut Worker) -> [u64; 2] {
     let line = worker.line();
     let words: Vec<u64> = line.split(' ').skip(1).filter_map(|word| word.parse().ok()).collect();
@@ -30,7 +30,7 @@ fn torture(caller: &str) {
     let mut called = start("far", &["mesh-at", FAR, ""]);
     let address = address_for(&called.address(), "tcp");
     let (secret, target) = address.trim_start_matches("tcp://").split_once('@').expect("an address with a secret");
-    // It lies on the caller's host, so what the called node sees is that host's address.
+    // The proxy is on the caller's host, so the called node sees the address of that host.
     let mut proxy = start("near", &["proxy-at", NEAR, target, &seed().to_string()]);
     let between = format!("tcp://{secret}@{}", proxy.address());
     let mut calling = start("near", &["mesh-at", caller, "", &between]);
@@ -67,7 +67,7 @@ fn nonlistening_caller_survives_random_connection_cuts() {
     torture("nowhere");
 }
 
-/// What the node of the other host answers to a new session's handshake with this secret, sent by a program that is no node.
+/// The other host's answer to a new session's handshake with this secret, sent by a program that is not a node.
 fn reply_to(hosts: &Hosts, place: &str, secret: u64) -> Option<u8> {
     const HANDSHAKE_BYTES: usize = 64;
     let mut handshake = [0; HANDSHAKE_BYTES];
@@ -101,7 +101,7 @@ fn both_ends_on_two_hosts_must_know_the_secret() {
         assert_eq!(reply_to(&hosts, place, wrong), NOT_PERMITTED, "{wrong:x}");
     }
     assert_eq!(reply_to(&hosts, place, secret), ADMITTED);
-    // A node that calls wants the right answer, too.
+    // The calling node checks the answer too.
     let call = |address: &str| {
         let mut caller = hosts.on("near", PROGRAM, &["idle-at", "nowhere", "", address]);
         caller.stdin(Stdio::null()).output().expect("its end")

@@ -1,4 +1,4 @@
-//! Two processes do everything to each other at random, with an oracle at both ends.
+//! Random operations between two processes, with an oracle at both ends.
 #![forbid(unsafe_code)]
 
 use motet_torture::mesh::{Mesh, address_for};
@@ -24,7 +24,7 @@ fn torture(driver: &str) {
             std::thread::sleep(Duration::from_micros(random.below(5_000)));
         }
         if random.once_in(3_000) {
-            // Both end all in order, and meet again.
+            // Both ends stop in order and connect again.
             worker.tell("stop");
             mesh.stop();
             for link in mesh.sides.keys().copied().collect::<Vec<_>>() {

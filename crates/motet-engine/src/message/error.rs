@@ -96,7 +96,9 @@ impl std::fmt::Display for Error {
             Self::Lost(reason) => return write!(f, "the link is gone: {}", crate::reason::text(reason.0)),
             Self::Unreachable(reason) => return f.write_str(crate::reason::text(reason.0)),
             Self::Full => "too many operations, channels or completion queues, or the pool is used up",
-            Self::NoNode(errno) => return write!(f, "the node cannot be used: {}", std::io::Error::from_raw_os_error(*errno)),
+            Self::NoNode(errno) => {
+                return write!(f, "the node cannot be used: {}", std::io::Error::from_raw_os_error(*errno));
+            }
         };
         f.write_str(text)
     }

@@ -88,7 +88,7 @@ fn server_keeps_nothing_after_client_churn() {
         clients.into_iter().for_each(Client::finish);
         let lasted = began.elapsed();
         case.output(&["add", "20"]);
-        // Only without Motet may threads of the ORB stay.
+        // Without Motet only the connections are checked, not the threads of the ORB.
         if case.sandbox.has_motet() {
             before.wait_for_all(&server);
         } else {

@@ -27,7 +27,7 @@ fn peers_killed_at_random_look_as_on_tcp() {
     both("random_kills", &[&seed, "200"]).took_the_fast_path(1 << 20);
 }
 
-/// Such a peer has not broken the protocol, and `motet why` says so.
+/// The reason in `motet why` is LEFT_UNREAD, not a broken protocol.
 #[test]
 fn peer_killed_with_unread_bytes_reports_left_unread() {
     const LEFT_UNREAD: u64 = 35;

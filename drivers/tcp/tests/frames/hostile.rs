@@ -168,8 +168,5 @@ fn what_waits_for_room_is_bounded() {
     while frames.put(1, &[&[1; 1000]]) {
         put += 1016;
     }
-    assert!(
-        (100_000..=motet_proto::message::session::MAX_UNACKED_BYTES).contains(&put),
-        "{put} bytes and no reader"
-    );
+    assert!((100_000..=motet_proto::message::session::MAX_UNACKED_BYTES).contains(&put), "{put} bytes and no reader");
 }
