@@ -1,6 +1,6 @@
-//! Every target, over its seeds and a bounded number of mutations of them; the same ones in every run.
+//! Runs every target over its seeds and a bounded number of mutations, which are the same in every run.
 //!
-//! A failure prints the input; `MOTET_FUZZ_ROUNDS=n` runs n rounds of each target.
+//! A failure prints the input. `MOTET_FUZZ_ROUNDS=n` runs n rounds of each target.
 
 use motet_fuzz::mutate::{Prng, mutate};
 use motet_fuzz::{TARGETS, Target};
@@ -22,7 +22,7 @@ fn run(target: &Target) {
         let mut input = corpus[at].clone();
         mutate(&mut input, &mut prng);
         check(&input);
-        // Some mutations live on, so that changes pile up; the seeds stay.
+        // Some mutated inputs join the corpus, so that changes accumulate; the first eight entries stay.
         if prng.below(8) == 0 && input.len() < 2000 {
             if corpus.len() < 200 {
                 corpus.push(input);
@@ -78,7 +78,7 @@ fn slot() {
     run(target("slot"));
 }
 
-/// So many mutations, each of a seed.
+/// Yields `rounds` mutations, each of a random seed.
 fn mutated(seeds: &[Vec<u8>], rounds: u64) -> impl Iterator<Item = Vec<u8>> {
     let mut prng = Prng(2);
     (0..rounds).map(move |_| {
@@ -88,7 +88,7 @@ fn mutated(seeds: &[Vec<u8>], rounds: u64) -> impl Iterator<Item = Vec<u8>> {
     })
 }
 
-/// What streams do with large blocks is done, over the seeds and over what becomes of them.
+/// The seeds, and mutations of them, reach every path of large blocks.
 #[test]
 fn slot_seeds_reach_the_large_block_paths() {
     use motet_fuzz::slot::{Reached, play, seeds};
@@ -110,7 +110,7 @@ fn completions() {
     run(target("completions"));
 }
 
-/// Ends are delivered straight out of lines, by honest peers and others; those that lie break their links.
+/// Completions are delivered directly from cells, for honest and for hostile peers; hostile peers break their links.
 #[test]
 fn completion_seeds_reach_delivery_from_cells() {
     use motet_fuzz::completions::{Reached, honest_count, play, seeds};
@@ -136,7 +136,7 @@ fn message() {
     run(target("message"));
 }
 
-/// Otherwise no mutation would get far.
+/// Otherwise mutations would stop at the first packet.
 #[test]
 fn message_seeds_keep_to_the_protocol() {
     for (at, seed) in motet_fuzz::message::seeds().iter().enumerate() {
@@ -152,7 +152,7 @@ fn cells() {
     run(target("cells"));
 }
 
-/// Messages take the direct path by the seeds, both ways, and those that lie break the link.
+/// Honest seeds use the direct path in both directions; hostile ones break the link.
 #[test]
 fn cell_seeds_reach_the_direct_path() {
     use motet_fuzz::message::{cells, direct};
@@ -169,7 +169,7 @@ fn payload_ring() {
     run(target("payload_ring"));
 }
 
-/// The honest ones do, and those that lie do not.
+/// Honest seeds do not break the link; hostile ones do.
 #[test]
 fn payload_ring_seeds_reach_their_outcome() {
     let honest = motet_fuzz::message::seeds().len();
@@ -188,7 +188,7 @@ fn fifo() {
     run(target("fifo"));
 }
 
-/// Both lists of targets name the same ones.
+/// cargo-fuzz has a file for every target of the table.
 #[test]
 fn cargo_fuzz_has_every_target() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/fuzz_targets");

@@ -31,10 +31,10 @@ impl Node {
         let (mut node, quiet) = self.lock_with(None)?;
         let selector = node.selector(from, tag, ignore)?;
         let mut sink = Blocking { alone: None, headers, got: None };
-        let mut looks = Looks::More;
+        let mut looks = Polls::More;
         if node.messages.table.is_sole_receive(&selector) {
             sink.alone = Some((selector, span));
-            looks = self.look_for_blocking(&mut node, quiet, &mut sink);
+            looks = self.poll_for_blocking(&mut node, quiet, &mut sink);
             if let Some(got) = sink.got.take() {
                 node.release();
                 return Ok(got);
@@ -51,7 +51,7 @@ impl Node {
         mut node: Guard<'_>,
         (selector, span): (Selector, UserMemory),
         mut sink: Blocking<'_, '_>,
-        looks: Looks,
+        looks: Polls,
         deadline: Option<u64>,
     ) -> Result<ReceiveResult, Error> {
         let operations = &mut node.messages.operations;
@@ -61,8 +61,8 @@ impl Node {
         let receive = operations.begin_unrecorded(operations.blocking, Buffer { span, context: 0 })?;
         if node.messages.table.post_fast(selector, receive).is_none() {
             post_slow(&mut node, selector, receive);
-        } else if looks == Looks::More {
-            self.look_for_blocking(&mut node, CqId::NONE, &mut sink);
+        } else if looks == Polls::More {
+            self.poll_for_blocking(&mut node, CqId::NONE, &mut sink);
             if let Some(got) = sink.got.take() {
                 return Ok(got);
             }
@@ -96,9 +96,9 @@ impl Node {
     /// Polls for the message on the direct path. Stops when the message has arrived, when the number of polls is used up, or when there is
     /// work that the direct path does not do. The received message is in `sink`.
     #[inline(always)]
-    fn look_for_blocking(&self, node: &mut Guard<'_>, quiet: CqId, sink: &mut Blocking<'_, '_>) -> Looks {
+    fn poll_for_blocking(&self, node: &mut Guard<'_>, quiet: CqId, sink: &mut Blocking<'_, '_>) -> Polls {
         if node.progress.is_running() || node.progress.is_closing() {
-            return Looks::Enough;
+            return Polls::Enough;
         }
         let cq = node.messages.operations.blocking;
         let look = |node: &mut NodeState, sink: &mut _| match node.next_to_poll() {
@@ -125,7 +125,7 @@ impl Node {
             if reported > 0 {
                 self.poll_all(node);
             }
-            return Looks::More;
+            return Polls::More;
         }
         if all_have_been_looked_at {
             node.quiet = cq;
@@ -133,13 +133,13 @@ impl Node {
         if reported > 0 {
             node.progress.spin.paid();
         }
-        Looks::Enough
+        Polls::Enough
     }
 }
 
 /// Why the polls for the message of a blocking receive have stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Looks {
+enum Polls {
     /// Another packet has arrived, or other work is due, for a round of progress.
     More,
     /// The number of polls is used up, or the message has arrived.

@@ -91,7 +91,7 @@ impl Node {
             Next::Due => (0, true),
         };
         if more {
-            return self.look_for_others(node, reported, (cq, most), sink);
+            return self.poll_others(node, reported, (cq, most), sink);
         }
         node.quiet = cq;
         node.release();
@@ -114,7 +114,7 @@ impl Node {
         }
         let (reported, more) = poll_fifos(&mut node, (cq, most), sink);
         if more {
-            return self.look_for_others(node, reported, (cq, most), sink);
+            return self.poll_others(node, reported, (cq, most), sink);
         }
         if reported < most.min(TURN) {
             node.quiet = cq; // all active links have been polled
@@ -125,7 +125,7 @@ impl Node {
     /// Makes the round of progress that is due. If `reported` is 0, reports what has completed in it. Returns whether the queue holds other
     /// completions.
     #[inline(never)]
-    fn look_for_others(
+    fn poll_others(
         &self,
         mut node: Guard<'_>,
         reported: usize,

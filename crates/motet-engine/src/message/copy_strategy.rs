@@ -22,7 +22,7 @@ pub enum CopyStrategy {
 }
 
 /// All strategies, in the order of the arrays that have one element for each.
-const WAYS: [CopyStrategy; 4] =
+const STRATEGIES: [CopyStrategy; 4] =
     [CopyStrategy::RingCached, CopyStrategy::RingNonTemporal, CopyStrategy::SingleCopy, CopyStrategy::CooperativeCopy];
 /// Shortest length of each class but the first, bytes.
 const CLASSES: [u64; 3] = [1 << 20, 4 << 20, 16 << 20];
@@ -86,8 +86,8 @@ impl CopyChooser {
             return None;
         }
         let at = if shown { CLASSES.iter().filter(|&&least| length >= least).count() } else { HIDDEN };
-        let ways = self.ways(at);
-        let way = self.classes.get_or_insert_with(Box::default)[at].way(at, ways);
+        let strategies = self.strategies(at);
+        let way = self.classes.get_or_insert_with(Box::default)[at].way(at, strategies);
         if self.current != Some((at, way)) || self.active == 0 {
             (self.current, self.foreign) = (Some((at, way)), self.active);
             (self.began, self.bytes) = (now, 0);
@@ -114,9 +114,9 @@ impl CopyChooser {
         let ticks = u128::from(now.wrapping_sub(self.began).max(1));
         let rate = u128::from(self.bytes) * u128::from(ticks_per_1024ns) * 1000 / 1024 / ticks;
         if let Some((at, way)) = self.current {
-            let ways = self.ways(at);
+            let strategies = self.strategies(at);
             let Some(classes) = &mut self.classes else { return };
-            classes[at].note(way, u32::try_from(rate).unwrap_or(u32::MAX), self.bytes, ways);
+            classes[at].note(way, u32::try_from(rate).unwrap_or(u32::MAX), self.bytes, strategies);
         }
         (self.began, self.bytes) = (now, 0);
     }
@@ -137,8 +137,8 @@ impl CopyChooser {
         class.is_some_and(|class| class.review.is_some())
     }
 
-    /// The strategies that may be chosen for a class, in the order of [`WAYS`].
-    fn ways(&self, class: usize) -> [bool; 4] {
+    /// The strategies that may be chosen for a class, in the order of [`STRATEGIES`].
+    fn strategies(&self, class: usize) -> [bool; 4] {
         let copies = !self.no_copy && class != HIDDEN;
         let ring = !self.no_ring || !copies;
         [ring, ring, copies && (self.alone || self.no_help), copies && !self.no_help]
@@ -158,45 +158,45 @@ struct Class {
     interval: u32,
     review: Option<Review>,
     /// For each strategy, the number of further reviews that leave it out.
-    left_out: [u8; WAYS.len()],
+    left_out: [u8; STRATEGIES.len()],
 }
 
 /// A review: each strategy that is available and not left out is measured in turn.
 #[derive(Debug, Default)]
 struct Review {
     /// The strategies to be measured.
-    ways: [bool; WAYS.len()],
+    strategies: [bool; STRATEGIES.len()],
     /// The review was started by a fall of the rate.
     fell: bool,
     /// The index of the strategy that is measured at present.
     at: usize,
     /// The highest rate of each strategy, MB/s.
-    rates: [u32; WAYS.len()],
+    rates: [u32; STRATEGIES.len()],
     /// For the strategy that is measured: bytes that do not count yet; `samples`: stretches that have counted.
     settling: u64,
     samples: u32,
 }
 
 impl Class {
-    fn way(&mut self, at: usize, ways: [bool; 4]) -> CopyStrategy {
+    fn way(&mut self, at: usize, strategies: [bool; 4]) -> CopyStrategy {
         if let Some(review) = &self.review {
-            return WAYS[review.at];
+            return STRATEGIES[review.at];
         }
-        let allowed = |way: &CopyStrategy| ways[*way as usize];
+        let allowed = |way: &CopyStrategy| strategies[*way as usize];
         let first = if at == COLD {
             [CopyStrategy::CooperativeCopy, CopyStrategy::SingleCopy]
         } else {
             [CopyStrategy::RingCached; 2]
         };
         self.interval = self.interval.max(if at == COLD { CHANGED } else { FIRST });
-        let best = self.best.filter(allowed).or_else(|| first.into_iter().chain(WAYS).find(allowed));
+        let best = self.best.filter(allowed).or_else(|| first.into_iter().chain(STRATEGIES).find(allowed));
         *self.best.insert(best.unwrap_or(CopyStrategy::RingCached))
     }
 
     /// Notes the rate (MB/s) of a stretch of `bytes` bytes, and starts or ends a review if that is due.
-    fn note(&mut self, way: CopyStrategy, rate: u32, bytes: u64, ways: [bool; 4]) {
+    fn note(&mut self, way: CopyStrategy, rate: u32, bytes: u64, strategies: [bool; 4]) {
         if let Some(review) = &mut self.review {
-            if way == WAYS[review.at] && review.note(rate, bytes) {
+            if way == STRATEGIES[review.at] && review.note(rate, bytes) {
                 self.decide();
             }
             return;
@@ -209,17 +209,17 @@ impl Class {
         self.since += 1;
         let fell = self.falls >= FALLS && self.since >= CHANGED;
         if fell || self.since >= self.interval {
-            self.begin(fell, ways);
+            self.begin(fell, strategies);
         }
     }
 
     /// Starts a review. After a fall of the rate (`fell`) no strategy is left out.
-    fn begin(&mut self, fell: bool, mut ways: [bool; WAYS.len()]) {
-        for (may, left_out) in ways.iter_mut().zip(&mut self.left_out) {
+    fn begin(&mut self, fell: bool, mut strategies: [bool; STRATEGIES.len()]) {
+        for (may, left_out) in strategies.iter_mut().zip(&mut self.left_out) {
             *may &= fell || *left_out == 0;
             *left_out = left_out.saturating_sub(1);
         }
-        let mut review = Review { ways, fell, ..Review::default() };
+        let mut review = Review { strategies, fell, ..Review::default() };
         if review.go_to(0) {
             self.review = Some(review);
         }
@@ -227,9 +227,9 @@ impl Class {
 
     /// Ends the review: the fastest strategy is used if it is more than one eighth faster than the one in use.
     fn decide(&mut self) {
-        let Some(Review { ways, rates, fell, .. }) = self.review.take() else { return };
+        let Some(Review { strategies, rates, fell, .. }) = self.review.take() else { return };
         let before = self.best.unwrap_or(CopyStrategy::RingCached);
-        let best = WAYS.into_iter().max_by_key(|&way| rates[way as usize]).unwrap_or(before);
+        let best = STRATEGIES.into_iter().max_by_key(|&way| rates[way as usize]).unwrap_or(before);
         let (there, here) = (rates[best as usize], rates[before as usize]);
         let changes = best != before && there > here + here / 8;
         self.interval = match (changes, fell) {
@@ -242,7 +242,7 @@ impl Class {
         if changes {
             self.best = Some(best);
         }
-        for at in (0..WAYS.len()).filter(|&at| ways[at]) {
+        for at in (0..STRATEGIES.len()).filter(|&at| strategies[at]) {
             self.left_out[at] = if rates[at] < there / 2 { LEFT_OUT } else { 0 };
         }
         (self.rate, self.falls, self.since) = (if changes { there } else { here }, 0, 0);
@@ -252,9 +252,9 @@ impl Class {
 impl Review {
     /// Goes on with the first strategy from index `from` on that is to be measured. False: there is none.
     fn go_to(&mut self, from: usize) -> bool {
-        let Some(at) = (from..WAYS.len()).find(|&at| self.ways[at]) else { return false };
+        let Some(at) = (from..STRATEGIES.len()).find(|&at| self.strategies[at]) else { return false };
         // Only the ring has cache lines that must move to where they are used.
-        let settling = match WAYS[at] {
+        let settling = match STRATEGIES[at] {
             CopyStrategy::RingCached => SETTLING,
             CopyStrategy::RingNonTemporal => 1,
             CopyStrategy::SingleCopy | CopyStrategy::CooperativeCopy => 0,
@@ -296,12 +296,12 @@ mod tests {
     #[test]
     fn the_fastest_way_is_found_whichever_it_is() {
         for length in [300 << 10, 2 << 20, 4 << 20, 64 << 20] {
-            for fastest in WAYS {
+            for fastest in STRATEGIES {
                 let mut choice = CopyChooser::new(true, true, Bodies::Measured);
                 let mut rates = [5000, 6000, 4000, 5500];
                 rates[fastest as usize] = 12_000;
-                let ways = run(&mut choice, length, 2000, rates);
-                let wrong = ways[200..].iter().filter(|&&way| way != fastest).count();
+                let strategies = run(&mut choice, length, 2000, rates);
+                let wrong = strategies[200..].iter().filter(|&&way| way != fastest).count();
                 assert!(wrong < 100, "{fastest:?} of {length} bytes: {wrong} with another strategy");
             }
         }
@@ -311,27 +311,30 @@ mod tests {
     fn another_machine_is_noticed_soon() {
         let mut choice = CopyChooser::new(true, true, Bodies::Measured);
         run(&mut choice, 4 << 20, 5000, [20_000, 5000, 9000, 9500]);
-        let ways = run(&mut choice, 4 << 20, 60, [2000, 5000, 9000, 9500]);
-        assert!(matches!(ways[40..], [CopyStrategy::SingleCopy, ..] | [CopyStrategy::CooperativeCopy, ..]), "{ways:?}");
+        let strategies = run(&mut choice, 4 << 20, 60, [2000, 5000, 9000, 9500]);
+        assert!(
+            matches!(strategies[40..], [CopyStrategy::SingleCopy, ..] | [CopyStrategy::CooperativeCopy, ..]),
+            "{strategies:?}"
+        );
     }
 
     #[test]
     fn a_little_gain_or_a_way_that_is_not_there_changes_nothing() {
         let mut choice = CopyChooser::new(true, true, Bodies::Measured);
-        let ways = run(&mut choice, 2 << 20, 500, [10_000, 1000, 10_500, 10_900]);
+        let strategies = run(&mut choice, 2 << 20, 500, [10_000, 1000, 10_500, 10_900]);
         assert!(
-            ways[30..60].contains(&CopyStrategy::RingCached)
-                && ways[450..].iter().all(|&way| way == CopyStrategy::RingCached)
+            strategies[30..60].contains(&CopyStrategy::RingCached)
+                && strategies[450..].iter().all(|&way| way == CopyStrategy::RingCached)
         );
         let mut choice = CopyChooser::new(false, true, Bodies::Measured);
-        let ways = run(&mut choice, 64 << 20, 500, [10_000, 1000, 20_000, 30_000]);
-        assert!(ways.iter().all(|way| matches!(way, CopyStrategy::RingCached | CopyStrategy::RingNonTemporal)));
+        let strategies = run(&mut choice, 64 << 20, 500, [10_000, 1000, 20_000, 30_000]);
+        assert!(strategies.iter().all(|way| matches!(way, CopyStrategy::RingCached | CopyStrategy::RingNonTemporal)));
         let mut choice = CopyChooser::new(true, true, Bodies::Measured);
         choice.no_help();
-        let ways = run(&mut choice, 64 << 20, 500, [10_000, 1000, 20_000, 30_000]);
+        let strategies = run(&mut choice, 64 << 20, 500, [10_000, 1000, 20_000, 30_000]);
         assert!(
-            !ways.contains(&CopyStrategy::CooperativeCopy)
-                && ways[400..].iter().all(|&way| way == CopyStrategy::SingleCopy)
+            !strategies.contains(&CopyStrategy::CooperativeCopy)
+                && strategies[400..].iter().all(|&way| way == CopyStrategy::SingleCopy)
         );
     }
 
@@ -357,7 +360,7 @@ mod tests {
     #[test]
     fn messages_that_overlap_are_timed_together() {
         let mut choice = CopyChooser::new(true, true, Bodies::Measured);
-        let (mut now, length, mut ways) = (0, 1 << 20, Vec::new());
+        let (mut now, length, mut strategies) = (0, 1 << 20, Vec::new());
         let mut under_way = std::collections::VecDeque::new();
         for _ in 0..4000 {
             while under_way.len() < 8 {
@@ -366,9 +369,9 @@ mod tests {
             let way = under_way.pop_front().unwrap();
             now += length * 1000 / [5000, 1000, 8000, 16_000][way as usize];
             choice.landed(length, now, 1024);
-            ways.push(way);
+            strategies.push(way);
         }
-        let right = ways[2500..].iter().filter(|&&way| way == CopyStrategy::CooperativeCopy).count();
+        let right = strategies[2500..].iter().filter(|&&way| way == CopyStrategy::CooperativeCopy).count();
         assert!(right > 1200, "{right} of 1500");
     }
 }

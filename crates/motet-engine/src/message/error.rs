@@ -87,7 +87,7 @@ impl std::fmt::Display for Error {
             Self::TooLong => "the message or its headers are too long",
             Self::AccessDenied => "no such region, or its rights do not allow this",
             Self::OutOfBounds => "outside of the region",
-            Self::InvalidAtomic => "invalid atomic or invalid target of it",
+            Self::InvalidAtomic => "invalid atomic, or one that this region does not allow",
             Self::File(errno) => return write!(f, "region over a file: {}", std::io::Error::from_raw_os_error(*errno)),
             Self::Interrupted => "interrupted",
             Self::Closed => "the channel is closed",

@@ -39,7 +39,7 @@ pub struct LinkState {
     /// Why the link is gone; `None` while it is up.
     pub gone: Option<Reason>,
     /// The peer has opened it. The node forgets such a link once it is gone and the program holds nothing of it.
-    pub came: bool,
+    pub accepted: bool,
     /// Polls since the last packet.
     pub empty_polls: u32,
     /// Position of the FIFO's head when [`LinkState::count_empty_polls`] was last called.
@@ -67,7 +67,7 @@ pub enum Look {
     Deliver,
 }
 
-pub(super) const BROKEN_LANE: ProtocolViolation = ProtocolViolation("inconsistent FIFO or payload ring");
+pub(super) const BROKEN_FIFO: ProtocolViolation = ProtocolViolation("inconsistent FIFO or payload ring");
 pub(super) const GONE: ProtocolViolation = ProtocolViolation("the peer is gone");
 
 /// Counts of the single copies that a link has made out of its peer's memory.
@@ -121,7 +121,7 @@ impl LinkState {
             peer,
             driver,
             gone: None,
-            came: false,
+            accepted: false,
             empty_polls: 0,
             taken: 0,
             is_active: false,
@@ -202,7 +202,7 @@ impl LinkState {
         let result = f(&mut self.proto, &mut way, &mut callbacks);
         let PacketTx::Fifo(ShmTx { wake, broken, .. }) = way else { return result };
         if broken {
-            self.lose(id, messages, Reason::BROKEN, BROKEN_LANE);
+            self.lose(id, messages, Reason::BROKEN, BROKEN_FIFO);
         } else if wake {
             self.wake();
         }
@@ -227,7 +227,7 @@ impl LinkState {
         let sent = self.proto.send_short(&mut outward, channel, tag, headers, all);
         let ShmTx { wake, broken, .. } = outward;
         if broken {
-            self.lose(id, messages, Reason::BROKEN, BROKEN_LANE);
+            self.lose(id, messages, Reason::BROKEN, BROKEN_FIFO);
         } else if wake {
             self.wake();
         }
@@ -248,7 +248,7 @@ impl LinkState {
         match &mut self.transport {
             Some(Transport::SharedMemory(shm)) => {
                 let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
-                let look = take_from_lane(shm, &mut self.proto, &mut callbacks, rx_packet, now);
+                let look = take_from_fifo(shm, &mut self.proto, &mut callbacks, rx_packet, now);
                 let broken = match look {
                     Ok(Look::Silent) => {
                         self.empty_polls = self.empty_polls.saturating_add(1);
@@ -263,16 +263,22 @@ impl LinkState {
                 self.lose(id, messages, Reason::BROKEN, broken);
                 Look::Came
             }
-            Some(Transport::Packet(_)) => self.look_at_frames(id, messages, rx_packet, now),
+            Some(Transport::Packet(_)) => self.poll_packet_transport(id, messages, rx_packet, now),
             None => Look::Silent,
         }
     }
 
     /// Polls a link over a packet transport.
-    fn look_at_frames(&mut self, id: LinkId, messages: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> Look {
+    fn poll_packet_transport(
+        &mut self,
+        id: LinkId,
+        messages: &mut MessageState,
+        rx_packet: &mut RxPacket,
+        now: u64,
+    ) -> Look {
         let Some(Transport::Packet(packet_transport)) = &mut self.transport else { return Look::Silent };
         let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
-        let taken = take_frames(&mut **packet_transport, &mut self.proto, &mut callbacks, rx_packet, now);
+        let taken = take_packets(&mut **packet_transport, &mut self.proto, &mut callbacks, rx_packet, now);
         match taken {
             Ok(Look::Silent) => self.empty_polls = self.empty_polls.saturating_add(1),
             Ok(_) => self.empty_polls = 0,
@@ -327,7 +333,7 @@ impl LinkState {
     /// Has the next round check whether the link can be forgotten, if the peer has opened it and it is gone. Called when the program may hold less of
     /// the link than before.
     pub fn note_end(&self, id: LinkId, messages: &mut MessageState) {
-        if self.came && self.gone.is_some() {
+        if self.accepted && self.gone.is_some() {
             messages.ended.push(id);
         }
     }
@@ -364,7 +370,7 @@ impl LinkState {
 
 /// Handles the packets that have arrived in the FIFO.
 #[inline(always)]
-fn take_from_lane(
+fn take_from_fifo(
     shm: &mut ShmTransport,
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,
@@ -385,10 +391,10 @@ fn take_from_lane(
             }
             Peeked::SingleCell(_) | Peeked::FlaggedCell(_) | Peeked::Other => {}
         }
-        let Some(packet) = shm.inward.peek(&mut rx_packet.fifo).map_err(|_| BROKEN_LANE)? else { break };
+        let Some(packet) = shm.inward.peek(&mut rx_packet.fifo).map_err(|_| BROKEN_FIFO)? else { break };
         rx_packet.is_long = false;
         if packet.continuations() > 0
-            && !shm.inward.has_continuations(packet.continuations()).map_err(|_| BROKEN_LANE)?
+            && !shm.inward.has_continuations(packet.continuations()).map_err(|_| BROKEN_FIFO)?
         {
             let early = packet.flags & BODY_IN_RING != 0;
             if !early || !pipelined::take(shm, proto, callbacks, &packet, packet.bytes(&rx_packet.fifo), now)? {
@@ -427,11 +433,11 @@ fn take_from_ring(
     now: u64,
 ) -> Result<(), ProtocolViolation> {
     let inward = &mut shm.bulk.1;
-    let (front, run) = inward.split_packet(packet.bytes(&rx_packet.fifo)).map_err(|_| BROKEN_LANE)?;
+    let (front, run) = inward.split_packet(packet.bytes(&rx_packet.fifo)).map_err(|_| BROKEN_FIFO)?;
     let result = if proto.reads_from_ring(packet.kind, front) {
         proto.arrived_in_ring(callbacks, packet.kind, front, run, now)
     } else if run.len() > LONGEST {
-        Err(BROKEN_LANE)
+        Err(BROKEN_FIFO)
     } else {
         rx_packet.long.clear();
         rx_packet.long.extend_from_slice(front);
@@ -455,7 +461,7 @@ enum Failed {
 }
 
 /// Handles the packets that have arrived on a packet transport.
-fn take_frames(
+fn take_packets(
     packet_transport: &mut dyn PacketTransport,
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,

@@ -27,9 +27,9 @@ use motet_sys::user_memory::OperationMemory;
 /// Longest loan that is sent as an ordinary message, bytes: its block is free as soon as the bytes are sent.
 const SHORT: usize = 3840;
 /// Time between two checks for a free block, ns.
-const LOOK: u64 = 20_000_000;
+const CHECK_INTERVAL_NS: u64 = 20_000_000;
 /// The peer has announced or withdrawn a segment that it cannot have, or refers to one.
-const NONSENSE: ProtocolViolation = ProtocolViolation("invalid message about the peer's segments");
+const INVALID_SEGMENT_MESSAGE: ProtocolViolation = ProtocolViolation("invalid message about the peer's segments");
 
 impl Node {
     /// Takes a block of the pool, to be filled and sent. Its contents are zeros or those of an earlier block.
@@ -56,7 +56,7 @@ impl Node {
         }
         loop {
             // The drop of a block by another thread wakes no waiter, so the wait is short and repeated.
-            let look = clock::nanoseconds().saturating_add(LOOK);
+            let look = clock::nanoseconds().saturating_add(CHECK_INTERVAL_NS);
             let until = deadline.map_or(look, |deadline| deadline.min(look));
             match self.wait(self.lock()?, Some(until), |node| node.messages.take_block(length)) {
                 Err(Error::TimedOut) if deadline.is_none_or(|deadline| clock::nanoseconds() < deadline) => {}
@@ -243,7 +243,7 @@ impl NodeState {
                 link_state.peer_closed = true;
                 self.links.activate(link);
             }
-            ControlResult::Broken => link_state.lose(link, messages, Reason::BROKEN, NONSENSE),
+            ControlResult::Broken => link_state.lose(link, messages, Reason::BROKEN, INVALID_SEGMENT_MESSAGE),
         }
     }
 
@@ -271,7 +271,7 @@ impl LinkState {
         }
         let part = self.channel_table.segments.find(RemoteAddress { address, key }, 0, length as usize);
         if self.channel_table.segments.broken {
-            self.lose(id, messages, Reason::BROKEN, NONSENSE);
+            self.lose(id, messages, Reason::BROKEN, INVALID_SEGMENT_MESSAGE);
             return true;
         }
         let Some(part) = part else {

@@ -1,7 +1,7 @@
 //! The state of messages that all links of a node share, and the callbacks of the protocol ([`Callbacks`]) that change it.
 //!
-//! [`MessageState`] holds the matching table, the operations, and what the node must act on once the protocol has returned: a message for a
-//! handler, channels that a peer opens. The callbacks call no user code and no link.
+//! [`MessageState`] holds the matching table, the operations, and the work that the node does after the protocol has returned: a message for a
+//! handler, channels that a peer opens. The callbacks call neither code of the program nor a link.
 
 use super::copy_strategy::{CopyChooser, CopyStrategy};
 use super::operations::{Buffer, Operations};
@@ -24,121 +24,123 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What all links share.
+/// The state of messages that all links of a node share.
 pub struct MessageState {
-    /// Receives and messages that wait for each other.
+    /// The matching table: posted receives and unexpected messages.
     pub table: Table<Buffer>,
-    /// What the program has begun.
+    /// The operations that the program has started, and the completion queues.
     pub operations: Operations,
-    /// Memory that peers may reach.
-    pub regions_here: LocalRegions,
-    /// Memory for loans and regions.
+    /// The regions of this node.
+    pub local_regions: LocalRegions,
+    /// The pool of shared memory for loans and regions.
     pub pool: Arc<ShmPool>,
-    /// A message for a handler, to be run before the next packet is looked at.
+    /// A message for a handler, which runs before the next packet is handled.
     pub handler_message: Option<HandlerMessage>,
-    /// Channels that peers would like: link, channel, service.
+    /// Channels that peers ask to open, each with its service; a round answers them.
     pub open_requests: VecDeque<(Channel, u64)>,
-    /// Links that peers have begun and that are gone, or of which the program holds less: to be looked at.
+    /// Links that peers have opened, that are gone, and that a round is to check: it forgets those of which the program holds nothing.
     pub ended: Vec<LinkId>,
-    /// The program's, to be dropped where no lock is held.
+    /// Values of the program, to be dropped without the node's lock.
     pub deferred_drops: Vec<Box<dyn Any + Send>>,
-    /// Something has happened that a thread may wait for.
+    /// Something has happened that a thread may wait for: waiting threads must be woken.
     pub wake_pending: bool,
-    /// A message has come that no receive waits for: a thread may probe for it.
+    /// An unexpected message has arrived, which a thread may wait to probe.
     pub queued: bool,
 }
 
 /// A message for a handler.
 pub struct HandlerMessage {
-    /// On which channel.
+    /// The channel on which it arrived.
     pub channel: Channel,
     /// Its tag.
     pub tag: u64,
-    /// What there is of it.
+    /// Its headers and body, as far as they have arrived.
     pub what: Delivered,
 }
 
-/// What there is of a message for a handler.
+/// The headers and the body of a message for a handler, as far as they have arrived.
 pub enum Delivered {
-    /// All: headers and body, in the packet that has just come.
+    /// The whole message: its headers and its body are these ranges of the packet that has just arrived.
     Whole(Range<usize>, Range<usize>),
-    /// Its body is still to come.
+    /// A message whose body has not arrived.
     Long(UnexpectedMessage),
 }
 
-/// What a node keeps of one channel, beside the protocol.
+/// The engine's state of one channel, in addition to the protocol's.
 #[derive(Debug)]
 pub struct Place {
-    /// How far it is.
+    /// The phase of the channel.
     pub phase: ChannelPhase,
-    /// How its messages are received.
+    /// How the protocol receives its messages.
     pub reception: Reception,
-    /// The program's handler, by its number in the node.
+    /// The number of the handler that gets its messages; `u32::MAX` if there is none.
     pub handler: u32,
-    /// The program has opened it, or has taken note of it: it is the one who closes it.
+    /// The program has opened or accepted the channel, and must close it.
     pub taken: bool,
 }
 
-/// How far a channel is.
+/// The phase of a channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelPhase {
-    /// The peer has not answered yet.
+    /// This side has asked to open the channel; the peer has not answered.
     Opening,
-    /// Messages may go.
+    /// Messages may be sent.
     Open,
-    /// The peer does not want it.
+    /// The peer has refused the channel.
     Refused,
-    /// The link is gone.
+    /// The link of the channel is gone.
     Broken,
 }
 
 /// The part of a link's state that the protocol's callbacks use.
 #[derive(Default)]
 pub struct ChannelTable {
-    /// By the channel's index; a channel's number is used again.
+    /// The channels by index. Each has its number, because an index is used again.
     pub places: Vec<Option<(ChannelId, Place)>>,
-    /// How long messages come.
+    /// Chooses how the bodies of long messages are transferred to this side.
     pub copy_chooser: CopyChooser,
-    /// The one that is copied next is with the peer's help.
+    /// The next body to be copied was chosen to be copied with the peer's help.
     pub wants_assist: bool,
-    /// Bodies to be copied from the peer's memory.
+    /// Bodies of messages to be copied out of the peer's memory.
     pub copies: VecDeque<PendingCopy>,
-    /// The first of them, if the peer may help; the last stamp; and whether only the peer's part is missing.
+    /// The copy of the first of these bodies, if the peer may help with it.
     pub cooperative_copy: Option<CooperativeCopy>,
+    /// The number of the last cooperative copy.
     pub stamp: u32,
+    /// Of the first body to be copied, only chunks that the peer has claimed are missing.
     pub waits_for_assist: bool,
-    /// The message that begins at this place of the ring has not come on in time: it is taken when all of it is there.
+    /// The position in the payload ring of a pipelined message whose sender did not go on in time: it is taken once it is complete.
     pub late: Option<u64>,
-    /// Bodies that the peer copies from ours with our help.
+    /// Bodies in this process that the peer copies with the help of this side.
     pub assists: VecDeque<CopyAssist>,
-    /// The same of puts and gets.
+    /// Puts and gets whose bytes are to be copied between the processes, each with the bytes that are done.
     pub remote_copies: VecDeque<(RemoteCopy, u64)>,
-    /// Memory of either node that the other sees.
+    /// Segments of either node that the other node may map.
     pub segments: Segments,
-    /// From how many bytes on the peer may copy from our memory by itself.
+    /// Shortest get or put for which the peer gets the address of the region's bytes, to copy them; `u64::MAX` if the link has no shared memory.
     pub single_copy: u64,
 }
 
 impl ChannelTable {
-    /// Whether bytes are to be copied between the processes, or are being copied by the peer.
+    /// Whether copies between the two processes are under way or waiting.
     #[inline(always)]
     pub fn copies_wait(&self) -> bool {
         !self.copies.is_empty() || !self.remote_copies.is_empty() || !self.assists.is_empty()
     }
 
-    /// Whether some are to be copied by this process: a thread that makes progress may not sleep.
+    /// Whether this process has bytes to copy, so that the thread that makes progress may not sleep.
     pub fn must_copy(&self) -> bool {
         let mine = !self.copies.is_empty() && !self.waits_for_assist;
         mine || !self.remote_copies.is_empty() || !self.assists.is_empty()
     }
 
-    /// What is kept of a channel.
+    /// The state of a channel; `None`: there is no such channel.
     pub fn place(&mut self, channel: ChannelId) -> Option<&mut Place> {
         let (known, place) = self.places.get_mut(channel.index())?.as_mut()?;
         (*known == channel).then_some(place)
     }
 
-    /// Keeps this of a channel.
+    /// Adds a channel.
     pub fn put(&mut self, channel: ChannelId, place: Place) {
         if self.places.len() <= channel.index() {
             self.places.resize_with(channel.index() + 1, || None);
@@ -146,12 +148,12 @@ impl ChannelTable {
         self.places[channel.index()] = Some((channel, place));
     }
 
-    /// Whether the program has a channel that it must close.
+    /// Whether the program has a channel on this link that it must close.
     pub fn is_held(&self) -> bool {
         self.places.iter().flatten().any(|(_, place)| place.taken)
     }
 
-    /// Nothing is kept of a channel any more.
+    /// Removes a channel.
     pub fn forget(&mut self, channel: ChannelId) {
         let known = self.places.get_mut(channel.index());
         if let Some(place) = known.filter(|place| place.as_ref().is_some_and(|(known, _)| *known == channel)) {
@@ -164,14 +166,14 @@ impl ChannelTable {
 }
 
 impl MessageState {
-    /// An empty state, with a randomly keyed matching table and a pool of so many bytes.
+    /// An empty state, with a randomly keyed matching table and a pool of `pool` bytes.
     pub fn new(pool: usize) -> Result<Self, Error> {
         let seed = memory::nonce().map_err(Error::NoNode)?;
         let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| seed[at + n]));
         Ok(Self {
             table: Table::new([half(0), half(8)]),
             operations: Operations::new(),
-            regions_here: LocalRegions::default(),
+            local_regions: LocalRegions::default(),
             pool: ShmPool::new(pool),
             handler_message: None,
             open_requests: VecDeque::new(),
@@ -184,37 +186,37 @@ impl MessageState {
 }
 
 impl MessageState {
-    /// Whether a round has more to do than to poll links.
+    /// Whether a round has more to do than to poll the links.
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         !self.open_requests.is_empty() || !self.deferred_drops.is_empty() || !self.ended.is_empty()
     }
 
-    /// A block of the pool: the last one that came back, if it is of that size.
+    /// Takes a block of the pool: the one that was released last, if it suits `length`.
     #[inline]
     pub fn take_block(&mut self, length: usize) -> Option<ShmBlock> {
         if let Some(spare) = self.operations.take_spare() {
             match spare.reuse(length) {
                 Ok(block) => return Some(block),
-                Err(other) => drop(other), // the pool's again, which may need it for this one
+                Err(other) => drop(other), // back to the pool, which may need its memory for the new block
             }
         }
         self.pool.take(length).ok()
     }
 }
 
-/// The callbacks of one link, for the time of a call.
+/// The callbacks of one link, for the time of a call of the protocol.
 pub struct LinkCallbacks<'a> {
-    /// Of all links.
+    /// The state that all links share.
     pub messages: &'a mut MessageState,
-    /// Of this one.
+    /// The state of this link.
     pub channel_table: &'a mut ChannelTable,
-    /// Which.
+    /// The number of this link.
     pub link: LinkId,
 }
 
 impl<'a> LinkCallbacks<'a> {
-    /// Of this link.
+    /// The callbacks of the link `link`.
     #[inline(always)]
     pub fn of(messages: &'a mut MessageState, channel_table: &'a mut ChannelTable, link: LinkId) -> Self {
         Self { messages, channel_table, link }
@@ -337,7 +339,7 @@ impl Callbacks for LinkCallbacks<'_> {
     }
 }
 
-/// Ends the receives that wait in a scope and forgets it: for channels that never came to be.
+/// Completes the receives that wait in a scope as closed, and removes the scope. For channels that could not be opened.
 pub fn abandon(messages: &mut MessageState, scope: Scope) {
     use motet_proto::message::matching::Source;
     while let Some(receive) = messages.table.end_source(Source::One(scope), Status::Closed) {

@@ -1,27 +1,64 @@
-//! Messages: nodes, links, channels, messages and remote memory.
+//! The message half of the engine: nodes, links, channels, messages and remote memory.
 //!
-//! A [`Node`] connects to others by name or address, and has a *link* to each, with any number of *channels* over it. What is sent and by which
-//! rules is the protocol's matter (`motet_proto::message`, docs/messages.md); how packets reach the peer is a transport's ([`transport`]). This
-//! module joins the two to a program: operations and their completions, progress, waiting, threads.
+//! A [`Node`] connects to other nodes by name or address. It has one *link* to each, with any number of *channels* over it. The protocol
+//! (`motet_proto::message`, docs/messages.md) decides which packets are sent; a transport ([`transport`]) carries them to the peer. This module
+//! connects the two with a program: operations and their completions, progress, waiting, threads.
 //!
-//! | module | what it holds |
+//! # Files
+//!
+//! | file | what it holds |
 //! | --- | --- |
-//! | [`connect`], [`channels`] | connecting, services, waiting for completions, sleep; opening and closing channels |
-//! | [`send`], [`receive`], `blocking` | what a program calls to send and to receive; receives whose thread waits |
-//! | [`port`], [`completions`] | what a library calls for every message: unrecorded receives; polls of completion queues |
-//! | `fast_send`, `fast_receive`, `pipelined` | the direct path of a message, without an operation |
-//! | [`operations`], [`send_cancel`] | operations under way, completions, completion queues; sends that are taken back |
-//! | [`loans`], [`loaned`] | messages that are read in the sender's memory |
-//! | [`regions`], [`rma`] | memory and files that peers reach by key; gets, puts and atomics on those of peers |
-//! | `copy_strategy`, `single_copy` | how long bodies are copied, and copies between the processes |
-//! | `progress`, `progress_state`, [`progress_thread`] | the loop that moves everything, which thread runs it, and a thread for when none does |
-//! | `wait`, `spin_policy` | waiting for a result, and how long a wait spins |
-//! | `node_state`, `links`, `connections`, `message_state` | what is behind the node's lock: all of it, links, connects and services, messages |
-//! | `link`, `packets`, [`transport`] | one link; packets on their way in and out; what a driver makes |
-//! | `stats`, [`error`] | the stats page that `motet why` reads; errors |
+//! | [`connect`] | calls to connect to nodes, to serve channels, to wait for completions, and to sleep on a node's descriptor |
+//! | [`channels`] | calls to open and to close channels |
+//! | [`send`], [`send_cancel`] | calls to send messages; calls that take the body of an unfinished send back |
+//! | [`receive`] | calls to receive, to probe, and to cancel operations |
+//! | `blocking` | receives whose calling thread waits for the message |
+//! | [`port`] | receives without a record, for libraries that post many of them |
+//! | [`completions`] | polls of completion queues |
+//! | [`loans`], [`loaned`] | messages that the receiver reads in place; such a message at its receiver |
+//! | [`regions`] | regions: memory and files that peers reach by key |
+//! | `regions/local`, `regions/files` | the memory of this node's regions; regions over files |
+//! | `regions/bytes`, `regions/mapped` | reads, writes and atomics on a region's bytes; regions in memory that both processes map |
+//! | `regions/segments` | the segments that each end of a link has announced to the other |
+//! | [`rma`] | gets, puts and atomics on the regions of peers |
+//! | [`error`] | errors |
+//! | `fast_send`, `fast_receive` | the direct path of a message at the sender and at the receiver |
+//! | `pipelined` | messages that the receiver copies while the sender still writes them |
+//! | [`operations`] | operations that are under way, and their completions |
+//! | `operations/record`, `operations/buffers` | the record of an operation; receives without a record |
+//! | `operations/completion_queues`, `operations/blocking` | completion queues; the completion queue of blocking receives |
+//! | `operations/tests` | tests of operations |
+//! | `copy_strategy` | the choice of how long bodies are copied |
+//! | `single_copy`, `single_copy/pending` | copies between the memory of the two processes; those that wait |
+//! | `progress`, `progress_state` | the loop that polls links and handles packets; which thread runs it, and what wakes it |
+//! | [`progress_thread`] | the thread that makes progress while the program makes none |
+//! | `wait`, `spin_policy` | waits for a result; how long a wait spins before it sleeps |
+//! | `node_state` | everything that is behind the node's lock |
+//! | `links`, `link` | all links of a node; one link |
+//! | `connections` | listeners, connects under way, services and handlers |
+//! | `message_state` | the state that all links share, and the callbacks of the protocol |
+//! | `packets`, [`transport`] | packets on their way into and out of a transport; transports and how drivers make them |
+//! | `stats` | the stats page that `motet why` reads |
 //!
-//! To follow a short message that is sent, read [`send`], `fast_send`, `links`, then `motet_proto::message::fast_path` and
-//! `motet_wire::message::fifo`. At the receiver read [`completions`], `links`, `fast_receive`, `motet_proto::message::fast_path`, [`operations`].
+//! # To follow a short message
+//!
+//! Read downwards. At the sender, for [`Node::try_inject`]:
+//!
+//! 1. [`send`]: the call; it takes the lock in `Node::lock_with` of this file.
+//! 2. `fast_send`: the direct path.
+//! 3. `links` and `link`: from the channel's link to its state and its transport.
+//! 4. `motet_proto::message::fast_path`: checks credit and writes the packet head.
+//! 5. `motet_wire::message::fifo`: writes the cell, and says whether the peer's doorbell must be rung.
+//!
+//! At the receiver, for [`Node::post`] or [`Node::post_unrecorded`] followed by [`Node::poll_cq`]:
+//!
+//! 1. [`receive`] or [`port`]: posts the receive.
+//! 2. [`completions`]: the poll of the completion queue.
+//! 3. `links`: which active link has a packet.
+//! 4. `fast_receive`: the direct path.
+//! 5. `motet_wire::message::fifo`: reads the cell.
+//! 6. `motet_proto::message::fast_path` and `motet_proto::message::matching`: find the receive that gets the message.
+//! 7. [`operations`], `operations/buffers`: copies the body and reports the completion.
 
 mod blocking;
 pub mod channels;
@@ -76,46 +113,46 @@ use stats::StatsPage;
 use std::net::SocketAddr;
 use transport::{Identity, NodeId, Secret};
 
-/// A link of a node, by number. It outlives its link harmlessly.
+/// The number of a link of a node. After the link was closed or forgotten, it names no link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u32);
 
-/// A channel of a node. It outlives its channel harmlessly.
+/// The numbers of a channel of a node. After the channel was closed, they name no channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Channel {
-    /// Over which link.
+    /// The link that it belongs to.
     pub link: LinkId,
-    /// Which of that link's.
+    /// The channel's number on that link.
     pub id: ChannelId,
 }
 
-/// An operation of a node. It outlives its operation harmlessly.
+/// The number of an operation of a node. After its completion was taken, it names no operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OperationId(pub u32);
 
-/// Where receives from any channel that was put into it find their messages.
+/// A set of channels; a receive from the context accepts a message from any of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Context(pub(crate) matching::Context);
 
 impl Context {
-    /// As a number, for those who hand it through a foreign interface.
+    /// The number of the context, for foreign interfaces.
     pub fn number(self) -> u32 {
         self.0.number()
     }
 
-    /// The context of a number that anybody may have made up: every use of it is checked.
+    /// The context of a number. The number may be invalid: every use of the context is checked.
     pub fn from_number(number: u32) -> Self {
         Self(matching::Context::from_number(number))
     }
 }
 
-/// Something for later, outside of any handler. It may wait.
+/// A task for [`Node::defer`]. It runs outside of any handler, and may wait.
 pub type Task = Box<dyn FnOnce(&Node) + Send>;
 
-/// Gets messages as they come, one at a time. It may not wait: what takes time goes into a task ([`Node::defer`]). Sending is
-/// allowed and enters no handler; a send that would have to wait is refused.
+/// A handler gets the messages of a channel as they arrive, one at a time. It may not wait: work that takes time goes into a task
+/// ([`Node::defer`]). It may send; no handler runs inside of a send, and a send that would have to wait fails.
 pub trait Handler: Send + Sync {
-    /// A message has come.
+    /// Handles a message that has arrived.
     fn message(&self, node: &Node, message: Message<'_>);
 }
 
@@ -125,10 +162,10 @@ impl<F: Fn(&Node, Message<'_>) + Send + Sync> Handler for F {
     }
 }
 
-/// A message, as a handler sees it.
+/// A message for a handler.
 #[derive(Debug)]
 pub struct Message<'a> {
-    /// On which channel it came.
+    /// The channel on which it arrived.
     pub channel: Channel,
     /// Its tag.
     pub tag: u64,
@@ -138,46 +175,47 @@ pub struct Message<'a> {
     pub body: Body<'a>,
 }
 
-/// The body of a message, as a handler sees it.
+/// The body of a message for a handler.
 #[derive(Debug)]
 pub enum Body<'a> {
-    /// All of it, for the time of the call.
+    /// The whole body; the bytes are valid during the call of the handler.
     Whole(&'a [u8]),
-    /// It is still to come: take it ([`Option::take`]) and give it a buffer, now or later ([`Node::accept_body`]); what is left is
-    /// discarded.
+    /// A body that has not arrived. To receive it, take the value ([`Option::take`]) and give it a buffer, now or later ([`Node::accept_body`]). A
+    /// value that the handler leaves is discarded with its message.
     Long(&'a mut Option<UnexpectedMessage>),
 }
 
-/// How long bodies come to a node over memory that is shared, where their senders show them and the system lets it.
+/// How long bodies are transferred to a node over shared memory. A choice of copies applies where senders give the address of the body and the
+/// system allows the copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bodies {
-    /// The way that whole messages have shown to be the fastest, tried anew now and then.
+    /// By the strategy that was measured to be the fastest; the measurements are repeated from time to time.
     #[default]
     Measured,
-    /// Through the ring: copied by both, once each.
+    /// Through the payload ring: copied twice, by the sender and by the receiver.
     Ring,
-    /// Copied once, by the receiver.
+    /// Copied once, by the receiver, out of the sender's memory.
     Copied,
-    /// Copied once, some of it by the sender if that makes progress meanwhile.
+    /// Copied once, by the receiver and, if it makes progress meanwhile, in part by the sender.
     CopiedByBoth,
 }
 
-/// What a node allows each peer, which bounds what one can cost it, and how it sends.
+/// The limits of a node: what it allows each peer, which bounds the memory that a peer can make it hold, and how it sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageLimits {
-    /// Bytes of eager messages that were not received yet, with their records, of one link.
+    /// Bytes of eager messages of one link that were not received yet, with their records.
     pub window: u64,
-    /// Announced messages of one link at a time.
+    /// Rendezvous messages of one link at a time, and long eager messages that are still arriving.
     pub max_rendezvous: u32,
-    /// Channels that one peer may have opened at a time.
+    /// Channels that one peer may have open at a time.
     pub channels: u32,
-    /// Longest eager body, where memory is shared and where it is not.
+    /// Longest eager body, bytes: over shared memory, and over packet transports.
     pub eager: [u64; 2],
-    /// Smallest body that its receiver may copy out of this process's memory; it need not.
+    /// Shortest body, bytes, that its receiver may copy out of the memory of this process.
     pub single_copy: u64,
-    /// How such bodies come to this node.
+    /// How long bodies are transferred to this node.
     pub bodies: Bodies,
-    /// Bytes of the node's pool, for loans and regions that peers see: of address space; pages come when they are touched.
+    /// Bytes of address space of the node's pool, for loans and regions that peers map. Pages are allocated when they are touched.
     pub pool: usize,
 }
 
@@ -196,7 +234,7 @@ impl Default for MessageLimits {
 }
 
 impl MessageLimits {
-    /// As the protocol wants them.
+    /// The limits of the protocol for a link; `shm`: over shared memory.
     fn of(&self, shm: bool) -> Limits {
         let &Self { window, max_rendezvous, channels, eager, .. } = self;
         let (ahead, reserve) = if shm { (512 << 10, 1024) } else { (1 << 20, 16 << 10) };
@@ -205,31 +243,31 @@ impl MessageLimits {
     }
 }
 
-/// What a node is to be.
+/// The options with which a node is opened.
 #[derive(Clone)]
 pub struct NodeOptions {
-    /// The drivers that it may use, the best first.
+    /// The drivers that it may use, in order of preference.
     pub drivers: Vec<&'static dyn Driver>,
-    /// Its name on this host; empty: a unique one.
+    /// Its name on this host; empty: the node gets a unique name.
     pub name: String,
-    /// Where nodes of other regions_here find it; none: they do not.
+    /// The address at which it listens for nodes of other hosts; `None`: it does not listen for them.
     pub listen: Option<SocketAddr>,
-    /// What those must know; none: a random one, which its address says.
+    /// The secret that nodes of other hosts must know; `None`: a random one. The node's address contains it.
     pub secret: Option<Secret>,
-    /// What it allows.
+    /// What it allows its peers, and how it sends.
     pub limits: MessageLimits,
-    /// Longest wait outside the kernel, ns.
+    /// Longest time that a wait spins before it sleeps in the kernel, ns.
     pub spin: u64,
 }
 
-/// The node has been forked from the process that has it (ECHILD).
+/// The error (ECHILD) of calls in a forked child on a node that its parent has opened.
 const INHERITED: Error = Error::NoNode(10);
 
-/// The right to make calls on a node by its lock's biased way ([`Node::bias`]).
+/// The right to take a node's biased lock without an atomic exchange ([`Node::bias`]). It may hold no right: then calls with it lock as any other.
 #[derive(Debug)]
 pub struct Bias(Option<BiasToken>);
 
-/// A process that has joined: the messages' half of the engine.
+/// A node: this process, or a part of it, as a peer of other nodes, with its own links, channels and regions.
 pub struct Node {
     node: BiasedLock<NodeState>,
     fork_mark: ForkMark,
@@ -245,19 +283,22 @@ impl std::fmt::Debug for Node {
 }
 
 impl Node {
-    /// Joins, for any number of threads.
+    /// Opens a node for use by any number of threads.
     ///
-    /// Errors: [`Error::Unreachable`] when the name is taken or none, or no driver carries messages; [`Error::NoNode`] when the
-    /// system refuses descriptors or memory.
+    /// Errors: [`Error::Unreachable`] if the name is invalid or taken, or if no driver carries messages; [`Error::NoNode`] if the system refuses
+    /// descriptors or memory.
     pub fn open(options: &NodeOptions) -> Result<Self, Error> {
         Self::with(options, BiasedLock::new)
     }
 
-    /// Joins, for the thread that calls this alone: its calls pay for no lock, and one from another thread panics.
+    /// Opens a node for use by the calling thread only: calls take no lock, and a call from another thread panics.
+    ///
+    /// Errors: those of [`Node::open`].
     pub fn open_single(options: &NodeOptions) -> Result<Self, Error> {
         Self::with(options, BiasedLock::single_threaded)
     }
 
+    /// Opens a node whose state is behind the lock that `lock` makes.
     fn with(options: &NodeOptions, lock: impl FnOnce(NodeState) -> BiasedLock<NodeState>) -> Result<Self, Error> {
         let fork_mark = ForkMark::of_this_process().map_err(Error::NoNode)?;
         let system = |e: motet_sys::rustix::io::Errno| Error::NoNode(e.raw_os_error());
@@ -280,25 +321,25 @@ impl Node {
         Ok(Self { node: lock(node), fork_mark, process, spin: options.spin, poll: outer })
     }
 
-    /// Longest wait outside the kernel now, ns.
+    /// Longest time that a wait may spin at present, ns: 0 on oversubscribed CPUs.
     #[inline(always)]
     fn spin(&self) -> u64 {
         if cpu_contention::is_contended() { 0 } else { self.spin }
     }
 
-    /// Whether a fork lies between the process that made it and ours.
+    /// Whether this process is a forked child of the process that opened the node.
     pub fn is_inherited(&self) -> bool {
         self.fork_mark.current() != self.process
     }
 
-    /// The state, locked.
+    /// Locks the node's state. [`Error::NoNode`] in a forked child.
     #[inline(always)]
     fn lock(&self) -> Result<Guard<'_>, Error> {
         self.lock_with(None).map(|(node, _)| node)
     }
 
-    /// Locks the state, without an atomic exchange for the holder of the [`Bias`]. Also returns [`NodeState::quiet`], which is cleared here: a call
-    /// that leaves the node as quiet as it was sets it again.
+    /// Locks the node's state, without an atomic exchange for the holder of the [`Bias`]. Also returns the value of [`NodeState::quiet`] and clears
+    /// it: a call that leaves the node as quiet as it was sets it again.
     #[inline(always)]
     fn lock_with(&self, bias: Option<&mut Bias>) -> Result<(Guard<'_>, CqId), Error> {
         if self.is_inherited() {
@@ -312,13 +353,13 @@ impl Node {
         Ok((node, quiet))
     }
 
-    /// Biases the node's lock to the holder of what this returns, for one call at a time: calls with it make no atomic exchange while no other
-    /// thread uses the node. If the lock is biased already, or the system has no barrier, they lock as any other call does.
+    /// Biases the node's lock to the holder of the returned [`Bias`], for one call at a time: calls with it make no atomic exchange while no other
+    /// thread uses the node. If the lock is biased already, or if the system has no process-wide memory barrier, they lock as any other call does.
     pub fn bias(&self) -> Result<Bias, Error> {
         if self.is_inherited() { self.lock().map(|_| Bias(None)) } else { Ok(Bias(self.node.bias())) }
     }
 
-    /// Ends the bias.
+    /// Ends a bias of the node's lock.
     pub fn end_bias(&self, bias: Bias) {
         if let (Some(bias), false) = (bias.0, self.is_inherited()) {
             self.node.end_bias(bias);
@@ -329,7 +370,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if self.is_inherited() {
-            self.node.abandon(); // it is the parent's
+            self.node.abandon(); // the state and its descriptors belong to the parent
         } else {
             self.node.get_mut().shut_down_links();
         }

@@ -234,7 +234,7 @@ impl NodeState {
         let Some(index) = self.links.index(link) else { return };
         self.stats.left(index);
         let Some(mut link_state) = self.links.remove(link) else { return };
-        link_state.came = false; // nothing of it is left to be looked at
+        link_state.accepted = false; // nothing of it is left to be looked at
         let mut transport = None;
         if link_state.gone.is_none() {
             link_state.flush(link, &mut self.messages);
@@ -255,7 +255,7 @@ impl NodeState {
     pub fn forget_ended(&mut self) {
         for link in std::mem::take(&mut self.messages.ended) {
             let Ok((link_state, _)) = self.link(link) else { continue };
-            let (Some(reason), true) = (link_state.gone, link_state.came) else { continue };
+            let (Some(reason), true) = (link_state.gone, link_state.accepted) else { continue };
             if !link_state.is_held() {
                 if matches!(reason, Reason::BROKEN | Reason::UNKNOWN_REGION_KEY) {
                     self.stats.failed(reason); // its row goes with it

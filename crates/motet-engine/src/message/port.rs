@@ -99,7 +99,7 @@ pub(super) fn post_slow(node: &mut Guard<'_>, selector: Selector, receive: Recei
             let name = node.messages.operations.name_of(receive);
             node.give(held, OperationId(name as u32), receive.capacity);
         }
-        PostOutcome::CompletionRef(status) => end(node, receive, status),
+        PostOutcome::Ended(status) => end(node, receive, status),
     }
 }
 

@@ -240,7 +240,7 @@ impl Node {
             if let Ok(link) = node.add_link(met, driver.name(), &ConnectHistory::default())
                 && let Ok((link_state, _)) = node.link(link)
             {
-                link_state.came = true;
+                link_state.accepted = true;
             }
         }
         self.step_connects(node);

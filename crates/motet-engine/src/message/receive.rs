@@ -232,7 +232,7 @@ impl NodeState {
                 }
             }
             PostOutcome::Matched(held) => self.give(held, name, receive.capacity),
-            PostOutcome::CompletionRef(status) => {
+            PostOutcome::Ended(status) => {
                 self.messages.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
                 self.notify();
             }

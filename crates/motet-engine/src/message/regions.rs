@@ -34,11 +34,11 @@ const PIECE: usize = 4096;
 
 impl Remote for LinkCallbacks<'_> {
     fn regions(&mut self) -> &mut Regions {
-        &mut self.messages.regions_here.regions
+        &mut self.messages.local_regions.regions
     }
 
     fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) -> Result<(), Status> {
-        let (region, at) = self.messages.regions_here.reach(region, at)?;
+        let (region, at) = self.messages.local_regions.reach(region, at)?;
         region.write(at, bytes)
     }
 
@@ -51,13 +51,13 @@ impl Remote for LinkCallbacks<'_> {
                 &mut long[..]
             }
         };
-        let (region, at) = self.messages.regions_here.reach(region, at)?;
+        let (region, at) = self.messages.local_regions.reach(region, at)?;
         region.read(at, bytes)?;
         Ok(put(&[bytes]))
     }
 
     fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
-        let (region, at) = self.messages.regions_here.reach(region, at)?;
+        let (region, at) = self.messages.local_regions.reach(region, at)?;
         region.change(at, atomic, result)
     }
 
@@ -65,12 +65,12 @@ impl Remote for LinkCallbacks<'_> {
         if length < self.channel_table.single_copy {
             return RemoteAddress::default();
         }
-        let address = self.messages.regions_here.place(region, at).and_then(|(bytes, at)| bytes.address(at, length));
+        let address = self.messages.local_regions.place(region, at).and_then(|(bytes, at)| bytes.address(at, length));
         address.map_or(RemoteAddress::default(), |address| RemoteAddress { address, key: 0 })
     }
 
     fn region_mapping(&mut self, region: u64) -> RemoteAddress {
-        let segment = self.messages.regions_here.get(region).and_then(|host| host.segment.clone());
+        let segment = self.messages.local_regions.get(region).and_then(|host| host.segment.clone());
         let place = segment.and_then(|segment| self.channel_table.segments.show(&segment, segment.address()));
         place.unwrap_or_default()
     }
@@ -91,7 +91,7 @@ impl Remote for LinkCallbacks<'_> {
 
 /// Nobody uses the memory of a revoked region any more.
 fn end(messages: &mut MessageState, region: u64) {
-    let Some(LocalRegion { bytes, keep, segment, .. }) = messages.regions_here.remove(region) else { return };
+    let Some(LocalRegion { bytes, keep, segment, .. }) = messages.local_regions.remove(region) else { return };
     messages.deferred_drops.extend(keep);
     if bytes.file().is_some() {
         messages.deferred_drops.push(Box::new(bytes)); // to be closed without the node's lock
@@ -120,7 +120,7 @@ pub(super) fn copy_some(
             operation.memory.write(done as usize, length, |into| motet_sys::process_vm::read_from(pid, from, into)).ok()
         }
         CopyTo::Region { region, at, .. } => {
-            let (region, at) = messages.regions_here.place(region, at + done)?;
+            let (region, at) = messages.local_regions.place(region, at + done)?;
             region.copy_from(pid, from, at, length)
         }
     };
@@ -141,7 +141,7 @@ impl Node {
             return Err(Error::InvalidAtomic);
         }
         node.messages
-            .regions_here
+            .local_regions
             .add(LocalRegion { bytes: Bytes::Memory(memory), first: 0, keep, segment: None }, rights)
     }
 
@@ -150,7 +150,7 @@ impl Node {
     pub fn register_from(&self, memory: SharedBytes, first: u64, rights: Rights) -> Result<Key, Error> {
         self.lock()?
             .messages
-            .regions_here
+            .local_regions
             .add(LocalRegion { bytes: Bytes::Memory(memory), first, keep: None, segment: None }, rights)
     }
 
@@ -161,17 +161,17 @@ impl Node {
     /// [`Error::Unknown`]: there is no such region, or it has ended meanwhile.
     pub fn revoke(&self, key: Key, deadline: Option<u64>) -> Result<(), Error> {
         let mut node = self.lock()?;
-        let (name, revoked) = node.messages.regions_here.regions.name(key).ok_or(Error::Unknown)?;
+        let (name, revoked) = node.messages.local_regions.regions.name(key).ok_or(Error::Unknown)?;
         if !revoked {
             node.revoke(key, name);
         }
-        self.wait(node, deadline, |node| node.messages.regions_here.regions.name(key).is_none().then_some(()))
+        self.wait(node, deadline, |node| node.messages.local_regions.regions.name(key).is_none().then_some(()))
     }
 }
 
 impl NodeState {
     fn revoke(&mut self, key: Key, name: u64) {
-        let segment = self.messages.regions_here.get(name).and_then(|host| host.segment.clone());
+        let segment = self.messages.local_regions.get(name).and_then(|host| host.segment.clone());
         for link in self.links.all() {
             let Ok((link_state, messages)) = self.link(link) else { continue };
             // A peer that never got its address has nothing to answer, and is not waited for.
@@ -181,7 +181,7 @@ impl NodeState {
                 self.flush_link(link);
             }
         }
-        if self.messages.regions_here.regions.revoke(key) == Some(Revoked::CompletionRef) {
+        if self.messages.local_regions.regions.revoke(key) == Some(Revoked::Ended) {
             end(&mut self.messages, name);
         }
     }

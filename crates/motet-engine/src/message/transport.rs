@@ -159,7 +159,7 @@ pub struct Identity {
     pub id: NodeId,
     /// The name under which nodes of this host find it.
     pub name: String,
-    /// Where nodes of other regions_here find it: `ADDRESS:PORT`, port 0 for any; none: they do not.
+    /// Where nodes of other hosts find it: `ADDRESS:PORT`, port 0 for any; none: they do not.
     pub listen: Option<std::net::SocketAddr>,
     /// What they must know.
     pub secret: Secret,

@@ -1,19 +1,19 @@
-//! Messages for receives that are posted, delivered straight out of lines that the peer writes (`motet_engine::message::completions`).
+//! Messages for posted receives that are delivered directly from cells that the peer writes (`motet_engine::message::completions`).
 //!
-//! What it is: two whole nodes of the engine with the driver of shared memory, as no smaller part of that code can be reached: what decides
-//! is behind the node's lock. Both meet peers made by hand, get the same bytes in the same places of those peers' memory, and are asked for
-//! the same receives and sends. The one is pinned and looks for the ends of many; the other takes packets the long way, and looks
-//! for one end at a time, which lies in its cq before. After every look at all that has come they must agree on what has ended, how, with which bytes, and on which
-//! links are broken. What it is not: it does not write while another thread looks (`motet-torture` does), but for writes in the middle of a
-//! look, when an end is delivered.
+//! What it is: two complete nodes of the engine with the shared memory driver, because the code under test is behind the node's lock. Both are linked
+//! to raw peers, get the same bytes at the same offsets of the peers' memory, and are given the same receives and sends. One has a bias and polls for
+//! many completions; the other takes the general path and tests for one completion at a time, which is in its completion queue by then. After every
+//! poll of all that has arrived both must agree on the completions, their bytes, and the broken links.
+//!
+//! What it is not: concurrent (`motet-torture` is). The only writes during a call are those at the delivery of a completion.
 //!
 //! ```text
 //!   settings 1 byte: see `Settings`, then operations
-//!   op 1 byte: 0-3 message · 4 line · 5 packet · 6 write · 7 write when an end is delivered · 8 receive · 9 look · 10 send
+//!   op 1 byte: 0-3 message · 4 cell · 5 packet · 6 write · 7 write at a delivery · 8 receive · 9 poll · 10 send
 //!     · 12 cancel · 13 claim · 14 progress · else the peer reads
-//!   message: bytes of headers 1, grant 1, tag 1, length 1 · line: upper half of its word 4, bytes of all of it 56 · packet: kind 1, length 1, bytes
-//!   write: where 2, value 8 · receive: how 1, tag 1, bits that are ignored 1, room 1 · look: most 1 · send: tag 1, headers 1, length 1
-//!   cancel: receive 1 · claim: tag 1, bits that are ignored 1
+//!   message: bytes of headers 1, grant 1, tag 1, length 1 · cell: upper half of its word 4, payload 56 · packet: kind 1, length 1, bytes
+//!   write: where 2, value 8 · receive: how 1, tag 1, ignored bits 1, room 1 · poll: most 1 · send: tag 1, headers 1, length 1
+//!   cancel: receive 1 · claim: tag 1, ignored bits 1
 //! ```
 
 mod raw_peer;
@@ -35,42 +35,42 @@ use motet_sys::user_memory::OperationMemory;
 use raw_peer::{FIRST_CHANNEL, Peer};
 use receive_memory::ReceiveMemory;
 
-/// Operations of one input, and receives.
+/// Most operations and most receives of one input.
 const MAX_OPERATIONS: usize = 150;
 const RECEIVES: usize = 64;
-/// Where each receive's memory is, and how much of it the receive may have: behind that nothing may be written.
+/// Bytes between the buffers of two receives, and the largest buffer. The bytes behind a buffer must stay untouched.
 const RECEIVE_STRIDE: usize = 256;
 const MAX_ROOM: usize = 200;
 const UNTOUCHED: u8 = 0xee;
 const SERVICE: u64 = 1;
-/// Looks in a row that find nothing: after those nothing is there. (A round takes 16 packets of a link; there are 64 lines.)
+/// Number of consecutive empty polls after which nothing is left. A round takes 16 packets of a link, and a FIFO has 64 cells.
 const EMPTY_POLLS: u32 = 6;
-/// Bytes of headers that a line has room for.
+/// Bytes of headers and body that fit into one cell.
 const CELL_BODY_BYTES: usize = 40;
 
-/// How often an input went where it should be able to go.
+/// How often an input reached the paths under test.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Reached {
-    /// Looks that delivered ends.
+    /// Polls that delivered completions.
     pub delivered: u64,
-    /// Those with more than one end.
+    /// Polls that delivered more than one.
     pub batches: u64,
-    /// Ends of messages that did not fit.
+    /// Completions of truncated messages.
     pub truncated: u64,
-    /// Ends of receives with memory of their own, behind which a look stops.
+    /// Completions of receives with owned memory, at which a poll stops.
     pub kept: u64,
-    /// Links that were broken by what was written.
+    /// Links broken by the peer's writes.
     pub broken: u64,
-    /// Writes in the middle of a look.
+    /// Writes during a poll.
     pub interleaved: u64,
-    /// Receives that were cancelled before their messages came.
+    /// Receives that were cancelled before their messages arrived.
     pub cancelled: u64,
     /// Messages that were claimed.
     pub claimed: u64,
 }
 
 impl Reached {
-    /// Both together.
+    /// The sums of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -86,11 +86,11 @@ impl Reached {
     }
 }
 
-/// What the nodes and their peers are like.
+/// Settings of the nodes and their peers.
 struct Settings(u8);
 
 impl Settings {
-    /// Links of each node, and whether messages are received in order on each channel, not by tag on any.
+    /// Bits: two links per node instead of one; messages matched in order on each channel instead of by tag on any.
     const TWO: u8 = 1;
     const ORDERED: u8 = 2;
 
@@ -103,7 +103,7 @@ impl Settings {
     }
 }
 
-/// An end, as it must be delivered either way.
+/// A completion, in a form in which both nodes must agree.
 #[derive(Debug, PartialEq, Eq)]
 struct End {
     receive: u64,
@@ -113,7 +113,7 @@ struct End {
     full: u64,
     headers: Vec<u8>,
     channel: Option<Channel>,
-    /// Of a receive whose memory was its own.
+    /// The bytes of a receive with owned memory.
     bytes: Option<Vec<u8>>,
 }
 
@@ -126,21 +126,21 @@ impl End {
 
     fn of_completion(end: Completion) -> Self {
         let Completion { context: receive, status, length, tag, full, headers, channel, memory, .. } = end;
-        // Memory of no bytes is not kept for the program.
+        // Empty memory is not returned to the program.
         let bytes = memory.filter(|bytes| !bytes.is_empty()).map(|bytes| bytes[..length as usize].to_vec());
         Self { receive, status, length, tag, full, headers, channel, bytes }
     }
 }
 
-/// A node, and its peers.
+/// A node and its peers.
 struct Side {
     peers: Vec<Peer>,
     channels: Vec<Channel>,
     context: Context,
-    /// Those of receives: the one that is looked at for many ends, and another.
+    /// Completion queues of receives: the polled one, and another.
     cqs: [CqId; 2],
     bias: Option<Bias>,
-    /// Writes for when an end is delivered: link, where, value.
+    /// Writes at the next delivery: link, offset, value.
     later: Vec<(usize, usize, [u8; 8])>,
     node: Node,
 }
@@ -149,7 +149,7 @@ impl Side {
     fn new(settings: &Settings, pinned: bool) -> Self {
         static SHM: Shm = Shm;
         let drivers: Vec<&'static dyn Driver> = vec![&SHM];
-        // What a peer may send ahead is little, so that it is soon too much; nothing is copied out of a peer's memory, which is this process's.
+        // The window is small, so that peers exceed it soon. Single copy is off, because the peer's memory would be this process's.
         let limits = MessageLimits {
             window: 16 << 10,
             max_rendezvous: 4,
@@ -169,7 +169,7 @@ impl Side {
         let mut side = Self { peers, channels, context, cqs, bias: None, later: Vec::new(), node };
         side.make_busy();
         if !pinned {
-            // Posted first, and for something else: no message is taken without being matched with all that wait.
+            // A receive in another context, posted first, keeps messages off the path that skips matching.
             let elsewhere = RecvFrom::Any(side.node.context().expect("a context"));
             side.node
                 .post(elsewhere, 0, 0, OperationMemory::Owned(Vec::new()), CompletionOptions::default())
@@ -179,7 +179,7 @@ impl Side {
         side
     }
 
-    /// Meeting may have slept. RecvFrom now on all links are busy: what comes on them is looked for in every round, and no doorbell is rung.
+    /// Makes all links active. Their packets are then found in every round, without doorbells.
     fn make_busy(&mut self) {
         let completion = CompletionOptions { cq: Some(self.cqs[1]), context: 0, quiet: false };
         for (peer, &channel) in self.peers.iter_mut().zip(&self.channels) {
@@ -194,7 +194,7 @@ impl Side {
         }
     }
 
-    /// All ends of the cqs that there are now.
+    /// All completions that are there.
     fn ends(&mut self, most: usize, reached: &mut Reached) -> Vec<End> {
         let mut ends = Vec::new();
         let mut empty = 0;
@@ -212,12 +212,12 @@ impl Side {
         ends
     }
 
-    /// Takes one that lies in its cq.
+    /// Takes a completion from a queue.
     fn test(&self, cq: usize) -> Option<End> {
         self.node.test_cq(self.cqs[cq]).expect("a cq").map(End::of_completion)
     }
 
-    /// One for the ends of many.
+    /// Polls for many completions.
     fn poll(&mut self, most: usize, ends: &mut Vec<End>, reached: &mut Reached) {
         let cq = self.cqs[0];
         let Self { node, bias, later, peers, .. } = &mut *self;
@@ -253,7 +253,7 @@ pub fn run(input: &[u8]) {
     let _reached = play(input);
 }
 
-/// Runs one input; what it has reached.
+/// Runs one input. Returns what it reached.
 pub fn play(input: &[u8]) -> Reached {
     let Some((&settings, input)) = input.split_first() else { return Reached::default() };
     let settings = Settings(settings);
@@ -267,24 +267,24 @@ pub fn play(input: &[u8]) -> Reached {
 
 /// A receive.
 struct Receive {
-    /// RecvFrom which link, or any; for which cq; how long a body it has room for, and whether that is memory of its own.
+    /// Its link, whether it takes messages of any channel, its completion queue, the size of its buffer, and whether it owns that.
     link: usize,
     any: bool,
     other: bool,
     room: usize,
     owned: bool,
-    /// Its name on each side, if it has one, and whether it has ended there.
+    /// Its operation on each side, if it has one, and whether it has completed there.
     names: [Option<OperationId>; 2],
     ended: [bool; 2],
 }
 
-/// Everything of one input.
+/// The state of one input.
 struct Harness<'a> {
     sides: [Side; 2],
     receive_memory: &'a [ReceiveMemory; 2],
     receives: Vec<Receive>,
     puts: u8,
-    /// Nothing was written that only one of the two has seen.
+    /// Both sides have seen the same writes so far.
     agree: bool,
     reached: Reached,
 }
@@ -380,7 +380,7 @@ impl Harness<'_> {
         Some(())
     }
 
-    /// The same to both.
+    /// Does the same on both sides.
     fn put(&mut self, link: usize, put: impl Fn(&mut Peer)) {
         self.sides.iter_mut().for_each(|side| put(&mut side.peers[link]));
     }
@@ -390,7 +390,7 @@ impl Harness<'_> {
         if number == RECEIVES {
             return;
         }
-        // Which of two links is looked at first is nobody's promise: a receive is for one of them.
+        // The order in which two links are polled is not specified, so a receive is for one of them.
         let links = self.sides[0].channels.len();
         let (owned, other, any, link) =
             (how & 1 != 0, how & 2 != 0, how & 4 != 0 && links == 1, usize::from(how >> 3) % links);
@@ -408,7 +408,7 @@ impl Harness<'_> {
             let (cq, context) = (cqs[usize::from(other)], number as u64);
             let asked = (from, tag.into(), ignore);
             match memory {
-                // Every other one has no record on the side that is pinned.
+                // Every second one has no operation record on the biased side.
                 OperationMemory::User(span) if bias.is_some() && number % 2 == 1 => {
                     node.post_unrecorded(asked, Buffer { span, context }, cq, bias.as_mut()).map(|()| None)
                 }
@@ -424,10 +424,10 @@ impl Harness<'_> {
         self.receives.push(Receive { link, any, other, room, owned, names, ended });
     }
 
-    /// A receive that may have ended, or have got a message that is not delivered yet, is not to happen any more.
+    /// Cancels a receive, which may have completed or matched a message already.
     fn cancel(&mut self, number: usize) {
         if self.sides[0].channels.len() > 1 {
-            self.poll(32); // which of two links has been looked at since is nobody's promise
+            self.poll(32); // the order of polls of two links is not specified
         }
         let Some(&Receive { link, any, other, names, ended, .. }) = self.receives.get(number) else { return };
         let cancelled = [0, 1].map(|side| {
@@ -440,12 +440,12 @@ impl Harness<'_> {
                 }
             }
         });
-        // What one node has delivered already may still lie in a cq of the other.
+        // A completion that one node has delivered may still be in a queue of the other.
         assert!(!cancelled[0] || !ended[0], "what has ended cannot be cancelled");
         assert!(!cancelled[1] || !ended[1], "what has ended cannot be cancelled");
     }
 
-    /// What no receive waits for is taken by somebody else.
+    /// Claims a message for which no receive is posted.
     fn claim(&mut self, tag: u8, ignore: u8) {
         let ignore = if ignore == 255 { u64::MAX } else { ignore.into() };
         let links = self.sides[0].channels.len();
@@ -456,7 +456,7 @@ impl Harness<'_> {
             node.discard_body(held).expect("a node");
             Some(seen)
         });
-        let several = links > 1; // whose message came first is nobody's promise
+        let several = links > 1; // the order of messages of two links is not specified
         assert!(!self.agree || several || claimed[0] == claimed[1], "{claimed:?}");
         self.agree &= !several || claimed == [None, None];
         self.reached.claimed += u64::from(claimed[0].is_some());
@@ -472,7 +472,7 @@ impl Harness<'_> {
         assert!(!self.agree || sent[0] == sent[1], "{sent:?}");
     }
 
-    /// What has come is taken and delivered, on both sides.
+    /// Polls both sides and compares their completions.
     fn poll(&mut self, most: usize) {
         let [one, other] = &mut self.sides;
         let mut ends = [one.ends(most, &mut self.reached), other.ends(most, &mut self.reached)];

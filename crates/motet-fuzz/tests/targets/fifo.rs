@@ -1,11 +1,11 @@
-//! A fifo as the peer left it: the input is a program of both endpoints' calls and of writes into the memory between them.
+//! A FIFO with a hostile peer: the input is a program of calls at both endpoints and of writes into the memory between them.
 //!
 //! ```text
-//!   op 1 byte: 0-3 put · 4-6 poll · 7 the same in steps · 8 room · 9 sleep · 10 both endpoints anew · 11 put open · 12 its next line · else write
-//!   put, room: length 2 bytes, kind 1, flags 1 · put open: lines that follow 1, kind 1, flags 1 · write: offset 2, value 8
+//!   op 1 byte: 0-3 put · 4-6 poll · 7 poll in steps · 8 room · 9 sleep · 10 new endpoints · 11 put open · 12 its next cell · else write
+//!   put, room: length 2 bytes, kind 1, flags 1 · put open: continuation cells 1, kind 1, flags 1 · write: offset 2, value 8
 //! ```
 //!
-//! As long as nobody has written to the memory, what comes out is what was put.
+//! As long as the memory was not written to, the packets that come out are those that were put.
 
 use motet_sys::memory;
 use motet_sys::rustix::fd::OwnedFd;
@@ -15,11 +15,11 @@ use motet_wire::message::fifo::{
 };
 use std::collections::VecDeque;
 
-/// Few, so that positions meet.
+/// Few, so that positions wrap often.
 const CELLS: usize = 16;
-/// Operations of one input.
+/// Most operations of one input.
 const MAX_OPERATIONS: usize = 300;
-/// The flag that is the fifo's own.
+/// The flag that the FIFO uses itself.
 const FIFO_FLAG: u8 = 0x80;
 
 thread_local! {
@@ -32,7 +32,7 @@ fn exposed() -> Option<(OwnedFd, Fifo)> {
     Some((file, Fifo::over(mapping, 0, CELLS)?))
 }
 
-/// Runs the program.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     MEMORY.with(|memory| {
         if let Some((file, fifo)) = memory {
@@ -41,7 +41,7 @@ pub fn run(input: &[u8]) {
     });
 }
 
-/// What was put, as it must come out.
+/// A packet that was put.
 #[derive(Debug, PartialEq, Eq)]
 struct Sent {
     kind: u8,
@@ -50,14 +50,14 @@ struct Sent {
     bytes: Vec<u8>,
 }
 
-/// Both endpoints, and what is between them as long as nobody else has written there.
+/// Both endpoints, and the packets between them while the memory was not written to.
 struct Endpoints {
     producer: FifoTx,
     consumer: FifoRx,
     buffer: Buffer,
-    /// Lines that the producer owes to an open packet.
+    /// Continuation cells that the producer owes to an open packet.
     owed: u8,
-    /// Whole packets that are under way, and at the end perhaps an open one. `None`: somebody has written to the memory.
+    /// Packets in the FIFO; only the last one may be open. `None`: the memory was written to.
     sent: Option<VecDeque<Sent>>,
 }
 
@@ -75,7 +75,7 @@ impl Endpoints {
         published
     }
 
-    /// The next line of the open packet. What the memory says does not matter: the room was there.
+    /// Puts the next continuation cell of the open packet. The result does not matter: its room was reserved.
     fn follow(&mut self) {
         if self.owed > 0 {
             self.owed -= 1;
@@ -83,7 +83,7 @@ impl Endpoints {
         }
     }
 
-    /// The next packet, by `poll` or by its steps.
+    /// Takes the next packet, by `poll` or in steps.
     fn take(&mut self, stepwise: bool) {
         let taken = if stepwise { self.take_stepwise() } else { self.consumer.poll(&mut self.buffer) };
         let Some(sent) = &mut self.sent else {
@@ -97,12 +97,12 @@ impl Endpoints {
             let (kind, flags, more) = (packet.kind, packet.flags, packet.continuations());
             Sent { kind, flags, more, bytes: packet.bytes(&self.buffer).to_vec() }
         });
-        // An open packet is the last one, and comes when it is whole.
+        // An open packet is the last one, and arrives when it is complete.
         let whole = self.owed == 0 || sent.len() > 1;
         assert_eq!(packet, if whole { sent.pop_front() } else { None });
     }
 
-    /// As a consumer does that looks at an open packet while it grows.
+    /// Takes a packet like a consumer that reads an open packet while it grows.
     fn take_stepwise(&mut self) -> Result<Option<Packet>, Broken> {
         let Some(packet) = self.consumer.peek(&mut self.buffer)? else { return Ok(None) };
         for more in 1..=packet.continuations() {
@@ -124,7 +124,7 @@ fn interpret(input: &[u8], file: &OwnedFd, fifo: Fifo) {
         let Some(op) = word(1) else { return };
         let done = match op {
             0..=3 => word(4).map(|w| {
-                (0..endpoints.owed).for_each(|_| endpoints.follow()); // nothing may be put before
+                (0..endpoints.owed).for_each(|_| endpoints.follow()); // the open packet must be completed first
                 let bytes = vec![w as u8; (w >> 16) as usize % (MAX_PACKET + 100)];
                 let (kind, flags) = ((w >> 8) as u8, w as u8 & !FIFO_FLAG);
                 let (a, b) = bytes.split_at(bytes.len() * op as usize / 4);
@@ -146,7 +146,7 @@ fn interpret(input: &[u8], file: &OwnedFd, fifo: Fifo) {
                 Some(())
             }
             10 => {
-                endpoints = Endpoints::of(fifo, None); // they believe that nothing has gone through
+                endpoints = Endpoints::of(fifo, None); // they assume an empty FIFO
                 Some(())
             }
             11 => word(3).map(|w| {
@@ -164,7 +164,7 @@ fn interpret(input: &[u8], file: &OwnedFd, fifo: Fifo) {
                 Some(())
             }
             _ => word(2).zip(word(8)).map(|(at, value)| {
-                // Mostly the words of the lines, aligned.
+                // Mostly the control words of the cells, aligned.
                 let size = Fifo::size(CELLS) as u64;
                 let at = if op & 1 == 0 { size - 64 * (1 + at % CELLS as u64) } else { at % size / 8 * 8 };
                 let _ = pwrite(file, &value.to_be_bytes(), at);
@@ -177,9 +177,9 @@ fn interpret(input: &[u8], file: &OwnedFd, fifo: Fifo) {
     }
 }
 
-/// An honest exchange, a packet that claims too much, and one whose second line is not there.
+/// An honest exchange, a packet with too large a length, and one whose second cell is missing.
 pub fn seeds() -> Vec<Vec<u8>> {
-    // The word of line 0: stamp 1, then length, kind, flags.
+    // The control word of cell 0: stamp 1, then length, kind, flags.
     let word = |length: u64, kind: u64, flags: u64| 1 | length << 32 | kind << 48 | flags << 56;
     let put = |at: u16, value: u64| [&[13][..], &at.to_be_bytes(), &value.to_le_bytes()].concat();
     vec![

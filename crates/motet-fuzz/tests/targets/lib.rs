@@ -1,8 +1,7 @@
-//! Every parser of bytes that a peer can write (or that lie in a file of the user's), as one function of a byte string each: it must return, whatever the bytes.
+//! Every parser of bytes that a peer or a user's file controls, as a function of a byte string: it must return for any input.
 //!
-//! What it is: the targets ([`TARGETS`]), their seeds, and a small repeatable mutator for a bounded run on the stable
-//! toolchain (`tests/bounded.rs`, `scripts/fuzz-short`). What it is not: a fuzzer; `fuzz/` hands the same functions to
-//! cargo-fuzz for long runs.
+//! What it is: the targets ([`TARGETS`]), their seeds, and a small repeatable mutator for a bounded run on the stable toolchain (`tests/bounded.rs`,
+//! `scripts/fuzz-short`). What it is not: a fuzzer; `fuzz/` passes the same functions to cargo-fuzz for long runs.
 #![deny(unsafe_code)] // but for completions/receive_memory.rs: memory that receives fill
 
 pub mod completions;
@@ -22,20 +21,20 @@ use motet_engine::reason::Reason;
 use motet_sys::{sock_diag, sock_list};
 use motet_wire::stream::segment::{Geometry, HEAD_WORDS};
 
-/// A parser under test.
+/// A target.
 #[derive(Clone, Copy)]
 pub struct Target {
-    /// As in `fuzz/fuzz_targets`.
+    /// Its name, as in `fuzz/fuzz_targets`.
     pub name: &'static str,
-    /// Returns, whatever the bytes.
+    /// Parses an input; must return for any.
     pub run: fn(&[u8]),
     /// Well-formed inputs.
     pub seeds: fn() -> Vec<Vec<u8>>,
-    /// Inputs of a bounded run.
+    /// Number of inputs of a bounded run.
     pub rounds: u64,
 }
 
-/// All.
+/// All targets.
 pub const TARGETS: &[Target] = &[
     Target { name: "segment_head", run: segment_head, seeds: segment_seeds, rounds: 200_000 },
     Target { name: "offer", run: offer, seeds: offer_seeds, rounds: 200_000 },
@@ -53,7 +52,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "session", run: session::run, seeds: session::seeds, rounds: 200_000 },
 ];
 
-/// What nodes that have met say of the segments of their pools.
+/// The control messages about shared segments.
 pub fn segment_message(input: &[u8]) {
     let Some(message) = SegmentMsg::decode(input) else { return };
     assert_eq!(SegmentMsg::decode(&message.encode()), Some(message));
@@ -67,10 +66,10 @@ fn segment_message_seeds() -> Vec<Vec<u8>> {
     [shown, SegmentMsg::Gone { number: 1 }].map(|message| message.encode().to_vec()).to_vec()
 }
 
-/// What two nodes of a host say when they meet, either way.
+/// The handshake of two nodes on one host, and its answer.
 pub fn shm_handshake(input: &[u8]) {
     if let Ok(greeting) = Greeting::decode(input) {
-        // Its last bytes say nothing yet, so only what is known comes back.
+        // Reserved bytes are not kept, so the encoded form may differ from the input.
         assert_eq!(Greeting::decode(&greeting.encode()), Ok(greeting));
     }
     let answer = Answer::decode(input);
@@ -83,7 +82,7 @@ fn shm_handshake_seeds() -> Vec<Vec<u8>> {
     [&answers[..], &[greeting.encode().to_vec()]].concat()
 }
 
-/// The head of a segment, and the size of its file.
+/// The head of a segment, after the size of its file.
 pub fn segment_head(input: &[u8]) {
     let Some((size, head)) = input.split_first_chunk::<8>() else { return };
     let Some(head) = head.first_chunk::<{ HEAD_WORDS * 8 }>() else { return };
@@ -96,7 +95,7 @@ pub fn segment_head(input: &[u8]) {
     assert!((geometry.bulk(geometry.slots - 1) + 2 * geometry.bulk) as u64 <= size, "and so do its large rings");
 }
 
-/// A well-formed head, after the size that goes with it.
+/// A well-formed head, after the matching file size.
 fn segment(slots: usize, ring: usize, bulk: usize) -> Vec<u8> {
     let geometry = Geometry { slots, ring, bulk };
     [&(geometry.bytes() as u64).to_le_bytes()[..], &geometry.encode([6; 16])].concat()
@@ -106,7 +105,7 @@ fn segment_seeds() -> Vec<Vec<u8>> {
     vec![segment(1, 4096, 0), segment(64, 65536, 1 << 22), segment(1024, 1 << 24, 1 << 26)]
 }
 
-/// The one message of the shm driver's rendezvous.
+/// The offer of a segment and slot for a stream, and its refusal.
 pub fn offer(input: &[u8]) {
     if let Ok(offer) = Offer::decode(input) {
         assert_eq!(Offer::decode(&offer.encode()), Ok(offer), "what was understood comes back as it was");
@@ -121,7 +120,7 @@ fn offer_seeds() -> Vec<Vec<u8>> {
     vec![offer.encode().to_vec(), offer.encode()[..40].to_vec(), Vec::new()]
 }
 
-/// Where a node is to be called: what a peer, or a user, has given as its address.
+/// The address of a node, as given by a peer or a user.
 pub fn node_address(input: &[u8]) {
     let Ok(text) = str::from_utf8(input) else { return };
     let Some((secret, address)) = Secret::split(text) else { return };
@@ -138,7 +137,7 @@ fn node_address_seeds() -> Vec<Vec<u8>> {
     [&with[..], &[b"10.0.0.1:4000".to_vec(), b"@".to_vec()]].concat()
 }
 
-/// The kernel's answer to a look-up, and to a question for all sockets.
+/// The kernel's answers to sock_diag requests for one socket and for all.
 pub fn diag_answer(input: &[u8]) {
     let mut bytes = 0;
     let _ = sock_list::parse_messages(input, &mut |message| {

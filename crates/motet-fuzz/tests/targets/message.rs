@@ -1,10 +1,10 @@
-//! The packets of a peer, to one side of a link: it must keep to its limits, break at the first packet that breaks the
-//! protocol, and complete every operation once.
+//! The packets of a hostile peer, to one side of a link: the link must keep its limits, break at the first packet that violates the protocol, and
+//! complete every operation once.
 //!
-//! The input is a row of steps: a kind, a length of two bytes, the packet. Kinds from `OWN_STEPS` on are steps of this side.
+//! The input is a sequence of steps: a kind, a length of two bytes, the packet. Kinds from `OWN_STEPS` on are steps of this side.
 //!
-//! Everything is done twice, by two sides that differ in one thing: now and then the one takes a whole message by the direct path, and the other
-//! by the general one ([`direct`]). They must agree after every step.
+//! Two sides get every step. For some messages one of them uses the direct path, the other one always the general one ([`direct`]). They must agree
+//! after every step.
 
 pub mod cells;
 pub mod direct;
@@ -28,14 +28,14 @@ const LIMITS: Limits = Limits {
     eager: 2000,
     requests: 4,
 };
-/// Bytes of every receive, and of every send.
+/// Bytes of every receive buffer, and of every body sent.
 const BUFFER: u64 = 200;
 const BODY: usize = 3000;
-/// The first kind that is a step of this side: flush, post, send, copy, discard, release, lend, give back, and those of `memory`.
+/// The first kind that is a step of this side: flush, post, send, copy, discard, release, loan, release a loan, and those of `memory`.
 pub const OWN_STEPS: u8 = 200;
 const STEPS: u8 = 8;
 
-/// The owner of that side.
+/// The owner of a side.
 #[derive(Debug)]
 pub struct Side {
     table: Table,
@@ -107,7 +107,7 @@ impl Callbacks for Side {
     fn unblocked(&mut self) {}
 }
 
-/// A medium that takes everything.
+/// A transport without limits.
 struct Unlimited;
 
 impl Packets for Unlimited {
@@ -130,7 +130,7 @@ pub fn run(input: &[u8]) {
     let _why = play(input);
 }
 
-/// Runs one input; what broke the link, if anything did.
+/// Runs one input. Returns what broke the link.
 pub fn play(mut input: &[u8]) -> Option<ProtocolViolation> {
     let (mut model, mut twin) = (Model::new(), Model::new());
     while let Some((&[kind, low, high], rest)) = input.split_first_chunk::<3>() {
@@ -161,7 +161,7 @@ pub fn play(mut input: &[u8]) -> Option<ProtocolViolation> {
     broken
 }
 
-/// One side of a link, and what must hold after each step.
+/// One side of a link, with checks after each step.
 pub struct Model {
     link: Link,
     side: Side,
@@ -170,7 +170,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Nothing has come yet.
+    /// A new link.
     pub fn new() -> Self {
         let (operations, held, copies, loans, offers) = Default::default();
         let (table, memory) = (Table::new([1, 2]), memory::Ours::new());
@@ -178,7 +178,7 @@ impl Model {
         Self { link: Link::new(0, LIMITS, 0), side, channels: Vec::new(), next: 0 }
     }
 
-    /// A packet comes.
+    /// Passes a packet to the link, which breaks if the packet violates the protocol.
     pub fn arrived(&mut self, packet: impl FnOnce(&mut Link, &mut Side, u64) -> Result<(), ProtocolViolation>) {
         self.next += 1;
         let result = packet(&mut self.link, &mut self.side, self.next);
@@ -186,7 +186,7 @@ impl Model {
         self.check();
     }
 
-    /// A step of this side, by its number.
+    /// Makes a step of this side.
     pub fn own_step(&mut self, step: u8) {
         self.next += 1;
         let Self { link, side, channels, next } = self;
@@ -211,7 +211,7 @@ impl Model {
         assert!(u64::from(side.table.len().1) <= most, "and few messages that wait");
     }
 
-    /// What can be seen of it from outside.
+    /// The state that is visible from outside.
     fn visible_state(&self) -> impl PartialEq + std::fmt::Debug {
         let Self { link, side, next, .. } = self;
         let (link, waits) =
@@ -225,7 +225,7 @@ impl Model {
         (link, waits, side.held.len(), side.copies.len(), side.loans.len(), side.operations.len(), *next)
     }
 
-    /// The end: what broke the link, if anything did.
+    /// Ends the link and checks that everything has completed. Returns what broke it.
     pub fn end(self) -> Option<ProtocolViolation> {
         let Self { mut link, mut side, channels, .. } = self;
         let broken = link.broken();
@@ -268,11 +268,11 @@ fn own_step(
             match side.table.post(selector, Receive { operation, capacity: BUFFER, buffer: () }) {
                 PostOutcome::Posted(_) => {}
                 PostOutcome::Matched(held) => link.accept(side, held, operation, BUFFER),
-                PostOutcome::CompletionRef(_) => drop(side.operations.pop()),
+                PostOutcome::Ended(_) => drop(side.operations.pop()),
             }
         }
         (2, Some((channel, _))) => {
-            // Every other one is shown, so that its receiver may ask for help with a copy.
+            // Every second body has an address, so its receiver may ask for help with the copy.
             let (mode, place) = (Mode::Automatic, RemoteAddress { address: operation % 2, key: 0 });
             let send = Send { channel, tag: 0, headers: &[], body: &[&[0; BODY]], mode, operation, place };
             if let Ok(Sent::Pending(_)) = link.send(&mut Unlimited, &send) {
@@ -307,13 +307,13 @@ fn step(kind: u8, packet: &[u8]) -> Vec<u8> {
     [&[kind][..], &(packet.len() as u16).to_le_bytes(), packet].concat()
 }
 
-/// Well-formed exchanges: whole messages, a long eager one, announced ones that are copied and pulled, the end of a channel.
+/// Well-formed exchanges: short messages, a long eager one, rendezvous by copy and by packets, the end of a channel.
 pub fn seeds() -> Vec<Vec<u8>> {
     let of = |kind: Kind, packet: &[u8]| step(kind as u8, packet);
     let head = |to: u32, own: u16| Head { to: SlabId(to), own, grant: 0 };
     let ours = |number: u8| step(OWN_STEPS + number, &[]);
     let hello = of(Kind::Hello, &Hello { window: 100, max_rendezvous: 4, channels: 4, requests: 4 }.write());
-    // The first number that a side gives, to a channel or to a long message.
+    // The first id that a side gives to a channel or a long message.
     let one = 1 << 20;
     let open = |service| [hello.clone(), ours(0), of(Kind::Open, &head(7, 0).write_word(service)), ours(0)].concat();
     let message = of(Kind::Message, &[&head(one, 2).write_word(5)[..], b"hhbody"].concat());

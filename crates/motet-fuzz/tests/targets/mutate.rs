@@ -1,6 +1,6 @@
-//! A small mutator: repeatable, and rough in the ways that parsers mind.
+//! A small, repeatable mutator with changes that are likely to confuse parsers.
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
+/// A random number generator (SplitMix64: Steele, Lea, Flood 2014).
 #[derive(Debug, Clone)]
 pub struct Prng(pub u64);
 
@@ -14,13 +14,13 @@ impl Prng {
         z ^ (z >> 31)
     }
 
-    /// Below `n`, which is not 0.
+    /// A number below `n`, which is not 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.draw() % n as u64) as usize
     }
 }
 
-/// Numbers that sit at the edges of things.
+/// Boundary values.
 const EDGES: [u64; 10] = [0, 1, 40, 41, 4096, 4097, u32::MAX as u64, i64::MAX as u64, u64::MAX - 1, u64::MAX];
 
 /// Changes an input in a few places.

@@ -1,11 +1,11 @@
-//! What a peer can write into the memory of a link: lines of the fifo, and bytes of the ring beside it that packets say are theirs.
+//! A link with a hostile peer that writes its memory: cells of the FIFO, and bytes of the payload ring that packets claim.
 //!
-//! What it is: the receiving side as it is in production (a fifo's consumer, a ring's, the link with its owner), and the peer's hand on all
-//! of the memory; and this side's sending end of such a ring, whose peer says how far it has read. What must hold is
-//! [`super::message`]'s, and that no more is read or written than there is.
+//! What it is: the receiving side as in production (the consumers of a FIFO and of a ring, and the link with its owner), while the peer writes
+//! anywhere; and this side's sending end of a ring, whose peer publishes read positions. The checks are those of [`super::message`], and that no more
+//! is read or written than there is.
 //!
 //! ```text
-//!   op 1 byte: below 190 a packet of this kind · 190-194 write · 195 send · 196 pages go · 197 look · from 200 steps of this side
+//!   op 1 byte: below 190 a packet of this kind · 190-194 write · 195 send · 196 release pages · 197 poll · from 200 steps of this side
 //!   packet: flags 1 (BODY_IN_RING is 1), length 2, bytes · write: offset 2, value 8 · send: length 2
 //! ```
 
@@ -18,14 +18,14 @@ use motet_sys::rustix::io::pwrite;
 use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, PayloadRing, PayloadRx, PayloadTx};
 use motet_wire::message::fifo::{Buffer, Fifo, FifoRx, FifoTx, SleepFence};
 
-/// Lines of the fifo, and bytes of each ring: few, so that positions meet.
+/// Cells of the FIFO, and bytes of each ring: few, so that positions wrap often.
 const CELLS: usize = 64;
 const RING: usize = 4096;
-/// Where the rings' lines are, and the rings.
+/// Offsets of the rings' control words, and of the rings.
 const WORDS: usize = 8192;
 const RINGS: [usize; 2] = [3 * 4096, 4 * 4096];
 const BYTES: usize = 5 * 4096;
-/// Operations of one input.
+/// Most operations of one input.
 const MAX_OPERATIONS: usize = 300;
 const BROKEN: ProtocolViolation = ProtocolViolation("the memory makes no sense");
 
@@ -46,7 +46,7 @@ pub fn run(input: &[u8]) {
     let _why = play(input);
 }
 
-/// Runs one input; what broke the link, if anything did.
+/// Runs one input. Returns what broke the link.
 pub fn play(input: &[u8]) -> Option<ProtocolViolation> {
     MEMORY.with(|memory| {
         let (file, fifo, rings) = memory.as_ref()?;
@@ -59,12 +59,12 @@ pub fn play(input: &[u8]) -> Option<ProtocolViolation> {
     })
 }
 
-/// Everything of one input.
+/// The state of one input.
 struct Harness<'a> {
     file: &'a OwnedFd,
-    /// The peer's.
+    /// The peer's end.
     producer: FifoTx,
-    /// Ours.
+    /// Our end.
     consumer: FifoRx,
     inward: PayloadRx,
     outward: PayloadTx,
@@ -94,7 +94,7 @@ impl Harness<'_> {
                 190..195 => {
                     let Some((value, rest)) = input.split_first_chunk::<8>() else { break };
                     input = rest;
-                    // Mostly the words by which the two know how far they are, and lines.
+                    // Mostly the positions, and cells.
                     let at = usize::from(u16::from_le_bytes([low, high]));
                     let at = match third % 4 {
                         0 => at % BYTES,
@@ -120,7 +120,7 @@ impl Harness<'_> {
         self.model.end()
     }
 
-    /// Takes what has come, as a link over fifos does.
+    /// Takes the packets that are there, as a link over FIFOs does.
     fn poll(&mut self) -> Result<(), ProtocolViolation> {
         for _ in 0..8 {
             let Some(packet) = self.consumer.poll(&mut self.buffer).map_err(|_| BROKEN)? else { break };
@@ -138,7 +138,7 @@ impl Harness<'_> {
         Ok(())
     }
 
-    /// Writes bytes for the peer, if it says that it has read enough.
+    /// Writes bytes to the peer, if the read position leaves room.
     fn send(&mut self, length: usize) -> Result<(), ProtocolViolation> {
         let before = self.outward.tail();
         if self.outward.ensure_pages(length, |_, _, _| true) && self.outward.fits(length).map_err(|_| BROKEN)? {
@@ -150,7 +150,7 @@ impl Harness<'_> {
     }
 }
 
-/// Those of messages, with pieces in the ring instead of the packet; and a peer that lies about the ring.
+/// Seeds of [`message`] with their pieces in the ring, and a peer that forges the ring's words.
 pub fn seeds() -> Vec<Vec<u8>> {
     let honest = message::seeds().into_iter().map(|seed| translated(&seed));
     let write =
@@ -167,7 +167,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     honest.chain(lies).collect()
 }
 
-/// A seed of [`message`] as an input of this target.
+/// Converts a seed of [`message`] to an input of this target.
 fn translated(mut seed: &[u8]) -> Vec<u8> {
     let mut input = Vec::new();
     while let Some((&[kind, low, high], rest)) = seed.split_first_chunk::<3>() {

@@ -1,9 +1,9 @@
-//! Handshakes and frames as a peer may write them: the input is a program of both.
+//! Handshakes and frames of a hostile peer: the input is a program of both.
 //!
 //! ```text
 //!   op 1 byte: 0 handshake that resumes: epoch 1, expected 4 · 1 another rail: epoch 1 · 2 put: length 2 · 3 send
 //!              4 a header: what 1, kind 1, length 2, position 3, acknowledged 3 · 5 time: seconds 1 · 6 goodbye · 7 break
-//!              else: length 1 and so many bytes of the stream
+//!              else: length 1 and as many bytes of the stream
 //! ```
 
 use motet_proto::message::session::frame::{HEADER, Header};
@@ -11,7 +11,7 @@ use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, Hands
 use motet_proto::message::session::{MAX_IO_SLICES, MAX_PACKET_BYTES, MAX_RAILS, MAX_UNACKED_BYTES, Role, Session};
 use std::io::IoSlice;
 
-/// Operations of one input.
+/// Most operations of one input.
 const MOST_OPERATIONS: usize = 300;
 
 fn handshake(node: u8, op: HandshakeOp) -> Handshake {
@@ -27,7 +27,7 @@ fn handshake(node: u8, op: HandshakeOp) -> Handshake {
     }
 }
 
-/// Runs the program.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     if let Some(bytes) = input.first_chunk::<HANDSHAKE_BYTES>()
         && let Ok(handshake) = Handshake::decode(bytes)
@@ -87,7 +87,7 @@ fn play(input: &[u8], mut session: Session) -> Option<()> {
                 receive(&mut session, slot, &bytes, now)?;
             }
         }
-        // Buffers of the rails, and what is kept.
+        // Buffers of the rails, and unacknowledged bytes.
         assert!(session.memory() as u64 <= MAX_UNACKED_BYTES + (2 << 20), "memory is bounded");
     }
     Some(())
@@ -102,7 +102,7 @@ fn send(session: &mut Session) {
     }
 }
 
-/// `None`: the peer broke the protocol.
+/// Receives bytes. `None`: the peer broke the protocol.
 fn receive(session: &mut Session, slot: usize, mut bytes: &[u8], now: u64) -> Option<()> {
     loop {
         while session.ready(now).ok()? {

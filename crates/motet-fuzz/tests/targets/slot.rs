@@ -1,18 +1,17 @@
-//! A whole slot as the peer left it: the input is a program of the honest end's calls, of writes into the shared memory between
-//! them, and of writes that come in their middle.
+//! A slot with a hostile peer: the input is a program of the honest end's calls, of writes into the shared memory between them, and of writes during
+//! them.
 //!
 //! ```text
 //!   settings 1 byte: see `Settings`, then operations
-//!   op 1 byte: 0-3 send · 4-7 receive · 8 raise · 9 close the gate · 10 take back · 11 bytes over TCP · 12 wait
-//!     13 the peer has read all · 14 the peer puts bytes · 15 write in the middle · 16 hand on · else write
+//!   op 1 byte: 0-3 send · 4-7 receive · 8 raise the gate · 9 close the gate · 10 take back · 11 bytes over TCP · 12 wait
+//!     13 the peer has read all · 14 the peer puts bytes · 15 write during calls · 16 hand over · else write
 //!   send, receive: length 2 bytes, flags 1 · TCP: length 1 · wait: flags 1 · put: length 2
-//!   write: offset 2, value 8 · in the middle: every so many steps 1, so many times 1, kind 1 (as the op of a write), then as a write
-//!   a write of an even op goes to the words of the two directions, one of an op from 128 on adds to what is there
+//!   write: offset 2, value 8 · during calls: every so many steps 1, so many times 1, kind 1 (as the op of a write), then as a write
+//!   a write of an even op goes to the words of the two directions, one of an op from 128 on adds to the present value
 //! ```
 //!
-//! What must hold, whatever the peer writes: no more is delivered or sent than was asked for, nothing outside of the caller's
-//! buffers is written, single copies keep to the block that they are of, and every call ends: a wait by itself, the others when the
-//! peer is gone at last.
+//! Whatever the peer writes: no more is delivered or sent than was asked for, nothing outside of the caller's buffers is written, single copies stay
+//! in their block, and every call ends: a wait by itself, other calls at the latest when the peer is gone.
 
 mod hostile_base;
 mod seeds;
@@ -38,46 +37,46 @@ use std::io::{IoSlice, IoSliceMut};
 
 const RING: usize = 4096;
 const BULK: usize = 64 << 10;
-/// Operations of one input.
+/// Most operations of one input.
 const MAX_OPERATIONS: usize = 200;
-/// Bytes with the words of both directions, and where the second begins.
+/// Bytes with the words of both directions, and the offset of the second direction.
 const WORDS: usize = 2304;
 const SECOND: usize = 1024;
-/// In a direction: the mode word, the consumer's head, the word whose upper half is the rate at which blocks land, and a transfer's state.
+/// Offsets in a direction: the mode word, the consumer's head, the word whose upper half is the peer's copy rate, and a transfer's state.
 const MODE: usize = 0;
 const HEAD: usize = 128;
 const LANDED: usize = 144;
 const STATE: usize = 192;
-/// What goes ahead of a block, and the bit of `tx.single_copy_skips` that says so.
+/// Bytes of a block that go ahead through the ring, and the bit of `tx.single_copy_skips` that marks this.
 const BEGINNING: usize = 16 << 10;
 const AHEAD: u32 = 1 << 31;
-/// Bytes of large puts after which their rate is looked at.
+/// Bytes of large puts between measurements of their rate.
 const WINDOW: u32 = 1 << 20;
-/// Bytes around what a receive may fill.
+/// Bytes around a receive buffer, which must stay untouched.
 const MARGIN: usize = 64;
 const UNTOUCHED: u8 = 0xee;
 
-/// How often an input went where it should be able to go.
+/// How often an input reached the paths under test.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Reached {
-    /// The peer's word for the rate at which blocks land was taken.
+    /// A copy rate of the peer was used.
     pub landed: u64,
-    /// The peer was told such a rate.
+    /// A copy rate was published to the peer.
     pub said: u64,
-    /// A block's beginning went ahead.
+    /// The beginning of a block went ahead.
     pub ahead: u64,
-    /// Blocks that went by single copy.
+    /// Blocks sent by single copy.
     pub copied_out: u64,
-    /// Blocks that came so.
+    /// Blocks received by single copy.
     pub copied_in: u64,
-    /// Transfers that were left before their end, or broke.
+    /// Transfers that were abandoned or broken.
     pub unfinished: u64,
-    /// A wait went on because the peer read on.
+    /// Waits prolonged because the peer was reading.
     pub prolonged: u64,
 }
 
 impl Reached {
-    /// Both together.
+    /// The sums of both.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
         Self {
@@ -96,29 +95,29 @@ thread_local! {
     static MEMORY: Option<Exposed> = Exposed::with_bulk(RING, BULK);
 }
 
-/// Runs the program.
+/// Runs one input.
 pub fn run(input: &[u8]) {
     let _reached = play(input);
 }
 
-/// Runs the program; what it has reached.
+/// Runs one input. Returns what it reached.
 pub fn play(input: &[u8]) -> Reached {
     MEMORY.with(|memory| memory.as_ref().map_or_else(Reached::default, |memory| interpret(input, memory)))
 }
 
-/// What went before, of which an honest connection has any.
+/// Settings: the history of an honest connection.
 struct Settings(u8);
 
 impl Settings {
-    /// Time passes slowly (from look to look).
+    /// Time passes slowly from step to step.
     const SLOWLY: u8 = 1;
-    /// The peer shows where its proof lies: single copies may be.
+    /// The peer publishes the address of its proof, so single copies are possible.
     const COPIES: u8 = 2;
-    /// Large puts have been, and the next one is the last of its window.
+    /// Large puts were made, and the next one completes a measurement.
     const WINDOW: u8 = 4;
-    /// Few large receives have been: the large ring is not wanted.
+    /// Few large receives were made, so the large ring is not used.
     const SMALL: u8 = 8;
-    /// The ring was found to be slow.
+    /// The ring was measured to be slow.
     const FAR: u8 = 16;
 
     fn has(&self, bit: u8) -> bool {
@@ -219,12 +218,12 @@ fn write(memory: &Exposed, kind: u8, rest: u128) -> Writes {
     Writes { at, value, adds: kind >= 128 }
 }
 
-/// From which size on a buffer is large: two bits.
+/// The size from which a buffer is large, by two bits.
 fn large(flags: u8) -> usize {
     [usize::MAX, 700, 4096, 20_000][usize::from(flags >> 2 & 3)]
 }
 
-/// How long a wait lasts, ns: two bits.
+/// The duration of a wait in ns, by two bits.
 fn span(flags: u8) -> u64 {
     [1_000, 0, 6_000, 20_000][usize::from(flags >> 4 & 3)]
 }
@@ -252,7 +251,7 @@ impl Honest<'_> {
                     assert!(!ask.nonblocking && n <= BEGINNING && length > BEGINNING, "{n} of {length} ahead");
                 }
             }
-            tx::Step::Full => {} // nothing was sent, and nothing of the data is kept
+            tx::Step::Full => {} // nothing was sent
             tx::Step::Failed(errno) => known(errno),
         }
         if landed != 0 && !self.base.is_interleaved() && self.memory.word(LANDED) >> 32 == 0 {
@@ -295,11 +294,11 @@ impl Honest<'_> {
         self.reached.copied_in += u64::from(copied > 0);
         self.reached.unfinished += u64::from(copied == 0 && self.base.has_copied());
         if !again.get() {
-            self.base.check(length); // it has shown its memory once at most
+            self.base.check(length); // it has published one buffer at most
         }
         let margins = data[..MARGIN].iter().chain(&data[MARGIN + length..]);
         assert!(margins.copied().all(|byte| byte == UNTOUCHED), "nothing beyond what is its own");
-        // Said once for each MiB, so by this receive if it was not before.
+        // Published once per MiB, so by this receive if not earlier.
         if !self.base.is_interleaved() && self.memory.word(SECOND + LANDED) >> 32 != 0 {
             self.reached.said += 1;
             hostile_base::add(
@@ -310,7 +309,7 @@ impl Honest<'_> {
         }
     }
 
-    /// A wait alone: it ends although the peer stays, whatever that writes meanwhile.
+    /// A wait ends while the peer stays, whatever it writes.
     fn wait(&mut self, flags: u8) {
         let (slot, ns, began) = (&self.memory.ends[0], span(flags), self.clock.time());
         let spun = spin(&self.record, slot, &mut self.base, ns, false);
@@ -334,7 +333,7 @@ impl Honest<'_> {
         }
     }
 
-    /// The descriptor goes to another reader; the peer's socket takes all that is returned.
+    /// Hands the descriptor over to another reader; the peer's socket takes all returned bytes.
     fn hand_over(&mut self) {
         let (record, slot) = (&self.record, &self.memory.ends[0]);
         let mut returned = 0;
@@ -346,7 +345,7 @@ impl Honest<'_> {
         assert!(returned <= RING.max(BULK), "{returned} bytes were in a ring");
     }
 
-    /// What holds between calls.
+    /// Checks between calls.
     fn check(&self) {
         let tx = &self.record.tx;
         assert!(tx.head_seen.load(Relaxed) <= tx.tail.load(Relaxed), "it has read what was sent at most");
@@ -356,7 +355,7 @@ impl Honest<'_> {
     }
 }
 
-/// What a call may say.
+/// Checks the error of a call.
 fn known(errno: i32) {
     assert!([EAGAIN, ECONNRESET, EINTR, EPIPE].contains(&errno), "{errno}");
 }

@@ -98,7 +98,7 @@ pub enum PostOutcome {
     /// An unexpected message matches: pass it to `accept` of its link.
     Matched(UnexpectedMessage),
     /// No message can arrive from the source: complete the receive with this status.
-    CompletionRef(Status),
+    Ended(Status),
 }
 
 /// A posted receive that is found by hash.
@@ -321,18 +321,18 @@ impl<B: Copy> Table<B> {
             return PostOutcome::Matched(message);
         }
         let Some(scope) = self.scopes.find(selector.from.number()) else {
-            return PostOutcome::CompletionRef(Status::Closed);
+            return PostOutcome::Ended(Status::Closed);
         };
         let Self { scopes, ring_receives, sequence, .. } = self;
-        let Some(place) = scopes.get_mut(scope) else { return PostOutcome::CompletionRef(Status::Closed) };
+        let Some(place) = scopes.get_mut(scope) else { return PostOutcome::Ended(Status::Closed) };
         if let Some(status) = place.ended {
-            return PostOutcome::CompletionRef(status);
+            return PostOutcome::Ended(status);
         }
         if place.ring_has_room() {
             return PostOutcome::Posted(place.post(scope, selector, receive, (ring_receives, sequence)));
         }
         self.post_hashed(selector, scope, receive)
-            .map_or(PostOutcome::CompletionRef(Status::Exhausted), PostOutcome::Posted)
+            .map_or(PostOutcome::Ended(Status::Exhausted), PostOutcome::Posted)
     }
 
     /// Posts a receive in the hash table.

@@ -84,7 +84,7 @@ struct Region {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Revoked {
     /// Nothing uses the memory.
-    CompletionRef,
+    Ended,
     /// This many holds are left: [`super::Memory::region_released`] follows.
     StillHeld(u32),
 }
@@ -155,7 +155,7 @@ impl Regions {
             return Some(Revoked::StillHeld(region.holds));
         }
         self.remove(key);
-        Some(Revoked::CompletionRef)
+        Some(Revoked::Ended)
     }
 
     /// Holds the memory of a region, revoked or not, until [`Regions::release`]. Returns false if there is no such region.
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!((regions.release(key), regions.size().0), (None, 0));
         let next = regions.register(8, 100, Rights::ALL, RANDOM + 1).unwrap();
         assert_eq!(regions.release(next), None, "nothing is held");
-        assert_eq!(regions.revoke(next), Some(Revoked::CompletionRef));
+        assert_eq!(regions.revoke(next), Some(Revoked::Ended));
     }
 
     #[test]
@@ -288,7 +288,7 @@ mod tests {
         for key in &keys {
             assert!(regions.was_given_out(*key));
             assert!(!regions.was_given_out(Key(key.0 ^ 1)));
-            assert_eq!(regions.revoke(*key), Some(Revoked::CompletionRef));
+            assert_eq!(regions.revoke(*key), Some(Revoked::Ended));
             assert!(regions.was_given_out(*key));
             assert_eq!(regions.reach(*key, Rights::GET, 0, 1), Err(Status::AccessDenied));
         }

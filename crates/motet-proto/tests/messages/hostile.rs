@@ -40,7 +40,7 @@ fn remote_step(prng: &mut Prng, link: &mut Link, owner: &mut Wary, drain: &mut D
             });
             let name = name.expect("it is there");
             owner.memory.revoked.push(name);
-            if owner.memory.regions.revoke(key) == Some(Revoked::CompletionRef) {
+            if owner.memory.regions.revoke(key) == Some(Revoked::Ended) {
                 owner.memory.ended.push(name);
             }
         }
@@ -232,7 +232,7 @@ fn attack(seed: u64) {
                     match owner.side.table.post(selector, Receive { operation: next, capacity: 100, buffer: () }) {
                         PostOutcome::Posted(_) => {}
                         PostOutcome::Matched(held) => link.accept(&mut owner, held, next, 100),
-                        PostOutcome::CompletionRef(_) => drop(owner.operations.pop()),
+                        PostOutcome::Ended(_) => drop(owner.operations.pop()),
                     }
                 } else {
                     let length = prng.below(5000) as usize;

@@ -241,7 +241,7 @@ impl Simulation {
         let own = &mut node.side.remote.own[region];
         own.revoked = true;
         match node.side.remote.regions.revoke(key) {
-            Some(Revoked::CompletionRef) => own.ended = true,
+            Some(Revoked::Ended) => own.ended = true,
             Some(Revoked::StillHeld(holds)) => assert!(holds > 0),
             None => panic!("it was there"),
         }

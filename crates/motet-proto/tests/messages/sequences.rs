@@ -303,7 +303,7 @@ fn messages_sent_before_the_end_are_received_after_it() {
     let receive = motet_proto::message::matching::Receive { operation: 1, capacity: 1, buffer: () };
     let selector = any(&world, 1);
     let ended = world.nodes[1].side.table.post(selector, receive);
-    assert!(matches!(ended, motet_proto::message::matching::PostOutcome::CompletionRef(Status::Closed)));
+    assert!(matches!(ended, motet_proto::message::matching::PostOutcome::Ended(Status::Closed)));
 }
 
 /// Two peers of one process, each over a link of its own.

@@ -454,7 +454,7 @@ impl Simulation {
                 node.side.reads.insert(operation, read);
                 node.link.accept(&mut node.side, held, operation, capacity as u64);
             }
-            PostOutcome::CompletionRef(status) => assert!(matches!(status, Status::Closed | Status::LinkDown)),
+            PostOutcome::Ended(status) => assert!(matches!(status, Status::Closed | Status::LinkDown)),
         }
         self.after(side);
     }

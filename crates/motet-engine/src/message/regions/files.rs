@@ -46,7 +46,7 @@ impl Node {
         }
         self.lock()?
             .messages
-            .regions_here
+            .local_regions
             .add(LocalRegion { bytes: Bytes::of(part), first: 0, keep: None, segment: None }, rights)
     }
 
@@ -58,8 +58,8 @@ impl Node {
     pub fn sync_region(&self, key: Key, offset: u64, length: u64) -> Result<(), Error> {
         let part = {
             let mut node = self.lock()?;
-            let (name, _) = node.messages.regions_here.regions.name(key).ok_or(Error::Unknown)?;
-            let (bytes, _) = node.messages.regions_here.place(name, 0).ok_or(Error::Unknown)?;
+            let (name, _) = node.messages.local_regions.regions.name(key).ok_or(Error::Unknown)?;
+            let (bytes, _) = node.messages.local_regions.place(name, 0).ok_or(Error::Unknown)?;
             bytes.file().ok_or(Error::InvalidAtomic)?.clone()
         };
         let inside = |n| usize::try_from(n).map_err(|_| Error::OutOfBounds);

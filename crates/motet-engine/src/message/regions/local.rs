@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub struct LocalRegions {
     /// The protocol's table.
     pub regions: Regions,
-    regions_here: Slab<LocalRegion>,
+    local_regions: Slab<LocalRegion>,
 }
 
 /// The memory of one region.
@@ -33,23 +33,23 @@ pub struct LocalRegion {
 impl LocalRegions {
     /// The memory of a region, by the name that the protocol knows it by.
     pub(in crate::message) fn get(&mut self, region: u64) -> Option<&mut LocalRegion> {
-        self.regions_here.get_by_id(SlabId(region as u32))
+        self.local_regions.get_by_id(SlabId(region as u32))
     }
 
     /// Takes out the memory of a region that has ended.
     pub(in crate::message) fn remove(&mut self, region: u64) -> Option<LocalRegion> {
-        self.regions_here.find(SlabId(region as u32)).and_then(|index| self.regions_here.remove(index))
+        self.local_regions.find(SlabId(region as u32)).and_then(|index| self.local_regions.remove(index))
     }
 
     /// A new region.
     pub(in crate::message) fn add(&mut self, host: LocalRegion, rights: Rights) -> Result<Key, Error> {
         let (first, length) = (host.first, host.bytes.length());
-        let name = self.regions_here.insert(host).ok_or(Error::Full)?;
+        let name = self.local_regions.insert(host).ok_or(Error::Full)?;
         let key = memory::random_u64().map_err(Error::NoNode).and_then(|random| {
             self.regions.register_from(u64::from(name.0), first, length, rights, random).ok_or(Error::Full)
         });
         if key.is_err() {
-            self.regions_here.remove(name.index());
+            self.local_regions.remove(name.index());
         }
         key
     }

@@ -68,7 +68,7 @@ impl Node {
         let segment = node.messages.pool.segment(size, writable).map_err(|_| Error::Full)?;
         let view = segment.view(size).ok_or(Error::Full)?;
         let host = LocalRegion { bytes: Bytes::Memory(view), first: 0, keep: None, segment: Some(segment) };
-        node.messages.regions_here.add(host, rights).map(|key| (view, key))
+        node.messages.local_regions.add(host, rights).map(|key| (view, key))
     }
 
     /// Asks the peer where a region lies. True: it is used directly from now on, until the peer revokes it. False: where the peer or the

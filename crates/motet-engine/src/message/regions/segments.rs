@@ -122,7 +122,7 @@ pub struct MappedRegion {
 /// Messages that were received in place, of one link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LoanCounts {
-    /// LoanedMessage to the program where they were.
+    /// Loaned to the program where they were.
     pub lent: u64,
     /// Copied, as they were short, lay elsewhere or could not be seen.
     pub copied: u64,

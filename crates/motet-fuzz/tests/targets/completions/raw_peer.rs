@@ -1,4 +1,4 @@
-//! A peer made by hand: it meets a node properly, over memory of which it then writes every word itself.
+//! A raw peer: it connects to a node correctly, then writes every word of the shared memory itself.
 
 use super::Channel;
 use motet_driver_shm::message_handshake::Greeting;
@@ -9,35 +9,35 @@ use motet_sys::rustix::io;
 use motet_sys::socket::{connect_abstract, eventfd, receive_with_fds, send_with_fds};
 use motet_sys::{clock, memory, thread};
 
-/// Lines of a lane, and bytes of one: what both ends know, then the lines.
+/// Cells of a FIFO, and its bytes: the control words, then the cells.
 const CELLS: usize = 64;
 const FIFO_HEAD: usize = 384;
 const FIFO_BYTES: usize = FIFO_HEAD + 64 * CELLS;
-/// Both lanes and the words of their rings; then the rings.
+/// Bytes before the payload rings: both FIFOs and the control words of the rings.
 const HEAD_BYTES: usize = (2 * FIFO_BYTES + 2 * 128).next_multiple_of(4096);
 const RING: usize = 4096;
 const LINK_BYTES: usize = HEAD_BYTES + 2 * RING;
-/// Where the end of a lane that receives says how far it is.
+/// Offset of the receiver's read position in a FIFO.
 const CONSUMED: usize = 128;
-/// The first number that a node gives to a channel.
+/// The first id that a node gives to a channel.
 pub const FIRST_CHANNEL: u32 = 1 << 20;
-/// A MESSAGE, and what is before its bytes.
+/// The packet kind MESSAGE.
 pub const MESSAGE: u8 = 2;
-/// What takes longer hangs, ns.
+/// Time limit of a connect, ns.
 const LIMIT: u64 = 20_000_000_000;
 
-/// It goes when it is dropped.
+/// A raw peer. Dropping it closes the link.
 pub struct Peer {
-    /// The lane to the node, the one from it, what belongs to their rings.
+    /// The FIFO to the node, the FIFO from it, and their payload rings.
     file: OwnedFd,
     _files: [OwnedFd; 3],
-    /// Lines put, and read.
+    /// Cells put, and cells read.
     put: u64,
     read: u64,
 }
 
 impl Peer {
-    /// Meets a node, and opens a channel to a service.
+    /// Connects to a node and opens a channel to a service.
     pub fn open(node: &Node, service: u64, number: u8) -> (Self, Channel) {
         let file = memory::create_memfd("motet-ends", LINK_BYTES, &[], HEAD_BYTES).expect("memory");
         let receive_doorbell = eventfd().expect("an eventfd");
@@ -56,7 +56,7 @@ impl Peer {
             let _ = node.until(|| false, Some(clock::nanoseconds() + 20_000));
         };
         let mut peer = Self { file, _files: [connection, receive_doorbell, doorbell], put: 0, read: 0 };
-        // HELLO: the largest window that fits a credit's sum, 64 long messages, 64 channels, 256 requests. OPEN, as our number 7.
+        // HELLO: the largest window that a credit sum allows, 64 long messages, 64 channels, 256 requests. OPEN with our channel id 7.
         peer.packet(1, &[&b"MtMs\x01\0\0\0\0\x40\0\0"[..], &[64, 0, 0, 0, 64, 0, 0, 0, 0, 1, 0, 0]].concat());
         peer.packet(11, &[&7u64.to_le_bytes()[..], &service.to_le_bytes()].concat());
         let channel = node.accept(service, Some(until)).expect("a channel");
@@ -67,7 +67,7 @@ impl Peer {
         io::pwrite(&self.file, bytes, at as u64).expect("inside the memory");
     }
 
-    /// Where a write goes: mostly to words of the lines that the node looks at next, or to what the two say of how far they are.
+    /// The offset of a write: mostly in the cells that the node reads next, or at the read positions.
     pub fn place(&self, at: u16) -> usize {
         let (at, which) = (usize::from(at) / 8, at % 8);
         match which {
@@ -78,12 +78,12 @@ impl Peer {
         }
     }
 
-    /// Puts a packet of one line.
+    /// Puts a packet of one cell.
     pub fn packet(&mut self, kind: u8, bytes: &[u8]) {
         self.line(bytes, bytes.len() as u64 | u64::from(kind) << 16);
     }
 
-    /// Puts a line of which the upper half of the word is this: length 13 bits, lines that follow 3, kind 8, flags 8.
+    /// Puts a cell with this upper half of its control word: length 13 bits, continuation cells 3, kind 8, flags 8.
     pub fn line(&mut self, bytes: &[u8], word: u64) {
         let at = FIFO_HEAD + self.put as usize % CELLS * 64;
         self.write(at + 8, bytes);
@@ -91,7 +91,7 @@ impl Peer {
         self.write(at, &((self.put & 0xffff_ffff) | word << 32).to_le_bytes());
     }
 
-    /// Reads what the node has put, and says so: what the first line of each MESSAGE has from its tag on.
+    /// Reads the cells that the node has put and publishes the read position. Returns what follows the grant in the first cell of each MESSAGE.
     pub fn read(&mut self) -> Vec<Vec<u8>> {
         let mut messages = Vec::new();
         for _ in 0..CELLS {
@@ -114,12 +114,12 @@ impl Peer {
     }
 }
 
-/// Whether this is in the lines from the node: what the peer reads there depends on how far the node is.
+/// Returns whether an offset is in the node's FIFO, where the result of a read depends on the node's progress.
 pub fn is_in_node_fifo(at: usize) -> bool {
     (FIFO_BYTES + FIFO_HEAD - 7..2 * FIFO_BYTES).contains(&at)
 }
 
-/// The bytes of a message.
+/// The packet of a message.
 pub fn message(to: u32, headers: u8, grant: u8, tag: u8, bytes: &[u8]) -> Vec<u8> {
     let (headers, grant, tag) = (u16::from(headers), u16::from(grant), u64::from(tag));
     [&to.to_le_bytes()[..], &headers.to_le_bytes(), &grant.to_le_bytes(), &tag.to_le_bytes(), bytes].concat()

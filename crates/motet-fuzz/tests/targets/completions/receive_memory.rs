@@ -1,12 +1,12 @@
-//! Memory for receives to fill: what is delivered out of a line lands in memory that somebody vouches for, or not at all.
+//! Memory for posted receives. Only memory whose owner guarantees its lifetime may receive bytes from a cell.
 //!
-//! The one file of this crate with `unsafe`.
+//! This is the only file of the crate with `unsafe`.
 #![allow(unsafe_code)]
 
 use motet_sys::user_memory::UserMemory;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bytes that stay as long as the process.
+/// Bytes that live as long as the process.
 pub struct ReceiveMemory(&'static [AtomicU8]);
 
 impl ReceiveMemory {
@@ -14,11 +14,11 @@ impl ReceiveMemory {
         Self(Box::leak((0..bytes).map(|_| AtomicU8::new(0)).collect()))
     }
 
-    /// So many bytes of it.
+    /// A span of these bytes.
     pub fn span(&self, at: usize, length: usize) -> UserMemory {
         let bytes = &self.0[at..][..length];
-        // SAFETY: the bytes are never freed; they are atomics, so may be written through a shared reference; and only the thread that
-        // has this value looks at them, between its calls on the node, to none of which another thread comes.
+        // SAFETY: the bytes are never freed. They are atomics, so they may be written through a shared reference. Only the thread that owns this
+        // value reads them, between its calls on the node, which no other thread uses.
         unsafe { UserMemory::new(bytes.as_ptr().cast_mut().cast(), length) }
     }
 

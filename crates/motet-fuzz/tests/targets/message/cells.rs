@@ -1,12 +1,11 @@
-//! Short messages both channels over fifos of which the peer's endpoints are written by anybody: by the direct path and the general one.
+//! Short messages in both directions over FIFOs with a hostile peer, on the direct and on the general path.
 //!
-//! What it is: two sides, each with fifos of its own, that get the same packets and the same rubbish in their fifos, and are asked for
-//! the same receives and sends. After every operation they must agree: on the message that was received, on what a send has come to and
-//! what has gone, on what broke the link, and on everything that the link keeps.
+//! What it is: two sides with FIFOs of their own that get the same packets and the same garbage, and are given the same receives and sends. After
+//! every operation both must agree on the received message, the result of a send, the packets sent, what broke the link, and the link's state.
 //!
 //! ```text
 //!   op 1 byte: below 170 a packet of this kind · 170-179 write · 180-189 receive · 190-198 send · 199 the peer reads · from 200 steps of this side
-//!   packet: flags and packets that follow 1, length 1, bytes · write: where 2, value 8 · receive: tag 1, bits that are ignored 1
+//!   packet: flags and continuation cells 1, length 1, bytes · write: where 2, value 8 · receive: tag 1, ignored bits 1
 //!   send: tag 1, bytes of headers 2, of a body 2
 //! ```
 
@@ -24,24 +23,24 @@ use motet_wire::message::fifo::{
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Messages that were sent by the direct path, in all inputs of the process.
+/// Messages sent on the direct path, in all inputs of the process.
 pub static SENT: AtomicU64 = AtomicU64::new(0);
 
-/// CellPackets of a fifo: few, so that positions meet.
+/// Cells of a FIFO: few, so that positions wrap often.
 const CELLS: usize = 16;
-/// Where the second fifo begins.
+/// Offset of the second FIFO.
 const SECOND: usize = 4096;
-/// Operations of one input.
+/// Most operations of one input.
 const MAX_OPERATIONS: usize = 200;
-/// The longest packet that goes in packets.
+/// Bytes of the longest packet that these FIFOs take.
 const MAX_PACKET_BYTES: usize = 304;
-/// Bytes of headers and body that a cell has room for.
+/// Bytes of headers and body that fit into one cell.
 const CELL_BODY_BYTES: usize = CELL_PAYLOAD - packet::MESSAGE;
-/// The first number that a side gives to a channel.
+/// The first id that a side gives to a channel.
 const FIRST_CHANNEL: u32 = 1 << 20;
 const BROKEN: ProtocolViolation = ProtocolViolation("the memory makes no sense");
 
-/// The memory of two fifos, to us and from us.
+/// The memory of two FIFOs: to this side and from it.
 struct LinkMemory {
     file: OwnedFd,
     fifos: [Fifo; 2],
@@ -85,7 +84,7 @@ impl<'a> Op<'a> {
             0..170 => {
                 let &[flags, length] = take(2)? else { return None };
                 let bytes = take(usize::from(length))?;
-                // The flags are the two that an honest peer sets or never does; mostly none.
+                // Only the two flags with a meaning here; mostly none.
                 Self::Packet { kind: op, flags: flags & 3, more: flags >> 5 & MAX_CONTINUATIONS, bytes }
             }
             170..180 => Self::Write { at: number(take(2)?), value: take(8)?.first_chunk()? },
@@ -106,7 +105,7 @@ impl<'a> Op<'a> {
     }
 }
 
-/// What can be seen of an operation.
+/// The visible result of an operation.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Seen {
     taken: Option<Taken>,
@@ -117,7 +116,7 @@ struct Seen {
     broken: Option<ProtocolViolation>,
 }
 
-/// The sending half, as a node has it for what goes in packets.
+/// Sends packets through a FIFO, as a node does.
 struct CellPackets<'a> {
     fifo: &'a mut FifoTx,
     wake: bool,
@@ -149,13 +148,13 @@ impl Packets for CellPackets<'_> {
     }
 }
 
-/// One of the two.
+/// One of the two sides.
 struct Endpoint<'a> {
     path: Path,
     file: &'a OwnedFd,
-    /// The peer's: what it puts, and what it reads.
+    /// The peer's ends: it puts into one FIFO and reads from the other.
     theirs: (FifoTx, FifoRx),
-    /// Ours.
+    /// Our end of the first FIFO; the others follow.
     inward: FifoRx,
     outward: FifoTx,
     buffer: Buffer,
@@ -185,7 +184,7 @@ impl<'a> Endpoint<'a> {
                 seen.wake = put == Ok(PutOutcome::Wake);
             }
             Op::Write { at, value } => {
-                // Mostly the words of our cell that comes next, or of those behind it; else what the peer says of the other fifo.
+                // Mostly a word of the next cells to us; otherwise the peer's positions in the other FIFO.
                 let cell = self.inward.head() as usize + at / 8 % 3;
                 let at = match at % 8 {
                     0 => SECOND + 128 + at / 8 % 2 * 8,
@@ -211,7 +210,7 @@ impl<'a> Endpoint<'a> {
         seen
     }
 
-    /// A receive that waits for no more than the next packet. One that is not whole is left there.
+    /// Receives at most the next packet. An incomplete one stays in the FIFO.
     fn receive(&mut self, tag: u64, ignore: u64) -> Result<Option<Taken>, ProtocolViolation> {
         let selector = self.channel().map(|(_, scope)| Selector { from: Source::One(scope), tag, ignore });
         let Some(packet) = self.inward.poll(&mut self.buffer).map_err(|_| BROKEN)? else { return Ok(None) };
@@ -273,7 +272,7 @@ impl<'a> Endpoint<'a> {
         Some(put)
     }
 
-    /// What can be seen of it from outside, and how far it is in its fifos.
+    /// The state that is visible from outside, and the positions in the FIFOs.
     fn visible_state(&self) -> impl PartialEq + std::fmt::Debug {
         (self.model.visible_state(), self.inward.head(), self.outward.tail(), self.theirs.1.head())
     }
@@ -284,7 +283,7 @@ pub fn run(input: &[u8]) {
     let _why = play(input);
 }
 
-/// Runs one input; what broke the link, if anything did.
+/// Runs one input. Returns what broke the link.
 pub fn play(mut input: &[u8]) -> Option<ProtocolViolation> {
     MEMORY.with(|memory| {
         let [first, second] = memory.as_ref()?;
@@ -309,10 +308,10 @@ pub fn play(mut input: &[u8]) -> Option<ProtocolViolation> {
     })
 }
 
-/// So many seeds keep to the protocol; the others do not.
+/// The number of seeds that keep to the protocol; they come first.
 pub const HONEST: usize = 5;
 
-/// Messages in packets of every form, sends between them, credit that goes back, and a peer that lies.
+/// Messages of every form in cells, sends between them, returned credit, and hostile peers.
 pub fn seeds() -> Vec<Vec<u8>> {
     let packet = |kind: Kind, bytes: &[u8]| [&[kind as u8, 0, bytes.len() as u8][..], bytes].concat();
     let message = |tag, headers: u16, grant, length: usize| {
@@ -325,7 +324,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let write = |at: u16, value: u64| [&[170][..], &at.to_le_bytes(), &value.to_le_bytes()].concat();
     let (any, ours) = (receive(0, 255), |step: u8| vec![OWN_STEPS + step]);
     let hello = packet(Kind::Hello, &Hello { window: 100, max_rendezvous: 4, channels: 4, requests: 4 }.write());
-    // To a service whose messages are matched: HELLO and OPEN, and what is owed for them.
+    // To a service with matching: HELLO, OPEN, and the answers that are due.
     let open = packet(Kind::Open, &Head { to: SlabId(7), own: 0, grant: 0 }.write_word(0));
     let begin = [ours(0), hello, any.clone(), open, any.clone(), ours(0)].concat();
     let exchange = |tag: u8| [message(u64::from(tag), 0, 0, 8), any.clone(), send(tag, 0, 8), vec![199]].concat();
@@ -339,15 +338,15 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let tags = [message(5, 0, 0, 8), receive(5, 0), message(6, 0, 0, 8), receive(5, 3), receive(9, 0)].concat();
     let copy_id = |position: u64, length: u64, kind: u64| position | length << 32 | kind << 48;
     let lies = [
-        message(1, 9, 0, 8),     // headers that are longer than all
-        message(1, 0, 60000, 8), // more credit than there is
-        packet(Kind::Message, &Head { to: SlabId(FIRST_CHANNEL + 1), own: 0, grant: 0 }.write_word(1)), // no such channel
-        packet(Kind::Message, &[1; 15]),                         // no room for a tag
-        [60, 0, 24].iter().copied().chain([1; 24]).collect(),    // no such kind
-        write(3, copy_id(5, 200, 2)),                            // longer than what is there
-        write(3, copy_id(5, 8191, 2)),                           // or than any packet
-        [write(0, u64::MAX), send(5, 0, 8).repeat(17)].concat(), // consumed more than was put
-        (0..20).flat_map(|_| [message(1, 0, 0, 200), any.clone()].concat()).collect(), // without credit in the end
+        message(1, 9, 0, 8),     // more headers than bytes
+        message(1, 0, 60000, 8), // more credit than allowed
+        packet(Kind::Message, &Head { to: SlabId(FIRST_CHANNEL + 1), own: 0, grant: 0 }.write_word(1)), // unknown channel
+        packet(Kind::Message, &[1; 15]),                         // shorter than a message's header
+        [60, 0, 24].iter().copied().chain([1; 24]).collect(),    // unknown kind
+        write(3, copy_id(5, 200, 2)),                            // longer than the packet
+        write(3, copy_id(5, 8191, 2)),                           // longer than any packet
+        [write(0, u64::MAX), send(5, 0, 8).repeat(17)].concat(), // more consumed than was put
+        (0..20).flat_map(|_| [message(1, 0, 0, 200), any.clone()].concat()).collect(), // beyond the credit
     ];
     let honest = [lengths, headers.concat(), credit, full, tags];
     let honest = honest.into_iter().map(|then| [usual.clone(), then, exchange(9)].concat());

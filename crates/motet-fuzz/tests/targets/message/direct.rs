@@ -1,5 +1,5 @@
-//! A packet by both paths: the direct path, which takes it from where it lies, and the general one. Both must give the posted receive the same
-//! message, or keep the same message if no receive is posted. A packet that breaks the link on one path must break it on both.
+//! A packet on both paths: the direct one, which reads it in place, and the general one. Both must give a posted receive the same message, or keep
+//! the same message if no receive is posted. A packet that breaks the link on one path must break it on both.
 
 use super::{BUFFER, Model, Side};
 use motet_proto::message::fast_path::{Matched, Receiver};
@@ -8,14 +8,14 @@ use motet_proto::message::packet;
 use motet_proto::message::{Callbacks, ChannelId, Envelope, Link, Outcome, ProtocolViolation, Status};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Messages that took the direct path, in all inputs of the process.
+/// Messages received on the direct path, in all inputs of the process.
 pub static TAKEN: AtomicU64 = AtomicU64::new(0);
-/// Messages without a receive that did.
+/// Messages kept without a receive on the direct path.
 pub static KEPT: AtomicU64 = AtomicU64::new(0);
-/// Receives of this module: no other operation has such a number.
+/// Ids of this module's receives; no other operation has this bit.
 const POSTED: u64 = 1 << 40;
 
-/// A message, as its receive gets it.
+/// A received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     channel: ChannelId,
@@ -25,40 +25,40 @@ pub struct Taken {
     body: Vec<u8>,
 }
 
-/// What has become of a receive of the general path.
+/// A receive under observation.
 #[derive(Debug)]
 pub struct Watched {
-    /// The receive.
+    /// Its operation.
     pub operation: u64,
-    /// The message that it has got.
+    /// The message that it matched.
     pub taken: Option<Taken>,
-    /// It has completed.
+    /// Whether it has completed.
     pub over: bool,
 }
 
 impl Watched {
-    /// A message is for it.
+    /// A message matches it.
     pub fn matched(&mut self, envelope: &Envelope<'_>) {
         let &Envelope { channel, tag, length, headers, .. } = envelope;
         self.taken = Some(Taken { channel, tag, length, headers: headers.to_vec(), body: Vec::new() });
     }
 
-    /// These bytes of it have come.
+    /// Bytes of the message arrive.
     pub fn placed(&mut self, bytes: &[u8]) {
         self.taken.as_mut().expect("matched before").body.extend(bytes);
     }
 }
 
-/// How a packet is taken.
+/// The path of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Path {
-    /// By the direct path, if that takes it.
+    /// The direct path, if it takes the packet.
     Direct,
-    /// By [`Link::arrived`].
+    /// The general path, [`Link::arrived`].
     General,
 }
 
-/// The packet comes to both.
+/// Passes a packet to both sides, with a posted receive.
 pub fn arrived(direct: &mut Model, general: &mut Model, scope: Scope, kind: u8, packet: &[u8]) {
     let selector = Selector { from: Source::One(scope), tag: 0, ignore: u64::MAX };
     let [by_direct, by_general] = [(direct, Path::Direct), (general, Path::General)].map(|(model, path)| {
@@ -73,7 +73,7 @@ pub fn arrived(direct: &mut Model, general: &mut Model, scope: Scope, kind: u8, 
     assert_eq!(by_direct, by_general, "the same message");
 }
 
-/// The packet comes to both, and no receive is posted for it.
+/// Passes a packet to both sides, without a posted receive.
 pub fn arrived_early(direct: &mut Model, general: &mut Model, kind: u8, packet: &[u8]) {
     direct.arrived(|link, side, now| match take(link, side, kind, packet, now) {
         Some(()) => Ok(()),
@@ -82,7 +82,7 @@ pub fn arrived_early(direct: &mut Model, general: &mut Model, kind: u8, packet: 
     general.arrived(|link, side, now| link.arrived(side, kind, packet, now));
 }
 
-/// What a receive that is posted for this packet alone has got from it, and what came of the packet.
+/// Posts a receive for this packet alone. Returns the message that it got, and the result of the packet.
 pub fn posted(
     link: &mut Link,
     side: &mut Side,
@@ -98,7 +98,7 @@ pub fn posted(
             link.discard(held);
             return (None, link.arrived(side, kind, packet, now));
         }
-        PostOutcome::CompletionRef(_) => return (None, link.arrived(side, kind, packet, now)),
+        PostOutcome::Ended(_) => return (None, link.arrived(side, kind, packet, now)),
     };
     side.operations.push(operation);
     side.watched = Some(Watched { operation, taken: None, over: false });
@@ -111,7 +111,7 @@ pub fn posted(
     (watched.and_then(|watched| watched.taken), arrived)
 }
 
-/// The direct path, and what its owner does with the message. None: the packet is something else, and nothing has been done.
+/// The direct path, with its owner's part. `None`: it does not take the packet, and nothing was done.
 fn take(link: &mut Link, side: &mut Side, kind: u8, packet: &[u8], now: u64) -> Option<()> {
     let (words, rest) = packet.split_first_chunk::<{ packet::MESSAGE }>()?;
     let words = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| words[at + byte])));

@@ -1,4 +1,4 @@
-//! The part of the target that has to do with regions: a region of this side, operations on those of the peer.
+//! Regions: a region of this side, and operations on regions of the peer.
 
 use super::{BODY, LIMITS, Side, Unlimited};
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
@@ -10,18 +10,18 @@ use motet_proto::message::{Get, Key, Link, Memory, Put, Regions, Rights, Status,
 
 /// Bytes of every region, and of every long get.
 pub const REGION: usize = 3000;
-/// What the first key is; the others follow.
+/// The first key; further ones follow it.
 const FIRST_KEY: u64 = 0x0012_3456_789a_bcde;
-/// The key of the first region: its secret is none, so that inputs find it. Further ones have the next generations.
+/// The key of the first region. It is constant, so that inputs contain it; further ones have the next generations.
 pub const KEY: Key = Key(FIRST_KEY);
-/// Steps of this side.
+/// Number of steps in this module.
 pub const STEPS: u8 = 9;
 
-/// Regions of this side, and what waits for its owner.
+/// Regions of this side, and requests to its owner.
 #[derive(Debug, Default)]
 pub struct Ours {
     pub regions: Regions,
-    /// By name: the key, whether it was revoked, whether it has ended.
+    /// Key, whether it was revoked, and whether it was released, by region id.
     pub known: Vec<(Key, bool, bool)>,
     pub copies: Vec<RemoteCopy>,
     pub forgets: Vec<Key>,
@@ -47,7 +47,7 @@ impl Ours {
     }
 }
 
-/// A part of every region has gone away, as of a file that was cut short.
+/// The error for a part of a region that is gone, as of a file that was cut short.
 fn lost(at: u64) -> Result<(), Status> {
     if (2000..2100).contains(&at) { Err(Status::OutOfBounds) } else { Ok(()) }
 }
@@ -111,7 +111,7 @@ impl Memory for Side {
     }
 }
 
-/// A step of this side: put, put more, get, change, fence, copy, forget, revoke, look.
+/// A step of this side: put, long put, get, atomic, fence, copy, stop direct access, revoke, query.
 pub fn own_step(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
     let key = KEY;
     let begun = match step {
@@ -131,7 +131,7 @@ pub fn own_step(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
         4 if link.broken().is_none() => {
             side.operations.push(operation);
             link.fence(side, operation).expect("a link that works");
-            false // it may have completed
+            false // it may have completed already
         }
         5 if !side.memory.copies.is_empty() => {
             let request = side.memory.copies.remove(0);
@@ -149,7 +149,7 @@ pub fn own_step(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
             let key = side.memory.known[name].0;
             let _told = link.revoke(side, key);
             side.memory.known[name].1 = true;
-            if side.memory.regions.revoke(key) == Some(Revoked::CompletionRef) {
+            if side.memory.regions.revoke(key) == Some(Revoked::Ended) {
                 side.memory.known[name].2 = true;
             }
             side.memory.register();
@@ -163,13 +163,13 @@ pub fn own_step(link: &mut Link, side: &mut Side, step: u8, operation: u64) {
     }
 }
 
-/// What must hold after every step.
+/// Checks after every step.
 pub fn check(link: &Link, side: &Side) {
     assert!(link.requests().into_iter().all(|count| count <= LIMITS.requests));
     assert!(side.memory.forgets.len() <= 16, "revocations that wait are bounded");
 }
 
-/// The link is gone, and copies have been reported: all that was revoked has ended.
+/// The link is gone and copies are reported: all revoked regions must be released.
 pub fn finish(link: &mut Link, side: &mut Side) {
     for request in std::mem::take(&mut side.memory.copies) {
         link.copied_remote(side, request.record, true);
@@ -178,7 +178,7 @@ pub fn finish(link: &mut Link, side: &mut Side) {
     assert!(side.memory.known.iter().all(|&(_, revoked, ended)| revoked == ended), "revoked regions end");
 }
 
-/// Well-formed exchanges. `step` is a step of this side by its name here, `of` a packet of the peer.
+/// Well-formed exchanges. `step` makes a step of this module, `of` a packet of the peer.
 pub fn seeds(step: impl Fn(u8) -> Vec<u8>, flush: &[u8], of: impl Fn(Kind, &[u8]) -> Vec<u8>) -> Vec<Vec<u8>> {
     let flush = || flush.to_vec();
     let head = |to: u32, own: u16| Head { to: SlabId(to), own, grant: 0 };
@@ -229,7 +229,7 @@ pub fn seeds(step: impl Fn(u8) -> Vec<u8>, flush: &[u8], of: impl Fn(Kind, &[u8]
         [step(1), word(Kind::PutCts, one, 1000), flush(), word(Kind::PutCts, one, 3000), flush(), flush(), flush()]
             .concat(),
         [step(1), step(4), bare(Kind::PutFin, one, 1), step(0), of(Kind::FetchReply, &head(0, 2).write())].concat(),
-        // Whether a copy is done depends on the number of the step.
+        // Whether a copy succeeds depends on the step's number.
         [step(2), there(), step(6), step(5), flush()].concat(),
         [vec![step(2), there(), step(5), flush()], (0..5).map(|n| bytes(1, n * 600, 600)).collect()].concat().concat(),
         [of(Kind::Get, &at(head(format::REGION_INFO_BYTES as u32, format::QUERY_REGION), &[])), flush()].concat(),

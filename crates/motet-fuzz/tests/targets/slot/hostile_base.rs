@@ -1,8 +1,7 @@
-//! The honest end's world: a simulated connection and its clock, a peer's memory of which only some is there, and the peer's hand on the
-//! shared words in the middle of a call.
+//! The honest end's environment: a simulated connection and clock, the peer's partly mapped memory, and the peer's writes during a call.
 //!
-//! Whenever a call steps at its world (the clock, the connection, the other's memory), the writes that are due are made first. A peer that
-//! only confuses may keep some calls waiting as long as it is there: so after [`MAX_STEPS`] steps in one call it goes.
+//! Every step of a call in this environment (to the clock, the connection, the peer's memory) first makes the writes that are due. A hostile peer may
+//! keep some calls waiting as long as it lives, so after [`MAX_STEPS`] steps in one call it is killed.
 
 use motet_driver_loopback::clock::Clock;
 use motet_driver_loopback::end::End;
@@ -14,16 +13,16 @@ use motet_wire::mapping::Mapping;
 use std::cell::RefCell;
 use std::io::IoSliceMut;
 
-/// Where the peer's proof lies, who it is, and the cookies of our end and its own.
+/// The address of the peer's proof, its pid, and the cookies of our end and of the peer's.
 pub const PROOF: u64 = 0x1000;
 pub const PID: u32 = 77;
 pub const COOKIES: [u64; 2] = [1, 2];
-/// What else there is of the peer's memory.
+/// The other mapped memory of the peer.
 const PEER_MEMORY: std::ops::Range<u64> = 0x10000..0x10000 + (48 << 10);
-/// Looks in one call after which the peer goes, and those that may follow.
+/// Steps in one call after which the peer is killed, and steps that may follow.
 const MAX_STEPS: u32 = 3_000;
 const MAX_STEPS_AFTER_KILL: u32 = 200_000;
-/// Looks in one call after which others have the CPU for longer, ns.
+/// Steps in one call after which a yield takes long, and its duration in ns.
 const SLOW_AFTER_STEPS: u32 = 500;
 const SLOW_STEP_NS: u64 = 250_000;
 
@@ -32,7 +31,7 @@ const SLOW_STEP_NS: u64 = 250_000;
 pub struct Writes {
     pub at: usize,
     pub value: u64,
-    /// To what is there.
+    /// Adds to the present value.
     pub adds: bool,
 }
 
@@ -47,7 +46,7 @@ pub fn add(memory: &Exposed, at: usize, value: u64) {
     memory.write(at, &memory.word(at).wrapping_add(value).to_ne_bytes());
 }
 
-/// One that comes in the middle of a call.
+/// A repeated write during calls.
 struct Later {
     every: u32,
     left: u32,
@@ -63,7 +62,7 @@ pub struct HostileBase<'a> {
     call: RefCell<Call>,
 }
 
-/// The present call, and what is to come in this one or later.
+/// The present call, and the writes in this one or later.
 #[derive(Default)]
 struct Call {
     later: Vec<Later>,
@@ -71,7 +70,7 @@ struct Call {
     waits: bool,
     steps: u32,
     interleaved: bool,
-    /// What of the peer's memory it has copied.
+    /// Copies of the peer's memory in this call.
     copies: Vec<(u64, usize)>,
 }
 
@@ -80,7 +79,7 @@ impl<'a> HostileBase<'a> {
         Self { end, memory, clock: clock.clone(), arrival_timer: ArrivalTimer::default(), call: RefCell::default() }
     }
 
-    /// Another call begins; whether it must end although the peer stays.
+    /// Begins another call. `waits`: it must end while the peer stays.
     pub fn begin(&mut self, waits: bool) {
         let call = self.call.get_mut();
         call.later.retain(|later| later.times > 0);
@@ -95,7 +94,7 @@ impl<'a> HostileBase<'a> {
         }
     }
 
-    /// Whether something was written in the middle of this call.
+    /// Whether the peer wrote during this call.
     pub fn is_interleaved(&self) -> bool {
         self.call.borrow().interleaved
     }
@@ -104,10 +103,10 @@ impl<'a> HostileBase<'a> {
         !self.call.borrow().copies.is_empty()
     }
 
-    /// The copies of one call are pieces of one block of at most so many bytes, each once, from the first to the last.
+    /// Checks that the copies of one call are pieces of one block of at most `length` bytes, each once, in order.
     pub fn check(&self, length: usize) {
         let call = self.call.borrow();
-        // Where the block lies is the peer's to say, and the first pieces may be the peer's to copy.
+        // The peer chooses the block's address, and may copy the first pieces itself.
         let Some(&(first, _)) = call.copies.first() else { return };
         let mut end = 0;
         for &(address, bytes) in &call.copies {
@@ -117,7 +116,7 @@ impl<'a> HostileBase<'a> {
         }
     }
 
-    /// The number of this look.
+    /// Makes the due writes. Returns the number of this step.
     fn step(&self) -> u32 {
         let mut call = self.call.borrow_mut();
         let Call { later, waits, steps, interleaved, .. } = &mut *call;

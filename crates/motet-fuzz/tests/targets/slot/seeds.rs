@@ -1,8 +1,8 @@
-//! Inputs of the slot that keep to the protocol, and some whose peer lies where an honest one would say something.
+//! Inputs that keep to the protocol, and inputs of peers that write wrong values.
 
 use super::{HEAD, LANDED, MODE, SECOND, STATE, Settings};
 
-/// In a direction, the words of a transfer.
+/// Offsets of a transfer's words in a direction.
 const INTO: usize = 200;
 const INTO_LENGTH: usize = 208;
 const AT: usize = 216;
@@ -12,14 +12,14 @@ const PIECE: usize = 272;
 const KEPT: usize = 280;
 const NEXT: usize = 320;
 const FINISHED: usize = 384;
-/// Where memory of the peer's is.
+/// Mapped memory of the peer.
 const PEER_MEMORY: u64 = 0x10000;
-/// Of sends and receives: may wait; buffers from 700 bytes on are large; receives wait for 20 us.
+/// Flags of sends and receives: may block; buffers from 700 bytes on are large; receives wait for 20 us.
 const BLOCKING_SEND: u8 = 2;
 const BLOCKING: u8 = 1;
 const LARGE: u8 = 4;
 const LONG: u8 = 0x30;
-/// Of a write: to words, and to what is there.
+/// Kinds of a write: to the words of a direction; added to the present value.
 const PUT: u8 = 32;
 const ADD: u8 = 128;
 
@@ -31,7 +31,7 @@ fn put(at: usize, value: u64) -> Vec<u8> {
     writes(PUT, at, value)
 }
 
-/// In the middle of calls.
+/// A write during calls.
 fn later(every: u8, times: u8, kind: u8, at: usize, value: u64) -> Vec<u8> {
     [&[15, every, times][..], &writes(kind, at, value)].concat()
 }
@@ -44,7 +44,7 @@ fn receive(length: u16, flags: u8) -> Vec<u8> {
     [&[4][..], &length.to_be_bytes(), &[flags]].concat()
 }
 
-/// The peer waits at `at` for so many bytes.
+/// The peer waits at `at` for `length` bytes.
 fn shown(at: u64, length: u64) -> Vec<u8> {
     [put(INTO, PEER_MEMORY), put(INTO_LENGTH, length), put(AT, at), put(AT + 8, 0), put(NEXT, 0), put(FINISHED, 0)]
         .concat()
@@ -55,17 +55,17 @@ fn offered(length: u64, piece: u64) -> Vec<u8> {
     [put(SECOND + FROM, PEER_MEMORY), put(SECOND + LENGTH, length), put(SECOND + PIECE, piece)].concat()
 }
 
-/// The state of that, at this look.
+/// The transfer's state from step `at` on.
 fn comes(at: u8, state: u64) -> Vec<u8> {
     later(at, 1, PUT, SECOND + STATE, state)
 }
 
-/// All.
+/// All seeds.
 pub fn seeds() -> Vec<Vec<u8>> {
     [exchanges(), rates(), transfers_out(), transfers_in(), waits(), handed_over()].concat()
 }
 
-/// Descriptors that are handed on over bytes in the ring: whole ones, more than the ring has, and ones that the peer claims meanwhile.
+/// Hand-over of a descriptor with bytes in the ring: consistent ones, more than the ring has, and ones that the peer claims meanwhile.
 fn handed_over() -> Vec<Vec<u8>> {
     let unread = |bytes: u16| [&[0, 8, 14][..], &bytes.to_be_bytes()].concat();
     let claimed = put(SECOND + HEAD, 1);
@@ -98,7 +98,7 @@ fn exchanges() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The peer says at which rate blocks land, and hears it.
+/// The peer publishes its copy rate, and gets ours.
 fn rates() -> Vec<Vec<u8>> {
     let say = |settings: u8, landed: u64| {
         let say = put(LANDED, landed << 32);
@@ -120,7 +120,7 @@ fn rates() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The beginning of a block goes ahead, and the rest into the peer's memory, if that is as the peer says.
+/// The beginning of a block goes ahead, and the rest is written into the peer's memory.
 fn transfers_out() -> Vec<Vec<u8>> {
     let large = BLOCKING_SEND | LARGE;
     let ahead =
@@ -133,10 +133,10 @@ fn transfers_out() -> Vec<Vec<u8>> {
         [ahead(Settings::SLOWLY), soon(60_000), rest()].concat(),
         [ahead(0), rest(), send(40_000, large), send(40_000, large), send(40_000, large)].concat(),
         [ahead(0), posted(100), rest(), posted(0), rest()].concat(),
-        // Memory that is not there, or ends in the middle.
+        // Memory that is not mapped, or only partly.
         [ahead(0), posted(60_000), put(INTO, 3), rest()].concat(),
         [ahead(0), posted(60_000), put(INTO, PEER_MEMORY + (28 << 10)), rest()].concat(),
-        // Claims of the peer's, which it finishes or not, and which go back.
+        // Pieces claimed by the peer, finished or not, and claims that are taken back.
         [ahead(0), posted(60_000), later(6, 1, PUT, NEXT, 1), later(30, 1, ADD, FINISHED, 1), rest()].concat(),
         [ahead(Settings::SLOWLY), posted(60_000), later(6, 1, ADD, NEXT, 1), rest()].concat(),
         [ahead(0), posted(60_000), later(0, 255, PUT, NEXT, 0), rest()].concat(),
@@ -145,7 +145,7 @@ fn transfers_out() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The rest of a block comes out of the peer's memory, if that is as the peer says.
+/// The rest of a block is read from the peer's memory.
 fn transfers_in() -> Vec<Vec<u8>> {
     let begin = |settings: u8| vec![Settings::COPIES | settings, 8];
     let wait = || receive(30_000, BLOCKING | LARGE | LONG);
@@ -154,13 +154,13 @@ fn transfers_in() -> Vec<Vec<u8>> {
         [begin(Settings::SLOWLY), offered(3_000, 4096), comes(6, 2), comes(80, 3), wait(), wait()].concat(),
         [begin(0), offered(30_000, 16_384), put(SECOND + KEPT, 16_384), comes(6, 2), comes(80, 4), wait()].concat(),
         [begin(0), offered(30_000, 16_384), put(SECOND + KEPT, 0), comes(6, 2), comes(80, 4), wait()].concat(),
-        // More than there is room for, nothing, pieces of nothing, more kept than agreed on; done or cut without having been active.
+        // More than there is room for; nothing; empty pieces; more kept than agreed on; done or cut without having been active.
         [begin(0), offered(30_001, 16_384), comes(6, 2), comes(80, 3), wait()].concat(),
         [begin(0), offered(0, 16_384), comes(6, 2), comes(80, 3), wait()].concat(),
         [begin(0), offered(30_000, 0), comes(6, 2), comes(80, 3), wait()].concat(),
         [begin(0), offered(30_000, 16_384), put(SECOND + KEPT, 30_001), comes(6, 4), wait()].concat(),
         [begin(0), offered(30_000, 16_384), comes(6, 3), wait()].concat(),
-        // Claims that go back, memory that ends, and a peer that says no more.
+        // Claims that are taken back, memory that ends, and a peer that stops.
         [begin(0), offered(30_000, 4096), later(0, 255, PUT, SECOND + NEXT, 0), comes(6, 2), comes(80, 3), wait()]
             .concat(),
         [
@@ -176,7 +176,7 @@ fn transfers_in() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The peer reads on, or says so, while we wait.
+/// The peer reads, or claims to, while we wait.
 fn waits() -> Vec<Vec<u8>> {
     let sent = [&put(MODE, 3)[..], &send(60_000, BLOCKING_SEND), &[8]].concat();
     let wait = [12, LONG];
@@ -184,7 +184,7 @@ fn waits() -> Vec<Vec<u8>> {
     vec![
         [&[Settings::SLOWLY][..], &sent, &reads(10, 4200), &wait, &wait].concat(),
         [&[0][..], &sent, &reads(10, 4200), &wait, &receive(9, BLOCKING | LONG)].concat(),
-        // There and back, far beyond, and faster than anybody can.
+        // Back and forth, far beyond the end, and impossibly fast.
         [&[Settings::SLOWLY][..], &sent, &reads(3, 30_000), &later(7, 255, PUT, HEAD, 0), &wait, &wait].concat(),
         [&[Settings::SLOWLY][..], &sent, &reads(0, 1 << 61), &wait, &receive(9, BLOCKING | LONG)].concat(),
         [&[Settings::SLOWLY][..], &sent, &put(HEAD + 8, 1), &reads(10, 4200), &wait].concat(),

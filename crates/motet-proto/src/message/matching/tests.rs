@@ -97,7 +97,7 @@ fn compare(seed: u64) {
                         oracle.waiting.push((name, asked));
                     }
                     PostOutcome::Matched(held) => assert_eq!(held.length, oracle.kept.remove(first.unwrap()).0),
-                    PostOutcome::CompletionRef(_) => panic!("no scope has ended"),
+                    PostOutcome::Ended(_) => panic!("no scope has ended"),
                 }
             }
             9 => {
@@ -178,5 +178,5 @@ fn scope_with_a_posted_receive_is_not_removed() {
     assert!(table.cancel(ticket).is_some() && table.cancel(ticket).is_none());
     assert!(table.remove_source(Source::One(scope)));
     let receive = Receive { operation: 6, capacity: 0, buffer: () };
-    assert!(matches!(table.post(selector, receive), PostOutcome::CompletionRef(Status::Closed)));
+    assert!(matches!(table.post(selector, receive), PostOutcome::Ended(Status::Closed)));
 }
