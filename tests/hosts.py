@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Black-box tests of scripts/hosts, in a set of their own. Run by scripts/test; by hand: python3 tests/hosts.py"""
+"""Black-box tests of scripts/hosts, with their own set of hosts. Run by scripts/test, or directly: python3 tests/hosts.py"""
 
 import os
 import signal
@@ -42,7 +42,7 @@ def inside(name, *command):
 
 
 def holders():
-    """Pids of the holders of this test's set, found the way `ps` would."""
+    """Pids of the processes that hold the namespaces of this set."""
     found = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -74,7 +74,7 @@ def tearDownModule():
 
 
 class Hosts(unittest.TestCase):
-    """One pair of hosts serves all of these."""
+    """Tests that share one pair of hosts."""
 
     def test_each_host_has_its_own_identity(self):
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
@@ -102,7 +102,7 @@ class Hosts(unittest.TestCase):
         self.assertEqual(client.stderr, "")
         self.assertEqual(said.split(), ["10.77.0.1", str(64 << 20), client.stdout.strip()])
 
-    def test_the_machine_outside_does_not_reach_them(self):
+    def test_machine_outside_has_no_interface_to_hosts(self):
         with open("/proc/net/dev", encoding="ascii") as file:
             self.assertNotIn("to-alpha", file.read())
 
@@ -114,7 +114,7 @@ class Hosts(unittest.TestCase):
             self.assertEqual(hosts("exec", "alpha", "--", "pwd", cwd=directory).stdout, directory + "\n")
         self.assertEqual(hosts("exec", "alpha", "--", "cat", input="words").stdout, "words")
 
-    def test_signals_are_passed_on(self):
+    def test_signals_are_forwarded(self):
         script = "trap 'echo got; exit 5' TERM; echo ready; while :; do sleep 0.05; done"
         process = subprocess.Popen([HOSTS, "--set", SET, "exec", "alpha", "--", "sh", "-c", script],
                                    stdout=subprocess.PIPE, text=True)
@@ -123,7 +123,7 @@ class Hosts(unittest.TestCase):
         self.assertEqual(process.communicate(timeout=10)[0], "got\n")
         self.assertEqual(process.returncode, 5)
 
-    def test_a_killed_exec_leaves_nothing_running(self):
+    def test_killed_exec_leaves_nothing_running(self):
         process = subprocess.Popen([HOSTS, "--set", SET, "exec", "alpha", "--", "sleep", "7331"])
         running = lambda: "sleep 7331" in inside("alpha", "ps", "-eo", "args").stdout  # noqa: E731
         self.assertTrue(until(running))
@@ -131,7 +131,7 @@ class Hosts(unittest.TestCase):
         process.wait()
         self.assertTrue(until(lambda: not running()))
 
-    def test_up_again_changes_nothing_and_another_set_of_names_is_refused(self):
+    def test_repeated_up_changes_nothing_and_other_names_are_refused(self):
         before = hosts("list").stdout
         self.assertEqual(hosts("up", "alpha", "beta").returncode, 0)
         self.assertEqual(hosts("list").stdout, before)
@@ -139,13 +139,13 @@ class Hosts(unittest.TestCase):
         self.assertEqual(refused.returncode, 1)
         self.assertIn("scripts/hosts down", refused.stderr)
 
-    def test_bad_usage(self):
+    def test_bad_usage_exits_with_status_2(self):
         for words in ((), ("up", "one"), ("up", "a", "a"), ("up", "a", "UPPER"), ("exec", "alpha", "true"), ("down", "x")):
             self.assertEqual(hosts(*words).returncode, 2, words)
 
 
 class Lifetime(unittest.TestCase):
-    """These make and remove hosts, so they have a set of their own."""
+    """Tests that make and remove hosts, in another set."""
 
     def setUp(self):
         global SET
@@ -166,7 +166,7 @@ class Lifetime(unittest.TestCase):
         self.assertEqual(holders(), [])
         self.assertEqual(hosts("down").returncode, 0)
 
-    def test_leftovers_of_a_killed_up_are_removed(self):
+    def test_leftovers_of_killed_up_are_removed(self):
         self.assertEqual(hosts("up", "a", "b").returncode, 0)
         base = os.environ.get("XDG_RUNTIME_DIR") or "/tmp"
         os.remove(os.path.join(base, f"motet-hosts.{os.getuid()}", SET, "state.json"))
@@ -181,30 +181,30 @@ class Lifetime(unittest.TestCase):
         self.assertEqual(hosts("down").returncode, 0)
         self.assertTrue(until(lambda: not holders()))
 
-    def test_a_dead_host_is_made_anew(self):
+    def test_dead_host_is_recreated(self):
         self.assertEqual(hosts("up", "a", "b").returncode, 0)
         os.kill(int(hosts("list").stdout.split()[3]), signal.SIGKILL)
         self.assertTrue(until(lambda: len(holders()) == 1))
         self.assertEqual(hosts("up", "a", "b").returncode, 0)
         self.assertEqual(inside("a", "ping", "-c", "1", "-W", "5", "b").returncode, 0)
 
-    def test_without_root(self):
+    def test_hosts_work_without_root(self):
         if os.geteuid() != 0:
             self.skipTest("already without root")
         with tempfile.TemporaryDirectory() as directory:
             os.chown(directory, 65534, 65534)
-            plain = {"user": 65534, "group": 65534, "extra_groups": [], "env": {**os.environ, "XDG_RUNTIME_DIR": directory}}
+            unprivileged = {"user": 65534, "group": 65534, "extra_groups": [], "env": {**os.environ, "XDG_RUNTIME_DIR": directory}}
             if subprocess.run(["test", "-x", HOSTS], check=False, user=65534).returncode:
                 self.skipTest("this checkout is not readable by other users")
             try:
-                made = hosts("up", "a", "b", **plain)
+                made = hosts("up", "a", "b", **unprivileged)
                 if made.returncode == 3:
                     self.skipTest(made.stderr.strip())
                 self.assertEqual(made.returncode, 0, made.stderr)
-                self.assertEqual(hosts("exec", "a", "--", "uname", "-n", **plain).stdout, "a\n")
-                self.assertEqual(hosts("exec", "a", "--", "ping", "-c", "1", "-W", "5", "b", **plain).returncode, 0)
+                self.assertEqual(hosts("exec", "a", "--", "uname", "-n", **unprivileged).stdout, "a\n")
+                self.assertEqual(hosts("exec", "a", "--", "ping", "-c", "1", "-W", "5", "b", **unprivileged).returncode, 0)
             finally:
-                self.assertEqual(hosts("down", **plain).returncode, 0)
+                self.assertEqual(hosts("down", **unprivileged).returncode, 0)
             self.assertEqual(holders(), [])
 
 

@@ -47,8 +47,8 @@ static void arguments(motet_node node)
     CHECK(motet_node_open(&options, &other), -EADDRINUSE);
 
     motet_link link = 1;
-    CHECK(motet_link_open(node, "nobody-has-this-name", 0, &link), -ECONNREFUSED);
-    CHECK(motet_link_open(node, "nobody-has-this-name", in(0.005), &link), -ECONNREFUSED);
+    CHECK(motet_link_open(node, "no-such-name", 0, &link), -ECONNREFUSED);
+    CHECK(motet_link_open(node, "no-such-name", in(0.005), &link), -ECONNREFUSED);
     CHECK(motet_link_open(node, "carrier-pigeon://loft", 0, &link), -EHOSTUNREACH);
     CHECK(motet_link_open(node, name, SOON, NULL), -EINVAL);
     CHECK(link, 0);
@@ -192,7 +192,7 @@ static void closed_node(motet_node node, int error)
     CHECK(motet_node_address(node, bytes, 8), error);
     CHECK(motet_node_progress(node), error);
     CHECK(motet_node_arm(node), error);
-    CHECK(motet_link_open(node, "somebody", SOON, &operation), error);
+    CHECK(motet_link_open(node, "some-name", SOON, &operation), error);
     CHECK(motet_links(node, NULL, 0), error);
     CHECK(motet_link_close(node, 0x100001), error);
     CHECK(motet_service_close(node, 1), error);

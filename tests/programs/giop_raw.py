@@ -69,7 +69,7 @@ CLIENT = {
     "half a header, then nothing": (b"GIOP\1", False),
     "a first fragment, then nothing": (request(50, "add", ADD, flags=3), False),
     "a large request that ends early": (request(50, "mirror", struct.pack("<I", 1500000) + NOISE, size=1500100), True),
-    "a large reply that nobody reads": (request(50, "blob", struct.pack("<I", 50000000)), None),
+    "a large reply that is not read": (request(50, "blob", struct.pack("<I", 50000000)), None),
 }
 
 
@@ -132,7 +132,7 @@ SERVER = [
     ("a wrong magic", message(REPLY, b"x" * 40, magic=b"GOIP"), False),
     ("a wrong version", message(REPLY, b"x" * 40, version=(3, 9)), False),
     ("a length of 4 GiB", message(REPLY, b"x" * 40, size=0xFFFFFFFF), False),
-    ("a reply to nobody", reply(9999, 1), True),
+    ("a reply to an unknown request", reply(9999, 1), True),
     ("a truncated reply", reply(0, 1)[:-3], True),
     ("half a header", b"GIOP\1", True),
     ("a request", request(2, "add", ADD), False),

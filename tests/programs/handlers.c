@@ -2,7 +2,7 @@
  *
  * WAY: malloc    COUNT times a handler creates or uses a connection by async-signal-safe calls, while the program is in malloc() most of
  *                the time
- *      told      COUNT queued signals arrive while the thread exchanges messages: each is handled once, in order, with its value, on the
+ *      counted   COUNT queued signals arrive while the thread exchanges messages: each is handled once, in order, with its value, on the
  *                alternate stack and under its mask
  *      asked     what sigaction() and signal() return, and handlers that run once (COUNT of them) */
 #include "check.h"
@@ -78,24 +78,24 @@ static void over_malloc(void)
     printf("sockets in handlers over malloc\n");
 }
 
-/* ---- told */
+/* ---- counted */
 
 static pthread_t receiver;
-static volatile int told;
-static volatile bool told_wrong;
+static volatile int handled;
+static volatile bool handled_wrong;
 static char stack[32768];
 
-static void is_told(int number, siginfo_t *info, void *context)
+static void handle_counted(int number, siginfo_t *info, void *context)
 {
     sigset_t now;
     char here;
     (void)context;
     pthread_sigmask(SIG_SETMASK, NULL, &now);
-    bool right = number == SIGRTMIN + 1 && info->si_code == SI_QUEUE && info->si_value.sival_int == told && info->si_pid == getpid();
+    bool right = number == SIGRTMIN + 1 && info->si_code == SI_QUEUE && info->si_value.sival_int == handled && info->si_pid == getpid();
     right &= sigismember(&now, SIGUSR2) == 1 && sigismember(&now, number) == 1 && sigismember(&now, SIGUSR1) == 0;
     right &= &here >= stack && &here < stack + sizeof stack;
-    if (!right) told_wrong = true;
-    told++;
+    if (!right) handled_wrong = true;
+    handled++;
 }
 
 static void *sends_signals(void *unused)
@@ -104,7 +104,7 @@ static void *sends_signals(void *unused)
         union sigval value = {.sival_int = i};
         while (pthread_sigqueue(receiver, SIGRTMIN + 1, value) != 0) CHECK(errno == EAGAIN || errno == 0);
         for (int spin = i % 7 * 300; spin > 0; spin--) __asm__ volatile("");
-        while (i - told > 20) {} /* some may be pending */
+        while (i - handled > 20) {} /* some may be pending */
     }
     return unused;
 }
@@ -112,7 +112,7 @@ static void *sends_signals(void *unused)
 static void exchange_under_signals(void)
 {
     stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
-    struct sigaction action = {.sa_sigaction = is_told, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+    struct sigaction action = {.sa_sigaction = handle_counted, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
     char data[SIZE] = {0};
     pthread_t thread;
     sigset_t before, after;
@@ -123,15 +123,15 @@ static void exchange_under_signals(void)
     CHECK(pthread_sigmask(SIG_SETMASK, NULL, &before) == 0);
     CHECK(pthread_create(&thread, NULL, sends_signals, NULL) == 0);
     /* All signals may arrive while the first exchange waits for a peer without a CPU: some exchanges follow without signals. */
-    for (int n = 0; (told < count || n < 500) && !told_wrong; n++) {
+    for (int n = 0; (handled < count || n < 500) && !handled_wrong; n++) {
         send_all(fd, data, SIZE);
         receive_all(fd, data, SIZE);
     }
-    CHECK(pthread_join(thread, NULL) == 0 && !told_wrong && told == count);
+    CHECK(pthread_join(thread, NULL) == 0 && !handled_wrong && handled == count);
     CHECK(pthread_sigmask(SIG_SETMASK, NULL, &after) == 0);
     for (int number = 1; number < 65; number++) CHECK(sigismember(&before, number) == sigismember(&after, number));
     close(fd);
-    printf("%d signals were told of in order\n", count);
+    printf("%d signals were handled of in order\n", count);
 }
 
 /* ---- asked */
@@ -146,12 +146,12 @@ static void counts_too(int number) { counts(number); }
 
 static void asks(void)
 {
-    struct sigaction plain = {.sa_handler = counts, .sa_flags = SA_RESTART}, info = {.sa_sigaction = is_told, .sa_flags = SA_SIGINFO}, old;
+    struct sigaction plain = {.sa_handler = counts, .sa_flags = SA_RESTART}, info = {.sa_sigaction = handle_counted, .sa_flags = SA_SIGINFO}, old;
     sigaddset(&plain.sa_mask, SIGUSR2);
     CHECK(sigaction(SIGUSR1, &plain, NULL) == 0 && sigaction(SIGUSR1, &info, &old) == 0);
     CHECK(old.sa_handler == counts && !(old.sa_flags & SA_SIGINFO) && old.sa_flags & SA_RESTART && sigismember(&old.sa_mask, SIGUSR2));
-    CHECK(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_sigaction == is_told && old.sa_flags & SA_SIGINFO);
-    CHECK(signal(SIGUSR1, counts_too) == (void (*)(int))(uintptr_t)is_told && signal(SIGUSR1, counts) == counts_too);
+    CHECK(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_sigaction == handle_counted && old.sa_flags & SA_SIGINFO);
+    CHECK(signal(SIGUSR1, counts_too) == (void (*)(int))(uintptr_t)handle_counted && signal(SIGUSR1, counts) == counts_too);
     CHECK(sigaction(SIGUSR1, NULL, &old) == 0 && old.sa_handler == counts && !(old.sa_flags & SA_SIGINFO));
     CHECK(sigset(SIGUSR1, counts_too) == counts && raise(SIGUSR1) == 0 && handled == 1);
     CHECK(siginterrupt(SIGUSR1, 1) == 0 && raise(SIGUSR1) == 0 && handled == 2);
@@ -187,7 +187,7 @@ int main(int argc, char **argv)
     }
     close(listener);
     if (strcmp(argv[1], "malloc") == 0) over_malloc();
-    if (strcmp(argv[1], "told") == 0) exchange_under_signals();
+    if (strcmp(argv[1], "counted") == 0) exchange_under_signals();
     if (strcmp(argv[1], "asked") == 0) asks();
     CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
     return 0;

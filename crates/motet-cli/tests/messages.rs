@@ -109,9 +109,9 @@ fn why_shows_nodes_with_links_drivers_and_counts() {
     // One link over the fastest driver; a second one whose fastest driver finds no node.
     let fast = node.connect(&second.address, LIMIT).unwrap();
     let tcp = second.address.split(',').find(|way| way.starts_with("tcp://")).unwrap();
-    let slow = node.connect(&format!("shm://nobody-is-called-so,{tcp}"), LIMIT).unwrap();
+    let slow = node.connect(&format!("shm://no-such-node,{tcp}"), LIMIT).unwrap();
     // A failed connect is reported to its caller, and counted in the stats page.
-    assert!(node.connect("nobody-is-called-so", None).is_err());
+    assert!(node.connect("no-such-node", None).is_err());
     let open = |link: LinkId| node.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
     [open(fast), open(slow)].into_iter().for_each(|channel| exchange(&node, channel));
 
@@ -165,7 +165,7 @@ fn why_shows_nodes_with_links_drivers_and_counts() {
             assert!(out.contains(part), "{part}: {out}");
         }
     }
-    refused(&mut motet(["why", "nobody-is-called-so-either"]), 3);
+    refused(&mut motet(["why", "no-such-node-either"]), 3);
 
     // A link that is gone has a reason; a closed link is not listed.
     drop(second);

@@ -18,7 +18,7 @@ const VICTIM: &str = "MOTET_TEST_LOG_VICTIM";
 /// Enough for a peer that never answers to be given up.
 const MESSAGES: usize = 5000;
 
-/// What a started victim does: messages to the peer and back, until it is told that the connection is gone. Nothing in a plain run.
+/// What a started victim does: messages to the peer and back, until it learns that the connection is gone. Nothing in a plain run.
 #[test]
 fn victim() {
     let Ok(port) = std::env::var(VICTIM) else { return };

@@ -117,8 +117,8 @@ fn completion_seeds_reach_delivery_from_cells() {
     let seeds = seeds();
     let sum =
         |inputs: &mut dyn Iterator<Item = Vec<u8>>| inputs.fold(Reached::default(), |all, input| all.and(play(&input)));
-    let (honest, lies) = seeds.split_at(honest_count());
-    let [honest, lies] = [honest, lies].map(|seeds| sum(&mut seeds.iter().cloned()));
+    let (honest, hostile) = seeds.split_at(honest_count());
+    let [honest, hostile] = [honest, hostile].map(|seeds| sum(&mut seeds.iter().cloned()));
     let after = sum(&mut mutated(&seeds, 500));
     let enough = |reached: Reached, delivered: u64| {
         assert!(reached.delivered >= delivered && reached.batches >= delivered / 4, "{reached:?}");
@@ -126,7 +126,7 @@ fn completion_seeds_reach_delivery_from_cells() {
     enough(honest, 40);
     assert!(honest.truncated >= 12 && honest.kept >= 3 && honest.broken == 0, "{honest:?}");
     assert!(honest.cancelled >= 6 && honest.claimed >= 3, "{honest:?}");
-    assert!(lies.broken >= 30 && lies.interleaved >= 9, "{lies:?}");
+    assert!(hostile.broken >= 30 && hostile.interleaved >= 9, "{hostile:?}");
     enough(after, 100);
     assert!(after.kept >= 5 && after.broken >= 100 && after.interleaved >= 20, "{after:?}");
 }

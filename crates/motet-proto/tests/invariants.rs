@@ -225,7 +225,7 @@ fn the_ring_holds_no_more_than_tcp_has_room_for() {
     world.certain.set(5000);
     assert!(raise(&world, 1));
     assert_eq!(world.send(0, 6000, SEND), tx::Step::Done(5000));
-    world.certain.set(7000); // somebody has read from TCP
+    world.certain.set(7000); // another process has read from TCP
     assert_eq!(world.send(0, 6000, SEND), tx::Step::Done(2000));
     assert_eq!(world.send(0, 6000, SEND), tx::Step::Kernel, "what is unread goes first");
     assert_eq!(world.in_ring(1), 0);
@@ -363,7 +363,7 @@ fn what_a_killed_producer_left_in_the_ring_is_delivered() {
 }
 
 #[test]
-fn a_sender_notices_within_100_ms_that_nobody_reads_any_more() {
+fn a_sender_notices_a_missing_reader_within_100_ms() {
     for fault in [Fault::Kill, Fault::KillUnread, Fault::Reset] {
         let world = world(100_000);
         assert!(raise(&world, 1));

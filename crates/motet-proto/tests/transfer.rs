@@ -204,7 +204,7 @@ fn a_claim_counter_that_runs_backwards_ends_the_transfer() {
     assert_eq!((came, copies.get()), (Err(ECONNRESET), 1));
 }
 
-/// A blocking send of a block that nobody waits for yet; how it went on, and what it has learnt. The receiver shows its memory when it has
+/// A blocking send of a block without a waiting receiver; how it went on, and what it has learnt. The receiver shows its memory when it has
 /// read the beginning, or never.
 fn sent_ahead(comes: bool) -> (u64, u32) {
     const ASK: tx::Request = tx::Request { nonblocking: false, ..SEND };

@@ -115,7 +115,7 @@ fn who_waits_for_this_very_cpu_is_given_it() {
 fn a_wait_begins_with_a_yield_while_others_give_the_cpu_back_soon() {
     let world = world();
     let me = &world.sides[1];
-    // How long a spin in vain took, and whether the next is to begin with a yield, when others have the CPU for so long at every yield.
+    // How long a failed spin took, and whether the next is to begin with a yield, when others have the CPU for so long at every yield.
     let spin = |lent: u64| {
         world.lent.set(lent);
         let before = world.clock.time();
@@ -127,11 +127,11 @@ fn a_wait_begins_with_a_yield_while_others_give_the_cpu_back_soon() {
         (world.clock.time() - before, me.record.rx.yield_returned.load(Relaxed))
     };
     let alone = spin(0);
-    assert_eq!(alone.1, 0, "nobody was there");
+    assert_eq!(alone.1, 0, "no other thread was there");
     assert_eq!(spin(10_000).1, 1);
     let (after, again) = (spin(0), spin(0));
     assert!(after.0 > alone.0, "no yield before the spin: {after:?} {alone:?}");
-    assert_eq!((after.1, again), (0, alone), "a yield for nobody is the last");
+    assert_eq!((after.1, again), (0, alone), "a yield without effect is the last");
     spin(10_000);
     assert_eq!(spin(1_000_000).1, 0, "who computes is not given the CPU first");
 }
@@ -183,7 +183,7 @@ fn a_long_receive_in_the_kernel_may_take_longer_and_still_speaks_for_spinning() 
     }
 }
 
-/// A receive of end 1 that finds nothing where receives rest for 300 ms, among others who compute, with many looks in vain behind it; the peer
+/// A receive of end 1 that finds nothing where receives rest for 300 ms, among others who compute, with many empty polls behind it; the peer
 /// sends 10 bytes after so long. How the receive goes on, when, and whether its gate is open then.
 fn rests(expires: bool, sends_after: u64, interrupted: bool) -> (rx::Step, u64, bool) {
     let mut world = world();
@@ -205,7 +205,7 @@ fn rests(expires: bool, sends_after: u64, interrupted: bool) -> (rx::Step, u64, 
 }
 
 #[test]
-fn a_receive_that_rests_meets_its_peer_behind_the_open_gate_whoever_computes() {
+fn a_resting_receive_meets_its_peer_behind_the_open_gate() {
     for ms in [0, 1, 10, 250] {
         let (step, took, open) = rests(false, ms * 1_000_000, false);
         assert_eq!((step, open), (rx::Step::Done(10), true), "after {ms} ms");

@@ -119,10 +119,10 @@ fn retry<T, E: FailureText>(
         let Some(cause) = stolen() else { return Err(error) };
         let line = format!("{what}: {cause}; it failed: {}", error.failure_text());
         if !take(&line) {
-            eprintln!("NOT tried again, as {MAX_RETRIES} tests were: {line}");
+            eprintln!("NOT retried, {MAX_RETRIES} retries are used up: {line}");
             return Err(error);
         }
-        eprintln!("tried again: {line}");
+        eprintln!("retried: {line}");
     }
 }
 

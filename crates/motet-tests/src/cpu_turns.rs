@@ -18,10 +18,10 @@ pub enum Exclusive {
 impl Exclusive {
     /// Runs `run` when it may: exclusive runs one at a time, and no other run at the same time.
     pub(crate) fn run_in_turn<R>(self, mode: Mode, run: impl FnOnce() -> R) -> R {
-        static TURNS: RwLock<()> = RwLock::new(());
-        let beside = self == Self::Neither || (self == Self::WithMotet && mode == Mode::WithoutMotet);
-        let _beside = beside.then(|| TURNS.read().unwrap_or_else(PoisonError::into_inner));
-        let _alone = (!beside).then(|| TURNS.write().unwrap_or_else(PoisonError::into_inner));
+        static CPUS: RwLock<()> = RwLock::new(());
+        let shared = self == Self::Neither || (self == Self::WithMotet && mode == Mode::WithoutMotet);
+        let _shared = shared.then(|| CPUS.read().unwrap_or_else(PoisonError::into_inner));
+        let _exclusive = (!shared).then(|| CPUS.write().unwrap_or_else(PoisonError::into_inner));
         run()
     }
 }

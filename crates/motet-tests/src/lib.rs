@@ -206,7 +206,7 @@ impl Program {
                 if one == other { Ok(()) } else { Err(message) }
             };
             differ("prints something else", &without_motet.printed, &with_motet.printed)?;
-            differ("complains differently", &without_motet.stderr, &with_motet.stderr)?;
+            differ("writes other errors", &without_motet.stderr, &with_motet.stderr)?;
             Ok(with_motet)
         });
         same.unwrap_or_else(|failed| panic!("{failed}"))
@@ -335,7 +335,7 @@ impl Files {
         let files = Self(Temporary::new("run").pass());
         for name in ["report", "counts"] {
             drop(files.create(name));
-            std::os::unix::fs::chown(files.path(name), Some(user), Some(user)).expect("a file of the user's");
+            std::os::unix::fs::chown(files.path(name), Some(user), Some(user)).expect("a file for the user");
         }
         files
     }
@@ -399,9 +399,9 @@ pub fn engine() -> Option<&'static Path> {
             let given = std::env::var_os("MOTET_LIBRARY").map(PathBuf::from);
             let build = std::env::current_exe().ok().and_then(|exe| Some(exe.ancestors().nth(2)?.to_path_buf()));
             let own = build.as_ref().map(|folder| folder.join("libmotet.so.0"));
-            let beside = build.as_ref().map(|folder| folder.join("../release/libmotet.so.0"));
+            let release_beside = build.as_ref().map(|folder| folder.join("../release/libmotet.so.0"));
             let release = Some(root().join("target/release/libmotet.so.0"));
-            [given, own, beside, release].into_iter().flatten().find(|path| path.exists())
+            [given, own, release_beside, release].into_iter().flatten().find(|path| path.exists())
         })
         .as_deref()
 }

@@ -75,7 +75,7 @@ impl<'a> Case<'a> {
     }
 
     /// The same case for a second server, on another port.
-    pub fn beside(&self) -> Self {
+    pub fn on_another_port(&self) -> Self {
         Self { program: self.program.clone(), port: free_port().to_string(), ..*self }
     }
 

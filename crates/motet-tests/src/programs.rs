@@ -113,7 +113,7 @@ fn run_case(
     let Some(libraries) = libraries() else { return skip(test, "motet is not built (make build)") };
     let without_motet =
         || exclusive.run_in_turn(Mode::WithoutMotet, || case(&Sandbox::new(Mode::WithoutMotet, gates, libraries)));
-    let in_its_turn = |without_motet: &str, gates: Gates| {
+    let run_with_motet = |without_motet: &str, gates: Gates| {
         let sandbox = Sandbox::new(Mode::WithMotet, gates, libraries);
         assert_eq!(without_motet, case(&sandbox), "{test}: something else under Motet, gates {gates:?}");
         let counters = sandbox.counters();
@@ -124,7 +124,7 @@ fn run_case(
         counters
     };
     let with_motet = |without_motet: &str, gates: Gates| {
-        exclusive.run_in_turn(Mode::WithMotet, || in_its_turn(without_motet, gates))
+        exclusive.run_in_turn(Mode::WithMotet, || run_with_motet(without_motet, gates))
     };
     let cases = || {
         let without_motet = without_motet();
@@ -158,7 +158,7 @@ impl Counters {
     /// Asserts that `streams` streams were upgraded and that payload went over shared memory. How much depends on the load of the machine.
     #[track_caller]
     pub fn went_over_shared_memory(&self, streams: u64) {
-        assert!(self.upgraded >= streams, "only {} streams found their peer:\n{}", self.upgraded, self.lines);
+        assert!(self.upgraded >= streams, "only {} streams were upgraded:\n{}", self.upgraded, self.lines);
         assert!(self.sent_fast > 0, "nothing went over shared memory:\n{}", self.lines);
     }
 }
@@ -350,8 +350,8 @@ impl Started {
         let began = Instant::now();
         while !reached(&self.printed()) {
             let ended = self.child.try_wait().expect("its status");
-            assert!(ended.is_none(), "{} ended before it {what}: {ended:?}\n{}", self.name, self.printed());
-            assert!(began.elapsed() < LIMIT, "{} never {what}:\n{}", self.name, self.printed());
+            assert!(ended.is_none(), "{} ended: before it {what}: {ended:?}\n{}", self.name, self.printed());
+            assert!(began.elapsed() < LIMIT, "{}: never {what}:\n{}", self.name, self.printed());
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -433,7 +433,7 @@ pub fn copy(from: &Path, to: &Path) {
     let fresh = to.with_extension("new");
     let done = Command::new("cp").arg("-L").arg(from).arg(&fresh).status().expect("cp");
     assert!(done.success(), "{} is not copied", from.display());
-    fs::rename(&fresh, to).expect("the copy in its place");
+    fs::rename(&fresh, to).expect("the copy moved into place");
 }
 
 /// The folder of a complete build: command, engine and sockets adapter.

@@ -70,13 +70,13 @@ impl Peer {
     /// Connects to a node without links.
     pub fn connect(node: &Node, handshake: &[u8]) -> (Self, LinkId) {
         let (file, receive_doorbell) = (sealed(LINK_BYTES), eventfd().expect("an eventfd"));
-        let connection = connect_abstract(&listener_name(node)).expect("the door");
+        let connection = connect_abstract(&listener_name(node)).expect("the node's socket");
         send_with_fds(&connection, handshake, &[file.as_fd(), receive_doorbell.as_fd()]).expect("a handshake is taken");
         let began = Instant::now();
         let doorbell = loop {
             match receive_with_fds::<1>(&connection, &mut [0; 100]) {
                 Ok((_, [doorbell])) => break doorbell.expect("the node's doorbell"),
-                Err(_) => assert!(began.elapsed() < HANG_LIMIT, "not met"),
+                Err(_) => assert!(began.elapsed() < HANG_LIMIT, "not connected"),
             }
             let _ = node.progress_until(|| false, Some(motet::node::deadline_in(50_000)));
         };

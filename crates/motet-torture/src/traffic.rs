@@ -190,7 +190,7 @@ impl Side {
         // The counters are read first, because any wait yields the CPU.
         let [done, failed, _] = self.node.cq_counts(self.cq).expect("its cq");
         while self.taken < done + failed {
-            let end = self.node.wait_cq(self.cq, Some(0)).expect("an end that was counted");
+            let end = self.node.wait_cq(self.cq, Some(0)).expect("a completion that was counted");
             self.taken += 1;
             self.completed(end);
         }
@@ -336,7 +336,7 @@ impl Side {
     // ---- completions -------------------------------------------------------------------------------------------------
 
     fn completed(&mut self, end: Completion) {
-        let (operation, pending) = self.pending.remove(&end.context).expect("an end of something that has begun");
+        let (operation, pending) = self.pending.remove(&end.context).expect("a completion of a pending operation");
         assert_eq!(operation, end.operation);
         if matches!(end.status, Status::LinkDown | Status::Closed) {
             let gone = self.node.link_info(self.link).map_or(true, |info| info.gone.is_some());
@@ -373,7 +373,7 @@ impl Side {
             Pending::GetTheirs { at, length } => {
                 assert_eq!(end.status, Status::Done);
                 let expected = (at / 8..(at + length) / 8).flat_map(|word| constant(word).to_le_bytes());
-                assert!(memory.iter().copied().eq(expected), "what nobody writes");
+                assert!(memory.iter().copied().eq(expected), "words that are never written");
             }
             Pending::Count(before) => {
                 self.counting = false;
@@ -398,14 +398,14 @@ impl Side {
                 "{:?}",
                 end.status
             );
-            self.pending.remove(&end.context).expect("an end of something that has begun");
+            self.pending.remove(&end.context).expect("a completion of a pending operation");
         }
         if orderly {
             let words = self.words.iter().enumerate().skip(WRITABLE / 8);
             words.for_each(|(at, word)| assert_eq!(word.load(Ordering::Relaxed), constant(at)));
         }
-        self.node.remove_cq(self.cq).expect("nothing is under way in the cq");
-        self.node.revoke(self.key, Some(until)).expect("nobody uses the region of a link that is gone or over");
+        self.node.remove_cq(self.cq).expect("nothing is pending in the completion queue");
+        self.node.revoke(self.key, Some(until)).expect("the region of a link that is gone is unused");
         let _ = self.node.close_channel(self.numbered);
         let _ = self.node.close_channel(self.idle);
     }

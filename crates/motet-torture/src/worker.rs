@@ -44,8 +44,8 @@ impl Worker {
 
     /// Writes a line to the worker.
     pub fn tell(&mut self, order: &str) {
-        let orders = self.orders.as_mut().expect("it still listens");
-        writeln!(orders, "{order}").expect("it still listens");
+        let orders = self.orders.as_mut().expect("the worker reads its input");
+        writeln!(orders, "{order}").expect("the worker reads its input");
     }
 
     /// Closes the worker's input.

@@ -44,12 +44,12 @@ fn send_handshake(node: &Node, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Vec<u8
 
 /// Another node can still connect and send.
 fn serves_other_peers(node: &Node) {
-    let friend = Node::open("").unwrap();
+    let other_node = Node::open("").unwrap();
     std::thread::scope(|scope| {
         let there = scope.spawn(|| node.accept(1, Some(HANG_LIMIT)).unwrap());
-        let link = friend.connect(&node.name().unwrap(), Some(HANG_LIMIT)).unwrap();
-        let here = friend.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap();
-        friend.send(here, 3, b"friend", Some(HANG_LIMIT)).unwrap();
+        let link = other_node.connect(&node.name().unwrap(), Some(HANG_LIMIT)).unwrap();
+        let here = other_node.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap();
+        other_node.send(here, 3, b"friend", Some(HANG_LIMIT)).unwrap();
         let there = there.join().unwrap();
         assert_eq!(node.receive(there, &mut [0; 8], Some(HANG_LIMIT)).unwrap().tag, 3);
         node.disconnect(there.link).unwrap();
@@ -119,7 +119,7 @@ fn malformed_handshakes_are_refused_and_cost_nothing() {
     }
     // Additional descriptors are closed; the handshake is valid otherwise.
     let answer = send_handshake(&node, &good, &[file, doorbell, one.as_fd(), null.as_fd()]);
-    assert_eq!(answer[12..16], [0; 4], "a good handshake is answered");
+    assert_eq!(answer[12..16], [0; 4], "a valid handshake is answered");
     forget_all(&node);
     serves_other_peers(&node);
     forget_all(&node);
@@ -134,10 +134,10 @@ fn silent_connections_block_no_peer_and_wake_no_node() {
     let silent: Vec<_> = (0..100).map(|_| connect_abstract(&listener_name(&node)).unwrap()).collect();
     serves_other_peers(&node);
     // The node has closed or parked all silent connections by then, and a waiting thread sleeps.
-    let busy = processor_time();
+    let busy = cpu_time();
     let _ = node.progress_until(|| false, Some(motet::node::deadline_in(2_500_000_000)));
-    let busy = processor_time() - busy;
-    println!("{busy:?} of processor time in 2.5 s");
+    let busy = cpu_time() - busy;
+    println!("{busy:?} of CPU time in 2.5 s");
     assert!(busy < Duration::from_millis(1500), "{busy:?}");
     drop(silent);
     serves_other_peers(&node);
@@ -146,27 +146,27 @@ fn silent_connections_block_no_peer_and_wake_no_node() {
 #[test]
 fn node_with_a_dead_link_sleeps() {
     let _exclusive = one_at_a_time();
-    let (node, friend) = (node(), Node::open("").unwrap());
+    let (node, other_node) = (node(), Node::open("").unwrap());
     let link = std::thread::scope(|scope| {
         scope.spawn(|| node.accept(1, Some(HANG_LIMIT)).unwrap());
-        let link = friend.connect(&node.name().unwrap(), Some(HANG_LIMIT)).unwrap();
-        friend.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap();
+        let link = other_node.connect(&node.name().unwrap(), Some(HANG_LIMIT)).unwrap();
+        other_node.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap();
         link
     });
     drop(node);
     let began = Instant::now();
-    while friend.link_info(link).unwrap().gone.is_none() {
+    while other_node.link_info(link).unwrap().gone.is_none() {
         assert!(began.elapsed() < HANG_LIMIT);
-        let _ = friend.progress_until(|| false, Some(motet::node::deadline_in(200_000)));
+        let _ = other_node.progress_until(|| false, Some(motet::node::deadline_in(200_000)));
     }
-    let busy = processor_time();
-    let _ = friend.progress_until(|| false, Some(motet::node::deadline_in(2_000_000_000)));
-    let busy = processor_time() - busy;
-    assert!(busy < Duration::from_millis(1000), "{busy:?} of processor time in 2 s");
+    let busy = cpu_time();
+    let _ = other_node.progress_until(|| false, Some(motet::node::deadline_in(2_000_000_000)));
+    let busy = cpu_time() - busy;
+    assert!(busy < Duration::from_millis(1000), "{busy:?} of CPU time in 2 s");
 }
 
 /// CPU time of this thread.
-fn processor_time() -> Duration {
+fn cpu_time() -> Duration {
     let time = motet_sys::rustix::time::clock_gettime(motet_sys::rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -188,7 +188,7 @@ fn peer_that_writes_garbage_loses_only_its_link() {
         send_with_fds(&connection, &good, &[file.as_fd(), doorbell.as_fd()]).unwrap();
         let began = Instant::now();
         while node.links().unwrap().is_empty() {
-            assert!(began.elapsed() < HANG_LIMIT, "not met");
+            assert!(began.elapsed() < HANG_LIMIT, "not connected");
             let _ = node.progress_until(|| false, Some(motet::node::deadline_in(50_000)));
         }
         links += 1;

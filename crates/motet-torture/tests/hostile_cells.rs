@@ -68,14 +68,14 @@ impl Victim {
     /// Disconnects the link and serves another peer.
     fn serves_other_peers(&self) {
         forget_all(&self.node);
-        let friend = Node::open("").unwrap();
+        let other_node = Node::open("").unwrap();
         std::thread::scope(|scope| {
             let there = scope.spawn(|| self.node.accept(SERVICE, Some(HANG_LIMIT)).unwrap());
-            let link = friend.connect(&self.node.name().unwrap(), Some(HANG_LIMIT)).unwrap();
-            let here = friend.open_channel(link, SERVICE, Serve::Queue, Some(HANG_LIMIT)).unwrap();
+            let link = other_node.connect(&self.node.name().unwrap(), Some(HANG_LIMIT)).unwrap();
+            let here = other_node.open_channel(link, SERVICE, Serve::Queue, Some(HANG_LIMIT)).unwrap();
             let there = there.join().unwrap();
             for tag in 0..MANY {
-                friend.send(here, tag, b"friend", Some(HANG_LIMIT)).unwrap();
+                other_node.send(here, tag, b"friend", Some(HANG_LIMIT)).unwrap();
                 assert_eq!(self.node.receive(there, &mut [0; 8], Some(HANG_LIMIT)).unwrap().tag, tag);
             }
             self.node.disconnect(there.link).unwrap();
@@ -269,7 +269,7 @@ fn garbage_written_during_a_call_does_no_harm() {
                 let from = RecvFrom::Channel(link.channel);
                 let received = link.node.receive_with(from, 0, u64::MAX, &mut headers, &mut buffer[..32], NOW);
                 got += u64::from(received.is_ok());
-                assert!(headers.len() <= 256 && buffer[32..] == [0xee; 32], "nothing beyond what is its own");
+                assert!(headers.len() <= 256 && buffer[32..] == [0xee; 32], "nothing outside of the buffer is written");
                 let sent = link.send(1, 4, 8);
                 link.peer.read();
                 if let (Err(Error::Lost(_)), End::Sent(Err(_))) = (received, sent) {

@@ -72,13 +72,13 @@ impl Fixture {
 
 /// An honest node connects over TCP, sends a message and disconnects.
 fn serves_other_peers(node: &Node) {
-    let friend = Node::open("").unwrap();
+    let other_node = Node::open("").unwrap();
     let address = format!("tcp://{}", port(node));
     std::thread::scope(|scope| {
         let there = scope.spawn(|| node.accept(1, Some(HANG_LIMIT)).unwrap());
-        let link = friend.connect(&address, Some(HANG_LIMIT)).unwrap();
-        let here = friend.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap();
-        friend.send(here, 3, b"friend", Some(HANG_LIMIT)).unwrap();
+        let link = other_node.connect(&address, Some(HANG_LIMIT)).unwrap();
+        let here = other_node.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap();
+        other_node.send(here, 3, b"friend", Some(HANG_LIMIT)).unwrap();
         let there = there.join().unwrap();
         assert_eq!(node.receive(there, &mut [0; 8], Some(HANG_LIMIT)).unwrap().tag, 3);
         node.disconnect(there.link).unwrap();
@@ -121,7 +121,7 @@ fn read_reply(node: &Node, connection: &mut TcpStream) -> Vec<u8> {
     connection.set_nonblocking(true).unwrap();
     let (mut got, began) = (Vec::new(), Instant::now());
     while got.len() < HANDSHAKE_BYTES {
-        assert!(began.elapsed() < HANG_LIMIT, "neither an answer nor an end");
+        assert!(began.elapsed() < HANG_LIMIT, "neither an answer nor a close");
         let mut chunk = [0; HANDSHAKE_BYTES];
         match connection.read(&mut chunk) {
             Ok(0) => break,
@@ -199,7 +199,7 @@ fn session_flood_is_limited_and_leaves_room_for_others() {
             break;
         }
         flood.push(connection);
-        assert!(flood.len() < 1600, "there is no end");
+        assert!(flood.len() < 1600, "sessions are not limited");
     }
     println!("{} sessions; Pss {} KiB", flood.len(), system::memory() >> 10);
     assert!(system::memory() < *memory + (64 << 20));
@@ -312,14 +312,17 @@ fn short_lived_peers_leave_nothing_behind() {
         assert_eq!(read_reply(node, &mut connection).get(10), Some(&ADMITTED));
         connection.write_all(&visit(200)).unwrap();
         make_progress(node, 2000);
-        assert!(!node.links().unwrap().is_empty(), "it is there as long as it stays");
+        assert!(!node.links().unwrap().is_empty(), "the link exists until the peer closes");
     }
     let began = Instant::now();
     while !node.links().unwrap().is_empty() {
         assert!(began.elapsed() < HANG_LIMIT, "{} links are left", node.links().unwrap().len());
         make_progress(node, 1000);
     }
-    assert!(matches!(node.accept(1, Some(Duration::ZERO)), Err(Error::WouldBlock | Error::TimedOut)), "nor a channel");
+    assert!(
+        matches!(node.accept(1, Some(Duration::ZERO)), Err(Error::WouldBlock | Error::TimedOut)),
+        "no channel is left"
+    );
     fixture.check_unchanged();
 }
 
@@ -330,21 +333,21 @@ fn last_message_is_received_before_the_link_is_forgotten() {
     for accepts in [true, false] {
         let context = node.context().unwrap();
         node.serve(2, Serve::Tagged(context)).unwrap();
-        let friend = Node::open("").unwrap();
+        let other_node = Node::open("").unwrap();
         let address = format!("tcp://{}", port(&node));
         std::thread::scope(|scope| {
             let called = scope.spawn(|| {
-                let link = friend.connect(&address, Some(HANG_LIMIT)).unwrap();
-                let here = friend.open_channel(link, 2, Serve::Queue, Some(HANG_LIMIT)).unwrap();
-                friend.send(here, 9, b"last words", Some(HANG_LIMIT)).unwrap();
-                friend.disconnect(link).unwrap();
-                let _ = friend.progress_until(|| false, Some(motet::node::deadline_in(50_000_000)));
+                let link = other_node.connect(&address, Some(HANG_LIMIT)).unwrap();
+                let here = other_node.open_channel(link, 2, Serve::Queue, Some(HANG_LIMIT)).unwrap();
+                other_node.send(here, 9, b"last words", Some(HANG_LIMIT)).unwrap();
+                other_node.disconnect(link).unwrap();
+                let _ = other_node.progress_until(|| false, Some(motet::node::deadline_in(50_000_000)));
             });
             while !called.is_finished() {
                 make_progress(&node, 100);
             }
         });
-        drop(friend);
+        drop(other_node);
         let gone = |node: &Node| node.links().unwrap().iter().all(|link| node.link_info(*link).unwrap().gone.is_some());
         let began = Instant::now();
         while !gone(&node) {
@@ -358,12 +361,12 @@ fn last_message_is_received_before_the_link_is_forgotten() {
         assert_eq!((got.tag, &buffer[..got.length]), (9, &b"last words"[..]));
         if let Some(channel) = channel {
             make_progress(&node, 2000);
-            assert_eq!(node.links().unwrap().len(), 1, "the program has a channel of it");
+            assert_eq!(node.links().unwrap().len(), 1, "the program has a channel of the link");
             node.close_channel(channel).unwrap();
         }
         let began = Instant::now();
         while !node.links().unwrap().is_empty() {
-            assert!(began.elapsed() < HANG_LIMIT, "it is not forgotten");
+            assert!(began.elapsed() < HANG_LIMIT, "the link is not forgotten");
             make_progress(&node, 1000);
         }
         node.withdraw(2).unwrap();
@@ -440,7 +443,7 @@ fn flood_of_unauthenticated_connections_blocks_no_peer() {
         println!("{served} were served");
         over.store(true, Ordering::Relaxed);
     });
-    println!("{} strangers connections_made", connections_made.load(Ordering::Relaxed));
+    println!("{} connections were made", connections_made.load(Ordering::Relaxed));
     fixture.check_unchanged();
 }
 
@@ -485,7 +488,7 @@ fn other_user_of_the_host_is_refused_even_with_the_secret() {
         );
         make_progress(node, 50_000);
         assert!(node.links().unwrap().is_empty());
-        assert!(named.accept().is_err(), "the port that a stranger names is not called");
+        assert!(named.accept().is_err(), "the port named by an unauthenticated peer is not connected to");
     }
     fixture.check_unchanged();
 }

@@ -57,7 +57,7 @@ fn kills(driver: &str) {
         }
         assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
         kills += 1;
-        assert!(mesh.sides.contains_key(&to_other), "whoever is left is linked as before");
+        assert!(mesh.sides.contains_key(&to_other), "the remaining peer keeps its link");
     }
     let done = mesh.done();
     until(&mut mesh, "others go on", |mesh| mesh.done() > done + 100);

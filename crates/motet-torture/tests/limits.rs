@@ -142,7 +142,7 @@ fn operations_beyond_the_table_are_refused_without_harm() {
     for operation in &posted {
         near.cancel(*operation).unwrap();
     }
-    assert_eq!(near.cq_counts(cq).unwrap()[2], 0, "none is under way");
+    assert_eq!(near.cq_counts(cq).unwrap()[2], 0, "none is pending");
     for _ in &posted {
         near.wait_cq(cq, Some(motet::node::deadline_in(1_000_000_000))).unwrap();
     }

@@ -108,7 +108,7 @@ fn receive_with_part_of_its_message_cannot_be_cancelled() {
     assert!(pair.is_waiting(first));
     pair.node.cancel(first).unwrap();
     pair.poll();
-    assert!(pair.is_waiting(first), "as it would have ended");
+    assert!(pair.is_waiting(first), "a receive with part of its message cannot be cancelled");
     let second = pair.post(RecvFrom::Channel(pair.channel), BODY);
     pair.finish(2);
     pair.check_received(first);
@@ -159,7 +159,7 @@ fn receive_from_any_gets_a_whole_message_or_none() {
     pair.node.cancel(operation).unwrap();
     let end = pair.node.wait_for(operation, None).unwrap();
     assert_eq!((end.status, end.length), (Status::Cancelled, 0));
-    assert!(end.memory.unwrap().iter().all(|&byte| byte == 0), "nothing has come");
+    assert!(end.memory.unwrap().iter().all(|&byte| byte == 0), "no bytes were written");
     let again = pair.post(RecvFrom::Any(pair.context), BODY);
     pair.finish(2);
     pair.check_received(again);
@@ -174,7 +174,7 @@ fn message_in_other_parts_is_received_once_complete() {
         pair.poll();
         assert!(pair.is_waiting(operation));
         pair.node.cancel(operation).unwrap();
-        assert_eq!(pair.node.wait_for(operation, None).unwrap().status, Status::Cancelled, "it has got nothing");
+        assert_eq!(pair.node.wait_for(operation, None).unwrap().status, Status::Cancelled, "it got no message");
         let next = pair.post(RecvFrom::Channel(pair.channel), BODY);
         pair.finish(more);
         pair.check_received(next);

@@ -54,7 +54,7 @@ fn killed(caller_is_killed: bool, caller: &str, role: &str) {
         let began = Instant::now();
         worker.kill();
         until(&mut mesh, "the end of the link", |mesh| mesh.node.links().unwrap().is_empty());
-        println!("told after {:?}", began.elapsed());
+        println!("noticed after {:?}", began.elapsed());
         assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
     }
 }

@@ -37,7 +37,7 @@ fn stops(driver: &str) {
             if stopped && random.once_in(4) {
                 let began = Instant::now();
                 while mesh.sides[&links[0]].done < before + 20 {
-                    assert!(began.elapsed() < HANG_LIMIT, "another peer is disturbed");
+                    assert!(began.elapsed() < HANG_LIMIT, "another peer makes no progress");
                     mesh.step();
                 }
             }
@@ -181,7 +181,7 @@ fn timed_eager_send_to_stopped_receiver_is_buffered() {
                 Ok(()) => tags += 1,
                 Err(error) => break error,
             }
-            assert!(tags < 1000, "credit ends");
+            assert!(tags < 1000, "credit is never exhausted");
         };
         println!("{driver}: {tags} on their way, then {end}");
         assert!(tags >= 2, "{driver}");

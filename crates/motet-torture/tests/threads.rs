@@ -179,9 +179,9 @@ fn thread_after_a_task_does_not_wait_for_progress_owner() {
     let (near, far) = pair();
     let here = handled(&near, &far, |_, _| {});
     let (begun, over) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
-    let told = begun.clone();
+    let started = begun.clone();
     near.defer(move |_: &Node| {
-        told.store(true, Ordering::Release);
+        started.store(true, Ordering::Release);
         std::thread::sleep(Duration::from_millis(50)); // another thread starts to make progress
     })
     .unwrap();

@@ -314,7 +314,7 @@ fn used_and_unknown_names_are_refused() {
     let taken = Node::open(&name).map(drop);
     assert_eq!(taken, Err(Error::Unreachable(motet::reason::Reason::NAME_TAKEN)));
     assert!(matches!(Node::open("no spaces").map(drop), Err(Error::Unreachable(motet::reason::Reason::BAD_NAME))));
-    let unknown = first.connect("nobody-of-this-name", Some(Duration::from_millis(20)));
+    let unknown = first.connect("no-such-name", Some(Duration::from_millis(20)));
     assert!(matches!(unknown, Err(Error::Unreachable(_) | Error::TimedOut)), "{unknown:?}");
     drop(first);
     Node::open(&name).unwrap();

@@ -1,97 +1,97 @@
-//! A door: a listening socket, and those who knock.
+//! A listening socket and its incoming connections, up to their first handshake.
 //!
-//! What it is: who comes in is a guest until it has said what for; connections for sessions are handed to their links, who asks
-//! whether a session is known is answered, and a new session needs permission ([`crate::admission`]). A node that listens has one for all. One that only calls has one behind each address
-//! it calls from, so that a peer whose connections have ended can ask whether there is a caller left: where there is none, the
-//! kernel of its host says so at once. What it is not: it brings no links about; who wants one is handed to the door's owner.
+//! An incoming connection is unauthenticated until its handshake is complete. A connection for an existing session is delivered to the
+//! link of that session, a question whether a session exists is answered, and a new session needs permission ([`crate::admission`]).
+//! What it is not: it makes no links. An admitted new session is returned to the acceptor's owner.
 
-use crate::incoming::{Guest, Said};
-use crate::session_table::{Node, Visit};
-use crate::socket::{self, Set};
+use crate::incoming::{FirstMessage, IncomingConnection};
+use crate::session_table::{SessionConnection, SessionTable};
+use crate::socket::{self, PollSet};
 use motet_proto::message::session::MAX_PACKET_BYTES;
 use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::io::{Errno, Result};
 use std::net::SocketAddr;
 
-/// Guests that have not said everything yet, at a time: one more, and the one that came first goes. The kernel hands over only those who
-/// have said something, and a handshake comes whole, so a guest that waits here is an odd one.
-const GUESTS: usize = 64;
-/// Connections that are taken in one step: at one step in 10 ms more than 10 000 strangers a second.
-const TAKEN: usize = 256;
-/// Without descriptors or memory for guests the door is not looked at for so long, ns.
-const PAUSE: u64 = 100_000_000;
+/// Most incoming connections whose handshake is incomplete; a further one replaces the oldest. The kernel hands over a connection only
+/// once bytes have arrived, and a handshake arrives whole, so an honest connection rarely waits here.
+const MAX_INCOMING: usize = 64;
+/// Most connections that one step accepts: with a step every 10 ms, more than 10 000 unwanted connections a second.
+const MAX_ACCEPTS_PER_STEP: usize = 256;
+/// After a failure to accept for lack of descriptors or memory, the socket is left alone for this time, ns.
+const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 
-/// A door.
+/// A listening socket with its incoming connections.
 #[derive(Debug)]
-pub struct Door {
+pub struct Acceptor {
     fd: PrivateFd,
     address: SocketAddr,
-    set: Set,
-    guests: Vec<Guest>,
-    /// Until when no guests are taken.
-    paused: Option<u64>,
+    set: PollSet,
+    incoming: Vec<IncomingConnection>,
+    /// Until when no connections are accepted.
+    paused_until: Option<u64>,
 }
 
-impl Door {
+impl Acceptor {
     /// Begins to listen.
     pub fn new(wanted: &SocketAddr) -> Result<Self> {
         let (fd, address) = socket::listen(wanted)?;
-        let set = Set::new()?;
+        let set = PollSet::new()?;
         set.add(&fd)?;
-        Ok(Self { fd, address, set, guests: Vec::new(), paused: None })
+        Ok(Self { fd, address, set, incoming: Vec::new(), paused_until: None })
     }
 
-    /// Where it is.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Readable when `step` would do something.
-    pub fn set(&self) -> &Set {
+    pub fn set(&self) -> &PollSet {
         &self.set
     }
 
-    /// When `step` must be called although no connection has arrived.
+    /// When `step` must be called although the set is not readable.
     pub fn due(&self) -> Option<u64> {
-        self.guests.iter().map(Guest::due).chain(self.paused).min()
+        self.incoming.iter().map(IncomingConnection::deadline).chain(self.paused_until).min()
     }
 
-    /// Takes who has come, and answers. Who would like a new session, and may, is returned with what it has said: there may be more.
-    pub fn step(&mut self, node: &Node, now: u64) -> Option<(Guest, Handshake)> {
+    /// Accepts connections and answers handshakes. Returns the next admitted connection that asks for a new session, with its handshake;
+    /// call again until it returns `None`.
+    pub fn step(&mut self, sessions: &SessionTable, now: u64) -> Option<(IncomingConnection, Handshake)> {
         let mut i = 0;
-        while i < self.guests.len() {
-            match self.guests[i].step(now) {
-                Said::Pending => i += 1,
-                said => {
-                    let guest = self.guests.remove(i);
-                    self.set.remove(&guest.fd);
-                    let new = hear(node, guest, said);
+        while i < self.incoming.len() {
+            match self.incoming[i].step(now) {
+                FirstMessage::Pending => i += 1,
+                message => {
+                    let incoming = self.incoming.remove(i);
+                    self.set.remove(&incoming.fd);
+                    let new = handle_first_message(sessions, incoming, message);
                     if new.is_some() {
                         return new; // the others are still readable
                     }
                 }
             }
         }
-        self.take_guests(node, now)
+        self.accept_incoming(sessions, now)
     }
 
-    /// Each is read as it is accepted: a connection that has sent its handshake neither waits behind silent ones nor is dropped for them.
-    fn take_guests(&mut self, node: &Node, now: u64) -> Option<(Guest, Handshake)> {
-        if let Some(until) = self.paused {
+    /// Reads each connection as it is accepted, so one that has sent its handshake neither waits behind silent ones nor is dropped for them.
+    fn accept_incoming(&mut self, sessions: &SessionTable, now: u64) -> Option<(IncomingConnection, Handshake)> {
+        if let Some(until) = self.paused_until {
             if now < until {
                 return None;
             }
-            self.paused = self.set.add(&self.fd).is_err().then(|| now.saturating_add(PAUSE));
+            self.paused_until = self.set.add(&self.fd).is_err().then(|| now.saturating_add(ACCEPT_PAUSE_NS));
         }
-        for _ in 0..TAKEN {
+        for _ in 0..MAX_ACCEPTS_PER_STEP {
             match socket::accept(&self.fd) {
-                Ok((fd, from)) => {
-                    let mut guest = Guest::new(fd, from, now);
-                    match guest.step(now) {
-                        Said::Pending => self.keep(guest),
-                        said => {
-                            let new = hear(node, guest, said);
+                Ok((fd, peer)) => {
+                    let mut incoming = IncomingConnection::new(fd, peer, now);
+                    match incoming.step(now) {
+                        FirstMessage::Pending => self.keep(incoming),
+                        message => {
+                            let new = handle_first_message(sessions, incoming, message);
                             if new.is_some() {
                                 return new;
                             }
@@ -99,11 +99,11 @@ impl Door {
                     }
                 }
                 Err(Errno::AGAIN) => return None,
-                // The connection is gone again.
+                // The peer has closed the connection already.
                 Err(Errno::CONNABORTED | Errno::INTR | Errno::PROTO | Errno::NOTCONN) => {}
                 Err(_) => {
                     self.set.remove(&self.fd);
-                    self.paused = Some(now.saturating_add(PAUSE));
+                    self.paused_until = Some(now.saturating_add(ACCEPT_PAUSE_NS));
                     return None;
                 }
             }
@@ -111,55 +111,75 @@ impl Door {
         None
     }
 
-    /// Waits for the rest of what it says.
-    fn keep(&mut self, guest: Guest) {
-        if self.guests.len() == GUESTS {
-            self.guests.remove(0);
+    /// Keeps a connection until the rest of its handshake arrives.
+    fn keep(&mut self, incoming: IncomingConnection) {
+        if self.incoming.len() == MAX_INCOMING {
+            self.incoming.remove(0);
         }
-        if self.set.add(&guest.fd).is_ok() {
-            self.guests.push(guest);
+        if self.set.add(&incoming.fd).is_ok() {
+            self.incoming.push(incoming);
         }
     }
 }
 
-/// A guest has said this: who may begin a session is returned.
-fn hear(node: &Node, guest: Guest, said: Said) -> Option<(Guest, Handshake)> {
-    match said {
-        Said::Handshake(handshake) if handshake.op != HandshakeOp::New => serve(node, guest, &handshake),
-        Said::Handshake(handshake) if node.admits(&guest, &handshake) => return Some((guest, handshake)),
-        Said::Handshake(handshake) => guest.answer(&reply(node, HandshakeOp::NotPermitted, &handshake)),
-        Said::Version => {
-            let (op, id, session) = (HandshakeOp::Version, node.id().0, [0; 16]);
-            guest.answer(&Handshake { op, epoch: 0, node: id, session, expected: 0, secret: 0, largest: 0, port: 0 });
+/// Answers the first message of a connection, or returns the connection if it may begin a new session.
+fn handle_first_message(
+    sessions: &SessionTable,
+    incoming: IncomingConnection,
+    message: FirstMessage,
+) -> Option<(IncomingConnection, Handshake)> {
+    match message {
+        FirstMessage::Handshake(handshake) if handshake.op != HandshakeOp::New => {
+            serve_known_session(sessions, incoming, &handshake);
         }
-        Said::Nonsense | Said::Pending => {}
+        FirstMessage::Handshake(handshake) if sessions.admits(&incoming, &handshake) => {
+            return Some((incoming, handshake));
+        }
+        FirstMessage::Handshake(handshake) => {
+            incoming.answer(&reply(sessions, HandshakeOp::NotPermitted, &handshake));
+        }
+        FirstMessage::OtherVersion => {
+            let (op, id, session) = (HandshakeOp::Version, sessions.id().0, [0; 16]);
+            incoming.answer(&Handshake {
+                op,
+                epoch: 0,
+                node: id,
+                session,
+                expected: 0,
+                secret: 0,
+                largest: 0,
+                port: 0,
+            });
+        }
+        FirstMessage::Invalid | FirstMessage::Pending => {}
     }
     None
 }
 
-/// What a node says to a handshake. To those who may not come in it says nothing of itself.
-pub fn reply(node: &Node, op: HandshakeOp, to: &Handshake) -> Handshake {
+/// A node's answer to a handshake. To a peer without permission it reveals nothing of the node.
+pub fn reply(sessions: &SessionTable, op: HandshakeOp, to: &Handshake) -> Handshake {
     let (epoch, session, largest) = (to.epoch, to.session, MAX_PACKET_BYTES as u32);
-    let (id, port) = if op == HandshakeOp::NotPermitted { ([0; 16], 0) } else { (node.id().0, node.port()) };
-    let secret = if op == HandshakeOp::Admitted { node.secret().answer } else { 0 };
+    let (id, port) = if op == HandshakeOp::NotPermitted { ([0; 16], 0) } else { (sessions.id().0, sessions.port()) };
+    let secret = if op == HandshakeOp::Admitted { sessions.secret().answer } else { 0 };
     Handshake { op, epoch, node: id, session, expected: 0, secret, largest, port }
 }
 
-/// A guest has said what for, and it is no new session.
-fn serve(node: &Node, guest: Guest, handshake: &Handshake) {
+/// Serves a handshake that does not ask for a new session.
+fn serve_known_session(sessions: &SessionTable, incoming: IncomingConnection, handshake: &Handshake) {
     match handshake.op {
-        HandshakeOp::Resume | HandshakeOp::Rail => match node.find(&handshake.session) {
-            Some(mailbox) if mailbox.is_called() => {
-                socket::prepare(&guest.fd);
-                mailbox.leave(Visit { fd: guest.fd, handshake: *handshake, from: guest.from });
+        HandshakeOp::Resume | HandshakeOp::Rail => match sessions.find(&handshake.session) {
+            Some(mailbox) if mailbox.is_accepted() => {
+                socket::set_options(&incoming.fd);
+                mailbox.deliver(SessionConnection { fd: incoming.fd, handshake: *handshake });
             }
-            _ => guest.answer(&reply(node, HandshakeOp::Unknown, handshake)),
+            _ => incoming.answer(&reply(sessions, HandshakeOp::Unknown, handshake)),
         },
         HandshakeOp::Probe => {
-            let known = node.find(&handshake.session).is_some();
-            guest.answer(&reply(node, if known { HandshakeOp::Welcome } else { HandshakeOp::Unknown }, handshake));
+            let known = sessions.find(&handshake.session).is_some();
+            let op = if known { HandshakeOp::Welcome } else { HandshakeOp::Unknown };
+            incoming.answer(&reply(sessions, op, handshake));
         }
-        // Answers to nothing, and what was heard before.
+        // `New` does not get here; the others are answers, which a connecting peer does not send.
         HandshakeOp::New
         | HandshakeOp::Admitted
         | HandshakeOp::Welcome

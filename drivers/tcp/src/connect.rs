@@ -1,10 +1,10 @@
-//! Going to another node: one connection, one handshake, one answer.
+//! Connects to another node: one connection attempt with a handshake for a new session, then a link.
 
-use crate::acceptor::Door;
-use crate::admission::{self, Other};
-use crate::dial::{Dial, Dialed, Failure};
-use crate::link::Link;
-use crate::session_table::Node;
+use crate::acceptor::Acceptor;
+use crate::admission::{self, PeerOwner};
+use crate::link::TcpLink;
+use crate::node::LocalNode;
+use crate::outgoing::{AttemptError, AttemptOutcome, OutgoingConnection};
 use motet_engine::message::transport::{Connected, Connector, Identity, NodeId, Secret, Transport};
 use motet_engine::reason::Reason;
 use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
@@ -15,26 +15,26 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
-/// On the way to another node.
+/// A connection to another node that is being established.
 #[derive(Debug)]
-pub struct Call {
-    node: Arc<Node>,
+pub struct NodeConnector {
+    node: Arc<LocalNode>,
     address: SocketAddr,
-    /// What the address has; without it only a process of our user on this host is called.
+    /// The secret of the address. Without one, only a process of our user on this host is accepted as the peer.
     secret: Option<Secret>,
-    /// Our own end.
-    near: Option<SocketAddr>,
-    dial: Dial,
-    /// Where the other can ask for us.
-    door: Option<Arc<Mutex<Door>>>,
-    over: bool,
+    /// The address of this end.
+    local: Option<SocketAddr>,
+    attempt: OutgoingConnection,
+    /// Where the peer can ask whether this node still exists.
+    acceptor: Option<Arc<Mutex<Acceptor>>>,
+    done: bool,
 }
 
-impl Call {
-    /// Begins to call a node at `[SECRET@]ADDRESS:PORT`.
+impl NodeConnector {
+    /// Begins to connect to the node at `[SECRET@]ADDRESS:PORT`.
     pub fn new(identity: &Identity, address: &str) -> Result<Self, Reason> {
-        let (secret, address) = admission::place(address).ok_or(Reason::NO_SUCH_NODE)?;
-        let node = Node::of(identity);
+        let (secret, address) = admission::parse_address(address).ok_or(Reason::NO_SUCH_NODE)?;
+        let node = LocalNode::of(identity);
         let handshake = Handshake {
             op: HandshakeOp::New,
             epoch: 0,
@@ -45,59 +45,60 @@ impl Call {
             largest: MAX_PACKET_BYTES as u32,
             port: 0,
         };
-        let mut dial = Dial::new(&address, handshake, clock::nanoseconds()).map_err(|_| Reason::NO_SUCH_NODE)?;
-        let near = dial.near();
-        let (port, door) = near.map_or((0, None), |own| node.door(own.ip()));
-        dial.name_port(port);
-        Ok(Self { node, address, secret, near, dial, door, over: false })
+        let attempt = OutgoingConnection::new(&address, handshake, clock::nanoseconds());
+        let mut attempt = attempt.map_err(|_| Reason::NO_SUCH_NODE)?;
+        let local = attempt.local_address();
+        let (port, acceptor) = local.map_or((0, None), |own| node.acceptor_at(own.ip()));
+        attempt.set_handshake_port(port);
+        Ok(Self { node, address, secret, local, attempt, acceptor, done: false })
     }
 
-    /// Which node was reached: a process that listens at a node's port after that node's end must not be taken for it.
-    fn is_known(&self, reply: &Handshake) -> Result<(), Reason> {
-        let right = self.secret.is_some_and(|secret| secret.is_answered(reply.secret));
-        match self.near.map_or(Other::Unknown, |near| admission::other_end(near, self.address)) {
-            Other::AnotherUser => Err(Reason::OTHER_USER),
-            other if admission::may(other, right) => Ok(()),
+    /// Checks that the answer is the node's: once a node has ended, another process may listen at its port.
+    fn authenticate(&self, reply: &Handshake) -> Result<(), Reason> {
+        let knows_secret = self.secret.is_some_and(|secret| secret.is_answered(reply.secret));
+        match self.local.map_or(PeerOwner::Unknown, |local| admission::peer_owner(local, self.address)) {
+            PeerOwner::OtherUser => Err(Reason::OTHER_USER),
+            owner if admission::is_admitted(owner, knows_secret) => Ok(()),
             _ => Err(Reason::BAD_SECRET),
         }
     }
 
-    fn met(&self, fd: PrivateFd, reply: &Handshake, now: u64) -> Result<Connected, Reason> {
+    fn establish(&self, fd: PrivateFd, reply: &Handshake, now: u64) -> Result<Connected, Reason> {
         match reply.op {
-            HandshakeOp::Admitted => self.is_known(reply)?,
-            HandshakeOp::NotPermitted => return Err(self.is_known(reply).err().unwrap_or(Reason::BAD_SECRET)),
+            HandshakeOp::Admitted => self.authenticate(reply)?,
+            HandshakeOp::NotPermitted => return Err(self.authenticate(reply).err().unwrap_or(Reason::BAD_SECRET)),
             HandshakeOp::Version => return Err(Reason::VERSION),
             _ => return Err(Reason::NO_SUCH_NODE),
         }
-        let own = *self.dial.handshake();
+        let own = *self.attempt.handshake();
         let session = Session::new(Role::Caller, own, reply, now).map_err(|_| Reason::BROKEN)?;
-        let mailbox = self.node.enter(own.session, false).ok_or(Reason::NO_MEMORY)?;
-        let link =
-            Link::new(session, Role::Caller, fd, (self.node.clone(), mailbox), Some(self.address), self.door.clone());
+        let mailbox = self.node.sessions.add(own.session, false).ok_or(Reason::NO_MEMORY)?;
+        let (address, acceptor) = (Some(self.address), self.acceptor.clone());
+        let link = TcpLink::new(session, Role::Caller, fd, (self.node.clone(), mailbox), address, acceptor);
         let link = link.map_err(|_| {
-            self.node.leave(own.session);
+            self.node.sessions.remove(own.session);
             Reason::NO_MEMORY
         })?;
         Ok(Connected { peer: NodeId(reply.node), transport: Transport::Packet(Box::new(link)) })
     }
 }
 
-impl Connector for Call {
+impl Connector for NodeConnector {
     fn step(&mut self, now: u64) -> Option<Result<Connected, Reason>> {
-        if self.over {
+        if self.done {
             return Some(Err(Reason::NO_SUCH_NODE));
         }
-        let outcome = match self.dial.step(now) {
-            Dialed::Pending => return None,
-            Dialed::Answered(fd, reply) => self.met(fd, &reply, now),
-            Dialed::Failed(Failure::Version) => Err(Reason::VERSION),
-            Dialed::NoListener | Dialed::Failed(_) => Err(Reason::NO_SUCH_NODE),
+        let outcome = match self.attempt.step(now) {
+            AttemptOutcome::Pending => return None,
+            AttemptOutcome::Answered(fd, reply) => self.establish(fd, &reply, now),
+            AttemptOutcome::Failed(AttemptError::Version) => Err(Reason::VERSION),
+            AttemptOutcome::NoListener | AttemptOutcome::Failed(_) => Err(Reason::NO_SUCH_NODE),
         };
-        self.over = true;
+        self.done = true;
         Some(outcome)
     }
 
     fn descriptor(&self) -> Option<RawFd> {
-        Some(self.dial.set().descriptor())
+        Some(self.attempt.set().descriptor())
     }
 }

@@ -1,4 +1,6 @@
-//! A connection that has come in and has not said yet what for. Anyone may connect, so it costs this record and nothing more.
+//! An incoming connection that has not sent its handshake yet.
+//!
+//! Any process may connect, so an incoming connection costs this record and its descriptor, and nothing more.
 
 use crate::socket;
 use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeError};
@@ -6,69 +8,70 @@ use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::io::Errno;
 use std::net::SocketAddr;
 
-/// A guest says what for within so long, ns.
-const LIMIT: u64 = 3_000_000_000;
+/// An incoming connection is closed when its handshake is not complete after this time, ns.
+const HANDSHAKE_TIMEOUT_NS: u64 = 3_000_000_000;
 
-/// What a guest has said.
+/// What has arrived on an incoming connection.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Said {
-    /// Not all of it yet.
+pub enum FirstMessage {
+    /// A part of a handshake, or nothing yet.
     Pending,
-    /// This.
+    /// A complete handshake.
     Handshake(Handshake),
-    /// It speaks another version, and should be told.
-    Version,
-    /// Nothing of use; it goes.
-    Nonsense,
+    /// The handshake of another version; it is answered with [`HandshakeOp::Version`](motet_proto::message::session::handshake::HandshakeOp::Version).
+    OtherVersion,
+    /// Anything else, the end of the connection, or too late; the connection is closed without an answer.
+    Invalid,
 }
 
-/// A guest.
+/// An incoming connection.
 #[derive(Debug)]
-pub struct Guest {
+pub struct IncomingConnection {
     pub(crate) fd: PrivateFd,
-    pub(crate) from: SocketAddr,
+    pub(crate) peer: SocketAddr,
     bytes: [u8; HANDSHAKE_BYTES],
-    got: usize,
-    until: u64,
+    received: usize,
+    deadline: u64,
 }
 
-impl Guest {
-    /// It has just come.
-    pub fn new(fd: PrivateFd, from: SocketAddr, now: u64) -> Self {
-        Self { fd, from, bytes: [0; HANDSHAKE_BYTES], got: 0, until: now.saturating_add(LIMIT) }
+impl IncomingConnection {
+    /// A connection that was just accepted from `peer`.
+    pub fn new(fd: PrivateFd, peer: SocketAddr, now: u64) -> Self {
+        let deadline = now.saturating_add(HANDSHAKE_TIMEOUT_NS);
+        Self { fd, peer, bytes: [0; HANDSHAKE_BYTES], received: 0, deadline }
     }
 
-    /// Our own end of its connection.
-    pub fn near(&self) -> motet_sys::rustix::io::Result<SocketAddr> {
-        socket::own_address(&self.fd)
+    /// The address of this end.
+    pub fn local_address(&self) -> motet_sys::rustix::io::Result<SocketAddr> {
+        socket::local_address(&self.fd)
     }
 
-    /// When it has taken too long.
-    pub fn due(&self) -> u64 {
-        self.until
+    /// When the connection times out.
+    pub fn deadline(&self) -> u64 {
+        self.deadline
     }
 
-    /// Listens to it. Nothing of it that is not a handshake from its first byte on is waited for.
-    pub fn step(&mut self, now: u64) -> Said {
-        // Not a byte more than the handshake: what follows is the session's.
-        match socket::receive(&self.fd, &mut self.bytes[self.got..]) {
-            Ok(0) => return Said::Nonsense,
-            Ok(n) => self.got += n,
+    /// Receives without blocking. Bytes that cannot begin a handshake are invalid at once, before the rest arrives.
+    pub fn step(&mut self, now: u64) -> FirstMessage {
+        // Not a byte beyond the handshake: the next bytes are the session's.
+        match socket::receive(&self.fd, &mut self.bytes[self.received..]) {
+            Ok(0) => return FirstMessage::Invalid,
+            Ok(n) => self.received += n,
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(_) => return Said::Nonsense,
+            Err(_) => return FirstMessage::Invalid,
         }
-        if self.got < HANDSHAKE_BYTES {
-            let hope = now < self.until && Handshake::may_begin(&self.bytes[..self.got]);
-            return if hope { Said::Pending } else { Said::Nonsense };
+        if self.received < HANDSHAKE_BYTES {
+            let pending = now < self.deadline && Handshake::may_begin(&self.bytes[..self.received]);
+            return if pending { FirstMessage::Pending } else { FirstMessage::Invalid };
         }
         match Handshake::decode(&self.bytes) {
-            Ok(handshake) => Said::Handshake(handshake),
-            Err(HandshakeError::Version) => Said::Version,
-            Err(HandshakeError::Foreign) => Said::Nonsense,
+            Ok(handshake) => FirstMessage::Handshake(handshake),
+            Err(HandshakeError::Version) => FirstMessage::OtherVersion,
+            Err(HandshakeError::Foreign) => FirstMessage::Invalid,
         }
     }
 
-    /// Answers and lets it go. A fresh socket takes 64 bytes.
+    /// Sends an answer and closes the connection. The send buffer of a new socket has room for the 64 bytes.
     pub fn answer(self, handshake: &Handshake) {
         let _ = socket::send(&self.fd, &[std::io::IoSlice::new(&handshake.encode())]);
     }

@@ -1,20 +1,31 @@
-//! The TCP driver: plain kernel TCP, with nothing added and nothing copied that the kernel does not need; and packets over it.
+//! The TCP driver: the kernel's TCP as it is for streams, and packets over TCP for messages.
 //!
-//! It is the *base* of every stream: the program's (or the engine's) own connection. So it brings up no wire; it stands in
-//! the table so that `MOTET_DRIVERS`, routes and `motet why` can name it. For messages it is what joins nodes on different
-//! hosts: [`listener`] waits for others, [`connect`] goes to them, a [`link`] carries packets between two, once and in order
-//! although connections break. The protocol of that is `motet_proto::message::session`; here are the sockets ([`socket`]),
-//! connections on their way up ([`dial`]) and in ([`acceptor`], [`incoming`]), who may come in ([`admission`]), and who belongs to which session
-//! ([`session_table`]).
+//! Streams: a program's own TCP connection carries the payload, so this driver brings up no wire. It stands in the driver table so that
+//! `MOTET_DRIVERS`, routes and `motet why` can name it.
+//!
+//! Messages: it joins nodes on different hosts.
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`listener`], [`connect`] | the two sides of connection establishment: accept a node, connect to a node |
+//! | [`link`] | carries packets between two nodes, once and in order although connections break |
+//! | [`acceptor`], [`incoming`] | a listening socket and the connections that have not sent a valid handshake yet |
+//! | [`outgoing`] | one connection attempt, up to the answer to its handshake |
+//! | [`admission`] | which connections may begin a session |
+//! | [`session_table`], [`node`] | which sessions a node of this process has, and which acceptors |
+//! | [`socket`] | sockets and epoll sets |
+//!
+//! The protocol is `motet_proto::message::session`; only sockets are here.
 #![forbid(unsafe_code)]
 
 pub mod acceptor;
 pub mod admission;
 pub mod connect;
-pub mod dial;
 pub mod incoming;
 pub mod link;
 pub mod listener;
+pub mod node;
+pub mod outgoing;
 pub mod session_table;
 pub mod socket;
 
@@ -22,7 +33,7 @@ use motet_engine::driver::{Capabilities, Driver, MessageDriver};
 use motet_engine::message::transport::{Connector, Identity, Listener};
 use motet_engine::reason::Reason;
 
-/// The driver.
+/// The TCP driver.
 #[derive(Debug)]
 pub struct Tcp;
 
@@ -42,10 +53,10 @@ impl Driver for Tcp {
 
 impl MessageDriver for Tcp {
     fn listen(&self, node: &Identity) -> Result<Box<dyn Listener>, Reason> {
-        Ok(Box::new(listener::Acceptor::new(node)?))
+        Ok(Box::new(listener::NodeListener::new(node)?))
     }
 
     fn connect(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
-        Ok(Box::new(connect::Call::new(node, address)?))
+        Ok(Box::new(connect::NodeConnector::new(node, address)?))
     }
 }

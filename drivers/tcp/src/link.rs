@@ -1,15 +1,16 @@
 //! Packets between two nodes over TCP: a session and the sockets of its rails.
 //!
-//! What it is: what the session has to send goes to the sockets, at best in the very call that puts it; what they have is
-//! received in large chunks; and when they break the caller connects again while the other side waits, and asks meanwhile
-//! whether there still is a caller (`connections`). What it is not: order, numbers and what is sent again are the session's.
+//! What the session has to send goes to the sockets, if possible within the call that puts it; what the sockets have is received in large
+//! chunks. When connections break, the caller connects again while the called side waits and asks whether the caller still exists
+//! (`connections`). What it is not: order, sequence numbers and retransmission are the session's.
 
 mod connections;
 
-use crate::acceptor::Door;
-use crate::dial::Dial;
-use crate::session_table::{Mailbox, Node, lock};
-use crate::socket::{self, Set};
+use crate::acceptor::Acceptor;
+use crate::node::LocalNode;
+use crate::outgoing::OutgoingConnection;
+use crate::session_table::{Mailbox, lock};
+use crate::socket::{self, PollSet};
 use motet_engine::message::transport::{Lost, PacketTransport};
 use motet_engine::reason::Reason;
 use motet_proto::message::Packets;
@@ -21,145 +22,148 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
-/// A goodbye that is not answered for so long is none, ns.
-const FAREWELL: u64 = 10_000_000_000;
+/// A close ends after this time although the peer has not answered the goodbye, ns.
+const CLOSE_TIMEOUT_NS: u64 = 10_000_000_000;
 
-/// As many bytes that come at a time, or are not acknowledged yet, are much; so many times less must come until that is over.
-const MUCH: usize = 8 << 10;
-const MUCH_OUT: u64 = 64 << 10;
-const TIMES: u32 = 16;
-/// Empty polls after much has arrived: some 10 us.
-const LINGER: u32 = 24;
-/// A frame that lacks fewer bytes is waited for like any.
-const MUCH_LACKING: usize = 64;
+/// Traffic is bulk once a receive gets this many bytes, and until BULK_DECAY receives in a row get fewer; and while more than
+/// BULK_UNACKNOWLEDGED_BYTES are sent and not acknowledged.
+const BULK_BYTES: usize = 8 << 10;
+const BULK_UNACKNOWLEDGED_BYTES: u64 = 64 << 10;
+const BULK_DECAY: u32 = 16;
+/// Polls of the epoll set after bulk has arrived: some 10 us.
+const BULK_POLLS: u32 = 24;
+/// A frame that lacks at least this many bytes raises the low-water mark of its socket.
+const MIN_LOW_WATER_BYTES: usize = 64;
 
 /// The socket of a rail.
 #[derive(Debug)]
 struct Socket {
     fd: PrivateFd,
-    /// The set watches whether it takes more.
+    /// The set watches for output.
     watched: bool,
-    /// It takes nothing any more. What has come can still be read.
+    /// Sends fail. Bytes that have arrived can still be read.
     failed: bool,
-    /// It is not ready before so many bytes are there.
-    low: usize,
+    /// The low-water mark: the socket is not readable with fewer bytes.
+    low_water: usize,
 }
 
-/// A link.
+/// A link over TCP.
 #[derive(Debug)]
-pub struct Link {
+pub struct TcpLink {
     session: Session,
     role: Role,
     sockets: [Option<Socket>; MAX_RAILS],
-    /// No socket takes more now.
-    behind: bool,
-    /// Much has come lately: how many times less may come until that is forgotten.
-    much: u32,
-    /// Much has come since it was last looked for.
-    came_much: bool,
-    set: Set,
-    node: Arc<Node>,
+    /// No socket takes more at present.
+    blocked: bool,
+    /// Above 0 while incoming traffic is bulk; counts down with each smaller receive.
+    bulk_score: u32,
+    /// Bulk has arrived since the last wait for it.
+    bulk_arrived: bool,
+    set: PollSet,
+    node: Arc<LocalNode>,
     mailbox: Arc<Mailbox>,
-    /// Where the other node listens, if it does.
+    /// Where the peer node listens, if it does.
     address: Option<SocketAddr>,
-    /// The called side has asked there once, and when no node answered: then the caller is not there.
-    asked: bool,
-    refused: Option<u64>,
-    dial: Option<Dial>,
-    /// Where the other can ask for us, if this link has to see to it, and when it did so last.
-    door: Option<Arc<Mutex<Door>>>,
-    stepped: u64,
+    /// The called side has probed that address once.
+    probed: bool,
+    /// When no node answered that probe: the caller does not listen there.
+    probe_refused_at: Option<u64>,
+    attempt: Option<OutgoingConnection>,
+    /// Where the peer can ask whether this node exists, if this link has to step it.
+    acceptor: Option<Arc<Mutex<Acceptor>>>,
+    acceptor_stepped_at: u64,
     lost: Option<Reason>,
-    /// When waiting for the answer to our goodbye ends.
-    farewell: Option<u64>,
+    /// Until when a close waits for the answer to the goodbye.
+    close_deadline: Option<u64>,
 }
 
-impl Link {
-    /// A link over a session's first connection, which is right behind the greetings.
+impl TcpLink {
+    /// A link over a session's first connection, whose next byte is the session's.
     pub(crate) fn new(
         session: Session,
         role: Role,
         fd: PrivateFd,
-        (node, mailbox): (Arc<Node>, Arc<Mailbox>),
+        (node, mailbox): (Arc<LocalNode>, Arc<Mailbox>),
         address: Option<SocketAddr>,
-        door: Option<Arc<Mutex<Door>>>,
+        acceptor: Option<Arc<Mutex<Acceptor>>>,
     ) -> Result<Self> {
         let mut link = Self {
             session,
             role,
             sockets: [const { None }; MAX_RAILS],
-            behind: false,
-            much: 0,
-            came_much: false,
-            set: Set::new()?,
+            blocked: false,
+            bulk_score: 0,
+            bulk_arrived: false,
+            set: PollSet::new()?,
             node,
             mailbox,
             address,
-            asked: false,
-            refused: None,
-            dial: None,
-            door,
-            stepped: 0,
+            probed: false,
+            probe_refused_at: None,
+            attempt: None,
+            acceptor,
+            acceptor_stepped_at: 0,
             lost: None,
-            farewell: None,
+            close_deadline: None,
         };
-        link.set.add(link.mailbox.bell())?;
-        if let Some(door) = &link.door {
-            link.set.add(lock(door).set())?;
+        link.set.add(link.mailbox.doorbell())?;
+        if let Some(acceptor) = &link.acceptor {
+            link.set.add(lock(acceptor).set())?;
         }
-        link.install(0, fd)?;
+        link.add_connection(0, fd)?;
         link.flush(false);
         Ok(link)
     }
 
-    /// Connections that it has now.
+    /// The number of its connections.
     pub fn connections(&self) -> usize {
         self.sockets.iter().flatten().count()
     }
 
-    /// Bytes of memory that it holds for packets.
+    /// Bytes of memory that the session holds for packets.
     pub fn memory(&self) -> usize {
         self.session.memory()
     }
 
-    fn install(&mut self, slot: usize, fd: PrivateFd) -> Result<()> {
+    fn add_connection(&mut self, slot: usize, fd: PrivateFd) -> Result<()> {
         self.set.add(&fd)?;
-        self.sockets[slot] = Some(Socket { fd, watched: false, failed: false, low: 1 });
-        self.behind = false;
+        self.sockets[slot] = Some(Socket { fd, watched: false, failed: false, low_water: 1 });
+        self.blocked = false;
         Ok(())
     }
 
-    // ---- in ---------------------------------------------------------------------------------------------------------
+    // ---- receive ---------------------------------------------------------------------------------------------------------
 
-    /// Whether a packet is there.
+    /// Whether a packet is ready.
     #[inline]
     fn ready(&mut self, now: u64) -> std::result::Result<bool, Lost> {
         if let Some(reason) = self.lost {
             return Err(Lost(reason));
         }
-        Ok(self.take(now)? || self.receive(now) && self.take(now)?)
+        Ok(self.session_ready(now)? || self.receive(now) && self.session_ready(now)?)
     }
 
-    fn take(&mut self, now: u64) -> std::result::Result<bool, Lost> {
+    fn session_ready(&mut self, now: u64) -> std::result::Result<bool, Lost> {
         match self.session.ready(now) {
             Ok(true) => Ok(true),
-            Ok(false) if self.session.is_peer_closed() && self.farewell.is_none() => {
-                self.flush(false); // so that the other hears that its goodbye has come
-                Err(self.end(Reason::PEER_GONE))
+            Ok(false) if self.session.is_peer_closed() && self.close_deadline.is_none() => {
+                self.flush(false); // the peer waits for the answer to its goodbye
+                Err(self.finish(Reason::PEER_GONE))
             }
             Ok(false) => Ok(false),
-            Err(_) => Err(self.end(Reason::BROKEN)),
+            Err(_) => Err(self.finish(Reason::BROKEN)),
         }
     }
 
-    /// Receives what is there; whether anything was.
+    /// Receives what has arrived; whether there was anything.
     fn receive(&mut self, now: u64) -> bool {
-        // While much is on its way, looking for it with `recv` would hold the socket's lock, under which the kernel takes in what comes
-        // and what is acknowledged, most of the time. Asking the set holds none; but it is one call more for what is there.
-        if (self.much > 0 || self.session.unacknowledged() >= MUCH_OUT) && !self.linger() {
+        // During bulk traffic, polling with `recv` would hold the socket's lock most of the time, and the kernel needs that lock to take in
+        // packets and acknowledgements. Polling the epoll set holds no socket lock, but costs one more call when bytes are there.
+        if (self.bulk_score > 0 || self.session.unacknowledged() >= BULK_UNACKNOWLEDGED_BYTES) && !self.poll_for_bulk()
+        {
             return false;
         }
-        let (mut came, mut any, mut broken) = (0, false, false);
+        let (mut received, mut any, mut broken) = (0, false, false);
         for slot in 0..MAX_RAILS {
             let Some(socket) = &mut self.sockets[slot] else { continue };
             if self.session.has_ended(slot) {
@@ -171,14 +175,14 @@ impl Link {
                 Ok(0) => broken = true,
                 Ok(n) => {
                     self.session.received(slot, n);
-                    came += n;
+                    received += n;
                     any = true;
-                    // Being woken is dear, for the sender's CPU above all: not for a part of a frame.
-                    let lacks = self.session.missing_bytes(slot);
-                    let low = if lacks >= MUCH_LACKING { lacks } else { 1 };
-                    if low != socket.low {
-                        socket::wait_for(&socket.fd, low);
-                        socket.low = low;
+                    // A wakeup is expensive, mostly for the sender's CPU: there is none for a part of a frame.
+                    let missing = self.session.missing_bytes(slot);
+                    let low_water = if missing >= MIN_LOW_WATER_BYTES { missing } else { 1 };
+                    if low_water != socket.low_water {
+                        socket::set_low_water(&socket.fd, low_water);
+                        socket.low_water = low_water;
                     }
                 }
                 Err(Errno::AGAIN | Errno::INTR) => broken |= socket.failed,
@@ -186,34 +190,34 @@ impl Link {
             }
         }
         if any {
-            self.came_much = came >= MUCH;
-            self.much = if came >= MUCH { TIMES } else { self.much.saturating_sub(1) };
+            self.bulk_arrived = received >= BULK_BYTES;
+            self.bulk_score = if received >= BULK_BYTES { BULK_DECAY } else { self.bulk_score.saturating_sub(1) };
         }
-        // What has come before the break counts: only then is it a break.
+        // Bytes that arrived before the break are received first.
         if broken && !any {
-            self.broke(now);
+            self.connection_broke(now);
         }
         any
     }
 
-    /// Whether there is anything to receive, soon after much has come: waking who sleeps costs the sender's CPU more than looking a
-    /// little longer costs this one. Once for each time that much comes, so that no other link waits for long.
-    fn linger(&mut self) -> bool {
-        let looks = if std::mem::take(&mut self.came_much) { LINGER } else { 1 };
-        (0..looks).any(|_| self.set.is_ready())
+    /// Whether there is anything to receive. After bulk has arrived it polls for some 10 us, as a wakeup costs the sender's CPU more than
+    /// polling costs this one; only once for each arrival of bulk, so that other links do not wait for long.
+    fn poll_for_bulk(&mut self) -> bool {
+        let polls = if std::mem::take(&mut self.bulk_arrived) { BULK_POLLS } else { 1 };
+        (0..polls).any(|_| self.set.is_ready())
     }
 
-    // ---- out --------------------------------------------------------------------------------------------------------
+    // ---- send --------------------------------------------------------------------------------------------------------
 
-    /// Sends what goes at once. `again`: it did not go before, so a socket that still takes nothing is watched.
+    /// Sends without blocking. `again`: an earlier send was blocked, so the set watches a socket that is still full.
     fn flush(&mut self, again: bool) {
-        self.behind = true;
+        self.blocked = true;
         for slot in 0..MAX_RAILS {
-            self.behind &= self.flush_rail(slot, again);
+            self.blocked &= self.flush_rail(slot, again);
         }
     }
 
-    /// Whether the rail takes no more now, or is none.
+    /// Whether the rail takes no more at present, or does not exist.
     fn flush_rail(&mut self, slot: usize, again: bool) -> bool {
         let Some(socket) = &mut self.sockets[slot] else { return true };
         while !socket.failed {
@@ -236,7 +240,7 @@ impl Link {
                 Err(Errno::AGAIN) => {}
                 Err(Errno::INTR) => continue,
                 Err(_) => {
-                    // Reading finds out, after what came before.
+                    // The receive side handles the break, after the bytes that arrived before it.
                     socket.failed = true;
                     break;
                 }
@@ -251,7 +255,7 @@ impl Link {
     }
 }
 
-impl Packets for Link {
+impl Packets for TcpLink {
     fn largest(&self) -> usize {
         self.session.largest()
     }
@@ -265,14 +269,14 @@ impl Packets for Link {
         if self.lost.is_some() || !self.session.put(kind, parts) {
             return false;
         }
-        if !self.behind {
+        if !self.blocked {
             self.flush(false);
         }
         true
     }
 }
 
-impl PacketTransport for Link {
+impl PacketTransport for TcpLink {
     fn poll(&mut self, now: u64) -> std::result::Result<Option<(u8, &[u8])>, Lost> {
         if !self.ready(now)? {
             return Ok(None);
@@ -299,8 +303,9 @@ impl PacketTransport for Link {
         if self.lost.is_some() {
             return None;
         }
-        let door = self.door.as_ref().and_then(|door| lock(door).due());
-        [self.session.due(), self.dial.as_ref().map(Dial::due), self.farewell, door].into_iter().flatten().min()
+        let acceptor = self.acceptor.as_ref().and_then(|acceptor| lock(acceptor).due());
+        let attempt = self.attempt.as_ref().map(OutgoingConnection::deadline);
+        [self.session.due(), attempt, self.close_deadline, acceptor].into_iter().flatten().min()
     }
 
     fn counts(&self) -> [u64; 3] {
@@ -308,24 +313,24 @@ impl PacketTransport for Link {
     }
 
     fn close(&mut self, now: u64) -> bool {
-        let until = *self.farewell.get_or_insert(now.saturating_add(FAREWELL));
+        let deadline = *self.close_deadline.get_or_insert(now.saturating_add(CLOSE_TIMEOUT_NS));
         self.session.say_goodbye();
-        // What still arrives is discarded, but the answer is among it.
+        // Packets that still arrive are discarded; the answer to the goodbye is among the bytes.
         while let Ok(true) = self.ready(now) {}
-        if self.progress(now).is_ok() && !self.session.is_done() && now < until {
+        if self.progress(now).is_ok() && !self.session.is_done() && now < deadline {
             return false;
         }
         if self.lost.is_none() {
-            self.end(Reason::PEER_GONE);
+            self.finish(Reason::PEER_GONE);
         }
         true
     }
 }
 
-impl Drop for Link {
+impl Drop for TcpLink {
     fn drop(&mut self) {
         if self.lost.is_none() {
-            self.node.leave(self.session.number());
+            self.node.sessions.remove(self.session.number());
         }
     }
 }

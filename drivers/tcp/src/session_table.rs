@@ -1,11 +1,10 @@
-//! Which sessions a node of this process has, so that a connection that comes in finds its own.
+//! Which sessions a node of this process has, so that an incoming connection finds its link.
 //!
-//! Links and the listener may live in different threads: a connection for a link is left in its [`Mailbox`], whose bell is in
-//! the link's set of descriptors. Where a node that does not listen can be asked whether it lives, is known here too.
+//! Links and the listener may run in different threads: a connection for a link is delivered to the link's [`Mailbox`], whose doorbell is
+//! in the link's epoll set.
 
-use crate::acceptor::Door;
-use crate::admission::{may, may_be_here, other_end};
-use crate::incoming::Guest;
+use crate::admission::{is_admitted, may_be_local, peer_owner};
+use crate::incoming::IncomingConnection;
 use motet_engine::message::transport::{Identity, NodeId, Secret};
 use motet_proto::message::session::handshake::Handshake;
 use motet_sys::private_fds::PrivateFd;
@@ -14,180 +13,156 @@ use motet_sys::rustix::process::{Resource, getrlimit};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Connections that wait for a link at most.
-const WAITING: usize = 8;
-/// Sessions that others may have begun with a node at a time; fewer where that would be more than a part of all descriptors, of which
-/// each takes three.
-const CALLED: usize = 4096;
-const PART: u64 = 8;
+/// Most connections that wait in a mailbox.
+const MAX_WAITING: usize = 8;
+/// Most sessions that other nodes have begun with a node. Each takes three descriptors, so the limit is lower where it would exceed
+/// 1/DESCRIPTOR_SHARE of the process's descriptors.
+const MAX_ACCEPTED_SESSIONS: usize = 4096;
+const DESCRIPTOR_SHARE: u64 = 8;
 
-static NODES: Mutex<Vec<(NodeId, Weak<Node>)>> = Mutex::new(Vec::new());
-
-/// A panic of another thread has left nothing half done here: each holds the lock for one step.
+/// Locks. A lock that is poisoned is still consistent: each is held for one step that cannot be left half done.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn most_called() -> usize {
+fn max_accepted_sessions() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    CALLED.min((descriptors / PART) as usize)
+    MAX_ACCEPTED_SESSIONS.min((descriptors / DESCRIPTOR_SHARE) as usize)
 }
 
-/// A node's sessions.
+/// The sessions of a node, and what the node answers with.
 #[derive(Debug)]
-pub struct Node {
+pub struct SessionTable {
     id: NodeId,
     secret: Secret,
-    /// Where it listens for everybody.
-    listens: Mutex<Option<SocketAddr>>,
-    /// Where it can be asked whether it lives.
-    doors: Mutex<Vec<Weak<Mutex<Door>>>>,
+    /// Where the node's listener listens.
+    listen_address: Mutex<Option<SocketAddr>>,
     sessions: Mutex<HashMap<[u8; 16], Arc<Mailbox>>>,
 }
 
-impl Node {
-    /// The one record of this node.
-    pub fn of(identity: &Identity) -> Arc<Self> {
+impl SessionTable {
+    /// No sessions.
+    pub fn new(identity: &Identity) -> Self {
         let &Identity { id, secret, .. } = identity;
-        let mut nodes = lock(&NODES);
-        nodes.retain(|(_, node)| node.strong_count() > 0);
-        if let Some(node) = nodes.iter().find(|(other, _)| *other == id).and_then(|(_, node)| node.upgrade()) {
-            return node;
-        }
-        let (listens, doors, sessions) = Default::default();
-        let node = Arc::new(Self { id, secret, listens, doors, sessions });
-        nodes.push((id, Arc::downgrade(&node)));
-        node
+        let (listen_address, sessions) = Default::default();
+        Self { id, secret, listen_address, sessions }
     }
 
-    /// Its number.
+    /// The node's number.
     pub fn id(&self) -> NodeId {
         self.id
     }
 
-    /// What its address has.
+    /// The secret in the node's address.
     pub fn secret(&self) -> &Secret {
         &self.secret
     }
 
-    /// Whether a guest that says this may begin a session. Nothing of it is used before that, the port that it names least of all.
-    pub fn admits(&self, guest: &Guest, handshake: &Handshake) -> bool {
-        let right = self.secret.is_said(handshake.secret);
-        let Ok(near) = guest.near() else { return false };
-        // A crowd of strangers from elsewhere is not asked about.
-        (right || may_be_here(near, guest.from)) && may(other_end(near, guest.from), right)
+    /// Whether an incoming connection may begin a session with this handshake. Nothing else of the handshake is used before that, its
+    /// port least of all.
+    pub fn admits(&self, incoming: &IncomingConnection, handshake: &Handshake) -> bool {
+        let knows_secret = self.secret.is_said(handshake.secret);
+        let Ok(local) = incoming.local_address() else { return false };
+        // The kernel is not asked about connections from other hosts that do not know the secret: they may be many.
+        (knows_secret || may_be_local(local, incoming.peer))
+            && is_admitted(peer_owner(local, incoming.peer), knows_secret)
     }
 
-    /// The port at which it listens for everybody; 0: none.
+    /// The port of the node's listener; 0: the node does not listen.
     pub fn port(&self) -> u16 {
-        lock(&self.listens).map_or(0, |address| address.port())
+        lock(&self.listen_address).map_or(0, |address| address.port())
     }
 
-    /// It listens there for everybody from now on; `None`: nowhere.
-    pub fn listens(&self, address: Option<SocketAddr>) {
-        *lock(&self.listens) = address;
+    /// The port of the node's listener if that listens at this local address.
+    pub fn listen_port_at(&self, local: IpAddr) -> Option<u16> {
+        let address = lock(&self.listen_address).filter(|at| at.ip().is_unspecified() || at.ip() == local);
+        address.map(|at| at.port())
     }
 
-    /// The port at which it answers peers that are connected to this address of its own; 0: none can be had. Where it does not listen
-    /// for everybody, it does as long as the door is kept, which is to be stepped.
-    pub fn door(&self, own: IpAddr) -> (u16, Option<Arc<Mutex<Door>>>) {
-        if let Some(at) = *lock(&self.listens)
-            && (at.ip().is_unspecified() || at.ip() == own)
-        {
-            return (at.port(), None);
-        }
-        let mut doors = lock(&self.doors);
-        doors.retain(|door| door.strong_count() > 0);
-        for door in doors.iter().filter_map(Weak::upgrade) {
-            let at = lock(&door).address();
-            if at.ip() == own {
-                return (at.port(), Some(door));
-            }
-        }
-        let Ok(door) = Door::new(&SocketAddr::new(own, 0)) else { return (0, None) };
-        let (port, door) = (door.address().port(), Arc::new(Mutex::new(door)));
-        doors.push(Arc::downgrade(&door));
-        (port, Some(door))
+    /// Notes where the node's listener listens; `None`: there is no listener any more.
+    pub fn set_listen_address(&self, address: Option<SocketAddr>) {
+        *lock(&self.listen_address) = address;
     }
 
-    /// Enters a session; `None`: there is one of this number, there are too many that others have begun, or no descriptor for the bell.
-    pub fn enter(&self, session: [u8; 16], called: bool) -> Option<Arc<Mailbox>> {
-        let bell = PrivateFd::new(motet_sys::socket::eventfd().ok()?);
-        let mailbox = Arc::new(Mailbox { called, bell, full: AtomicBool::new(false), visits: Mutex::default() });
+    /// Adds a session. `accepted`: another node has begun it. `None`: the number is taken, there are too many accepted sessions, or no
+    /// descriptor for the doorbell.
+    pub fn add(&self, session: [u8; 16], accepted: bool) -> Option<Arc<Mailbox>> {
+        let doorbell = PrivateFd::new(motet_sys::socket::eventfd().ok()?);
+        let (non_empty, waiting) = (AtomicBool::new(false), Mutex::default());
+        let mailbox = Arc::new(Mailbox { accepted, doorbell, non_empty, waiting });
         let mut sessions = lock(&self.sessions);
-        let begun = || sessions.values().filter(|other| other.called).count();
-        if sessions.contains_key(&session) || called && sessions.len() >= most_called() && begun() >= most_called() {
+        let max = max_accepted_sessions;
+        let accepted_sessions = || sessions.values().filter(|other| other.accepted).count();
+        if sessions.contains_key(&session) || accepted && sessions.len() >= max() && accepted_sessions() >= max() {
             return None;
         }
         sessions.insert(session, mailbox.clone());
         Some(mailbox)
     }
 
-    /// The session is over.
-    pub fn leave(&self, session: [u8; 16]) {
+    /// Removes a session that has ended.
+    pub fn remove(&self, session: [u8; 16]) {
         lock(&self.sessions).remove(&session);
     }
 
-    /// Where connections for a session are left.
+    /// The mailbox of a session's link.
     pub fn find(&self, session: &[u8; 16]) -> Option<Arc<Mailbox>> {
         lock(&self.sessions).get(session).cloned()
     }
 }
 
-/// A connection that has come for a link: with what, and from where.
+/// An incoming connection for an existing session.
 #[derive(Debug)]
-pub struct Visit {
-    /// The connection, right behind the handshake.
+pub struct SessionConnection {
+    /// The connection, whose next byte is the session's.
     pub fd: PrivateFd,
-    /// What was said.
+    /// Its handshake.
     pub handshake: Handshake,
-    /// Where it came from.
-    pub from: SocketAddr,
 }
 
-/// Where connections for one link wait.
+/// Where incoming connections wait for their link.
 #[derive(Debug)]
 pub struct Mailbox {
-    called: bool,
-    bell: PrivateFd,
-    full: AtomicBool,
-    visits: Mutex<Vec<Visit>>,
+    accepted: bool,
+    doorbell: PrivateFd,
+    non_empty: AtomicBool,
+    waiting: Mutex<Vec<SessionConnection>>,
 }
 
 impl Mailbox {
-    /// Whether the link waits for connections; otherwise it makes them.
-    pub fn is_called(&self) -> bool {
-        self.called
+    /// Whether another node has begun the session: then its connections are incoming. Otherwise the link makes them.
+    pub fn is_accepted(&self) -> bool {
+        self.accepted
     }
 
     /// Readable while connections wait.
-    pub fn bell(&self) -> &PrivateFd {
-        &self.bell
+    pub fn doorbell(&self) -> &PrivateFd {
+        &self.doorbell
     }
 
-    /// Leaves a connection. Too many: the newest goes, as an honest caller tries again.
-    pub fn leave(&self, visit: Visit) {
-        let mut visits = lock(&self.visits);
-        if visits.len() < WAITING {
-            visits.push(visit);
+    /// Delivers a connection to the link. If eight wait already, the connection is dropped: the peer's link tries again.
+    pub fn deliver(&self, connection: SessionConnection) {
+        let mut waiting = lock(&self.waiting);
+        if waiting.len() < MAX_WAITING {
+            waiting.push(connection);
         }
-        self.full.store(true, Ordering::Release);
-        motet_sys::socket::ring_eventfd(self.bell.as_fd().as_raw_fd());
+        self.non_empty.store(true, Ordering::Release);
+        motet_sys::socket::ring_eventfd(self.doorbell.as_fd().as_raw_fd());
     }
 
-    /// Whether anything waits: cheap.
+    /// Whether connections may wait: one load.
     #[inline]
-    pub fn is_full(&self) -> bool {
-        self.full.load(Ordering::Acquire)
+    pub fn has_connections(&self) -> bool {
+        self.non_empty.load(Ordering::Acquire)
     }
 
-    /// Takes what waits.
-    pub fn take(&self) -> Vec<Visit> {
-        let mut visits = lock(&self.visits);
-        self.full.store(false, Ordering::Release);
-        motet_sys::socket::drain_eventfd(self.bell.as_fd().as_raw_fd());
-        std::mem::take(&mut visits)
+    /// Takes all waiting connections.
+    pub fn take(&self) -> Vec<SessionConnection> {
+        let mut waiting = lock(&self.waiting);
+        self.non_empty.store(false, Ordering::Release);
+        motet_sys::socket::drain_eventfd(self.doorbell.as_fd().as_raw_fd());
+        std::mem::take(&mut waiting)
     }
 }

@@ -1,4 +1,4 @@
-//! Ends that close, reset or die: what was sent before arrives or the loss is reported, and nobody waits for ever.
+//! Ends that close, reset or die: what was sent before arrives or the loss is reported, and no end waits for ever.
 
 use super::{byte, bytes, receive, send};
 use crate::ends::Ends;

@@ -140,7 +140,7 @@ pub fn deadline(ends: Ends) {
     assert_eq!(motet::wait_any(&[stream], None).expect("the stream"), 0);
     stream.set_deadline(Some(Instant::now())).expect("a deadline");
     assert_eq!(receive(stream, 5), b"hello");
-    // A send that nobody reads ends too.
+    // A send without a reader ends too.
     stream.set_deadline(Some(Instant::now() + Duration::from_millis(20))).expect("a deadline");
     let data = vec![1; 16 << 20];
     let error = loop {

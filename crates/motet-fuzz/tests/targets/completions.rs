@@ -120,7 +120,7 @@ struct End {
 impl End {
     fn of(end: &CompletionRef<'_>) -> Self {
         let &CompletionRef { context: receive, status, length, tag, full, headers, channel, .. } = end;
-        assert!(headers.len() <= 256, "no more than there can be");
+        assert!(headers.len() <= 256, "headers within the limit");
         Self { receive, status, length, tag, full, headers: headers.to_vec(), channel, bytes: None }
     }
 
@@ -170,9 +170,9 @@ impl Side {
         side.make_busy();
         if !pinned {
             // A receive in another context, posted first, keeps messages off the path that skips matching.
-            let elsewhere = RecvFrom::Any(side.node.context().expect("a context"));
+            let other_context = RecvFrom::Any(side.node.context().expect("a context"));
             side.node
-                .post(elsewhere, 0, 0, OperationMemory::Owned(Vec::new()), CompletionOptions::default())
+                .post(other_context, 0, 0, OperationMemory::Owned(Vec::new()), CompletionOptions::default())
                 .expect("a receive");
         }
         side.bias = pinned.then(|| side.node.bias().expect("a pin"));
@@ -190,7 +190,7 @@ impl Side {
                 self.node.progress().expect("a node");
                 self.node.test_cq(self.cqs[1]).expect("a cq").is_some()
             });
-            assert!(came, "a link that is not busy is looked at now and then");
+            assert!(came, "a parked link is polled now and then");
         }
     }
 
@@ -234,7 +234,7 @@ impl Side {
         reached.delivered += u64::from(delivered > 0);
         reached.batches += u64::from(delivered > 1);
         if kept {
-            ends.push(self.test(0).expect("one that is kept"));
+            ends.push(self.test(0).expect("a completion in the queue"));
             reached.kept += 1;
         }
     }
@@ -441,8 +441,8 @@ impl Harness<'_> {
             }
         });
         // A completion that one node has delivered may still be in a queue of the other.
-        assert!(!cancelled[0] || !ended[0], "what has ended cannot be cancelled");
-        assert!(!cancelled[1] || !ended[1], "what has ended cannot be cancelled");
+        assert!(!cancelled[0] || !ended[0], "a completed receive cannot be cancelled");
+        assert!(!cancelled[1] || !ended[1], "a completed receive cannot be cancelled");
     }
 
     /// Claims a message for which no receive is posted.
@@ -485,7 +485,10 @@ impl Harness<'_> {
                 assert_eq!(end.bytes.as_ref().map_or(0, Vec::len) as u64, end.length);
             } else {
                 let place = self.receive_memory[side].bytes(number * RECEIVE_STRIDE, RECEIVE_STRIDE);
-                assert!(place[*room..].iter().all(|&byte| byte == UNTOUCHED), "nothing beyond what is its own");
+                assert!(
+                    place[*room..].iter().all(|&byte| byte == UNTOUCHED),
+                    "nothing outside of the buffer is written"
+                );
             }
             self.reached.truncated += u64::from(end.status == Status::Truncated);
             self.reached.cancelled += u64::from(end.status == Status::Cancelled && side == 0);
@@ -495,13 +498,13 @@ impl Harness<'_> {
             return;
         }
         ends.iter_mut().for_each(|ends| ends.sort_by_key(|end| self.receives[end.receive as usize].link));
-        assert_eq!(ends[0], ends[1], "ends are the same, whichever way they are delivered");
-        assert_eq!(gone[0], gone[1], "and so are the links that are broken");
+        assert_eq!(ends[0], ends[1], "completions agree on both paths");
+        assert_eq!(gone[0], gone[1], "broken links agree");
         for end in ends[0].iter().filter(|end| end.bytes.is_none()) {
             let bytes = [0, 1].map(|side| {
                 self.receive_memory[side].bytes(end.receive as usize * RECEIVE_STRIDE, end.length as usize)
             });
-            assert_eq!(bytes[0], bytes[1], "and the bytes");
+            assert_eq!(bytes[0], bytes[1], "and the bytes agree");
         }
         self.reached.broken = gone[0].iter().filter(|&&gone| gone).count() as u64;
     }

@@ -68,18 +68,18 @@ fn segment_message_seeds() -> Vec<Vec<u8>> {
 
 /// The handshake of two nodes on one host, and its answer.
 pub fn shm_handshake(input: &[u8]) {
-    if let Ok(greeting) = Greeting::decode(input) {
+    if let Ok(handshake) = Greeting::decode(input) {
         // Reserved bytes are not kept, so the encoded form may differ from the input.
-        assert_eq!(Greeting::decode(&greeting.encode()), Ok(greeting));
+        assert_eq!(Greeting::decode(&handshake.encode()), Ok(handshake));
     }
     let answer = Answer::decode(input);
     assert_eq!(Answer::decode(&answer.encode()), answer);
 }
 
 fn shm_handshake_seeds() -> Vec<Vec<u8>> {
-    let greeting = Greeting { caller: NodeId([7; 16]), lines: 128, ring: 65536, barrier: true };
+    let handshake = Greeting { caller: NodeId([7; 16]), lines: 128, ring: 65536, barrier: true };
     let answers = [Ok(NodeId([9; 16])), Err(Reason::OTHER_USER)].map(|answer| Answer(answer).encode().to_vec());
-    [&answers[..], &[greeting.encode().to_vec()]].concat()
+    [&answers[..], &[handshake.encode().to_vec()]].concat()
 }
 
 /// The head of a segment, after the size of its file.
@@ -91,7 +91,7 @@ pub fn segment_head(input: &[u8]) {
     assert_eq!(geometry.bytes() as u64, size, "a geometry that fits its file");
     assert!(geometry.slot(geometry.slots).is_err());
     let last = geometry.slot(geometry.slots - 1).expect("a slot of the segment");
-    assert!((last + motet_wire::stream::slot::Slot::size(geometry.ring)) as u64 <= size, "every slot lies in the file");
+    assert!((last + motet_wire::stream::slot::Slot::size(geometry.ring)) as u64 <= size, "every slot is in the file");
     assert!((geometry.bulk(geometry.slots - 1) + 2 * geometry.bulk) as u64 <= size, "and so do its large rings");
 }
 

@@ -61,14 +61,14 @@ impl Callbacks for Side {
     }
 
     fn matched(&mut self, operation: u64, envelope: &Envelope<'_>) {
-        assert!(self.operations.contains(&operation), "a receive under way is matched");
+        assert!(self.operations.contains(&operation), "a pending receive is matched");
         if let Some(watched) = self.watched.as_mut().filter(|watched| watched.operation == operation) {
             watched.matched(envelope);
         }
     }
 
     fn place(&mut self, operation: u64, at: u64, bytes: &[u8]) {
-        assert!(self.operations.contains(&operation), "bytes go to a receive under way");
+        assert!(self.operations.contains(&operation), "bytes go to a pending receive");
         assert!(at + bytes.len() as u64 <= BUFFER.max(memory::REGION as u64), "and fit");
         if let Some(watched) = self.watched.as_mut().filter(|watched| watched.operation == operation) {
             watched.placed(bytes);
@@ -81,7 +81,7 @@ impl Callbacks for Side {
     }
 
     fn assist_copy(&mut self, request: AssistRequest) {
-        assert!(self.operations.contains(&request.operation), "help is wanted with a send under way");
+        assert!(self.operations.contains(&request.operation), "a copy assist is for a pending send");
         assert!(request.shared.length <= BODY as u64, "and with no more than its body");
     }
 
@@ -154,7 +154,7 @@ pub fn play(mut input: &[u8]) -> Option<ProtocolViolation> {
                 twin.own_step(step);
             }
         }
-        assert_eq!(model.visible_state(), twin.visible_state(), "both paths come to the same");
+        assert_eq!(model.visible_state(), twin.visible_state(), "both paths agree");
     }
     let broken = model.end();
     assert_eq!(twin.end(), broken);
@@ -182,7 +182,7 @@ impl Model {
     pub fn arrived(&mut self, packet: impl FnOnce(&mut Link, &mut Side, u64) -> Result<(), ProtocolViolation>) {
         self.next += 1;
         let result = packet(&mut self.link, &mut self.side, self.next);
-        assert_eq!(self.link.broken(), result.err(), "broken at once, and for good");
+        assert_eq!(self.link.broken(), result.err(), "broken at once and permanently");
         self.check();
     }
 

@@ -157,14 +157,14 @@ pub fn seeds() -> Vec<Vec<u8>> {
         |words: u8, at: u16, value: u64| [&[190][..], &at.to_le_bytes(), &[words], &value.to_le_bytes()].concat();
     let send = |length: u16| [&[195][..], &length.to_le_bytes(), &[0]].concat();
     let empty = |length: u32| [&[Kind::Piece as u8, BODY_IN_RING, 4, 0][..], &length.to_le_bytes()].concat();
-    let lies = [
+    let hostile = [
         [send(4096), write(1, 1, 4096), send(100), write(1, 1, u64::MAX), send(4096)].concat(),
         [send(4000), write(1, 1, 4001), send(4000)].concat(),
         [empty(4096), empty(4097)].concat(),
         [empty(u32::MAX), write(1, 0, 0)].concat(),
         [Kind::Hello as u8, BODY_IN_RING, 4, 0, 24, 0, 0, 0].to_vec(),
     ];
-    honest.chain(lies).collect()
+    honest.chain(hostile).collect()
 }
 
 /// Converts a seed of [`message`] to an input of this target.

@@ -297,7 +297,7 @@ impl Honest<'_> {
             self.base.check(length); // it has published one buffer at most
         }
         let margins = data[..MARGIN].iter().chain(&data[MARGIN + length..]);
-        assert!(margins.copied().all(|byte| byte == UNTOUCHED), "nothing beyond what is its own");
+        assert!(margins.copied().all(|byte| byte == UNTOUCHED), "nothing outside of the buffer is written");
         // Published once per MiB, so by this receive if not earlier.
         if !self.base.is_interleaved() && self.memory.word(SECOND + LANDED) >> 32 != 0 {
             self.reached.said += 1;

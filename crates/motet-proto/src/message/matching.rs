@@ -331,8 +331,7 @@ impl<B: Copy> Table<B> {
         if place.ring_has_room() {
             return PostOutcome::Posted(place.post(scope, selector, receive, (ring_receives, sequence)));
         }
-        self.post_hashed(selector, scope, receive)
-            .map_or(PostOutcome::Ended(Status::Exhausted), PostOutcome::Posted)
+        self.post_hashed(selector, scope, receive).map_or(PostOutcome::Ended(Status::Exhausted), PostOutcome::Posted)
     }
 
     /// Posts a receive in the hash table.

@@ -133,7 +133,7 @@ fn go_blind(world: &World, side: usize, thread: usize) {
     }
 }
 
-/// Ends all sends, closes both ends and reads everything; then nothing may be missing and nobody may sleep.
+/// Ends all sends, closes both ends and reads everything; then nothing may be missing and no side may sleep.
 pub fn finish(world: &World) {
     for round in 0.. {
         world.clock.advance(1_000_000);
@@ -163,7 +163,7 @@ pub fn finish(world: &World) {
         if done {
             break;
         }
-        assert!(round < 10_000, "lost wake-up: somebody sleeps for ever: {:?}", world.sides);
+        assert!(round < 10_000, "lost wake-up: a side sleeps for ever: {:?}", world.sides);
     }
     for side in 0..2 {
         assert_eq!(world.undelivered(side), 0, "bytes are missing at end {side}");

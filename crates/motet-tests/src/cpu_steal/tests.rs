@@ -34,7 +34,7 @@ fn steal_of_a_fifth_is_a_cause() {
 
 #[test]
 fn few_ticks_and_an_unreadable_file_are_no_cause() {
-    assert_eq!(verdict((100, 0), (108, 4)), None, "half of the time, of which there is too little");
+    assert_eq!(verdict((100, 0), (108, 4)), None, "half of the time, but too few ticks");
     assert_eq!(verdict((0, 0), (0, 0)), None);
 }
 
@@ -65,11 +65,11 @@ fn attempts(fail: usize, allowed: usize, cause: impl Fn(usize) -> bool) -> (usiz
 #[test]
 fn failure_is_retried_only_with_cause_and_quota() {
     assert_eq!(attempts(0, MAX_RETRIES, |_| true), (1, Ok(())));
-    assert_eq!(attempts(1, MAX_RETRIES, |_| false), (1, Err(1)), "a fault, at once");
+    assert_eq!(attempts(1, MAX_RETRIES, |_| false), (1, Err(1)), "no steal, no retry");
     assert_eq!(attempts(2, MAX_RETRIES, |_| true), (3, Ok(())));
-    assert_eq!(attempts(9, MAX_RETRIES, |number| number < 3), (3, Err(3)), "the machine had its CPUs the third time");
-    assert_eq!(attempts(9, MAX_RETRIES, |_| true), (4, Err(4)), "the fourth failure of a run is one");
-    assert_eq!(attempts(1, 0, |_| true), (1, Err(1)), "others took what there was");
+    assert_eq!(attempts(9, MAX_RETRIES, |number| number < 3), (3, Err(3)), "no steal the third time");
+    assert_eq!(attempts(9, MAX_RETRIES, |_| true), (4, Err(4)), "no retry is left for the fourth failure");
+    assert_eq!(attempts(1, 0, |_| true), (1, Err(1)), "other tests used up the retries");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn processes_of_one_run_share_the_retry_quota() {
         text.lines().count() == MAX_RETRIES && text.lines().all(|line| line.ends_with(": stolen | second line")),
         "{text}"
     );
-    assert!(!RetryQuota::File(folder.path().into()).take("a folder"), "what cannot be written down is not done");
+    assert!(!RetryQuota::File(folder.path().into()).take("a folder"), "no retry without a log line");
 }
 
 /// A bug that appears in half of all runs at random is reported each time, and no run is repeated.
@@ -116,9 +116,9 @@ fn bug_in_half_of_the_runs_is_reported_each_time() {
             });
             reported += usize::from(result.is_err());
         }
-        assert!(reported > reported_before, "a run in which it is not reported");
+        assert!(reported > reported_before, "a run without a report");
         assert_eq!(reported - reported_before, appeared - appeared_before);
     }
-    assert_eq!(made, 20 * 30, "one try each");
+    assert_eq!(made, 20 * 30, "one attempt each");
     assert!((200..400).contains(&reported), "about half of them: {reported}");
 }

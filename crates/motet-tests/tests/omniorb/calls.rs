@@ -71,7 +71,7 @@ fn callbacks_arrive_during_calls() {
 #[test]
 fn every_server_endpoint_is_served() {
     each_way("every_server_endpoint_is_served", [&[], &[]], |case| {
-        let (first, second) = (case.beside(), case.beside());
+        let (first, second) = (case.on_another_port(), case.on_another_port());
         let more = format!("giop:tcp:127.0.0.1:{}", second.port);
         let (program, port) = (first.program.clone(), first.port.clone());
         let server = Case { program, port, options: &[("ORBendPoint", &more)], ..*case }.serve();

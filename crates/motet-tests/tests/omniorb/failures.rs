@@ -33,7 +33,7 @@ fn calls_are_forwarded_again_after_server_death() {
     const WITHOUT_MOTET: &[&str] = &["env", "-u", "LD_PRELOAD"];
     ends_each_way("calls_are_forwarded_again_after_server_death", Exclusive::Neither, &[], |case| {
         at_once(&[&[], WITHOUT_MOTET], |words| {
-            let (own, other) = (case.beside(), Case { before: [words, &[]], ..case.beside() });
+            let (own, other) = (case.on_another_port(), Case { before: [words, &[]], ..case.on_another_port() });
             let (agent, desk) = (own.serve_with(&[&other.port]), other.serve());
             let client = own.client(&["forwarded"]).says("gone");
             drop(desk);
@@ -54,7 +54,7 @@ fn message_size_limit_of_the_user_holds() {
     let servers = [["-ORBgiopMaxMsgSize", "40000"], ["-ORBgiopMaxMsgSize", "2097152"]];
     ends_each_way("message_size_limit_of_the_user_holds", Exclusive::Neither, &[], |case| {
         at_once(&servers, |limits| {
-            let case = case.beside();
+            let case = case.on_another_port();
             let server = case.serve_with(limits);
             let mut all = String::new();
             for client in &clients {
@@ -124,7 +124,7 @@ fn idle_connections_are_closed_by_the_configured_end() {
     ends_each_way("idle_connections_are_closed_by_the_configured_end", Exclusive::Neither, &[], |case| {
         let output = at_once(&cases, |(who, out, within)| {
             let options = [("ORBscanGranularity", "1"), ("ORBoutConScanPeriod", *out), ("ORBinConScanPeriod", *within)];
-            let case = Case { options: &options, ..case.beside() };
+            let case = Case { options: &options, ..case.on_another_port() };
             let server = case.serve();
             let output = case.output(&["scavenged", who]);
             assert!(output.contains("closed, then"), "{output}");

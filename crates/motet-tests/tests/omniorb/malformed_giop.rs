@@ -36,7 +36,7 @@ fn server_survives_malformed_giop() {
         // Peers that wait for a timeout of the server run at the same time, beside a well-behaved client. The others run one by one, with time for
         // the upgrade.
         let (patient, others): (Vec<_>, Vec<_>) =
-            names.iter().partition(|name| name.contains("nothing") || name.contains("nobody"));
+            names.iter().partition(|name| name.contains("nothing") || name.contains("is not read"));
         let waiting: Vec<Started> = patient.into_iter().map(peer).collect();
         case.output(&["add", "200"]);
         let mut output: String = waiting.into_iter().map(Started::finish).collect();
@@ -71,7 +71,7 @@ fn client_survives_malformed_giop() {
         let raw = source(case.sandbox, "giop_raw.py");
         let port = free_port().to_string();
         let server = case.sandbox.start_with(&["python3", &raw, "server", &port], &[]).says("ready");
-        let client = Case { port, ..case.beside() };
+        let client = Case { port, ..case.on_another_port() };
         let output = without_logs(&client.output(&["asks", "200"]));
         assert_eq!((output.matches("COMM_FAILURE").count(), output.matches("TIMEOUT ").count()), (10, 2), "{output}");
         assert!(output.ends_with("nothing\nnothing\n"), "{output}");

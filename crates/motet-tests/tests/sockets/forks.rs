@@ -9,7 +9,7 @@ fn fork_group(how: &str) -> Outcome {
 #[test]
 fn young_connection_held_by_two_processes_stays_on_tcp() {
     assert_eq!(fork_group("young-both").sent_fast(), 0);
-    assert_eq!(fork_group("young-child-killed").sent_fast(), 0, "nobody knows that the child is gone");
+    assert_eq!(fork_group("young-child-killed").sent_fast(), 0, "the death of the child is not noticed");
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn handed_over(how: &str, reader: Reader, cells: usize) {
     }
     assert_eq!(without_motet.printed, with_motet.printed);
     if without_motet.printed.contains(LEFT_OUT) {
-        skip::<()>(how, "of a peer that stays stopped: here nobody may borrow its descriptor (pidfd_getfd)");
+        skip::<()>(how, "a peer that stays stopped: pidfd_getfd is not permitted here");
     }
 }
 

@@ -24,7 +24,7 @@ fn handler_may_use_sockets_during_malloc() {
 
 #[test]
 fn every_signal_is_delivered_once_as_by_the_kernel() {
-    both("handlers", &["told", "20000"]).took_the_fast_path(1);
+    both("handlers", &["counted", "20000"]).took_the_fast_path(1);
 }
 
 #[test]

@@ -1,8 +1,8 @@
-//! How a link's connections come and go: rails more, and a first one again after a break.
+//! The connections of a link: further rails, reconnection after a break, and the probe for a caller that may be gone.
 
-use super::Link;
+use super::TcpLink;
 use crate::acceptor::reply;
-use crate::dial::{Dial, Dialed, Failure};
+use crate::outgoing::{AttemptError, AttemptOutcome, OutgoingConnection};
 use motet_engine::message::transport::Lost;
 use motet_engine::reason::Reason;
 use motet_proto::message::session::Role;
@@ -10,87 +10,88 @@ use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::io::Errno;
 
-/// The door is looked at so often, ns.
-const LOOK: u64 = 1_000_000;
-/// A session that has outlived a refusal at its caller's door by so long, ns, has its caller somewhere else.
-const OUTLIVED: u64 = 1_000_000_000;
+/// How often the shared acceptor is polled, ns.
+const ACCEPTOR_POLL_INTERVAL_NS: u64 = 1_000_000;
+/// A session that lives this long after its caller's port refused a probe, ns, has its caller elsewhere (behind address translation, for
+/// example): a refusal at that port says nothing about the caller.
+const REFUSAL_VALID_NS: u64 = 1_000_000_000;
 
-impl Link {
-    /// Whatever is due. Costs a few loads when nothing is.
+impl TcpLink {
+    /// Does what is due. Costs a few loads when nothing is.
     pub(super) fn connections_step(&mut self, now: u64) -> Result<(), Lost> {
-        if self.mailbox.is_full() {
-            self.visits(now)?;
+        if self.mailbox.has_connections() {
+            self.take_delivered(now)?;
         }
-        if self.door.is_some() && now >= self.stepped.saturating_add(LOOK) {
-            self.step_door(now);
+        if self.acceptor.is_some() && now >= self.acceptor_stepped_at.saturating_add(ACCEPTOR_POLL_INTERVAL_NS) {
+            self.step_acceptor(now);
         }
         if !self.session.tick(now) {
-            return Err(self.end(Reason::PEER_GONE));
+            return Err(self.finish(Reason::PEER_GONE));
         }
-        if self.dial.is_none() {
+        if self.attempt.is_none() {
             if !self.session.is_up() {
-                self.dial_again(now)?;
+                self.reconnect(now)?;
             } else if self.role == Role::Caller && self.session.wants_rail() {
                 let handshake = self.session.another();
-                self.dial(handshake, now)?;
-            } else if self.role == Role::Called && !self.asked {
-                self.asked = true;
-                self.dial(self.session.question(), now)?;
+                self.start_attempt(handshake, now)?;
+            } else if self.role == Role::Called && !self.probed {
+                self.probed = true;
+                self.start_attempt(self.session.question(), now)?;
             }
         }
-        if self.dial.is_some() {
-            self.dialed(now)?;
+        if self.attempt.is_some() {
+            self.step_attempt(now)?;
         }
         Ok(())
     }
 
-    /// Answers who asks for us. Another link may be doing so.
-    fn step_door(&mut self, now: u64) {
-        self.stepped = now;
-        let Some(mut door) = self.door.as_ref().and_then(|door| door.try_lock().ok()) else { return };
-        let is_due = door.due().is_some_and(|due| due <= now);
-        if door.set().is_ready() || is_due {
-            while let Some((guest, handshake)) = door.step(&self.node, now) {
-                guest.answer(&reply(&self.node, HandshakeOp::Refused, &handshake));
+    /// Answers peers that ask for this node, unless another link does so at the moment. New sessions are refused: the node does not listen.
+    fn step_acceptor(&mut self, now: u64) {
+        self.acceptor_stepped_at = now;
+        let Some(mut acceptor) = self.acceptor.as_ref().and_then(|acceptor| acceptor.try_lock().ok()) else { return };
+        let is_due = acceptor.due().is_some_and(|due| due <= now);
+        if acceptor.set().is_ready() || is_due {
+            while let Some((incoming, handshake)) = acceptor.step(&self.node.sessions, now) {
+                incoming.answer(&reply(&self.node.sessions, HandshakeOp::Refused, &handshake));
             }
         }
     }
 
-    /// A connection has broken: all are void.
-    pub(super) fn broke(&mut self, now: u64) {
-        if self.refused.is_some_and(|at| now > at.saturating_add(OUTLIVED)) {
+    /// A connection has broken: the session drops all of them and connects again.
+    pub(super) fn connection_broke(&mut self, now: u64) {
+        if self.probe_refused_at.is_some_and(|at| now > at.saturating_add(REFUSAL_VALID_NS)) {
             self.address = None;
         }
         self.session.lost(now);
         self.sockets.fill_with(|| None);
-        self.dial = None;
+        self.attempt = None;
     }
 
-    /// The link is over.
-    pub(super) fn end(&mut self, reason: Reason) -> Lost {
+    /// Ends the link.
+    pub(super) fn finish(&mut self, reason: Reason) -> Lost {
         self.lost = Some(reason);
         self.sockets.fill_with(|| None);
-        self.dial = None;
-        self.node.leave(self.session.number());
+        self.attempt = None;
+        self.node.sessions.remove(self.session.number());
         Lost(reason)
     }
 
-    fn dial_again(&mut self, now: u64) -> Result<(), Lost> {
+    fn reconnect(&mut self, now: u64) -> Result<(), Lost> {
         if self.address.is_some()
             && let Some(handshake) = self.session.attempt(now)
         {
-            self.dial(handshake, now)?;
+            self.start_attempt(handshake, now)?;
         }
         Ok(())
     }
 
-    fn dial(&mut self, handshake: Handshake, now: u64) -> Result<(), Lost> {
+    fn start_attempt(&mut self, handshake: Handshake, now: u64) -> Result<(), Lost> {
         let Some(address) = &self.address else { return Ok(()) };
-        match Dial::new(address, handshake, now) {
-            Ok(dial) => {
-                // Where the set cannot hold it, it is stepped by time alone.
-                let _ = self.set.add(dial.set());
-                self.dial = Some(dial);
+        match OutgoingConnection::new(address, handshake, now) {
+            Ok(attempt) => {
+                // Without its place in the set, the attempt is stepped by time alone.
+                let _ = self.set.add(attempt.set());
+                self.attempt = Some(attempt);
                 Ok(())
             }
             Err(Errno::CONNREFUSED) => self.no_listener(handshake.op, now),
@@ -98,67 +99,73 @@ impl Link {
         }
     }
 
-    /// Goes on with the connection that is on its way.
-    fn dialed(&mut self, now: u64) -> Result<(), Lost> {
-        let Some(dial) = &mut self.dial else { return Ok(()) };
-        let asked = dial.handshake().op;
-        let outcome = dial.step(now);
-        if matches!(outcome, Dialed::Pending) {
+    /// Makes progress with the connection attempt.
+    fn step_attempt(&mut self, now: u64) -> Result<(), Lost> {
+        let Some(attempt) = &mut self.attempt else { return Ok(()) };
+        let op = attempt.handshake().op;
+        let outcome = attempt.step(now);
+        if matches!(outcome, AttemptOutcome::Pending) {
             return Ok(());
         }
-        self.dial = None;
+        self.attempt = None;
         match outcome {
-            Dialed::Answered(fd, reply) if reply.op == HandshakeOp::Welcome => self.welcomed(asked, fd, &reply, now),
-            Dialed::Answered(_, reply) if reply.op == HandshakeOp::Unknown && !self.session.is_up() => {
-                Err(self.end(Reason::PEER_GONE)) // the node has forgotten, or is another one
+            AttemptOutcome::Answered(fd, reply) if reply.op == HandshakeOp::Welcome => {
+                self.welcomed(op, fd, &reply, now)
             }
-            Dialed::NoListener | Dialed::Failed(Failure::Foreign | Failure::Version) => self.no_listener(asked, now),
+            AttemptOutcome::Answered(_, reply) if reply.op == HandshakeOp::Unknown && !self.session.is_up() => {
+                Err(self.finish(Reason::PEER_GONE)) // the node has dropped the session, or is another node
+            }
+            AttemptOutcome::NoListener | AttemptOutcome::Failed(AttemptError::Foreign | AttemptError::Version) => {
+                self.no_listener(op, now)
+            }
             _ => Ok(()),
         }
     }
 
-    /// No node answers at the other node's address.
-    fn no_listener(&mut self, asked: HandshakeOp, now: u64) -> Result<(), Lost> {
-        match asked {
-            _ if !self.session.is_up() => return Err(self.end(Reason::PEER_GONE)),
-            HandshakeOp::Probe => self.refused = Some(now),
+    /// No node of this version answers at the peer's address.
+    fn no_listener(&mut self, op: HandshakeOp, now: u64) -> Result<(), Lost> {
+        match op {
+            _ if !self.session.is_up() => return Err(self.finish(Reason::PEER_GONE)),
+            HandshakeOp::Probe => self.probe_refused_at = Some(now),
             _ => {}
         }
         Ok(())
     }
 
-    fn welcomed(&mut self, asked: HandshakeOp, fd: PrivateFd, reply: &Handshake, now: u64) -> Result<(), Lost> {
-        if asked == HandshakeOp::Probe {
-            return Ok(()); // there is a caller: it will come when it has to
+    /// The peer has accepted the connection of the attempt.
+    fn welcomed(&mut self, op: HandshakeOp, fd: PrivateFd, reply: &Handshake, now: u64) -> Result<(), Lost> {
+        if op == HandshakeOp::Probe {
+            return Ok(()); // the caller exists, and will connect again when it needs to
         }
-        match self.session.welcomed(asked, reply, now) {
-            Ok(Some(slot)) => self.joined(slot, fd, now),
+        match self.session.welcomed(op, reply, now) {
+            Ok(Some(slot)) => self.attach(slot, fd, now),
             Ok(None) => Ok(()),
-            Err(_) => Err(self.end(Reason::BROKEN)),
+            Err(_) => Err(self.finish(Reason::BROKEN)),
         }
     }
 
-    /// Connections that have come for this session.
-    fn visits(&mut self, now: u64) -> Result<(), Lost> {
-        for visit in self.mailbox.take() {
-            match self.session.visited(&visit.handshake, now) {
+    /// Takes the connections that the acceptor has delivered for this session.
+    fn take_delivered(&mut self, now: u64) -> Result<(), Lost> {
+        for connection in self.mailbox.take() {
+            match self.session.visited(&connection.handshake, now) {
                 Ok(Some(slot)) => {
-                    if visit.handshake.op == HandshakeOp::Resume {
+                    if connection.handshake.op == HandshakeOp::Resume {
                         self.sockets.fill_with(|| None);
-                        self.dial = None;
+                        self.attempt = None;
                     }
-                    self.joined(slot, visit.fd, now)?;
+                    self.attach(slot, connection.fd, now)?;
                 }
                 Ok(None) => {}
-                Err(_) => return Err(self.end(Reason::BROKEN)),
+                Err(_) => return Err(self.finish(Reason::BROKEN)),
             }
         }
         Ok(())
     }
 
-    fn joined(&mut self, slot: usize, fd: PrivateFd, now: u64) -> Result<(), Lost> {
-        if self.install(slot, fd).is_err() {
-            self.broke(now);
+    /// Adds a connection as the rail `slot`.
+    fn attach(&mut self, slot: usize, fd: PrivateFd, now: u64) -> Result<(), Lost> {
+        if self.add_connection(slot, fd).is_err() {
+            self.connection_broke(now);
         }
         self.flush(false);
         Ok(())

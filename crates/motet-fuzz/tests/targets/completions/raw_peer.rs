@@ -39,7 +39,7 @@ pub struct Peer {
 impl Peer {
     /// Connects to a node and opens a channel to a service.
     pub fn open(node: &Node, service: u64, number: u8) -> (Self, Channel) {
-        let file = memory::create_memfd("motet-ends", LINK_BYTES, &[], HEAD_BYTES).expect("memory");
+        let file = memory::create_memfd("motet-completions", LINK_BYTES, &[], HEAD_BYTES).expect("memory");
         let receive_doorbell = eventfd().expect("an eventfd");
         let name = format!("motet/node/{}/{}", thread::euid(), node.name().expect("a name"));
         let connection = connect_abstract(name.as_bytes()).expect("the connection");
@@ -52,7 +52,7 @@ impl Peer {
             if let Ok((_, [doorbell])) = receive_with_fds::<1>(&connection, &mut [0; 100]) {
                 break doorbell.expect("the node's doorbell");
             }
-            assert!(clock::nanoseconds() < until, "not met");
+            assert!(clock::nanoseconds() < until, "not connected");
             let _ = node.until(|| false, Some(clock::nanoseconds() + 20_000));
         };
         let mut peer = Self { file, _files: [connection, receive_doorbell, doorbell], put: 0, read: 0 };

@@ -68,7 +68,7 @@ fn says_it_read(lines: u64) -> Vec<u8> {
 pub fn seeds() -> Vec<Vec<u8>> {
     let all = |settings: u8, steps: &[Vec<u8>]| [&[settings][..], &steps.concat()].concat();
     let with = |steps: Vec<Vec<u8>>| [0, Settings::ORDERED, Settings::TWO].map(|settings| all(settings, &steps));
-    [honest(), lies()].concat().into_iter().flat_map(with).collect()
+    [honest(), hostile()].concat().into_iter().flat_map(with).collect()
 }
 
 /// The number of honest seeds.
@@ -127,7 +127,7 @@ fn honest() -> Vec<Vec<Vec<u8>>> {
     ]
 }
 
-fn lies() -> Vec<Vec<Vec<u8>>> {
+fn hostile() -> Vec<Vec<Vec<u8>>> {
     let three = || [post_any(0).repeat(3), poll(1)].concat();
     let broken = |bytes: Vec<u8>| {
         vec![three(), message(1, 0, 8), bytes, message(1, 0, 8), poll(32), post_any(0), send(1, 0, 8), poll(1)]
@@ -137,7 +137,7 @@ fn lies() -> Vec<Vec<Vec<u8>>> {
     let full = |held: usize| {
         vec![message(1, 0, 8).repeat(held), poll(1), receive(0, 2, 0, 56), poll(1), message(2, 0, 8), poll(1)]
     };
-    let mut lies = vec![
+    let mut hostile = vec![
         // Lengths beyond a cell or below a message's header; wrong continuation counts, flags and kinds.
         broken(line(57, short, 0)),
         broken(line(255, short, 0)),
@@ -163,6 +163,6 @@ fn lies() -> Vec<Vec<Vec<u8>>> {
         vec![three(), message(1, 0, 8), poll(1), says_it_read(1 << 40), send(1, 0, 8).repeat(3), poll(1)],
         vec![three(), write_at(16, 1), write_at(32, 1), write_at(0, 7), message(1, 0, 8), poll(1), send(1, 0, 8)],
     ];
-    lies.extend((48..52).map(full));
-    lies
+    hostile.extend((48..52).map(full));
+    hostile
 }

@@ -154,7 +154,7 @@ struct Endpoint<'a> {
     file: &'a OwnedFd,
     /// The peer's ends: it puts into one FIFO and reads from the other.
     theirs: (FifoTx, FifoRx),
-    /// Our end of the first FIFO; the others follow.
+    /// Our ends.
     inward: FifoRx,
     outward: FifoTx,
     buffer: Buffer,
@@ -293,7 +293,7 @@ pub fn play(mut input: &[u8]) -> Option<ProtocolViolation> {
             let Some(op) = Op::decode(&mut input) else { break };
             let [direct, general] = endpoints.each_mut().map(|end| end.apply(op));
             broken = direct.broken;
-            assert_eq!(direct, general, "both paths come to the same: {op:?}");
+            assert_eq!(direct, general, "both paths agree: {op:?}");
             let [direct, general] = endpoints.each_ref().map(Endpoint::visible_state);
             assert_eq!(direct, general, "and so do their states: {op:?}");
             if broken.is_some() {
@@ -337,18 +337,18 @@ pub fn seeds() -> Vec<Vec<u8>> {
     let full = [send(5, 0, 8).repeat(17), vec![199], exchange(3)].concat();
     let tags = [message(5, 0, 0, 8), receive(5, 0), message(6, 0, 0, 8), receive(5, 3), receive(9, 0)].concat();
     let copy_id = |position: u64, length: u64, kind: u64| position | length << 32 | kind << 48;
-    let lies = [
+    let hostile = [
         message(1, 9, 0, 8),     // more headers than bytes
         message(1, 0, 60000, 8), // more credit than allowed
         packet(Kind::Message, &Head { to: SlabId(FIRST_CHANNEL + 1), own: 0, grant: 0 }.write_word(1)), // unknown channel
-        packet(Kind::Message, &[1; 15]),                         // shorter than a message's header
-        [60, 0, 24].iter().copied().chain([1; 24]).collect(),    // unknown kind
-        write(3, copy_id(5, 200, 2)),                            // longer than the packet
-        write(3, copy_id(5, 8191, 2)),                           // longer than any packet
+        packet(Kind::Message, &[1; 15]), // shorter than a message's header
+        [60, 0, 24].iter().copied().chain([1; 24]).collect(), // unknown kind
+        write(3, copy_id(5, 200, 2)),    // longer than the packet
+        write(3, copy_id(5, 8191, 2)),   // longer than any packet
         [write(0, u64::MAX), send(5, 0, 8).repeat(17)].concat(), // more consumed than was put
         (0..20).flat_map(|_| [message(1, 0, 0, 200), any.clone()].concat()).collect(), // beyond the credit
     ];
     let honest = [lengths, headers.concat(), credit, full, tags];
     let honest = honest.into_iter().map(|then| [usual.clone(), then, exchange(9)].concat());
-    honest.chain(lies.into_iter().map(|lie| [usual.clone(), lie, any.clone()].concat())).collect()
+    honest.chain(hostile.into_iter().map(|garbage| [usual.clone(), garbage, any.clone()].concat())).collect()
 }

@@ -43,7 +43,7 @@ impl Ours {
 
     fn reached(&self, region: u64, at: u64, length: u64) {
         assert!(!self.known[region as usize].1, "no access begins after the end");
-        assert!(at.checked_add(length).is_some_and(|end| end <= REGION as u64), "and none lies outside");
+        assert!(at.checked_add(length).is_some_and(|end| end <= REGION as u64), "and none is outside");
     }
 }
 

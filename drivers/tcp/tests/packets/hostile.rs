@@ -1,6 +1,6 @@
-//! Whoever may connect.
+//! Incoming connections that send no valid handshake, or lie after it; outgoing connections to wrong peers.
 
-use crate::nodes::{End, identity, meet, pair, until};
+use crate::nodes::{End, connect_nodes, identity, pair, until};
 use motet_driver_tcp::Tcp;
 use motet_engine::driver::MessageDriver;
 use motet_engine::message::transport::{Listener, Transport};
@@ -14,16 +14,16 @@ fn handshake(op: HandshakeOp) -> Handshake {
     Handshake { op, epoch: 0, node: [5; 16], session: [6; 16], expected: 0, secret: 0, largest: 65536, port: 0 }
 }
 
-/// What a listener answers to these bytes, until it ends the connection or has said a handshake.
+/// What a listener answers to these bytes, until it closes the connection.
 fn answer(listener: &mut dyn Listener, bytes: &[u8]) -> Vec<u8> {
-    let mut guest = TcpStream::connect(listener.place()).expect("it listens");
-    guest.write_all(bytes).expect("sent");
-    guest.set_nonblocking(true).expect("nonblocking");
+    let mut incoming = TcpStream::connect(listener.place()).expect("it listens");
+    incoming.write_all(bytes).expect("sent");
+    incoming.set_nonblocking(true).expect("nonblocking");
     let mut got = Vec::new();
     until("an answer", || {
-        assert!(listener.step(nanoseconds()).is_none(), "no connection has arrived");
+        assert!(listener.step(nanoseconds()).is_none(), "no node has connected");
         let mut chunk = [0; 256];
-        match guest.read(&mut chunk) {
+        match incoming.read(&mut chunk) {
             Ok(0) => return true,
             Ok(n) => got.extend_from_slice(&chunk[..n]),
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {}
@@ -39,7 +39,7 @@ fn op(bytes: &[u8]) -> Option<HandshakeOp> {
 }
 
 #[test]
-fn guests_that_say_nothing_of_use_are_shown_out() {
+fn incoming_without_permitted_handshake_is_turned_away() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
     let listener = &mut *listener;
     assert_eq!(answer(listener, b"GET / HTTP/1.1\r\n\r\n"), b"");
@@ -61,48 +61,50 @@ fn guests_that_say_nothing_of_use_are_shown_out() {
 }
 
 #[test]
-fn many_silent_connections_keep_no_peer_out() {
+fn incoming_many_and_silent_keep_no_peer_out() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
-    let crowd: Vec<_> = (0..200)
+    let silent: Vec<_> = (0..200)
         .map(|n| {
-            let mut guest = TcpStream::connect(listener.place()).expect("it listens");
-            guest.write_all(&handshake(HandshakeOp::New).encode()[..n % HANDSHAKE_BYTES]).expect("sent");
+            let mut incoming = TcpStream::connect(listener.place()).expect("it listens");
+            incoming.write_all(&handshake(HandshakeOp::New).encode()[..n % HANDSHAKE_BYTES]).expect("sent");
             assert!(listener.step(nanoseconds()).is_none());
-            guest
+            incoming
         })
         .collect();
     let address = listener.address();
-    let (mut a, mut b) = meet(&identity(1, false), &mut *listener, &address);
+    let (mut a, mut b) = connect_nodes(&identity(1, false), &mut *listener, &address);
     until("packets arrive", || {
         a.round(100);
         b.round(100);
         a.got == 100 && b.got == 100
     });
-    // Their time passes, and with them the listener has nothing to wait for.
+    // They time out; then the listener has nothing to wait for.
     assert!(listener.due().is_some());
     assert!(listener.step(nanoseconds() + 60_000_000_000).is_none());
     assert_eq!(listener.due(), None);
-    drop(crowd);
+    drop(silent);
 }
 
 #[test]
-fn frames_that_may_not_be_break_the_link_and_no_other() {
+fn invalid_frames_break_only_their_own_link() {
     let (mut listener, mut a, mut b) = pair();
-    let mut guest = TcpStream::connect(listener.place()).expect("it listens");
-    guest.write_all(&handshake(HandshakeOp::New).encode()).expect("sent");
+    let mut incoming = TcpStream::connect(listener.place()).expect("it listens");
+    incoming.write_all(&handshake(HandshakeOp::New).encode()).expect("sent");
     let mut hostile = None;
-    until("it is met", || {
+    until("it is connected", || {
         hostile = listener.step(nanoseconds());
         hostile.is_some()
     });
-    let Some(Transport::Packet(mut frames)) = hostile.map(|met| met.transport) else { panic!("frames") };
+    let Some(Transport::Packet(mut link)) = hostile.map(|connected| connected.transport) else {
+        panic!("a packet transport")
+    };
     let mut welcome = [0; HANDSHAKE_BYTES];
-    guest.read_exact(&mut welcome).expect("a welcome");
+    incoming.read_exact(&mut welcome).expect("a welcome");
     assert_eq!(op(&welcome), Some(HandshakeOp::Admitted));
-    guest.write_all(&[0xff; 1000]).expect("sent");
+    incoming.write_all(&[0xff; 1000]).expect("sent");
     let mut lost = None;
-    until("it breaks", || {
-        lost = frames.poll(nanoseconds()).err();
+    until("the link breaks", || {
+        lost = link.poll(nanoseconds()).err();
         lost.is_some()
     });
     assert_eq!(lost.map(|lost| lost.0), Some(Reason::BROKEN));
@@ -114,58 +116,62 @@ fn frames_that_may_not_be_break_the_link_and_no_other() {
 }
 
 #[test]
-fn calls_that_lead_nowhere_say_why() {
-    let call = |address: &str, bytes: &[u8]| {
+fn connector_with_wrong_peer_reports_reason() {
+    let reason_of = |address: &str, bytes: &[u8]| {
         let server = TcpListener::bind(address).expect("a port");
-        let mut call = Tcp
+        let mut connector = Tcp
             .connect(&identity(1, false), &server.local_addr().expect("its address").to_string())
-            .expect("it begins");
-        let (mut far, _) = server.accept().expect("it comes");
+            .expect("a connector");
+        let (mut far, _) = server.accept().expect("a connection");
         far.write_all(bytes).expect("sent");
         let mut outcome = None;
-        until("it ends", || {
-            outcome = call.step(nanoseconds());
+        until("an outcome", || {
+            outcome = connector.step(nanoseconds());
             outcome.is_some()
         });
         match outcome {
             Some(Err(reason)) => reason,
-            _ => panic!("no node is there"),
+            _ => panic!("connected, although no node is there"),
         }
     };
-    assert_eq!(call("127.0.0.1:0", b"220 mail.example ESMTP\r\n"), Reason::NO_SUCH_NODE);
-    assert_eq!(call("127.0.0.1:0", &handshake(HandshakeOp::Version).encode()), Reason::VERSION);
-    assert_eq!(call("127.0.0.1:0", &handshake(HandshakeOp::Refused).encode()), Reason::NO_SUCH_NODE);
+    assert_eq!(reason_of("127.0.0.1:0", b"220 mail.example ESMTP\r\n"), Reason::NO_SUCH_NODE);
+    assert_eq!(reason_of("127.0.0.1:0", &handshake(HandshakeOp::Version).encode()), Reason::VERSION);
+    assert_eq!(reason_of("127.0.0.1:0", &handshake(HandshakeOp::Refused).encode()), Reason::NO_SUCH_NODE);
     assert_eq!(
-        call("127.0.0.1:0", &handshake(HandshakeOp::Welcome).encode()),
+        reason_of("127.0.0.1:0", &handshake(HandshakeOp::Welcome).encode()),
         Reason::NO_SUCH_NODE,
-        "not to a new session"
+        "no answer to a new session"
     );
-    assert_eq!(call("127.0.0.1:0", &handshake(HandshakeOp::Admitted).encode()), Reason::BROKEN, "another session's");
-    assert_eq!(call("127.0.0.1:0", &handshake(HandshakeOp::NotPermitted).encode()), Reason::BAD_SECRET);
+    assert_eq!(
+        reason_of("127.0.0.1:0", &handshake(HandshakeOp::Admitted).encode()),
+        Reason::BROKEN,
+        "another session's"
+    );
+    assert_eq!(reason_of("127.0.0.1:0", &handshake(HandshakeOp::NotPermitted).encode()), Reason::BAD_SECRET);
     assert!(Tcp.connect(&identity(1, false), "nowhere").is_err());
     assert!(Tcp.listen(&identity(1, false)).is_err());
 }
 
 #[test]
-fn a_node_does_not_call_itself() {
+fn node_that_connects_to_itself_is_refused() {
     let own = identity(1, true);
     let mut listener = Tcp.listen(&own).expect("a listener");
-    let mut call = Tcp.connect(&own, &listener.address()).expect("it begins");
+    let mut connector = Tcp.connect(&own, &listener.address()).expect("a connector");
     let mut outcome = None;
-    until("it ends", || {
+    until("an outcome", || {
         assert!(listener.step(nanoseconds()).is_none());
-        outcome = call.step(nanoseconds());
+        outcome = connector.step(nanoseconds());
         outcome.is_some()
     });
     assert!(matches!(outcome, Some(Err(Reason::NO_SUCH_NODE))));
 }
 
 #[test]
-fn what_waits_for_room_is_bounded() {
+fn packets_without_reader_are_bounded() {
     let (_listener, mut a, _b) = pair();
-    let End { frames, .. } = &mut a;
+    let End { link, .. } = &mut a;
     let mut put = 0;
-    while frames.put(1, &[&[1; 1000]]) {
+    while link.put(1, &[&[1; 1000]]) {
         put += 1016;
     }
     assert!((100_000..=motet_proto::message::session::MAX_UNACKED_BYTES).contains(&put), "{put} bytes and no reader");

@@ -1,6 +1,6 @@
-//! A caller that is gone, one that is only away, and how the called side tells them apart.
+//! A caller that is gone, a caller that is only disconnected, and how the called side distinguishes them.
 //!
-//! The clock stands still, or goes where a test puts it: no time limit is what ends a link here unless a test says so.
+//! The clock stands still, or each test sets it: no timeout ends a link unless a test says so.
 
 use crate::lost_at_once;
 use crate::nodes::{End, identity, pair, until};
@@ -19,20 +19,22 @@ fn handshake(op: HandshakeOp, epoch: u32, port: u16) -> Handshake {
     Handshake { op, epoch, node: [5; 16], session: [6; 16], expected: 0, secret: 0, largest: 65536, port }
 }
 
-/// A session with a caller that is a plain connection and says that it can be asked for at `port`.
-fn call(listener: &mut dyn Listener, port: u16) -> (TcpStream, Box<dyn PacketTransport>) {
+/// A session with a caller that is a bare TCP connection, whose handshake says that it answers probes at `port`.
+fn connect_raw_caller(listener: &mut dyn Listener, port: u16) -> (TcpStream, Box<dyn PacketTransport>) {
     let mut caller = TcpStream::connect(listener.place()).expect("it listens");
     caller.write_all(&handshake(HandshakeOp::New, 0, port).encode()).expect("sent");
-    let mut met = None;
-    until("it is met", || {
-        met = listener.step(nanoseconds());
-        met.is_some()
+    let mut connected = None;
+    until("it is connected", || {
+        connected = listener.step(nanoseconds());
+        connected.is_some()
     });
-    let Some(Transport::Packet(frames)) = met.map(|met| met.transport) else { panic!("frames") };
+    let Some(Transport::Packet(link)) = connected.map(|connected| connected.transport) else {
+        panic!("a packet transport")
+    };
     let mut welcome = [0; HANDSHAKE_BYTES];
     caller.read_exact(&mut welcome).expect("a welcome");
     assert_eq!(Handshake::decode(&welcome).map(|handshake| handshake.op), Ok(HandshakeOp::Admitted));
-    (caller, frames)
+    (caller, link)
 }
 
 /// A port without a listener.
@@ -40,27 +42,27 @@ fn unused_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port()
 }
 
-fn step(frames: &mut dyn PacketTransport, now: u64) -> Option<Reason> {
-    frames.poll(now).err().or_else(|| frames.progress(now).err()).map(|lost| lost.0)
+fn step(link: &mut dyn PacketTransport, now: u64) -> Option<Reason> {
+    link.poll(now).err().or_else(|| link.progress(now).err()).map(|lost| lost.0)
 }
 
-/// It stands however often it is looked at, at this time.
-fn stands(frames: &mut dyn PacketTransport, now: u64) {
+/// Asserts that the link stays up at this time, however often it is stepped.
+fn assert_stays_up(link: &mut dyn PacketTransport, now: u64) {
     for _ in 0..200 {
-        assert_eq!(step(frames, now), None);
+        assert_eq!(step(link, now), None);
         std::thread::yield_now();
     }
 }
 
 #[test]
-fn a_caller_that_does_not_listen_is_missed_at_once() {
+fn caller_without_listener_gone_is_known_at_once() {
     let (_listener, a, mut b) = pair();
     drop(a);
     assert_eq!(lost_at_once(&mut b, "a refused connection", || ()), Reason::PEER_GONE);
 }
 
 #[test]
-fn a_caller_that_does_not_listen_is_missed_at_once_in_the_middle_of_something() {
+fn caller_without_listener_gone_in_traffic_is_known_at_once() {
     let (_listener, mut a, mut b) = pair();
     (a.sizes, b.sizes) = (vec![60_000], vec![60_000]);
     until("much is on its way", || {
@@ -69,88 +71,92 @@ fn a_caller_that_does_not_listen_is_missed_at_once_in_the_middle_of_something() 
         a.got > 20 && b.got > 20
     });
     drop(a);
-    let End { frames, .. } = &mut b;
+    let End { link, .. } = &mut b;
     let now = nanoseconds();
     let mut lost = None;
     until("a refused connection", || {
-        while matches!(frames.poll(now), Ok(Some(_))) {}
-        lost = step(&mut **frames, now);
+        while matches!(link.poll(now), Ok(Some(_))) {}
+        lost = step(&mut **link, now);
         lost.is_some()
     });
     assert_eq!(lost, Some(Reason::PEER_GONE));
 }
 
 #[test]
-fn a_caller_that_lives_and_does_nothing_is_waited_for() {
+fn caller_alive_and_silent_is_waited_for() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
-    let door = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let (caller, mut frames) = call(&mut *listener, door.local_addr().expect("its address").port());
+    let caller_port = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let (caller, mut link) = connect_raw_caller(&mut *listener, caller_port.local_addr().expect("its address").port());
     drop(caller);
     let now = nanoseconds();
-    stands(&mut *frames, now);
-    stands(&mut *frames, now + 9 * SECOND);
-    // And once it is gone, that is known at once.
-    drop(door);
+    assert_stays_up(&mut *link, now);
+    assert_stays_up(&mut *link, now + 9 * SECOND);
+    // Once the caller is gone, the called side learns it at once.
+    drop(caller_port);
     let mut lost = None;
     let mut later = now + 9 * SECOND;
     until("a refused connection", || {
-        // The question that was not answered is given up first.
+        // The probe that was not answered times out first.
         later = (later + 1_000_000).min(now + 10 * SECOND - 1);
-        lost = step(&mut *frames, later);
+        lost = step(&mut *link, later);
         lost.is_some()
     });
     assert_eq!(lost, Some(Reason::PEER_GONE));
 }
 
 #[test]
-fn a_caller_behind_something_that_refuses_is_waited_for() {
+fn caller_behind_refusing_port_is_waited_for() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
-    let (caller, mut frames) = call(&mut *listener, unused_port());
+    let (caller, mut link) = connect_raw_caller(&mut *listener, unused_port());
     let now = nanoseconds();
-    stands(&mut *frames, now);
-    // It has been refused, and the session has outlived that.
-    stands(&mut *frames, now + 2 * SECOND);
+    assert_stays_up(&mut *link, now);
+    // The probe was refused, and the session lives on.
+    assert_stays_up(&mut *link, now + 2 * SECOND);
     drop(caller);
-    stands(&mut *frames, now + 2 * SECOND);
-    stands(&mut *frames, now + 11 * SECOND);
+    assert_stays_up(&mut *link, now + 2 * SECOND);
+    assert_stays_up(&mut *link, now + 11 * SECOND);
     let mut back = TcpStream::connect(listener.place()).expect("it listens");
     back.write_all(&handshake(HandshakeOp::Resume, 1, 0).encode()).expect("sent");
     let mut welcome = [0; HANDSHAKE_BYTES];
     back.set_nonblocking(true).expect("nonblocking");
     until("it is back", || {
         assert!(listener.step(nanoseconds()).is_none(), "no second session");
-        assert_eq!(step(&mut *frames, now + 11 * SECOND), None);
+        assert_eq!(step(&mut *link, now + 11 * SECOND), None);
         matches!(back.read(&mut welcome), Ok(HANDSHAKE_BYTES))
     });
     assert_eq!(Handshake::decode(&welcome).map(|handshake| handshake.op), Ok(HandshakeOp::Welcome));
-    assert!(frames.put(1, &[b"on"]));
+    assert!(link.put(1, &[b"on"]));
 }
 
 #[test]
-fn connector_acceptor_answers_questions_and_admits_none() {
-    // The called side is a plain connection here, so that it can be seen what the caller says.
+fn connector_acceptor_answers_probes_and_admits_none() {
+    // The called side is a bare TCP connection here, so that the test sees the caller's bytes.
     let called = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = called.local_addr().expect("its address").to_string();
-    let mut calling = Tcp.connect(&identity(1, false), &address).expect("a call");
-    assert!(calling.step(nanoseconds()).is_none());
-    let (mut far, _) = called.accept().expect("it comes");
+    let mut connector = Tcp.connect(&identity(1, false), &address).expect("a connector");
+    assert!(connector.step(nanoseconds()).is_none());
+    let (mut far, _) = called.accept().expect("a connection");
     let mut bytes = [0; HANDSHAKE_BYTES];
     until("a handshake", || {
-        assert!(calling.step(nanoseconds()).is_none());
+        assert!(connector.step(nanoseconds()).is_none());
         far.set_nonblocking(true).is_ok() && matches!(far.read(&mut bytes), Ok(HANDSHAKE_BYTES))
     });
-    let said = Handshake::decode(&bytes).expect("a handshake");
-    assert_eq!(said.op, HandshakeOp::New);
-    assert_ne!(said.port, 0, "it can be asked for");
-    far.write_all(&Handshake { op: HandshakeOp::Admitted, node: [9; 16], port: 0, ..said }.encode()).expect("sent");
-    let mut met = None;
-    until("they meet", || {
-        met = calling.step(nanoseconds());
-        met.is_some()
+    let sent = Handshake::decode(&bytes).expect("a handshake");
+    assert_eq!(sent.op, HandshakeOp::New);
+    assert_ne!(sent.port, 0, "it answers probes there");
+    far.write_all(&Handshake { op: HandshakeOp::Admitted, node: [9; 16], port: 0, ..sent }.encode()).expect("sent");
+    let mut connected = None;
+    until("it is connected", || {
+        connected = connector.step(nanoseconds());
+        connected.is_some()
     });
-    let Some(Ok(Transport::Packet(mut frames))) = met.map(|met| met.map(|met| met.transport)) else { panic!("frames") };
-    drop(calling);
-    let known = Handshake { node: [9; 16], ..said };
+    let Some(Ok(Transport::Packet(mut link))) =
+        connected.map(|connected| connected.map(|connected| connected.transport))
+    else {
+        panic!("a packet transport")
+    };
+    drop(connector);
+    let known = Handshake { node: [9; 16], ..sent };
     for (handshake, expected) in [
         (Handshake { op: HandshakeOp::Probe, ..known }, HandshakeOp::Welcome),
         (handshake(HandshakeOp::Probe, 0, 0), HandshakeOp::Unknown),
@@ -158,16 +164,16 @@ fn connector_acceptor_answers_questions_and_admits_none() {
         (Handshake { op: HandshakeOp::Resume, epoch: 1, ..known }, HandshakeOp::Unknown),
         (Handshake { op: HandshakeOp::Rail, ..known }, HandshakeOp::Unknown),
     ] {
-        let mut guest = TcpStream::connect(("127.0.0.1", said.port)).expect("it listens");
-        guest.write_all(&handshake.encode()).expect("sent");
-        guest.set_nonblocking(true).expect("nonblocking");
+        let mut incoming = TcpStream::connect(("127.0.0.1", sent.port)).expect("it listens");
+        incoming.write_all(&handshake.encode()).expect("sent");
+        incoming.set_nonblocking(true).expect("nonblocking");
         let mut answer = [0; HANDSHAKE_BYTES];
         until("an answer", || {
-            assert_eq!(step(&mut *frames, nanoseconds()), None);
-            matches!(guest.read(&mut answer), Ok(HANDSHAKE_BYTES))
+            assert_eq!(step(&mut *link, nanoseconds()), None);
+            matches!(incoming.read(&mut answer), Ok(HANDSHAKE_BYTES))
         });
         assert_eq!(Handshake::decode(&answer).map(|handshake| handshake.op), Ok(expected), "{:?}", handshake.op);
     }
-    drop(frames);
-    assert!(TcpStream::connect(("127.0.0.1", said.port)).is_err(), "it goes with the link");
+    drop(link);
+    assert!(TcpStream::connect(("127.0.0.1", sent.port)).is_err(), "the acceptor closes with the link");
 }

@@ -1,4 +1,4 @@
-//! Nodes, and what they send each other.
+//! Pairs of connected nodes, and the packets that they exchange.
 
 use motet_driver_tcp::Tcp;
 use motet_engine::driver::MessageDriver;
@@ -6,7 +6,7 @@ pub use motet_engine::message::transport::Identity;
 use motet_engine::message::transport::{Connected, Listener, NodeId, PacketTransport, Secret, Transport};
 use motet_sys::clock::nanoseconds;
 
-/// Another one with each call, as nodes are.
+/// The identity of a new node; `n` is the first byte of its number.
 pub fn identity(n: u8, listens: bool) -> Identity {
     let mut id = motet_sys::memory::nonce().expect("random bytes");
     id[0] = n;
@@ -15,7 +15,7 @@ pub fn identity(n: u8, listens: bool) -> Identity {
     Identity { id: NodeId(id), name: format!("node-{n}"), listen, secret }
 }
 
-/// Until it is so. What never becomes so is a failure and not a hanging test.
+/// Waits until `done`; fails after two minutes.
 pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = nanoseconds();
     while !done() {
@@ -23,9 +23,10 @@ pub fn until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// One end of a link and what it has sent and received: packet `n` has the size that `sizes` says, and bytes that `n` says.
+/// One end of a link, and what it has sent and received. The size of packet `n` is the entry `n` of `sizes`, from the start again after the
+/// last; its bytes depend on `n`.
 pub struct End {
-    pub frames: Box<dyn PacketTransport>,
+    pub link: Box<dyn PacketTransport>,
     pub sizes: Vec<usize>,
     pub put: u32,
     pub got: u32,
@@ -36,28 +37,28 @@ fn byte(n: u32, at: usize) -> u8 {
 }
 
 impl End {
-    fn new(met: Connected) -> Self {
-        let Transport::Packet(frames) = met.transport else { panic!("frames") };
-        Self { frames, sizes: vec![100], put: 0, got: 0 }
+    fn new(connected: Connected) -> Self {
+        let Transport::Packet(link) = connected.transport else { panic!("a packet transport") };
+        Self { link, sizes: vec![100], put: 0, got: 0 }
     }
 
-    /// Puts what goes, up to `count` in all; takes what is there, and looks whether it is what comes next.
+    /// Puts packets, up to `count` in all, as far as there is room; receives packets, and checks that each is the next one.
     pub fn round(&mut self, count: u32) {
         let now = nanoseconds();
         for _ in 0..100 {
             let size = self.sizes[self.put as usize % self.sizes.len()];
-            if self.put == count || self.frames.room() < size {
+            if self.put == count || self.link.room() < size {
                 break;
             }
             let bytes: Vec<u8> = (0..size).map(|at| byte(self.put, at)).collect();
             let (a, b) = bytes.split_at(size / 3);
-            if !self.frames.put(self.put as u8, &[a, b]) {
+            if !self.link.put(self.put as u8, &[a, b]) {
                 break;
             }
             self.put += 1;
         }
         for _ in 0..100 {
-            match self.frames.poll(now).expect("the link stands") {
+            match self.link.poll(now).expect("the link is up") {
                 Some((kind, bytes)) => {
                     let n = self.got;
                     assert_eq!((kind, bytes.len()), (n as u8, self.sizes[n as usize % self.sizes.len()]), "packet {n}");
@@ -67,21 +68,21 @@ impl End {
                 None => break,
             }
         }
-        self.frames.progress(now).expect("the link stands");
+        self.link.progress(now).expect("the link is up");
     }
 }
 
-/// A caller and the node that listens, once they have met.
-pub fn meet(caller: &Identity, listener: &mut dyn Listener, address: &str) -> (End, End) {
-    let mut call = Tcp.connect(caller, address).expect("a call");
+/// Connects a node to a listener; returns the ends of the caller and of the listener.
+pub fn connect_nodes(caller: &Identity, listener: &mut dyn Listener, address: &str) -> (End, End) {
+    let mut connector = Tcp.connect(caller, address).expect("a connector");
     let (mut near, mut far) = (None, None);
-    until("they meet", || {
+    until("they are connected", || {
         if near.is_none() {
-            near = call.step(nanoseconds()).map(|met| met.expect("an answer"));
+            near = connector.step(nanoseconds()).map(|connected| connected.expect("an answer"));
         }
-        if let Some(met) = listener.step(nanoseconds()) {
-            assert!(met.peer == caller.id && far.is_none());
-            far = Some(met);
+        if let Some(connected) = listener.step(nanoseconds()) {
+            assert!(connected.peer == caller.id && far.is_none());
+            far = Some(connected);
         }
         near.is_some() && far.is_some()
     });
@@ -89,10 +90,10 @@ pub fn meet(caller: &Identity, listener: &mut dyn Listener, address: &str) -> (E
     (End::new(near), End::new(far))
 }
 
-/// Two that have met.
+/// A listener, and a link of its node with another one: the ends of the caller and of the listener.
 pub fn pair() -> (Box<dyn Listener>, End, End) {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
     let address = listener.address();
-    let (a, b) = meet(&identity(1, false), &mut *listener, &address);
+    let (a, b) = connect_nodes(&identity(1, false), &mut *listener, &address);
     (listener, a, b)
 }

@@ -1,6 +1,6 @@
-//! Bandwidth and round trips beside plain TCP of the same shape: the same sizes, the same socket options, both ends polling. The
-//! two are measured in turns, and the medians compared. Not run with the tests:
-//! `cargo test --release -p motet-driver-tcp --test frames -- --ignored --nocapture speed`
+//! Bandwidth, round trips and CPU time of a link beside those of TCP alone, with the same sizes and socket options and with both ends
+//! polling. The two are measured in turns, and the medians compared. Not run with the tests:
+//! `cargo test --release -p motet-driver-tcp --test packets -- --ignored --nocapture speed`
 
 use crate::nodes::pair;
 use motet_engine::message::transport::PacketTransport;
@@ -10,7 +10,7 @@ use std::net::{TcpListener, TcpStream};
 
 const TURNS: usize = 7;
 
-fn plain() -> [TcpStream; 2] {
+fn tcp_pair() -> [TcpStream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let near = TcpStream::connect(listener.local_addr().expect("its address")).expect("connected");
     let (far, _) = listener.accept().expect("accepted");
@@ -26,8 +26,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Sends `n` packets of `size` bytes one way; bytes a ns.
-fn plain_one_way([mut near, mut far]: [TcpStream; 2], size: usize, n: usize) -> f64 {
+/// Sends `n` packets of `size` bytes one way; returns bytes per ns.
+fn tcp_one_way([mut near, mut far]: [TcpStream; 2], size: usize, n: usize) -> f64 {
     let receiver = std::thread::spawn(move || {
         let (mut bytes, mut left) = (vec![0; 256 << 10], size * n);
         while left > 0 {
@@ -49,7 +49,7 @@ fn plain_one_way([mut near, mut far]: [TcpStream; 2], size: usize, n: usize) -> 
             }
         }
     }
-    receiver.join().expect("all has come");
+    receiver.join().expect("the receiver");
     (size * n) as f64 / (nanoseconds() - begun) as f64
 }
 
@@ -57,11 +57,11 @@ fn link_one_way(mut near: Box<dyn PacketTransport>, mut far: Box<dyn PacketTrans
     let receiver = std::thread::spawn(move || {
         let mut left = n;
         while left > 0 {
-            while let Some((_, bytes)) = far.poll(nanoseconds()).expect("the link stands") {
+            while let Some((_, bytes)) = far.poll(nanoseconds()).expect("the link is up") {
                 assert_eq!(bytes.len(), size);
                 left -= 1;
             }
-            far.progress(nanoseconds()).expect("the link stands");
+            far.progress(nanoseconds()).expect("the link is up");
         }
         far
     });
@@ -70,19 +70,19 @@ fn link_one_way(mut near: Box<dyn PacketTransport>, mut far: Box<dyn PacketTrans
     for _ in 0..n {
         while !near.put(1, &[&bytes]) {
             let now = nanoseconds();
-            assert!(near.poll(now).expect("the link stands").is_none());
-            near.progress(now).expect("the link stands");
+            assert!(near.poll(now).expect("the link is up").is_none());
+            near.progress(now).expect("the link is up");
         }
     }
     while !receiver.is_finished() {
-        near.progress(nanoseconds()).expect("the link stands");
+        near.progress(nanoseconds()).expect("the link is up");
     }
-    receiver.join().expect("all has come");
+    receiver.join().expect("the receiver");
     (size * n) as f64 / (nanoseconds() - begun) as f64
 }
 
-/// A round trip of `size` bytes, ns.
-fn plain_round_trip([mut near, mut far]: [TcpStream; 2], size: usize, n: usize) -> f64 {
+/// The time of a round trip of `size` bytes, ns.
+fn tcp_round_trip([mut near, mut far]: [TcpStream; 2], size: usize, n: usize) -> f64 {
     fn receive(stream: &mut TcpStream, bytes: &mut [u8]) {
         let mut got = 0;
         while got < bytes.len() {
@@ -107,7 +107,7 @@ fn plain_round_trip([mut near, mut far]: [TcpStream; 2], size: usize, n: usize) 
         receive(&mut near, &mut bytes);
     }
     let took = nanoseconds() - begun;
-    echo.join().expect("it has echoed");
+    echo.join().expect("the echo");
     took as f64 / n as f64
 }
 
@@ -117,11 +117,11 @@ fn link_round_trip(
     size: usize,
     n: usize,
 ) -> f64 {
-    fn receive(frames: &mut dyn PacketTransport, size: usize) {
+    fn receive(link: &mut dyn PacketTransport, size: usize) {
         loop {
             let now = nanoseconds();
-            frames.progress(now).expect("the link stands");
-            if let Some((_, bytes)) = frames.poll(now).expect("the link stands") {
+            link.progress(now).expect("the link is up");
+            if let Some((_, bytes)) = link.poll(now).expect("the link is up") {
                 assert_eq!(bytes.len(), size);
                 return;
             }
@@ -142,34 +142,34 @@ fn link_round_trip(
         receive(&mut *near, size);
     }
     let took = nanoseconds() - begun;
-    drop(echo.join().expect("it has echoed"));
+    drop(echo.join().expect("the echo"));
     took as f64 / n as f64
 }
 
 #[test]
 #[ignore = "measures"]
-fn speed() {
+fn link_speed_beside_tcp_is_measured() {
     for size in [64, 1024, 16384, 65536] {
         let n = (if size < 4096 { 64 << 20 } else { 1 << 30 }) / size;
         let (mut raw, mut link) = (Vec::new(), Vec::new());
         for _ in 0..TURNS {
-            raw.push(plain_one_way(plain(), size, n));
+            raw.push(tcp_one_way(tcp_pair(), size, n));
             let (_listener, a, b) = pair();
-            link.push(link_one_way(a.frames, b.frames, size, n));
+            link.push(link_one_way(a.link, b.link, size, n));
         }
         let (raw, link) = (median(raw), median(link));
-        println!("one way {size:6} B: plain {raw:.3} GB/s, link {link:.3} GB/s, ratio {:.3}", link / raw);
+        println!("one way {size:6} B: TCP {raw:.3} GB/s, link {link:.3} GB/s, ratio {:.3}", link / raw);
     }
     for size in [8, 1024, 16384] {
         let n = 20_000;
         let (mut raw, mut link) = (Vec::new(), Vec::new());
         for _ in 0..TURNS {
-            raw.push(plain_round_trip(plain(), size, n));
+            raw.push(tcp_round_trip(tcp_pair(), size, n));
             let (_listener, a, b) = pair();
-            link.push(link_round_trip(a.frames, b.frames, size, n));
+            link.push(link_round_trip(a.link, b.link, size, n));
         }
         let (raw, link) = (median(raw), median(link));
-        println!("round trip {size:6} B: plain {raw:.0} ns, link {link:.0} ns, ratio {:.3}", link / raw);
+        println!("round trip {size:6} B: TCP {raw:.0} ns, link {link:.0} ns, ratio {:.3}", link / raw);
     }
 }
 
@@ -180,8 +180,8 @@ fn cpu_time() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// One thread is both ends, `burst` packets at a time: CPU time of a packet, ns. Holds on a busy machine, too.
-fn plain_cost([mut near, mut far]: [TcpStream; 2], size: usize, burst: usize, n: usize) -> f64 {
+/// The CPU time of a packet, ns: one thread is both ends, `burst` packets at a time. Also valid on a busy machine.
+fn tcp_cost([mut near, mut far]: [TcpStream; 2], size: usize, burst: usize, n: usize) -> f64 {
     let (bytes, mut into) = (vec![1; size], vec![0; 256 << 10]);
     let begun = cpu_time();
     for _ in 0..n / burst {
@@ -217,12 +217,12 @@ fn link_cost(
             while sent < burst && near.put(1, &[&bytes]) {
                 sent += 1;
             }
-            while far.poll(now).expect("the link stands").is_some() {
+            while far.poll(now).expect("the link is up").is_some() {
                 got += 1;
             }
-            far.progress(now).expect("the link stands");
-            assert!(near.poll(now).expect("the link stands").is_none());
-            near.progress(now).expect("the link stands");
+            far.progress(now).expect("the link is up");
+            assert!(near.poll(now).expect("the link is up").is_none());
+            near.progress(now).expect("the link is up");
         }
     }
     (cpu_time() - begun) as f64 / (n / burst * burst) as f64
@@ -230,19 +230,16 @@ fn link_cost(
 
 #[test]
 #[ignore = "measures"]
-fn cost() {
+fn link_cpu_time_beside_tcp_is_measured() {
     for (size, burst) in [(8, 1), (1024, 1), (64, 64), (1024, 64), (16384, 16), (65536, 4), (65536, 16)] {
         let n = if size < 4096 { 64_000 } else { (1 << 28) / size };
         let (mut raw, mut link) = (Vec::new(), Vec::new());
         for _ in 0..TURNS {
-            raw.push(plain_cost(plain(), size, burst, n));
+            raw.push(tcp_cost(tcp_pair(), size, burst, n));
             let (_listener, a, b) = pair();
-            link.push(link_cost(a.frames, b.frames, size, burst, n));
+            link.push(link_cost(a.link, b.link, size, burst, n));
         }
         let (raw, link) = (median(raw), median(link));
-        println!(
-            "CPU of {size:6} B, {burst:2} at a time: plain {raw:.0} ns, link {link:.0} ns, ratio {:.3}",
-            link / raw
-        );
+        println!("CPU of {size:6} B, {burst:2} at a time: TCP {raw:.0} ns, link {link:.0} ns, ratio {:.3}", link / raw);
     }
 }

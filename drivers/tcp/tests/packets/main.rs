@@ -1,15 +1,15 @@
-//! Two nodes of one process, over real sockets.
+//! Links between two nodes of one process, over real sockets.
 //!
-//! [`nodes`] brings them together, [`proxy`] lies between them where connections have to break. Where a test says that something
-//! happens at once the clock that it hands in stands still, so no time limit can be what ends it.
+//! [`nodes`] connects the nodes; [`proxy`] is between them where connections must break. Where a test says that something happens at once,
+//! its clock stands still, so that no timeout can be the cause.
 
 #[path = "../../../../crates/motet-proto/tests/support/prng.rs"]
 mod prng;
 #[path = "../../../../crates/motet-torture/src/proxy.rs"]
 mod proxy;
 
-mod ends;
 mod hostile;
+mod lost_caller;
 mod nodes;
 mod speed;
 
@@ -19,14 +19,14 @@ use motet_engine::message::transport::PacketTransport;
 use motet_engine::reason::Reason;
 use motet_sys::clock::nanoseconds;
 use motet_sys::socket::readable;
-use nodes::{End, identity, meet, pair, until};
+use nodes::{End, connect_nodes, identity, pair, until};
 use prng::Prng;
 use proxy::Proxy;
 
 #[test]
-fn packets_of_all_sizes_arrive_in_both_directions() {
+fn packets_of_all_sizes_arrive_both_ways() {
     let (_listener, mut a, mut b) = pair();
-    let largest = a.frames.largest();
+    let largest = a.link.largest();
     assert!(largest >= 65536);
     let mut sizes: Vec<usize> = (0..300).collect();
     sizes.extend((0..17).flat_map(|n| [(1usize << n) - 1, 1 << n, (1 << n) + 1]));
@@ -39,17 +39,17 @@ fn packets_of_all_sizes_arrive_in_both_directions() {
         b.round(count);
         a.got == count && b.got == count
     });
-    assert!(!a.frames.put(1, &[&vec![0; largest + 1]]), "a longer one is refused");
+    assert!(!a.link.put(1, &[&vec![0; largest + 1]]), "a longer one is refused");
 }
 
 #[test]
-fn connections_that_are_cut_again_and_again_lose_nothing() {
+fn connections_cut_repeatedly_lose_no_packet() {
     for seed in 0..4 {
         let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
         let mut cuts = Prng(seed);
         let quota = move || if cuts.one_in(8) { cuts.below(200) } else { cuts.below(400_000) };
         let proxy = Proxy::new("127.0.0.1:0", &listener.place(), quota).expect("a port");
-        let (mut a, mut b) = meet(&identity(1, false), &mut *listener, &proxy.address.to_string());
+        let (mut a, mut b) = connect_nodes(&identity(1, false), &mut *listener, &proxy.address.to_string());
         let mut prng = Prng(seed);
         let sizes: Vec<usize> =
             (0..997).map(|_| if prng.one_in(50) { prng.below(65536) as usize } else { prng.size(500) }).collect();
@@ -66,89 +66,89 @@ fn connections_that_are_cut_again_and_again_lose_nothing() {
 }
 
 #[test]
-fn what_was_put_before_the_goodbye_arrives() {
+fn packets_put_before_goodbye_arrive() {
     let (_listener, mut a, mut b) = pair();
     let mut put = 0;
-    while a.frames.put(1, &[&[7; 5000]]) {
+    while a.link.put(1, &[&[7; 5000]]) {
         put += 1;
     }
     let (mut got, mut lost, mut closed) = (0, None, false);
     until("the goodbye", || {
-        closed = closed || a.frames.close(nanoseconds());
-        match b.frames.poll(nanoseconds()) {
+        closed = closed || a.link.close(nanoseconds());
+        match b.link.poll(nanoseconds()) {
             Ok(Some((1, bytes))) => {
                 assert_eq!(bytes, [7; 5000]);
                 got += 1;
             }
-            Ok(Some(_)) => panic!("that was not sent"),
+            Ok(Some(_)) => panic!("a packet that was not sent"),
             Ok(None) => {}
             Err(reason) => lost = Some(reason.0),
         }
-        let _ = b.frames.progress(nanoseconds());
+        let _ = b.link.progress(nanoseconds());
         lost.is_some() && closed
     });
     assert_eq!((got, lost), (put, Some(Reason::PEER_GONE)));
-    assert!(!a.frames.put(1, &[b"late"]) && !b.frames.put(1, &[b"late"]));
+    assert!(!a.link.put(1, &[b"late"]) && !b.link.put(1, &[b"late"]));
 }
 
 #[test]
-fn both_may_say_goodbye_at_once() {
+fn goodbyes_of_both_ends_close_the_link() {
     let (_listener, mut a, mut b) = pair();
-    assert!(a.frames.put(1, &[b"x"]) && b.frames.put(1, &[b"y"]));
+    assert!(a.link.put(1, &[b"x"]) && b.link.put(1, &[b"y"]));
     let mut closed = [false; 2];
     until("both are closed", || {
-        closed[0] = closed[0] || a.frames.close(nanoseconds());
-        closed[1] = closed[1] || b.frames.close(nanoseconds());
+        closed[0] = closed[0] || a.link.close(nanoseconds());
+        closed[1] = closed[1] || b.link.close(nanoseconds());
         closed == [true; 2]
     });
 }
 
-/// Steps with a clock that stands still until the link is lost.
+/// Steps a link, with a clock that stands still, until the link is lost.
 fn lost_at_once(end: &mut End, what: &str, mut others: impl FnMut()) -> Reason {
     let now = nanoseconds();
     let mut lost = None;
     until(what, || {
         others();
-        lost = end.frames.poll(now).err().or_else(|| end.frames.progress(now).err());
+        lost = end.link.poll(now).err().or_else(|| end.link.progress(now).err());
         lost.is_some()
     });
     lost.expect("it is lost").0
 }
 
 #[test]
-fn a_caller_learns_at_once_that_its_peer_is_gone() {
+fn caller_whose_peer_is_gone_learns_it_at_once() {
     let (listener, mut a, b) = pair();
     drop((listener, b));
     assert_eq!(lost_at_once(&mut a, "a refused connection", || ()), Reason::PEER_GONE);
-    assert!(!a.frames.put(1, &[b"late"]) && a.frames.room() == 0);
+    assert!(!a.link.put(1, &[b"late"]) && a.link.room() == 0);
 }
 
 #[test]
-fn a_called_side_learns_at_once_that_its_caller_is_gone() {
+fn called_side_whose_caller_is_gone_learns_it_at_once() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
     let own = identity(1, true);
-    let way_back = Tcp.listen(&own).expect("a listener");
+    let own_listener = Tcp.listen(&own).expect("a listener");
     let address = listener.address();
-    let (a, mut b) = meet(&own, &mut *listener, &address);
-    drop((way_back, a));
+    let (a, mut b) = connect_nodes(&own, &mut *listener, &address);
+    drop((own_listener, a));
     assert_eq!(lost_at_once(&mut b, "a refused connection", || ()), Reason::PEER_GONE);
 }
 
 #[test]
-fn a_peer_that_has_started_again_is_another_one() {
+fn peer_restarted_at_same_port_is_another_node() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
     let (address, place) = (listener.address(), listener.place());
-    let (mut a, b) = meet(&identity(1, false), &mut *listener, &address);
+    let (mut a, b) = connect_nodes(&identity(1, false), &mut *listener, &address);
     drop((b, listener));
     let again = nodes::Identity { listen: Some(place.parse().expect("an address")), ..identity(3, true) };
     let mut listener = Tcp.listen(&again).expect("the same port");
-    let reason = lost_at_once(&mut a, "an unknown session", || {
+    let reason = lost_at_once(&mut a, "the answer that the session is unknown", || {
         assert!(listener.step(nanoseconds()).is_none());
     });
     assert_eq!(reason, Reason::PEER_GONE);
     let address = listener.address();
-    let (mut a, mut b) = meet(&identity(1, false), &mut *listener, &address);
-    until("the new one works", || {
+    let (mut a, mut b) = connect_nodes(&identity(1, false), &mut *listener, &address);
+    until("packets of the new node", || {
         a.round(10);
         b.round(10);
         a.got == 10 && b.got == 10
@@ -156,37 +156,37 @@ fn a_peer_that_has_started_again_is_another_one() {
 }
 
 #[test]
-fn the_descriptor_says_when_there_is_something() {
+fn descriptor_with_pending_work_is_readable() {
     let (mut listener, mut a, mut b) = pair();
     assert!(listener.step(nanoseconds()).is_none());
-    let quiet = |frames: &mut dyn PacketTransport| {
-        while frames.poll(nanoseconds()).expect("it stands").is_some() {}
-        frames.progress(nanoseconds()).expect("it stands");
-        !readable(frames.descriptor())
+    let quiet = |link: &mut dyn PacketTransport| {
+        while link.poll(nanoseconds()).expect("the link is up").is_some() {}
+        link.progress(nanoseconds()).expect("the link is up");
+        !readable(link.descriptor())
     };
-    until("both are quiet", || quiet(&mut *a.frames) && quiet(&mut *b.frames));
+    until("both are quiet", || quiet(&mut *a.link) && quiet(&mut *b.link));
     assert!(!readable(listener.descriptor()));
-    assert!(a.frames.put(1, &[b"hello"]));
-    until("it wakes", || readable(b.frames.descriptor()));
-    assert!(matches!(b.frames.poll(nanoseconds()), Ok(Some((1, b"hello")))));
-    // A sender that is full is woken when there is room again.
+    assert!(a.link.put(1, &[b"hello"]));
+    until("it wakes", || readable(b.link.descriptor()));
+    assert!(matches!(b.link.poll(nanoseconds()), Ok(Some((1, b"hello")))));
+    // A blocked sender is woken when there is room again.
     until("it is full", || {
-        while a.frames.put(1, &[&[1; 60_000]]) {}
-        a.frames.progress(nanoseconds()).expect("it stands");
-        a.frames.room() < 60_000
+        while a.link.put(1, &[&[1; 60_000]]) {}
+        a.link.progress(nanoseconds()).expect("the link is up");
+        a.link.room() < 60_000
     });
     until("room again", || {
-        while b.frames.poll(nanoseconds()).expect("it stands").is_some() {}
-        b.frames.progress(nanoseconds()).expect("it stands");
-        if readable(a.frames.descriptor()) {
-            let _ = a.frames.poll(nanoseconds()).expect("it stands");
-            a.frames.progress(nanoseconds()).expect("it stands");
+        while b.link.poll(nanoseconds()).expect("the link is up").is_some() {}
+        b.link.progress(nanoseconds()).expect("the link is up");
+        if readable(a.link.descriptor()) {
+            let _ = a.link.poll(nanoseconds()).expect("the link is up");
+            a.link.progress(nanoseconds()).expect("the link is up");
         }
-        a.frames.room() > 400_000
+        a.link.room() > 400_000
     });
 }
 
-/// Connections of this process to or from a port: a rail has two ends here.
+/// The number of connections of this process with a port; both ends of a connection are in this process.
 fn connections(port: &str) -> usize {
     let port = format!(":{:04X} ", port.rsplit(':').next().and_then(|p| p.parse::<u16>().ok()).expect("a port"));
     let table = std::fs::read_to_string("/proc/net/tcp").expect("/proc/net/tcp");
@@ -194,12 +194,12 @@ fn connections(port: &str) -> usize {
 }
 
 #[test]
-fn bulk_opens_rails_and_idleness_ends_them() {
+fn rails_open_under_bulk_and_close_when_idle() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
     let address = listener.address();
-    let (mut a, mut b) = meet(&identity(1, false), &mut *listener, &address);
+    let (mut a, mut b) = connect_nodes(&identity(1, false), &mut *listener, &address);
     (a.sizes, b.sizes) = (vec![60_000], vec![60_000]);
-    // The receiver looks seldom, so that much waits; then everything arrives, over several rails.
+    // The receiver polls rarely, so that many bytes wait; then everything arrives, over several rails.
     let (mut rounds, mut most) = (0u32, 0);
     until("several rails, and all arrives", || {
         assert!(listener.step(nanoseconds()).is_none(), "no second session");
@@ -211,18 +211,18 @@ fn bulk_opens_rails_and_idleness_ends_them() {
         }
         most > 1 && a.put == b.got
     });
-    // A second and more passes in which nothing is sent.
+    // More than a second passes in which nothing is sent.
     let mut later = nanoseconds();
     until("one rail is left", || {
         later += 100_000_000;
         for end in [&mut a, &mut b] {
-            assert!(end.frames.poll(later).expect("the link stands").is_none());
-            end.frames.progress(later).expect("the link stands");
+            assert!(end.link.poll(later).expect("the link is up").is_none());
+            end.link.progress(later).expect("the link is up");
         }
         connections(&address) == 1
     });
     let all = b.got;
-    until("it works on", || {
+    until("more packets arrive", || {
         a.round(all + 10);
         b.round(0);
         b.got == all + 10
