@@ -1,13 +1,13 @@
-/* absent_rank.c: a rank that waits for something that is not MPI's holds up no other: what that one begins returns, though they have not met yet.
+/* absent_rank.c: a rank that waits outside of MPI does not block another rank: nonblocking calls to it return, although the two have not connected yet.
  *
- * Rank 0 waits for a file, which rank 1 makes once it has begun to receive from and to send to rank 0. The argument is its path.
+ * Rank 0 waits for a file, which rank 1 makes when it has begun to receive from and to send to rank 0. The argument is the file's path.
  * Prints "ok" on rank 0. */
 #include <fcntl.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <unistd.h>
 
-enum { PATIENCE = 30000 }; /* ms */
+enum { WAIT_MS = 30000 }; /* ms */
 
 int main(int count, char **words)
 {
@@ -18,7 +18,7 @@ int main(int count, char **words)
     mine = rank + 100;
     if (count < 2) MPI_Abort(MPI_COMM_WORLD, 2);
     while (rank == 0 && access(words[1], F_OK) != 0) {
-        if (++waited > PATIENCE) {
+        if (++waited > WAIT_MS) {
             fprintf(stderr, "rank 1 has not come back\n");
             MPI_Abort(MPI_COMM_WORLD, 3);
         }

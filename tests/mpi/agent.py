@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What ssh is to an MPI launcher, for test hosts (scripts/hosts), which have no sshd: a shell on another host.
+"""A launch agent for MPI on test hosts (scripts/hosts), which have no sshd: it runs a command on another host.
 
-    agent.py --serve                        on each host: runs what comes, until it is killed
-    agent.py [-OPTION...] HOST COMMAND...   as a launch agent: COMMAND by a shell on HOST, with the environment that the server has
+    agent.py --serve                        on each host: runs received commands until it is killed
+    agent.py [-OPTION...] HOST COMMAND...   as a launch agent: runs COMMAND by a shell on HOST, with the server's environment
 
-For the tests' own networks alone: the port gives a shell without authentication.
+Only for the private networks of tests: the port gives a shell without authentication.
 """
 
 import os
@@ -25,7 +25,7 @@ def serve():
 
 
 def run(caller):
-    """Reads a command up to its zero byte; its output goes back, and the end of the connection is its end."""
+    """Reads a command up to its zero byte and runs it with its output on the connection, which closes at its end."""
     with caller:
         line = b""
         while not line.endswith(b"\0"):

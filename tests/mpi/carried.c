@@ -1,7 +1,7 @@
-/* carried.c: ranks that exchange messages of several lengths, all with all, and then say over how many of them Motet carried these.
+/* carried.c: all ranks exchange messages of several lengths with each other, then rank 0 prints for how many of them Motet carried the messages.
  *
- * What is seen is the sheet of a node of messages (a memfd that this process has open), with at least one link that has counted lines or
- * frames: see `motet why`. Prints "ok RANKS, carried by CARRIED" on rank 0. An argument is how many seconds to stay there afterwards. */
+ * Motet carried a rank's messages if the stats page of a node (a memfd of this process) has a link that counted cells or frames. Prints
+ * "ok RANKS, carried by CARRIED" on rank 0. The optional argument is the number of seconds to wait before the end. */
 #include "node.h"
 
 #include <mpi.h>

@@ -1,6 +1,6 @@
-/* graphs.c: looks at messages from anybody, in a program and in its library. Ranks make graphs in which each is a neighbour of itself and of
- * those beside it, again and again: a library that looks, and then receives, must get what it has seen. And a rank that sends before each of its
- * looks finds at last what has come. */
+/* graphs.c: probes for MPI_ANY_SOURCE, in the program and inside the library. Ranks repeatedly make graphs in which each is a neighbour of itself
+ * and of the next ranks: a library that probes and then receives must get the probed message. And a rank that sends before each probe must find
+ * a message that has arrived. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

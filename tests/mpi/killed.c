@@ -1,6 +1,6 @@
-/* killed.c: rank 1 is killed in the middle of an exchange with each of the others. What they wait for must end with an error of MPI's: each then prints
- * "rank N: got an error at T" and ends, without MPI_Finalize, in which one is missing; rank 1 prints "killed at T" just before. T is the host's clock in
- * microseconds. The first argument: bytes of a message. A launcher that ends the job with its first process must be told not to. */
+/* killed.c: rank 1 is killed in the middle of an exchange with each other rank. Their calls must end with an MPI error: each then prints
+ * "rank N: got an error at T" and exits without MPI_Finalize, as one rank is missing. Rank 1 prints "killed at T" just before. T is the host's clock
+ * in microseconds. The first argument is the number of bytes of a message. The launcher must not end the job with its first process. */
 #include <mpi.h>
 #include <signal.h>
 #include <stdio.h>
@@ -33,13 +33,13 @@ int main(int argc, char **argv)
         fflush(stdout);
         raise(SIGKILL);
     }
-    int round = 0, told = MPI_SUCCESS;
-    while (told == MPI_SUCCESS) {
-        told = MPI_Sendrecv(out, length, MPI_CHAR, 1, 0, in, length, MPI_CHAR, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-        round += told == MPI_SUCCESS;
+    int round = 0, status = MPI_SUCCESS;
+    while (status == MPI_SUCCESS) {
+        status = MPI_Sendrecv(out, length, MPI_CHAR, 1, 0, in, length, MPI_CHAR, 1, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        round += status == MPI_SUCCESS;
     }
     long long at = now();
-    if (round != ROUNDS) fprintf(stderr, "rank %d: told in round %d\n", rank, round);
+    if (round != ROUNDS) fprintf(stderr, "rank %d: got an error in round %d\n", rank, round);
     printf("rank %d: got an error at %lld\n", rank, at);
     fflush(stdout);
     _exit(0);

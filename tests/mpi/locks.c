@@ -1,8 +1,8 @@
-/* locks.c: every rank adds one to a number of every rank, many times, each under an exclusive lock: read, add, write. The sums are checked.
+/* locks.c: every rank increments a number of every rank many times, each time under an exclusive lock: read, add, write. The sums are checked.
  *
- *   mpirun -n N locks [TIMES]    (200 where it is not said)
+ *   mpirun -n N locks [TIMES]    (default: 200)
  *
- * Rank 0 prints "ok RANKS". A rank that waits for a lock must serve those who want its own numbers, by whatever way the library takes. */
+ * Rank 0 prints "ok RANKS". A rank that waits for a lock must serve accesses to its own numbers, over whichever transport the library uses. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
-/* messages.c: what MPI promises about messages, asked of whichever MPI this is compiled with: contents of all sizes both ways, any source,
- * any tag, order, probes, synchronous sends, cancelled receives, truncation, storms of unexpected messages, collectives, and
- * messages to oneself. Ends with one line "ok RANKS" of rank 0; anything that is not as promised ends the job. */
+/* messages.c: MPI's guarantees for messages: contents of all sizes in both directions, any source, any tag, order, probes, synchronous
+ * sends, cancelled receives, truncation, many unexpected messages, collectives, and messages to the own rank. Ends with one line
+ * "ok RANKS" of rank 0; a broken guarantee aborts the job. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +62,7 @@ static void sizes(void)
     free(in);
 }
 
-/* Everybody to rank 0, which takes any source and any tag: each sender's messages come in order. */
+/* All ranks send to rank 0, which receives from any source with any tag: each sender's messages arrive in order. */
 static void any(void)
 {
     enum { EACH = 500 };
@@ -85,7 +85,7 @@ static void any(void)
     MPI_Barrier(world);
 }
 
-/* A receive from one rank that is posted before one from any gets its message, whether the two have met or not. */
+/* A receive from one rank, posted before one from any source, gets its message, connected or not. */
 static void posted_order(void)
 {
     int from_one = -1, from_any = -1, value = rank;
@@ -144,7 +144,7 @@ static void probes(void)
     MPI_Barrier(world);
 }
 
-/* A synchronous send has not ended before its receive has begun. */
+/* A synchronous send does not complete before its receive has begun. */
 static void synchronous(void)
 {
     static const int lengths[] = { 4, 5000, 300000 };
@@ -158,7 +158,7 @@ static void synchronous(void)
                 MPI_Test(&request, &done, MPI_STATUS_IGNORE);
                 CHECK(!done);
             }
-            MPI_Send(&done, 1, MPI_INT, 1, 301, world); /* only now it may be received */
+            MPI_Send(&done, 1, MPI_INT, 1, 301, world); /* it may be received from now on */
             MPI_Wait(&request, MPI_STATUS_IGNORE);
         }
         if (rank == 1) {
@@ -216,7 +216,7 @@ static void truncated(void)
     MPI_Barrier(world);
 }
 
-/* Everybody starts thousands of sends to everybody before anybody receives one; then receives, the newest tags first. */
+/* Every rank starts thousands of sends to every rank before any receive; then it receives, the newest tags first. */
 static void storm(void)
 {
     enum { EACH = 3000, SPREAD = 5 };

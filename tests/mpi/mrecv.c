@@ -1,4 +1,4 @@
-/* mrecv.c: messages that are matched first and received then, into memory with gaps; one of them sent synchronously. What comes is checked.
+/* mrecv.c: messages that are received after a matched probe, into memory with gaps; one of them is sent synchronously. The contents are checked.
  *
  *   mpirun -n 2 mrecv
  *

@@ -1,4 +1,4 @@
-/* Whether Motet carries what this rank sends: it has a sheet of a node of messages (a memfd that is open here), as `motet why` finds it. */
+/* Detects whether Motet carries this rank's messages, by the stats page of a message node (a memfd of this process), as `motet why` does. */
 #ifndef TESTS_MPI_NODE_H
 #define TESTS_MPI_NODE_H
 

@@ -1,9 +1,9 @@
-/* shift.c: every rank sends to its right neighbour, in calls that return only when that has begun to receive: synchronous sends of 8 bytes, and
- * sends of 1 MiB. What comes is checked.
+/* shift.c: every rank sends to its right neighbour, in calls that return only when the neighbour has begun to receive: synchronous sends of 8 bytes,
+ * and sends of 1 MiB. The contents are checked.
  *
- *   mpirun -n N shift [ROUNDS]    (500 where it is not said; 20 of them with 1 MiB)
+ *   mpirun -n N shift [ROUNDS]    (default: 500; 20 of them with 1 MiB)
  *
- * Rank 0 prints "ok RANKS". Libraries may wait in these calls without yielding, so where ranks have to share CPUs another rank must. */
+ * Rank 0 prints "ok RANKS". Libraries may wait in these calls without yielding, so on shared CPUs the provider must yield. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

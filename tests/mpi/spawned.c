@@ -1,10 +1,10 @@
-/* spawned.c: ranks that were not started together.
+/* spawned.c: ranks that were started separately.
  *
- *   spawned spawn            each rank set spawns two more of itself; both sides talk over the intercommunicator and merged
- *   spawned serve FILE       opens a port, writes its name to FILE (whole, by renaming), and accepts one job
+ *   spawned spawn            each rank set spawns two more of itself; both sides exchange over the intercommunicator and merged
+ *   spawned serve FILE       opens a port, writes its name to FILE (atomically, by rename), and accepts one job
  *   spawned call FILE        waits for FILE and connects to the job that it names
  *
- * Prints "ok WHAT RANKS, carried by CARRIED" on the first rank of all that met. */
+ * Prints "ok WHAT RANKS, carried by CARRIED" on the first rank of all connected ones. */
 #include "node.h"
 
 #include <mpi.h>
@@ -24,7 +24,7 @@ static void must(int fine, const char *what)
     MPI_Abort(MPI_COMM_WORLD, 3);
 }
 
-/* All with all, over the two groups as one; short and long. */
+/* Short and long messages between all ranks of the merged groups. */
 static void talk(MPI_Comm other, int high, const char *what)
 {
     MPI_Comm all;

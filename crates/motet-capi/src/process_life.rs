@@ -90,7 +90,7 @@ pub extern "C" fn motet_before_exit() {
     static LEFT: AtomicU32 = AtomicU32::new(0); // the process that has written them; a forked child has another id
     guard((), || {
         if let Some(engine) = engine() {
-            engine.before_end();
+            engine.before_exit();
             let pid = motet_sys::thread::pid();
             if LEFT.swap(pid, Relaxed) == pid {
                 return;

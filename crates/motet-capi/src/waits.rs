@@ -3,7 +3,7 @@
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::stream::epoll_set::{EpollSet, Interest};
-use motet_engine::stream::wait::{Step, Wait};
+use motet_engine::stream::wait::{Wait, WaitStep};
 use std::sync::Arc;
 
 const EBADF: i32 = 9;
@@ -60,7 +60,7 @@ pub unsafe extern "C" fn motet_wait_begin_set(w: *mut MotetWait, set: *const Epo
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_wait_step(w: *mut MotetWait, may_block: i32) -> i32 {
-    let kernel_step = if may_block != 0 { Step::Sleep } else { Step::Probe } as i32;
+    let kernel_step = if may_block != 0 { WaitStep::Sleep } else { WaitStep::Probe } as i32;
     guard(kernel_step, || {
         // SAFETY: the caller's promise.
         match (engine(), unsafe { wait(w) }) {

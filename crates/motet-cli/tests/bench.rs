@@ -77,10 +77,10 @@ fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
     let folder = Folder::new("bench-read");
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
-    let ended = bench(folder.path(), "lane").stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    let ended = bench(folder.path(), "fifo").stdout(writer).stderr(Stdio::piped()).output().unwrap();
     assert!(ended.status.success() && ended.stderr.is_empty(), "{}", String::from_utf8_lossy(&ended.stderr));
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let ended = bench(folder.path(), "lane").stdout(full).stderr(Stdio::piped()).output().unwrap();
+    let ended = bench(folder.path(), "fifo").stdout(full).stderr(Stdio::piped()).output().unwrap();
     let said = String::from_utf8_lossy(&ended.stderr);
     assert!(ended.status.code() == Some(1) && said.starts_with("motet: cannot write"), "{said}");
     assert_eq!(finish(&mut bench(folder.path(), "nonsense")).0, 2);

@@ -1,2 +1,2 @@
-//! What every driver must do, as tests: see `tests/conformance.rs`. Nothing is in the library itself.
+//! The conformance suite of drivers is in `tests/conformance.rs`. This library is empty.
 #![forbid(unsafe_code)]

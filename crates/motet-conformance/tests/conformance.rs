@@ -1,8 +1,8 @@
-//! One suite over every driver, through the public interface.
+//! What every driver must do for streams: one suite over all drivers, through the public interface.
 //!
-//! A process has one engine with one set of drivers, so every case runs in a process of its own: this test binary, started
-//! again as *host*. A case is two functions, one for each end. Both run in the host, on two threads; where the driver
-//! reaches other processes, the case runs again with the far end in a third process (fork and exec of this binary).
+//! A process has one engine with one set of drivers, so every case runs in a process of its own: this test binary, started again as the *case
+//! process*. A case is two functions, one for each end. Both run in the case process, on two threads; where the driver reaches other
+//! processes, the case runs again with the far end in a third process (fork and exec of this binary).
 //!
 //! A new driver is one line in `suites!`.
 
@@ -10,14 +10,14 @@ mod cases;
 mod ends;
 
 use cases::CASES;
-use ends::Place;
+use ends::FarEnd;
 use motet_engine::driver::Driver;
 
-/// A driver under test, with the TCP that every stream stands on.
+/// A driver under test, together with TCP, which every stream needs.
 struct Suite {
     name: &'static str,
     drivers: &'static [&'static dyn Driver],
-    /// Whether an end in another process is in its reach.
+    /// Whether the driver reaches ends in other processes.
     between_processes: bool,
 }
 
@@ -28,12 +28,12 @@ macro_rules! suites {
         $(
             mod $name {
                 #[test]
-                fn both_ends_in_one_process() {
-                    super::run_all(stringify!($name), super::Place::Same);
+                fn ends_in_one_process_conform() {
+                    super::run_all(stringify!($name), super::FarEnd::SameProcess);
                 }
                 #[test]
-                fn ends_in_two_processes() {
-                    super::run_all(stringify!($name), super::Place::Other);
+                fn ends_in_two_processes_conform() {
+                    super::run_all(stringify!($name), super::FarEnd::OtherProcess);
                 }
             }
         )*
@@ -50,27 +50,27 @@ fn suite(name: &str) -> &'static Suite {
     SUITES.iter().find(|suite| suite.name == name).expect("a driver of the table")
 }
 
-/// Every case of a driver; all of them run, then the failed ones are named.
-fn run_all(driver: &str, place: Place) {
-    if place == Place::Other && !suite(driver).between_processes {
+/// Runs every case of a driver, then fails with a list of the failed ones.
+fn run_all(driver: &str, far_end: FarEnd) {
+    if far_end == FarEnd::OtherProcess && !suite(driver).between_processes {
         return; // the driver does not offer it
     }
     let failed: Vec<String> = CASES
         .iter()
-        .filter(|case| place == Place::Other || !case.two_processes_only)
-        .filter_map(|case| ends::start(driver, case.name, place).err())
+        .filter(|case| far_end == FarEnd::OtherProcess || !case.two_processes_only)
+        .filter_map(|case| ends::start(driver, case.name, far_end).err())
         .collect();
     assert!(failed.is_empty(), "{} of {} cases failed:\n{}", failed.len(), CASES.len(), failed.join("\n"));
 }
 
-/// Not a test of its own: what the processes of a case run.
+/// The entry of the processes of a case; no test of its own.
 #[test]
 fn role() {
     ends::role(suite);
 }
 
-/// A driver that the user forbids is not used, and the reason is kept.
+/// A driver that the user forbids is not used, and the stream reports the reason.
 #[test]
-fn a_forbidden_driver_leaves_the_path_to_tcp() {
-    ends::start("shm", ends::FORBIDDEN, Place::Same).unwrap();
+fn forbidden_driver_leaves_streams_on_tcp() {
+    ends::start("shm", ends::FORBIDDEN, FarEnd::SameProcess).unwrap();
 }

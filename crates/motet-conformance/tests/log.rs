@@ -1,10 +1,10 @@
-//! The log of a process whose peer does not keep to the rules: the reason is in it, as in `motet why`.
+//! The log of a process with a hostile peer: it has the reason, as `motet why` has.
 //!
-//! The victim is this program again, with `MOTET_LOG` set; the hostile peer is the test itself. It finds the victim's socket
-//! as an honest peer would, and then offers bad memory, or good memory in which it lies.
+//! The victim is this program again, with `MOTET_LOG` set; the hostile peer is the test itself. It finds the victim's socket as an honest peer
+//! would, and then offers invalid memory, or valid memory with false contents.
 
 use motet_driver_shm::Shm;
-use motet_driver_shm::offer::Offer;
+use motet_driver_shm::streams::offer::Offer;
 use motet_engine::driver::{Pair, Progress, StreamDriver};
 use motet_engine::reason::{Reason, text};
 use motet_sys::{sock_diag, socket};
@@ -15,10 +15,10 @@ use std::process::Command;
 
 /// Names the port that a victim connects to.
 const VICTIM: &str = "MOTET_TEST_LOG_VICTIM";
-/// Enough for a peer that never answers to be given up.
+/// Enough messages for the victim to give up a peer that never answers.
 const MESSAGES: usize = 5000;
 
-/// What a started victim does: messages to the peer and back, until it learns that the connection is gone. Nothing in a plain run.
+/// The victim process: it exchanges messages with the peer until the connection is gone. In a test run it does nothing.
 #[test]
 fn victim() {
     let Ok(port) = std::env::var(VICTIM) else { return };
@@ -72,36 +72,36 @@ fn pair_of(tcp: &TcpStream) -> Pair {
 }
 
 #[test]
-fn a_bad_segment_is_in_the_log() {
+fn log_has_reason_of_bad_segment() {
     let lines = log_of("segment", |tcp| {
         let pair = pair_of(&tcp);
         let victim = sock_diag::SockDiag::open().unwrap().find(pair.peer, pair.local).unwrap().unwrap();
         let netns = socket::netns_cookie(pair.fd).unwrap();
         let name = format!("motet/{netns:x}/{:x}", victim.cookie);
-        let offer = Offer { netns, offerer: pair.cookie, other: victim.cookie, slot: 0, nonce: [1; 16] };
+        let offer = Offer { netns, offerer: pair.cookie, target: victim.cookie, slot: 0, nonce: [1; 16] };
         // The victim listens from its first step on.
-        let mut knocked = false;
+        let mut offered = false;
         let mut tcp = tcp;
         let mut bytes = [0; 64];
         while tcp.read_exact(&mut bytes).is_ok() {
-            if !knocked && let Ok(guest) = socket::connect_abstract(name.as_bytes()) {
+            if !offered && let Ok(connection) = socket::connect_abstract(name.as_bytes()) {
                 let memory = std::fs::File::open("/proc/self/exe").unwrap();
-                socket::send_with_fd(&guest, &offer.encode(), &memory).unwrap();
-                std::mem::forget(guest);
-                knocked = true;
+                socket::send_with_fd(&connection, &offer.encode(), &memory).unwrap();
+                std::mem::forget(connection);
+                offered = true;
             }
             if tcp.write_all(&bytes).is_err() {
                 break;
             }
         }
-        assert!(knocked, "the victim never listened");
+        assert!(offered, "the victim never listened");
     });
     assert!(lines[0].contains(" event=start motet="), "{lines:#?}");
     has(&lines, "tcp_only", Reason::BAD_SEGMENT);
 }
 
 #[test]
-fn a_lie_in_shared_memory_is_in_the_log() {
+fn log_has_reason_of_false_shared_memory() {
     let lines = log_of("lie", |mut tcp| {
         let pair = pair_of(&tcp);
         let mut connecting = None;
@@ -116,7 +116,7 @@ fn a_lie_in_shared_memory_is_in_the_log() {
                 slot = Some(wire.slot);
             }
             if let Some(slot) = &slot {
-                // Opens the gate, and says to have read more than was ever sent.
+                // Opens the gate, and claims to have read more than was ever sent.
                 let (gate, line) = (&slot.inward().gate, &slot.inward().consumer);
                 gate.raise(0);
                 let _ = line.advance(0, 1 << 40);
@@ -132,7 +132,7 @@ fn a_lie_in_shared_memory_is_in_the_log() {
 }
 
 #[test]
-fn a_peer_without_motet_is_in_the_log() {
+fn log_has_reason_of_peer_without_motet() {
     let lines = log_of("tcp_only", echo);
     assert!(lines.iter().all(|l| !l.contains(" event=attached ")), "{lines:#?}");
     has(&lines, "tcp_only", Reason::PEER_WITHOUT_MOTET);

@@ -1,4 +1,4 @@
-//! What a driver is: capabilities as data, and what it does for streams and for messages.
+//! What a driver is: its capabilities as data, and the traits for streams and for messages.
 
 mod message;
 mod stream;
@@ -25,15 +25,15 @@ pub struct Capabilities {
 
 /// A driver: one transport.
 pub trait Driver: Sync {
-    /// Its name in MOTET_DRIVERS and `motet why`.
+    /// The driver's name in MOTET_DRIVERS and `motet why`.
     fn name(&self) -> &'static str;
-    /// What it can do.
+    /// What the driver can do.
     fn capabilities(&self) -> Capabilities;
-    /// Its stream half. `None`: it brings up no wires.
+    /// The stream half. `None`: the driver brings up no wires.
     fn streams(&self) -> Option<&dyn StreamDriver> {
         None
     }
-    /// Its message half. `None`: it carries no messages.
+    /// The message half. `None`: the driver carries no messages.
     fn messages(&self) -> Option<&dyn MessageDriver> {
         None
     }
@@ -41,15 +41,16 @@ pub trait Driver: Sync {
     fn memory(&self) -> usize {
         0
     }
-    /// Links (what exists between this process and one other) that this process has opened, and closed.
+    /// Links (between this process and one other) that this process has opened, and closed.
     fn links(&self) -> [u64; 2] {
         [0, 0]
     }
-    /// Before a fork: takes the locks that the child must not find held by a thread that it does not have. Dropped after the fork, in both.
+    /// Called before a fork: takes the locks that the child must not find held by a thread that it does not have. The result is dropped after the fork, in
+    /// both processes.
     fn prepare_fork(&self) -> Box<dyn Any> {
         Box::new(())
     }
-    /// In a forked child: forgets what is the parent's, so that nothing is handed out twice.
+    /// Called in a forked child: forgets what belongs to the parent, so that nothing is handed out twice.
     fn after_fork(&self) {}
 }
 

@@ -1,8 +1,7 @@
-//! The log: one line for each thing that happens to a stream as a whole, in the file that `MOTET_LOG` names.
+//! The log: one line for each event of a stream as a whole, in the file that `MOTET_LOG` names.
 //!
-//! What it is: words `name=value`, wall-clock and monotonic time first, written with one system call each; the descriptor
-//! is a private one, opened at the first line. A line is put together on the stack. What it is not: anything on the way of
-//! a message, and never on the program's own output.
+//! A line has words `name=value`, with wall-clock and monotonic time first. It is put together on the stack and written with one system call. The
+//! descriptor is a private one, opened at the first line. Nothing is logged on the path of a message, or on the program's own output.
 //!
 //! | event | when |
 //! | --- | --- |
@@ -11,7 +10,7 @@
 //! | `tcp_only` | a stream stays on TCP, or goes back there for good |
 //! | `reset` | the peer broke the protocol |
 //! | `closed` | a stream that had a wire ends: bytes by path, and how often it fell back |
-//! | `exit` | the process ends: the same over all its streams |
+//! | `exit` | the process ends: the sums over all its streams |
 
 use crate::driver::Driver;
 use crate::lock;
@@ -29,19 +28,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard};
 
 /// Longest line, bytes.
-const LINE: usize = 1024;
+const MAX_LINE_BYTES: usize = 1024;
 
-/// The log of a process; nothing is written when no file is named.
+/// The log of a process; nothing is written if no file is named.
 #[derive(Debug, Default)]
 pub struct Log {
     path: Option<PathBuf>,
     file: Mutex<File>,
 }
 
-/// The file, once a line was to be written.
+/// The log file, opened when the first line is written.
 #[derive(Debug, Default)]
 pub struct File {
-    /// The process that opened it; 0: none yet.
+    /// The process that opened the file; 0: none.
     pid: u32,
     open: Option<Appender>,
 }
@@ -59,7 +58,7 @@ impl Log {
         let pid = thread::pid();
         let (seconds, nanoseconds) = clock::wall();
         let mono = clock::nanoseconds();
-        let mut line = Line { bytes: [0; LINE], length: 0 };
+        let mut line = Line { bytes: [0; MAX_LINE_BYTES], length: 0 };
         let _ = write!(
             line,
             "{}.{:06}Z mono={}.{:06}",
@@ -76,7 +75,7 @@ impl Log {
         if file.pid == 0 || (own && file.pid != pid) {
             *file = File { pid, open: Appender::open(&motet_config::Config::for_process(path, pid)).ok() };
         }
-        // A program that closes what is not its own (by bare system calls) costs one more open, and only the file is lost.
+        // If the program closes descriptors that are not its own (by bare system calls), the file is opened again.
         if let Some(open) = &file.open
             && open.append(line.end()) == Err(DescriptorLost)
         {
@@ -88,12 +87,12 @@ impl Log {
         }
     }
 
-    /// For a fork: no thread writes while it is held.
+    /// Locks the file for a fork: no thread writes while the guard is held.
     pub fn hold(&self) -> MutexGuard<'_, File> {
         lock(&self.file)
     }
 
-    /// The engine begins.
+    /// Logs the start of the engine.
     pub fn start(&self, options: &Options) {
         self.line("start", |line| {
             write!(
@@ -111,7 +110,7 @@ impl Log {
         });
     }
 
-    /// A wire is up.
+    /// Logs that a wire is up.
     pub fn attached(&self, record: &StreamRecord, driver: Option<&dyn Driver>) {
         self.line("attached", |line| {
             ends(line, record)?;
@@ -124,7 +123,7 @@ impl Log {
         });
     }
 
-    /// A stream stays on TCP.
+    /// Logs that a stream stays on TCP.
     pub fn tcp_only(&self, record: &StreamRecord, why: Reason) {
         self.line("tcp_only", |line| {
             ends(line, record)?;
@@ -132,7 +131,7 @@ impl Log {
         });
     }
 
-    /// A connection for which there is not even a record.
+    /// Logs a connection that stays on TCP because there is no record for it.
     pub fn refused(&self, fd: i32, (local, peer): (SocketAddr, SocketAddr), why: Reason) {
         self.line("tcp_only", |line| {
             write!(line, " fd={fd} local={local} peer={peer}")?;
@@ -140,7 +139,7 @@ impl Log {
         });
     }
 
-    /// A stream is beyond repair.
+    /// Logs that a stream was reset.
     pub fn reset(&self, record: &StreamRecord, why: Reason) {
         self.line("reset", |line| {
             ends(line, record)?;
@@ -148,7 +147,7 @@ impl Log {
         });
     }
 
-    /// A stream that had a wire ends.
+    /// Logs the end of a stream that had a wire.
     pub fn closed(&self, record: &StreamRecord) {
         let (fast, tcp) = (record.fast_bytes(), record.tcp_bytes());
         let events = [&record.events.spilled, &record.events.downgraded, &record.events.single_copy];
@@ -159,6 +158,7 @@ impl Log {
         });
     }
 
+    /// Logs the end of the process.
     pub(crate) fn exit(&self, totals: &Totals) {
         self.line("exit", |line| {
             write!(line, " streams={} attached={}", totals.streams.0, totals.streams.1)?;
@@ -181,9 +181,9 @@ fn counts(line: &mut Line, fast: (u64, u64), tcp: (u64, u64), events: [u64; 3]) 
     write!(line, " spilled={} downgraded={} single_copy={}", events[0], events[1], events[2])
 }
 
-/// A line on its way; what does not fit is left out.
+/// A line that is being put together; what does not fit is left out.
 struct Line {
-    bytes: [u8; LINE],
+    bytes: [u8; MAX_LINE_BYTES],
     length: usize,
 }
 
@@ -196,7 +196,7 @@ impl Line {
 
 impl fmt::Write for Line {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = LINE - 1 - self.length; // one byte is the line's end
+        let room = MAX_LINE_BYTES - 1 - self.length; // one byte is the line's end
         let n = (0..=room.min(text.len())).rev().find(|&n| text.is_char_boundary(n)).unwrap_or(0);
         self.bytes[self.length..self.length + n].copy_from_slice(&text.as_bytes()[..n]);
         self.length += n;
@@ -204,7 +204,7 @@ impl fmt::Write for Line {
     }
 }
 
-/// As it can stand between quotes on one line.
+/// A text that can stand between quotes on one line.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -263,7 +263,7 @@ mod tests {
         let text = std::fs::read_to_string(folder.join(format!("of-{}", std::process::id()))).unwrap();
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].ends_with(&format!(" pid={} event=short path=\"a??b\"", std::process::id())), "{text}");
-        assert!(lines[0].contains("Z mono=") && lines.len() == 2 && lines[1].len() < LINE, "{text}");
+        assert!(lines[0].contains("Z mono=") && lines.len() == 2 && lines[1].len() < MAX_LINE_BYTES, "{text}");
         assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1);
         Log::new(Some("/proc/no/such/file".into())).line("lost", |_| Ok(()));
         Log::default().line("nowhere", |_| panic!("no line is formatted without a file"));

@@ -1,6 +1,6 @@
 //! Reasons for the path of a stream or link: a code for records and counters, and a text for users.
 
-/// A reason code. Codes are never reused; the node file counts the connections that stayed on TCP by code.
+/// A reason code. Codes are never reused; the stats file counts the connections that stayed on TCP by code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason(pub u32);
 

@@ -1,14 +1,14 @@
-//! The choice of a path for a pair: every driver is asked, the best that answers wins, every rejected one keeps its reason.
+//! The choice of a driver for a pair: every driver is asked, the best one that can carry it wins, and every rejected one keeps its reason.
 
 use crate::driver::{Driver, Pair};
 use crate::reason::Reason;
 
-/// What one driver said.
+/// The answer of one driver.
 #[derive(Clone, Copy)]
 pub struct Verdict {
-    /// Who.
+    /// The driver.
     pub driver: &'static dyn Driver,
-    /// Why not, if not.
+    /// Whether it could carry the pair, or why not.
     pub answer: Result<(), Reason>,
 }
 
@@ -26,7 +26,7 @@ pub fn verdicts(table: &[&'static dyn Driver], allowed: impl Fn(&str) -> bool, p
     all
 }
 
-/// The best driver that could carry the pair, or the reason of the one that came closest.
+/// The best driver that could carry the pair; otherwise the reason of the one with the lowest latency.
 pub fn choose(verdicts: &[Verdict]) -> Result<&'static dyn Driver, Reason> {
     match verdicts.first() {
         Some(Verdict { driver, answer: Ok(()) }) => Ok(*driver),

@@ -1,7 +1,7 @@
 //! Streams: what adapters call.
 //!
-//! Reads top-down: [`Engine::upgrade`], the split calls [`Engine::send_begin`] / [`Engine::recv_begin`] and their ends,
-//! readiness, [`Engine::plain`]. How a wire comes up is `stream/wire.rs`, how a stream ends `stream/end.rs`.
+//! Reads top-down: [`Engine::upgrade`], the split calls [`Engine::send_begin`] and [`Engine::recv_begin`] with their ends, readiness, and
+//! [`Engine::stay_on_tcp`]. How a wire comes up is in `stream/upgrade.rs`, how a stream ends in `stream/close.rs`.
 
 pub(crate) mod addresses;
 pub mod blocking;
@@ -19,11 +19,11 @@ pub mod peer_process;
 mod upgrade;
 pub mod wait;
 
-use upgrade::{attach_tx, describe};
+use upgrade::{attach_tx, init_connection_info};
 
 use crate::reason::Reason;
-use crate::stream::engine::{Engine, Handle, Up};
-use crate::stream::kernel_tcp::Kernel;
+use crate::stream::engine::{Engine, Handle, UpgradedStream};
+use crate::stream::kernel_tcp::KernelTcp;
 use motet_proto::{
     ECONNRESET, EINTR, Errno,
     stream::{gate, rx, tx},
@@ -37,10 +37,10 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 pub const EBADF: Errno = 9;
 /// EMFILE.
 pub const EMFILE: Errno = 24;
-/// Interposed waits may be followed by this many receives that find nothing before the gate closes (invariant 4).
-pub const EVIDENCE: u32 = 2;
+/// After an interposed wait so many receives may find nothing before the gate closes (invariant 4).
+pub const RECEIVES_AFTER_WAIT: u32 = 2;
 
-/// How a descriptor comes to the engine.
+/// Parameters of [`Engine::upgrade`].
 #[derive(Debug, Clone, Copy)]
 pub struct UpgradeParams {
     /// This end made the connection (otherwise it accepted it).
@@ -50,7 +50,7 @@ pub struct UpgradeParams {
 }
 
 impl Engine {
-    /// Takes a connected TCP descriptor.
+    /// Takes a connected TCP descriptor: makes a stream of it, which may be upgraded to a wire.
     pub fn upgrade(&self, fd: i32, UpgradeParams { connected, lazy }: UpgradeParams) -> Result<Handle, Errno> {
         let (local, peer) = socket::addresses(fd)?;
         let cookie = socket::cookie(fd)?;
@@ -75,35 +75,35 @@ impl Engine {
         own.connected.store(connected, Relaxed);
         owners.insert(cookie, handle);
         drop(owners);
-        describe(record, fd, connected, local, peer, cookie);
-        match self.route(&self.pair(record, own)) {
+        init_connection_info(record, fd, connected, local, peer, cookie);
+        match self.route(&self.stream_pair(record, own)) {
             Ok(_) => record.lifecycle.reason.store(Reason::PENDING.0, Relaxed),
             Err(reason) => self.decline_upgrade(record, reason),
         }
         if !lazy {
-            self.tick(handle);
+            self.advance_upgrade(handle);
         }
         Ok(handle)
     }
 
-    /// Decides one send; see `motet_send_begin`.
+    /// Decides one send: payload goes into the ring, or the caller makes the kernel call. `motet_send_begin` of the C interface.
     #[inline]
     pub fn send_begin(&self, handle: Handle, bufs: &[IoSlice<'_>], kernel_only: bool, nonblocking: bool) -> tx::Step {
         let Some((record, local)) = self.look_up(handle) else { return tx::Step::Failed(EBADF) };
         let slot = match record.state() {
             State::Attached => local.slot.slot(),
             State::Candidate => {
-                self.tick(handle);
+                self.advance_upgrade(handle);
                 local.slot.slot()
             }
             State::TcpOnly => return tx::Step::Kernel,
-            State::Broken | State::Free => return tx::Step::Failed(self.over(record, local)),
+            State::Broken | State::Free => return tx::Step::Failed(self.error_of_ended(record, local)),
         };
-        let mut base = Kernel::new(local, handle).with(&local.peer);
+        let mut kernel = KernelTcp::new(local, handle).with_peer(&local.peer);
         if let Some(slot) = &slot
             && record.tx.ready.load(Relaxed) == 0
         {
-            attach_tx(record, slot, &mut base);
+            attach_tx(record, slot, &mut kernel);
         }
         let ask = tx::Request {
             kernel_only,
@@ -112,7 +112,7 @@ impl Engine {
             large_far: self.options.single_copy_far,
             half: self.options.half_copy,
         };
-        let step = tx::begin(record, slot.as_ref(), &mut base, bufs, ask);
+        let step = tx::begin(record, slot.as_ref(), &mut kernel, bufs, ask);
         match step {
             tx::Step::Done(_) => self.mark_unread(handle, local),
             tx::Step::Failed(ECONNRESET) => self.reset(record, local),
@@ -127,11 +127,11 @@ impl Engine {
         if let Some((record, local)) = self.look_up(handle)
             && record.state() != State::TcpOnly
         {
-            tx::end(record, &mut Kernel::new(local, handle), sent);
+            tx::end(record, &mut KernelTcp::new(local, handle), sent);
         }
     }
 
-    /// Decides one receive; see `motet_recv_begin`.
+    /// Decides one receive: bytes are in `bufs`, or the caller makes the kernel call. `motet_recv_begin` of the C interface.
     #[inline]
     pub fn recv_begin(
         &self,
@@ -145,36 +145,39 @@ impl Engine {
         let slot = match record.state() {
             State::Attached => local.slot.slot(),
             State::Candidate => {
-                self.tick(handle);
+                self.advance_upgrade(handle);
                 local.slot.slot()
             }
             State::TcpOnly => return rx::Step::Kernel,
-            State::Broken | State::Free => return rx::Step::Failed(self.over(record, local)),
+            State::Broken | State::Free => return rx::Step::Failed(self.error_of_ended(record, local)),
         };
-        let mut base = Kernel::new(local, handle).with(&local.peer);
+        let mut kernel = KernelTcp::new(local, handle).with_peer(&local.peer);
         if let Some(slot) = &slot
             && record.rx.ready.load(Relaxed) == 0
         {
-            self.attach_rx(&Up { handle, record, local, slot: *slot });
+            self.attach_rx(&UpgradedStream { handle, record, local, slot: *slot });
         }
-        // Where both ends take turns on one CPU the gate stays open, so nothing else checks whether it is alive.
+        // If both ends take turns on one CPU the gate stays open, so only this check finds an exchange that has become slow.
         let slow = blocking
             && record.rx.same_cpu.load(Relaxed) != 0
             && !self.options.is_patient()
-            && slot.is_some_and(|slot| !local.pace.is_lively(|| Up { handle, record, local, slot }.is_near()));
+            && slot.is_some_and(|slot| {
+                !local.pace.is_quick(|| UpgradedStream { handle, record, local, slot }.peer_on_this_cpu())
+            });
         let spin = if slow || local.in_set.load(Relaxed) && !blocking { 0 } else { self.options.spin };
-        // The sender knows which of the two sizes holds now.
+        // The smaller of the two sizes: the sender knows which one applies.
         let large = self.options.single_copy.min(self.options.single_copy_far);
         let ask = rx::Request { blocking, peek, kernel_only, spin, large };
         if blocking {
-            record.rx.evidence_left.store(EVIDENCE, Relaxed);
+            record.rx.evidence_left.store(RECEIVES_AFTER_WAIT, Relaxed);
         }
         let patient = self.options.is_patient();
-        let may_raise = || (!blocking || patient || local.pace.is_lively(|| false)) && local.sets_may_raise(handle);
-        let step =
-            rx::begin(record, slot.as_ref(), &mut base, bufs, ask, may_raise, |_, may_spin| self.may_linger(may_spin));
+        let may_raise = || (!blocking || patient || local.pace.is_quick(|| false)) && local.sets_may_raise(handle);
+        let step = rx::begin(record, slot.as_ref(), &mut kernel, bufs, ask, may_raise, |_, may_spin| {
+            self.may_wait_for_reader(may_spin)
+        });
         match step {
-            rx::Step::Done(_) if local.in_set.load(Relaxed) => self.touched(handle, record, local),
+            rx::Step::Done(_) if local.in_set.load(Relaxed) => self.note_delivery(handle, record, local),
             rx::Step::Failed(ECONNRESET) => self.reset(record, local),
             rx::Step::Failed(EINTR) if self.look_up(handle).is_none() => return rx::Step::Failed(EBADF), // woken by `close`
             _ => {}
@@ -182,15 +185,15 @@ impl Engine {
         step
     }
 
-    /// Ends a receive that the kernel made. `received`: bytes, 0 for none and for peeked ones.
+    /// Ends a receive that the kernel made. `received`: bytes; 0 for none, and if they were peeked.
     #[inline]
     pub fn recv_end(&self, handle: Handle, received: usize) {
         if let Some((record, local)) = self.look_up(handle)
             && record.state() != State::TcpOnly
         {
-            rx::end(record, &mut Kernel::new(local, handle), received);
+            rx::end(record, &mut KernelTcp::new(local, handle), received);
             if received > 0 && local.in_set.load(Relaxed) {
-                self.touched(handle, record, local);
+                self.note_delivery(handle, record, local);
             }
         }
     }
@@ -206,11 +209,10 @@ impl Engine {
         self.attached(handle).map_or(0, |up| up.slot.inward().gate.tail().0)
     }
 
-    /// Bytes on the wire that a receive could take after TCP's: none while TCP bytes that precede them are still on their way, or while the
-    /// producer returns them. To be asked after the kernel: what was returned in between counts there or not at all, so a sum never
-    /// promises too much.
+    /// Bytes on the wire that a receive could take after TCP's: 0 while TCP bytes that precede them are missing, or while the producer is returning
+    /// them. Must be called after the kernel was asked for its bytes: bytes returned in between count there or not at all, so the sum is never too large.
     pub fn rx_bytes(&self, handle: Handle) -> u64 {
-        self.attached(handle).map_or(0, |Up { record, local, slot, .. }| {
+        self.attached(handle).map_or(0, |UpgradedStream { record, local, slot, .. }| {
             let lines = slot.inward();
             let (tail, Some(head)) = (lines.gate.tail().0, lines.consumer.settled()) else { return 0 };
             let moved = head != record.rx.head.load(Relaxed);
@@ -225,13 +227,13 @@ impl Engine {
         })
     }
 
-    /// The stream stays on TCP from now on. True when the ring is empty.
+    /// Returns the stream to TCP for good. True: the ring is empty.
     pub fn stay_on_tcp(&self, handle: Handle, reason: Reason) -> bool {
         let fd = self.look_up(handle).map_or(-1, |(_, local)| local.fd.load(Relaxed));
         self.stay_on_tcp_through(handle, fd, reason)
     }
 
-    /// The same, by this descriptor of its socket.
+    /// Returns the stream to TCP for good, using this descriptor of its socket. True: the ring is empty.
     fn stay_on_tcp_through(&self, handle: Handle, fd: i32, reason: Reason) -> bool {
         let Some((record, local)) = self.look_up(handle) else { return true };
         let first = record.lifecycle.tcp_only.swap(1, AcqRel) == 0;
@@ -248,18 +250,18 @@ impl Engine {
         if first {
             self.log.tcp_only(record, reason);
         }
-        let mut base = Kernel::new(local, handle).on(fd);
-        tx::take_back(record, &slot, &mut base);
-        // Others may send past the engine from now on, and the mark would be wrong.
+        let mut kernel = KernelTcp::new(local, handle).on_descriptor(fd);
+        tx::take_back(record, &slot, &mut kernel);
+        // Other programs may send past the engine from here on, and the mark would be wrong.
         if [Reason::STDIO, Reason::EXEC, Reason::PASSED, Reason::CONFINED, Reason::URGENT, Reason::KERNEL_TELLS]
             .contains(&reason)
         {
-            tx::finish(record, &slot, &mut base);
+            tx::finish(record, &slot, &mut kernel);
         }
-        gate::close_gate_over_bytes(record, &slot, &mut base)
+        gate::close_gate_over_bytes(record, &slot, &mut kernel)
     }
 
-    /// TCP_NODELAY as the program sees it, after it set it to `set`. `None`: the kernel's option is the program's.
+    /// TCP_NODELAY as the program sees it, after it has set it to `set`. `None`: the kernel's option is what the program set.
     pub fn nodelay(&self, handle: Handle, set: Option<bool>) -> Option<bool> {
         let (record, _) = self.look_up(handle)?;
         let seen = record.lifecycle.nodelay.load(Acquire).checked_sub(1)? != 0;
@@ -269,49 +271,50 @@ impl Engine {
         Some(set.unwrap_or(seen))
     }
 
-    /// Half-close: bytes in the ring first, then the kernel's FIN.
+    /// Half-close: unread ring bytes return to TCP, then the kernel sends FIN.
     pub fn shutdown(&self, handle: Handle, how: i32) -> Result<(), Errno> {
         let (record, local) = self.look_up(handle).ok_or(EBADF)?;
         if let Some(slot) = local.slot.slot()
             && how != 0
         {
-            handover::leave_nothing(record, &slot, &mut Kernel::new(local, handle));
-            tx::finish(record, &slot, &mut Kernel::new(local, handle));
+            handover::flush_unread(record, &slot, &mut KernelTcp::new(local, handle));
+            tx::finish(record, &slot, &mut KernelTcp::new(local, handle));
         }
         socket::shutdown(local.fd.load(Relaxed), how)
     }
 
-    /// Before this process ends: the same for all of its streams.
-    pub fn before_end(&self) {
+    /// Called before this process ends: unread ring bytes of all its streams return to TCP.
+    pub fn before_exit(&self) {
         self.sweep_unread(|handle, record, local| {
             if let Some(slot) = local.slot.slot() {
-                handover::leave_nothing(record, &slot, &mut Kernel::new(local, handle));
+                handover::flush_unread(record, &slot, &mut KernelTcp::new(local, handle));
             }
             false
         });
     }
 
-    /// Before this thread sleeps: no byte of ours stays in a ring whose reader may be waiting elsewhere (invariant 6).
+    /// Called before this thread sleeps: no byte that this process sent stays in a ring whose reader may be waiting elsewhere (invariant 6).
     #[inline]
     pub fn before_sleep(&self) {
-        self.leave_nothing_unread(false);
+        self.take_back_unread(false);
     }
 
-    /// The same for a thread that may be able to spin instead: true when it should, as a peer is reading what we sent.
+    /// [`before_sleep`](Self::before_sleep) for a thread that could spin instead (`may_spin`). True: it should spin, because a peer is reading what this
+    /// process sent.
     #[inline]
-    pub(crate) fn may_linger(&self, may_spin: bool) -> bool {
-        self.leave_nothing_unread(may_spin && self.options.spin > 0)
+    pub(crate) fn may_wait_for_reader(&self, may_spin: bool) -> bool {
+        self.take_back_unread(may_spin && self.options.spin > 0)
     }
 
     #[inline]
-    fn leave_nothing_unread(&self, may_linger: bool) -> bool {
+    fn take_back_unread(&self, may_wait_for_reader: bool) -> bool {
         let mut reading = false;
         self.sweep_unread(|handle, record, local| match local.slot.slot() {
-            Some(slot) if may_linger && tx::is_being_read(record, &slot) => {
+            Some(slot) if may_wait_for_reader && tx::is_being_read(record, &slot) => {
                 reading = true;
                 true
             }
-            Some(slot) if !tx::take_back(record, &slot, &mut Kernel::new(local, handle)) => {
+            Some(slot) if !tx::take_back(record, &slot, &mut KernelTcp::new(local, handle)) => {
                 self.reset(record, local);
                 record.state() != State::Broken
             }

@@ -1,6 +1,6 @@
 //! The protocols of Motet: byte streams in [`stream`], messages and remote memory in [`message`].
 //!
-//! Neither makes a system call nor reads a clock: bytes and time are arguments, so both ends of a connection are tested as a pair.
+//! Neither makes a system call or reads a clock: bytes and time are arguments, so both ends of a connection are tested as a pair.
 
 #![forbid(unsafe_code)]
 

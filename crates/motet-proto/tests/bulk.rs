@@ -10,14 +10,14 @@ use motet_wire::stream::record::Tx;
 /// So many puts of 1 MiB; returns how many went through the caches and around them.
 fn puts(tx: &Tx, count: usize, rates: [u64; 2]) -> [usize; 2] {
     let clock = Clock::new(0);
-    let [mut base, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
+    let [mut platform, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
     let copying = CopyModeSelector(tx);
     let mut moved = [0; 2];
     for _ in 0..count {
-        copying.begin(None, &mut base);
+        copying.begin(None, &mut platform);
         let way = usize::from(copying.is_non_temporal());
         moved[way] += 1;
-        copying.note_put(&base, 1 << 20, (1 << 20) * 1000 / rates[way], || 0);
+        copying.note_put(&platform, 1 << 20, (1 << 20) * 1000 / rates[way], || 0);
     }
     moved
 }
@@ -69,7 +69,7 @@ fn messages(tx: &Tx, bytes: u64, rates: [u64; 2]) -> [u64; 3] {
     const MESSAGE: usize = 1 << 20;
     const PIECE: usize = 64 << 10;
     let clock = Clock::new(0);
-    let [mut base, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
+    let [mut platform, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
     let copying = CopyModeSelector(tx);
     let mut moved = [0; 3];
     while moved.iter().sum::<u64>() < bytes {
@@ -79,10 +79,10 @@ fn messages(tx: &Tx, bytes: u64, rates: [u64; 2]) -> [u64; 3] {
             continue;
         }
         for _ in 0..MESSAGE / PIECE {
-            copying.begin(None, &mut base);
+            copying.begin(None, &mut platform);
             let way = usize::from(copying.is_non_temporal());
             moved[way] += PIECE as u64;
-            copying.note_put(&base, PIECE, PIECE as u64 * 1000 / rates[way], || 0);
+            copying.note_put(&platform, PIECE, PIECE as u64 * 1000 / rates[way], || 0);
         }
     }
     moved
@@ -141,14 +141,14 @@ fn where_no_way_through_the_ring_is_fast_large_messages_are_copied() {
 fn a_way_that_writes_fast_and_lands_slowly_is_not_taken() {
     let tx = Tx::default();
     let clock = Clock::new(0);
-    let [mut base, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
+    let [mut platform, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
     let copying = CopyModeSelector(&tx);
     let mut ways = Vec::new();
     for _ in 0..2_000 {
-        copying.begin(None, &mut base);
+        copying.begin(None, &mut platform);
         let way = usize::from(copying.is_non_temporal());
         ways.push(way);
-        copying.note_put(&base, 1 << 20, (1 << 20) * 1000 / [9_000, 17_000][way], || [9_000, 5_000][way]);
+        copying.note_put(&platform, 1 << 20, (1 << 20) * 1000 / [9_000, 17_000][way], || [9_000, 5_000][way]);
     }
     let around: usize = ways[200..].iter().sum();
     assert!(around < 30, "{around} of 1800 around the caches");
@@ -167,7 +167,7 @@ fn a_block_is_timed_from_its_first_bytes_to_its_last() {
             let began = now + if part > 0 { 10_000 } else { 0 };
             now = began + 10_000;
             let at = (4096 + part * PART) as u64;
-            rates.extend(arriving.took((at, PART, (4 - part) * PART), (began, now), 1024));
+            rates.extend(arriving.note_take((at, PART, (4 - part) * PART), (began, now), 1024));
         }
     }
     // Four times 10 us of copying, three times 10 us between.
@@ -179,9 +179,9 @@ fn a_block_is_timed_from_its_first_bytes_to_its_last() {
 fn read_in(takes: &[usize], messages: usize) -> (bool, bool) {
     let record = motet_wire::stream::record::StreamRecord::default();
     for _ in 0..messages {
-        takes.iter().for_each(|&n| motet_proto::stream::bulk::took(&record, n));
+        takes.iter().for_each(|&n| motet_proto::stream::bulk::note_take(&record, n));
     }
-    (motet_proto::stream::bulk::flows(&record), motet_proto::stream::bulk::has_parts(&record))
+    (motet_proto::stream::bulk::is_bulk(&record), motet_proto::stream::bulk::is_read_in_parts(&record))
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 mod support;
 
-use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::memory::ExposedSlot;
 use motet_driver_loopback::plan::{Fault, Plan};
 use motet_proto::{
     EAGAIN, ECONNRESET,
@@ -23,7 +23,7 @@ const SEEDS: u64 = 4000;
 const CONTROL: u64 = 2304;
 
 /// Overwrites one word: anything, a neighbour of what is there, or bits of it.
-fn scribble(memory: &Exposed, prng: &mut Prng) {
+fn scribble(memory: &ExposedSlot, prng: &mut Prng) {
     for _ in 0..1 + prng.below(3) {
         // Mostly the words that matter: the first four lines of each direction, and those for large transfers.
         let at = match prng.below(8) {
@@ -87,16 +87,16 @@ fn honest(world: &World) {
         }
         9 => world.before_sleep(0, 0),
         10 => {
-            gate::raise(&me.record, &me.slot, &mut world.base(0, 1), || true);
+            gate::raise(&me.record, &me.slot, &mut world.platform(0, 1), || true);
             let _ = rx::ready(&me.record, &me.slot);
         }
         _ => {
-            gate::close_gate(&me.record, &me.slot, &mut world.base(0, 1));
+            gate::close_gate(&me.record, &me.slot, &mut world.platform(0, 1));
         }
     }
 }
 
-fn one(seed: u64, memory: &Rc<Exposed>) {
+fn one(seed: u64, memory: &Rc<ExposedSlot>) {
     let mut world = World::new(memory, Prng(seed), 3000, Plan::new());
     world.single_copy();
     world.weave = 3 + seed % 20;
@@ -127,7 +127,7 @@ fn one(seed: u64, memory: &Rc<Exposed>) {
 
 #[test]
 fn any_scribbling_ends_in_garbage_or_a_reset() {
-    let memory = Rc::new(Exposed::with_bulk(4096, 16384).unwrap());
+    let memory = Rc::new(ExposedSlot::with_bulk(4096, 16384).unwrap());
     if let Some(seed) = std::env::var("MOTET_SEED").ok().and_then(|s| s.parse().ok()) {
         return one(seed, &memory);
     }
@@ -145,8 +145,8 @@ const MODE: usize = 0;
 const CONSUMER: usize = 128;
 const INWARD: usize = 1024;
 
-fn pair() -> (Exposed, Box<World>) {
-    let memory = Exposed::new(4096).unwrap();
+fn pair() -> (ExposedSlot, Box<World>) {
+    let memory = ExposedSlot::new(4096).unwrap();
     let world = World::new(&memory, Prng(1), 3000, Plan::new());
     (memory, world)
 }
@@ -164,7 +164,7 @@ fn a_tail_beyond_the_ring_is_a_reset() {
 #[test]
 fn a_producer_that_takes_bytes_back_for_ever_keeps_no_call_that_does_not_wait() {
     for (alive, expected) in [(true, EAGAIN), (false, ECONNRESET)] {
-        let memory = Rc::new(Exposed::new(4096).unwrap());
+        let memory = Rc::new(ExposedSlot::new(4096).unwrap());
         let mut world = World::new(&memory, Prng(1), 3000, Plan::new());
         let (shared, n) = (memory.clone(), std::cell::Cell::new(0u64));
         let ahead = move || {
@@ -194,13 +194,13 @@ fn a_mode_word_that_only_the_producer_may_write_is_a_reset() {
 fn a_head_that_runs_ahead_or_back_is_a_reset() {
     for head in [5000u64, u64::MAX >> 1] {
         let (memory, world) = pair();
-        assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
+        assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.platform(1, 1), || true));
         assert_eq!(world.send(0, 4096, SEND), tx::Step::Done(4096));
         memory.write(CONSUMER, &(head << 1).to_ne_bytes());
         assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET), "{head}");
     }
     let (memory, world) = pair();
-    assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
+    assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.platform(1, 1), || true));
     assert_eq!(world.send(0, 100, SEND), tx::Step::Done(100));
     memory.write(CONSUMER, &(101u64 << 1).to_ne_bytes());
     world.before_sleep(0, 0);
@@ -209,10 +209,10 @@ fn a_head_that_runs_ahead_or_back_is_a_reset() {
 
 #[test]
 fn a_small_ring_opened_over_bytes_of_the_large_one_is_a_reset() {
-    let memory = Exposed::with_bulk(4096, 16384).unwrap();
+    let memory = ExposedSlot::with_bulk(4096, 16384).unwrap();
     let world = World::new(&memory, Prng(1), 3000, Plan::new());
     world.sides[1].record.rx.bulk_scores.store(bulk::BULK, Relaxed);
-    assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true));
+    assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.platform(1, 1), || true));
     assert_eq!(world.send(0, 16384, SEND), tx::Step::Done(16384));
     memory.write(MODE, &(16384u64 << 2 | 1).to_ne_bytes());
     assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET));
@@ -225,7 +225,7 @@ fn a_mark_in_the_past_is_a_reset() {
     assert!(world.send_on(1, false));
     assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Kernel);
     assert!(world.receive_on(0, 1, false));
-    assert!(gate::raise(&world.sides[0].record, &world.sides[0].slot, &mut world.base(0, 1), || true));
+    assert!(gate::raise(&world.sides[0].record, &world.sides[0].slot, &mut world.platform(0, 1), || true));
     assert_eq!(world.send(1, 10, SEND), tx::Step::Done(10));
     memory.write(INWARD + 64, &3u64.to_ne_bytes());
     assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Failed(ECONNRESET), "TCP bytes would have come out of order");

@@ -3,7 +3,7 @@
 mod support;
 
 use motet_driver_loopback::end::End;
-use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::memory::ExposedSlot;
 use motet_driver_loopback::plan::{Fault, Plan};
 use motet_proto::{
     EAGAIN, ECONNRESET,
@@ -17,12 +17,12 @@ use support::{Doing, LOOK, SEND, SLEEP, World};
 const KERNEL_ONLY: tx::Request = tx::Request { kernel_only: true, ..SEND };
 
 fn world(room: usize) -> Box<World> {
-    let memory = Exposed::new(4096).unwrap();
+    let memory = ExposedSlot::new(4096).unwrap();
     World::new(&memory, Prng(1), room, Plan::new())
 }
 
 fn raise(world: &World, side: usize) -> bool {
-    gate::raise(&world.sides[side].record, &world.sides[side].slot, &mut world.base(side, 1), || true)
+    gate::raise(&world.sides[side].record, &world.sides[side].slot, &mut world.platform(side, 1), || true)
 }
 
 fn put(world: &World, side: usize, length: usize) {
@@ -44,7 +44,7 @@ fn invariant_1_ring_rises_only_over_an_empty_ring() {
     assert!(raise(&world, 1));
     put(&world, 0, 60);
     let me = &world.sides[1];
-    assert!(!gate::close_gate_over_bytes(&me.record, &me.slot, &mut world.base(1, 2)));
+    assert!(!gate::close_gate_over_bytes(&me.record, &me.slot, &mut world.platform(1, 2)));
     assert!(!world.gate_is_up(1));
     assert!(!raise(&world, 1), "60 bytes are unread");
     assert_eq!(world.receive(1, 1, 59, LOOK), rx::Step::Done(59));
@@ -98,9 +98,9 @@ fn invariant_3_nothing_goes_over_tcp_while_ring_is_set() {
     assert!(raise(&world, 1));
     let (record, slot) = (&world.sides[0].record, &world.sides[0].slot);
     let two = [std::io::IoSlice::new(&[1, 2])];
-    let step = tx::begin(record, Some(slot), &mut world.base(0, 2), &two, SEND);
+    let step = tx::begin(record, Some(slot), &mut world.platform(0, 2), &two, SEND);
     assert_eq!(step, tx::Step::Kernel, "another thread");
-    tx::end(record, &mut world.base(0, 2), 0);
+    tx::end(record, &mut world.platform(0, 2), 0);
     assert!(!world.gate_is_up(1));
     assert!(world.send_on(0, false));
     // A full ring spills: the gate closes, and what is unread goes to TCP first. Nothing overtakes what TCP has no room for.
@@ -158,12 +158,12 @@ fn invariant_5_ring_is_never_set_while_a_thread_sleeps_in_the_kernel() {
     // A sleeper that comes when bytes are in the ring does not sleep.
     put(&world, 0, 9);
     let me = &world.sides[1];
-    assert!(!gate::enter_kernel(&me.record, &me.slot, &mut world.base(1, 2)));
+    assert!(!gate::enter_kernel(&me.record, &me.slot, &mut world.platform(1, 2)));
     assert_eq!(me.record.rx.kernel_calls.load(Relaxed), 0);
     // `allowed` is asked under the lock and may refuse (a set with a sleeper).
     assert_eq!(world.receive(1, 1, 10, SLEEP), rx::Step::Done(9));
-    assert!(gate::close_gate(&me.record, &me.slot, &mut world.base(1, 2)));
-    assert!(!gate::raise(&me.record, &me.slot, &mut world.base(1, 2), || false));
+    assert!(gate::close_gate(&me.record, &me.slot, &mut world.platform(1, 2)));
+    assert!(!gate::raise(&me.record, &me.slot, &mut world.platform(1, 2), || false));
     assert!(!world.gate_is_up(1));
 }
 
@@ -220,7 +220,7 @@ fn what_is_unread_when_a_descriptor_is_handed_on_comes_over_tcp() {
 /// Otherwise they could not all be returned: a reader outside of the engine would wait for them while the producer sleeps, or has ended.
 #[test]
 fn the_ring_holds_no_more_than_tcp_has_room_for() {
-    let memory = Exposed::new(1 << 16).unwrap();
+    let memory = ExposedSlot::new(1 << 16).unwrap();
     let world = World::new(&memory, Prng(1), 1 << 20, Plan::new());
     world.certain.set(5000);
     assert!(raise(&world, 1));
@@ -288,9 +288,10 @@ fn invariant_7_no_lock_is_held_across_a_sleep() {
     world.check();
     // Another thread of each process goes on while the first sleeps.
     let me = &world.sides[1];
-    assert!(gate::close_gate(&me.record, &me.slot, &mut world.base(1, 2)));
+    assert!(gate::close_gate(&me.record, &me.slot, &mut world.platform(1, 2)));
     assert!(
-        !tx::take_back(&world.sides[0].record, &world.sides[0].slot, &mut world.base(0, 2)) || world.in_ring(1) == 0
+        !tx::take_back(&world.sides[0].record, &world.sides[0].slot, &mut world.platform(0, 2))
+            || world.in_ring(1) == 0
     );
     world.check();
 }
@@ -316,7 +317,7 @@ fn a_lock_whose_holder_died_breaks_the_stream() {
         if half == 0 {
             assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET));
         } else {
-            rx::end(&me.record, &mut world.base(0, 1), 0);
+            rx::end(&me.record, &mut world.platform(0, 1), 0);
         }
         assert_eq!(me.record.state(), State::Broken);
         assert_eq!(lock.load(Relaxed), 0);
@@ -328,7 +329,7 @@ fn a_thread_that_meets_its_own_lock_is_told_so() {
     use motet_proto::stream::Platform;
     let world = world(1000);
     let record = &world.sides[0].record;
-    record.tx.lock.store(world.base(0, 0).lock_token(), Relaxed); // a signal handler in the middle of a send
+    record.tx.lock.store(world.platform(0, 0).lock_token(), Relaxed); // a signal handler in the middle of a send
     assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(EAGAIN));
     assert_eq!(record.state(), State::Attached);
 }
@@ -388,7 +389,7 @@ fn a_sender_notices_a_missing_reader_within_100_ms() {
 #[test]
 fn threads_are_woken_in_any_order() {
     for plan in [Plan::new(), Plan::new().with(0, motet_driver_loopback::plan::When::Always, Fault::ReverseWakeups)] {
-        let memory = Exposed::new(4096).unwrap();
+        let memory = ExposedSlot::new(4096).unwrap();
         let world = World::new(&memory, Prng(1), 1000, plan);
         assert_eq!(world.receive(1, 1, 4, SLEEP), rx::Step::Kernel);
         assert_eq!(world.receive(1, 2, 4, SLEEP), rx::Step::Kernel);

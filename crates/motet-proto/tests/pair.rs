@@ -4,7 +4,7 @@
 
 mod support;
 
-use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::memory::ExposedSlot;
 use motet_driver_loopback::plan::{Fault, Plan, When};
 use motet_wire::sync::Ordering::Relaxed;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,8 +16,8 @@ use support::schedule;
 const SEEDS: u64 = 3000;
 
 /// Runs `one` for every seed, or for the one that MOTET_SEED names.
-fn each_seed(first: u64, one: impl Fn(u64, &Exposed)) {
-    let memory = Exposed::new(4096).unwrap();
+fn each_seed(first: u64, one: impl Fn(u64, &ExposedSlot)) {
+    let memory = ExposedSlot::new(4096).unwrap();
     if let Some(seed) = std::env::var("MOTET_SEED").ok().and_then(|s| s.parse().ok()) {
         return one(seed, &memory);
     }
@@ -121,7 +121,7 @@ fn so_does_one_with_a_plan_of_faults() {
 
 #[test]
 fn so_does_one_that_changes_between_the_rings() {
-    let memory = Exposed::with_bulk(4096, 16384).unwrap();
+    let memory = ExposedSlot::with_bulk(4096, 16384).unwrap();
     let wide = std::cell::Cell::new(0);
     each_seed(4_000_000, |seed, _| {
         let mut world = World::new(&memory, Prng(seed), 5000, Plan::new());
@@ -142,7 +142,7 @@ fn so_does_one_that_changes_between_the_rings() {
 /// The schedules are worth nothing if they do not reach what they are about.
 #[test]
 fn schedules_reach_every_path() {
-    let memory = Exposed::new(4096).unwrap();
+    let memory = ExposedSlot::new(4096).unwrap();
     let (mut raised, mut spilled, mut downgraded, mut lost_puts, mut ring, mut tcp) = (0, 0, 0, 0, 0, 0);
     for seed in 0..300 {
         let mut world = World::new(&memory, Prng(seed), 700, Plan::new());

@@ -3,7 +3,7 @@
 
 mod support;
 
-use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::memory::ExposedSlot;
 use motet_driver_loopback::plan::{Fault, Plan};
 use motet_proto::{
     EAGAIN, ECONNRESET,
@@ -18,12 +18,12 @@ use support::{LOOK, SEND, World, bytes};
 const KERNEL_ONLY: tx::Request = tx::Request { kernel_only: true, ..SEND };
 
 fn world() -> Box<World> {
-    let memory = Exposed::new(4096).unwrap();
+    let memory = ExposedSlot::new(4096).unwrap();
     World::new(&memory, Prng(1), 1000, Plan::new())
 }
 
 fn raise(world: &World) -> bool {
-    gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.base(1, 1), || true)
+    gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.platform(1, 1), || true)
 }
 
 fn put(world: &World, length: usize) {
@@ -204,7 +204,7 @@ fn bytes_taken_back_and_read_past_motet_are_in_order() {
     assert_eq!(world.in_ring(1), 0);
     read_past(&world, 10);
     assert_eq!(receive(&world), rx::Step::Kernel, "nothing is there, and nothing is wrong");
-    rx::end(&world.sides[1].record, &mut world.base(1, 1), 0);
+    rx::end(&world.sides[1].record, &mut world.platform(1, 1), 0);
     assert!(raise(&world));
     put(&world, 8);
     assert_eq!(receive(&world), rx::Step::Done(8));
@@ -219,10 +219,10 @@ fn bytes_left_in_the_ring_at_a_half_close_stay_there() {
     put(&world, 20);
     let me = &world.sides[0];
     me.end.connection(|c| c.inject(0, Fault::Again(100)));
-    assert!(!tx::take_back(&me.record, &me.slot, &mut world.base(0, 0)));
-    tx::finish(&me.record, &me.slot, &mut world.base(0, 0));
+    assert!(!tx::take_back(&me.record, &me.slot, &mut world.platform(0, 0)));
+    tx::finish(&me.record, &me.slot, &mut world.platform(0, 0));
     me.end.connection(|c| c.finish(0));
-    assert!(!tx::take_back(&me.record, &me.slot, &mut world.base(0, 0)));
+    assert!(!tx::take_back(&me.record, &me.slot, &mut world.platform(0, 0)));
     assert_eq!(me.record.state(), State::Attached);
     assert_eq!(receive(&world), rx::Step::Done(30));
 }

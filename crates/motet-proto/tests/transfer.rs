@@ -2,7 +2,7 @@
 
 mod support;
 
-use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::memory::ExposedSlot;
 use motet_driver_loopback::plan::{Fault, Plan, When};
 use motet_proto::stream::bulk::CopyModeSelector;
 use motet_proto::{
@@ -26,17 +26,17 @@ const SEND: tx::Request = tx::Request { kernel_only: false, nonblocking: true, l
 
 /// End 0 may send to end 1, which shows a buffer and does nothing more.
 fn waiting(plan: Plan) -> (Box<World>, Vec<u8>) {
-    let memory = Exposed::new(4096).unwrap();
+    let memory = ExposedSlot::new(4096).unwrap();
     let world = World::new(&memory, Prng(1), 3000, plan);
     world.single_copy();
     let buf = vec![0; LENGTH];
     // End 0 finds out that it may copy, as a receiver that gives up at once.
     let near = &world.sides[0];
-    assert!(single_copy::post(&near.record, &near.slot, &mut world.base(0, 1), &[0; LENGTH]));
+    assert!(single_copy::post(&near.record, &near.slot, &mut world.platform(0, 1), &[0; LENGTH]));
     assert!(single_copy::withdraw(&near.slot));
     let far = &world.sides[1];
-    assert!(gate::raise(&far.record, &far.slot, &mut world.base(1, 1), || true));
-    assert!(single_copy::post(&far.record, &far.slot, &mut world.base(1, 1), &buf));
+    assert!(gate::raise(&far.record, &far.slot, &mut world.platform(1, 1), || true));
+    assert!(single_copy::post(&far.record, &far.slot, &mut world.platform(1, 1), &buf));
     (world, buf)
 }
 
@@ -49,7 +49,7 @@ fn shared(world: &World) -> &Transfer {
 fn goes_on(world: &World, mut buf: Vec<u8>, expected: usize) {
     let far = &world.sides[1];
     assert!(!single_copy::withdraw(&far.slot));
-    assert_eq!(single_copy::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf), Ok(expected));
+    assert_eq!(single_copy::receive(&far.record, &far.slot, &mut world.platform(1, 1), &mut buf), Ok(expected));
     assert_eq!(shared(world).state.load(Relaxed), IDLE);
     assert!(buf[..expected] == bytes(0, 0, expected));
     far.received.set(expected as u64);
@@ -73,13 +73,13 @@ fn a_sender_chooses_the_size_by_what_it_knows_of_the_cpus() {
     {
         let (world, _buf) = waiting(Plan::new());
         let tx = &world.sides[0].record.tx;
-        let (copying, mut base) = (CopyModeSelector(tx), world.base(0, 0));
-        copying.begin(None, &mut base);
+        let (copying, mut platform) = (CopyModeSelector(tx), world.platform(0, 0));
+        copying.begin(None, &mut platform);
         while far && !copying.cpus_are_far() {
             let rate = if copying.is_non_temporal() { 16_000 } else { 3_000 };
-            copying.note_put(&base, 1 << 20, (1 << 20) * 1000 / rate, || 0);
+            copying.note_put(&platform, 1 << 20, (1 << 20) * 1000 / rate, || 0);
         }
-        drop(base);
+        drop(platform);
         tx.bytes_until_retry.store(1, Relaxed);
         let step = world.send(0, LENGTH, tx::Request { large, large_far, ..SEND });
         assert_eq!(step == tx::Step::Done(LENGTH), goes, "{step:?}");
@@ -167,19 +167,19 @@ fn what_was_read_from_a_process_that_has_taken_the_number_of_the_peer_is_not_del
     let (world, mut buf) = begun(&data);
     let far = &world.sides[1];
     world.replaced.set(true);
-    let came = single_copy::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf);
+    let came = single_copy::receive(&far.record, &far.slot, &mut world.platform(1, 1), &mut buf);
     assert_eq!(came, Err(ECONNRESET));
     assert_eq!(shared(&world).finished.load(Relaxed), 0);
 }
 
 #[test]
 fn a_peer_that_is_replaced_before_the_first_block_is_never_copied_from() {
-    let memory = Exposed::new(4096).unwrap();
+    let memory = ExposedSlot::new(4096).unwrap();
     let world = World::new(&memory, Prng(1), 3000, Plan::new());
     world.single_copy();
     world.replaced.set(true);
     let far = &world.sides[1];
-    assert!(!single_copy::post(&far.record, &far.slot, &mut world.base(1, 1), &[0; LENGTH]));
+    assert!(!single_copy::post(&far.record, &far.slot, &mut world.platform(1, 1), &[0; LENGTH]));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_claim_counter_that_runs_backwards_ends_the_transfer() {
     let (mut world, mut buf) = begun(&data);
     world.on_copy = Some(lie(copies.clone()));
     let far = &world.sides[1];
-    let came = single_copy::receive(&far.record, &far.slot, &mut world.base(1, 1), &mut buf);
+    let came = single_copy::receive(&far.record, &far.slot, &mut world.platform(1, 1), &mut buf);
     assert_eq!((came, copies.get()), (Err(ECONNRESET), 1));
 }
 
@@ -218,7 +218,7 @@ fn sent_ahead(comes: bool) -> (u64, u32) {
         world.scribble = Some(Box::new(move |world: &World| {
             let far = &world.sides[1];
             if shared(world).state.load(Relaxed) == IDLE {
-                single_copy::post(&far.record, &far.slot, &mut world.base(1, 1), &shown);
+                single_copy::post(&far.record, &far.slot, &mut world.platform(1, 1), &shown);
             }
         }));
     }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::memory::ExposedSlot;
 use motet_driver_loopback::plan::Plan;
 use motet_proto::{
     EAGAIN, EINTR,
@@ -17,7 +17,7 @@ use support::{LOOK, SEND, SLEEP, Side, World};
 const SPIN: rx::Request = rx::Request { spin: 30_000, ..SLEEP };
 
 fn world() -> Box<World> {
-    let memory = Exposed::new(4096).unwrap();
+    let memory = ExposedSlot::new(4096).unwrap();
     World::new(&memory, Prng(1), 100_000, Plan::new())
 }
 
@@ -50,7 +50,7 @@ fn a_spin_that_pays_makes_the_next_waits_spin() {
     let me = &world.sides[1];
     let before = misses(&world);
     me.record.rx.spin_skips.store(0, Relaxed);
-    spin::paid(&me.record);
+    spin::note_spin_success(&me.record);
     (0..2).for_each(|_| in_vain(&world));
     assert_eq!(
         (misses(&world) - before, me.record.rx.failed_spins.load(Relaxed)),
@@ -101,8 +101,8 @@ fn who_waits_for_this_very_cpu_is_given_it() {
         me.slot.outward().consumer.cpu.store(there, Relaxed);
         me.record.rx.same_cpu.store(0, Relaxed);
         let before = world.calls.get();
-        assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
-        spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false);
+        assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.platform(1, 1), || true));
+        spin::spin(&me.record, &me.slot, &mut world.platform(1, 1), 30_000, false);
         (world.calls.get() - before, me.record.rx.same_cpu.load(Relaxed))
     };
     let (own, other) = (1 + 1, 1); // CPUs are published plus one; end 1 runs on CPU 1
@@ -119,9 +119,9 @@ fn a_wait_begins_with_a_yield_while_others_give_the_cpu_back_soon() {
     let spin = |lent: u64| {
         world.lent.set(lent);
         let before = world.clock.time();
-        assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
+        assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.platform(1, 1), || true));
         assert_eq!(
-            spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false),
+            spin::spin(&me.record, &me.slot, &mut world.platform(1, 1), 30_000, false),
             spin::SpinResult::BudgetSpent
         );
         (world.clock.time() - before, me.record.rx.yield_returned.load(Relaxed))
@@ -150,15 +150,15 @@ fn a_wait_for_an_answer_begins_when_the_peer_has_read_what_was_sent() {
             }
         }));
         let [peer, me] = &world.sides;
-        assert!(motet_proto::stream::gate::raise(&peer.record, &peer.slot, &mut world.base(0, 1), || true));
+        assert!(motet_proto::stream::gate::raise(&peer.record, &peer.slot, &mut world.platform(0, 1), || true));
         assert_eq!(world.send(1, 4096, SEND), tx::Step::Done(4096));
-        assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.base(1, 1), || true));
+        assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.platform(1, 1), || true));
         let began = world.clock.time();
         if reads {
             due.set(began + 20_000);
         }
         assert_eq!(
-            spin::spin(&me.record, &me.slot, &mut world.base(1, 1), 30_000, false),
+            spin::spin(&me.record, &me.slot, &mut world.platform(1, 1), 30_000, false),
             spin::SpinResult::BudgetSpent
         );
         world.clock.time() - began
@@ -235,11 +235,11 @@ fn receive_all(world: &World, side: usize) {
 fn opens_for_answer(world: &World, peer_looks: bool, answer: usize) -> bool {
     let raise = |side: usize| {
         let Side { record, slot, .. } = &world.sides[side];
-        motet_proto::stream::gate::raise(record, slot, &mut world.base(side, 1), || true)
+        motet_proto::stream::gate::raise(record, slot, &mut world.platform(side, 1), || true)
     };
     let close = |side: usize| {
         let Side { record, slot, .. } = &world.sides[side];
-        assert!(motet_proto::stream::gate::close_gate(record, slot, &mut world.base(side, 1)));
+        assert!(motet_proto::stream::gate::close_gate(record, slot, &mut world.platform(side, 1)));
     };
     let send = |side: usize, length: usize| {
         for _ in 0..length.div_ceil(2048) {

@@ -1,64 +1,64 @@
-//! What a registration cache counts: what it gave out, and why it kept nothing.
+//! The counters of a registration cache: leases by how they were made, and registrations that were given up.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What a cache has done so far.
+/// The counters of a cache, read at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Leases on a registration that was there.
+    /// Leases on an existing registration.
     pub hits: u64,
     /// Registrations made to be kept.
     pub kept: u64,
-    /// Registrations for one lease: the cache does not keep any ([`super::Cache::standing`]).
+    /// Registrations for one lease, because the cache keeps none ([`super::Cache::mode`]).
     pub not_keeping: u64,
-    /// Likewise: this memory cannot be watched.
+    /// Registrations for one lease, because the memory cannot be watched.
     pub unwatchable: u64,
-    /// Likewise: memory was taken away meanwhile, or it could not be told whether.
+    /// Registrations for one lease, because memory was removed meanwhile, or may have been.
     pub unsettled: u64,
-    /// Likewise: too large, or all that is kept is in use.
+    /// Registrations for one lease, because it is too large or all kept registrations are in use.
     pub full: u64,
-    /// Registrations given up as their pages went.
+    /// Registrations given up because pages were removed.
     pub stale: u64,
-    /// Registrations given up for room.
+    /// Registrations given up to make room.
     pub evicted: u64,
-    /// Times that everything was given up, as more happened than is remembered.
+    /// Times that all registrations were given up because events were overwritten.
     pub missed: u64,
 }
 
-/// The same as they are counted.
+/// The counters as they are counted.
 #[derive(Debug, Default)]
 pub struct Counters([AtomicU64; 9]);
 
-/// Which.
+/// The kinds of counters, by the names of [`Counts`].
 #[derive(Debug, Clone, Copy)]
 pub enum Count {
-    /// See [`Counts`].
+    /// [`Counts::hits`].
     Hits,
-    /// See [`Counts`].
+    /// [`Counts::kept`].
     Kept,
-    /// See [`Counts`].
+    /// [`Counts::not_keeping`].
     NotKeeping,
-    /// See [`Counts`].
+    /// [`Counts::unwatchable`].
     Unwatchable,
-    /// See [`Counts`].
+    /// [`Counts::unsettled`].
     Unsettled,
-    /// See [`Counts`].
+    /// [`Counts::full`].
     Full,
-    /// See [`Counts`].
+    /// [`Counts::stale`].
     Stale,
-    /// See [`Counts`].
+    /// [`Counts::evicted`].
     Evicted,
-    /// See [`Counts`].
+    /// [`Counts::missed`].
     Missed,
 }
 
 impl Counters {
-    /// So many more.
+    /// Adds to a counter.
     pub fn add(&self, what: Count, number: u64) {
         self.0[what as usize].fetch_add(number, Relaxed);
     }
-    /// All, as they are now.
+    /// Reads all counters.
     pub fn read(&self) -> Counts {
         let of = |what: Count| self.0[what as usize].load(Relaxed);
         Counts {

@@ -1,42 +1,42 @@
-//! The registrations of a cache, by address and by use.
+//! The registrations of a cache, by address and by time of use.
 //!
-//! What it is: a set of page ranges with tokens, found by a range that one of them covers. Ranges are kept in *classes* by the
-//! logarithm of their lengths, and the ranges of a class are disjoint: one look a class finds what covers an address, however
-//! ranges of different classes overlap. A range that overlaps others of its class is registered together with them; each such
-//! step doubles a range at most, so that windows that slide over a large buffer cost what registering it a few times costs, not
-//! the square of it; and a small buffer at the edge of a large one leaves that alone.
+//! It is a set of page ranges with tokens. A lookup finds a range that covers the requested one. Ranges are in *classes* by the logarithm of
+//! their lengths, and the ranges of a class are disjoint: so one search in each class finds a cover, however ranges of different classes
+//! overlap. A range that overlaps others of its class is registered together with them. Each such step at most doubles a range, so windows that
+//! slide over a large buffer cost as much as a few registrations of all of it, not the square; and a small buffer at the edge of a large one
+//! leaves the large one as it is.
 //!
-//! What it is not: it registers and watches nothing; what it gives up it hands back ([`Grave`]).
+//! What it is not: it registers and watches nothing. It returns what it gives up ([`GivenUp`]).
 
 use std::collections::BTreeMap;
 
-/// Addresses, whole pages: from `start`, up to `end`.
+/// A range of addresses in whole pages, from `start` up to `end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Range {
-    /// The first.
+    /// The first address.
     pub start: u64,
-    /// One behind the last.
+    /// The address behind the last.
     pub end: u64,
 }
 
 impl Range {
-    /// The pages that hold these bytes; `None` for no bytes, and for more than there are addresses.
+    /// The pages of these bytes; `None`: there are no bytes, or the range exceeds the address space.
     pub fn of_pages(address: u64, length: u64) -> Option<Self> {
         let end = address.checked_add(length).filter(|_| length > 0)?.checked_next_multiple_of(PAGE)?;
         Some(Self { start: address - address % PAGE, end })
     }
 
-    /// Bytes.
+    /// Its length, bytes.
     pub fn length(&self) -> u64 {
         self.end - self.start
     }
 
-    /// Whether all of `other` lies within.
+    /// Whether it contains all of `other`.
     pub fn covers(&self, other: &Self) -> bool {
         self.start <= other.start && other.end <= self.end
     }
 
-    /// Whether they have a page in common.
+    /// Whether it has a page in common with `other`.
     pub fn overlaps(&self, other: &Self) -> bool {
         self.start < other.end && other.start < self.end
     }
@@ -46,35 +46,35 @@ impl Range {
     }
 }
 
-/// Bytes of a page. Where pages are larger, the kernel refuses to watch these, and nothing is cached.
+/// Bytes of a page. Where pages are larger, the kernel refuses to watch such ranges, and nothing is cached.
 const PAGE: u64 = 4096;
 const HINTS: usize = 64;
-const NOWHERE: u32 = u32::MAX;
+const NO_ENTRY: u32 = u32::MAX;
 
-/// A registration that the cache gives up: to be deregistered, and its range to be watched no more.
-pub type Grave<T> = (Range, T);
+/// A registration that the cache gives up: its owner deregisters it, and no longer watches its range.
+pub type GivenUp<T> = (Range, T);
 
 #[derive(Debug)]
 struct Entry<T> {
     range: Range,
     token: T,
-    users: u32,
-    /// To be found. One that is not ends with its last user.
+    leases: u32,
+    /// Lookups find it. An entry that is not listed is given up with its last lease.
     listed: bool,
-    /// Neighbours among the entries that are listed and have no user.
+    /// The neighbours, by time of use, among the listed entries without leases.
     older: u32,
     newer: u32,
 }
 
-/// The registrations.
+/// The set of registrations.
 #[derive(Debug)]
 pub struct Entries<T> {
     slots: Vec<Option<Entry<T>>>,
     free: Vec<u32>,
     listed: BTreeMap<(u8, u64), u32>,
-    /// How many are listed in each class.
+    /// The number of listed entries in each class.
     classes: [u32; 64],
-    /// Where a range that starts in a page was found last.
+    /// The entry that was found last for a range that starts in a page, by a hash of that page.
     hints: [u32; HINTS],
     oldest: u32,
     newest: u32,
@@ -88,21 +88,21 @@ impl<T: Copy> Default for Entries<T> {
             free: Vec::new(),
             listed: BTreeMap::new(),
             classes: [0; 64],
-            hints: [NOWHERE; HINTS],
-            oldest: NOWHERE,
-            newest: NOWHERE,
+            hints: [NO_ENTRY; HINTS],
+            oldest: NO_ENTRY,
+            newest: NO_ENTRY,
             bytes: 0,
         }
     }
 }
 
 impl<T: Copy> Entries<T> {
-    /// Listed registrations, and their bytes.
+    /// The number of listed registrations, and their bytes.
     pub fn size(&self) -> (usize, u64) {
         (self.listed.len(), self.bytes)
     }
 
-    /// Counts a user of a registration that covers this range, if there is one.
+    /// Adds a lease to a registration that covers this range, if there is one.
     #[inline]
     pub fn take(&mut self, range: &Range) -> Option<(u32, Range, T)> {
         let hint = (range.start / PAGE) as usize % HINTS;
@@ -113,9 +113,9 @@ impl<T: Copy> Entries<T> {
         };
         self.hints[hint] = at;
         let entry = self.slots[at as usize].as_mut()?;
-        entry.users += 1;
+        entry.leases += 1;
         let found = (at, entry.range, entry.token);
-        if entry.users == 1 {
+        if entry.leases == 1 {
             self.unlink(at);
         }
         Some(found)
@@ -135,7 +135,7 @@ impl<T: Copy> Entries<T> {
         self.slots.get(at as usize)?.as_ref()
     }
 
-    /// What should be registered for this range: with all that it overlaps of its own class, and again.
+    /// What to register for this range: its union with all ranges of its class that it overlaps, repeated until nothing changes.
     pub fn plan(&self, range: Range) -> Range {
         let mut plan = range;
         loop {
@@ -156,21 +156,22 @@ impl<T: Copy> Entries<T> {
         let before = self.listed.range((class, 0)..(class, range.start)).next_back();
         let within = self.listed.range((class, range.start)..(class, range.end));
         before.into_iter().chain(within).map(|(_, &at)| at).filter(|&at| {
-            // Within the class, only the one before may end before.
+            // The range before may end before this one; all others overlap.
             self.entry(at).is_some_and(|entry| entry.range.overlaps(range))
         })
     }
 
-    /// Puts a registration in, with one user. What it makes useless, and what overlaps it in its class, is listed no more.
-    pub fn put(&mut self, range: Range, token: T, graves: &mut Vec<Grave<T>>) -> u32 {
+    /// Adds a registration with one lease. Registrations that it covers, and those of its class that it overlaps, are unlisted.
+    pub fn put(&mut self, range: Range, token: T, given_up: &mut Vec<GivenUp<T>>) -> u32 {
         for class in 0..=range.class() {
-            let useless = |at: &u32| class == range.class() || self.entry(*at).is_some_and(|e| range.covers(&e.range));
+            let is_obsolete =
+                |at: &u32| class == range.class() || self.entry(*at).is_some_and(|e| range.covers(&e.range));
             if self.classes[class as usize] > 0 {
-                let useless: Vec<u32> = self.overlapping(class, &range).filter(useless).collect();
-                useless.into_iter().for_each(|at| self.unlist(at, graves));
+                let obsolete: Vec<u32> = self.overlapping(class, &range).filter(is_obsolete).collect();
+                obsolete.into_iter().for_each(|at| self.unlist(at, given_up));
             }
         }
-        let entry = Entry { range, token, users: 1, listed: true, older: NOWHERE, newer: NOWHERE };
+        let entry = Entry { range, token, leases: 1, listed: true, older: NO_ENTRY, newer: NO_ENTRY };
         let at = match self.free.pop() {
             Some(at) => at,
             None => {
@@ -185,76 +186,76 @@ impl<T: Copy> Entries<T> {
         at
     }
 
-    /// A user less.
+    /// Ends a lease.
     #[inline]
-    pub fn leave(&mut self, at: u32, graves: &mut Vec<Grave<T>>) {
+    pub fn end_lease(&mut self, at: u32, given_up: &mut Vec<GivenUp<T>>) {
         let Some(entry) = self.slots.get_mut(at as usize).and_then(Option::as_mut) else { return };
-        entry.users -= 1;
-        match (entry.users, entry.listed) {
+        entry.leases -= 1;
+        match (entry.leases, entry.listed) {
             (0, true) => self.link(at),
-            (0, false) => self.bury(at, graves),
+            (0, false) => self.give_up(at, given_up),
             _ => {}
         }
     }
 
-    /// Lists nothing any more that has a page of this range; how many those were.
-    pub fn take_away(&mut self, range: &Range, graves: &mut Vec<Grave<T>>) -> u64 {
+    /// Unlists all registrations with a page of this range; returns their number.
+    pub fn invalidate(&mut self, range: &Range, given_up: &mut Vec<GivenUp<T>>) -> u64 {
         let mut count = 0;
         for class in 0..64 {
             if self.classes[class as usize] == 0 {
                 continue;
             }
-            let gone: Vec<u32> = self.overlapping(class, range).collect();
-            count += gone.len() as u64;
-            gone.into_iter().for_each(|at| self.unlist(at, graves));
+            let stale: Vec<u32> = self.overlapping(class, range).collect();
+            count += stale.len() as u64;
+            stale.into_iter().for_each(|at| self.unlist(at, given_up));
         }
         count
     }
 
-    /// Lists nothing any more; how many those were.
-    pub fn take_all_away(&mut self, graves: &mut Vec<Grave<T>>) -> u64 {
+    /// Unlists all registrations; returns their number.
+    pub fn invalidate_all(&mut self, given_up: &mut Vec<GivenUp<T>>) -> u64 {
         let all: Vec<u32> = self.listed.values().copied().collect();
         let count = all.len() as u64;
-        all.into_iter().for_each(|at| self.unlist(at, graves));
+        all.into_iter().for_each(|at| self.unlist(at, given_up));
         count
     }
 
-    /// Gives up the least recently used unused registration; false when there is none.
-    pub fn evict(&mut self, graves: &mut Vec<Grave<T>>) -> bool {
+    /// Gives up the least recently used registration without leases; false: there is none.
+    pub fn evict(&mut self, given_up: &mut Vec<GivenUp<T>>) -> bool {
         let oldest = self.oldest;
-        if oldest == NOWHERE {
+        if oldest == NO_ENTRY {
             return false;
         }
-        self.unlist(oldest, graves);
+        self.unlist(oldest, given_up);
         true
     }
 
-    fn unlist(&mut self, at: u32, graves: &mut Vec<Grave<T>>) {
+    fn unlist(&mut self, at: u32, given_up: &mut Vec<GivenUp<T>>) {
         let Some(entry) = self.slots.get_mut(at as usize).and_then(Option::as_mut).filter(|entry| entry.listed) else {
             return;
         };
         entry.listed = false;
-        let (range, users) = (entry.range, entry.users);
+        let (range, leases) = (entry.range, entry.leases);
         self.listed.remove(&(range.class(), range.start));
         self.classes[range.class() as usize] -= 1;
         self.bytes -= range.length();
-        if users == 0 {
+        if leases == 0 {
             self.unlink(at);
-            self.bury(at, graves);
+            self.give_up(at, given_up);
         }
     }
 
-    fn bury(&mut self, at: u32, graves: &mut Vec<Grave<T>>) {
+    fn give_up(&mut self, at: u32, given_up: &mut Vec<GivenUp<T>>) {
         if let Some(entry) = self.slots[at as usize].take() {
             self.free.push(at);
-            graves.push((entry.range, entry.token));
+            given_up.push((entry.range, entry.token));
         }
     }
 
-    /// Last in the order of use.
+    /// Appends an entry to the order of use.
     fn link(&mut self, at: u32) {
         let before = std::mem::replace(&mut self.newest, at);
-        self.neighbours(at, before, NOWHERE);
+        self.neighbours(at, before, NO_ENTRY);
         match self.slots.get_mut(before as usize).and_then(Option::as_mut) {
             Some(entry) => entry.newer = at,
             None => self.oldest = at,
@@ -273,7 +274,7 @@ impl<T: Copy> Entries<T> {
             None if self.newest == at => self.newest = older,
             None => {}
         }
-        self.neighbours(at, NOWHERE, NOWHERE);
+        self.neighbours(at, NO_ENTRY, NO_ENTRY);
     }
 
     fn neighbours(&mut self, at: u32, older: u32, newer: u32) {

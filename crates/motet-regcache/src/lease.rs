@@ -1,15 +1,15 @@
-//! A registration in use.
+//! Leases: the use of a registration.
 
 use super::{Range, Register, Shared};
 use std::sync::Arc;
 
-/// A registration, until this is dropped: the driver does not deregister it before, whatever happens to the memory.
+/// The use of a registration: the driver does not deregister it before this is dropped, whatever happens to the memory.
 #[derive(Debug)]
 pub struct Lease<R: Register> {
     shared: Arc<Shared<R>>,
     range: Range,
     token: R::Token,
-    /// Where it is kept; otherwise it ends with this.
+    /// The entry of the cache; `None`: the registration is deregistered with this lease.
     at: Option<u32>,
 }
 
@@ -18,17 +18,17 @@ impl<R: Register> Lease<R> {
         Self { shared, range, token, at }
     }
 
-    /// What the driver said of it.
+    /// The driver's handle of the registration.
     pub fn token(&self) -> R::Token {
         self.token
     }
 
-    /// What is registered: the range that was asked for and maybe more around it.
+    /// The registered range: the requested one, and perhaps more around it.
     pub fn range(&self) -> Range {
         self.range
     }
 
-    /// Whether it is kept for others when this is dropped.
+    /// Whether the cache keeps the registration when this lease is dropped.
     pub fn is_kept(&self) -> bool {
         self.at.is_some()
     }
@@ -36,6 +36,6 @@ impl<R: Register> Lease<R> {
 
 impl<R: Register> Drop for Lease<R> {
     fn drop(&mut self) {
-        self.shared.leave(self.range, self.token, self.at);
+        self.shared.end_lease(self.range, self.token, self.at);
     }
 }

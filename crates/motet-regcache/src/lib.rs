@@ -1,22 +1,22 @@
-//! The registration cache: address ranges of this process that a driver has a handle for, kept for the next time.
+//! The registration cache: registrations of memory with a driver, kept for the next use of the same memory. No driver uses it yet.
 //!
-//! What it is: [`Cache::acquire`] gives a [`Lease`] on a registration that covers a range, an earlier one where there is one. A
-//! registration is given out only while its pages are the ones that were registered: what takes pages away (munmap, mremap, madvise,
-//! MAP_FIXED, a heap that shrinks) is reported by the kernel ([`watch`]), not by hooks on the program's calls. A lease that is out when
-//! its pages go keeps its token; the registration is deregistered when the last lease is dropped.
+//! [`Cache::acquire`] returns a [`Lease`] on a registration that covers a range: an existing one, or a new one. An existing registration is
+//! returned only while its pages are those that were registered. The kernel reports what removes pages (munmap, mremap, madvise, MAP_FIXED,
+//! a heap that shrinks; see [`watch`]); there are no hooks on the program's calls. A lease whose pages were removed keeps its token, and
+//! the registration is deregistered when its last lease is dropped.
 //!
-//! What it is not: it registers nothing itself, its driver does ([`Register`]), on the thread that asks and under no lock. And where
-//! memory cannot be watched (the kernel forbids it, it is a file's, the cache is off) it keeps nothing: every lease is a new
-//! registration, counted with the reason ([`Counts`], [`Standing`]).
+//! What it is not: it registers nothing itself. Its driver does ([`Register`]), on the calling thread and under no lock. Where memory cannot
+//! be watched (the kernel forbids it, the memory is a file's, the cache is off), the cache keeps nothing: every lease is a new registration,
+//! counted with the reason ([`Counts`], [`CacheMode`]).
 //!
-//! **What the kernel does not tell.** Pages that go through a file's descriptor (a hole punched, a truncation), and System V memory of
-//! huge pages that is detached: the caller that does that calls [`Cache::forget`]. A program that discards pages while it
-//! hands the same ones to us gets what it asked for; later users of the page may then get an old one.
+//! **What the kernel does not report.** Pages removed through a file's descriptor (a punched hole, a truncation), and System V memory of huge
+//! pages that is detached: the caller that does this calls [`Cache::forget`]. If a program discards pages while it passes the same pages to
+//! the cache, later users of those pages may get an old registration.
 //!
-//! A forked child has no registrations, even of its parent's cache: [`Refused::Forked`]; leases that it inherited do nothing.
+//! A forked child has no registrations, not even with its parent's cache ([`Refused::Forked`]). Leases that it inherited have no effect.
 //!
-//! To follow a hit read downwards: [`Cache::acquire`] → [`watch::Watch::settle`] → [`entries::Entries::take`]. Why like this, with
-//! figures: `docs/adr/0016-registrations-stay-valid.md`.
+//! To follow a hit, read downwards: [`Cache::acquire`] → [`watch::Watch::settle`] → [`entries::Entries::take`]. The reasons for this design,
+//! with figures, are in `docs/adr/0016-registrations-stay-valid.md`.
 
 #![forbid(unsafe_code)]
 
@@ -34,33 +34,32 @@ use entries::Entries;
 pub use entries::Range;
 pub use lease::Lease;
 use motet_sys::fork_detect::ForkMark;
-use shared::{Kept, Made, Shared};
+use shared::{KeepOutcome, Registrations, Shared};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use watch::Watch;
 
-/// What a driver does for a cache. Called by the thread that acquires, drops a lease or tidies, under no lock.
+/// What a driver does for a cache. Its functions are called by the thread that acquires, drops a lease or tidies, under no lock.
 pub trait Register: Send + Sync {
-    /// What the driver needs to know of a registration.
+    /// The driver's handle of a registration.
     type Token: Copy + Send + Sync + std::fmt::Debug;
-    /// Registers these pages, those that are there now, and brings into being those that are not there yet: what has no page has
-    /// none to lose, and would get one unheard. An error number of the system; after [`NO_MEMORY`] and [`AGAIN`] it is tried
-    /// again with fewer other registrations.
+    /// Registers these pages, and allocates those that do not exist yet: the kernel would not report their allocation later. The error is
+    /// one of the system; after [`NO_MEMORY`] and [`AGAIN`] the cache gives up other registrations and tries again.
     fn register(&self, range: Range) -> Result<Self::Token, i32>;
-    /// Deregisters. The addresses may belong to other memory by now, or to none: they must not be touched.
+    /// Deregisters. The addresses may belong to other memory by then, or to none: do not access them.
     fn deregister(&self, range: Range, token: Self::Token);
 }
 
-/// ENOMEM: there is no room for a registration.
+/// ENOMEM: no room for a registration.
 pub const NO_MEMORY: i32 = 12;
-/// EAGAIN: not now.
+/// EAGAIN: no registration at the moment.
 pub const AGAIN: i32 = 11;
 
-/// How much a cache keeps. What leases hold may be more.
+/// How much a cache keeps. Leases in use may hold more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Registrations. Each takes up to two of the process's mappings (vm.max_map_count).
+    /// Most registrations. Each takes up to two of the process's mappings (vm.max_map_count).
     pub entries: usize,
-    /// Their bytes.
+    /// Most bytes of all registrations.
     pub bytes: u64,
 }
 
@@ -70,20 +69,20 @@ impl Default for Limits {
     }
 }
 
-/// Whether a cache keeps registrations.
+/// Whether a cache keeps registrations, or why not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// It does.
+pub enum CacheMode {
+    /// It keeps registrations.
     Keeps,
-    /// The user has switched it off.
+    /// It is switched off by the user.
     Off,
-    /// The kernel does not let us watch memory: this error.
+    /// The kernel does not permit to watch memory; the error.
     NotPermitted(i32),
     /// The watch is lost: its descriptor was closed.
     Lost,
 }
 
-impl std::fmt::Display for Standing {
+impl std::fmt::Display for CacheMode {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Keeps => f.write_str("registrations are kept"),
@@ -100,18 +99,18 @@ impl std::fmt::Display for Standing {
     }
 }
 
-/// An acquisition that failed.
+/// Why an acquisition failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refused {
-    /// No bytes, or more than there are.
+    /// The range is empty, or exceeds the address space.
     Range,
-    /// This process was forked from the cache's.
+    /// The cache is of the process that this one was forked from.
     Forked,
-    /// The driver could not register: an error of the system.
+    /// The driver could not register; an error of the system.
     Driver(i32),
 }
 
-/// A cache. Clones are the same one.
+/// A registration cache. Clones share the registrations.
 #[derive(Debug)]
 pub struct Cache<R: Register>(Arc<Shared<R>>);
 
@@ -122,82 +121,82 @@ impl<R: Register> Clone for Cache<R> {
 }
 
 impl<R: Register> Cache<R> {
-    /// An empty one. `on`: the setting `registration_cache`. An error of the system when there is no memory for it.
+    /// An empty cache. `on`: the setting `registration_cache`. The error is one of the system, for lack of memory.
     pub fn new(driver: R, limits: Limits, on: bool) -> Result<Self, i32> {
-        let watch = if on { Watch::shared().map_err(Standing::NotPermitted) } else { Err(Standing::Off) };
-        let next = watch.map_or(0, |watch| watch.events().count());
-        let kept = Mutex::new(Kept { entries: Entries::default(), next });
+        let watch = if on { Watch::shared().map_err(CacheMode::NotPermitted) } else { Err(CacheMode::Off) };
+        let next_event = watch.map_or(0, |watch| watch.events().count());
+        let registrations = Mutex::new(Registrations { entries: Entries::default(), next_event });
         let (counters, fork_mark) = (Counters::default(), ForkMark::of_this_process()?);
-        Ok(Self(Arc::new(Shared { driver, limits, watch, kept, counters, fork_mark })))
+        Ok(Self(Arc::new(Shared { driver, limits, watch, registrations, counters, fork_mark })))
     }
 
-    /// A lease on a registration of the pages that hold these bytes. All of them must be mapped by now.
+    /// A lease on a registration of the pages of these bytes, all of which must be mapped.
     pub fn acquire(&self, address: u64, length: u64) -> Result<Lease<R>, Refused> {
         let shared = &self.0;
         let range = Range::of_pages(address, length).ok_or(Refused::Range)?;
         if !shared.fork_mark.is_own() {
             return Err(Refused::Forked);
         }
-        let Ok(watch) = shared.watch.as_ref() else { return self.once(range, Count::NotKeeping) };
+        let Ok(watch) = shared.watch.as_ref() else { return self.register_uncached(range, Count::NotKeeping) };
         if !watch.settle() {
-            return self.unsettled(watch, range);
+            return self.acquire_unsettled(watch, range);
         }
-        let mut graves = Vec::new();
+        let mut given_up = Vec::new();
         let (found, plan) = {
-            let mut kept = lock(&shared.kept);
-            shared.catch_up(watch, &mut kept, &mut graves);
-            let found = kept.entries.take(&range);
-            (found, if found.is_some() { range } else { kept.entries.plan(range) })
+            let mut registrations = lock(&shared.registrations);
+            shared.apply_events(watch, &mut registrations, &mut given_up);
+            let found = registrations.entries.take(&range);
+            (found, if found.is_some() { range } else { registrations.entries.plan(range) })
         };
-        if !graves.is_empty() {
-            shared.bury(graves);
+        if !given_up.is_empty() {
+            shared.deregister_all(given_up);
         }
         match found {
             Some((at, range, token)) => {
                 shared.counters.add(Count::Hits, 1);
                 Ok(Lease::new(self.0.clone(), range, token, Some(at)))
             }
-            None => self.make(watch, range, plan),
+            None => self.register_cached(watch, range, plan),
         }
     }
 
-    /// Gives up what is stale: for an owner who has nothing else to do. Costs two loads and a lock when nothing happened.
+    /// Deregisters what is stale: for an owner that is idle. Costs two loads and a lock when nothing happened.
     pub fn tidy(&self) {
         let shared = &self.0;
         let Ok(watch) = shared.watch.as_ref() else { return };
         if !shared.fork_mark.is_own() {
             return;
         }
-        watch.hear();
-        let mut graves = Vec::new();
-        shared.catch_up(watch, &mut lock(&shared.kept), &mut graves);
-        shared.bury(graves);
+        watch.wait_for_reader();
+        let mut given_up = Vec::new();
+        shared.apply_events(watch, &mut lock(&shared.registrations), &mut given_up);
+        shared.deregister_all(given_up);
     }
 
-    /// As if these pages had been taken away: for those that the kernel does not tell of.
+    /// Gives up the registrations of these pages: for removals that the kernel does not report.
     pub fn forget(&self, address: u64, length: u64) {
         let Some(range) = Range::of_pages(address, length).filter(|_| self.0.fork_mark.is_own()) else { return };
-        let mut graves = Vec::new();
-        let gone = lock(&self.0.kept).entries.take_away(&range, &mut graves);
-        self.0.counters.add(Count::Stale, gone);
-        self.0.bury(graves);
+        let mut given_up = Vec::new();
+        let count = lock(&self.0.registrations).entries.invalidate(&range, &mut given_up);
+        self.0.counters.add(Count::Stale, count);
+        self.0.deregister_all(given_up);
     }
 
-    /// Registrations that are kept, and their bytes.
+    /// The number of kept registrations, and their bytes.
     pub fn size(&self) -> (usize, u64) {
-        if self.0.fork_mark.is_own() { lock(&self.0.kept).entries.size() } else { (0, 0) }
+        if self.0.fork_mark.is_own() { lock(&self.0.registrations).entries.size() } else { (0, 0) }
     }
 
     /// Whether registrations are kept, or why not.
-    pub fn standing(&self) -> Standing {
+    pub fn mode(&self) -> CacheMode {
         match self.0.watch {
-            Ok(watch) if watch.is_lost() => Standing::Lost,
-            Ok(_) => Standing::Keeps,
-            Err(standing) => standing,
+            Ok(watch) if watch.is_lost() => CacheMode::Lost,
+            Ok(_) => CacheMode::Keeps,
+            Err(mode) => mode,
         }
     }
 
-    /// What was done so far.
+    /// The counters so far.
     pub fn counts(&self) -> Counts {
         self.0.counters.read()
     }
@@ -209,66 +208,75 @@ impl<R: Register> Cache<R> {
 
     /// Registers `plan`, which covers `range`, and keeps that if it can.
     #[cold]
-    fn make(&self, watch: &Watch, range: Range, plan: Range) -> Result<Lease<R>, Refused> {
+    fn register_cached(&self, watch: &Watch, range: Range, plan: Range) -> Result<Lease<R>, Refused> {
         let shared = &self.0;
-        // What happens from here on counts for what is registered from here on.
+        // Events from here on concern the new registration.
         let born = watch.events().count();
         if plan.length() > shared.limits.bytes || shared.limits.entries == 0 {
-            return if plan == range { self.once(range, Count::Full) } else { self.make(watch, range, range) };
+            return if plan == range {
+                self.register_uncached(range, Count::Full)
+            } else {
+                self.register_cached(watch, range, range)
+            };
         }
-        // Watched first, then looked at, then registered: what goes after the look is heard of.
+        // In this order: watch, check that all is mapped, register. Then a removal after the check is reported.
         let watched = watch.watch(plan.start, plan.end).is_ok();
         if !watched || !motet_sys::memory::is_mapped(plan.start, plan.end) {
             if watched {
                 watch.unwatch(plan.start, plan.end);
             }
-            return if plan == range { self.once(range, Count::Unwatchable) } else { self.make(watch, range, range) };
+            return if plan == range {
+                self.register_uncached(range, Count::Unwatchable)
+            } else {
+                self.register_cached(watch, range, range)
+            };
         }
         let token = match shared.register(plan) {
             Ok(token) => token,
             Err(refused) => {
                 watch.unwatch(plan.start, plan.end);
-                return if plan == range { Err(refused) } else { self.make(watch, range, range) };
+                return if plan == range { Err(refused) } else { self.register_cached(watch, range, range) };
             }
         };
-        let mut graves = Vec::new();
-        let made = shared.keep(watch, range, plan, token, born, &mut graves);
-        shared.bury(graves);
-        if !matches!(made, Made::Kept(_)) {
+        let mut given_up = Vec::new();
+        let outcome = shared.keep(watch, range, plan, token, born, &mut given_up);
+        shared.deregister_all(given_up);
+        if !matches!(outcome, KeepOutcome::Kept(_)) {
             watch.unwatch(plan.start, plan.end);
         }
-        match made {
-            Made::Kept(at) => Ok(Lease::new(shared.clone(), plan, token, Some(at))),
-            Made::Twice(at, other, others) => {
+        match outcome {
+            KeepOutcome::Kept(at) => Ok(Lease::new(shared.clone(), plan, token, Some(at))),
+            KeepOutcome::Duplicate(at, other, other_token) => {
                 shared.driver.deregister(plan, token);
-                Ok(Lease::new(shared.clone(), other, others, Some(at)))
+                Ok(Lease::new(shared.clone(), other, other_token, Some(at)))
             }
-            Made::ForOnce(why) => {
+            KeepOutcome::NotKept(why) => {
                 shared.counters.add(why, 1);
                 Ok(Lease::new(shared.clone(), plan, token, None))
             }
         }
     }
 
-    /// A registration for one lease.
+    /// Registers a range for one lease.
     #[cold]
-    fn once(&self, range: Range, why: Count) -> Result<Lease<R>, Refused> {
+    fn register_uncached(&self, range: Range, why: Count) -> Result<Lease<R>, Refused> {
         let token = self.0.register(range)?;
         self.0.counters.add(why, 1);
         Ok(Lease::new(self.0.clone(), range, token, None))
     }
 
+    /// Acquires although it is not known whether all events have been read.
     #[cold]
-    fn unsettled(&self, watch: &Watch, range: Range) -> Result<Lease<R>, Refused> {
+    fn acquire_unsettled(&self, watch: &Watch, range: Range) -> Result<Lease<R>, Refused> {
         if !watch.is_lost() {
-            return self.once(range, Count::Unsettled);
+            return self.register_uncached(range, Count::Unsettled);
         }
         self.tidy();
-        self.once(range, Count::NotKeeping)
+        self.register_uncached(range, Count::NotKeeping)
     }
 }
 
-/// Locks; a panic of another thread does not make the cache unusable.
+/// Locks a mutex, even if a thread has panicked while it held the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,13 +1,13 @@
 //! Which addresses are watched, and for how many registrations.
 //!
-//! What it is: disjoint pieces of the address space with a count each, cut where ranges begin and end. Several caches may have
-//! registered the same pages; they are given up when no cache has. What it is not: the watching itself.
+//! It holds disjoint pieces of the address space with a count each, cut where ranges begin and end. Several caches may have registered the same
+//! pages, which stay watched until the last has given them up. What it is not: it makes no system calls.
 
 use std::collections::BTreeMap;
 
-/// The pieces, by their starts.
+/// The watched pieces, by their starts.
 #[derive(Debug, Default)]
-pub struct Watched {
+pub struct WatchedRanges {
     pieces: BTreeMap<u64, Piece>,
 }
 
@@ -17,8 +17,8 @@ struct Piece {
     count: u32,
 }
 
-impl Watched {
-    /// Counts a range once more.
+impl WatchedRanges {
+    /// Adds one to the count of a range.
     pub fn add(&mut self, start: u64, end: u64) {
         self.cut(start);
         self.cut(end);
@@ -41,7 +41,7 @@ impl Watched {
         }
     }
 
-    /// Counts a range, which was added, once less; reports each piece whose count is 0 then.
+    /// Subtracts one from the count of a range that was added; calls `free` for each piece whose count becomes 0.
     pub fn remove(&mut self, start: u64, end: u64, mut free: impl FnMut(u64, u64)) {
         self.cut(start);
         self.cut(end);
@@ -70,7 +70,7 @@ impl Watched {
         }
     }
 
-    /// Makes `at` a border if it lies within a piece.
+    /// Splits the piece that contains `at`, if there is one.
     fn cut(&mut self, at: u64) {
         let Some((_, piece)) = self.pieces.range_mut(..at).next_back() else { return };
         if piece.end > at {
@@ -80,7 +80,7 @@ impl Watched {
         }
     }
 
-    /// Pieces, for bounds and tests.
+    /// The number of pieces.
     #[cfg(test)]
     fn len(&self) -> usize {
         self.pieces.len()
@@ -93,10 +93,10 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Against a count for each page.
+        /// Against a count for each page as the model.
         #[test]
-        fn as_counts_of_pages(ranges in proptest::collection::vec((0u64..60, 1u64..20, any::<prop::sample::Index>()), 1..60)) {
-            let mut watched = Watched::default();
+        fn ranges_under_random_steps_equal_page_counts(ranges in proptest::collection::vec((0u64..60, 1u64..20, any::<prop::sample::Index>()), 1..60)) {
+            let mut watched = WatchedRanges::default();
             let mut counts = [0u32; 80];
             let mut held: Vec<(u64, u64)> = Vec::new();
             for (start, length, which) in ranges {

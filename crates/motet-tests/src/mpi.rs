@@ -46,6 +46,16 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().expect("the repository")
 }
 
+/// The folder of the libfabric provider. `None`, with a message, if it is not built.
+pub fn provider(test: &str) -> Option<PathBuf> {
+    let folder = crate::engine()?.parent()?.join("libfabric");
+    let built = folder.join("libmotet-fi.so").exists();
+    if !built {
+        skip(test, "libfabric/libmotet-fi.so is not built (make build, libfabric-dev)");
+    }
+    built.then_some(folder)
+}
+
 impl Mpi {
     /// Compiles a program of `tests/mpi`, once per test process. The program is moved into place when it is complete, because another test may be
     /// about to start it.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use motet::node::{Error, Node, Serve};
+use motet_sys::rustix::io::Errno;
 use motet_torture::mesh::address_for;
 use motet_torture::system::{fork_child, wait_child};
 use motet_torture::worker::Worker;
@@ -9,7 +10,7 @@ use motet_torture::{HANG_LIMIT, system};
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
-const ECHILD: i32 = 10;
+const ECHILD: i32 = Errno::CHILD.raw_os_error();
 
 fn node() -> Node {
     Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap()

@@ -12,6 +12,7 @@ use motet_torture::{HANG_LIMIT, forget_all, one_at_a_time, seconds, seed, skip, 
 use std::time::{Duration, Instant};
 
 const VERSION_AT: usize = 8;
+const EAGAIN: i32 = io::Errno::AGAIN.raw_os_error();
 
 fn node() -> Node {
     let node = Node::open("").unwrap();
@@ -36,7 +37,7 @@ fn send_handshake(node: &Node, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Vec<u8
                 answer.truncate(length);
                 return answer;
             }
-            Err(11) => assert!(began.elapsed() < HANG_LIMIT, "no answer"),
+            Err(EAGAIN) => assert!(began.elapsed() < HANG_LIMIT, "no answer"),
             Err(_) => return Vec::new(),
         }
     }

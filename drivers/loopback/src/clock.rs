@@ -1,9 +1,9 @@
-//! Virtual time: it moves by a fixed step whenever it is read, and when a test says so. Nothing ever waits for it.
+//! A virtual clock: it advances by a fixed step at each read, and when a test advances it. Nothing ever waits for it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A clock; clones show the same time. One tick is one nanosecond.
+/// A virtual clock; clones share the time. One tick is one nanosecond.
 #[derive(Debug, Clone)]
 pub struct Clock {
     now: Arc<AtomicU64>,
@@ -11,22 +11,22 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that moves by `step` ns at every look.
+    /// A clock that advances by `step` ns at each [`Clock::read`].
     pub fn new(step: u64) -> Self {
         Self { now: Arc::new(AtomicU64::new(1)), step }
     }
 
-    /// Looks: the time before the step.
-    pub fn look(&self) -> u64 {
+    /// Returns the time, then advances by the step.
+    pub fn read(&self) -> u64 {
         self.now.fetch_add(self.step, Relaxed)
     }
 
-    /// The time, unmoved.
+    /// Returns the time without a step.
     pub fn time(&self) -> u64 {
         self.now.load(Relaxed)
     }
 
-    /// Moves on by `ns`.
+    /// Advances by `ns`.
     pub fn advance(&self, ns: u64) {
         self.now.fetch_add(ns, Relaxed);
     }

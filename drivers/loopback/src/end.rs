@@ -1,4 +1,4 @@
-//! One end of a simulated connection, as the protocol wants it.
+//! One end of a simulated connection, behind the platform trait of the protocol.
 
 use crate::clock::Clock;
 use crate::pipe::Connection;
@@ -16,9 +16,9 @@ pub struct End {
     clock: Clock,
     /// 0 or 1.
     pub side: usize,
-    /// Thread of the process, from 0.
+    /// The thread's number in its process, from 0.
     pub thread: u32,
-    /// CPU it runs on.
+    /// The CPU it runs on.
     pub cpu: u32,
 }
 
@@ -41,12 +41,12 @@ impl End {
         Self { thread, ..self.clone() }
     }
 
-    /// Looks at or changes the connection.
+    /// Calls a function with the locked connection.
     pub fn connection<T>(&self, with: impl FnOnce(&mut Connection) -> T) -> T {
         with(&mut lock(&self.connection))
     }
 
-    /// Process number of an end: what its tokens carry.
+    /// The process number of an end, which is the upper half of its lock tokens.
     pub fn process(side: usize) -> u32 {
         1000 + side as u32
     }
@@ -104,7 +104,7 @@ impl Platform for End {
     fn prefault(&mut self, _ring: Mapping) {}
 
     fn now(&self) -> u64 {
-        self.clock.look()
+        self.clock.read()
     }
 
     fn ticks_per_1024ns(&self) -> u64 {

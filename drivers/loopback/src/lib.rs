@@ -1,14 +1,13 @@
 //! The loopback driver: both ends in one process.
 //!
-//! What it is, in two halves that share nothing but memory:
+//! It has two parts, which share the slots of [`memory`]:
 //!
-//! - [`Loopback`], a real driver: a wire between two streams of this process, without any rendezvous socket. Its slots
-//!   come from [`memory`].
-//! - a *simulated connection* for tests: [`pipe`] stands for TCP, [`clock`] for time, [`plan`] says declaratively what goes
-//!   wrong and when, and [`end`] offers all of it as the protocol's [`motet_proto::stream::Platform`].
+//! - [`Loopback`], a driver: a wire between two streams of this process, without a bootstrap socket ([`wire`]).
+//! - a *simulated connection* for tests: [`pipe`] simulates TCP, [`clock`] time, [`plan`] is a list of faults and when they happen, and
+//!   [`end`] offers all of it as the protocol's [`motet_proto::stream::Platform`].
 //!
-//! What it is not: it is in no table of a shipped program. An address does not tell whether the peer lives in this
-//! process, so the code that lists this driver guarantees that it does.
+//! What it is not: a driver of a shipped program. An address does not show whether the peer is in this process, so the code that lists this
+//! driver must guarantee it.
 #![forbid(unsafe_code)]
 
 pub mod clock;
@@ -23,7 +22,7 @@ use motet_engine::reason::Reason;
 use motet_wire::stream::slot::Slot;
 use std::any::Any;
 
-/// The driver.
+/// The loopback driver.
 #[derive(Debug)]
 pub struct Loopback;
 
@@ -41,16 +40,16 @@ impl Driver for Loopback {
     }
 
     fn memory(&self) -> usize {
-        memory::bytes()
+        memory::mapped_bytes()
     }
 
     fn prepare_fork(&self) -> Box<dyn Any> {
-        Box::new((wire::quiet(), memory::quiet())) // in this order, as a meeting takes them
+        Box::new((wire::lock_for_fork(), memory::lock_for_fork())) // the lock order of `PendingWire::step`
     }
 
     fn after_fork(&self) {
-        memory::forget();
-        wire::forget();
+        memory::after_fork();
+        wire::after_fork();
     }
 }
 
@@ -61,10 +60,10 @@ impl StreamDriver for Loopback {
     }
 
     fn connect(&self, pair: &Pair) -> Result<Box<dyn Connecting>, Reason> {
-        wire::Meeting::begin(pair)
+        wire::PendingWire::begin(pair)
     }
 
     fn close(&self, slot: &Slot) {
-        wire::leave(slot);
+        wire::release(slot);
     }
 }

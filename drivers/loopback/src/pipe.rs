@@ -1,4 +1,4 @@
-//! A simulated TCP connection: two byte pipes of bounded size, arrival times, end of file, reset, and death of an end.
+//! A simulated TCP connection: two byte pipes of bounded size, with arrival times, end of file, reset, and death of an end.
 
 use crate::clock::Clock;
 use crate::plan::{Fault, Plan};
@@ -19,12 +19,12 @@ pub struct Connection {
     reverse: bool,
 }
 
-/// What one end sends.
+/// The bytes from one end to the other.
 #[derive(Debug)]
 struct Direction {
     room: usize,
     bytes: VecDeque<u8>,
-    /// Position (bytes sent before) and arrival time, in both ascending.
+    /// The position (bytes sent before) and arrival time of each send; both ascend.
     arrivals: VecDeque<(u64, u64)>,
     sent: u64,
     received: u64,
@@ -79,7 +79,7 @@ impl Connection {
         if n == 0 {
             return if bytes.is_empty() { Ok(0) } else { Err(EAGAIN) };
         }
-        // What is sent later never arrives earlier.
+        // Bytes never overtake earlier ones.
         let arrival = (now + direction.hold).max(direction.arrivals.back().map_or(0, |a| a.1));
         direction.arrivals.push_back((direction.sent, arrival));
         direction.bytes.extend(&bytes[..n]);
@@ -135,7 +135,7 @@ impl Connection {
         self.arrived(end).0 as u64
     }
 
-    /// Whether the connection stands, as `end` sees it.
+    /// Whether the connection is up, as `end` sees it.
     pub fn alive(&mut self, end: usize) -> bool {
         self.faults(1 - end);
         !self.reset && !self.arrived(end).1 && !self.directions[1 - end].dead
@@ -156,7 +156,7 @@ impl Connection {
         self.directions[end].finished = true;
     }
 
-    /// Something goes wrong now.
+    /// Applies a fault now.
     pub fn inject(&mut self, end: usize, fault: Fault) {
         let direction = &mut self.directions[end];
         match fault {
@@ -198,7 +198,7 @@ impl Connection {
         }
     }
 
-    /// Bytes that have arrived at `end`, and whether end of file is what follows the ones it has read.
+    /// The number of unread bytes that have arrived at `end`, and whether the end of file is next.
     fn arrived(&mut self, end: usize) -> (usize, bool) {
         let now = self.clock.time();
         let direction = &mut self.directions[1 - end];
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_arrive_in_order_and_after_their_delay() {
+    fn bytes_held_arrive_in_order_after_their_delay() {
         let clock = Clock::new(0);
         let plan = Plan::new().with(0, When::Byte(3), Fault::Hold(100));
         let mut connection = Connection::new(clock.clone(), 8, plan);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_begin_when_the_plan_says() {
+    fn faults_of_plan_begin_at_their_time() {
         let plan = Plan::new()
             .with(0, When::Send(2), Fault::Short { most: 1, times: 1 })
             .with(0, When::Send(3), Fault::Again(1))

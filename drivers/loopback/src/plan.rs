@@ -1,4 +1,4 @@
-//! What goes wrong in a simulated connection, and when: data, read by [`crate::pipe`].
+//! The faults of a simulated connection and when they happen: data, applied by [`crate::pipe`].
 
 /// When a fault begins. Each rule fires once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -7,16 +7,16 @@ pub enum When {
     Always,
     /// At the n-th send of that end over TCP, counted from 1.
     Send(u64),
-    /// Once that end has sent so many bytes over TCP.
+    /// Once that end has sent this many bytes over TCP.
     Byte(u64),
-    /// Once virtual time has come that far.
+    /// Once the virtual clock shows this time.
     Time(u64),
 }
 
-/// A fault. TCP loses nothing: what the network drops arrives later, so a drop is a [`Fault::Hold`].
+/// A fault. TCP loses nothing: bytes that the network drops arrive later, so a drop is a [`Fault::Hold`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Bytes sent from now on arrive so many ns later.
+    /// Bytes sent from now on arrive this many ns later.
     Hold(u64),
     /// The next `times` sends take at most `most` bytes.
     Short {
@@ -25,50 +25,50 @@ pub enum Fault {
         /// Sends.
         times: u64,
     },
-    /// The next so many sends find no room, provided that bytes are in flight (as with real TCP, where a full buffer is
-    /// the only reason).
+    /// This many further sends find no room, provided that bytes are in flight (as with real TCP, where a full buffer is the only
+    /// reason).
     Again(u64),
-    /// The connection is reset: what is in flight is lost, both ends fail.
+    /// The connection is reset: bytes in flight are lost, and both ends fail.
     Reset,
-    /// The process at this end dies: no more sends, its locks stay held, the kernel sends FIN after what is in flight.
+    /// The process at this end dies: it sends no more, its locks stay held, and the kernel sends FIN after the bytes in flight.
     Kill,
-    /// As [`Fault::Kill`], with bytes unread in its receive buffer: the kernel sends RST.
+    /// The process at this end dies with unread bytes in its receive buffer: the kernel sends RST.
     KillUnread,
-    /// Threads that could be woken are woken in the reverse order.
+    /// Threads are woken in reverse order.
     ReverseWakeups,
 }
 
 /// One fault of one end (0 or 1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rule {
-    /// Whose fault.
+    /// The end that has the fault.
     pub end: usize,
-    /// From when.
+    /// When it begins.
     pub when: When,
-    /// What.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// Everything that goes wrong in one connection.
+/// The faults of one connection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     rules: Vec<Rule>,
 }
 
 impl Plan {
-    /// Nothing goes wrong.
+    /// No faults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One fault more.
+    /// Adds a fault.
     #[must_use]
     pub fn with(mut self, end: usize, when: When, fault: Fault) -> Self {
         self.rules.push(Rule { end, when, fault });
         self
     }
 
-    /// Takes out the faults of `end` that begin now: before its `sends`-th send, with `bytes` sent, at `time`.
+    /// Removes and returns the faults of `end` that begin now: before its `sends`-th send, with `bytes` sent, at `time`.
     pub(crate) fn due(&mut self, end: usize, sends: u64, bytes: u64, time: u64) -> Vec<Fault> {
         let is_due = |rule: &Rule| {
             rule.end == end

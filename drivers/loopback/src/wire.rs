@@ -1,4 +1,4 @@
-//! How two streams of one process find each other: a table of connections by address. No socket, no descriptor.
+//! How two streams of one process find each other: a table of connections by address, without sockets or descriptors.
 
 use crate::memory;
 use motet_engine::driver::{Connecting, Pair, Progress, Wire};
@@ -13,54 +13,55 @@ use std::net::SocketAddr;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering;
 
-/// The address that connected, the address that accepted.
-type Name = (SocketAddr, SocketAddr);
+/// The address that connected, and the address that accepted.
+type ConnectionName = (SocketAddr, SocketAddr);
 
-static MEETINGS: Mutex<Option<HashMap<Name, Entry>>> = Mutex::new(None);
+static PENDING_WIRES: Mutex<Option<HashMap<ConnectionName, TableEntry>>> = Mutex::new(None);
 
-/// What is known of a connection whose wire is on its way up: who has come, and the slot once both have.
-struct Entry {
+/// A connection whose wire is not up at both ends: the cookies of the ends that have begun, and the slot once both have.
+struct TableEntry {
     cookies: [Option<u64>; 2],
     slot: Option<[Slot; 2]>,
 }
 
 /// One end (0 accepted, 1 connected) that waits for the other.
 #[derive(Debug)]
-pub struct Meeting {
-    name: Name,
+pub struct PendingWire {
+    name: ConnectionName,
     end: usize,
     ring: usize,
     up: bool,
 }
 
-impl Meeting {
-    /// Enters the table.
+impl PendingWire {
+    /// Enters this end in the table.
     pub fn begin(pair: &Pair) -> Result<Box<dyn Connecting>, Reason> {
         let (name, end) = if pair.connected { ((pair.local, pair.peer), 1) } else { ((pair.peer, pair.local), 0) };
-        let mut meetings = lock(&MEETINGS);
-        let entry = meetings.get_or_insert_default().entry(name).or_insert(Entry { cookies: [None; 2], slot: None });
+        let mut pending = lock(&PENDING_WIRES);
+        let entry =
+            pending.get_or_insert_default().entry(name).or_insert(TableEntry { cookies: [None; 2], slot: None });
         entry.cookies[end] = Some(pair.cookie);
         Ok(Box::new(Self { name, end, ring: pair.ring, up: false }))
     }
 }
 
-impl Connecting for Meeting {
+impl Connecting for PendingWire {
     fn step(&mut self) -> Progress {
-        let mut meetings = lock(&MEETINGS);
-        let Some(entry) = meetings.as_mut().and_then(|m| m.get_mut(&self.name)) else {
+        let mut pending = lock(&PENDING_WIRES);
+        let Some(entry) = pending.as_mut().and_then(|m| m.get_mut(&self.name)) else {
             return Progress::Rejected(Reason::PEER_GONE);
         };
         let [Some(accepted), Some(connected)] = entry.cookies else { return Progress::Pending };
         let (ends, second) = match entry.slot {
             Some(ends) => (ends, true),
-            None => match memory::place(self.ring, [accepted, connected]) {
+            None => match memory::reserve(self.ring, [accepted, connected]) {
                 Some(ends) => (ends, false),
                 None => return Progress::Rejected(Reason::NO_MEMORY),
             },
         };
         entry.slot = Some(ends);
         if second {
-            meetings.as_mut().and_then(|m| m.remove(&self.name));
+            pending.as_mut().and_then(|m| m.remove(&self.name));
         }
         self.up = true;
         let slot = ends[self.end];
@@ -70,14 +71,14 @@ impl Connecting for Meeting {
     }
 }
 
-impl Drop for Meeting {
+impl Drop for PendingWire {
     fn drop(&mut self) {
         if self.up {
             return;
         }
-        // It never came: the other end, if it is up already, talks TCP for ever, and its slot is free when it leaves.
-        let mut meetings = lock(&MEETINGS);
-        if let Some(entry) = meetings.as_mut().and_then(|m| m.remove(&self.name))
+        // This end gives up. If the other end is up already, it stays on TCP, and its slot is free once it leaves.
+        let mut pending = lock(&PENDING_WIRES);
+        if let Some(entry) = pending.as_mut().and_then(|m| m.remove(&self.name))
             && let Some(ends) = entry.slot
         {
             ends[self.end].head().left[self.end].store(1, Ordering::Release);
@@ -85,13 +86,13 @@ impl Drop for Meeting {
     }
 }
 
-/// This end has left.
-pub fn leave(slot: &Slot) {
+/// Marks this end of a slot as left, and the other end too if that can never attach.
+pub fn release(slot: &Slot) {
     let (head, other) = (slot.head(), 1 - slot.end());
     head.left[slot.end()].store(1, Ordering::Release);
-    // The other end may still come for it; if it never does, its `Meeting` says so when it is dropped.
-    let meetings = lock(&MEETINGS);
-    let expected = meetings
+    // The other end may still attach; if it gives up, the drop of its `PendingWire` marks it as left.
+    let pending = lock(&PENDING_WIRES);
+    let expected = pending
         .as_ref()
         .is_some_and(|m| m.values().any(|e| e.slot.is_some_and(|ends| std::ptr::eq(ends[0].head(), head))));
     if head.attached[other].load(Ordering::Acquire) == 0 && !expected {
@@ -99,12 +100,12 @@ pub fn leave(slot: &Slot) {
     }
 }
 
-/// For the time of a fork.
-pub fn quiet() -> impl Sized {
-    lock(&MEETINGS)
+/// Locks what a fork must find unlocked.
+pub fn lock_for_fork() -> impl Sized {
+    lock(&PENDING_WIRES)
 }
 
-/// In a forked child: the parent's meetings are not ours.
-pub fn forget() {
-    lock(&MEETINGS).take();
+/// In a forked child: drops the parent's pending wires.
+pub fn after_fork() {
+    lock(&PENDING_WIRES).take();
 }

@@ -1,27 +1,22 @@
-//! The shared-memory driver.
+//! The shared-memory driver: wires for streams and links for messages, between processes of one host and one user.
 //!
-//! What it is: a wire between two processes of one host, one network namespace and one user, made of a slot in a sealed
-//! memfd. [`stream_bootstrap`] finds the other end of *this connection* and passes the memfd; [`links`] keeps the memfds of each
-//! pair of processes, so that one more connection costs a slot, and gives them back when they are unused ([`segment_pool`] is this
-//! process's own); [`offer`] is the one message that travels.
+//! - [`streams`]: a wire beside a TCP connection, which is a slot in a sealed memfd. Both processes are in one network namespace.
+//! - [`messages`]: a link between two nodes, which is a memfd with a FIFO and a payload ring for each direction.
 //!
-//! What it is not: it moves no payload; gate and ring are the engine's.
+//! What it is not: it moves no payload. Gate, rings and FIFOs are used by the engine.
 #![forbid(unsafe_code)]
 
-pub mod links;
-pub mod message_connect;
-pub mod message_handshake;
-pub mod offer;
-pub mod segment_pool;
-pub mod stream_bootstrap;
+pub mod messages;
+pub mod streams;
 
 use motet_engine::driver::{Capabilities, Connecting, Driver, MessageDriver, Pair, StreamDriver};
 use motet_engine::message::transport::{Connector, Identity, Listener};
 use motet_engine::reason::Reason;
 use motet_wire::stream::slot::Slot;
 use std::any::Any;
+use streams::{bootstrap, segment_pool};
 
-/// The driver.
+/// The shared-memory driver.
 #[derive(Debug)]
 pub struct Shm;
 
@@ -43,37 +38,37 @@ impl Driver for Shm {
     }
 
     fn memory(&self) -> usize {
-        segment_pool::bytes()
+        segment_pool::mapped_bytes()
     }
 
     fn links(&self) -> [u64; 2] {
-        segment_pool::counts()
+        segment_pool::link_counts()
     }
 
     fn prepare_fork(&self) -> Box<dyn Any> {
-        Box::new((segment_pool::quiet(), stream_bootstrap::quiet()))
+        Box::new((segment_pool::lock_for_fork(), bootstrap::lock_for_fork()))
     }
 
     fn after_fork(&self) {
-        segment_pool::forked();
-        stream_bootstrap::forget();
+        segment_pool::after_fork();
+        bootstrap::after_fork();
     }
 }
 
 impl StreamDriver for Shm {
     fn reach(&self, pair: &Pair) -> Result<(), Reason> {
-        // Same host and network namespace is decided by the kernel (sock_diag) when the wire comes up; this is the cheap
-        // test that spares every other connection the question.
+        // This cheap test rejects most connections to other hosts. Whether the peer is on this host and in this network namespace is
+        // decided later, by the kernel (sock_diag).
         let (a, b) = (pair.local.ip().to_canonical(), pair.peer.ip().to_canonical());
         if a == b || (a.is_loopback() && b.is_loopback()) { Ok(()) } else { Err(Reason::OTHER_HOST) }
     }
 
     fn connect(&self, pair: &Pair) -> Result<Box<dyn Connecting>, Reason> {
-        if pair.connected { stream_bootstrap::Listener::begin(pair) } else { stream_bootstrap::Offering::begin(pair) }
+        if pair.connected { bootstrap::OfferListener::begin(pair) } else { bootstrap::Offerer::begin(pair) }
     }
 
     fn close(&self, slot: &Slot) {
-        segment_pool::leave(slot);
+        segment_pool::release(slot);
     }
 
     fn abandon(&self, slot: &Slot) {
@@ -83,10 +78,10 @@ impl StreamDriver for Shm {
 
 impl MessageDriver for Shm {
     fn listen(&self, node: &Identity) -> Result<Box<dyn Listener>, Reason> {
-        message_connect::Host::listen(node)
+        messages::connect::NodeListener::listen(node)
     }
 
     fn connect(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
-        message_connect::Guest::call(node, address)
+        messages::connect::NodeConnector::begin(node, address)
     }
 }

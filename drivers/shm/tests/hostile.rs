@@ -1,8 +1,8 @@
-//! The rendezvous against everybody who should not be there, and against offers that lie: the process never crashes, nothing
-//! is mapped that was not checked, and the stream stays on TCP with the reason that fits.
+//! The stream bootstrap against processes that may not connect, and against false offers: the process never crashes, nothing unchecked is
+//! mapped, and the stream stays on TCP with the right reason.
 
 use motet_driver_shm::Shm;
-use motet_driver_shm::offer::{Offer, Refusal, SIZE};
+use motet_driver_shm::streams::offer::{OFFER_BYTES, Offer, Refusal};
 use motet_engine::driver::{Connecting, Pair, Progress, StreamDriver};
 use motet_engine::reason::Reason;
 use motet_sys::rustix::fd::OwnedFd;
@@ -20,10 +20,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
 const RING: usize = 4096;
-/// Names the rendezvous that a started attacker knocks at.
-const ATTACK: &str = "MOTET_TEST_RENDEZVOUS";
+/// Names the bootstrap socket that an attacker process connects to.
+const ATTACK: &str = "MOTET_TEST_BOOTSTRAP";
 
-/// The end that connected, waiting for an offer, and all that an attacker could know.
+/// The end that made the connection and waits for an offer, with everything that an attacker could know.
 struct Victim {
     connecting: Box<dyn Connecting>,
     name: Vec<u8>,
@@ -49,8 +49,8 @@ fn pair_of(tcp: &TcpStream, connected: bool) -> Pair {
 
 fn connection() -> [TcpStream; 2] {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    [near, listener.accept().unwrap().0]
+    let connected = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    [connected, listener.accept().unwrap().0]
 }
 
 fn victim() -> Victim {
@@ -65,10 +65,15 @@ fn victim_with(memory: usize) -> Victim {
     let name = format!("motet/{netns:x}/{:x}", pair.cookie).into_bytes();
     let offerer = socket::cookie(streams[1].as_raw_fd()).unwrap();
     let nonce = motet_sys::memory::nonce().unwrap();
-    Victim { connecting, name, honest: Offer { netns, offerer, other: pair.cookie, slot: 0, nonce }, _streams: streams }
+    Victim {
+        connecting,
+        name,
+        honest: Offer { netns, offerer, target: pair.cookie, slot: 0, nonce },
+        _streams: streams,
+    }
 }
 
-/// A memfd to offer; each field is one thing to get wrong.
+/// A memfd to offer; a test falsifies one field.
 struct Memory {
     head: Vec<u8>,
     size: usize,
@@ -92,27 +97,27 @@ impl Memory {
         let write = |bytes: &[u8], at: u64| motet_sys::rustix::io::pwrite(&fd, bytes, at).unwrap();
         write(&self.head[..self.head.len().min(self.size)], 0);
         if self.preallocate && self.size >= 4096 + 2048 + 16 {
-            write(&[offer.offerer.to_ne_bytes(), offer.other.to_ne_bytes()].concat(), 4096 + 2048); // the slot's cookies
+            write(&[offer.offerer.to_ne_bytes(), offer.target.to_ne_bytes()].concat(), 4096 + 2048); // the slot's cookies
         }
         fcntl_add_seals(&fd, self.seals).unwrap();
         fd
     }
 }
 
-/// Sends a message with any number of descriptors to the rendezvous.
-fn knock(name: &[u8], bytes: &[u8], files: &[&OwnedFd]) -> Result<OwnedFd, i32> {
-    let guest = socket::connect_abstract(name)?;
+/// Sends a message with any number of descriptors to a bootstrap socket.
+fn send_to_bootstrap(name: &[u8], bytes: &[u8], files: &[&OwnedFd]) -> Result<OwnedFd, i32> {
+    let connection = socket::connect_abstract(name)?;
     let mut space = [MaybeUninit::uninit(); motet_sys::rustix::cmsg_space!(ScmRights(4))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let files: Vec<_> = files.iter().map(|f| f.as_fd()).collect();
     if !files.is_empty() {
         assert!(control.push(SendAncillaryMessage::ScmRights(&files)));
     }
-    sendmsg(&guest, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map_err(|e| e.raw_os_error())?;
-    Ok(guest)
+    sendmsg(&connection, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL).map_err(|e| e.raw_os_error())?;
+    Ok(connection)
 }
 
-/// What the victim makes of it, after as many steps as it may need.
+/// The victim's outcome after four steps, which suffice.
 fn outcome(victim: &mut Victim) -> Result<&'static str, Reason> {
     for _ in 0..4 {
         match victim.connecting.step() {
@@ -131,17 +136,17 @@ fn offered(change_offer: impl Fn(&mut Offer), change_memory: impl Fn(&mut Memory
     let file = memory.make(&victim.honest);
     let mut offer = victim.honest;
     change_offer(&mut offer);
-    let _guest = knock(&victim.name, &offer.encode(), &[&file]).unwrap();
+    let _connection = send_to_bootstrap(&victim.name, &offer.encode(), &[&file]).unwrap();
     outcome(&mut victim)
 }
 
 #[test]
-fn an_honest_offer_is_taken() {
-    assert_eq!(offered(|_| (), |_| ()), Ok("up"), "or else the other tests show nothing");
+fn offer_honest_is_accepted() {
+    assert_eq!(offered(|_| (), |_| ()), Ok("up"), "otherwise the other tests prove nothing");
 }
 
 #[test]
-fn memory_that_lies_is_never_mapped() {
+fn offered_memory_false_is_never_mapped() {
     type Change = fn(&mut Memory);
     let bad = Err(Reason::BAD_SEGMENT);
     let cases: &[(&str, Change, Result<&str, Reason>)] = &[
@@ -171,9 +176,9 @@ fn memory_that_lies_is_never_mapped() {
     }
 }
 
-/// Pages may be missing: each end brings into being what it needs, and stays on TCP where it cannot.
+/// Pages may be missing: each end allocates what it needs, and stays on TCP where it cannot.
 #[test]
-fn large_rings_lie_where_the_geometry_says() {
+fn offered_large_rings_match_the_geometry() {
     let geometry = Geometry { slots: 1, ring: RING, bulk: 1 << 20 };
     let with_bulk = |memory: &mut Memory| {
         memory.head[40..48].copy_from_slice(&(geometry.bulk as u64).to_le_bytes());
@@ -188,76 +193,76 @@ fn large_rings_lie_where_the_geometry_says() {
 }
 
 #[test]
-fn an_offer_that_is_not_for_this_connection_is_ignored() {
+fn offer_for_another_connection_is_ignored() {
     type Change = fn(&mut Offer);
     let cases: &[(&str, Change)] = &[
         ("another network namespace", |o| o.netns ^= 1),
-        ("another socket of ours", |o| o.other ^= 1),
+        ("another socket of ours", |o| o.target ^= 1),
         ("another socket of the peer", |o| o.offerer ^= 1),
     ];
     for (what, change) in cases {
-        assert_eq!(offered(change, |_| ()), Ok("pending"), "{what}: the right one may still come");
+        assert_eq!(offered(change, |_| ()), Ok("pending"), "{what}: the right offer may still arrive");
     }
     assert_eq!(offered(|o| o.slot = 1, |_| ()), Err(Reason::BAD_SEGMENT), "a slot beyond the segment");
     assert_eq!(offered(|o| o.slot = u32::MAX, |_| ()), Err(Reason::BAD_SEGMENT));
 }
 
 #[test]
-fn a_malformed_offer_is_ignored_and_the_right_one_still_taken() {
+fn offer_after_malformed_ones_is_accepted() {
     let mut victim = victim();
     let file = Memory::honest(&victim.honest).make(&victim.honest);
     let honest = victim.honest.encode();
     let long = [honest.as_slice(), &[0]].concat();
     let mut magic = honest;
     magic[0] ^= 1;
-    for bytes in [&honest[..0], &honest[..1], &honest[..SIZE - 1], &long, &magic] {
-        let _guest = knock(&victim.name, bytes, &[&file]);
+    for bytes in [&honest[..0], &honest[..1], &honest[..OFFER_BYTES - 1], &long, &magic] {
+        let _connection = send_to_bootstrap(&victim.name, bytes, &[&file]);
         assert_eq!(outcome(&mut victim), Ok("pending"), "{} bytes", bytes.len());
     }
-    let guest = socket::connect_abstract(&victim.name).unwrap();
-    assert_eq!(outcome(&mut victim), Ok("pending"), "a guest who says nothing");
-    drop(guest);
-    assert_eq!(outcome(&mut victim), Ok("pending"), "and leaves");
-    let _guest = knock(&victim.name, &honest, &[]).unwrap();
+    let connection = socket::connect_abstract(&victim.name).unwrap();
+    assert_eq!(outcome(&mut victim), Ok("pending"), "a connection without a message");
+    drop(connection);
+    assert_eq!(outcome(&mut victim), Ok("pending"), "and its end");
+    let _connection = send_to_bootstrap(&victim.name, &honest, &[]).unwrap();
     assert_eq!(outcome(&mut victim), Ok("pending"), "no descriptor");
-    let _guest = knock(&victim.name, &honest, &[&file]).unwrap();
+    let _connection = send_to_bootstrap(&victim.name, &honest, &[&file]).unwrap();
     assert_eq!(outcome(&mut victim), Ok("up"));
 }
 
 #[test]
-fn an_offer_of_another_version_is_final() {
+fn offer_of_another_version_is_rejected() {
     let mut victim = victim();
     let mut bytes = victim.honest.encode();
     bytes[8] = bytes[8].wrapping_add(1);
-    let _guest = knock(&victim.name, &bytes, &[]).unwrap();
+    let _connection = send_to_bootstrap(&victim.name, &bytes, &[]).unwrap();
     assert_eq!(outcome(&mut victim), Err(Reason::VERSION));
 }
 
 #[test]
-fn descriptors_that_were_not_asked_for_are_closed() {
+fn descriptors_beyond_the_segment_are_closed() {
     let mut victim = victim();
     let file = Memory::honest(&victim.honest).make(&victim.honest);
     let (witness, other) = std::os::unix::net::UnixStream::pair().unwrap();
-    let stowaway = OwnedFd::from(other);
-    let _guest = knock(&victim.name, &victim.honest.encode(), &[&file, &stowaway]).unwrap();
-    drop(stowaway);
+    let extra = OwnedFd::from(other);
+    let _connection = send_to_bootstrap(&victim.name, &victim.honest.encode(), &[&file, &extra]).unwrap();
+    drop(extra);
     assert_eq!(outcome(&mut victim), Ok("up"), "the first descriptor is the segment");
     assert!(!socket::is_connected(witness.as_raw_fd()), "the second is closed everywhere");
 }
 
 #[test]
-fn something_that_is_no_memfd_is_refused() {
+fn offered_file_that_is_no_memfd_is_refused() {
     for path in ["/dev/null", "/proc/self/exe"] {
         let mut victim = victim();
         let file = OwnedFd::from(std::fs::File::open(path).unwrap());
-        let _guest = knock(&victim.name, &victim.honest.encode(), &[&file]).unwrap();
+        let _connection = send_to_bootstrap(&victim.name, &victim.honest.encode(), &[&file]).unwrap();
         assert_eq!(outcome(&mut victim), Err(Reason::BAD_SEGMENT), "{path}");
     }
 }
 
-/// Somebody who listens on the name first: the stream stays on TCP, and the offering end finds out whom it would talk to.
+/// Another process listens on the name first: the stream stays on TCP, and the offering end checks the credentials of the listener.
 #[test]
-fn a_squatted_name_is_harmless() {
+fn bootstrap_name_squatted_leaves_stream_on_tcp() {
     let streams = connection();
     let pair = pair_of(&streams[0], true);
     let netns = socket::netns_cookie(pair.fd).unwrap();
@@ -266,44 +271,44 @@ fn a_squatted_name_is_harmless() {
     assert_eq!(Shm.connect(&pair).err(), Some(Reason::NAME_TAKEN), "the name is taken");
 }
 
-/// A wire whose two ends are both the real thing, as a control.
+/// A wire with two honest ends, as a control.
 #[test]
-fn two_honest_ends_meet() {
+fn ends_both_honest_share_a_slot() {
     let streams = connection();
     let mut near = Shm.connect(&pair_of(&streams[0], true)).unwrap();
     let mut far = Shm.connect(&pair_of(&streams[1], false)).unwrap();
     assert!(matches!(far.step(), Progress::Pending), "offered");
-    assert!(matches!(far.step(), Progress::Pending), "and not taken yet");
-    let Progress::Up(taken) = near.step() else { panic!("not taken") };
-    let Progress::Up(offered) = far.step() else { panic!("not heard of") };
-    assert_eq!((offered.slot.end(), taken.slot.end()), (0, 1));
+    assert!(matches!(far.step(), Progress::Pending), "not accepted yet");
+    let Progress::Up(accepted) = near.step() else { panic!("not accepted") };
+    let Progress::Up(offered) = far.step() else { panic!("acceptance not seen") };
+    assert_eq!((offered.slot.end(), accepted.slot.end()), (0, 1));
     assert_eq!(offered.peer.pid, std::process::id() as i32);
     offered.slot.outward().mark.ready.store(7, std::sync::atomic::Ordering::Release);
-    assert_eq!(taken.slot.inward().mark.ready.load(std::sync::atomic::Ordering::Acquire), 7, "the same memory");
+    assert_eq!(accepted.slot.inward().mark.ready.load(std::sync::atomic::Ordering::Acquire), 7, "the same memory");
 }
 
-/// Both ends know why: the one that refuses, and the one that is refused.
+/// Both the refusing and the refused end know the reason.
 #[test]
-fn an_end_that_refuses_says_why() {
+fn refusal_reports_its_reason_to_both_ends() {
     let mut victim = victim_with(0);
     let file = Memory::honest(&victim.honest).make(&victim.honest);
-    let guest = knock(&victim.name, &victim.honest.encode(), &[&file]).unwrap();
+    let sent = send_to_bootstrap(&victim.name, &victim.honest.encode(), &[&file]).unwrap();
     assert_eq!(outcome(&mut victim), Err(Reason::MEMORY_LIMIT));
     let mut answer = [0; 64];
-    let (n, _) = socket::receive_with_fd(&guest, &mut answer).unwrap();
+    let (n, _) = socket::receive_with_fd(&sent, &mut answer).unwrap();
     assert_eq!(Refusal::decode(&answer[..n]), Refusal(Reason::MEMORY_LIMIT));
 
-    // The other side of it: an accepted end hears what a listener of its own user answers.
-    for (reason, heard) in [(Reason::VERSION, Reason::VERSION), (Reason(4711), Reason::BAD_OFFER)] {
+    // The other direction: an offering end receives the refusal of a listener of its own user.
+    for (reason, received) in [(Reason::VERSION, Reason::VERSION), (Reason(4711), Reason::BAD_OFFER)] {
         let streams = connection();
         let netns = socket::netns_cookie(streams[0].as_raw_fd()).unwrap();
         let cookie = socket::cookie(streams[0].as_raw_fd()).unwrap();
         let listener = socket::listen_abstract(format!("motet/{netns:x}/{cookie:x}").as_bytes(), 4).unwrap();
         let mut far = Shm.connect(&pair_of(&streams[1], false)).unwrap();
         assert!(matches!(far.step(), Progress::Pending));
-        let guest = socket::accept(&listener).unwrap();
-        socket::send_message(&guest, &Refusal(reason).encode()).unwrap();
-        assert!(matches!(far.step(), Progress::Rejected(why) if why == heard), "{reason:?}");
+        let incoming = socket::accept(&listener).unwrap();
+        socket::send_message(&incoming, &Refusal(reason).encode()).unwrap();
+        assert!(matches!(far.step(), Progress::Rejected(why) if why == received), "{reason:?}");
     }
 }
 
@@ -316,18 +321,18 @@ fn skip(test: &str, reason: &str) {
     }
 }
 
-/// What a started attacker does: one well-formed offer to the named rendezvous. Nothing in a plain test run.
+/// The attacker process: it sends one well-formed offer to the bootstrap socket in [`ATTACK`]. As a test it does nothing.
 #[test]
 fn attacker() {
     let Ok(role) = std::env::var(ATTACK) else { return };
     let words: Vec<&str> = role.split(' ').collect();
     let number = |at: usize| words[at].parse::<u64>().unwrap();
-    let offer = Offer { netns: number(1), offerer: number(2), other: number(3), slot: 0, nonce: [9; 16] };
+    let offer = Offer { netns: number(1), offerer: number(2), target: number(3), slot: 0, nonce: [9; 16] };
     let file = Memory::honest(&offer).make(&offer);
-    match knock(words[0].as_bytes(), &offer.encode(), &[&file]) {
-        Ok(guest) => {
-            println!("knocked");
-            let _ = socket::poll([(guest.as_raw_fd(), socket::READABLE)], Some(10_000_000_000));
+    match send_to_bootstrap(words[0].as_bytes(), &offer.encode(), &[&file]) {
+        Ok(connection) => {
+            println!("connected");
+            let _ = socket::poll([(connection.as_raw_fd(), socket::READABLE)], Some(10_000_000_000));
         }
         Err(errno) => println!("refused {errno}"),
     }
@@ -339,14 +344,15 @@ fn attack(victim: &Victim, mut command: Command) -> std::io::Result<(std::proces
     let name = String::from_utf8(victim.name.clone()).unwrap();
     command
         .args(["--exact", "attacker", "--nocapture"])
-        .env(ATTACK, format!("{name} {} {} {}", o.netns, o.offerer, o.other));
+        .env(ATTACK, format!("{name} {} {} {}", o.netns, o.offerer, o.target));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?;
     let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
-    let said = lines.map_while(Result::ok).find(|l| l.contains("knocked") || l.contains("refused")).unwrap_or_default();
-    Ok((child, said))
+    let result =
+        lines.map_while(Result::ok).find(|l| l.contains("connected") || l.contains("refused")).unwrap_or_default();
+    Ok((child, result))
 }
 
-/// This program where another user may run it, and no other user may replace it; removed with the folder.
+/// A copy of this program that another user may run and may not replace; it is removed with the folder.
 fn copy_for_others() -> (tempfile::TempDir, std::path::PathBuf) {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     let folder = tempfile::Builder::new().prefix("motet-others-").permissions(mode).tempdir().unwrap();
@@ -356,8 +362,8 @@ fn copy_for_others() -> (tempfile::TempDir, std::path::PathBuf) {
 }
 
 #[test]
-fn another_user_gets_nothing() {
-    const TEST: &str = "another_user_gets_nothing";
+fn offer_of_another_user_is_ignored() {
+    const TEST: &str = "offer_of_another_user_is_ignored";
     if motet_sys::thread::euid() != 0 {
         return skip(TEST, "needs root to become another user");
     }
@@ -366,25 +372,25 @@ fn another_user_gets_nothing() {
     let mut command = Command::new(&copy);
     command.uid(65533).gid(65533).current_dir("/");
     let started = attack(&victim, command);
-    let (mut child, said) = match started {
+    let (mut child, attack_result) = match started {
         Ok(started) => started,
         Err(e) => return skip(TEST, &format!("cannot start a process as another user: {e}")),
     };
     let result = outcome(&mut victim);
     let _ = child.kill();
     let _ = child.wait();
-    assert!(said.contains("knocked"), "the attacker reached the rendezvous: {said}");
-    assert_eq!(result, Ok("pending"), "an offer of another user is not looked at");
-    // The right one still comes through.
+    assert!(attack_result.contains("connected"), "the attacker reached the bootstrap socket: {attack_result}");
+    assert_eq!(result, Ok("pending"), "an offer of another user is ignored");
+    // The right offer is still accepted.
     let file = Memory::honest(&victim.honest).make(&victim.honest);
-    let _guest = knock(&victim.name, &victim.honest.encode(), &[&file]).unwrap();
+    let _connection = send_to_bootstrap(&victim.name, &victim.honest.encode(), &[&file]).unwrap();
     assert_eq!(outcome(&mut victim), Ok("up"));
 }
 
-/// Run again as that user, by itself.
+/// Runs itself again as that user.
 #[test]
-fn two_processes_of_user_65534_get_a_reason() {
-    const TEST: &str = "two_processes_of_user_65534_get_a_reason";
+fn processes_of_user_65534_stay_on_tcp_with_reason() {
+    const TEST: &str = "processes_of_user_65534_stay_on_tcp_with_reason";
     if motet_sys::thread::euid() == 65534 {
         let streams = connection();
         for (stream, connected) in streams.iter().zip([true, false]) {
@@ -405,8 +411,8 @@ fn two_processes_of_user_65534_get_a_reason() {
 }
 
 #[test]
-fn another_network_namespace_reaches_nothing() {
-    const TEST: &str = "another_network_namespace_reaches_nothing";
+fn another_network_namespace_cannot_connect() {
+    const TEST: &str = "another_network_namespace_cannot_connect";
     let allowed = Command::new("unshare").args(["--net", "true"]).status().is_ok_and(|s| s.success());
     if !allowed {
         return skip(TEST, "no network namespace can be made here (unshare --net)");
@@ -414,15 +420,15 @@ fn another_network_namespace_reaches_nothing() {
     let mut victim = victim();
     let mut command = Command::new("unshare");
     command.arg("--net").arg(std::env::current_exe().unwrap());
-    let (mut child, said) = attack(&victim, command).unwrap();
+    let (mut child, attack_result) = attack(&victim, command).unwrap();
     let _ = child.wait();
-    assert!(said.contains("refused"), "abstract names belong to a network namespace: {said}");
+    assert!(attack_result.contains("refused"), "abstract names belong to a network namespace: {attack_result}");
     assert_eq!(outcome(&mut victim), Ok("pending"));
 }
 
-/// The offering end asks the kernel for the socket at the other end: where there is none, the peer is elsewhere.
+/// The offering end asks the kernel for the socket at the other end: without one, the peer is on another host.
 #[test]
-fn a_connection_without_a_socket_at_the_other_end_stays_plain() {
+fn connection_without_peer_socket_stays_on_tcp() {
     let streams = connection();
     let mut pair = pair_of(&streams[1], false);
     pair.peer.set_port(if pair.peer.port() == 1 { 2 } else { 1 });

@@ -82,7 +82,7 @@ pub struct Library {
     /// Its names.
     pub known: &'static KnownLibrary,
     mpi: Mpi,
-    /// `mpi_messages.c` and `crowd.c`, compiled for it.
+    /// `mpi_messages.c` and `oversubscribed.c`, compiled for it.
     programs: [PathBuf; 2],
 }
 
@@ -108,7 +108,7 @@ impl Libraries {
     /// Builds the programs for all installed libraries.
     pub fn find(bench: &Bench) -> Result<Self> {
         let folder = cleanup::folder()?;
-        let oversubscribed = [("crowd.c", include_str!("../../../../tests/mpi/crowd.c"))];
+        let oversubscribed = [("oversubscribed.c", include_str!("../../../../tests/mpi/oversubscribed.c"))];
         let node = [("node.h", include_str!("../../../../tests/mpi/node.h"))];
         for (name, text) in SOURCES.iter().chain(&oversubscribed).chain(&node) {
             std::fs::write(folder.path().join(name), text)?;
@@ -244,7 +244,7 @@ impl Library {
             }
             Ok(program)
         };
-        let programs = [build("mpi_messages")?, build("crowd")?];
+        let programs = [build("mpi_messages")?, build("oversubscribed")?];
         Ok(Self { known, mpi, programs })
     }
 }

@@ -2,7 +2,7 @@
 //! exchange of all with all, a barrier.
 //!
 //! With few ranks each of these is compared with Open MPI whose ranks yield (`mpi_yield_when_idle`); with many ranks, one of each
-//! together. The scheduler places the ranks. The program (`tests/mpi/crowd.c`) checks every value.
+//! together. The scheduler places the ranks. The program (`tests/mpi/oversubscribed.c`) checks every value.
 
 use super::libraries::Libraries;
 use crate::bench::{Bench, Measurement, Series};

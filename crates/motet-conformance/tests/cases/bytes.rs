@@ -1,4 +1,4 @@
-//! Bytes: order, sizes, half-close, flags, and whom they come from.
+//! Transfer: order, sizes, half-close, flags, and the identity of the peer.
 
 use super::{Prng, bytes, handle, receive, receive_with, send, send_with};
 use crate::ends::Ends;
@@ -11,9 +11,9 @@ pub const MSG_DONTWAIT: i32 = 0x40;
 pub const MSG_WAITALL: i32 = 0x100;
 const EPIPE: i32 = 32;
 
-/// Bytes of a direction in random sizes.
+/// Bytes that are sent in each direction in random sizes.
 const TOTAL: u64 = 3 << 20;
-/// Bytes of a direction in large buffers.
+/// Bytes of the largest buffer.
 const LARGE: usize = 24 << 20;
 
 fn random_size(prng: &mut Prng, left: u64) -> usize {
@@ -21,7 +21,7 @@ fn random_size(prng: &mut Prng, left: u64) -> usize {
     (1 + prng.below(most)).min(left) as usize
 }
 
-/// Both directions at once, in random sizes on every side.
+/// Both directions at once, with random sizes at both ends.
 pub fn both_ways(ends: Ends) {
     let stream = &ends.streams[0];
     std::thread::scope(|scope| {
@@ -43,11 +43,11 @@ pub fn both_ways(ends: Ends) {
             at += n as u64;
         }
     });
-    stay(ends);
+    close_together(ends);
 }
 
-/// Waits until the other end is done too: closing early is another case.
-pub fn stay(ends: Ends) {
+/// Half-closes, then waits for the other end to do so: an early close is another case.
+pub fn close_together(ends: Ends) {
     for stream in &ends.streams {
         let _ = stream.shutdown(Shutdown::Write);
     }
@@ -57,8 +57,8 @@ pub fn stay(ends: Ends) {
     }
 }
 
-/// The other half of [`stay`]: says nothing before the other end is done.
-pub fn leave(ends: Ends) {
+/// Waits for the other end to half-close, and sends nothing.
+pub fn wait_for_close(ends: Ends) {
     for stream in &ends.streams {
         let n = stream.recv(&mut [0; 1]).expect("end of file");
         assert_eq!(n, 0, "bytes after the last");
@@ -69,9 +69,9 @@ pub fn large_out(ends: Ends) {
     let data = bytes(5, LARGE);
     for size in [64 << 10, 1 << 20, LARGE] {
         send(&ends.streams[0], &data[..size]);
-        assert_eq!(receive(&ends.streams[0], 1), [1], "the other end says when it waits");
+        assert_eq!(receive(&ends.streams[0], 1), [1], "the other end says that it has received");
     }
-    stay(ends);
+    close_together(ends);
 }
 
 pub fn large_in(ends: Ends) {
@@ -80,7 +80,7 @@ pub fn large_in(ends: Ends) {
         assert!(receive(&ends.streams[0], size) == data[..size], "a buffer of {size} bytes");
         send(&ends.streams[0], &[1]);
     }
-    stay(ends);
+    close_together(ends);
 }
 
 /// Large buffers in both directions at once: neither side may wait for the other to finish.
@@ -91,7 +91,7 @@ pub fn large_both(ends: Ends) {
         scope.spawn(|| send(stream, &data));
         assert!(receive(stream, data.len()) == data);
     });
-    stay(ends);
+    close_together(ends);
 }
 
 pub fn many(ends: Ends) {
@@ -107,14 +107,14 @@ pub fn many(ends: Ends) {
             );
         }
     }
-    stay(ends);
+    close_together(ends);
 }
 
 pub fn half_close(ends: Ends) {
     let stream = &ends.streams[0];
     send(stream, &bytes(0, 1000));
     stream.shutdown(Shutdown::Write).expect("a half-close");
-    // Sends fail from now on, whatever the other end is doing; receives go on.
+    // Sends fail from now on, whatever the other end does; receives work.
     assert_eq!(stream.send(b"more").expect_err("a send after the half-close").raw_os_error(), Some(EPIPE));
     assert_eq!(receive(stream, 2000), bytes(0, 2000));
     assert_eq!(stream.send(b"more").expect_err("a send after the half-close").raw_os_error(), Some(EPIPE));
@@ -178,7 +178,7 @@ pub fn nonblocking(ends: Ends) {
             Err(e) if e.kind() == ErrorKind::WouldBlock => {
                 full += 1;
                 if full == 1 {
-                    // From here on the reader reads: without this both ends could wait for ever.
+                    // An empty send neither blocks nor fails on a full stream.
                     assert_eq!(send_with(stream, &[], MSG_DONTWAIT).unwrap_or(0), 0);
                 }
                 std::thread::yield_now();
@@ -196,7 +196,7 @@ pub fn nonblocking_far(ends: Ends) {
     send(stream, &[9]);
 }
 
-/// Addresses are the kernel's; a wire knows the peer's process and user.
+/// The record has the kernel's addresses and, with a wire, the peer's process and user.
 pub fn identity(ends: Ends) {
     let stream = &ends.streams[0];
     let (engine, handle) = handle(stream);
@@ -214,5 +214,5 @@ pub fn identity(ends: Ends) {
     } else {
         assert_eq!((pid, uid), (u32::MAX, u32::MAX), "unknown over TCP");
     }
-    stay(ends);
+    close_together(ends);
 }

@@ -6,7 +6,7 @@ use motet_sys::rustix::net::sockopt::set_socket_linger;
 use std::io::ErrorKind;
 use std::time::Duration;
 
-/// Fits into a ring and into TCP's buffers.
+/// Bytes that fit into a ring, and into TCP's buffers.
 const UNREAD: usize = 30_000;
 
 pub fn send_and_close(ends: Ends) {
@@ -29,8 +29,8 @@ pub fn read_to_the_end(ends: Ends) {
     assert_eq!(stream.recv(&mut [0; 8]).expect("end of file"), 0);
 }
 
-/// Gone: end of file or an error of the connection.
-fn is_gone(result: &std::io::Result<usize>) -> bool {
+/// Whether the connection has ended: end of file, or an error of the connection.
+fn has_ended(result: &std::io::Result<usize>) -> bool {
     match result {
         Ok(n) => *n == 0,
         Err(e) => matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe),
@@ -48,7 +48,7 @@ pub fn sees_reset(ends: Ends) {
     send(stream, b"go");
     let error = stream.recv(&mut [0; 8]).expect_err("a reset");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
-    assert!(is_gone(&stream.recv(&mut [0; 8])), "and it stays so");
+    assert!(has_ended(&stream.recv(&mut [0; 8])), "and it stays ended");
     let error = loop {
         if let Err(error) = stream.send(&[1; 100]) {
             break error;
@@ -57,7 +57,7 @@ pub fn sees_reset(ends: Ends) {
     assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
 }
 
-fn kill_myself() -> ! {
+fn kill_this_process() -> ! {
     let me = motet_sys::rustix::process::getpid();
     let _ = motet_sys::rustix::process::kill_process(me, motet_sys::rustix::process::Signal::KILL);
     loop {
@@ -69,14 +69,14 @@ pub fn is_killed(ends: Ends) {
     let stream = &ends.streams[0];
     assert_eq!(receive(stream, 2), b"go");
     send(stream, &bytes(0, 500));
-    kill_myself();
+    kill_this_process();
 }
 
 pub fn survives(ends: Ends) {
     let stream = &ends.streams[0];
     send(stream, b"go");
     let (mut at, mut data) = (0, [0; 64]);
-    let gone = loop {
+    let last = loop {
         let result = stream.recv(&mut data);
         match result {
             Ok(n) if n > 0 => {
@@ -86,16 +86,16 @@ pub fn survives(ends: Ends) {
             result => break result,
         }
     };
-    assert!(is_gone(&gone), "{gone:?}");
-    assert!(at == 500 || gone.is_err(), "{at} of 500 bytes, and nothing said");
+    assert!(has_ended(&last), "{last:?}");
+    assert!(at == 500 || last.is_err(), "{at} of 500 bytes, then end of file");
     while stream.send(&[1; 100]).is_ok() {}
-    assert!(is_gone(&stream.recv(&mut data)));
+    assert!(has_ended(&stream.recv(&mut data)));
 }
 
 pub fn is_killed_reading(ends: Ends) {
     let stream = &ends.streams[0];
     let _ = receive(stream, 100_000);
-    kill_myself();
+    kill_this_process();
 }
 
 pub fn survives_sending(ends: Ends) {
@@ -106,6 +106,6 @@ pub fn survives_sending(ends: Ends) {
         }
     };
     assert!(matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe), "{error}");
-    let gone = stream.recv(&mut [0; 8]);
-    assert!(is_gone(&gone), "{gone:?}");
+    let last = stream.recv(&mut [0; 8]);
+    assert!(has_ended(&last), "{last:?}");
 }

@@ -1,5 +1,5 @@
-//! What every driver must do: one case each, as a function for the near end (which accepted) and one for the far end.
-//! The ends agree on an order only through the streams themselves.
+//! The cases: each is a function for the near end, which accepted the connections, and one for the far end, which made them. The ends
+//! synchronize through the streams only.
 
 mod bytes;
 mod faults;
@@ -14,11 +14,11 @@ use std::os::fd::AsRawFd;
 /// One case.
 pub struct Case {
     pub name: &'static str,
-    /// Connections between the two ends.
+    /// The number of connections between the two ends.
     pub streams: usize,
-    /// Messages are exchanged first, so that the wire is up.
+    /// Bytes are exchanged first, so that the wire is up.
     pub warm: bool,
-    /// The far end does what would end the near one too.
+    /// The far end kills its process, so the ends need two.
     pub two_processes_only: bool,
     pub near: fn(Ends),
     pub far: fn(Ends),
@@ -28,7 +28,7 @@ const fn case(name: &'static str, near: fn(Ends), far: fn(Ends)) -> Case {
     Case { name, streams: 1, warm: true, two_processes_only: false, near, far }
 }
 
-/// All.
+/// All cases.
 pub static CASES: &[Case] = &[
     Case { warm: false, ..case("bytes_from_the_first_on", bytes::both_ways, bytes::both_ways) },
     case("bytes_both_ways", bytes::both_ways, bytes::both_ways),
@@ -38,14 +38,14 @@ pub static CASES: &[Case] = &[
     case("half_close", bytes::half_close, bytes::half_close_far),
     case("flags", bytes::flags, bytes::flags_far),
     case("nonblocking_descriptor", bytes::nonblocking, bytes::nonblocking_far),
-    case("identity", bytes::identity, bytes::leave),
+    case("identity", bytes::identity, bytes::wait_for_close),
     case("readiness", waits::readiness, waits::readiness_far),
     Case { streams: 4, ..case("wait_any", waits::wait_any, waits::wait_any_far) },
-    case("wake", waits::wake, bytes::leave),
-    Case { streams: 2, ..case("wake_of_wait_any", waits::wake_of_wait_any, bytes::leave) },
-    Case { streams: 12, ..case("close_under_calls", waits::close_under_calls, bytes::leave) },
+    case("wake", waits::wake, bytes::wait_for_close),
+    Case { streams: 2, ..case("wake_of_wait_any", waits::wake_of_wait_any, bytes::wait_for_close) },
+    Case { streams: 12, ..case("close_under_calls", waits::close_under_calls, bytes::wait_for_close) },
     case("deadline", waits::deadline, waits::deadline_far),
-    Case { streams: 2, ..case("deadline_of_wait_any", waits::deadline_of_wait_any, bytes::leave) },
+    Case { streams: 2, ..case("deadline_of_wait_any", waits::deadline_of_wait_any, bytes::wait_for_close) },
     case("close_with_unread_data", faults::read_to_the_end, faults::send_and_close),
     case("reset", faults::sees_reset, faults::resets),
     Case { two_processes_only: true, ..case("killed_reader_and_writer", faults::survives, faults::is_killed) },
@@ -55,7 +55,7 @@ pub static CASES: &[Case] = &[
     },
 ];
 
-/// SplitMix64.
+/// A pseudorandom generator (SplitMix64).
 pub struct Prng(pub u64);
 
 impl Prng {
@@ -68,17 +68,17 @@ impl Prng {
     }
 }
 
-/// The byte at a position: the same at both ends and for both directions.
+/// The byte at a position, in either direction.
 pub fn byte(position: u64) -> u8 {
     (position ^ position >> 8 ^ position >> 16).wrapping_mul(31) as u8
 }
 
-/// So many bytes from a position.
+/// The `length` bytes from a position on.
 pub fn bytes(position: u64, length: usize) -> Vec<u8> {
     (position..position + length as u64).map(byte).collect()
 }
 
-/// Sends all.
+/// Sends all bytes.
 pub fn send(stream: &Stream, data: &[u8]) {
     let mut at = 0;
     while at < data.len() {
@@ -86,7 +86,7 @@ pub fn send(stream: &Stream, data: &[u8]) {
     }
 }
 
-/// Receives exactly so many bytes.
+/// Receives exactly `length` bytes.
 pub fn receive(stream: &Stream, length: usize) -> Vec<u8> {
     let mut data = vec![0; length];
     let mut at = 0;
@@ -99,7 +99,7 @@ pub fn receive(stream: &Stream, length: usize) -> Vec<u8> {
     data
 }
 
-/// A few messages to and fro.
+/// Exchanges 64 bytes, one at a time.
 pub fn warm_up(stream: &Stream, first: bool) {
     for n in 0..64u8 {
         if first {
@@ -112,7 +112,7 @@ pub fn warm_up(stream: &Stream, first: bool) {
     }
 }
 
-/// The handle under a stream.
+/// The engine, and its handle of a stream.
 pub fn handle(stream: &Stream) -> (&'static Engine, Handle) {
     let engine = motet::engine().expect("the engine");
     let cookie = motet_sys::socket::cookie(stream.tcp().as_raw_fd()).expect("a cookie");

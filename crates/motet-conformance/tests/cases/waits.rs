@@ -1,8 +1,8 @@
-//! Waiting: readiness, several streams at once, waking from another thread, deadlines. Nothing here measures time: a wait
-//! that never ends is stopped by the host.
+//! Waits: readiness, several streams at once, wakes by another thread, deadlines. Nothing here measures time: a wait that never ends is
+//! ended by the timeout of its process.
 
 use super::{bytes, handle, receive, receive_with, send};
-use crate::cases::bytes::{MSG_DONTWAIT, leave, stay};
+use crate::cases::bytes::{MSG_DONTWAIT, close_together, wait_for_close};
 use crate::ends::Ends;
 use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -34,7 +34,7 @@ pub fn readiness_far(ends: Ends) {
     assert_eq!(receive(stream, 2), b"go");
 }
 
-/// The far end speaks on one stream at a time; the wait names that one.
+/// The far end sends on one stream at a time; the wait returns that stream.
 pub fn wait_any(ends: Ends) {
     let streams: Vec<_> = ends.streams.iter().collect();
     for round in 0..200usize {
@@ -43,7 +43,7 @@ pub fn wait_any(ends: Ends) {
         assert_eq!(motet::wait_any(&streams, None).expect("a stream"), expected, "round {round}");
         assert_eq!(receive(streams[expected], 3), bytes(round as u64, 3));
     }
-    stay(ends);
+    close_together(ends);
 }
 
 pub fn wait_any_far(ends: Ends) {
@@ -51,10 +51,10 @@ pub fn wait_any_far(ends: Ends) {
         let [at] = receive(&ends.streams[0], 1)[..] else { unreachable!("one byte") };
         send(&ends.streams[usize::from(at)], &bytes(round, 3));
     }
-    leave(ends);
+    wait_for_close(ends);
 }
 
-/// A blocked receive is woken; so is the next one that would block.
+/// A wake ends a blocked receive, or the next one that would block.
 pub fn wake(ends: Ends) {
     let stream = &ends.streams[0];
     stream.wake();
@@ -72,17 +72,17 @@ pub fn wake(ends: Ends) {
             done.store(true, SeqCst);
             assert_eq!(error.kind(), ErrorKind::Interrupted);
         });
-        // Wakes that came after the call are spent on a call that would block.
+        // Wakes after the call end the next call that would block.
         while receive_with(stream, &mut [0; 8], MSG_DONTWAIT).is_err_and(|e| e.kind() == ErrorKind::Interrupted) {}
     }
     let deadline = Some(Instant::now() + Duration::from_millis(1));
     stream.set_deadline(deadline).expect("a deadline");
-    while stream.recv(&mut [0; 8]).expect_err("nothing comes").kind() == ErrorKind::Interrupted {}
+    while stream.recv(&mut [0; 8]).expect_err("nothing arrives").kind() == ErrorKind::Interrupted {}
     stream.set_deadline(None).expect("no deadline");
-    stay(ends);
+    close_together(ends);
 }
 
-/// A wait on several streams is woken through any of them.
+/// A wake of any of its streams ends a wait on several.
 pub fn wake_of_wait_any(ends: Ends) {
     let streams: Vec<_> = ends.streams.iter().collect();
     for at in [0, 1, 0] {
@@ -101,13 +101,13 @@ pub fn wake_of_wait_any(ends: Ends) {
     }
     for stream in &streams {
         stream.set_deadline(Some(Instant::now() + Duration::from_millis(1))).expect("a deadline");
-        while stream.recv(&mut [0; 8]).expect_err("nothing comes").kind() == ErrorKind::Interrupted {}
+        while stream.recv(&mut [0; 8]).expect_err("nothing arrives").kind() == ErrorKind::Interrupted {}
         stream.set_deadline(None).expect("no deadline");
     }
-    stay(ends);
+    close_together(ends);
 }
 
-/// A close by another thread ends a blocked call, whether that spins, sleeps or has only just begun.
+/// A close by another thread ends a blocked call, whether that spins, sleeps or has just begun.
 pub fn close_under_calls(ends: Ends) {
     for (n, stream) in ends.streams.iter().enumerate() {
         let (engine, handle) = handle(stream);
@@ -126,15 +126,15 @@ pub fn close_under_calls(ends: Ends) {
     }
 }
 
-/// A deadline ends a blocked call, and only that: the stream goes on.
+/// A deadline ends a blocked call; the stream stays usable.
 pub fn deadline(ends: Ends) {
     let stream = &ends.streams[0];
     for _ in 0..3 {
         stream.set_deadline(Some(Instant::now() + Duration::from_millis(5))).expect("a deadline");
-        assert_eq!(stream.recv(&mut [0; 8]).expect_err("nothing comes").kind(), ErrorKind::TimedOut);
+        assert_eq!(stream.recv(&mut [0; 8]).expect_err("nothing arrives").kind(), ErrorKind::TimedOut);
         assert_eq!(stream.recv(&mut [0; 8]).expect_err("it has passed").kind(), ErrorKind::TimedOut);
     }
-    // A deadline does not keep back what is there.
+    // A receive after the deadline still returns bytes that are there.
     stream.set_deadline(None).expect("no deadline");
     send(stream, b"go");
     assert_eq!(motet::wait_any(&[stream], None).expect("the stream"), 0);
@@ -156,7 +156,7 @@ pub fn deadline_far(ends: Ends) {
     let stream = &ends.streams[0];
     assert_eq!(receive(stream, 2), b"go");
     send(stream, b"hello");
-    // Long enough for the near end to fill every buffer and run into its deadline; if it is slower, it finds a reader.
+    // Long enough for the near end to fill every buffer and reach its deadline; if it is slower, this end reads.
     std::thread::sleep(Duration::from_millis(300));
     let mut data = vec![0; 1 << 20];
     while stream.recv(&mut data).expect("bytes, then end of file") > 0 {}
@@ -166,8 +166,8 @@ pub fn deadline_of_wait_any(ends: Ends) {
     let streams: Vec<_> = ends.streams.iter().collect();
     for _ in 0..3 {
         let error =
-            motet::wait_any(&streams, Some(Instant::now() + Duration::from_millis(5))).expect_err("nothing comes");
+            motet::wait_any(&streams, Some(Instant::now() + Duration::from_millis(5))).expect_err("nothing arrives");
         assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
-    stay(ends);
+    close_together(ends);
 }

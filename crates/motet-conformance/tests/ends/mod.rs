@@ -1,4 +1,4 @@
-//! The processes of a case: who starts whom, and the streams between the two ends.
+//! The processes of a case, and the streams between its two ends.
 
 use crate::Suite;
 use crate::cases::{CASES, Case, warm_up};
@@ -11,40 +11,40 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// `DRIVER CASE PLACE` for a host, `DRIVER CASE PORT` for a peer.
+/// `DRIVER CASE FAR_END` for a case process, `DRIVER CASE PORT` for the process of its far end.
 const ROLE: &str = "MOTET_CONFORMANCE_ROLE";
-/// The name of a case that has no ends of its own.
+/// The case of a forbidden driver, which is not in the table of cases.
 pub const FORBIDDEN: &str = "forbidden";
-/// A process that has not ended by now hangs: it is stopped, so that the suite can say so.
-const HANGS: Duration = Duration::from_secs(40);
+/// A process that has not ended after this time hangs: it is aborted, so that the suite reports it.
+const CASE_TIMEOUT: Duration = Duration::from_secs(40);
 
-/// Where the far end is.
+/// Where the far end of a case runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum FarEnd {
     /// In the process of the near end.
-    Same,
-    /// In another one.
-    Other,
+    SameProcess,
+    /// In another process.
+    OtherProcess,
 }
 
-/// What a case is given: its streams, and what to expect of them.
+/// The arguments of a case: its streams, and what to expect of them.
 pub struct Ends {
     pub streams: Vec<Stream>,
     /// The driver under test brings up a wire.
     pub wire: bool,
-    /// Process at the other end, if it is this one.
+    /// The other end is in this process.
     pub same_process: bool,
 }
 
-fn myself(role: &str) -> Command {
+fn this_binary(role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("the path of this binary"));
     command.args(["--exact", "role", "--nocapture", "--test-threads=1"]).env(ROLE, role);
     command
 }
 
-/// Starts the host of a case and waits for it.
-pub fn start(driver: &str, case: &str, place: Place) -> Result<(), String> {
-    let mut command = myself(&format!("{driver} {case} {place:?}"));
+/// Runs a case in a process of its own.
+pub fn start(driver: &str, case: &str, far_end: FarEnd) -> Result<(), String> {
+    let mut command = this_binary(&format!("{driver} {case} {far_end:?}"));
     if case == FORBIDDEN {
         command.env("MOTET_DRIVERS", "tcp");
     }
@@ -53,15 +53,15 @@ pub fn start(driver: &str, case: &str, place: Place) -> Result<(), String> {
         return Ok(());
     }
     let words = String::from_utf8_lossy(&output.stderr);
-    Err(format!("-- {driver}, {case}, {place:?}: {}\n{}", output.status, words.trim()))
+    Err(format!("-- {driver}, {case}, {far_end:?}: {}\n{}", output.status, words.trim()))
 }
 
-/// What a started process does; nothing in a plain test run.
+/// The main function of a process of a case; in a test run it does nothing.
 pub fn role(suite: impl Fn(&str) -> &'static Suite) {
     let Ok(role) = std::env::var(ROLE) else { return };
     let words: Vec<&str> = role.split(' ').collect();
-    let [driver, case, place] = words[..] else { panic!("not a role: {role}") };
-    watch();
+    let [driver, case, place_or_port] = words[..] else { panic!("not a role: {role}") };
+    abort_after_timeout();
     if case == FORBIDDEN {
         return forbidden();
     }
@@ -69,17 +69,17 @@ pub fn role(suite: impl Fn(&str) -> &'static Suite) {
     Engine::start(|| options(suite.drivers)).expect("an engine");
     let case = CASES.iter().find(|c| c.name == case).expect("a case of the table");
     let wire = suite.drivers.iter().any(|d| d.streams().is_some());
-    match place {
-        "Same" => host_both(case, wire),
-        "Other" => host_one(case, wire, &role),
-        port => peer(case, wire, port.parse().expect("a port")),
+    match place_or_port {
+        "SameProcess" => run_both_ends(case, wire),
+        "OtherProcess" => run_near_end(case, wire, &role),
+        port => run_far_end(case, wire, port.parse().expect("a port")),
     }
 }
 
-/// Ends the process when it hangs.
-fn watch() {
+/// Aborts the process if it hangs.
+fn abort_after_timeout() {
     std::thread::spawn(|| {
-        std::thread::sleep(HANGS);
+        std::thread::sleep(CASE_TIMEOUT);
         eprintln!("hangs");
         std::process::abort();
     });
@@ -106,7 +106,7 @@ fn accept(listener: &TcpListener) -> Stream {
     Stream::accepted(listener.accept().expect("a connection").0).expect("a stream")
 }
 
-fn host_both(case: &Case, wire: bool) {
+fn run_both_ends(case: &Case, wire: bool) {
     let (listener, port) = listener();
     let (mut near, mut far) = (Vec::new(), Vec::new());
     for _ in 0..case.streams {
@@ -115,27 +115,27 @@ fn host_both(case: &Case, wire: bool) {
     }
     let (near, far) = [near, far].map(|streams| Ends { streams, wire, same_process: true }).into();
     std::thread::scope(|scope| {
-        let far = scope.spawn(move || end(case, far, case.far));
-        end(case, near, case.near);
+        let far = scope.spawn(move || run_end(case, far, case.far));
+        run_end(case, near, case.near);
         far.join().expect("the far end");
     });
 }
 
-fn host_one(case: &Case, wire: bool, role: &str) {
+fn run_near_end(case: &Case, wire: bool, role: &str) {
     let (listener, port) = listener();
-    let mut peer = myself(&role.replace("Other", &port.to_string())).spawn().expect("a peer");
+    let mut peer = this_binary(&role.replace("OtherProcess", &port.to_string())).spawn().expect("a peer");
     let streams = (0..case.streams).map(|_| accept(&listener)).collect();
-    end(case, Ends { streams, wire, same_process: false }, case.near);
-    let status = peer.wait().expect("the peer's end");
+    run_end(case, Ends { streams, wire, same_process: false }, case.near);
+    let status = peer.wait().expect("the peer's exit");
     assert!(status.success() || case.two_processes_only, "the far end: {status}");
 }
 
-fn peer(case: &Case, wire: bool, port: u16) {
+fn run_far_end(case: &Case, wire: bool, port: u16) {
     let streams = (0..case.streams).map(|_| connect(port)).collect();
-    end(case, Ends { streams, wire, same_process: false }, case.far);
+    run_end(case, Ends { streams, wire, same_process: false }, case.far);
 }
 
-fn end(case: &Case, ends: Ends, run: fn(Ends)) {
+fn run_end(case: &Case, ends: Ends, run: fn(Ends)) {
     if case.warm {
         let near = run as usize == case.near as usize;
         ends.streams.iter().for_each(|s| warm_up(s, near));

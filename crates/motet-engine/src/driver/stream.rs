@@ -8,30 +8,30 @@ use std::net::SocketAddr;
 /// The stream half of a driver. The engine asks every driver of the table whether it can carry a pair ([`StreamDriver::reach`]), takes the
 /// best, and steps its [`Connecting`] from inside the calls that a program makes anyway: no driver needs a thread.
 pub trait StreamDriver: Sync {
-    /// Whether it could carry this pair; cheap, decided from addresses. The reason is kept.
+    /// Whether the driver could carry this pair. Cheap: decided from addresses. The reason for a refusal is shown to the user.
     fn reach(&self, pair: &Pair) -> Result<(), Reason>;
     /// Begins to bring up a wire.
     fn connect(&self, pair: &Pair) -> Result<Box<dyn Connecting>, Reason>;
-    /// The stream that used this wire has ended on our side, and no thread uses the wire any more.
+    /// Called when the stream that used this wire has ended on this side. No thread uses the wire.
     fn close(&self, slot: &Slot);
-    /// This process uses the wire no more, but another process of the fork group has ended the stream.
+    /// Called when this process has ended its part in the stream, and is not the last process of the fork group that has it.
     fn abandon(&self, slot: &Slot) {
         let _ = slot;
     }
 }
 
-/// A pair of ends, as one of them knows it.
+/// The two ends of a TCP connection, as one of them knows them.
 #[derive(Debug, Clone, Copy)]
 pub struct Pair {
-    /// Our descriptor; the driver may query it, never read or write it.
+    /// The descriptor of this end; the driver may query it, but not read or write it.
     pub fd: i32,
-    /// Our address.
+    /// The address of this end.
     pub local: SocketAddr,
-    /// The peer's.
+    /// The peer's address.
     pub peer: SocketAddr,
-    /// Whether we made the connection (otherwise we accepted it).
+    /// Whether this end made the connection (otherwise it accepted it).
     pub connected: bool,
-    /// SO_COOKIE of our socket.
+    /// SO_COOKIE of this end's socket.
     pub cookie: u64,
     /// Ring size to offer.
     pub ring: usize,
@@ -54,21 +54,21 @@ pub struct Wire {
     pub peer_cookie: u64,
 }
 
-/// One step of bringing a wire up.
+/// The result of one step of bringing a wire up.
 #[derive(Debug)]
 pub enum Progress {
-    /// Nothing yet; step again later.
+    /// The wire is not up yet; step again later.
     Pending,
-    /// Nothing was tried, as too much is pending already; step again soon.
+    /// Nothing was tried, because too many wires are pending; step again soon.
     Busy,
-    /// Here it is.
+    /// The wire is up.
     Up(Wire),
-    /// Not for this connection.
+    /// This connection gets no wire.
     Rejected(Reason),
 }
 
-/// A wire on its way up. Dropping it gives everything back.
+/// A wire that is being brought up. Dropping it releases everything.
 pub trait Connecting: Send {
-    /// Goes on, without blocking.
+    /// Makes one step, without blocking.
     fn step(&mut self) -> Progress;
 }

@@ -1,10 +1,10 @@
-//! Blocking calls of the engine's own interface: the split calls with a sleep of ours in the middle.
+//! Blocking calls of the engine's own interface: the split calls, with a sleep between them.
 //!
-//! A sleep is a poll on the TCP descriptor and on this thread's eventfd, so another thread can wake it.
+//! A sleep is a poll of the TCP descriptor and of this thread's eventfd (doorbell), so another thread can wake it.
 
 use crate::stream::EBADF;
 use crate::stream::engine::{Engine, Handle, Local};
-use crate::stream::wait::{Step, Wait};
+use crate::stream::wait::{Wait, WaitStep};
 use motet_proto::{
     EAGAIN, EINTR, Errno,
     stream::{rx, tx},
@@ -17,21 +17,23 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// ETIMEDOUT.
 pub const ETIMEDOUT: Errno = 110;
-/// Of a large buffer so much goes to the kernel at first, and twice as much for each send before that met a closed gate, so many times.
-const PIECE: usize = 64 << 10;
-const TIMES: u32 = 6;
+/// Bytes of a large buffer that go to the kernel in one send. Each previous send in a row that found a closed gate doubles the number.
+const FIRST_KERNEL_SEND_BYTES: usize = 64 << 10;
+/// Most of these doublings.
+const MAX_SEND_DOUBLINGS: u32 = 6;
 const MSG_DONTWAIT: i32 = 0x40;
 const MSG_WAITALL: i32 = 0x100;
 
 thread_local! {
-    static BELL: Option<OwnedFd> = socket::eventfd().ok();
+    /// The eventfd on which this thread sleeps.
+    static DOORBELL: Option<OwnedFd> = socket::eventfd().ok();
 }
 
 impl Local {
-    /// Threads of this process that sleep on the stream look again.
+    /// Wakes the threads of this process that sleep on the stream.
     pub(crate) fn wake_sleepers(&self) {
-        for &bell in self.sleepers.lock().iter().filter(|&&bell| bell >= 0) {
-            socket::ring_eventfd(bell);
+        for &doorbell in self.sleepers.lock().iter().filter(|&&doorbell| doorbell >= 0) {
+            socket::ring_eventfd(doorbell);
         }
     }
 }
@@ -39,20 +41,20 @@ impl Local {
 impl Engine {
     /// Sends everything, unless the call must not block.
     pub fn send(&self, handle: Handle, bufs: &[IoSlice<'_>], flags: i32) -> Result<usize, Errno> {
-        let nonblocking = self.never_blocks(handle, bufs, flags);
+        let nonblocking = self.must_not_wait(handle, bufs, flags);
         match (self.send_begin(handle, bufs, false, nonblocking), bufs) {
             (tx::Step::Done(n), [one]) if n == one.len() => Ok(n),
             (step, _) => self.send_on(handle, bufs, flags, step),
         }
     }
 
-    /// The rest of a send whose first step is this.
+    /// Slow path of [`Engine::send`], after its first step.
     #[inline(never)]
     fn send_on(&self, handle: Handle, bufs: &[IoSlice<'_>], flags: i32, mut begun: tx::Step) -> Result<usize, Errno> {
         let (record, local) = self.look_up(handle).ok_or(EBADF)?;
         let fd = local.fd.load(Relaxed);
         let total: usize = bufs.iter().map(|b| b.len()).sum();
-        // Only a send that does not fit at once needs to know whether it may block.
+        // Whether the send may block is determined only if it does not fit at once.
         let mut done = 0;
         let mut rest: Vec<IoSlice<'_>>;
         let mut left = bufs;
@@ -62,8 +64,9 @@ impl Engine {
                 tx::Step::Failed(errno) => Err(errno),
                 tx::Step::Full => Err(EAGAIN),
                 tx::Step::Kernel => {
-                    // A peer that this wakes may open its gate, and the rest takes the ring.
-                    let piece = PIECE << record.events.gate_misses.in_a_row.load(Relaxed).min(TIMES);
+                    // A peer that this send wakes may open its gate, so that the rest can use the ring.
+                    let piece = FIRST_KERNEL_SEND_BYTES
+                        << record.events.gate_misses.in_a_row.load(Relaxed).min(MAX_SEND_DOUBLINGS);
                     let sent = match left.first() {
                         Some(first) if first.len() > piece => {
                             socket::send(fd, &[IoSlice::new(&first[..piece])], flags | MSG_DONTWAIT)
@@ -92,19 +95,19 @@ impl Engine {
                 Err(_) if done > 0 => return Ok(done),
                 Err(errno) => return Err(errno),
             }
-            begun = self.send_begin(handle, left, false, self.never_blocks(handle, left, flags));
+            begun = self.send_begin(handle, left, false, self.must_not_wait(handle, left, flags));
         }
     }
 
-    /// Whether a step of this send may not wait for the peer. Only one of a large buffer would, so only there the stream is asked.
-    fn never_blocks(&self, handle: Handle, bufs: &[IoSlice<'_>], flags: i32) -> bool {
-        let asks = || bufs.first().is_some_and(|first| first.len() > PIECE);
+    /// Whether a step of this send must not wait for the peer. Only a step of a large buffer would wait, so the stream is asked only then.
+    fn must_not_wait(&self, handle: Handle, bufs: &[IoSlice<'_>], flags: i32) -> bool {
+        let asks = || bufs.first().is_some_and(|first| first.len() > FIRST_KERNEL_SEND_BYTES);
         let by_itself =
             || self.look_up(handle).is_some_and(|(record, _)| record.lifecycle.nonblocking.load(Relaxed) != 0);
         flags & MSG_DONTWAIT != 0 || asks() && by_itself()
     }
 
-    /// Receives what is there; waits for the first byte (for all with MSG_WAITALL) unless the call must not block.
+    /// Receives the bytes that are available. Waits for the first byte (with MSG_WAITALL for all) unless the call must not block.
     pub fn recv(&self, handle: Handle, bufs: &mut [IoSliceMut<'_>], flags: i32) -> Result<usize, Errno> {
         let (record, local) = self.look_up(handle).ok_or(EBADF)?;
         let fd = local.fd.load(Relaxed);
@@ -184,9 +187,9 @@ impl Engine {
         let mut wait = Wait::on(self, handles);
         let result = loop {
             let found = match wait.step(self, true) {
-                Step::Ready => Ok(handles.iter().position(|&h| self.rx_ready(h))),
-                Step::Probe => self.poll_all(handles, Some(0), -1),
-                Step::Sleep => {
+                WaitStep::Ready => Ok(handles.iter().position(|&h| self.rx_ready(h))),
+                WaitStep::Probe => self.poll_all(handles, Some(0), -1),
+                WaitStep::Sleep => {
                     let found = self.sleep_any(handles, deadline);
                     wait.end_sleep(self);
                     found
@@ -195,7 +198,7 @@ impl Engine {
             match found {
                 Ok(Some(at)) => break Ok(at),
                 Err(errno) => break Err(errno),
-                Ok(None) if self.woken(handles) => break Err(EINTR),
+                Ok(None) if self.take_wake_up(handles) => break Err(EINTR),
                 Ok(None) if deadline.is_some_and(|d| clock::nanoseconds() >= d) => break Err(ETIMEDOUT),
                 Ok(None) => {}
             }
@@ -205,7 +208,7 @@ impl Engine {
     }
 
     /// Whether one of the streams was woken; the wake-up is consumed.
-    fn woken(&self, handles: &[Handle]) -> bool {
+    fn take_wake_up(&self, handles: &[Handle]) -> bool {
         let woken = |&h: &Handle| {
             self.look_up(h)
                 .is_some_and(|(r, _)| r.lifecycle.woken.load(SeqCst) != 0 && r.lifecycle.woken.swap(0, SeqCst) != 0)
@@ -215,19 +218,19 @@ impl Engine {
 
     /// Sleeps in the kernel on all streams, where [`Engine::wake`] of any of them finds this thread.
     fn sleep_any(&self, handles: &[Handle], deadline: Option<u64>) -> Result<Option<usize>, Errno> {
-        BELL.with(|bell| {
-            let bell = bell.as_ref().map_or(-1, |b| b.as_raw_fd());
-            // Kept: a stream that is closed meanwhile must not remember this bell.
+        DOORBELL.with(|doorbell| {
+            let doorbell = doorbell.as_ref().map_or(-1, |b| b.as_raw_fd());
+            // The private states are kept: a stream that is closed meanwhile must forget this doorbell, too.
             let locals: Vec<&Local> = handles.iter().filter_map(|&h| self.look_up(h).map(|(_, local)| local)).collect();
             let sleepers = || locals.iter().map(|local| local.sleepers.lock());
-            sleepers().for_each(|mut s| s.push(bell));
-            let found = if self.woken(handles) {
+            sleepers().for_each(|mut s| s.push(doorbell));
+            let found = if self.take_wake_up(handles) {
                 Err(EINTR)
             } else {
-                remaining(deadline).and_then(|left| self.poll_all(handles, left, bell))
+                remaining(deadline).and_then(|left| self.poll_all(handles, left, doorbell))
             };
             sleepers().for_each(|mut s| {
-                if let Some(at) = s.iter().position(|&b| b == bell) {
+                if let Some(at) = s.iter().position(|&b| b == doorbell) {
                     s.swap_remove(at);
                 }
             });
@@ -235,15 +238,15 @@ impl Engine {
         })
     }
 
-    fn poll_all(&self, handles: &[Handle], timeout: Option<u64>, bell: i32) -> Result<Option<usize>, Errno> {
+    fn poll_all(&self, handles: &[Handle], timeout: Option<u64>, doorbell: i32) -> Result<Option<usize>, Errno> {
         use motet_sys::rustix::event::{PollFd, PollFlags, poll};
         let mut fds = Vec::with_capacity(handles.len());
         for &handle in handles {
             let (_, local) = self.look_up(handle).ok_or(EBADF)?;
             fds.push(motet_sys::private_fds::borrow(local.fd.load(Relaxed)));
         }
-        if bell >= 0 {
-            fds.push(motet_sys::private_fds::borrow(bell));
+        if doorbell >= 0 {
+            fds.push(motet_sys::private_fds::borrow(doorbell));
         }
         let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN | PollFlags::RDHUP)).collect();
         let timeout = timeout.map(|ns| motet_sys::rustix::time::Timespec {
@@ -251,8 +254,8 @@ impl Engine {
             tv_nsec: (ns % 1_000_000_000) as _,
         });
         poll(&mut polled, timeout.as_ref()).map_err(|e| e.raw_os_error())?;
-        if bell >= 0 && polled.last().is_some_and(|p| !p.revents().is_empty()) {
-            socket::drain_eventfd(bell);
+        if doorbell >= 0 && polled.last().is_some_and(|p| !p.revents().is_empty()) {
+            socket::drain_eventfd(doorbell);
         }
         Ok(polled.iter().take(handles.len()).position(|p| !p.revents().is_empty()))
     }
@@ -262,12 +265,12 @@ impl Engine {
         self.before_sleep();
         let deadline = Some(record.lifecycle.deadline_ns.load(Relaxed)).filter(|&d| d != 0);
         let Some((_, local)) = self.look_up(handle) else { return Err(EBADF) };
-        BELL.with(|bell| {
-            let bell = bell.as_ref().map_or(-1, |b| b.as_raw_fd());
-            local.sleepers.lock().push(bell);
+        DOORBELL.with(|doorbell| {
+            let doorbell = doorbell.as_ref().map_or(-1, |b| b.as_raw_fd());
+            local.sleepers.lock().push(doorbell);
             let result = loop {
                 if self.look_up(handle).is_none() {
-                    break Err(EBADF); // closed, and perhaps another stream's record by now
+                    break Err(EBADF); // closed, and the record may belong to another stream
                 }
                 if record.lifecycle.woken.swap(0, SeqCst) != 0 {
                     break Err(EINTR);
@@ -276,20 +279,20 @@ impl Engine {
                     Ok(left) => left,
                     Err(errno) => break Err(errno),
                 };
-                let polled = if bell >= 0 {
-                    socket::poll([(fd, events), (bell, 1)], left).map(|[a, b]| (a, b))
+                let polled = if doorbell >= 0 {
+                    socket::poll([(fd, events), (doorbell, 1)], left).map(|[a, b]| (a, b))
                 } else {
                     socket::poll([(fd, events)], left).map(|[a]| (a, 0))
                 };
                 match polled {
-                    Ok((_, rung)) if rung != 0 => socket::drain_eventfd(bell),
+                    Ok((_, rung)) if rung != 0 => socket::drain_eventfd(doorbell),
                     Ok((0, _)) => {}
                     Ok(_) => break Ok(()),
                     Err(errno) => break Err(errno),
                 }
             };
             let mut sleepers = local.sleepers.lock();
-            if let Some(at) = sleepers.iter().position(|&b| b == bell) {
+            if let Some(at) = sleepers.iter().position(|&b| b == doorbell) {
                 sleepers.swap_remove(at);
             }
             if self.look_up(handle).is_none() { Err(EBADF) } else { result }
@@ -297,6 +300,7 @@ impl Engine {
     }
 }
 
+/// The time until a deadline, ns; `None` without one.
 fn remaining(deadline: Option<u64>) -> Result<Option<u64>, Errno> {
     match deadline {
         None => Ok(None),
@@ -307,6 +311,7 @@ fn remaining(deadline: Option<u64>) -> Result<Option<u64>, Errno> {
     }
 }
 
+/// The buffers behind the first `skip` bytes.
 fn advance<'a>(bufs: &'a [IoSlice<'a>], mut skip: usize) -> Vec<IoSlice<'a>> {
     let mut rest = Vec::with_capacity(bufs.len());
     for buf in bufs {

@@ -1,6 +1,6 @@
-//! A stream in a process that has confined its system calls: what its ring still holds, by memory alone.
+//! Streams in a process that has confined its system calls: takes what the ring still holds, with loads and stores alone.
 //!
-//! Before the confinement the stream is made plain ([`Engine::plain`]), so the gate is closed for good in all processes that have it.
+//! Before the confinement the stream returns to TCP ([`Engine::stay_on_tcp`]), so its gate is closed for good in all processes that have it.
 
 use crate::stream::engine::{Engine, Handle, Local};
 use motet_proto::stream::confined::{self, Remaining};
@@ -11,44 +11,44 @@ use std::io::IoSliceMut;
 use std::sync::atomic::Ordering::Relaxed;
 
 impl Engine {
-    /// Takes what the ring of a plain stream still holds, if that comes next. Makes no system call.
+    /// Takes what the ring of a stream that stays on TCP still holds, unless TCP bytes come first. Makes no system call.
     pub fn drain(&self, handle: Handle, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Remaining {
         let Some((record, local)) = self.look_up(handle) else { return Remaining::RingEmpty };
         let Some(slot) = local.slot.slot() else { return Remaining::RingEmpty };
-        confined::begin(record, &slot, &mut Silent::new(local, handle), bufs, peek)
+        confined::drain(record, &slot, &mut MemoryOnly::new(local, handle), bufs, peek)
     }
 
-    /// The kernel has given the program so many bytes of those that precede the ring. Makes no system call.
+    /// Notes that the program has received so many of the TCP bytes that precede the ring. Makes no system call.
     pub fn drain_received(&self, handle: Handle, received: usize) {
         if let Some((record, local)) = self.look_up(handle) {
-            let _ = confined::came(record, &mut Silent::new(local, handle), received);
+            let _ = confined::note_received(record, &mut MemoryOnly::new(local, handle), received);
         }
     }
 }
 
-/// A base that leaves the kernel alone.
-struct Silent<'a> {
+/// A [`Platform`] that makes no system call.
+struct MemoryOnly<'a> {
     local: &'a Local,
     handle: Handle,
     lock_token: u64,
-    /// How often the holder of a lock was asked after.
-    asked: std::cell::Cell<u32>,
+    /// How often it was asked whether the holder of a lock exists.
+    holder_checks: std::cell::Cell<u32>,
 }
 
-/// So often, a thousand looks apart, a lock is found taken before its holder counts as dead.
-const PATIENCE: u32 = 1 << 14;
-/// In place of this process's number, which only the kernel knows after a fork: the one that is always there.
-const SOMEBODY: u64 = 1;
+/// The holder of a lock that is held at so many checks in a row counts as dead.
+const MAX_HOLDER_CHECKS: u32 = 1 << 14;
+/// In place of this process's pid, which only the kernel knows after a fork: a pid that always exists.
+const PLACEHOLDER_PID: u64 = 1;
 
-impl<'a> Silent<'a> {
+impl<'a> MemoryOnly<'a> {
     fn new(local: &'a Local, handle: Handle) -> Self {
-        // A handler does not come here while its thread does, so nothing but uniqueness is asked of the lock_token.
-        let lock_token = SOMEBODY << 32 | (clock::ticks() & 0xffff_fffe) | 1;
-        Self { local, handle, lock_token, asked: std::cell::Cell::new(0) }
+        // A signal handler does not call this while its thread does, so the token only has to be unique.
+        let lock_token = PLACEHOLDER_PID << 32 | (clock::ticks() & 0xffff_fffe) | 1;
+        Self { local, handle, lock_token, holder_checks: std::cell::Cell::new(0) }
     }
 }
 
-impl Platform for Silent<'_> {
+impl Platform for MemoryOnly<'_> {
     fn tcp_recv(&mut self, _: &mut [IoSliceMut<'_>], _: bool) -> Result<usize, Errno> {
         Err(EAGAIN)
     }
@@ -124,8 +124,8 @@ impl Platform for Silent<'_> {
     }
 
     fn lock_holder_exists(&self, _: u64) -> bool {
-        self.asked.set(self.asked.get() + 1);
-        self.asked.get() < PATIENCE
+        self.holder_checks.set(self.holder_checks.get() + 1);
+        self.holder_checks.get() < MAX_HOLDER_CHECKS
     }
 
     fn is_current(&self) -> bool {

@@ -1,7 +1,7 @@
-//! The process's one engine: streams by handle, the node file, and what this process keeps about each stream for itself.
+//! The process's one engine: streams by handle, the stats file, and the process's private state of each stream.
 //!
-//! Two kinds of memory: *records* lie in the node file, shared with forked children and readable by `motet ps`;
-//! [`Local`] is private to the process (a forked child has its own copy).
+//! There are two kinds of memory. *Records* are in the stats file, shared with forked children and readable by `motet ps`. [`Local`] is private to the
+//! process (a forked child has its own copy).
 
 mod fork;
 mod totals;
@@ -16,7 +16,7 @@ pub use totals::Totals;
 use crate::lock;
 use crate::log::Log;
 use crate::stream::fork_group::member::MemberSlot;
-use crate::stream::kernel_tcp::Kernel;
+use crate::stream::kernel_tcp::KernelTcp;
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::{limits, memory, thread};
@@ -28,27 +28,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// A stream of this process whose wire is up.
-pub struct Up<'e> {
+pub struct UpgradedStream<'e> {
     /// Its handle.
     pub handle: Handle,
-    /// What it shares with forked relatives.
+    /// Its record, shared in the fork group.
     pub record: &'e StreamRecord,
-    /// What this process keeps for itself.
+    /// The private state of this process.
     pub local: &'e Local,
     /// Its wire.
     pub slot: Slot,
 }
 
-impl<'e> Up<'e> {
+impl<'e> UpgradedStream<'e> {
     /// The kernel's TCP under it.
     #[inline(always)]
-    pub fn kernel_tcp(&self) -> Kernel<'e> {
-        Kernel::new(self.local, self.handle)
+    pub fn kernel_tcp(&self) -> KernelTcp<'e> {
+        KernelTcp::new(self.local, self.handle)
     }
 
-    /// Whether the peer was last seen on this CPU.
-    pub fn is_near(&self) -> bool {
-        motet_proto::stream::spin::same_cpu(&self.slot, &self.kernel_tcp())
+    /// Whether the peer last waited on this CPU.
+    pub fn peer_on_this_cpu(&self) -> bool {
+        motet_proto::stream::spin::peer_on_this_cpu(&self.slot, &self.kernel_tcp())
     }
 }
 
@@ -56,33 +56,34 @@ const CHUNK: usize = 64;
 
 /// The engine.
 pub struct Engine {
-    /// What the leaf decided.
+    /// The settings.
     pub options: Options,
-    /// What happened, for people.
+    /// The log file.
     pub log: Log,
-    pub(crate) node: StatsFile,
-    pub(crate) node_file: PrivateFd,
-    pub(crate) place: MemberSlot,
+    pub(crate) stats_file: StatsFile,
+    pub(crate) stats_descriptor: PrivateFd,
+    pub(crate) member: MemberSlot,
     locals: Box<[OnceLock<Box<[Local; CHUNK]>>]>,
     free: Mutex<VecDeque<u32>>,
     owners: Mutex<HashMap<u64, Handle>>,
-    /// One bit per stream with bytes that the peer may not have read, and one bit per word of them: so few of many streams are
-    /// found at once (label UNREAD).
+    /// One bit for each stream with bytes that the peer may not have read (label UNREAD).
     unread: Box<[AtomicU64]>,
+    /// One bit for each word of `unread` that may have set bits, so that few of many streams are found quickly (label UNREAD).
     unread_words: Box<[AtomicU64]>,
+    /// The number of bits set in `unread`.
     any_unread: AtomicU64,
-    /// What streams that have ended had counted.
+    /// The sum over streams that have ended.
     ended: Mutex<Totals>,
-    /// The counts of links that the node file has heard of.
-    told: [AtomicU64; 2],
+    /// The counts of links that are in the stats file.
+    reported_links: [AtomicU64; 2],
 }
 
 static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
-/// Held while the engine starts, so that no child is forked in the middle of it.
+/// Held while the engine starts, so that no child is forked meanwhile.
 static START: Mutex<()> = Mutex::new(());
 
 impl Engine {
-    /// The engine, started with `options` on the first call. `None` when the node file cannot be made.
+    /// The engine, started with `options` on the first call. `None`: the stats file cannot be created.
     pub fn start(options: impl FnOnce() -> Options) -> Option<&'static Engine> {
         let _start = lock(&START);
         ENGINE.get_or_init(|| Engine::new(options()).ok()).as_ref()
@@ -95,17 +96,17 @@ impl Engine {
     }
 
     fn new(mut options: Options) -> Result<Self, i32> {
-        let (file, node) = new_node(most_streams(options.streams).next_multiple_of(CHUNK))?;
-        options.streams = node.capacity();
+        let (file, stats_file) = new_stats_file(fit_streams(options.streams).next_multiple_of(CHUNK))?;
+        options.streams = stats_file.capacity();
         motet_sys::process_root::remember();
         motet_sys::clock::ticks_per_1024ns();
         crate::stream::kernel_tcp::keep_gates_open(options.patience);
         let log = Log::new(options.log.clone());
         log.start(&options);
         let engine = Self {
-            node,
-            node_file: PrivateFd::new(file),
-            place: MemberSlot::default(),
+            stats_file,
+            stats_descriptor: PrivateFd::new(file),
+            member: MemberSlot::default(),
             log,
             locals: (0..options.streams / CHUNK).map(|_| OnceLock::new()).collect(),
             free: Mutex::default(),
@@ -114,14 +115,14 @@ impl Engine {
             unread_words: (0..(options.streams / CHUNK).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             any_unread: AtomicU64::new(0),
             ended: Mutex::default(),
-            told: Default::default(),
+            reported_links: Default::default(),
             options,
         };
-        engine.join_family(0);
+        engine.join_fork_group(0);
         Ok(engine)
     }
 
-    /// The record and the private part of a stream; `None` when the handle is stale.
+    /// The record and the private state of a stream; `None` if the handle is stale.
     #[inline(always)]
     pub fn look_up(&self, handle: Handle) -> Option<(&StreamRecord, &Local)> {
         let index = ((handle >> 32) as usize).wrapping_sub(1);
@@ -129,30 +130,30 @@ impl Engine {
         if local.handle.load(Ordering::Acquire) != handle {
             return None;
         }
-        Some((self.node.record(index)?, local))
+        Some((self.stats_file.record(index)?, local))
     }
 
-    /// A stream whose wire is up.
+    /// The stream of a handle, if its wire is up.
     #[inline(always)]
-    pub fn attached(&self, handle: Handle) -> Option<Up<'_>> {
+    pub fn attached(&self, handle: Handle) -> Option<UpgradedStream<'_>> {
         let (record, local) = self.look_up(handle)?;
-        Some(Up { handle, record, local, slot: local.slot.slot()? })
+        Some(UpgradedStream { handle, record, local, slot: local.slot.slot()? })
     }
 
-    /// Records of which this process has ever held a stream, with what it keeps about them.
+    /// Records of which this process has ever held a stream, with their private state.
     pub(crate) fn each_local(&self) -> impl Iterator<Item = (&StreamRecord, &Local)> {
-        let used = self.node.head().used.load(Ordering::Acquire) as usize;
-        (0..used).filter_map(|index| Some((self.node.record(index)?, self.local(index)?)))
+        let used = self.stats_file.head().used.load(Ordering::Acquire) as usize;
+        (0..used).filter_map(|index| Some((self.stats_file.record(index)?, self.local(index)?)))
     }
 
     /// Every record that has ever been used.
     pub(crate) fn each_record(&self, each: impl FnMut(&StreamRecord)) {
-        let used = self.node.head().used.load(Ordering::Acquire) as usize;
-        (0..used).filter_map(|index| self.node.record(index)).for_each(each);
+        let used = self.stats_file.head().used.load(Ordering::Acquire) as usize;
+        (0..used).filter_map(|index| self.stats_file.record(index)).for_each(each);
     }
 
     fn make_local(&self, index: usize) {
-        // By way of a vector: nothing of that size comes into being on the stack of the program's thread.
+        // By way of a vector: the program's thread may have too small a stack for the array.
         let made = || (0..CHUNK).map(|_| Local::default()).collect::<Box<[Local]>>();
         self.locals[index / CHUNK].get_or_init(|| made().try_into().unwrap_or_else(|_| unreachable!("of this length")));
     }
@@ -164,27 +165,27 @@ impl Engine {
 
     /// A new record, owned by this process, in state `Candidate`.
     pub fn allocate(&self) -> Option<(Handle, &StreamRecord, &Local)> {
-        if !self.enlists() {
+        if !self.ensure_member() {
             return None;
         }
         let recycled = {
             let mut free = lock(&self.free);
-            // Oldest first, and only when there are many: a thread that still holds a stale handle finds it stale.
+            // The oldest one, and only if there are many: a thread that holds a stale handle should find it stale.
             if free.len() >= CHUNK { free.pop_front() } else { None }
         };
         let index = match recycled.or_else(|| self.unused()).or_else(|| lock(&self.free).pop_front()) {
             Some(index) => index as usize,
             None => {
-                self.node.head().overflow.fetch_add(1, Ordering::Relaxed);
+                self.stats_file.head().overflow.fetch_add(1, Ordering::Relaxed);
                 return None;
             }
         };
         self.make_local(index);
-        let record = self.node.record(index)?;
+        let record = self.stats_file.record(index)?;
         let generation = record.lifecycle.generation.load(Ordering::Relaxed);
         reset(record);
         record.lifecycle.owner.store(thread::pid(), Ordering::Relaxed);
-        record.lifecycle.members.store(self.own_bit(), Ordering::Relaxed);
+        record.lifecycle.members.store(self.own_member_bit(), Ordering::Relaxed);
         record.lifecycle.state.store(State::Candidate as u32, Ordering::Release);
         let handle = (index as u64 + 1) << 32 | u64::from(generation);
         let local = self.local(index)?;
@@ -195,15 +196,15 @@ impl Engine {
     }
 
     fn unused(&self) -> Option<u32> {
-        let head = self.node.head();
+        let head = self.stats_file.head();
         let index = head.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| {
-            ((used as usize) < self.node.capacity()).then_some(used + 1)
+            ((used as usize) < self.stats_file.capacity()).then_some(used + 1)
         });
         let index = index.ok()?;
         if (index as usize).is_multiple_of(CHUNK) {
             let size = (CHUNK * motet_wire::stream::record::SIZE) as u64;
-            // Pages now rather than SIGBUS later.
-            memory::allocate(&self.node_file, stats::offset(index as usize) as u64, size).ok()?;
+            // Allocate the pages now, rather than get SIGBUS later.
+            memory::allocate(&self.stats_descriptor, stats::offset(index as usize) as u64, size).ok()?;
         }
         Some(index)
     }
@@ -211,10 +212,10 @@ impl Engine {
     /// The record of a handle that may be stale.
     pub(crate) fn any(&self, handle: Handle) -> Option<(&StreamRecord, &Local)> {
         let index = ((handle >> 32) as usize).wrapping_sub(1);
-        Some((self.node.record(index)?, self.local(index)?))
+        Some((self.stats_file.record(index)?, self.local(index)?))
     }
 
-    /// Makes a handle stale in this process: later look-ups fail. False when another thread did it.
+    /// Makes a handle stale in this process: later look-ups fail. False: another thread did it.
     pub fn retire(&self, handle: Handle) -> bool {
         let stale = |(_, local): (&StreamRecord, &Local)| {
             local.handle.compare_exchange(handle, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -222,10 +223,10 @@ impl Engine {
         handle != 0 && self.any(handle).is_some_and(stale)
     }
 
-    /// Gives the record of a retired handle back, once no process of the family has the stream.
+    /// Frees the record of a retired handle. No process of the fork group has the stream.
     pub fn free(&self, handle: Handle) {
         let index = (handle >> 32) as usize - 1;
-        if let Some(record) = self.node.record(index) {
+        if let Some(record) = self.stats_file.record(index) {
             record.lifecycle.generation.fetch_add(1, Ordering::AcqRel);
             record.lifecycle.state.store(State::Free as u32, Ordering::Release);
             record.lifecycle.owner.store(0, Ordering::Release);
@@ -239,29 +240,29 @@ impl Engine {
     }
 }
 
-/// Of so many streams as many as a node file may have records for, within the limits of the process.
-fn most_streams(wanted: usize) -> usize {
+/// The number of records of the stats file: `wanted`, or as many as the limits of the process allow.
+fn fit_streams(wanted: usize) -> usize {
     let size =
         limits::address_space_share(usize::MAX).min(usize::try_from(limits::max_file_size()).unwrap_or(usize::MAX));
     let fit = size.saturating_sub(stats::bytes(0)) / (stats::bytes(CHUNK) - stats::bytes(0)) * CHUNK;
-    wanted.min(fit.max(CHUNK)) // where not even these fit the file is refused
+    wanted.min(fit.max(CHUNK)) // if not even these fit, the file cannot be created
 }
 
-fn new_node(streams: usize) -> Result<(OwnedFd, StatsFile), i32> {
+fn new_stats_file(streams: usize) -> Result<(OwnedFd, StatsFile), i32> {
     let raw = |e: motet_sys::rustix::io::Errno| e.raw_os_error();
     let (file, mapping) = memory::create_mapped(stats::NAME, stats::bytes(streams), &[], stats::HEAD).map_err(raw)?;
-    let node = StatsFile::over(mapping, streams).ok_or(22)?;
-    let head = node.head();
+    let stats_file = StatsFile::over(mapping, streams).ok_or(22)?;
+    let head = stats_file.head();
     head.version.store(stats::VERSION, Ordering::Relaxed);
     head.record.store(motet_wire::stream::record::SIZE as u32, Ordering::Relaxed);
     head.capacity.store(streams as u32, Ordering::Relaxed);
     head.creator.store(thread::pid(), Ordering::Relaxed);
     head.magic.store(stats::MAGIC, Ordering::Release);
-    Ok((file, node))
+    Ok((file, stats_file))
 }
 
-/// Everything but the generation, the state, the owners and the locks (closing left them free), back to nothing. All is taken apart field by
-/// field, so that a new one cannot be forgotten.
+/// Resets a record, except for the generation, the state, the owners and the locks (closing left them free). It is taken apart field by field, so that
+/// a new field cannot be forgotten.
 fn reset(record: &StreamRecord) {
     let StreamRecord { tx, rx, lifecycle, events, connection } = record;
     let Tx {
@@ -391,7 +392,7 @@ fn reset(record: &StreamRecord) {
         ports: _,
         addresses: _,
         began: _,
-    } = connection; // `describe`
+    } = connection; // `init_connection_info`
     for word in [deadline_ns, raised, spin_misses, spilled, downgraded, single_copy, lost_puts, own, others] {
         word.store(0, Ordering::Relaxed);
     }

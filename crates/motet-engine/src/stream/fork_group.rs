@@ -1,15 +1,14 @@
-//! A family: the processes that have one node file, as they were forked from the one that made it.
+//! The fork group: the processes that share a stats file because one was forked from another.
 //!
-//! What it is: every member has a number, and every record a bit for each number, set while that member has the stream. So the
-//! one that closes it last is known, whichever were killed before; and a wire comes up only while one member alone has the stream,
-//! as the others could not look into it.
+//! Every member has a number, and every record has a bit for each number, set while that member has the stream. So the member that closes a stream
+//! last is known, even if others were killed. A wire comes up only while one member alone has the stream, because the others could not use it.
 //!
-//! What it is not: a count. A bit is cleared by its member, or by anybody once that process has ended or become another program
-//! ([`liveness_lock`]): whatever is asked twice, or never, stays right.
+//! The bits are no count: a bit is cleared by its member, or by another process after the member has ended or executed another program
+//! ([`liveness_lock`]). Clearing a bit twice, or late, does no harm.
 //!
-//! The order of a fork: the parent takes a number for the child and sets its bits (`expect_child`), forks, and the child
-//! writes down its pid (`become_member`). There are numbers for [`MEMBERS`] processes with streams at the same time;
-//! one that comes when they are used up takes no new streams, and never says that it has closed one.
+//! The order of a fork: the parent reserves a number for the child and sets its bits (`expect_child`), forks, and the child writes its pid
+//! (`become_member`). There are numbers for [`MEMBERS`] processes with streams at the same time. A process without a number takes no new streams,
+//! and never reports that it was the last one to close a stream.
 
 pub(in crate::stream) mod member;
 
@@ -19,140 +18,144 @@ use motet_wire::stream::record::StreamRecord;
 use motet_wire::stream::stats::MEMBERS;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// In place of a pid: a child that has not begun to run.
-const EXPECTED: u32 = u32::MAX;
-/// The number of those that got none.
-const STRANGER: u32 = MEMBERS as u32;
-/// A child that is expected for so long (ns) was never born: fork failed.
-const BIRTH: u64 = 5_000_000_000;
+/// In place of a pid: a child that has not started to run.
+const EXPECTED_CHILD: u32 = u32::MAX;
+/// The number of a process that has none.
+const NO_NUMBER: u32 = MEMBERS as u32;
+/// A child that has not started after this time (ns) does not exist: fork failed.
+const CHILD_START_NS: u64 = 5_000_000_000;
 
 impl Engine {
     /// The bit of this process.
-    pub(crate) fn own_bit(&self) -> u64 {
+    pub(crate) fn own_member_bit(&self) -> u64 {
         1 << self.number()
     }
 
     /// The number of this process.
     pub(crate) fn number(&self) -> u32 {
-        self.place.number.load(Relaxed)
+        self.member.number.load(Relaxed)
     }
 
     /// Whether this process has a number, or could get one.
-    pub(crate) fn enlists(&self) -> bool {
+    pub(crate) fn ensure_member(&self) -> bool {
         self.is_member() || {
             let number = self.free_number(thread::pid());
-            number != STRANGER && {
-                self.take(number);
+            number != NO_NUMBER && {
+                self.occupy(number);
                 true
             }
         }
     }
 
+    /// Whether this process has a number.
     pub(crate) fn is_member(&self) -> bool {
-        self.number() != STRANGER
+        self.number() != NO_NUMBER
     }
 
-    /// Whether no other living member has the stream.
-    pub(crate) fn has_alone(&self, record: &StreamRecord) -> bool {
-        let alone = || self.is_member() && record.lifecycle.members.load(Acquire) == self.own_bit();
+    /// Whether this process is the only living member that has the stream.
+    pub(crate) fn is_sole_member(&self, record: &StreamRecord) -> bool {
+        let alone = || self.is_member() && record.lifecycle.members.load(Acquire) == self.own_member_bit();
         alone() || {
-            self.forget_the_dead(record);
+            self.clear_dead_members(record);
             alone()
         }
     }
 
     /// This process no longer has the stream. True when no process has it.
-    pub(crate) fn lets_go(&self, record: &StreamRecord) -> bool {
+    pub(crate) fn leave_stream(&self, record: &StreamRecord) -> bool {
         if !self.is_member() {
             return false;
         }
-        self.forget_the_dead(record);
-        record.lifecycle.members.fetch_and(!self.own_bit(), AcqRel) & !self.own_bit() == 0
+        self.clear_dead_members(record);
+        record.lifecycle.members.fetch_and(!self.own_member_bit(), AcqRel) & !self.own_member_bit() == 0
     }
 
-    fn forget_the_dead(&self, record: &StreamRecord) {
-        let mut others = record.lifecycle.members.load(Acquire) & !self.own_bit();
+    /// Clears the bits of members that have ended.
+    fn clear_dead_members(&self, record: &StreamRecord) {
+        let mut others = record.lifecycle.members.load(Acquire) & !self.own_member_bit();
         while others != 0 {
             let number = others.trailing_zeros();
             others &= others - 1;
-            if number != STRANGER && self.is_dead(number) {
+            if number != NO_NUMBER && self.is_dead(number) {
                 record.lifecycle.members.fetch_and(!(1 << number), AcqRel);
             }
         }
     }
 
-    /// The process with a number has ended, or has become another program.
+    /// Whether the process with a number has ended, or has executed another program.
     fn is_dead(&self, number: u32) -> bool {
         number != self.number()
-            && self.node.head().members[number as usize].load(Acquire) != EXPECTED
-            && !liveness_lock::is_held_by_other(&self.node_file, u64::from(number))
+            && self.stats_file.head().members[number as usize].load(Acquire) != EXPECTED_CHILD
+            && !liveness_lock::is_held_by_other(&self.stats_descriptor, u64::from(number))
     }
 
-    /// A free number; it belongs to `whose` from now on, and in no record.
+    /// Reserves a free number for `whose`; its bit is clear in every record.
     fn free_number(&self, whose: u32) -> u32 {
-        for (number, member) in (0..).zip(&self.node.head().members) {
+        for (number, member) in (0..).zip(&self.stats_file.head().members) {
             let seen = member.load(Acquire);
             if (seen == 0 || self.is_dead(number)) && member.compare_exchange(seen, whose, AcqRel, Relaxed).is_ok() {
-                self.strike(number);
+                self.clear_number(number);
                 return number;
             }
         }
-        STRANGER
+        NO_NUMBER
     }
 
-    fn strike(&self, number: u32) {
+    /// Clears the bit of a number in every record.
+    fn clear_number(&self, number: u32) {
         self.each_record(|record| {
             record.lifecycle.members.fetch_and(!(1 << number), AcqRel);
         });
     }
 
-    /// A number is ours: shown for as long as this process is what it is.
-    fn take(&self, number: u32) {
-        let _ = liveness_lock::acquire(&self.node_file, u64::from(number));
-        self.node.head().members[number as usize].store(thread::pid(), Release);
-        self.place.number.store(number, Relaxed);
+    /// Takes a number. It is shown as alive until this process ends or executes another program.
+    fn occupy(&self, number: u32) {
+        let _ = liveness_lock::acquire(&self.stats_descriptor, u64::from(number));
+        self.stats_file.head().members[number as usize].store(thread::pid(), Release);
+        self.member.number.store(number, Relaxed);
     }
 
-    /// When the engine starts. The creator of the node file has the first number.
-    pub(crate) fn join_family(&self, number: u32) {
-        self.place.child.store(STRANGER, Relaxed);
-        self.take(number);
+    /// Called when the engine starts. The creator of the stats file has the first number.
+    pub(crate) fn join_fork_group(&self, number: u32) {
+        self.member.child.store(NO_NUMBER, Relaxed);
+        self.occupy(number);
     }
 
-    /// Before a fork, with the engine's locks held: the child has every stream that this process has.
+    /// Called before a fork, with the engine's locks held: gives the child a number, and every stream that this process has.
     pub(crate) fn expect_child(&self) {
-        self.forget_the_unborn();
+        self.drop_unborn_child();
         let mut streams = self.each_local().filter(|(_, local)| local.handle.load(Acquire) != 0).peekable();
-        // Where nothing is shared the child gets a number when it needs one, or never.
-        let number = if streams.peek().is_some() { self.free_number(EXPECTED) } else { STRANGER };
-        self.place.child.store(number, Relaxed);
-        self.place.forked.store(clock::nanoseconds(), Relaxed);
+        // A child without streams gets a number when it needs one.
+        let number = if streams.peek().is_some() { self.free_number(EXPECTED_CHILD) } else { NO_NUMBER };
+        self.member.child.store(number, Relaxed);
+        self.member.forked.store(clock::nanoseconds(), Relaxed);
         for (record, _) in streams {
             record.lifecycle.members.fetch_or(1 << number, AcqRel);
         }
     }
 
-    fn forget_the_unborn(&self) {
-        let (child, forked) = (self.place.child.load(Relaxed), self.place.forked.load(Relaxed));
-        if child != STRANGER && clock::nanoseconds().saturating_sub(forked) > BIRTH {
-            let member = &self.node.head().members[child as usize];
-            if member.compare_exchange(EXPECTED, 0, AcqRel, Relaxed).is_ok() {
-                self.strike(child);
+    /// Frees the number of a child that did not start.
+    fn drop_unborn_child(&self) {
+        let (child, forked) = (self.member.child.load(Relaxed), self.member.forked.load(Relaxed));
+        if child != NO_NUMBER && clock::nanoseconds().saturating_sub(forked) > CHILD_START_NS {
+            let member = &self.stats_file.head().members[child as usize];
+            if member.compare_exchange(EXPECTED_CHILD, 0, AcqRel, Relaxed).is_ok() {
+                self.clear_number(child);
             }
         }
     }
 
-    /// In the child.
+    /// Called in the child: takes the number that the parent has reserved.
     pub(crate) fn become_member(&self) {
-        self.place.number.store(STRANGER, Relaxed);
-        let number = self.place.child.swap(STRANGER, Relaxed);
-        if number == STRANGER {
+        self.member.number.store(NO_NUMBER, Relaxed);
+        let number = self.member.child.swap(NO_NUMBER, Relaxed);
+        if number == NO_NUMBER {
             return;
         }
-        if self.node.head().members[number as usize].load(Acquire) == EXPECTED {
-            self.take(number);
+        if self.stats_file.head().members[number as usize].load(Acquire) == EXPECTED_CHILD {
+            self.occupy(number);
         } else {
-            // Born too late: its streams are the others' alone.
+            // It started too late, and has lost its number: the streams belong to the other members.
             self.each_local().for_each(|(_, local)| local.handle.store(0, Release));
         }
     }

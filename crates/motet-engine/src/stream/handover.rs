@@ -1,17 +1,15 @@
-//! A stream whose descriptor another program image may read or write: a spawned child, the next image of this process, the receiver of
-//! a message with SCM_RIGHTS, or a part of this process that makes its own system calls (stdio).
+//! Hand-over of a stream's descriptor to readers and writers outside the engine: a spawned child, the next program image of this process, the receiver
+//! of a message with SCM_RIGHTS, or a part of this process that makes its own system calls (stdio).
 //!
-//! What it is: both directions return to TCP for good. What the peer has not read goes back to TCP at once. What *we* have not read is
-//! the peer's to return, which it does before it sends or sleeps the next time (invariants 3 and 6); where the kernel
-//! lets us use the peer's descriptor for a moment (`pidfd_getfd`: ptrace access rules), we return it in the peer's place, so that a
-//! peer that computes, is stopped, or dies delays nothing and loses nothing.
-//!
-//! What it is not: a wait. The caller goes on at once, whatever the peer does.
+//! Both directions return to TCP for good. What the peer has not read returns to TCP at once. What this process has not read must be returned by the
+//! peer, which does so before it sends or sleeps the next time (invariants 3 and 6). If the kernel lets this process use the peer's descriptor for a
+//! moment (`pidfd_getfd`: ptrace access rules), it returns these bytes in the peer's place. So a peer that computes, is stopped, or dies delays and
+//! loses nothing. The hand-over itself does not wait for the peer.
 
 use super::EBADF;
 use crate::reason::Reason;
 use crate::stream::engine::{Engine, Handle, Local};
-use crate::stream::kernel_tcp::Kernel;
+use crate::stream::kernel_tcp::KernelTcp;
 use motet_proto::{
     Errno,
     stream::{Platform, gate, rx, tx},
@@ -24,13 +22,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::Relaxed;
 
 const MSG_DONTWAIT: i32 = 0x40;
-/// How long the end of a stream waits (ns) for room in TCP, and for how long at a time.
-const LINGER: u64 = 2_000_000_000;
-const LOOK: u64 = 10_000_000;
+/// The end of a stream waits at most so long (ns) for room in TCP.
+const LINGER_NS: u64 = 2_000_000_000;
+/// The longest single sleep of that wait, ns.
+const LINGER_POLL_NS: u64 = 10_000_000;
 
 impl Engine {
-    /// Hands `fd`, a descriptor of the stream, on. True when both rings are empty. EBADF: `fd` is another socket, or none; nothing has
-    /// changed. (In a child made by vfork a number may mean something else than in its parent, which has the stream.)
+    /// Hands over `fd`, a descriptor of the stream. True: both rings are empty. EBADF: `fd` is another socket, or none, and nothing has changed. (In a
+    /// child made by vfork a number may mean another file than in its parent, which has the stream.)
     pub fn hand_over(&self, handle: Handle, fd: i32, reason: Reason) -> Result<bool, Errno> {
         let (record, local) = self.look_up(handle).ok_or(EBADF)?;
         if socket::cookie(fd) != Ok(record.connection.cookies[0].load(Relaxed)) {
@@ -38,12 +37,13 @@ impl Engine {
         }
         self.stay_on_tcp_through(handle, fd, reason);
         let Some(slot) = local.slot.slot() else { return Ok(true) };
-        if gate::hand_over(record, &slot, &mut Kernel::new(local, handle).on(fd)) {
+        if gate::hand_over(record, &slot, &mut KernelTcp::new(local, handle).on_descriptor(fd)) {
             return Ok(true);
         }
         let returned = return_for_producer(record, local, &slot, (handle, fd)).unwrap_or(false);
-        if !returned && Kernel::new(local, handle).on(fd).tcp_failed(record.connection.pid.load(Relaxed)) {
-            // A peer that was killed returns nothing, and a reader of TCP alone would take the FIN for the end of a whole stream.
+        if !returned && KernelTcp::new(local, handle).on_descriptor(fd).tcp_failed(record.connection.pid.load(Relaxed))
+        {
+            // A peer that was killed returns nothing, and a reader of TCP alone would take the FIN for an orderly end.
             self.log.reset(record, Reason::PEER_GONE);
             let _ = socket::disconnect(fd);
         }
@@ -51,32 +51,32 @@ impl Engine {
     }
 }
 
-/// Before the stream ends on this side, by half-close, close or exit: what the peer has not read goes back to TCP. A peer that has handed its
-/// end on must find all of it there, so this waits for room in TCP, as long as a process has the other end, but no longer than [`LINGER`].
-pub(super) fn leave_nothing(record: &StreamRecord, slot: &Slot, base: &mut Kernel<'_>) {
+/// Returns what the peer has not read to TCP, before the stream ends on this side (half-close, close or exit). A peer that has handed its descriptor
+/// over must find all of it there, so this waits for room in TCP as long as a process has the other end, but no longer than [`LINGER_NS`].
+pub(super) fn flush_unread(record: &StreamRecord, slot: &Slot, kernel: &mut KernelTcp<'_>) {
     let start = clock::nanoseconds();
-    while !tx::take_back(record, slot, base) && tx::must_linger(record, slot) {
-        let failed = base.tcp_failed(record.connection.pid.load(Relaxed));
-        if failed || clock::nanoseconds() - start > LINGER {
+    while !tx::take_back(record, slot, kernel) && tx::must_linger(record, slot) {
+        let failed = kernel.tcp_failed(record.connection.pid.load(Relaxed));
+        if failed || clock::nanoseconds() - start > LINGER_NS {
             return;
         }
-        if socket::poll([(base.fd(), socket::WRITABLE)], Some(LOOK)).is_err() {
-            thread::sleep_ns(LOOK);
+        if socket::poll([(kernel.fd(), socket::WRITABLE)], Some(LINGER_POLL_NS)).is_err() {
+            thread::sleep_ns(LINGER_POLL_NS);
         }
     }
 }
 
-/// Returns what we have not read to TCP, in the peer's place.
+/// Returns what this process has not read to TCP, in the peer's place.
 fn return_for_producer(record: &StreamRecord, local: &Local, slot: &Slot, (handle, fd): (Handle, i32)) -> Option<bool> {
-    let theirs = socket_of_peer(record, fd)?;
+    let theirs = peer_socket(record, fd)?;
     let send = |bytes: &[u8]| socket::send(theirs.as_raw_fd(), &[IoSlice::new(bytes)], MSG_DONTWAIT);
-    let returned = rx::return_for_producer(record, slot, &mut Kernel::new(local, handle).on(fd), send);
+    let returned = rx::return_for_producer(record, slot, &mut KernelTcp::new(local, handle).on_descriptor(fd), send);
     socket::push_corked(theirs.as_raw_fd());
     Some(returned)
 }
 
-/// The socket at the other end, while its process lives. Between two looks at that process its number means no other.
-fn socket_of_peer(record: &StreamRecord, fd: i32) -> Option<OwnedFd> {
+/// A descriptor of the socket at the other end, while its process lives. The pidfd makes sure that the pid was not reused.
+fn peer_socket(record: &StreamRecord, fd: i32) -> Option<OwnedFd> {
     let pid = record.connection.pid.load(Relaxed);
     let process = thread::open_pidfd(pid).ok()?;
     let (local, peer) = socket::addresses(fd).ok()?;

@@ -1,8 +1,8 @@
-//! The kernel's TCP under a stream, and the processor's clock: [`motet_proto::stream::Platform`] in production.
+//! The kernel's TCP under a stream, and the clock: [`motet_proto::stream::Platform`] in production.
 
 use crate::Handle;
 use crate::stream::local::Local;
-use crate::stream::peer_process::Peer;
+use crate::stream::peer_process::PeerProcess;
 use motet_proto::stream::bulk::ArrivalTimer;
 use motet_proto::{
     Errno,
@@ -16,60 +16,62 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 const MSG_DONTWAIT: i32 = 0x40;
 
-/// Bytes of large rings that this process may bring into being.
-const BULK_LIMIT: usize = 128 << 20;
-/// The same for streams without large takes: many large rings in turn cost more in caches than they gain.
-const FEW_LIMIT: usize = 8 << 20;
-static BULK: AtomicUsize = AtomicUsize::new(0);
+/// Most bytes of large rings whose pages this process may allocate.
+const LARGE_RINGS_MAX_BYTES: usize = 128 << 20;
+/// Most bytes of large rings of this process up to which a stream without large takes gets one: many large rings, used in turn, cost more in caches
+/// than they gain.
+const LARGE_RINGS_WITHOUT_BULK_MAX_BYTES: usize = 8 << 20;
+/// Bytes of large rings whose pages this process has allocated.
+static LARGE_RING_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// How long (ns) a wait of this process rests behind open gates before it sleeps in the kernel.
-static PATIENCE: AtomicU64 = AtomicU64::new(0);
+static PATIENCE_NS: AtomicU64 = AtomicU64::new(0);
 
-/// From now on waits rest for so long, and take no notice of who computes.
+/// Makes waits rest for `ns` behind open gates, whatever other threads compute: a setting for tests.
 pub(crate) fn keep_gates_open(ns: u64) {
-    PATIENCE.store(ns, Relaxed);
+    PATIENCE_NS.store(ns, Relaxed);
     if ns > 0 {
         cpu_contention::disable();
     }
 }
 
-/// This process has a large ring no more: others may have it instead.
-pub fn forget(ring: Mapping) {
-    let _ = BULK.fetch_update(Relaxed, Relaxed, |taken| Some(taken.saturating_sub(ring.length())));
+/// Returns the budget of a large ring that this process has released.
+pub fn release_large_ring_budget(ring: Mapping) {
+    let _ = LARGE_RING_BYTES.fetch_update(Relaxed, Relaxed, |taken| Some(taken.saturating_sub(ring.length())));
 }
 
-/// A stream's TCP descriptor, what tells whether its handle still is good, and the process at the other end where that matters.
-pub struct Kernel<'a> {
+/// A stream's TCP descriptor, with what is needed to check its handle, and the process at the other end where that matters.
+pub struct KernelTcp<'a> {
     fd: i32,
     handle: Handle,
     local: &'a Local,
-    peer: Option<&'a Peer>,
+    peer: Option<&'a PeerProcess>,
 }
 
-impl<'a> Kernel<'a> {
-    /// The base under the stream with this handle.
+impl<'a> KernelTcp<'a> {
+    /// The kernel's TCP under the stream with this handle.
     #[inline(always)]
     pub fn new(local: &'a Local, handle: Handle) -> Self {
         Self { fd: local.fd.load(Relaxed), handle, local, peer: None }
     }
 
-    /// The same under another descriptor of its socket.
-    pub(crate) fn on(self, fd: i32) -> Self {
+    /// Uses another descriptor of the same socket.
+    pub(crate) fn on_descriptor(self, fd: i32) -> Self {
         Self { fd, ..self }
     }
 
-    /// For the thread that has made the handle stale and still has to end the stream: until the record is free there is no other.
+    /// For the thread that has made the handle stale and has to end the stream. No other thread uses the record until it is free.
     pub(crate) fn retired(local: &'a Local) -> Self {
         Self::new(local, 0)
     }
 
-    /// The same, for operations that may copy from or to the peer's memory.
+    /// Adds the peer process, for operations that may copy from or to its memory.
     #[inline(always)]
-    pub(crate) fn with(self, peer: &'a Peer) -> Self {
+    pub(crate) fn with_peer(self, peer: &'a PeerProcess) -> Self {
         Self { peer: Some(peer), ..self }
     }
 
-    /// So much, but no more than is left until the stream's deadline, which the caller keeps, and than the program's SO_RCVTIMEO.
+    /// `ns`, but no more than is left until the stream's deadline, which the caller observes, and no more than the program's SO_RCVTIMEO.
     #[cold]
     fn patience_now(&self, record: &StreamRecord, ns: u64) -> Patience {
         let ns = match record.lifecycle.deadline_ns.load(Relaxed) {
@@ -88,7 +90,7 @@ impl<'a> Kernel<'a> {
     }
 }
 
-impl Platform for Kernel<'_> {
+impl Platform for KernelTcp<'_> {
     #[inline]
     fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
         let flags = MSG_DONTWAIT | if peek { motet_proto::stream::MSG_PEEK } else { 0 };
@@ -120,7 +122,7 @@ impl Platform for Kernel<'_> {
     }
 
     fn tcp_send_room(&mut self) -> u64 {
-        // What the kernel counts is memory: small pieces, which the peer has not acknowledged, take up to 3/8 more than their payload.
+        // The kernel counts memory: small pieces that the peer has not acknowledged take up to 3/8 more than their payload.
         socket::send_room(self.fd) / 8 * 5
     }
 
@@ -131,7 +133,7 @@ impl Platform for Kernel<'_> {
     fn tcp_failed(&mut self, peer: u32) -> bool {
         let known = self.local.cookie.load(Relaxed);
         if known != 0 && socket::cookie(self.fd) != Ok(known) {
-            return true; // closed unseen, and another file by now
+            return true; // closed where Motet could not see it, and the number is another file's
         }
         !socket::is_connected(self.fd)
             && (socket::has_error(self.fd) || socket::addresses(self.fd).is_err() || other_end_is_gone(self.fd, peer))
@@ -154,12 +156,12 @@ impl Platform for Kernel<'_> {
     }
 
     fn populate(&mut self, ring: Mapping, few: bool) -> bool {
-        let limit = if few { FEW_LIMIT } else { BULK_LIMIT };
-        let taken = BULK.fetch_add(ring.length(), Relaxed);
+        let limit = if few { LARGE_RINGS_WITHOUT_BULK_MAX_BYTES } else { LARGE_RINGS_MAX_BYTES };
+        let taken = LARGE_RING_BYTES.fetch_add(ring.length(), Relaxed);
         if taken + ring.length() <= limit && memory::populate(ring) {
             return true;
         }
-        BULK.fetch_sub(ring.length(), Relaxed);
+        LARGE_RING_BYTES.fetch_sub(ring.length(), Relaxed);
         false
     }
 
@@ -198,7 +200,7 @@ impl Platform for Kernel<'_> {
     }
 
     fn patience(&self, record: &StreamRecord) -> Patience {
-        match PATIENCE.load(Relaxed) {
+        match PATIENCE_NS.load(Relaxed) {
             0 => Patience::NONE,
             ns => self.patience_now(record, ns),
         }
@@ -223,8 +225,8 @@ impl Platform for Kernel<'_> {
     }
 }
 
-/// Whether the other end's socket is closed, rather than shut down for sending. A process that ends sends the FIN first and lets
-/// go of the socket a moment later, so the kernel is asked for a while: longer if that process, `peer`, is known to be dying.
+/// Whether the other end's socket is closed, rather than shut down for sending. A process that ends sends the FIN first and releases the socket a
+/// moment later, so the kernel is asked several times, and longer if that process, `peer`, is known to be exiting.
 pub fn other_end_is_gone(fd: i32, peer: u32) -> bool {
     let (Ok((local, peer_address)), Ok(diag)) = (socket::addresses(fd), sock_diag::SockDiag::open_untracked()) else {
         return false;
@@ -234,7 +236,7 @@ pub fn other_end_is_gone(fd: i32, peer: u32) -> bool {
         match diag.find(peer_address, local) {
             Ok(Some(found)) if found.open => thread::sleep_ns(*nap),
             Ok(Some(_)) => return true,
-            _ => return false, // shut down both ways: the kernel finds neither socket any more, and a process may still read
+            _ => return false, // shut down both ways: the kernel finds neither socket, and a process may still read
         }
     }
     false

@@ -1,29 +1,29 @@
-//! What this process keeps of one stream for itself. What it shares with forked children is the stream's record, in the stats file.
+//! The private state of one stream in this process. The state that is shared with forked children is the stream's record, in the stats file.
 
 use crate::Handle;
 use crate::driver::Connecting;
 use crate::stream::epoll_set::members::EpollSet;
-use crate::stream::exchange_pace::Pace;
-use crate::stream::peer_process::Peer;
+use crate::stream::exchange_pace::ExchangePace;
+use crate::stream::peer_process::PeerProcess;
 use motet_proto::stream::bulk::ArrivalTimer;
 use motet_sys::fork_safe_mutex::ForkSafeMutex;
 use motet_wire::stream::slot::SlotCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// What a process keeps about one stream for itself. A thread that forks cannot hold the locks of every stream: a child finds
-/// them open, and empty what was being changed ([`ForkSafeMutex`]).
+/// The private state of one stream. A thread that forks cannot hold the locks of all streams: in the child they are free, and a value that was being
+/// changed is empty ([`ForkSafeMutex`]).
 #[derive(Default)]
 pub struct Local {
-    /// The handle of the stream that is here; 0: none. Every use of a handle asks for it.
+    /// The handle of the stream; 0: none. Every use of a handle is checked against it.
     pub handle: AtomicU64,
-    /// Its descriptor in this process.
+    /// The stream's descriptor in this process.
     pub fd: AtomicI32,
-    /// The kernel's cookie of its socket. A number may be closed unseen, and given to another one.
+    /// The kernel's cookie of its socket. A descriptor may be closed where Motet cannot see it, and its number reused.
     pub cookie: AtomicU64,
     /// Whether this end made the connection.
     pub connected: AtomicBool,
-    /// Adapters that have taken the stream; the last one that closes it ends it.
+    /// Adapters that have taken the stream. The last one that closes it ends it.
     pub adapters: AtomicU32,
     /// The wire, once it is up.
     pub slot: SlotCell,
@@ -32,25 +32,25 @@ pub struct Local {
     /// The driver of the wire, plus one.
     pub driver: AtomicU32,
     /// The process at the other end, for single copy.
-    pub peer: Peer,
+    pub peer: PeerProcess,
     /// The epoll sets that the stream is in.
     pub sets: ForkSafeMutex<Vec<Arc<EpollSet>>>,
-    /// Whether there is one.
+    /// Whether the stream is in a set.
     pub in_set: AtomicBool,
-    /// Whether the set looks at the stream, or did when the stream left it.
+    /// Whether waits on its set poll the stream, or did when the stream left the set.
     pub hot: AtomicBool,
-    /// The blocking receives that found the gate closed, or had to do with a peer on their own CPU.
-    pub pace: Pace,
+    /// The pace of blocking receives that found the gate closed, or whose peer was on their CPU.
+    pub pace: ExchangePace,
     /// Eventfds of threads that sleep on the stream inside the engine's own blocking calls.
     pub sleepers: ForkSafeMutex<Vec<i32>>,
-    /// Whether the stream is among the engine's unread ones.
+    /// Whether the stream is marked in the engine's `unread` bits.
     pub unread: AtomicBool,
-    /// The large block that comes.
+    /// Times the arrival of large blocks.
     pub arrival_timer: ArrivalTimer,
 }
 
 impl Local {
-    /// Whether the gate of the stream may open for all that its sets know.
+    /// Whether the sets of the stream allow its gate to open.
     #[inline]
     pub(crate) fn sets_may_raise(&self, handle: Handle) -> bool {
         !self.in_set.load(Relaxed) || self.sets.lock().iter().all(|set| set.may_raise(handle))

@@ -1,20 +1,20 @@
-//! The settings of an engine, decided by the crate that links it.
+//! The settings of an engine, chosen by the crate that links it.
 
 use crate::driver::Driver;
 use std::path::PathBuf;
 
-/// What the leaf that links the engine decides.
+/// The settings of an engine.
 #[derive(Clone)]
 pub struct Options {
-    /// Every driver there is.
+    /// All drivers.
     pub drivers: &'static [&'static dyn Driver],
     /// Names of drivers that may be used; empty: all.
     pub allowed: Vec<String>,
     /// Bytes of each ring.
     pub ring: usize,
-    /// Bytes of each large ring, whose pages come into being for streams with bulk data; 0: none.
+    /// Bytes of each large ring, whose pages are allocated for streams with bulk data; 0: none.
     pub bulk: usize,
-    /// Records in the node file.
+    /// Records in the stats file.
     pub streams: usize,
     /// Most bytes of memory that drivers may map for streams, large rings aside.
     pub memory: usize,
@@ -22,24 +22,24 @@ pub struct Options {
     pub huge: bool,
     /// Longest spin before a sleep, ns.
     pub spin: u64,
-    /// Waits that may spin rest so long behind open gates, ns, however busy the CPUs are: for tests. 0: they sleep as soon as that is better.
+    /// For tests: waits that may spin rest so long (ns) behind open gates, however busy the CPUs are. 0: they sleep as soon as that is better.
     pub patience: u64,
-    /// Streams looked at in one wait.
+    /// Most streams that one wait polls.
     pub hot: usize,
     /// Smallest transfer that may go by single copy, bytes; `usize::MAX`: none.
     pub single_copy: usize,
-    /// The same between CPUs that share no cache.
+    /// Smallest transfer that may go by single copy between CPUs that share no cache, bytes.
     pub single_copy_far: usize,
-    /// Smallest of them that both sides make together, bytes.
+    /// Smallest single copy that both sides make together (cooperative copy), bytes.
     pub half_copy: usize,
     /// File for a line per event ([`crate::log`]); `%p` is the process id.
     pub log: Option<PathBuf>,
-    /// The profile that sizes came from, for the log.
+    /// The profile that the sizes are from, for the log.
     pub profile: Option<PathBuf>,
 }
 
 impl Options {
-    /// Whether gates stay open for a while.
+    /// Whether waits rest behind open gates.
     pub(crate) fn is_patient(&self) -> bool {
         self.patience > 0
     }

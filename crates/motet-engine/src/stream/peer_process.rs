@@ -1,6 +1,7 @@
-//! Whose memory single copy reads and writes: the process at the other end, by a descriptor (pidfd), as its number may be
-//! given to another process once it has ended. One descriptor for each peer process, however many streams lead there, and
-//! none before the first large block.
+//! The process at the other end of a stream, whose memory single copy reads and writes.
+//!
+//! It is held by a descriptor (pidfd), because its pid may be reused after it has ended. There is one descriptor for each peer process, however many
+//! streams lead to it, and none before the first large block.
 
 use motet_sys::fork_safe_mutex::ForkSafeMutex;
 use motet_sys::private_fds::PrivateFd;
@@ -9,12 +10,12 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// The process at the other end of one stream.
 #[derive(Debug, Default)]
-pub struct Peer(ForkSafeMutex<Option<Arc<PrivateFd>>>);
+pub struct PeerProcess(ForkSafeMutex<Option<Arc<PrivateFd>>>);
 
 static OPEN: Mutex<Vec<(u32, Weak<PrivateFd>)>> = Mutex::new(Vec::new());
 
-impl Peer {
-    /// Whether `pid` still is the process that it was when this was first asked.
+impl PeerProcess {
+    /// Whether `pid` is the process that it was at the first call.
     pub fn is_still(&self, pid: u32) -> bool {
         let mut known = self.0.lock();
         if known.is_none() {
@@ -23,14 +24,14 @@ impl Peer {
         known.as_ref().is_some_and(|process| !thread::has_exited(&**process))
     }
 
-    /// The stream has ended.
+    /// Releases the descriptor at the end of the stream.
     pub fn forget(&self) {
         self.0.lock().take();
     }
 }
 
-/// The table is never waited for, so a forked child cannot meet a lock that is never released: the second thread has a descriptor of
-/// its own.
+/// A pidfd of a process, shared by all streams to it. The table's lock is never waited for, so a forked child cannot wait for a lock that is never
+/// released; a second thread opens a descriptor of its own.
 fn open(pid: u32) -> Option<Arc<PrivateFd>> {
     let new = || thread::open_pidfd(pid).ok().map(|fd| Arc::new(PrivateFd::new(fd)));
     let Ok(mut table) = OPEN.try_lock() else { return new() };
@@ -52,9 +53,9 @@ mod tests {
     #[test]
     fn a_process_is_opened_once_and_never_taken_for_its_successor() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let (one, other, late) = (Peer::default(), Peer::default(), Peer::default());
+        let (one, other, late) = (PeerProcess::default(), PeerProcess::default(), PeerProcess::default());
         assert!(one.is_still(child.id()) && other.is_still(child.id()));
-        let fd = |peer: &Peer| peer.0.lock().clone().unwrap();
+        let fd = |peer: &PeerProcess| peer.0.lock().clone().unwrap();
         assert!(Arc::ptr_eq(&fd(&one), &fd(&other)));
         drop(child.stdin.take());
         child.wait().unwrap();

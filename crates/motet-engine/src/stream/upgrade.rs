@@ -4,8 +4,8 @@ use crate::driver::{Pair, Progress, Wire};
 use crate::reason::Reason;
 use crate::route;
 use crate::stream::addresses::addresses;
-use crate::stream::engine::{Engine, Handle, Local, Up};
-use crate::stream::kernel_tcp::Kernel;
+use crate::stream::engine::{Engine, Handle, Local, UpgradedStream};
+use crate::stream::kernel_tcp::KernelTcp;
 use motet_proto::stream::half_lock::{Acquired, acquire};
 use motet_sys::{clock, limits, memory, socket, thread};
 use motet_wire::stream::gate::{READY, READY_LARGE};
@@ -14,32 +14,32 @@ use motet_wire::stream::slot::Slot;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// A stream that has seen this many messages without a wire coming up stays on TCP.
-const PATIENCE: u32 = 4096;
+/// A stream that has passed this many messages without a wire stays on TCP.
+const MAX_PENDING_MESSAGES: u32 = 4096;
 
 impl Engine {
-    /// One message has passed: perhaps bring the wire up a step. The gaps between steps double.
+    /// Counts a message, and perhaps brings the wire up by one step. The gaps between steps double.
     #[cold]
-    pub(super) fn tick(&self, handle: Handle) {
+    pub(super) fn advance_upgrade(&self, handle: Handle) {
         let Some((record, local)) = self.look_up(handle) else { return };
         let n = record.lifecycle.pending_messages.fetch_add(1, Relaxed) + 1;
         if n > 8 && !n.is_power_of_two() {
             return;
         }
-        if !self.has_alone(record) {
-            return; // the others could not look into the wire
+        if !self.is_sole_member(record) {
+            return; // other processes of the fork group could not use the wire
         }
         let Some(mut pending) = local.pending.try_lock() else { return };
-        // Asked anew: close makes the handle stale before it takes what is pending.
+        // Checked again under the lock: close makes the handle stale before it takes what is pending.
         if self.look_up(handle).is_none() || record.state() != State::Candidate {
             return;
         }
-        if n > PATIENCE {
+        if n > MAX_PENDING_MESSAGES {
             pending.take();
             return self.decline_upgrade(record, Reason::PEER_WITHOUT_MOTET);
         }
         if pending.is_none() {
-            let pair = self.pair(record, local);
+            let pair = self.stream_pair(record, local);
             match self.route(&pair) {
                 Ok(at) => match self.options.drivers[at]
                     .streams()
@@ -64,7 +64,7 @@ impl Engine {
                 pending.take();
                 self.decline_upgrade(record, reason);
             }
-            // The next message asks again.
+            // The next message tries again.
             Some(Progress::Busy) => {
                 record.lifecycle.pending_messages.fetch_sub(1, Relaxed);
             }
@@ -82,9 +82,9 @@ impl Engine {
 
     fn attach(&self, record: &StreamRecord, local: &Local, wire: Wire) {
         let driver = (local.driver.load(Relaxed) as usize).checked_sub(1).and_then(|n| self.options.drivers.get(n));
-        let quiet = self.owners(); // no thread forks
-        if !self.has_alone(record) {
-            drop(quiet);
+        let no_fork = self.owners(); // no thread forks while this is locked
+        if !self.is_sole_member(record) {
+            drop(no_fork);
             if let Some(driver) = driver.and_then(|driver| driver.streams()) {
                 driver.close(&wire.slot);
             }
@@ -101,15 +101,16 @@ impl Engine {
         record.lifecycle.reason.store(Reason::FASTEST.0, Relaxed);
         local.slot.set(Some(wire.slot));
         record.lifecycle.state.store(State::Attached as u32, Release);
-        drop(quiet);
+        drop(no_fork);
         self.count_memory();
         self.log.attached(record, driver.copied());
     }
 
+    /// Leaves a candidate on TCP for good.
     pub(super) fn decline_upgrade(&self, record: &StreamRecord, reason: Reason) {
-        // From Candidate only: kernel calls that began before are not counted, and nothing ever asks for the count.
+        // From Candidate only: kernel calls that began earlier are not counted, and a stream on TCP never needs the count.
         let (from, to) = (State::Candidate as u32, State::TcpOnly as u32);
-        // Not over what a forked relative has decided meanwhile.
+        // Not if another process of the fork group has changed the state meanwhile.
         if record.lifecycle.state.compare_exchange(from, to, AcqRel, Relaxed).is_ok() {
             record.lifecycle.reason.store(reason.0, Relaxed);
             self.count_tcp_only(reason);
@@ -117,7 +118,7 @@ impl Engine {
         }
     }
 
-    pub(super) fn pair(&self, record: &StreamRecord, own: &Local) -> Pair {
+    pub(super) fn stream_pair(&self, record: &StreamRecord, own: &Local) -> Pair {
         let [local, peer] = addresses(record);
         Pair {
             fd: own.fd.load(Acquire),
@@ -132,16 +133,16 @@ impl Engine {
         }
     }
 
-    /// Initialises the receiving half, once no kernel receive is under way. This end is the first to touch the ring that it receives
-    /// from, so its pages lie where it runs; without memory for them it receives over TCP.
+    /// Initialises the receiving half when no kernel receive is in progress. This end is the first to touch the ring that it receives from, so the pages
+    /// are on its NUMA node; without memory for them it receives over TCP.
     #[cold]
-    pub(crate) fn attach_rx(&self, up: &Up<'_>) {
-        let (record, mut base) = (up.record, up.kernel_tcp());
-        let Acquired::Clean(_held) = acquire(&record.rx.lock, &mut base) else { return };
+    pub(crate) fn attach_rx(&self, up: &UpgradedStream<'_>) {
+        let (record, mut kernel) = (up.record, up.kernel_tcp());
+        let Acquired::Clean(_held) = acquire(&record.rx.lock, &mut kernel) else { return };
         if record.rx.ready.load(Relaxed) != 0 || record.rx.kernel_calls.load(Relaxed) != 0 {
             return;
         }
-        if let Ok(Some(received)) = socket::received_position(base.fd()) {
+        if let Ok(Some(received)) = socket::received_position(kernel.fd()) {
             if !memory::populate(up.slot.ring_memory()) && record.lifecycle.tcp_only.swap(1, AcqRel) == 0 {
                 let size = up.slot.ring_memory().length();
                 let why = if limits::cgroup_has_room(size) { Reason::NO_MEMORY } else { Reason::LIMITED };
@@ -155,15 +156,15 @@ impl Engine {
     }
 }
 
-/// Initialises the sending half from the kernel's counters, once no kernel send is under way.
+/// Initialises the sending half from the kernel's counters when no kernel send is in progress.
 #[cold]
-pub(super) fn attach_tx(record: &StreamRecord, slot: &Slot, base: &mut Kernel<'_>) {
-    let Acquired::Clean(_held) = acquire(&record.tx.lock, base) else { return };
+pub(super) fn attach_tx(record: &StreamRecord, slot: &Slot, kernel: &mut KernelTcp<'_>) {
+    let Acquired::Clean(_held) = acquire(&record.tx.lock, kernel) else { return };
     if record.tx.ready.load(Relaxed) != 0 || record.tx.kernel_calls.load(Relaxed) != 0 {
         return;
     }
     let connected = record.connection.role.load(Relaxed) == 1;
-    if let Ok(Some(sent)) = socket::sent_position(base.fd(), connected) {
+    if let Ok(Some(sent)) = socket::sent_position(kernel.fd(), connected) {
         record.tx.tcp_bytes.store(sent, Relaxed);
         record.tx.peer_alive_at.store(clock::ticks(), Relaxed);
         record.tx.ready.store(1, Relaxed);
@@ -173,7 +174,8 @@ pub(super) fn attach_tx(record: &StreamRecord, slot: &Slot, base: &mut Kernel<'_
     }
 }
 
-pub(super) fn describe(
+/// Writes the connection into the record.
+pub(super) fn init_connection_info(
     record: &StreamRecord,
     fd: i32,
     connected: bool,

@@ -1,12 +1,12 @@
 //! One wait on several streams at once: under poll and select (an array), under epoll (a [`EpollSet`]).
 //!
-//! The adapter drives it: [`Wait::step`] says READY (look at the streams), PROBE (ask the kernel with timeout 0) or SLEEP
-//! (sleep in the kernel: every gate is closed). Between the steps the wait spins outside the kernel while that pays.
+//! The adapter drives it: [`Wait::step`] returns READY (look at the streams), PROBE (ask the kernel with timeout 0) or SLEEP (sleep in the kernel:
+//! every gate is closed). Between the steps the wait spins outside the kernel as long as that pays.
 
-use crate::stream::EVIDENCE;
-use crate::stream::engine::{Engine, Handle, Up};
+use crate::stream::RECEIVES_AFTER_WAIT;
+use crate::stream::engine::{Engine, Handle, UpgradedStream};
 use crate::stream::epoll_set::{EpollSet, HotList};
-use crate::stream::exchange_pace::{Pace, ticks};
+use crate::stream::exchange_pace::{ExchangePace, ticks};
 use motet_proto::stream::{gate, rx, spin};
 use motet_sys::{clock, cpu_contention, thread};
 use std::sync::Arc;
@@ -15,21 +15,27 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 /// What the adapter does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(i32)]
-pub enum Step {
+pub enum WaitStep {
     /// Some stream may have data on the wire.
     Ready = 1,
     /// Ask the kernel with timeout 0; if it has nothing, step again.
     Probe = 2,
-    /// Sleep in the kernel, then call [`Wait::slept`].
+    /// Sleep in the kernel, then call [`Wait::end_sleep`].
     Sleep = 3,
 }
 
+/// The state of a [`Wait`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
+    /// It has not spun since it began, or since its last sleep.
     Fresh,
+    /// It spins.
     Spinning,
-    Asked,
-    Tired,
+    /// It does not spin, and the kernel was asked once.
+    KernelAsked,
+    /// It sleeps next.
+    SpinEnded,
+    /// It sleeps in the kernel.
     Asleep,
 }
 
@@ -37,31 +43,38 @@ enum Phase {
 pub struct Wait<'a> {
     streams: &'a [Handle],
     set: Option<Arc<EpollSet>>,
-    /// Whether this wait watches its set: see [`crate::stream::epoll_set`].
-    watching: bool,
+    /// Whether this wait is a spinner of its set: see [`crate::stream::epoll_set`].
+    spins_for_set: bool,
     phase: Phase,
-    start: u64,
-    /// When the kernel is asked next, and whether it has been asked since the spin began.
-    probe: u64,
-    asked: bool,
-    /// When the spin began, and how often another thread took the CPU that it offered.
-    began: u64,
-    taken: u32,
+    /// When the spin began, plus a half of the time that other threads had the CPU, ticks.
+    budget_start: u64,
+    /// When the kernel is asked next, ticks.
+    next_probe: u64,
+    /// Whether the kernel has been asked since the spin began.
+    kernel_asked: bool,
+    /// When the spin began, ticks.
+    spin_began: u64,
+    /// Yields after which another thread kept the CPU for some time.
+    yields_lost: u32,
 }
 
-/// Waits over several streams that skip spinning, and failures in a row: one pair for the process.
-static SKIP: AtomicU32 = AtomicU32::new(0);
-static FAILED: AtomicU32 = AtomicU32::new(0);
-/// Whether the last wait that spun found something before this (ns) was over: then the next one looks as long before it asks the
-/// kernel, which takes a good part of such an exchange.
-static QUICK: AtomicBool = AtomicBool::new(false);
-const EAGER: u64 = 2_000;
-/// The waits of the process that found nothing; those among them that only looked.
-static PACE: Pace = Pace::new();
-static LOOKS: Pace = Pace::new();
-const MAX_FAILED: u32 = 9;
-/// So many times others take the CPU before a spin is given up.
-const CROWD: u32 = 2;
+/// Waits on several streams, of the whole process, that will not spin because earlier spins failed.
+static SPIN_SKIPS: AtomicU32 = AtomicU32::new(0);
+/// Failed spins in a row, of the whole process.
+static FAILED_SPINS: AtomicU32 = AtomicU32::new(0);
+/// Whether the last spin succeeded within [`QUICK_NS`]. If so, the next one polls for as long before it asks the kernel, because asking the kernel
+/// takes a good part of such an exchange.
+static LAST_WAIT_WAS_QUICK: AtomicBool = AtomicBool::new(false);
+/// A spin that succeeds within this time (ns) is quick.
+const QUICK_NS: u64 = 2_000;
+/// The pace of waits that may block and found nothing.
+static WAIT_PACE: ExchangePace = ExchangePace::new();
+/// The pace of waits that must not block and found nothing.
+static POLL_PACE: ExchangePace = ExchangePace::new();
+/// Failed spins are followed by up to `2^MAX_FAILED_SPINS - 1` waits without a spin.
+const MAX_FAILED_SPINS: u32 = 9;
+/// Yields after which another thread kept the CPU that end a spin.
+const MAX_YIELDS_LOST: u32 = 2;
 
 impl<'a> Wait<'a> {
     /// A wait on these streams.
@@ -71,7 +84,7 @@ impl<'a> Wait<'a> {
 
     /// A wait on a set.
     pub fn on_set(engine: &Engine, set: Arc<EpollSet>) -> Self {
-        engine.set_cool(&set);
+        engine.set_begin_wait(&set);
         Self::new(engine, &[], Some(set))
     }
 
@@ -79,25 +92,25 @@ impl<'a> Wait<'a> {
         let wait = Self {
             streams,
             set,
-            watching: false,
+            spins_for_set: false,
             phase: Phase::Fresh,
-            start: 0,
-            probe: 0,
-            asked: false,
-            began: 0,
-            taken: 0,
+            budget_start: 0,
+            next_probe: 0,
+            kernel_asked: false,
+            spin_began: 0,
+            yields_lost: 0,
         };
         wait.each(engine, |up| {
             if up.record.rx.ready.load(Relaxed) == 0 {
                 engine.attach_rx(&up);
             }
-            up.record.rx.evidence_left.store(EVIDENCE, Relaxed);
+            up.record.rx.evidence_left.store(RECEIVES_AFTER_WAIT, Relaxed);
         });
         wait
     }
 
     /// Goes on.
-    pub fn step(&mut self, engine: &Engine, may_block: bool) -> Step {
+    pub fn step(&mut self, engine: &Engine, may_block: bool) -> WaitStep {
         if self.phase == Phase::Asleep {
             self.end_sleep(engine);
         }
@@ -108,42 +121,43 @@ impl<'a> Wait<'a> {
             });
         }
         if self.any_ready(engine) {
-            return Step::Ready;
+            return WaitStep::Ready;
         }
         if !may_block {
-            // A program that does nothing but look spins already: what it waits for may come through the ring.
-            if engine.options.spin > 0 && (engine.options.is_patient() || LOOKS.is_lively(|| true)) {
+            // A program that polls all the time spins itself: its data may arrive through the ring.
+            if engine.options.spin > 0 && (engine.options.is_patient() || POLL_PACE.is_quick(|| true)) {
                 self.raise(engine);
             }
-            return Step::Probe;
+            return WaitStep::Probe;
         }
         loop {
             match self.phase {
                 Phase::Fresh => {
                     if engine.options.spin > 0
-                        && (engine.options.is_patient() || self.is_lively(engine) && !skips())
+                        && (engine.options.is_patient() || self.is_quick(engine) && !skips_spin())
                         && self.raise(engine)
                     {
                         self.begin_spin();
-                        // TCP bytes sent before the gates rose are in the kernel, so it is asked soon.
-                        self.probe = self.start + if QUICK.load(Relaxed) { ticks(EAGER) } else { 0 };
+                        // TCP bytes sent before the gates opened are in the kernel, so it is asked soon.
+                        self.next_probe =
+                            self.budget_start + if LAST_WAIT_WAS_QUICK.load(Relaxed) { ticks(QUICK_NS) } else { 0 };
                         continue;
                     }
-                    // What the program waits for may be room to write: then there is nothing to close the hot streams' gates for.
+                    // The program may wait for room to write. If the kernel has room, the gates of the hot streams need not be closed.
                     let unarmed = self.set.as_ref().is_some_and(|set| set.has_unarmed());
-                    self.phase = if unarmed { Phase::Asked } else { Phase::Tired };
+                    self.phase = if unarmed { Phase::KernelAsked } else { Phase::SpinEnded };
                     if unarmed {
-                        return Step::Probe;
+                        return WaitStep::Probe;
                     }
                 }
-                Phase::Asked => self.phase = Phase::Tired,
+                Phase::KernelAsked => self.phase = Phase::SpinEnded,
                 Phase::Spinning => match self.spin(engine) {
                     Some(step) => return step,
-                    None if engine.options.is_patient() && self.rests(engine) => return Step::Probe,
-                    None => self.phase = Phase::Tired,
+                    None if engine.options.is_patient() && self.rest_behind_gates(engine) => return WaitStep::Probe,
+                    None => self.phase = Phase::SpinEnded,
                 },
-                Phase::Tired => {
-                    if engine.may_linger(true) {
+                Phase::SpinEnded => {
+                    if engine.may_wait_for_reader(true) {
                         if self.raise(engine) {
                             self.begin_spin();
                             continue;
@@ -152,11 +166,11 @@ impl<'a> Wait<'a> {
                     }
                     self.phase = Phase::Asleep;
                     if self.fall_asleep(engine) {
-                        return Step::Sleep;
+                        return WaitStep::Sleep;
                     }
-                    self.phase = Phase::Tired;
+                    self.phase = Phase::SpinEnded;
                     if self.any_ready(engine) {
-                        return Step::Ready;
+                        return WaitStep::Ready;
                     }
                     thread::yield_now();
                 }
@@ -183,130 +197,130 @@ impl<'a> Wait<'a> {
     pub fn end(&mut self, engine: &Engine) {
         self.end_sleep(engine);
         if let Some(set) = &self.set {
-            engine.set_leave(set, std::mem::take(&mut self.watching));
+            engine.set_leave(set, std::mem::take(&mut self.spins_for_set));
         }
     }
 
     fn begin_spin(&mut self) {
         self.phase = Phase::Spinning;
-        self.start = clock::ticks();
-        (self.began, self.taken, self.asked) = (self.start, 0, false);
+        self.budget_start = clock::ticks();
+        (self.spin_began, self.yields_lost, self.kernel_asked) = (self.budget_start, 0, false);
     }
 
-    /// Spins until the next probe at most. `None`: it does not pay.
-    fn spin(&mut self, engine: &Engine) -> Option<Step> {
-        let mut watched = [const { None::<Up<'_>> }; 8];
+    /// Spins until the next probe at most. `None`: spinning does not pay.
+    fn spin(&mut self, engine: &Engine) -> Option<WaitStep> {
+        let mut polled = [const { None::<UpgradedStream<'_>> }; 8];
         let mut more = false;
         let mut n = 0;
         let left = self.each(engine, |up| {
-            if n < watched.len() {
-                watched[n] = Some(up);
+            if n < polled.len() {
+                polled[n] = Some(up);
                 n += 1;
             } else {
                 more = true;
             }
         });
-        let (watched, more) = (&watched[..n], more || left);
-        let near = || watched.iter().flatten().any(Up::is_near);
+        let (polled, more) = (&polled[..n], more || left);
+        let near = || polled.iter().flatten().any(UpgradedStream::peer_on_this_cpu);
         let (budget, hog) = (ticks(engine.options.spin), ticks(200_000));
         loop {
             for _ in 0..16 {
-                for Up { record, slot, .. } in watched.iter().flatten() {
+                for UpgradedStream { record, slot, .. } in polled.iter().flatten() {
                     if !slot.inward().gate.still_waiting(record.rx.head.load(Relaxed)) {
                         if rx::ready(record, slot) {
                             self.found(budget);
-                            return Some(Step::Ready);
+                            return Some(WaitStep::Ready);
                         }
-                        return None; // closed by the sender, or bytes that follow TCP's: the kernel knows
+                        return None; // closed by the sender, or bytes that follow TCP bytes: the kernel reports those
                     }
                 }
                 std::hint::spin_loop();
             }
             if more && self.any_ready(engine) {
                 self.found(budget);
-                return Some(Step::Ready);
+                return Some(WaitStep::Ready);
             }
             let now = clock::ticks();
-            if now.wrapping_sub(self.start) > budget {
-                failed();
+            if now.wrapping_sub(self.budget_start) > budget {
+                note_spin_failure();
                 return None;
             }
-            if now >= self.probe {
-                self.probe = now + ticks(spin::PROBE);
-                for up in watched.iter().flatten() {
+            if now >= self.next_probe {
+                self.next_probe = now + ticks(spin::KERNEL_PROBE_NS);
+                for up in polled.iter().flatten() {
                     up.record.rx.head_at_tcp_probe.store(up.record.rx.head.load(Relaxed), Relaxed);
                     spin::publish_cpu(&up.slot, &up.kernel_tcp());
                 }
-                if !std::mem::replace(&mut self.asked, true) {
-                    return Some(Step::Probe);
+                if !std::mem::replace(&mut self.kernel_asked, true) {
+                    return Some(WaitStep::Probe);
                 }
-                // Anybody else who wants this CPU gets it now and then; their time is not spun away.
+                // Any other thread that wants this CPU gets it from time to time. Half of its time does not count against the budget.
                 let lent = cpu_contention::yield_now();
                 if lent > hog && !self.any_ready(engine) {
-                    failed();
+                    note_spin_failure();
                     return None;
                 }
-                if lent > ticks(spin::PROBE / 2) {
-                    self.start += lent / 2;
-                    self.taken += 1;
-                    // Many want this CPU, and the peer is not who takes it: among many, those who sleep are served better.
-                    if self.taken >= CROWD && !near() && !self.any_ready(engine) {
-                        failed();
+                if lent > ticks(spin::KERNEL_PROBE_NS / 2) {
+                    self.budget_start += lent / 2;
+                    self.yields_lost += 1;
+                    // Several threads want this CPU, and the peer is not one of them. The scheduler serves sleepers better.
+                    if self.yields_lost >= MAX_YIELDS_LOST && !near() && !self.any_ready(engine) {
+                        note_spin_failure();
                         return None;
                     }
                 }
-                return Some(Step::Probe);
+                return Some(WaitStep::Probe);
             }
             if near() && cpu_contention::yield_now() > hog {
-                failed();
+                note_spin_failure();
                 return None;
             }
         }
     }
 
-    /// Rests for a moment behind open gates, unless it has for long: a setting for tests (`Options::patience`). The kernel is asked next.
+    /// Rests for a moment behind open gates: a setting for tests (`Options::patience`). True: the kernel is asked next; false: the rest is over.
     #[cold]
-    fn rests(&mut self, engine: &Engine) -> bool {
-        let rested = clock::ticks().wrapping_sub(self.began);
+    fn rest_behind_gates(&mut self, engine: &Engine) -> bool {
+        let rested = clock::ticks().wrapping_sub(self.spin_began);
         if rested > ticks(engine.options.patience) || !self.raise(engine) {
             return false;
         }
-        let (least, most) = (ticks(spin::PAUSES.0), ticks(spin::PAUSES.1));
-        thread::sleep_ns((spin::pause(rested, least, most) << 10) / clock::ticks_per_1024ns());
+        let (least, most) = (ticks(spin::REST_NS.0), ticks(spin::REST_NS.1));
+        thread::sleep_ns((spin::rest_length(rested, least, most) << 10) / clock::ticks_per_1024ns());
         self.each(engine, |up| up.record.rx.head_at_tcp_probe.store(up.record.rx.head.load(Relaxed), Relaxed));
         true
     }
 
-    /// Found at last; but after so long, a sleep would have been as quick and would have left the CPU to others.
+    /// Notes a success. After twice the budget it counts as a failure: a sleep would have been as quick and would have left the CPU to others.
     fn found(&self, budget: u64) {
-        let waited = clock::ticks().wrapping_sub(self.began);
+        let waited = clock::ticks().wrapping_sub(self.spin_began);
         if waited > 2 * budget {
-            failed()
+            note_spin_failure()
         } else {
-            paid()
+            note_spin_success()
         }
-        let quick = waited < ticks(EAGER);
-        if QUICK.load(Relaxed) != quick {
-            QUICK.store(quick, Relaxed);
+        let quick = waited < ticks(QUICK_NS);
+        if LAST_WAIT_WAS_QUICK.load(Relaxed) != quick {
+            LAST_WAIT_WAS_QUICK.store(quick, Relaxed);
         }
     }
 
-    /// Whether this wait may gain something by spinning.
-    fn is_lively(&self, engine: &Engine) -> bool {
-        PACE.is_lively(|| {
+    /// Whether the waits are close enough together for a spin to pay.
+    fn is_quick(&self, engine: &Engine) -> bool {
+        WAIT_PACE.is_quick(|| {
             let (mut any, mut all) = (false, true);
-            let left = self.each(engine, |up| (any, all) = (true, all && up.is_near()));
+            let left = self.each(engine, |up| (any, all) = (true, all && up.peer_on_this_cpu()));
             any && all && !left
         })
     }
 
-    /// Opens the gates. Not where another thread watches the set already.
+    /// Opens the gates, unless another thread spins for the set. True: a gate is open.
     fn raise(&mut self, engine: &Engine) -> bool {
         if let Some(set) = &self.set
-            && !self.watching
+            && !self.spins_for_set
         {
-            self.watching = set.watch();
-            if !self.watching {
+            self.spins_for_set = set.begin_spinning();
+            if !self.spins_for_set {
                 return false;
             }
         }
@@ -318,21 +332,21 @@ impl<'a> Wait<'a> {
     /// Closes every gate; false when bytes have arrived.
     fn fall_asleep(&mut self, engine: &Engine) -> bool {
         if let Some(set) = &self.set {
-            return engine.set_sleep(set, &mut self.watching);
+            return engine.set_sleep(set, &mut self.spins_for_set);
         }
         let mut asleep = 0;
         let mut ready = false;
         self.each(engine, |up| {
             if !ready {
                 engine.reset(up.record, up.local); // a peer that broke the protocol may never wake anybody
-                let mut base = up.kernel_tcp();
+                let mut kernel = up.kernel_tcp();
                 asleep += 1;
-                if !gate::enter_kernel(up.record, &up.slot, &mut base) {
+                if !gate::enter_kernel(up.record, &up.slot, &mut kernel) {
                     if rx::ready(up.record, &up.slot) {
                         ready = true;
                         asleep -= 1;
                     } else {
-                        gate::enter_kernel_over_bytes(up.record, &mut base);
+                        gate::enter_kernel_over_bytes(up.record, &mut kernel);
                     }
                 }
             }
@@ -357,9 +371,9 @@ impl<'a> Wait<'a> {
         any
     }
 
-    /// The streams of this wait whose wire is up: all of an array, of a set those that it looks at ([`Engine::set_hot`], whose answer
-    /// is returned).
-    fn each<'e>(&self, engine: &'e Engine, mut each: impl FnMut(Up<'e>)) -> bool {
+    /// Calls `each` for the streams of this wait whose wire is up: all of an array, or those of a set that are polled. Returns what
+    /// [`Engine::set_hot`] does.
+    fn each<'e>(&self, engine: &'e Engine, mut each: impl FnMut(UpgradedStream<'e>)) -> bool {
         let mut one = |handle: Handle| {
             if let Some(up) = engine.attached(handle) {
                 each(up);
@@ -377,29 +391,29 @@ impl<'a> Wait<'a> {
 }
 
 impl Engine {
-    /// Opens the gate of a stream if its sets, if any, agree.
-    pub(crate) fn raise(&self, up: &Up<'_>) -> bool {
+    /// Opens the gate of a stream if its sets, if any, allow it.
+    pub(crate) fn raise(&self, up: &UpgradedStream<'_>) -> bool {
         gate::raise(up.record, &up.slot, &mut up.kernel_tcp(), || up.local.sets_may_raise(up.handle))
     }
 }
 
-/// Whether this wait is one of those that do not spin, because earlier spins failed.
-pub(crate) fn skips() -> bool {
-    let skip = SKIP.load(Relaxed);
+/// Whether this wait does not spin, because earlier spins failed. Counts it.
+pub(crate) fn skips_spin() -> bool {
+    let skip = SPIN_SKIPS.load(Relaxed);
     if skip > 0 {
-        SKIP.store(skip - 1, Relaxed);
+        SPIN_SKIPS.store(skip - 1, Relaxed);
     }
     skip > 0
 }
 
-fn paid() {
-    if FAILED.load(Relaxed) != 0 {
-        FAILED.store(0, Relaxed);
+fn note_spin_success() {
+    if FAILED_SPINS.load(Relaxed) != 0 {
+        FAILED_SPINS.store(0, Relaxed);
     }
 }
 
-fn failed() {
-    let times = (FAILED.load(Relaxed) + 1).min(MAX_FAILED);
-    FAILED.store(times, Relaxed);
-    SKIP.store((1 << times) - 1, Relaxed);
+fn note_spin_failure() {
+    let times = (FAILED_SPINS.load(Relaxed) + 1).min(MAX_FAILED_SPINS);
+    FAILED_SPINS.store(times, Relaxed);
+    SPIN_SKIPS.store((1 << times) - 1, Relaxed);
 }

@@ -13,8 +13,8 @@ pub mod session;
 pub mod slot;
 
 use motet_config::profile::{Machine, Profile};
-use motet_driver_shm::message_handshake::{Answer, Greeting};
-use motet_driver_shm::offer::{Offer, REFUSAL_SIZE, Refusal};
+use motet_driver_shm::messages::handshake::{Answer, Handshake};
+use motet_driver_shm::streams::offer::{Offer, REFUSAL_BYTES, Refusal};
 use motet_engine::message::regions::segments::SegmentMsg;
 use motet_engine::message::transport::{NodeId, Secret};
 use motet_engine::reason::Reason;
@@ -68,16 +68,16 @@ fn segment_message_seeds() -> Vec<Vec<u8>> {
 
 /// The handshake of two nodes on one host, and its answer.
 pub fn shm_handshake(input: &[u8]) {
-    if let Ok(handshake) = Greeting::decode(input) {
+    if let Ok(handshake) = Handshake::decode(input) {
         // Reserved bytes are not kept, so the encoded form may differ from the input.
-        assert_eq!(Greeting::decode(&handshake.encode()), Ok(handshake));
+        assert_eq!(Handshake::decode(&handshake.encode()), Ok(handshake));
     }
     let answer = Answer::decode(input);
     assert_eq!(Answer::decode(&answer.encode()), answer);
 }
 
 fn shm_handshake_seeds() -> Vec<Vec<u8>> {
-    let handshake = Greeting { caller: NodeId([7; 16]), lines: 128, ring: 65536, barrier: true };
+    let handshake = Handshake { node: NodeId([7; 16]), cells: 128, ring: 65536, barrier: true };
     let answers = [Ok(NodeId([9; 16])), Err(Reason::OTHER_USER)].map(|answer| Answer(answer).encode().to_vec());
     [&answers[..], &[handshake.encode().to_vec()]].concat()
 }
@@ -112,11 +112,11 @@ pub fn offer(input: &[u8]) {
     }
     let refusal = Refusal::decode(input);
     assert_eq!(Refusal::decode(&refusal.encode()), refusal, "and so does a refusal");
-    assert!(Refusal::from(input).is_none_or(|known| known == refusal && input.len() >= REFUSAL_SIZE - 4));
+    assert!(Refusal::parse(input).is_none_or(|known| known == refusal && input.len() >= REFUSAL_BYTES - 4));
 }
 
 fn offer_seeds() -> Vec<Vec<u8>> {
-    let offer = Offer { netns: 1, offerer: 2, other: 3, slot: 4, nonce: [5; 16] };
+    let offer = Offer { netns: 1, offerer: 2, target: 3, slot: 4, nonce: [5; 16] };
     vec![offer.encode().to_vec(), offer.encode()[..40].to_vec(), Vec::new()]
 }
 

@@ -21,7 +21,7 @@ pub use seeds::seeds;
 use hostile_base::{HostileBase, PROOF, Writes};
 use motet_driver_loopback::clock::Clock;
 use motet_driver_loopback::end::End;
-use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::memory::ExposedSlot;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
 use motet_proto::stream::spin::{SpinResult, spin};
@@ -92,7 +92,7 @@ impl Reached {
 }
 
 thread_local! {
-    static MEMORY: Option<Exposed> = Exposed::with_bulk(RING, BULK);
+    static MEMORY: Option<ExposedSlot> = ExposedSlot::with_bulk(RING, BULK);
 }
 
 /// Runs one input.
@@ -127,13 +127,13 @@ impl Settings {
 
 struct Honest<'a> {
     record: StreamRecord,
-    memory: &'a Exposed,
+    memory: &'a ExposedSlot,
     base: HostileBase<'a>,
     clock: Clock,
     reached: Reached,
 }
 
-fn interpret(input: &[u8], memory: &Exposed) -> Reached {
+fn interpret(input: &[u8], memory: &ExposedSlot) -> Reached {
     let Some((&settings, input)) = input.split_first() else { return Reached::default() };
     let settings = Settings(settings);
     memory.ends[0].prepare([1, 2]);
@@ -212,7 +212,7 @@ fn record(settings: &Settings) -> StreamRecord {
 }
 
 /// A write of this kind: offset and value.
-fn write(memory: &Exposed, kind: u8, rest: u128) -> Writes {
+fn write(memory: &ExposedSlot, kind: u8, rest: u128) -> Writes {
     let (at, value) = ((rest >> 64) as usize & 0xffff, (rest as u64).swap_bytes());
     let at = if kind & 1 == 0 { at % WORDS / 8 * 8 } else { at % memory.size() };
     Writes { at, value, adds: kind >= 128 }

@@ -1,92 +1,93 @@
 //! Waiting outside the kernel, as long as that pays.
 //!
-//! [`spin`] looks at the gate, now and then at the kernel and at who else wants the CPU; the rest keeps count of whether it paid. Where a
-//! setting for tests says so ([`Platform::patience`]), a spin that found nothing is followed by a rest behind the open gate.
+//! [`spin`] polls the gate, and from time to time the kernel and whether another thread wants the CPU. The other functions keep count of whether
+//! spinning paid. If a setting for tests says so ([`Platform::patience`]), a spin without success is followed by a rest behind the open gate.
 
 use crate::stream::{Patience, Platform, single_copy};
 use motet_wire::stream::record::StreamRecord;
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, relax};
 
-/// Kernel readiness is looked at this often (ns) while spinning.
-pub const PROBE: u64 = 5_000;
-/// A yield that takes this long (ns) ran a thread that computes: waiting in the kernel is better.
-const HOG: u64 = 200_000;
-/// A yield that takes this long (ns) ran another thread.
-const LENT: u64 = 1_500;
-/// Looks at the gate before the first look at the clock.
-const EAGER: u32 = 200;
-/// Failed spins are followed by up to `2^MAX_FAILED - 1` waits without.
-const MAX_FAILED: u32 = 9;
-/// The limit beside threads that compute: an empty poll takes as long as an exchange by the kernel does, and a peer that has come back to its
-/// CPU should be met soon.
-const MAX_FAILED_IN_CROWD: u32 = 6;
-/// A peer that reads so many bytes between two looks is at it.
-const READS: u64 = 4 << 10;
-/// Its reading prolongs a spin up to so many times.
-const PROLONGED: u64 = 64;
-/// A sleep in the kernel that was as short as this (ns) should have been a spin. What was received has taken its time, too: so many bytes a
-/// ns come over TCP.
-const WAKE_UP: u64 = 20_000;
-const TCP: u64 = 2;
+/// A spin checks kernel readiness at this interval, ns.
+pub const KERNEL_PROBE_NS: u64 = 5_000;
+/// A yield that takes longer than this (ns) ran a thread that computes: waiting in the kernel is better.
+const LONG_YIELD_NS: u64 = 200_000;
+/// A yield that takes longer than this (ns) ran another thread.
+const SHORT_YIELD_NS: u64 = 1_500;
+/// Polls of the gate before the clock is read for the first time.
+const POLLS_BEFORE_CLOCK: u32 = 200;
+/// Failed spins are followed by up to `2^MAX_FAILED_SPINS - 1` waits without a spin.
+const MAX_FAILED_SPINS: u32 = 9;
+/// The limit beside threads that compute. An unsuccessful poll of the gate takes about as long as an exchange through the kernel, and a peer that is
+/// on its CPU again should be found soon.
+const MAX_FAILED_SPINS_CONTENDED: u32 = 6;
+/// A peer that has read so many bytes between two checks is busy reading.
+const PEER_PROGRESS_BYTES: u64 = 4 << 10;
+/// A peer that reads prolongs a spin up to so many budgets.
+const MAX_PROLONGED_BUDGETS: u64 = 64;
+/// A sleep in the kernel shorter than this (ns) should have been a spin.
+const QUICK_WAKE_UP_NS: u64 = 20_000;
+/// The rate at which TCP delivers, bytes per ns. The time that this takes is no sleep.
+const TCP_BYTES_PER_NS: u64 = 2;
 
 /// How a spin ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SpinResult {
-    /// The gate changed: look into the ring.
+    /// The gate has changed: look into the ring.
     Ring,
     /// The kernel has something.
     Kernel,
-    /// Time is up.
+    /// The spin's budget is spent.
     BudgetSpent,
-    /// So is the program's own.
-    Expired,
-    /// Somebody called wake.
+    /// The program's own time limit for a receive has passed.
+    ReceiveTimeout,
+    /// Another thread woke this one, or the stream was closed.
     Woken,
 }
 
-/// Waits outside the kernel for at most `ns`, with the gate open (and a buffer `posted`). Keeps count of whether spinning pays.
+/// Waits outside the kernel for at most `ns`, with the gate open, and keeps count of whether spinning pays. `posted`: a buffer is shown for single
+/// copy.
 #[inline]
-pub fn spin<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> SpinResult {
-    match spin_once(record, slot, base, ns, posted) {
-        SpinResult::BudgetSpent => rest_behind_gate(record, slot, base, posted),
+pub fn spin<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, ns: u64, posted: bool) -> SpinResult {
+    match spin_once(record, slot, platform, ns, posted) {
+        SpinResult::BudgetSpent => rest_behind_gate(record, slot, platform, posted),
         found => found,
     }
 }
 
-fn spin_once<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: u64, posted: bool) -> SpinResult {
+fn spin_once<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, ns: u64, posted: bool) -> SpinResult {
     let head = record.rx.head.load(Relaxed);
     let gate = &slot.inward().gate;
-    let (budget, probe, hog) = (base.ticks(ns), base.ticks(PROBE), base.ticks(HOG));
+    let (budget, probe, hog) = (platform.ticks(ns), platform.ticks(KERNEL_PROBE_NS), platform.ticks(LONG_YIELD_NS));
     let ring = slot.in_ring(false);
     let changed = || {
-        ring.prefetch(head); // what comes will lie there
-        !gate.still_waiting(head) || posted && single_copy::taken(slot)
+        ring.prefetch(head); // where the next payload will be
+        !gate.still_waiting(head) || posted && single_copy::is_accepted(slot)
     };
-    // A running peer answers within this: no clock, nothing to undo. (Without the pause it is slower by a tenth.)
     let mut near = record.rx.same_cpu.load(Relaxed) != 0;
-    // Somebody had this CPU in the last wait, and gave it back: threads of a program that hand its work around. Whom this thread has woken
-    // since the last wait goes first.
-    let crowded = base.is_cpu_contended();
-    if record.rx.yield_returned.load(Relaxed) != 0 && !crowded && !changed() {
-        lend(record, base);
+    // In the last wait another thread took this CPU and soon gave it back: the threads of this program hand work to each other. A thread that this
+    // one has woken since then runs first.
+    let contended = platform.is_cpu_contended();
+    if record.rx.yield_returned.load(Relaxed) != 0 && !contended && !changed() {
+        yield_cpu(record, platform);
     }
+    // A running peer answers within these polls, without a look at the clock. (Without the pause instruction this is slower by a tenth.)
     if !near
-        && (0..EAGER).any(|_| {
+        && (0..POLLS_BEFORE_CLOCK).any(|_| {
             relax();
             changed()
         })
     {
-        paid(record);
+        note_spin_success(record);
         return SpinResult::Ring;
     }
-    if crowded {
-        failed_up_to(record, MAX_FAILED_IN_CROWD);
+    if contended {
+        note_spin_failure_up_to(record, MAX_FAILED_SPINS_CONTENDED);
         return SpinResult::BudgetSpent;
     }
-    let first = base.now();
-    let (mut start, mut next_probe) = (first, first); // TCP bytes sent before the gate rose are in the kernel
-    // When the wait for an answer began: a peer that still reads what we sent before cannot have given any.
+    let first = platform.now();
+    let (mut start, mut next_probe) = (first, first); // TCP_BYTES_PER_NS bytes sent before the gate rose are in the kernel
+    // When the wait for an answer began: a peer that still reads what was sent cannot have answered.
     let sent = record.tx.tail.load(Relaxed);
     let (mut asked, mut read) = (first, record.tx.head_seen.load(Relaxed));
     let result = loop {
@@ -97,8 +98,8 @@ fn spin_once<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: 
         }) {
             break SpinResult::Ring;
         }
-        let now = base.now();
-        if !base.is_current() {
+        let now = platform.now();
+        if !platform.is_current() {
             break SpinResult::Woken; // closed by another thread
         }
         if record.lifecycle.woken.load(Relaxed) != 0 {
@@ -107,14 +108,14 @@ fn spin_once<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: 
         }
         let probing = now >= next_probe;
         if probing {
-            if base.tcp_readable() {
+            if platform.tcp_readable() {
                 break SpinResult::Kernel;
             }
             record.rx.head_at_tcp_empty.store(head, Relaxed);
             next_probe = now + probe;
-            publish_cpu(slot, base);
-            if now.saturating_sub(first) < PROLONGED * budget
-                && let Some(further) = reads_on(slot, read, sent)
+            publish_cpu(slot, platform);
+            if now.saturating_sub(first) < MAX_PROLONGED_BUDGETS * budget
+                && let Some(further) = peer_read_progress(slot, read, sent)
             {
                 (start, asked, read) = (now, now, further);
             }
@@ -122,104 +123,105 @@ fn spin_once<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, ns: 
         if now.saturating_sub(start) > budget {
             break SpinResult::BudgetSpent;
         }
-        // The peer needs this CPU at once; anybody else gets it now and then. Their time is not spun away.
-        near = same_cpu(slot, base);
+        // A peer on this CPU gets it at once, any other thread from time to time. Half of their time does not count against the budget.
+        near = peer_on_this_cpu(slot, platform);
         if probing || near {
-            let lent = lend(record, base);
-            if lent > hog {
-                record.rx.failed_spins.store(record.rx.failed_spins.load(Relaxed) + 3, Relaxed); // dear: try it less often than other spins
+            let yielded = yield_cpu(record, platform);
+            if yielded > hog {
+                record.rx.failed_spins.store(record.rx.failed_spins.load(Relaxed) + 3, Relaxed); // an expensive failure counts four times
                 break if changed() { SpinResult::Ring } else { SpinResult::BudgetSpent };
             }
-            if !probing || lent > probe / 2 {
-                start += lent / 2;
+            if !probing || yielded > probe / 2 {
+                start += yielded / 2;
             }
         }
     };
     record.rx.same_cpu.store(u32::from(near), Relaxed);
-    // Found at last, but a sleep would have been as quick and would have left the CPU to others.
-    let late = base.now().saturating_sub(asked) > 2 * budget;
+    // A success so late counts as a failure: a sleep would have been as quick and would have left the CPU to others.
+    let late = platform.now().saturating_sub(asked) > 2 * budget;
     match result {
-        SpinResult::Ring if late => failed(record),
-        SpinResult::Ring => paid(record),
-        SpinResult::BudgetSpent => failed(record),
-        SpinResult::Kernel | SpinResult::Woken | SpinResult::Expired => {}
+        SpinResult::Ring if late => note_spin_failure(record),
+        SpinResult::Ring => note_spin_success(record),
+        SpinResult::BudgetSpent => note_spin_failure(record),
+        SpinResult::Kernel | SpinResult::Woken | SpinResult::ReceiveTimeout => {}
     }
     result
 }
 
-/// One rest between two looks, after this time (in any unit): an eighth of it, so a peer is met soon and a time limit is kept.
-pub fn pause(rested: u64, least: u64, most: u64) -> u64 {
-    (rested / 8).clamp(least, most)
+/// The length of the next sleep of a rest that has lasted for `rested` (in any unit): an eighth of it, so a peer is noticed soon and a time limit is
+/// kept.
+pub fn rest_length(rested: u64, min: u64, max: u64) -> u64 {
+    (rested / 8).clamp(min, max)
 }
 
-/// The shortest and the longest rest between two looks, ns.
-pub const PAUSES: (u64, u64) = (20_000, 1_000_000);
+/// The shortest and the longest sleep of a rest, ns.
+pub const REST_NS: (u64, u64) = (20_000, 1_000_000);
 
-/// Rests behind the open gate for as long as [`Platform::patience`] says, however busy the CPU is, so that the path of payload does not depend on chance.
-/// After that the wait goes on as any other, so invariants 5 and 6 hold.
+/// Rests behind the open gate for as long as [`Platform::patience`] says, however busy the CPU is, so that tests always take the same path. After
+/// that the wait proceeds as any other, so invariants 5 and 6 hold.
 #[cold]
-fn rest_behind_gate<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, posted: bool) -> SpinResult {
-    let Patience { ns, expires } = base.patience(record);
+fn rest_behind_gate<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, posted: bool) -> SpinResult {
+    let Patience { ns, expires } = platform.patience(record);
     if ns == 0 {
         return SpinResult::BudgetSpent;
     }
-    let (start, budget) = (base.now(), base.ticks(ns));
-    let (least, most) = (base.ticks(PAUSES.0), base.ticks(PAUSES.1));
+    let (start, budget) = (platform.now(), platform.ticks(ns));
+    let (min, max) = (platform.ticks(REST_NS.0), platform.ticks(REST_NS.1));
     let head = record.rx.head.load(Relaxed);
     loop {
-        if !slot.inward().gate.still_waiting(head) || posted && single_copy::taken(slot) {
+        if !slot.inward().gate.still_waiting(head) || posted && single_copy::is_accepted(slot) {
             return SpinResult::Ring;
         }
-        if !base.is_current() || record.lifecycle.woken.swap(0, Relaxed) != 0 {
+        if !platform.is_current() || record.lifecycle.woken.swap(0, Relaxed) != 0 {
             return SpinResult::Woken;
         }
-        if base.tcp_readable() {
+        if platform.tcp_readable() {
             return SpinResult::Kernel;
         }
         record.rx.head_at_tcp_empty.store(head, Relaxed);
-        let rested = base.now().saturating_sub(start);
+        let rested = platform.now().saturating_sub(start);
         if rested >= budget {
-            return if expires { SpinResult::Expired } else { SpinResult::BudgetSpent };
+            return if expires { SpinResult::ReceiveTimeout } else { SpinResult::BudgetSpent };
         }
-        let ticks = pause(rested, least, most).min(budget - rested);
-        let ns = (ticks << 10) / base.ticks_per_1024ns();
-        if !base.interruptible_sleep(ns) {
+        let ticks = rest_length(rested, min, max).min(budget - rested);
+        let ns = (ticks << 10) / platform.ticks_per_1024ns();
+        if !platform.interruptible_sleep(ns) {
             return SpinResult::Woken;
         }
     }
 }
 
-/// How far the peer has read of what was sent, if that is a good deal further than `read`.
-fn reads_on(slot: &Slot, read: u64, sent: u64) -> Option<u64> {
+/// The position up to which the peer has read what was sent, if it is at least [`PEER_PROGRESS_BYTES`] beyond `read`.
+fn peer_read_progress(slot: &Slot, read: u64, sent: u64) -> Option<u64> {
     if read >= sent {
-        return None; // without a look at its line
+        return None; // all is read: the peer's cache line need not be loaded
     }
     let head = slot.outward().consumer.seen_head();
-    (head <= sent && head.saturating_sub(read) >= READS).then_some(head)
+    (head <= sent && head.saturating_sub(read) >= PEER_PROGRESS_BYTES).then_some(head)
 }
 
-/// Lets others have this CPU; how long they had it, ticks.
-fn lend<B: Platform>(record: &StreamRecord, base: &mut B) -> u64 {
-    let began = base.now();
-    base.yield_now();
-    let took = base.now().saturating_sub(began);
-    let soon = took > base.ticks(LENT) && took <= base.ticks(HOG);
+/// Yields this CPU; returns for how long other threads had it, ticks.
+fn yield_cpu<P: Platform>(record: &StreamRecord, platform: &mut P) -> u64 {
+    let began = platform.now();
+    platform.yield_now();
+    let took = platform.now().saturating_sub(began);
+    let soon = took > platform.ticks(SHORT_YIELD_NS) && took <= platform.ticks(LONG_YIELD_NS);
     record.rx.yield_returned.store(u32::from(soon), Relaxed);
     took
 }
 
-/// Whether the next wait should spin at all.
-pub fn should_spin<B: Platform>(record: &StreamRecord, base: &B) -> bool {
+/// Whether the next wait should spin at all. Counts a wait that does not.
+pub fn should_spin<P: Platform>(record: &StreamRecord, platform: &P) -> bool {
     let skip = record.rx.spin_skips.load(Relaxed);
     if skip > 0 {
         record.rx.spin_skips.store(skip - 1, Relaxed);
     }
-    skip == 0 || base.is_cpu_contended() && met_peer(record)
+    skip == 0 || platform.is_cpu_contended() && last_put_met_open_gate(record)
 }
 
-/// Whether what was sent since the last wait went behind the peer's open gate: it has a CPU of its own just now and looks, so both meet although
-/// each of them looks but now and then.
-fn met_peer(record: &StreamRecord) -> bool {
+/// Whether bytes were sent since the last wait, and the peer's gate was open. Such a peer is polling on a CPU of its own, so a spin is worthwhile even
+/// while the CPUs are contended.
+fn last_put_met_open_gate(record: &StreamRecord) -> bool {
     let sent = record.tx.tail.load(Relaxed);
     if record.tx.last_put.load(Relaxed) == 0 || record.rx.tx_tail_at_wait.load(Relaxed) == sent {
         return false;
@@ -228,59 +230,59 @@ fn met_peer(record: &StreamRecord) -> bool {
     true
 }
 
-/// Spinning paid.
+/// Notes that a spin succeeded.
 #[inline]
-pub fn paid(record: &StreamRecord) {
+pub fn note_spin_success(record: &StreamRecord) {
     if record.rx.failed_spins.load(Relaxed) != 0 {
         record.rx.failed_spins.store(0, Relaxed);
     }
 }
 
-/// Spinning did not pay.
-pub fn failed(record: &StreamRecord) {
-    failed_up_to(record, MAX_FAILED);
+/// Notes that a spin failed: the more in a row, the fewer of the next waits spin.
+pub fn note_spin_failure(record: &StreamRecord) {
+    note_spin_failure_up_to(record, MAX_FAILED_SPINS);
 }
 
-fn failed_up_to(record: &StreamRecord, most: u32) {
-    let times = (record.rx.failed_spins.load(Relaxed) + 1).min(most);
+fn note_spin_failure_up_to(record: &StreamRecord, max: u32) {
+    let times = (record.rx.failed_spins.load(Relaxed) + 1).min(max);
     record.rx.failed_spins.store(times, Relaxed);
     record.rx.spin_skips.store((1 << times) - 1, Relaxed);
     record.events.spin_misses.fetch_add(1, Relaxed);
 }
 
-/// Whether the CPUs are others' and the last look brought nothing: the peer sleeps when its turn comes, and so does this end.
+/// Whether other threads want the CPUs and the last spin failed. The peer sleeps until its next turn, so this end should sleep, too.
 #[inline]
-pub(crate) fn spins_in_vain<B: Platform>(record: &StreamRecord, base: &B) -> bool {
-    record.rx.failed_spins.load(Relaxed) != 0 && base.is_cpu_contended()
+pub(crate) fn last_spin_failed_under_contention<P: Platform>(record: &StreamRecord, platform: &P) -> bool {
+    record.rx.failed_spins.load(Relaxed) != 0 && platform.is_cpu_contended()
 }
 
-/// After a blocking receive that was left to the kernel and has brought `received` bytes: what came soon speaks for spinning. Not among others
-/// who compute: there a peer on this very CPU answers as soon, which it cannot while this one spins.
-pub(crate) fn woke<B: Platform>(record: &StreamRecord, base: &B, received: usize) {
+/// Notes the end of a blocking receive in the kernel that delivered `received` bytes. A short sleep is evidence for spinning, except beside threads
+/// that compute: there the peer may answer soon on this CPU, which it cannot do while this thread spins.
+pub(crate) fn note_kernel_wake_up<P: Platform>(record: &StreamRecord, platform: &P, received: usize) {
     let (rx, slept) = (&record.rx, record.rx.kernel_wait_since.load(Relaxed));
     if slept == 0 {
         return;
     }
     rx.kernel_wait_since.store(0, Relaxed);
-    if base.is_cpu_contended() {
+    if platform.is_cpu_contended() {
         return;
     }
-    if base.now().wrapping_sub(slept) < base.ticks(WAKE_UP + received as u64 / TCP) {
+    if platform.now().wrapping_sub(slept) < platform.ticks(QUICK_WAKE_UP_NS + received as u64 / TCP_BYTES_PER_NS) {
         rx.spin_skips.store(rx.spin_skips.load(Relaxed) / 4, Relaxed);
         rx.failed_spins.store(rx.failed_spins.load(Relaxed) / 2, Relaxed);
     }
 }
 
-/// Tells the peer on which CPU we wait.
-pub fn publish_cpu<B: Platform>(slot: &Slot, base: &B) {
+/// Shows the peer on which CPU this thread waits.
+pub fn publish_cpu<P: Platform>(slot: &Slot, platform: &P) {
     let line = &slot.inward().consumer;
-    let cpu = base.cpu() + 1;
+    let cpu = platform.cpu() + 1;
     if line.cpu.load(Relaxed) != cpu {
         line.cpu.store(cpu, Relaxed);
     }
 }
 
-/// Whether the peer was last seen waiting on the CPU that this thread runs on.
-pub fn same_cpu<B: Platform>(slot: &Slot, base: &B) -> bool {
-    slot.outward().consumer.cpu.load(Relaxed) == base.cpu() + 1
+/// Whether the peer last waited on the CPU that this thread runs on.
+pub fn peer_on_this_cpu<P: Platform>(slot: &Slot, platform: &P) -> bool {
+    slot.outward().consumer.cpu.load(Relaxed) == platform.cpu() + 1
 }

@@ -1,161 +1,164 @@
 //! The sending half: ring or kernel, decided anew for every send.
 //!
-//! Reads top-down: [`begin`] and [`end`] bracket every send, [`take_back`] moves unread bytes to TCP (downgrade).
+//! Reads top-down: [`begin`] and [`end`] bracket every send; [`take_back`] returns unread bytes to TCP (downgrade).
 //!
-//! Unread ring bytes are always the last bytes of the stream: a send that must use the kernel first returns them to TCP
-//! (invariant 3). So a process that reads the socket without the engine gets every byte, in order, from TCP alone.
+//! Unread ring bytes are always the last bytes of the stream: a send that must use the kernel first returns them to TCP (invariant 3). So a process
+//! that reads the socket without the engine gets every byte, in order, from TCP alone.
 
-use crate::stream::half_lock::{Acquired, Held, acquire};
+mod take_back;
+
+pub use take_back::{has_taken_back, is_being_read, is_unread, must_linger, take_back};
+
+use crate::stream::broken::break_stream;
+use crate::stream::half_lock::{Acquired, HalfGuard, acquire};
 use crate::{
-    EAGAIN, EBADF, ECONNRESET, EPIPE, Errno,
+    EAGAIN, EBADF, ECONNRESET, Errno,
     stream::{Platform, bulk, exchange, single_copy},
 };
 use motet_wire::stream::gate::{Broken, INLINE, Mode};
-use motet_wire::stream::record::{State, StreamRecord};
+use motet_wire::stream::record::StreamRecord;
 use motet_wire::stream::ring::gather;
 use motet_wire::stream::slot::{Lines, Slot};
-use motet_wire::sync::{Ordering::Relaxed, Ordering::Release, relax};
+use motet_wire::sync::{Ordering::Relaxed, relax};
 use std::io::IoSlice;
-use std::sync::Mutex;
+use take_back::{Returned, return_unread};
 
-/// How a send goes on.
+/// What the caller of [`begin`] does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// So many bytes are in the ring. May be fewer than asked for.
+    /// So many bytes are sent. May be fewer than asked for.
     Done(usize),
     /// Make the kernel call now, then call [`end`].
     Kernel,
-    /// The peer has unread bytes in the ring, which precede this send, and TCP has no room for them: wait until the kernel can
-    /// take more, then begin again. (A call that must not block says EAGAIN.) [`end`] is not called.
+    /// The ring holds unread bytes, which precede this send, and TCP has no room for them: wait until the kernel can take more, then begin again. (A
+    /// call that must not block fails with EAGAIN.) [`end`] is not called.
     Full,
     /// The operation failed.
     Failed(Errno),
 }
 
-/// What the caller asks for.
+/// What the program asks for.
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
     /// The kind of transfer needs the kernel (urgent data, ancillary data, splice).
     pub kernel_only: bool,
     /// The call should not wait long for space.
     pub nonblocking: bool,
-    /// A buffer of this size and more may go by single copy while the two CPUs are not known to be far from each other.
+    /// A buffer of this size or more may go by single copy, unless the two CPUs are known to be far from each other.
     pub large: usize,
-    /// The same while they are: [`bulk::CopyModeSelector::is_far`].
+    /// A buffer of this size or more may go by single copy between far CPUs ([`bulk::CopyModeSelector::cpus_are_far`]).
     pub large_far: usize,
-    /// From this size on both sides make a single copy together.
+    /// From this size on both sides make a single copy together (cooperative copy).
     pub half: usize,
 }
 
-/// Bytes after which a put is published, so that the consumer copies meanwhile.
-const PIECE: usize = 64 << 10;
-/// The same towards a consumer that has read all but a head, as far as is known, and may be waiting: the first bytes are on their way sooner.
-const PIECE_AWAITED: usize = 16 << 10;
-/// Values of `tx.ready` beside 0: the gate may be used; the sending direction is shut down.
+/// Bytes after which a put is published, so that the consumer can copy at the same time.
+const PUBLISH_BYTES: usize = 64 << 10;
+/// Bytes after which a put is published to a consumer that has read all but a head, as far as is known. It may be waiting, and gets the first bytes
+/// sooner.
+const PUBLISH_BYTES_AWAITED: usize = 16 << 10;
+/// Value of `tx.ready`: the gate may be used.
 pub const READY: u32 = 1;
+/// Value of `tx.ready`: the sending direction is shut down.
 const FINISHED: u32 = 2;
-/// Payload up to this may be put on the strength of the last put: no more than the smallest ring has room for.
-const SHORT: usize = 4096;
-/// A sender that found the ring full waits this long (ns) for space before it spills to TCP: for the large ring, whose
-/// consumer may be touching fresh memory (the kernel clears 2 MiB for a huge page), longer.
-const FULL_WAIT: u64 = 20_000;
-const FULL_WAIT_WIDE: u64 = 500_000;
-/// The same for a sender that must not block.
-const FULL_WAIT_NONBLOCKING: u64 = 2_000;
-/// Waiting for half the ring turns into waiting for any space after this (ns).
-const SOME_WAIT: u64 = 2_000;
-/// A sender whose bytes stay unread looks at the connection this often (ns), so a dead peer is noticed.
-const ALIVE_CHECK: u64 = 10_000_000;
-/// Most attempts to take bytes back from a consumer that keeps meeting TAKEN.
-const PASSES: u32 = 64;
-/// A consumer has done with returning bytes in our place within this (ns), or died of it.
-const RETURNING: u64 = 2_000_000_000;
+/// Largest payload of the fast path, bytes: no more than the smallest ring has room for.
+const FAST_PUT_MAX_BYTES: usize = 4096;
+/// A sender that finds the ring full waits this long (ns) for space before it spills to TCP.
+const FULL_WAIT_NS: u64 = 20_000;
+/// A sender that finds the large ring full waits longer (ns): the consumer may be touching fresh memory (the kernel clears 2 MiB for a huge page).
+const FULL_WAIT_WIDE_NS: u64 = 500_000;
+/// A sender that must not block waits this long (ns) for space.
+const FULL_WAIT_NONBLOCKING_NS: u64 = 2_000;
+/// A sender that waits for half the ring accepts any space after this time, ns.
+const HALF_RING_WAIT_NS: u64 = 2_000;
+/// A sender whose bytes stay unread checks the connection at this interval (ns), so a dead peer is noticed.
+const ALIVE_CHECK_NS: u64 = 10_000_000;
 
 /// Begins a send of `bufs`.
 #[inline(always)]
-pub fn begin<B: Platform>(
+pub fn begin<P: Platform>(
     record: &StreamRecord,
     slot: Option<&Slot>,
-    base: &mut B,
+    platform: &mut P,
     bufs: &[IoSlice<'_>],
-    ask: Request,
+    request: Request,
 ) -> Step {
     let tx = &record.tx;
-    let held = match acquire(&tx.lock, base) {
+    let held = match acquire(&tx.lock, platform) {
         Acquired::Clean(held) => held,
-        Acquired::Orphaned(_held) => return broken(record),
+        Acquired::Orphaned(_held) => return fail_broken(record),
         Acquired::Reentrant => return Step::Failed(EAGAIN),
         Acquired::Stale => return Step::Failed(EBADF),
     };
     let ready = tx.ready.load(Relaxed);
     let slot = slot.filter(|_| ready != 0);
     if let (Some(slot), [one]) = (slot, bufs)
-        && one.len() <= SHORT
+        && one.len() <= FAST_PUT_MAX_BYTES
         && ready == READY
-        && !ask.kernel_only
+        && !request.kernel_only
         && put_short(record, slot, one, tx.tail.load(Relaxed))
     {
         return Step::Done(one.len());
     }
-    begin_in_full(record, slot, base, bufs, ask, held)
+    begin_slow(record, slot, platform, bufs, request, held)
 }
 
-/// The same with all its cases. `slot`: a wire that is ready for use.
+/// Slow path of [`begin`], out of line. `slot`: set if the wire is ready for use. The lock is held.
 #[inline(never)]
-fn begin_in_full<B: Platform>(
+fn begin_slow<P: Platform>(
     record: &StreamRecord,
     slot: Option<&Slot>,
-    base: &mut B,
+    platform: &mut P,
     bufs: &[IoSlice<'_>],
-    ask: Request,
-    _held: Held<'_>,
+    request: Request,
+    _held: HalfGuard<'_>,
 ) -> Step {
     let tx = &record.tx;
-    let went_ahead = single_copy::went_ahead(record);
+    let take_sent_ahead = single_copy::take_sent_ahead(record);
     if let Some(slot) = slot {
         let lines = slot.outward();
         let tail = tx.tail.load(Relaxed);
         match lines.gate.mode(tail) {
-            Ok(Mode::Tcp) => exchange::met_closed_gate(record),
+            Ok(Mode::Tcp) => exchange::note_closed_gate(record),
             Ok(Mode::Ring | Mode::Wide)
-                if ask.kernel_only || tx.kernel_calls.load(Relaxed) != 0 || tx.ready.load(Relaxed) != READY =>
+                if request.kernel_only || tx.kernel_calls.load(Relaxed) != 0 || tx.ready.load(Relaxed) != READY =>
             {
                 if lines.gate.lower_by_producer(tail).is_err() {
-                    return broken(record);
+                    return fail_broken(record);
                 }
             }
             Ok(mode) => {
-                let large = if bulk::CopyModeSelector(tx).cpus_are_far() { ask.large_far } else { ask.large };
+                let large = if bulk::CopyModeSelector(tx).cpus_are_far() { request.large_far } else { request.large };
                 let ahead;
                 let mut parts = bufs;
                 if let Some(first) = bufs.first()
                     && first.len() >= large
                 {
-                    let how = (&**first, ask.nonblocking, went_ahead);
-                    if let Some(sent) = single_copy::send(record, slot, base, how, (tail, ask.half)) {
+                    let how = (&**first, request.nonblocking, take_sent_ahead);
+                    if let Some(sent) = single_copy::send(record, slot, platform, how, (tail, request.half)) {
                         bulk::CopyModeSelector(tx).note_single_copy(sent.unwrap_or(0));
                         return sent.map_or_else(Step::Failed, Step::Done);
                     }
-                    if !ask.nonblocking
-                        && first.len() > large + PIECE_AWAITED
-                        && single_copy::goes_ahead(record, slot, base)
+                    if !request.nonblocking
+                        && first.len() > large + PUBLISH_BYTES_AWAITED
+                        && single_copy::should_send_ahead(record, slot, platform)
                     {
-                        ahead = [IoSlice::new(&first[..PIECE_AWAITED])];
+                        ahead = [IoSlice::new(&first[..PUBLISH_BYTES_AWAITED])];
                         parts = &ahead;
                     }
                 }
-                match put_all(record, slot, base, parts, (mode, tail), ask.nonblocking) {
+                match put_all(record, slot, platform, parts, (mode, tail), request.nonblocking) {
                     Ok(0) => {}
                     Ok(n) => return Step::Done(n),
-                    Err(Broken) => return broken(record),
+                    Err(Broken) => return fail_broken(record),
                 }
             }
-            Err(Broken) => return broken(record),
+            Err(Broken) => return fail_broken(record),
         }
-        match return_unread(record, slot, base) {
+        match return_unread(record, slot, platform) {
             Returned::All | Returned::Stuck => {}
             Returned::Part => return Step::Full,
-            Returned::Broken => return broken(record),
+            Returned::Broken => return fail_broken(record),
         }
     }
     tx.last_put.store(0, Relaxed);
@@ -165,21 +168,20 @@ fn begin_in_full<B: Platform>(
 
 /// Ends a send that went to the kernel with `sent` bytes (0 when it failed).
 #[inline]
-pub fn end<B: Platform>(record: &StreamRecord, base: &mut B, sent: usize) {
+pub fn end<P: Platform>(record: &StreamRecord, platform: &mut P, sent: usize) {
     let tx = &record.tx;
-    let held = acquire(&tx.lock, base);
+    let held = acquire(&tx.lock, platform);
     match held {
         Acquired::Stale => return,
-        Acquired::Orphaned(_) => drop(broken(record)), // the counters may be wrong
+        Acquired::Orphaned(_) => drop(fail_broken(record)), // the counters may be wrong
         Acquired::Clean(_) | Acquired::Reentrant => {}
     }
     tx.tcp_bytes.store(tx.tcp_bytes.load(Relaxed) + sent as u64, Relaxed);
     tx.kernel_calls.store(tx.kernel_calls.load(Relaxed).saturating_sub(1), Relaxed);
 }
 
-/// A short payload right after another that was read: written without looking at the mode word first, so that its line
-/// changes hands once. (The ring is empty, so there is space, and it is not being read.) False: not that simple, and nothing
-/// happened.
+/// Puts a short payload after one that was read. It is written before the mode word is read, so that the cache line changes its owner once. (The ring
+/// is empty, so there is space, and it is not being read.) False: the fast path does not apply, and nothing was sent.
 #[inline(always)]
 fn put_short(record: &StreamRecord, slot: &Slot, bytes: &IoSlice<'_>, tail: u64) -> bool {
     let (tx, lines) = (&record.tx, slot.outward());
@@ -205,12 +207,12 @@ fn put_short(record: &StreamRecord, slot: &Slot, bytes: &IoSlice<'_>, tail: u64)
     true
 }
 
-/// Puts what fits, in pieces that the consumer can begin to read. `Ok(0)`: the gate is closed now, use TCP.
+/// Puts what fits, in pieces that the consumer can begin to read. `Ok(0)`: the gate is closed, use TCP.
 #[inline(always)]
-fn put_all<B: Platform>(
+fn put_all<P: Platform>(
     record: &StreamRecord,
     slot: &Slot,
-    base: &mut B,
+    platform: &mut P,
     bufs: &[IoSlice<'_>],
     (mut mode, mut tail): (Mode, u64),
     nonblocking: bool,
@@ -218,11 +220,11 @@ fn put_all<B: Platform>(
     let lines = slot.outward();
     let length: usize = bufs.iter().map(|b| b.len()).sum();
     let unheard = tail - record.tx.head_seen.load(Relaxed);
-    let limit = if unheard <= 2 * PIECE_AWAITED as u64 { PIECE_AWAITED } else { PIECE };
+    let limit = if unheard <= 2 * PUBLISH_BYTES_AWAITED as u64 { PUBLISH_BYTES_AWAITED } else { PUBLISH_BYTES };
     let mut done = 0;
     loop {
         let piece = (length - done).min(limit);
-        match put(record, slot, base, (bufs, done, piece), (mode, tail), nonblocking)? {
+        match put(record, slot, platform, (bufs, done, piece), (mode, tail), nonblocking)? {
             Put::Published(n) => {
                 done += n;
                 tail += n as u64;
@@ -240,61 +242,61 @@ fn put_all<B: Platform>(
     }
 }
 
-/// What became of a piece.
+/// What [`put`] did with a piece.
 enum Put {
     /// So many of its bytes are in the ring.
     Published(usize),
-    /// None: the gate has changed.
+    /// None are in the ring: the gate has changed.
     Changed,
 }
 
-/// Puts what fits of `piece` bytes, `skip` into `bufs`.
+/// Puts what fits of `piece` bytes of `bufs` from byte `skip` on.
 #[inline(always)]
-fn put<B: Platform>(
+fn put<P: Platform>(
     record: &StreamRecord,
     slot: &Slot,
-    base: &mut B,
+    platform: &mut P,
     (bufs, skip, piece): (&[IoSlice<'_>], usize, usize),
     (mode, tail): (Mode, u64),
     nonblocking: bool,
 ) -> Result<Put, Broken> {
     let (tx, lines) = (&record.tx, slot.outward());
-    if piece == 0 || (tx.last_put.load(Relaxed) == 0 && !after_tcp(record, base)) {
+    if piece == 0 || (tx.last_put.load(Relaxed) == 0 && !ring_is_allowed_after_tcp(record, platform)) {
         lines.gate.lower_by_producer(tail)?;
         return Ok(Put::Changed);
     }
     let wide = mode == Mode::Wide;
     let timed = wide && piece >= bulk::LARGE;
-    let start = if timed { base.now() } else { 0 };
+    let start = if timed { platform.now() } else { 0 };
     let ring = slot.out_ring(wide);
     let mut limit = ring.size().min(u64::from(tx.unread_limit.load(Relaxed)));
     let mut seen = tx.head_seen.load(Relaxed);
     if seen != tail {
-        // No sign yet that the last bytes were read: is anybody there?
-        if !peer_lives(record, base) {
+        // The last bytes have not been read, as far as is known: check that the peer lives.
+        if !peer_lives(record, platform) {
             lines.gate.lower_by_producer(tail)?;
             return Ok(Put::Changed);
         }
         if tail - seen + piece as u64 > limit {
-            seen = look_at_head(record, lines, tail)?;
+            seen = read_consumer_head(record, lines, tail)?;
         }
         if tail - seen > ring.size() {
             return Err(Broken); // an epoch begins over an empty ring, whichever of the two rings it is
         }
     }
     if tail - seen >= limit && limit < ring.size() {
-        limit = ring.size().min(look_for_room(record, base)); // TCP may have been emptied since
+        limit = ring.size().min(query_tcp_room(record, platform)); // TCP may have been emptied since
     }
     if tail - seen >= limit {
         let wait = match (nonblocking, wide) {
-            (true, _) => FULL_WAIT_NONBLOCKING,
-            (false, _) if !wide || base.is_cpu_contended() => FULL_WAIT,
-            (false, _) => FULL_WAIT_WIDE,
+            (true, _) => FULL_WAIT_NONBLOCKING_NS,
+            (false, _) if !wide || platform.is_cpu_contended() => FULL_WAIT_NS,
+            (false, _) => FULL_WAIT_WIDE_NS,
         };
-        seen = wait_for_space(record, lines, base, tail, limit, wait)?;
+        seen = wait_for_space(record, lines, platform, tail, limit, wait)?;
         if tail - seen >= limit {
             if skip > 0 {
-                return Ok(Put::Published(0)); // part of the call is done: the next one may find space
+                return Ok(Put::Published(0)); // a part of the call is done: the next one may find space
             }
             record.events.spilled.fetch_add(1, Relaxed);
             lines.gate.lower_by_producer(tail)?;
@@ -313,19 +315,19 @@ fn put<B: Platform>(
         }
     } else if timed {
         let copying = bulk::CopyModeSelector(tx);
-        copying.begin(slot.bulk_out_memory(), base);
+        copying.begin(slot.bulk_out_memory(), platform);
         ring.bypassing(copying.is_non_temporal()).write(tail, bufs, skip, n);
         let landed = || match lines.consumer.landed.load(Relaxed) {
             0 => 0,
             _ => lines.consumer.landed.swap(0, Relaxed),
         };
-        copying.note_put(base, n, base.now().wrapping_sub(start), landed);
+        copying.note_put(platform, n, platform.now().wrapping_sub(start), landed);
     } else {
         ring.write(tail, bufs, skip, n);
     }
     let tcp = tx.tcp_bytes.load(Relaxed);
     if tx.mark.load(Relaxed) != tcp {
-        // Invariant 2: only the first put of an epoch finds them different, as nothing goes to TCP while RING is set.
+        // Invariant 2: only the first put of an epoch finds them different, because nothing goes to TCP while RING is set.
         lines.mark.mark.store(tcp, Relaxed);
         tx.mark.store(tcp, Relaxed);
     }
@@ -340,252 +342,45 @@ fn put<B: Platform>(
     Ok(Put::Changed)
 }
 
-/// Before the first put after sends over TCP: whether the ring may be used. It holds no more than TCP has room for, or its unread bytes could not
-/// be returned (invariant 6).
+/// Whether the first put after sends over TCP may use the ring. The ring holds no more than TCP has room for, because its unread bytes may have to be
+/// returned (invariant 6).
 #[cold]
-fn after_tcp<B: Platform>(record: &StreamRecord, base: &mut B) -> bool {
-    !recount(record, base) && look_for_room(record, base) >= SHORT as u64
+fn ring_is_allowed_after_tcp<P: Platform>(record: &StreamRecord, platform: &mut P) -> bool {
+    !recount_tcp_bytes(record, platform) && query_tcp_room(record, platform) >= FAST_PUT_MAX_BYTES as u64
 }
 
-/// How many unread bytes there may be in the ring. While the gate is open we send nothing over TCP, so the room there only grows.
+/// Asks the kernel how many unread bytes the ring may hold. While the gate is open nothing is sent over TCP, so TCP's room only grows.
 #[cold]
-fn look_for_room<B: Platform>(record: &StreamRecord, base: &mut B) -> u64 {
-    let room = base.tcp_send_room().min(u64::from(u32::MAX));
+fn query_tcp_room<P: Platform>(record: &StreamRecord, platform: &mut P) -> u64 {
+    let room = platform.tcp_send_room().min(u64::from(u32::MAX));
     record.tx.unread_limit.store(room as u32, Relaxed);
     room
 }
 
-/// Whether the program has sent over TCP past us, too. Then the bytes count from now on, and this send follows them.
+/// Whether the program has sent over TCP past the engine. If so, those bytes count from here on, and this send follows them.
 #[cold]
-fn recount<B: Platform>(record: &StreamRecord, base: &mut B) -> bool {
+fn recount_tcp_bytes<P: Platform>(record: &StreamRecord, platform: &mut P) -> bool {
     let counted = record.tx.tcp_bytes.load(Relaxed);
-    let written = base.tcp_bytes_written(counted);
+    let written = platform.tcp_bytes_written(counted);
     record.tx.tcp_bytes.store(written, Relaxed);
     written != counted
 }
 
-/// Nothing goes into the ring any more: after a half-close the kernel answers every send, and from now on others may send past us.
-pub fn finish<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) {
-    let held = acquire(&record.tx.lock, base);
+/// Ends the use of the ring for sending: after a half-close the kernel answers every send, and after a hand-over other programs send past the engine.
+pub fn finish<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P) {
+    let held = acquire(&record.tx.lock, platform);
     if !matches!(held, Acquired::Stale) {
         record.tx.ready.store(FINISHED, Relaxed);
         slot.outward().mark.ready.store(0, Relaxed);
         if slot.outward().gate.lower_by_producer(record.tx.tail.load(Relaxed)).is_err() {
-            broken(record);
+            fail_broken(record);
         }
     }
-}
-
-/// Whether the peer is busy reading a good deal of what we sent: then a thread that wants to sleep may as well wait for that,
-/// rather than take the bytes back. Looks at what was read since it was asked last.
-pub fn is_being_read(record: &StreamRecord, slot: &Slot) -> bool {
-    let tx = &record.tx;
-    let (head, tail) = (slot.outward().consumer.seen_head(), tx.tail.load(Relaxed));
-    let before = tx.head_at_wait.swap(head as u32, Relaxed);
-    head < tail && u64::from((head as u32).wrapping_sub(before)) >= slot.out_ring(false).size() / 4
-}
-
-/// Whether the peer has left bytes of ours in the ring. Does not lock.
-pub fn is_unread(record: &StreamRecord, slot: &Slot) -> bool {
-    record.tx.ready.load(Relaxed) != 0 && slot.outward().consumer.seen_head() < record.tx.tail.load(Relaxed)
-}
-
-/// Whether the end of the stream must wait: unread bytes are in the ring, and the peer's reader looks at TCP alone. TCP is full, or the
-/// peer is returning them itself.
-pub fn must_linger(record: &StreamRecord, slot: &Slot) -> bool {
-    slot.outward().consumer.handed_over.load(Relaxed) != 0
-        && is_unread(record, slot)
-        && record.state() == State::Attached
-}
-
-/// Whether the last bytes that went over TCP were such as the peer had left unread in the ring.
-pub fn has_taken_back(record: &StreamRecord) -> bool {
-    let (tcp, mark) = (record.tx.tcp_bytes.load(Relaxed), record.tx.mark.load(Relaxed));
-    record.tx.returned_bytes.load(Relaxed) != 0 && tcp == mark
-}
-
-/// Moves bytes that the peer has not read back to TCP, as many as TCP accepts now. True when none is left in the ring.
-///
-/// Called before this process sleeps, ends its part in the stream, or hands its descriptor on (invariant 6), so a consumer that
-/// waits where Motet cannot see it is woken by the kernel.
-pub fn take_back<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> bool {
-    let tx = &record.tx;
-    let _held = match acquire(&tx.lock, base) {
-        Acquired::Clean(held) => held,
-        Acquired::Orphaned(_held) => {
-            broken(record);
-            return false;
-        }
-        Acquired::Reentrant | Acquired::Stale => return false,
-    };
-    if tx.ready.load(Relaxed) == 0 {
-        tx.head_seen.store(tx.tail.load(Relaxed), Relaxed);
-        return true;
-    }
-    match return_unread(record, slot, base) {
-        Returned::All => true,
-        Returned::Part | Returned::Stuck => false,
-        Returned::Broken => {
-            broken(record);
-            false
-        }
-    }
-}
-
-/// Where the bytes are that the peer had not read.
-enum Returned {
-    /// None is in the ring: they were read, or are in TCP now.
-    All,
-    /// Some are in the ring, as TCP is full. Then the kernel is readable at the other end, so no reader sleeps over them.
-    Part,
-    /// They stay in the ring: the connection has failed, or others have sent TCP bytes behind them.
-    Stuck,
-    /// The peer broke the protocol.
-    Broken,
-}
-
-/// Returns what the peer has not read to TCP. The lock is held.
-#[inline]
-fn return_unread<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B) -> Returned {
-    let tail = record.tx.tail.load(Relaxed);
-    if slot.outward().consumer.seen_head() == tail {
-        record.tx.head_seen.store(tail, Relaxed);
-        return Returned::All;
-    }
-    return_some(record, slot, base, tail)
-}
-
-#[cold]
-fn return_some<B: Platform>(record: &StreamRecord, slot: &Slot, base: &mut B, tail: u64) -> Returned {
-    let (tx, lines) = (&record.tx, slot.outward());
-    if tx.kernel_calls.load(Relaxed) != 0 {
-        return Returned::Stuck;
-    }
-    if lines.gate.lower_by_producer(tail).is_err() {
-        return Returned::Broken;
-    }
-    if base.tcp_failed(record.connection.pid.load(Relaxed)) {
-        return Returned::Stuck; // what is unread stays so: it is what makes the end a reset
-    }
-    record.events.downgraded.fetch_add(1, Relaxed);
-    tx.last_put.store(0, Relaxed); // TCP has less room then
-    for _ in 0..PASSES {
-        let met = lines.consumer.met();
-        let Some(claimed) = claim(lines, base) else { return Returned::Broken };
-        if !is_last(record, lines, base) {
-            lines.consumer.release(claimed);
-            return Returned::Stuck;
-        }
-        let Some(head) = return_bytes(record, slot, base, claimed, tail) else {
-            lines.consumer.release(claimed);
-            return Returned::Broken;
-        };
-        if head != claimed {
-            base.tcp_push();
-        }
-        lines.mark.mark.store(tx.tcp_bytes.load(Relaxed), Relaxed);
-        tx.mark.store(tx.tcp_bytes.load(Relaxed), Relaxed);
-        lines.consumer.release(head); // edge: release -> settled (the mark travels with it)
-        tx.head_seen.store(head, Relaxed);
-        if head == tail {
-            return Returned::All;
-        }
-        if lines.consumer.met() == met {
-            break; // TCP is full, so the kernel is readable, and the consumer has not slept through it
-        }
-    }
-    Returned::Part
-}
-
-/// Claims what is unread. A consumer that is returning it itself needs some microseconds, and the CPU; one that keeps it longer breaks the
-/// protocol.
-fn claim<B: Platform>(lines: &Lines, base: &mut B) -> Option<u64> {
-    let start = base.now();
-    loop {
-        match lines.consumer.claim() {
-            None if base.now().wrapping_sub(start) < base.ticks(RETURNING) => base.yield_now(),
-            claimed => return claimed,
-        }
-    }
-}
-
-/// Whether the ring's bytes are the last of the stream. TCP bytes that follow them were sent past the engine; where the descriptor has been
-/// handed on, the kernel is asked. Under the claim.
-fn is_last<B: Platform>(record: &StreamRecord, lines: &Lines, base: &mut B) -> bool {
-    let tx = &record.tx;
-    let (tcp, shared) = (tx.tcp_bytes.load(Relaxed), lines.mark.mark.load(Relaxed));
-    if shared != tx.mark.load(Relaxed) && base.tcp_bytes_written(tcp) == shared {
-        // The consumer has handed its end on, and returned bytes in our place.
-        tx.tcp_bytes.store(shared, Relaxed);
-        tx.mark.store(shared, Relaxed);
-        return true;
-    }
-    tcp == tx.mark.load(Relaxed) && (tx.ready.load(Relaxed) != FINISHED || base.tcp_bytes_written(tcp) == tcp)
-}
-
-/// Where bytes lie on their way back to TCP. A thread's stack may be small, so it is one for the process; a thread that finds it in use
-/// (or a child that was forked meanwhile) makes do with less.
-static RETURNS: Mutex<[u8; 16 << 10]> = Mutex::new([0; 16 << 10]);
-const PIECE_SMALL: usize = 512;
-
-/// Sends `head..tail` to TCP; returns the new head, `None` when the peer's head is impossible.
-#[inline(never)]
-fn return_bytes<B: Platform>(
-    record: &StreamRecord,
-    slot: &Slot,
-    base: &mut B,
-    mut head: u64,
-    tail: u64,
-) -> Option<u64> {
-    let tx = &record.tx;
-    if head < tx.head_seen.load(Relaxed) || head > tail {
-        return None;
-    }
-    let (mut small, mut large) = ([0u8; PIECE_SMALL], RETURNS.try_lock().ok());
-    let piece: &mut [u8] = large.as_deref_mut().map_or(&mut small, |large| large);
-    while head < tail {
-        let n = piece.len().min((tail - head) as usize);
-        let mut short = [0; INLINE];
-        let n = match slot.outward().gate.read_inline(head, &mut short) {
-            Some((from, to)) => {
-                piece[..to - from].copy_from_slice(&short[from..to]);
-                (to - from).min(n)
-            }
-            None => {
-                slot.out_ring(tx.wide.load(Relaxed) != 0).read(
-                    head,
-                    &mut [std::io::IoSliceMut::new(&mut piece[..n])],
-                    0,
-                    n,
-                );
-                n
-            }
-        };
-        match base.tcp_send(&piece[..n]) {
-            Ok(sent) => {
-                head += sent as u64;
-                tx.tcp_bytes.store(tx.tcp_bytes.load(Relaxed) + sent as u64, Relaxed);
-                tx.returned_bytes.fetch_add(sent as u64, Relaxed);
-                if sent < n {
-                    break;
-                }
-            }
-            // Spent after all: the next call tells it. (After a shutdown of our own EPIPE means nothing, and the peer still reads the ring.)
-            Err(errno) => {
-                let shut = tx.ready.load(Relaxed) == FINISHED || base.tcp_alive();
-                if errno == ECONNRESET || errno == EPIPE && !shut {
-                    broken(record);
-                }
-                break;
-            }
-        }
-    }
-    Some(head)
 }
 
 /// The consumer's head, validated.
 #[inline(always)]
-fn look_at_head(record: &StreamRecord, lines: &Lines, tail: u64) -> Result<u64, Broken> {
+fn read_consumer_head(record: &StreamRecord, lines: &Lines, tail: u64) -> Result<u64, Broken> {
     let head = lines.consumer.seen_head();
     if head < record.tx.head_seen.load(Relaxed) || head > tail {
         return Err(Broken);
@@ -594,26 +389,26 @@ fn look_at_head(record: &StreamRecord, lines: &Lines, tail: u64) -> Result<u64, 
     Ok(head)
 }
 
-/// Spins while the consumer is at it; returns the head seen last.
+/// Spins while the consumer reads; returns the head that was read last.
 #[cold]
-fn wait_for_space<B: Platform>(
+fn wait_for_space<P: Platform>(
     record: &StreamRecord,
     lines: &Lines,
-    base: &mut B,
+    platform: &mut P,
     tail: u64,
     size: u64,
     wait: u64,
 ) -> Result<u64, Broken> {
-    let (wait, some) = (base.ticks(wait), base.ticks(SOME_WAIT));
-    let start = base.now();
+    let (wait, some) = (platform.ticks(wait), platform.ticks(HALF_RING_WAIT_NS));
+    let start = platform.now();
     let there = lines.consumer.cpu.load(Relaxed);
-    if there != 0 && there == base.cpu() + 1 {
-        base.yield_now();
+    if there != 0 && there == platform.cpu() + 1 {
+        platform.yield_now();
     }
     loop {
-        let head = look_at_head(record, lines, tail)?;
-        // Half the ring at once: fewer, larger transfers than chasing the consumer line by line.
-        let waited = base.now().wrapping_sub(start);
+        let head = read_consumer_head(record, lines, tail)?;
+        // Half the ring at once: fewer and larger transfers than following the consumer line by line.
+        let waited = platform.now().wrapping_sub(start);
         if tail - head <= size / 2 || (tail - head < size && waited > some) || waited > wait {
             return Ok(head);
         }
@@ -626,19 +421,19 @@ fn wait_for_space<B: Platform>(
     }
 }
 
-/// False once the connection is known to be gone. Looks at the clock always, at the kernel rarely.
+/// False if the connection is known to be gone. Reads the clock at every call and asks the kernel once per [`ALIVE_CHECK_NS`].
 #[inline(always)]
-fn peer_lives<B: Platform>(record: &StreamRecord, base: &mut B) -> bool {
-    let now = base.now();
-    if now.wrapping_sub(record.tx.peer_alive_at.load(Relaxed)) < base.ticks(ALIVE_CHECK) {
+fn peer_lives<P: Platform>(record: &StreamRecord, platform: &mut P) -> bool {
+    let now = platform.now();
+    if now.wrapping_sub(record.tx.peer_alive_at.load(Relaxed)) < platform.ticks(ALIVE_CHECK_NS) {
         return true;
     }
     record.tx.peer_alive_at.store(now, Relaxed);
-    base.tcp_alive()
+    platform.tcp_alive()
 }
 
 #[cold]
-fn broken(record: &StreamRecord) -> Step {
-    record.lifecycle.state.store(State::Broken as u32, Release);
+fn fail_broken(record: &StreamRecord) -> Step {
+    break_stream(record);
     Step::Failed(ECONNRESET)
 }

@@ -13,7 +13,7 @@ pub mod schedule;
 
 use motet_driver_loopback::clock::Clock;
 use motet_driver_loopback::end::End;
-use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::memory::ExposedSlot;
 use motet_driver_loopback::pipe::Connection;
 use motet_driver_loopback::plan::Plan;
 use motet_proto::{
@@ -29,7 +29,7 @@ use std::io::{IoSlice, IoSliceMut};
 
 /// Threads of a process: one writes, two read.
 pub const THREADS: usize = 3;
-/// Calls of the base inside one step after which the step counts as endless.
+/// Calls of the platform inside one step after which the step counts as endless.
 const ENDLESS: u64 = 3_000_000;
 
 /// What a thread is in the middle of.
@@ -78,7 +78,7 @@ pub struct World {
     pub sides: [Side; 2],
     pub clock: Clock,
     pub prng: RefCell<Prng>,
-    /// One in so many calls of the base lets the other end run; 0: none.
+    /// One in so many calls of the platform lets the other end run; 0: none.
     pub weave: u64,
     /// Done whenever an end is about to take a lock.
     pub at_lock: Option<Box<dyn Fn()>>,
@@ -149,7 +149,7 @@ pub fn attach(record: &StreamRecord, slot: &Slot, side: usize, single_copy: bool
 impl World {
     /// A fresh connection over `memory`. The records must not move after this: single copy knows their addresses, so
     /// [`World::single_copy`] comes later.
-    pub fn new(memory: &Exposed, prng: Prng, room: usize, plan: Plan) -> Box<Self> {
+    pub fn new(memory: &ExposedSlot, prng: Prng, room: usize, plan: Plan) -> Box<Self> {
         let clock = Clock::new(50);
         memory.ends[0].prepare([10, 11]);
         let ends = End::pair(Connection::new(clock.clone(), room, plan), &clock);
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    pub fn base(&self, side: usize, thread: usize) -> Woven<'_> {
+    pub fn platform(&self, side: usize, thread: usize) -> Woven<'_> {
         Woven { end: self.sides[side].end.thread(thread as u32), world: self }
     }
 
@@ -232,7 +232,7 @@ impl World {
         let one = [IoSlice::new(&data)];
         let bufs: &[IoSlice<'_>] = if length % 5 == 4 { &two } else { &one };
         me.putting.set(length as u64);
-        let step = tx::begin(&me.record, Some(&me.slot), &mut self.base(side, 0), bufs, ask);
+        let step = tx::begin(&me.record, Some(&me.slot), &mut self.platform(side, 0), bufs, ask);
         me.putting.set(0);
         match step {
             tx::Step::Done(n) => {
@@ -257,7 +257,7 @@ impl World {
         }
         me.threads[0].set(Doing::Idle);
         me.sent.set(me.sent.get() + result.unwrap_or(0) as u64);
-        tx::end(&me.record, &mut self.base(side, 0), result.unwrap_or(0));
+        tx::end(&me.record, &mut self.platform(side, 0), result.unwrap_or(0));
         if let Err(errno) = result
             && errno != EAGAIN
         {
@@ -273,7 +273,7 @@ impl World {
         if me.shut.get() {
             return; // end of file wakes the peer
         }
-        tx::take_back(&me.record, &me.slot, &mut self.base(side, thread));
+        tx::take_back(&me.record, &me.slot, &mut self.platform(side, thread));
     }
 
     /// Begins a receive of at most `length` bytes.
@@ -281,7 +281,7 @@ impl World {
         let me = &self.sides[side];
         let mut data = vec![0; length];
         let cut = length / 4;
-        let mut base = self.base(side, thread);
+        let mut platform = self.platform(side, thread);
         let sweep = |_: &mut Woven<'_>, may_spin: bool| {
             let linger = may_spin && tx::is_being_read(&me.record, &me.slot);
             if !linger {
@@ -294,14 +294,14 @@ impl World {
             rx::begin(
                 &me.record,
                 Some(&me.slot),
-                &mut base,
+                &mut platform,
                 &mut [IoSliceMut::new(a), IoSliceMut::new(b)],
                 ask,
                 || true,
                 sweep,
             )
         } else {
-            rx::begin(&me.record, Some(&me.slot), &mut base, &mut [IoSliceMut::new(&mut data)], ask, || true, sweep)
+            rx::begin(&me.record, Some(&me.slot), &mut platform, &mut [IoSliceMut::new(&mut data)], ask, || true, sweep)
         };
         match step {
             rx::Step::Done(n) => self.deliver(side, &data[..n], length, ask.peek),
@@ -331,7 +331,7 @@ impl World {
                 let result =
                     me.end.connection(|c| c.receive(side, &mut [IoSliceMut::new(&mut data)], usize::MAX, false));
                 me.threads[thread].set(Doing::Idle);
-                rx::end(&me.record, &mut self.base(side, thread), result.unwrap_or(0));
+                rx::end(&me.record, &mut self.platform(side, thread), result.unwrap_or(0));
                 match result {
                     Ok(n) => self.deliver(side, &data[..n], length, false),
                     Err(EAGAIN) => {}
@@ -340,7 +340,7 @@ impl World {
             }
             Doing::Polling => {
                 me.threads[thread].set(Doing::Idle);
-                gate::leave_kernel(&me.record, &mut self.base(side, thread));
+                gate::leave_kernel(&me.record, &mut self.platform(side, thread));
             }
             Doing::Blind => me.threads[thread].set(Doing::Idle),
             Doing::Idle | Doing::Sending(_) => {}
@@ -365,12 +365,12 @@ impl World {
         let (me, peer) = (&self.sides[side], &self.sides[1 - side]);
         me.handed_on.set(true);
         me.record.lifecycle.tcp_only.store(1, Relaxed);
-        let mut base = self.base(side, 2);
-        tx::take_back(&me.record, &me.slot, &mut base);
-        tx::finish(&me.record, &me.slot, &mut base);
-        gate::hand_over(&me.record, &me.slot, &mut base);
+        let mut platform = self.platform(side, 2);
+        tx::take_back(&me.record, &me.slot, &mut platform);
+        tx::finish(&me.record, &me.slot, &mut platform);
+        gate::hand_over(&me.record, &me.slot, &mut platform);
         if reaches {
-            rx::return_for_producer(&me.record, &me.slot, &mut base, |bytes| {
+            rx::return_for_producer(&me.record, &me.slot, &mut platform, |bytes| {
                 peer.end.connection(|c| c.send(1 - side, bytes))
             });
         }

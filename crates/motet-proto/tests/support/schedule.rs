@@ -31,11 +31,11 @@ pub fn step(world: &World, side: usize) {
             }
         }
         13 => {
-            gate::raise(&me.record, &me.slot, &mut world.base(side, 2), || true);
+            gate::raise(&me.record, &me.slot, &mut world.platform(side, 2), || true);
         }
         14 => match draw(4) {
             0 => {
-                gate::close_gate(&me.record, &me.slot, &mut world.base(side, 2));
+                gate::close_gate(&me.record, &me.slot, &mut world.platform(side, 2));
             }
             1 => world.before_sleep(side, 0),
             2 => {

@@ -1,12 +1,12 @@
-//! Forked children, processes that may not watch memory, and what else touches all of a process: each test in one of its own.
+//! Forked children, processes that may not watch memory, and other conditions of a whole process: each test runs in a process of its own.
 
 use crate::support::{Pins, alone, assert_sees_memory, cache};
-use motet_regcache::{Cache, Limits, Refused, Standing};
+use motet_regcache::{Cache, CacheMode, Limits, Refused};
 use motet_sys::test_mappings::{PAGE, ProgramBreak, TestMappings, deny_userfaultfd, in_child};
 
 #[test]
-fn a_child_has_none_and_its_parent_keeps_its_own() {
-    if !alone("alone::a_child_has_none_and_its_parent_keeps_its_own") {
+fn forked_child_has_no_registrations_and_parent_keeps_its() {
+    if !alone("alone::forked_child_has_no_registrations_and_parent_keeps_its") {
         return;
     }
     let Some(cache) = cache(Limits::default(), 1000) else { return };
@@ -17,9 +17,9 @@ fn a_child_has_none_and_its_parent_keeps_its_own() {
         drop(lease.take());
         cache.tidy();
         cache.forget(mappings.address(0), PAGE);
-        // Nothing that the child does waits for a reader that it has not.
+        // The child has no reader, and nothing waits for one.
         let free = mappings.unmap(2, 1) && mappings.discard(4, 1, false);
-        // And it may have its own.
+        // The child may have a cache of its own.
         let Some(own) = super::support::cache(Limits::default(), 1000) else { return false };
         assert_sees_memory(&own, mappings.address(5), 4);
         assert!(mappings.unmap(6, 1) && mappings.map(6, 1) && mappings.write(6, 9));
@@ -37,14 +37,14 @@ fn a_child_has_none_and_its_parent_keeps_its_own() {
 }
 
 #[test]
-fn where_userfaultfd_is_not_permitted_nothing_is_kept_and_that_is_said() {
-    if !alone("alone::where_userfaultfd_is_not_permitted_nothing_is_kept_and_that_is_said") {
+fn cache_without_userfaultfd_keeps_nothing_and_says_so() {
+    if !alone("alone::cache_without_userfaultfd_keeps_nothing_and_says_so") {
         return;
     }
     deny_userfaultfd().unwrap();
     let cache = Cache::new(Pins::new(100), Limits::default(), true).unwrap();
-    assert_eq!(cache.standing(), Standing::NotPermitted(1));
-    assert!(cache.standing().to_string().contains("userfaultfd"));
+    assert_eq!(cache.mode(), CacheMode::NotPermitted(1));
+    assert!(cache.mode().to_string().contains("userfaultfd"));
     let mut mappings = TestMappings::new(8).unwrap();
     for number in 0..3 {
         assert!(mappings.unmap(1, 1) && mappings.map(1, 1) && mappings.write(1, number));
@@ -54,8 +54,8 @@ fn where_userfaultfd_is_not_permitted_nothing_is_kept_and_that_is_said() {
 }
 
 #[test]
-fn a_program_that_closes_all_descriptors_is_noticed() {
-    if !alone("alone::a_program_that_closes_all_descriptors_is_noticed") {
+fn cache_after_descriptors_closed_keeps_nothing() {
+    if !alone("alone::cache_after_descriptors_closed_keeps_nothing") {
         return;
     }
     let Some(cache) = cache(Limits::default(), 1000) else { return };
@@ -65,14 +65,14 @@ fn a_program_that_closes_all_descriptors_is_noticed() {
     assert!(motet_sys::test_mappings::close_private() > 0);
     assert!(mappings.unmap(1, 1) && mappings.map(1, 1) && mappings.write(1, 77));
     assert_sees_memory(&cache, mappings.address(0), 8);
-    assert_eq!((cache.standing(), cache.size().0, cache.driver().size().0), (Standing::Lost, 0, 0));
+    assert_eq!((cache.mode(), cache.size().0, cache.driver().size().0), (CacheMode::Lost, 0, 0));
     assert_sees_memory(&cache, mappings.address(0), 8);
     assert_eq!(cache.counts().not_keeping, 2);
 }
 
 #[test]
-fn a_heap_that_shrinks() {
-    if !alone("alone::a_heap_that_shrinks") {
+fn heap_that_shrinks_drops_its_registration() {
+    if !alone("alone::heap_that_shrinks_drops_its_registration") {
         return;
     }
     let Some(cache) = cache(Limits::default(), 10_000) else { return };

@@ -1,4 +1,4 @@
-//! The registration cache against real mappings: whatever happens to memory, no lease sees pages that are not there any more.
+//! The registration cache on real mappings: whatever happens to memory, no lease sees removed pages.
 #![forbid(unsafe_code)]
 
 mod alone;

@@ -1,10 +1,10 @@
-//! Memory as programs have it: from an allocator that unmaps and discards behind their backs.
+//! Memory of an allocator that unmaps and discards pages on its own.
 
 use crate::support::{assert_sees_memory, cache};
 use motet_regcache::Limits;
 use motet_sys::test_mappings::{PAGE, TestMappings};
 
-/// The whole pages within.
+/// The first whole page in a block, and the number of whole pages.
 fn inside(block: &[u64]) -> (u64, u64) {
     let start = (block.as_ptr().addr() as u64).next_multiple_of(PAGE);
     let end = (block.as_ptr().addr() as u64 + 8 * block.len() as u64) / PAGE * PAGE;
@@ -12,7 +12,7 @@ fn inside(block: &[u64]) -> (u64, u64) {
 }
 
 #[test]
-fn large_blocks_that_malloc_gives_back_and_gets_again() {
+fn blocks_freed_and_allocated_again_are_seen() {
     let Some(cache) = cache(Limits { entries: 64, bytes: 64 << 20 }, 100_000) else { return };
     let mut places = std::collections::BTreeSet::new();
     let mut again = 0;
@@ -22,11 +22,11 @@ fn large_blocks_that_malloc_gives_back_and_gets_again() {
         again += u32::from(!places.insert(start));
         assert_sees_memory(&cache, start, pages);
     }
-    assert!(again > 0, "addresses came again, or this test shows nothing");
+    assert!(again > 0, "addresses were reused, otherwise this test proves nothing");
 }
 
 #[test]
-fn blocks_that_are_reallocated() {
+fn blocks_reallocated_are_seen() {
     let Some(cache) = cache(Limits { entries: 64, bytes: 64 << 20 }, 100_000) else { return };
     for round in 0..20u64 {
         let mut block = vec![round; 40_000];
@@ -44,10 +44,10 @@ fn blocks_that_are_reallocated() {
     }
 }
 
-/// As jemalloc does it: extents are kept, their pages are discarded when they have not been used for a while (lazily, then for
-/// good), and come back by being written.
+/// The behaviour of jemalloc: it keeps extents, discards their pages after some time without use (lazily first, then at once), and writes to
+/// them again.
 #[test]
-fn extents_whose_pages_are_purged_and_used_again() {
+fn extents_purged_and_used_again_are_seen() {
     let Some(cache) = cache(Limits { entries: 16, bytes: 64 << 20 }, 100_000) else { return };
     let mappings = TestMappings::new(128).unwrap();
     for round in 0..300u64 {

@@ -1,11 +1,11 @@
-//! Each way in which pages go, by its name.
+//! Each way in which pages are removed, by its system call; and what a cache keeps.
 
 use crate::support::{Pins, alone, assert_sees_memory, cache};
-use motet_regcache::{Cache, Limits, Range, Refused, Register, Standing};
+use motet_regcache::{Cache, CacheMode, Limits, Range, Refused, Register};
 use motet_sys::test_mappings::{PAGE, TestMappings};
 
-/// Eight pages with their numbers in them, registered and kept; in a process of its own, as addresses that are unmapped for a
-/// moment would be anybody's.
+/// Mapped pages with their numbers in them, of which eight are registered and kept. It runs in a process of its own: in a shared one, other
+/// threads might map the addresses that a test unmaps for a moment.
 fn prepared(test: &str) -> Option<(Cache<Pins>, TestMappings)> {
     if !alone(&format!("mappings::{test}")) {
         return None;
@@ -20,68 +20,68 @@ fn prepared(test: &str) -> Option<(Cache<Pins>, TestMappings)> {
     Some((cache, mappings))
 }
 
-/// After pages from `page` on have gone and others are there: a lease sees those, and the old registration is gone.
-fn assert_noticed(cache: &Cache<Pins>, mappings: &TestMappings, page: u64) {
+/// Asserts, after pages from `page` on were replaced, that a lease sees the new ones and that the old registration is gone.
+fn assert_new_pages_seen(cache: &Cache<Pins>, mappings: &TestMappings, page: u64) {
     assert!((4..12).all(|page| mappings.write(page, 200 + page)));
     assert_sees_memory(cache, mappings.address(page), 1);
     assert_eq!((cache.counts().stale, cache.counts().kept), (1, 2));
     assert_sees_memory(cache, mappings.address(4), 8);
-    assert_eq!(cache.driver().size().0, cache.size().0, "none is left behind");
+    assert_eq!(cache.driver().size().0, cache.size().0, "no registration is left over");
 }
 
 #[test]
-fn munmap_of_all() {
-    let Some((cache, mut mappings)) = prepared("munmap_of_all") else { return };
+fn munmap_of_all_drops_registration() {
+    let Some((cache, mut mappings)) = prepared("munmap_of_all_drops_registration") else { return };
     assert!(mappings.unmap(4, 8) && mappings.map(4, 8));
-    assert_noticed(&cache, &mappings, 4);
+    assert_new_pages_seen(&cache, &mappings, 4);
 }
 
 #[test]
-fn munmap_of_a_part() {
-    let Some((cache, mut mappings)) = prepared("munmap_of_a_part") else { return };
+fn munmap_of_a_part_drops_registration() {
+    let Some((cache, mut mappings)) = prepared("munmap_of_a_part_drops_registration") else { return };
     assert!(mappings.unmap(11, 1) && mappings.map(11, 1));
-    assert_noticed(&cache, &mappings, 4);
+    assert_new_pages_seen(&cache, &mappings, 4);
 }
 
 #[test]
-fn munmap_beside_it_costs_nothing() {
-    let Some((cache, mut mappings)) = prepared("munmap_beside_it_costs_nothing") else { return };
+fn munmap_beside_it_keeps_registration() {
+    let Some((cache, mut mappings)) = prepared("munmap_beside_it_keeps_registration") else { return };
     assert!(mappings.unmap(3, 1) && mappings.unmap(12, 1) && mappings.discard(13, 4, false));
     assert_sees_memory(&cache, mappings.address(4), 8);
     assert_eq!((cache.counts().stale, cache.counts().hits), (0, 2));
 }
 
 #[test]
-fn madvise_dontneed() {
-    let Some((cache, mappings)) = prepared("madvise_dontneed") else { return };
+fn madvise_dontneed_drops_registration() {
+    let Some((cache, mappings)) = prepared("madvise_dontneed_drops_registration") else { return };
     assert!(mappings.discard(6, 1, false));
-    assert_noticed(&cache, &mappings, 6);
+    assert_new_pages_seen(&cache, &mappings, 6);
 }
 
 #[test]
-fn madvise_free() {
-    let Some((cache, mappings)) = prepared("madvise_free") else { return };
+fn madvise_free_drops_registration() {
+    let Some((cache, mappings)) = prepared("madvise_free_drops_registration") else { return };
     assert!(mappings.discard(6, 1, true));
-    assert_noticed(&cache, &mappings, 6);
+    assert_new_pages_seen(&cache, &mappings, 6);
 }
 
 #[test]
-fn map_fixed_over_a_part() {
-    let Some((cache, mut mappings)) = prepared("map_fixed_over_a_part") else { return };
+fn map_fixed_over_a_part_drops_registration() {
+    let Some((cache, mut mappings)) = prepared("map_fixed_over_a_part_drops_registration") else { return };
     assert!(mappings.replace(9, 1));
-    assert_noticed(&cache, &mappings, 9);
+    assert_new_pages_seen(&cache, &mappings, 9);
 }
 
 #[test]
-fn mremap_that_shrinks() {
-    let Some((cache, mut mappings)) = prepared("mremap_that_shrinks") else { return };
+fn mremap_that_shrinks_drops_registration() {
+    let Some((cache, mut mappings)) = prepared("mremap_that_shrinks_drops_registration") else { return };
     assert!(mappings.unmap(12, 20) && mappings.resize(4, 8, 5) && mappings.map(9, 3));
-    assert_noticed(&cache, &mappings, 9);
+    assert_new_pages_seen(&cache, &mappings, 9);
 }
 
 #[test]
-fn mremap_that_grows_in_place_leaves_it() {
-    let Some((cache, mut mappings)) = prepared("mremap_that_grows_in_place_leaves_it") else { return };
+fn mremap_that_grows_in_place_keeps_registration() {
+    let Some((cache, mut mappings)) = prepared("mremap_that_grows_in_place_keeps_registration") else { return };
     assert!(mappings.unmap(12, 20));
     if !mappings.resize(4, 8, 12) {
         return eprintln!("SKIPPED: another thread has mapped memory there");
@@ -93,39 +93,39 @@ fn mremap_that_grows_in_place_leaves_it() {
 }
 
 #[test]
-fn mremap_that_moves() {
-    let Some((cache, mut mappings)) = prepared("mremap_that_moves") else { return };
+fn mremap_that_moves_drops_registration() {
+    let Some((cache, mut mappings)) = prepared("mremap_that_moves_drops_registration") else { return };
     assert!(mappings.move_pages(4, 8, 20) && mappings.map(4, 8));
-    assert_noticed(&cache, &mappings, 4);
+    assert_new_pages_seen(&cache, &mappings, 4);
     assert_eq!(mappings.read(20), Some(104));
     assert_sees_memory(&cache, mappings.address(20), 8);
 }
 
 #[test]
-fn mremap_onto_it() {
-    let Some((cache, mut mappings)) = prepared("mremap_onto_it") else { return };
+fn mremap_onto_it_drops_registration() {
+    let Some((cache, mut mappings)) = prepared("mremap_onto_it_drops_registration") else { return };
     assert!(mappings.move_pages(20, 4, 6) && mappings.map(20, 4));
     assert_sees_memory(&cache, mappings.address(4), 8);
     assert_eq!(cache.counts().stale, 1);
 }
 
 #[test]
-fn a_lease_keeps_its_registration_when_its_pages_go() {
-    let Some((cache, mut mappings)) = prepared("a_lease_keeps_its_registration_when_its_pages_go") else { return };
+fn lease_whose_pages_are_removed_keeps_its_token() {
+    let Some((cache, mut mappings)) = prepared("lease_whose_pages_are_removed_keeps_its_token") else { return };
     let lease = cache.acquire(mappings.address(4), 8 * PAGE).unwrap();
     assert!(mappings.unmap(4, 8) && mappings.map(4, 8) && mappings.write(4, 7));
     cache.tidy();
     assert_eq!((cache.size().0, cache.driver().size().0), (0, 1));
     let new = cache.acquire(mappings.address(4), PAGE).unwrap();
-    assert_eq!(cache.driver().seen(&lease)[0], 104, "what was there");
+    assert_eq!(cache.driver().seen(&lease)[0], 104, "the old page");
     assert_eq!(cache.driver().seen(&new), [7]);
     drop(lease);
     assert_eq!((cache.size().0, cache.driver().size().0), (1, 1));
 }
 
 #[test]
-fn pages_that_are_shared_are_watched_while_anybody_has_them() {
-    let Some((first, mut mappings)) = prepared("pages_that_are_shared_are_watched_while_anybody_has_them") else {
+fn pages_of_two_caches_stay_watched_until_both_drop() {
+    let Some((first, mut mappings)) = prepared("pages_of_two_caches_stay_watched_until_both_drop") else {
         return;
     };
     let Some(second) = cache(Limits::default(), 1000) else { return };
@@ -137,8 +137,8 @@ fn pages_that_are_shared_are_watched_while_anybody_has_them() {
 }
 
 #[test]
-fn overlapping_ranges_become_one() {
-    let Some((cache, mappings)) = prepared("overlapping_ranges_become_one") else { return };
+fn ranges_that_overlap_become_one() {
+    let Some((cache, mappings)) = prepared("ranges_that_overlap_become_one") else { return };
     assert_sees_memory(&cache, mappings.address(8), 8);
     assert_eq!((cache.size(), cache.driver().size()), ((1, 12 * PAGE), (1, 12)));
     assert_sees_memory(&cache, mappings.address(4), 12);
@@ -146,18 +146,18 @@ fn overlapping_ranges_become_one() {
 }
 
 #[test]
-fn a_hole_is_not_kept() {
-    let Some((cache, mut mappings)) = prepared("a_hole_is_not_kept") else { return };
+fn range_with_hole_is_not_kept() {
+    let Some((cache, mut mappings)) = prepared("range_with_hole_is_not_kept") else { return };
     assert!(mappings.unmap(21, 1));
     assert_eq!(cache.acquire(mappings.address(20), 3 * PAGE).map(drop), Err(Refused::Driver(14)));
     assert_eq!(cache.size().0, 1);
 }
 
-/// A driver for which every address is as good as any other.
+/// A driver that registers any address.
 #[derive(Debug)]
-struct Anything;
+struct AcceptAll;
 
-impl Register for Anything {
+impl Register for AcceptAll {
     type Token = ();
     fn register(&self, _: Range) -> Result<(), i32> {
         Ok(())
@@ -166,11 +166,11 @@ impl Register for Anything {
 }
 
 #[test]
-fn a_files_pages_cannot_be_watched_and_are_not_kept() {
+fn file_pages_are_not_kept() {
     static CONSTANTS: [u64; 4096] = [7; 4096];
-    let cache = Cache::new(Anything, Limits::default(), true).unwrap();
-    if cache.standing() != Standing::Keeps {
-        return eprintln!("SKIPPED: {}", cache.standing());
+    let cache = Cache::new(AcceptAll, Limits::default(), true).unwrap();
+    if cache.mode() != CacheMode::Keeps {
+        return eprintln!("SKIPPED: {}", cache.mode());
     }
     for _ in 0..2 {
         let lease = cache.acquire(CONSTANTS.as_ptr().addr() as u64, 3 * PAGE).unwrap();
@@ -180,15 +180,15 @@ fn a_files_pages_cannot_be_watched_and_are_not_kept() {
 }
 
 #[test]
-fn what_the_owner_says_is_forgotten() {
-    let Some((cache, mappings)) = prepared("what_the_owner_says_is_forgotten") else { return };
+fn forget_drops_registration() {
+    let Some((cache, mappings)) = prepared("forget_drops_registration") else { return };
     cache.forget(mappings.address(5), 1);
     assert_eq!((cache.size().0, cache.driver().size().0, cache.counts().stale), (0, 0, 1));
     assert_eq!(cache.acquire(0, 0).map(drop), Err(Refused::Range));
 }
 
 #[test]
-fn what_is_kept_is_bounded_and_the_least_recently_used_goes() {
+fn cache_at_its_limits_evicts_least_recently_used() {
     let limits = Limits { entries: 3, bytes: 8 * PAGE };
     let Some(cache) = cache(limits, 1000) else { return };
     let mappings = TestMappings::new(64).unwrap();
@@ -199,18 +199,18 @@ fn what_is_kept_is_bounded_and_the_least_recently_used_goes() {
     for page in [0, 4, 6] {
         drop(cache.acquire(mappings.address(page), PAGE).unwrap());
     }
-    assert_eq!(cache.counts().hits, 4, "page 2 has gone");
+    assert_eq!(cache.counts().hits, 4, "page 2 was evicted");
     let held: Vec<_> = (0..4).map(|n| cache.acquire(mappings.address(20 + 4 * n), 2 * PAGE).unwrap()).collect();
     assert_eq!(cache.counts().full, 1, "the fourth finds all in use");
     assert!(!held[3].is_kept() && cache.driver().size().0 == 4);
     drop(held);
     assert_eq!(cache.driver().size().0, 3);
-    assert!(!cache.acquire(mappings.address(40), 9 * PAGE).unwrap().is_kept(), "larger than all that may be kept");
+    assert!(!cache.acquire(mappings.address(40), 9 * PAGE).unwrap().is_kept(), "larger than the limit");
     assert_eq!(cache.driver().size().0, 3);
 }
 
 #[test]
-fn a_driver_without_room_gets_room() {
+fn driver_without_room_gets_room_by_eviction() {
     let Some(cache) = cache(Limits::default(), 10) else { return };
     let mappings = TestMappings::new(64).unwrap();
     for page in 0..20 {
@@ -221,20 +221,20 @@ fn a_driver_without_room_gets_room() {
     assert_eq!(
         cache.acquire(mappings.address(20), 3 * PAGE).map(drop),
         Err(Refused::Driver(12)),
-        "in use, not kept only"
+        "in use, so not given up"
     );
     drop(held);
     drop(cache.acquire(mappings.address(20), 3 * PAGE).unwrap());
 }
 
 #[test]
-fn switched_off_it_registers_each_time() {
+fn cache_switched_off_registers_each_time() {
     let cache = Cache::new(Pins::new(100), Limits::default(), false).unwrap();
     let mappings = TestMappings::new(8).unwrap();
     for _ in 0..3 {
         assert_sees_memory(&cache, mappings.address(0), 8);
     }
     assert_eq!((cache.counts().not_keeping, cache.size().0, cache.driver().size().0), (3, 0, 0));
-    assert_eq!(cache.standing(), Standing::Off);
-    assert!(cache.standing().to_string().contains("registration_cache"));
+    assert_eq!(cache.mode(), CacheMode::Off);
+    assert!(cache.mode().to_string().contains("registration_cache"));
 }

@@ -1,17 +1,17 @@
-//! A driver whose registrations hold pages, as a network card's do: what it sees through them is what was registered.
+//! A driver whose registrations hold pages as those of a network card do, so that tests can compare them with the mapped pages.
 
-use motet_regcache::{Cache, Lease, Limits, Range, Register, Standing};
+use motet_regcache::{Cache, CacheMode, Lease, Limits, Range, Register};
 use motet_sys::test_mappings::HeldPages;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// The driver.
+/// A driver that holds the registered pages.
 #[derive(Debug)]
 pub struct Pins {
     held: Mutex<BTreeMap<u64, (Range, Arc<HeldPages>)>>,
     next: AtomicU64,
-    /// Pages that may be held at a time.
+    /// Most pages that may be held.
     most: u64,
 }
 
@@ -20,13 +20,13 @@ impl Pins {
         Self { held: Mutex::default(), next: AtomicU64::new(0), most }
     }
 
-    /// Registrations, and their pages.
+    /// The number of registrations, and of their pages.
     pub fn size(&self) -> (usize, u64) {
         let held = self.held.lock().unwrap();
         (held.len(), held.values().map(|(range, _)| range.length() / 4096).sum())
     }
 
-    /// The number at the start of each page that this lease's registration holds.
+    /// The number at the start of each page that the registration of a lease holds.
     pub fn seen(&self, lease: &Lease<Pins>) -> Vec<u64> {
         let held = self.held.lock().unwrap().get(&lease.token()).expect("registered while it is leased").1.clone();
         held.peek()
@@ -55,29 +55,29 @@ impl Register for Pins {
 /// Set in the process of a test that runs [`alone`].
 const ALONE: &str = "MOTET_TEST_ALONE";
 
-/// A cache that keeps registrations; `None`, and said aloud, where the kernel does not permit that.
+/// A cache that keeps registrations; `None`, with a message, where the kernel does not permit that.
 pub fn cache(limits: Limits, most: u64) -> Option<Cache<Pins>> {
     let cache = Cache::new(Pins::new(most), limits, true).unwrap();
-    match cache.standing() {
-        Standing::Keeps => {
+    match cache.mode() {
+        CacheMode::Keeps => {
             if std::env::var(ALONE).is_ok() {
                 wait_until_others_sleep();
             }
             Some(cache)
         }
-        standing => {
-            eprintln!("SKIPPED: {standing}");
+        mode => {
+            eprintln!("SKIPPED: {mode}");
             None
         }
     }
 }
 
-/// A thread maps memory as it begins. The kernel may put that where a test has just unmapped something.
+/// Waits until other threads sleep: a thread that starts maps memory, which the kernel may put where a test has just unmapped pages.
 fn wait_until_others_sleep() {
-    let us = std::fs::read_link("/proc/thread-self").unwrap();
+    let own = std::fs::read_link("/proc/thread-self").unwrap();
     let runs = |thread: &std::fs::DirEntry| {
         let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        !us.ends_with(thread.file_name()) && stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
+        !own.ends_with(thread.file_name()) && stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('R'))
     };
     let until = std::time::Instant::now() + std::time::Duration::from_secs(5);
     while std::fs::read_dir("/proc/self/task").unwrap().any(|thread| thread.is_ok_and(|thread| runs(&thread)))
@@ -87,7 +87,7 @@ fn wait_until_others_sleep() {
     }
 }
 
-/// That a lease on these bytes sees what is there.
+/// Asserts that a lease on these pages sees the mapped pages.
 pub fn assert_sees_memory(cache: &Cache<Pins>, address: u64, pages: u64) {
     let lease = cache.acquire(address, pages * 4096).unwrap();
     let seen = cache.driver().seen(&lease);
@@ -98,7 +98,7 @@ pub fn assert_sees_memory(cache: &Cache<Pins>, address: u64, pages: u64) {
     }
 }
 
-/// Runs the calling test, by its full name, alone in another process of the same program, where no other test maps or forks; true in that one.
+/// Runs the calling test, by its full name, in a process of its own, where no other test maps or forks. Returns true in that process.
 pub fn alone(test: &str) -> bool {
     if std::env::var(ALONE).is_ok() {
         return true;

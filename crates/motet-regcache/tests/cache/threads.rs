@@ -1,14 +1,14 @@
-//! Threads that take memory away while others acquire.
+//! Threads that remove memory while others acquire.
 
 use crate::support::{alone, assert_sees_memory, cache};
 use motet_regcache::{Limits, watch::Watch};
 use motet_sys::test_mappings::{PAGE, TestMappings};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Each thread maps memory where the kernel likes, which is where another has just unmapped, writes, acquires, looks, unmaps. None
-/// tells another anything: only the kernel hands the addresses around.
+/// Each thread maps memory wherever the kernel puts it, often where another thread has just unmapped, then writes, acquires, checks and unmaps.
+/// The threads do not synchronize: only the kernel passes addresses from one to another.
 #[test]
-fn addresses_that_go_from_thread_to_thread() {
+fn addresses_reused_across_threads_are_seen() {
     let Some(cache) = cache(Limits { entries: 32, bytes: 1 << 20 }, 10_000) else { return };
     let round = |thread: u64, round: u64| {
         let mut mappings = TestMappings::new(4 + round % 3).unwrap();
@@ -31,9 +31,9 @@ fn addresses_that_go_from_thread_to_thread() {
     assert_eq!((cache.size().0, cache.driver().size().0), (0, 0));
 }
 
-/// Some threads use memory that stays; its registrations are hits, whatever the others unmap beside them.
+/// Threads whose memory stays mapped have hits, whatever the others unmap.
 #[test]
-fn threads_that_unmap_do_not_disturb_what_stays() {
+fn threads_that_unmap_do_not_disturb_other_memory() {
     let Some(cache) = cache(Limits { entries: 512, bytes: 1 << 30 }, 10_000) else { return };
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -60,10 +60,10 @@ fn threads_that_unmap_do_not_disturb_what_stays() {
     });
 }
 
-/// More happens than is remembered: then everything is given up.
+/// More events happen than the ring holds: the cache gives up everything.
 #[test]
-fn a_cache_that_comes_late_gives_everything_up() {
-    if !alone("threads::a_cache_that_comes_late_gives_everything_up") {
+fn cache_that_misses_events_gives_up_everything() {
+    if !alone("threads::cache_that_misses_events_gives_up_everything") {
         return;
     }
     let Some(cache) = cache(Limits::default(), 10_000) else { return };

@@ -2,17 +2,14 @@
 //! is broken. Messages must use Motet, because no other provider is allowed.
 
 use motet_programs::find;
-use motet_tests::{engine, folder};
+use motet_tests::folder;
+use motet_tests::mpi::{self, root, skip};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The provider's folder. `None`, with a message, if it is not built or a program is missing.
 fn provider(test: &str, programs: &[&str]) -> Option<PathBuf> {
-    let folder = engine()?.parent()?.join("libfabric");
-    if !folder.join("libmotet-fi.so").exists() {
-        skip(test, "libfabric/libmotet-fi.so is not built (make build, libfabric-dev)");
-        return None;
-    }
+    let folder = mpi::provider(test)?;
     if let Some(missing) = programs.iter().find(|name| find(name).is_none()) {
         skip(test, &format!("{missing} is not installed (tests/programs/packages.txt)"));
         return None;
@@ -20,14 +17,10 @@ fn provider(test: &str, programs: &[&str]) -> Option<PathBuf> {
     Some(folder)
 }
 
-fn skip(test: &str, why: &str) {
-    eprintln!("SKIPPED {test}: {why}");
-}
-
 /// Compiles a program of `tests/mpi`.
 fn compile(compiler: &str, name: &str, into: &Path) -> PathBuf {
     let program = into.join(format!("{name}-{compiler}"));
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mpi").join(format!("{name}.c"));
+    let source = root().join("tests/mpi").join(format!("{name}.c"));
     let compiled =
         Command::new(compiler).args(["-O2", "-pthread", "-o"]).arg(&program).arg(source).output().expect("a compiler");
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
@@ -91,7 +84,7 @@ fn open_mpi_windows_use_regions() {
 fn oversubscribed_ranks_make_progress() {
     let test = "oversubscribed_ranks_make_progress";
     let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
-    let program = compile("mpicc.openmpi", "crowd", &folder("mpi-crowd"));
+    let program = compile("mpicc.openmpi", "oversubscribed", &folder("mpi-oversubscribed"));
     for (ranks, rounds, wait) in [("64", "2", "auto"), ("2", "50", "sleep"), ("8", "2", "poll")] {
         let wait = format!("FI_MOTET_WAIT={wait}");
         let layers = [&MATCHED_BY_LIBFABRIC[..], &["-x", &wait]].concat();
@@ -127,11 +120,11 @@ fn ranks_serve_windows_without_doorbells() {
 
 /// Compiles and runs a program of `tests/libfabric`. Returns its output.
 fn fabric_program(provider: &Path, name: &str, arguments: &[&str]) -> String {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/libfabric").join(format!("{name}.c"));
+    let source = root().join("tests/libfabric").join(format!("{name}.c"));
     let program = folder(&format!("libfabric-{name}")).join(name);
     let compiled = Command::new("cc")
         .args(["-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE", "-rdynamic", "-I"])
-        .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../include"))
+        .arg(root().join("include"))
         .arg("-o")
         .arg(&program)
         .arg(source)

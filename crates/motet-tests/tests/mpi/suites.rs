@@ -4,10 +4,10 @@
 //! A selection runs by default. `MOTET_MPI_SUITE=all` runs every library on two and four ranks, with every file.
 
 use motet_programs::find;
-use motet_tests::{engine, folder, tool};
+use motet_tests::mpi::{provider, root, skip};
+use motet_tests::{folder, tool};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -35,22 +35,8 @@ const CHOSEN: &[(&str, &str, &[&str])] = &[
 ];
 const LIBRARIES: &[&str] = &["mpich5", "openmpi4", "openmpi4-rdma", "openmpi5", "intel"];
 
-fn skip(test: &str, why: &str) {
-    eprintln!("SKIPPED {test}: {why}");
-}
-
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/mpi").join(name)
-}
-
-/// The provider's folder. `None`, with a message, if it is not built.
-fn provider(test: &str) -> Option<PathBuf> {
-    let folder = engine()?.parent()?.join("libfabric");
-    if !folder.join("libmotet-fi.so").exists() {
-        skip(test, "libfabric/libmotet-fi.so is not built (make build, libfabric-dev)");
-        return None;
-    }
-    Some(folder)
+    root().join("tests/mpi").join(name)
 }
 
 fn said(output: &Output) -> String {

@@ -1,6 +1,7 @@
 //! Processes that restrict their system calls (seccomp) in the middle of a conversation.
 
 use motet_tests::programs::skip;
+use motet_tests::temporary::Temporary;
 use motet_tests::{Mode, Outcome, Program, both};
 use std::path::{Path, PathBuf};
 
@@ -59,14 +60,8 @@ fn bytes_sent_before_confinement_are_received_after_it() {
 // ---- OpenSSH ---------------------------------------------------------------------------------------------------------------
 
 struct Ssh {
-    folder: PathBuf,
+    folder: Temporary,
     port: String,
-}
-
-impl Drop for Ssh {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
 }
 
 impl Ssh {
@@ -80,9 +75,7 @@ impl Ssh {
             return skip(test, "needs root: the server confines a child of another user");
         }
         let _ = std::fs::create_dir("/run/sshd"); // the root folder of the confined child
-        let made =
-            std::process::Command::new("mktemp").args(["-d", "-t", "motet-ssh-XXXXXX"]).output().expect("mktemp");
-        let folder = PathBuf::from(String::from_utf8_lossy(&made.stdout).trim_end());
+        let folder = Temporary::new("ssh");
         let port = motet_programs::free_port().expect("a port").to_string();
         for name in ["host", "user"] {
             let file = folder.join(name);
@@ -90,7 +83,7 @@ impl Ssh {
                 std::process::Command::new(&keygen).args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(file).status();
             assert!(made.is_ok_and(|status| status.success()), "a key");
         }
-        let here = folder.display();
+        let here = folder.path().display();
         let settings = format!(
             "Port {port}\nListenAddress 127.0.0.1\nHostKey {here}/host\nAuthorizedKeysFile {here}/user.pub\nStrictModes no\nUsePAM no\n\
              PidFile none\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n"

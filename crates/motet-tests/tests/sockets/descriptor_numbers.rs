@@ -1,8 +1,9 @@
 //! Descriptor numbers that are reused, sockets that are reconnected, receives that only the kernel can answer, and where the engine is loaded from.
 
 use motet_tests::programs::skip;
+use motet_tests::temporary::Temporary;
 use motet_tests::{Built, Mode, Program, both, engine};
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 #[test]
@@ -39,22 +40,6 @@ fn kernel_only_receive_data_comes_from_the_kernel() {
 
 // ---- loading the engine ----------------------------------------------------------------------------------------------------
 
-struct Jail(PathBuf);
-
-impl Jail {
-    /// A temporary folder.
-    fn new() -> Self {
-        let made = Command::new("mktemp").args(["-d", "-t", "motet-jail-XXXXXX"]).output().expect("mktemp");
-        Self(PathBuf::from(String::from_utf8_lossy(&made.stdout).trim_end()))
-    }
-}
-
-impl Drop for Jail {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn engine_is_not_loaded_from_a_changed_root() {
     let test = "engine_is_not_loaded_from_a_changed_root";
@@ -62,19 +47,19 @@ fn engine_is_not_loaded_from_a_changed_root() {
     if !motet_programs::is_root() {
         return skip(test, "needs root to enter another one").unwrap_or(());
     }
-    let jail = Jail::new();
+    let jail = Temporary::new("jail");
     let path = library.canonicalize().expect("a path");
-    let inside = jail.0.join(path.strip_prefix("/").expect("an absolute path"));
+    let inside = jail.path().join(path.strip_prefix("/").expect("an absolute path"));
     std::fs::create_dir_all(inside.parent().expect("a folder")).expect("a folder");
     let evil = Built::library("writes-module", &motet_tests::folder("writes"), &[]);
     std::fs::copy(evil, &inside).expect("a library");
     // A log path in the new root is inside the jail too.
-    let log = jail.0.join("log");
-    let program =
-        Program::c("jailed", &[jail.0.to_str().expect("a path")]).with("MOTET_LIBRARY", path.to_str().expect("a path"));
+    let log = jail.join("log");
+    let program = Program::c("jailed", &[jail.path().to_str().expect("a path")])
+        .with("MOTET_LIBRARY", path.to_str().expect("a path"));
     let run = program.with("MOTET_LOG", "/log").run(Mode::WithMotet);
     assert!(run.succeeded, "{}", run.stderr);
-    assert!(!jail.0.join("loaded").exists(), "a library inside the root was loaded");
+    assert!(!jail.join("loaded").exists(), "a library inside the root was loaded");
     assert!(!log.exists(), "a log was begun inside the root");
     assert_eq!(run.printed, "served\n");
     let _ = std::fs::remove_file("/log");
@@ -84,10 +69,10 @@ fn engine_is_not_loaded_from_a_changed_root() {
 fn engine_writable_by_others_is_not_loaded() {
     let test = "engine_writable_by_others_is_not_loaded";
     let Some(library) = engine() else { return skip(test, "libmotet.so.0 is not built").unwrap_or(()) };
-    let folder = Jail::new();
-    let copy = folder.0.join("libmotet.so.0");
+    let folder = Temporary::new("jail");
+    let copy = folder.join("libmotet.so.0");
     std::fs::copy(library, &copy).expect("a copy");
-    let mode = |path: &PathBuf, bits: &str| {
+    let mode = |path: &Path, bits: &str| {
         assert!(Command::new("chmod").arg(bits).arg(path).status().is_ok_and(|status| status.success()));
     };
     let talks = |expected: bool| {
@@ -100,8 +85,8 @@ fn engine_writable_by_others_is_not_loaded() {
     mode(&copy, "o+w");
     talks(false);
     mode(&copy, "o-w");
-    mode(&folder.0, "0777");
+    mode(folder.path(), "0777");
     talks(false);
-    mode(&folder.0, "0755");
+    mode(folder.path(), "0755");
     talks(true);
 }

@@ -3,9 +3,8 @@
 //!
 //! Each test is one way with one reader: `tests/programs/handed_over.c` runs its cells and prints a line for each.
 
-use motet_tests::programs::{find, skip};
+use motet_tests::programs::{find, is_root, skip};
 use motet_tests::{Built, Mode, Program, engine, folder, script};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -128,7 +127,7 @@ ways! {
 
 #[test]
 fn to_a_set_uid_image() {
-    if std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() != 0) {
+    if !is_root() {
         return skip("to_a_set_uid_image", "needs root to make one").unwrap_or(());
     }
     handed_over("set-uid", Reader::Dynamic, ALL);

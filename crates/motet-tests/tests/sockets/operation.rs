@@ -1,6 +1,6 @@
 //! Operation of the sockets adapter: which programs run under it, users, settings, logs, confinement, installation.
 
-use motet_tests::programs::skip;
+use motet_tests::programs::{is_root, skip};
 use motet_tests::temporary::Temporary;
 use motet_tests::{Built, Mode, Program, both, engine};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -103,10 +103,6 @@ fn process_that_confines_itself_by_seccomp_survives() {
 
 /// Two user ids. The programs are copied to where every user may read them.
 const USERS: [u32; 2] = [1, 2];
-
-fn is_root() -> bool {
-    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
-}
 
 #[test]
 fn memory_is_offered_to_the_same_user_only() {

@@ -1,5 +1,6 @@
 //! Very short connections, ten thousand at once, exhausted tables and memory, peers of another version, and properties of the shared memory.
 
+use motet_tests::programs::skip;
 use motet_tests::{Mode, Outcome, Program, Running, engine, folder};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -48,18 +49,9 @@ fn counted(program: Program, environment: &[(&str, &str)]) -> (Outcome, Counts) 
 fn motet() -> Option<PathBuf> {
     let found = engine().map(|engine| engine.with_file_name("motet")).filter(|path| path.exists());
     if found.is_none() {
-        skip("motet", "neither libmotet.so.0 nor motet are built beside each other (make build)");
+        skip::<()>("motet", "libmotet.so.0 and motet are not built in one folder (make build)");
     }
     found
-}
-
-fn skip(test: &str, reason: &str) {
-    eprintln!("SKIP {test}: {reason}");
-    if let Some(log) = std::env::var_os("MOTET_SKIP_LOG") {
-        use std::io::Write;
-        let file = std::fs::OpenOptions::new().create(true).append(true).open(log);
-        let _ = file.and_then(|mut f| writeln!(f, "SKIP {test}: {reason}"));
-    }
 }
 
 /// The output of `motet ARGUMENTS --json`.
@@ -105,7 +97,7 @@ fn may_open(count: usize) -> bool {
 fn many() -> usize {
     let found = [MANY, MANY / 4, MANY / 16].into_iter().find(|count| may_open(count + count / 4)).unwrap_or(200);
     if found < MANY {
-        skip("ten thousand connections", &format!("the limit of descriptors allows {found}; those are made"));
+        skip::<()>("ten thousand connections", &format!("the limit of descriptors allows {found}; those are made"));
     }
     found
 }
@@ -204,7 +196,7 @@ fn connections_beyond_memory_limit_stay_on_tcp_at_both_ends() {
 #[test]
 fn connections_beyond_tracked_descriptors_stay_on_tcp() {
     if !may_open(66_560) {
-        return skip("too high descriptors", "the limit of descriptors cannot be raised to 66560");
+        return skip("too high descriptors", "the limit of descriptors cannot be raised to 66560").unwrap_or(());
     }
     let (_, counts) = counted(Program::c("high", &[]), &[]);
     if engine().is_some() {
@@ -233,10 +225,7 @@ fn next_engine() -> Option<&'static Path> {
         match cargo.output() {
             Ok(built) if built.status.success() => Some(target.join("debug/libmotet.so")),
             Ok(built) => panic!("the next version does not build: {}", String::from_utf8_lossy(&built.stderr)),
-            Err(error) => {
-                skip("versions", &format!("no cargo to build another version with: {error}"));
-                None
-            }
+            Err(error) => skip("versions", &format!("no cargo to build another version with: {error}")),
         }
     })
     .as_deref()
@@ -358,6 +347,6 @@ fn large_rings_use_huge_pages_where_available() {
         assert_eq!(wanted.len(), 2, "one range of large rings each");
         assert!(wanted.iter().any(|(_, _, huge, _)| *huge > 0), "{wanted:?}");
     } else {
-        skip("huge pages", "the system gives none to shared memory; that the rings work without was tested");
+        skip::<()>("huge pages", "the system gives none to shared memory; that the rings work without was tested");
     }
 }

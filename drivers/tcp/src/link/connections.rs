@@ -57,7 +57,7 @@ impl TcpLink {
         }
     }
 
-    /// A connection has broken: the session drops all of them and connects again.
+    /// Handles a broken connection: drops all connections of the session. The caller connects again.
     pub(super) fn connection_broke(&mut self, now: u64) {
         if self.probe_refused_at.is_some_and(|at| now > at.saturating_add(REFUSAL_VALID_NS)) {
             self.address = None;

@@ -1,4 +1,4 @@
-//! Incoming connections that send no valid handshake, or lie after it; outgoing connections to wrong peers.
+//! Incoming connections that send no valid handshake, or invalid packets after it; outgoing connections to wrong peers.
 
 use crate::nodes::{End, connect_nodes, identity, pair, until};
 use motet_driver_tcp::Tcp;

@@ -1,4 +1,4 @@
-//! A fork, as the engine sees it: before it no thread is in the middle of a change; in the child, what belongs to the parent is released.
+//! Fork: before it no thread is in the middle of a change; after it the child releases what belongs to the parent.
 
 use super::{Engine, Handle, START, Totals};
 use crate::{lock, log};
@@ -9,9 +9,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{MutexGuard, OnceLock};
 
 impl Engine {
-    /// In a forked child: epoll sets are the parent's. Records that were free before the fork are the parent's to use again: the
-    /// node file is shared, this list is a copy. So are the marks of what the parent has sent: it is the parent that takes unread
-    /// bytes back, and a child that sends nothing leaves every stream as it is.
+    /// Called in a forked child. Epoll sets and free records belong to the parent: the stats file is shared, but the list of free records is a copy. The
+    /// parent also takes back what it has sent: a child that sends nothing leaves every stream as it is.
     pub fn after_fork(&self) {
         lock(&self.free).clear();
         self.unread.iter().chain(&self.unread_words).for_each(|word| word.store(0, Ordering::Relaxed));
@@ -24,15 +23,17 @@ impl Engine {
         *lock(&self.ended) = Totals::default();
         self.become_member();
         self.options.drivers.iter().for_each(|d| d.after_fork());
-        self.told.iter().zip(self.driver_links()).for_each(|(told, now)| told.store(now, Ordering::Relaxed));
+        self.reported_links
+            .iter()
+            .zip(self.driver_links())
+            .for_each(|(reported_links, now)| reported_links.store(now, Ordering::Relaxed));
     }
 }
 
-/// Keeps every lock, of the engine and below it, whose contents a forked child needs, from before the fork until after it.
+/// Holds every lock, of the engine and below it, whose contents a forked child needs, from before the fork until after it.
 ///
-/// The fields are in the order in which the locks are taken, here and elsewhere: who holds one takes only later ones. Before all of
-/// them come those of a stream and of a set ([`ForkSafeMutex`](motet_sys::fork_safe_mutex::ForkSafeMutex)): they are not held for a fork, so there is no order among the
-/// thousands of them to keep.
+/// The fields are in the order in which the locks are taken, here and elsewhere: a thread that holds one takes only later ones. The locks of streams
+/// and sets ([`ForkSafeMutex`](motet_sys::fork_safe_mutex::ForkSafeMutex)) precede all of them. They are not held for a fork, so they need no order.
 pub struct ForkGuard {
     _start: MutexGuard<'static, ()>,
     _owners: Option<MutexGuard<'static, HashMap<u64, Handle>>>,
@@ -44,9 +45,9 @@ pub struct ForkGuard {
 }
 
 impl ForkGuard {
-    /// Waits until no other thread is in the middle of anything.
+    /// Takes the locks: waits until no other thread is in the middle of a change.
     pub fn begin() -> Self {
-        let start = lock(&START); // from here on there is an engine, or there is none
+        let start = lock(&START); // from here on no engine starts
         let engine = Engine::running();
         let quiet = Self {
             _start: start,

@@ -10,13 +10,13 @@ use std::sync::atomic::Ordering;
 /// Counts over the streams of a process.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Totals {
-    /// Streams, and those whose wire came up.
+    /// All streams, and those whose wire came up.
     pub streams: (u64, u64),
     /// Bytes sent and received over wires.
     pub fast: (u64, u64),
     /// Bytes sent and received over TCP by streams whose wire came up.
     pub tcp: (u64, u64),
-    /// Full rings, bytes taken back, single copies.
+    /// Counts of full rings, of downgrades and of single copies.
     pub events: [u64; 3],
 }
 
@@ -34,7 +34,7 @@ impl Totals {
 }
 
 impl Engine {
-    /// Keeps what a stream that ends has counted.
+    /// Adds the counts of a stream that ends.
     pub fn count_ended(&self, record: &StreamRecord, local: &Local) {
         lock(&self.ended).add(record, local);
     }
@@ -52,35 +52,37 @@ impl Engine {
         totals
     }
 
-    /// Connections that stayed plain, by reason code.
+    /// Connections that stayed on TCP, by reason code.
     pub fn tcp_only_counts(&self) -> impl Iterator<Item = (u32, u64)> {
         let counts =
-            self.node.head().tcp_only_counts.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
+            self.stats_file.head().tcp_only_counts.iter().zip(0..).map(|(n, code)| (code, n.load(Ordering::Relaxed)));
         counts.filter(|(_, n)| *n > 0)
     }
 
-    /// Counts a connection that stays plain.
+    /// Counts a connection that stays on TCP.
     pub fn count_tcp_only(&self, reason: Reason) {
-        if let Some(counter) = self.node.head().tcp_only_counts.get(reason.0 as usize) {
+        if let Some(counter) = self.stats_file.head().tcp_only_counts.get(reason.0 as usize) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Tells `motet ps` how much memory the drivers have mapped, and how many links they have opened and closed.
+    /// Updates the stats file: memory that the drivers have mapped, and links that they have opened and closed.
     pub fn count_memory(&self) {
-        let head = self.node.head();
+        let head = self.stats_file.head();
         let bytes: usize = self.options.drivers.iter().map(|d| d.memory()).sum();
         head.segment_bytes.store(bytes as u64, Ordering::Relaxed);
         head.descriptors.store(motet_sys::private_fds::private_count() as u64, Ordering::Relaxed);
-        // What is new since the last time, as forked relatives count in the same words.
-        for ((total, told), shown) in self.driver_links().into_iter().zip(&self.told).zip(&head.links) {
-            shown.fetch_add(total.wrapping_sub(told.swap(total, Ordering::AcqRel)), Ordering::Relaxed);
+        // Adds the difference since the last update, because all processes of the fork group count in the same words.
+        for ((total, reported_links), shown) in
+            self.driver_links().into_iter().zip(&self.reported_links).zip(&head.links)
+        {
+            shown.fetch_add(total.wrapping_sub(reported_links.swap(total, Ordering::AcqRel)), Ordering::Relaxed);
         }
     }
 
     /// Links that this process has opened, and closed. Takes no lock.
     pub fn links(&self) -> [u64; 2] {
-        self.told.each_ref().map(|told| told.load(Ordering::Relaxed))
+        self.reported_links.each_ref().map(|reported_links| reported_links.load(Ordering::Relaxed))
     }
 
     pub(super) fn driver_links(&self) -> [u64; 2] {
@@ -90,7 +92,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// The process ends.
+    /// Logs the end of the process.
     pub fn log_exit(&self) {
         if self.options.log.is_some() {
             self.log.exit(&self.totals());

@@ -1,4 +1,4 @@
-//! Which streams have bytes that the peer may not have read: few of many, found at once (invariant 6 asks before every sleep).
+//! Which streams have bytes that the peer may not have read. Before every sleep (invariant 6) the few of many are found quickly.
 
 use super::{CHUNK, Engine, Handle, Local};
 use motet_wire::stream::record::StreamRecord;
@@ -18,13 +18,13 @@ impl Engine {
         }
     }
 
-    /// Whether a peer may have bytes of ours to read.
+    /// Whether a peer may have unread bytes of this process.
     #[inline(always)]
     pub fn any_unread(&self) -> bool {
         self.any_unread.load(Ordering::Relaxed) != 0
     }
 
-    /// Calls `each` for every stream with bytes that the peer may not have read; it answers whether that is still so.
+    /// Calls `each` for every stream with bytes that the peer may not have read; it returns true if there are still such bytes.
     #[inline]
     pub fn sweep_unread(&self, mut each: impl FnMut(Handle, &StreamRecord, &Local) -> bool) {
         if self.any_unread.load(Ordering::Relaxed) == 0 {
@@ -32,7 +32,7 @@ impl Engine {
         }
         for (at, words) in self.unread_words.iter().enumerate() {
             for word in bits(words.load(Ordering::Relaxed)).map(|word| at * 64 + word) {
-                // Cleared before the word is read: a mark that comes too late for this reader sets the bit again.
+                // Cleared before the word is read: a mark that this reader misses sets the bit again.
                 words.fetch_and(!(1 << (word % 64)), Ordering::SeqCst); // edge: UNREAD
                 self.sweep_word(word, &mut each);
             }
@@ -44,12 +44,12 @@ impl Engine {
         // edge: UNREAD
         for bit in bits(word.load(Ordering::SeqCst)) {
             let index = at * CHUNK + bit;
-            let (Some(record), Some(local)) = (self.node.record(index), self.local(index)) else { continue };
-            // Cleared first: a send that comes meanwhile marks it anew.
+            let (Some(record), Some(local)) = (self.stats_file.record(index), self.local(index)) else { continue };
+            // Cleared first: a send meanwhile sets it again.
             if word.fetch_and(!(1 << bit), Ordering::Relaxed) >> bit & 1 == 1 {
                 self.any_unread.fetch_sub(1, Ordering::Relaxed);
                 local.unread.store(false, Ordering::Relaxed);
-                // Read before the wire is: a handle that is good under the lock is that of the wire.
+                // Read before the wire: a handle that is good under the lock belongs to the wire.
                 let handle = local.handle.load(Ordering::Acquire);
                 if handle != 0 && each(handle, record, local) {
                     self.mark_unread(handle, local);

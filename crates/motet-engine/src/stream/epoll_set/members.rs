@@ -11,31 +11,34 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 /// The streams of one epoll descriptor.
 pub struct EpollSet {
     pub(in crate::stream) inner: ForkSafeMutex<Inner>,
-    /// Streams in the set, for the quick way out.
+    /// Streams in the set, readable without the lock.
     pub(in crate::stream) members: AtomicUsize,
-    /// Threads asleep in the set, to be read without its lock.
+    /// Threads asleep in the set, readable without the lock.
     pub(in crate::stream) asleep: AtomicU32,
-    pub(in crate::stream) bell: i32,
-    /// Streams that one wait looks at.
-    pub(in crate::stream) room: usize,
+    /// An eventfd in the epoll descriptor, which wakes a sleeper.
+    pub(in crate::stream) doorbell: i32,
+    /// Streams that one wait polls.
+    pub(in crate::stream) capacity: usize,
+    /// The process that made the set.
     pub(in crate::stream) pid: u32,
 }
 
 #[derive(Default)]
 pub(in crate::stream) struct Inner {
     pub(in crate::stream) members: HashMap<Handle, Member>,
+    /// Streams that waits poll.
     pub(in crate::stream) hot: Vec<Hot>,
     /// Threads asleep in this set.
     pub(in crate::stream) sleeping: u32,
-    /// Threads that look at the hot streams, and will close their gates over a sleeper.
-    pub(in crate::stream) watching: u32,
+    /// Threads that spin on the hot streams, and close their gates before they leave a sleeper behind.
+    pub(in crate::stream) spinners: u32,
     /// Waits so far.
-    pub(in crate::stream) clock: u64,
-    /// Every gate was closed over an empty ring when a thread last fell asleep, and nothing has changed since.
-    pub(in crate::stream) calm: bool,
-    /// What may have changed that: gates allowed to open, streams put in.
+    pub(in crate::stream) waits: u64,
+    /// Every gate was closed over an empty ring when a thread last fell asleep, and nothing has changed since then.
+    pub(in crate::stream) parked: bool,
+    /// Changes that may end the parked state: gates allowed to open, streams inserted.
     pub(in crate::stream) changes: u64,
-    /// Where the next look at the hot streams begins, so that a short array of events serves them all in turn.
+    /// Where the next poll of the hot streams begins, so that a short array of events serves all of them in turn.
     pub(in crate::stream) turn: usize,
 }
 
@@ -43,115 +46,117 @@ pub(in crate::stream) struct Inner {
 pub(in crate::stream) struct Member {
     pub(in crate::stream) cookie: usize,
     pub(in crate::stream) interest: Interest,
-    /// Edge-triggered: the position that the program has been told of.
-    pub(in crate::stream) told: u64,
-    /// Among the hot ones.
+    /// Edge-triggered: the stream position up to which the program has got an event.
+    pub(in crate::stream) reported_position: u64,
+    /// The stream is hot.
     pub(in crate::stream) hot: bool,
 }
 
-/// How the program wants to hear of a stream's data.
+/// The events that the program wants for a stream's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
-    /// Not at all.
+    /// No events.
     None,
-    /// As long as there is some.
+    /// Level-triggered: as long as there is data.
     Level,
-    /// Whenever more has come.
+    /// Edge-triggered: when more data has arrived.
     Edge,
 }
 
-/// Hot streams, on the stack as long as they are few.
+/// Hot streams; on the stack if they are few.
 pub(crate) type HotList = SmallVec<[Handle; 16]>;
 
+/// A hot stream.
 #[derive(Clone, Copy)]
 pub(in crate::stream) struct Hot {
     pub(in crate::stream) handle: Handle,
-    pub(in crate::stream) last: u64,
+    /// The number of the wait in which it last had data.
+    pub(in crate::stream) last_data_at: u64,
 }
 
 impl Inner {
-    pub(in crate::stream) fn stir(&mut self) {
-        self.calm = false;
+    pub(in crate::stream) fn note_change(&mut self) {
+        self.parked = false;
         self.changes += 1;
     }
 
-    pub(in crate::stream) fn add_hot(&mut self, handle: Handle) {
-        self.stir();
+    pub(in crate::stream) fn make_hot(&mut self, handle: Handle) {
+        self.note_change();
         let known = match self.members.get_mut(&handle) {
             Some(member) => std::mem::replace(&mut member.hot, true),
             None => self.hot.iter().any(|h| h.handle == handle),
         };
         if !known {
-            let last = self.clock;
-            self.hot.push(Hot { handle, last });
+            let last_data_at = self.waits;
+            self.hot.push(Hot { handle, last_data_at });
         }
     }
 
-    /// So many are hot since the last wait that another one waits for the next.
-    pub(in crate::stream) fn is_full(&self, room: usize) -> bool {
-        self.hot.len() >= 2 * room
+    /// Whether so many streams have become hot since the last wait that no more may until the next one.
+    pub(in crate::stream) fn is_full(&self, capacity: usize) -> bool {
+        self.hot.len() >= 2 * capacity
     }
 }
 
 impl EpollSet {
-    /// An empty set, in which one wait looks at `room` streams. `bell` is an eventfd in the epoll descriptor.
-    pub fn new(bell: i32, room: usize) -> Arc<Self> {
+    /// An empty set, in which one wait polls `capacity` streams. `doorbell` is an eventfd in the epoll descriptor.
+    pub fn new(doorbell: i32, capacity: usize) -> Arc<Self> {
         Arc::new(Self {
             inner: ForkSafeMutex::default(),
             members: AtomicUsize::new(0),
             asleep: AtomicU32::new(0),
-            bell,
-            room,
+            doorbell,
+            capacity,
             pid: thread::pid(),
         })
     }
 
-    /// Whether the plain system call is enough: no stream is in the set, or the set was inherited through a fork.
+    /// Whether the system call alone is enough: no stream is in the set, or the set was inherited through a fork.
     pub fn kernel_suffices(&self) -> bool {
         self.members.load(Relaxed) == 0 || self.pid != thread::pid()
     }
 
-    /// Whether a hot stream is here for something else than its data.
+    /// Whether a hot stream is in the set for other events than its data.
     pub(crate) fn has_unarmed(&self) -> bool {
         let inner = self.inner.lock();
         inner.hot.iter().any(|h| inner.members.get(&h.handle).is_none_or(|m| m.interest == Interest::None))
     }
 
-    /// Whether a gate may open: no thread sleeps in the set, or a spinning thread will close it again. Remembers the stream, so
-    /// the next who sleeps, or stops watching, closes it.
+    /// Whether a gate may open: no thread sleeps in the set, or a spinning thread will close it again. Makes the stream hot, so the next thread that
+    /// sleeps or stops spinning closes its gate.
     pub(in crate::stream) fn may_raise(&self, handle: Handle) -> bool {
         let mut inner = self.inner.lock();
-        let full = inner.is_full(self.room) && inner.members.get(&handle).is_none_or(|m| !m.hot);
-        if full || inner.sleeping > 0 && inner.watching == 0 {
+        let full = inner.is_full(self.capacity) && inner.members.get(&handle).is_none_or(|m| !m.hot);
+        if full || inner.sleeping > 0 && inner.spinners == 0 {
             return false;
         }
-        inner.add_hot(handle);
+        inner.make_hot(handle);
         true
     }
 
-    /// Begins to watch, unless another thread does: one is enough, and it gives up its turn when it finds something.
-    pub(crate) fn watch(&self) -> bool {
+    /// Begins to spin for the set, unless another thread does. One spinner is enough; it stops when it finds something.
+    pub(crate) fn begin_spinning(&self) -> bool {
         let mut inner = self.inner.lock();
-        let first = inner.watching == 0;
-        inner.watching += u32::from(first);
+        let first = inner.spinners == 0;
+        inner.spinners += u32::from(first);
         first
     }
 
-    /// Begins a sleep, perhaps after having watched; returns the gates to be closed. From now on none opens. `None`: another thread
-    /// watches, and closes them when it stops.
-    pub(in crate::stream) fn sleep(&self, watched: bool) -> Option<(Vec<Handle>, u64)> {
+    /// Begins a sleep and returns the streams whose gates must be closed; no gate opens from here on. `is_spinner`: this thread was one. `None`:
+    /// another thread spins, and closes the gates when it stops.
+    pub(in crate::stream) fn sleep(&self, is_spinner: bool) -> Option<(Vec<Handle>, u64)> {
         let mut inner = self.inner.lock();
         inner.sleeping += 1;
-        inner.watching = inner.watching.saturating_sub(u32::from(watched));
+        inner.spinners = inner.spinners.saturating_sub(u32::from(is_spinner));
         self.asleep.store(inner.sleeping, Relaxed);
-        (inner.watching == 0).then(|| (inner.hot.iter().map(|h| h.handle).collect(), inner.changes))
+        (inner.spinners == 0).then(|| (inner.hot.iter().map(|h| h.handle).collect(), inner.changes))
     }
 
-    /// Ends a sleep; or it did not come to that, and the thread watches again.
-    pub(in crate::stream) fn awake(&self, watches: bool) {
+    /// Ends a sleep, or takes it back. `spins`: the thread spins again.
+    pub(in crate::stream) fn awake(&self, spins: bool) {
         let mut inner = self.inner.lock();
         inner.sleeping = inner.sleeping.saturating_sub(1);
-        inner.watching += u32::from(watches);
+        inner.spinners += u32::from(spins);
         self.asleep.store(inner.sleeping, Relaxed);
     }
 
@@ -160,9 +165,9 @@ impl EpollSet {
         self.awake(false);
     }
 
-    /// All gates were closed over empty rings, after so many changes.
-    pub(in crate::stream) fn note_calm(&self, changes: u64) {
+    /// Notes that all gates were closed over empty rings when the count of changes was `changes`.
+    pub(in crate::stream) fn note_parked(&self, changes: u64) {
         let mut inner = self.inner.lock();
-        inner.calm = inner.changes == changes && inner.watching == 0;
+        inner.parked = inner.changes == changes && inner.spinners == 0;
     }
 }

@@ -1,7 +1,7 @@
 //! A raw peer: it connects to a node correctly, then writes every word of the shared memory itself.
 
 use super::Channel;
-use motet_driver_shm::message_handshake::Greeting;
+use motet_driver_shm::messages::handshake::Handshake;
 use motet_engine::message::Node;
 use motet_engine::message::transport::NodeId;
 use motet_sys::rustix::fd::{AsFd, OwnedFd};
@@ -44,7 +44,7 @@ impl Peer {
         let name = format!("motet/node/{}/{}", thread::euid(), node.name().expect("a name"));
         let connection = connect_abstract(name.as_bytes()).expect("the connection");
         let handshake =
-            Greeting { caller: NodeId([number; 16]), lines: CELLS as u32, ring: RING as u32, barrier: false };
+            Handshake { node: NodeId([number; 16]), cells: CELLS as u32, ring: RING as u32, barrier: false };
         send_with_fds(&connection, &handshake.encode(), &[file.as_fd(), receive_doorbell.as_fd()])
             .expect("a handshake is taken");
         let until = clock::nanoseconds() + LIMIT;

@@ -5,7 +5,7 @@
 
 use motet_driver_loopback::clock::Clock;
 use motet_driver_loopback::end::End;
-use motet_driver_loopback::memory::Exposed;
+use motet_driver_loopback::memory::ExposedSlot;
 use motet_driver_loopback::plan::Fault;
 use motet_proto::stream::bulk::ArrivalTimer;
 use motet_proto::{Errno, stream::Platform};
@@ -36,13 +36,13 @@ pub struct Writes {
 }
 
 impl Writes {
-    pub fn apply(&self, memory: &Exposed) {
+    pub fn apply(&self, memory: &ExposedSlot) {
         if self.adds { add(memory, self.at, self.value) } else { memory.write(self.at, &self.value.to_ne_bytes()) }
     }
 }
 
 /// Adds to a word.
-pub fn add(memory: &Exposed, at: usize, value: u64) {
+pub fn add(memory: &ExposedSlot, at: usize, value: u64) {
     memory.write(at, &memory.word(at).wrapping_add(value).to_ne_bytes());
 }
 
@@ -56,7 +56,7 @@ struct Later {
 
 pub struct HostileBase<'a> {
     pub end: End,
-    memory: &'a Exposed,
+    memory: &'a ExposedSlot,
     clock: Clock,
     arrival_timer: ArrivalTimer,
     call: RefCell<Call>,
@@ -75,7 +75,7 @@ struct Call {
 }
 
 impl<'a> HostileBase<'a> {
-    pub fn new(end: End, memory: &'a Exposed, clock: &Clock) -> Self {
+    pub fn new(end: End, memory: &'a ExposedSlot, clock: &Clock) -> Self {
         Self { end, memory, clock: clock.clone(), arrival_timer: ArrivalTimer::default(), call: RefCell::default() }
     }
 

@@ -1,5 +1,5 @@
-//! Threads that lost a race: they looked a stream up, were held up, and go on when the stream has ended, its record is another
-//! stream's and its slot too. They are told that their stream has ended, and the other one notices nothing (invariant 7).
+//! Late threads: they looked a stream up, were delayed, and continue after the stream has ended, when another stream uses its record and its
+//! slot. They learn that their stream has ended, and the other stream is not affected (invariant 7).
 
 use motet_driver_shm::Shm;
 use motet_engine::driver::Driver;
@@ -39,7 +39,7 @@ fn engine() -> &'static Engine {
     Engine::start(options).expect("an engine")
 }
 
-/// A connection of this process with itself, its wire up at both ends.
+/// A connection of this process with itself, with its wire up at both ends.
 struct Pair {
     ends: [Handle; 2],
     _streams: [TcpStream; 2],
@@ -76,17 +76,17 @@ impl Pair {
 }
 
 #[test]
-fn a_stray_operation_touches_neither_record_nor_slot() {
+fn late_operation_touches_neither_record_nor_slot() {
     let engine = engine();
     let old = Pair::new(engine);
-    // What a thread has in hand between looking a stream up and taking a lock.
-    let strays = old.ends.map(|handle| engine.attached(handle).unwrap());
+    // What a thread holds between the lookup of a stream and the lock.
+    let late = old.ends.map(|handle| engine.attached(handle).unwrap());
     old.close(engine);
-    // Records are used again, the oldest first, once all have been used.
+    // A record is reused once all have been used, the oldest first.
     let mut pairs = Vec::new();
     let reused = loop {
         let pair = Pair::new(engine);
-        if pair.ends.iter().any(|end| strays.iter().any(|s| s.handle >> 32 == end >> 32)) {
+        if pair.ends.iter().any(|end| late.iter().any(|s| s.handle >> 32 == end >> 32)) {
             break pair;
         }
         pairs.push(pair);
@@ -95,8 +95,8 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
         }
     };
     let before = reused.ends.map(|end| format!("{:?}", engine.look_up(end).unwrap().0));
-    for stray in &strays {
-        let (Up { handle, record, slot, .. }, mut base) = (stray, stray.kernel_tcp());
+    for late_thread in &late {
+        let (Up { handle, record, slot, .. }, mut base) = (late_thread, late_thread.kernel_tcp());
         let ask = tx::Request {
             kernel_only: false,
             nonblocking: true,
@@ -113,7 +113,7 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
         let step = rx::begin(record, None, &mut base, &mut [IoSliceMut::new(&mut [0; 64])], ask, || true, |_, _| false);
         assert_eq!(step, rx::Step::Failed(EBADF));
         rx::end(record, &mut base, 64);
-        gate::raise(record, slot, &mut base, || true); // may say that it is open: it only looks
+        gate::raise(record, slot, &mut base, || true); // its answer does not matter: it only reads
         gate::enter_kernel(record, slot, &mut base);
         gate::enter_kernel_over_bytes(record, &mut base);
         gate::leave_kernel(record, &mut base);
@@ -128,7 +128,7 @@ fn a_stray_operation_touches_neither_record_nor_slot() {
     for end in reused.ends {
         assert_eq!(engine.attached(end).unwrap().record.state(), State::Attached);
     }
-    // A slot is left once, by the stream that had it.
+    // Only its own stream leaves a slot.
     for pair in pairs.iter().chain([&reused]) {
         for &end in &pair.ends {
             let Up { record, slot, .. } = engine.attached(end).unwrap();

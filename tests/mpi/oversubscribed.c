@@ -1,9 +1,8 @@
-/* crowd.c: more ranks than CPUs: a token goes round, neighbours exchange, and send synchronously, all sum, all send to all, all meet; every value
- * is checked.
+/* oversubscribed.c: more ranks than CPUs: a token ring, exchanges and synchronous sends between neighbours, Allreduce, Alltoall, Barrier; every value is checked.
  *
- *   mpirun -n N crowd [ROUNDS]    (3 where it is not said)
+ *   mpirun -n N oversubscribed [ROUNDS]    (default: 3)
  *
- * Rank 0 prints "ok RANKS, carried by CARRIED" (carried: see carried.c), and then "MICROSECONDS NAME" for one of each: the median over the rounds. */
+ * Rank 0 prints "ok RANKS, carried by CARRIED" (see carried.c), then "MICROSECONDS NAME" for each operation: the median over the rounds. */
 #include "node.h"
 
 #include <mpi.h>
@@ -19,11 +18,11 @@ static const MPI_Comm world = MPI_COMM_WORLD;
 static void expect(int good, const char *what, int round)
 {
     if (good) return;
-    fprintf(stderr, "crowd: %s of round %d is wrong at rank %d\n", what, round, rank);
+    fprintf(stderr, "oversubscribed: %s of round %d is wrong at rank %d\n", what, round, rank);
     MPI_Abort(world, 3);
 }
 
-/* Everybody adds one. */
+/* Every rank adds one. */
 static void ring(int round)
 {
     int token = round, left = (rank + ranks - 1) % ranks, right = (rank + 1) % ranks;

@@ -1,0 +1,6 @@
+//! Links for messages: how two nodes of one host connect, and the memory that they share.
+//!
+//! [`connect`] has both sides of connection establishment, [`handshake`] the two messages of it.
+
+pub mod connect;
+pub mod handshake;
