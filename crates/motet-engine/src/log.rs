@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn calendar_dates_are_right() {
         // As `date -u -d @N` says.
         for (seconds, date) in [
             (0, "1970-01-01T00:00:00"),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_a_time_its_process_and_an_end_however_long_it_is() {
+    fn line_has_time_process_and_end_whatever_its_length() {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
         let made = tempfile::Builder::new().prefix("motet-log-").permissions(mode).tempdir().unwrap();
         let folder = made.path();

@@ -1,4 +1,4 @@
-//! Which way large puts are copied, against machines whose two ways move so many MB/s.
+//! The choice of the copy mode of large puts, on simulated machines whose two modes have given rates.
 
 use motet_driver_loopback::clock::Clock;
 use motet_driver_loopback::end::End;
@@ -7,7 +7,7 @@ use motet_driver_loopback::plan::Plan;
 use motet_proto::stream::bulk::CopyModeSelector;
 use motet_wire::stream::record::Tx;
 
-/// So many puts of 1 MiB; returns how many went through the caches and around them.
+/// Makes `count` puts of 1 MiB; returns how many went through the caches and how many around them. `rates`: MB/s of the two modes.
 fn puts(tx: &Tx, count: usize, rates: [u64; 2]) -> [usize; 2] {
     let clock = Clock::new(0);
     let [mut platform, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
@@ -23,12 +23,12 @@ fn puts(tx: &Tx, count: usize, rates: [u64; 2]) -> [usize; 2] {
 }
 
 #[test]
-fn a_fast_way_through_the_caches_is_never_left() {
+fn fast_cached_mode_is_never_left() {
     assert_eq!(puts(&Tx::default(), 10_000, [40_000, 60_000]), [10_000, 0]);
 }
 
 #[test]
-fn the_way_around_is_found_and_kept_where_it_is_faster() {
+fn faster_non_temporal_mode_is_found_and_kept() {
     let tx = Tx::default();
     puts(&tx, 64, [3_000, 17_000]);
     let [through, around] = puts(&tx, 10_000, [3_000, 17_000]);
@@ -39,7 +39,7 @@ fn the_way_around_is_found_and_kept_where_it_is_faster() {
 }
 
 #[test]
-fn a_machine_that_changes_is_noticed_at_once() {
+fn changed_machine_is_noticed_at_once() {
     let tx = Tx::default();
     puts(&tx, 5_000, [3_000, 17_000]);
     let [through, around] = puts(&tx, 1_000, [40_000, 6_000]);
@@ -49,22 +49,21 @@ fn a_machine_that_changes_is_noticed_at_once() {
 }
 
 #[test]
-fn a_window_that_lost_its_time_slice_changes_nothing() {
+fn window_without_time_slice_changes_nothing() {
     let tx = Tx::default();
     puts(&tx, 5_000, [3_000, 17_000]);
     let tries: usize = (0..100).map(|_| puts(&tx, 1, [3_000, 800])[0] + puts(&tx, 5, [3_000, 17_000])[0]).sum();
-    assert!(tries <= 2, "{tries}: more than the one review that is due");
+    assert!(tries <= 2, "{tries}: more than the one trial that is due");
 }
 
 #[test]
-fn a_slow_reader_costs_few_tries() {
+fn slow_reader_costs_few_trials() {
     let [through, around] = puts(&Tx::default(), 10_000, [2_000, 2_000]);
     assert!(around * 50 < through, "{through} {around}");
 }
 
-/// A stream of 1 MiB messages whose receiver always waits, on a machine with these rates: the puts are pieces of 64 KiB, and
-/// between CPUs that share no cache a message goes by single copy. Returns bytes put through the caches and around them, and bytes
-/// of single copies.
+/// Sends `bytes` in messages of 1 MiB to a receiver that always waits, on a machine with these rates. The puts are pieces of 64 KiB; between far CPUs a
+/// message goes by single copy. Returns bytes put through the caches, bytes put around them, and bytes of single copies.
 fn messages(tx: &Tx, bytes: u64, rates: [u64; 2]) -> [u64; 3] {
     const MESSAGE: usize = 1 << 20;
     const PIECE: usize = 64 << 10;
@@ -88,14 +87,15 @@ fn messages(tx: &Tx, bytes: u64, rates: [u64; 2]) -> [u64; 3] {
     moved
 }
 
-/// MB/s through the caches and around them.
+/// Rates between CPUs that share a cache, MB/s: through the caches, around them.
 const NEAR: [u64; 2] = [40_000, 15_000];
+/// Rates between CPUs that share no cache, MB/s: through the caches, around them.
 const FAR: [u64; 2] = [5_000, 16_000];
-/// Most bytes between two tries, and those of the try.
+/// Most bytes between two trials, plus the bytes of a trial.
 const REVIEW: u64 = (1 << 30) + (5 << 20);
 
 #[test]
-fn single_copies_between_far_cpus_cost_few_tries() {
+fn single_copies_between_far_cpus_cost_few_trials() {
     let tx = Tx::default();
     let [through, around, _] = messages(&tx, 16 << 20, FAR);
     assert!(
@@ -111,26 +111,26 @@ fn single_copies_between_far_cpus_cost_few_tries() {
 }
 
 #[test]
-fn a_stream_of_single_copies_notices_that_the_cpus_are_near() {
+fn stream_of_single_copies_notices_near_cpus() {
     for before in [64 << 20, 1 << 30, 20 << 30] {
         let tx = Tx::default();
         messages(&tx, before, FAR);
         let [_, around, copied] = messages(&tx, REVIEW, NEAR);
         assert!(copied < REVIEW && around == 0, "{around} {copied}");
-        assert_eq!(messages(&tx, 1 << 30, NEAR), [1 << 30, 0, 0], "back in the ring for good");
+        assert_eq!(messages(&tx, 1 << 30, NEAR), [1 << 30, 0, 0], "back in the ring, without further trials");
         let [through, around, copied] = messages(&tx, 1 << 30, FAR);
-        assert!(copied > (1 << 30) * 9 / 10, "and out of it again: {through} {around} {copied}");
+        assert!(copied > (1 << 30) * 9 / 10, "single copies again: {through} {around} {copied}");
     }
 }
 
 #[test]
-fn near_cpus_are_never_taken_for_far_ones() {
+fn near_cpus_are_never_taken_for_far_cpus() {
     assert_eq!(messages(&Tx::default(), 4 << 30, NEAR), [4 << 30, 0, 0]);
     assert_eq!(messages(&Tx::default(), 4 << 30, [12_500, 6_000])[2], 0);
 }
 
 #[test]
-fn where_no_way_through_the_ring_is_fast_large_messages_are_copied() {
+fn large_messages_use_single_copy_if_no_mode_is_fast() {
     for rates in [[8_000, 6_000], [6_000, 8_000]] {
         let [through, around, copied] = messages(&Tx::default(), 4 << 30, rates);
         assert!((through + around) * 50 < copied, "{through} {around} {copied} {rates:?}");
@@ -138,7 +138,7 @@ fn where_no_way_through_the_ring_is_fast_large_messages_are_copied() {
 }
 
 #[test]
-fn a_way_that_writes_fast_and_lands_slowly_is_not_taken() {
+fn mode_that_writes_fast_but_lands_slowly_is_rejected() {
     let tx = Tx::default();
     let clock = Clock::new(0);
     let [mut platform, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
@@ -157,12 +157,12 @@ fn a_way_that_writes_fast_and_lands_slowly_is_not_taken() {
 }
 
 #[test]
-fn a_block_is_timed_from_its_first_bytes_to_its_last() {
+fn block_is_timed_from_first_to_last_byte() {
     const PART: usize = 64 << 10;
     let arriving = motet_proto::stream::bulk::ArrivalTimer::default();
     let (mut now, mut rates) = (0, Vec::new());
     for _ in 0..16 {
-        now += 1_000_000; // what the sender does between its blocks
+        now += 1_000_000; // the sender's time between two blocks
         for part in 0..4 {
             let began = now + if part > 0 { 10_000 } else { 0 };
             now = began + 10_000;
@@ -175,7 +175,7 @@ fn a_block_is_timed_from_its_first_bytes_to_its_last() {
     assert_eq!(rates, [expected; 4], "every MiB");
 }
 
-/// Whether a stream whose messages are read so is bulk by its large takes, and by its parts, after so many messages.
+/// Whether a stream counts as bulk by its large takes, and by its parts, after `messages` messages that are read in these takes.
 fn read_in(takes: &[usize], messages: usize) -> (bool, bool) {
     let record = motet_wire::stream::record::StreamRecord::default();
     for _ in 0..messages {
@@ -185,7 +185,7 @@ fn read_in(takes: &[usize], messages: usize) -> (bool, bool) {
 }
 
 #[test]
-fn messages_that_are_read_in_parts_are_bulk_from_some_kib_on() {
+fn messages_read_in_parts_are_bulk_from_some_kib_on() {
     assert_eq!(read_in(&[12, 1_700, 6_000, 8_700], 200), (false, true), "16 KiB as omniORB reads them");
     assert_eq!(read_in(&[12, 1_700, 6_000, 8_700], 20), (false, false), "a few of them");
     assert_eq!(read_in(&[12, 4_100], 10_000), (false, false), "4 KiB");

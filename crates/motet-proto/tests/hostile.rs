@@ -1,5 +1,5 @@
-//! A peer that writes anything anywhere in the shared slot, between steps and in the middle of them: never a panic, an
-//! access out of bounds or an endless loop; at worst garbage in its own stream or a reset.
+//! A hostile peer that writes anything anywhere in the shared slot, between steps and in the middle of them. It causes no panic, no access out of
+//! bounds and no endless loop; at worst garbage in its own stream, or a reset.
 //!
 //! A failure names its seed; `MOTET_SEED=n` runs that one alone.
 
@@ -16,13 +16,13 @@ use motet_wire::sync::Ordering::Relaxed;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use support::prng::Prng;
-use support::{Doing, LOOK, SEND, SLEEP, World};
+use support::{LOOK, SEND, SLEEP, ThreadState, World};
 
 const SEEDS: u64 = 4000;
 /// Bytes with the words of both directions.
 const CONTROL: u64 = 2304;
 
-/// Overwrites one word: anything, a neighbour of what is there, or bits of it.
+/// Overwrites one to three words with anything, with a value near the present one, or with some bits changed.
 fn scribble(memory: &ExposedSlot, prng: &mut Prng) {
     for _ in 0..1 + prng.below(3) {
         // Mostly the words that matter: the first four lines of each direction, and those for large transfers.
@@ -49,7 +49,7 @@ fn scribble(memory: &ExposedSlot, prng: &mut Prng) {
     }
 }
 
-/// The honest end's program: sends and receives at random.
+/// One random step of the honest end: a send, a receive, or a change of the gate.
 fn honest(world: &World) {
     let me = &world.sides[0];
     let draw = |n| world.prng.borrow_mut().below(n);
@@ -59,7 +59,7 @@ fn honest(world: &World) {
     }
     match draw(12) {
         0..=3 => {
-            if me.threads[0].get() == Doing::Idle {
+            if me.threads[0].get() == ThreadState::Idle {
                 let half = if draw(2) == 0 { 0 } else { usize::MAX };
                 world.send(
                     0,
@@ -77,7 +77,7 @@ fn honest(world: &World) {
             }
         }
         4..=8 => {
-            if me.threads[1].get() == Doing::Idle {
+            if me.threads[1].get() == ThreadState::Idle {
                 let spin = if draw(3) == 0 { 0 } else { 3000 };
                 let ask = if draw(3) == 0 { LOOK } else { rx::Request { spin, large: 700, ..SLEEP } };
                 world.receive(0, 1, length, rx::Request { peek: draw(8) == 0, ..ask });
@@ -105,7 +105,7 @@ fn one(seed: u64, memory: &Rc<ExposedSlot>) {
     world.scribble = Some(Box::new(move |world| {
         let mut dice = dice.borrow_mut();
         scribble(&shared, &mut dice);
-        // A peer that only confuses, and never leaves, may keep us waiting; it must end when it goes.
+        // A peer that sends nonsense and never leaves may make a call wait; the call must end when the peer leaves.
         if world.calls.get() > 100_000 {
             world.sides[1].end.connection(|c| c.inject(1, Fault::Kill));
         }
@@ -126,7 +126,7 @@ fn one(seed: u64, memory: &Rc<ExposedSlot>) {
 }
 
 #[test]
-fn any_scribbling_ends_in_garbage_or_a_reset() {
+fn random_writes_end_in_garbage_or_reset() {
     let memory = Rc::new(ExposedSlot::with_bulk(4096, 16384).unwrap());
     if let Some(seed) = std::env::var("MOTET_SEED").ok().and_then(|s| s.parse().ok()) {
         return one(seed, &memory);
@@ -140,7 +140,7 @@ fn any_scribbling_ends_in_garbage_or_a_reset() {
     }
 }
 
-/// Offsets of the words, as docs and code lay them out: end 0 sends into direction 0 and receives from direction 1.
+/// Offsets of the words in the slot: end 0 sends into direction 0 and receives from direction 1.
 const MODE: usize = 0;
 const CONSUMER: usize = 128;
 const INWARD: usize = 1024;
@@ -152,7 +152,7 @@ fn pair() -> (ExposedSlot, Box<World>) {
 }
 
 #[test]
-fn a_tail_beyond_the_ring_is_a_reset() {
+fn tail_beyond_ring_resets() {
     for tail in [4097u64, 1 << 40, u64::MAX >> 1] {
         let (memory, world) = pair();
         memory.write(INWARD + MODE, &(tail << 2 | 1).to_ne_bytes());
@@ -162,13 +162,13 @@ fn a_tail_beyond_the_ring_is_a_reset() {
 }
 
 #[test]
-fn a_producer_that_takes_bytes_back_for_ever_keeps_no_call_that_does_not_wait() {
+fn endless_take_back_does_not_block_nonblocking_receive() {
     for (alive, expected) in [(true, EAGAIN), (false, ECONNRESET)] {
         let memory = Rc::new(ExposedSlot::new(4096).unwrap());
         let mut world = World::new(&memory, Prng(1), 3000, Plan::new());
         let (shared, n) = (memory.clone(), std::cell::Cell::new(0u64));
         let ahead = move || {
-            // Head and tail, together: there is always something, and it has always just been taken back.
+            // Moves head and tail together: the ring always holds a byte, and it has always just been taken back.
             n.set(n.get() + 1);
             shared.write(INWARD + MODE, &((n.get() + 1) << 2 | 1).to_ne_bytes());
             shared.write(INWARD + CONSUMER, &(n.get() << 1).to_ne_bytes());
@@ -184,14 +184,14 @@ fn a_producer_that_takes_bytes_back_for_ever_keeps_no_call_that_does_not_wait() 
 }
 
 #[test]
-fn a_mode_word_that_only_the_producer_may_write_is_a_reset() {
+fn foreign_mode_word_resets() {
     let (memory, world) = pair();
     memory.write(MODE, &(3u64 << 2 | 1).to_ne_bytes());
     assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET));
 }
 
 #[test]
-fn a_head_that_runs_ahead_or_back_is_a_reset() {
+fn head_ahead_or_back_resets() {
     for head in [5000u64, u64::MAX >> 1] {
         let (memory, world) = pair();
         assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.platform(1, 1), || true));
@@ -204,11 +204,11 @@ fn a_head_that_runs_ahead_or_back_is_a_reset() {
     assert_eq!(world.send(0, 100, SEND), tx::Step::Done(100));
     memory.write(CONSUMER, &(101u64 << 1).to_ne_bytes());
     world.before_sleep(0, 0);
-    assert_eq!(world.sides[0].record.state(), State::Broken, "taking back what was never sent");
+    assert_eq!(world.sides[0].record.state(), State::Broken, "bytes were taken back that were never sent");
 }
 
 #[test]
-fn a_small_ring_opened_over_bytes_of_the_large_one_is_a_reset() {
+fn small_ring_over_large_ring_bytes_resets() {
     let memory = ExposedSlot::with_bulk(4096, 16384).unwrap();
     let world = World::new(&memory, Prng(1), 3000, Plan::new());
     world.sides[1].record.rx.bulk_scores.store(bulk::BULK, Relaxed);
@@ -219,7 +219,7 @@ fn a_small_ring_opened_over_bytes_of_the_large_one_is_a_reset() {
 }
 
 #[test]
-fn a_mark_in_the_past_is_a_reset() {
+fn mark_in_the_past_resets() {
     let (memory, world) = pair();
     assert_eq!(world.send(1, 10, tx::Request { kernel_only: true, ..SEND }), tx::Step::Kernel);
     assert!(world.send_on(1, false));
@@ -228,5 +228,5 @@ fn a_mark_in_the_past_is_a_reset() {
     assert!(gate::raise(&world.sides[0].record, &world.sides[0].slot, &mut world.platform(0, 1), || true));
     assert_eq!(world.send(1, 10, SEND), tx::Step::Done(10));
     memory.write(INWARD + 64, &3u64.to_ne_bytes());
-    assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Failed(ECONNRESET), "TCP bytes would have come out of order");
+    assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Failed(ECONNRESET), "TCP bytes would be out of order");
 }

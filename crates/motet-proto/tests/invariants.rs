@@ -12,7 +12,7 @@ use motet_proto::{
 use motet_wire::stream::record::State;
 use motet_wire::sync::Ordering::Relaxed;
 use support::prng::Prng;
-use support::{Doing, LOOK, SEND, SLEEP, World};
+use support::{LOOK, SEND, SLEEP, ThreadState, World};
 
 const KERNEL_ONLY: tx::Request = tx::Request { kernel_only: true, ..SEND };
 
@@ -54,7 +54,7 @@ fn invariant_1_ring_rises_only_over_an_empty_ring() {
 }
 
 #[test]
-fn a_receive_with_room_takes_tcp_and_ring_in_one() {
+fn receive_with_room_takes_tcp_and_ring_in_one_call() {
     let world = world(1000);
     send_tcp(&world, 0, 10);
     assert!(raise(&world, 1));
@@ -69,7 +69,7 @@ fn a_receive_with_room_takes_tcp_and_ring_in_one() {
 }
 
 #[test]
-fn invariant_2_the_mark_is_written_only_by_the_first_put_of_an_epoch() {
+fn invariant_2_only_first_put_of_epoch_writes_mark() {
     let world = world(1000);
     send_tcp(&world, 0, 10);
     assert!(raise(&world, 1));
@@ -94,7 +94,7 @@ fn invariant_3_nothing_goes_over_tcp_while_ring_is_set() {
     assert!(raise(&world, 1));
     assert_eq!(world.send(0, 10, KERNEL_ONLY), tx::Step::Kernel);
     assert!(!world.gate_is_up(1), "the sender clears RING first");
-    // While the kernel send is under way the receiver may open the gate: nothing enters the ring before the send has ended.
+    // During the kernel send the receiver may open the gate: nothing enters the ring before the send has ended.
     assert!(raise(&world, 1));
     let (record, slot) = (&world.sides[0].record, &world.sides[0].slot);
     let two = [std::io::IoSlice::new(&[1, 2])];
@@ -103,7 +103,7 @@ fn invariant_3_nothing_goes_over_tcp_while_ring_is_set() {
     tx::end(record, &mut world.platform(0, 2), 0);
     assert!(!world.gate_is_up(1));
     assert!(world.send_on(0, false));
-    // A full ring spills: the gate closes, and what is unread goes to TCP first. Nothing overtakes what TCP has no room for.
+    // A full ring spills: the gate closes, and unread bytes go to TCP first. Nothing overtakes bytes for which TCP has no room.
     assert_eq!(world.receive(1, 1, 10, LOOK), rx::Step::Kernel);
     assert!(world.receive_on(1, 1, false));
     assert!(raise(&world, 1));
@@ -134,7 +134,7 @@ fn invariant_4_ring_stays_set_only_on_evidence() {
     assert_eq!(world.receive(1, 1, 10, LOOK), rx::Step::Kernel);
     assert!(world.receive_on(1, 1, false));
     assert!(!world.gate_is_up(1));
-    // For good, once the stream must stay plain.
+    // It stays closed if the stream must stay on TCP.
     me.record.lifecycle.tcp_only.store(1, Relaxed);
     assert!(!raise(&world, 1));
     assert_eq!(world.receive(1, 1, 10, rx::Request { spin: 1000, ..SLEEP }), rx::Step::Kernel);
@@ -142,7 +142,7 @@ fn invariant_4_ring_stays_set_only_on_evidence() {
 }
 
 #[test]
-fn invariant_5_ring_is_never_set_while_a_thread_sleeps_in_the_kernel() {
+fn invariant_5_ring_is_never_set_while_a_thread_sleeps() {
     let world = world(1000);
     assert!(raise(&world, 1));
     assert_eq!(world.receive(1, 1, 10, SLEEP), rx::Step::Kernel);
@@ -155,7 +155,7 @@ fn invariant_5_ring_is_never_set_while_a_thread_sleeps_in_the_kernel() {
     send_tcp(&world, 0, 3);
     assert!(world.receive_on(1, 2, true));
     assert!(raise(&world, 1));
-    // A sleeper that comes when bytes are in the ring does not sleep.
+    // A thread does not sleep if bytes are in the ring.
     put(&world, 0, 9);
     let me = &world.sides[1];
     assert!(!gate::enter_kernel(&me.record, &me.slot, &mut world.platform(1, 2)));
@@ -172,7 +172,7 @@ fn invariant_6_unread_bytes_go_back_to_tcp_before_a_sleep() {
     let world = world(40);
     assert!(raise(&world, 1));
     put(&world, 0, 30);
-    world.sides[1].threads[1].set(Doing::Blind); // its reader waits where the protocol cannot see it
+    world.sides[1].threads[1].set(ThreadState::Blind); // its reader waits where the protocol cannot see it
     world.before_sleep(0, 0);
     assert!(world.receive_on(1, 1, true), "the kernel wakes it");
     assert_eq!((world.in_ring(1), mark(&world, 1)), (0, 30));
@@ -180,7 +180,7 @@ fn invariant_6_unread_bytes_go_back_to_tcp_before_a_sleep() {
     assert!(world.receive_on(1, 1, false));
     assert_eq!(world.undelivered(1), 0);
 
-    // What TCP does not accept stays in the ring, with the mark moved by what it did.
+    // Bytes that TCP does not accept stay in the ring; the mark moves by those that it accepted.
     assert!(raise(&world, 1));
     put(&world, 0, 60);
     world.before_sleep(0, 0);
@@ -198,9 +198,9 @@ fn invariant_6_unread_bytes_go_back_to_tcp_before_a_sleep() {
     assert_eq!(world.undelivered(1), 0);
 }
 
-/// A reader outside of the engine gets what was in the ring from TCP, whatever the producer does meanwhile.
+/// A reader outside the engine gets from TCP what was in the ring, whatever the producer does meanwhile.
 #[test]
-fn what_is_unread_when_a_descriptor_is_handed_on_comes_over_tcp() {
+fn unread_bytes_of_handed_over_descriptor_arrive_over_tcp() {
     for (room, at_once) in [(1000, 60), (40, 40), (10, 10)] {
         let world = world(room);
         assert!(raise(&world, 1));
@@ -209,7 +209,7 @@ fn what_is_unread_when_a_descriptor_is_handed_on_comes_over_tcp() {
         assert_eq!(world.in_ring(1), 60 - at_once, "as much as TCP takes");
         assert!(!raise(&world, 1));
         while world.undelivered(1) > 0 {
-            assert!(world.read_elsewhere(1, 7) > 0, "the producer is asked for nothing but its next call");
+            assert!(world.read_elsewhere(1, 7) > 0, "the producer has to do nothing but its next call");
             world.before_sleep(0, 0);
         }
         send_tcp(&world, 0, 5);
@@ -217,28 +217,28 @@ fn what_is_unread_when_a_descriptor_is_handed_on_comes_over_tcp() {
     }
 }
 
-/// Otherwise they could not all be returned: a reader outside of the engine would wait for them while the producer sleeps, or has ended.
+/// Otherwise not all bytes could be returned, and a reader outside the engine would wait for them while the producer sleeps or has ended.
 #[test]
-fn the_ring_holds_no_more_than_tcp_has_room_for() {
+fn ring_holds_no_more_than_tcp_has_room_for() {
     let memory = ExposedSlot::new(1 << 16).unwrap();
     let world = World::new(&memory, Prng(1), 1 << 20, Plan::new());
-    world.certain.set(5000);
+    world.certain_room.set(5000);
     assert!(raise(&world, 1));
     assert_eq!(world.send(0, 6000, SEND), tx::Step::Done(5000));
-    world.certain.set(7000); // another process has read from TCP
+    world.certain_room.set(7000); // another process has read from TCP
     assert_eq!(world.send(0, 6000, SEND), tx::Step::Done(2000));
-    assert_eq!(world.send(0, 6000, SEND), tx::Step::Kernel, "what is unread goes first");
+    assert_eq!(world.send(0, 6000, SEND), tx::Step::Kernel, "unread bytes go first");
     assert_eq!(world.in_ring(1), 0);
     assert!(world.send_on(0, false));
     let full = self::world(1000);
-    full.certain.set(100);
+    full.certain_room.set(100);
     assert!(raise(&full, 1));
     assert_eq!(full.send(0, 50, SEND), tx::Step::Kernel, "not worth it");
     assert!(full.send_on(0, false));
 }
 
 #[test]
-fn a_producer_that_is_returning_bytes_is_left_to_it() {
+fn hand_over_leaves_return_to_producer_with_claim() {
     let world = world(1000);
     assert!(raise(&world, 1));
     put(&world, 0, 60);
@@ -250,9 +250,9 @@ fn a_producer_that_is_returning_bytes_is_left_to_it() {
     assert_eq!(world.read_elsewhere(1, 100), 65, "first what was in the ring");
 }
 
-/// Whoever could spin waits for a peer that is reading. Whoever cannot, sleeps, and a reader may go on where Motet cannot see it.
+/// A thread that may spin waits for a peer that is reading. A thread that may not sleeps, and the reader may go on where Motet cannot see it.
 #[test]
-fn invariant_6_a_sleeper_that_cannot_spin_leaves_nothing_to_a_peer_that_reads() {
+fn invariant_6_sleeper_without_spin_leaves_nothing_in_ring() {
     for ask in [SLEEP, rx::Request { spin: 1000, kernel_only: true, ..SLEEP }] {
         let world = world(10_000);
         assert!(raise(&world, 1));
@@ -264,7 +264,7 @@ fn invariant_6_a_sleeper_that_cannot_spin_leaves_nothing_to_a_peer_that_reads() 
 }
 
 #[test]
-fn invariant_6_a_consumer_in_the_middle_of_a_receive_meets_the_claim() {
+fn invariant_6_consumer_in_mid_receive_finds_claim() {
     // The producer takes 50 bytes back after the consumer has read 20 of them.
     let world = world(1000);
     assert!(raise(&world, 1));
@@ -276,7 +276,7 @@ fn invariant_6_a_consumer_in_the_middle_of_a_receive_meets_the_claim() {
     assert!(world.receive_on(1, 1, false));
     assert_eq!(world.undelivered(1), 0);
     assert_eq!(world.sides[1].record.rx.returned_bytes.load(Relaxed), 30);
-    assert!(raise(&world, 1), "a new epoch may begin");
+    assert!(raise(&world, 1), "a new epoch can begin");
 }
 
 #[test]
@@ -297,18 +297,18 @@ fn invariant_7_no_lock_is_held_across_a_sleep() {
 }
 
 #[test]
-fn a_consumer_that_keeps_its_claim_ends_the_stream() {
+fn consumer_that_keeps_claim_breaks_stream() {
     let world = world(1000);
     assert!(raise(&world, 1));
     put(&world, 0, 60);
     assert_eq!(world.sides[1].slot.inward().consumer.claim(), Some(0));
-    world.lent.set(1_000_000); // at each yield
+    world.yield_ns.set(1_000_000); // at each yield
     assert_eq!(world.send(0, 10, KERNEL_ONLY), tx::Step::Failed(ECONNRESET));
     assert_eq!(world.sides[0].record.state(), State::Broken);
 }
 
 #[test]
-fn a_lock_whose_holder_died_breaks_the_stream() {
+fn lock_of_dead_holder_breaks_stream() {
     for half in 0..2 {
         let world = world(1000);
         let me = &world.sides[0];
@@ -325,7 +325,7 @@ fn a_lock_whose_holder_died_breaks_the_stream() {
 }
 
 #[test]
-fn a_thread_that_meets_its_own_lock_is_told_so() {
+fn thread_that_finds_its_own_lock_gets_eagain() {
     use motet_proto::stream::Platform;
     let world = world(1000);
     let record = &world.sides[0].record;
@@ -335,7 +335,7 @@ fn a_thread_that_meets_its_own_lock_is_told_so() {
 }
 
 #[test]
-fn a_producer_killed_with_taken_held_is_an_error_not_a_hang() {
+fn producer_killed_with_claim_causes_error_not_hang() {
     for ask in [LOOK, SLEEP] {
         let world = world(1000);
         assert!(raise(&world, 1));
@@ -351,7 +351,7 @@ fn a_producer_killed_with_taken_held_is_an_error_not_a_hang() {
 }
 
 #[test]
-fn what_a_killed_producer_left_in_the_ring_is_delivered() {
+fn ring_bytes_of_killed_producer_are_delivered() {
     let world = world(1000);
     assert!(raise(&world, 1));
     put(&world, 0, 60);
@@ -364,7 +364,7 @@ fn what_a_killed_producer_left_in_the_ring_is_delivered() {
 }
 
 #[test]
-fn a_sender_notices_a_missing_reader_within_100_ms() {
+fn sender_notices_missing_reader_within_100_ms() {
     for fault in [Fault::Kill, Fault::KillUnread, Fault::Reset] {
         let world = world(100_000);
         assert!(raise(&world, 1));

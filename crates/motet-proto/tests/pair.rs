@@ -1,6 +1,6 @@
-//! The protocol as a pair, under a virtual clock: random schedules, byte-exact in both directions, no lost wake-up.
+//! Both ends of the protocol under a virtual clock: random schedules keep every byte in order in both directions, and lose no wake-up.
 //!
-//! A failure names its seed; `MOTET_SEED=n cargo test -p motet-proto --test pair` runs that one alone, `MOTET_SEEDS=n` more.
+//! A failure names its seed. `MOTET_SEED=n cargo test -p motet-proto --test pair` runs that seed alone; `MOTET_SEEDS=n` runs `n` seeds.
 
 mod support;
 
@@ -12,7 +12,7 @@ use support::World;
 use support::prng::Prng;
 use support::schedule;
 
-/// Seeds of each test.
+/// Number of seeds of each test.
 const SEEDS: u64 = 3000;
 
 /// Runs `one` for every seed, or for the one that MOTET_SEED names.
@@ -42,7 +42,7 @@ fn run(world: &World, steps: u64) {
 }
 
 #[test]
-fn any_schedule_keeps_every_byte_in_order() {
+fn random_schedule_keeps_byte_order() {
     each_seed(0, |seed, memory| {
         let mut world = World::new(memory, Prng(seed), 3000, Plan::new());
         world.readers = 1 + seed as usize % 2;
@@ -51,7 +51,7 @@ fn any_schedule_keeps_every_byte_in_order() {
 }
 
 #[test]
-fn so_does_one_where_the_ends_run_in_the_middle_of_each_others_steps() {
+fn interleaved_steps_keep_byte_order() {
     each_seed(1_000_000, |seed, memory| {
         let mut world = World::new(memory, Prng(seed), 700, Plan::new());
         world.weave = 2 + seed % 12;
@@ -60,25 +60,25 @@ fn so_does_one_where_the_ends_run_in_the_middle_of_each_others_steps() {
     });
 }
 
-/// Readers outside of the engine find every byte in TCP, in order, from the moment on at which they get the descriptor.
+/// Readers outside the engine find every byte in TCP, in order, as soon as they have the descriptor.
 #[test]
-fn so_does_one_in_which_descriptors_are_handed_on() {
-    let handed_on = std::cell::Cell::new(0);
+fn handed_over_descriptors_keep_byte_order() {
+    let handed_over = std::cell::Cell::new(0);
     each_seed(5_000_000, |seed, memory| {
         let mut world = World::new(memory, Prng(seed), 4200 + 400 * (seed as usize % 12), Plan::new());
-        world.hands_on = true;
+        world.hands_over = true;
         world.weave = if seed % 3 == 0 { 0 } else { 2 + seed % 12 };
         world.readers = 1 + seed as usize % 2;
         run(&world, 160);
-        handed_on.set(handed_on.get() + world.sides.iter().filter(|side| side.handed_on.get()).count());
+        handed_over.set(handed_over.get() + world.sides.iter().filter(|side| side.handed_over.get()).count());
     });
     if std::env::var_os("MOTET_SEED").is_none() {
-        assert!(handed_on.get() > 500, "only {} descriptors were handed on", handed_on.get());
+        assert!(handed_over.get() > 500, "only {} descriptors were handed over", handed_over.get());
     }
 }
 
 #[test]
-fn so_does_one_with_single_copy() {
+fn single_copy_keeps_byte_order() {
     let copied = std::cell::Cell::new(0);
     each_seed(2_000_000, |seed, memory| {
         let mut world = World::new(memory, Prng(seed), 50_000, Plan::new());
@@ -94,7 +94,7 @@ fn so_does_one_with_single_copy() {
 }
 
 #[test]
-fn so_does_one_with_a_plan_of_faults() {
+fn planned_faults_keep_byte_order() {
     each_seed(3_000_000, |seed, memory| {
         let mut prng = Prng(seed);
         let mut plan = Plan::new();
@@ -120,7 +120,7 @@ fn so_does_one_with_a_plan_of_faults() {
 }
 
 #[test]
-fn so_does_one_that_changes_between_the_rings() {
+fn changes_between_rings_keep_byte_order() {
     let memory = ExposedSlot::with_bulk(4096, 16384).unwrap();
     let wide = std::cell::Cell::new(0);
     each_seed(4_000_000, |seed, _| {
@@ -139,7 +139,7 @@ fn so_does_one_that_changes_between_the_rings() {
     }
 }
 
-/// The schedules are worth nothing if they do not reach what they are about.
+/// The random schedules reach the paths that they are meant to test.
 #[test]
 fn schedules_reach_every_path() {
     let memory = ExposedSlot::new(4096).unwrap();

@@ -1,4 +1,4 @@
-//! Waiting outside the kernel knows when not to: what is counted here are spins, in virtual time.
+//! When a wait spins and when it does not: the spins are counted, in virtual time.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn world() -> Box<World> {
 }
 
 /// A receive that finds nothing, sleeps, and is woken by 10 bytes over TCP.
-fn in_vain(world: &World) {
+fn wait_without_success(world: &World) {
     assert_eq!(world.receive(1, 1, 100, SPIN), rx::Step::Kernel);
     world.clock.advance(1_000_000);
     assert_eq!(world.send(0, 10, SEND), tx::Step::Kernel);
@@ -34,9 +34,9 @@ fn misses(world: &World) -> u64 {
 }
 
 #[test]
-fn spins_in_vain_become_rare() {
+fn failed_spins_become_rare() {
     let world = world();
-    (0..3000).for_each(|_| in_vain(&world));
+    (0..3000).for_each(|_| wait_without_success(&world));
     // After the nth the next 2^n - 1 waits go straight to the kernel, 511 at most.
     let spins = misses(&world);
     assert!((9..=15).contains(&spins), "{spins} spins in 3000 waits");
@@ -44,14 +44,14 @@ fn spins_in_vain_become_rare() {
 }
 
 #[test]
-fn a_spin_that_pays_makes_the_next_waits_spin() {
+fn successful_spin_makes_next_waits_spin() {
     let world = world();
-    (0..100).for_each(|_| in_vain(&world));
+    (0..100).for_each(|_| wait_without_success(&world));
     let me = &world.sides[1];
     let before = misses(&world);
     me.record.rx.spin_skips.store(0, Relaxed);
     spin::note_spin_success(&me.record);
-    (0..2).for_each(|_| in_vain(&world));
+    (0..2).for_each(|_| wait_without_success(&world));
     assert_eq!(
         (misses(&world) - before, me.record.rx.failed_spins.load(Relaxed)),
         (1, 1),
@@ -60,9 +60,9 @@ fn a_spin_that_pays_makes_the_next_waits_spin() {
 }
 
 #[test]
-fn a_short_sleep_speaks_for_spinning() {
+fn short_sleep_makes_next_waits_spin() {
     let world = world();
-    (0..600).for_each(|_| in_vain(&world));
+    (0..600).for_each(|_| wait_without_success(&world));
     let me = &world.sides[1];
     let (skip, failed) = (me.record.rx.spin_skips.load(Relaxed), me.record.rx.failed_spins.load(Relaxed));
     assert!(skip > 4 && failed > 4);
@@ -73,9 +73,9 @@ fn a_short_sleep_speaks_for_spinning() {
 }
 
 #[test]
-fn beside_those_who_compute_looks_in_vain_become_rare_whatever_woke_the_sleeper_soon() {
+fn failed_polls_on_contended_cpus_become_rare() {
     let world = world();
-    world.crowded.set(true);
+    world.contended.set(true);
     let soon = || {
         assert_eq!(world.receive(1, 1, 100, SPIN), rx::Step::Kernel);
         assert_eq!(world.send(0, 10, SEND), tx::Step::Kernel);
@@ -87,14 +87,14 @@ fn beside_those_who_compute_looks_in_vain_become_rare_whatever_woke_the_sleeper_
     assert!((98..=106).contains(&looks), "{looks} looks in 6300 waits");
     let me = &world.sides[1];
     assert!(me.record.rx.failed_spins.load(Relaxed) == 6);
-    // They have gone: the next sleep that is short speaks for spinning again.
-    world.crowded.set(false);
+    // The other threads have gone: the next short sleep is evidence for spinning again.
+    world.contended.set(false);
     soon();
     assert_eq!(me.record.rx.failed_spins.load(Relaxed), 3);
 }
 
 #[test]
-fn who_waits_for_this_very_cpu_is_given_it() {
+fn peer_waiting_for_this_cpu_gets_it() {
     let world = world();
     let me = &world.sides[1];
     let yields = |there: u32| {
@@ -112,12 +112,12 @@ fn who_waits_for_this_very_cpu_is_given_it() {
 }
 
 #[test]
-fn a_wait_begins_with_a_yield_while_others_give_the_cpu_back_soon() {
+fn wait_begins_with_yield_if_cpu_is_soon_returned() {
     let world = world();
     let me = &world.sides[1];
-    // How long a failed spin took, and whether the next is to begin with a yield, when others have the CPU for so long at every yield.
-    let spin = |lent: u64| {
-        world.lent.set(lent);
+    // Returns how long a failed spin took, and whether the next one will begin with a yield. Other threads have the CPU for `yield_ns` at every yield.
+    let spin = |yield_ns: u64| {
+        world.yield_ns.set(yield_ns);
         let before = world.clock.time();
         assert!(motet_proto::stream::gate::raise(&me.record, &me.slot, &mut world.platform(1, 1), || true));
         assert_eq!(
@@ -133,11 +133,11 @@ fn a_wait_begins_with_a_yield_while_others_give_the_cpu_back_soon() {
     assert!(after.0 > alone.0, "no yield before the spin: {after:?} {alone:?}");
     assert_eq!((after.1, again), (0, alone), "a yield without effect is the last");
     spin(10_000);
-    assert_eq!(spin(1_000_000).1, 0, "who computes is not given the CPU first");
+    assert_eq!(spin(1_000_000).1, 0, "a thread that computes does not get the CPU first");
 }
 
 #[test]
-fn a_wait_for_an_answer_begins_when_the_peer_has_read_what_was_sent() {
+fn wait_for_answer_begins_when_peer_has_read_request() {
     let lasts = |reads: bool| {
         let mut world = world();
         let due = Rc::new(Cell::new(u64::MAX));
@@ -168,9 +168,9 @@ fn a_wait_for_an_answer_begins_when_the_peer_has_read_what_was_sent() {
 }
 
 #[test]
-fn a_long_receive_in_the_kernel_may_take_longer_and_still_speaks_for_spinning() {
+fn long_kernel_receive_may_take_longer_and_count_as_short() {
     let world = world();
-    (0..600).for_each(|_| in_vain(&world));
+    (0..600).for_each(|_| wait_without_success(&world));
     let me = &world.sides[1];
     let skip = me.record.rx.spin_skips.load(Relaxed);
     assert!(skip > 4);
@@ -183,12 +183,12 @@ fn a_long_receive_in_the_kernel_may_take_longer_and_still_speaks_for_spinning() 
     }
 }
 
-/// A receive of end 1 that finds nothing where receives rest for 300 ms, among others who compute, with many empty polls behind it; the peer
-/// sends 10 bytes after so long. How the receive goes on, when, and whether its gate is open then.
+/// A receive of end 1 after many empty polls, beside threads that compute, where receives rest for 300 ms. The peer sends 10 bytes after `sends_after`
+/// ns. Returns the receive's step, its duration in ms, and whether its gate is open at the end.
 fn rests(expires: bool, sends_after: u64, interrupted: bool) -> (rx::Step, u64, bool) {
     let mut world = world();
-    world.crowded.set(true);
-    (0..200).for_each(|_| in_vain(&world));
+    world.contended.set(true);
+    (0..200).for_each(|_| wait_without_success(&world));
     world.patience.set(Patience { ns: 300_000_000, expires });
     world.interrupted.set(interrupted);
     let began = world.clock.time();
@@ -205,7 +205,7 @@ fn rests(expires: bool, sends_after: u64, interrupted: bool) -> (rx::Step, u64, 
 }
 
 #[test]
-fn a_resting_receive_meets_its_peer_behind_the_open_gate() {
+fn resting_receive_finds_payload_behind_open_gate() {
     for ms in [0, 1, 10, 250] {
         let (step, took, open) = rests(false, ms * 1_000_000, false);
         assert_eq!((step, open), (rx::Step::Done(10), true), "after {ms} ms");
@@ -214,7 +214,7 @@ fn a_resting_receive_meets_its_peer_behind_the_open_gate() {
 }
 
 #[test]
-fn a_rest_ends_in_the_kernel_behind_a_closed_gate_or_with_the_programs_own_limit_or_a_signal() {
+fn rest_ends_in_kernel_or_by_timeout_or_signal() {
     assert_eq!(rests(false, u64::MAX / 2, false), (rx::Step::Kernel, 300, false), "invariant 5");
     let (step, took, _) = rests(true, u64::MAX / 2, false);
     assert_eq!((step, took), (rx::Step::Failed(EAGAIN), 300));
@@ -231,8 +231,9 @@ fn receive_all(world: &World, side: usize) {
     }
 }
 
-/// A request of 50 bytes to a peer that sleeps in the kernel, or looks, and its answer. Whether the gate for the answer opens.
-fn opens_for_answer(world: &World, peer_looks: bool, answer: usize) -> bool {
+/// Sends a request of 50 bytes to a peer that sleeps in the kernel, or polls (`peer_looks`), and its answer. Returns whether the gate for the answer
+/// opened.
+fn gate_opens_for_answer(world: &World, peer_looks: bool, answer: usize) -> bool {
     let raise = |side: usize| {
         let Side { record, slot, .. } = &world.sides[side];
         motet_proto::stream::gate::raise(record, slot, &mut world.platform(side, 1), || true)
@@ -262,23 +263,23 @@ fn opens_for_answer(world: &World, peer_looks: bool, answer: usize) -> bool {
 }
 
 #[test]
-fn an_exchange_whose_requests_meet_a_closed_gate_stays_on_tcp_both_ways() {
+fn exchange_with_closed_gate_stays_on_tcp_both_ways() {
     let world = world();
     let count = |times: usize, peer_looks: bool, answer: usize| {
-        (0..times).filter(|_| opens_for_answer(&world, peer_looks, answer)).count()
+        (0..times).filter(|_| gate_opens_for_answer(&world, peer_looks, answer)).count()
     };
     let first = count(100, false, 200);
-    assert_eq!(first, 15, "after 16 requests that met a closed gate it stays closed");
+    assert_eq!(first, 15, "after 16 requests that found a closed gate it stays closed");
     let later = count(2560, false, 200);
     assert_eq!(later, 10, "one trial in 256");
-    // The peer's answers met closed gates, too: both may wait for the other's trial, and the first request that meets an open gate ends it.
+    // The peer's answers found closed gates, too: each side may wait for the other's trial, and the first request that finds an open gate ends that.
     count(257, true, 200);
     assert_eq!(count(100, true, 200), 100);
 }
 
 #[test]
-fn much_data_come_through_an_open_gate_whatever_becomes_of_the_requests() {
+fn bulk_answer_uses_open_gate_despite_tcp_requests() {
     let world = world();
-    let opened = (0..100).filter(|_| opens_for_answer(&world, false, 40 << 10)).count();
+    let opened = (0..100).filter(|_| gate_opens_for_answer(&world, false, 40 << 10)).count();
     assert_eq!(opened, 100);
 }

@@ -4,7 +4,7 @@
 use motet_driver_shm::Shm;
 use motet_engine::driver::Driver;
 use motet_engine::stream::UpgradeParams;
-use motet_engine::stream::engine::Up;
+use motet_engine::stream::engine::UpgradedStream;
 use motet_engine::{Engine, Handle, Options};
 use motet_proto::{
     EBADF,
@@ -96,7 +96,7 @@ fn late_operation_touches_neither_record_nor_slot() {
     };
     let before = reused.ends.map(|end| format!("{:?}", engine.look_up(end).unwrap().0));
     for late_thread in &late {
-        let (Up { handle, record, slot, .. }, mut base) = (late_thread, late_thread.kernel_tcp());
+        let (UpgradedStream { handle, record, slot, .. }, mut base) = (late_thread, late_thread.kernel_tcp());
         let ask = tx::Request {
             kernel_only: false,
             nonblocking: true,
@@ -131,7 +131,7 @@ fn late_operation_touches_neither_record_nor_slot() {
     // Only its own stream leaves a slot.
     for pair in pairs.iter().chain([&reused]) {
         for &end in &pair.ends {
-            let Up { record, slot, .. } = engine.attached(end).unwrap();
+            let UpgradedStream { record, slot, .. } = engine.attached(end).unwrap();
             assert_eq!(slot.head().left[slot.end()].load(Relaxed), 0, "{record:?}");
         }
     }

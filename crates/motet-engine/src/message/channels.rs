@@ -5,6 +5,7 @@
 use super::message_state::{self, ChannelPhase, Place};
 use super::node_state::NodeState;
 use super::{Channel, Error, LinkId, Node, Serve};
+use crate::reason::Reason;
 use motet_proto::message::{Reception, Rejected};
 
 impl Node {
@@ -85,5 +86,19 @@ impl Node {
         node.flush_link(channel.link);
         node.notify();
         Ok(())
+    }
+}
+
+impl NodeState {
+    /// The result of opening a channel; `None` while the peer has not answered.
+    pub(super) fn answered(&mut self, channel: Channel) -> Option<Result<(), Error>> {
+        let gone = self.gone(channel.link);
+        match self.place(channel.link, channel.id).map(|place| place.phase) {
+            None => Some(Err(Error::Unknown)),
+            Some(ChannelPhase::Opening) => None,
+            Some(ChannelPhase::Open) => Some(Ok(())),
+            Some(ChannelPhase::Refused) => Some(Err(Error::Refused)),
+            Some(ChannelPhase::Broken) => Some(Err(Error::Lost(gone.unwrap_or(Reason::PEER_GONE)))),
+        }
     }
 }

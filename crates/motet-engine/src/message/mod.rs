@@ -62,6 +62,7 @@
 
 mod blocking;
 pub mod channels;
+mod completion_queue;
 pub mod completions;
 pub mod connect;
 mod connections;
@@ -87,7 +88,9 @@ pub mod regions;
 pub mod rma;
 pub mod send;
 pub mod send_cancel;
+mod services;
 mod single_copy;
+mod sleep;
 mod spin_policy;
 mod stats;
 pub mod transport;

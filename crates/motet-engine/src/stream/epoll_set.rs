@@ -254,7 +254,7 @@ impl Engine {
             // The program has got an event for these bytes, or wants none, or will get one for TCP bytes that precede them.
             gate::close_gate_over_bytes(up.record, &up.slot, &mut up.kernel_tcp());
             if self.event_is_due(set, handle) {
-                set.awake(was_spinner); // more came before the gate was closed
+                set.awake(was_spinner); // more arrived before the gate was closed
                 *is_spinner = was_spinner;
                 return false;
             }

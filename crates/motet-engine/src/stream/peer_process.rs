@@ -51,7 +51,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
-    fn a_process_is_opened_once_and_never_taken_for_its_successor() {
+    fn process_is_opened_once_and_never_confused_with_successor() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
         let (one, other, late) = (PeerProcess::default(), PeerProcess::default(), PeerProcess::default());
         assert!(one.is_still(child.id()) && other.is_still(child.id()));

@@ -338,7 +338,7 @@ impl<'a> Wait<'a> {
         let mut ready = false;
         self.each(engine, |up| {
             if !ready {
-                engine.reset(up.record, up.local); // a peer that broke the protocol may never wake anybody
+                engine.reset(up.record, up.local); // a peer that broke the protocol may never wake a sleeper
                 let mut kernel = up.kernel_tcp();
                 asleep += 1;
                 if !gate::enter_kernel(up.record, &up.slot, &mut kernel) {

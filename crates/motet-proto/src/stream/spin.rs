@@ -86,7 +86,7 @@ fn spin_once<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, 
         return SpinResult::BudgetSpent;
     }
     let first = platform.now();
-    let (mut start, mut next_probe) = (first, first); // TCP_BYTES_PER_NS bytes sent before the gate rose are in the kernel
+    let (mut start, mut next_probe) = (first, first); // TCP bytes sent before the gate opened are in the kernel
     // When the wait for an answer began: a peer that still reads what was sent cannot have answered.
     let sent = record.tx.tail.load(Relaxed);
     let (mut asked, mut read) = (first, record.tx.head_seen.load(Relaxed));

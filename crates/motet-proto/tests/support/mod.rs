@@ -1,11 +1,8 @@
 //! Two simulated processes at the ends of one connection, stepped one at a time.
 //!
-//! What it is: the records, the slot and the threads of both ends, what each has sent and received so far, and the rules
-//! that must hold after every step ([`World::check`]). Every byte of a direction is a function of its position, so one
-//! comparison shows loss, duplication and disorder. Inside a step the other end may run too ([`Woven`]): wherever the
-//! protocol looks at the clock, yields or uses TCP.
-//!
-//! What it is not: it draws nothing at random by itself; `schedule` does.
+//! It holds the records, the slot and the threads of both ends, what each end has sent and received, and the rules that must hold after every step
+//! ([`World::check`]). Every byte of a direction is a function of its position, so one comparison shows loss, duplication and disorder. Inside a step the
+//! other end may run, too ([`InterleavedPlatform`]): wherever the protocol reads the clock, yields or uses TCP. Random steps are in `schedule`.
 #![allow(dead_code)]
 
 pub mod prng;
@@ -29,12 +26,12 @@ use std::io::{IoSlice, IoSliceMut};
 
 /// Threads of a process: one writes, two read.
 pub const THREADS: usize = 3;
-/// Calls of the platform inside one step after which the step counts as endless.
+/// A step with so many calls of the platform counts as an endless loop.
 const ENDLESS: u64 = 3_000_000;
 
-/// What a thread is in the middle of.
+/// What a thread is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
+pub enum ThreadState {
     /// Nothing.
     Idle,
     /// A kernel send of so many bytes; `begin` has been called, `end` not yet.
@@ -43,7 +40,7 @@ pub enum Doing {
     Receiving(usize),
     /// Asleep in poll, after [`rx::Step::Poll`].
     Polling,
-    /// Asleep in the kernel where the protocol does not know of it.
+    /// Asleep in the kernel without the protocol's knowledge.
     Blind,
 }
 
@@ -54,16 +51,16 @@ pub struct Side {
     pub slot: Slot,
     pub end: End,
     pub sent: Cell<u64>,
-    /// Bytes of the put under way: some of them may be read before it returns.
+    /// Bytes of the put in progress: some of them may be read before it returns.
     pub putting: Cell<u64>,
     pub received: Cell<u64>,
-    pub threads: [Cell<Doing>; THREADS],
+    pub threads: [Cell<ThreadState>; THREADS],
     /// No more sends.
     pub shut: Cell<bool>,
     /// End of file was seen.
     pub eof: Cell<bool>,
-    /// Its descriptor was handed on: others may read it without the engine.
-    pub handed_on: Cell<bool>,
+    /// The descriptor was handed over: other programs may read it without the engine.
+    pub handed_over: Cell<bool>,
     /// Bytes were put into the ring after the last [`World::before_sleep`].
     pub unswept: Cell<bool>,
     /// The stream failed.
@@ -73,39 +70,39 @@ pub struct Side {
 /// What a hostile peer does between two steps.
 pub type Scribble = Box<dyn Fn(&World)>;
 
-/// Both.
+/// Both processes, and what happens to them from outside.
 pub struct World {
     pub sides: [Side; 2],
     pub clock: Clock,
     pub prng: RefCell<Prng>,
-    /// One in so many calls of the platform lets the other end run; 0: none.
+    /// One in so many calls of the platform lets the other end run; 0: none does.
     pub weave: u64,
-    /// Done whenever an end is about to take a lock.
+    /// Runs whenever an end is about to take a lock.
     pub at_lock: Option<Box<dyn Fn()>>,
-    /// Largest send and receive.
+    /// Largest send and receive, bytes.
     pub most: usize,
     /// Threads that read at each end: 1 or 2.
     pub readers: usize,
-    /// Ends may hand their descriptors on. Then TCP takes what it has room for, and the protocol knows how much that is.
-    pub hands_on: bool,
+    /// Ends may hand over their descriptors. TCP then accepts what it has room for, and the protocol knows how much that is.
+    pub hands_over: bool,
     /// Bytes that TCP holds in each direction.
     pub room: u64,
     /// Runs before every copy between the processes.
     pub on_copy: Option<Scribble>,
-    /// The pids of both ends belong to other processes by now.
+    /// The pids of both ends were reused by other processes.
     pub replaced: Cell<bool>,
-    /// Whether the other end runs just now.
+    /// Whether the other end is running inside a step.
     inside: Cell<bool>,
     pub calls: Cell<u64>,
-    /// How long others have the CPU at every yield, ns.
-    pub lent: Cell<u64>,
-    /// Whether others compute on every CPU.
-    pub crowded: Cell<bool>,
-    /// How long receives rest behind their gates, and whether a signal handler ends such a rest.
+    /// How long other threads have the CPU at every yield, ns.
+    pub yield_ns: Cell<u64>,
+    /// Whether other threads compute on every CPU.
+    pub contended: Cell<bool>,
+    /// How long receives rest behind their open gates.
     pub patience: Cell<Patience>,
     pub interrupted: Cell<bool>,
-    /// What TCP takes for certain.
-    pub certain: Cell<u64>,
+    /// Bytes that TCP certainly accepts.
+    pub certain_room: Cell<u64>,
     /// Called instead of the other end's random step: a hostile peer.
     pub scribble: Option<Scribble>,
 }
@@ -115,12 +112,12 @@ pub fn byte(side: usize, position: u64) -> u8 {
     (position ^ position >> 8 ^ position >> 16).wrapping_mul(31).wrapping_add(side as u64 * 101) as u8
 }
 
-/// So many bytes from a position.
+/// `length` bytes of what `side` sends, from a position on.
 pub fn bytes(side: usize, position: u64, length: usize) -> Vec<u8> {
     (position..position + length as u64).map(|p| byte(side, p)).collect()
 }
 
-/// Sends as the tests ask for them.
+/// A send that must not block, without single copy.
 pub const SEND: tx::Request =
     tx::Request { kernel_only: false, nonblocking: true, large: usize::MAX, large_far: usize::MAX, half: 0 };
 /// A receive that may sleep, without spinning.
@@ -147,8 +144,7 @@ pub fn attach(record: &StreamRecord, slot: &Slot, side: usize, single_copy: bool
 }
 
 impl World {
-    /// A fresh connection over `memory`. The records must not move after this: single copy knows their addresses, so
-    /// [`World::single_copy`] comes later.
+    /// A fresh connection over `memory`. Single copy needs the addresses of the records, so [`World::single_copy`] is called after the world is in its box.
     pub fn new(memory: &ExposedSlot, prng: Prng, room: usize, plan: Plan) -> Box<Self> {
         let clock = Clock::new(50);
         memory.ends[0].prepare([10, 11]);
@@ -161,10 +157,10 @@ impl World {
             sent: Cell::new(0),
             putting: Cell::new(0),
             received: Cell::new(0),
-            threads: [const { Cell::new(Doing::Idle) }; THREADS],
+            threads: [const { Cell::new(ThreadState::Idle) }; THREADS],
             shut: Cell::new(false),
             eof: Cell::new(false),
-            handed_on: Cell::new(false),
+            handed_over: Cell::new(false),
             unswept: Cell::new(false),
             failed: Cell::new(None),
         });
@@ -176,17 +172,17 @@ impl World {
             at_lock: None,
             most: 6000,
             readers: 2,
-            hands_on: false,
+            hands_over: false,
             room: room as u64,
             on_copy: None,
             replaced: Cell::new(false),
             inside: Cell::new(false),
             calls: Cell::new(0),
-            lent: Cell::new(0),
-            crowded: Cell::new(false),
+            yield_ns: Cell::new(0),
+            contended: Cell::new(false),
             patience: Cell::new(Patience::NONE),
             interrupted: Cell::new(false),
-            certain: Cell::new(u64::MAX),
+            certain_room: Cell::new(u64::MAX),
             scribble: None,
         });
         for (at, side) in world.sides.iter().enumerate() {
@@ -202,8 +198,8 @@ impl World {
         }
     }
 
-    pub fn platform(&self, side: usize, thread: usize) -> Woven<'_> {
-        Woven { end: self.sides[side].end.thread(thread as u32), world: self }
+    pub fn platform(&self, side: usize, thread: usize) -> InterleavedPlatform<'_> {
+        InterleavedPlatform { end: self.sides[side].end.thread(thread as u32), world: self }
     }
 
     /// Bytes for `side` that it has not received.
@@ -240,22 +236,22 @@ impl World {
                 me.sent.set(me.sent.get() + n as u64);
                 me.unswept.set(true);
             }
-            tx::Step::Kernel => me.threads[0].set(Doing::Sending(length)),
+            tx::Step::Kernel => me.threads[0].set(ThreadState::Sending(length)),
             tx::Step::Full => {} // as a kernel send that finds TCP full
             tx::Step::Failed(errno) => self.fail(side, errno),
         }
         step
     }
 
-    /// Goes on with a kernel send; true when it has ended.
+    /// Continues a kernel send; true if it has ended.
     pub fn send_on(&self, side: usize, blocking: bool) -> bool {
         let me = &self.sides[side];
-        let Doing::Sending(length) = me.threads[0].get() else { return true };
+        let ThreadState::Sending(length) = me.threads[0].get() else { return true };
         let result = me.end.connection(|c| c.send(side, &bytes(side, me.sent.get(), length)));
         if result == Err(EAGAIN) && blocking {
             return false;
         }
-        me.threads[0].set(Doing::Idle);
+        me.threads[0].set(ThreadState::Idle);
         me.sent.set(me.sent.get() + result.unwrap_or(0) as u64);
         tx::end(&me.record, &mut self.platform(side, 0), result.unwrap_or(0));
         if let Err(errno) = result
@@ -282,7 +278,7 @@ impl World {
         let mut data = vec![0; length];
         let cut = length / 4;
         let mut platform = self.platform(side, thread);
-        let sweep = |_: &mut Woven<'_>, may_spin: bool| {
+        let sweep = |_: &mut InterleavedPlatform<'_>, may_spin: bool| {
             let linger = may_spin && tx::is_being_read(&me.record, &me.slot);
             if !linger {
                 self.before_sleep(side, thread);
@@ -306,8 +302,8 @@ impl World {
         match step {
             rx::Step::Done(n) => self.deliver(side, &data[..n], length, ask.peek),
             // A kernel receive that peeks is not simulated: it sleeps like one of no bytes.
-            rx::Step::Kernel => me.threads[thread].set(Doing::Receiving(if ask.peek { 0 } else { length })),
-            rx::Step::Poll => me.threads[thread].set(Doing::Polling),
+            rx::Step::Kernel => me.threads[thread].set(ThreadState::Receiving(if ask.peek { 0 } else { length })),
+            rx::Step::Poll => me.threads[thread].set(ThreadState::Polling),
             rx::Step::Failed(EAGAIN) => {
                 assert!(!ask.blocking || self.patience.get().expires, "EAGAIN from a blocking receive");
             }
@@ -317,7 +313,7 @@ impl World {
         step
     }
 
-    /// Wakes a thread that sleeps in the kernel, if the kernel would; true when it has ended its call.
+    /// Wakes a thread that sleeps in the kernel, if the kernel would; true if its call has ended.
     pub fn receive_on(&self, side: usize, thread: usize, blocking: bool) -> bool {
         let me = &self.sides[side];
         let doing = me.threads[thread].get();
@@ -326,11 +322,11 @@ impl World {
             return false;
         }
         match doing {
-            Doing::Receiving(length) => {
+            ThreadState::Receiving(length) => {
                 let mut data = vec![0; length];
                 let result =
                     me.end.connection(|c| c.receive(side, &mut [IoSliceMut::new(&mut data)], usize::MAX, false));
-                me.threads[thread].set(Doing::Idle);
+                me.threads[thread].set(ThreadState::Idle);
                 rx::end(&me.record, &mut self.platform(side, thread), result.unwrap_or(0));
                 match result {
                     Ok(n) => self.deliver(side, &data[..n], length, false),
@@ -338,17 +334,17 @@ impl World {
                     Err(errno) => self.fail(side, errno),
                 }
             }
-            Doing::Polling => {
-                me.threads[thread].set(Doing::Idle);
+            ThreadState::Polling => {
+                me.threads[thread].set(ThreadState::Idle);
                 gate::leave_kernel(&me.record, &mut self.platform(side, thread));
             }
-            Doing::Blind => me.threads[thread].set(Doing::Idle),
-            Doing::Idle | Doing::Sending(_) => {}
+            ThreadState::Blind => me.threads[thread].set(ThreadState::Idle),
+            ThreadState::Idle | ThreadState::Sending(_) => {}
         }
         true
     }
 
-    /// Half-close, as the engine does it: nothing stays in the ring of a reader outside of the engine. False: TCP is full.
+    /// Half-close, as the engine does it: nothing stays in the ring of a reader outside the engine. False: TCP is full.
     pub fn shut(&self, side: usize) -> bool {
         let me = &self.sides[side];
         self.before_sleep(side, 0);
@@ -360,10 +356,10 @@ impl World {
         true
     }
 
-    /// The end's descriptor is handed on, as the engine does it; `reaches`: the kernel lets it use the peer's socket.
+    /// Hands over the end's descriptor, as the engine does it. `reaches`: the kernel lets it use the peer's socket.
     pub fn hand_over(&self, side: usize, reaches: bool) {
         let (me, peer) = (&self.sides[side], &self.sides[1 - side]);
-        me.handed_on.set(true);
+        me.handed_over.set(true);
         me.record.lifecycle.tcp_only.store(1, Relaxed);
         let mut platform = self.platform(side, 2);
         tx::take_back(&me.record, &me.slot, &mut platform);
@@ -376,7 +372,7 @@ impl World {
         }
     }
 
-    /// A receive without the engine; how many bytes there were.
+    /// A receive without the engine; returns the number of bytes.
     pub fn read_elsewhere(&self, side: usize, length: usize) -> usize {
         let mut data = vec![0; length];
         let got =
@@ -390,7 +386,7 @@ impl World {
     fn deliver(&self, side: usize, data: &[u8], wanted: usize, peek: bool) {
         let me = &self.sides[side];
         if self.scribble.is_some() {
-            return; // garbage is all that a hostile peer's stream promises
+            return; // the stream of a hostile peer may contain anything
         }
         if data.is_empty() {
             if wanted > 0 {
@@ -416,7 +412,7 @@ impl World {
         self.sides[side].failed.set(Some(errno));
     }
 
-    /// One direction in a line.
+    /// Describes one direction in one line.
     pub fn describe(&self, to: usize) -> String {
         let (rx, tx) = (&self.sides[to].record.rx, &self.sides[1 - to].record.tx);
         let lines = self.sides[to].slot.inward();
@@ -449,19 +445,19 @@ impl World {
             assert_eq!(me.record.tx.lock.load(Relaxed), 0, "invariant 7: no lock is held while threads are elsewhere");
             let peer = &self.sides[1 - at];
             let in_flight = me.end.connection(|c| c.in_flight(1 - at));
-            // A reader that is awake may have taken what would have woken the other: then it is its turn to look.
-            let all_asleep = me.threads[1..=self.readers].iter().all(|t| t.get() != Doing::Idle);
-            let all_told = peer.threads[0].get() == Doing::Idle && !peer.unswept.get() && all_asleep;
+            // A reader that is awake may have taken what would have woken the other one: then it must receive.
+            let all_asleep = me.threads[1..=self.readers].iter().all(|t| t.get() != ThreadState::Idle);
+            let all_told = peer.threads[0].get() == ThreadState::Idle && !peer.unswept.get() && all_asleep;
             for thread in &me.threads {
                 match thread.get() {
-                    Doing::Receiving(_) => {
+                    ThreadState::Receiving(_) => {
                         assert!(
                             !self.gate_is_up(at),
                             "invariant 5: RING is set while a thread of end {at} sleeps in the kernel"
                         );
                         assert_eq!(self.in_ring(at), 0, "a thread of end {at} sleeps over bytes in the ring");
                     }
-                    Doing::Polling | Doing::Blind if all_told && self.undelivered(at) > 0 => {
+                    ThreadState::Polling | ThreadState::Blind if all_told && self.undelivered(at) > 0 => {
                         assert!(in_flight > 0, "lost wake-up: end {at} sleeps, none in TCP: {}", self.describe(at));
                     }
                     _ => {}
@@ -472,12 +468,12 @@ impl World {
 }
 
 /// An end whose calls may let the other end run.
-pub struct Woven<'a> {
+pub struct InterleavedPlatform<'a> {
     pub end: End,
     world: &'a World,
 }
 
-impl Woven<'_> {
+impl InterleavedPlatform<'_> {
     fn pause(&self) {
         let world = self.world;
         world.calls.set(world.calls.get() + 1);
@@ -494,7 +490,7 @@ impl Woven<'_> {
     }
 }
 
-impl Platform for Woven<'_> {
+impl Platform for InterleavedPlatform<'_> {
     fn tcp_recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> Result<usize, Errno> {
         self.pause();
         self.end.tcp_recv(bufs, peek)
@@ -523,9 +519,9 @@ impl Platform for Woven<'_> {
     }
     fn tcp_send_room(&mut self) -> u64 {
         self.pause();
-        match self.world.hands_on {
+        match self.world.hands_over {
             true => self.world.room - self.end.connection(|c| c.in_flight(self.end.side)),
-            false => self.world.certain.get(),
+            false => self.world.certain_room.get(),
         }
     }
     fn tcp_alive(&mut self) -> bool {
@@ -540,7 +536,7 @@ impl Platform for Woven<'_> {
         self.pause();
         self.world.on_copy.iter().for_each(|run| run(self.world));
         match &self.world.scribble {
-            // A hostile peer's addresses are those of another process; here they would be our own memory.
+            // A hostile peer's addresses are those of another process; here they would be memory of this process.
             Some(_) if address != single_copy::proof_address(&self.world.sides[1].record) => {
                 into.fill(0x5a);
                 address % 8 != 3
@@ -574,11 +570,11 @@ impl Platform for Woven<'_> {
         self.end.cpu()
     }
     fn is_cpu_contended(&self) -> bool {
-        self.world.crowded.get()
+        self.world.contended.get()
     }
     fn yield_now(&mut self) {
         self.pause();
-        self.world.clock.advance(self.world.lent.get());
+        self.world.clock.advance(self.world.yield_ns.get());
         self.end.yield_now();
     }
     fn sleep(&mut self, ns: u64) {

@@ -1,14 +1,14 @@
-//! One random step of one end, and the end of a schedule: everything that was sent arrives.
+//! Random schedules: one random step of one end, and the end of a schedule, after which everything that was sent must have arrived.
 
-use super::{Doing, LOOK, SEND, SLEEP, World};
+use super::{LOOK, SEND, SLEEP, ThreadState, World};
 use motet_driver_loopback::plan::Fault;
 use motet_proto::stream::{gate, rx, tx};
 use motet_wire::sync::Ordering::Relaxed;
 
 /// Buffers of this size and more may go by single copy, where a schedule allows it.
 const LARGE: usize = 400;
-/// Interposed waits may be followed by so many receives that find nothing (as in the engine).
-const EVIDENCE: u32 = 2;
+/// After an interposed wait so many receives may find nothing before the gate closes (as in the engine).
+const RECEIVES_AFTER_WAIT: u32 = 2;
 
 /// A random step of one end.
 pub fn step(world: &World, side: usize) {
@@ -19,14 +19,16 @@ pub fn step(world: &World, side: usize) {
     let draw = |n| world.prng.borrow_mut().below(n);
     let size = || world.prng.borrow_mut().size(world.most);
     match draw(16) {
-        0..=1 if world.hands_on && draw(40) == 0 => world.hand_over(side, draw(3) > 0),
+        0..=1 if world.hands_over && draw(40) == 0 => world.hand_over(side, draw(3) > 0),
         0..=5 => write(world, side),
         6..=9 => read(world, side, 1),
         10..=11 => read(world, side, world.readers),
         12 => {
             let ask = rx::Request { peek: true, ..LOOK };
             let thread = world.readers;
-            if me.threads[thread].get() == Doing::Idle && world.receive(side, thread, size(), ask) == rx::Step::Kernel {
+            if me.threads[thread].get() == ThreadState::Idle
+                && world.receive(side, thread, size(), ask) == rx::Step::Kernel
+            {
                 world.receive_on(side, thread, false);
             }
         }
@@ -43,7 +45,7 @@ pub fn step(world: &World, side: usize) {
             }
             _ => {
                 let fault = match draw(3) {
-                    _ if world.hands_on => Fault::Hold(draw(3) * 40_000),
+                    _ if world.hands_over => Fault::Hold(draw(3) * 40_000),
                     0 => Fault::Hold(draw(3) * 40_000),
                     1 => Fault::Short { most: 1 + draw(40) as usize, times: 1 + draw(4) },
                     _ => Fault::Again(draw(3)),
@@ -59,7 +61,7 @@ fn write(world: &World, side: usize) {
     let me = &world.sides[side];
     let draw = |n| world.prng.borrow_mut().below(n);
     match me.threads[0].get() {
-        Doing::Sending(_) => {
+        ThreadState::Sending(_) => {
             world.send_on(side, draw(3) == 0);
         }
         _ if me.shut.get() => {}
@@ -84,12 +86,12 @@ fn write(world: &World, side: usize) {
 fn read(world: &World, side: usize, thread: usize) {
     let me = &world.sides[side];
     let draw = |n| world.prng.borrow_mut().below(n);
-    if me.threads[thread].get() != Doing::Idle {
+    if me.threads[thread].get() != ThreadState::Idle {
         world.receive_on(side, thread, true);
         return;
     }
     let length = world.prng.borrow_mut().size(world.most);
-    if me.handed_on.get() && draw(2) == 0 {
+    if me.handed_over.get() && draw(2) == 0 {
         world.read_elsewhere(side, length);
         return;
     }
@@ -102,13 +104,13 @@ fn read(world: &World, side: usize, thread: usize) {
         }
         return;
     }
-    me.record.rx.evidence_left.store(EVIDENCE, Relaxed);
+    me.record.rx.evidence_left.store(RECEIVES_AFTER_WAIT, Relaxed);
     let spin = if draw(4) == 0 { 0 } else { 4_000 };
     let ask = rx::Request { spin, large: LARGE, kernel_only: draw(8) == 0, ..SLEEP };
     world.receive(side, thread, length, ask);
 }
 
-/// Receives until nothing is there, then sleeps in the kernel behind the protocol's back (a raw epoll, another library).
+/// Receives until nothing is left, then sleeps in the kernel without the protocol's knowledge (a raw epoll_wait, another library).
 fn go_blind(world: &World, side: usize, thread: usize) {
     let me = &world.sides[side];
     for _ in 0..1000 {
@@ -127,13 +129,13 @@ fn go_blind(world: &World, side: usize, thread: usize) {
             return;
         }
     }
-    if me.threads[thread].get() == Doing::Idle {
+    if me.threads[thread].get() == ThreadState::Idle {
         world.before_sleep(side, thread);
-        me.threads[thread].set(Doing::Blind);
+        me.threads[thread].set(ThreadState::Blind);
     }
 }
 
-/// Ends all sends, closes both ends and reads everything; then nothing may be missing and no side may sleep.
+/// Ends all sends, closes both ends and reads everything. At the end no bytes may be missing and no side may sleep.
 pub fn finish(world: &World) {
     for round in 0.. {
         world.clock.advance(1_000_000);
@@ -141,21 +143,21 @@ pub fn finish(world: &World) {
         for side in 0..2 {
             let me = &world.sides[side];
             me.end.connection(|c| c.inject(side, Fault::Again(0)));
-            if me.threads[0].get() != Doing::Idle {
+            if me.threads[0].get() != ThreadState::Idle {
                 done &= world.send_on(side, true);
             }
-            if me.threads[0].get() == Doing::Idle && !me.shut.get() {
+            if me.threads[0].get() == ThreadState::Idle && !me.shut.get() {
                 done &= world.shut(side);
             }
             for thread in 1..super::THREADS {
-                if me.threads[thread].get() != Doing::Idle {
+                if me.threads[thread].get() != ThreadState::Idle {
                     world.receive_on(side, thread, true);
-                } else if thread == 1 && !me.eof.get() && me.handed_on.get() {
+                } else if thread == 1 && !me.eof.get() && me.handed_over.get() {
                     world.read_elsewhere(side, 3000); // nothing is left to the engine's readers
                 } else if thread == 1 && !me.eof.get() {
                     world.receive(side, thread, 3000, SLEEP);
                 }
-                done &= me.threads[thread].get() == Doing::Idle;
+                done &= me.threads[thread].get() == ThreadState::Idle;
             }
             done &= me.eof.get();
             world.check();

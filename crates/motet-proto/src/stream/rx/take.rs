@@ -149,7 +149,7 @@ fn take_slow<P: Platform>(
     }
 }
 
-/// Takes what the producer returns behind the first `done` bytes, because the program may have been told of these bytes. They arrive over TCP, in
+/// Takes what the producer returns behind the first `done` bytes, because the program may expect these bytes. They arrive over TCP, in
 /// several steps if they are many.
 #[cold]
 fn take_returned_bytes<P: Platform>(

@@ -1,4 +1,4 @@
-//! Single copy with a receiver that is stopped, a peer that is replaced, and one that lies about who copies what.
+//! Single copy with a receiver that is stopped, a peer process that is replaced, and a peer that writes false claims.
 
 mod support;
 
@@ -24,13 +24,13 @@ const MILLISECOND: u64 = 1_000_000;
 
 const SEND: tx::Request = tx::Request { kernel_only: false, nonblocking: true, large: 1, large_far: 1, half: 0 };
 
-/// End 0 may send to end 1, which shows a buffer and does nothing more.
+/// A connection on which end 1 shows a buffer and stops, so that end 0 can send by single copy.
 fn waiting(plan: Plan) -> (Box<World>, Vec<u8>) {
     let memory = ExposedSlot::new(4096).unwrap();
     let world = World::new(&memory, Prng(1), 3000, plan);
     world.single_copy();
     let buf = vec![0; LENGTH];
-    // End 0 finds out that it may copy, as a receiver that gives up at once.
+    // End 0 learns that it may copy: it posts a buffer and withdraws it.
     let near = &world.sides[0];
     assert!(single_copy::post(&near.record, &near.slot, &mut world.platform(0, 1), &[0; LENGTH]));
     assert!(single_copy::withdraw(&near.slot));
@@ -40,12 +40,12 @@ fn waiting(plan: Plan) -> (Box<World>, Vec<u8>) {
     (world, buf)
 }
 
-/// What the two ends of the transfer share.
+/// The shared words of the transfer.
 fn shared(world: &World) -> &Transfer {
     &world.sides[1].slot.inward().transfer
 }
 
-/// End 1 goes on: what the transfer brought it, then the rest.
+/// End 1 goes on: receives `expected` bytes of the transfer, then the rest of the payload.
 fn goes_on(world: &World, mut buf: Vec<u8>, expected: usize) {
     let far = &world.sides[1];
     assert!(!single_copy::withdraw(&far.slot));
@@ -66,7 +66,7 @@ fn goes_on(world: &World, mut buf: Vec<u8>, expected: usize) {
 }
 
 #[test]
-fn a_sender_chooses_the_size_by_what_it_knows_of_the_cpus() {
+fn sender_chooses_single_copy_size_by_cpu_distance() {
     const NEVER: usize = usize::MAX;
     for (far, large, large_far, goes) in
         [(false, 1, NEVER, true), (false, NEVER, 1, false), (true, 1, NEVER, false), (true, NEVER, 1, true)]
@@ -84,27 +84,27 @@ fn a_sender_chooses_the_size_by_what_it_knows_of_the_cpus() {
         let step = world.send(0, LENGTH, tx::Request { large, large_far, ..SEND });
         assert_eq!(step == tx::Step::Done(LENGTH), goes, "{step:?}");
         assert_eq!(tx.single_copy_bytes.load(Relaxed), if goes { LENGTH as u64 } else { 0 });
-        assert_eq!(copying.cpus_are_far(), far && !goes, "a single copy counts towards the next try");
+        assert_eq!(copying.cpus_are_far(), far && !goes, "a single copy counts towards the next trial");
     }
 }
 
 #[test]
-fn a_sender_leaves_a_receiver_that_is_stopped_over_the_first_piece() {
+fn sender_cuts_transfer_of_stopped_receiver() {
     for (nonblocking, limit) in [(true, 2 * MILLISECOND), (false, 25 * MILLISECOND)] {
         let (world, buf) = waiting(Plan::new());
         shared(&world).next.fetch_add(1, Relaxed);
         let start = world.clock.time();
         let step = world.send(0, LENGTH, tx::Request { nonblocking, ..SEND });
-        assert!(matches!(step, tx::Step::Done(1..=4096)), "the ring took what it could: {step:?}");
+        assert!(matches!(step, tx::Step::Done(1..=4096)), "the ring took what fits: {step:?}");
         assert!(world.clock.time() - start < limit, "{} ns", world.clock.time() - start);
-        assert_eq!(world.sides[0].record.tx.lock.load(Relaxed), 0, "a close needs not wait");
+        assert_eq!(world.sides[0].record.tx.lock.load(Relaxed), 0, "a close need not wait");
         assert_eq!(shared(&world).state.load(Relaxed), CUT);
         goes_on(&world, buf, 0);
     }
 }
 
 #[test]
-fn a_receiver_that_comes_back_late_keeps_what_was_finished_and_nothing_else() {
+fn late_receiver_keeps_only_finished_pieces() {
     let (mut world, mut buf) = waiting(Plan::new());
     // The second piece is claimed while the sender copies the first.
     world.on_copy = Some(Box::new(|world| {
@@ -113,19 +113,19 @@ fn a_receiver_that_comes_back_late_keeps_what_was_finished_and_nothing_else() {
     assert_eq!(world.send(0, LENGTH, SEND), tx::Step::Done(PIECE));
     assert_eq!(shared(&world).state.load(Relaxed), CUT);
     world.send(0, LENGTH - PIECE, SEND);
-    // It comes back: the sender's memory holds something else by now.
+    // The receiver resumes: the sender's memory holds something else.
     buf[PIECE..].fill(0xee);
     shared(&world).finished.fetch_add(1, Relaxed);
     goes_on(&world, buf, PIECE);
 }
 
 #[test]
-fn a_receiver_that_finishes_within_the_senders_patience_gets_everything() {
+fn receiver_that_finishes_in_time_gets_everything() {
     let (mut world, mut buf) = waiting(Plan::new());
     let (data, to) = (bytes(0, 0, LENGTH), buf.as_mut_ptr() as u64);
     world.on_copy = Some(Box::new(move |world| {
         if shared(world).next.compare_exchange(1, 2, Relaxed, Relaxed).is_ok() {
-            assert!(write_for_the_receiver(to + PIECE as u64, &data[PIECE..]));
+            assert!(write_as_receiver(to + PIECE as u64, &data[PIECE..]));
             shared(world).finished.fetch_add(1, Relaxed);
         }
     }));
@@ -133,8 +133,8 @@ fn a_receiver_that_finishes_within_the_senders_patience_gets_everything() {
     goes_on(&world, buf, LENGTH);
 }
 
-/// As the kernel would write for the receiver.
-fn write_for_the_receiver(address: u64, from: &[u8]) -> bool {
+/// Writes to the receiver's memory, as a copy by the receiver would.
+fn write_as_receiver(address: u64, from: &[u8]) -> bool {
     let mut end = motet_driver_loopback::end::End::pair(
         motet_driver_loopback::pipe::Connection::new(motet_driver_loopback::clock::Clock::new(1), 1, Plan::new()),
         &motet_driver_loopback::clock::Clock::new(1),
@@ -143,14 +143,14 @@ fn write_for_the_receiver(address: u64, from: &[u8]) -> bool {
 }
 
 #[test]
-fn nothing_is_written_to_a_process_that_has_taken_the_number_of_the_peer() {
+fn nothing_is_written_to_process_with_reused_pid() {
     let (world, buf) = waiting(Plan::new());
     world.replaced.set(true);
     assert_eq!(world.send(0, LENGTH, SEND), tx::Step::Failed(ECONNRESET));
     assert!(buf.iter().all(|&byte| byte == 0));
 }
 
-/// End 0 has begun to send `data` and does nothing more; its process ends a little later.
+/// A transfer of `data` that end 0 has begun and does not continue; its process ends 50 ms later.
 fn begun(data: &[u8]) -> (Box<World>, Vec<u8>) {
     let (world, buf) = waiting(Plan::new().with(0, When::Time(50 * MILLISECOND), Fault::Kill));
     let transfer = shared(&world);
@@ -162,7 +162,7 @@ fn begun(data: &[u8]) -> (Box<World>, Vec<u8>) {
 }
 
 #[test]
-fn what_was_read_from_a_process_that_has_taken_the_number_of_the_peer_is_not_delivered() {
+fn bytes_read_from_process_with_reused_pid_are_dropped() {
     let data = bytes(0, 0, LENGTH);
     let (world, mut buf) = begun(&data);
     let far = &world.sides[1];
@@ -173,7 +173,7 @@ fn what_was_read_from_a_process_that_has_taken_the_number_of_the_peer_is_not_del
 }
 
 #[test]
-fn a_peer_that_is_replaced_before_the_first_block_is_never_copied_from() {
+fn peer_replaced_before_first_block_is_never_copied_from() {
     let memory = ExposedSlot::new(4096).unwrap();
     let world = World::new(&memory, Prng(1), 3000, Plan::new());
     world.single_copy();
@@ -183,7 +183,7 @@ fn a_peer_that_is_replaced_before_the_first_block_is_never_copied_from() {
 }
 
 #[test]
-fn a_claim_counter_that_runs_backwards_ends_the_transfer() {
+fn claim_counter_set_back_ends_transfer() {
     let copies = Rc::new(Cell::new(0));
     let lie = |copies: Rc<Cell<u32>>| {
         Box::new(move |world: &World| {
@@ -204,8 +204,8 @@ fn a_claim_counter_that_runs_backwards_ends_the_transfer() {
     assert_eq!((came, copies.get()), (Err(ECONNRESET), 1));
 }
 
-/// A blocking send of a block without a waiting receiver; how it went on, and what it has learnt. The receiver shows its memory when it has
-/// read the beginning, or never.
+/// A blocking send of a block without a waiting receiver. The receiver shows its memory after it has read the beginning (`comes`), or never. Returns the
+/// bytes that were sent ahead or by single copy, and `tx.single_copy_skips`.
 fn sent_ahead(comes: bool) -> (u64, u32) {
     const ASK: tx::Request = tx::Request { nonblocking: false, ..SEND };
     let (mut world, shown) = waiting(Plan::new());
@@ -228,8 +228,8 @@ fn sent_ahead(comes: bool) -> (u64, u32) {
 }
 
 #[test]
-fn the_beginning_of_a_block_goes_ahead_of_a_single_copy() {
-    assert_eq!(sent_ahead(true), (LENGTH as u64 - 1, 0), "all that did not go ahead");
-    let (copied, hopeless) = sent_ahead(false);
-    assert!(copied <= 16 << 10 && hopeless % 256 == 1, "the next one does not wait: {hopeless:x}");
+fn block_beginning_is_sent_ahead_of_single_copy() {
+    assert_eq!(sent_ahead(true), (LENGTH as u64 - 1, 0), "the beginning ahead, the rest by single copy");
+    let (copied, skips) = sent_ahead(false);
+    assert!(copied <= 16 << 10 && skips % 256 == 1, "the next one does not wait: {skips:x}");
 }

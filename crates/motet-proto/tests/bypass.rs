@@ -1,5 +1,5 @@
-//! Bytes that a program moves past Motet: counted where their place among the others is certain, a reset where it is not. And bytes that
-//! go past a gate that is open.
+//! Bytes that bypass Motet: they are counted if their place in the stream is certain, otherwise the connection is reset. And bulk data that bypasses
+//! an open gate.
 
 mod support;
 
@@ -74,7 +74,7 @@ fn bytes_read_past_motet_before_the_ring_count() {
 }
 
 #[test]
-fn bytes_read_past_motet_while_a_receive_waits_for_them_count() {
+fn bytes_read_past_motet_during_receive_count() {
     let world = world();
     send_tcp(&world, 5);
     assert_eq!(receive(&world), rx::Step::Kernel);
@@ -90,7 +90,7 @@ fn bytes_read_past_motet_while_a_receive_waits_for_them_count() {
 }
 
 #[test]
-fn bytes_read_past_motet_are_all_in_tcp_once_more_follows_the_ring() {
+fn tcp_bytes_after_ring_bytes_allow_reads_past_motet() {
     let world = world();
     send_tcp(&world, 10);
     assert!(raise(&world));
@@ -105,9 +105,9 @@ fn bytes_read_past_motet_are_all_in_tcp_once_more_follows_the_ring() {
     assert_eq!(receive(&world), rx::Step::Done(8));
 }
 
-/// TCP bytes that the sender does not know of, behind the ring and read before it: what was in the ring has no place any more.
+/// TCP bytes that the sender does not know, sent after the ring bytes and read before them: the place of the ring bytes is unknown.
 #[test]
-fn bytes_read_past_the_ring_reset_the_connection() {
+fn bytes_read_past_ring_reset_connection() {
     let world = world();
     send_tcp(&world, 10);
     assert!(raise(&world));
@@ -121,7 +121,7 @@ fn bytes_read_past_the_ring_reset_the_connection() {
 }
 
 #[test]
-fn bytes_written_past_motet_come_before_what_is_sent_after_them() {
+fn bytes_written_past_motet_precede_later_sends() {
     let world = world();
     send_tcp(&world, 10);
     assert!(raise(&world));
@@ -139,7 +139,7 @@ fn bytes_written_past_motet_come_before_what_is_sent_after_them() {
 }
 
 #[test]
-fn bytes_written_past_motet_among_ring_bytes_are_delivered_only_in_a_certain_place() {
+fn bytes_written_past_motet_need_a_certain_place() {
     for certain in [true, false] {
         let world = world();
         assert!(raise(&world));
@@ -159,7 +159,7 @@ fn bytes_written_past_motet_among_ring_bytes_are_delivered_only_in_a_certain_pla
 }
 
 #[test]
-fn ring_bytes_can_be_had_only_with_all_tcp_bytes_before_them() {
+fn ring_bytes_wait_for_tcp_bytes_before_them() {
     let world = world();
     let me = &world.sides[1];
     world.sides[0].end.connection(|c| c.inject(0, Fault::Hold(1_000_000)));
@@ -177,7 +177,7 @@ fn ring_bytes_can_be_had_only_with_all_tcp_bytes_before_them() {
 }
 
 #[test]
-fn what_follows_unread_ring_bytes_over_tcp_takes_them_along() {
+fn tcp_send_takes_unread_ring_bytes_along() {
     let world = world();
     assert!(raise(&world));
     put(&world, 60);
@@ -190,7 +190,7 @@ fn what_follows_unread_ring_bytes_over_tcp_takes_them_along() {
     assert_eq!(receive(&world), rx::Step::Done(8));
 }
 
-/// The mark that the reader knows is that of an epoch whose last bytes the sender has taken back, and the program has read past us.
+/// The reader knows the mark of an epoch whose last bytes the sender has taken back, and the program has read these bytes past the engine.
 #[test]
 fn bytes_taken_back_and_read_past_motet_are_in_order() {
     let world = world();
@@ -210,9 +210,9 @@ fn bytes_taken_back_and_read_past_motet_are_in_order() {
     assert_eq!(receive(&world), rx::Step::Done(8));
 }
 
-/// TCP was full when the sender shut down; what is left in the ring is the reader's to take, and no sign of a broken connection.
+/// TCP was full when the sender shut down: the reader can still take what is left in the ring, and the connection does not count as broken.
 #[test]
-fn bytes_left_in_the_ring_at_a_half_close_stay_there() {
+fn ring_bytes_left_at_half_close_stay_readable() {
     let world = world();
     send_tcp(&world, 10);
     assert!(raise(&world));
@@ -227,10 +227,9 @@ fn bytes_left_in_the_ring_at_a_half_close_stay_there() {
     assert_eq!(receive(&world), rx::Step::Done(30));
 }
 
-/// A sender whose bulk data need the kernel (files, say) makes an open gate worth nothing to receives; a ring in use, or a long time
-/// behind a closed gate, makes up for it.
+/// If bulk data needs the kernel (files, for example), receives close the gate. Use of the ring, or a long time behind a closed gate, makes up for it.
 #[test]
-fn receives_shut_a_gate_that_bulk_data_pass() {
+fn receive_closes_gate_that_bulk_data_bypasses() {
     let world = world();
     let rx = &world.sides[1].record.rx;
     let passes_once = || {
@@ -254,11 +253,11 @@ fn receives_shut_a_gate_that_bulk_data_pass() {
     assert_eq!(rx.tcp_past_open_gate.load(Relaxed), 0, "short messages through the ring outweigh the rest");
     rx.tcp_past_open_gate.store(u32::MAX, Relaxed);
     assert!(!passes_once());
-    assert!(rx.tcp_past_open_gate.load(Relaxed) < u32::MAX, "what is known is bounded");
+    assert!(rx.tcp_past_open_gate.load(Relaxed) < u32::MAX, "the count is bounded");
 }
 
 #[test]
-fn bytes_on_their_way_back_to_tcp_are_readable() {
+fn bytes_being_returned_to_tcp_are_readable() {
     let world = world();
     let ready = || rx::ready(&world.sides[1].record, &world.sides[1].slot);
     assert!(raise(&world) && !ready());
@@ -269,16 +268,16 @@ fn bytes_on_their_way_back_to_tcp_are_readable() {
     let first = producer.claim().unwrap();
     assert!(ready());
     producer.release(first);
-    // All of them are in TCP now, and this end has not noticed.
+    // All of them are in TCP, and this end has not noticed.
     send_tcp(&world, 5);
     assert!(ready());
     assert_eq!(receive(&world), rx::Step::Kernel);
     assert!(world.receive_on(1, 1, true) && !ready(), "they are received");
 }
 
-/// One that is stopped with its claim held, or holds it for ever, costs one long receive. A program that polls sleeps then.
+/// A producer that is stopped with its claim held, or keeps it forever, costs one long receive; after that a program that polls can sleep.
 #[test]
-fn a_producer_that_stops_while_it_takes_bytes_back_is_waited_for_once() {
+fn producer_stopped_during_take_back_is_waited_for_once() {
     let world = world();
     let ready = || rx::ready(&world.sides[1].record, &world.sides[1].slot);
     let lasts = || {
@@ -286,16 +285,16 @@ fn a_producer_that_stops_while_it_takes_bytes_back_is_waited_for_once() {
         assert_eq!(receive(&world), rx::Step::Failed(EAGAIN));
         world.clock.time() - began
     };
-    world.lent.set(100_000);
+    world.yield_ns.set(100_000);
     assert!(raise(&world));
     put(&world, 10);
     let producer = &world.sides[0].slot.outward().consumer;
     let first = producer.claim().unwrap();
     assert!(ready());
     let once = lasts();
-    assert!(!ready(), "the kernel decides from now on");
+    assert!(!ready(), "from here on the kernel decides");
     assert!(lasts() < once / 4 && !ready());
-    // It goes on: its bytes are readable, and the next claim is waited for again.
+    // The producer goes on: its bytes are readable, and the next claim is waited for again.
     producer.release(first);
     assert!(ready());
     assert_eq!(receive(&world), rx::Step::Done(10));
