@@ -13,15 +13,15 @@ static uint32_t version;
 
 bool libfabric_find(const void *caller)
 {
-    Dl_info where;
-    void *host = dladdr(caller, &where) && where.dli_fname ? dlopen(where.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
-    if (!host) host = dlopen("libfabric.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    if (!host) return false;
-    dupinfo = (struct fi_info *(*)(const struct fi_info *))dlsym(host, "fi_dupinfo");
-    freeinfo = (void (*)(struct fi_info *))dlsym(host, "fi_freeinfo");
-    uint32_t (*ask)(void) = (uint32_t(*)(void))dlsym(host, "fi_version");
-    version = ask ? ask() : 0;
-    return dupinfo && freeinfo && ask; /* `host` stays open: it cannot go before us */
+    Dl_info symbol;
+    void *library = dladdr(caller, &symbol) && symbol.dli_fname ? dlopen(symbol.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
+    if (!library) library = dlopen("libfabric.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    if (!library) return false;
+    dupinfo = (struct fi_info *(*)(const struct fi_info *))dlsym(library, "fi_dupinfo");
+    freeinfo = (void (*)(struct fi_info *))dlsym(library, "fi_freeinfo");
+    uint32_t (*version_of)(void) = (uint32_t(*)(void))dlsym(library, "fi_version");
+    version = version_of ? version_of() : 0;
+    return dupinfo && freeinfo && version_of; /* `library` stays open, so that it is not unloaded before the provider */
 }
 
 struct fi_info *libfabric_info(void) { return dupinfo(NULL); }

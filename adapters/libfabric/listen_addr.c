@@ -14,10 +14,10 @@
 #include <netinet/in.h>
 #include <stdio.h>
 
-#define LISTEN "FI_MOTET_LISTEN"
-/* Of RFC 5737 and RFC 3849, for documentation: no packet is ever sent there, the system only says by which way it would go. */
-#define ANYBODY_4 "203.0.113.1"
-#define ANYBODY_6 "2001:db8::1"
+#define LISTEN_VARIABLE "FI_MOTET_LISTEN"
+/* Documentation addresses of RFC 5737 and RFC 3849. No packet is sent; the kernel is only asked for the route. */
+#define PROBE_IPV4 "203.0.113.1"
+#define PROBE_IPV6 "2001:db8::1"
 
 static bool is_link_local(const struct sockaddr *address)
 {
@@ -33,8 +33,8 @@ static bool is_loopback(const struct sockaddr *address)
     return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
 }
 
-/* "10.0.0.1:0", "[fd00::1]:0" */
-static bool say(const struct sockaddr *address, char *text, size_t size)
+/* Writes "10.0.0.1:0" or "[fd00::1]:0". */
+static bool format_ip_port(const struct sockaddr *address, char *text, size_t size)
 {
     char ip[INET6_ADDRSTRLEN];
     bool six = address->sa_family == AF_INET6;
@@ -44,24 +44,24 @@ static bool say(const struct sockaddr *address, char *text, size_t size)
     return (size_t)snprintf(text, size, six ? "[%s]:0" : "%s:0", ip) < size;
 }
 
-/* The address from which this host would send to a network that is not its own: where there is a way out, others come in by it. */
-static bool towards_others(int family, char *text, size_t size)
+/* The source address of the default route: other hosts are assumed to reach this host by the same interface. */
+static bool default_route_address(int family, char *text, size_t size)
 {
     struct sockaddr_storage to = { .ss_family = (sa_family_t)family }, own;
     socklen_t length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6), own_length = sizeof own;
     void *bytes = family == AF_INET ? (void *)&((struct sockaddr_in *)&to)->sin_addr : (void *)&((struct sockaddr_in6 *)&to)->sin6_addr;
     if (family == AF_INET) ((struct sockaddr_in *)&to)->sin_port = htons(9);
     else ((struct sockaddr_in6 *)&to)->sin6_port = htons(9);
-    if (inet_pton(family, family == AF_INET ? ANYBODY_4 : ANYBODY_6, bytes) != 1) return false;
+    if (inet_pton(family, family == AF_INET ? PROBE_IPV4 : PROBE_IPV6, bytes) != 1) return false;
     int fd = socket(family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return false;
     bool found = connect(fd, (struct sockaddr *)&to, length) == 0 && getsockname(fd, (struct sockaddr *)&own, &own_length) == 0 &&
-                 !is_loopback((struct sockaddr *)&own) && !is_link_local((struct sockaddr *)&own) && say((struct sockaddr *)&own, text, size);
+                 !is_loopback((struct sockaddr *)&own) && !is_link_local((struct sockaddr *)&own) && format_ip_port((struct sockaddr *)&own, text, size);
     close(fd);
     return found;
 }
 
-/* Bridges of containers and virtual machines (docker0, virbr0) are of this host alone, whatever their addresses look like. */
+/* Bridges of containers and virtual machines (docker0, virbr0) do not lead to other hosts. */
 static bool is_bridge(const char *interface)
 {
     char path[64 + IFNAMSIZ];
@@ -69,8 +69,8 @@ static bool is_bridge(const char *interface)
     return access(path, F_OK) == 0;
 }
 
-/* The first address of an interface, or of any that leads elsewhere; IPv4 before IPv6. */
-static bool of_interface(const char *name, char *text, size_t size)
+/* The first address of the named interface, or, without a name, of any interface that leads to other hosts; IPv4 before IPv6. */
+static bool interface_address(const char *name, char *text, size_t size)
 {
     struct ifaddrs *all, *at;
     bool found = false;
@@ -78,9 +78,9 @@ static bool of_interface(const char *name, char *text, size_t size)
     for (int family = AF_INET; !found; family = AF_INET6) {
         for (at = all; at && !found; at = at->ifa_next) {
             if (!at->ifa_addr || at->ifa_addr->sa_family != family || !(at->ifa_flags & IFF_UP) || is_link_local(at->ifa_addr)) continue;
-            bool meant = name ? strcmp(name, at->ifa_name) == 0
+            bool matches = name ? strcmp(name, at->ifa_name) == 0
                               : at->ifa_flags & IFF_RUNNING && !(at->ifa_flags & IFF_LOOPBACK) && !is_bridge(at->ifa_name);
-            found = meant && say(at->ifa_addr, text, size);
+            found = matches && format_ip_port(at->ifa_addr, text, size);
         }
         if (family == AF_INET6) break;
     }
@@ -88,23 +88,23 @@ static bool of_interface(const char *name, char *text, size_t size)
     return found;
 }
 
-static bool anywhere(char *text, size_t size)
+static bool default_address(char *text, size_t size)
 {
-    return towards_others(AF_INET, text, size) || of_interface(NULL, text, size) || towards_others(AF_INET6, text, size);
+    return default_route_address(AF_INET, text, size) || interface_address(NULL, text, size) || default_route_address(AF_INET6, text, size);
 }
 
 enum listen_wish listen_address(char *text, size_t size)
 {
-    const char *wanted = getenv(LISTEN);
-    if (!wanted || !*wanted) return anywhere(text, size) ? LISTEN_IF_POSSIBLE : LISTEN_OFF;
+    const char *wanted = getenv(LISTEN_VARIABLE);
+    if (!wanted || !*wanted) return default_address(text, size) ? LISTEN_IF_POSSIBLE : LISTEN_OFF;
     if (strcmp(wanted, "off") == 0) return LISTEN_OFF;
-    if (of_interface(wanted, text, size)) return LISTEN_REQUIRED;
+    if (interface_address(wanted, text, size)) return LISTEN_REQUIRED;
     return (size_t)snprintf(text, size, "%s", wanted) < size ? LISTEN_REQUIRED : LISTEN_INVALID;
 }
 
 bool listen_reached(struct address *address, const char *listening)
 {
-    char text[LISTEN_TEXT], any[LISTEN_TEXT];
+    char text[LISTEN_TEXT_SIZE], own[LISTEN_TEXT_SIZE];
     if ((size_t)snprintf(text, sizeof text, "%s", listening) >= sizeof text) return false;
     text[strcspn(text, ",")] = 0;
     char *port = strrchr(text, ':'), *ip = text, *end;
@@ -112,10 +112,10 @@ bool listen_reached(struct address *address, const char *listening)
     *port++ = 0;
     unsigned long number = strtoul(port, &end, 10);
     if (*end || number == 0 || number > UINT16_MAX) return false;
-    if (strcmp(ip, "0.0.0.0") == 0 || strcmp(ip, "[::]") == 0) { /* listens at all of them: one must be told */
-        if (!anywhere(any, sizeof any)) return false;
-        *strrchr(any, ':') = 0;
-        ip = any;
+    if (strcmp(ip, "0.0.0.0") == 0 || strcmp(ip, "[::]") == 0) { /* a wildcard: peers need one address */
+        if (!default_address(own, sizeof own)) return false;
+        *strrchr(own, ':') = 0;
+        ip = own;
     }
     bool six = *ip == '[';
     if (six) ip[strcspn(ip, "]")] = 0;

@@ -16,18 +16,18 @@
 #include <sched.h>
 #include <time.h>
 
-/* Reads in a row that find nothing before each yield: about a microsecond. Libraries that yield themselves do so at each. */
-#define VAIN_BEFORE_TURN 10
-/* And before each sleep: Open MPI reads once more after each event, and would sleep there. */
-#define VAIN_BEFORE_SLEEP 8
-/* How long what rings no bell may wait for a rank that sleeps. */
+/* Empty reads in a row before each yield: about a microsecond. Libraries that yield themselves do so at each read. */
+#define EMPTY_READS_BEFORE_YIELD 10
+/* Empty reads in a row before each sleep. One is not enough: Open MPI reads once more after each event. */
+#define EMPTY_READS_BEFORE_SLEEP 8
+/* The longest sleep: peers that ring no doorbell wait this long for a rank that sleeps. */
 #define SLEEP_MS 1
-/* From read to read a program that waits takes 1 to 4 us of CPU, yields included (Open MPI 4, MPICH 5), and longer once in 100 reads or less;
- * one that takes longer more often than once in so many has something else to do. */
-#define ELSEWHERE_NS 8000
-#define OUTWEIGHS 32
+/* A program that waits takes 1 to 4 us of CPU from read to read, yields included (Open MPI 4, MPICH 5), and more at most once in 100 reads.
+ * A program that takes more than COMPUTE_NS more often than once in COMPUTE_WEIGHT reads has other work to do. */
+#define COMPUTE_NS 8000
+#define COMPUTE_WEIGHT 32
 
-static int64_t cpu_time(void)
+static int64_t read_thread_cpu_ns(void)
 {
     struct timespec used;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
@@ -36,82 +36,82 @@ static int64_t cpu_time(void)
 
 enum wait_mode wait_mode_wanted(void)
 {
-    const char *said = getenv("FI_MOTET_WAIT");
-    if (!said || !*said || strcmp(said, "auto") == 0) return WAIT_AUTO;
-    if (strcmp(said, "poll") == 0) return WAIT_POLL;
-    return strcmp(said, "sleep") == 0 ? WAIT_SLEEP : WAIT_INVALID;
+    const char *value = getenv("FI_MOTET_WAIT");
+    if (!value || !*value || strcmp(value, "auto") == 0) return WAIT_AUTO;
+    if (strcmp(value, "poll") == 0) return WAIT_POLL;
+    return strcmp(value, "sleep") == 0 ? WAIT_SLEEP : WAIT_INVALID;
 }
 
-static bool is_here(const struct domain *domain, const struct address *address)
+static bool is_local(const struct domain *domain, const struct address *address)
 {
     return address->family == 0 ||
            (address->family == domain->address.family && memcmp(address->ip, domain->address.ip, sizeof address->ip) == 0);
 }
 
-/* The program has inserted an address (more: 1) or removed it (-1). Where there is no memory it is not counted. The lock is held. */
-void pause_count_peers(struct domain *domain, const struct address *address, int more)
+/* The program has inserted an address (delta 1) or removed one (-1). Without memory the address is not counted. The lock is held. */
+void pause_count_peers(struct domain *domain, const struct address *address, int delta)
 {
-    if (is_here(domain, address)) {
-        intptr_t kept = (intptr_t)hash_map_find(&domain->local_peers_seen, address->node); /* one more than it was inserted; 0: never */
-        intptr_t before = kept ? kept - 1 : 0, after = before + more;
+    if (is_local(domain, address)) {
+        intptr_t stored = (intptr_t)hash_map_find(&domain->local_peers_seen, address->node); /* insertions plus one; 0: never inserted */
+        intptr_t before = stored ? stored - 1 : 0, after = before + delta;
         if (after >= 0 && hash_map_put(&domain->local_peers_seen, address->node, (void *)(after + 1)) == 0)
             domain->local_peers += (after > 0) - (before > 0);
     }
-    if (domain->cpus == 0) domain->cpus = sysconf(_SC_NPROCESSORS_ONLN); /* not those of this rank, which may be bound; -1: not known */
-    bool crowded = domain->cpus > 0 && domain->local_peers > domain->cpus;
-    domain->pauses = domain->wait == WAIT_SLEEP || (domain->wait == WAIT_AUTO && crowded);
+    if (domain->cpus == 0) domain->cpus = sysconf(_SC_NPROCESSORS_ONLN); /* of the host, not of this rank, which may be bound; -1: unknown */
+    bool oversubscribed = domain->cpus > 0 && domain->local_peers > domain->cpus;
+    domain->pauses = domain->wait_mode == WAIT_SLEEP || (domain->wait_mode == WAIT_AUTO && oversubscribed);
 }
 
 /* The domain whose queue this thread last read and found empty. Compared only, never dereferenced. */
 static _Thread_local const struct domain *last_empty_domain;
 
-/* Whether the program computes between its reads, as one does that waits for nothing and lets its library get on now and then. */
-static bool is_elsewhere(struct cq *queue)
+/* Whether the program computes between its reads: it does not wait, but calls its library from time to time to make progress. */
+static bool computes_between_reads(struct cq *cq)
 {
-    int64_t before = queue->used;
-    queue->used = cpu_time();
-    if (before == 0) return false; /* it has just slept, and finds its caches cold */
-    if (queue->used - before <= ELSEWHERE_NS) {
-        queue->compute_score -= queue->compute_score > 0;
+    int64_t before = cq->thread_cpu_ns;
+    cq->thread_cpu_ns = read_thread_cpu_ns();
+    if (before == 0) return false; /* the thread has just slept, and its caches are cold */
+    if (cq->thread_cpu_ns - before <= COMPUTE_NS) {
+        cq->compute_score -= cq->compute_score > 0;
         return false;
     }
-    queue->compute_score += OUTWEIGHS;
-    if (queue->compute_score <= 2 * OUTWEIGHS) return false;
-    queue->compute_score = OUTWEIGHS;
+    cq->compute_score += COMPUTE_WEIGHT;
+    if (cq->compute_score <= 2 * COMPUTE_WEIGHT) return false;
+    cq->compute_score = COMPUTE_WEIGHT;
     return true;
 }
 
-static bool sleep_is_due(struct cq *queue)
+static bool sleep_is_due(struct cq *cq)
 {
-    if (last_empty_domain != queue->domain) {
-        last_empty_domain = queue->domain;
-        queue->empty_reads = 0;
+    if (last_empty_domain != cq->domain) {
+        last_empty_domain = cq->domain;
+        cq->empty_reads = 0;
     }
-    /* What has been begun may end in a counter, which no read of a queue finds. */
-    if (queue->ops_started != queue->domain->ops_started || is_elsewhere(queue)) pause_reset(queue);
-    queue->ops_started = queue->domain->ops_started;
-    if (++queue->empty_reads < VAIN_BEFORE_SLEEP) return false;
-    queue->empty_reads = 0; /* as soon as something is read, too */
-    return domain_may_sleep(queue->domain);
+    /* An operation that was started may complete in a counter, which no read of a queue finds. */
+    if (cq->ops_started != cq->domain->ops_started || computes_between_reads(cq)) pause_reset(cq);
+    cq->ops_started = cq->domain->ops_started;
+    if (++cq->empty_reads < EMPTY_READS_BEFORE_SLEEP) return false;
+    cq->empty_reads = 0; /* pause_reset() does the same after a read that finds something */
+    return domain_arm(cq->domain);
 }
 
-/* A read found nothing, where such reads are counted. The lock is held. */
-enum poll_pause pause_due(struct cq *queue)
+/* What to do after an empty read. The lock is held. */
+enum poll_pause pause_due(struct cq *cq)
 {
-    if (unlikely(queue->domain->wait == WAIT_SLEEP)) return sleep_is_due(queue) ? PAUSE_SLEEP : PAUSE_NONE;
-    if (likely(++queue->empty_reads < VAIN_BEFORE_TURN)) return PAUSE_NONE;
-    queue->empty_reads = 0;
+    if (unlikely(cq->domain->wait_mode == WAIT_SLEEP)) return sleep_is_due(cq) ? PAUSE_SLEEP : PAUSE_NONE;
+    if (likely(++cq->empty_reads < EMPTY_READS_BEFORE_YIELD)) return PAUSE_NONE;
+    cq->empty_reads = 0;
     return PAUSE_YIELD;
 }
 
-/* Without the lock. Whoever has nothing to read afterwards tells the program so. */
-void pause_poll(struct cq *queue, enum poll_pause how)
+/* Yields or sleeps, without the lock. The caller reads once more afterwards. */
+void pause_poll(struct cq *cq, enum poll_pause pause)
 {
-    if (likely(how == PAUSE_YIELD)) {
+    if (likely(pause == PAUSE_YIELD)) {
         sched_yield();
         return;
     }
-    struct pollfd descriptor = { motet_node_descriptor(queue->domain->node), POLLIN, 0 };
+    struct pollfd descriptor = { motet_node_descriptor(cq->domain->node), POLLIN, 0 };
     poll(&descriptor, 1, SLEEP_MS);
-    queue->used = 0;
+    cq->thread_cpu_ns = 0;
 }

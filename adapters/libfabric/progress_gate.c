@@ -10,38 +10,38 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-/* Motet has said of the process that it uses this kind (for its own locks). */
-static bool barrier(void) { return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0; }
+/* A barrier on every CPU that runs a thread of this process. Motet has registered the process for this kind, for its own locks. */
+static bool membarrier_all(void) { return syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0; }
 
 void gate_wait(struct domain *domain)
 {
-    static const struct timespec nap = { 0, 20000 };
-    while (atomic_load_explicit(&domain->progress_thread_in, memory_order_acquire) && getpid() == domain->process) /* a forked child has no progress thread */
-        nanosleep(&nap, NULL);
+    static const struct timespec poll_interval = { 0, 20000 };
+    while (atomic_load_explicit(&domain->progress_thread_in, memory_order_acquire) && getpid() == domain->pid) /* a forked child has no progress thread */
+        nanosleep(&poll_interval, NULL);
 }
 
 bool gate_enter(struct domain *domain)
 {
-    bool absent = false;
-    if (domain->locked) return pthread_mutex_trylock(&domain->lock) == 0;
-    if (!atomic_compare_exchange_strong(&domain->progress_thread_in, &absent, true)) return false; /* a wait of its own has brought it here again */
-    if (barrier() && !atomic_load_explicit(&domain->inside, memory_order_acquire)) return true; /* edge guest <-> inside */
+    bool expected = false;
+    if (domain->uses_mutex) return pthread_mutex_trylock(&domain->lock) == 0;
+    if (!atomic_compare_exchange_strong(&domain->progress_thread_in, &expected, true)) return false; /* already inside: a call made there makes progress, too */
+    if (membarrier_all() && !atomic_load_explicit(&domain->program_inside, memory_order_acquire)) return true; /* edge program_inside <-> progress_thread_in */
     atomic_store_explicit(&domain->progress_thread_in, false, memory_order_release);
     return false;
 }
 
 void gate_leave(struct domain *domain)
 {
-    if (domain->locked) pthread_mutex_unlock(&domain->lock);
+    if (domain->uses_mutex) pthread_mutex_unlock(&domain->lock);
     else atomic_store_explicit(&domain->progress_thread_in, false, memory_order_release);
 }
 
 /* Runs in the next thread that makes progress: the progress thread if the program makes none. While the program is inside this does nothing, and
- * the program's leave() defers it again. */
-static void read_pending_hellos(motet_node node, void *user)
+ * the program's domain_unlock() defers it again. */
+static void handle_hellos_task(motet_node node, void *user)
 {
     struct domain *domain = user;
-    atomic_store(&domain->put_off, false);
+    atomic_store(&domain->hello_task_deferred, false);
     while (atomic_load(&domain->pending_hellos) && gate_enter(domain)) {
         hellos_read(domain);
         gate_leave(domain);
@@ -50,6 +50,6 @@ static void read_pending_hellos(motet_node node, void *user)
 
 void gate_request_hellos(struct domain *domain)
 {
-    if (!atomic_exchange(&domain->put_off, true) && motet_node_defer(domain->node, read_pending_hellos, domain) != 0)
-        atomic_store(&domain->put_off, false);
+    if (!atomic_exchange(&domain->hello_task_deferred, true) && motet_node_defer(domain->node, handle_hellos_task, domain) != 0)
+        atomic_store(&domain->hello_task_deferred, false);
 }

@@ -4,7 +4,7 @@
  * completes when its bytes are in the region, so every completion is FI_DELIVERY_COMPLETE. */
 #include "fabric.h"
 
-struct transfer {
+struct rma_args {
     bool put;
     const struct iovec *iov;
     size_t count;
@@ -13,170 +13,171 @@ struct transfer {
     size_t remote_count;
     uint64_t flags;
     void *context;
-    bool quiet;
+    bool no_completion;
 };
 
-struct request *request_whole(struct endpoint *endpoint, void *context, uint64_t flags, enum counted counter, bool told)
+struct request *rma_request_alloc(struct endpoint *endpoint, void *context, uint64_t flags, enum cntr_kind kind, bool reports)
 {
-    struct request *request = request_take(endpoint);
+    struct request *request = request_alloc(endpoint);
     if (unlikely(!request)) return NULL;
     request->context = context;
     request->flags = flags;
-    request->counter = (uint8_t)counter;
-    request->told = told;
+    request->cntr_kind = (uint8_t)kind;
+    request->reports = reports;
     return request;
 }
 
-static int start(struct endpoint *endpoint, struct request *request, const struct motet_remote_address *at, void *memory, size_t length, bool put)
+static int start_one(struct endpoint *endpoint, struct request *request, const struct motet_remote_address *at, void *memory, size_t length, bool put)
 {
-    struct motet_completion_options notice = MOTET_INIT(struct motet_completion_options);
+    struct motet_completion_options options = MOTET_INIT(struct motet_completion_options);
     motet_node node = endpoint->domain->node;
-    notice.cq = endpoint->sends->group;
-    notice.user_data = (uintptr_t)request;
-    int result = put ? motet_region_put_start(node, at, memory, length, &notice, &request->operation)
-                     : motet_region_get_start(node, at, memory, length, &notice, &request->operation);
-    if (likely(result == 0)) request_note(request);
+    options.cq = endpoint->tx_cq->engine_cq;
+    options.user_data = (uintptr_t)request;
+    int result = put ? motet_region_put_start(node, at, memory, length, &options, &request->operation)
+                     : motet_region_get_start(node, at, memory, length, &options, &request->operation);
+    if (likely(result == 0)) request_track(request);
     return result;
 }
 
-/* Several pieces under one whole. What has begun cannot be taken back: after the first, room is waited for. */
-static int start_pieces(struct endpoint *endpoint, struct request *whole, motet_link link, const struct transfer *transfer)
+/* Starts one child operation for each pair of a local and a remote piece. An operation that has started cannot be revoked, so this function waits
+ * for room instead of failing with -EAGAIN. */
+static int start_children(struct endpoint *endpoint, struct request *parent, motet_link link, const struct rma_args *args)
 {
-    size_t here = 0, there = 0, i = 0, j = 0;
+    size_t local_offset = 0, remote_offset = 0, i = 0, j = 0;
     int result = 0;
-    whole->children = 1; /* this loop */
-    while (i < transfer->count && j < transfer->remote_count && result == 0) {
-        const struct iovec *iov = &transfer->iov[i];
-        const struct fi_rma_iov *remote = &transfer->remote[j];
-        size_t length = iov->iov_len - here < remote->len - there ? iov->iov_len - here : remote->len - there;
-        struct motet_remote_address at = { sizeof at, link, remote->key, remote->addr + there };
-        struct request *piece = length ? request_take(endpoint) : NULL;
-        if (length && !piece) result = -ENOMEM;
-        if (piece) {
-            piece->parent = whole;
+    parent->children = 1; /* held by this loop */
+    while (i < args->count && j < args->remote_count && result == 0) {
+        const struct iovec *iov = &args->iov[i];
+        const struct fi_rma_iov *remote = &args->remote[j];
+        size_t length = iov->iov_len - local_offset < remote->len - remote_offset ? iov->iov_len - local_offset : remote->len - remote_offset;
+        struct motet_remote_address at = { sizeof at, link, remote->key, remote->addr + remote_offset };
+        struct request *child = length ? request_alloc(endpoint) : NULL;
+        if (length && !child) result = -ENOMEM;
+        if (child) {
+            child->parent = parent;
             do {
-                result = start(endpoint, piece, &at, (char *)iov->iov_base + here, length, transfer->put);
+                result = start_one(endpoint, child, &at, (char *)iov->iov_base + local_offset, length, args->put);
                 if (result == -EAGAIN) domain_pump(endpoint->domain);
             } while (result == -EAGAIN);
-            if (result == 0) whole->children++;
-            else request_give_back(piece);
+            if (result == 0) parent->children++;
+            else request_free(child);
         }
-        here += length;
-        there += length;
-        if (here == iov->iov_len) here = 0, i++;
-        if (there == remote->len) there = 0, j++;
+        local_offset += length;
+        remote_offset += length;
+        if (local_offset == iov->iov_len) local_offset = 0, i++;
+        if (remote_offset == remote->len) remote_offset = 0, j++;
     }
-    request_piece_ended(whole, result);
+    request_child_done(parent, result);
     return 0;
 }
 
-static ssize_t go(struct fid_ep *fid, const struct transfer *transfer)
+static ssize_t start_rma(struct fid_ep *fid, const struct rma_args *args)
 {
-    struct endpoint *endpoint = container(fid, struct endpoint, fid);
+    struct endpoint *endpoint = container_of(fid, struct endpoint, fid);
     int result = -EAGAIN;
-    if (transfer->count > VECTORS || transfer->remote_count > VECTORS || transfer->flags & FI_REMOTE_CQ_DATA) return -FI_EINVAL;
-    bool told = !transfer->quiet && (!endpoint->selective_sends || transfer->flags & FI_COMPLETION);
-    enter(endpoint->domain);
+    if (args->count > IOV_LIMIT || args->remote_count > IOV_LIMIT || args->flags & FI_REMOTE_CQ_DATA) return -FI_EINVAL;
+    bool reports = !args->no_completion && (!endpoint->tx_selective || args->flags & FI_COMPLETION);
+    domain_lock(endpoint->domain);
     endpoint->domain->ops_started++;
-    struct peer *peer = peer_at(endpoint, transfer->peer);
-    int reached = unlikely(!peer) ? -FI_EINVAL : likely(peer->link != 0) ? 0 : peer_link(endpoint, peer);
-    struct request *request = unlikely(reached != 0) ? NULL : request_whole(endpoint, transfer->context, FI_RMA | (transfer->put ? FI_WRITE : FI_READ),
-                                                                           transfer->put ? COUNT_WRITE : COUNT_READ, told);
-    if (request && transfer->count == 1 && transfer->remote_count == 1) {
-        const struct iovec *iov = transfer->iov;
-        struct motet_remote_address at = { sizeof at, peer->link, transfer->remote->key, transfer->remote->addr };
+    struct peer *peer = peer_at(endpoint, args->peer);
+    int connect_result = unlikely(!peer) ? -FI_EINVAL : likely(peer->link != 0) ? 0 : peer_connect(endpoint, peer);
+    struct request *request = unlikely(connect_result != 0) ? NULL : rma_request_alloc(endpoint, args->context, FI_RMA | (args->put ? FI_WRITE : FI_READ),
+                                                                                       args->put ? CNTR_WRITE : CNTR_READ, reports);
+    if (request && args->count == 1 && args->remote_count == 1) {
+        const struct iovec *iov = args->iov;
+        struct motet_remote_address at = { sizeof at, peer->link, args->remote->key, args->remote->addr };
         void *memory = iov->iov_base;
-        if (transfer->flags & FI_INJECT && iov->iov_len) {
+        if (args->flags & FI_INJECT && iov->iov_len) {
             if ((request->copy = malloc(iov->iov_len))) memory = memcpy(request->copy, memory, iov->iov_len);
         }
-        if (!(transfer->flags & FI_INJECT && iov->iov_len) || request->copy) result = start(endpoint, request, &at, memory, iov->iov_len, transfer->put);
-        if (unlikely(result != 0)) request_give_back(request);
+        if (!(args->flags & FI_INJECT && iov->iov_len) || request->copy) result = start_one(endpoint, request, &at, memory, iov->iov_len, args->put);
+        if (unlikely(result != 0)) request_free(request);
     } else if (request) {
-        result = transfer->flags & FI_INJECT ? -EINVAL : start_pieces(endpoint, request, peer->link, transfer);
-        if (unlikely(result != 0)) request_give_back(request);
+        result = args->flags & FI_INJECT ? -EINVAL : start_children(endpoint, request, peer->link, args);
+        if (unlikely(result != 0)) request_free(request);
     }
-    leave(endpoint->domain);
-    return unlikely(reached != 0) ? reached : -to_errno(result);
+    domain_unlock(endpoint->domain);
+    return unlikely(connect_result != 0) ? connect_result : -to_errno(result);
 }
 
-/* ---------------------------------------------------------------- as libfabric has it */
+/* ---------------------------------------------------------------- functions of libfabric */
 
-static uint64_t usual(struct fid_ep *fid) { return container(fid, struct endpoint, fid)->send_flags; }
+static uint64_t default_flags(struct fid_ep *fid) { return container_of(fid, struct endpoint, fid)->tx_op_flags; }
 
-static ssize_t list(struct fid_ep *fid, bool put, const struct iovec *iov, size_t count, fi_addr_t peer, uint64_t addr, uint64_t key,
-                    void *context)
+static ssize_t rma_iov(struct fid_ep *fid, bool put, const struct iovec *iov, size_t count, fi_addr_t peer, uint64_t addr, uint64_t key,
+                       void *context)
 {
     size_t length = 0;
     for (size_t i = 0; i < count; i++)
         length += iov[i].iov_len;
     struct fi_rma_iov remote = { addr, length, key };
-    struct transfer transfer = { put, iov, count, peer, &remote, 1, usual(fid), context, false };
-    return go(fid, &transfer);
+    struct rma_args args = { put, iov, count, peer, &remote, 1, default_flags(fid), context, false };
+    return start_rma(fid, &args);
 }
 
-static ssize_t message(struct fid_ep *fid, bool put, const struct fi_msg_rma *msg, uint64_t flags)
+static ssize_t rma_msg(struct fid_ep *fid, bool put, const struct fi_msg_rma *msg, uint64_t flags)
 {
-    struct transfer transfer = { put, msg->msg_iov, msg->iov_count, msg->addr, msg->rma_iov, msg->rma_iov_count, flags, msg->context, false };
-    return go(fid, &transfer);
+    struct rma_args args = { put, msg->msg_iov, msg->iov_count, msg->addr, msg->rma_iov, msg->rma_iov_count, flags, msg->context, false };
+    return start_rma(fid, &args);
 }
 
-static ssize_t get_list(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t peer, uint64_t addr, uint64_t key,
-                        void *context)
+static ssize_t rma_readv(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t peer, uint64_t addr, uint64_t key,
+                         void *context)
 {
-    return list(fid, false, iov, count, peer, addr, key, context);
+    return rma_iov(fid, false, iov, count, peer, addr, key, context);
 }
 
-static ssize_t get(struct fid_ep *fid, void *into, size_t length, void *desc, fi_addr_t peer, uint64_t addr, uint64_t key, void *context)
+static ssize_t rma_read(struct fid_ep *fid, void *into, size_t length, void *desc, fi_addr_t peer, uint64_t addr, uint64_t key, void *context)
 {
     struct iovec iov = { into, length };
-    return list(fid, false, &iov, 1, peer, addr, key, context);
+    return rma_iov(fid, false, &iov, 1, peer, addr, key, context);
 }
 
-static ssize_t get_message(struct fid_ep *fid, const struct fi_msg_rma *msg, uint64_t flags) { return message(fid, false, msg, flags); }
+static ssize_t rma_readmsg(struct fid_ep *fid, const struct fi_msg_rma *msg, uint64_t flags) { return rma_msg(fid, false, msg, flags); }
 
-static ssize_t put_list(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t peer, uint64_t addr, uint64_t key,
-                        void *context)
+static ssize_t rma_writev(struct fid_ep *fid, const struct iovec *iov, void **desc, size_t count, fi_addr_t peer, uint64_t addr, uint64_t key,
+                          void *context)
 {
-    return list(fid, true, iov, count, peer, addr, key, context);
+    return rma_iov(fid, true, iov, count, peer, addr, key, context);
 }
 
-static ssize_t put(struct fid_ep *fid, const void *from, size_t length, void *desc, fi_addr_t peer, uint64_t addr, uint64_t key, void *context)
+static ssize_t rma_write(struct fid_ep *fid, const void *from, size_t length, void *desc, fi_addr_t peer, uint64_t addr, uint64_t key, void *context)
 {
     struct iovec iov = { (void *)from, length };
-    return list(fid, true, &iov, 1, peer, addr, key, context);
+    return rma_iov(fid, true, &iov, 1, peer, addr, key, context);
 }
 
-static ssize_t put_message(struct fid_ep *fid, const struct fi_msg_rma *msg, uint64_t flags) { return message(fid, true, msg, flags); }
+static ssize_t rma_writemsg(struct fid_ep *fid, const struct fi_msg_rma *msg, uint64_t flags) { return rma_msg(fid, true, msg, flags); }
 
-static ssize_t put_inject(struct fid_ep *fid, const void *from, size_t length, fi_addr_t peer, uint64_t addr, uint64_t key)
+static ssize_t rma_inject(struct fid_ep *fid, const void *from, size_t length, fi_addr_t peer, uint64_t addr, uint64_t key)
 {
     struct iovec iov = { (void *)from, length };
     struct fi_rma_iov remote = { addr, length, key };
-    struct transfer transfer = { true, &iov, 1, peer, &remote, 1, FI_INJECT, NULL, true };
-    return length > INJECT_SIZE ? -FI_EINVAL : go(fid, &transfer);
+    struct rma_args args = { true, &iov, 1, peer, &remote, 1, FI_INJECT, NULL, true };
+    return length > INJECT_SIZE ? -FI_EINVAL : start_rma(fid, &args);
 }
 
-/* A put tells its target nothing. */
-static ssize_t no_data(struct fid_ep *fid, const void *from, size_t length, void *desc, uint64_t data, fi_addr_t peer, uint64_t addr,
-                       uint64_t key, void *context)
+/* A put reports nothing to its target. */
+static ssize_t unsupported_writedata(struct fid_ep *fid, const void *from, size_t length, void *desc, uint64_t data, fi_addr_t peer, uint64_t addr,
+                                     uint64_t key, void *context)
 {
     return -FI_ENOSYS;
 }
 
-static ssize_t no_inject_data(struct fid_ep *fid, const void *from, size_t length, uint64_t data, fi_addr_t peer, uint64_t addr, uint64_t key)
+static ssize_t unsupported_inject_writedata(struct fid_ep *fid, const void *from, size_t length, uint64_t data, fi_addr_t peer, uint64_t addr, uint64_t key)
 {
     return -FI_ENOSYS;
 }
 
 struct fi_ops_rma rma_ops = {
     .size = sizeof rma_ops,
-    .read = get,
-    .readv = get_list,
-    .readmsg = get_message,
-    .write = put,
-    .writev = put_list,
-    .writemsg = put_message,
-    .inject = put_inject,
-    .writedata = no_data,
-    .injectdata = no_inject_data,
+    .read = rma_read,
+    .readv = rma_readv,
+    .readmsg = rma_readmsg,
+    .write = rma_write,
+    .writev = rma_writev,
+    .writemsg = rma_writemsg,
+    .inject = rma_inject,
+    .writedata = unsupported_writedata,
+    .injectdata = unsupported_inject_writedata,
 };

@@ -1,5 +1,5 @@
-/* asks.c: what a program may ask of the provider `motet` and what the provider reports: capabilities, sources, data, counters; sends to an endpoint that was
- * not met before, and atomics whose elements lie in several pieces. One domain and one thread: an endpoint that talks to itself.
+/* asks.c: what a program may request of the provider `motet`, and what the provider reports: capabilities, sources, data, counters; the first send to an
+ * endpoint; and atomics on several pieces. One domain, one thread, and one endpoint that sends to itself.
  * Ends with the line "asked and answered". */
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
@@ -49,7 +49,7 @@ static int ask(const char *node, const char *service, uint64_t flags, struct fi_
 static void capabilities(void)
 {
     struct fi_info *info;
-    /* A program that names no capabilities gets those that it can use: regions' keys are the provider's, which it must be able to take. */
+    /* Hints without capabilities get all that the program can use. Remote memory needs FI_MR_PROV_KEY. */
     for (int modes = 0; modes < 256; modes++) {
         int mode = (modes & 1 ? FI_MR_LOCAL : 0) | (modes & 2 ? FI_MR_RAW : 0) | (modes & 4 ? FI_MR_VIRT_ADDR : 0) | (modes & 8 ? FI_MR_ALLOCATED : 0) |
                    (modes & 16 ? FI_MR_PROV_KEY : 0) | (modes & 32 ? FI_MR_MMU_NOTIFY : 0) | (modes & 64 ? FI_MR_RMA_EVENT : 0) |
@@ -62,7 +62,7 @@ static void capabilities(void)
     }
     CHECK(ask(NULL, NULL, 0, hints_of(FI_RMA, 0), &info), -FI_ENODATA);
 
-    /* Data comes with messages, and with nothing else. */
+    /* Only messages carry data. */
     struct fi_info *hints = hints_of(FI_RMA, FI_MR_PROV_KEY);
     CHECK(ask(NULL, NULL, 0, fi_dupinfo(hints), &info), 0);
     CHECK(info->domain_attr->cq_data_size, 0);
@@ -81,7 +81,7 @@ static void sources(void)
     static const struct { const char *node, *service; uint64_t flags; int result; } asked[] = {
         { NULL, NULL, 0, 0 },           { NULL, "9228", FI_SOURCE, 0 },      { "localhost", NULL, FI_SOURCE, 0 },
         { "127.0.0.1", "9228", FI_SOURCE, 0 }, { "nosuchhost.invalid", NULL, FI_SOURCE, -FI_ENODATA },
-        { "203.0.113.7", NULL, FI_SOURCE, -FI_ENODATA }, /* of documents, and of no host */
+        { "203.0.113.7", NULL, FI_SOURCE, -FI_ENODATA }, /* a documentation address, of no host */
         { "localhost", "9228", 0, -FI_ENODATA },
     };
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
@@ -123,7 +123,7 @@ static void begin(void)
     CHECK(fi_endpoint(domain, info, &ep, NULL), 0);
     CHECK(fi_ep_bind(ep, &av->fid, 0), 0);
     CHECK(fi_ep_bind(ep, &cq->fid, FI_SEND | FI_RECV), 0);
-    /* One counter for all, as some programs bind it; but none for what is never counted. */
+    /* Some programs bind one counter for all operations. A counter only for remote accesses, which are never counted, is refused. */
     CHECK(fi_ep_bind(ep, &all->fid, FI_REMOTE_READ | FI_REMOTE_WRITE), -FI_EINVAL);
     CHECK(fi_ep_bind(ep, &all->fid, FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE), 0);
     CHECK(fi_enable(ep), 0);
@@ -144,7 +144,7 @@ static void end(void)
     fi_freeinfo(info);
 }
 
-/* The next event, which must be this context's. */
+/* Waits for the next event, which must have this context. */
 static struct fi_cq_tagged_entry event(const void *context)
 {
     struct fi_cq_tagged_entry entry;
@@ -155,7 +155,7 @@ static struct fi_cq_tagged_entry event(const void *context)
     return entry;
 }
 
-/* The first call succeeds: programs take a first FI_EAGAIN for a failure. */
+/* The first call must succeed: some programs take a first FI_EAGAIN for a failure. */
 static void first_send(void)
 {
     struct fi_context sent, got;
@@ -190,7 +190,7 @@ static void atomics_in_pieces(void)
     for (int i = 0; i < 6; i++) CHECK(before[i], 101 * (i + 1));
     for (int i = 0; i < 32; i++) CHECK(memory[i], 100 * i + (i >= 1 && i <= 6 ? 2 * i : 0));
 
-    /* Those that are as wanted, and not the others. */
+    /* Only elements with the compared value are swapped. */
     for (int i = 0; i < 6; i++) wanted[i] = 102 * (i + 1) + (i == 2);
     struct fi_ioc compared[] = { { wanted, 2 }, { wanted + 2, 4 } };
     CHECK(fi_compare_atomicv(ep, operands, NULL, 4, compared, NULL, 2, results, NULL, 3, self, 8, key, FI_INT64, FI_CSWAP, &context), 0);
@@ -198,14 +198,14 @@ static void atomics_in_pieces(void)
     for (int i = 0; i < 6; i++) CHECK(before[i], 102 * (i + 1));
     for (int i = 0; i < 6; i++) CHECK(memory[i + 1], i == 2 ? 306 : i + 1);
 
-    /* Two places there, read without an operand. */
+    /* Two remote pieces, read without an operand. */
     struct fi_rma_ioc places[] = { { 16 * 8, 2, key }, { 20 * 8, 4, key } };
     struct fi_msg_atomic message = { .addr = self, .rma_iov = places, .rma_iov_count = 2, .datatype = FI_INT64, .op = FI_ATOMIC_READ, .context = &context };
     CHECK(fi_fetch_atomicmsg(ep, &message, results, NULL, 3, FI_COMPLETION), 0);
     event(&context);
     for (int i = 0; i < 6; i++) CHECK(before[i], 100 * (i < 2 ? 16 + i : 18 + i));
 
-    /* What does not agree, and what is too long, is refused, and nothing has begun. */
+    /* Lists of different lengths and too many elements are refused, and no operation starts. */
     CHECK(fi_fetch_atomicv(ep, operands, NULL, 3, results, NULL, 3, self, 8, key, FI_INT64, FI_SUM, &context), -FI_EINVAL);
     int64_t many[40] = { 0 };
     struct fi_ioc halves[] = { { many, 20 }, { many + 20, 20 } };

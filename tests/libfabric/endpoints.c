@@ -1,5 +1,5 @@
-/* endpoints.c: of the provider `motet`, what MPI libraries do not use: sleep in a descriptor and in fi_cq_sread, sources, buffers for many messages,
- * counters, receives that are cancelled, puts of several pieces, refused accesses, strangers. Two domains of one process, each with a thread of its own.
+/* endpoints.c: features of the provider `motet` that MPI libraries do not use: sleeps in a descriptor and in fi_cq_sread, sources, multi-receive
+ * buffers, counters, cancelled receives, puts of several pieces, refused accesses, strangers. Two domains of one process, each with its own thread.
  * Ends with the line "endpoints do what they say". */
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
@@ -84,7 +84,7 @@ static void close_side(struct side *side)
     CHECK(fi_close(&side->domain->fid), 0);
 }
 
-/* The next event, which must be this context's. */
+/* Waits for the next event, which must have this context. */
 static struct fi_cq_tagged_entry event(struct side *side, void *context, fi_addr_t *source)
 {
     struct fi_cq_tagged_entry entry;
@@ -103,14 +103,14 @@ static int failure(struct side *side, void *context)
     return error.err;
 }
 
-/* Of the messages that fill a buffer, at this place of it. */
+/* The contents of the messages that fill a multi-receive buffer, at this offset. */
 static size_t length_of(int number, size_t place)
 {
     size_t length = (size_t)(150 + number), left = sizeof many - place;
     return length < left ? length : left;
 }
 
-/* As long as there is no room, or the other side has not been met. */
+/* Repeats a call while there is no room or the peer is not connected. */
 #define AGAIN(side, call)                                              \
     do {                                                               \
         ssize_t result_;                                               \
@@ -118,7 +118,7 @@ static size_t length_of(int number, size_t place)
         CHECK(result_, 0);                                             \
     } while (0)
 
-/* ---------------------------------------------------------------- the far side: answers, and makes progress to the end */
+/* ---------------------------------------------------------------- the far side: answers, and makes progress until the end */
 
 static atomic_int over;
 
@@ -127,7 +127,7 @@ static void *answer(void *nothing)
     char text[64];
     struct fi_context context[2];
     fi_addr_t source;
-    /* A receive from the near side alone, before they have met; with a message to it while that sleeps. */
+    /* A receive from the near side alone, before they are connected; then a message to the near side while that sleeps. */
     CHECK(fi_trecv(far.ep, text, sizeof text, NULL, far.other, 7, 0xff00, &context[0]), 0);
     struct fi_cq_tagged_entry got = event(&far, &context[0], &source);
     CHECK(got.tag, 0x1207);
@@ -135,11 +135,11 @@ static void *answer(void *nothing)
     CHECK(got.flags & FI_REMOTE_CQ_DATA, FI_REMOTE_CQ_DATA);
     CHECK(got.len, 6);
     CHECK(source, far.other);
-    usleep(50000); /* the other one is asleep by now, or soon */
+    usleep(50000); /* so that the near side sleeps */
     AGAIN(&far, fi_tsend(far.ep, "world", 6, NULL, far.other, 8, &context[1]));
     event(&far, &context[1], NULL);
 
-    /* One buffer for what comes, without tags. */
+    /* One multi-receive buffer for untagged messages. */
     struct fi_msg message = { .msg_iov = &(struct iovec){ many, sizeof many }, .iov_count = 1, .addr = FI_ADDR_UNSPEC, .context = &context[0] };
     CHECK(fi_recvmsg(far.ep, &message, FI_MULTI_RECV), 0);
     size_t place = 0;
@@ -159,7 +159,7 @@ static void *answer(void *nothing)
     return nothing;
 }
 
-/* ---------------------------------------------------------------- the near side: asks */
+/* ---------------------------------------------------------------- the near side: requests */
 
 static void talk(void)
 {
@@ -174,7 +174,7 @@ static void talk(void)
     event(&near, &context[0], NULL);
     CHECK(fi_cntr_read(near.sent), 1);
 
-    /* Sleep in a poll of one's own. */
+    /* Sleeps in its own poll(). */
     CHECK(fi_trecv(near.ep, text, sizeof text, NULL, FI_ADDR_UNSPEC, 8, 0, &context[1]), 0);
     struct fid *fids[] = { &near.cq->fid };
     int descriptor;
@@ -193,7 +193,7 @@ static void talk(void)
     CHECK(fi_trecvmsg(near.ep, &look, FI_PEEK), 0);
     CHECK(failure(&near, &context[0]), FI_ENOMSG);
 
-    /* As many as the buffer over there takes. */
+    /* As many messages as the peer's buffer takes. */
     size_t place = 0;
     for (int i = 0; sizeof many - place >= 100; i++) {
         char body[400];
@@ -212,7 +212,7 @@ static void reach(void)
     int64_t values[4] = { 10, 11, 12, 13 }, before = 0, one = 1, back[4] = { 0 };
     CHECK(fi_trecv(near.ep, &key, sizeof key, NULL, near.other, 9, 0, &context), 0);
     event(&near, &context, NULL);
-    /* Two pieces here into two there. */
+    /* Two local pieces into two remote ones. */
     struct iovec here[2] = { { values, 8 }, { values + 1, 24 } };
     struct fi_rma_iov there[2] = { { 80, 16, key }, { 160, 16, key } };
     struct fi_msg_rma put = { .msg_iov = here, .iov_count = 2, .addr = near.other, .rma_iov = there, .rma_iov_count = 2, .context = &context };
@@ -235,7 +235,7 @@ static void reach(void)
     CHECK(count, 32);
     CHECK(fi_atomicvalid(near.ep, FI_DOUBLE, FI_BOR, &count), -FI_EOPNOTSUPP);
     CHECK(fi_atomicvalid(near.ep, FI_LONG_DOUBLE, FI_SUM, &count), -FI_EOPNOTSUPP);
-    /* Refused: bytes that lie outside. A key that was made up ends the link. */
+    /* Bytes outside of the region are refused. An invented key ends the link. */
     CHECK(fi_write(near.ep, values, 16, NULL, near.other, sizeof memory - 8, key, &context), 0);
     CHECK(failure(&near, &context) != 0, 1);
     CHECK(fi_write(near.ep, values, 8, NULL, near.other, 0, key ^ 1ull << 63, &context), 0);
@@ -243,16 +243,16 @@ static void reach(void)
     CHECK(memory[999], 0);
 }
 
-/* Who greets an endpoint without its address's secret is no peer: its link ends, and others are served as before. */
+/* A hello without the secret of the endpoint's address: the sender loses its link, and other peers are not affected. */
 struct name {
     uint32_t magic;
     uint16_t endpoint, port;
     uint64_t node, secret, answer;
     uint8_t rest[24];
 };
-struct greeting {
+struct hello {
     uint32_t magic;
-    uint16_t what, kind;
+    uint16_t step, kind;
     uint64_t secret;
     struct name from;
 };
@@ -261,7 +261,7 @@ struct greeting {
 
 static void strangers(void)
 {
-    void *engine = dlopen("libmotet.so.0", RTLD_LAZY | RTLD_NOLOAD); /* the provider has it */
+    void *engine = dlopen("libmotet.so.0", RTLD_LAZY | RTLD_NOLOAD); /* loaded by the provider */
     CHECK(engine != NULL, 1);
     struct name own;
     char text[32];
@@ -272,20 +272,20 @@ static void strangers(void)
     queue.kind = MOTET_RECEIVE_QUEUE;
     CHECK(CALL(motet_node_open)(NULL, &node), 0);
     for (int i = 0; i < 20; i++) {
-        struct greeting greeting = { 0x314d7447, 1, 0, own.secret, own };
-        size_t length = sizeof greeting;
+        struct hello hello = { 0x314d7447, 1, 0, own.secret, own };
+        size_t length = sizeof hello;
         motet_link link;
         motet_channel channel;
         switch (i % 5) {
-        case 0: greeting.secret ^= 1ull << i; break;
-        case 1: greeting.magic++; break;
-        case 2: greeting.kind = 2; break;
-        case 3: greeting.what = 3; break;
+        case 0: hello.secret ^= 1ull << i; break;
+        case 1: hello.magic++; break;
+        case 2: hello.kind = 2; break;
+        case 3: hello.step = 3; break;
         case 4: length -= 1 + (size_t)i; break;
         }
         CHECK(CALL(motet_link_open)(node, text, INT64_MAX, &link), 0);
         CHECK(CALL(motet_channel_open)(node, link, (uint64_t)own.endpoint << 8 | 2, &queue, INT64_MAX, &channel), 0);
-        CHECK(CALL(motet_message_send)(node, channel, 0, &greeting, length, INT64_MAX), 0);
+        CHECK(CALL(motet_message_send)(node, channel, 0, &hello, length, INT64_MAX), 0);
         struct motet_link_state state = MOTET_INIT(struct motet_link_state);
         for (time_t end = time(NULL) + 20; !state.down;) {
             CALL(motet_node_progress)(node);
@@ -306,7 +306,7 @@ int main(void)
     hints->domain_attr->mr_mode = FI_MR_PROV_KEY | FI_MR_ALLOCATED;
     CHECK(fi_getinfo(FI_VERSION(1, 9), NULL, NULL, 0, hints, &info), 0);
     struct fi_info *none;
-    hints->domain_attr->mr_mode = 0; /* keys of the program's own */
+    hints->domain_attr->mr_mode = 0; /* keys chosen by the program */
     CHECK(fi_getinfo(FI_VERSION(1, 9), NULL, NULL, 0, hints, &none), -FI_ENODATA);
     CHECK(fi_fabric(info->fabric_attr, &fabric, NULL), 0);
     open_side(&near);

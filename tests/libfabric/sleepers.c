@@ -2,8 +2,8 @@
  *
  *   sleepers MESSAGES
  *
- * Another thread, with a domain of its own, sends to both endpoints at a time. The reader sleeps for one queue until that has its message, then
- * for the other. Ends with the line "every sleeper was woken". */
+ * Another thread, with its own domain, sends one message to each of the two endpoints. The reader sleeps for one queue until its message has
+ * arrived, then for the other. Ends with the line "every sleeper was woken". */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -18,17 +18,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PATIENCE = 5000, PAUSE = 2000 };
+enum { WAKE_TIMEOUT_MS = 5000, MAX_PAUSE_LOOPS = 2000 };
 
 #define CHECK(holds)                                                            \
     do {                                                                        \
         if (!(holds)) {                                                         \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #holds); \
+            fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #holds); \
             exit(1);                                                            \
         }                                                                       \
     } while (0)
 
-/* An endpoint with a queue of its own. */
+/* An endpoint and its own queue. */
 struct end {
     struct fid_cq *cq;
     struct fid_ep *ep;
@@ -73,7 +73,7 @@ static void *sends(void *unused)
     for (int i = 0; i < 2; i++) CHECK(fi_av_insert(av, ends[i].name, 1, &to[i], 0, NULL) == 1);
     for (long n = 0; n < messages; n++) {
         while (atomic_load(&read_so_far) < n) {}
-        for (int pause = rand_r(&seed) % PAUSE; pause > 0; pause--) __asm__ volatile("");
+        for (int pause = rand_r(&seed) % MAX_PAUSE_LOOPS; pause > 0; pause--) __asm__ volatile("");
         for (int i = 0; i < 2; i++) {
             struct fi_cq_tagged_entry entry;
             ssize_t sent;
@@ -94,7 +94,7 @@ static void post(struct end *end, long n)
     CHECK(fi_trecv(end->ep, &end->buffer, sizeof end->buffer, NULL, FI_ADDR_UNSPEC, (uint64_t)n, 0, NULL) == 0);
 }
 
-/* Reads one message, and sleeps until it is there. */
+/* Reads one message; sleeps until it has arrived. */
 static void take(struct end *end, long n)
 {
     struct fid *fid = &end->cq->fid;
@@ -103,7 +103,7 @@ static void take(struct end *end, long n)
     while ((count = fi_cq_read(end->cq, &entry, 1)) == -FI_EAGAIN) {
         struct pollfd descriptor = { .events = POLLIN };
         CHECK(fi_control(fid, FI_GETWAIT, &descriptor.fd) == 0);
-        if (fi_trywait(fabric, &fid, 1) == 0) CHECK(poll(&descriptor, 1, PATIENCE) == 1);
+        if (fi_trywait(fabric, &fid, 1) == 0) CHECK(poll(&descriptor, 1, WAKE_TIMEOUT_MS) == 1);
     }
     CHECK(count == 1 && entry.tag == (uint64_t)n && end->buffer == (uint64_t)n);
 }

@@ -1,8 +1,8 @@
-/* waits.c: what the provider `motet` does with a thread that reads a queue without result: with as many ranks of the host as CPUs, and with one more.
+/* waits.c: yields and sleeps of the provider `motet` in empty reads of a queue: with as many ranks on the host as CPUs, and with one more.
  *
- *   waits auto|poll|sleep    (FI_MOTET_WAIT says the same)
+ *   waits auto|poll|sleep    (the value of FI_MOTET_WAIT)
  *
- * The program has 2 CPUs, as it says itself, and counts its own calls of sched_yield() and poll(). Ends with the line "waits as asked". */
+ * The program replaces sysconf() to report 2 CPUs, and counts calls of sched_yield() and poll(). Ends with the line "waits as asked". */
 #include <rdma/fabric.h>
 #include <rdma/fi_cm.h>
 #include <rdma/fi_domain.h>
@@ -23,16 +23,16 @@
 #define CHECK(holds)                                                              \
     do {                                                                          \
         if (!(holds)) {                                                           \
-            fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #holds);   \
+            fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #holds);   \
             fprintf(stderr, "%d yields, %d sleeps of %d ms\n", yields, sleeps, longest); \
             exit(1);                                                              \
         }                                                                         \
     } while (0)
 
-static _Thread_local int reads; /* this thread is the one that is looked at */
+static _Thread_local int reads; /* calls of this thread are counted */
 static int yields, sleeps, longest;
 
-/* ---------------------------------------------------------------- in place of libc's, for the provider, too */
+/* ---------------------------------------------------------------- replacements of libc functions, which the provider calls, too */
 
 int sched_yield(void)
 {
@@ -93,7 +93,7 @@ static void end(struct rank *rank)
     CHECK(fi_close(&rank->domain->fid) == 0);
 }
 
-static void read_in_vain(struct rank *rank)
+static void read_empty_queue(struct rank *rank)
 {
     struct fi_cq_tagged_entry entry;
     yields = sleeps = longest = 0;
@@ -118,11 +118,11 @@ int main(int count, char **words)
 
     struct rank *first = &ranks[0];
     for (int i = 0; i < CPUS; i++) CHECK(fi_av_insert(first->av, ranks[i].name, 1, NULL, 0, NULL) == 1);
-    read_in_vain(first);
+    read_empty_queue(first);
     if (strcmp(how, "sleep") != 0) CHECK(yields == 0 && sleeps == 0);
 
     CHECK(fi_av_insert(first->av, ranks[CPUS].name, 1, NULL, 0, NULL) == 1);
-    read_in_vain(first);
+    read_empty_queue(first);
     if (strcmp(how, "auto") == 0) CHECK(yields >= READS / 20 && yields <= READS && sleeps == 0);
     else if (strcmp(how, "poll") == 0) CHECK(yields == 0 && sleeps == 0);
     else CHECK(sleeps > 0 && longest <= 1);

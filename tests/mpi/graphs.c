@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { GRAPHS = 1500, LOOKS = 100000, WANTED = 7, TICK = 8, LAST = 9 };
+enum { GRAPHS = 1500, PROBES = 100000, WANTED = 7, TICK = 8, LAST = 9 };
 
 static void must(int right, const char *what)
 {
@@ -28,14 +28,14 @@ static void graph(int rank, int ranks)
     MPI_Comm_free(&made);
 }
 
-static void sends_and_looks(int rank)
+static void sends_and_probes(int rank)
 {
-    int looks = 0, there = 0, nothing = 0;
+    int probes = 0, there = 0, nothing = 0;
     MPI_Status status;
     if (rank == 1) MPI_Send(&nothing, 1, MPI_INT, 0, WANTED, MPI_COMM_WORLD);
     MPI_Barrier(MPI_COMM_WORLD);
     if (rank == 0) {
-        for (; !there && looks < LOOKS; looks++) {
+        for (; !there && probes < PROBES; probes++) {
             MPI_Send(&nothing, 1, MPI_INT, 1, TICK, MPI_COMM_WORLD);
             MPI_Iprobe(MPI_ANY_SOURCE, WANTED, MPI_COMM_WORLD, &there, &status);
         }
@@ -55,7 +55,7 @@ int main(int count, char **arguments)
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     for (int i = 0; i < GRAPHS; i++) graph(rank, ranks);
-    for (int i = 0; i < 100; i++) sends_and_looks(rank);
+    for (int i = 0; i < 100; i++) sends_and_probes(rank);
     MPI_Finalize();
     if (rank == 0) printf("ok\n");
     return 0;

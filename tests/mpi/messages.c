@@ -9,7 +9,7 @@
 #define CHECK(condition)                                                                         \
     do {                                                                                         \
         if (!(condition)) {                                                                      \
-            fprintf(stderr, "rank %d, %s:%d: not so: %s\n", rank, __FILE__, __LINE__, #condition); \
+            fprintf(stderr, "rank %d, %s:%d: failed: %s\n", rank, __FILE__, __LINE__, #condition); \
             MPI_Abort(MPI_COMM_WORLD, 1);                                                        \
         }                                                                                        \
     } while (0)
@@ -154,7 +154,7 @@ static void synchronous(void)
             MPI_Request request;
             int done = 1;
             MPI_Issend(body, lengths[i], MPI_BYTE, 1, 300, world, &request);
-            for (int looks = 0; looks < 1000; looks++) {
+            for (int tests = 0; tests < 1000; tests++) {
                 MPI_Test(&request, &done, MPI_STATUS_IGNORE);
                 CHECK(!done);
             }

@@ -1,4 +1,5 @@
-/* oversubscribed.c: more ranks than CPUs: a token ring, exchanges and synchronous sends between neighbours, Allreduce, Alltoall, Barrier; every value is checked.
+/* oversubscribed.c: more ranks than CPUs: a token ring, exchanges and synchronous sends between neighbours, Allreduce, Alltoall, Barrier; every value is
+ * checked.
  *
  *   mpirun -n N oversubscribed [ROUNDS]    (default: 3)
  *
@@ -9,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { RING, EXCHANGE, SSEND, SUM, ALLTOALL, BARRIER, KINDS, LENGTH = 512, MOST = 1024 };
+enum { RING, EXCHANGE, SSEND, SUM, ALLTOALL, BARRIER, KINDS, LENGTH = 512, MAX_RANKS = 1024 };
 static const char *const names[KINDS] = {"ring", "exchange", "ssend", "allreduce", "alltoall", "barrier"};
 
 static int rank, ranks;
@@ -55,10 +56,10 @@ static void ssend(int round)
 
 static void alltoall(int round)
 {
-    static int out[MOST], in[MOST];
-    for (int i = 0; i < ranks; i++) out[i] = round + rank * MOST + i;
+    static int out[MAX_RANKS], in[MAX_RANKS];
+    for (int i = 0; i < ranks; i++) out[i] = round + rank * MAX_RANKS + i;
     MPI_Alltoall(out, 1, MPI_INT, in, 1, MPI_INT, world);
-    for (int i = 0; i < ranks; i++) expect(in[i] == round + i * MOST + rank, names[ALLTOALL], round);
+    for (int i = 0; i < ranks; i++) expect(in[i] == round + i * MAX_RANKS + rank, names[ALLTOALL], round);
 }
 
 static void sum(int round)
@@ -88,7 +89,7 @@ int main(int count, char **words)
     MPI_Init(&count, &words);
     MPI_Comm_rank(world, &rank);
     MPI_Comm_size(world, &ranks);
-    if (rounds < 1 || ranks < 2 || ranks > MOST) MPI_Abort(world, 2);
+    if (rounds < 1 || ranks < 2 || ranks > MAX_RANKS) MPI_Abort(world, 2);
     double *took = malloc(sizeof *took * KINDS * rounds);
     for (int round = -1; round < rounds; round++) { /* the first makes the connections */
         for (int kind = 0; kind < KINDS; kind++) {

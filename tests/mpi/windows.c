@@ -10,7 +10,7 @@
 #define CHECK(condition)                                                                         \
     do {                                                                                         \
         if (!(condition)) {                                                                      \
-            fprintf(stderr, "rank %d, %s:%d: not so: %s\n", rank, __FILE__, __LINE__, #condition); \
+            fprintf(stderr, "rank %d, %s:%d: failed: %s\n", rank, __FILE__, __LINE__, #condition); \
             MPI_Abort(MPI_COMM_WORLD, 1);                                                        \
         }                                                                                        \
     } while (0)
