@@ -15,7 +15,7 @@ fn sockperf_verifies_every_message() {
             let number = free_port().to_string();
             let at = ["--tcp", "-i", "127.0.0.1", "-p", &number];
             let words: Vec<&str> = ["sockperf", "server"].iter().chain(&at).copied().collect();
-            let server = sandbox.start(&words).says("Warmup sandbox");
+            let server = sandbox.start(&words).says("Warmup stage");
             // Without a limit sockperf's buffer is too small for the number of messages.
             let more = ["-t", "1", "-m", *size, "--mps", "100000", "--data-integrity"];
             let words: Vec<&str> = ["sockperf", "ping-pong"].iter().chain(&at).chain(&more).copied().collect();
