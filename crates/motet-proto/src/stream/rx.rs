@@ -127,7 +127,7 @@ fn begin_slow<P: Platform>(
     request: Request,
     spun: Option<SpinResult>,
     may_raise: impl Fn() -> bool,
-    before_sleep: impl FnMut(&mut P, bool) -> bool,
+    mut before_sleep: impl FnMut(&mut P, bool) -> bool,
 ) -> Step {
     let Some(slot) = slot else { return begin_on_tcp(record, platform) };
     let may_spin = request.spin > 0 && !request.kernel_only;
@@ -137,8 +137,8 @@ fn begin_slow<P: Platform>(
         platform,
         bufs,
         request,
-        may_raise,
-        before_sleep,
+        may_raise: &may_raise,
+        before_sleep: &mut before_sleep,
         may_spin,
         has_spun: spun.is_some(),
         lingers: false,
@@ -177,8 +177,9 @@ struct Receive<'r, 'b, P, Raise, Sleep> {
     platform: &'r mut P,
     bufs: &'r mut [IoSliceMut<'b>],
     request: Request,
-    may_raise: Raise,
-    before_sleep: Sleep,
+    // References: a struct that held the closures would make the fast path build them in memory.
+    may_raise: &'r Raise,
+    before_sleep: &'r mut Sleep,
     /// The request allows a spin.
     may_spin: bool,
     /// This call has spun: it does so once, and again each time that `before_sleep` says so.
@@ -366,7 +367,7 @@ impl<P: Platform, Raise: Fn() -> bool, Sleep: FnMut(&mut P, bool) -> bool> Recei
     }
 
     fn raise(&mut self) -> bool {
-        raise(self.record, self.slot, self.platform, &self.may_raise)
+        raise(self.record, self.slot, self.platform, self.may_raise)
     }
 
     fn take_pending(&mut self) -> Option<Step> {
