@@ -11,7 +11,7 @@
 //! the producer's claim on unread bytes ([`ConsumerLine::claim`]): while it is set, the consumer cannot advance.
 //!
 //! Every step takes the caller's private copy of the index that it owns. A word that does not match was written by a peer that breaks the
-//! protocol; the step returns [`Broken`]. The numbered invariants are in `docs/sockets.md`.
+//! protocol; the step returns [`Broken`]. The numbered invariants are in `docs/sockets-internals.md`.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
