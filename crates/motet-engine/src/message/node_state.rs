@@ -1,4 +1,4 @@
-//! What a node holds behind its lock.
+//! The state of a node that its lock protects, and the calls that add and remove links.
 
 use super::connections::{Connections, Serve};
 use super::link::LinkState;
@@ -20,52 +20,53 @@ use motet_sys::{biased_lock, clock, private_fds, thread};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// How long a node that is dropped waits until peers have what was sent to them, ns, and how long it sleeps between two checks.
+/// How long a node that is dropped waits until its peers have received what was sent to them, ns.
 const LINGER_NS: u64 = 1_000_000_000;
+/// Sleep between two checks whether all packet transports are closed, ns.
 const NAP: u64 = 50_000;
 
-/// The lock, while it is held.
+/// The held lock of a node, which gives access to its [`NodeState`].
 pub type Guard<'a> = biased_lock::BiasedLockGuard<'a, NodeState>;
 
-/// Everything of a node that changes.
+/// The state of a node that its lock protects.
 pub struct NodeState {
     /// The node's number, name, secret and listening address.
     pub identity: Identity,
-    /// What its links allow their peers.
+    /// The limits that apply to every link.
     pub limits: MessageLimits,
-    /// Matching, operations and regions: shared by all links.
+    /// Matching, operations and regions, which all links share.
     pub messages: MessageState,
-    /// Its links.
+    /// The links of the node.
     pub links: Links,
     /// Listeners, connects, services and handlers.
     pub connections: Connections,
     /// Which thread makes progress, and what wakes it.
     pub progress: ProgressState,
-    /// The completion queue for which the last poll has done all that was due: no completion waits in it, and only the active links need to
-    /// be polled. [`super::CqId::NONE`]: not known. Every use of the node clears it, but for posted receives and sends.
+    /// The completion queue whose last poll did all that was due: no completion waits in it, and the next poll needs to look at the active links only.
+    /// [`super::CqId::NONE`]: not known. Every use of the node clears it, except posts of receives and sends.
     pub quiet: super::CqId,
-    /// The buffer of the packet that is being handled; a handler has it while it runs.
+    /// The buffer of the packet that is being handled. It is taken out while a handler runs.
     pub rx_packet: Option<Box<RxPacket>>,
-    /// Segments of the pool that had gone when the peers were last informed.
+    /// Number of released segments of the pool when the peers were last informed.
     pub gone: usize,
     /// The stats page.
     pub stats: StatsPage,
 }
 
-/// What an event of the poll set is about.
+/// What an event of the epoll set is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
-    /// A thread of ours wants the sleeper's attention.
+    /// The wakeup descriptor: a thread of this process wants the sleeping thread's attention.
     Wakeup,
-    /// A peer has sent on a link that is not polled.
+    /// The receive doorbell of a link: its peer has sent although the link is not polled.
     RxDoorbell(LinkId),
-    /// A peer's process has ended, or it has closed the link.
+    /// The peer's process has ended, or the peer has closed the link.
     End(LinkId),
-    /// A packet transport.
+    /// The packet transport of a link can receive or send.
     Packet(LinkId),
-    /// The peer says something of its memory, or has gone.
+    /// The control connection of a link: its peer announces or withdraws a segment, or has closed the connection.
     Control(LinkId),
-    /// Somebody knocks, or answers.
+    /// A listener, a connection attempt, or a packet transport that is being closed.
     Connection,
 }
 
@@ -82,14 +83,14 @@ impl Source {
         epoll::EventData::new_u64(kind << 32 | u64::from(link))
     }
 
-    /// The events to wait for.
+    /// The epoll flags of this source.
     fn flags(self) -> epoll::EventFlags {
         let once = matches!(self, Self::End(_) | Self::Control(_));
         let once = if once { epoll::EventFlags::ONESHOT } else { epoll::EventFlags::empty() };
         epoll::EventFlags::IN | epoll::EventFlags::RDHUP | once
     }
 
-    /// From an event.
+    /// Decodes the source of an event.
     pub fn decode(data: epoll::EventData) -> Self {
         let link = LinkId(data.u64() as u32);
         match data.u64() >> 32 {
@@ -128,7 +129,7 @@ impl NodeState {
         }
     }
 
-    /// Waits for others by every driver that can.
+    /// Listens for other nodes with every driver that carries messages.
     pub fn listen(&mut self, drivers: &[&'static dyn Driver]) -> Result<(), Error> {
         let mut refused = Reason::NO_MESSAGES;
         for &driver in drivers {
@@ -138,7 +139,7 @@ impl NodeState {
                     self.connections.add_listener(driver, listening);
                 }
                 Err(Reason::NO_MESSAGES) => {}
-                // The name or address is what the program asked for: nothing stands in for it.
+                // The program asked for this name or address, so another listener cannot replace it.
                 Err(reason @ (Reason::NAME_TAKEN | Reason::BAD_NAME)) => return Err(Error::Unreachable(reason)),
                 Err(reason) => refused = reason,
             }
@@ -147,7 +148,7 @@ impl NodeState {
         if self.connections.does_listen() { Ok(()) } else { Err(Error::Unreachable(refused)) }
     }
 
-    /// Whether what serves so is there.
+    /// Checks that the context or handler that `serve` names exists.
     pub fn can_serve(&self, serve: Serve) -> Result<(), Error> {
         let known = match serve {
             Serve::Queue => true,
@@ -157,7 +158,7 @@ impl NodeState {
         if known { Ok(()) } else { Err(Error::Unknown) }
     }
 
-    /// How the protocol is to receive what is served so.
+    /// The way in which the protocol receives the messages of a channel that is served by `serve`.
     pub fn reception(&mut self, serve: Serve) -> Result<Reception, Error> {
         self.can_serve(serve)?;
         let scope = match serve {
@@ -168,22 +169,22 @@ impl NodeState {
         scope.map(Reception::Matched).ok_or(Error::Full)
     }
 
-    /// Has a descriptor wake the sleeper.
+    /// Adds a descriptor to the epoll set, so that it wakes the sleeping thread.
     pub fn watch(&self, fd: RawFd, source: Source) -> Result<(), Error> {
         epoll::add(self.progress.poll(), private_fds::borrow(fd), source.encode(), source.flags())
             .map_err(|e| Error::NoNode(e.raw_os_error()))
     }
 
-    /// The peer may say more on the control connection of a link.
+    /// Watches the control connection of a link for its next event, because these events are one-shot.
     pub fn watch_control_again(&mut self, link: LinkId) {
         let Some(link_state) = self.links.get_mut(link) else { return };
         let Some(shm) = link_state.shm() else { return };
         let source = Source::Control(link);
-        // Without it, its end is seen when the peer's process ends.
+        // If this fails, the end of the link is noticed when the peer's process ends.
         let _ = epoll::modify(self.progress.poll(), shm.control.as_fd(), source.encode(), source.flags());
     }
 
-    /// A link.
+    /// A link, and the message state that all links share.
     #[inline(always)]
     pub fn link(&mut self, link: LinkId) -> Result<(&mut LinkState, &mut MessageState), Error> {
         match self.links.get_mut(link) {
@@ -192,15 +193,15 @@ impl NodeState {
         }
     }
 
-    /// Why a link is gone, if it is.
+    /// Why a link is down, if it is.
     pub fn gone(&mut self, link: LinkId) -> Option<Reason> {
         self.links.get(link).and_then(|link_state| link_state.gone)
     }
 
-    /// Makes a link over a new transport.
+    /// Adds a link over a new transport.
     pub fn add_link(&mut self, met: Connected, driver: &'static str, how: &ConnectHistory) -> Result<LinkId, Reason> {
         use std::os::fd::AsRawFd;
-        // The protocol must know the number before the record is there.
+        // The state of a link contains the link's number, so an empty state is inserted first.
         let Connected { peer, transport } = met;
         let link = self.links.insert(LinkState::empty(peer, driver)).ok_or(Reason::NO_MEMORY)?;
         let watched = match &transport {
@@ -229,18 +230,23 @@ impl NodeState {
         }
     }
 
-    /// Forgets a link that is gone and of which the program holds nothing any more.
+    /// Removes a link. If it is still up it is shut down first, so that what was put is still delivered.
     pub fn forget(&mut self, link: LinkId) {
         let Some(index) = self.links.index(link) else { return };
         self.stats.left(index);
         let Some(mut link_state) = self.links.remove(link) else { return };
-        link_state.accepted = false; // nothing of it is left to be looked at
+        link_state.accepted = false; // so that the calls below do not queue it for `forget_ended`
         let mut transport = None;
         if link_state.gone.is_none() {
             link_state.flush(link, &mut self.messages);
             link_state.end_cooperative_copy();
             transport = link_state.transport.take();
-            link_state.lose(link, &mut self.messages, Reason::PEER_GONE, ProtocolViolation("the link was closed here"));
+            link_state.lose(
+                link,
+                &mut self.messages,
+                Reason::PEER_GONE,
+                ProtocolViolation("this side has closed the link"),
+            );
         }
         link_state.release_all(link, &mut self.messages);
         if let Some(Transport::Packet(packet_transport)) = transport {
@@ -249,8 +255,8 @@ impl NodeState {
         self.connections.forget_channels_of(link);
     }
 
-    /// Forgets links that peers have opened, that are down, and of which the program holds nothing, so that peers that come and go leave nothing
-    /// behind. Where messages wait to be received it stays until they are.
+    /// Removes the links that peers have opened, that are down, and of which the program holds nothing, so that peers that connect and disconnect leave
+    /// nothing behind. A link with messages that wait to be received stays until they are received.
     #[cold]
     pub fn forget_ended(&mut self) {
         for link in std::mem::take(&mut self.messages.ended) {
@@ -258,7 +264,7 @@ impl NodeState {
             let (Some(reason), true) = (link_state.gone, link_state.accepted) else { continue };
             if !link_state.is_held() {
                 if matches!(reason, Reason::BROKEN | Reason::UNKNOWN_REGION_KEY) {
-                    self.stats.failed(reason); // its row goes with it
+                    self.stats.failed(reason); // the row of the link is about to be removed
                 }
                 self.forget(link);
             } else if !link_state.channel_table.is_held() {
@@ -267,7 +273,7 @@ impl NodeState {
         }
     }
 
-    /// Ends a packet transport once it has delivered what was put.
+    /// Closes a packet transport. If packets are still to be delivered, the transport is kept until they are.
     fn linger(&mut self, mut packet_transport: Box<dyn PacketTransport>) {
         if packet_transport.close(clock::nanoseconds()) {
             return;
@@ -278,7 +284,7 @@ impl NodeState {
         }
     }
 
-    /// Closes every link. What was put is delivered where that takes no longer than [`LINGER_NS`].
+    /// Closes every link. Waits at most [`LINGER_NS`] until what was put is delivered.
     pub fn shut_down_links(&mut self) {
         for link in self.links.all() {
             self.forget(link);
@@ -290,7 +296,7 @@ impl NodeState {
         }
     }
 
-    /// Puts what is owed to all peers, as far as there is room: they may wait for nothing else.
+    /// Sends what the links owe their peers, as far as there is room: the peers may wait for nothing else.
     pub fn flush_all(&mut self) {
         let Self { links, messages, .. } = self;
         for link in links.all() {
@@ -300,7 +306,7 @@ impl NodeState {
         }
     }
 
-    /// Writes the counts of the active links to the stats page.
+    /// Writes the counters of the active links to the stats page.
     pub fn publish(&self) {
         for &link in self.links.active() {
             if let (Some(index), Some(link_state)) = (self.links.index(link), self.links.get(link)) {
@@ -309,7 +315,7 @@ impl NodeState {
         }
     }
 
-    /// What is kept of a channel.
+    /// The state of a channel, if the channel exists.
     #[inline(always)]
     pub fn place(&mut self, link: LinkId, channel: ChannelId) -> Option<&mut super::message_state::Place> {
         self.links.get_mut(link)?.channel_table.place(channel)

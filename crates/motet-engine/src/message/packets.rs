@@ -1,4 +1,4 @@
-//! Packets on their way into a transport, and the buffer of a packet that has just come out.
+//! Packets on their way into a transport, and the buffer of a received packet.
 
 use super::transport::PacketTransport;
 use motet_proto::message::packet::{self, Kind, Route};
@@ -12,27 +12,27 @@ use std::ops::Range;
 
 /// The sending half of a transport, as the protocol sees it. An enumeration, not a trait object: the shared-memory half is inlined.
 pub enum PacketTx<'a> {
-    /// Memory that both map.
+    /// The shared-memory transport.
     Fifo(ShmTx<'a>),
-    /// Anything else.
+    /// A packet transport.
     Packet(&'a mut dyn PacketTransport),
     /// The transport is lost: nothing fits.
     Nowhere,
 }
 
-/// Bytes of the longest piece in the ring: several fit, so that both ends copy at the same time.
+/// Longest piece in the payload ring, bytes. Several pieces fit, so that both ends copy at the same time.
 const PIECE: usize = 16 << 10;
-/// Packets from so many bytes on lie there: a line holds [`CELL_PAYLOAD`] of a packet, and a word per line costs more than a ring.
+/// Packets of at least so many bytes use the payload ring: a cell holds [`CELL_PAYLOAD`] bytes of a packet, and a word per cell costs more than the ring.
 const RING_FROM_BYTES: usize = 2 * CELL_PAYLOAD + 1;
 
-/// Most bytes of one packet that lie there: a body of the longest eager length, with any headers.
+/// Most bytes of one packet in the payload ring: a body of the longest eager length, with any headers.
 pub const LONGEST: usize = (64 << 10) + header_stack::MAX_HEADERS_BYTES;
 
-/// A message of so many bytes is shown at once: one of 2 KiB, with headers.
+/// Longest message that is published as one part, bytes: a body of 2 KiB with headers.
 pub const AT_ONCE: usize = 2304;
 
-/// Bytes of a message of so many that are published at a time, so that both ends copy at the same time: parts of the same length, as many as were
-/// fastest (docs/messages.md).
+/// Bytes of each part in which a message of `length` bytes is published, so that both ends copy at the same time. The parts have the same length; their
+/// number is the one that was measured as fastest (docs/messages.md).
 pub fn chunk_of(length: usize) -> usize {
     let parts = match length {
         0..=AT_ONCE => 1,
@@ -40,22 +40,22 @@ pub fn chunk_of(length: usize) -> usize {
         4608..=16_384 => length / 4096,
         _ => (length / 8192).clamp(2, 1 + MAX_CONTINUATIONS as usize),
     };
-    length.div_ceil(parts).next_multiple_of(64).max(64) // never 0: it divides a length that the peer gives
+    length.div_ceil(parts).next_multiple_of(64).max(64) // never 0: lengths that peers give are divided by it
 }
 
-/// The sending half of a fifo.
+/// The sending half of a shared-memory transport, for one call of the protocol.
 pub struct ShmTx<'a> {
     fifo: &'a mut FifoTx,
     bulk: &'a mut PayloadTx,
     copying: &'a Tx,
-    /// The peer sleeps: wake it.
+    /// The peer sleeps and must be woken.
     pub wake: bool,
-    /// The peer has written what cannot be.
+    /// The peer has written invalid data into the FIFO or the payload ring.
     pub broken: bool,
 }
 
 impl<'a> ShmTx<'a> {
-    /// Of this fifo.
+    /// The sending half over a FIFO and its payload ring. `copying` is the state of the choice how bytes are copied.
     #[inline(always)]
     pub fn new(fifo: &'a mut FifoTx, bulk: &'a mut PayloadTx, copying: &'a Tx) -> Self {
         Self { fifo, bulk, copying, wake: false, broken: false }
@@ -81,7 +81,7 @@ impl ShmTx<'_> {
 }
 
 impl ShmTx<'_> {
-    /// Puts a long packet: its first bytes in a line, the others in the ring.
+    /// Puts a long packet: its first bytes into a cell, the others into the payload ring.
     #[inline(never)]
     fn put_in_ring(&mut self, kind: u8, parts: &[&[u8]], length: usize) -> bool {
         let behind = length - packet::MESSAGE;
@@ -96,8 +96,7 @@ impl ShmTx<'_> {
         let (mut line, mut filled) = ([0; packet::MESSAGE + 4], 0);
         line[packet::MESSAGE..].copy_from_slice(&(behind as u32).to_le_bytes());
         let (mut left, mut shown) = (chunk, false);
-        // Around the caches only where pieces have shown that the CPUs share none: a copy that short is over before what it costs
-        // the other end can be seen here.
+        // Bypass the caches only if pieces have shown that the CPUs share none. A copy of a packet is too short to measure here what it costs the other end.
         let bypass = behind > PIECE && CopyModeSelector(self.copying).is_settled_non_temporal();
         for part in parts {
             let (first, mut rest) = part.split_at(part.len().min(packet::MESSAGE - filled));
@@ -117,7 +116,7 @@ impl ShmTx<'_> {
         !self.broken
     }
 
-    /// Shows the next bytes of a long packet: there is room in the fifo.
+    /// Publishes the next part of a long packet. The FIFO has room for it.
     fn show(&mut self, kind: u8, line: &[u8], more: u8, shown: &mut bool) {
         let put = match std::mem::replace(shown, true) {
             false => self.fifo.try_put_open(kind, BODY_IN_RING, line, more),
@@ -149,8 +148,8 @@ impl Packets for ShmTx<'_> {
     }
 
     fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: Route) -> bool {
-        // Through the caches or around them, as the receiver likes, else whichever has been faster lately: which it is changes with the
-        // CPUs that run the two.
+        // Through the caches or around them: as the receiver asks, otherwise the way that has been faster lately, which depends on the CPUs that run the two
+        // processes.
         let copying = CopyModeSelector(self.copying);
         copying.start();
         match route {
@@ -204,7 +203,7 @@ impl Packets for ShmTx<'_> {
     }
 }
 
-/// Bytes of a body that fit a line behind two words.
+/// Most bytes of a body that fit a cell behind two words.
 pub(super) const BEHIND_WORDS: usize = CELL_PAYLOAD - 16;
 
 impl Packets for PacketTx<'_> {
@@ -273,19 +272,19 @@ impl Packets for PacketTx<'_> {
     }
 }
 
-/// The buffer of a packet while it is handled.
+/// The buffer of a received packet while it is handled.
 #[derive(Default)]
 pub struct RxPacket {
-    /// One from a fifo.
+    /// A packet that was in cells only.
     pub fifo: Box<Buffer>,
-    /// One that came otherwise.
+    /// A packet from a payload ring or a packet transport.
     pub long: Vec<u8>,
-    /// That is the one.
+    /// The packet is in `long`, otherwise in `fifo`.
     pub is_long: bool,
 }
 
 impl RxPacket {
-    /// Bytes of the packet.
+    /// Bytes of the packet. Empty if the range is not inside.
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         let packet = if self.is_long { &self.long } else { self.fifo.as_bytes() };
         packet.get(range).unwrap_or(&[])
@@ -301,7 +300,7 @@ mod tests {
         for length in 0..=LONGEST {
             let (chunk, parts) = (chunk_of(length), length.div_ceil(chunk_of(length)));
             assert!(chunk >= 64 && parts <= 1 + usize::from(MAX_CONTINUATIONS), "{length} in {parts} parts of {chunk}");
-            assert!(parts < 2 || length - chunk * (parts - 1) > chunk / 2, "{length}: the last part is hardly any");
+            assert!(parts < 2 || length - chunk * (parts - 1) > chunk / 2, "{length}: the last part is too short");
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Open messages: their bodies are copied while their senders still show them.
+//! Pipelined messages: their bodies are copied while their senders still publish them.
 //!
-//! The protocol says which posted receive the message will match, before the message is complete. That receive stays posted until all of the
-//! message is there. Part of its memory is already written, so it cannot be cancelled any more, but [`super::Node::take_back`] can take it
-//! back. This works only for receives from one channel, where the next message is known to be this one.
+//! The protocol says which posted receive the message will match, before the message is complete. That receive stays posted until the whole message has
+//! arrived. Part of its memory is already written, so [`super::Node::cancel`] does not cancel it, but [`super::Node::take_back`] does. This works only for
+//! receives from one channel, where the next message is known to be this one.
 
 use super::Channel;
 use super::fast_receive::Taken;
@@ -18,11 +18,11 @@ use motet_wire::message::fifo::payload_ring::RingSpan;
 use motet_wire::message::fifo::{FifoRx, Packet};
 use std::ops::Range;
 
-/// Looks for each next part of a message whose sender is putting it there.
+/// Polls for each next part of a message that its sender is publishing. After so many the receiver gives up.
 const PATIENCE: u32 = 2000;
 
-/// Has each part of an open message placed once its sender has shown it: the bytes of `run` in this range. False: the sender does not go
-/// on, or the message is not divided as ours are.
+/// Calls `place` with the range of each part of `run`, once the sender has published the part. False: the sender does not go on, or it has not divided the
+/// message as [`chunk_of`] does.
 pub fn follow(inward: &FifoRx, packet: &Packet, run: RingSpan, mut place: impl FnMut(Range<usize>)) -> bool {
     let chunk = chunk_of(run.len());
     if run.len().div_ceil(chunk) != 1 + usize::from(packet.continuations()) {
@@ -43,8 +43,8 @@ pub fn follow(inward: &FifoRx, packet: &Packet, run: RingSpan, mut place: impl F
     true
 }
 
-/// Takes the pipelined message that is the next packet, if an unrecorded receive will get it, and reports its completion. [`Taken::Other`]: it is for
-/// another one, or not all of it has come in time.
+/// Receives the pipelined message that is the next packet, if an unrecorded receive will get it, and reports its completion. [`Taken::Other`]: the message is
+/// for another receive, or not all of it has arrived in time.
 #[inline(never)]
 pub fn report(
     shm: &mut ShmTransport,
@@ -65,10 +65,10 @@ pub fn report(
     };
     let mut headers = [0; header_stack::MAX_HEADERS_BYTES];
     let headers = &mut headers[..awaited.message.headers];
-    run.read(headers); // they are shown with the first part
+    run.read(headers); // the headers are published with the first part
     let (span, body) = (awaited.receive.buffer.span, awaited.body);
-    let told = Operations::is_unrecorded(&awaited.receive, cq) && sink.takes(false, body <= span.len(), headers);
-    if !told || callbacks.messages.operations.is_cq_empty(cq) != Ok(true) {
+    let reportable = Operations::is_unrecorded(&awaited.receive, cq) && sink.takes(false, body <= span.len(), headers);
+    if !reportable || callbacks.messages.operations.is_cq_empty(cq) != Ok(true) {
         return Taken::Other;
     }
     let mut begun = false;
@@ -93,7 +93,7 @@ pub fn report(
     Taken::Reported
 }
 
-/// Copies those bytes of a run in this range that lie behind its headers.
+/// Copies the bytes of `run` that are in the range `part` and behind the headers into the memory of the receive.
 fn place_part(span: &UserMemory, headers: usize, run: RingSpan, part: Range<usize>) {
     let start = part.start.max(headers);
     if start < part.end {
@@ -101,7 +101,7 @@ fn place_part(span: &UserMemory, headers: usize, run: RingSpan, part: Range<usiz
     }
 }
 
-/// The operation of a receive that gets part of its message, and stays posted. One without a record has one from now on.
+/// The operation of a receive that gets part of its message and stays posted. An unrecorded receive gets a record by this call.
 fn name<'a>(callbacks: &'a mut LinkCallbacks<'_>, awaited: &PipelinedReceive<Buffer>) -> Option<&'a mut Operation> {
     let name = callbacks.messages.operations.name_of(awaited.receive);
     if name != awaited.receive.operation {
@@ -112,7 +112,7 @@ fn name<'a>(callbacks: &'a mut LinkCallbacks<'_>, awaited: &PipelinedReceive<Buf
     callbacks.messages.operations.get(name)
 }
 
-/// Takes the open message that is the next packet, if a posted receive will get it. False: not yet.
+/// Receives the pipelined message that is the next packet, if a posted receive will get it. False: not yet.
 #[inline(never)]
 pub fn take(
     shm: &mut ShmTransport,
@@ -129,14 +129,14 @@ pub fn take(
     }
     let Some((front, run)) = ring.split_packet(bytes).ok().and_then(|(front, run)| Some((front.try_into().ok()?, run)))
     else {
-        return Ok(false); // it is broken, and found to be once it is whole
+        return Ok(false); // it is invalid, which is detected when all of it has arrived
     };
     let Some(awaited) = proto.match_pipelined(&callbacks.messages.table, packet.kind, front, run.len()) else {
         return Ok(false);
     };
     let Some(operation) = name(callbacks, &awaited) else { return Ok(false) };
     if !matches!(operation.seen(), Seen::Nothing) {
-        return Ok(false); // room for a copy is made when all of the message is known
+        return Ok(false); // the memory for a copy is allocated when the whole message has arrived
     }
     let before = awaited.message.headers;
     let whole = follow(inward, packet, run, |part| {

@@ -1,8 +1,8 @@
 //! Ports: receives and polls for a library that posts many receives and polls for their completions, as libfabric and MPI do.
 //!
-//! A receive posted through a port has no record of its own ([`super::operations::Buffer`]); the program knows it by its user data. Sends are those
-//! of [`super::send`], polls those of [`super::completions`]. A port is no second protocol: a receive whose message does not arrive whole becomes
-//! an operation as any other, and completes in its completion queue.
+//! A receive posted through a port has no record of its own ([`super::operations::Buffer`]); the program knows it by its user data. Sends are those of
+//! [`super::send`], polls those of [`super::completions`]. A receive whose message does not arrive whole becomes an ordinary operation, and completes in its
+//! completion queue.
 
 use super::node_state::{Guard, NodeState};
 use super::operations::{Buffer, Kind, Operations};
@@ -13,7 +13,8 @@ use motet_proto::message::slab::SlabId;
 use motet_proto::message::{Outcome, Reception};
 
 impl Node {
-    /// Posts a receive without a record, which completes in `cq`. Its completion is reported by [`Node::poll_cq_with`], or as that of an operation without a name.
+    /// Posts a receive without a record, which completes in `cq`. Its completion is reported by [`Node::poll_cq_with`], or as that of an operation without a
+    /// name.
     #[inline(always)]
     pub fn post_unrecorded(
         &self,
@@ -34,12 +35,12 @@ impl Node {
         Ok(())
     }
 
-    /// Cancels an unrecorded receive of `cq` from that source with that user data; one that has got part of its message
-    /// only where its memory need not be as it was. False: there is none without its message.
+    /// Cancels one unrecorded receive of `cq` from a source, with this user data. A receive that has got part of its message is cancelled only with
+    /// `begun_too`, because its memory has changed. False: no such receive waits for its message.
     pub fn cancel_unrecorded(&self, cq: CqId, from: RecvFrom, context: u64, begun_too: bool) -> Result<bool, Error> {
         let mut node = self.lock()?;
         let source = node.selector(from, 0, 0)?.from;
-        // One for which a message was awaited has a record.
+        // A receive that was chosen for a pipelined message has a record.
         let posted = node.messages.operations.nameless_of(cq, |known| {
             matches!(known.kind, Kind::Receive(Some(_))) && (begun_too || !known.begun) && known.context() == context
         });
@@ -52,15 +53,15 @@ impl Node {
         Ok(true)
     }
 
-    /// Drops all unrecorded receives of `cq` that are posted there, and those whose message is on its way: over that
-    /// channel, or any of that context. Their memory is the program's again.
+    /// Drops all unrecorded receives of `cq` that are posted for a channel, or for any channel of a context, and those whose message is under way there.
+    /// Their memory is the program's again.
     pub fn abandon_unrecorded(&self, cq: CqId, from: RecvFrom) -> Result<(), Error> {
         let mut node = self.lock()?;
         let posted = node.messages.operations.nameless_of(cq, |known| matches!(known.kind, Kind::Receive(Some(_))));
         let ours = |known: &Receive<Buffer>| {
             Operations::is_unrecorded(known, cq) || posted.iter().any(|number| known.operation == u64::from(number.0))
         };
-        // None wait on a channel that is gone.
+        // No receive waits on a channel that does not exist.
         let source = node.selector(from, 0, 0).map(|selector| selector.from);
         while let Ok(source) = source
             && let Some(receive) = node.messages.table.cancel_one(Some(source), ours)
@@ -76,7 +77,7 @@ impl Node {
 }
 
 impl NodeState {
-    /// Whether a message is on its way to an operation over this channel, or any of this context. Of a channel that is gone it may be.
+    /// Whether the message of an operation arrives on this channel, or on a channel of this context. A channel that is gone may have been of any context.
     fn comes_by(&mut self, SlabId(operation): SlabId, from: RecvFrom) -> bool {
         let known = self.messages.operations.get(u64::from(operation)).and_then(|known| known.channel);
         let (Some(channel), RecvFrom::Any(context)) = (known, from) else {
@@ -90,7 +91,7 @@ impl NodeState {
     }
 }
 
-/// Posts a receive where a message waits already, or many receives do, or none will come.
+/// Posts a receive if a message waits already, if many receives do, or if no message can arrive.
 #[inline(never)]
 pub(super) fn post_slow(node: &mut Guard<'_>, selector: Selector, receive: Receive<Buffer>) {
     match node.messages.table.post(selector, receive) {
@@ -103,7 +104,7 @@ pub(super) fn post_slow(node: &mut Guard<'_>, selector: Selector, receive: Recei
     }
 }
 
-/// Ends a receive that is out of the table.
+/// Completes a receive that has been removed from the matching table.
 fn end(node: &mut Guard<'_>, receive: Receive<Buffer>, status: Status) {
     let name = node.messages.operations.name_of(receive);
     node.messages.operations.complete(name, Outcome { status, length: 0 });

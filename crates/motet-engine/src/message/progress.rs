@@ -1,7 +1,7 @@
-//! Progress: the one loop that moves everything of a node, run by a thread that waits.
+//! Progress: the loop that moves everything of a node. One thread at a time runs it, for all threads.
 //!
-//! A *round* polls the active links, and now and then one of the others, whose peers ring the doorbell when they send. Every so many rounds it
-//! reads the clock and asks the kernel. Handlers run with no lock held, one at a time.
+//! A *round* polls the active links, and now and then one of the parked links, whose peers ring the doorbell when they send. At intervals it reads the clock
+//! and polls the kernel for events. Handlers run one at a time, without the node's lock.
 
 use super::connections::Serve;
 use super::link::{IDLE_POLLS, Look};
@@ -17,20 +17,21 @@ use std::cell::Cell;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
-/// Rounds between two polls of a link that is not active.
+/// Rounds between two polls of a parked link.
 pub(super) const SWEEP: u32 = 4;
-/// Rounds between two readings of the clock, and time (ns) between two calls to the kernel.
+/// Rounds between two readings of the clock.
 pub(super) const SLOW: u32 = 512;
+/// Time between two polls of the kernel, ns.
 const ASK: u64 = 1_000_000;
-/// Active links beyond so many are parked once they have been idle.
+/// Number of active links above which idle links are parked.
 const BUSY: usize = 8;
-/// Messages for handlers taken from one link before others have their turn.
+/// Messages for handlers that are taken from one link before the next link has its turn.
 const TURN: usize = 16;
-/// Events taken from the kernel at a time.
+/// Events taken from the kernel by one call.
 const EVENTS: usize = 32;
 
 impl Node {
-    /// One round. True: something has come, or was done.
+    /// Makes one round. True: something has arrived, or was done.
     #[inline(always)]
     pub(super) fn round(&self, node: &mut Guard<'_>) -> bool {
         let rounds = node.progress.rounds().wrapping_add(1);
@@ -41,7 +42,7 @@ impl Node {
             came |= self.poll_link(node, link);
             if node.messages.operations.blocking_has_ended() {
                 node.links.keep_turn();
-                break; // messages on other links stay there until they are waited for: here they would have to be stored
+                break; // messages of other links stay in their FIFOs until they are waited for: here they would have to be stored
             }
             node.links.pass_turn();
         }
@@ -67,7 +68,7 @@ impl Node {
         came
     }
 
-    /// Takes what a link has, and puts what it owes.
+    /// Handles what has arrived on a link, and sends what the link owes its peer.
     #[inline(always)]
     pub(super) fn poll_link(&self, node: &mut Guard<'_>, link: LinkId) -> bool {
         let mut came = false;
@@ -97,7 +98,7 @@ impl Node {
         came
     }
 
-    /// Runs the handler of the message that has just come.
+    /// Runs the handler of the message that has just arrived.
     fn deliver(&self, node: &mut Guard<'_>) {
         let Some(HandlerMessage { channel, tag, what }) = node.messages.handler_message.take() else { return };
         let place = node.place(channel.link, channel.id).map(|place| place.handler);
@@ -119,7 +120,7 @@ impl Node {
                 }
             };
             result = node.unlocked(|| inside(run));
-            node.quiet = CqId::NONE; // set meanwhile by another thread; this round goes on to change things
+            node.quiet = CqId::NONE; // another thread may have set it meanwhile, and this round changes more
         } else if let Delivered::Long(held) = what {
             left = Some(held);
         }
@@ -131,7 +132,7 @@ impl Node {
         go_on(node, result);
     }
 
-    /// Polls one of the links that are not active.
+    /// Polls the next parked link, and makes it active if something has arrived.
     fn sweep(&self, node: &mut Guard<'_>) -> bool {
         let Some(link) = node.links.next_inactive() else { return false };
         let Some(link_state) = node.links.get_mut(link) else { return false };
@@ -143,7 +144,7 @@ impl Node {
         node.messages.operations.blocking_has_ended() || self.poll_link(node, link)
     }
 
-    /// What need not be done in every round.
+    /// Does the work that is not due in every round.
     #[cold]
     pub(super) fn slow(&self, node: &mut Guard<'_>) {
         let now = node.progress.read_clock();
@@ -158,7 +159,7 @@ impl Node {
         }
     }
 
-    /// Asks the kernel what has happened; sleeps for it, `wait` ns or for ever, without the lock.
+    /// Polls the kernel for events. If `wait` is not 0, sleeps for them, without the node's lock: `wait` ns, or without limit for `None`.
     pub(super) fn ask(&self, node: &mut Guard<'_>, wait: Option<u64>) {
         let mut events: [epoll::Event; EVENTS] = std::array::from_fn(|_| epoll::Event {
             flags: epoll::EventFlags::empty(),
@@ -205,7 +206,7 @@ impl Node {
         }
         let now = node.progress.now();
         if node.connections.listener_is_due(now) {
-            self.meet(node); // unauthenticated connections that say nothing are closed
+            self.meet(node); // unauthenticated connections that stay silent are closed
         }
         if node.connections.is_closing() {
             node.connections.close_more(now);
@@ -220,7 +221,7 @@ impl Node {
         }
     }
 
-    /// Gives back what links have not used for long.
+    /// Releases the pages of payload rings that links have not used for long.
     pub(super) fn trim(&self, node: &mut Guard<'_>) {
         let now = node.progress.now();
         for link in node.links.all() {
@@ -232,11 +233,11 @@ impl Node {
 
     // ---- others ------------------------------------------------------------------------------------------------------
 
-    /// Accepts incoming connections, and goes on with connects under way.
+    /// Accepts incoming connections, and continues connection attempts.
     fn meet(&self, node: &mut Guard<'_>) {
         let now = node.progress.now();
         while let Some((driver, met)) = node.connections.next_accepted(now) {
-            // A link that we cannot keep is closed at once, which its caller sees.
+            // A link that cannot be added is closed at once, which its connector sees.
             if let Ok(link) = node.add_link(met, driver.name(), &ConnectHistory::default())
                 && let Ok((link_state, _)) = node.link(link)
             {
@@ -246,7 +247,7 @@ impl Node {
         self.step_connects(node);
     }
 
-    /// Goes on with calls under way.
+    /// Continues the connection attempts under way.
     pub(super) fn step_connects(&self, node: &mut Guard<'_>) {
         let (now, identity) = (node.progress.now(), node.identity.clone());
         for index in node.connections.pending() {
@@ -262,7 +263,7 @@ impl Node {
         }
     }
 
-    /// Takes or refuses the channels that peers would like.
+    /// Accepts or refuses the channels that peers ask to open.
     fn answer_open_requests(&self, node: &mut Guard<'_>) {
         while let Some((channel, service)) = node.messages.open_requests.pop_front() {
             let serve = node.connections.service(service);
@@ -308,7 +309,7 @@ impl Node {
             }))
         });
         node.quiet = CqId::NONE;
-        // One that has panicked takes no other with it.
+        // A task that panics does not cancel the tasks behind it.
         node.progress.put_back(tasks);
         node.progress.resume();
         go_on(node, result);
@@ -316,7 +317,7 @@ impl Node {
 
     // ---- sleep -------------------------------------------------------------------------------------------------------
 
-    /// Has peers ring from now on, on every link. False: something has come meanwhile.
+    /// Parks every link, so that its peer rings the doorbell from now on. False: something has arrived meanwhile.
     pub(super) fn arm_doorbells(&self, node: &mut Guard<'_>) -> bool {
         self.park_links(node, |_| true);
         node.links.active().is_empty()
@@ -325,7 +326,7 @@ impl Node {
             && !node.messages.wake_pending
     }
 
-    /// The same for a sleep on our descriptor.
+    /// Parks every link for a sleep on the node's descriptor. False: something has arrived meanwhile, and the parked links are active again.
     pub(super) fn arm_for_program_sleep(&self, node: &mut Guard<'_>) -> bool {
         let anew = !node.progress.is_asleep();
         node.links.note_parked(anew);
@@ -377,7 +378,7 @@ impl Node {
         }
     }
 
-    /// How long (ns) a sleep may last; `None`: for ever.
+    /// Longest sleep, ns, until something is due; `None`: without limit.
     pub(super) fn sleep_at_most(&self, node: &NodeState, deadline: Option<u64>) -> Option<u64> {
         const CALLS: u64 = 1_000_000;
         let links = node.links.states().filter_map(|link_state| link_state.due()).min();
@@ -388,16 +389,16 @@ impl Node {
 }
 
 thread_local! {
-    /// This thread runs a handler.
+    /// Whether this thread runs a handler.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread runs a handler, and so must not wait.
+/// Whether this thread runs a handler, in which it must not wait.
 pub(super) fn is_inside() -> bool {
     INSIDE.get()
 }
 
-/// Runs a handler.
+/// Runs a handler, and catches its panic.
 fn inside(handler: impl FnOnce()) -> std::thread::Result<()> {
     let before = INSIDE.replace(true);
     let result = catch_unwind(AssertUnwindSafe(handler));
@@ -405,7 +406,7 @@ fn inside(handler: impl FnOnce()) -> std::thread::Result<()> {
     result
 }
 
-/// The program's code has panicked: so does the call that ran it, and another thread may run progress.
+/// Continues after code of the program has run. If it has panicked, so does the call that ran it, and another thread may run progress.
 fn go_on(node: &mut Guard<'_>, result: std::thread::Result<()>) {
     if let Err(panic) = result {
         node.progress.stop();

@@ -1,40 +1,39 @@
 //! The progress thread: it makes progress while the program makes none.
 //!
-//! A program that computes, or waits for something else, answers no peer: a peer that connects, or that waits for the answer to a long message,
-//! waits as long. The progress thread checks now and then whether there have been rounds. Where there were none it makes some, arms the
-//! doorbells, and sleeps until one rings. So it costs a program that makes progress by itself a check every 10 ms, and one that sleeps a check
-//! every 100 ms.
+//! A program that computes, or waits for something else, answers no peer. A peer that connects, or that waits for the answer to a long message, then waits as
+//! long. The progress thread checks at intervals whether there have been rounds. If there were none, it makes some, arms the doorbells, and sleeps until one
+//! rings. This costs a program that makes progress by itself a check every 10 ms, and a program that sleeps a check every 100 ms.
 //!
-//! It stays out of the way: it never runs while it sleeps or while another thread runs, and what arrives for a program that sleeps, in a wait or
-//! on the node's descriptor, is left to that program.
+//! The progress thread makes no rounds while another thread runs progress. What arrives for a program that sleeps, in a wait or on the node's descriptor, is
+//! left to that program.
 
 use super::node_state::Guard;
 use super::{Error, Node};
 use motet_sys::socket::{self, READABLE};
 use motet_sys::thread;
 
-/// Without rounds for so long (ns), the program is taken to be elsewhere.
+/// Time without rounds after which the program is taken to be busy elsewhere, ns.
 const LOOK: u64 = 10_000_000;
 /// Longest time between two checks of a program that sleeps, ns.
 const RARELY: u64 = 100_000_000;
-/// Between two turns of rounds while something comes, ns.
+/// Time between two turns of rounds while something arrives, ns.
 const TURN: u64 = 1_000_000;
-/// Longest sleep, ns.
+/// Longest sleep with armed doorbells, ns.
 const SLEEP: u64 = 500_000_000;
-/// Rounds of a turn.
+/// Most rounds of a turn.
 const ROUNDS: u32 = 256;
 
 /// What to do until the next step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Rest {
-    /// Wait so long, ns.
+    /// Sleep for this time, ns.
     For(u64),
-    /// Peers ring: wait until the node's descriptor is readable, but no longer than this, ns.
+    /// The doorbells are armed: wait until the node's descriptor is readable, but no longer than this, ns.
     Armed(u64),
 }
 
 impl Node {
-    /// Makes progress whenever the program makes none, until [`Node::shut`]: for a thread of its own. Handlers and tasks run in it.
+    /// Makes progress whenever the program makes none, until [`Node::shut`]. Must have a thread of its own, in which handlers and tasks run.
     pub fn stand_in(&self) {
         let mut rest = Rest::For(LOOK);
         let mut rounds = None;
@@ -50,7 +49,7 @@ impl Node {
         }
     }
 
-    /// A turn, if no other thread has made progress since the last one.
+    /// Makes a turn of rounds if no other thread has made progress since the last call.
     fn substitute(&self, rounds: &mut Option<u32>, rested: Rest) -> Result<Rest, Error> {
         const EBADF: i32 = 9;
         let mut node = self.lock()?;
@@ -67,7 +66,7 @@ impl Node {
                 _ => LOOK,
             }));
         }
-        node.progress.read_clock(); // what is due from here on is due from now
+        node.progress.read_clock(); // the rounds below must find what is due by now
         let came = self.make_rounds(&mut node);
         *rounds = Some(node.progress.rounds());
         self.trim(&mut node);
@@ -75,11 +74,11 @@ impl Node {
             return Ok(Rest::For(TURN));
         }
         node.progress.fall_asleep();
-        // Never at once: what is due is served by a turn, and must not have the next one begin before it is.
+        // At least `TURN`: something that is due must not cause the next turn before this one has served it.
         Ok(Rest::Armed(self.sleep_at_most(&node, None).map_or(SLEEP, |most| most.clamp(TURN, SLEEP))))
     }
 
-    /// Rounds, until there is nothing to do, another thread runs, or waits for the lock. True: something has come.
+    /// Makes rounds until there is nothing to do, or another thread runs progress or waits for the lock. True: something has arrived.
     fn make_rounds(&self, node: &mut Guard<'_>) -> bool {
         let mut came = false;
         for _ in 0..ROUNDS {

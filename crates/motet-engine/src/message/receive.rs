@@ -1,4 +1,4 @@
-//! What a program calls to receive, to see what waits, and to take operations back.
+//! The calls by which a program receives messages, peeks at waiting messages, and cancels operations.
 
 use super::link::LinkState;
 use super::message_state::{LinkCallbacks, MessageState};
@@ -10,19 +10,19 @@ use motet_proto::message::matching::{PostOutcome, Receive, Selector, Source};
 use motet_proto::message::{Outcome, ProtocolViolation, Reception, UnexpectedMessage};
 use motet_sys::user_memory::OperationMemory;
 
-/// Where a receive finds its message.
+/// Where a receive takes its message from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecvFrom {
-    /// On one channel.
+    /// One channel.
     Channel(Channel),
-    /// On any channel of a context.
+    /// Any channel of a context.
     Any(Context),
 }
 
-/// What waits to be received.
+/// A message that waits to be received.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Seen {
-    /// On which channel.
+    /// The channel on which it has arrived.
     pub channel: Channel,
     /// Its tag.
     pub tag: u64,
@@ -33,36 +33,36 @@ pub struct Seen {
 }
 
 impl Node {
-    /// Posts a receive: `memory` is filled with the body of the next message whose tag is `tag` but for the bits in `ignore`.
+    /// Posts a receive: `memory` gets the body of the next message whose tag is `tag`, apart from the bits in `ignore`.
     pub fn post(
         &self,
         from: RecvFrom,
         tag: u64,
         ignore: u64,
         memory: OperationMemory,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<OperationId, Error> {
-        self.post_by((from, tag, ignore), memory, notice, None)
+        self.post_by((from, tag, ignore), memory, options, None)
     }
 
-    /// Posts a receive as [`Node::post`] does. `bias` is the caller's, if it has one.
+    /// Posts a receive like [`Node::post`], with the caller's bias if it has one.
     #[inline(always)]
     pub fn post_by(
         &self,
         (from, tag, ignore): (RecvFrom, u64, u64),
         memory: OperationMemory,
-        notice: CompletionOptions,
+        options: CompletionOptions,
         bias: Option<&mut Bias>,
     ) -> Result<OperationId, Error> {
         let (mut node, _) = self.lock_with(bias)?;
         let capacity = memory.len() as u64;
-        let make = || Operation::new(memory, Kind::Receive(None), None, notice);
-        let posted = node.post_here((from, tag, ignore), notice, make, capacity);
+        let make = || Operation::new(memory, Kind::Receive(None), None, options);
+        let posted = node.post_here((from, tag, ignore), options, make, capacity);
         node.release();
         posted
     }
 
-    /// What a receive would get now.
+    /// Looks at the message that a receive would get, and leaves it waiting.
     pub fn peek(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
         let mut node = self.lock()?;
         let selector = node.selector(from, tag, ignore)?;
@@ -74,26 +74,26 @@ impl Node {
         }))
     }
 
-    /// Takes what a receive would get now: no other receive gets it. It must be given memory ([`Node::accept_body`]) or be
-    /// discarded ([`Node::discard_body`]).
+    /// Takes the message that a receive would get, so that no other receive gets it. It must be given memory ([`Node::accept_body`]) or be discarded
+    /// ([`Node::discard_body`]).
     pub fn claim(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<UnexpectedMessage>, Error> {
         let mut node = self.lock()?;
         let selector = node.selector(from, tag, ignore)?;
         Ok(node.messages.table.claim(selector))
     }
 
-    /// Gives memory to a message that was claimed, or that a handler has taken. With an error, the message comes back.
+    /// Gives memory to a message that was claimed, or that a handler has taken. On an error the message is returned.
     pub fn accept_body(
         &self,
         held: UnexpectedMessage,
         memory: OperationMemory,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<OperationId, (Error, UnexpectedMessage)> {
         let capacity = memory.len() as u64;
-        self.accept_as(held, Operation::new(memory, Kind::Receive(None), None, notice), capacity)
+        self.accept_as(held, Operation::new(memory, Kind::Receive(None), None, options), capacity)
     }
 
-    /// The message becomes that of a receive which has room for so many bytes. With an error, it comes back.
+    /// Makes a message that of a receive with room for `capacity` bytes. On an error the message is returned.
     pub(super) fn accept_as(
         &self,
         held: UnexpectedMessage,
@@ -113,7 +113,7 @@ impl Node {
         }
     }
 
-    /// Throws away a message that was claimed, or that a handler has taken.
+    /// Discards a message that was claimed, or that a handler has taken.
     pub fn discard_body(&self, held: UnexpectedMessage) -> Result<(), Error> {
         let mut node = self.lock()?;
         let link = LinkId(held.source);
@@ -124,15 +124,15 @@ impl Node {
         Ok(())
     }
 
-    /// Asks that an operation is cancelled. It completes in any case: as cancelled, or as it would have. The memory of a receive that
-    /// was cancelled is as it was; so one that has part of its message goes on.
+    /// Cancels an operation. It completes in any case: as cancelled, or as it would have without this call. The memory of a receive that was cancelled is
+    /// unchanged, so a receive that has got part of its message goes on.
     ///
-    /// Errors: [`Error::Unknown`] when its completion was taken already.
+    /// Errors: [`Error::Unknown`] if its completion was taken already.
     pub fn cancel(&self, operation: OperationId) -> Result<(), Error> {
         self.cancel_if(operation, false)
     }
 
-    /// Cancels a receive whose memory need not be as it was: it completes whatever it has got, and its message goes to the next receive.
+    /// Cancels a receive whose memory may change: it is cancelled even if it has got part of its message, which goes to the next receive.
     pub fn take_back(&self, operation: OperationId) -> Result<(), Error> {
         self.cancel_if(operation, true)
     }
@@ -160,46 +160,51 @@ impl Node {
         Ok(())
     }
 
-    /// Takes the memory away from an operation that has not ended, which is forgotten when it does: what still comes for a receive
-    /// goes nowhere; of a send that has begun nothing but the loss of its link is left.
+    /// Takes the memory away from an operation that has not completed, and discards its completion. What still arrives for a receive is discarded. A send
+    /// loses its link, because the peer may be about to fetch the body.
     pub fn detach(&self, operation: OperationId) -> Result<(), Error> {
         let mut node = self.lock()?;
         let Some(known) = node.messages.operations.get(u64::from(operation.0)) else { return Ok(()) };
         if let (Kind::Receive(_), Some(channel)) = (known.kind, known.channel)
             && let Ok((link_state, _)) = node.link(channel.link)
         {
-            link_state.end_sharing_of(u64::from(operation.0)); // its peer may be about to write there
+            link_state.end_sharing_of(u64::from(operation.0)); // the peer may be about to write there
         }
         let Some(known) = node.messages.operations.get(u64::from(operation.0)) else { return Ok(()) };
         known.memory = OperationMemory::Owned(Vec::new());
         known.exchange_rest(Vec::new());
         known.detached = true;
         if let (Kind::Send(_), Some(channel)) = (known.kind, known.channel) {
-            // Its peer may be about to fetch it.
+            // The peer may be about to fetch the body.
             if let Ok((link_state, messages)) = node.link(channel.link) {
-                link_state.lose(channel.link, messages, Reason::PEER_GONE, ProtocolViolation("a body was taken away"));
+                link_state.lose(
+                    channel.link,
+                    messages,
+                    Reason::PEER_GONE,
+                    ProtocolViolation("the program has taken back the memory of a send"),
+                );
             }
         }
         node.notify();
         drop(node);
-        let _ = self.take_back(operation); // or it has just been forgotten
+        let _ = self.take_back(operation); // an error means that the operation is already removed
         Ok(())
     }
 }
 
 impl NodeState {
-    /// Posts a receive.
+    /// Posts a receive whose record `make` makes in its place.
     #[inline(always)]
     pub(super) fn post_here(
         &mut self,
         (from, tag, ignore): (RecvFrom, u64, u64),
-        notice: CompletionOptions,
+        options: CompletionOptions,
         make: impl FnOnce() -> Operation,
         capacity: u64,
     ) -> Result<OperationId, Error> {
         let selector = self.selector(from, tag, ignore)?;
         let MessageState { operations, table, .. } = &mut self.messages;
-        let (name, record) = operations.begin_in_place(notice, make)?;
+        let (name, record) = operations.begin_in_place(options, make)?;
         let receive = Receive { operation: u64::from(name.0), capacity, buffer: Buffer::NONE };
         match table.post_fast(selector, receive) {
             Some(ticket) => record.kind = Kind::Receive(Some(ticket)),
@@ -222,7 +227,7 @@ impl NodeState {
         Ok(Selector { from, tag, ignore })
     }
 
-    /// Posts a receive that has begun, wherever others and messages wait.
+    /// Posts a receive that has a record, if other receives or messages wait.
     #[inline(never)]
     fn post_begun(&mut self, selector: Selector, name: OperationId, receive: Receive<Buffer>) {
         match self.messages.table.post(selector, receive) {
@@ -239,7 +244,7 @@ impl NodeState {
         }
     }
 
-    /// Gives a message that no receive has waited for to an operation.
+    /// Gives an unexpected message to an operation.
     pub(super) fn give(&mut self, held: UnexpectedMessage, name: OperationId, capacity: u64) {
         let (link, whole) = (LinkId(held.source), held.is_whole());
         match self.link(link) {

@@ -1,9 +1,8 @@
-//! Regions: memory, and files, of this process that peers reach by key.
+//! Regions: memory and parts of files of this process that peers access by key.
 //!
-//! Whoever owns the memory that is written copies: bytes of a put are fetched by the target, bytes of a get by the initiator, out of
-//! the other's memory where the system lets it, else they come in packets. What is checked when, is the protocol's matter
-//! (`motet_proto::message::regions` and `remote`, docs/messages.md). What it is not: gets, puts and atomics on the regions of peers begin
-//! in [`super::rma`]; what is made of a file is in [`super::regions::files`].
+//! The owner of the memory that is written copies: the target fetches the bytes of a put, and the initiator the bytes of a get, out of the other process's
+//! memory if the system permits it. Otherwise the bytes are sent in packets. The protocol checks each access (`motet_proto::message::regions` and `rma`,
+//! docs/messages.md). Gets, puts and atomics on the regions of peers begin in [`super::rma`]; regions over files are made in [`super::regions::files`].
 
 pub(in crate::message) mod bytes;
 pub mod files;
@@ -27,9 +26,9 @@ use motet_proto::message::rma::{CopyTo, Memory as Remote, PutBytes, RemoteCopy};
 pub use motet_wire::shared_memory::SharedBytes;
 use std::any::Any;
 
-/// From so many bytes on a put or a get is copied from the other side's memory: less than for messages, whose pieces have a ring.
+/// Shortest put or get that is copied out of the other side's memory, bytes. It is less than for messages, whose pieces have a ring.
 pub const COPY: u64 = 16 << 10;
-/// Bytes read from a region at a time, to be put into a packet.
+/// Longest piece of a region that is read into a buffer on the stack, bytes.
 const PIECE: usize = 4096;
 
 impl Remote for LinkCallbacks<'_> {
@@ -89,7 +88,7 @@ impl Remote for LinkCallbacks<'_> {
     }
 }
 
-/// Nobody uses the memory of a revoked region any more.
+/// Releases the memory of a revoked region that no access uses any more.
 fn end(messages: &mut MessageState, region: u64) {
     let Some(LocalRegion { bytes, keep, segment, .. }) = messages.local_regions.remove(region) else { return };
     messages.deferred_drops.extend(keep);
@@ -102,7 +101,8 @@ fn end(messages: &mut MessageState, region: u64) {
     messages.wake_pending = true; // a thread may wait for this
 }
 
-/// Where bytes of a remote copy go: the rest of what was asked for from `done` on, `length` of it.
+/// Copies bytes of a remote copy out of the peer's memory: up to `length`, from byte `done` of the request on. Returns how many; `None`: they cannot be
+/// copied.
 pub(super) fn copy_some(
     messages: &mut MessageState,
     pid: u32,
@@ -128,8 +128,8 @@ pub(super) fn copy_some(
 }
 
 impl Node {
-    /// Makes memory known: peers that get the key may do to it what `rights` say. `keep` is dropped when the memory is no longer used
-    /// any more. For atomics it must begin at a multiple of 8.
+    /// Registers memory as a region: peers that get the key may access it as `rights` permit. `keep` is dropped when no access uses the memory any more. For
+    /// atomics the memory must begin at a multiple of 8.
     pub fn register(
         &self,
         memory: SharedBytes,
@@ -145,8 +145,8 @@ impl Node {
             .add(LocalRegion { bytes: Bytes::Memory(memory), first: 0, keep, segment: None }, rights)
     }
 
-    /// As [`Node::register`], but peers count its bytes from `first` on, which may be its address. Memory may begin anywhere: an atomic
-    /// is refused where its elements do not lie at multiples of their size.
+    /// Registers memory as a region whose bytes peers count from `first` on, which may be its address. The memory may begin anywhere: an atomic is refused if
+    /// its elements are not at multiples of their size.
     pub fn register_from(&self, memory: SharedBytes, first: u64, rights: Rights) -> Result<Key, Error> {
         self.lock()?
             .messages
@@ -154,11 +154,11 @@ impl Node {
             .add(LocalRegion { bytes: Bytes::Memory(memory), first, keep: None, segment: None }, rights)
     }
 
-    /// Ends a region: no access begins any more. Waits until none is under way and every peer that could have direct access has
-    /// answered, or its link is gone: then the memory is the caller's alone again.
+    /// Revokes a region: no access begins any more. Waits until none is under way and every peer that could have direct access has answered or has lost its
+    /// link. Then the memory is the caller's alone.
     ///
-    /// Errors: [`Error::TimedOut`], [`Error::WouldBlock`] (in a handler): the memory is still used; to be called again.
-    /// [`Error::Unknown`]: there is no such region, or it has ended meanwhile.
+    /// Errors: [`Error::TimedOut`], and [`Error::WouldBlock`] in a handler: the memory is still in use, and the call must be repeated. [`Error::Unknown`]:
+    /// there is no such region, or it has ended meanwhile.
     pub fn revoke(&self, key: Key, deadline: Option<u64>) -> Result<(), Error> {
         let mut node = self.lock()?;
         let (name, revoked) = node.messages.local_regions.regions.name(key).ok_or(Error::Unknown)?;
@@ -188,7 +188,7 @@ impl NodeState {
 }
 
 impl ChannelTable {
-    /// The copy to go on with.
+    /// The next remote copy, and how many of its bytes are copied.
     pub fn remote_copy(&self) -> Option<(RemoteCopy, u64)> {
         self.remote_copies.front().copied()
     }

@@ -1,7 +1,7 @@
 //! Sends: what a program calls to send messages.
 //!
-//! There are three forms. An inject goes in one packet, and the body is free when the call returns. A started send keeps its body until it
-//! completes. Each of them also exists as a call that waits for room.
+//! There are two forms. An inject goes in one packet, and the body is free when the call returns. A started send keeps its body until it completes. Each of
+//! them exists as a call that waits for room and as one that does not.
 
 use super::node_state::{Guard, NodeState};
 use super::operations::{CompletionOptions, Kind, Operation};
@@ -10,26 +10,26 @@ use motet_proto::message::packet;
 use motet_proto::message::{Outcome, Rejected, Send, Sent};
 use motet_sys::user_memory::OperationMemory;
 
-/// A body that most likely goes in one packet, bytes.
+/// Longest body that most likely goes in one packet, bytes.
 const SHORT: usize = 16 << 10;
-/// Headers and a body of so many bytes, two cells, are gathered before they go.
+/// Most bytes of headers and body together, about two cells, that are gathered into one buffer before they are sent.
 const JOINED: usize = 96;
 
 /// A message to send.
 #[derive(Debug, Clone, Copy)]
 pub struct Outgoing<'a> {
-    /// On which channel.
+    /// The channel to send on.
     pub channel: Channel,
-    /// For the matching.
+    /// The tag by which receives are matched.
     pub tag: u64,
     /// Headers, the outermost first, at most [`motet_proto::message::header_stack::MAX_HEADERS_BYTES`] bytes.
     pub headers: &'a [u8],
-    /// How it may go.
+    /// How the message may be sent.
     pub mode: Mode,
 }
 
 impl Node {
-    /// Sends a message whose body goes at once or not at all: `None`, it has gone.
+    /// Gives a message to the protocol, if there is room. An inject of one piece takes a shorter path.
     #[inline]
     fn try_send(
         &self,
@@ -61,7 +61,7 @@ impl Node {
         Self::send_parts(node, message, body, operation, place)
     }
 
-    /// The same, whatever it is made of.
+    /// Gives a message with a body of any number of pieces to the protocol, if there is room.
     fn send_parts(
         node: &mut NodeState,
         message: &Outgoing<'_>,
@@ -79,15 +79,15 @@ impl Node {
         }
     }
 
-    /// Sends a message without headers, if there is room now and it goes in one packet: [`Error::WouldBlock`], [`Error::TooLong`].
+    /// Sends a message without headers in one packet. [`Error::WouldBlock`]: there is no room. [`Error::TooLong`]: it does not fit a packet.
     #[inline(always)]
     pub fn send_short(&self, channel: Channel, tag: u64, body: &[u8]) -> Result<(), Error> {
         self.try_inject_with(channel, tag, &[], body, None)
     }
 
-    /// Sends a short message, whose body is free again when this returns: eager in one packet. Waits until there is room.
+    /// Sends a short message in one eager packet, so that its body is free when this returns. Waits until there is room.
     ///
-    /// Errors: [`Error::TooLong`] when it does not fit a packet; [`Error::TimedOut`], and nothing was sent.
+    /// Errors: [`Error::TooLong`] if it does not fit a packet; [`Error::TimedOut`]: nothing was sent.
     #[inline(always)]
     pub fn inject(&self, message: &Outgoing<'_>, body: &[&[u8]], deadline: Option<u64>) -> Result<(), Error> {
         let &Outgoing { channel, tag, headers, .. } = message;
@@ -124,13 +124,13 @@ impl Node {
         })?
     }
 
-    /// The same, and does not wait: [`Error::WouldBlock`].
+    /// Sends a short message in one eager packet, so that its body is free when this returns. [`Error::WouldBlock`]: there is no room.
     #[inline]
     pub fn try_inject(&self, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
         self.try_inject_by(message, body, None)
     }
 
-    /// [`Node::try_inject`] with the caller's bias, if it has one.
+    /// Sends a short message like [`Node::try_inject`], with the caller's bias if it has one.
     pub fn try_inject_by(&self, message: &Outgoing<'_>, body: &[&[u8]], bias: Option<&mut Bias>) -> Result<(), Error> {
         let &Outgoing { channel, tag, headers, .. } = message;
         match body {
@@ -142,7 +142,7 @@ impl Node {
         }
     }
 
-    /// The same of a body of one piece.
+    /// Sends a short message with a body of one piece like [`Node::try_inject`], with the caller's bias if it has one.
     #[inline(always)]
     pub fn try_inject_with(
         &self,
@@ -184,45 +184,45 @@ impl Node {
         self.try_send(node, &message, body, 0, packet::RemoteAddress::default()).map(drop)
     }
 
-    /// Begins to send a message. `None`: it has gone, and its body is free; no end follows. Otherwise its memory stays in use until
-    /// the operation has ended. [`Error::WouldBlock`], and nothing is done, when there is no room; the memory comes back then.
+    /// Begins to send a message. `None`: it has been sent, its body is free, and there is no completion. Otherwise its memory stays in use until the
+    /// operation has completed. [`Error::WouldBlock`]: there is no room, nothing is done, and the memory is returned.
     pub fn start_send(
         &self,
         message: &Outgoing<'_>,
         memory: OperationMemory,
         more: Vec<OperationMemory>,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
         match self.lock() {
             Ok(mut node) => {
-                if goes_at_once(&mut node, message, &memory, &more, notice) {
+                if goes_at_once(&mut node, message, &memory, &more, options) {
                     return Ok(None);
                 }
                 self.look_for_credit(&mut node, message, &memory, &more);
-                self.start_send_here(&mut node, message, memory, more, notice)
+                self.start_send_here(&mut node, message, memory, more, options)
             }
             Err(error) => Err((error, memory, more)),
         }
     }
 
-    /// The same, and waits until there is room.
+    /// Begins to send a message like [`Node::start_send`], and waits until there is room.
     pub fn send(
         &self,
         message: &Outgoing<'_>,
         memory: OperationMemory,
         more: Vec<OperationMemory>,
-        notice: CompletionOptions,
+        options: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, Error> {
         let mut node = self.lock()?;
-        if goes_at_once(&mut node, message, &memory, &more, notice) {
+        if goes_at_once(&mut node, message, &memory, &more, options) {
             return Ok(None);
         }
         self.look_for_credit(&mut node, message, &memory, &more);
         let mut body = Some((memory, more));
         self.wait(node, deadline, |node| {
             let (memory, more) = body.take()?;
-            match self.start_send_here(node, message, memory, more, notice) {
+            match self.start_send_here(node, message, memory, more, options) {
                 Ok(operation) => Some(Ok(operation)),
                 Err((Error::WouldBlock, memory, more)) => {
                     body = Some((memory, more));
@@ -233,7 +233,7 @@ impl Node {
         })?
     }
 
-    /// Credit may have arrived that was not polled yet: polling is better than announcing a short message for lack of it.
+    /// Polls the links once if the message lacks credit, because credit may have arrived: a short message is better sent at once than with an RTS.
     #[inline]
     fn look_for_credit(
         &self,
@@ -257,15 +257,15 @@ impl Node {
         message: &Outgoing<'_>,
         memory: OperationMemory,
         more: Vec<OperationMemory>,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
         let length = memory.len();
-        if length <= SHORT && more.is_empty() && message.mode == Mode::Automatic && notice.cq.is_none() {
+        if length <= SHORT && more.is_empty() && message.mode == Mode::Automatic && options.cq.is_none() {
             let short = Outgoing { mode: Mode::Inject, ..*message };
             let body = [memory.bytes(0, length)];
             match self.try_send(node, &short, &body, 0, packet::RemoteAddress::default()) {
                 Ok(_) => return Ok(None),
-                Err(Error::WouldBlock | Error::TooLong) => {} // it may go otherwise
+                Err(Error::WouldBlock | Error::TooLong) => {} // it may go as a started send
                 Err(error) => return Err((error, memory, more)),
             }
         }
@@ -278,7 +278,7 @@ impl Node {
         if let (OperationMemory::Loan(loan), true) = (&memory, more.is_empty()) {
             place = node.place_of_loan(message.channel.link, loan, place);
         }
-        let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), notice);
+        let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), options);
         operation.exchange_rest(more);
         let name = match node.messages.operations.begin(operation) {
             Ok(name) => name,
@@ -294,7 +294,7 @@ impl Node {
                 Ok(Some(name))
             }
             Ok(Sent::Complete) => {
-                if notice.cq.is_some() {
+                if options.cq.is_some() {
                     let outcome = Outcome { status: super::Status::Done, length: length as u64 };
                     node.messages.operations.complete(u64::from(name.0), outcome);
                     node.notify();
@@ -313,7 +313,7 @@ impl Node {
         }
     }
 
-    /// The body is the operation's: it is shown to the protocol from there.
+    /// Gives a message to the protocol whose body is in the record of its operation.
     fn send_begun(
         &self,
         node: &mut NodeState,
@@ -321,7 +321,7 @@ impl Node {
         name: OperationId,
         place: packet::RemoteAddress,
     ) -> Result<Sent, Error> {
-        // The record lends its memory for the call: nothing that the protocol does in a send touches it.
+        // The memory is taken out of the record for the call: the protocol does not touch the record during a send.
         let Some(operation) = node.messages.operations.get(u64::from(name.0)) else { return Err(Error::Full) };
         let memory = std::mem::replace(&mut operation.memory, OperationMemory::Owned(Vec::new()));
         let more = operation.exchange_rest(Vec::new());
@@ -337,18 +337,18 @@ impl Node {
     }
 }
 
-/// Sends what is short and needs no record, if there is room. False: it goes the long way, or not at all.
+/// Sends a short message that needs no record, if there is room. False: it takes the longer path, or cannot be sent.
 #[inline(always)]
 fn goes_at_once(
     node: &mut NodeState,
     message: &Outgoing<'_>,
     memory: &OperationMemory,
     more: &[OperationMemory],
-    notice: CompletionOptions,
+    options: CompletionOptions,
 ) -> bool {
     let &Outgoing { channel, tag, headers, mode } = message;
-    let plain = mode == Mode::Automatic && more.is_empty() && notice.cq.is_none() && memory.len() <= SHORT;
-    if !plain {
+    let short = mode == Mode::Automatic && more.is_empty() && options.cq.is_none() && memory.len() <= SHORT;
+    if !short {
         return false;
     }
     let body = memory.bytes(0, SHORT);
@@ -360,7 +360,7 @@ fn goes_at_once(
 }
 
 impl NodeState {
-    /// Why a send was refused.
+    /// The error for a send that was refused on a channel.
     #[cold]
     fn refused(&mut self, channel: Channel, refusal: Rejected) -> Error {
         if refusal == Rejected::Closed && self.place(channel.link, channel.id).is_none() {
@@ -369,7 +369,7 @@ impl NodeState {
         self.refused_on(channel.link, refusal)
     }
 
-    /// Why a send was refused on a link; a sender that waits for room is woken when there is some.
+    /// The error for a send that was refused on a link. A sender that waits for room is woken when there is some.
     #[cold]
     pub(super) fn refused_on(&mut self, link: LinkId, refusal: Rejected) -> Error {
         let gone = self.gone(link);

@@ -1,10 +1,10 @@
-//! Single copies: bodies that the receiver copies out of the sender's process, alone or with the sender's help.
+//! Single copies: bodies that the receiver copies out of the sender's process, alone or with the sender's help (cooperative copies).
 //!
-//! With help, the receiver says where it wants the bytes, and both copy chunks that they claim from words beside the ring
-//! ([`motet_wire::message::fifo::chunk_claims`]), the sender whenever it makes progress; one that does not is not waited for. Before the receiver's memory
-//! is the program's again, the sender has said that its chunks are copied, or is gone.
+//! For a cooperative copy the receiver sends the address of its buffer, and both sides copy chunks that they claim from words beside the ring
+//! ([`motet_wire::message::fifo::chunk_claims`]). The sender copies whenever it makes progress; the receiver does not wait for a sender that claims nothing.
+//! The receiver's memory is the program's again when the sender has reported its chunks as copied, or is gone.
 //!
-//! What it is not: which way is taken is [`super::copy_strategy`]'s matter.
+//! The strategy is chosen in [`super::copy_strategy`].
 
 pub(in crate::message) mod pending;
 
@@ -20,17 +20,17 @@ use motet_wire::message::fifo::chunk_claims::Assisted;
 use pending::{CooperativeCopy, CopyAssist, PendingCopy};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// What came of a step.
+/// The result of a step.
 enum Step {
     /// There is more to do.
     More,
-    /// The sender has claimed the last chunks.
+    /// The sender has claimed the last chunks, and has not copied them yet.
     Waiting,
-    /// It has ended: copied or not.
+    /// The copy has ended; true: all bytes are copied.
     Over(bool),
 }
 
-/// Bytes that are claimed at a time: both ends work out the same.
+/// Bytes of a chunk. Both ends compute the same value.
 fn chunk_of(length: u64) -> u64 {
     (length / 16).next_power_of_two().clamp(64 << 10, 512 << 10)
 }
@@ -39,14 +39,14 @@ fn chunks_of(length: u64) -> u32 {
     u32::try_from(length.div_ceil(chunk_of(length))).unwrap_or(u32::MAX - 1)
 }
 
-/// The bytes of a chunk: where they begin, and how many.
+/// The offset and the length of a chunk, bytes.
 fn chunk(at: u32, length: u64) -> (u64, usize) {
     let begin = (u64::from(at) * chunk_of(length)).min(length);
     (begin, (length - begin).min(chunk_of(length)) as usize)
 }
 
 impl LinkState {
-    /// Goes on with copies between the processes. False: there was nothing to do but to wait.
+    /// Continues the copies between the two processes. False: there was nothing to do but to wait.
     #[cold]
     pub fn copy(&mut self, id: LinkId, messages: &mut MessageState) -> bool {
         if self.lend(id, messages) {
@@ -77,7 +77,7 @@ impl LinkState {
             Step::Over(copied) => {
                 self.channel_table.copies.pop_front();
                 self.copies.note(copied, front.request.length);
-                // Memory that was taken away from its receive says nothing.
+                // A copy for a detached receive fails for another reason than the system's refusal.
                 let there = |operation: &mut Operation| !operation.detached;
                 if !copied && messages.operations.get(front.request.operation).is_some_and(there) {
                     self.channel_table.copy_chooser.no_copies();
@@ -105,7 +105,7 @@ impl LinkState {
         Step::More
     }
 
-    /// Says where the bytes are wanted.
+    /// Begins a cooperative copy: sends the address of the receive's buffer to the sender.
     fn begin_sharing(&mut self, id: LinkId, messages: &mut MessageState, request: &CopyRequest) {
         let memory = messages.operations.get(request.operation).map(|operation| &operation.memory);
         let address = memory.filter(|memory| memory.len() as u64 >= request.length).map(OperationMemory::address);
@@ -120,7 +120,7 @@ impl LinkState {
         self.flush(id, messages);
     }
 
-    /// Copies the next unclaimed chunk.
+    /// Copies the next unclaimed chunk of a cooperative copy.
     fn copy_shared(
         &mut self,
         messages: &mut MessageState,
@@ -151,7 +151,7 @@ impl LinkState {
             }
             Assisted::Chunks(_) => Step::Waiting,
             Assisted::Failed => {
-                // What it has claimed is not there: all of it once more, and never again like this.
+                // The chunks that the sender has claimed are missing: all is copied again, and no cooperative copy is chosen on this link any more.
                 self.channel_table.cooperative_copy = None;
                 self.channel_table.copy_chooser.no_help();
                 if let Some(front) = self.channel_table.copies.front_mut() {
@@ -162,7 +162,7 @@ impl LinkState {
         }
     }
 
-    /// Ends a copy that both make, if it is for this operation.
+    /// Ends the cooperative copy, if it is for this operation.
     pub fn end_sharing_of(&mut self, operation: u64) {
         if self.channel_table.cooperative_copy.is_some_and(|cooperative_copy| cooperative_copy.operation == operation) {
             self.end_cooperative_copy();
@@ -172,10 +172,10 @@ impl LinkState {
         }
     }
 
-    /// Ends it: the sender claims no more, and what it has claimed is waited for, as its writes into our memory cannot be called back. One that
-    /// has closed the link (or has ended, or runs another program, which closes it) is not in the middle of a chunk. One that is stopped
-    /// there keeps us until it goes on: whether it has yet to write cannot be known. (It may write our memory anyway, so one that does this
-    /// on purpose has simpler ways.)
+    /// Ends the cooperative copy. The sender claims no further chunk, and this call waits for those that it has claimed, because its writes into our memory
+    /// cannot be called back. A sender that has closed the link (or has ended, or runs another program, which closes the link) is not in the middle of a
+    /// chunk. A sender that is stopped within a chunk blocks this call until it continues, because it may still have to write. (A hostile sender gains
+    /// nothing by this: it may write to our memory anyway.)
     pub fn end_cooperative_copy(&mut self) {
         let Some(CooperativeCopy { claims, stamp, chunks, mine, .. }) = self.channel_table.cooperative_copy.take()
         else {
@@ -198,7 +198,7 @@ impl LinkState {
         }
     }
 
-    /// Goes on with what the peer copies from us: the next unclaimed chunk. True: there was one.
+    /// Helps with the cooperative copy of a body of ours: copies the next unclaimed chunk. False: there is no such copy.
     fn help(&mut self, messages: &mut MessageState) -> bool {
         let Some(&CopyAssist { request, .. }) = self.channel_table.assists.front() else { return false };
         let AssistRequest { operation, shared } = request;
@@ -211,7 +211,7 @@ impl LinkState {
         let there = pid != 0 && socket::is_connected(shm.control.as_fd().as_raw_fd());
         let next = match messages.operations.get(operation) {
             Some(_) if there => claims.claim(shared.copy_id, chunks),
-            _ => None, // it has ended, or we may not
+            _ => None, // the operation has completed, or this side cannot write there
         };
         let Some(next) = next else {
             self.channel_table.assists.pop_front();
@@ -262,14 +262,14 @@ impl LinkState {
         true
     }
 
-    /// Whether the peer has closed the link. Asked behind each copy out of its memory: before a peer uses memory again that it has
-    /// announced, without notice of its release, it closes the link; so what was copied while the link stood is what was announced.
+    /// Whether the peer has closed the link. Checked after each copy out of its memory: a peer that reuses announced memory before its release was reported
+    /// closes the link first, so what was copied while the link was connected is what was announced.
     fn is_given_up(&mut self) -> bool {
         self.shm().is_some_and(|shm| !socket::is_connected(shm.control.as_fd().as_raw_fd()))
     }
 }
 
-/// Copies the next bytes of a request from the peer's memory; `None`: the system does not let us.
+/// Copies the next bytes of a request out of the peer's memory. `None`: they cannot be copied.
 fn copy_some(messages: &mut MessageState, pid: u32, request: &CopyRequest, done: u64, length: usize) -> Option<u64> {
     let operation = messages.operations.get(request.operation)?;
     let from = request.address.checked_add(done)?;
@@ -280,7 +280,7 @@ fn copy_some(messages: &mut MessageState, pid: u32, request: &CopyRequest, done:
     copied.ok().filter(|&copied| copied > 0).map(|copied| copied as u64)
 }
 
-/// Copies all of it to that address of a process.
+/// Copies all of `body` to an address in another process. False: not all of it could be copied.
 fn write_all(pid: u32, address: u64, mut body: &[u8]) -> bool {
     let mut at = address;
     while !body.is_empty() {

@@ -1,23 +1,24 @@
-//! How long a wait stays outside the kernel.
+//! How long a wait spins before it sleeps in the kernel.
 //!
-//! It spins while that pays, yields now and then, at once where the last yields ran another thread, and sleeps when neither has helped.
-//! Waits that would have been better asleep are followed by waits that sleep at once, twice as many each time.
+//! A wait spins while that pays. It yields the CPU at intervals, and at once if the last yield ran another thread. It sleeps if neither has helped. Failed
+//! spins are followed by waits that sleep at once, about twice as many each time.
 
 use motet_sys::{clock, cpu_contention};
 
-/// Looks before the first one at the clock: a peer that runs answers within these.
+/// Polls before the first reading of the clock: a peer that runs answers within these.
 const EAGER: u32 = 256;
-/// Looks between two at the clock.
+/// Polls between two readings of the clock.
 const LOOKS: u32 = 32;
-/// Between two yields, ns.
+/// Time between two yields, ns.
 const YIELD: u64 = 5_000;
-/// A yield that took so long (ns) ran another thread, and one that took the second time a thread that computes.
+/// A yield that took longer than this ran another thread, ns.
 const LENT: u64 = 1_500;
+/// A yield that took longer than this ran a thread that computes, ns.
 const HOG: u64 = 200_000;
-/// Failed spins are followed by up to `2^FAILED - 1` waits without one.
+/// Failed spins are followed by up to `2^FAILED - 1` waits without a spin.
 const FAILED: u32 = 8;
 
-/// What a node knows of its waits.
+/// What a node has learnt from its earlier waits.
 #[derive(Debug, Default)]
 pub struct SpinPolicy {
     failed: u32,
@@ -25,18 +26,18 @@ pub struct SpinPolicy {
     lent: bool,
 }
 
-/// What to do next.
+/// The next step of a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// Look again.
+    /// Poll again.
     Look,
     /// Yield the CPU, then poll again.
     Yield,
-    /// Sleep.
+    /// Sleep in the kernel.
     Sleep,
 }
 
-/// One wait.
+/// The spin of one wait.
 #[derive(Debug)]
 pub struct Spin {
     looks: u32,
@@ -51,7 +52,7 @@ fn ticks(ns: u64) -> u64 {
 }
 
 impl SpinPolicy {
-    /// A wait begins, of at most `ns` outside the kernel.
+    /// Begins a wait that spins for at most `ns`.
     #[inline(always)]
     pub fn begin(&mut self, ns: u64) -> Spin {
         let budget = if self.skip > 0 { self.skipped() } else { ns };
@@ -64,25 +65,25 @@ impl SpinPolicy {
         0
     }
 
-    /// Looks that a wait of at most `ns` begins with, whatever the clock says.
+    /// Number of polls with which a wait that spins for at most `ns` begins, whatever the clock says.
     #[inline(always)]
     pub fn looks(&self, ns: u64) -> u32 {
         if self.skip > 0 || self.lent || ns == 0 { 1 } else { EAGER }
     }
 
-    /// What was waited for has come outside the kernel.
+    /// Notes that what was waited for has arrived without a sleep.
     #[inline(always)]
     pub fn paid(&mut self) {
         self.failed = 0;
     }
 
-    /// A spin has failed.
+    /// Notes a spin that has failed.
     pub fn failed(&mut self) {
         self.failed = (self.failed + 1).min(FAILED);
         self.skip = (1 << self.failed) - 1;
     }
 
-    /// A sleep was so short (ns) that spinning would have been better.
+    /// Notes a sleep of `ns`. If it was so short that a spin would have been better, fewer of the next waits sleep at once.
     pub fn slept(&mut self, ns: u64) {
         const WAKE_UP: u64 = 20_000;
         if ns < WAKE_UP {
@@ -91,7 +92,7 @@ impl SpinPolicy {
         }
     }
 
-    /// Yields, and remembers what ran meanwhile. True: a thread that computes, so that it is better to sleep.
+    /// Yields the CPU, and notes what ran meanwhile. True: a thread that computes, so that a sleep is better.
     pub fn lend(&mut self) -> bool {
         let took = cpu_contention::yield_now();
         self.lent = took > ticks(LENT) && took <= ticks(HOG);
@@ -137,13 +138,13 @@ impl Spin {
         Next::Look
     }
 
-    /// Something has come, though not what was waited for: the wait begins anew.
+    /// Starts the spin anew, because something has arrived, though not what is waited for.
     #[inline(always)]
     pub fn again(&mut self) {
         (self.looks, self.start) = (0, 0);
     }
 
-    /// Ends the spin with the next poll.
+    /// Ends the spin: the wait sleeps after the next empty poll.
     pub fn give_up(&mut self) {
         self.budget = 0;
         self.looks = EAGER;

@@ -1,8 +1,8 @@
 //! The stats page of a node, which `motet why` reads: the writing side of [`motet_wire::message::stats`].
 //!
-//! The page has a head for the node and a row for each link, in memory that no peer has. Peer and driver are written when a link comes up or goes
-//! down; counts when the kernel is asked or a sleep begins. The counts are numbers that exist anyway (positions of FIFOs and rings) or belong to
-//! something slow (a single copy, a loan), so messages pay nothing. A node for which there is no memory goes without a page.
+//! The page has a head for the node and a row for each link, in memory that is not shared with peers. Peer and driver are written when a link comes up or
+//! goes down, counters when the kernel is polled or a sleep begins. The counters are numbers that exist anyway (positions of FIFOs and rings) or belong to
+//! something slow (a single copy, a loan), so messages pay nothing. If there is no memory for a page, the node has none.
 
 use super::link::LinkState;
 use super::transport::{Identity, NodeId, Transport};
@@ -15,43 +15,43 @@ use motet_wire::message::stats::{self, BYTES, HEAD, LinkCount, MAX_ATTEMPTS, ROW
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-/// Where sheets lie. It is left to none but sheets.
+/// The address ranges of stats pages, which are used for nothing else.
 static RANGES: Mutex<AddressRanges> = Mutex::new(AddressRanges::new());
 
-/// Memory is made a page at a time.
+/// Memory for rows is allocated in units of so many bytes.
 const PAGE: usize = 4096;
 
-/// How a link has come about.
+/// How a link was established.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectHistory {
-    /// This node has called.
+    /// This node has connected to the peer; otherwise the peer to this node.
     pub called: bool,
-    /// Drivers that failed before, or that may not be used.
+    /// Drivers that have failed before, or that may not be used, with the reasons.
     pub refused: Vec<(u64, Reason)>,
 }
 
 impl ConnectHistory {
-    /// This driver has failed.
+    /// Notes that a driver has failed.
     pub fn refused(&mut self, driver: &str, reason: Reason) {
         self.refused.push((stats::word(driver), reason));
     }
 }
 
-/// A node's sheet; `None` inside: it has none.
+/// The stats page of a node; `None` inside: there was no memory for it.
 #[derive(Debug, Default)]
 pub struct StatsPage(Option<Open>);
 
 #[derive(Debug)]
 struct Open {
     sheet: stats::StatsPage,
-    /// Bytes for which there are pages.
+    /// Bytes of the page that have memory.
     pages: usize,
-    /// For others to find it.
+    /// The memfd by which other processes find the page.
     _file: PrivateFd,
 }
 
 impl StatsPage {
-    /// Of this node.
+    /// Makes the stats page of a node.
     pub fn open(identity: &Identity, drivers: &[&'static dyn Driver], address: &str) -> Self {
         let Ok(file) = memory::create_memfd(stats::NAME, BYTES, &[], HEAD) else { return Self(None) };
         let file = PrivateFd::new(file);
@@ -72,7 +72,7 @@ impl StatsPage {
         Self(Some(Open { sheet, pages: HEAD, _file: file }))
     }
 
-    /// A call has failed in the end.
+    /// Counts a failed connection attempt, or a failed link that has no row any more.
     #[cold]
     pub fn failed(&self, reason: Reason) {
         if let Some(place) = self.0.as_ref().and_then(|open| open.sheet.head().failed_connects.get(reason.0 as usize)) {
@@ -80,7 +80,7 @@ impl StatsPage {
         }
     }
 
-    /// A link has come up, with this place among the node's links.
+    /// Writes the row of a link that has come up. `index` is the link's place among the node's links.
     #[cold]
     pub fn link_state(&mut self, index: u32, link: u32, link_state: &LinkState, how: &ConnectHistory) {
         let Some(open) = &mut self.0 else { return };
@@ -106,7 +106,7 @@ impl StatsPage {
         row.state.store(1, Relaxed);
     }
 
-    /// How a link is now.
+    /// Writes the counters of a link to its row, and whether the link is down.
     pub fn counts(&self, index: u32, link_state: &LinkState) {
         let Some(row) = self.0.as_ref().and_then(|open| open.row(index)) else { return };
         let put = |count: LinkCount, value: u64| row.counts[count as usize].store(value, Relaxed);
@@ -142,7 +142,7 @@ impl StatsPage {
         }
     }
 
-    /// A link is forgotten.
+    /// Clears the row of a link that is removed.
     #[cold]
     pub fn left(&self, index: u32) {
         if let Some(row) = self.0.as_ref().and_then(|open| open.row(index)) {
@@ -152,13 +152,13 @@ impl StatsPage {
 }
 
 impl Open {
-    /// A row that has a page.
+    /// The row of a link, if it has memory.
     fn row(&self, index: u32) -> Option<&stats::LinkRow> {
         let index = index as usize;
         (HEAD + (index + 1) * ROW <= self.pages).then(|| self.sheet.row(index)).flatten()
     }
 
-    /// The same, with a page if there is memory for one: storing would end the process otherwise.
+    /// The row of a link, for which memory is allocated if necessary. `None`: there is none, and a store there would end the process.
     fn row_for(&mut self, index: u32) -> Option<&stats::LinkRow> {
         let head = self.sheet.head();
         let end = HEAD + (index as usize + 1) * ROW;

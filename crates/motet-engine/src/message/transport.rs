@@ -13,35 +13,35 @@ use motet_wire::message::fifo::{FifoRx, FifoTx};
 use motet_wire::stream::record::Tx;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-/// A node's number: random, another one for each node that ever was.
+/// The number of a node: random, and different from that of every other node that ever existed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub [u8; 16]);
 
-/// The secret part of a node's address: 64 bits that a connector from another host must present, and
-/// 64 that only the node can answer with. Where one of the two is wrong, it is a stranger.
+/// The secret part of a node's address: 64 bits that a connector from another host must present, and 64 bits that only the node can answer with. A side that
+/// gets wrong bits rejects the connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret {
-    /// What a caller says.
+    /// The bits that a connector presents.
     pub caller: u64,
-    /// What is answered to it.
+    /// The bits that the node answers.
     pub answer: u64,
 }
 
 impl Secret {
-    /// Digits of one in an address.
+    /// Hexadecimal digits of a secret in an address.
     const DIGITS: usize = 32;
 
-    /// A random one, or why the system gives none.
+    /// A random secret, or why the system gives none.
     pub fn random() -> Result<Self, motet_sys::Errno> {
         Ok(Self { caller: memory::random_u64()?, answer: memory::random_u64()? })
     }
 
-    /// Before a place: `SECRET@PLACE`.
+    /// An address with this secret: `SECRET@PLACE`.
     pub fn before(&self, place: &str) -> String {
         format!("{:016x}{:016x}@{place}", self.caller, self.answer)
     }
 
-    /// What is before a place, if anything is; and the place. `None`: what is there is no secret.
+    /// Splits an address into its secret, if it has one, and the place. `None`: the part before `@` is no secret.
     pub fn split(address: &str) -> Option<(Option<Self>, &str)> {
         match address.split_once('@') {
             Some((digits, place)) => Some((Some(Self::read(digits)?), place)),
@@ -49,7 +49,7 @@ impl Secret {
         }
     }
 
-    /// From its digits.
+    /// Reads a secret from its digits.
     pub fn read(digits: &str) -> Option<Self> {
         if digits.len() != Self::DIGITS || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return None;
@@ -58,12 +58,12 @@ impl Secret {
         Some(Self { caller: caller.ok()?, answer: answer.ok()? })
     }
 
-    /// What was said is what a caller must say. One comparison of words: how long it takes says nothing.
+    /// Whether a connector has presented the right bits. They are compared as one word, so the duration reveals nothing.
     pub fn is_said(&self, said: u64) -> bool {
         said == self.caller
     }
 
-    /// The same of the answer.
+    /// Whether a node has answered with the right bits. They are compared as one word, so the duration reveals nothing.
     pub fn is_answered(&self, said: u64) -> bool {
         said == self.answer
     }
@@ -75,11 +75,11 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// The transport is lost, and why.
+/// The loss of a transport, and its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lost(pub Reason);
 
-/// What carries packets.
+/// The transport of a link.
 #[expect(
     clippy::large_enum_variant,
     reason = "each link has one, in a box; another box would be in the way of every packet"
@@ -87,31 +87,31 @@ pub struct Lost(pub Reason);
 pub enum Transport {
     /// Memory that both ends map.
     SharedMemory(ShmTransport),
-    /// Anything else.
+    /// A packet transport.
     Packet(Box<dyn PacketTransport>),
 }
 
-/// A FIFO each way, with a payload ring beside it whose pages are made when they are needed.
+/// Shared memory of two nodes: a FIFO each way, with a payload ring beside it whose pages are allocated when they are needed.
 pub struct ShmTransport {
-    /// To the peer.
+    /// The FIFO to the peer.
     pub outward: FifoTx,
-    /// From the peer.
+    /// The FIFO from the peer.
     pub inward: FifoRx,
-    /// The ring of bytes beside each.
+    /// The payload rings to the peer and from the peer.
     pub bulk: (PayloadTx, PayloadRx),
-    /// How bytes get into that ring: [`motet_proto::stream::bulk::CopyModeSelector`].
+    /// State of the choice how bytes are copied into the payload ring: [`motet_proto::stream::bulk::CopyModeSelector`].
     pub copying: Box<Tx>,
     /// The eventfd that wakes the peer.
     pub tx_doorbell: PrivateFd,
-    /// The one that wakes us.
+    /// The eventfd that wakes this node.
     pub rx_doorbell: PrivateFd,
-    /// The connection on which the two have met. It ends with the peer's process.
+    /// The connection over which the link was established. It ends with the peer's process.
     pub control: PrivateFd,
-    /// The peer's process, as a descriptor that is readable once it has ended, where the system has that.
+    /// A descriptor of the peer's process, readable once the process has ended; `None` if the system has no such descriptors.
     pub process: Option<PrivateFd>,
-    /// Its number in our PID namespace, for single copy; 0 when it is not visible, or its memory is not ours to read.
+    /// The number of the peer's process in our PID namespace, for single copies; 0 if it is not visible, or if its memory is not readable.
     pub pid: u32,
-    /// What must stay as long as the FIFOs do.
+    /// A value that exists as long as the FIFOs do.
     pub keep: Box<dyn std::any::Any + Send>,
 }
 
@@ -123,70 +123,70 @@ impl ShmTransport {
     }
 }
 
-/// A transport that is not memory. [`Packets::put`] hands a packet over or refuses it. A packet that was put arrives once and in order, or the
-/// transport is lost.
+/// A transport that carries whole packets and is not shared memory. [`Packets::put`] takes a packet or refuses it. A packet that was put arrives once and in
+/// order, or the transport is lost.
 pub trait PacketTransport: Packets + Send {
-    /// The next packet that has come: its kind and its bytes.
+    /// The next packet that has arrived: its kind and its bytes.
     fn poll(&mut self, now: u64) -> Result<Option<(u8, &[u8])>, Lost>;
-    /// Moves what is under way: called in every round of progress, and must cost little when there is nothing to do.
+    /// Moves what is under way. It is called in every round of progress, and must cost little when there is nothing to do.
     fn progress(&mut self, now: u64) -> Result<(), Lost>;
-    /// Readable (as poll(2) has it) whenever `poll` or `progress` would do something: an epoll set of its own, for example.
+    /// A descriptor that is readable (in the sense of poll(2)) whenever `poll` or `progress` would do something: an epoll set of the transport, for example.
     fn descriptor(&self) -> RawFd;
-    /// When `progress` must be called although the descriptor is silent, CLOCK_MONOTONIC nanoseconds.
+    /// When `progress` must be called although the descriptor is not readable, CLOCK_MONOTONIC nanoseconds.
     fn due(&self) -> Option<u64> {
         None
     }
-    /// Bytes put, bytes taken, and how often what carries them was made anew: for people to see.
+    /// Bytes put, bytes taken, and number of reconnects, for the stats page.
     fn counts(&self) -> [u64; 3] {
         [0; 3]
     }
-    /// Shuts down after the last packet: what was put is delivered if the peer lives. True when nothing is left to do.
+    /// Shuts down after the last packet: what was put is delivered if the peer lives. True: nothing is left to do.
     fn close(&mut self, now: u64) -> bool;
 }
 
-/// A connection to another node.
+/// A new connection to another node.
 pub struct Connected {
-    /// Who the other is.
+    /// The number of the other node.
     pub peer: NodeId,
-    /// What there is between them.
+    /// The transport between the two nodes.
     pub transport: Transport,
 }
 
-/// Who a node is, as its drivers must know it.
+/// What drivers must know of a node.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// Its number.
+    /// The number of the node.
     pub id: NodeId,
-    /// The name under which nodes of this host find it.
+    /// The name by which nodes of this host find it.
     pub name: String,
-    /// Where nodes of other hosts find it: `ADDRESS:PORT`, port 0 for any; none: they do not.
+    /// Where nodes of other hosts find it: `ADDRESS:PORT`, port 0 for any; `None`: they cannot connect to it.
     pub listen: Option<std::net::SocketAddr>,
-    /// What they must know.
+    /// The secret that nodes of other hosts must know.
     pub secret: Secret,
 }
 
-/// Accepts connections from other nodes. Dropping it stops that.
+/// Accepts connections from other nodes, until it is dropped.
 pub trait Listener: Send {
-    /// Readable when `step` would do something.
+    /// A descriptor that is readable when `step` would do something.
     fn descriptor(&self) -> RawFd;
     /// Accepts the next connection, without blocking. Refused connections are not reported.
     fn step(&mut self, now: u64) -> Option<Connected>;
-    /// When `step` must be called although the descriptor is silent.
+    /// When `step` must be called although the descriptor is not readable, CLOCK_MONOTONIC nanoseconds.
     fn due(&self) -> Option<u64> {
         None
     }
-    /// Where others find the node, as `call` of this driver understands it: secrets and all.
+    /// The address of the node for connections by this driver, with its secret.
     fn address(&self) -> String;
-    /// The same for people to see, without secrets.
+    /// The address of the node for display, without its secret.
     fn place(&self) -> String {
         self.address()
     }
 }
 
-/// A connection attempt. Dropping it gives up.
+/// A connection attempt. To drop it gives the attempt up.
 pub trait Connector: Send {
-    /// Goes on, without blocking; `None`: not yet.
+    /// Continues the attempt, without blocking; `None`: it is still under way.
     fn step(&mut self, now: u64) -> Option<Result<Connected, Reason>>;
-    /// Readable when `step` would do something, if there is such a descriptor; otherwise it is called now and then.
+    /// A descriptor that is readable when `step` would do something; `None`: `step` is called at intervals.
     fn descriptor(&self) -> Option<RawFd>;
 }

@@ -1,4 +1,4 @@
-//! Waiting: one thread runs progress for all; the others sleep until their result is there or the running thread leaves.
+//! Waiting: one thread runs progress for all. The others sleep until their result is there, or until the running thread leaves.
 
 use super::node_state::{Guard, NodeState};
 use super::progress::is_inside;
@@ -7,11 +7,11 @@ use super::{CqId, Error, Node};
 use motet_sys::clock;
 use std::time::Duration;
 
-/// Longest sleep of a thread that does not make progress: it checks by itself then.
+/// Longest sleep of a thread that does not run progress. After it the thread checks for its result.
 const LOOK: Duration = Duration::from_millis(500);
 
 impl Node {
-    /// Makes progress until `ready` says what it has been waiting for, or CLOCK_MONOTONIC (ns) passes `deadline`.
+    /// Makes progress until `ready` returns what it waits for, or CLOCK_MONOTONIC (ns) passes `deadline`.
     #[inline(always)]
     pub(super) fn wait<R>(
         &self,
@@ -27,10 +27,10 @@ impl Node {
                 node.progress.start();
                 let result = self.drive(&mut node, deadline, &mut ready);
                 node.progress.stop();
-                node.progress.wake_one(); // another thread must run
+                node.progress.wake_one(); // another thread must run progress
                 match result {
                     Some(result) => return result,
-                    None => continue, // another thread does
+                    None => continue, // another thread runs progress
                 }
             }
             if is_inside() {
@@ -40,7 +40,7 @@ impl Node {
         }
     }
 
-    /// Drives. `None`: another thread does now.
+    /// Runs progress. `None`: another thread has taken over.
     #[inline(always)]
     fn drive<R>(
         &self,
@@ -50,7 +50,7 @@ impl Node {
     ) -> Option<Result<R, Error>> {
         let mut spin = node.progress.spin.begin(self.spin());
         node.progress.wake();
-        node.progress.program_wakes(); // the thread that slept on the descriptor is here, or is woken by what is found
+        node.progress.program_wakes(); // the thread that slept on the descriptor is this one, or is woken by what is found
         loop {
             let came = self.round(node);
             if let Some(found) = ready(node) {
@@ -65,7 +65,7 @@ impl Node {
                 if node.progress.is_superseded() {
                     return None;
                 }
-                // What comes without an end, or is copied for long, is no reason to stay.
+                // An endless stream of messages, or a long copy, must not extend the wait beyond its deadline.
                 if let Err(late) = passed(node, deadline) {
                     return Some(Err(late));
                 }
@@ -133,7 +133,7 @@ impl Node {
         passed(node, deadline)?;
         node.progress.add_waiter();
         if node.progress.is_asleep() {
-            // It may have to wait for something else now: room in a FIFO, for example.
+            // The running thread may have to wait for something else from now on: room in a FIFO, for example.
             node.progress.ring_wakeup();
         }
         let left = deadline.map(|until| Duration::from_nanos(until.saturating_sub(clock::nanoseconds())));

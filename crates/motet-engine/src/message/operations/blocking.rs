@@ -1,18 +1,18 @@
-//! The completion queue of blocking receives: of one thread at a time.
+//! The completion queue of blocking receives, which one thread at a time uses.
 
 use super::{CompletionRef, CompletionSink, CqId, Operations, ReceiveResult};
 use motet_proto::message::matching::Selector;
 use motet_proto::message::slab::SlabId;
 use motet_sys::user_memory::UserMemory;
 
-/// The end of a blocking receive, reported as its message comes.
+/// The sink of a blocking receive: it gets the completion when the message arrives.
 #[derive(Debug)]
 pub struct Blocking<'a, 'b> {
-    /// While it is not posted: what it wants, and its memory.
+    /// The selector and the memory of the receive, while it is not posted.
     pub alone: Option<(Selector, UserMemory)>,
     /// Where the message's headers go, if they are wanted.
     pub headers: &'a mut Option<&'b mut Vec<u8>>,
-    /// How it has ended, once it has.
+    /// The result, if the receive has completed.
     pub got: Option<ReceiveResult>,
 }
 
@@ -33,27 +33,27 @@ impl CompletionSink for Blocking<'_, '_> {
 }
 
 impl Operations {
-    /// No blocking receive, with the completion queue for them.
+    /// The operations of a new node, with the completion queue for blocking receives.
     pub fn new() -> Self {
         let mut operations = Self::default();
         operations.blocking = operations.add_cq().unwrap_or(CqId::NONE);
         operations
     }
 
-    /// Whether a thread receives so.
+    /// Whether a blocking receive is under way, or has completed and its completion has not been taken.
     #[inline(always)]
     pub fn is_blocked(&mut self) -> bool {
         let cq = self.completion_queues.get_by_id(SlabId(self.blocking.0));
         cq.is_none_or(|cq| cq.under_way > 0 || !cq.ended.is_empty())
     }
 
-    /// Whether the receive of that thread has ended.
+    /// Whether the blocking receive has completed and its completion has not been taken.
     #[inline(always)]
     pub fn blocking_has_ended(&mut self) -> bool {
         self.completion_queues.get_by_id(SlabId(self.blocking.0)).is_some_and(|cq| !cq.ended.is_empty())
     }
 
-    /// How that has ended: then there is none any more.
+    /// Takes the completion of the blocking receive. `None`: it has not completed.
     #[inline(always)]
     pub fn take_blocking(&mut self, headers: &mut Option<&mut Vec<u8>>) -> Option<ReceiveResult> {
         let mut sink = Blocking { alone: None, headers, got: None };

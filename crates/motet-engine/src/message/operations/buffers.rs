@@ -6,36 +6,36 @@ use motet_proto::message::matching::Receive;
 use motet_proto::message::slab::{MAX_RECORDS, SlabId};
 use motet_sys::user_memory::{OperationMemory, UserMemory};
 
-/// What is kept with a posted receive.
+/// The memory and the user data of a receive that is posted without a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Buffer {
     /// Where the body goes.
     pub span: UserMemory,
-    /// The program's word for it.
+    /// The program's user data, which the completion returns.
     pub context: u64,
 }
 
 impl Buffer {
-    /// That of a receive which has a record.
+    /// The buffer of a receive that has a record.
     pub const NONE: Self = Self { span: UserMemory::EMPTY, context: 0 };
 }
 
 impl Operations {
-    /// Makes an unrecorded receive that completes in `cq`.
+    /// Starts an unrecorded receive that completes in `cq`.
     ///
-    /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such completion queue.
+    /// Errors: [`Error::Full`] if there are too many operations; [`Error::Unknown`] if there is no such completion queue.
     #[inline(always)]
     pub fn begin_unrecorded(&mut self, cq: CqId, buffer: Buffer) -> Result<Receive<Buffer>, Error> {
         let known = self.completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?;
         if self.pool.count() + self.bare >= MAX_RECORDS {
-            return Err(Error::Full); // so that each of them can have a record
+            return Err(Error::Full); // each unrecorded receive may need a record later
         }
         known.under_way += 1;
         self.bare += 1;
         Ok(Receive { operation: UNRECORDED | u64::from(cq.0), capacity: buffer.span.len() as u64, buffer })
     }
 
-    /// The name of a receive that has left the table. One without a record has one from now on.
+    /// The name of a receive that has been removed from the matching table. An unrecorded receive gets a record by this call.
     #[inline(always)]
     pub fn name_of(&mut self, receive: Receive<Buffer>) -> u64 {
         if receive.operation & UNRECORDED == 0 { receive.operation } else { self.give_record(receive) }
@@ -48,16 +48,16 @@ impl Operations {
         let mut operation = Operation::new(OperationMemory::User(span), Kind::Receive(None), None, options);
         operation.nameless = true;
         self.bare -= 1;
-        // There is room: `begin_unrecorded`, and `begin` for all others, leave it.
+        // There is room: `begin_unrecorded` and `begin` count every unrecorded receive as a record.
         self.pool.insert(operation).map_or(LOAN | u64::from(u32::MAX), |number| u64::from(number.0))
     }
 
-    /// Whether this is an unrecorded posted receive of `cq`.
+    /// Whether a posted receive is an unrecorded one of `cq`.
     pub fn is_unrecorded(receive: &Receive<Buffer>, cq: CqId) -> bool {
         receive.operation == UNRECORDED | u64::from(cq.0)
     }
 
-    /// Operations under way that were unrecorded receives of `cq`, and for which `which` is true.
+    /// Operations under way that were posted as unrecorded receives of `cq`, and for which `which` is true.
     pub fn nameless_of(&self, cq: CqId, which: impl Fn(&Operation) -> bool) -> Vec<SlabId> {
         let ours = |index: &u32| {
             let known = self.pool.get(*index);

@@ -5,40 +5,40 @@ use crate::message::Error;
 use motet_proto::message::Status;
 use motet_proto::message::slab::{IntrusiveList, SlabId};
 
-/// A completion queue.
+/// The number of a completion queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct CqId(pub u32);
 
 impl CqId {
-    /// No completion queue's.
+    /// The number that no completion queue has.
     pub const NONE: Self = Self(0);
 }
 
-/// Ends that one thread waits for.
+/// A completion queue: completions for one thread to poll or wait for.
 #[derive(Debug, Default)]
 pub struct CompletionQueue {
-    /// Records of operations that have ended, in that order.
+    /// Records of operations that have completed, in that order.
     pub(super) ended: IntrusiveList,
-    /// Operations that ended as asked, and others.
+    /// Numbers of operations that have succeeded, and that have completed with another status.
     pub counts: [u64; 2],
-    /// Operations under way.
+    /// Number of operations under way.
     pub under_way: u64,
-    /// Whoever waits, or waits next, is to stop.
+    /// The wait that is under way, or the next one, is to stop.
     pub signalled: bool,
 }
 
 impl Operations {
-    /// A new completion queue; `None` when there are too many.
+    /// Adds a completion queue; `None` if there are too many.
     pub fn add_cq(&mut self) -> Option<CqId> {
         self.completion_queues.insert(CompletionQueue::default()).map(|number| CqId(number.0))
     }
 
-    /// Removes a completion queue, and drops the completions that were not polled. [`Error::WouldBlock`], and nothing is done, while operations in it
+    /// Removes a completion queue, and drops the completions that were not polled. [`Error::WouldBlock`], and nothing is done, while operations of the queue
     /// are under way.
     pub fn remove_cq(&mut self, cq: CqId) -> Result<(), Error> {
         let number = SlabId(cq.0);
         if cq == self.blocking {
-            return Err(Error::Unknown); // it is no program's
+            return Err(Error::Unknown); // it belongs to the node, not to the program
         }
         if self.completion_queues.get_by_id(number).ok_or(Error::Unknown)?.under_way > 0 {
             return Err(Error::WouldBlock);
@@ -54,7 +54,7 @@ impl Operations {
         Ok(self.cq(cq).ok_or(Error::Unknown)?.ended.is_empty())
     }
 
-    /// The next completion of a completion queue.
+    /// Takes the next completion of a completion queue.
     #[inline]
     pub fn next_completion(&mut self, cq: CqId) -> Result<Option<Completion>, Error> {
         let known = self.completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?;
@@ -63,8 +63,8 @@ impl Operations {
         Ok(self.take_record(index))
     }
 
-    /// Reports up to `most` completions of a completion queue, and removes them. How many; and whether it has stopped before one
-    /// that the sink does not take, or of which something is the program's to keep: [`Operations::next_completion`] takes that.
+    /// Reports up to `most` completions of a completion queue to `sink`, and removes them. Returns how many, and whether it has stopped before a completion
+    /// that the sink does not take, or that returns memory or a loaned message to the program: [`Operations::next_completion`] takes such a completion.
     #[inline(always)]
     pub fn report_completions(
         &mut self,
@@ -99,7 +99,7 @@ impl Operations {
         Ok((reported, false))
     }
 
-    /// A completion queue.
+    /// The completion queue with this number.
     #[inline(always)]
     pub fn cq(&mut self, cq: CqId) -> Option<&mut CompletionQueue> {
         self.completion_queues.get_by_id(SlabId(cq.0))
@@ -107,7 +107,7 @@ impl Operations {
 }
 
 impl CompletionQueue {
-    /// Whether a wait is to stop; asked once for each time.
+    /// The result of a wait that is to stop, if it is. Each signal stops one wait.
     pub fn interrupted<R>(&mut self) -> Option<Result<R, Error>> {
         std::mem::take(&mut self.signalled).then_some(Err(Error::Interrupted))
     }

@@ -1,8 +1,7 @@
-//! Operations: what a program has begun and will be reported the end of.
+//! Operations: what a program has started and waits for the completion of.
 //!
-//! What it is: their records, and the completion queues. An operation completes once. Its record stays until the program has
-//! taken the completion: by a wait for *this one* or for *any of these*, or, for operations of a completion queue, by a poll of
-//! the queue. Nothing here waits.
+//! This module has their records and the completion queues. An operation completes once. Its record stays until the program has taken the completion: by a
+//! wait for this operation or for any of several, or, if the operation has a completion queue, by a poll of the queue. Nothing here waits.
 
 mod blocking;
 mod buffers;
@@ -25,64 +24,64 @@ use std::sync::Arc;
 /// How the completion of an operation is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CompletionOptions {
-    /// The completion queue that gets the completion; none: it is waited for by its operation.
+    /// The completion queue that gets the completion; `None`: the program waits for the operation itself.
     pub cq: Option<CqId>,
-    /// The program's word for it, which comes back.
+    /// The program's user data, which the completion returns.
     pub context: u64,
-    /// Successes are only counted (selective completion). Needs a completion queue.
+    /// Errors-only: successes are counted but not reported. Needs a completion queue.
     pub quiet: bool,
 }
 
-/// The end of an operation.
+/// The completion of an operation.
 #[derive(Debug)]
 pub struct Completion {
-    /// Which.
+    /// The operation that has completed.
     pub operation: OperationId,
-    /// The program's word for it.
+    /// The program's user data.
     pub context: u64,
-    /// How it has ended.
+    /// The status of the completion.
     pub status: Status,
-    /// Bytes of the body that were sent, or are in the buffer.
+    /// Bytes of the body that were sent, or that are in the buffer.
     pub length: u64,
-    /// Of a receive: the message's tag, its whole length, its headers (outermost first), and where it came.
+    /// The tag of the received message.
     pub tag: u64,
-    /// Bytes of the body before it was truncated.
+    /// Whole length of the received body, before truncation, bytes.
     pub full: u64,
-    /// Of the message.
+    /// The headers of the received message, the outermost first.
     pub headers: Vec<u8>,
-    /// Of the message.
+    /// The channel of the message.
     pub channel: Option<Channel>,
-    /// The operation's own memory, returned.
+    /// The memory of the operation, if the operation owned it.
     pub memory: Option<Vec<u8>>,
-    /// Of a receive in place: the message, where it is.
+    /// The loaned message that a receive in place has got.
     pub lent: Option<LoanedMessage>,
 }
 
-/// A completion in its record.
+/// A completion, borrowed from its record.
 #[derive(Debug, Clone, Copy)]
 pub struct CompletionRef<'a> {
-    /// Which.
+    /// The operation that has completed.
     pub operation: OperationId,
-    /// The program's word for it.
+    /// The program's user data.
     pub context: u64,
-    /// How it has ended.
+    /// The status of the completion.
     pub status: Status,
-    /// Bytes of the body that were sent, or are in the buffer.
+    /// Bytes of the body that were sent, or that are in the buffer.
     pub length: u64,
-    /// Of a receive: the message's tag.
+    /// The tag of the received message.
     pub tag: u64,
-    /// Bytes of the body before it was truncated.
+    /// Whole length of the received body, before truncation, bytes.
     pub full: u64,
-    /// Of the message.
+    /// The headers of the received message, the outermost first.
     pub headers: &'a [u8],
-    /// Of the message.
+    /// The channel of the message.
     pub channel: Option<Channel>,
 }
 
-/// Gets completions. (A trait and not a closure, because a closure cannot be marked to be inlined.)
+/// Receives completions. It is a trait and not a closure, because a closure cannot be marked for inlining.
 pub trait CompletionSink {
-    /// Whether it takes the next completion; otherwise that is queued. `named`: the program has a name for the operation. `whole`: it
-    /// ends as asked, and of a receive the message is not truncated. `headers`: those of the message.
+    /// Whether the sink takes the next completion; if not, the completion is queued. `named`: the program has a name for the operation. `whole`: the
+    /// operation succeeds, and a received message is not truncated. `headers`: the headers of the message.
     #[inline(always)]
     fn takes(&self, named: bool, whole: bool, headers: &[u8]) -> bool {
         let _ = (named, whole, headers);
@@ -93,11 +92,11 @@ pub trait CompletionSink {
     fn alone(&self) -> Option<(&Selector, UserMemory)> {
         None
     }
-    /// One has ended.
+    /// Reports the completion of an operation.
     fn report(&mut self, end: &CompletionRef<'_>);
 }
 
-/// Tells by a call.
+/// A sink that calls a closure for each completion.
 pub struct Calls<F>(pub F);
 
 impl<F: FnMut(&CompletionRef<'_>)> CompletionSink for Calls<F> {
@@ -107,49 +106,50 @@ impl<F: FnMut(&CompletionRef<'_>)> CompletionSink for Calls<F> {
     }
 }
 
-/// How a blocking receive has ended.
+/// The result of a blocking receive.
 #[derive(Debug)]
 pub struct ReceiveResult {
-    /// How.
+    /// The status of the receive.
     pub status: Status,
-    /// Bytes that are in the buffer.
+    /// Bytes in the buffer.
     pub length: u64,
-    /// The message's tag.
+    /// The tag of the message.
     pub tag: u64,
-    /// Bytes of the body before it was truncated.
+    /// Whole length of the received body, before truncation, bytes.
     pub full: u64,
-    /// Where it came.
+    /// The channel on which the message arrived.
     pub channel: Option<Channel>,
 }
 
-/// In the end of a receive that was posted without a record ([`super::Node::post_unrecorded`]).
+/// The operation in the completion of a receive that was posted without a record ([`super::Node::post_unrecorded`]).
 pub const NONE: OperationId = OperationId(0);
 
-/// All of a node.
+/// All operations of a node.
 #[derive(Debug, Default)]
 pub struct Operations {
     pool: Slab<Operation, 1>,
     completion_queues: Slab<CompletionQueue>,
-    /// That of blocking receives.
+    /// The completion queue of blocking receives.
     pub blocking: CqId,
-    /// Receives that are posted without a record.
+    /// Number of receives that are posted without a record.
     bare: u32,
-    /// Loans under way that were sent without a completion; and the last such that was released.
+    /// Loans under way that were sent without a completion.
     loans: Slab<Loan>,
+    /// The loan without a completion that was released last, for a further use.
     spare: Option<Loan>,
-    /// Where loans go that are dropped.
+    /// The queue of loaned messages that the program has dropped and the node has not released.
     pub releases: Option<Arc<ReleaseQueue>>,
 }
 
-/// In the protocol's name of an operation: it is a loan without a completion, which needs no record but itself.
+/// A bit in the protocol's name of an operation: the operation is a loan without a completion, which has no record.
 const LOAN: u64 = 1 << 32;
-/// In the name of a posted receive: it has no record, and the rest is its completion queue.
+/// A bit in the name of a posted receive: the receive has no record, and the low 32 bits are its completion queue.
 const UNRECORDED: u64 = 1 << 33;
 
 impl Operations {
-    /// A new record.
+    /// Adds a record.
     ///
-    /// Errors: [`Error::Full`]; [`Error::Unknown`] when there is no such completion queue.
+    /// Errors: [`Error::Full`] if there are too many operations; [`Error::Unknown`] if there is no such completion queue.
     #[inline(always)]
     pub fn begin(&mut self, operation: Operation) -> Result<OperationId, Error> {
         if self.pool.count() + self.bare >= slab::MAX_RECORDS {
@@ -164,7 +164,8 @@ impl Operations {
         Ok(OperationId(number.0))
     }
 
-    /// The same of one that is made where it stays, and where that is.
+    /// Adds a record that `make` makes in its place, and returns it with its number. [`Error::Full`] if there are too many operations; [`Error::Unknown`] if
+    /// there is no such completion queue.
     #[inline(always)]
     pub fn begin_in_place(
         &mut self,
@@ -186,7 +187,7 @@ impl Operations {
         Ok((OperationId(number.0), record))
     }
 
-    /// A record, by the name that the protocol knows it by.
+    /// The record of an operation by its name in the protocol. `None`: there is none, or its completion is queued.
     #[inline(always)]
     pub fn get(&mut self, name: u64) -> Option<&mut Operation> {
         if name >= LOAN {
@@ -195,7 +196,7 @@ impl Operations {
         self.pool.get_by_id(SlabId(name as u32)).filter(|operation| !operation.reported)
     }
 
-    /// Takes a record back that never began.
+    /// Removes the record of an operation that has not begun.
     pub fn withdraw(&mut self, operation: OperationId) -> Option<Operation> {
         self.get(u64::from(operation.0))?;
         let operation = self.pool.remove(SlabId(operation.0).index())?;
@@ -205,7 +206,7 @@ impl Operations {
         Some(operation)
     }
 
-    /// A receive has its message.
+    /// Notes the message with which a receive has been matched.
     #[inline(always)]
     pub fn matched(&mut self, name: u64, channel: Channel, envelope: &Envelope<'_>) {
         let Some(operation) = self.get(name) else { return };
@@ -218,7 +219,7 @@ impl Operations {
         }
     }
 
-    /// An operation has ended.
+    /// Completes an operation.
     #[inline(always)]
     pub fn complete(&mut self, name: u64, outcome: Outcome) {
         if name >= LOAN {
@@ -232,9 +233,9 @@ impl Operations {
         self.ended(name, outcome);
     }
 
-    /// Completes a receive of `cq` whose message has arrived, and reports the completion instead of queueing it. `fill` copies the body, of
-    /// `full` bytes, into the receive's memory, as far as there is room. False, and nothing is done: completions are queued in `cq` already, the
-    /// receive is of another completion queue or not into memory of the program's, or the sink does not take it.
+    /// Completes a receive of `cq` whose message has arrived, and reports the completion instead of queueing it. `fill` copies the body of `full` bytes into
+    /// the receive's memory, as far as there is room. False, and nothing is done: completions are already queued in `cq`, the receive has another completion
+    /// queue, its memory is not the program's, or the sink does not take the completion.
     #[inline(always)]
     pub fn report_message(
         &mut self,
@@ -263,7 +264,7 @@ impl Operations {
             if !sink.takes(named, full <= span.len(), headers) {
                 return false;
             }
-            pool.forget_without_drop(number.index()); // its memory is a span, and no message has left headers there
+            pool.forget_without_drop(number.index()); // there is nothing to drop: its memory is a span, and it has no headers
             (span, context, named)
         };
         let landed = fill(span);
@@ -276,7 +277,7 @@ impl Operations {
         true
     }
 
-    /// A receive has its message, all of which is here.
+    /// Completes a receive whose whole message has arrived, and copies the body into its buffer.
     #[inline(always)]
     pub fn receive(&mut self, (name, capacity): (u64, u64), channel: Channel, envelope: &Envelope<'_>, body: &[u8]) {
         let Some(operation) = self.get(name) else { return };
@@ -319,13 +320,13 @@ impl Operations {
         }
     }
 
-    /// Whether an operation has ended; one that is not known has.
+    /// Whether an operation has completed. An unknown operation counts as completed.
     #[inline(always)]
     pub fn has_ended(&mut self, operation: OperationId) -> bool {
         self.get(u64::from(operation.0)).is_none_or(|known| known.outcome.is_some())
     }
 
-    /// The end of an operation, if it has ended: its record is gone then.
+    /// Takes the completion of an operation, and removes its record. `None`: the operation has not completed.
     #[inline(always)]
     pub fn take(&mut self, operation: OperationId) -> Option<Completion> {
         let name = u64::from(operation.0);
@@ -333,7 +334,7 @@ impl Operations {
         self.take_record(SlabId(operation.0).index())
     }
 
-    /// Takes the record of an operation that has ended.
+    /// Removes the record of an operation that has completed, and returns the completion.
     #[inline(always)]
     fn take_record(&mut self, index: u32) -> Option<Completion> {
         let operation = OperationId(self.pool.number(index).0);
@@ -356,14 +357,14 @@ impl Operations {
         Some(Completion { operation, context, status, length, tag, full, headers, channel, memory, lent })
     }
 
-    /// Records held.
+    /// Number of operations and of loans without a completion.
     pub fn count(&self) -> u32 {
         self.pool.count() + self.loans.count()
     }
 
     // ---- loans without a completion ---------------------------------------------------------------------------
 
-    /// Keeps one; its name for the protocol. It comes back when there are too many.
+    /// Keeps a loan, and returns its name in the protocol. If there are too many, the loan is returned.
     #[inline]
     pub fn keep_loan(&mut self, loan: Loan) -> Result<u64, Loan> {
         if self.loans.count() == slab::MAX_RECORDS {
@@ -372,25 +373,25 @@ impl Operations {
         Ok(self.loans.insert(loan).map_or(0, |number| LOAN | u64::from(number.0)))
     }
 
-    /// One that has not gone, or has come back.
+    /// Removes a loan that was not sent, or that has been released.
     #[inline]
     pub fn take_loan(&mut self, name: u64) -> Option<Loan> {
         let index = self.loans.find(SlabId((name & !LOAN) as u32))?;
         self.loans.remove(index)
     }
 
-    /// Bytes of one.
+    /// A loan without a completion, by its name in the protocol.
     pub fn loan(&mut self, name: u64) -> Option<&Loan> {
         if name < LOAN { None } else { self.loans.get_by_id(SlabId((name & !LOAN) as u32)).map(|loan| &*loan) }
     }
 
-    /// The last one that has come back: another use of it costs the pool nothing.
+    /// Takes the loan that was released last. A further use of it costs the pool nothing.
     #[inline]
     pub fn take_spare(&mut self) -> Option<Loan> {
         self.spare.take()
     }
 
-    /// Bytes of that, which are free although the pool does not have them.
+    /// Size of the loan that was released last, bytes. They are free although the pool does not have them.
     pub fn spare_bytes(&self) -> usize {
         self.spare.as_ref().map_or(0, Loan::size)
     }

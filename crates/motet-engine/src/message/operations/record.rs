@@ -1,4 +1,4 @@
-//! The record of one operation: its memory, and what is known of it so far.
+//! The record of one operation: its memory and its state.
 
 use super::CompletionOptions;
 use crate::message::Channel;
@@ -10,56 +10,56 @@ use motet_sys::user_memory::OperationMemory;
 use motet_wire::message::fifo::payload_ring::RingSpan;
 use smallvec::SmallVec;
 
-/// What the node must know to cancel it.
+/// The kind of an operation, with what is needed to cancel it.
 #[derive(Debug, Clone, Copy)]
 pub enum Kind {
-    /// A receive that waits, or has been matched.
+    /// A receive, with its ticket while it is posted; `None` as soon as it is matched.
     Receive(Option<Ticket>),
-    /// A message that is not all gone.
+    /// A send, with the protocol's number while the message is not sent completely.
     Send(Option<SlabId>),
 }
 
-/// What a receive in place sees.
+/// The state of a receive in place.
 #[derive(Debug, Default)]
 pub enum Seen {
-    /// It is none.
+    /// The operation is no receive in place.
     #[default]
     Nothing,
-    /// Nothing yet, or a copy of at most so many bytes.
+    /// No message, or a copy of at most `most` bytes.
     Wanted {
-        /// Bytes.
+        /// Longest copy, bytes.
         most: u64,
     },
-    /// The sender's memory; the protocol's name for the message.
+    /// The message in the memory of its sender, and its number in the protocol.
     LoanedMessage(PeerBytes, SlabId),
 }
 
-/// What most operations have not: apart, so that a record is short.
+/// Fields that most operations do not need, apart from the others so that a record is short.
 #[derive(Debug, Default)]
 struct Rare {
     more: Vec<OperationMemory>,
     seen: Seen,
 }
 
-/// Headers of a message: few bytes lie in the record.
+/// The headers of a message. Up to 16 bytes are in the record itself.
 pub type Headers = SmallVec<[u8; 16]>;
 
-/// One operation.
+/// The record of one operation.
 #[derive(Debug)]
 pub struct Operation {
-    /// Its body, or where that goes.
+    /// The body of a send, or the buffer of a receive.
     pub memory: OperationMemory,
-    /// What it is.
+    /// The kind of the operation.
     pub kind: Kind,
-    /// On which channel, where it is on one.
+    /// The channel of the operation, if it is known.
     pub channel: Option<Channel>,
-    /// Nobody waits for it any more.
+    /// The program does not wait for the operation: its completion is discarded.
     pub detached: bool,
-    /// It is still posted, but has part of the message that will be its own: its memory is not as it was.
+    /// The operation is a receive that is still posted although part of its message is in its memory.
     pub begun: bool,
-    /// The program has no name for it: it was posted without a record.
+    /// The program has no name for the operation, because it was posted without a record.
     pub(super) nameless: bool,
-    /// It has completed, and is in its completion queue until it is polled.
+    /// The operation has completed, and its completion is in the completion queue until it is polled.
     pub(super) reported: bool,
     rare: Option<Box<Rare>>,
     pub(super) options: CompletionOptions,
@@ -76,7 +76,7 @@ impl Default for Operation {
 }
 
 impl Operation {
-    /// One that has just begun.
+    /// The record of an operation that has just been started.
     #[inline(always)]
     pub fn new(memory: OperationMemory, kind: Kind, channel: Option<Channel>, options: CompletionOptions) -> Self {
         let (outcome, tag, full, headers) = (None, 0, 0, Headers::new());
@@ -84,12 +84,12 @@ impl Operation {
         Self { memory, kind, channel, detached, begun, nameless, reported, rare, options, outcome, tag, full, headers }
     }
 
-    /// The rest of a gathered body.
+    /// The pieces of a gathered body behind the first one.
     pub fn rest(&self) -> &[OperationMemory] {
         self.rare.as_ref().map_or(&[], |rare| &rare.more)
     }
 
-    /// Has this be the rest of its body; what was.
+    /// Replaces the pieces of a gathered body behind the first one, and returns the previous ones.
     pub fn exchange_rest(&mut self, more: Vec<OperationMemory>) -> Vec<OperationMemory> {
         match &mut self.rare {
             None if more.is_empty() => more,
@@ -97,40 +97,40 @@ impl Operation {
         }
     }
 
-    /// Of a receive in place: what it sees.
+    /// The state of a receive in place.
     #[inline(always)]
     pub fn seen(&self) -> &Seen {
         self.rare.as_ref().map_or(&Seen::Nothing, |rare| &rare.seen)
     }
 
-    /// It is a receive in place, and sees this.
+    /// Makes the operation a receive in place with this state.
     pub fn sees(&mut self, seen: Seen) {
         self.rare.get_or_insert_default().seen = seen;
     }
 
-    /// The same, which is the program's then.
+    /// Takes the state of a receive in place, which is the program's from then on.
     pub(super) fn take_seen(&mut self) -> Seen {
         self.rare.as_mut().map_or(Seen::Nothing, |rare| std::mem::take(&mut rare.seen))
     }
 
-    /// Whether nothing of its end is the program's to keep: no memory of its own, and no message in place.
+    /// Whether the completion returns neither memory nor a loaned message to the program.
     #[inline(always)]
     pub(super) fn is_plain(&self) -> bool {
         self.rare.is_none() && !matches!(&self.memory, OperationMemory::Owned(bytes) if !bytes.is_empty())
     }
 
-    /// Whether its end is nothing but reported, and not yet that.
+    /// Whether the completion needs a report and nothing else, and has not been reported.
     #[inline(always)]
     pub(super) fn is_unrecorded(&self) -> bool {
         self.rare.is_none() && !self.reported && !self.detached && !self.options.quiet
     }
 
-    /// The program's word for it.
+    /// The program's user data.
     pub fn context(&self) -> u64 {
         self.options.context
     }
 
-    /// How it has ended.
+    /// The status of the completion.
     #[inline(always)]
     pub(super) fn status(&self, outcome: Outcome) -> Status {
         if self.rare.is_none() { outcome.status } else { self.status_in_place(outcome) }
@@ -145,7 +145,7 @@ impl Operation {
         }
     }
 
-    /// Room for the copy that a receive in place gets after all. Where there is no memory for it, the receive fails with its end.
+    /// Allocates the memory for the copy of a receive in place. Without memory the receive completes with [`Status::Exhausted`].
     #[cold]
     pub fn make_room(&mut self) {
         let &Seen::Wanted { most } = self.seen() else { return };
@@ -156,7 +156,7 @@ impl Operation {
         }
     }
 
-    /// Bytes for the buffer; a receive in place has none before the first of them comes.
+    /// Copies bytes into the buffer. A receive in place has no buffer until its first bytes arrive.
     #[inline(always)]
     pub fn place(&mut self, at: usize, bytes: &[u8]) {
         if self.memory.fill(at, bytes) < bytes.len() {
@@ -164,7 +164,7 @@ impl Operation {
         }
     }
 
-    /// The same of bytes that lie in a ring.
+    /// Copies bytes from a payload ring into the buffer. A receive in place has no buffer until its first bytes arrive.
     pub fn place_span(&mut self, at: usize, run: RingSpan) {
         if self.memory.len() < at + run.len() {
             self.make_room();
@@ -178,7 +178,7 @@ impl Operation {
         self.memory.fill(at, bytes);
     }
 
-    /// Shows bytes of a body, which may lie in several pieces.
+    /// Calls `put` with bytes of the body, which may be in several pieces.
     pub fn body(&self, at: usize, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool {
         let mut parts = SmallVec::<[&[u8]; 8]>::new();
         let (mut skip, mut left) = (at, length);

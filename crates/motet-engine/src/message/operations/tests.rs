@@ -34,7 +34,7 @@ fn a_loan_without_completion_is_kept_and_used_again() {
     };
     let [first, second, long] = [5000, 9000, (64 << 20) + 1].map(|length| operations.keep_loan(take(length)).unwrap());
     assert_eq!((operations.count(), operations.loan(first).unwrap()[4999]), (3, 5000u16 as u8));
-    // No name of one is an operation's, nor the other way round.
+    // The name of a loan is no operation's name, and the name of an operation is no loan's.
     assert!(operations.get(first).is_none() && operations.loan(first & 0xffff_ffff).is_none());
     let done = Outcome { status: Status::Done, length: 5000 };
     operations.complete(first, done);
@@ -44,7 +44,11 @@ fn a_loan_without_completion_is_kept_and_used_again() {
     assert_eq!(spare.reuse(8192).unwrap().len(), 8192);
     operations.complete(second, done);
     operations.complete(long, done);
-    assert_eq!((operations.count(), operations.spare_bytes()), (0, 16 << 10), "a long one goes back at once");
+    assert_eq!(
+        (operations.count(), operations.spare_bytes()),
+        (0, 16 << 10),
+        "a long loan is returned to the pool at once"
+    );
     assert_eq!(pool.usage()[2], 16 << 10);
     drop(operations);
     assert_eq!(pool.usage()[2], 0);
@@ -70,7 +74,7 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
         assert!(operations.take(operation).is_none() && operations.withdraw(operation).is_none());
     }
     let mut reported = Vec::new();
-    let mut tell = |most| {
+    let mut report = |most| {
         let mut sink = Calls(|end: &CompletionRef<'_>| {
             assert_eq!((end.status, end.length, end.full, end.tag), (Status::Truncated, 0, 3, 5));
             assert_eq!((end.headers, end.channel), (&b"head"[..], Some(channel)));
@@ -78,7 +82,7 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
         });
         operations.report_completions(cq, most, &mut sink).unwrap()
     };
-    assert_eq!([tell(1), tell(9), tell(9)], [(1, false), (1, true), (0, true)]);
+    assert_eq!([report(1), report(9), report(9)], [(1, false), (1, true), (0, true)]);
     let kept = operations.next_completion(cq).unwrap().unwrap();
     assert_eq!((kept.operation, kept.memory.unwrap(), kept.headers), (begun[2], b"ab\0\0".to_vec(), b"head".to_vec()));
     assert_eq!(operations.cq(cq).unwrap().counts, [0, 4]);
@@ -117,12 +121,12 @@ fn a_message_that_is_told_ends_as_any_other_does() {
                 let [tag, length] = [at as u64, body.len() as u64];
                 if shortly == 1 {
                     let message = (&receive, channel, tag, headers[at]);
-                    let mut tell = || {
+                    let mut report = || {
                         let mut reported = Calls(|end: &CompletionRef<'_>| ends.push(seen(end)));
                         operations
                             .report_message(message, body.len(), cq.unwrap(), &mut reported, |span| span.fill(0, body))
                     };
-                    assert!(tell() && !tell(), "it has ended");
+                    assert!(report() && !report(), "it has completed");
                 } else {
                     let envelope = Envelope { source: 7, channel: channel.id, tag, length, headers: headers[at] };
                     operations.receive((receive.operation, receive.capacity), channel, &envelope, body);
@@ -146,26 +150,26 @@ fn only_receives_of_the_group_are_told() {
     let cq = operations.add_cq();
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let plain = || OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
-    let tells = |operations: &mut Operations, receive| {
+    let reports = |operations: &mut Operations, receive| {
         let mut reported = Calls(|_: &CompletionRef<'_>| panic!("nothing is reported"));
         operations.report_message((&receive, channel, 1, b""), 0, cq.unwrap(), &mut reported, |_| 0)
     };
-    let notices = [
+    let cases = [
         CompletionOptions::default(),
         CompletionOptions { cq, context: 0, quiet: true },
         CompletionOptions { cq, ..CompletionOptions::default() },
     ];
-    for (at, options) in notices.into_iter().enumerate() {
+    for (at, options) in cases.into_iter().enumerate() {
         let name = operations.begin(Operation::new(plain(), Kind::Receive(None), None, options)).unwrap();
         operations.get(name.0.into()).unwrap().detached = at == 2;
         let receive = Receive { operation: name.0.into(), capacity: 0, buffer: Buffer::NONE };
-        assert!(!tells(&mut operations, receive));
+        assert!(!reports(&mut operations, receive));
         assert!(!operations.has_ended(name));
     }
     let blocking = operations.begin_unrecorded(operations.blocking, Buffer::NONE).unwrap();
-    assert!(!tells(&mut operations, blocking) && operations.is_blocked());
+    assert!(!reports(&mut operations, blocking) && operations.is_blocked());
     let loan = Receive { operation: LOAN, capacity: 0, buffer: Buffer::NONE };
-    assert!(!tells(&mut operations, loan));
+    assert!(!reports(&mut operations, loan));
 }
 
 #[test]

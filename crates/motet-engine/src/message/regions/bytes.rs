@@ -1,10 +1,10 @@
 //! The bytes of a region: memory, or a part of a file.
 //!
-//! What it is: one way to read, write and change them, whatever they are. Memory is changed by the processor's own atomic instructions. A part of
-//! a file is never loaded from or stored to, so that a file that is cut short is a refusal and no fault (docs/adr/0020); an atomic there
-//! reads, computes and writes. Nobody else of this node's is in between, as all that happens under the node's lock.
+//! Both kinds are read, written and changed by the same calls. Memory is changed by the processor's own atomic instructions. A part of a file is never loaded
+//! from or stored to, so that a file that is cut short causes a refusal and no fault (docs/adr/0020). An atomic on a file reads, computes and writes; no
+//! other access of this node happens in between, because every access holds the node's lock.
 //!
-//! What it is not: key, rights and bounds have been checked before ([`super::regions`]).
+//! The calls do not check key, rights and bounds: that is done before ([`crate::message::regions`]).
 
 use super::{Atomic, SharedBytes};
 use motet_proto::message::Status;
@@ -12,18 +12,18 @@ use motet_sys::file_region::{FileError, FileRegion};
 use motet_sys::process_vm;
 use std::sync::Arc;
 
-/// What lies behind a region.
+/// The storage of a region.
 #[derive(Debug, Clone)]
 pub(in crate::message) enum Bytes {
-    /// Memory of this process, for as long as the region.
+    /// Memory of this process, valid as long as the region.
     Memory(SharedBytes),
     /// A part of a file.
     File(Arc<FileRegion>),
-    /// A part of a file that is memory, and cannot shrink.
+    /// A part of a memfd that is sealed against shrinking, and its mapping.
     Sealed(Arc<FileRegion>, SharedBytes),
 }
 
-/// How an access ends that a file does not let through.
+/// The status of an access that a file has refused.
 fn status(lost: FileError) -> Status {
     match lost {
         FileError::BeyondEnd => Status::OutOfBounds,
@@ -32,25 +32,25 @@ fn status(lost: FileError) -> Status {
 }
 
 impl Bytes {
-    /// Of a file.
+    /// The bytes of a part of a file.
     pub fn of(part: FileRegion) -> Self {
-        let callbacks = part.memory();
+        let memory = part.memory();
         let part = Arc::new(part);
-        match callbacks {
-            Some(callbacks) => Self::Sealed(part, callbacks),
+        match memory {
+            Some(memory) => Self::Sealed(part, memory),
             None => Self::File(part),
         }
     }
 
-    /// How many.
+    /// Number of bytes.
     pub fn length(&self) -> u64 {
         match self {
-            Self::Memory(callbacks) | Self::Sealed(_, callbacks) => callbacks.length() as u64,
+            Self::Memory(memory) | Self::Sealed(_, memory) => memory.length() as u64,
             Self::File(part) => part.length() as u64,
         }
     }
 
-    /// The file's part, if they are one.
+    /// The part of a file, if the bytes are one.
     pub fn file(&self) -> Option<&Arc<FileRegion>> {
         match self {
             Self::Memory(_) => None,
@@ -58,34 +58,34 @@ impl Bytes {
         }
     }
 
-    /// Writes some.
+    /// Writes bytes at an offset.
     #[inline]
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Status> {
         match self {
-            Self::Memory(callbacks) | Self::Sealed(_, callbacks) => {
-                callbacks.write(at as usize, bytes).map_err(|_| Status::OutOfBounds)
+            Self::Memory(memory) | Self::Sealed(_, memory) => {
+                memory.write(at as usize, bytes).map_err(|_| Status::OutOfBounds)
             }
             Self::File(part) => part.write(at as usize, bytes).map_err(status),
         }
     }
 
-    /// Reads some.
+    /// Reads bytes at an offset.
     #[inline]
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Status> {
         match self {
-            Self::Memory(callbacks) | Self::Sealed(_, callbacks) => {
-                callbacks.read(at as usize, into).map_err(|_| Status::OutOfBounds)
+            Self::Memory(memory) | Self::Sealed(_, memory) => {
+                memory.read(at as usize, into).map_err(|_| Status::OutOfBounds)
             }
             Self::File(part) => part.read(at as usize, into).map_err(status),
         }
     }
 
-    /// Does an atomic; `result` takes the values before, or is empty.
+    /// Applies an atomic at an offset. `result` gets the previous values, or is empty.
     #[inline]
     pub fn change(&self, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
         match self {
-            Self::Memory(callbacks) | Self::Sealed(_, callbacks) => {
-                atomic.apply_shared(callbacks, at as usize, result).map_err(|_| Status::InvalidAtomic)
+            Self::Memory(memory) | Self::Sealed(_, memory) => {
+                atomic.apply_shared(memory, at as usize, result).map_err(|_| Status::InvalidAtomic)
             }
             Self::File(part) => {
                 let mut target = vec![0; atomic.length()];
@@ -96,19 +96,19 @@ impl Bytes {
         }
     }
 
-    /// Where a peer can copy these from; `None`: nowhere.
+    /// The address from which a peer can copy these bytes; `None`: there is none.
     pub fn address(&self, at: u64, length: u64) -> Option<u64> {
         match self {
-            Self::Memory(callbacks) => Some(callbacks.base() as u64 + at),
+            Self::Memory(memory) => Some(memory.base() as u64 + at),
             Self::File(part) | Self::Sealed(part, _) => part.address(at as usize, length as usize),
         }
     }
 
-    /// Copies bytes out of another process's memory; returns how many. `None`: not in this way.
+    /// Copies bytes out of another process's memory to an offset; returns how many. `None`: they cannot be copied in this way.
     pub fn copy_from(&self, pid: u32, from: u64, at: u64, length: usize) -> Option<usize> {
         match self {
-            Self::Memory(callbacks) => {
-                process_vm::read_into_shared(pid, from, &callbacks.part(at as usize, length).ok()?).ok()
+            Self::Memory(memory) => {
+                process_vm::read_into_shared(pid, from, &memory.part(at as usize, length).ok()?).ok()
             }
             Self::File(part) | Self::Sealed(part, _) => part.copy_from(pid, from, at as usize, length).ok(),
         }

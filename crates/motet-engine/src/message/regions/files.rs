@@ -1,13 +1,13 @@
-//! Regions over files: what a node makes of an open file so that peers get from it, put into it and change it.
+//! Regions over files: peers get from an open file, put into it and change it.
 //!
-//! What it is: the owner's two calls. For peers such a region is one as any other, but that it cannot be opened ([`Node::open_region`] says
-//! false): a process that may map the file can do so without this node.
+//! This module has the owner's two calls. Peers use such a region like any other, except that it cannot be opened for direct access ([`Node::open_region`]
+//! returns false): a process that may map the file can do so without this node.
 //!
-//! What it is not: a file system for peers. They see a range of bytes, which was there when the region was made; no peer makes a file longer
-//! through it. How the bytes are read and written is `bytes`' matter.
+//! A region is no file system for peers: it is a range of bytes that existed when the region was made, and no peer makes a file longer through it. `bytes`
+//! reads and writes the file.
 //!
-//! A put has ended when its bytes are in the file as every process of the host sees it, by read or by a mapping: they stay when this process
-//! dies. They are not on the disk yet; for that is [`Node::sync_region`].
+//! A put has completed when its bytes are in the file as every process of the host sees it, by read or by a mapping: they stay when this process dies. They
+//! are not on the disk yet; [`Node::sync_region`] writes them there.
 
 use super::bytes::Bytes;
 use super::local::LocalRegion;
@@ -26,17 +26,17 @@ fn error(errno: Errno) -> Error {
 }
 
 impl Node {
-    /// Makes `length` bytes of a file from `offset` on a region; neither need be a multiple of anything, but for atomics the offset must be
-    /// one of 8. The descriptor stays the caller's. The region keeps the file open, as it was opened, until it has ended.
+    /// Registers `length` bytes of a file from `offset` on as a region. Neither must be a multiple of anything, but for atomics the offset must be a multiple
+    /// of 8. The descriptor stays the caller's. The region keeps the file open, as it was opened, until the region has ended.
     ///
-    /// A file may be cut short meanwhile: what reaches the missing bytes is refused as outside. Where the disk is full or fails, an
-    /// access is refused as denied, and [`Node::sync_region`] says why. An access may wait for the disk, and everything of
-    /// this node with it. An atomic is one step to whatever else goes through this region, and to nothing else, unless the file is a
-    /// memfd that is sealed against shrinking: that is memory, and changed by the processor's instructions.
+    /// If the file is cut short meanwhile, an access to the missing bytes is refused as out of bounds. If the disk is full or fails, an access is refused as
+    /// denied, and [`Node::sync_region`] returns the cause. An access may wait for the disk, and everything of this node with it. An atomic is one step for
+    /// all other accesses through this region, and for nothing else, unless the file is a memfd that is sealed against shrinking: that is memory, and changed
+    /// by the processor's instructions.
     ///
-    /// Errors: [`Error::AccessDenied`]: the file was not opened for that, or is sealed against it. [`Error::OutOfBounds`]: it does not have
-    /// these bytes. [`Error::InvalidAtomic`]: atomics at another offset. [`Error::File`] with EISDIR, ESPIPE (no regular file), EBADF (O_PATH), EINVAL
-    /// (no bytes; O_DIRECT; O_APPEND and to be written), EFBIG (RLIMIT_FSIZE), EOPNOTSUPP (huge pages), and the system's.
+    /// Errors: [`Error::AccessDenied`]: the file was not opened for this access, or is sealed against it. [`Error::OutOfBounds`]: the file does not have
+    /// these bytes. [`Error::InvalidAtomic`]: atomics at another offset. [`Error::File`] with EISDIR or ESPIPE (no regular file), EBADF (O_PATH), EINVAL (no
+    /// bytes; O_DIRECT; O_APPEND with a right to write), EFBIG (RLIMIT_FSIZE), EOPNOTSUPP (huge pages), and errors of the system.
     pub fn register_file(&self, file: impl AsFd, offset: u64, length: u64, rights: Rights) -> Result<Key, Error> {
         let atomics = rights.include(Rights::ATOMIC);
         let (reads, writes) = (atomics || rights.include(Rights::GET), atomics || rights.include(Rights::PUT));
@@ -50,11 +50,12 @@ impl Node {
             .add(LocalRegion { bytes: Bytes::of(part), first: 0, keep: None, segment: None }, rights)
     }
 
-    /// Waits until bytes of a region over a file are on the disk, with all that is needed to find them again (fdatasync): those of every put and
-    /// atomic that had ended before, by any peer, and whatever else was written there. Other calls on the node go on meanwhile.
+    /// Waits until bytes of a region over a file are on the disk, with all that is needed to find them again (fdatasync). This covers every put and atomic
+    /// that has completed before, by any peer, and everything else that was written there. Other calls on the node go on meanwhile.
     ///
-    /// Errors: [`Error::Unknown`]: no such region. [`Error::InvalidAtomic`]: it is no file's. [`Error::OutOfBounds`]: not inside the region, or the file
-    /// is shorter by now; what is left of it is on the disk. [`Error::File`]: the system's, EIO say: bytes may be lost.
+    /// Errors: [`Error::Unknown`]: there is no such region. [`Error::InvalidAtomic`]: the region is not over a file. [`Error::OutOfBounds`]: the range is not
+    /// inside the region, or the file has become shorter; the rest of it is on the disk. [`Error::File`]: an error of the system, for example EIO: bytes may
+    /// be lost.
     pub fn sync_region(&self, key: Key, offset: u64, length: u64) -> Result<(), Error> {
         let part = {
             let mut node = self.lock()?;

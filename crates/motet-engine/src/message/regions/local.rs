@@ -1,4 +1,4 @@
-//! The memory of this node's regions, by the name that the protocol knows each by.
+//! The memory of this node's regions, by the name that the protocol uses for each.
 
 use super::bytes::Bytes;
 use super::{Key, Rights};
@@ -11,7 +11,7 @@ use motet_sys::shm_pool::PoolSegment;
 use std::any::Any;
 use std::sync::Arc;
 
-/// The memory of regions.
+/// The memory of all regions of a node.
 #[derive(Default)]
 pub struct LocalRegions {
     /// The protocol's table.
@@ -21,27 +21,28 @@ pub struct LocalRegions {
 
 /// The memory of one region.
 pub struct LocalRegion {
+    /// The storage.
     pub bytes: Bytes,
-    /// What peers call its first byte: 0, or for some its address.
+    /// The offset by which peers name the first byte: 0, or for some regions its address.
     pub first: u64,
-    /// What must stay as long as the region.
+    /// A value that is dropped when the region has ended.
     pub keep: Option<Box<dyn Any + Send>>,
-    /// Memory of the pool, which peers may see.
+    /// The segment of the pool that holds the bytes, if peers may map them.
     pub segment: Option<Arc<PoolSegment>>,
 }
 
 impl LocalRegions {
-    /// The memory of a region, by the name that the protocol knows it by.
+    /// The memory of a region, by the name that the protocol uses for it.
     pub(in crate::message) fn get(&mut self, region: u64) -> Option<&mut LocalRegion> {
         self.local_regions.get_by_id(SlabId(region as u32))
     }
 
-    /// Takes out the memory of a region that has ended.
+    /// Removes the memory of a region that has ended.
     pub(in crate::message) fn remove(&mut self, region: u64) -> Option<LocalRegion> {
         self.local_regions.find(SlabId(region as u32)).and_then(|index| self.local_regions.remove(index))
     }
 
-    /// A new region.
+    /// Adds a region.
     pub(in crate::message) fn add(&mut self, host: LocalRegion, rights: Rights) -> Result<Key, Error> {
         let (first, length) = (host.first, host.bytes.length());
         let name = self.local_regions.insert(host).ok_or(Error::Full)?;
@@ -54,7 +55,7 @@ impl LocalRegions {
         key
     }
 
-    /// The bytes of a region, and where in them one is that peers give this number: the protocol has checked that it is there.
+    /// The bytes of a region, and the position among them of the byte that peers name `at`. The protocol has checked the bounds.
     #[inline]
     pub(in crate::message) fn place(&mut self, region: u64, at: u64) -> Option<(&Bytes, u64)> {
         self.get(region).map(|host| (&host.bytes, at.wrapping_sub(host.first)))

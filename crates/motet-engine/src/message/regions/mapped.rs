@@ -1,13 +1,12 @@
-//! Regions in memory that both ends see: got, put and changed by the processor's own loads and stores.
+//! Regions in memory that both ends map: gets, puts and atomics are the processor's own loads and stores.
 //!
-//! What it is: regions that a node makes in memory of its pool ([`Node::alloc_region`]), and what a peer does that has asked where one lies
-//! ([`Node::open_region`]): from then on its gets, puts and atomics need no packet and no help of the owner. Key, rights and bounds are
-//! checked here, at each access, against what the owner has said; they keep an honest program from mistakes. What keeps a hostile one
-//! out is the kernel: each region has a segment of its own, one without PUT and ATOMIC in its rights cannot be written, and when it is
-//! revoked its memory is never used for anything else.
+//! A node makes such a region in memory of its pool ([`Node::alloc_region`]). A peer that has opened it ([`Node::open_region`]) needs no packet and no help
+//! of the owner for its gets, puts and atomics. Key, rights and bounds are checked here at each access, against what the owner has reported: this protects an
+//! honest program from mistakes. The kernel protects against a hostile one: each region has a segment of its own, a segment without PUT and ATOMIC in its
+//! rights cannot be written, and the memory of a revoked region is never used for anything else.
 //!
-//! What it is not: packets to and from regions belong to [`crate::message::regions`]. An access waits behind nothing, so while this side has
-//! operations under way as packets on the link, it makes further ones like that, too: all take effect in the order of their beginning.
+//! Packets to and from regions are handled in [`crate::message::regions`]. A direct access waits for nothing, so while this side has operations under way as
+//! packets on the link, further ones go as packets, too: all take effect in the order in which they begin.
 
 use super::bytes::Bytes;
 use super::local::LocalRegion;
@@ -24,10 +23,10 @@ use motet_sys::shm_pool::PeerMapping;
 use motet_sys::user_memory::OperationMemory;
 use std::sync::Arc;
 
-/// A region of a peer's that is mapped here as long as this, revoked or not.
+/// A region of a peer that stays mapped here as long as this value exists, even if it is revoked.
 ///
-/// Who loads and stores by its address does so behind the engine's back: in no order with operations under way, without checks of
-/// rights and bounds, and after the region was revoked in memory that is no longer used.
+/// Loads and stores by its address bypass the engine: they have no order with operations under way, rights and bounds are not checked, and after the region
+/// was revoked they reach memory that is not used any more.
 #[derive(Debug)]
 pub struct Mapped {
     link: LinkId,
@@ -38,30 +37,30 @@ pub struct Mapped {
 }
 
 impl Mapped {
-    /// The peer's key.
+    /// The peer's key of the region.
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// Over which link.
+    /// The link to the owner of the region.
     pub fn link(&self) -> LinkId {
         self.link
     }
 
-    /// What may be done. Without PUT and ATOMIC a store is a fault (SIGSEGV).
+    /// The permitted accesses. Without PUT and ATOMIC a store is a fault (SIGSEGV).
     pub fn rights(&self) -> Rights {
         self.rights
     }
 
-    /// Its bytes.
+    /// The bytes of the region.
     pub fn view(&self) -> SharedBytes {
         self.view
     }
 }
 
 impl Node {
-    /// Makes a region of zeros in memory that peers of this host may map: peers that get the key may use it as `rights` say, as
-    /// any region, and directly once they have opened it. It is this node's until [`Node::revoke`]; the view shows zeros after that.
+    /// Makes a region of zeros in memory that peers of this host may map. Peers that get the key may access it as `rights` permit, like any region, and
+    /// directly once they have opened it. The region exists until [`Node::revoke`]; the view shows zeros after that.
     pub fn alloc_region(&self, size: usize, rights: Rights) -> Result<(SharedBytes, Key), Error> {
         let mut node = self.lock()?;
         let writable = rights.include(Rights::PUT) || rights.include(Rights::ATOMIC);
@@ -71,8 +70,8 @@ impl Node {
         node.messages.local_regions.add(host, rights).map(|key| (view, key))
     }
 
-    /// Asks the peer where a region lies. True: it is used directly from now on, until the peer revokes it. False: where the peer or the
-    /// system does not let us see it, everything goes by packets as before.
+    /// Asks the peer for the address of a region, to access the region directly. True: it is accessed directly from now on, until the peer revokes it. False:
+    /// the peer or the system does not let this process map it, and all accesses go as packets.
     pub fn open_region(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<bool, Error> {
         let mut node = self.lock()?;
         let (link_state, _) = node.link(link)?;
@@ -95,7 +94,7 @@ impl Node {
             return Ok(false);
         };
         if !stands {
-            return Err(Error::AccessDenied); // revoked while we asked
+            return Err(Error::AccessDenied); // revoked meanwhile
         }
         if !window.is_writable() {
             rights = Rights(rights.0 & Rights::GET.0);
@@ -104,7 +103,7 @@ impl Node {
         Ok(true)
     }
 
-    /// A region that is used directly, for those who go by its address; `None`: it is not, or not any more.
+    /// A region that is accessed directly, for loads and stores by its address; `None`: it is not accessed directly.
     pub fn mapped(&self, link: LinkId, key: Key) -> Result<Option<Mapped>, Error> {
         let mut node = self.lock()?;
         let (link_state, _) = node.link(link)?;
@@ -141,14 +140,15 @@ impl Node {
         }
     }
 
-    /// Nobody asks for the end of an operation any more.
+    /// Detaches an operation: its completion is discarded.
     fn let_end(&self, operation: OperationId) {
         if let Ok(mut node) = self.lock() {
             node.let_go_of(operation);
         }
     }
 
-    /// Writes bytes into a region that is used directly. False, and nothing is done: it is not, or not now.
+    /// Writes bytes into a region that is accessed directly. False, and nothing is done: it is not accessed directly, or operations are under way on the
+    /// link.
     #[inline]
     pub fn store(&self, link: LinkId, key: Key, offset: u64, bytes: &[u8]) -> Result<bool, Error> {
         let mut node = self.lock()?;
@@ -157,7 +157,7 @@ impl Node {
         Ok(true)
     }
 
-    /// Reads bytes of a region that is used directly. False, and nothing is done: it is not, or not now.
+    /// Reads bytes of a region that is accessed directly. False, and nothing is done: it is not accessed directly, or operations are under way on the link.
     #[inline]
     pub fn load(&self, link: LinkId, key: Key, offset: u64, into: &mut [u8]) -> Result<bool, Error> {
         let mut node = self.lock()?;
@@ -166,8 +166,8 @@ impl Node {
         Ok(true)
     }
 
-    /// Does an atomic on a region that is used directly; `before` takes the values before, or is empty. False, and nothing is done:
-    /// it is not, or not now.
+    /// Applies an atomic to a region that is accessed directly; `before` gets the previous values, or is empty. False, and nothing is done: it is not
+    /// accessed directly, or operations are under way on the link.
     #[inline]
     pub fn change(
         &self,
@@ -186,7 +186,8 @@ impl Node {
 }
 
 impl NodeState {
-    /// A region for direct use, if it is open for that and nothing of ours is under way on the link; or why the access is refused.
+    /// The bytes of a region for a direct access, or why the access is refused. `None`: the region is not accessed directly, or operations of this side are
+    /// under way on the link.
     #[inline]
     pub(in crate::message) fn direct(
         &mut self,
@@ -209,7 +210,7 @@ impl NodeState {
         })
     }
 
-    /// Ends an operation that was done at once.
+    /// Completes an operation that has been done by direct access.
     fn done_directly(&mut self, operation: Operation, length: usize, result: Result<(), Error>) -> Begun {
         let name =
             self.messages.operations.begin(operation).map_err(|error| (error, OperationMemory::Owned(Vec::new())))?;
@@ -224,27 +225,27 @@ impl NodeState {
         Ok(name)
     }
 
-    /// A put, if it can be done at once; otherwise its memory comes back.
+    /// Does a put by direct access, if that is possible; otherwise returns its memory.
     pub(in crate::message) fn put_directly(
         &mut self,
         at: Target,
         memory: OperationMemory,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<Begun, OperationMemory> {
         let Target { link, key, offset } = at;
         let length = memory.len();
         let Some(view) = self.direct(link, key, Rights::PUT, offset, length) else { return Err(memory) };
         let bytes = memory.bytes(0, length);
         let done = view.and_then(|view| view.write(offset as usize, bytes).map_err(|_| Error::OutOfBounds));
-        Ok(self.done_directly(Operation::new(memory, Kind::Send(None), None, notice), length, done))
+        Ok(self.done_directly(Operation::new(memory, Kind::Send(None), None, options), length, done))
     }
 
-    /// A get, if it can be done at once; otherwise its memory comes back.
+    /// Does a get by direct access, if that is possible; otherwise returns its memory.
     pub(in crate::message) fn get_directly(
         &mut self,
         at: Target,
         mut memory: OperationMemory,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<Begun, OperationMemory> {
         let Target { link, key, offset } = at;
         let length = memory.len();
@@ -252,21 +253,21 @@ impl NodeState {
         let done = view.and_then(|view| {
             memory.write(0, length, |into| view.read(offset as usize, into)).map_err(|_| Error::OutOfBounds)
         });
-        Ok(self.done_directly(Operation::new(memory, Kind::Send(None), None, notice), length, done))
+        Ok(self.done_directly(Operation::new(memory, Kind::Send(None), None, options), length, done))
     }
 
-    /// An atomic, if it can be done at once; otherwise its memory comes back.
+    /// Does an atomic by direct access, if that is possible; otherwise returns its memory.
     pub(in crate::message) fn change_directly(
         &mut self,
         at: Target,
         atomic: &Atomic<'_>,
         mut before: OperationMemory,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<Begun, OperationMemory> {
         let Target { link, key, offset } = at;
         let (length, fetch) = (atomic.length(), !before.is_empty());
         if atomic.check(offset, fetch).is_err() {
-            return Err(before); // refused in the way of packets
+            return Err(before); // the packet path refuses it
         }
         let Some(view) = self.direct(link, key, Rights::ATOMIC, offset, length) else { return Err(before) };
         let done = view.and_then(|view| {
@@ -275,6 +276,6 @@ impl NodeState {
                 .write(0, into, |into| atomic.apply_shared(&view, offset as usize, into))
                 .map_err(|_| Error::InvalidAtomic)
         });
-        Ok(self.done_directly(Operation::new(before, Kind::Send(None), None, notice), length, done))
+        Ok(self.done_directly(Operation::new(before, Kind::Send(None), None, options), length, done))
     }
 }

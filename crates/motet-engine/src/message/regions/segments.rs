@@ -1,11 +1,11 @@
-//! Memory of one node that the other end of a link sees: what is said of it, and what each end keeps.
+//! Segments of the two nodes of a link: how they are announced to the other end, and what each end keeps of them.
 //!
-//! What it is: a node's pool consists of segments, each a memfd (`motet_sys::shm_pool`). Before a packet refers to one, its owner says so on
-//! the link's control connection and hands the descriptor over ([`SegmentMsg`]); a side that meets an unknown number reads what has been
-//! said there. A place ([`RemoteAddress`]) in a segment is an address in its owner's process with the segment's number as its key, so a peer that
-//! cannot map it copies from that address, or has the bytes sent, as of any other memory.
+//! A node's pool consists of segments, each a memfd (`motet_sys::shm_pool`). Before a packet refers to a segment, its owner announces it on the link's
+//! control connection and sends the descriptor along ([`SegmentMsg`]). A side that reads an unknown number in a packet reads the control connection. A
+//! [`RemoteAddress`] in a segment is an address in its owner's process with the segment's number as its key. A peer that cannot map the segment copies from
+//! that address, or has the bytes sent, as it does for any other memory.
 //!
-//! What it is not: which message or region lies there, is in [`crate::message::loans`] and [`crate::message::regions`].
+//! Which message or region is in a segment is decided in [`crate::message::loans`] and [`crate::message::regions`].
 
 use motet_proto::message::packet::RemoteAddress;
 use motet_proto::message::regions::{Key, Rights};
@@ -17,38 +17,38 @@ use motet_wire::shared_memory::SharedBytes;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
-/// Bytes of a message on the control connection.
+/// Length of a message on the control connection, bytes.
 pub const NEWS: usize = 32;
 const MAGIC: u32 = u32::from_le_bytes(*b"MtSg");
 const VERSION: u16 = 1;
 const SHOWN: u16 = 1;
 const GONE: u16 = 2;
-/// Messages read from a control connection at a time.
+/// Messages read from a control connection by one call.
 const TURN: usize = 16;
 
-/// What is said on the control connection, little-endian: magic 4, version 2, kind 2, number 4, writable 4, address 8, length 8.
+/// A message on the control connection, little-endian: magic 4, version 2, kind 2, number 4, writable 4, address 8, length 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentMsg {
-    /// Here is a segment; its descriptor comes with it.
+    /// Announces a segment. Its descriptor is attached.
     Shown {
-        /// Never used again by this node; not 0.
+        /// The number of the segment: not 0, and never used again by its node.
         number: u32,
-        /// Regions: the peer may write. Loans: it cannot.
+        /// Whether the peer may write: it may for segments of regions with such rights, never for segments of loans.
         writable: bool,
-        /// Where its owner has it.
+        /// The address of the segment in its owner's process.
         address: u64,
-        /// Bytes.
+        /// Length of the segment, bytes.
         length: u64,
     },
-    /// Nothing will refer to that segment any more.
+    /// Withdraws a segment: nothing refers to it any more.
     Gone {
-        /// Which.
+        /// The number of the segment.
         number: u32,
     },
 }
 
 impl SegmentMsg {
-    /// As it is sent.
+    /// Encodes the message.
     pub fn encode(&self) -> [u8; NEWS] {
         let (kind, number, writable, address, length) = match *self {
             Self::Shown { number, writable, address, length } => (SHOWN, number, writable, address, length),
@@ -65,7 +65,7 @@ impl SegmentMsg {
         bytes
     }
 
-    /// Reads it; `None`: nothing that can be.
+    /// Decodes a message; `None`: it is invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; NEWS] = bytes.try_into().ok()?;
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
@@ -86,73 +86,73 @@ impl SegmentMsg {
     }
 }
 
-/// What came of listening to the control connection.
+/// The result of reading the control connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlResult {
-    /// All that was said, for now.
+    /// The messages that had arrived have been read.
     All,
-    /// The peer has closed it, or has died.
+    /// The peer has closed the connection, or has died.
     End,
-    /// The peer says what cannot be.
+    /// The peer has sent an invalid message.
     Broken,
 }
 
-/// A segment of the peer.
+/// A segment that the peer has announced.
 #[derive(Debug)]
 struct PeerSegment {
     number: u32,
     address: u64,
-    /// `None`: the system did not let us map it.
+    /// The mapping. `None`: the system has refused it.
     window: Option<Arc<PeerMapping>>,
 }
 
-/// A region of the peer that this side uses directly.
+/// A region of the peer that this side accesses directly.
 #[derive(Debug)]
 pub struct MappedRegion {
     /// The peer's key.
     pub key: Key,
-    /// What may be done.
+    /// The permitted accesses.
     pub rights: Rights,
-    /// Its bytes.
+    /// The bytes of the region.
     pub view: SharedBytes,
-    /// What keeps them mapped.
+    /// The mapping that contains the bytes.
     pub window: Arc<PeerMapping>,
 }
 
-/// Messages that were received in place, of one link.
+/// Numbers of receives in place on a link, by the way in which they have completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LoanCounts {
-    /// Loaned to the program where they were.
+    /// Receives that have completed with a loaned message.
     pub lent: u64,
-    /// Copied, as they were short, lay elsewhere or could not be seen.
+    /// Receives that have completed with a copy, because the message was short, was not in a segment, or could not be mapped.
     pub copied: u64,
 }
 
-/// What a link knows of both ends' segments.
+/// The segments of both ends of a link.
 #[derive(Debug, Default)]
 pub struct Segments {
-    /// The control connection; none where memory is not shared.
+    /// The control connection; `None` on a link without shared memory.
     control: Option<RawFd>,
-    /// Our segments that were announced to the peer.
+    /// Segments of this node that were announced to the peer.
     told: Vec<(u32, Weak<PoolSegment>)>,
     theirs: Vec<PeerSegment>,
-    /// Regions of the peer that are used directly.
+    /// Regions of the peer that this side accesses directly.
     pub mapped_regions: Vec<MappedRegion>,
-    /// Regions whose place was asked for; false: revoked meanwhile.
+    /// Regions for whose address the peer was asked; false: revoked meanwhile.
     pub looks: Vec<(Key, bool)>,
-    /// How receives in place went.
+    /// How the receives in place have completed.
     pub counts: LoanCounts,
-    /// The peer has said what cannot be.
+    /// The peer has sent an invalid message.
     pub broken: bool,
 }
 
 impl Segments {
-    /// Of a link with this control connection, which stays open until [`Segments::leave`].
+    /// The segments of a link with this control connection, which stays open until [`Segments::leave`].
     pub fn over(control: RawFd) -> Self {
         Self { control: Some(control), ..Self::default() }
     }
 
-    /// The link is gone. Loaned messages stay mapped for the program.
+    /// Forgets all segments, because the link is down. Loaned messages stay mapped for the program.
     pub fn leave(&mut self) {
         let counts = self.counts;
         *self = Self { counts, ..Self::default() };
@@ -160,7 +160,7 @@ impl Segments {
 
     // ---- ours -------------------------------------------------------------------------------------------------------
 
-    /// Where the peer finds bytes of a segment of ours; `None`: it cannot be announced now.
+    /// The remote address of bytes in a segment of this node, which is announced to the peer first if necessary. `None`: it cannot be announced at present.
     pub fn show(&mut self, segment: &Arc<PoolSegment>, address: u64) -> Option<RemoteAddress> {
         let number = segment.number();
         if !self.told.iter().rev().any(|(told, _)| *told == number) && !self.report(segment) {
@@ -176,7 +176,7 @@ impl Segments {
 
     #[cold]
     fn report(&mut self, segment: &Arc<PoolSegment>) -> bool {
-        // The peer forgets before it learns, so that it never has more than a pool can.
+        // Released segments are withdrawn first, so that the peer never has more segments than a pool can.
         let (true, Some(control), Some(file)) = (self.withdraw(), self.control, segment.file()) else { return false };
         let (number, writable) = (segment.number(), segment.is_writable());
         let news = SegmentMsg::Shown { number, writable, address: segment.address(), length: segment.length() as u64 };
@@ -187,7 +187,7 @@ impl Segments {
         sent
     }
 
-    /// Tells the peer which segments have gone. False: not all of it could be said.
+    /// Withdraws the released segments at the peer. False: not all of them could be withdrawn.
     pub fn withdraw(&mut self) -> bool {
         let Some(control) = self.control else { return true };
         self.told.retain(|(number, segment)| {
@@ -199,20 +199,20 @@ impl Segments {
 
     // ---- theirs -----------------------------------------------------------------------------------------------------
 
-    /// The bytes at an address that the peer has given, if they are mapped here. The address is checked.
+    /// The bytes at a remote address that the peer has given, if they are mapped here. The address is checked.
     pub fn find(&mut self, place: RemoteAddress, done: u64, length: usize) -> Option<PeerBytes> {
         let (window, at) = self.window(place)?;
         PeerBytes::of(&window, at.checked_add(done)?, length)
     }
 
-    /// The bytes at an address, if their segment was announced before.
+    /// The bytes at a remote address, if their segment has been announced. Does not read the control connection.
     #[inline]
     pub fn find_known(&self, place: RemoteAddress, length: usize) -> Option<PeerBytes> {
         let known = self.known(u32::try_from(place.key).ok()?)?;
         PeerBytes::of(known.window.as_ref()?, place.address.checked_sub(known.address)?, length)
     }
 
-    /// The segment in which a place lies, and where in it.
+    /// The mapping of the segment that contains a remote address, and the offset in it.
     pub fn window(&mut self, place: RemoteAddress) -> Option<(Arc<PeerMapping>, u64)> {
         let number = u32::try_from(place.key).ok().filter(|number| *number != 0)?;
         if self.known(number).is_none() {
@@ -227,7 +227,7 @@ impl Segments {
         self.theirs.iter().rev().find(|known| known.number == number)
     }
 
-    /// Takes note of what the peer has said.
+    /// Reads the messages on the control connection.
     #[cold]
     pub fn hear(&mut self) -> ControlResult {
         const EAGAIN: i32 = 11;
@@ -248,7 +248,7 @@ impl Segments {
         ControlResult::All
     }
 
-    /// One message of the peer's. False: it cannot be.
+    /// Handles one message of the peer. False: it is invalid.
     fn note(&mut self, bytes: &[u8], file: Option<OwnedFd>) -> bool {
         const EINVAL: i32 = 22;
         match (SegmentMsg::decode(bytes), file) {
@@ -258,7 +258,7 @@ impl Segments {
                 }
                 let window = match PeerMapping::map(&file, length, writable) {
                     Ok(window) => Some(Arc::new(window)),
-                    Err(error) if error.raw_os_error() == EINVAL => return false, // it is not what it was said to be
+                    Err(error) if error.raw_os_error() == EINVAL => return false, // the file is not as announced
                     Err(_) => None,
                 };
                 self.theirs.push(PeerSegment { number, address, window });
@@ -275,7 +275,7 @@ impl Segments {
 
     // ---- regions ----------------------------------------------------------------------------------------------------
 
-    /// The peer revokes a region.
+    /// Ends the direct access to a region that the peer revokes.
     pub fn forget(&mut self, key: Key) {
         self.mapped_regions.retain(|direct| direct.key != key);
         self.looks.iter_mut().filter(|look| look.0 == key).for_each(|look| look.1 = false);
@@ -319,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Both ends of a control connection.
+    /// The two ends of a control connection.
     fn connection() -> [OwnedFd; 2] {
         use motet_sys::rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -335,13 +335,13 @@ mod tests {
         let mut loan = pool.take(5000).unwrap();
         loan.fill(7);
         let place = ours.show(loan.segment(), loan.address()).unwrap();
-        assert_eq!(ours.show(loan.segment(), loan.address()), Some(place), "said once");
+        assert_eq!(ours.show(loan.segment(), loan.address()), Some(place), "announced once");
         assert!(ours.has_shown(loan.segment()));
         let part = theirs.find(place, 0, 5000).unwrap();
         assert!(part.to_vec().iter().all(|&byte| byte == 7));
         assert!(
             theirs.find(RemoteAddress { key: place.key + 1, ..place }, 0, 1).is_none(),
-            "the peer has not announced that"
+            "the peer has not announced that segment"
         );
         assert!(theirs.find(RemoteAddress { key: 0, ..place }, 0, 1).is_none());
         for (address, done, length) in [(1, 0, 1), (place.address, u64::MAX, 1), (place.address, 0, 65 << 20)] {
@@ -355,7 +355,7 @@ mod tests {
         assert!(ours.withdraw());
         assert_eq!((theirs.hear(), theirs.window(region).is_none()), (ControlResult::All, true), "gone");
         drop(here);
-        // Another test may fork meanwhile: its child has the other end until it runs its program.
+        // Another test may fork meanwhile: its child holds the other end until it calls exec.
         let ended = (0..10_000).any(|_| {
             motet_sys::thread::sleep_ns(1_000_000);
             theirs.hear() == ControlResult::End
@@ -397,7 +397,7 @@ mod tests {
                 assert_eq!(theirs.hear(), expected, "case {case}, message {at}");
             }
         }
-        // One that may not be written, said to be writable: the kernel refuses, and its bytes go otherwise.
+        // A sealed segment that is announced as writable: the kernel refuses the mapping, and its bytes take another way.
         let [here, there] = connection();
         let mut theirs = Segments::over(there.as_raw_fd());
         let length = sealed.segment().length() as u64;

@@ -1,35 +1,36 @@
-//! Bodies that wait to be copied between the processes of a link.
+//! Bodies whose copy between the two processes of a link is under way.
 
 use motet_proto::message::{AssistRequest, CopyRequest};
 use motet_wire::message::fifo::chunk_claims::ChunkClaims;
 
-/// A body that the receiver copies.
+/// A body that this side, the receiver, copies.
 #[derive(Debug, Clone, Copy)]
 pub struct PendingCopy {
-    /// What is wanted.
+    /// The request of the protocol.
     pub request: CopyRequest,
     /// Bytes copied.
     pub done: u64,
-    /// With the sender's help.
+    /// The copy is to be a cooperative one.
     pub help: bool,
 }
 
-/// The copy that is under way with the sender's help.
+/// The cooperative copy that is under way on a link.
 #[derive(Debug, Clone, Copy)]
 pub struct CooperativeCopy {
     pub(super) claims: &'static ChunkClaims,
     pub(super) operation: u64,
     pub(super) stamp: u32,
-    /// Chunks that may be claimed, and those that we have copied.
+    /// Number of chunks of the body.
     pub(super) chunks: u32,
+    /// Number of chunks that this side has copied.
     pub(super) mine: u32,
 }
 
-/// A body of ours that the peer copies with our help.
+/// A body of this side that the peer copies with our help.
 #[derive(Debug, Clone, Copy)]
 pub struct CopyAssist {
-    /// What it has said.
+    /// The request of the peer.
     pub request: AssistRequest,
-    /// Chunks that we have copied.
+    /// Number of chunks that this side has copied.
     pub done: u32,
 }
