@@ -2,7 +2,7 @@
  *
  * What it is:   calls that carry payload on a tracked descriptor, or that change which descriptors exist, are redirected to the function of
  *               the same name. All other calls go to libc's syscall() with the same arguments.
- * What it isn't: a filter. System calls that do not go through libc (inline assembly, io_uring) are not seen; docs/sockets.md says what the
+ * What it isn't: a filter. System calls that do not go through libc (inline assembly, io_uring) are not seen; docs/sockets-internals.md says what the
  *               engine does then.
  *
  * Cancellation: syscall() is not a cancellation point, so cancellation is disabled during a redirected call. Signal safety, fork safety and
