@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{finish, json, motet, refused};
-use motet::node::{Bodies, Channel, LinkId, Node, Serve, deadline_in, options};
+use motet::node::{BodyPath, Channel, LinkId, Node, Serve, deadline_in, options};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 const SERVICE: u64 = 7;
@@ -18,7 +18,7 @@ const LONG: [usize; 2] = [40_000, 1 << 20];
 fn node(name: &str) -> Node {
     let mut options = options(name, Some("127.0.0.1:0".parse().unwrap()));
     options.limits.single_copy = 512 << 10;
-    options.limits.bodies = Bodies::Copied;
+    options.limits.body_path = BodyPath::SingleCopy;
     Node::with(&options).unwrap()
 }
 

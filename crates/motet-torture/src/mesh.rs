@@ -1,7 +1,7 @@
 //! A node with a [`Side`] on each of its links, whichever end connected.
 
 use crate::traffic::{self, IDLE, NUMBERED, Side};
-use motet::node::{Bodies, Channel, Context, Error, LinkId, Node};
+use motet::node::{BodyPath, Channel, Context, Error, LinkId, Node};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,7 +27,8 @@ impl Mesh {
     /// A mesh with a new node of that name, on this host and at a free port.
     pub fn new(name: &str, seed: u64) -> Result<Self, Error> {
         let mut options = motet::node::options(name, Some("127.0.0.1:0".parse().map_err(|_| Error::Closed)?));
-        options.limits.bodies = [Bodies::Measured, Bodies::CopiedByBoth, Bodies::CopiedByBoth][seed as usize % 3];
+        options.limits.body_path =
+            [BodyPath::Measured, BodyPath::CooperativeCopy, BodyPath::CooperativeCopy][seed as usize % 3];
         Self::of(Arc::new(Node::with(&options)?), seed)
     }
 

@@ -147,7 +147,7 @@ impl Side {
 
     fn next_completion(&mut self) -> CompletionOptions {
         self.contexts += 1;
-        CompletionOptions { cq: Some(self.cq), context: self.contexts, quiet: false }
+        CompletionOptions { cq: Some(self.cq), user_data: self.contexts, errors_only: false }
     }
 
     /// The number of pending operations.
@@ -206,7 +206,7 @@ impl Side {
             let completion = self.next_completion();
             let memory = OperationMemory::Owned(vec![0; MAX_MESSAGE_BYTES]);
             let operation = node.post(RecvFrom::Channel(self.numbered), 0, u64::MAX, memory, completion)?;
-            self.pending.insert(completion.context, (operation, Pending::Receive(self.posted)));
+            self.pending.insert(completion.user_data, (operation, Pending::Receive(self.posted)));
             self.posted += 1;
         }
         if self.stopped[0] {
@@ -239,7 +239,7 @@ impl Side {
             15 if self.count(|pending| *pending == Pending::Fence) == 0 => {
                 let completion = self.next_completion();
                 let operation = node.fence(self.link, completion)?;
-                self.pending.insert(completion.context, (operation, Pending::Fence));
+                self.pending.insert(completion.user_data, (operation, Pending::Fence));
                 Ok(())
             }
             _ => Ok(()),
@@ -251,7 +251,7 @@ impl Side {
         let message = Outgoing { channel: self.numbered, tag: self.sent, headers, mode: Mode::Automatic };
         let begun = self.node.start_send(&message, OperationMemory::Owned(body), Vec::new(), completion);
         if let Some(operation) = begun.map_err(|(error, ..)| error)? {
-            self.pending.insert(completion.context, (operation, Pending::Send));
+            self.pending.insert(completion.user_data, (operation, Pending::Send));
         }
         self.sent += 1;
         Ok(())
@@ -267,7 +267,7 @@ impl Side {
         let completion = self.next_completion();
         let operation =
             self.node.put(self.link, key, at as u64, OperationMemory::Owned(pattern(length, seed)), completion)?;
-        self.pending.insert(completion.context, (operation, Pending::Put { at, length, seed }));
+        self.pending.insert(completion.user_data, (operation, Pending::Put { at, length, seed }));
         self.writing = true;
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Side {
         let completion = self.next_completion();
         let operation =
             self.node.get(self.link, key, at as u64, OperationMemory::Owned(vec![0; length]), completion)?;
-        self.pending.insert(completion.context, (operation, Pending::GetBack { length, seed }));
+        self.pending.insert(completion.user_data, (operation, Pending::GetBack { length, seed }));
         Ok(())
     }
 
@@ -289,7 +289,7 @@ impl Side {
         let completion = self.next_completion();
         let operation =
             self.node.get(self.link, key, at as u64, OperationMemory::Owned(vec![0; length]), completion)?;
-        self.pending.insert(completion.context, (operation, Pending::GetTheirs { at, length }));
+        self.pending.insert(completion.user_data, (operation, Pending::GetTheirs { at, length }));
         Ok(())
     }
 
@@ -299,7 +299,7 @@ impl Side {
         let (operand, compare) = (&1u64.to_le_bytes()[..], &[][..]);
         let add = Atomic { operation: Operation::Sum, datatype: Datatype::U64, count: 1, operand, compare };
         let operation = self.node.atomic(self.link, key, 0, &add, OperationMemory::Owned(vec![0; 8]), completion)?;
-        self.pending.insert(completion.context, (operation, Pending::Count(self.counted)));
+        self.pending.insert(completion.user_data, (operation, Pending::Count(self.counted)));
         self.counted += 1;
         self.counting = true;
         Ok(())
@@ -312,13 +312,13 @@ impl Side {
         if self.random.once_in(2) {
             let from = RecvFrom::Channel(self.idle);
             let operation = self.node.post(from, 5, 0, OperationMemory::Owned(vec![0; 64]), completion)?;
-            self.pending.insert(completion.context, (operation, Pending::NeverReceived));
+            self.pending.insert(completion.user_data, (operation, Pending::NeverReceived));
         } else if self.count(|pending| *pending == Pending::NeverSent) < 4 {
             let message = Outgoing { channel: self.idle, tag: 6, headers: &[], mode: Mode::Synchronous };
             let body = OperationMemory::Owned(pattern(100_000, 1));
             let begun = self.node.start_send(&message, body, Vec::new(), completion).map_err(|(error, ..)| error)?;
             if let Some(operation) = begun {
-                self.pending.insert(completion.context, (operation, Pending::NeverSent));
+                self.pending.insert(completion.user_data, (operation, Pending::NeverSent));
             }
         }
         Ok(())
@@ -336,7 +336,7 @@ impl Side {
     // ---- completions -------------------------------------------------------------------------------------------------
 
     fn completed(&mut self, end: Completion) {
-        let (operation, pending) = self.pending.remove(&end.context).expect("a completion of a pending operation");
+        let (operation, pending) = self.pending.remove(&end.user_data).expect("a completion of a pending operation");
         assert_eq!(operation, end.operation);
         if matches!(end.status, Status::LinkDown | Status::Closed) {
             let gone = self.node.link_info(self.link).map_or(true, |info| info.gone.is_some());
@@ -398,7 +398,7 @@ impl Side {
                 "{:?}",
                 end.status
             );
-            self.pending.remove(&end.context).expect("a completion of a pending operation");
+            self.pending.remove(&end.user_data).expect("a completion of a pending operation");
         }
         if orderly {
             let words = self.words.iter().enumerate().skip(WRITABLE / 8);

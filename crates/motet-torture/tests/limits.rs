@@ -127,7 +127,7 @@ fn operations_beyond_the_table_are_refused_without_harm() {
         (link, near.open_channel(link, 1, Serve::Queue, Some(HANG_LIMIT)).unwrap())
     });
     let cq = near.add_cq().unwrap();
-    let completion = CompletionOptions { cq: Some(cq), context: 1, quiet: false };
+    let completion = CompletionOptions { cq: Some(cq), user_data: 1, errors_only: false };
     let post = || near.post(RecvFrom::Channel(here), 0, u64::MAX, OperationMemory::Owned(Vec::new()), completion);
     let mut posted = Vec::new();
     let refused = loop {

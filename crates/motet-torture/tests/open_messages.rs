@@ -94,7 +94,7 @@ fn wait_for(node: &Node, operation: OperationId) -> Completion {
 }
 
 fn check_content(end: &Completion) {
-    assert_eq!((end.status, end.length, end.full, end.tag), (Status::Done, BODY as u64, BODY as u64, TAG));
+    assert_eq!((end.status, end.length, end.message_length, end.tag), (Status::Done, BODY as u64, BODY as u64, TAG));
     let content = content();
     assert_eq!((&end.headers[..], end.memory.as_deref()), (&content[..HEADERS], Some(&content[HEADERS..])));
 }
@@ -191,7 +191,7 @@ fn short_receive_is_truncated_once_message_is_complete() {
     pair.finish(2);
     pair.poll();
     let end = pair.node.test(operation).unwrap().unwrap();
-    assert_eq!((end.status, end.length, end.full), (Status::Truncated, BODY as u64 - 1, BODY as u64));
+    assert_eq!((end.status, end.length, end.message_length), (Status::Truncated, BODY as u64 - 1, BODY as u64));
     assert_eq!(end.memory.unwrap(), content()[HEADERS..][..BODY - 1]);
 }
 
@@ -224,7 +224,7 @@ fn missing_continuation_cell_breaks_the_link() {
 fn empty_open_message_waits_until_complete() {
     let mut pair = Pair::new();
     let cq = pair.node.add_cq().unwrap();
-    let buffer = Buffer { span: UserMemory::EMPTY, context: 7 };
+    let buffer = Buffer { span: UserMemory::EMPTY, user_data: 7 };
     pair.node.post_unnamed((RecvFrom::Channel(pair.channel), TAG, 0), buffer, cq).unwrap();
     let packet = message(FIRST_CHANNEL, 0, 0, TAG, &0u32.to_le_bytes());
     pair.peer.put_cell(&packet, packet.len() as u64 | 2 << 13 | u64::from(MESSAGE) << 16 | BODY_IN_RING);
@@ -234,7 +234,7 @@ fn empty_open_message_waits_until_complete() {
     (0..2).for_each(|_| pair.peer.put_cell(&[], FOLLOWS));
     let mut ends = Vec::new();
     while ends.is_empty() {
-        pair.node.poll_cq(cq, 4, |end| ends.push((end.context, end.status, end.length, end.tag))).unwrap();
+        pair.node.poll_cq(cq, 4, |end| ends.push((end.user_data, end.status, end.length, end.tag))).unwrap();
     }
     assert_eq!(ends, [(7, Status::Done, 0, TAG)]);
 }

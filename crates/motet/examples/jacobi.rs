@@ -178,7 +178,7 @@ impl World {
 fn solve(plan: &Plan, rank: usize, node: &Node, words: &[AtomicU64], world: &World) -> Result<()> {
     let rows = plan.rows(rank);
     let cq = node.add_cq()?;
-    let quietly = CompletionOptions { cq: Some(cq), context: 0, quiet: true };
+    let quietly = CompletionOptions { cq: Some(cq), user_data: 0, errors_only: true };
     for sweep in 0..plan.sweeps {
         for peer in &world.neighbours {
             let theirs = plan.rows(peer.rank);

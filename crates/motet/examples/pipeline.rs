@@ -65,7 +65,7 @@ impl Tally {
         let read = match from {
             Some(from) => {
                 let counts = node.loan_counts(from.link)?;
-                format!("{} read in place, {} copied; ", counts.lent, counts.copied)
+                format!("{} read in place, {} copied; ", counts.in_place, counts.copied)
             }
             None => String::new(),
         };

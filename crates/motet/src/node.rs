@@ -47,14 +47,14 @@ pub use loans::{Content, InPlace};
 pub use messages::Received;
 pub use motet_engine::message::loans::{Loan, LoanCounts, LoanedMessage, PeerBytes};
 pub use motet_engine::message::operations::{Buffer, CompletionSink, ReceiveResult};
-pub use motet_engine::message::receive::{RecvFrom, Seen};
+pub use motet_engine::message::receive::{PeekedMessage, RecvFrom};
 pub use motet_engine::message::regions::mapped::Mapped;
 pub use motet_engine::message::regions::{Atomic, Datatype, Key, Operation, Rights, SharedBytes};
 pub use motet_engine::message::rma::{RemoteLimits, Target};
 pub use motet_engine::message::send::Outgoing;
 pub use motet_engine::message::transport::Secret;
 pub use motet_engine::message::{
-    Bias, Bodies, Body, Channel, Completion, CompletionOptions, CompletionRef, Context, CqId, Error, LinkId, Message,
+    Bias, Body, BodyPath, Channel, Completion, CompletionOptions, CompletionRef, Context, CqId, Error, LinkId, Message,
     MessageLimits, Mode, NodeOptions, OperationId, Serve, Stack, Status, pop,
 };
 pub use motet_proto::message::UnexpectedMessage;
@@ -116,7 +116,7 @@ impl Node {
     /// arrives at this node. An event elsewhere in the process does not wake this call; [`Node::defer`] does.
     #[inline]
     pub fn progress_until(&self, ready: impl FnMut() -> bool, deadline: Option<u64>) -> Result<(), Error> {
-        self.0.until(ready, deadline)
+        self.0.progress_until(ready, deadline)
     }
 
     /// Runs `task` once, outside of any handler, in the thread that makes progress next. It may wait.
@@ -135,21 +135,21 @@ impl Node {
     /// Prepares a sleep on [`Node::descriptor`]. False: there is progress to make already.
     #[inline]
     pub fn arm(&self) -> Result<bool, Error> {
-        self.0.prepare_sleep()
+        self.0.arm()
     }
 
     /// Makes progress whenever the program has made none for 10 ms, until [`Node::shut_down`]: call it in a thread of its own. Handlers and
     /// deferred tasks run in that thread.
     #[inline]
     pub fn run_progress_thread(&self) {
-        self.0.stand_in();
+        self.0.run_progress_thread();
     }
 
     /// Ends all waits, those of other threads and later ones: they fail with [`Error::NoNode`]. Tells peers what they still wait for, such as
     /// that their long messages were received.
     #[inline]
     pub fn shut_down(&self) -> Result<(), Error> {
-        self.0.shut()
+        self.0.shut_down()
     }
 }
 

@@ -57,7 +57,7 @@ impl Pair {
     }
 
     fn try_post(&self, from: RecvFrom, tag: u64, context: u64, cq: CqId) -> Result<OperationId, Error> {
-        let notice = CompletionOptions { cq: Some(cq), context, quiet: false };
+        let notice = CompletionOptions { cq: Some(cq), user_data: context, errors_only: false };
         self.near.post(from, tag, 0, OperationMemory::User(UserMemory::EMPTY), notice)
     }
 
@@ -91,7 +91,7 @@ impl Pair {
 fn ends(node: &Node, cq: CqId, count: usize) -> Vec<End> {
     let (mut ends, until) = (Vec::new(), Instant::now() + LIMIT.unwrap());
     while ends.len() < count && Instant::now() < until {
-        node.poll_cq(cq, count - ends.len(), |end| ends.push((end.context, end.status, end.tag))).unwrap();
+        node.poll_cq(cq, count - ends.len(), |end| ends.push((end.user_data, end.status, end.tag))).unwrap();
     }
     ends
 }

@@ -116,7 +116,7 @@ fn loans_of_every_length_are_received_and_return() {
                 come_back(&near, Some(&far));
             }
             let counts = far.loan_counts(back).unwrap();
-            assert_eq!(counts.lent, if driver == "shm" { 5 } else { 0 });
+            assert_eq!(counts.in_place, if driver == "shm" { 5 } else { 0 });
         });
     }
 }
@@ -150,7 +150,7 @@ fn loan_into_buffer_and_message_in_place_are_received() {
                     let end = far.wait_for(operation, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
                     let truncated = length > 100_000;
                     assert_eq!(end.status, if truncated { Status::Truncated } else { Status::Done });
-                    assert!(end.lent.is_none() && end.full == length as u64);
+                    assert!(end.loaned.is_none() && end.message_length == length as u64);
                     assert!(end.memory.unwrap() == pattern(length, 1)[..length.min(100_000)], "{driver} {length}");
                 });
             }

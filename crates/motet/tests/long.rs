@@ -1,7 +1,7 @@
 //! Long bodies by every path: through the payload ring, copied by the receiver, or by both sides.
 
 use motet::node::{
-    Bodies, Channel, CompletionOptions, Mode, Node, OperationId, OperationMemory, Outgoing, RecvFrom, Serve,
+    BodyPath, Channel, CompletionOptions, Mode, Node, OperationId, OperationMemory, Outgoing, RecvFrom, Serve,
     deadline_in, options,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 /// Most repetitions until a schedule has occurred.
 const LIMIT_OF_TURNS: Duration = Duration::from_secs(30);
 const SERVICE: u64 = 42;
-const WAYS: [Bodies; 4] = [Bodies::Measured, Bodies::Ring, Bodies::Copied, Bodies::CopiedByBoth];
+const WAYS: [BodyPath; 4] = [BodyPath::Measured, BodyPath::Ring, BodyPath::SingleCopy, BodyPath::CooperativeCopy];
 
 /// Two nodes and a channel between them.
 struct Pair {
@@ -21,13 +21,13 @@ struct Pair {
     there: Channel,
 }
 
-fn node(bodies: Bodies) -> Node {
+fn node(bodies: BodyPath) -> Node {
     let mut options = options("", None);
-    options.limits.bodies = bodies;
+    options.limits.body_path = bodies;
     Node::with(&options).unwrap()
 }
 
-fn pair(bodies: Bodies) -> Pair {
+fn pair(bodies: BodyPath) -> Pair {
     let (near, far) = (node(bodies), node(bodies));
     far.serve(SERVICE, Serve::Queue).unwrap();
     let (here, there) = std::thread::scope(|scope| {
@@ -56,7 +56,7 @@ fn copies(pair: &Pair) -> [u64; 2] {
 }
 
 /// Sends bodies of all lengths in both directions at once and checks each. Returns how many were copied, and copied by both sides.
-fn exchanged(bodies: Bodies) -> [u64; 2] {
+fn exchanged(bodies: BodyPath) -> [u64; 2] {
     let lengths = [65_537, 131_071, 131_072, 200_000, 1 << 20, (3 << 20) + 1, 5 << 20, (17 << 20) + 4097];
     let pair = pair(bodies);
     let Pair { near, far, here, there } = &pair;
@@ -82,9 +82,9 @@ fn long_bodies_arrive_whole_in_both_directions_at_once() {
     for bodies in WAYS {
         let [copied, helped] = exchanged(bodies);
         match bodies {
-            Bodies::Ring => assert_eq!([copied, helped], [0; 2]),
-            Bodies::Copied => assert!(copied == 18 && helped == 0, "{copied}, {helped}"),
-            Bodies::CopiedByBoth => {
+            BodyPath::Ring => assert_eq!([copied, helped], [0; 2]),
+            BodyPath::SingleCopy => assert!(copied == 18 && helped == 0, "{copied}, {helped}"),
+            BodyPath::CooperativeCopy => {
                 // The scheduler decides whether a sender has a CPU while its receiver copies.
                 let (began, mut round) = (Instant::now(), [copied, helped]);
                 while round == [18, 0] && began.elapsed() < LIMIT_OF_TURNS {
@@ -92,14 +92,14 @@ fn long_bodies_arrive_whole_in_both_directions_at_once() {
                 }
                 assert!(round[0] == 18 && round[1] > 0, "{round:?}");
             }
-            Bodies::Measured => assert!(copied > 0),
+            BodyPath::Measured => assert!(copied > 0),
         }
     }
 }
 
 #[test]
 fn receiver_copies_without_progress_of_the_sender() {
-    let pair = pair(Bodies::CopiedByBoth);
+    let pair = pair(BodyPath::CooperativeCopy);
     let Pair { near, far, here, there } = &pair;
     for (turn, length) in [(1, 200_000), (2, 4 << 20), (3, 20 << 20)] {
         let sent = begin(near, *here, 1, pattern(length, turn));
@@ -116,7 +116,7 @@ fn receiver_copies_without_progress_of_the_sender() {
 #[test]
 fn detached_receive_memory_is_not_written() {
     const LENGTH: usize = 4 << 20;
-    let Pair { near, far, here, there } = pair(Bodies::CopiedByBoth);
+    let Pair { near, far, here, there } = pair(BodyPath::CooperativeCopy);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -251,19 +251,22 @@ fn completion_queues_cancels_and_time_limits() {
         let Pair { near, far, here, there, .. } = pair(driver, queue);
         let cq = far.add_cq().unwrap();
         let post = |context| {
-            let notice = CompletionOptions { cq: Some(cq), context, quiet: false };
+            let notice = CompletionOptions { cq: Some(cq), user_data: context, errors_only: false };
             far.post(RecvFrom::Channel(there), 0, u64::MAX, OperationMemory::Owned(vec![0; 4]), notice).unwrap()
         };
         let operations = [1, 2, 3].map(post);
         far.cancel(operations[1]).unwrap();
         let next = || far.wait_cq(cq, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
         let cancelled = next();
-        assert_eq!((cancelled.context, cancelled.status), (2, Status::Cancelled));
+        assert_eq!((cancelled.user_data, cancelled.status), (2, Status::Cancelled));
         near.send(here, 9, b"four", LIMIT).unwrap();
         near.send(here, 9, b"longer", LIMIT).unwrap();
         let (first, second) = (next(), next());
-        assert_eq!((first.context, first.status, first.memory.as_deref()), (1, Status::Done, Some(&b"four"[..])));
-        assert_eq!((second.context, second.status, second.length, second.full), (3, Status::Truncated, 4, 6));
+        assert_eq!((first.user_data, first.status, first.memory.as_deref()), (1, Status::Done, Some(&b"four"[..])));
+        assert_eq!(
+            (second.user_data, second.status, second.length, second.message_length),
+            (3, Status::Truncated, 4, 6)
+        );
         assert_eq!(far.cq_counts(cq).unwrap(), [1, 2, 0]);
         far.remove_cq(cq).unwrap();
         let soon = Some(Duration::from_millis(5));

@@ -97,10 +97,10 @@ mod tests {
     #[test]
     fn address_with_and_without_secret_parses() {
         let secret = Secret { caller: 0x0123_4567_89ab_cdef, answer: 1 };
-        let text = secret.before("10.0.0.1:4000");
+        let text = secret.prefix_to("10.0.0.1:4000");
         assert_eq!(text, "0123456789abcdef0000000000000001@10.0.0.1:4000");
         assert_eq!(parse_address(&text), Some((Some(secret), "10.0.0.1:4000".parse().unwrap())));
-        assert_eq!(parse_address(&secret.before("[::1]:4000")).unwrap().1, "[::1]:4000".parse().unwrap());
+        assert_eq!(parse_address(&secret.prefix_to("[::1]:4000")).unwrap().1, "[::1]:4000".parse().unwrap());
         assert_eq!(parse_address("[::1]:1"), Some((None, "[::1]:1".parse().unwrap())));
         for wrong in
             ["", "@", "@10.0.0.1:1", "00@10.0.0.1:1", "+123456789abcdef0000000000000001@10.0.0.1:1", "10.0.0.1"]

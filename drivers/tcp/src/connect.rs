@@ -55,7 +55,7 @@ impl NodeConnector {
 
     /// Checks that the answer is the node's: once a node has ended, another process may listen at its port.
     fn authenticate(&self, reply: &Handshake) -> Result<(), Reason> {
-        let knows_secret = self.secret.is_some_and(|secret| secret.is_answered(reply.secret));
+        let knows_secret = self.secret.is_some_and(|secret| secret.matches_answer(reply.secret));
         match self.local.map_or(PeerOwner::Unknown, |local| admission::peer_owner(local, self.address)) {
             PeerOwner::OtherUser => Err(Reason::OTHER_USER),
             owner if admission::is_admitted(owner, knows_secret) => Ok(()),

@@ -80,10 +80,10 @@ impl Listener for NodeListener {
     }
 
     fn address(&self) -> String {
-        self.node.sessions.secret().before(&self.place())
+        self.node.sessions.secret().prefix_to(&self.shown_address())
     }
 
-    fn place(&self) -> String {
+    fn shown_address(&self) -> String {
         self.acceptor.address().to_string()
     }
 }

@@ -63,7 +63,7 @@ impl SessionTable {
     /// Whether an incoming connection may begin a session with this handshake. Nothing else of the handshake is used before that, its
     /// port least of all.
     pub fn admits(&self, incoming: &IncomingConnection, handshake: &Handshake) -> bool {
-        let knows_secret = self.secret.is_said(handshake.secret);
+        let knows_secret = self.secret.matches_caller(handshake.secret);
         let Ok(local) = incoming.local_address() else { return false };
         // The kernel is not asked about connections from other hosts that do not know the secret: they may be many.
         (knows_secret || may_be_local(local, incoming.peer))

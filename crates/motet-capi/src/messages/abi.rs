@@ -267,7 +267,7 @@ pub unsafe fn completion_options(from: *const RawCompletionOptions) -> Result<Co
         return Err(EINVAL);
     }
     let cq = if cq == 0 { None } else { Some(CqId(number(cq)?)) };
-    Ok(CompletionOptions { cq, context: user_data, quiet: flags & ERRORS_ONLY != 0 })
+    Ok(CompletionOptions { cq, user_data, errors_only: flags & ERRORS_ONLY != 0 })
 }
 
 /// The source, tag and ignored bits of a receive.
@@ -354,15 +354,7 @@ impl Default for InPlaceBody {
 impl<'a> CompletionFields<'a> {
     pub fn of(completion: &'a Completion) -> Self {
         let &Completion {
-            operation,
-            context: user_data,
-            status: how,
-            length,
-            tag,
-            full: message_length,
-            ref headers,
-            channel,
-            ..
+            operation, user_data, status: how, length, tag, message_length, ref headers, channel, ..
         } = completion;
         let (operation, status, in_place) = (operation.0.into(), status(how), None);
         Self { operation, user_data, status, length, message_length, tag, channel, headers, in_place }
@@ -370,23 +362,14 @@ impl<'a> CompletionFields<'a> {
 
     #[inline(always)]
     pub fn of_completed(ended: &CompletionRef<'a>) -> Self {
-        let &CompletionRef {
-            operation,
-            context: user_data,
-            status: how,
-            length,
-            tag,
-            full: message_length,
-            headers,
-            channel,
-        } = ended;
+        let &CompletionRef { operation, user_data, status: how, length, tag, message_length, headers, channel } = ended;
         let (operation, status, in_place) = (operation.0.into(), status(how), Some(InPlaceBody::default()));
         Self { operation, user_data, status, length, message_length, tag, channel, headers, in_place }
     }
 
     #[inline(always)]
     pub fn of_call(got: &ReceiveResult, headers: &'a [u8]) -> Self {
-        let &ReceiveResult { status: how, length, tag, full: message_length, channel } = got;
+        let &ReceiveResult { status: how, length, tag, message_length, channel } = got;
         let (status, in_place) = (status(how), None);
         Self { operation: 0, user_data: 0, status, length, message_length, tag, channel, headers, in_place }
     }

@@ -85,7 +85,7 @@ pub fn remove<T>(
 /// handle, it is released.
 pub fn completion_fields<'a>(entry: &NodeEntry, completion: &'a mut Completion, wanted: bool) -> CompletionFields<'a> {
     let whole = matches!(completion.status, Status::Done | Status::Truncated);
-    let found = match (completion.lent.take(), completion.memory.take()) {
+    let found = match (completion.loaned.take(), completion.memory.take()) {
         (Some(lent), _) => Some((lent.as_ptr(), MemoryHandle::LoanedMessage(lent))),
         (None, Some(mut bytes)) if !bytes.is_empty() => {
             bytes.truncate(completion.length as usize);

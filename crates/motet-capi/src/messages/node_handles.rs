@@ -264,7 +264,7 @@ pub fn close(handle: u64) -> Result<(), Errno> {
         .map_err(|pins| if pins == CLOSING { EBADF } else { EBUSY })?;
     // edge: handle <-> hazard_slots
     cell.handle.compare_exchange(handle, 0, SeqCst, SeqCst).map_err(|_| EBADF)?;
-    let shut = entered.node.shut();
+    let shut = entered.node.shut_down();
     drop(entered);
     let forked = shut.is_err_and(|error| error.errno() == ECHILD);
     if !forked {

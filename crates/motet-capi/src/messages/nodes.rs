@@ -61,7 +61,7 @@ pub unsafe extern "C" fn motet_node_open(wanted: *const RawNodeOptions, out: *mu
 fn start_progress_thread(handle: u64) -> Result<(), Errno> {
     let run = move || {
         if let Ok(entered) = enter(handle) {
-            entered.node.stand_in();
+            entered.node.run_progress_thread();
         }
     };
     let started = thread::spawn_without_signals("motet-progress", PROGRESS_THREAD_STACK, run);
@@ -83,7 +83,7 @@ unsafe fn wanted_options(wanted: *const RawNodeOptions) -> Result<(motet_api::no
     };
     let secret = match secret {
         "" => None,
-        digits => Some(Secret::read(digits).ok_or(EINVAL)?),
+        digits => Some(Secret::parse(digits).ok_or(EINVAL)?),
     };
     let listen = match listen {
         "" => None,
@@ -100,14 +100,14 @@ unsafe fn wanted_options(wanted: *const RawNodeOptions) -> Result<(motet_api::no
     let mut options = options(name, listen);
     options.secret = secret;
     let or = |wanted: u64, default: u64| if wanted == 0 { default } else { wanted };
-    let MessageLimits { window, max_rendezvous, channels, eager, single_copy, pool, bodies } = options.limits;
+    let MessageLimits { window, max_rendezvous, channels, eager, single_copy, pool, body_path } = options.limits;
     options.limits = MessageLimits {
         window: or(wanted.window, window),
         max_rendezvous: or(wanted.max_rendezvous.into(), max_rendezvous.into()) as u32,
         channels: or(wanted.max_channels.into(), channels.into()) as u32,
         eager: [or(wanted.eager_max_shm, eager[0]), or(wanted.eager_max_network, eager[1])],
         single_copy: or(wanted.single_copy_min, single_copy),
-        bodies,
+        body_path,
         pool: or(wanted.pool_max, pool as u64) as usize,
     };
     Ok((options, wanted.flags))
@@ -172,7 +172,7 @@ pub extern "C" fn motet_node_descriptor(node: u64) -> i32 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_node_arm(node: u64) -> i32 {
-    call(|| enter(node)?.node.prepare_sleep().map(i32::from).map_err(errno))
+    call(|| enter(node)?.node.arm().map(i32::from).map_err(errno))
 }
 
 /// # Safety

@@ -103,7 +103,7 @@ pub unsafe extern "C" fn motet_port_post(
     call(|| {
         // SAFETY: the caller's promise.
         let (Port { entry, bias, .. }, span) = unsafe { (open(port)?, abi::span(buffer, capacity)?) };
-        let (selector, buffer) = ((from(on, any)?, tag, ignore), Buffer { span, context: user_data });
+        let (selector, buffer) = ((from(on, any)?, tag, ignore), Buffer { span, user_data });
         entry.node.post_unrecorded(selector, buffer, cq(queue)?, Some(bias)).map(|()| 0).map_err(errno)
     })
 }
@@ -126,10 +126,11 @@ pub unsafe extern "C" fn motet_port_post_operation(
     call(|| {
         // SAFETY: the caller's promise.
         let (Port { entry, bias, .. }, span) = unsafe { (open(port)?, abi::span(buffer, capacity)?) };
-        let notice = CompletionOptions { cq: Some(cq(queue)?), context: user_data, quiet: false };
+        let notice = CompletionOptions { cq: Some(cq(queue)?), user_data, errors_only: false };
         // SAFETY: as above.
         unsafe { abi::write_handle(out, 0)? };
-        let begun = entry.node.post_by((from(on, any)?, tag, ignore), OperationMemory::User(span), notice, Some(bias));
+        let begun =
+            entry.node.post_with((from(on, any)?, tag, ignore), OperationMemory::User(span), notice, Some(bias));
         // SAFETY: as above.
         unsafe { abi::write_handle(out, begun.map_err(errno)?.0.into()) }.map(|()| 0)
     })
@@ -267,7 +268,7 @@ impl CompletionSink for PortCompletions<'_> {
         // SAFETY: the caller of `motet_port_poll` has promised room for this entry.
         unsafe {
             self.next.write(RawPortCompletion {
-                op_context: ptr::with_exposed_provenance_mut(end.context as usize),
+                op_context: ptr::with_exposed_provenance_mut(end.user_data as usize),
                 flags: self.flags[usize::from(data.is_some())],
                 length: end.length as usize,
                 buffer: ptr::null_mut(),

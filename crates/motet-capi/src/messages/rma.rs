@@ -127,7 +127,7 @@ pub unsafe extern "C" fn motet_region_put(
         }
         let deadline = Deadline(deadline);
         may_wait(&entered, link, deadline)?;
-        let begun = entered.node.put_by(to, memory, CompletionOptions::default(), deadline.at());
+        let begun = entered.node.put_until(to, memory, CompletionOptions::default(), deadline.at());
         let begun = begun.map_err(|error| deadline.errno(error))?;
         let kept = || entered.node.remote_limits(link).is_ok_and(|limits| length > limits.put);
         wait(&entered, link, begun, deadline, kept)
@@ -181,7 +181,8 @@ pub unsafe extern "C" fn motet_region_get(
         }
         let deadline = Deadline(deadline);
         may_wait(&entered, link, deadline)?;
-        let begun = entered.node.get_by(at, OperationMemory::User(span), CompletionOptions::default(), deadline.at());
+        let begun =
+            entered.node.get_until(at, OperationMemory::User(span), CompletionOptions::default(), deadline.at());
         wait(&entered, link, begun.map_err(|error| deadline.errno(error))?, deadline, || false)
     })
 }
@@ -274,7 +275,7 @@ pub unsafe extern "C" fn motet_region_atomic(
         let deadline = Deadline(deadline);
         may_wait(&entered, to.link, deadline)?;
         let (before, notice) = (OperationMemory::User(before), CompletionOptions::default());
-        let begun = entered.node.atomic_by(to, &atomic, before, notice, deadline.at());
+        let begun = entered.node.atomic_until(to, &atomic, before, notice, deadline.at());
         wait(&entered, to.link, begun.map_err(|error| deadline.errno(error))?, deadline, || false)
     })
 }

@@ -4,8 +4,8 @@
 //! posted. If the polls do not find the message, or if it does not arrive whole, the receive is posted without a record ([`super::port`]), in a
 //! completion queue that the node reserves for one blocking receive at a time. The protocol (`motet_proto::message::matching`) does the matching.
 
-use super::completions::{Next, is_of, poll_fifos, take_from};
-use super::node_state::{Guard, NodeState};
+use super::completions::{NextPoll, is_quiet_for, poll_fifos, take_from_link};
+use super::node_state::{NodeGuard, NodeState};
 use super::operations::{Blocking, Buffer, ReceiveResult};
 use super::port::post_slow;
 use super::receive::RecvFrom;
@@ -30,41 +30,41 @@ impl Node {
     ) -> Result<ReceiveResult, Error> {
         let (mut node, quiet) = self.lock_with(None)?;
         let selector = node.selector(from, tag, ignore)?;
-        let mut sink = Blocking { alone: None, headers, got: None };
-        let mut looks = Polls::More;
+        let mut sink = Blocking { unposted_receive: None, headers, result: None };
+        let mut polls = Polls::More;
         if node.messages.table.is_sole_receive(&selector) {
-            sink.alone = Some((selector, span));
-            looks = self.poll_for_blocking(&mut node, quiet, &mut sink);
-            if let Some(got) = sink.got.take() {
+            sink.unposted_receive = Some((selector, span));
+            polls = self.poll_for_blocking(&mut node, quiet, &mut sink);
+            if let Some(result) = sink.result.take() {
                 node.release();
-                return Ok(got);
+                return Ok(result);
             }
-            sink.alone = None;
+            sink.unposted_receive = None;
         }
-        self.receive_posted(node, (selector, span), sink, looks, deadline)
+        self.receive_posted(node, (selector, span), sink, polls, deadline)
     }
 
     /// Posts the receive, polls for its message on the direct path if that may find it, and then waits with rounds of progress.
     #[inline(never)]
     fn receive_posted(
         &self,
-        mut node: Guard<'_>,
+        mut node: NodeGuard<'_>,
         (selector, span): (Selector, UserMemory),
         mut sink: Blocking<'_, '_>,
-        looks: Polls,
+        polls: Polls,
         deadline: Option<u64>,
     ) -> Result<ReceiveResult, Error> {
         let operations = &mut node.messages.operations;
-        if operations.is_blocked() {
+        if operations.has_blocking_receive() {
             return Err(Error::Full);
         }
-        let receive = operations.begin_unrecorded(operations.blocking, Buffer { span, context: 0 })?;
+        let receive = operations.begin_unrecorded(operations.blocking, Buffer { span, user_data: 0 })?;
         if node.messages.table.post_fast(selector, receive).is_none() {
             post_slow(&mut node, selector, receive);
-        } else if looks == Polls::More {
+        } else if polls == Polls::More {
             self.poll_for_blocking(&mut node, CqId::NONE, &mut sink);
-            if let Some(got) = sink.got.take() {
-                return Ok(got);
+            if let Some(result) = sink.result.take() {
+                return Ok(result);
             }
         }
         self.wait(node, deadline, |node| node.messages.operations.take_blocking(sink.headers))
@@ -96,26 +96,26 @@ impl Node {
     /// Polls for the message on the direct path. Stops when the message has arrived, when the number of polls is used up, or when there is
     /// work that the direct path does not do. The received message is in `sink`.
     #[inline(always)]
-    fn poll_for_blocking(&self, node: &mut Guard<'_>, quiet: CqId, sink: &mut Blocking<'_, '_>) -> Polls {
+    fn poll_for_blocking(&self, node: &mut NodeGuard<'_>, quiet: CqId, sink: &mut Blocking<'_, '_>) -> Polls {
         if node.progress.is_running() || node.progress.is_closing() {
             return Polls::Enough;
         }
         let cq = node.messages.operations.blocking;
-        let look = |node: &mut NodeState, sink: &mut _| match node.next_to_poll() {
-            Next::Nothing => (0, false),
-            Next::Link(link) => take_from(node, link, (cq, 1), sink),
-            Next::Due => (0, true),
+        let poll_once = |node: &mut NodeState, sink: &mut _| match node.next_to_poll() {
+            NextPoll::Nothing => (0, false),
+            NextPoll::Link(link) => take_from_link(node, link, (cq, 1), sink),
+            NextPoll::RoundIsDue => (0, true),
         };
-        let (mut reported, mut more) = match is_of(quiet, cq) {
-            true => look(node, sink),
+        let (mut reported, mut more) = match is_quiet_for(quiet, cq) {
+            true => poll_once(node, sink),
             false => poll_fifos(node, (cq, 1), sink),
         };
-        let all_have_been_looked_at = reported == 0 || node.links.active().len() == 1 || is_of(quiet, cq);
+        let all_links_polled = reported == 0 || node.links.active().len() == 1 || is_quiet_for(quiet, cq);
         if !more && reported == 0 {
-            let (others, most) = (node.waiters(), node.progress.spin.looks(self.spin()));
-            for _ in 1..most {
+            let (others, max) = (node.waiters(), node.progress.spin.eager_polls(self.spin()));
+            for _ in 1..max {
                 std::hint::spin_loop();
-                (reported, more) = look(node, sink);
+                (reported, more) = poll_once(node, sink);
                 if more || reported > 0 || others.are_waiting() {
                     break;
                 }
@@ -127,11 +127,11 @@ impl Node {
             }
             return Polls::More;
         }
-        if all_have_been_looked_at {
+        if all_links_polled {
             node.quiet = cq;
         }
         if reported > 0 {
-            node.progress.spin.paid();
+            node.progress.spin.note_success();
         }
         Polls::Enough
     }

@@ -2,7 +2,7 @@
 //!
 //! How channels that peers open are accepted is in [`super::connect`].
 
-use super::message_state::{self, ChannelPhase, Place};
+use super::message_state::{self, ChannelPhase, ChannelState};
 use super::node_state::NodeState;
 use super::{Channel, Error, LinkId, Node, Serve};
 use crate::reason::Reason;
@@ -48,15 +48,15 @@ impl Node {
                 let handler = if let Serve::Handler(number) = serve { number } else { u32::MAX };
                 link_state
                     .channel_table
-                    .put(id, Place { phase: ChannelPhase::Opening, reception, handler, taken: true });
+                    .insert(id, ChannelState { phase: ChannelPhase::Opening, reception, handler, is_held: true });
                 node.flush_link(link);
                 Ok(Channel { link, id })
             }
-            Err(refusal) => {
+            Err(rejection) => {
                 if let Reception::Matched(scope) = reception {
-                    message_state::abandon(messages, scope);
+                    message_state::close_scope(messages, scope);
                 }
-                Err(if refusal == Rejected::WouldBlock { Error::Full } else { Error::of(refusal, gone) })
+                Err(if rejection == Rejected::WouldBlock { Error::Full } else { Error::of(rejection, gone) })
             }
         }
     }
@@ -64,10 +64,10 @@ impl Node {
     /// Ends the sending direction of a channel: this side sends no more messages on it, and still receives those of the peer.
     pub fn finish(&self, channel: Channel) -> Result<(), Error> {
         let mut node = self.lock()?;
-        node.place(channel.link, channel.id).ok_or(Error::Unknown)?;
+        node.channel_state(channel.link, channel.id).ok_or(Error::Unknown)?;
         let gone = node.gone(channel.link);
         let (link_state, _) = node.link(channel.link)?;
-        link_state.proto.close(channel.id).map_err(|refusal| Error::of(refusal, gone))?;
+        link_state.proto.close(channel.id).map_err(|rejection| Error::of(rejection, gone))?;
         node.flush_link(channel.link);
         Ok(())
     }
@@ -75,14 +75,14 @@ impl Node {
     /// Closes a channel on this side. Receives that wait on it complete as closed; messages that were not received are discarded.
     pub fn close_channel(&self, channel: Channel) -> Result<(), Error> {
         let mut node = self.lock()?;
-        node.place(channel.link, channel.id).ok_or(Error::Unknown)?;
+        node.channel_state(channel.link, channel.id).ok_or(Error::Unknown)?;
         let gone = node.gone(channel.link);
         let (link_state, messages) = node.link(channel.link)?;
         let released =
             link_state.with(channel.link, messages, |proto, _, callbacks| proto.release(callbacks, channel.id));
-        released.map_err(|refusal| Error::of(refusal, gone))?;
-        link_state.channel_table.forget(channel.id);
-        link_state.note_end(channel.link, messages);
+        released.map_err(|rejection| Error::of(rejection, gone))?;
+        link_state.channel_table.remove(channel.id);
+        link_state.schedule_forget(channel.link, messages);
         node.flush_link(channel.link);
         node.notify();
         Ok(())
@@ -93,7 +93,7 @@ impl NodeState {
     /// The result of opening a channel; `None` while the peer has not answered.
     pub(super) fn answered(&mut self, channel: Channel) -> Option<Result<(), Error>> {
         let gone = self.gone(channel.link);
-        match self.place(channel.link, channel.id).map(|place| place.phase) {
+        match self.channel_state(channel.link, channel.id).map(|state| state.phase) {
             None => Some(Err(Error::Unknown)),
             Some(ChannelPhase::Opening) => None,
             Some(ChannelPhase::Open) => Some(Ok(())),

@@ -5,31 +5,31 @@
 //! progress (`progress`); the completion waits in the completion queue until a poll reports it.
 
 use super::error::Error;
-use super::fast_receive::{self, Taken};
+use super::fast_receive::{self, TakeOutcome};
 use super::link::LinkState;
 use super::message_state::{LinkCallbacks, MessageState};
-use super::node_state::{Guard, NodeState};
-use super::operations::{Calls, CompletionRef, CompletionSink, CqId};
+use super::node_state::{NodeGuard, NodeState};
+use super::operations::{CompletionRef, CompletionSink, CqId, SinkFn};
 use super::packets::RxPacket;
-use super::progress::{SLOW, SWEEP};
+use super::progress::{INACTIVE_POLL_ROUNDS, SLOW_WORK_ROUNDS};
 use super::transport::Transport;
 use super::{Bias, LinkId, Node};
 
 /// Most messages that one poll takes.
-const TURN: usize = 32;
+const MAX_MESSAGES_PER_POLL: usize = 32;
 
 impl Node {
-    /// Reports up to `most` completions of a completion queue. If the queue is empty and no other thread makes progress, the call first polls for
+    /// Reports up to `max` completions of a completion queue. If the queue is empty and no other thread makes progress, the call first polls for
     /// messages or makes one round of progress. Returns how many completions were reported, and whether the next one has memory or a loaned message
     /// that the program must take with [`Node::test_cq`]. `report` may not use the node.
     #[inline]
     pub fn poll_cq(
         &self,
         cq: CqId,
-        most: usize,
+        max: usize,
         report: impl FnMut(&CompletionRef<'_>),
     ) -> Result<(usize, bool), Error> {
-        self.poll_cq_with(cq, most, &mut Calls(report), None)
+        self.poll_cq_with(cq, max, &mut SinkFn(report), None)
     }
 
     /// Does what [`Node::poll_cq`] does, with a [`CompletionSink`] that the compiler can inline. `bias` is the caller's, if it has one.
@@ -37,33 +37,33 @@ impl Node {
     pub fn poll_cq_with(
         &self,
         cq: CqId,
-        most: usize,
+        max: usize,
         sink: &mut impl CompletionSink,
         bias: Option<&mut Bias>,
     ) -> Result<(usize, bool), Error> {
         let (mut node, quiet) = self.lock_with(bias)?;
-        let (reported, more) = if is_of(quiet, cq) {
+        let (reported, more) = if is_quiet_for(quiet, cq) {
             match node.next_to_poll() {
-                Next::Nothing => (0, false),
-                Next::Link(link) => take_from(&mut node, link, (cq, most), sink),
-                Next::Due => (0, true),
+                NextPoll::Nothing => (0, false),
+                NextPoll::Link(link) => take_from_link(&mut node, link, (cq, max), sink),
+                NextPoll::RoundIsDue => (0, true),
             }
         } else if node.progress.is_running() || !node.messages.operations.is_cq_empty(cq)? {
-            return node.messages.operations.report_completions(cq, most, sink);
+            return node.messages.operations.report_completions(cq, max, sink);
         } else {
-            let looked = poll_fifos(&mut node, (cq, most), sink);
-            if looked == (most.min(TURN), false) {
+            let polled = poll_fifos(&mut node, (cq, max), sink);
+            if polled == (max.min(MAX_MESSAGES_PER_POLL), false) {
                 node.release();
-                return Ok((looked.0, false)); // not all links have been polled: the node is not quiet
+                return Ok((polled.0, false)); // not all links have been polled: the node is not quiet
             }
-            looked
+            polled
         };
         if more {
             self.poll_all(&mut node);
             return if reported > 0 {
                 Ok((reported, false))
             } else {
-                node.messages.operations.report_completions(cq, most, sink)
+                node.messages.operations.report_completions(cq, max, sink)
             };
         }
         node.quiet = cq;
@@ -71,27 +71,27 @@ impl Node {
         Ok((reported, false))
     }
 
-    /// Reports up to `most` completions of unrecorded receives ([`Node::post_unrecorded`]) whose messages have arrived. Makes one round of progress
+    /// Reports up to `max` completions of unrecorded receives ([`Node::post_unrecorded`]) whose messages have arrived. Makes one round of progress
     /// if other work is due. Returns whether the queue holds completions that this call does not report: [`Node::poll_cq_with`] reports them.
     #[inline(always)]
     pub fn poll_cq_fast(
         &self,
         cq: CqId,
-        most: usize,
+        max: usize,
         sink: &mut impl CompletionSink,
         bias: Option<&mut Bias>,
     ) -> Result<bool, Error> {
         let (mut node, quiet) = self.lock_with(bias)?;
-        if !is_of(quiet, cq) {
-            return self.poll_cq_slow(node, (cq, most), sink);
+        if !is_quiet_for(quiet, cq) {
+            return self.poll_cq_slow(node, (cq, max), sink);
         }
         let (reported, more) = match node.next_to_poll() {
-            Next::Nothing => (0, false),
-            Next::Link(link) => take_from(&mut node, link, (cq, most), sink),
-            Next::Due => (0, true),
+            NextPoll::Nothing => (0, false),
+            NextPoll::Link(link) => take_from_link(&mut node, link, (cq, max), sink),
+            NextPoll::RoundIsDue => (0, true),
         };
         if more {
-            return self.poll_others(node, reported, (cq, most), sink);
+            return self.poll_by_round(node, reported, (cq, max), sink);
         }
         node.quiet = cq;
         node.release();
@@ -102,21 +102,21 @@ impl Node {
     #[inline(never)]
     fn poll_cq_slow(
         &self,
-        mut node: Guard<'_>,
-        (cq, most): (CqId, usize),
+        mut node: NodeGuard<'_>,
+        (cq, max): (CqId, usize),
         sink: &mut impl CompletionSink,
     ) -> Result<bool, Error> {
         if !node.messages.operations.is_cq_empty(cq)? {
-            return node.messages.operations.report_completions(cq, most, sink).map(|(_, others)| others);
+            return node.messages.operations.report_completions(cq, max, sink).map(|(_, others)| others);
         }
         if node.progress.is_running() {
             return Ok(false);
         }
-        let (reported, more) = poll_fifos(&mut node, (cq, most), sink);
+        let (reported, more) = poll_fifos(&mut node, (cq, max), sink);
         if more {
-            return self.poll_others(node, reported, (cq, most), sink);
+            return self.poll_by_round(node, reported, (cq, max), sink);
         }
-        if reported < most.min(TURN) {
+        if reported < max.min(MAX_MESSAGES_PER_POLL) {
             node.quiet = cq; // all active links have been polled
         }
         Ok(false)
@@ -125,24 +125,24 @@ impl Node {
     /// Makes the round of progress that is due. If `reported` is 0, reports what has completed in it. Returns whether the queue holds other
     /// completions.
     #[inline(never)]
-    fn poll_others(
+    fn poll_by_round(
         &self,
-        mut node: Guard<'_>,
+        mut node: NodeGuard<'_>,
         reported: usize,
-        (cq, most): (CqId, usize),
+        (cq, max): (CqId, usize),
         sink: &mut impl CompletionSink,
     ) -> Result<bool, Error> {
         self.poll_all(&mut node);
         if reported > 0 {
             return Ok(false);
         }
-        node.messages.operations.report_completions(cq, most, sink).map(|(_, others)| others)
+        node.messages.operations.report_completions(cq, max, sink).map(|(_, others)| others)
     }
 }
 
 /// Whether a node whose [`NodeState::quiet`] was `quiet` is quiet for the completion queue `cq`.
 #[inline(always)]
-pub(super) fn is_of(quiet: CqId, cq: CqId) -> bool {
+pub(super) fn is_quiet_for(quiet: CqId, cq: CqId) -> bool {
     quiet.0 == cq.0 && quiet.0 != CqId::NONE.0
 }
 
@@ -150,51 +150,58 @@ impl NodeState {
     /// Wakes waiting threads if nothing but unexpected messages has arrived. Returns whether a [round](Node::round) of progress must wake them.
     #[inline(always)]
     fn must_wake(&mut self) -> bool {
-        if self.messages.queued && !self.messages.wake_pending {
+        if self.messages.new_unexpected && !self.messages.wake_pending {
             self.wake_waiters();
         }
-        self.messages.queued = false;
+        self.messages.new_unexpected = false;
         self.messages.wake_pending
     }
 }
 
 /// What the next poll of a [quiet](NodeState::quiet) node has to do.
-pub(super) enum Next {
+pub(super) enum NextPoll {
     /// No active link has a packet.
     Nothing,
     /// This link has a packet.
     Link(LinkId),
     /// A [round](Node::round) of progress is due.
-    Due,
+    RoundIsDue,
 }
 
 impl NodeState {
     /// Counts a poll and finds the next active link that has a packet. The node is [quiet](NodeState::quiet).
     #[inline(always)]
-    pub(super) fn next_to_poll(&mut self) -> Next {
+    pub(super) fn next_to_poll(&mut self) -> NextPoll {
         let round = self.progress.rounds().wrapping_add(1);
-        if round.is_multiple_of(SWEEP) && (round.is_multiple_of(SLOW) || self.links.has_inactive()) {
-            return Next::Due;
+        if round.is_multiple_of(INACTIVE_POLL_ROUNDS)
+            && (round.is_multiple_of(SLOW_WORK_ROUNDS) || self.links.has_inactive())
+        {
+            return NextPoll::RoundIsDue;
         }
         self.progress.set_rounds(round);
-        self.links.next_with_packet().map_or(Next::Nothing, Next::Link)
+        self.links.next_with_packet().map_or(NextPoll::Nothing, NextPoll::Link)
     }
 }
 
 /// Takes messages from the FIFO of a link and reports the completions of their receives. The node is [quiet](NodeState::quiet). Returns how many
 /// were reported, and whether there is more to do.
 #[inline(never)]
-pub(super) fn take_from(
+pub(super) fn take_from_link(
     node: &mut NodeState,
     link: LinkId,
-    (cq, most): (CqId, usize),
+    (cq, max): (CqId, usize),
     sink: &mut impl CompletionSink,
 ) -> (usize, bool) {
     let now = node.progress.now();
     let NodeState { links, messages, rx_packet, .. } = node;
     let (Some(link_state), Some(rx_packet)) = (links.get_mut(link), rx_packet) else { return (0, true) };
-    let (reported, more) =
-        link_state.report_messages(link, (messages, rx_packet), (cq, now), (most.min(TURN), true), sink);
+    let (reported, more) = link_state.report_messages(
+        link,
+        (messages, rx_packet),
+        (cq, now),
+        (max.min(MAX_MESSAGES_PER_POLL), true),
+        sink,
+    );
     (reported, more | node.must_wake())
 }
 
@@ -203,12 +210,12 @@ pub(super) fn take_from(
 #[inline(never)]
 pub(super) fn poll_fifos(
     node: &mut NodeState,
-    (cq, most): (CqId, usize),
+    (cq, max): (CqId, usize),
     sink: &mut impl CompletionSink,
 ) -> (usize, bool) {
     let NodeState { links, messages, rx_packet, progress, .. } = node;
-    let (round, now, most) = (progress.rounds().wrapping_add(1), progress.now(), most.min(TURN));
-    let until = if links.has_inactive() { SWEEP } else { SLOW };
+    let (round, now, max) = (progress.rounds().wrapping_add(1), progress.now(), max.min(MAX_MESSAGES_PER_POLL));
+    let until = if links.has_inactive() { INACTIVE_POLL_ROUNDS } else { SLOW_WORK_ROUNDS };
     let busy = progress.is_asleep() || messages.has_work() || progress.has_tasks();
     let (Some(rx_packet), false) = (rx_packet, busy || round.is_multiple_of(until)) else { return (0, true) };
     progress.set_rounds(round);
@@ -217,10 +224,10 @@ pub(super) fn poll_fifos(
         let Some(link) = links.whose_turn() else { break };
         links.pass_turn();
         let Some(link_state) = links.get_mut(link) else { return (reported, true) };
-        let looked = link_state.report_messages(link, (messages, rx_packet), (cq, now), (most - reported, false), sink);
-        reported += looked.0;
-        more |= looked.1;
-        if reported >= most {
+        let polled = link_state.report_messages(link, (messages, rx_packet), (cq, now), (max - reported, false), sink);
+        reported += polled.0;
+        more |= polled.1;
+        if reported >= max {
             break;
         }
     }
@@ -236,7 +243,7 @@ impl LinkState {
         id: LinkId,
         (messages, rx_packet): (&mut MessageState, &mut RxPacket),
         (cq, now): (CqId, u64),
-        (most, quiet): (usize, bool),
+        (max, quiet): (usize, bool),
         sink: &mut impl CompletionSink,
     ) -> (usize, bool) {
         let Self { transport: Some(Transport::SharedMemory(shm)), proto, channel_table, empty_polls, .. } = self else {
@@ -246,23 +253,23 @@ impl LinkState {
         let (mut reported, mut queued) = (0, 0);
         let more = loop {
             match fast_receive::report(shm, proto, &mut callbacks, rx_packet, (cq, now), sink) {
-                Taken::Reported => reported += 1,
-                Taken::Queued => queued += 1,
-                Taken::Nothing => break false,
-                Taken::Kept | Taken::Other => break true, // a queued completion may not be overtaken by later ones
+                TakeOutcome::Reported => reported += 1,
+                TakeOutcome::Unexpected => queued += 1,
+                TakeOutcome::Nothing => break false,
+                TakeOutcome::CompletionQueued | TakeOutcome::Other => break true, // a queued completion may not be overtaken by later ones
             }
-            if reported == most || queued == TURN || !shm.inward.has_next_packet() {
+            if reported == max || queued == MAX_MESSAGES_PER_POLL || !shm.fifo_rx.has_next_packet() {
                 break false;
             }
         };
         if reported + queued > 0 {
             *empty_polls = 0;
         }
-        if shm.inward.take_wake() {
-            shm.ring();
+        if shm.fifo_rx.take_wake() {
+            shm.ring_doorbell();
         }
         // On a quiet node, reported messages have changed nothing but the credit that this side owes.
-        let quiet = if quiet && !more { !proto.owes_credit() } else { self.is_quiet() };
+        let quiet = if quiet && !more { !proto.owes_credit() } else { self.is_idle() };
         (reported, more || !quiet)
     }
 }

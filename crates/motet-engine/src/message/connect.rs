@@ -16,9 +16,9 @@ use motet_sys::clock;
 use std::collections::VecDeque;
 
 /// The driver of an address without `://`.
-const BY_NAME: &str = "shm";
+const NAME_DRIVER: &str = "shm";
 /// Time between two attempts to connect to a node that does not exist yet, ns.
-const RETRY: u64 = 1_000_000;
+const RETRY_INTERVAL_NS: u64 = 1_000_000;
 
 /// The properties and counts of a link, as [`Node::link_info`] reports them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,24 +62,24 @@ impl Node {
     /// Errors: [`Error::Unreachable`] with the reason of the last address that was tried; [`Error::TimedOut`]; [`Error::Full`].
     pub fn connect(&self, address: &str, deadline: Option<u64>) -> Result<LinkId, Error> {
         loop {
-            let call = self.begin_connect(address)?;
-            match self.wait(self.lock()?, deadline, |node| node.connections.take_result(call)) {
+            let pending = self.begin_connect(address)?;
+            match self.wait(self.lock()?, deadline, |node| node.connections.take_result(pending)) {
                 Ok(Ok(link)) => return Ok(link),
                 Ok(Err(Reason::NO_SUCH_NODE)) if deadline.is_some_and(|until| clock::nanoseconds() < until) => {
-                    let again = clock::nanoseconds() + RETRY;
+                    let again = clock::nanoseconds() + RETRY_INTERVAL_NS;
                     let _ = self.wait(self.lock()?, Some(again), |_| None::<()>);
                 }
                 Ok(Err(reason)) => {
-                    self.lock()?.stats.failed(reason);
+                    self.lock()?.stats.connect_failed(reason);
                     return Err(Error::Unreachable(reason));
                 }
                 Err(error) => {
                     let mut node = self.lock()?;
                     // Another thread may have completed the connect after the wait failed.
-                    if let Some(Ok(link)) = node.connections.take_result(call) {
+                    if let Some(Ok(link)) = node.connections.take_result(pending) {
                         return Ok(link);
                     }
-                    node.connections.drop_pending(call);
+                    node.connections.drop_pending(pending);
                     return Err(error);
                 }
             }
@@ -89,24 +89,30 @@ impl Node {
     /// Starts a connect with the first address whose driver accepts it.
     fn begin_connect(&self, address: &str) -> Result<SlabId, Error> {
         let mut node = self.lock()?;
-        let mut how = ConnectHistory { called: true, refused: Vec::new() };
-        let mut ways = ways(node.connections.drivers(), address, &mut how)?;
+        let mut history = ConnectHistory { is_connector: true, failures: Vec::new() };
+        let mut driver_addresses = driver_addresses(node.connections.drivers(), address, &mut history)?;
         let mut reason = Reason::NO_SUCH_NODE;
-        while let Some((driver, place)) = ways.pop_front() {
+        while let Some((driver, place)) = driver_addresses.pop_front() {
             match driver.connect_node(&node.identity, &place) {
-                Ok(calling) => {
-                    let call = PendingConnect { connector: Some(calling), driver, rest: ways, how, result: None };
-                    let number = node.connections.add_pending(call).ok_or(Error::Full)?;
+                Ok(connector) => {
+                    let pending = PendingConnect {
+                        connector: Some(connector),
+                        driver,
+                        remaining: driver_addresses,
+                        history,
+                        result: None,
+                    };
+                    let number = node.connections.add_pending(pending).ok_or(Error::Full)?;
                     self.step_connects(&mut node);
                     return Ok(number);
                 }
                 Err(refused) => {
-                    how.refused(driver.name(), refused);
+                    history.add_failure(driver.name(), refused);
                     reason = refused;
                 }
             }
         }
-        node.stats.failed(reason);
+        node.stats.connect_failed(reason);
         Err(Error::Unreachable(reason))
     }
 
@@ -123,7 +129,7 @@ impl Node {
         let eager = node.limits.eager;
         let (link_state, messages) = node.link(link)?;
         let eager = eager[usize::from(link_state.shm().is_none())] as usize;
-        let largest = link_state.with(link, messages, |_, way, _| way.largest());
+        let largest = link_state.with(link, messages, |_, one, _| one.largest());
         let (records, window) = link_state.proto.bytes();
         Ok(LinkInfo {
             peer: link_state.peer,
@@ -132,7 +138,7 @@ impl Node {
             inject: (largest - packet::MESSAGE).min(eager),
             counts: link_state.proto.counts(),
             bytes: [records, window],
-            copied: [link_state.copies.done[0], link_state.copies.helped],
+            copied: [link_state.copy_counts.done[0], link_state.copy_counts.assisted],
         })
     }
 
@@ -140,27 +146,27 @@ impl Node {
     pub fn disconnect(&self, link: LinkId) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.link(link)?;
-        node.forget(link);
+        node.remove_link(link);
         node.notify();
         Ok(())
     }
 }
 
 /// Splits an address into driver addresses with their drivers, the lowest latency first. Drivers that this node may not use are noted as refused.
-fn ways(
+fn driver_addresses(
     drivers: &[&'static dyn Driver],
     address: &str,
-    how: &mut ConnectHistory,
+    history: &mut ConnectHistory,
 ) -> Result<VecDeque<(&'static dyn Driver, String)>, Error> {
-    let mut ways = Vec::new();
-    for way in address.split(',') {
-        let (name, place) = way.split_once("://").unwrap_or((BY_NAME, way));
+    let mut driver_addresses = Vec::new();
+    for one in address.split(',') {
+        let (name, place) = one.split_once("://").unwrap_or((NAME_DRIVER, one));
         match drivers.iter().find(|driver| driver.name() == name) {
-            Some(&driver) => ways.push((driver, place.to_owned())),
-            None if address.contains(',') => how.refused(name, Reason::FORBIDDEN),
+            Some(&driver) => driver_addresses.push((driver, place.to_owned())),
+            None if address.contains(',') => history.add_failure(name, Reason::FORBIDDEN),
             None => return Err(Error::Unreachable(Reason::FORBIDDEN)),
         }
     }
-    ways.sort_by_key(|(driver, _)| driver.capabilities().latency);
-    Ok(ways.into())
+    driver_addresses.sort_by_key(|(driver, _)| driver.capabilities().latency);
+    Ok(driver_addresses.into())
 }

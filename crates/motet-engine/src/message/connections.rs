@@ -35,9 +35,9 @@ pub struct PendingConnect {
     /// The driver of that connector.
     pub driver: &'static dyn Driver,
     /// The addresses that are still to be tried, each with its driver.
-    pub rest: VecDeque<(&'static dyn Driver, String)>,
+    pub remaining: VecDeque<(&'static dyn Driver, String)>,
     /// The addresses that failed, and why.
-    pub how: ConnectHistory,
+    pub history: ConnectHistory,
     /// The result, until its caller takes it.
     pub result: Option<Result<LinkId, Reason>>,
 }
@@ -73,7 +73,7 @@ impl Connections {
     }
 
     /// Whether the node listens at all.
-    pub fn does_listen(&self) -> bool {
+    pub fn has_listener(&self) -> bool {
         !self.listeners.is_empty()
     }
 
@@ -89,7 +89,7 @@ impl Connections {
 
     /// The node's addresses without their secrets, for people.
     pub fn shown_address(&self) -> String {
-        self.addresses(|listener| listener.place())
+        self.addresses(|listener| listener.shown_address())
     }
 
     fn addresses(&self, say: impl Fn(&dyn Listener) -> String) -> String {
@@ -150,7 +150,7 @@ impl Connections {
 
     /// Goes on with the transports that are being closed.
     #[cold]
-    pub fn close_more(&mut self, now: u64) {
+    pub fn continue_closing(&mut self, now: u64) {
         self.closing.retain_mut(|transport| !transport.close(now));
     }
 
@@ -227,13 +227,13 @@ impl PendingConnect {
         loop {
             let result = self.connector.as_mut()?.step(now)?;
             let Err(reason) = result else { return Some((self.driver, result)) };
-            self.how.refused(self.driver.name(), reason);
-            let Some((driver, address)) = self.rest.pop_front() else { return Some((self.driver, Err(reason))) };
+            self.history.add_failure(self.driver.name(), reason);
+            let Some((driver, address)) = self.remaining.pop_front() else { return Some((self.driver, Err(reason))) };
             self.driver = driver;
             match driver.connect_node(identity, &address) {
                 Ok(connector) => self.connector = Some(connector),
-                Err(reason) if self.rest.is_empty() => return Some((driver, Err(reason))),
-                Err(reason) => self.how.refused(driver.name(), reason),
+                Err(reason) if self.remaining.is_empty() => return Some((driver, Err(reason))),
+                Err(reason) => self.history.add_failure(driver.name(), reason),
             }
         }
     }

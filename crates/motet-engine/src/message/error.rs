@@ -114,8 +114,8 @@ impl From<Error> for std::io::Error {
 
 impl Error {
     /// The error for a call that the protocol has rejected on a link that is gone for the reason `gone`, or is up.
-    pub(super) fn of(refusal: Rejected, gone: Option<Reason>) -> Self {
-        match refusal {
+    pub(super) fn of(rejection: Rejected, gone: Option<Reason>) -> Self {
+        match rejection {
             Rejected::WouldBlock => Self::WouldBlock,
             Rejected::Closed => Self::Closed,
             Rejected::TooLong => Self::TooLong,

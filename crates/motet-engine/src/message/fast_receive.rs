@@ -2,11 +2,11 @@
 //! table if no receive is posted.
 //!
 //! A poll of a completion queue ([`super::completions`]) reports the completion in the same step; any other poll
-//! ([`super::link::LinkState::look`]) queues it. The protocol decides which receive gets the message ([`Link::match_message`]). Any other packet
+//! ([`super::link::LinkState::poll`]) queues it. The protocol decides which receive gets the message ([`Link::match_message`]). Any other packet
 //! is left untouched for [`Link::arrived`].
 
 use super::message_state::{LinkCallbacks, MessageState};
-use super::operations::{CompletionRef, CompletionSink, CqId, NONE};
+use super::operations::{CompletionRef, CompletionSink, CqId, NO_OPERATION};
 use super::packets::RxPacket;
 use super::transport::ShmTransport;
 use super::{Channel, pipelined};
@@ -24,17 +24,17 @@ const WORDS: usize = packet::MESSAGE / 8;
 
 /// What was done with the next packet of a FIFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Taken {
+pub enum TakeOutcome {
     /// There is no packet.
     Nothing,
     /// It does not take the direct path, and nothing has been done.
     Other,
     /// It was a whole message for a receive, whose completion is queued.
-    Kept,
+    CompletionQueued,
     /// It was a whole message for a receive, whose completion was reported.
     Reported,
     /// It was a whole message that no receive waits for: the matching table keeps it.
-    Queued,
+    Unexpected,
 }
 
 /// Takes the next packet if it is a whole message, and reports the completion of its receive if that belongs to `cq`. The caller makes sure that no
@@ -47,37 +47,40 @@ pub fn report(
     rx_packet: &mut RxPacket,
     (cq, now): (CqId, u64),
     sink: &mut impl CompletionSink,
-) -> Taken {
-    let short = match shm.inward.peek_cell() {
-        Peeked::Nothing => return Taken::Nothing,
-        Peeked::SingleCell(short) => short,
-        Peeked::FlaggedCell(short) => return receive_from_ring(shm, &short, proto, callbacks, (cq, now), sink),
+) -> TakeOutcome {
+    let cell = match shm.fifo_rx.peek_cell() {
+        Peeked::Nothing => return TakeOutcome::Nothing,
+        Peeked::SingleCell(cell) => cell,
+        Peeked::FlaggedCell(cell) => return receive_from_ring(shm, &cell, proto, callbacks, (cq, now), sink),
         Peeked::Other => return receive_longer(shm, proto, callbacks, rx_packet, (cq, now), sink),
     };
-    let Some((matched, length)) = matched(&short, proto, callbacks, (now, sink.alone())) else { return Taken::Other };
+    let Some((matched, length)) = match_cell(&cell, proto, callbacks, (now, sink.unposted_receive())) else {
+        return TakeOutcome::Other;
+    };
     if let Receiver::Unexpected = matched.receiver {
-        queue_short(&short, proto, callbacks, &matched, length);
-        shm.inward.consume_cell();
-        return Taken::Queued;
+        store_cell(&cell, proto, callbacks, &matched, length);
+        shm.fifo_rx.consume_cell();
+        return TakeOutcome::Unexpected;
     }
     let (words, bytes);
-    let (pushed, body) = match matched.headers {
+    let (header_bytes, body) = match matched.headers {
         // Most short messages: a body of one word, after no header or a header of one word.
         headers @ (0 | 8) if length == headers + 8 => {
-            words = [short.word(WORDS), short.word(WORDS + 1)].map(u64::to_le_bytes);
-            let (pushed, body) = words.as_flattened().split_at(headers);
-            (pushed, &body[..8])
+            words = [cell.word(WORDS), cell.word(WORDS + 1)].map(u64::to_le_bytes);
+            let (header_bytes, body) = words.as_flattened().split_at(headers);
+            (header_bytes, &body[..8])
         }
         headers => {
-            bytes = short.bytes_from_word::<WORDS>();
+            bytes = cell.bytes_from_word::<WORDS>();
             bytes[..length.min(bytes.len())].split_at(headers.min(length))
         }
     };
-    let taken = end(callbacks, &matched, (pushed, body.len()), cq, sink, |span| span.fill(0, body));
-    if taken == Taken::Kept {
-        keep(callbacks, &matched, pushed, body);
+    let taken =
+        complete_and_report(callbacks, &matched, (header_bytes, body.len()), cq, sink, |span| span.fill(0, body));
+    if taken == TakeOutcome::CompletionQueued {
+        complete_and_queue(callbacks, &matched, header_bytes, body);
     }
-    shm.inward.consume_cell();
+    shm.fifo_rx.consume_cell();
     taken
 }
 
@@ -85,28 +88,28 @@ pub fn report(
 #[inline(never)]
 fn receive_from_ring(
     shm: &mut ShmTransport,
-    short: &SingleCell,
+    cell: &SingleCell,
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,
     (cq, now): (CqId, u64),
     sink: &mut impl CompletionSink,
-) -> Taken {
-    if short.flags != BODY_IN_RING || short.length() != packet::MESSAGE + size_of::<u32>() {
-        return Taken::Other;
+) -> TakeOutcome {
+    if cell.flags != BODY_IN_RING || cell.length() != packet::MESSAGE + size_of::<u32>() {
+        return TakeOutcome::Other;
     }
-    let Ok(run) = shm.bulk.1.span(short.word(WORDS) as u32 as usize) else { return Taken::Other };
-    let words = [short.word(0), short.word(1)];
-    let wanted = (now, sink.alone().map(|(selector, _)| selector));
-    let Some(matched) = proto.match_message(callbacks, short.kind, words, run.len(), wanted) else {
-        return Taken::Other;
+    let Ok(ring_span) = shm.payload_rings.1.span(cell.word(WORDS) as u32 as usize) else { return TakeOutcome::Other };
+    let words = [cell.word(0), cell.word(1)];
+    let wanted = (now, sink.unposted_receive().map(|(selector, _)| selector));
+    let Some(matched) = proto.match_message(callbacks, cell.kind, words, ring_span.len(), wanted) else {
+        return TakeOutcome::Other;
     };
     let taken = match matched.receiver {
-        Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::InRing(run)),
-        _ => receive_ring_span(callbacks, &matched, run, cq, sink),
+        Receiver::Unexpected => store_unexpected(proto, callbacks, &matched, Payload::InRing(ring_span)),
+        _ => receive_ring_span(callbacks, &matched, ring_span, cq, sink),
     };
-    shm.inward.consume_cell();
-    shm.bulk.1.release(run.len());
-    shm.inward.notify_freed();
+    shm.fifo_rx.consume_cell();
+    shm.payload_rings.1.release(ring_span.len());
+    shm.fifo_rx.notify_freed();
     taken
 }
 
@@ -115,10 +118,10 @@ fn receive_from_ring(
 fn receive_ring_span(
     callbacks: &mut LinkCallbacks<'_>,
     matched: &Matched,
-    run: RingSpan,
+    ring_span: RingSpan,
     cq: CqId,
     sink: &mut impl CompletionSink,
-) -> Taken {
+) -> TakeOutcome {
     let (mut word, mut bytes);
     let headers = match matched.headers {
         0 => &mut [][..],
@@ -132,15 +135,15 @@ fn receive_ring_span(
             &mut bytes[..headers]
         }
     };
-    run.read(headers);
-    let body = run.skip(headers.len());
-    let taken = end(callbacks, matched, (headers, body.len()), cq, sink, |span| {
+    ring_span.read(headers);
+    let body = ring_span.skip(headers.len());
+    let taken = complete_and_report(callbacks, matched, (headers, body.len()), cq, sink, |span| {
         let fits = span.len().min(body.len());
         span.write(0, fits, |into| body.read(into));
         fits
     });
-    if taken == Taken::Kept {
-        keep_run(callbacks, matched, headers, body);
+    if taken == TakeOutcome::CompletionQueued {
+        complete_and_queue_from_ring(callbacks, matched, headers, body);
     }
     taken
 }
@@ -154,49 +157,51 @@ fn receive_longer(
     rx_packet: &mut RxPacket,
     (cq, now): (CqId, u64),
     sink: &mut impl CompletionSink,
-) -> Taken {
-    let Ok(Some(packet)) = shm.inward.peek(&mut rx_packet.fifo) else { return Taken::Other };
+) -> TakeOutcome {
+    let Ok(Some(packet)) = shm.fifo_rx.peek(&mut rx_packet.fifo) else { return TakeOutcome::Other };
     if packet.kind != Kind::Message as u8 {
-        return Taken::Other;
+        return TakeOutcome::Other;
     }
-    let (bytes, wanted) = (packet.bytes(&rx_packet.fifo), (now, sink.alone().map(|(selector, _)| selector)));
-    if packet.continuations() > 0 && shm.inward.has_continuations(packet.continuations()) != Ok(true) {
+    let (bytes, wanted) = (packet.bytes(&rx_packet.fifo), (now, sink.unposted_receive().map(|(selector, _)| selector)));
+    if packet.continuations() > 0 && shm.fifo_rx.has_continuations(packet.continuations()) != Ok(true) {
         if packet.flags != BODY_IN_RING {
-            return Taken::Other;
+            return TakeOutcome::Other;
         }
         return pipelined::report(shm, proto, callbacks, (&packet, bytes), (cq, now), sink);
     }
     if packet.flags == 0 {
-        let Some((words, rest)) = words_of(bytes) else { return Taken::Other };
+        let Some((words, rest)) = words_of(bytes) else { return TakeOutcome::Other };
         let Some(matched) = proto.match_message(callbacks, packet.kind, words, rest.len(), wanted) else {
-            return Taken::Other;
+            return TakeOutcome::Other;
         };
-        let (pushed, body) = rest.split_at(matched.headers);
+        let (header_bytes, body) = rest.split_at(matched.headers);
         let taken = match matched.receiver {
-            Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::InPacket(rest)),
-            _ => end(callbacks, &matched, (pushed, body.len()), cq, sink, |span| span.fill(0, body)),
+            Receiver::Unexpected => store_unexpected(proto, callbacks, &matched, Payload::InPacket(rest)),
+            _ => complete_and_report(callbacks, &matched, (header_bytes, body.len()), cq, sink, |span| {
+                span.fill(0, body)
+            }),
         };
-        if taken == Taken::Kept {
-            keep(callbacks, &matched, pushed, body);
+        if taken == TakeOutcome::CompletionQueued {
+            complete_and_queue(callbacks, &matched, header_bytes, body);
         }
-        shm.inward.consume(&packet);
+        shm.fifo_rx.consume(&packet);
         return taken;
     }
-    let ring = &mut shm.bulk.1;
-    let (true, Ok((front, run))) = (packet.flags == BODY_IN_RING, ring.split_packet(bytes)) else {
-        return Taken::Other;
+    let ring = &mut shm.payload_rings.1;
+    let (true, Ok((front, ring_span))) = (packet.flags == BODY_IN_RING, ring.split_packet(bytes)) else {
+        return TakeOutcome::Other;
     };
-    let Some((words, [])) = words_of(front) else { return Taken::Other };
-    let Some(matched) = proto.match_message(callbacks, packet.kind, words, run.len(), wanted) else {
-        return Taken::Other;
+    let Some((words, [])) = words_of(front) else { return TakeOutcome::Other };
+    let Some(matched) = proto.match_message(callbacks, packet.kind, words, ring_span.len(), wanted) else {
+        return TakeOutcome::Other;
     };
     let taken = match matched.receiver {
-        Receiver::Unexpected => queue(proto, callbacks, &matched, Payload::InRing(run)),
-        _ => receive_ring_span(callbacks, &matched, run, cq, sink),
+        Receiver::Unexpected => store_unexpected(proto, callbacks, &matched, Payload::InRing(ring_span)),
+        _ => receive_ring_span(callbacks, &matched, ring_span, cq, sink),
     };
-    shm.inward.consume(&packet);
-    ring.release(run.len());
-    shm.inward.notify_freed();
+    shm.fifo_rx.consume(&packet);
+    ring.release(ring_span.len());
+    shm.fifo_rx.notify_freed();
     taken
 }
 
@@ -209,97 +214,111 @@ fn words_of(bytes: &[u8]) -> Option<([u64; WORDS], &[u8])> {
 
 /// Matches the message of a cell. Returns the match and the number of bytes that follow the packet head.
 #[inline(always)]
-fn matched(
-    short: &SingleCell,
+fn match_cell(
+    cell: &SingleCell,
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,
-    (now, alone): (u64, Option<(&Selector, UserMemory)>),
+    (now, unposted_receive): (u64, Option<(&Selector, UserMemory)>),
 ) -> Option<(Matched, usize)> {
-    let length = short.length().checked_sub(packet::MESSAGE)?;
-    let words = [short.word(0), short.word(1)];
-    let wanted = (now, alone.map(|(selector, _)| selector));
-    proto.match_message(callbacks, short.kind, words, length, wanted).map(|matched| (matched, length))
+    let length = cell.length().checked_sub(packet::MESSAGE)?;
+    let words = [cell.word(0), cell.word(1)];
+    let wanted = (now, unposted_receive.map(|(selector, _)| selector));
+    proto.match_message(callbacks, cell.kind, words, length, wanted).map(|matched| (matched, length))
 }
 
 /// Completes the receive of a message with `headers` and a body of `length` bytes, which `fill` copies, and reports the completion.
-/// [`Taken::Kept`]: nothing has been done, because the completion must be queued; the caller does that.
+/// [`TakeOutcome::CompletionQueued`]: nothing has been done, because the completion must be queued; the caller does that.
 #[inline(always)]
-fn end(
+fn complete_and_report(
     callbacks: &mut LinkCallbacks<'_>,
     matched: &Matched,
     (headers, length): (&[u8], usize),
     cq: CqId,
     sink: &mut impl CompletionSink,
     fill: impl FnOnce(UserMemory) -> usize,
-) -> Taken {
+) -> TakeOutcome {
     let channel = Channel { link: callbacks.link, id: matched.channel };
     let MessageState { table, operations, .. } = &mut *callbacks.messages;
     let Receiver::PostedReceive(oldest) = matched.receiver else {
-        end_alone((channel, matched.tag, headers), length, sink, fill);
-        return Taken::Reported;
+        complete_unposted((channel, matched.tag, headers), length, sink, fill);
+        return TakeOutcome::Reported;
     };
-    let Some(receive) = table.get(oldest) else { return Taken::Kept };
+    let Some(receive) = table.get(oldest) else { return TakeOutcome::CompletionQueued };
     if !operations.report_message((receive, channel, matched.tag, headers), length, cq, sink, fill) {
-        return Taken::Kept;
+        return TakeOutcome::CompletionQueued;
     }
     table.remove(oldest);
-    Taken::Reported
+    TakeOutcome::Reported
 }
 
 /// Completes a blocking receive that is not posted, and reports its completion.
 #[inline(always)]
-fn end_alone(
+fn complete_unposted(
     (channel, tag, headers): (Channel, u64, &[u8]),
-    full: usize,
+    message_length: usize,
     sink: &mut impl CompletionSink,
     fill: impl FnOnce(UserMemory) -> usize,
 ) {
-    let Some((_, span)) = sink.alone() else { return };
-    let landed = fill(span);
-    let status = if landed < full { Status::Truncated } else { Status::Done };
-    let (length, full, channel) = (landed as u64, full as u64, Some(channel));
-    sink.report(&CompletionRef { operation: NONE, context: 0, status, length, tag, full, headers, channel });
+    let Some((_, span)) = sink.unposted_receive() else { return };
+    let copied = fill(span);
+    let status = if copied < message_length { Status::Truncated } else { Status::Done };
+    let (length, message_length, channel) = (copied as u64, message_length as u64, Some(channel));
+    sink.report(&CompletionRef {
+        operation: NO_OPERATION,
+        user_data: 0,
+        status,
+        length,
+        tag,
+        message_length,
+        headers,
+        channel,
+    });
 }
 
 /// Takes the message of a cell, which the caller consumes afterwards, and queues its completion. False: it does not take the direct path, and
 /// nothing has been done.
 #[inline(always)]
-pub fn take(short: &SingleCell, proto: &mut Link, callbacks: &mut LinkCallbacks<'_>, now: u64) -> bool {
-    let Some((matched, length)) = matched(short, proto, callbacks, (now, None)) else { return false };
+pub fn take(cell: &SingleCell, proto: &mut Link, callbacks: &mut LinkCallbacks<'_>, now: u64) -> bool {
+    let Some((matched, length)) = match_cell(cell, proto, callbacks, (now, None)) else { return false };
     if let Receiver::Unexpected = matched.receiver {
-        queue_short(short, proto, callbacks, &matched, length);
+        store_cell(cell, proto, callbacks, &matched, length);
         callbacks.messages.wake_pending = true;
         return true;
     }
-    let bytes = short.bytes_from_word::<WORDS>();
-    let (pushed, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
-    keep(callbacks, &matched, pushed, body);
+    let bytes = cell.bytes_from_word::<WORDS>();
+    let (header_bytes, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
+    complete_and_queue(callbacks, &matched, header_bytes, body);
     true
 }
 
 /// Stores an unexpected message of one cell in the matching table.
 #[inline(never)]
-fn queue_short(
-    short: &SingleCell,
+fn store_cell(
+    cell: &SingleCell,
     proto: &mut Link,
     callbacks: &mut LinkCallbacks<'_>,
     matched: &Matched,
     length: usize,
-) -> Taken {
-    let bytes = short.bytes_from_word::<WORDS>();
-    queue(proto, callbacks, matched, Payload::InPacket(&bytes[..length.min(bytes.len())]))
+) -> TakeOutcome {
+    let bytes = cell.bytes_from_word::<WORDS>();
+    store_unexpected(proto, callbacks, matched, Payload::InPacket(&bytes[..length.min(bytes.len())]))
 }
 
 /// Stores an unexpected message in the matching table; `all` is its headers and its body.
-fn queue(proto: &mut Link, callbacks: &mut LinkCallbacks<'_>, matched: &Matched, all: Payload<'_>) -> Taken {
+fn store_unexpected(
+    proto: &mut Link,
+    callbacks: &mut LinkCallbacks<'_>,
+    matched: &Matched,
+    all: Payload<'_>,
+) -> TakeOutcome {
     proto.keep_message(callbacks, matched, all.to_box());
-    callbacks.messages.queued = true;
-    Taken::Queued
+    callbacks.messages.new_unexpected = true;
+    TakeOutcome::Unexpected
 }
 
 /// Completes a receive with its headers and body, and queues the completion.
 #[inline(never)]
-fn keep(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
+fn complete_and_queue(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], body: &[u8]) {
     let &Matched { receiver, tag, channel, .. } = matched;
     let envelope = Envelope { source: callbacks.link.0, channel, tag, length: body.len() as u64, headers };
     let Receiver::PostedReceive(oldest) = receiver else { return };
@@ -310,7 +329,7 @@ fn keep(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], bo
 
 /// Completes a receive whose body is in the payload ring, and queues the completion.
 #[cold]
-fn keep_run(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], body: RingSpan) {
+fn complete_and_queue_from_ring(callbacks: &mut LinkCallbacks<'_>, matched: &Matched, headers: &[u8], body: RingSpan) {
     let &Matched { receiver, tag, channel, .. } = matched;
     let envelope = Envelope { source: callbacks.link.0, channel, tag, length: body.len() as u64, headers };
     let Receiver::PostedReceive(oldest) = receiver else { return };

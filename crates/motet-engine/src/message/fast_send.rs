@@ -7,7 +7,7 @@
 use super::Channel;
 use super::link::LinkState;
 use super::node_state::NodeState;
-use super::packets::{AT_ONCE, BEHIND_WORDS};
+use super::packets::{CELL_BODY_BYTES, MAX_ONE_CHUNK_BYTES};
 use super::transport::ShmTransport;
 use super::transport::Transport;
 use motet_proto::message::packet::Kind;
@@ -18,9 +18,9 @@ use motet_wire::message::fifo::{Broken, PutOutcome};
 impl NodeState {
     /// Sends a message by the direct path. False: it must take the general path, and nothing has been done.
     #[inline(always)]
-    pub(super) fn inject(&mut self, channel: Channel, tag: u64, headers: &[u8], body: &[u8]) -> bool {
+    pub(super) fn inject_fast(&mut self, channel: Channel, tag: u64, headers: &[u8], body: &[u8]) -> bool {
         let length = headers.len().saturating_add(body.len());
-        if length > AT_ONCE {
+        if length > MAX_ONE_CHUNK_BYTES {
             return false;
         }
         let Some(link_state) = self.links.get_mut(channel.link) else { return false };
@@ -28,17 +28,17 @@ impl NodeState {
             return false;
         };
         let Some(to) = proto.outgoing(channel.id) else { return false };
-        let Some(going) = proto.prepare_send(to, tag, headers.len(), length) else { return false };
-        let (kind, words) = (Kind::Message as u8, going.words);
+        let Some(prepared) = proto.prepare_send(to, tag, headers.len(), length) else { return false };
+        let (kind, words) = (Kind::Message as u8, prepared.words);
         let put = match headers.len() {
-            _ if length > BEHIND_WORDS => put_in_ring(shm, words, [headers, body]),
-            0 => shm.outward.try_put_cell(kind, words, body),
-            _ => shm.outward.try_put_cell_parts(kind, words, [headers, body]),
+            _ if length > CELL_BODY_BYTES => put_in_ring(shm, words, [headers, body]),
+            0 => shm.fifo_tx.try_put_cell(kind, words, body),
+            _ => shm.fifo_tx.try_put_cell_parts(kind, words, [headers, body]),
         };
         if !matches!(put, Ok(PutOutcome::Published | PutOutcome::Wake)) {
             return false;
         }
-        proto.mark_sent(going);
+        proto.mark_sent(prepared);
         if put == Ok(PutOutcome::Wake) {
             link_state.wake();
         }
@@ -49,12 +49,12 @@ impl NodeState {
 /// Puts a message whose headers and body are in the payload ring.
 #[inline(never)]
 fn put_in_ring(shm: &mut ShmTransport, words: [u64; 2], parts: [&[u8]; 2]) -> Result<PutOutcome, Broken> {
-    let (ring, length) = (&mut shm.bulk.0, parts[0].len() + parts[1].len());
+    let (ring, length) = (&mut shm.payload_rings.0, parts[0].len() + parts[1].len());
     if !ring.ensure_pages(length, memory::populate_at) || !ring.fits(length)? {
         return Ok(PutOutcome::Full);
     }
     ring.write(&parts, false);
-    let put = shm.outward.try_put_ring_header(Kind::Message as u8, BODY_IN_RING, words, length as u32);
+    let put = shm.fifo_tx.try_put_ring_header(Kind::Message as u8, BODY_IN_RING, words, length as u32);
     if !matches!(put, Ok(PutOutcome::Published | PutOutcome::Wake)) {
         ring.retract(length);
     }

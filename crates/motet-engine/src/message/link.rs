@@ -4,7 +4,7 @@
 
 use super::copy_strategy::CopyChooser;
 use super::message_state::{ChannelTable, LinkCallbacks, MessageState};
-use super::packets::{LONGEST, PacketTx, RxPacket, ShmTx};
+use super::packets::{MAX_RING_PACKET_BYTES, PacketTx, RxPacket, ShmTx};
 use super::regions::segments::Segments;
 use super::transport::{Lost, NodeId, PacketTransport, ShmTransport, Transport};
 use super::{LinkId, MessageLimits, fast_receive, pipelined, regions};
@@ -16,13 +16,13 @@ use motet_wire::message::fifo::{Packet, Peeked};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// Most packets taken from one link before the next link has its turn.
-const TURN: usize = 32;
+const MAX_PACKETS_PER_POLL: usize = 32;
 /// Most pieces of long messages that one flush sends.
-const PIECES: usize = 16;
+const MAX_PIECES_PER_FLUSH: usize = 16;
 /// Empty polls after which a link counts as idle.
 pub(super) const IDLE_POLLS: u32 = 20_000;
 /// Most bytes that one step of a single copy copies.
-pub(super) const COPY: usize = 256 << 10;
+pub(super) const MAX_COPY_STEP_BYTES: usize = 256 << 10;
 
 /// A link that is up, or that is gone and was not closed or forgotten yet.
 pub struct LinkState {
@@ -43,7 +43,7 @@ pub struct LinkState {
     /// Polls since the last packet.
     pub empty_polls: u32,
     /// Position of the FIFO's head when [`LinkState::count_empty_polls`] was last called.
-    pub taken: u64,
+    pub last_head: u64,
     /// It is an active link: every round polls it.
     pub is_active: bool,
     /// When the pages of the payload ring are to be released, ns, and the ring's tail at present: a ring that is written meanwhile keeps its pages.
@@ -53,35 +53,35 @@ pub struct LinkState {
     /// The peer's process has ended or has closed the link, which is gone once all packets of the peer are taken.
     pub peer_closed: bool,
     /// Counts of the single copies out of the peer's memory.
-    pub copies: Copies,
+    pub copy_counts: CopyCounts,
 }
 
 /// The result of a poll of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum PollResult {
     /// No packet has arrived.
-    Silent,
+    Empty,
     /// Packets have arrived and were handled.
-    Came,
+    Handled,
     /// A message for a handler has arrived: run the handler, then poll again.
-    Deliver,
+    RunHandler,
 }
 
 pub(super) const BROKEN_FIFO: ProtocolViolation = ProtocolViolation("inconsistent FIFO or payload ring");
-pub(super) const GONE: ProtocolViolation = ProtocolViolation("the peer is gone");
+pub(super) const PEER_IS_GONE: ProtocolViolation = ProtocolViolation("the peer is gone");
 
 /// Counts of the single copies that a link has made out of its peer's memory.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Copies {
+pub struct CopyCounts {
     /// Number of bodies copied, and their bytes.
     pub done: [u64; 2],
     /// Number of bodies that could not be copied: they were transferred in pieces.
     pub refused: u64,
     /// Number of the copied bodies of which the peer has copied a part.
-    pub helped: u64,
+    pub assisted: u64,
 }
 
-impl Copies {
+impl CopyCounts {
     /// Counts the end of a copy of `length` bytes; `copied`: it has succeeded.
     pub fn note(&mut self, copied: bool, length: u64) {
         if copied {
@@ -102,9 +102,9 @@ impl LinkState {
             Transport::SharedMemory(shm) => Segments::over(shm.control.as_fd().as_raw_fd()),
             Transport::Packet(_) => Segments::default(),
         };
-        let single_copy = if shm { regions::COPY } else { u64::MAX };
+        let single_copy = if shm { regions::MIN_SINGLE_COPY_BYTES } else { u64::MAX };
         let copy_chooser = match &transport {
-            Transport::SharedMemory(shm) => CopyChooser::new(shm.pid != 0, shm.process.is_some(), limits.bodies),
+            Transport::SharedMemory(shm) => CopyChooser::new(shm.pid != 0, shm.process.is_some(), limits.body_path),
             Transport::Packet(_) => CopyChooser::none(),
         };
         let channel_table = ChannelTable { single_copy, segments, copy_chooser, ..ChannelTable::default() };
@@ -123,26 +123,26 @@ impl LinkState {
             gone: None,
             accepted: false,
             empty_polls: 0,
-            taken: 0,
+            last_head: 0,
             is_active: false,
             trim: None,
             tx_blocked: false,
             peer_closed: false,
-            copies: Copies::default(),
+            copy_counts: CopyCounts::default(),
         }
     }
 
     /// Whether the link needs nothing but polls.
     #[inline(always)]
-    pub fn is_quiet(&self) -> bool {
-        !self.peer_closed && !self.tx_blocked && !self.channel_table.copies_wait() && !self.proto.is_due()
+    pub fn is_idle(&self) -> bool {
+        !self.peer_closed && !self.tx_blocked && !self.channel_table.has_copies() && !self.proto.is_due()
     }
 
     /// Notes that `rounds` rounds have passed since the last call: they count as empty polls if nothing has arrived in the FIFO meanwhile.
     pub fn count_empty_polls(&mut self, rounds: u32) {
-        let Some(taken) = self.shm().map(|shm| shm.inward.head()) else { return };
-        self.empty_polls = if taken == self.taken { self.empty_polls.saturating_add(rounds) } else { 0 };
-        self.taken = taken;
+        let Some(head) = self.shm().map(|shm| shm.fifo_rx.head()) else { return };
+        self.empty_polls = if head == self.last_head { self.empty_polls.saturating_add(rounds) } else { 0 };
+        self.last_head = head;
     }
 
     /// Whether the link has shared memory and is not idle.
@@ -165,21 +165,21 @@ impl LinkState {
 
     /// Schedules the release of the payload ring's pages, because the link is not polled for a while: [`LinkState::trim`] releases them if the ring
     /// stays unused.
-    pub fn rest(&mut self, now: u64) {
+    pub fn schedule_trim(&mut self, now: u64) {
         const UNUSED: u64 = 1_000_000_000;
-        let used = self.shm().map(|shm| &shm.bulk.0).filter(|ring| ring.is_used()).map(PayloadTx::tail);
+        let used = self.shm().map(|shm| &shm.payload_rings.0).filter(|ring| ring.is_used()).map(PayloadTx::tail);
         self.trim = used.map(|tail| (now.saturating_add(UNUSED), tail));
     }
 
-    /// Releases the pages of the payload ring if that is due. A ring that has been used since [`LinkState::rest`] keeps its pages for now, because
+    /// Releases the pages of the payload ring if that is due. A ring that has been used since [`LinkState::schedule_trim`] keeps its pages for now, because
     /// allocating them again costs more than the transfers through them.
     pub fn trim(&mut self, now: u64) {
         let Some((_, tail)) = self.trim.filter(|&(due, _)| due <= now) else { return };
         let unused = |ring: &mut PayloadTx| ring.tail() == tail && ring.trim(memory::release_pages_at);
-        let trimmed = self.shm().is_none_or(|shm| unused(&mut shm.bulk.0));
+        let trimmed = self.shm().is_none_or(|shm| unused(&mut shm.payload_rings.0));
         self.trim = None;
         if !trimmed {
-            self.rest(now);
+            self.schedule_trim(now);
         }
     }
 
@@ -192,17 +192,17 @@ impl LinkState {
         f: impl FnOnce(&mut Link, &mut PacketTx<'_>, &mut LinkCallbacks<'_>) -> R,
     ) -> R {
         let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
-        let mut way = match &mut self.transport {
+        let mut packets = match &mut self.transport {
             Some(Transport::SharedMemory(shm)) => {
-                PacketTx::Fifo(ShmTx::new(&mut shm.outward, &mut shm.bulk.0, &shm.copying))
+                PacketTx::Fifo(ShmTx::new(&mut shm.fifo_tx, &mut shm.payload_rings.0, &shm.copy_mode))
             }
             Some(Transport::Packet(packet_transport)) => PacketTx::Packet(&mut **packet_transport),
-            None => PacketTx::Nowhere,
+            None => PacketTx::Lost,
         };
-        let result = f(&mut self.proto, &mut way, &mut callbacks);
-        let PacketTx::Fifo(ShmTx { wake, broken, .. }) = way else { return result };
+        let result = f(&mut self.proto, &mut packets, &mut callbacks);
+        let PacketTx::Fifo(ShmTx { wake, broken, .. }) = packets else { return result };
         if broken {
-            self.lose(id, messages, Reason::BROKEN, BROKEN_FIFO);
+            self.take_down(id, messages, Reason::BROKEN, BROKEN_FIFO);
         } else if wake {
             self.wake();
         }
@@ -221,13 +221,13 @@ impl LinkState {
         all: &[u8],
     ) -> Result<(), Rejected> {
         let Some(Transport::SharedMemory(shm)) = &mut self.transport else {
-            return self.with(id, messages, |proto, way, _| proto.send_short(way, channel, tag, headers, all));
+            return self.with(id, messages, |proto, packets, _| proto.send_short(packets, channel, tag, headers, all));
         };
-        let mut outward = ShmTx::new(&mut shm.outward, &mut shm.bulk.0, &shm.copying);
-        let sent = self.proto.send_short(&mut outward, channel, tag, headers, all);
-        let ShmTx { wake, broken, .. } = outward;
+        let mut tx = ShmTx::new(&mut shm.fifo_tx, &mut shm.payload_rings.0, &shm.copy_mode);
+        let sent = self.proto.send_short(&mut tx, channel, tag, headers, all);
+        let ShmTx { wake, broken, .. } = tx;
         if broken {
-            self.lose(id, messages, Reason::BROKEN, BROKEN_FIFO);
+            self.take_down(id, messages, Reason::BROKEN, BROKEN_FIFO);
         } else if wake {
             self.wake();
         }
@@ -238,33 +238,33 @@ impl LinkState {
     #[cold]
     pub(super) fn wake(&self) {
         if let Some(Transport::SharedMemory(shm)) = &self.transport {
-            shm.ring();
+            shm.ring_doorbell();
         }
     }
 
-    /// Polls the link: handles the packets that have arrived, at most [`TURN`] of them and no further than the first message for a handler.
+    /// Polls the link: handles the packets that have arrived, at most [`MAX_PACKETS_PER_POLL`] of them and no further than the first message for a handler.
     #[inline(always)]
-    pub fn look(&mut self, id: LinkId, messages: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> Look {
+    pub fn poll(&mut self, id: LinkId, messages: &mut MessageState, rx_packet: &mut RxPacket, now: u64) -> PollResult {
         match &mut self.transport {
             Some(Transport::SharedMemory(shm)) => {
                 let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
-                let look = take_from_fifo(shm, &mut self.proto, &mut callbacks, rx_packet, now);
-                let broken = match look {
-                    Ok(Look::Silent) => {
+                let polled = take_from_fifo(shm, &mut self.proto, &mut callbacks, rx_packet, now);
+                let broken = match polled {
+                    Ok(PollResult::Empty) => {
                         self.empty_polls = self.empty_polls.saturating_add(1);
-                        return Look::Silent;
+                        return PollResult::Empty;
                     }
-                    Ok(look) => {
+                    Ok(polled) => {
                         self.empty_polls = 0;
-                        return look;
+                        return polled;
                     }
                     Err(broken) => broken,
                 };
-                self.lose(id, messages, Reason::BROKEN, broken);
-                Look::Came
+                self.take_down(id, messages, Reason::BROKEN, broken);
+                PollResult::Handled
             }
             Some(Transport::Packet(_)) => self.poll_packet_transport(id, messages, rx_packet, now),
-            None => Look::Silent,
+            None => PollResult::Empty,
         }
     }
 
@@ -275,30 +275,30 @@ impl LinkState {
         messages: &mut MessageState,
         rx_packet: &mut RxPacket,
         now: u64,
-    ) -> Look {
-        let Some(Transport::Packet(packet_transport)) = &mut self.transport else { return Look::Silent };
+    ) -> PollResult {
+        let Some(Transport::Packet(packet_transport)) = &mut self.transport else { return PollResult::Empty };
         let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
         let taken = take_packets(&mut **packet_transport, &mut self.proto, &mut callbacks, rx_packet, now);
         match taken {
-            Ok(Look::Silent) => self.empty_polls = self.empty_polls.saturating_add(1),
+            Ok(PollResult::Empty) => self.empty_polls = self.empty_polls.saturating_add(1),
             Ok(_) => self.empty_polls = 0,
-            Err(Failed::Peer(broken)) => self.lose(id, messages, Reason::BROKEN, broken),
-            Err(Failed::Transport(Lost(reason))) => self.lose(id, messages, reason, GONE),
+            Err(PollFailure::Peer(broken)) => self.take_down(id, messages, Reason::BROKEN, broken),
+            Err(PollFailure::Transport(Lost(reason))) => self.take_down(id, messages, reason, PEER_IS_GONE),
         }
-        taken.unwrap_or(Look::Came)
+        taken.unwrap_or(PollResult::Handled)
     }
 
     /// Sends the packets that are due, as far as there is room.
     pub fn flush(&mut self, id: LinkId, messages: &mut MessageState) {
         if self.proto.is_due() && self.transport.is_some() {
-            self.with(id, messages, |proto, packets, callbacks| proto.flush(packets, callbacks, PIECES));
+            self.with(id, messages, |proto, packets, callbacks| proto.flush(packets, callbacks, MAX_PIECES_PER_FLUSH));
         }
     }
 
     /// Has the threads woken whose sends found no room, once there is room in the FIFO.
     #[cold]
-    pub fn look_for_room(&mut self, messages: &mut MessageState) {
-        let full = self.shm().is_some_and(|shm| shm.outward.room(1) == Ok(false));
+    pub fn check_room(&mut self, messages: &mut MessageState) {
+        let full = self.shm().is_some_and(|shm| shm.fifo_tx.room(1) == Ok(false));
         if !full {
             self.tx_blocked = false;
             messages.wake_pending = true;
@@ -307,7 +307,7 @@ impl LinkState {
 
     /// Drops the transport and completes everything on the link with a failure. `reason` is recorded for the program, `broken` for the protocol.
     #[cold]
-    pub fn lose(&mut self, id: LinkId, messages: &mut MessageState, reason: Reason, broken: ProtocolViolation) {
+    pub fn take_down(&mut self, id: LinkId, messages: &mut MessageState, reason: Reason, broken: ProtocolViolation) {
         self.end_cooperative_copy();
         if let Some(shm) = self.shm() {
             // Shutdown, because another process (a forked child) may have the descriptor too; and before any memory is released.
@@ -315,26 +315,26 @@ impl LinkState {
         }
         self.gone.get_or_insert(if broken == UNKNOWN_REGION_KEY { Reason::UNKNOWN_REGION_KEY } else { reason });
         self.channel_table.assists.clear();
-        self.channel_table.segments.leave();
+        self.channel_table.segments.reset();
         self.transport = None;
         self.peer_closed = false; // otherwise every round would end the link again, and no thread could sleep
         let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
         self.proto.reset(&mut callbacks, broken);
-        while let Some(copying) = callbacks.channel_table.copies.pop_front() {
-            self.proto.copied(&mut callbacks, copying.request.record, false);
+        while let Some(pending) = callbacks.channel_table.copies.pop_front() {
+            self.proto.copied(&mut callbacks, pending.request.record, false);
         }
         while let Some((request, _)) = callbacks.channel_table.remote_copies.pop_front() {
             self.proto.copied_remote(&mut callbacks, request.record, false);
         }
         messages.wake_pending = true;
-        self.note_end(id, messages);
+        self.schedule_forget(id, messages);
     }
 
     /// Has the next round check whether the link can be forgotten, if the peer has opened it and it is gone. Called when the program may hold less of
     /// the link than before.
-    pub fn note_end(&self, id: LinkId, messages: &mut MessageState) {
+    pub fn schedule_forget(&self, id: LinkId, messages: &mut MessageState) {
         if self.accepted && self.gone.is_some() {
-            messages.ended.push(id);
+            messages.ended_links.push(id);
         }
     }
 
@@ -344,8 +344,8 @@ impl LinkState {
     }
 
     /// Closes all channels of the link on this side: receives that wait on them complete, and messages that wait are discarded.
-    pub fn release_all(&mut self, id: LinkId, messages: &mut MessageState) {
-        let channels: Vec<_> = self.channel_table.places.iter().flatten().map(|(channel, _)| *channel).collect();
+    pub fn release_channels(&mut self, id: LinkId, messages: &mut MessageState) {
+        let channels: Vec<_> = self.channel_table.channels.iter().flatten().map(|(channel, _)| *channel).collect();
         let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
         for channel in channels {
             let _ = self.proto.release(&mut callbacks, channel);
@@ -354,8 +354,8 @@ impl LinkState {
 
     /// Ends the link after the peer's process has ended or has closed it. All packets of the peer have been taken.
     #[cold]
-    pub fn end(&mut self, id: LinkId, messages: &mut MessageState) {
-        self.lose(id, messages, Reason::PEER_GONE, GONE);
+    pub fn end_after_peer(&mut self, id: LinkId, messages: &mut MessageState) {
+        self.take_down(id, messages, Reason::PEER_GONE, PEER_IS_GONE);
     }
 
     /// The shared-memory transport, if the link has one.
@@ -376,50 +376,50 @@ fn take_from_fifo(
     callbacks: &mut LinkCallbacks<'_>,
     rx_packet: &mut RxPacket,
     now: u64,
-) -> Result<Look, ProtocolViolation> {
-    let mut look = Look::Silent;
-    for _ in 0..TURN {
-        match shm.inward.peek_cell() {
+) -> Result<PollResult, ProtocolViolation> {
+    let mut polled = PollResult::Empty;
+    for _ in 0..MAX_PACKETS_PER_POLL {
+        match shm.fifo_rx.peek_cell() {
             Peeked::Nothing => break,
             Peeked::SingleCell(short) if fast_receive::take(&short, proto, callbacks, now) => {
-                shm.inward.consume_cell();
-                look = Look::Came;
-                if callbacks.messages.operations.blocking_has_ended() {
+                shm.fifo_rx.consume_cell();
+                polled = PollResult::Handled;
+                if callbacks.messages.operations.blocking_has_completed() {
                     break; // a thread waits for this message and will receive the next one itself
                 }
                 continue;
             }
             Peeked::SingleCell(_) | Peeked::FlaggedCell(_) | Peeked::Other => {}
         }
-        let Some(packet) = shm.inward.peek(&mut rx_packet.fifo).map_err(|_| BROKEN_FIFO)? else { break };
+        let Some(packet) = shm.fifo_rx.peek(&mut rx_packet.fifo).map_err(|_| BROKEN_FIFO)? else { break };
         rx_packet.is_long = false;
         if packet.continuations() > 0
-            && !shm.inward.has_continuations(packet.continuations()).map_err(|_| BROKEN_FIFO)?
+            && !shm.fifo_rx.has_continuations(packet.continuations()).map_err(|_| BROKEN_FIFO)?
         {
-            let early = packet.flags & BODY_IN_RING != 0;
-            if !early || !pipelined::take(shm, proto, callbacks, &packet, packet.bytes(&rx_packet.fifo), now)? {
+            let is_pipelined = packet.flags & BODY_IN_RING != 0;
+            if !is_pipelined || !pipelined::take(shm, proto, callbacks, &packet, packet.bytes(&rx_packet.fifo), now)? {
                 break; // the packet is not complete
             }
         } else if packet.flags & BODY_IN_RING == 0 {
-            shm.inward.consume(&packet);
+            shm.fifo_rx.consume(&packet);
             proto.arrived(callbacks, packet.kind, packet.bytes(&rx_packet.fifo), now)?;
         } else {
-            shm.inward.consume(&packet);
+            shm.fifo_rx.consume(&packet);
             take_from_ring(shm, proto, callbacks, packet, rx_packet, now)?;
         }
-        look = Look::Came;
+        polled = PollResult::Handled;
         if callbacks.messages.handler_message.is_some() {
-            look = Look::Deliver;
+            polled = PollResult::RunHandler;
             break;
         }
-        if callbacks.messages.operations.blocking_has_ended() {
+        if callbacks.messages.operations.blocking_has_completed() {
             break; // a thread waits for this message and will receive the next one itself
         }
     }
-    if shm.inward.take_wake() {
-        shm.ring();
+    if shm.fifo_rx.take_wake() {
+        shm.ring_doorbell();
     }
-    Ok(look)
+    Ok(polled)
 }
 
 /// Handles a packet whose first bytes are in the FIFO and whose other bytes are in the payload ring; the FIFO also holds the number of the latter.
@@ -432,28 +432,28 @@ fn take_from_ring(
     rx_packet: &mut RxPacket,
     now: u64,
 ) -> Result<(), ProtocolViolation> {
-    let inward = &mut shm.bulk.1;
-    let (front, run) = inward.split_packet(packet.bytes(&rx_packet.fifo)).map_err(|_| BROKEN_FIFO)?;
+    let ring = &mut shm.payload_rings.1;
+    let (front, ring_span) = ring.split_packet(packet.bytes(&rx_packet.fifo)).map_err(|_| BROKEN_FIFO)?;
     let result = if proto.reads_from_ring(packet.kind, front) {
-        proto.arrived_in_ring(callbacks, packet.kind, front, run, now)
-    } else if run.len() > LONGEST {
+        proto.arrived_in_ring(callbacks, packet.kind, front, ring_span, now)
+    } else if ring_span.len() > MAX_RING_PACKET_BYTES {
         Err(BROKEN_FIFO)
     } else {
         rx_packet.long.clear();
         rx_packet.long.extend_from_slice(front);
-        rx_packet.long.resize(front.len() + run.len(), 0);
-        run.read(&mut rx_packet.long[front.len()..]);
+        rx_packet.long.resize(front.len() + ring_span.len(), 0);
+        ring_span.read(&mut rx_packet.long[front.len()..]);
         rx_packet.is_long = true;
         proto.arrived(callbacks, packet.kind, &rx_packet.long, now)
     };
-    inward.release(run.len());
-    shm.inward.notify_freed();
+    ring.release(ring_span.len());
+    shm.fifo_rx.notify_freed();
     result
 }
 
 /// Why a poll of a packet transport has failed.
 #[derive(Clone, Copy)]
-enum Failed {
+enum PollFailure {
     /// The peer has violated the protocol.
     Peer(ProtocolViolation),
     /// The transport is lost.
@@ -467,24 +467,24 @@ fn take_packets(
     callbacks: &mut LinkCallbacks<'_>,
     rx_packet: &mut RxPacket,
     now: u64,
-) -> Result<Look, Failed> {
-    let mut look = Look::Silent;
-    for _ in 0..TURN {
-        let Some((kind, bytes)) = packet_transport.poll(now).map_err(Failed::Transport)? else { break };
-        proto.arrived(callbacks, kind, bytes, now).map_err(Failed::Peer)?;
-        look = Look::Came;
+) -> Result<PollResult, PollFailure> {
+    let mut polled = PollResult::Empty;
+    for _ in 0..MAX_PACKETS_PER_POLL {
+        let Some((kind, bytes)) = packet_transport.poll(now).map_err(PollFailure::Transport)? else { break };
+        proto.arrived(callbacks, kind, bytes, now).map_err(PollFailure::Peer)?;
+        polled = PollResult::Handled;
         if callbacks.messages.handler_message.is_some() {
             rx_packet.long.clear();
             rx_packet.long.extend_from_slice(bytes);
             rx_packet.is_long = true;
-            look = Look::Deliver;
+            polled = PollResult::RunHandler;
             break;
         }
-        if callbacks.messages.operations.blocking_has_ended() {
+        if callbacks.messages.operations.blocking_has_completed() {
             break;
         }
     }
     // After the packets have been handled, so that the answers to them go along.
-    packet_transport.progress(now).map_err(Failed::Transport)?;
-    Ok(look)
+    packet_transport.progress(now).map_err(PollFailure::Transport)?;
+    Ok(polled)
 }

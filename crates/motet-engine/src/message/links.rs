@@ -8,7 +8,7 @@ use motet_proto::message::slab::{Slab, SlabId};
 /// Most links that a sleep on the node's descriptor remembers as active.
 const MAX_PARKED: usize = 32;
 /// Messages of one link that a waiting thread takes in a row before the next link has its turn.
-const IN_A_ROW: u32 = 16;
+const MAX_MESSAGES_PER_TURN: u32 = 16;
 
 /// All links of a node.
 #[derive(Default)]
@@ -95,11 +95,11 @@ impl Links {
         self.turn = (self.turn.0 + 1, 0);
     }
 
-    /// Leaves the turn with the link that had the awaited message, as it may well have the next one, but only [`IN_A_ROW`] times.
+    /// Leaves the turn with the link that had the awaited message, as it may well have the next one, but only [`MAX_MESSAGES_PER_TURN`] times.
     #[inline(always)]
     pub fn keep_turn(&mut self) {
         self.turn.1 += 1;
-        if self.turn.1 >= IN_A_ROW {
+        if self.turn.1 >= MAX_MESSAGES_PER_TURN {
             self.pass_turn();
         }
     }
@@ -110,7 +110,7 @@ impl Links {
         let Self { slots, active, turn, .. } = self;
         let has_packet = |link: &LinkId| {
             slots.known(SlabId(link.0)).is_none_or(|link_state| match &link_state.transport {
-                Some(Transport::SharedMemory(shm)) => shm.inward.has_packet(),
+                Some(Transport::SharedMemory(shm)) => shm.fifo_rx.has_packet(),
                 _ => true,
             })
         };
@@ -145,7 +145,7 @@ impl Links {
         link_state.is_active = true;
         link_state.empty_polls = 0;
         if let Some(shm) = link_state.shm() {
-            shm.inward.end_sleep();
+            shm.fifo_rx.end_sleep();
         }
         self.active.push(link);
     }
@@ -169,7 +169,7 @@ impl Links {
     pub fn reactivate(&mut self, link: LinkId) {
         let Some(link_state) = self.slots.get_by_id(SlabId(link.0)) else { return };
         if let Some(shm) = link_state.shm() {
-            shm.inward.end_sleep();
+            shm.fifo_rx.end_sleep();
         }
         link_state.is_active = true;
         self.active.push(link);

@@ -11,7 +11,7 @@ use super::link::LinkState;
 pub use super::loaned::{Loan, LoanedMessage, PeerBytes, ReleaseQueue};
 use super::message_state::{LinkCallbacks, MessageState};
 use super::node_state::NodeState;
-use super::operations::{Kind, Operation, Seen};
+use super::operations::{InPlaceState, Operation, OperationKind};
 use super::receive::RecvFrom;
 pub use super::regions::segments::LoanCounts;
 use super::send::Outgoing;
@@ -25,7 +25,7 @@ use motet_sys::clock;
 use motet_sys::user_memory::OperationMemory;
 
 /// Longest loan that is sent as an ordinary message, bytes: its block is free as soon as the bytes are sent.
-const SHORT: usize = 3840;
+const MAX_SHORT_LOAN_BYTES: usize = 3840;
 /// Time between two checks for a free block, ns.
 const CHECK_INTERVAL_NS: u64 = 20_000_000;
 /// The peer has announced or withdrawn a segment that it cannot have, or refers to one.
@@ -56,8 +56,8 @@ impl Node {
         }
         loop {
             // The drop of a block by another thread wakes no waiter, so the wait is short and repeated.
-            let look = clock::nanoseconds().saturating_add(CHECK_INTERVAL_NS);
-            let until = deadline.map_or(look, |deadline| deadline.min(look));
+            let check = clock::nanoseconds().saturating_add(CHECK_INTERVAL_NS);
+            let until = deadline.map_or(check, |deadline| deadline.min(check));
             match self.wait(self.lock()?, Some(until), |node| node.messages.take_block(length)) {
                 Err(Error::TimedOut) if deadline.is_none_or(|deadline| clock::nanoseconds() < deadline) => {}
                 taken => return taken,
@@ -79,14 +79,14 @@ impl Node {
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, (Error, Option<Loan>)> {
         loan.truncate(length);
-        let mode = if loan.len() <= SHORT { Mode::Automatic } else { Mode::Synchronous };
+        let mode = if loan.len() <= MAX_SHORT_LOAN_BYTES { Mode::Automatic } else { Mode::Synchronous };
         let message = Outgoing { mode, ..*message };
         let mut node = match self.lock() {
             Ok(node) => node,
             Err(error) => return Err((error, Some(loan))),
         };
         if (options, mode) == (None, Mode::Synchronous) {
-            loan = match node.lend_shown(&message, loan) {
+            loan = match node.send_loan_without_record(&message, loan) {
                 Ok(()) => return Ok(None),
                 Err(loan) => loan, // a send that fails or has no room is tried again below, which finds out why
             };
@@ -97,10 +97,10 @@ impl Node {
                 return Some(Err(error));
             }
             let memory = OperationMemory::Loan(left.take()?);
-            match self.start_send_here(node, &message, memory, Vec::new(), options.unwrap_or_default()) {
+            match self.start_send_locked(node, &message, memory, Vec::new(), options.unwrap_or_default()) {
                 Ok(operation) => {
                     if let (None, Some(name)) = (options, operation) {
-                        node.let_go_of(name);
+                        node.discard_completion(name);
                         return Some(Ok(None));
                     }
                     Some(Ok(operation))
@@ -117,29 +117,29 @@ impl Node {
         }
     }
 
-    /// Posts a receive in place. It completes with a loaned message ([`super::Completion::lent`]), or with a copy of at most `most` bytes
+    /// Posts a receive in place. It completes with a loaned message ([`super::Completion::loaned`]), or with a copy of at most `max` bytes
     /// ([`super::Completion::memory`]).
     pub fn post_in_place(
         &self,
         from: RecvFrom,
         tag: u64,
         ignore: u64,
-        most: u64,
+        max: u64,
         options: CompletionOptions,
     ) -> Result<OperationId, Error> {
         let mut node = self.lock()?;
-        node.post_here((from, tag, ignore), options, || in_place(most, options), most)
+        node.post_locked((from, tag, ignore), options, || in_place(max, options), max)
     }
 
     /// Receives in place a message that was claimed, or that a handler has taken. The operation completes with a loaned message
-    /// ([`super::Completion::lent`]), or with a copy of at most `most` bytes ([`super::Completion::memory`]).
+    /// ([`super::Completion::loaned`]), or with a copy of at most `max` bytes ([`super::Completion::memory`]).
     pub fn accept_in_place(
         &self,
-        held: UnexpectedMessage,
-        most: u64,
+        unexpected: UnexpectedMessage,
+        max: u64,
         options: CompletionOptions,
     ) -> Result<OperationId, (Error, UnexpectedMessage)> {
-        self.accept_as(held, in_place(most, options), most)
+        self.accept_with(unexpected, in_place(max, options), max)
     }
 
     /// Releases a loaned message at once: its sender has the block again.
@@ -169,10 +169,10 @@ impl Node {
     }
 }
 
-/// The operation of a receive in place, with a copy of at most `most` bytes.
-fn in_place(most: u64, options: CompletionOptions) -> Operation {
-    let mut operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, options);
-    operation.sees(Seen::Wanted { most });
+/// The operation of a receive in place, with a copy of at most `max` bytes.
+fn in_place(max: u64, options: CompletionOptions) -> Operation {
+    let mut operation = Operation::new(OperationMemory::Owned(Vec::new()), OperationKind::Receive(None), None, options);
+    operation.set_in_place(InPlaceState::Wanted { max });
     operation
 }
 
@@ -186,7 +186,7 @@ impl NodeState {
     }
 
     /// Detaches an operation that has just begun: its completion is discarded.
-    pub(super) fn let_go_of(&mut self, name: OperationId) {
+    pub(super) fn discard_completion(&mut self, name: OperationId) {
         if let Some(operation) = self.messages.operations.get(u64::from(name.0)) {
             operation.detached = true;
         }
@@ -195,23 +195,23 @@ impl NodeState {
     /// Sends the FIN that releases a loaned message.
     fn release_loan(&mut self, link: LinkId, record: SlabId) {
         let Ok((link_state, messages)) = self.link(link) else { return };
-        link_state.with(link, messages, |proto, way, _| proto.release_loan_now(way, record));
+        link_state.with(link, messages, |proto, packets, _| proto.release_loan_now(packets, record));
         if link_state.proto.is_due() {
             self.flush_link(link);
         }
     }
 
     /// Sends a loan without a completion, if its segment can be shown to the peer; otherwise returns the loan.
-    fn lend_shown(&mut self, message: &Outgoing<'_>, loan: Loan) -> Result<(), Loan> {
+    fn send_loan_without_record(&mut self, message: &Outgoing<'_>, loan: Loan) -> Result<(), Loan> {
         let &Outgoing { channel, tag, headers, mode } = message;
         let Ok((link_state, messages)) = self.link(channel.link) else { return Err(loan) };
-        let Some(place) = link_state.channel_table.segments.show(loan.segment(), loan.address()) else {
+        let Some(address) = link_state.channel_table.segments.address_for_peer(loan.segment(), loan.address()) else {
             return Err(loan);
         };
         let length = loan.len() as u64;
         let operation = messages.operations.keep_loan(loan)?;
-        let send = Send { channel: channel.id, tag, headers, body: &[], mode, operation, place };
-        let sent = link_state.with(channel.link, messages, |proto, way, _| proto.send_rts(way, &send, length));
+        let send = Send { channel: channel.id, tag, headers, body: &[], mode, operation, place: address };
+        let sent = link_state.with(channel.link, messages, |proto, packets, _| proto.send_rts(packets, &send, length));
         match sent {
             Ok(_) => Ok(()),
             Err(_) => messages.operations.take_loan(operation).map_or(Ok(()), Err),
@@ -220,40 +220,40 @@ impl NodeState {
 
     /// Releases the loaned messages that the program has dropped.
     #[cold]
-    pub(super) fn take_returns(&mut self) {
+    pub(super) fn release_dropped_loans(&mut self) {
         let releases = self.messages.operations.releases.clone();
         let dropped = releases.map(|releases| std::mem::take(&mut *releases.queue())).unwrap_or_default();
         dropped.into_iter().for_each(|(link, record)| self.release_loan(link, record));
     }
 
-    /// The address by which a peer reads a loan in place; `otherwise` if its segment cannot be shown to the peer.
-    pub(super) fn place_of_loan(&mut self, link: LinkId, loan: &Loan, otherwise: RemoteAddress) -> RemoteAddress {
-        let Ok((link_state, _)) = self.link(link) else { return otherwise };
-        link_state.channel_table.segments.show(loan.segment(), loan.address()).unwrap_or(otherwise)
+    /// The address by which a peer reads a loan in place; `fallback` if its segment cannot be shown to the peer.
+    pub(super) fn address_of_loan(&mut self, link: LinkId, loan: &Loan, fallback: RemoteAddress) -> RemoteAddress {
+        let Ok((link_state, _)) = self.link(link) else { return fallback };
+        link_state.channel_table.segments.address_for_peer(loan.segment(), loan.address()).unwrap_or(fallback)
     }
 
     /// Handles the messages that have arrived on the control connection of a link, or its end.
     #[cold]
-    pub(super) fn hear(&mut self, link: LinkId) {
+    pub(super) fn handle_control(&mut self, link: LinkId) {
         use super::regions::segments::ControlResult;
         let Ok((link_state, messages)) = self.link(link) else { return };
-        match link_state.channel_table.segments.hear() {
-            ControlResult::All => self.watch_control_again(link),
-            ControlResult::End => {
+        match link_state.channel_table.segments.read_control() {
+            ControlResult::Drained => self.watch_control_again(link),
+            ControlResult::Closed => {
                 link_state.peer_closed = true;
                 self.links.activate(link);
             }
-            ControlResult::Broken => link_state.lose(link, messages, Reason::BROKEN, INVALID_SEGMENT_MESSAGE),
+            ControlResult::Broken => link_state.take_down(link, messages, Reason::BROKEN, INVALID_SEGMENT_MESSAGE),
         }
     }
 
     /// Announces to the peers which segments of the pool have been released since the last call.
     #[cold]
     pub(super) fn withdraw_segments(&mut self) {
-        self.gone = self.messages.pool.released_segments();
+        self.withdrawn_segments = self.messages.pool.released_segments();
         for link in self.links.all() {
             if let Some(link_state) = self.links.get_mut(link) {
-                link_state.channel_table.segments.withdraw();
+                link_state.channel_table.segments.withdraw_released();
             }
         }
     }
@@ -262,24 +262,24 @@ impl NodeState {
 impl LinkState {
     /// Gives the first message whose copy is due to the program in place, if its receive asks for that and its memory is mapped. True: there is
     /// nothing to copy.
-    pub(super) fn lend(&mut self, id: LinkId, messages: &mut MessageState) -> bool {
+    pub(super) fn give_in_place(&mut self, id: LinkId, messages: &mut MessageState) -> bool {
         let Some(&PendingCopy { request, done: 0, .. }) = self.channel_table.copies.front() else { return false };
         let CopyRequest { record, operation, address, key, length } = request;
         let Some(operation) = messages.operations.get(operation) else { return false };
-        if !matches!(operation.seen(), Seen::Wanted { .. }) {
+        if !matches!(operation.in_place(), InPlaceState::Wanted { .. }) {
             return false;
         }
-        let part = self.channel_table.segments.find(RemoteAddress { address, key }, 0, length as usize);
+        let part = self.channel_table.segments.find_mapped(RemoteAddress { address, key }, 0, length as usize);
         if self.channel_table.segments.broken {
-            self.lose(id, messages, Reason::BROKEN, INVALID_SEGMENT_MESSAGE);
+            self.take_down(id, messages, Reason::BROKEN, INVALID_SEGMENT_MESSAGE);
             return true;
         }
         let Some(part) = part else {
             operation.make_room();
             return false;
         };
-        operation.sees(Seen::LoanedMessage(part, record));
-        self.channel_table.segments.counts.lent += 1;
+        operation.set_in_place(InPlaceState::Loaned(part, record));
+        self.channel_table.segments.counts.in_place += 1;
         self.channel_table.copies.pop_front();
         let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
         self.proto.loan_in_place(&mut callbacks, record);
@@ -288,15 +288,15 @@ impl LinkState {
 
     /// Copies bytes of a message in a mapped segment of the peer into the buffer of its receive. `None`: the message is not in such a segment, or the
     /// buffer takes no bytes.
-    pub(super) fn copy_seen(
+    pub(super) fn copy_from_mapping(
         &mut self,
         messages: &mut MessageState,
         request: &CopyRequest,
         done: u64,
         length: usize,
     ) -> Option<u64> {
-        let place = RemoteAddress { address: request.address, key: request.key };
-        let part = self.channel_table.segments.find(place, done, length)?;
+        let address = RemoteAddress { address: request.address, key: request.key };
+        let part = self.channel_table.segments.find_mapped(address, done, length)?;
         let operation = messages.operations.get(request.operation)?;
         let copied = operation.memory.write(done as usize, length, |into| part.read(0, into));
         (copied > 0).then_some(copied as u64)

@@ -39,13 +39,13 @@ pub struct MessageState {
     /// Channels that peers ask to open, each with its service; a round answers them.
     pub open_requests: VecDeque<(Channel, u64)>,
     /// Links that peers have opened, that are gone, and that a round is to check: it forgets those of which the program holds nothing.
-    pub ended: Vec<LinkId>,
+    pub ended_links: Vec<LinkId>,
     /// Values of the program, to be dropped without the node's lock.
     pub deferred_drops: Vec<Box<dyn Any + Send>>,
     /// Something has happened that a thread may wait for: waiting threads must be woken.
     pub wake_pending: bool,
     /// An unexpected message has arrived, which a thread may wait to probe.
-    pub queued: bool,
+    pub new_unexpected: bool,
 }
 
 /// A message for a handler.
@@ -55,11 +55,11 @@ pub struct HandlerMessage {
     /// Its tag.
     pub tag: u64,
     /// Its headers and body, as far as they have arrived.
-    pub what: Delivered,
+    pub content: HandlerContent,
 }
 
 /// The headers and the body of a message for a handler, as far as they have arrived.
-pub enum Delivered {
+pub enum HandlerContent {
     /// The whole message: its headers and its body are these ranges of the packet that has just arrived.
     Whole(Range<usize>, Range<usize>),
     /// A message whose body has not arrived.
@@ -68,7 +68,7 @@ pub enum Delivered {
 
 /// The engine's state of one channel, in addition to the protocol's.
 #[derive(Debug)]
-pub struct Place {
+pub struct ChannelState {
     /// The phase of the channel.
     pub phase: ChannelPhase,
     /// How the protocol receives its messages.
@@ -76,7 +76,7 @@ pub struct Place {
     /// The number of the handler that gets its messages; `u32::MAX` if there is none.
     pub handler: u32,
     /// The program has opened or accepted the channel, and must close it.
-    pub taken: bool,
+    pub is_held: bool,
 }
 
 /// The phase of a channel.
@@ -96,7 +96,7 @@ pub enum ChannelPhase {
 #[derive(Default)]
 pub struct ChannelTable {
     /// The channels by index. Each has its number, because an index is used again.
-    pub places: Vec<Option<(ChannelId, Place)>>,
+    pub channels: Vec<Option<(ChannelId, ChannelState)>>,
     /// Chooses how the bodies of long messages are transferred to this side.
     pub copy_chooser: CopyChooser,
     /// The next body to be copied was chosen to be copied with the peer's help.
@@ -106,11 +106,11 @@ pub struct ChannelTable {
     /// The copy of the first of these bodies, if the peer may help with it.
     pub cooperative_copy: Option<CooperativeCopy>,
     /// The number of the last cooperative copy.
-    pub stamp: u32,
+    pub copy_id: u32,
     /// Of the first body to be copied, only chunks that the peer has claimed are missing.
     pub waits_for_assist: bool,
     /// The position in the payload ring of a pipelined message whose sender did not go on in time: it is taken once it is complete.
-    pub late: Option<u64>,
+    pub late_message: Option<u64>,
     /// Bodies in this process that the peer copies with the help of this side.
     pub assists: VecDeque<CopyAssist>,
     /// Puts and gets whose bytes are to be copied between the processes, each with the bytes that are done.
@@ -124,7 +124,7 @@ pub struct ChannelTable {
 impl ChannelTable {
     /// Whether copies between the two processes are under way or waiting.
     #[inline(always)]
-    pub fn copies_wait(&self) -> bool {
+    pub fn has_copies(&self) -> bool {
         !self.copies.is_empty() || !self.remote_copies.is_empty() || !self.assists.is_empty()
     }
 
@@ -135,32 +135,32 @@ impl ChannelTable {
     }
 
     /// The state of a channel; `None`: there is no such channel.
-    pub fn place(&mut self, channel: ChannelId) -> Option<&mut Place> {
-        let (known, place) = self.places.get_mut(channel.index())?.as_mut()?;
-        (*known == channel).then_some(place)
+    pub fn channel_state(&mut self, channel: ChannelId) -> Option<&mut ChannelState> {
+        let (known, state) = self.channels.get_mut(channel.index())?.as_mut()?;
+        (*known == channel).then_some(state)
     }
 
     /// Adds a channel.
-    pub fn put(&mut self, channel: ChannelId, place: Place) {
-        if self.places.len() <= channel.index() {
-            self.places.resize_with(channel.index() + 1, || None);
+    pub fn insert(&mut self, channel: ChannelId, state: ChannelState) {
+        if self.channels.len() <= channel.index() {
+            self.channels.resize_with(channel.index() + 1, || None);
         }
-        self.places[channel.index()] = Some((channel, place));
+        self.channels[channel.index()] = Some((channel, state));
     }
 
     /// Whether the program has a channel on this link that it must close.
     pub fn is_held(&self) -> bool {
-        self.places.iter().flatten().any(|(_, place)| place.taken)
+        self.channels.iter().flatten().any(|(_, state)| state.is_held)
     }
 
     /// Removes a channel.
-    pub fn forget(&mut self, channel: ChannelId) {
-        let known = self.places.get_mut(channel.index());
+    pub fn remove(&mut self, channel: ChannelId) {
+        let known = self.channels.get_mut(channel.index());
         if let Some(place) = known.filter(|place| place.as_ref().is_some_and(|(known, _)| *known == channel)) {
             *place = None;
         }
-        if self.places.iter().all(Option::is_none) {
-            self.places = Vec::new();
+        if self.channels.iter().all(Option::is_none) {
+            self.channels = Vec::new();
         }
     }
 }
@@ -177,10 +177,10 @@ impl MessageState {
             pool: ShmPool::new(pool),
             handler_message: None,
             open_requests: VecDeque::new(),
-            ended: Vec::new(),
+            ended_links: Vec::new(),
             deferred_drops: Vec::new(),
             wake_pending: false,
-            queued: false,
+            new_unexpected: false,
         })
     }
 }
@@ -189,7 +189,7 @@ impl MessageState {
     /// Whether a round has more to do than to poll the links.
     #[inline(always)]
     pub fn has_work(&self) -> bool {
-        !self.open_requests.is_empty() || !self.deferred_drops.is_empty() || !self.ended.is_empty()
+        !self.open_requests.is_empty() || !self.deferred_drops.is_empty() || !self.ended_links.is_empty()
     }
 
     /// Takes a block of the pool: the one that was released last, if it suits `length`.
@@ -241,15 +241,15 @@ impl Callbacks for LinkCallbacks<'_> {
     }
 
     fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>) {
-        let what = match arrival {
+        let content = match arrival {
             Arrival::Whole(body) => {
                 let start = packet::MESSAGE + envelope.headers.len();
-                Delivered::Whole(packet::MESSAGE..start, start..start + body.len())
+                HandlerContent::Whole(packet::MESSAGE..start, start..start + body.len())
             }
-            Arrival::Long(held) => Delivered::Long(held),
+            Arrival::Long(unexpected) => HandlerContent::Long(unexpected),
         };
         self.messages.handler_message =
-            Some(HandlerMessage { channel: self.channel(envelope.channel), tag: envelope.tag, what });
+            Some(HandlerMessage { channel: self.channel(envelope.channel), tag: envelope.tag, content });
     }
 
     #[inline(always)]
@@ -272,16 +272,16 @@ impl Callbacks for LinkCallbacks<'_> {
         }
     }
 
-    fn place_span(&mut self, operation: u64, at: u64, run: RingSpan) {
+    fn place_span(&mut self, operation: u64, at: u64, ring_span: RingSpan) {
         if let Some(operation) = self.messages.operations.get(operation) {
-            operation.place_span(at as usize, run);
+            operation.place_span(at as usize, ring_span);
         }
     }
 
-    fn choose_transfer(&mut self, length: u64, shown: bool) -> BodyTransfer {
-        let way = self.channel_table.copy_chooser.want(length, shown, clock::ticks());
-        self.channel_table.wants_assist = way == Some(CopyStrategy::CooperativeCopy);
-        match (way, self.channel_table.copy_chooser.is_trying()) {
+    fn choose_transfer(&mut self, length: u64, has_address: bool) -> BodyTransfer {
+        let strategy = self.channel_table.copy_chooser.choose(length, has_address, clock::ticks());
+        self.channel_table.wants_assist = strategy == Some(CopyStrategy::CooperativeCopy);
+        match (strategy, self.channel_table.copy_chooser.is_measuring()) {
             (None, _) => BodyTransfer::Pieces(Route::Any),
             (Some(CopyStrategy::RingCached), false) => BodyTransfer::Pieces(Route::Cached),
             (Some(CopyStrategy::RingCached), true) => BodyTransfer::Pieces(Route::MeasureCached),
@@ -292,12 +292,12 @@ impl Callbacks for LinkCallbacks<'_> {
     }
 
     fn body_received(&mut self, length: u64) {
-        self.channel_table.copy_chooser.landed(length, clock::ticks(), clock::ticks_per_1024ns());
+        self.channel_table.copy_chooser.note_received(length, clock::ticks(), clock::ticks_per_1024ns());
     }
 
     fn copy(&mut self, request: CopyRequest) {
-        let help = request.key == 0 && self.channel_table.wants_assist;
-        self.channel_table.copies.push_back(PendingCopy { request, done: 0, help });
+        let assisted = request.key == 0 && self.channel_table.wants_assist;
+        self.channel_table.copies.push_back(PendingCopy { request, done: 0, assisted });
     }
 
     fn assist_copy(&mut self, request: AssistRequest) {
@@ -329,8 +329,8 @@ impl Callbacks for LinkCallbacks<'_> {
             Event::LinkDown => ChannelPhase::Broken,
             Event::Queued | Event::EndOfMessages | Event::NotReceived => return,
         };
-        if let Some(place) = self.channel_table.place(channel) {
-            place.phase = phase;
+        if let Some(state) = self.channel_table.channel_state(channel) {
+            state.phase = phase;
         }
     }
 
@@ -340,7 +340,7 @@ impl Callbacks for LinkCallbacks<'_> {
 }
 
 /// Completes the receives that wait in a scope as closed, and removes the scope. For channels that could not be opened.
-pub fn abandon(messages: &mut MessageState, scope: Scope) {
+pub fn close_scope(messages: &mut MessageState, scope: Scope) {
     use motet_proto::message::matching::Source;
     while let Some(receive) = messages.table.end_source(Source::One(scope), Status::Closed) {
         let operation = messages.operations.name_of(receive);

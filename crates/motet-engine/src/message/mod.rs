@@ -100,7 +100,7 @@ pub use connections::Serve;
 pub use error::Error;
 pub use motet_proto::message::header_stack::{Stack, pop};
 pub use motet_proto::message::{Mode, Status};
-pub use operations::{Calls, Completion, CompletionOptions, CompletionRef, CqId};
+pub use operations::{Completion, CompletionOptions, CompletionRef, CqId, SinkFn};
 
 use crate::driver::Driver;
 use message_state::MessageState;
@@ -111,7 +111,7 @@ use motet_sys::fork_detect::ForkMark;
 use motet_sys::private_fds::{self, PrivateFd};
 use motet_sys::rustix::event::epoll;
 use motet_sys::{cpu_contention, memory, socket};
-use node_state::{Guard, NodeState, Source};
+use node_state::{EventSource, NodeGuard, NodeState};
 use stats::StatsPage;
 use std::net::SocketAddr;
 use transport::{Identity, NodeId, Secret};
@@ -191,16 +191,16 @@ pub enum Body<'a> {
 /// How long bodies are transferred to a node over shared memory. A choice of copies applies where senders give the address of the body and the
 /// system allows the copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Bodies {
+pub enum BodyPath {
     /// By the strategy that was measured to be the fastest; the measurements are repeated from time to time.
     #[default]
     Measured,
     /// Through the payload ring: copied twice, by the sender and by the receiver.
     Ring,
     /// Copied once, by the receiver, out of the sender's memory.
-    Copied,
+    SingleCopy,
     /// Copied once, by the receiver and, if it makes progress meanwhile, in part by the sender.
-    CopiedByBoth,
+    CooperativeCopy,
 }
 
 /// The limits of a node: what it allows each peer, which bounds the memory that a peer can make it hold, and how it sends.
@@ -217,7 +217,7 @@ pub struct MessageLimits {
     /// Shortest body, bytes, that its receiver may copy out of the memory of this process.
     pub single_copy: u64,
     /// How long bodies are transferred to this node.
-    pub bodies: Bodies,
+    pub body_path: BodyPath,
     /// Bytes of address space of the node's pool, for loans and regions that peers map. Pages are allocated when they are touched.
     pub pool: usize,
 }
@@ -230,7 +230,7 @@ impl Default for MessageLimits {
             channels: 16_384,
             eager: [64 << 10, 64 << 10],
             single_copy: 128 << 10,
-            bodies: Bodies::Measured,
+            body_path: BodyPath::Measured,
             pool: 4 << 30,
         }
     }
@@ -317,7 +317,7 @@ impl Node {
         let identity = Identity { id, name, listen: options.listen, secret };
         let messages = MessageState::new(motet_sys::limits::address_space_share(options.limits.pool))?;
         let mut node = NodeState::new(identity, options.limits, messages, poll, wakeup);
-        node.watch(node.progress.wakeup(), Source::Wakeup)?;
+        node.watch(node.progress.wakeup(), EventSource::Wakeup)?;
         node.listen(&options.drivers)?;
         node.stats = StatsPage::open(&node.identity, node.connections.drivers(), &node.connections.shown_address());
         let process = fork_mark.current();
@@ -337,14 +337,14 @@ impl Node {
 
     /// Locks the node's state. [`Error::NoNode`] in a forked child.
     #[inline(always)]
-    fn lock(&self) -> Result<Guard<'_>, Error> {
+    fn lock(&self) -> Result<NodeGuard<'_>, Error> {
         self.lock_with(None).map(|(node, _)| node)
     }
 
     /// Locks the node's state, without an atomic exchange for the holder of the [`Bias`]. Also returns the value of [`NodeState::quiet`] and clears
     /// it: a call that leaves the node as quiet as it was sets it again.
     #[inline(always)]
-    fn lock_with(&self, bias: Option<&mut Bias>) -> Result<(Guard<'_>, CqId), Error> {
+    fn lock_with(&self, bias: Option<&mut Bias>) -> Result<(NodeGuard<'_>, CqId), Error> {
         if self.is_inherited() {
             return Err(INHERITED);
         }

@@ -23,10 +23,10 @@ use std::sync::Arc;
 /// How long a node that is dropped waits until its peers have received what was sent to them, ns.
 const LINGER_NS: u64 = 1_000_000_000;
 /// Sleep between two checks whether all packet transports are closed, ns.
-const NAP: u64 = 50_000;
+const LINGER_CHECK_INTERVAL_NS: u64 = 50_000;
 
 /// The held lock of a node, which gives access to its [`NodeState`].
-pub type Guard<'a> = biased_lock::BiasedLockGuard<'a, NodeState>;
+pub type NodeGuard<'a> = biased_lock::BiasedLockGuard<'a, NodeState>;
 
 /// The state of a node that its lock protects.
 pub struct NodeState {
@@ -48,20 +48,20 @@ pub struct NodeState {
     /// The buffer of the packet that is being handled. It is taken out while a handler runs.
     pub rx_packet: Option<Box<RxPacket>>,
     /// Number of released segments of the pool when the peers were last informed.
-    pub gone: usize,
+    pub withdrawn_segments: usize,
     /// The stats page.
     pub stats: StatsPage,
 }
 
 /// What an event of the epoll set is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Source {
+pub enum EventSource {
     /// The wakeup descriptor: a thread of this process wants the sleeping thread's attention.
     Wakeup,
     /// The receive doorbell of a link: its peer has sent although the link is not polled.
     RxDoorbell(LinkId),
     /// The peer's process has ended, or the peer has closed the link.
-    End(LinkId),
+    PeerClosed(LinkId),
     /// The packet transport of a link can receive or send.
     Packet(LinkId),
     /// The control connection of a link: its peer announces or withdraws a segment, or has closed the connection.
@@ -70,12 +70,12 @@ pub enum Source {
     Connection,
 }
 
-impl Source {
+impl EventSource {
     fn encode(self) -> epoll::EventData {
         let (kind, link) = match self {
             Self::Wakeup => (0, 0),
             Self::RxDoorbell(link) => (1, link.0),
-            Self::End(link) => (2, link.0),
+            Self::PeerClosed(link) => (2, link.0),
             Self::Packet(link) => (3, link.0),
             Self::Connection => (4, 0),
             Self::Control(link) => (5, link.0),
@@ -85,7 +85,7 @@ impl Source {
 
     /// The epoll flags of this source.
     fn flags(self) -> epoll::EventFlags {
-        let once = matches!(self, Self::End(_) | Self::Control(_));
+        let once = matches!(self, Self::PeerClosed(_) | Self::Control(_));
         let once = if once { epoll::EventFlags::ONESHOT } else { epoll::EventFlags::empty() };
         epoll::EventFlags::IN | epoll::EventFlags::RDHUP | once
     }
@@ -96,7 +96,7 @@ impl Source {
         match data.u64() >> 32 {
             0 => Self::Wakeup,
             1 => Self::RxDoorbell(link),
-            2 => Self::End(link),
+            2 => Self::PeerClosed(link),
             3 => Self::Packet(link),
             5 => Self::Control(link),
             _ => Self::Connection,
@@ -124,7 +124,7 @@ impl NodeState {
             progress: ProgressState::new(poll, wakeup),
             quiet: super::CqId::NONE,
             rx_packet: Some(Box::default()),
-            gone: 0,
+            withdrawn_segments: 0,
             stats: StatsPage::default(),
         }
     }
@@ -135,7 +135,7 @@ impl NodeState {
         for &driver in drivers {
             match driver.listen(&self.identity) {
                 Ok(listening) => {
-                    self.watch(listening.descriptor(), Source::Connection)?;
+                    self.watch(listening.descriptor(), EventSource::Connection)?;
                     self.connections.add_listener(driver, listening);
                 }
                 Err(Reason::NO_MESSAGES) => {}
@@ -145,7 +145,7 @@ impl NodeState {
             }
         }
         self.connections.set_drivers(drivers);
-        if self.connections.does_listen() { Ok(()) } else { Err(Error::Unreachable(refused)) }
+        if self.connections.has_listener() { Ok(()) } else { Err(Error::Unreachable(refused)) }
     }
 
     /// Checks that the context or handler that `serve` names exists.
@@ -170,7 +170,7 @@ impl NodeState {
     }
 
     /// Adds a descriptor to the epoll set, so that it wakes the sleeping thread.
-    pub fn watch(&self, fd: RawFd, source: Source) -> Result<(), Error> {
+    pub fn watch(&self, fd: RawFd, source: EventSource) -> Result<(), Error> {
         epoll::add(self.progress.poll(), private_fds::borrow(fd), source.encode(), source.flags())
             .map_err(|e| Error::NoNode(e.raw_os_error()))
     }
@@ -179,7 +179,7 @@ impl NodeState {
     pub fn watch_control_again(&mut self, link: LinkId) {
         let Some(link_state) = self.links.get_mut(link) else { return };
         let Some(shm) = link_state.shm() else { return };
-        let source = Source::Control(link);
+        let source = EventSource::Control(link);
         // If this fails, the end of the link is noticed when the peer's process ends.
         let _ = epoll::modify(self.progress.poll(), shm.control.as_fd(), source.encode(), source.flags());
     }
@@ -199,19 +199,26 @@ impl NodeState {
     }
 
     /// Adds a link over a new transport.
-    pub fn add_link(&mut self, met: Connected, driver: &'static str, how: &ConnectHistory) -> Result<LinkId, Reason> {
+    pub fn add_link(
+        &mut self,
+        connected: Connected,
+        driver: &'static str,
+        history: &ConnectHistory,
+    ) -> Result<LinkId, Reason> {
         use std::os::fd::AsRawFd;
         // The state of a link contains the link's number, so an empty state is inserted first.
-        let Connected { peer, transport } = met;
+        let Connected { peer, transport } = connected;
         let link = self.links.insert(LinkState::empty(peer, driver)).ok_or(Reason::NO_MEMORY)?;
         let watched = match &transport {
             Transport::SharedMemory(shm) => {
-                let process =
-                    shm.process.as_ref().map_or(Ok(()), |process| self.watch(raw(process), Source::End(link)));
-                let control = self.watch(raw(&shm.control), Source::Control(link));
-                process.and(control).and(self.watch(raw(&shm.rx_doorbell), Source::RxDoorbell(link)))
+                let process = shm
+                    .process
+                    .as_ref()
+                    .map_or(Ok(()), |process| self.watch(raw(process), EventSource::PeerClosed(link)));
+                let control = self.watch(raw(&shm.control), EventSource::Control(link));
+                process.and(control).and(self.watch(raw(&shm.rx_doorbell), EventSource::RxDoorbell(link)))
             }
-            Transport::Packet(packet_transport) => self.watch(packet_transport.descriptor(), Source::Packet(link)),
+            Transport::Packet(packet_transport) => self.watch(packet_transport.descriptor(), EventSource::Packet(link)),
         };
         if watched.is_err() {
             self.links.remove(link);
@@ -219,7 +226,7 @@ impl NodeState {
         }
         if let (Some(index), Some(link_state)) = (self.links.index(link), self.links.get_mut(link)) {
             *link_state = LinkState::new(link, peer, transport, driver, &self.limits);
-            self.stats.link_state(index, link.0, link_state, how);
+            self.stats.link_up(index, link.0, link_state, history);
             self.links.activate(link);
         }
         self.messages.wake_pending = true;
@@ -231,9 +238,9 @@ impl NodeState {
     }
 
     /// Removes a link. If it is still up it is shut down first, so that what was put is still delivered.
-    pub fn forget(&mut self, link: LinkId) {
+    pub fn remove_link(&mut self, link: LinkId) {
         let Some(index) = self.links.index(link) else { return };
-        self.stats.left(index);
+        self.stats.link_removed(index);
         let Some(mut link_state) = self.links.remove(link) else { return };
         link_state.accepted = false; // so that the calls below do not queue it for `forget_ended`
         let mut transport = None;
@@ -241,14 +248,14 @@ impl NodeState {
             link_state.flush(link, &mut self.messages);
             link_state.end_cooperative_copy();
             transport = link_state.transport.take();
-            link_state.lose(
+            link_state.take_down(
                 link,
                 &mut self.messages,
                 Reason::PEER_GONE,
                 ProtocolViolation("this side has closed the link"),
             );
         }
-        link_state.release_all(link, &mut self.messages);
+        link_state.release_channels(link, &mut self.messages);
         if let Some(Transport::Packet(packet_transport)) = transport {
             self.linger(packet_transport);
         }
@@ -258,15 +265,15 @@ impl NodeState {
     /// Removes the links that peers have opened, that are down, and of which the program holds nothing, so that peers that connect and disconnect leave
     /// nothing behind. A link with messages that wait to be received stays until they are received.
     #[cold]
-    pub fn forget_ended(&mut self) {
-        for link in std::mem::take(&mut self.messages.ended) {
+    pub fn remove_ended_links(&mut self) {
+        for link in std::mem::take(&mut self.messages.ended_links) {
             let Ok((link_state, _)) = self.link(link) else { continue };
             let (Some(reason), true) = (link_state.gone, link_state.accepted) else { continue };
             if !link_state.is_held() {
                 if matches!(reason, Reason::BROKEN | Reason::UNKNOWN_REGION_KEY) {
-                    self.stats.failed(reason); // the row of the link is about to be removed
+                    self.stats.connect_failed(reason); // the row of the link is about to be removed
                 }
-                self.forget(link);
+                self.remove_link(link);
             } else if !link_state.channel_table.is_held() {
                 self.links.linger(link);
             }
@@ -279,7 +286,7 @@ impl NodeState {
             return;
         }
         let _ = epoll::delete(self.progress.poll(), private_fds::borrow(packet_transport.descriptor()));
-        if self.watch(packet_transport.descriptor(), Source::Connection).is_ok() {
+        if self.watch(packet_transport.descriptor(), EventSource::Connection).is_ok() {
             self.connections.add_closing(packet_transport);
         }
     }
@@ -287,12 +294,12 @@ impl NodeState {
     /// Closes every link. Waits at most [`LINGER_NS`] until what was put is delivered.
     pub fn shut_down_links(&mut self) {
         for link in self.links.all() {
-            self.forget(link);
+            self.remove_link(link);
         }
         let until = clock::nanoseconds().saturating_add(LINGER_NS);
         while self.connections.is_closing() && clock::nanoseconds() < until {
-            thread::sleep_ns(NAP);
-            self.connections.close_more(clock::nanoseconds());
+            thread::sleep_ns(LINGER_CHECK_INTERVAL_NS);
+            self.connections.continue_closing(clock::nanoseconds());
         }
     }
 
@@ -317,8 +324,12 @@ impl NodeState {
 
     /// The state of a channel, if the channel exists.
     #[inline(always)]
-    pub fn place(&mut self, link: LinkId, channel: ChannelId) -> Option<&mut super::message_state::Place> {
-        self.links.get_mut(link)?.channel_table.place(channel)
+    pub fn channel_state(
+        &mut self,
+        link: LinkId,
+        channel: ChannelId,
+    ) -> Option<&mut super::message_state::ChannelState> {
+        self.links.get_mut(link)?.channel_table.channel_state(channel)
     }
 
     /// Wakes the threads that wait while another one makes progress.

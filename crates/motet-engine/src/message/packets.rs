@@ -17,25 +17,25 @@ pub enum PacketTx<'a> {
     /// A packet transport.
     Packet(&'a mut dyn PacketTransport),
     /// The transport is lost: nothing fits.
-    Nowhere,
+    Lost,
 }
 
 /// Longest piece in the payload ring, bytes. Several pieces fit, so that both ends copy at the same time.
-const PIECE: usize = 16 << 10;
+const MAX_PIECE_BYTES: usize = 16 << 10;
 /// Packets of at least so many bytes use the payload ring: a cell holds [`CELL_PAYLOAD`] bytes of a packet, and a word per cell costs more than the ring.
 const RING_FROM_BYTES: usize = 2 * CELL_PAYLOAD + 1;
 
 /// Most bytes of one packet in the payload ring: a body of the longest eager length, with any headers.
-pub const LONGEST: usize = (64 << 10) + header_stack::MAX_HEADERS_BYTES;
+pub const MAX_RING_PACKET_BYTES: usize = (64 << 10) + header_stack::MAX_HEADERS_BYTES;
 
 /// Longest message that is published as one part, bytes: a body of 2 KiB with headers.
-pub const AT_ONCE: usize = 2304;
+pub const MAX_ONE_CHUNK_BYTES: usize = 2304;
 
 /// Bytes of each part in which a message of `length` bytes is published, so that both ends copy at the same time. The parts have the same length; their
 /// number is the one that was measured as fastest (docs/messages.md).
 pub fn chunk_of(length: usize) -> usize {
     let parts = match length {
-        0..=AT_ONCE => 1,
+        0..=MAX_ONE_CHUNK_BYTES => 1,
         2305..=4607 => 2,
         4608..=16_384 => length / 4096,
         _ => (length / 8192).clamp(2, 1 + MAX_CONTINUATIONS as usize),
@@ -46,8 +46,8 @@ pub fn chunk_of(length: usize) -> usize {
 /// The sending half of a shared-memory transport, for one call of the protocol.
 pub struct ShmTx<'a> {
     fifo: &'a mut FifoTx,
-    bulk: &'a mut PayloadTx,
-    copying: &'a Tx,
+    payload_ring: &'a mut PayloadTx,
+    copy_mode: &'a Tx,
     /// The peer sleeps and must be woken.
     pub wake: bool,
     /// The peer has written invalid data into the FIFO or the payload ring.
@@ -55,16 +55,16 @@ pub struct ShmTx<'a> {
 }
 
 impl<'a> ShmTx<'a> {
-    /// The sending half over a FIFO and its payload ring. `copying` is the state of the choice how bytes are copied.
+    /// The sending half over a FIFO and its payload ring. `copy_mode` is the state of the choice how bytes are copied.
     #[inline(always)]
-    pub fn new(fifo: &'a mut FifoTx, bulk: &'a mut PayloadTx, copying: &'a Tx) -> Self {
-        Self { fifo, bulk, copying, wake: false, broken: false }
+    pub fn new(fifo: &'a mut FifoTx, payload_ring: &'a mut PayloadTx, copy_mode: &'a Tx) -> Self {
+        Self { fifo, payload_ring, copy_mode, wake: false, broken: false }
     }
 }
 
 impl ShmTx<'_> {
     #[inline(always)]
-    fn put_was(&mut self, put: Result<PutOutcome, Broken>) -> bool {
+    fn note_put(&mut self, put: Result<PutOutcome, Broken>) -> bool {
         match put {
             Ok(PutOutcome::Published) => true,
             Ok(PutOutcome::Wake) => {
@@ -84,56 +84,56 @@ impl ShmTx<'_> {
     /// Puts a long packet: its first bytes into a cell, the others into the payload ring.
     #[inline(never)]
     fn put_in_ring(&mut self, kind: u8, parts: &[&[u8]], length: usize) -> bool {
-        let behind = length - packet::MESSAGE;
-        let chunk = if kind == Kind::Message as u8 { chunk_of(behind) } else { behind };
-        let more = behind.div_ceil(chunk) as u8 - 1;
-        let ready = self.bulk.ensure_pages(behind, memory::populate_at);
-        let fits = self.bulk.fits(behind);
+        let payload_length = length - packet::MESSAGE;
+        let chunk = if kind == Kind::Message as u8 { chunk_of(payload_length) } else { payload_length };
+        let more = payload_length.div_ceil(chunk) as u8 - 1;
+        let ready = self.payload_ring.ensure_pages(payload_length, memory::populate_at);
+        let fits = self.payload_ring.fits(payload_length);
         self.broken |= !ready || fits.is_err();
         if !ready || fits != Ok(true) || self.fifo.room(CELL_PAYLOAD * (1 + usize::from(more))) != Ok(true) {
             return false;
         }
-        let (mut line, mut filled) = ([0; packet::MESSAGE + 4], 0);
-        line[packet::MESSAGE..].copy_from_slice(&(behind as u32).to_le_bytes());
-        let (mut left, mut shown) = (chunk, false);
+        let (mut cell, mut filled) = ([0; packet::MESSAGE + 4], 0);
+        cell[packet::MESSAGE..].copy_from_slice(&(payload_length as u32).to_le_bytes());
+        let (mut left, mut begun) = (chunk, false);
         // Bypass the caches only if pieces have shown that the CPUs share none. A copy of a packet is too short to measure here what it costs the other end.
-        let bypass = behind > PIECE && CopyModeSelector(self.copying).is_settled_non_temporal();
+        let bypass = payload_length > MAX_PIECE_BYTES && CopyModeSelector(self.copy_mode).is_settled_non_temporal();
         for part in parts {
             let (first, mut rest) = part.split_at(part.len().min(packet::MESSAGE - filled));
-            line[filled..][..first.len()].copy_from_slice(first);
+            cell[filled..][..first.len()].copy_from_slice(first);
             filled += first.len();
             while !rest.is_empty() {
                 if left == 0 {
-                    self.show(kind, &line, more, &mut shown);
+                    self.publish_chunk(kind, &cell, more, &mut begun);
                     left = chunk;
                 }
                 let (now, later) = rest.split_at(rest.len().min(left));
-                self.bulk.write(&[now], bypass);
+                self.payload_ring.write(&[now], bypass);
                 (left, rest) = (left - now.len(), later);
             }
         }
-        self.show(kind, &line, more, &mut shown);
+        self.publish_chunk(kind, &cell, more, &mut begun);
         !self.broken
     }
 
     /// Publishes the next part of a long packet. The FIFO has room for it.
-    fn show(&mut self, kind: u8, line: &[u8], more: u8, shown: &mut bool) {
-        let put = match std::mem::replace(shown, true) {
-            false => self.fifo.try_put_open(kind, BODY_IN_RING, line, more),
+    fn publish_chunk(&mut self, kind: u8, cell: &[u8], more: u8, begun: &mut bool) {
+        let put = match std::mem::replace(begun, true) {
+            false => self.fifo.try_put_open(kind, BODY_IN_RING, cell, more),
             true => Ok(self.fifo.put_continuation()),
         };
-        self.put_was(put);
+        self.note_put(put);
     }
 }
 
 impl Packets for ShmTx<'_> {
     #[inline(always)]
     fn largest(&self) -> usize {
-        packet::MESSAGE + LONGEST
+        packet::MESSAGE + MAX_RING_PACKET_BYTES
     }
 
     fn longest_piece(&self) -> usize {
-        PIECE
+        MAX_PIECE_BYTES
     }
 
     fn has_piece_path(&self) -> bool {
@@ -141,8 +141,8 @@ impl Packets for ShmTx<'_> {
     }
 
     fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
-        let ready = self.bulk.ensure_pages(length, memory::populate_at);
-        let fits = self.bulk.fits(length);
+        let ready = self.payload_ring.ensure_pages(length, memory::populate_at);
+        let fits = self.payload_ring.fits(length);
         self.broken |= !ready || fits.is_err();
         ready && fits == Ok(true) && self.room() >= CELL_PAYLOAD + reserve.min(length)
     }
@@ -150,25 +150,25 @@ impl Packets for ShmTx<'_> {
     fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: Route) -> bool {
         // Through the caches or around them: as the receiver asks, otherwise the way that has been faster lately, which depends on the CPUs that run the two
         // processes.
-        let copying = CopyModeSelector(self.copying);
-        copying.start();
+        let copy_mode = CopyModeSelector(self.copy_mode);
+        copy_mode.start();
         match route {
-            Route::Cached | Route::NonTemporal => copying.set_mode(route == Route::NonTemporal),
+            Route::Cached | Route::NonTemporal => copy_mode.set_mode(route == Route::NonTemporal),
             Route::Any | Route::MeasureCached | Route::MeasureNonTemporal => {}
         }
         let bypass = match route {
             Route::MeasureCached | Route::MeasureNonTemporal => route == Route::MeasureNonTemporal,
-            _ => copying.is_non_temporal(),
+            _ => copy_mode.is_non_temporal(),
         };
         let start = clock::ticks();
-        let written = self.bulk.write(body, bypass);
+        let written = self.payload_ring.write(body, bypass);
         if route == Route::Any {
-            copying.note_put_at_rate(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start), || 0);
+            copy_mode.note_put_at_rate(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start), || 0);
         }
         let put = self.fifo.try_put(Kind::Piece as u8, BODY_IN_RING, &[head, &(written as u32).to_le_bytes()]);
-        let put = self.put_was(put);
+        let put = self.note_put(put);
         if !put {
-            self.bulk.retract(written);
+            self.payload_ring.retract(written);
         }
         put
     }
@@ -176,13 +176,13 @@ impl Packets for ShmTx<'_> {
     #[inline(always)]
     fn put_words(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> bool {
         let put = match body.len() {
-            0..=BEHIND_WORDS => self.fifo.try_put_cell(kind, head, body),
+            0..=CELL_BODY_BYTES => self.fifo.try_put_cell(kind, head, body),
             _ => {
                 let [first, second] = head.map(u64::to_le_bytes);
                 return self.put(kind, &[&first, &second, body]);
             }
         };
-        self.put_was(put)
+        self.note_put(put)
     }
 
     fn room(&mut self) -> usize {
@@ -199,12 +199,12 @@ impl Packets for ShmTx<'_> {
             return self.put_in_ring(kind, parts, length);
         }
         let put = self.fifo.try_put(kind, 0, parts);
-        self.put_was(put)
+        self.note_put(put)
     }
 }
 
 /// Most bytes of a body that fit a cell behind two words.
-pub(super) const BEHIND_WORDS: usize = CELL_PAYLOAD - 16;
+pub(super) const CELL_BODY_BYTES: usize = CELL_PAYLOAD - 16;
 
 impl Packets for PacketTx<'_> {
     #[inline(always)]
@@ -212,7 +212,7 @@ impl Packets for PacketTx<'_> {
         match self {
             Self::Fifo(fifo) => fifo.largest(),
             Self::Packet(packet_transport) => packet_transport.largest(),
-            Self::Nowhere => motet_proto::message::packet::MIN_PACKET_BYTES,
+            Self::Lost => motet_proto::message::packet::MIN_PACKET_BYTES,
         }
     }
 
@@ -221,7 +221,7 @@ impl Packets for PacketTx<'_> {
         match self {
             Self::Fifo(fifo) => fifo.room(),
             Self::Packet(packet_transport) => packet_transport.room(),
-            Self::Nowhere => 0,
+            Self::Lost => 0,
         }
     }
 
@@ -229,7 +229,7 @@ impl Packets for PacketTx<'_> {
         match self {
             Self::Fifo(fifo) => fifo.longest_piece(),
             Self::Packet(packet_transport) => packet_transport.longest_piece(),
-            Self::Nowhere => self.largest() - packet::MESSAGE,
+            Self::Lost => self.largest() - packet::MESSAGE,
         }
     }
 
@@ -241,7 +241,7 @@ impl Packets for PacketTx<'_> {
         match self {
             Self::Fifo(fifo) => fifo.piece_fits(length, reserve),
             Self::Packet(packet_transport) => packet_transport.piece_fits(length, reserve),
-            Self::Nowhere => false,
+            Self::Lost => false,
         }
     }
 
@@ -249,7 +249,7 @@ impl Packets for PacketTx<'_> {
         match self {
             Self::Fifo(fifo) => fifo.put_piece(head, body, route),
             Self::Packet(packet_transport) => packet_transport.put_piece(head, body, route),
-            Self::Nowhere => false,
+            Self::Lost => false,
         }
     }
 
@@ -258,7 +258,7 @@ impl Packets for PacketTx<'_> {
         match self {
             Self::Fifo(fifo) => fifo.put_words(kind, head, body),
             Self::Packet(packet_transport) => packet_transport.put_words(kind, head, body),
-            Self::Nowhere => false,
+            Self::Lost => false,
         }
     }
 
@@ -267,7 +267,7 @@ impl Packets for PacketTx<'_> {
         match self {
             Self::Fifo(fifo) => fifo.put(kind, parts),
             Self::Packet(packet_transport) => packet_transport.put(kind, parts),
-            Self::Nowhere => false,
+            Self::Lost => false,
         }
     }
 }
@@ -296,8 +296,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_length_is_shown_in_a_few_equal_parts() {
-        for length in 0..=LONGEST {
+    fn every_length_is_published_in_few_equal_chunks() {
+        for length in 0..=MAX_RING_PACKET_BYTES {
             let (chunk, parts) = (chunk_of(length), length.div_ceil(chunk_of(length)));
             assert!(chunk >= 64 && parts <= 1 + usize::from(MAX_CONTINUATIONS), "{length} in {parts} parts of {chunk}");
             assert!(parts < 2 || length - chunk * (parts - 1) > chunk / 2, "{length}: the last part is too short");

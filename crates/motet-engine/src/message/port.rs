@@ -4,8 +4,8 @@
 //! [`super::send`], polls those of [`super::completions`]. A receive whose message does not arrive whole becomes an ordinary operation, and completes in its
 //! completion queue.
 
-use super::node_state::{Guard, NodeState};
-use super::operations::{Buffer, Kind, Operations};
+use super::node_state::{NodeGuard, NodeState};
+use super::operations::{Buffer, OperationKind, Operations};
 use super::receive::RecvFrom;
 use super::{Bias, CqId, Error, Node, OperationId, Status};
 use motet_proto::message::matching::{PostOutcome, Receive, Selector};
@@ -36,20 +36,28 @@ impl Node {
     }
 
     /// Cancels one unrecorded receive of `cq` from a source, with this user data. A receive that has got part of its message is cancelled only with
-    /// `begun_too`, because its memory has changed. False: no such receive waits for its message.
-    pub fn cancel_unrecorded(&self, cq: CqId, from: RecvFrom, context: u64, begun_too: bool) -> Result<bool, Error> {
+    /// `even_if_begun`, because its memory has changed. False: no such receive waits for its message.
+    pub fn cancel_unrecorded(
+        &self,
+        cq: CqId,
+        from: RecvFrom,
+        user_data: u64,
+        even_if_begun: bool,
+    ) -> Result<bool, Error> {
         let mut node = self.lock()?;
         let source = node.selector(from, 0, 0)?.from;
         // A receive that was chosen for a pipelined message has a record.
         let posted = node.messages.operations.nameless_of(cq, |known| {
-            matches!(known.kind, Kind::Receive(Some(_))) && (begun_too || !known.begun) && known.context() == context
+            matches!(known.kind, OperationKind::Receive(Some(_)))
+                && (even_if_begun || !known.begun)
+                && known.user_data() == user_data
         });
         let ours = |known: &Receive<Buffer>| {
-            let bare = Operations::is_unrecorded(known, cq) && known.buffer.context == context;
-            bare || posted.iter().any(|number| known.operation == u64::from(number.0))
+            let unrecorded = Operations::is_unrecorded(known, cq) && known.buffer.user_data == user_data;
+            unrecorded || posted.iter().any(|number| known.operation == u64::from(number.0))
         };
         let Some(receive) = node.messages.table.cancel_one(Some(source), ours) else { return Ok(false) };
-        end(&mut node, receive, Status::Cancelled);
+        complete_unposted(&mut node, receive, Status::Cancelled);
         Ok(true)
     }
 
@@ -57,7 +65,8 @@ impl Node {
     /// Their memory is the program's again.
     pub fn abandon_unrecorded(&self, cq: CqId, from: RecvFrom) -> Result<(), Error> {
         let mut node = self.lock()?;
-        let posted = node.messages.operations.nameless_of(cq, |known| matches!(known.kind, Kind::Receive(Some(_))));
+        let posted =
+            node.messages.operations.nameless_of(cq, |known| matches!(known.kind, OperationKind::Receive(Some(_))));
         let ours = |known: &Receive<Buffer>| {
             Operations::is_unrecorded(known, cq) || posted.iter().any(|number| known.operation == u64::from(number.0))
         };
@@ -66,24 +75,24 @@ impl Node {
         while let Ok(source) = source
             && let Some(receive) = node.messages.table.cancel_one(Some(source), ours)
         {
-            end(&mut node, receive, Status::Cancelled);
+            complete_unposted(&mut node, receive, Status::Cancelled);
         }
         let under_way = node.messages.operations.nameless_of(cq, |known| known.channel.is_some());
-        let there = under_way.into_iter().filter(|&number| node.comes_by(number, from)).collect::<Vec<_>>();
+        let arriving = under_way.into_iter().filter(|&number| node.arrives_from(number, from)).collect::<Vec<_>>();
         drop(node);
-        there.into_iter().try_for_each(|SlabId(number)| self.detach(OperationId(number)))?;
+        arriving.into_iter().try_for_each(|SlabId(number)| self.detach(OperationId(number)))?;
         source.map(drop)
     }
 }
 
 impl NodeState {
     /// Whether the message of an operation arrives on this channel, or on a channel of this context. A channel that is gone may have been of any context.
-    fn comes_by(&mut self, SlabId(operation): SlabId, from: RecvFrom) -> bool {
+    fn arrives_from(&mut self, SlabId(operation): SlabId, from: RecvFrom) -> bool {
         let known = self.messages.operations.get(u64::from(operation)).and_then(|known| known.channel);
         let (Some(channel), RecvFrom::Any(context)) = (known, from) else {
             return matches!((known, from), (Some(known), RecvFrom::Channel(channel)) if known == channel);
         };
-        match self.place(channel.link, channel.id).map(|place| place.reception) {
+        match self.channel_state(channel.link, channel.id).map(|state| state.reception) {
             Some(Reception::Matched(scope)) => self.messages.table.is_in(scope, context.0),
             Some(Reception::Handler) => false,
             None => true,
@@ -93,19 +102,19 @@ impl NodeState {
 
 /// Posts a receive if a message waits already, if many receives do, or if no message can arrive.
 #[inline(never)]
-pub(super) fn post_slow(node: &mut Guard<'_>, selector: Selector, receive: Receive<Buffer>) {
+pub(super) fn post_slow(node: &mut NodeGuard<'_>, selector: Selector, receive: Receive<Buffer>) {
     match node.messages.table.post(selector, receive) {
         PostOutcome::Posted(_) => {}
         PostOutcome::Matched(held) => {
             let name = node.messages.operations.name_of(receive);
-            node.give(held, OperationId(name as u32), receive.capacity);
+            node.give_message(held, OperationId(name as u32), receive.capacity);
         }
-        PostOutcome::Ended(status) => end(node, receive, status),
+        PostOutcome::Ended(status) => complete_unposted(node, receive, status),
     }
 }
 
 /// Completes a receive that has been removed from the matching table.
-fn end(node: &mut Guard<'_>, receive: Receive<Buffer>, status: Status) {
+fn complete_unposted(node: &mut NodeGuard<'_>, receive: Receive<Buffer>, status: Status) {
     let name = node.messages.operations.name_of(receive);
     node.messages.operations.complete(name, Outcome { status, length: 0 });
     node.notify();

@@ -19,7 +19,7 @@ pub struct ProgressState {
     /// The running thread sleeps; or no thread runs, and the program or the progress thread sleeps on the node's descriptor.
     asleep: bool,
     /// The program sleeps on the node's descriptor, or is about to.
-    program_sleeps: bool,
+    program_asleep: bool,
     /// The node is closing: no wait goes on.
     closing: bool,
     rounds: u32,
@@ -40,7 +40,7 @@ impl ProgressState {
             running: false,
             superseded: false,
             asleep: false,
-            program_sleeps: false,
+            program_asleep: false,
             closing: false,
             rounds: 0,
             now: clock::nanoseconds(),
@@ -99,30 +99,30 @@ impl ProgressState {
     }
 
     /// The running thread is about to sleep, or the progress thread on the node's descriptor.
-    pub fn fall_asleep(&mut self) {
+    pub fn begin_sleep(&mut self) {
         self.asleep = true;
     }
 
     /// The sleep is over. Whether there was one.
     #[inline(always)]
-    pub fn wake(&mut self) -> bool {
+    pub fn end_sleep(&mut self) -> bool {
         std::mem::take(&mut self.asleep)
     }
 
     /// Whether the program sleeps on the node's descriptor.
-    pub fn does_program_sleep(&self) -> bool {
-        self.program_sleeps
+    pub fn is_program_asleep(&self) -> bool {
+        self.program_asleep
     }
 
     /// The program is about to sleep on the node's descriptor.
-    pub fn program_falls_asleep(&mut self) {
-        (self.asleep, self.program_sleeps) = (true, true);
+    pub fn begin_program_sleep(&mut self) {
+        (self.asleep, self.program_asleep) = (true, true);
     }
 
     /// The program makes a call: it does not sleep.
     #[inline(always)]
-    pub fn program_wakes(&mut self) {
-        self.program_sleeps = false;
+    pub fn end_program_sleep(&mut self) {
+        self.program_asleep = false;
     }
 
     /// Wakes the thread that sleeps for all, whether or not one is known to.
@@ -217,12 +217,12 @@ impl ProgressState {
     #[inline(always)]
     pub fn wake_all(&mut self) {
         if !self.waiters.is_empty() {
-            self.wake_waiters();
+            self.unpark_all();
         }
     }
 
     #[cold]
-    fn wake_waiters(&mut self) {
+    fn unpark_all(&mut self) {
         for thread in self.waiters.drain(..) {
             thread.unpark();
         }
@@ -245,7 +245,7 @@ impl ProgressState {
     }
 
     /// Puts back the tasks that were not run, before those that have been added meanwhile.
-    pub fn put_back(&mut self, mut tasks: VecDeque<Task>) {
+    pub fn return_tasks(&mut self, mut tasks: VecDeque<Task>) {
         tasks.append(&mut self.tasks);
         self.tasks = tasks;
     }

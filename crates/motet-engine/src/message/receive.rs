@@ -3,7 +3,7 @@
 use super::link::LinkState;
 use super::message_state::{LinkCallbacks, MessageState};
 use super::node_state::NodeState;
-use super::operations::{Buffer, CompletionOptions, Kind, Operation};
+use super::operations::{Buffer, CompletionOptions, Operation, OperationKind};
 use super::{Bias, Channel, Context, Error, LinkId, Node, OperationId};
 use crate::reason::Reason;
 use motet_proto::message::matching::{PostOutcome, Receive, Selector, Source};
@@ -21,7 +21,7 @@ pub enum RecvFrom {
 
 /// A message that waits to be received.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seen {
+pub struct PeekedMessage {
     /// The channel on which it has arrived.
     pub channel: Channel,
     /// Its tag.
@@ -42,12 +42,12 @@ impl Node {
         memory: OperationMemory,
         options: CompletionOptions,
     ) -> Result<OperationId, Error> {
-        self.post_by((from, tag, ignore), memory, options, None)
+        self.post_with((from, tag, ignore), memory, options, None)
     }
 
     /// Posts a receive like [`Node::post`], with the caller's bias if it has one.
     #[inline(always)]
-    pub fn post_by(
+    pub fn post_with(
         &self,
         (from, tag, ignore): (RecvFrom, u64, u64),
         memory: OperationMemory,
@@ -56,21 +56,21 @@ impl Node {
     ) -> Result<OperationId, Error> {
         let (mut node, _) = self.lock_with(bias)?;
         let capacity = memory.len() as u64;
-        let make = || Operation::new(memory, Kind::Receive(None), None, options);
-        let posted = node.post_here((from, tag, ignore), options, make, capacity);
+        let make = || Operation::new(memory, OperationKind::Receive(None), None, options);
+        let posted = node.post_locked((from, tag, ignore), options, make, capacity);
         node.release();
         posted
     }
 
     /// Looks at the message that a receive would get, and leaves it waiting.
-    pub fn peek(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
+    pub fn peek(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<PeekedMessage>, Error> {
         let mut node = self.lock()?;
         let selector = node.selector(from, tag, ignore)?;
-        Ok(node.messages.table.peek(selector).map(|held| Seen {
-            channel: Channel { link: LinkId(held.source), id: held.channel },
-            tag: held.tag,
-            length: held.length,
-            headers: held.headers().to_vec(),
+        Ok(node.messages.table.peek(selector).map(|unexpected| PeekedMessage {
+            channel: Channel { link: LinkId(unexpected.source), id: unexpected.channel },
+            tag: unexpected.tag,
+            length: unexpected.length,
+            headers: unexpected.headers().to_vec(),
         }))
     }
 
@@ -85,40 +85,40 @@ impl Node {
     /// Gives memory to a message that was claimed, or that a handler has taken. On an error the message is returned.
     pub fn accept_body(
         &self,
-        held: UnexpectedMessage,
+        unexpected: UnexpectedMessage,
         memory: OperationMemory,
         options: CompletionOptions,
     ) -> Result<OperationId, (Error, UnexpectedMessage)> {
         let capacity = memory.len() as u64;
-        self.accept_as(held, Operation::new(memory, Kind::Receive(None), None, options), capacity)
+        self.accept_with(unexpected, Operation::new(memory, OperationKind::Receive(None), None, options), capacity)
     }
 
     /// Makes a message that of a receive with room for `capacity` bytes. On an error the message is returned.
-    pub(super) fn accept_as(
+    pub(super) fn accept_with(
         &self,
-        held: UnexpectedMessage,
+        unexpected: UnexpectedMessage,
         operation: Operation,
         capacity: u64,
     ) -> Result<OperationId, (Error, UnexpectedMessage)> {
         let mut node = match self.lock() {
             Ok(node) => node,
-            Err(error) => return Err((error, held)),
+            Err(error) => return Err((error, unexpected)),
         };
         match node.messages.operations.begin(operation) {
             Ok(name) => {
-                node.give(held, name, capacity);
+                node.give_message(unexpected, name, capacity);
                 Ok(name)
             }
-            Err(error) => Err((error, held)),
+            Err(error) => Err((error, unexpected)),
         }
     }
 
     /// Discards a message that was claimed, or that a handler has taken.
-    pub fn discard_body(&self, held: UnexpectedMessage) -> Result<(), Error> {
+    pub fn discard_body(&self, unexpected: UnexpectedMessage) -> Result<(), Error> {
         let mut node = self.lock()?;
-        let link = LinkId(held.source);
+        let link = LinkId(unexpected.source);
         if let Ok((link_state, _)) = node.link(link) {
-            link_state.proto.discard(held);
+            link_state.proto.discard(unexpected);
             node.flush_link(link);
         }
         Ok(())
@@ -129,26 +129,26 @@ impl Node {
     ///
     /// Errors: [`Error::Unknown`] if its completion was taken already.
     pub fn cancel(&self, operation: OperationId) -> Result<(), Error> {
-        self.cancel_if(operation, false)
+        self.cancel_with(operation, false)
     }
 
     /// Cancels a receive whose memory may change: it is cancelled even if it has got part of its message, which goes to the next receive.
-    pub fn take_back(&self, operation: OperationId) -> Result<(), Error> {
-        self.cancel_if(operation, true)
+    pub fn cancel_receive(&self, operation: OperationId) -> Result<(), Error> {
+        self.cancel_with(operation, true)
     }
 
-    fn cancel_if(&self, operation: OperationId, begun_too: bool) -> Result<(), Error> {
+    fn cancel_with(&self, operation: OperationId, even_if_begun: bool) -> Result<(), Error> {
         let mut node = self.lock()?;
         let node = &mut *node;
         let Some(known) = node.messages.operations.get(u64::from(operation.0)) else { return Err(Error::Unknown) };
         match (known.kind, known.channel) {
-            (Kind::Receive(Some(_)), _) if known.begun && !begun_too => {}
-            (Kind::Receive(Some(ticket)), _) if node.messages.table.cancel(ticket).is_some() => {
+            (OperationKind::Receive(Some(_)), _) if known.begun && !even_if_begun => {}
+            (OperationKind::Receive(Some(ticket)), _) if node.messages.table.cancel(ticket).is_some() => {
                 let outcome = Outcome { status: super::Status::Cancelled, length: 0 };
                 node.messages.operations.complete(u64::from(operation.0), outcome);
                 node.notify();
             }
-            (Kind::Send(Some(number)), Some(channel)) => {
+            (OperationKind::Send(Some(number)), Some(channel)) => {
                 if let Ok((link_state, messages)) = node.link(channel.link) {
                     link_state.proto.cancel(number);
                     link_state.flush(channel.link, messages);
@@ -165,19 +165,19 @@ impl Node {
     pub fn detach(&self, operation: OperationId) -> Result<(), Error> {
         let mut node = self.lock()?;
         let Some(known) = node.messages.operations.get(u64::from(operation.0)) else { return Ok(()) };
-        if let (Kind::Receive(_), Some(channel)) = (known.kind, known.channel)
+        if let (OperationKind::Receive(_), Some(channel)) = (known.kind, known.channel)
             && let Ok((link_state, _)) = node.link(channel.link)
         {
-            link_state.end_sharing_of(u64::from(operation.0)); // the peer may be about to write there
+            link_state.end_cooperative_copy_of(u64::from(operation.0)); // the peer may be about to write there
         }
         let Some(known) = node.messages.operations.get(u64::from(operation.0)) else { return Ok(()) };
         known.memory = OperationMemory::Owned(Vec::new());
         known.exchange_rest(Vec::new());
         known.detached = true;
-        if let (Kind::Send(_), Some(channel)) = (known.kind, known.channel) {
+        if let (OperationKind::Send(_), Some(channel)) = (known.kind, known.channel) {
             // The peer may be about to fetch the body.
             if let Ok((link_state, messages)) = node.link(channel.link) {
-                link_state.lose(
+                link_state.take_down(
                     channel.link,
                     messages,
                     Reason::PEER_GONE,
@@ -187,7 +187,7 @@ impl Node {
         }
         node.notify();
         drop(node);
-        let _ = self.take_back(operation); // an error means that the operation is already removed
+        let _ = self.cancel_receive(operation); // an error means that the operation is already removed
         Ok(())
     }
 }
@@ -195,7 +195,7 @@ impl Node {
 impl NodeState {
     /// Posts a receive whose record `make` makes in its place.
     #[inline(always)]
-    pub(super) fn post_here(
+    pub(super) fn post_locked(
         &mut self,
         (from, tag, ignore): (RecvFrom, u64, u64),
         options: CompletionOptions,
@@ -204,11 +204,11 @@ impl NodeState {
     ) -> Result<OperationId, Error> {
         let selector = self.selector(from, tag, ignore)?;
         let MessageState { operations, table, .. } = &mut self.messages;
-        let (name, record) = operations.begin_in_place(options, make)?;
+        let (name, record) = operations.begin_with(options, make)?;
         let receive = Receive { operation: u64::from(name.0), capacity, buffer: Buffer::NONE };
         match table.post_fast(selector, receive) {
-            Some(ticket) => record.kind = Kind::Receive(Some(ticket)),
-            None => self.post_begun(selector, name, receive),
+            Some(ticket) => record.kind = OperationKind::Receive(Some(ticket)),
+            None => self.post_general(selector, name, receive),
         }
         Ok(name)
     }
@@ -218,25 +218,27 @@ impl NodeState {
         let from = match from {
             RecvFrom::Any(context) if self.messages.table.has_context(context.0) => Source::Any(context.0),
             RecvFrom::Any(_) => return Err(Error::Unknown),
-            RecvFrom::Channel(channel) => match self.place(channel.link, channel.id).map(|place| place.reception) {
-                Some(Reception::Matched(scope)) => Source::One(scope),
-                Some(Reception::Handler) => return Err(Error::Closed),
-                None => return Err(Error::Unknown),
-            },
+            RecvFrom::Channel(channel) => {
+                match self.channel_state(channel.link, channel.id).map(|state| state.reception) {
+                    Some(Reception::Matched(scope)) => Source::One(scope),
+                    Some(Reception::Handler) => return Err(Error::Closed),
+                    None => return Err(Error::Unknown),
+                }
+            }
         };
         Ok(Selector { from, tag, ignore })
     }
 
     /// Posts a receive that has a record, if other receives or messages wait.
     #[inline(never)]
-    fn post_begun(&mut self, selector: Selector, name: OperationId, receive: Receive<Buffer>) {
+    fn post_general(&mut self, selector: Selector, name: OperationId, receive: Receive<Buffer>) {
         match self.messages.table.post(selector, receive) {
             PostOutcome::Posted(ticket) => {
                 if let Some(record) = self.messages.operations.get(u64::from(name.0)) {
-                    record.kind = Kind::Receive(Some(ticket));
+                    record.kind = OperationKind::Receive(Some(ticket));
                 }
             }
-            PostOutcome::Matched(held) => self.give(held, name, receive.capacity),
+            PostOutcome::Matched(unexpected) => self.give_message(unexpected, name, receive.capacity),
             PostOutcome::Ended(status) => {
                 self.messages.operations.complete(u64::from(name.0), Outcome { status, length: 0 });
                 self.notify();
@@ -245,12 +247,17 @@ impl NodeState {
     }
 
     /// Gives an unexpected message to an operation.
-    pub(super) fn give(&mut self, held: UnexpectedMessage, name: OperationId, capacity: u64) {
-        let (link, whole) = (LinkId(held.source), held.is_whole());
+    pub(super) fn give_message(&mut self, unexpected: UnexpectedMessage, name: OperationId, capacity: u64) {
+        let (link, whole) = (LinkId(unexpected.source), unexpected.is_whole());
         match self.link(link) {
             Ok((link_state, messages)) => {
                 let LinkState { proto, channel_table, .. } = link_state;
-                proto.accept(&mut LinkCallbacks::of(messages, channel_table, link), held, u64::from(name.0), capacity);
+                proto.accept(
+                    &mut LinkCallbacks::of(messages, channel_table, link),
+                    unexpected,
+                    u64::from(name.0),
+                    capacity,
+                );
                 if link_state.proto.is_due() {
                     self.flush_link(link);
                 }
@@ -262,7 +269,7 @@ impl NodeState {
         }
         self.notify();
         // A thread that makes progress copies what must be copied: it must poll this link.
-        if !whole && self.links.get(link).is_some_and(|link_state| link_state.channel_table.copies_wait()) {
+        if !whole && self.links.get(link).is_some_and(|link_state| link_state.channel_table.has_copies()) {
             self.links.activate(link);
             self.schedule_link(link);
         }

@@ -14,7 +14,7 @@ use local::LocalRegion;
 
 use super::message_state::{ChannelTable, LinkCallbacks, MessageState};
 use super::node_state::NodeState;
-use super::regions::bytes::Bytes;
+use super::regions::bytes::RegionBytes;
 use super::{Error, Node};
 pub use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 pub use motet_proto::message::regions::{Key, Rights};
@@ -27,9 +27,9 @@ pub use motet_wire::shared_memory::SharedBytes;
 use std::any::Any;
 
 /// Shortest put or get that is copied out of the other side's memory, bytes. It is less than for messages, whose pieces have a ring.
-pub const COPY: u64 = 16 << 10;
+pub const MIN_SINGLE_COPY_BYTES: u64 = 16 << 10;
 /// Longest piece of a region that is read into a buffer on the stack, bytes.
-const PIECE: usize = 4096;
+const READ_BUFFER_BYTES: usize = 4096;
 
 impl Remote for LinkCallbacks<'_> {
     fn regions(&mut self) -> &mut Regions {
@@ -37,12 +37,12 @@ impl Remote for LinkCallbacks<'_> {
     }
 
     fn region_write(&mut self, region: u64, at: u64, bytes: &[u8]) -> Result<(), Status> {
-        let (region, at) = self.messages.local_regions.reach(region, at)?;
+        let (region, at) = self.messages.local_regions.access(region, at)?;
         region.write(at, bytes)
     }
 
     fn region_read(&mut self, region: u64, at: u64, length: usize, put: PutBytes<'_>) -> Result<bool, Status> {
-        let (mut short, mut long) = ([0; PIECE], Vec::new());
+        let (mut short, mut long) = ([0; READ_BUFFER_BYTES], Vec::new());
         let bytes = match short.get_mut(..length) {
             Some(bytes) => bytes,
             None => {
@@ -50,27 +50,28 @@ impl Remote for LinkCallbacks<'_> {
                 &mut long[..]
             }
         };
-        let (region, at) = self.messages.local_regions.reach(region, at)?;
+        let (region, at) = self.messages.local_regions.access(region, at)?;
         region.read(at, bytes)?;
         Ok(put(&[bytes]))
     }
 
     fn region_atomic(&mut self, region: u64, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
-        let (region, at) = self.messages.local_regions.reach(region, at)?;
-        region.change(at, atomic, result)
+        let (region, at) = self.messages.local_regions.access(region, at)?;
+        region.apply_atomic(at, atomic, result)
     }
 
     fn region_address(&mut self, region: u64, at: u64, length: u64) -> RemoteAddress {
         if length < self.channel_table.single_copy {
             return RemoteAddress::default();
         }
-        let address = self.messages.local_regions.place(region, at).and_then(|(bytes, at)| bytes.address(at, length));
+        let address = self.messages.local_regions.locate(region, at).and_then(|(bytes, at)| bytes.address(at, length));
         address.map_or(RemoteAddress::default(), |address| RemoteAddress { address, key: 0 })
     }
 
     fn region_mapping(&mut self, region: u64) -> RemoteAddress {
-        let segment = self.messages.local_regions.get(region).and_then(|host| host.segment.clone());
-        let place = segment.and_then(|segment| self.channel_table.segments.show(&segment, segment.address()));
+        let segment = self.messages.local_regions.get(region).and_then(|region| region.segment.clone());
+        let place =
+            segment.and_then(|segment| self.channel_table.segments.address_for_peer(&segment, segment.address()));
         place.unwrap_or_default()
     }
 
@@ -79,17 +80,17 @@ impl Remote for LinkCallbacks<'_> {
     }
 
     fn stop_direct_access(&mut self, key: Key) -> bool {
-        self.channel_table.segments.forget(key);
+        self.channel_table.segments.forget_region(key);
         true // nothing is under way: direct access to a region happens under the node's lock
     }
 
     fn region_released(&mut self, region: u64) {
-        end(self.messages, region);
+        finish_region(self.messages, region);
     }
 }
 
 /// Releases the memory of a revoked region that no access uses any more.
-fn end(messages: &mut MessageState, region: u64) {
+fn finish_region(messages: &mut MessageState, region: u64) {
     let Some(LocalRegion { bytes, keep, segment, .. }) = messages.local_regions.remove(region) else { return };
     messages.deferred_drops.extend(keep);
     if bytes.file().is_some() {
@@ -103,7 +104,7 @@ fn end(messages: &mut MessageState, region: u64) {
 
 /// Copies bytes of a remote copy out of the peer's memory: up to `length`, from byte `done` of the request on. Returns how many; `None`: they cannot be
 /// copied.
-pub(super) fn copy_some(
+pub(super) fn copy_remote_part(
     messages: &mut MessageState,
     pid: u32,
     request: &RemoteCopy,
@@ -120,7 +121,7 @@ pub(super) fn copy_some(
             operation.memory.write(done as usize, length, |into| motet_sys::process_vm::read_from(pid, from, into)).ok()
         }
         CopyTo::Region { region, at, .. } => {
-            let (region, at) = messages.local_regions.place(region, at + done)?;
+            let (region, at) = messages.local_regions.locate(region, at + done)?;
             region.copy_from(pid, from, at, length)
         }
     };
@@ -142,7 +143,7 @@ impl Node {
         }
         node.messages
             .local_regions
-            .add(LocalRegion { bytes: Bytes::Memory(memory), first: 0, keep, segment: None }, rights)
+            .add(LocalRegion { bytes: RegionBytes::Memory(memory), first: 0, keep, segment: None }, rights)
     }
 
     /// Registers memory as a region whose bytes peers count from `first` on, which may be its address. The memory may begin anywhere: an atomic is refused if
@@ -151,7 +152,7 @@ impl Node {
         self.lock()?
             .messages
             .local_regions
-            .add(LocalRegion { bytes: Bytes::Memory(memory), first, keep: None, segment: None }, rights)
+            .add(LocalRegion { bytes: RegionBytes::Memory(memory), first, keep: None, segment: None }, rights)
     }
 
     /// Revokes a region: no access begins any more. Waits until none is under way and every peer that could have direct access has answered or has lost its
@@ -171,18 +172,18 @@ impl Node {
 
 impl NodeState {
     fn revoke(&mut self, key: Key, name: u64) {
-        let segment = self.messages.local_regions.get(name).and_then(|host| host.segment.clone());
+        let segment = self.messages.local_regions.get(name).and_then(|region| region.segment.clone());
         for link in self.links.all() {
             let Ok((link_state, messages)) = self.link(link) else { continue };
             // A peer that never got its address has nothing to answer, and is not waited for.
-            if segment.as_ref().is_some_and(|segment| link_state.channel_table.segments.has_shown(segment)) {
+            if segment.as_ref().is_some_and(|segment| link_state.channel_table.segments.is_announced(segment)) {
                 // A link that is gone has no access.
                 let _ = link_state.with(link, messages, |proto, _, callbacks| proto.revoke(callbacks, key));
                 self.flush_link(link);
             }
         }
         if self.messages.local_regions.regions.revoke(key) == Some(Revoked::Ended) {
-            end(&mut self.messages, name);
+            finish_region(&mut self.messages, name);
         }
     }
 }

@@ -5,9 +5,9 @@
 
 use super::message_state::LinkCallbacks;
 use super::node_state::NodeState;
-use super::operations::{self, CompletionOptions, Kind};
+use super::operations::{self, CompletionOptions, OperationKind};
 use super::packets::PacketTx;
-use super::regions::{Atomic, COPY, Key};
+use super::regions::{Atomic, Key, MIN_SINGLE_COPY_BYTES};
 use super::{Error, LinkId, Node, OperationId};
 use motet_proto::message::packet::RemoteAddress;
 use motet_proto::message::rma::format::{AT, MAX_REPLY_BYTES};
@@ -51,14 +51,14 @@ impl Node {
     }
 
     /// Begins to write bytes into a region of the peer as [`Node::put`] does, and waits until there is room.
-    pub fn put_by(
+    pub fn put_until(
         &self,
         at: Target,
         memory: OperationMemory,
         options: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        self.begin_by(memory, deadline, |node, memory| node.begin_put(at, memory, options))
+        self.begin_until(memory, deadline, |node, memory| node.begin_put(at, memory, options))
     }
 
     /// Begins to read bytes of a region of the peer, as many as fit into the memory.
@@ -74,14 +74,14 @@ impl Node {
     }
 
     /// Begins to read bytes of a region of the peer as [`Node::get`] does, and waits until there is room.
-    pub fn get_by(
+    pub fn get_until(
         &self,
         at: Target,
         memory: OperationMemory,
         options: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        self.begin_by(memory, deadline, |node, memory| node.begin_get(at, memory, options))
+        self.begin_until(memory, deadline, |node, memory| node.begin_get(at, memory, options))
     }
 
     /// Begins an atomic on a region of the peer. Memory that is not empty gets the previous values.
@@ -91,46 +91,51 @@ impl Node {
         key: Key,
         offset: u64,
         atomic: &Atomic<'_>,
-        before: OperationMemory,
+        fetched: OperationMemory,
         options: CompletionOptions,
     ) -> Result<OperationId, Error> {
-        self.lock()?.begin_atomic(Target { link, key, offset }, atomic, before, options).map_err(|(error, _)| error)
+        self.lock()?.begin_atomic(Target { link, key, offset }, atomic, fetched, options).map_err(|(error, _)| error)
     }
 
     /// Begins an atomic on a region of the peer as [`Node::atomic`] does, and waits until there is room.
-    pub fn atomic_by(
+    pub fn atomic_until(
         &self,
         at: Target,
         atomic: &Atomic<'_>,
-        before: OperationMemory,
+        fetched: OperationMemory,
         options: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        self.begin_by(before, deadline, |node, before| node.begin_atomic(at, atomic, before, options))
+        self.begin_until(fetched, deadline, |node, fetched| node.begin_atomic(at, atomic, fetched, options))
     }
 
     /// Begins a fence, which completes when all puts, gets and atomics that were begun before it on this link have completed.
     pub fn fence(&self, link: LinkId, options: CompletionOptions) -> Result<OperationId, Error> {
         let mut node = self.lock()?;
-        let operation = operations::Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, options);
+        let operation =
+            operations::Operation::new(OperationMemory::Owned(Vec::new()), OperationKind::Send(None), None, options);
         let name = node.messages.operations.begin(operation)?;
-        let begun = node.on_link(link, |proto, _, callbacks| proto.fence(callbacks, u64::from(name.0)));
-        node.start_receive(name, begun)
+        let begun = node.with_link(link, |proto, _, callbacks| proto.fence(callbacks, u64::from(name.0)));
+        node.withdraw_on_error(name, begun)
     }
 
     /// How much a link carries in one packet of an operation on regions.
     pub fn remote_limits(&self, link: LinkId) -> Result<RemoteLimits, Error> {
-        self.lock()?.on_link(link, |proto, way, _| {
-            Ok(RemoteLimits { put: proto.put_at_once(way), operands: way.largest() - AT, fetched: MAX_REPLY_BYTES })
+        self.lock()?.with_link(link, |proto, packets, _| {
+            Ok(RemoteLimits {
+                put: proto.put_at_once(packets),
+                operands: packets.largest() - AT,
+                fetched: MAX_REPLY_BYTES,
+            })
         })
     }
 
     /// Begins an operation as soon as there is room.
-    fn begin_by(
+    fn begin_until(
         &self,
         memory: OperationMemory,
         deadline: Option<u64>,
-        mut begin: impl FnMut(&mut NodeState, OperationMemory) -> Begun,
+        mut begin: impl FnMut(&mut NodeState, OperationMemory) -> BeginResult,
     ) -> Result<OperationId, Error> {
         let mut left = Some(memory);
         self.wait(self.lock()?, deadline, |node| match begin(node, left.take()?) {
@@ -145,32 +150,32 @@ impl Node {
 }
 
 /// The operation that has begun; or why it has not, and its memory.
-pub(super) type Begun = Result<OperationId, (Error, OperationMemory)>;
+pub(super) type BeginResult = Result<OperationId, (Error, OperationMemory)>;
 
 impl NodeState {
-    fn begin_put(&mut self, at: Target, memory: OperationMemory, options: CompletionOptions) -> Begun {
-        let memory = match self.put_directly(at, memory, options) {
+    fn begin_put(&mut self, at: Target, memory: OperationMemory, options: CompletionOptions) -> BeginResult {
+        let memory = match self.put_mapped(at, memory, options) {
             Ok(done) => return done,
             Err(memory) => memory,
         };
         let Target { link, key, offset } = at;
-        let place = self.place_of(link, &memory);
-        self.begin_with(link, memory, options, |proto, way, memory, operation| {
+        let place = self.address_for_peer(link, &memory);
+        self.begin_with(link, memory, options, |proto, packets, memory, operation| {
             let body = [memory.bytes(0, usize::MAX)];
-            proto.put(way, &Put { key, offset, body: &body, operation, place }).map(drop)
+            proto.put(packets, &Put { key, offset, body: &body, operation, place }).map(drop)
         })
     }
 
-    fn begin_get(&mut self, at: Target, memory: OperationMemory, options: CompletionOptions) -> Begun {
-        let memory = match self.get_directly(at, memory, options) {
+    fn begin_get(&mut self, at: Target, memory: OperationMemory, options: CompletionOptions) -> BeginResult {
+        let memory = match self.get_mapped(at, memory, options) {
             Ok(done) => return done,
             Err(memory) => memory,
         };
         let Target { link, key, offset } = at;
         let length = memory.len() as u64;
-        let direct = length >= COPY && self.reads_memory_of(link);
-        self.begin_with(link, memory, options, |proto, way, _, operation| {
-            proto.get(way, &Get { key, offset, length, operation, direct })
+        let direct = length >= MIN_SINGLE_COPY_BYTES && self.can_read_memory_of(link);
+        self.begin_with(link, memory, options, |proto, packets, _, operation| {
+            proto.get(packets, &Get { key, offset, length, operation, direct })
         })
     }
 
@@ -178,20 +183,20 @@ impl NodeState {
         &mut self,
         at: Target,
         atomic: &Atomic<'_>,
-        before: OperationMemory,
+        fetched: OperationMemory,
         options: CompletionOptions,
-    ) -> Begun {
-        let fetch = !before.is_empty();
-        if fetch && before.len() < atomic.length() {
-            return Err((Error::TooLong, before));
+    ) -> BeginResult {
+        let fetch = !fetched.is_empty();
+        if fetch && fetched.len() < atomic.length() {
+            return Err((Error::TooLong, fetched));
         }
-        let before = match self.change_directly(at, atomic, before, options) {
+        let fetched = match self.atomic_mapped(at, atomic, fetched, options) {
             Ok(done) => return done,
-            Err(before) => before,
+            Err(fetched) => fetched,
         };
         let Target { link, key, offset } = at;
-        self.begin_with(link, before, options, |proto, way, _, operation| {
-            proto.atomic(way, &Update { key, offset, atomic: *atomic, fetch, operation })
+        self.begin_with(link, fetched, options, |proto, packets, _, operation| {
+            proto.atomic(packets, &Update { key, offset, atomic: *atomic, fetch, operation })
         })
     }
 
@@ -204,14 +209,15 @@ impl NodeState {
         memory: OperationMemory,
         options: CompletionOptions,
         begin: impl FnOnce(&mut Link, &mut PacketTx<'_>, &OperationMemory, u64) -> Result<(), Rejected>,
-    ) -> Begun {
-        let record = operations::Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, options);
+    ) -> BeginResult {
+        let record =
+            operations::Operation::new(OperationMemory::Owned(Vec::new()), OperationKind::Send(None), None, options);
         let name = match self.messages.operations.begin(record) {
             Ok(name) => name,
             Err(error) => return Err((error, memory)),
         };
         let operation = u64::from(name.0);
-        match self.on_link(link, |proto, way, _| begin(proto, way, &memory, operation)) {
+        match self.with_link(link, |proto, packets, _| begin(proto, packets, &memory, operation)) {
             Ok(()) => {
                 if let Some(record) = self.messages.operations.get(operation) {
                     record.memory = memory;
@@ -226,17 +232,17 @@ impl NodeState {
     }
 
     /// The remote address from which the peer can copy these bytes, if they are many.
-    fn place_of(&mut self, link: LinkId, memory: &OperationMemory) -> RemoteAddress {
-        let shown = memory.len() as u64 >= COPY && self.reads_memory_of(link);
-        if shown { RemoteAddress { address: memory.address(), key: 0 } } else { RemoteAddress::default() }
+    fn address_for_peer(&mut self, link: LinkId, memory: &OperationMemory) -> RemoteAddress {
+        let has_address = memory.len() as u64 >= MIN_SINGLE_COPY_BYTES && self.can_read_memory_of(link);
+        if has_address { RemoteAddress { address: memory.address(), key: 0 } } else { RemoteAddress::default() }
     }
 
     /// Whether this side may copy out of the peer's memory, in which case the peer most likely may copy out of ours.
-    fn reads_memory_of(&mut self, link: LinkId) -> bool {
+    fn can_read_memory_of(&mut self, link: LinkId) -> bool {
         self.link(link).is_ok_and(|(link_state, _)| link_state.shm().is_some_and(|shm| shm.pid != 0))
     }
 
-    pub(super) fn on_link<R>(
+    pub(super) fn with_link<R>(
         &mut self,
         link: LinkId,
         f: impl FnOnce(&mut Link, &mut PacketTx<'_>, &mut LinkCallbacks<'_>) -> Result<R, Rejected>,
@@ -244,11 +250,15 @@ impl NodeState {
         let (link_state, messages) = self.link(link)?;
         let result = link_state.with(link, messages, f);
         self.flush_link(link);
-        result.map_err(|refusal| self.refused_on(link, refusal))
+        result.map_err(|rejection| self.link_error(link, rejection))
     }
 
     /// The operation, if it has begun; otherwise removes its record.
-    pub(super) fn start_receive(&mut self, name: OperationId, begun: Result<(), Error>) -> Result<OperationId, Error> {
+    pub(super) fn withdraw_on_error(
+        &mut self,
+        name: OperationId,
+        begun: Result<(), Error>,
+    ) -> Result<OperationId, Error> {
         if begun.is_err() {
             self.messages.operations.withdraw(name);
         }

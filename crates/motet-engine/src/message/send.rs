@@ -3,17 +3,17 @@
 //! There are two forms. An inject goes in one packet, and the body is free when the call returns. A started send keeps its body until it completes. Each of
 //! them exists as a call that waits for room and as one that does not.
 
-use super::node_state::{Guard, NodeState};
-use super::operations::{CompletionOptions, Kind, Operation};
+use super::node_state::{NodeGuard, NodeState};
+use super::operations::{CompletionOptions, Operation, OperationKind};
 use super::{Bias, Channel, CqId, Error, LinkId, Mode, Node, OperationId};
 use motet_proto::message::packet;
 use motet_proto::message::{Outcome, Rejected, Send, Sent};
 use motet_sys::user_memory::OperationMemory;
 
 /// Longest body that most likely goes in one packet, bytes.
-const SHORT: usize = 16 << 10;
+const MAX_SHORT_BODY_BYTES: usize = 16 << 10;
 /// Most bytes of headers and body together, about two cells, that are gathered into one buffer before they are sent.
-const JOINED: usize = 96;
+const MAX_GATHERED_BYTES: usize = 96;
 
 /// A message to send.
 #[derive(Debug, Clone, Copy)]
@@ -37,28 +37,28 @@ impl Node {
         message: &Outgoing<'_>,
         body: &[&[u8]],
         operation: u64,
-        place: packet::RemoteAddress,
+        address: packet::RemoteAddress,
     ) -> Result<Sent, Error> {
         let &Outgoing { channel, tag, headers, mode } = message;
         let (link_state, messages) = node.link(channel.link)?;
         if let (Mode::Inject, [body]) = (mode, body) {
             let sent = match headers.len() + body.len() {
                 _ if headers.is_empty() => link_state.send_short(channel.link, messages, channel.id, tag, 0, body),
-                length @ ..=JOINED => {
-                    let mut all = [0; JOINED];
+                length @ ..=MAX_GATHERED_BYTES => {
+                    let mut all = [0; MAX_GATHERED_BYTES];
                     all[..headers.len()].copy_from_slice(headers);
                     all[headers.len()..length].copy_from_slice(body);
                     let headers = headers.len() as u16;
                     link_state.send_short(channel.link, messages, channel.id, tag, headers, &all[..length])
                 }
-                _ => return Self::send_parts(node, message, &[body], operation, place),
+                _ => return Self::send_parts(node, message, &[body], operation, address),
             };
             return match sent {
                 Ok(()) => Ok(Sent::Complete),
-                Err(refusal) => Err(node.refused(channel, refusal)),
+                Err(rejection) => Err(node.send_error(channel, rejection)),
             };
         }
-        Self::send_parts(node, message, body, operation, place)
+        Self::send_parts(node, message, body, operation, address)
     }
 
     /// Gives a message with a body of any number of pieces to the protocol, if there is room.
@@ -67,15 +67,15 @@ impl Node {
         message: &Outgoing<'_>,
         body: &[&[u8]],
         operation: u64,
-        place: packet::RemoteAddress,
+        address: packet::RemoteAddress,
     ) -> Result<Sent, Error> {
         let &Outgoing { channel, tag, headers, mode } = message;
         let (link_state, messages) = node.link(channel.link)?;
-        let send = Send { channel: channel.id, tag, headers, body, mode, operation, place };
-        let sent = link_state.with(channel.link, messages, |proto, way, _| proto.send(way, &send));
+        let send = Send { channel: channel.id, tag, headers, body, mode, operation, place: address };
+        let sent = link_state.with(channel.link, messages, |proto, packets, _| proto.send(packets, &send));
         match sent {
             Ok(sent) => Ok(sent),
-            Err(refusal) => Err(node.refused(channel, refusal)),
+            Err(rejection) => Err(node.send_error(channel, rejection)),
         }
     }
 
@@ -93,19 +93,19 @@ impl Node {
         let &Outgoing { channel, tag, headers, .. } = message;
         let (mut node, quiet) = self.lock_with(None)?;
         match body {
-            &[body] if node.inject(channel, tag, headers, body) => {
+            &[body] if node.inject_fast(channel, tag, headers, body) => {
                 node.quiet = quiet;
                 node.release();
                 Ok(())
             }
-            _ => self.inject_anyhow(node, message, body, deadline),
+            _ => self.inject_slow(node, message, body, deadline),
         }
     }
 
     #[inline(never)]
-    fn inject_anyhow(
+    fn inject_slow(
         &self,
-        mut node: Guard<'_>,
+        mut node: NodeGuard<'_>,
         message: &Outgoing<'_>,
         body: &[&[u8]],
         deadline: Option<u64>,
@@ -127,17 +127,22 @@ impl Node {
     /// Sends a short message in one eager packet, so that its body is free when this returns. [`Error::WouldBlock`]: there is no room.
     #[inline]
     pub fn try_inject(&self, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
-        self.try_inject_by(message, body, None)
+        self.try_inject_parts_with(message, body, None)
     }
 
     /// Sends a short message like [`Node::try_inject`], with the caller's bias if it has one.
-    pub fn try_inject_by(&self, message: &Outgoing<'_>, body: &[&[u8]], bias: Option<&mut Bias>) -> Result<(), Error> {
+    pub fn try_inject_parts_with(
+        &self,
+        message: &Outgoing<'_>,
+        body: &[&[u8]],
+        bias: Option<&mut Bias>,
+    ) -> Result<(), Error> {
         let &Outgoing { channel, tag, headers, .. } = message;
         match body {
             &[body] => self.try_inject_with(channel, tag, headers, body, bias),
             _ => {
                 let (mut node, _) = self.lock_with(bias)?;
-                self.try_inject_anyhow(&mut node, message, body)
+                self.try_inject_general(&mut node, message, body)
             }
         }
     }
@@ -153,7 +158,7 @@ impl Node {
         bias: Option<&mut Bias>,
     ) -> Result<(), Error> {
         let (mut node, quiet) = self.lock_with(bias)?;
-        if !node.inject(channel, tag, headers, body) {
+        if !node.inject_fast(channel, tag, headers, body) {
             return self.try_inject_slow(node, quiet, channel, tag, headers, body);
         }
         node.quiet = quiet;
@@ -165,21 +170,21 @@ impl Node {
     #[inline(never)]
     fn try_inject_slow(
         &self,
-        mut node: Guard<'_>,
+        mut node: NodeGuard<'_>,
         quiet: CqId,
         channel: Channel,
         tag: u64,
         headers: &[u8],
         body: &[u8],
     ) -> Result<(), Error> {
-        let sent = self.try_inject_anyhow(&mut node, &Outgoing { channel, tag, headers, mode: Mode::Inject }, &[body]);
+        let sent = self.try_inject_general(&mut node, &Outgoing { channel, tag, headers, mode: Mode::Inject }, &[body]);
         if sent.is_ok() {
             node.quiet = quiet;
         }
         sent
     }
 
-    fn try_inject_anyhow(&self, node: &mut NodeState, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
+    fn try_inject_general(&self, node: &mut NodeState, message: &Outgoing<'_>, body: &[&[u8]]) -> Result<(), Error> {
         let message = Outgoing { mode: Mode::Inject, ..*message };
         self.try_send(node, &message, body, 0, packet::RemoteAddress::default()).map(drop)
     }
@@ -195,11 +200,11 @@ impl Node {
     ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
         match self.lock() {
             Ok(mut node) => {
-                if goes_at_once(&mut node, message, &memory, &more, options) {
+                if try_send_fast(&mut node, message, &memory, &more, options) {
                     return Ok(None);
                 }
-                self.look_for_credit(&mut node, message, &memory, &more);
-                self.start_send_here(&mut node, message, memory, more, options)
+                self.poll_for_credit(&mut node, message, &memory, &more);
+                self.start_send_locked(&mut node, message, memory, more, options)
             }
             Err(error) => Err((error, memory, more)),
         }
@@ -215,14 +220,14 @@ impl Node {
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, Error> {
         let mut node = self.lock()?;
-        if goes_at_once(&mut node, message, &memory, &more, options) {
+        if try_send_fast(&mut node, message, &memory, &more, options) {
             return Ok(None);
         }
-        self.look_for_credit(&mut node, message, &memory, &more);
+        self.poll_for_credit(&mut node, message, &memory, &more);
         let mut body = Some((memory, more));
         self.wait(node, deadline, |node| {
             let (memory, more) = body.take()?;
-            match self.start_send_here(node, message, memory, more, options) {
+            match self.start_send_locked(node, message, memory, more, options) {
                 Ok(operation) => Some(Ok(operation)),
                 Err((Error::WouldBlock, memory, more)) => {
                     body = Some((memory, more));
@@ -235,9 +240,9 @@ impl Node {
 
     /// Polls the links once if the message lacks credit, because credit may have arrived: a short message is better sent at once than with an RTS.
     #[inline]
-    fn look_for_credit(
+    fn poll_for_credit(
         &self,
-        node: &mut Guard<'_>,
+        node: &mut NodeGuard<'_>,
         message: &Outgoing<'_>,
         memory: &OperationMemory,
         more: &[OperationMemory],
@@ -251,7 +256,7 @@ impl Node {
         }
     }
 
-    pub(super) fn start_send_here(
+    pub(super) fn start_send_locked(
         &self,
         node: &mut NodeState,
         message: &Outgoing<'_>,
@@ -260,7 +265,8 @@ impl Node {
         options: CompletionOptions,
     ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
         let length = memory.len();
-        if length <= SHORT && more.is_empty() && message.mode == Mode::Automatic && options.cq.is_none() {
+        if length <= MAX_SHORT_BODY_BYTES && more.is_empty() && message.mode == Mode::Automatic && options.cq.is_none()
+        {
             let short = Outgoing { mode: Mode::Inject, ..*message };
             let body = [memory.bytes(0, length)];
             match self.try_send(node, &short, &body, 0, packet::RemoteAddress::default()) {
@@ -270,25 +276,26 @@ impl Node {
             }
         }
         let may = more.is_empty() && length as u64 >= node.limits.single_copy;
-        let shown = may && node.link(message.channel.link).is_ok_and(|(link_state, _)| link_state.shm().is_some());
-        let mut place = match shown {
+        let has_address =
+            may && node.link(message.channel.link).is_ok_and(|(link_state, _)| link_state.shm().is_some());
+        let mut address = match has_address {
             true => packet::RemoteAddress { address: memory.address(), key: 0 },
             false => packet::RemoteAddress::default(),
         };
         if let (OperationMemory::Loan(loan), true) = (&memory, more.is_empty()) {
-            place = node.place_of_loan(message.channel.link, loan, place);
+            address = node.address_of_loan(message.channel.link, loan, address);
         }
-        let mut operation = Operation::new(memory, Kind::Send(None), Some(message.channel), options);
+        let mut operation = Operation::new(memory, OperationKind::Send(None), Some(message.channel), options);
         operation.exchange_rest(more);
         let name = match node.messages.operations.begin(operation) {
             Ok(name) => name,
             Err(error) => return Err((error, OperationMemory::Owned(Vec::new()), Vec::new())),
         };
-        let sent = self.send_begun(node, message, name, place);
+        let sent = self.send_recorded(node, message, name, address);
         match sent {
             Ok(Sent::Pending(number)) => {
                 if let Some(operation) = node.messages.operations.get(u64::from(name.0)) {
-                    operation.kind = Kind::Send(Some(number));
+                    operation.kind = OperationKind::Send(Some(number));
                 }
                 node.flush_link(message.channel.link);
                 Ok(Some(name))
@@ -314,12 +321,12 @@ impl Node {
     }
 
     /// Gives a message to the protocol whose body is in the record of its operation.
-    fn send_begun(
+    fn send_recorded(
         &self,
         node: &mut NodeState,
         message: &Outgoing<'_>,
         name: OperationId,
-        place: packet::RemoteAddress,
+        address: packet::RemoteAddress,
     ) -> Result<Sent, Error> {
         // The memory is taken out of the record for the call: the protocol does not touch the record during a send.
         let Some(operation) = node.messages.operations.get(u64::from(name.0)) else { return Err(Error::Full) };
@@ -327,7 +334,7 @@ impl Node {
         let more = operation.exchange_rest(Vec::new());
         let body: smallvec::SmallVec<[&[u8]; 8]> =
             std::iter::once(&memory).chain(&more).map(|memory| memory.bytes(0, usize::MAX)).collect();
-        let sent = self.try_send(node, message, &body, u64::from(name.0), place);
+        let sent = self.try_send(node, message, &body, u64::from(name.0), address);
         drop(body);
         if let Some(operation) = node.messages.operations.get(u64::from(name.0)) {
             operation.memory = memory;
@@ -339,7 +346,7 @@ impl Node {
 
 /// Sends a short message that needs no record, if there is room. False: it takes the longer path, or cannot be sent.
 #[inline(always)]
-fn goes_at_once(
+fn try_send_fast(
     node: &mut NodeState,
     message: &Outgoing<'_>,
     memory: &OperationMemory,
@@ -347,12 +354,13 @@ fn goes_at_once(
     options: CompletionOptions,
 ) -> bool {
     let &Outgoing { channel, tag, headers, mode } = message;
-    let short = mode == Mode::Automatic && more.is_empty() && options.cq.is_none() && memory.len() <= SHORT;
+    let short =
+        mode == Mode::Automatic && more.is_empty() && options.cq.is_none() && memory.len() <= MAX_SHORT_BODY_BYTES;
     if !short {
         return false;
     }
-    let body = memory.bytes(0, SHORT);
-    node.inject(channel, tag, headers, body)
+    let body = memory.bytes(0, MAX_SHORT_BODY_BYTES);
+    node.inject_fast(channel, tag, headers, body)
         || headers.is_empty()
             && node.link(channel.link).is_ok_and(|(link_state, messages)| {
                 link_state.send_short(channel.link, messages, channel.id, tag, 0, body).is_ok()
@@ -362,24 +370,24 @@ fn goes_at_once(
 impl NodeState {
     /// The error for a send that was refused on a channel.
     #[cold]
-    fn refused(&mut self, channel: Channel, refusal: Rejected) -> Error {
-        if refusal == Rejected::Closed && self.place(channel.link, channel.id).is_none() {
+    fn send_error(&mut self, channel: Channel, rejection: Rejected) -> Error {
+        if rejection == Rejected::Closed && self.channel_state(channel.link, channel.id).is_none() {
             return Error::Unknown;
         }
-        self.refused_on(channel.link, refusal)
+        self.link_error(channel.link, rejection)
     }
 
     /// The error for a send that was refused on a link. A sender that waits for room is woken when there is some.
     #[cold]
-    pub(super) fn refused_on(&mut self, link: LinkId, refusal: Rejected) -> Error {
+    pub(super) fn link_error(&mut self, link: LinkId, rejection: Rejected) -> Error {
         let gone = self.gone(link);
-        if refusal == Rejected::WouldBlock
+        if rejection == Rejected::WouldBlock
             && let Ok((link_state, messages)) = self.link(link)
         {
             link_state.tx_blocked = true;
             link_state.flush(link, messages);
             self.links.activate(link);
         }
-        Error::of(refusal, gone)
+        Error::of(rejection, gone)
     }
 }

@@ -55,8 +55,8 @@ impl Node {
     pub fn accept(&self, service: u64, deadline: Option<u64>) -> Result<Channel, Error> {
         let known = |node: &mut NodeState| {
             let opened = node.connections.next_opened(service)?;
-            if let Some(place) = opened.and_then(|channel| node.place(channel.link, channel.id)) {
-                place.taken = true;
+            if let Some(state) = opened.and_then(|channel| node.channel_state(channel.link, channel.id)) {
+                state.is_held = true;
             }
             Some(opened)
         };

@@ -8,7 +8,7 @@
 
 pub(in crate::message) mod pending;
 
-use super::link::{COPY, GONE, LinkState};
+use super::link::{LinkState, MAX_COPY_STEP_BYTES, PEER_IS_GONE};
 use super::message_state::{LinkCallbacks, MessageState};
 use super::operations::Operation;
 use super::{LinkId, regions};
@@ -21,13 +21,13 @@ use pending::{CooperativeCopy, CopyAssist, PendingCopy};
 use std::os::fd::{AsFd, AsRawFd};
 
 /// The result of a step.
-enum Step {
+enum CopyStep {
     /// There is more to do.
     More,
     /// The sender has claimed the last chunks, and has not copied them yet.
     Waiting,
     /// The copy has ended; true: all bytes are copied.
-    Over(bool),
+    Done(bool),
 }
 
 /// Bytes of a chunk. Both ends compute the same value.
@@ -49,38 +49,38 @@ impl LinkState {
     /// Continues the copies between the two processes. False: there was nothing to do but to wait.
     #[cold]
     pub fn copy(&mut self, id: LinkId, messages: &mut MessageState) -> bool {
-        if self.lend(id, messages) {
+        if self.give_in_place(id, messages) {
             return true;
         }
         let message = self.copy_message(id, messages);
         let remote = self.copy_remote(id, messages);
-        self.help(messages) | message | remote
+        self.assist(messages) | message | remote
     }
 
     fn copy_message(&mut self, id: LinkId, messages: &mut MessageState) -> bool {
         let Some(&front) = self.channel_table.copies.front() else { return false };
-        if front.help && self.channel_table.cooperative_copy.is_none() {
-            self.begin_sharing(id, messages, &front.request);
+        if front.assisted && self.channel_table.cooperative_copy.is_none() {
+            self.begin_cooperative_copy(id, messages, &front.request);
         }
         let step = match self.channel_table.cooperative_copy {
-            Some(cooperative_copy) => self.copy_shared(messages, &front.request, cooperative_copy),
+            Some(cooperative_copy) => self.copy_next_chunk(messages, &front.request, cooperative_copy),
             None => self.copy_alone(messages, front),
         };
-        if self.is_given_up() {
-            self.lose(id, messages, Reason::PEER_GONE, GONE);
+        if self.has_peer_closed() {
+            self.take_down(id, messages, Reason::PEER_GONE, PEER_IS_GONE);
             return true;
         }
-        self.channel_table.waits_for_assist = matches!(step, Step::Waiting);
+        self.channel_table.waits_for_assist = matches!(step, CopyStep::Waiting);
         match step {
-            Step::More => {}
-            Step::Waiting => return false,
-            Step::Over(copied) => {
+            CopyStep::More => {}
+            CopyStep::Waiting => return false,
+            CopyStep::Done(copied) => {
                 self.channel_table.copies.pop_front();
-                self.copies.note(copied, front.request.length);
+                self.copy_counts.note(copied, front.request.length);
                 // A copy for a detached receive fails for another reason than the system's refusal.
-                let there = |operation: &mut Operation| !operation.detached;
-                if !copied && messages.operations.get(front.request.operation).is_some_and(there) {
-                    self.channel_table.copy_chooser.no_copies();
+                let is_attached = |operation: &mut Operation| !operation.detached;
+                if !copied && messages.operations.get(front.request.operation).is_some_and(is_attached) {
+                    self.channel_table.copy_chooser.exclude_copies();
                 }
                 let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
                 self.proto.copied(&mut callbacks, front.request.record, copied);
@@ -89,85 +89,86 @@ impl LinkState {
         true
     }
 
-    fn copy_alone(&mut self, messages: &mut MessageState, PendingCopy { request, done, .. }: PendingCopy) -> Step {
-        let length = (request.length - done).min(COPY as u64) as usize;
+    fn copy_alone(&mut self, messages: &mut MessageState, PendingCopy { request, done, .. }: PendingCopy) -> CopyStep {
+        let length = (request.length - done).min(MAX_COPY_STEP_BYTES as u64) as usize;
         let pid = self.shm().map_or(0, |shm| shm.pid);
-        let seen = self.copy_seen(messages, &request, done, length);
-        let Some(more) = seen.or_else(|| copy_some(messages, pid, &request, done, length)) else {
-            return Step::Over(false);
+        let seen = self.copy_from_mapping(messages, &request, done, length);
+        let Some(more) = seen.or_else(|| copy_part(messages, pid, &request, done, length)) else {
+            return CopyStep::Done(false);
         };
         if done + more >= request.length {
-            return Step::Over(true);
+            return CopyStep::Done(true);
         }
         if let Some(front) = self.channel_table.copies.front_mut() {
             front.done += more;
         }
-        Step::More
+        CopyStep::More
     }
 
     /// Begins a cooperative copy: sends the address of the receive's buffer to the sender.
-    fn begin_sharing(&mut self, id: LinkId, messages: &mut MessageState, request: &CopyRequest) {
+    fn begin_cooperative_copy(&mut self, id: LinkId, messages: &mut MessageState, request: &CopyRequest) {
         let memory = messages.operations.get(request.operation).map(|operation| &operation.memory);
         let address = memory.filter(|memory| memory.len() as u64 >= request.length).map(OperationMemory::address);
         let (Some(shm), Some(address)) = (self.shm(), address) else { return };
-        let claims = shm.bulk.1.claims();
-        self.channel_table.stamp = self.channel_table.stamp.wrapping_add(1).max(1);
-        let (stamp, chunks) = (self.channel_table.stamp, chunks_of(request.length));
-        claims.begin(stamp);
+        let claims = shm.payload_rings.1.claims();
+        self.channel_table.copy_id = self.channel_table.copy_id.wrapping_add(1).max(1);
+        let (copy_id, chunks) = (self.channel_table.copy_id, chunks_of(request.length));
+        claims.begin(copy_id);
         let &CopyRequest { record, operation, .. } = request;
-        self.channel_table.cooperative_copy = Some(CooperativeCopy { claims, operation, stamp, chunks, mine: 0 });
-        self.proto.offer_copy_assist(record, address, stamp);
+        self.channel_table.cooperative_copy =
+            Some(CooperativeCopy { claims, operation, copy_id, chunks, copied_here: 0 });
+        self.proto.offer_copy_assist(record, address, copy_id);
         self.flush(id, messages);
     }
 
     /// Copies the next unclaimed chunk of a cooperative copy.
-    fn copy_shared(
+    fn copy_next_chunk(
         &mut self,
         messages: &mut MessageState,
         request: &CopyRequest,
         cooperative_copy: CooperativeCopy,
-    ) -> Step {
-        let CooperativeCopy { claims, stamp, chunks, mine, .. } = cooperative_copy;
-        if let Some(next) = claims.claim(stamp, chunks) {
+    ) -> CopyStep {
+        let CooperativeCopy { claims, copy_id, chunks, copied_here, .. } = cooperative_copy;
+        if let Some(next) = claims.claim(copy_id, chunks) {
             let pid = self.shm().map_or(0, |shm| shm.pid);
             let (mut at, mut left) = chunk(next, request.length);
             while left > 0 {
-                let Some(copied) = copy_some(messages, pid, request, at, left) else {
+                let Some(copied) = copy_part(messages, pid, request, at, left) else {
                     self.end_cooperative_copy();
-                    return Step::Over(false);
+                    return CopyStep::Done(false);
                 };
                 (at, left) = (at + copied, left - copied as usize);
             }
             if let Some(cooperative_copy) = &mut self.channel_table.cooperative_copy {
-                cooperative_copy.mine += 1;
+                cooperative_copy.copied_here += 1;
             }
-            return Step::More;
+            return CopyStep::More;
         }
-        match claims.assisted(stamp) {
-            Assisted::Chunks(helped) if helped >= chunks - mine => {
+        match claims.assisted(copy_id) {
+            Assisted::Chunks(assisted) if assisted >= chunks - copied_here => {
                 self.channel_table.cooperative_copy = None;
-                self.copies.helped += u64::from(helped > 0);
-                Step::Over(true)
+                self.copy_counts.assisted += u64::from(assisted > 0);
+                CopyStep::Done(true)
             }
-            Assisted::Chunks(_) => Step::Waiting,
+            Assisted::Chunks(_) => CopyStep::Waiting,
             Assisted::Failed => {
                 // The chunks that the sender has claimed are missing: all is copied again, and no cooperative copy is chosen on this link any more.
                 self.channel_table.cooperative_copy = None;
-                self.channel_table.copy_chooser.no_help();
+                self.channel_table.copy_chooser.exclude_assist();
                 if let Some(front) = self.channel_table.copies.front_mut() {
-                    (front.done, front.help) = (0, false);
+                    (front.done, front.assisted) = (0, false);
                 }
-                Step::More
+                CopyStep::More
             }
         }
     }
 
     /// Ends the cooperative copy, if it is for this operation.
-    pub fn end_sharing_of(&mut self, operation: u64) {
+    pub fn end_cooperative_copy_of(&mut self, operation: u64) {
         if self.channel_table.cooperative_copy.is_some_and(|cooperative_copy| cooperative_copy.operation == operation) {
             self.end_cooperative_copy();
             if let Some(front) = self.channel_table.copies.front_mut() {
-                front.help = false;
+                front.assisted = false;
             }
         }
     }
@@ -177,40 +178,41 @@ impl LinkState {
     /// chunk. A sender that is stopped within a chunk blocks this call until it continues, because it may still have to write. (A hostile sender gains
     /// nothing by this: it may write to our memory anyway.)
     pub fn end_cooperative_copy(&mut self) {
-        let Some(CooperativeCopy { claims, stamp, chunks, mine, .. }) = self.channel_table.cooperative_copy.take()
+        let Some(CooperativeCopy { claims, copy_id, chunks, copied_here, .. }) =
+            self.channel_table.cooperative_copy.take()
         else {
             return;
         };
-        let theirs = claims.close(stamp).min(chunks).saturating_sub(mine);
+        let copied_there = claims.close(copy_id).min(chunks).saturating_sub(copied_here);
         let Some(shm) = self.shm() else { return };
         let (control, process) = (shm.control.as_fd().as_raw_fd(), shm.process.as_ref());
-        let is_done = || match claims.assisted(stamp) {
-            Assisted::Chunks(helped) => helped >= theirs,
+        let is_done = || match claims.assisted(copy_id) {
+            Assisted::Chunks(assisted) => assisted >= copied_there,
             Assisted::Failed => true,
         };
-        for look in 0u64.. {
+        for polls in 0u64.. {
             let lives =
                 || socket::is_connected(control) && process.is_some_and(|process| !thread::has_exited(process.as_fd()));
-            if is_done() || look % 1024 == 1023 && !lives() {
+            if is_done() || polls % 1024 == 1023 && !lives() {
                 return;
             }
-            if look > 4096 { thread::sleep_ns(100_000) } else { std::hint::spin_loop() }
+            if polls > 4096 { thread::sleep_ns(100_000) } else { std::hint::spin_loop() }
         }
     }
 
     /// Helps with the cooperative copy of a body of ours: copies the next unclaimed chunk. False: there is no such copy.
-    fn help(&mut self, messages: &mut MessageState) -> bool {
+    fn assist(&mut self, messages: &mut MessageState) -> bool {
         let Some(&CopyAssist { request, .. }) = self.channel_table.assists.front() else { return false };
         let AssistRequest { operation, shared } = request;
         let Some(shm) = self.shm() else {
             self.channel_table.assists.clear();
             return false;
         };
-        let (pid, claims) = (shm.pid, shm.bulk.0.claims());
+        let (pid, claims) = (shm.pid, shm.payload_rings.0.claims());
         let chunks = chunks_of(shared.length);
-        let there = pid != 0 && socket::is_connected(shm.control.as_fd().as_raw_fd());
+        let may_copy = pid != 0 && socket::is_connected(shm.control.as_fd().as_raw_fd());
         let next = match messages.operations.get(operation) {
-            Some(_) if there => claims.claim(shared.copy_id, chunks),
+            Some(_) if may_copy => claims.claim(shared.copy_id, chunks),
             _ => None, // the operation has completed, or this side cannot write there
         };
         let Some(next) = next else {
@@ -224,9 +226,9 @@ impl LinkState {
             body.len() == length && write_all(pid, shared.address + at, body)
         });
         let last = match (written, self.channel_table.assists.front_mut()) {
-            (true, Some(helping)) => {
-                helping.done += 1;
-                claims.report_assisted(shared.copy_id, helping.done, chunks)
+            (true, Some(assist)) => {
+                assist.done += 1;
+                claims.report_assisted(shared.copy_id, assist.done, chunks)
             }
             _ => {
                 claims.report_failed(shared.copy_id);
@@ -243,10 +245,10 @@ impl LinkState {
     fn copy_remote(&mut self, id: LinkId, messages: &mut MessageState) -> bool {
         let Some((request, done)) = self.channel_table.remote_copy() else { return false };
         let pid = self.shm().map_or(0, |shm| shm.pid);
-        let length = (request.length - done).min(COPY as u64) as usize;
-        let copied = regions::copy_some(messages, pid, &request, done, length);
-        if self.is_given_up() {
-            self.lose(id, messages, Reason::PEER_GONE, GONE);
+        let length = (request.length - done).min(MAX_COPY_STEP_BYTES as u64) as usize;
+        let copied = regions::copy_remote_part(messages, pid, &request, done, length);
+        if self.has_peer_closed() {
+            self.take_down(id, messages, Reason::PEER_GONE, PEER_IS_GONE);
             return true;
         }
         let ends = copied.is_none_or(|more| done + more >= request.length);
@@ -255,7 +257,7 @@ impl LinkState {
         }
         if ends {
             self.channel_table.remote_copies.pop_front();
-            self.copies.note(copied.is_some(), request.length);
+            self.copy_counts.note(copied.is_some(), request.length);
             let mut callbacks = LinkCallbacks::of(messages, &mut self.channel_table, id);
             self.proto.copied_remote(&mut callbacks, request.record, copied.is_some());
         }
@@ -264,13 +266,13 @@ impl LinkState {
 
     /// Whether the peer has closed the link. Checked after each copy out of its memory: a peer that reuses announced memory before its release was reported
     /// closes the link first, so what was copied while the link was connected is what was announced.
-    fn is_given_up(&mut self) -> bool {
+    fn has_peer_closed(&mut self) -> bool {
         self.shm().is_some_and(|shm| !socket::is_connected(shm.control.as_fd().as_raw_fd()))
     }
 }
 
 /// Copies the next bytes of a request out of the peer's memory. `None`: they cannot be copied.
-fn copy_some(messages: &mut MessageState, pid: u32, request: &CopyRequest, done: u64, length: usize) -> Option<u64> {
+fn copy_part(messages: &mut MessageState, pid: u32, request: &CopyRequest, done: u64, length: usize) -> Option<u64> {
     let operation = messages.operations.get(request.operation)?;
     let from = request.address.checked_add(done)?;
     if pid == 0 {

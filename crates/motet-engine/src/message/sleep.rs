@@ -2,7 +2,7 @@
 //!
 //! The rounds of progress are in [`super::progress`]; the waits of the calls that wait for a result are in [`super::wait`].
 
-use super::node_state::{Guard, NodeState};
+use super::node_state::{NodeGuard, NodeState};
 use super::{Error, LinkId, Node, Task};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -16,17 +16,17 @@ impl Node {
 
     /// Makes one round of progress. The caller has checked that no other thread makes progress.
     #[inline(never)]
-    pub(super) fn poll_all(&self, node: &mut Guard<'_>) -> bool {
+    pub(super) fn poll_all(&self, node: &mut NodeGuard<'_>) -> bool {
         node.progress.start();
-        node.progress.program_wakes();
-        if node.progress.wake() {
-            self.ask(node, Some(0)); // the caller has slept on the node's descriptor
+        node.progress.end_program_sleep();
+        if node.progress.end_sleep() {
+            self.poll_kernel(node, Some(0)); // the caller has slept on the node's descriptor
             node.links.resume_parked();
         }
-        let came = self.round(node);
+        let did_work = self.round(node);
         node.progress.stop();
         node.progress.wake_one();
-        came
+        did_work
     }
 
     /// Queues a task. The next thread that makes progress runs it, outside of any handler.
@@ -40,7 +40,7 @@ impl Node {
     /// Makes progress until `ready` returns true, for example because a handler has set a variable. `ready` is called after every round of progress
     /// and may not use the node; its panics are passed on to the caller, and other threads go on. While nothing arrives for this node the call
     /// sleeps: a change that comes from elsewhere, such as from another node of this process, wakes it only by [`Node::defer`].
-    pub fn until(&self, mut ready: impl FnMut() -> bool, deadline: Option<u64>) -> Result<(), Error> {
+    pub fn progress_until(&self, mut ready: impl FnMut() -> bool, deadline: Option<u64>) -> Result<(), Error> {
         let asked = self.wait(self.lock()?, deadline, |_| match catch_unwind(AssertUnwindSafe(&mut ready)) {
             Ok(false) => None,
             Ok(true) => Some(Ok(())),
@@ -51,7 +51,7 @@ impl Node {
 
     /// Prepares for the drop of the node: sends what it owes to peers, such as FIN packets for long messages, and ends all waits. These and later
     /// waits fail with [`Error::NoNode`].
-    pub fn shut(&self) -> Result<(), Error> {
+    pub fn shut_down(&self) -> Result<(), Error> {
         let mut node = self.lock()?;
         node.progress.close();
         node.flush_all();
@@ -60,17 +60,17 @@ impl Node {
         Ok(())
     }
 
-    /// A descriptor that becomes readable when [`Node::progress`] has something to do, after [`Node::prepare_sleep`] has returned true.
+    /// A descriptor that becomes readable when [`Node::progress`] has something to do, after [`Node::arm`] has returned true.
     pub fn descriptor(&self) -> RawFd {
         self.poll.as_fd().as_raw_fd()
     }
 
     /// Arms the doorbells of all links before a sleep on [`Node::descriptor`] (poll, epoll). False: do not sleep, there is something to do already.
-    pub fn prepare_sleep(&self) -> Result<bool, Error> {
+    pub fn arm(&self) -> Result<bool, Error> {
         let mut node = self.lock()?;
         let may = !node.progress.is_running() && self.arm_for_program_sleep(&mut node);
         if may {
-            node.progress.program_falls_asleep();
+            node.progress.begin_program_sleep();
         }
         Ok(may)
     }

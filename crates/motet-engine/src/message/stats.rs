@@ -19,31 +19,31 @@ use std::sync::{Mutex, PoisonError};
 static RANGES: Mutex<AddressRanges> = Mutex::new(AddressRanges::new());
 
 /// Memory for rows is allocated in units of so many bytes.
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 
 /// How a link was established.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectHistory {
     /// This node has connected to the peer; otherwise the peer to this node.
-    pub called: bool,
+    pub is_connector: bool,
     /// Drivers that have failed before, or that may not be used, with the reasons.
-    pub refused: Vec<(u64, Reason)>,
+    pub failures: Vec<(u64, Reason)>,
 }
 
 impl ConnectHistory {
     /// Notes that a driver has failed.
-    pub fn refused(&mut self, driver: &str, reason: Reason) {
-        self.refused.push((stats::word(driver), reason));
+    pub fn add_failure(&mut self, driver: &str, reason: Reason) {
+        self.failures.push((stats::word(driver), reason));
     }
 }
 
 /// The stats page of a node; `None` inside: there was no memory for it.
 #[derive(Debug, Default)]
-pub struct StatsPage(Option<Open>);
+pub struct StatsPage(Option<OpenPage>);
 
 #[derive(Debug)]
-struct Open {
-    sheet: stats::StatsPage,
+struct OpenPage {
+    page: stats::StatsPage,
     /// Bytes of the page that have memory.
     pages: usize,
     /// The memfd by which other processes find the page.
@@ -55,52 +55,52 @@ impl StatsPage {
     pub fn open(identity: &Identity, drivers: &[&'static dyn Driver], address: &str) -> Self {
         let Ok(file) = memory::create_memfd(stats::NAME, BYTES, &[], HEAD) else { return Self(None) };
         let file = PrivateFd::new(file);
-        let mapping = RANGES.lock().unwrap_or_else(PoisonError::into_inner).map(&file, BYTES, PAGE);
-        let Some(sheet) = mapping.ok().and_then(stats::StatsPage::over) else { return Self(None) };
-        let head = sheet.head();
+        let mapping = RANGES.lock().unwrap_or_else(PoisonError::into_inner).map(&file, BYTES, PAGE_BYTES);
+        let Some(page) = mapping.ok().and_then(stats::StatsPage::over) else { return Self(None) };
+        let head = page.head();
         head.version.store(stats::VERSION, Relaxed);
         head.row.store(ROW as u32, Relaxed);
         head.rows.store(stats::ROWS as u32, Relaxed);
         head.process.store(thread::real_pid(), Relaxed);
-        number(&head.node, identity.id);
+        store_node_id(&head.node, identity.id);
         stats::write_text(&head.name, &identity.name);
         stats::write_text(&head.address, address);
-        for (place, driver) in head.drivers.iter().zip(drivers) {
-            place.store(stats::word(driver.name()), Relaxed);
+        for (entry, driver) in head.drivers.iter().zip(drivers) {
+            entry.store(stats::word(driver.name()), Relaxed);
         }
         head.magic.store(stats::MAGIC, Relaxed);
-        Self(Some(Open { sheet, pages: HEAD, _file: file }))
+        Self(Some(OpenPage { page, pages: HEAD, _file: file }))
     }
 
     /// Counts a failed connection attempt, or a failed link that has no row any more.
     #[cold]
-    pub fn failed(&self, reason: Reason) {
-        if let Some(place) = self.0.as_ref().and_then(|open| open.sheet.head().failed_connects.get(reason.0 as usize)) {
-            place.fetch_add(1, Relaxed);
+    pub fn connect_failed(&self, reason: Reason) {
+        if let Some(entry) = self.0.as_ref().and_then(|open| open.page.head().failed_connects.get(reason.0 as usize)) {
+            entry.fetch_add(1, Relaxed);
         }
     }
 
     /// Writes the row of a link that has come up. `index` is the link's place among the node's links.
     #[cold]
-    pub fn link_state(&mut self, index: u32, link: u32, link_state: &LinkState, how: &ConnectHistory) {
+    pub fn link_up(&mut self, index: u32, link: u32, link_state: &LinkState, history: &ConnectHistory) {
         let Some(open) = &mut self.0 else { return };
         let Some(row) = open.row_for(index) else { return };
         row.state.store(0, Relaxed);
-        row.is_connector.store(u32::from(how.called), Relaxed);
+        row.is_connector.store(u32::from(history.is_connector), Relaxed);
         row.link.store(link, Relaxed);
         row.reason.store(0, Relaxed);
         row.driver.store(stats::word(link_state.driver), Relaxed);
-        number(&row.peer, link_state.peer);
+        store_node_id(&row.peer, link_state.peer);
         let process = match &link_state.transport {
             Some(Transport::SharedMemory(shm)) => shm.pid,
             _ => 0,
         };
         row.process.store(process, Relaxed);
-        row.failed_attempts.store(how.refused.len() as u32, Relaxed);
+        row.failed_attempts.store(history.failures.len() as u32, Relaxed);
         row.up_since_s.store(clock::wall().0, Relaxed);
-        for (place, (driver, reason)) in row.attempts.iter().zip(how.refused.iter().take(MAX_ATTEMPTS)) {
-            place[0].store(*driver, Relaxed);
-            place[1].store(u64::from(reason.0), Relaxed);
+        for (entry, (driver, reason)) in row.attempts.iter().zip(history.failures.iter().take(MAX_ATTEMPTS)) {
+            entry[0].store(*driver, Relaxed);
+            entry[1].store(u64::from(reason.0), Relaxed);
         }
         row.counts.iter().for_each(|count| count.store(0, Relaxed));
         row.state.store(1, Relaxed);
@@ -112,30 +112,30 @@ impl StatsPage {
         let put = |count: LinkCount, value: u64| row.counts[count as usize].store(value, Relaxed);
         match &link_state.transport {
             Some(Transport::SharedMemory(shm)) => {
-                put(LinkCount::CellsSent, shm.outward.tail());
-                put(LinkCount::CellsReceived, shm.inward.head());
-                put(LinkCount::RingBytesSent, shm.bulk.0.tail());
-                put(LinkCount::RingBytesReceived, shm.bulk.1.head());
+                put(LinkCount::CellsSent, shm.fifo_tx.tail());
+                put(LinkCount::CellsReceived, shm.fifo_rx.head());
+                put(LinkCount::RingBytesSent, shm.payload_rings.0.tail());
+                put(LinkCount::RingBytesReceived, shm.payload_rings.1.head());
             }
             Some(Transport::Packet(packet_transport)) => {
-                let [out, inward, again] = packet_transport.counts();
+                let [out, fifo_rx, again] = packet_transport.counts();
                 put(LinkCount::FrameBytesSent, out);
-                put(LinkCount::FrameBytesReceived, inward);
+                put(LinkCount::FrameBytesReceived, fifo_rx);
                 put(LinkCount::Reconnects, again);
             }
             None => {}
         }
-        let ([copied, bytes], loans) = (link_state.copies.done, link_state.channel_table.segments.counts);
+        let ([copied, bytes], loans) = (link_state.copy_counts.done, link_state.channel_table.segments.counts);
         put(LinkCount::SingleCopies, copied);
         put(LinkCount::SingleCopyBytes, bytes);
-        put(LinkCount::SingleCopyRefused, link_state.copies.refused);
-        put(LinkCount::CooperativeCopies, link_state.copies.helped);
-        put(LinkCount::Loans, loans.lent);
+        put(LinkCount::SingleCopyRefused, link_state.copy_counts.refused);
+        put(LinkCount::CooperativeCopies, link_state.copy_counts.assisted);
+        put(LinkCount::Loans, loans.in_place);
         put(LinkCount::LoansCopied, loans.copied);
-        let [channels, coming, going] = link_state.proto.counts().map(u64::from);
+        let [channels, incoming, outgoing] = link_state.proto.counts().map(u64::from);
         put(LinkCount::Channels, channels);
-        put(LinkCount::LongIncoming, coming);
-        put(LinkCount::LongOutgoing, going);
+        put(LinkCount::LongIncoming, incoming);
+        put(LinkCount::LongOutgoing, outgoing);
         if let Some(reason) = link_state.gone {
             row.reason.store(reason.0, Relaxed);
             row.state.store(2, Relaxed);
@@ -144,26 +144,26 @@ impl StatsPage {
 
     /// Clears the row of a link that is removed.
     #[cold]
-    pub fn left(&self, index: u32) {
+    pub fn link_removed(&self, index: u32) {
         if let Some(row) = self.0.as_ref().and_then(|open| open.row(index)) {
             row.state.store(0, Relaxed);
         }
     }
 }
 
-impl Open {
+impl OpenPage {
     /// The row of a link, if it has memory.
     fn row(&self, index: u32) -> Option<&stats::LinkRow> {
         let index = index as usize;
-        (HEAD + (index + 1) * ROW <= self.pages).then(|| self.sheet.row(index)).flatten()
+        (HEAD + (index + 1) * ROW <= self.pages).then(|| self.page.row(index)).flatten()
     }
 
     /// The row of a link, for which memory is allocated if necessary. `None`: there is none, and a store there would end the process.
     fn row_for(&mut self, index: u32) -> Option<&stats::LinkRow> {
-        let head = self.sheet.head();
+        let head = self.page.head();
         let end = HEAD + (index as usize + 1) * ROW;
-        while self.pages < end.min(BYTES) && memory::populate_at(self.sheet.mapping(), self.pages, PAGE) {
-            self.pages += PAGE;
+        while self.pages < end.min(BYTES) && memory::populate_at(self.page.mapping(), self.pages, PAGE_BYTES) {
+            self.pages += PAGE_BYTES;
         }
         if end > self.pages {
             head.links_not_listed.fetch_add(1, Relaxed);
@@ -174,13 +174,13 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenPage {
     fn drop(&mut self) {
-        RANGES.lock().unwrap_or_else(PoisonError::into_inner).retire(self.sheet.mapping());
+        RANGES.lock().unwrap_or_else(PoisonError::into_inner).retire(self.page.mapping());
     }
 }
 
-fn number(words: &[AtomicU64; 2], NodeId(id): NodeId) {
+fn store_node_id(words: &[AtomicU64; 2], NodeId(id): NodeId) {
     for (word, bytes) in words.iter().zip(id.chunks_exact(8)) {
         word.store(u64::from_le_bytes(std::array::from_fn(|n| bytes[n])), Relaxed);
     }

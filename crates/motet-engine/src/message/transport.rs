@@ -37,20 +37,20 @@ impl Secret {
     }
 
     /// An address with this secret: `SECRET@PLACE`.
-    pub fn before(&self, place: &str) -> String {
+    pub fn prefix_to(&self, place: &str) -> String {
         format!("{:016x}{:016x}@{place}", self.caller, self.answer)
     }
 
     /// Splits an address into its secret, if it has one, and the place. `None`: the part before `@` is no secret.
     pub fn split(address: &str) -> Option<(Option<Self>, &str)> {
         match address.split_once('@') {
-            Some((digits, place)) => Some((Some(Self::read(digits)?), place)),
+            Some((digits, place)) => Some((Some(Self::parse(digits)?), place)),
             None => Some((None, address)),
         }
     }
 
     /// Reads a secret from its digits.
-    pub fn read(digits: &str) -> Option<Self> {
+    pub fn parse(digits: &str) -> Option<Self> {
         if digits.len() != Self::DIGITS || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return None;
         }
@@ -59,13 +59,13 @@ impl Secret {
     }
 
     /// Whether a connector has presented the right bits. They are compared as one word, so the duration reveals nothing.
-    pub fn is_said(&self, said: u64) -> bool {
-        said == self.caller
+    pub fn matches_caller(&self, presented: u64) -> bool {
+        presented == self.caller
     }
 
     /// Whether a node has answered with the right bits. They are compared as one word, so the duration reveals nothing.
-    pub fn is_answered(&self, said: u64) -> bool {
-        said == self.answer
+    pub fn matches_answer(&self, presented: u64) -> bool {
+        presented == self.answer
     }
 }
 
@@ -94,13 +94,13 @@ pub enum Transport {
 /// Shared memory of two nodes: a FIFO each way, with a payload ring beside it whose pages are allocated when they are needed.
 pub struct ShmTransport {
     /// The FIFO to the peer.
-    pub outward: FifoTx,
+    pub fifo_tx: FifoTx,
     /// The FIFO from the peer.
-    pub inward: FifoRx,
+    pub fifo_rx: FifoRx,
     /// The payload rings to the peer and from the peer.
-    pub bulk: (PayloadTx, PayloadRx),
+    pub payload_rings: (PayloadTx, PayloadRx),
     /// State of the choice how bytes are copied into the payload ring: [`motet_proto::stream::bulk::CopyModeSelector`].
-    pub copying: Box<Tx>,
+    pub copy_mode: Box<Tx>,
     /// The eventfd that wakes the peer.
     pub tx_doorbell: PrivateFd,
     /// The eventfd that wakes this node.
@@ -118,7 +118,7 @@ pub struct ShmTransport {
 impl ShmTransport {
     /// Wakes the peer.
     #[cold]
-    pub fn ring(&self) {
+    pub fn ring_doorbell(&self) {
         socket::ring_eventfd(self.tx_doorbell.as_fd().as_raw_fd());
     }
 }
@@ -178,7 +178,7 @@ pub trait Listener: Send {
     /// The address of the node for connections by this driver, with its secret.
     fn address(&self) -> String;
     /// The address of the node for display, without its secret.
-    fn place(&self) -> String {
+    fn shown_address(&self) -> String {
         self.address()
     }
 }

@@ -1,21 +1,21 @@
 //! Waiting: one thread runs progress for all. The others sleep until their result is there, or until the running thread leaves.
 
-use super::node_state::{Guard, NodeState};
-use super::progress::is_inside;
-use super::spin_policy::Next;
+use super::node_state::{NodeGuard, NodeState};
+use super::progress::is_in_handler;
+use super::spin_policy::SpinStep;
 use super::{CqId, Error, Node};
 use motet_sys::clock;
 use std::time::Duration;
 
 /// Longest sleep of a thread that does not run progress. After it the thread checks for its result.
-const LOOK: Duration = Duration::from_millis(500);
+const WAITER_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 impl Node {
     /// Makes progress until `ready` returns what it waits for, or CLOCK_MONOTONIC (ns) passes `deadline`.
     #[inline(always)]
     pub(super) fn wait<R>(
         &self,
-        mut node: Guard<'_>,
+        mut node: NodeGuard<'_>,
         deadline: Option<u64>,
         mut ready: impl FnMut(&mut NodeState) -> Option<R>,
     ) -> Result<R, Error> {
@@ -25,7 +25,7 @@ impl Node {
             }
             if !node.progress.is_running() {
                 node.progress.start();
-                let result = self.drive(&mut node, deadline, &mut ready);
+                let result = self.run_until(&mut node, deadline, &mut ready);
                 node.progress.stop();
                 node.progress.wake_one(); // another thread must run progress
                 match result {
@@ -33,62 +33,62 @@ impl Node {
                     None => continue, // another thread runs progress
                 }
             }
-            if is_inside() {
+            if is_in_handler() {
                 return Err(Error::WouldBlock);
             }
-            self.watch_others(&mut node, deadline)?;
+            self.wait_for_running_thread(&mut node, deadline)?;
         }
     }
 
     /// Runs progress. `None`: another thread has taken over.
     #[inline(always)]
-    fn drive<R>(
+    fn run_until<R>(
         &self,
-        node: &mut Guard<'_>,
+        node: &mut NodeGuard<'_>,
         deadline: Option<u64>,
         ready: &mut impl FnMut(&mut NodeState) -> Option<R>,
     ) -> Option<Result<R, Error>> {
         let mut spin = node.progress.spin.begin(self.spin());
-        node.progress.wake();
-        node.progress.program_wakes(); // the thread that slept on the descriptor is this one, or is woken by what is found
+        node.progress.end_sleep();
+        node.progress.end_program_sleep(); // the thread that slept on the descriptor is this one, or is woken by what is found
         loop {
-            let came = self.round(node);
+            let did_work = self.round(node);
             if let Some(found) = ready(node) {
-                node.progress.spin.paid();
+                node.progress.spin.note_success();
                 return Some(Ok(found));
             }
             if node.has_waiters() && !node.progress.is_superseded() {
                 node.yield_to_waiters();
                 node.quiet = CqId::NONE;
             }
-            if came {
+            if did_work {
                 if node.progress.is_superseded() {
                     return None;
                 }
                 // An endless stream of messages, or a long copy, must not extend the wait beyond its deadline.
-                if let Err(late) = passed(node, deadline) {
-                    return Some(Err(late));
+                if let Err(error) = check_wait(node, deadline) {
+                    return Some(Err(error));
                 }
-                spin.again();
+                spin.restart();
                 continue;
             }
             match spin.next() {
-                Next::Look => {}
-                Next::Yield => {
-                    let mut pace = std::mem::take(&mut node.progress.spin);
-                    let hog = node.unlocked(|| pace.lend());
-                    node.progress.spin = pace;
+                SpinStep::Poll => {}
+                SpinStep::Yield => {
+                    let mut policy = std::mem::take(&mut node.progress.spin);
+                    let ran_long = node.unlocked(|| policy.yield_cpu());
+                    node.progress.spin = policy;
                     node.quiet = CqId::NONE;
-                    if hog {
-                        spin.give_up();
+                    if ran_long {
+                        spin.exhaust();
                     }
-                    if let Err(late) = passed(node, deadline) {
-                        return Some(Err(late));
+                    if let Err(error) = check_wait(node, deadline) {
+                        return Some(Err(error));
                     }
                 }
-                Next::Sleep => {
-                    if let Err(late) = passed(node, deadline) {
-                        return Some(Err(late));
+                SpinStep::Sleep => {
+                    if let Err(error) = check_wait(node, deadline) {
+                        return Some(Err(error));
                     }
                     if let Some(found) = self.sleep(node, deadline, ready) {
                         return Some(Ok(found));
@@ -103,7 +103,7 @@ impl Node {
     #[cold]
     fn sleep<R>(
         &self,
-        node: &mut Guard<'_>,
+        node: &mut NodeGuard<'_>,
         deadline: Option<u64>,
         ready: &mut impl FnMut(&mut NodeState) -> Option<R>,
     ) -> Option<R> {
@@ -114,13 +114,13 @@ impl Node {
         if found.is_some() {
             return found;
         }
-        node.progress.spin.failed();
-        let most = self.sleep_at_most(node, deadline);
+        node.progress.spin.note_failure();
+        let max = self.max_sleep(node, deadline);
         let began = clock::nanoseconds();
-        self.ask(node, most);
+        self.poll_kernel(node, max);
         let slept = node.progress.now().saturating_sub(began);
-        node.progress.spin.slept(slept);
-        self.trim(node);
+        node.progress.spin.note_sleep(slept);
+        self.trim_payload_rings(node);
         if node.connections.has_pending() {
             self.step_connects(node);
         }
@@ -129,15 +129,15 @@ impl Node {
 
     /// Sleeps while another thread makes progress, until something has happened.
     #[cold]
-    fn watch_others(&self, node: &mut Guard<'_>, deadline: Option<u64>) -> Result<(), Error> {
-        passed(node, deadline)?;
+    fn wait_for_running_thread(&self, node: &mut NodeGuard<'_>, deadline: Option<u64>) -> Result<(), Error> {
+        check_wait(node, deadline)?;
         node.progress.add_waiter();
         if node.progress.is_asleep() {
             // The running thread may have to wait for something else from now on: room in a FIFO, for example.
             node.progress.ring_wakeup();
         }
         let left = deadline.map(|until| Duration::from_nanos(until.saturating_sub(clock::nanoseconds())));
-        node.unlocked(|| std::thread::park_timeout(left.unwrap_or(LOOK).min(LOOK)));
+        node.unlocked(|| std::thread::park_timeout(left.unwrap_or(WAITER_CHECK_INTERVAL).min(WAITER_CHECK_INTERVAL)));
         node.quiet = CqId::NONE;
         node.progress.remove_waiter();
         Ok(())
@@ -145,7 +145,7 @@ impl Node {
 }
 
 /// Whether the wait is over: the deadline has passed, or the node is closing.
-fn passed(node: &NodeState, deadline: Option<u64>) -> Result<(), Error> {
+fn check_wait(node: &NodeState, deadline: Option<u64>) -> Result<(), Error> {
     const EBADF: i32 = 9;
     if node.progress.is_closing() {
         return Err(Error::NoNode(EBADF));

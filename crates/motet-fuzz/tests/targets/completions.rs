@@ -28,8 +28,8 @@ use motet_engine::message::operations::Buffer;
 use motet_engine::message::receive::RecvFrom;
 use motet_engine::message::send::Outgoing;
 use motet_engine::message::{
-    Bias, Bodies, Calls, Channel, Completion, CompletionOptions, CompletionRef, Context, CqId, MessageLimits, Mode,
-    Node, NodeOptions, OperationId, Serve, Status,
+    Bias, BodyPath, Channel, Completion, CompletionOptions, CompletionRef, Context, CqId, MessageLimits, Mode, Node,
+    NodeOptions, OperationId, Serve, SinkFn, Status,
 };
 use motet_sys::user_memory::OperationMemory;
 use raw_peer::{FIRST_CHANNEL, Peer};
@@ -110,7 +110,7 @@ struct End {
     status: Status,
     length: u64,
     tag: u64,
-    full: u64,
+    message_length: u64,
     headers: Vec<u8>,
     channel: Option<Channel>,
     /// The bytes of a receive with owned memory.
@@ -119,16 +119,16 @@ struct End {
 
 impl End {
     fn of(end: &CompletionRef<'_>) -> Self {
-        let &CompletionRef { context: receive, status, length, tag, full, headers, channel, .. } = end;
+        let &CompletionRef { user_data: receive, status, length, tag, message_length, headers, channel, .. } = end;
         assert!(headers.len() <= 256, "headers within the limit");
-        Self { receive, status, length, tag, full, headers: headers.to_vec(), channel, bytes: None }
+        Self { receive, status, length, tag, message_length, headers: headers.to_vec(), channel, bytes: None }
     }
 
     fn of_completion(end: Completion) -> Self {
-        let Completion { context: receive, status, length, tag, full, headers, channel, memory, .. } = end;
+        let Completion { user_data: receive, status, length, tag, message_length, headers, channel, memory, .. } = end;
         // Empty memory is not returned to the program.
         let bytes = memory.filter(|bytes| !bytes.is_empty()).map(|bytes| bytes[..length as usize].to_vec());
-        Self { receive, status, length, tag, full, headers, channel, bytes }
+        Self { receive, status, length, tag, message_length, headers, channel, bytes }
     }
 }
 
@@ -154,7 +154,7 @@ impl Side {
             window: 16 << 10,
             max_rendezvous: 4,
             channels: 4,
-            bodies: Bodies::Ring,
+            body_path: BodyPath::Ring,
             pool: 1 << 20,
             ..MessageLimits::default()
         };
@@ -181,7 +181,7 @@ impl Side {
 
     /// Makes all links active. Their packets are then found in every round, without doorbells.
     fn make_busy(&mut self) {
-        let completion = CompletionOptions { cq: Some(self.cqs[1]), context: 0, quiet: false };
+        let completion = CompletionOptions { cq: Some(self.cqs[1]), user_data: 0, errors_only: false };
         for (peer, &channel) in self.peers.iter_mut().zip(&self.channels) {
             let memory = OperationMemory::Owned(vec![0; 8]);
             self.node.post(RecvFrom::Channel(channel), 0, u64::MAX, memory, completion).expect("a receive");
@@ -229,7 +229,7 @@ impl Side {
                 reached.interleaved += 1;
             }
         };
-        let (delivered, kept) = node.poll_cq_with(cq, most, &mut Calls(record), bias.as_mut()).expect("a cq");
+        let (delivered, kept) = node.poll_cq_with(cq, most, &mut SinkFn(record), bias.as_mut()).expect("a cq");
         assert!(delivered == ends.len() - before && delivered <= most, "{delivered} of at most {most}");
         reached.delivered += u64::from(delivered > 0);
         reached.batches += u64::from(delivered > 1);
@@ -410,11 +410,11 @@ impl Harness<'_> {
             match memory {
                 // Every second one has no operation record on the biased side.
                 OperationMemory::User(span) if bias.is_some() && number % 2 == 1 => {
-                    node.post_unrecorded(asked, Buffer { span, context }, cq, bias.as_mut()).map(|()| None)
+                    node.post_unrecorded(asked, Buffer { span, user_data: context }, cq, bias.as_mut()).map(|()| None)
                 }
                 memory => {
-                    let completion = CompletionOptions { cq: Some(cq), context, quiet: false };
-                    node.post_by(asked, memory, completion, bias.as_mut()).map(Some)
+                    let completion = CompletionOptions { cq: Some(cq), user_data: context, errors_only: false };
+                    node.post_with(asked, memory, completion, bias.as_mut()).map(Some)
                 }
             }
         });
@@ -467,7 +467,7 @@ impl Harness<'_> {
         let sent = self.sides.each_mut().map(|Side { node, bias, channels, .. }| {
             let (headers, mode) = (&content[..headers], Mode::Inject);
             let message = Outgoing { channel: channels[0], tag: tag.into(), headers, mode };
-            node.try_inject_by(&message, &[&content[..length]], bias.as_mut())
+            node.try_inject_parts_with(&message, &[&content[..length]], bias.as_mut())
         });
         assert!(!self.agree || sent[0] == sent[1], "{sent:?}");
     }
@@ -480,7 +480,7 @@ impl Harness<'_> {
             let number = end.receive as usize;
             let Receive { room, owned, ended, .. } = &mut self.receives[number];
             assert!(!std::mem::replace(&mut ended[side], true), "a receive ends once");
-            assert!(end.length <= *room as u64 && end.length <= end.full, "{end:?} has room for {room}");
+            assert!(end.length <= *room as u64 && end.length <= end.message_length, "{end:?} has room for {room}");
             if *owned {
                 assert_eq!(end.bytes.as_ref().map_or(0, Vec::len) as u64, end.length);
             } else {

@@ -56,14 +56,14 @@ pub const TARGETS: &[Target] = &[
 pub fn segment_message(input: &[u8]) {
     let Some(message) = SegmentMsg::decode(input) else { return };
     assert_eq!(SegmentMsg::decode(&message.encode()), Some(message));
-    if let SegmentMsg::Shown { number, address, length, .. } = message {
+    if let SegmentMsg::Announced { number, address, length, .. } = message {
         assert!(number != 0 && address != 0 && length != 0 && address.checked_add(length).is_some());
     }
 }
 
 fn segment_message_seeds() -> Vec<Vec<u8>> {
-    let shown = SegmentMsg::Shown { number: 1, writable: true, address: 1 << 40, length: 64 << 20 };
-    [shown, SegmentMsg::Gone { number: 1 }].map(|message| message.encode().to_vec()).to_vec()
+    let shown = SegmentMsg::Announced { number: 1, writable: true, address: 1 << 40, length: 64 << 20 };
+    [shown, SegmentMsg::Withdrawn { number: 1 }].map(|message| message.encode().to_vec()).to_vec()
 }
 
 /// The handshake of two nodes on one host, and its answer.
@@ -126,14 +126,14 @@ pub fn node_address(input: &[u8]) {
     let Some((secret, address)) = Secret::split(text) else { return };
     assert!(address.len() <= text.len());
     if let Some(secret) = secret {
-        assert_eq!(Secret::split(&secret.before(address)), Some((Some(secret), address)), "it comes back as it was");
+        assert_eq!(Secret::split(&secret.prefix_to(address)), Some((Some(secret), address)), "it comes back as it was");
         assert!(!format!("{secret:?}").contains(&text[..16]), "and is not shown");
     }
 }
 
 fn node_address_seeds() -> Vec<Vec<u8>> {
     let secret = Secret { caller: 0x0123_4567_89ab_cdef, answer: u64::MAX };
-    let with = ["10.0.0.1:4000", "[fd00::1]:1", "", "a@b"].map(|address| secret.before(address).into_bytes());
+    let with = ["10.0.0.1:4000", "[fd00::1]:1", "", "a@b"].map(|address| secret.prefix_to(address).into_bytes());
     [&with[..], &[b"10.0.0.1:4000".to_vec(), b"@".to_vec()]].concat()
 }
 

@@ -9,7 +9,7 @@ use super::{
     RecvFrom, Status,
 };
 use motet_engine::message::regions::SharedBytes;
-use motet_engine::message::send_cancel::CalledBack;
+use motet_engine::message::send_cancel::Recall;
 use motet_sys::user_memory::UserMemory;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -138,10 +138,10 @@ fn receive_by_operation(
     let borrow = Borrow { node, user: User::Operation(operation) };
     let mut waited = node.wait_for(operation, deadline);
     if matches!(waited, Err(Error::TimedOut)) {
-        node.take_back(operation)?;
+        node.cancel_receive(operation)?;
         waited = node.wait_for(operation, None);
     }
-    let Completion { status, length, tag, full, headers: pushed, channel, .. } = waited?;
+    let Completion { status, length, tag, message_length, headers: pushed, channel, .. } = waited?;
     std::mem::forget(borrow);
     if let Some(headers) = headers {
         *headers = pushed;
@@ -149,7 +149,7 @@ fn receive_by_operation(
     if status == Status::Cancelled {
         return Err(Error::TimedOut);
     }
-    Ok(ReceiveResult { status, length, tag, full, channel })
+    Ok(ReceiveResult { status, length, tag, message_length, channel })
 }
 
 /// Sends a message of slices that cannot leave at once.
@@ -191,13 +191,13 @@ pub(super) fn send(
 /// Recalls a send whose deadline has passed. `None`: the message continues on its way and does not need the memory.
 #[cold]
 fn recall(node: &EngineNode, operation: OperationId) -> Result<Option<Completion>, Error> {
-    match node.call_back(operation)? {
-        CalledBack::OnItsWay => return Ok(None),
-        CalledBack::Asked => {}
+    match node.recall(operation)? {
+        Recall::ContinuesFromCopy => return Ok(None),
+        Recall::Requested => {}
     }
     match node.wait_for(operation, Some(super::deadline_in(RECALL_TIMEOUT_NS))) {
         Err(Error::TimedOut) => {
-            node.give_up(operation)?;
+            node.abort_link(operation)?;
             node.wait_for(operation, None).map(Some) // it has completed
         }
         waited => waited.map(Some),

@@ -41,7 +41,7 @@ impl Node {
     /// Cancels a receive even if its memory holds part of the message; the next receive gets the whole message.
     #[inline]
     pub fn cancel_receive(&self, operation: OperationId) -> Result<(), Error> {
-        self.0.take_back(operation)
+        self.0.cancel_receive(operation)
     }
 
     /// Takes the memory away from an operation that has not completed; the operation is forgotten when it does. Bytes that still arrive for a

@@ -32,7 +32,7 @@ impl Content {
     /// Bytes of the body.
     pub fn len(&self) -> usize {
         match self {
-            Self::LoanedMessage(lent) => lent.len(),
+            Self::LoanedMessage(loaned) => loaned.len(),
             Self::Copied(bytes) => bytes.len(),
         }
     }
@@ -45,7 +45,7 @@ impl Content {
     /// Copies the bytes from `at` on to `into`, as many as both have; returns how many.
     pub fn read(&self, at: usize, into: &mut [u8]) -> usize {
         match self {
-            Self::LoanedMessage(lent) => lent.read(at, into),
+            Self::LoanedMessage(loaned) => loaned.read(at, into),
             Self::Copied(bytes) => {
                 let from = bytes.get(at..).unwrap_or(&[]);
                 let fits = from.len().min(into.len());
@@ -58,7 +58,7 @@ impl Content {
     /// The whole body; a loaned one is copied and released.
     pub fn into_vec(self) -> Vec<u8> {
         match self {
-            Self::LoanedMessage(lent) => lent.to_vec(),
+            Self::LoanedMessage(loaned) => loaned.to_vec(),
             Self::Copied(bytes) => bytes,
         }
     }
@@ -98,7 +98,7 @@ impl Node {
         self.0.send_loan(message, loan, length, notice, deadline)
     }
 
-    /// Posts a receive in place. It completes with a loaned message ([`Completion::lent`]), or with a copy of at most `max` bytes.
+    /// Posts a receive in place. It completes with a loaned message ([`Completion::loaned`]), or with a copy of at most `max` bytes.
     #[inline]
     pub fn post_in_place(
         &self,
@@ -131,10 +131,10 @@ impl Node {
             self.0.cancel(operation)?;
             waited = self.0.wait_for(operation, None);
         }
-        let Completion { status, length, tag, headers, channel, memory, lent, .. } = waited?;
-        match (status, channel, lent, memory) {
-            (Status::Done, Some(channel), Some(lent), _) => {
-                Ok(InPlace { tag, headers, channel, body: Content::LoanedMessage(lent) })
+        let Completion { status, length, tag, headers, channel, memory, loaned, .. } = waited?;
+        match (status, channel, loaned, memory) {
+            (Status::Done, Some(channel), Some(loaned), _) => {
+                Ok(InPlace { tag, headers, channel, body: Content::LoanedMessage(loaned) })
             }
             (Status::Done, Some(channel), None, Some(mut bytes)) => {
                 bytes.truncate(length as usize);

@@ -1,8 +1,8 @@
 //! Sending and receiving messages.
 
 use super::{
-    Buffer, Channel, CompletionOptions, CqId, Error, Mode, Node, OperationId, OperationMemory, Outgoing, ReceiveResult,
-    RecvFrom, Seen, Status, UnexpectedMessage, UserMemory, blocking, borrowed_memory, deadline,
+    Buffer, Channel, CompletionOptions, CqId, Error, Mode, Node, OperationId, OperationMemory, Outgoing, PeekedMessage,
+    ReceiveResult, RecvFrom, Status, UnexpectedMessage, UserMemory, blocking, borrowed_memory, deadline,
 };
 use std::time::Duration;
 
@@ -146,7 +146,7 @@ impl Node {
 
     /// Describes the message that a receive would get. Makes no progress.
     #[inline]
-    pub fn peek(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<Seen>, Error> {
+    pub fn peek(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<PeekedMessage>, Error> {
         self.0.peek(from, tag, ignore)
     }
 

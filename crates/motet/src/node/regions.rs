@@ -97,7 +97,7 @@ impl Node {
         notice: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        self.0.put_by(at, memory, notice, deadline)
+        self.0.put_until(at, memory, notice, deadline)
     }
 
     /// Starts to read bytes of a region of a peer, as many as `memory` has. [`Error::WouldBlock`]: there is no room.
@@ -122,7 +122,7 @@ impl Node {
         notice: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        self.0.get_by(at, memory, notice, deadline)
+        self.0.get_until(at, memory, notice, deadline)
     }
 
     /// Starts an atomic on a region of a peer. The values from before the change go to `result`, unless it is empty. [`Error::WouldBlock`]: there
@@ -150,7 +150,7 @@ impl Node {
         notice: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        self.0.atomic_by(at, atomic, result, notice, deadline)
+        self.0.atomic_until(at, atomic, result, notice, deadline)
     }
 
     /// Starts a fence: it completes when every put, get and atomic that was started on the link before it has completed.

@@ -141,10 +141,10 @@ impl LinkParts {
         let process = socket::peer_process(self.control.as_fd().as_raw_fd()).or_else(by_number);
         let process = process.ok().map(PrivateFd::new);
         let transport = ShmTransport {
-            outward: outward.0.tx(),
-            inward: inward.0.rx(),
-            copying: Box::default(),
-            bulk: (outward.1.tx(), inward.1.rx()),
+            fifo_tx: outward.0.tx(),
+            fifo_rx: inward.0.rx(),
+            copy_mode: Box::default(),
+            payload_rings: (outward.1.tx(), inward.1.rx()),
             tx_doorbell: PrivateFd::new(self.tx_doorbell),
             rx_doorbell: self.rx_doorbell,
             control: self.control,

@@ -16,7 +16,7 @@ fn handshake(op: HandshakeOp) -> Handshake {
 
 /// What a listener answers to these bytes, until it closes the connection.
 fn answer(listener: &mut dyn Listener, bytes: &[u8]) -> Vec<u8> {
-    let mut incoming = TcpStream::connect(listener.place()).expect("it listens");
+    let mut incoming = TcpStream::connect(listener.shown_address()).expect("it listens");
     incoming.write_all(bytes).expect("sent");
     incoming.set_nonblocking(true).expect("nonblocking");
     let mut got = Vec::new();
@@ -65,7 +65,7 @@ fn incoming_many_and_silent_keep_no_peer_out() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
     let silent: Vec<_> = (0..200)
         .map(|n| {
-            let mut incoming = TcpStream::connect(listener.place()).expect("it listens");
+            let mut incoming = TcpStream::connect(listener.shown_address()).expect("it listens");
             incoming.write_all(&handshake(HandshakeOp::New).encode()[..n % HANDSHAKE_BYTES]).expect("sent");
             assert!(listener.step(nanoseconds()).is_none());
             incoming
@@ -88,7 +88,7 @@ fn incoming_many_and_silent_keep_no_peer_out() {
 #[test]
 fn invalid_frames_break_only_their_own_link() {
     let (mut listener, mut a, mut b) = pair();
-    let mut incoming = TcpStream::connect(listener.place()).expect("it listens");
+    let mut incoming = TcpStream::connect(listener.shown_address()).expect("it listens");
     incoming.write_all(&handshake(HandshakeOp::New).encode()).expect("sent");
     let mut hostile = None;
     until("it is connected", || {

@@ -21,7 +21,7 @@ fn handshake(op: HandshakeOp, epoch: u32, port: u16) -> Handshake {
 
 /// A session with a caller that is a bare TCP connection, whose handshake says that it answers probes at `port`.
 fn connect_raw_caller(listener: &mut dyn Listener, port: u16) -> (TcpStream, Box<dyn PacketTransport>) {
-    let mut caller = TcpStream::connect(listener.place()).expect("it listens");
+    let mut caller = TcpStream::connect(listener.shown_address()).expect("it listens");
     caller.write_all(&handshake(HandshakeOp::New, 0, port).encode()).expect("sent");
     let mut connected = None;
     until("it is connected", || {
@@ -115,7 +115,7 @@ fn caller_behind_refusing_port_is_waited_for() {
     drop(caller);
     assert_stays_up(&mut *link, now + 2 * SECOND);
     assert_stays_up(&mut *link, now + 11 * SECOND);
-    let mut back = TcpStream::connect(listener.place()).expect("it listens");
+    let mut back = TcpStream::connect(listener.shown_address()).expect("it listens");
     back.write_all(&handshake(HandshakeOp::Resume, 1, 0).encode()).expect("sent");
     let mut welcome = [0; HANDSHAKE_BYTES];
     back.set_nonblocking(true).expect("nonblocking");

@@ -48,7 +48,7 @@ fn connections_cut_repeatedly_lose_no_packet() {
         let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
         let mut cuts = Prng(seed);
         let quota = move || if cuts.one_in(8) { cuts.below(200) } else { cuts.below(400_000) };
-        let proxy = Proxy::new("127.0.0.1:0", &listener.place(), quota).expect("a port");
+        let proxy = Proxy::new("127.0.0.1:0", &listener.shown_address(), quota).expect("a port");
         let (mut a, mut b) = connect_nodes(&identity(1, false), &mut *listener, &proxy.address.to_string());
         let mut prng = Prng(seed);
         let sizes: Vec<usize> =
@@ -137,7 +137,7 @@ fn called_side_whose_caller_is_gone_learns_it_at_once() {
 #[test]
 fn peer_restarted_at_same_port_is_another_node() {
     let mut listener = Tcp.listen(&identity(2, true)).expect("a listener");
-    let (address, place) = (listener.address(), listener.place());
+    let (address, place) = (listener.address(), listener.shown_address());
     let (mut a, b) = connect_nodes(&identity(1, false), &mut *listener, &address);
     drop((b, listener));
     let again = nodes::Identity { listen: Some(place.parse().expect("an address")), ..identity(3, true) };

@@ -9,26 +9,26 @@ use motet_sys::user_memory::UserMemory;
 #[derive(Debug)]
 pub struct Blocking<'a, 'b> {
     /// The selector and the memory of the receive, while it is not posted.
-    pub alone: Option<(Selector, UserMemory)>,
+    pub unposted_receive: Option<(Selector, UserMemory)>,
     /// Where the message's headers go, if they are wanted.
     pub headers: &'a mut Option<&'b mut Vec<u8>>,
     /// The result, if the receive has completed.
-    pub got: Option<ReceiveResult>,
+    pub result: Option<ReceiveResult>,
 }
 
 impl CompletionSink for Blocking<'_, '_> {
     #[inline(always)]
-    fn alone(&self) -> Option<(&Selector, UserMemory)> {
-        self.alone.as_ref().map(|(selector, span)| (selector, *span))
+    fn unposted_receive(&self) -> Option<(&Selector, UserMemory)> {
+        self.unposted_receive.as_ref().map(|(selector, span)| (selector, *span))
     }
 
     #[inline(always)]
     fn report(&mut self, end: &CompletionRef<'_>) {
-        let &CompletionRef { status, length, tag, full, channel, headers, .. } = end;
+        let &CompletionRef { status, length, tag, message_length, channel, headers, .. } = end;
         if let (Some(into), false) = (&mut *self.headers, headers.is_empty()) {
             into.extend_from_slice(headers);
         }
-        self.got = Some(ReceiveResult { status, length, tag, full, channel });
+        self.result = Some(ReceiveResult { status, length, tag, message_length, channel });
     }
 }
 
@@ -42,22 +42,22 @@ impl Operations {
 
     /// Whether a blocking receive is under way, or has completed and its completion has not been taken.
     #[inline(always)]
-    pub fn is_blocked(&mut self) -> bool {
+    pub fn has_blocking_receive(&mut self) -> bool {
         let cq = self.completion_queues.get_by_id(SlabId(self.blocking.0));
-        cq.is_none_or(|cq| cq.under_way > 0 || !cq.ended.is_empty())
+        cq.is_none_or(|cq| cq.under_way > 0 || !cq.completed.is_empty())
     }
 
     /// Whether the blocking receive has completed and its completion has not been taken.
     #[inline(always)]
-    pub fn blocking_has_ended(&mut self) -> bool {
-        self.completion_queues.get_by_id(SlabId(self.blocking.0)).is_some_and(|cq| !cq.ended.is_empty())
+    pub fn blocking_has_completed(&mut self) -> bool {
+        self.completion_queues.get_by_id(SlabId(self.blocking.0)).is_some_and(|cq| !cq.completed.is_empty())
     }
 
     /// Takes the completion of the blocking receive. `None`: it has not completed.
     #[inline(always)]
     pub fn take_blocking(&mut self, headers: &mut Option<&mut Vec<u8>>) -> Option<ReceiveResult> {
-        let mut sink = Blocking { alone: None, headers, got: None };
+        let mut sink = Blocking { unposted_receive: None, headers, result: None };
         self.report_completions(self.blocking, 1, &mut sink).ok()?;
-        sink.got
+        sink.result
     }
 }

@@ -1,6 +1,6 @@
 //! Receives that are posted without a record: what their completions need is kept in the posted receive itself.
 
-use super::{CompletionOptions, CqId, Kind, LOAN, Operation, Operations, UNRECORDED};
+use super::{CompletionOptions, CqId, LOAN, Operation, OperationKind, Operations, UNRECORDED};
 use crate::message::Error;
 use motet_proto::message::matching::Receive;
 use motet_proto::message::slab::{MAX_RECORDS, SlabId};
@@ -12,12 +12,12 @@ pub struct Buffer {
     /// Where the body goes.
     pub span: UserMemory,
     /// The program's user data, which the completion returns.
-    pub context: u64,
+    pub user_data: u64,
 }
 
 impl Buffer {
     /// The buffer of a receive that has a record.
-    pub const NONE: Self = Self { span: UserMemory::EMPTY, context: 0 };
+    pub const NONE: Self = Self { span: UserMemory::EMPTY, user_data: 0 };
 }
 
 impl Operations {
@@ -27,11 +27,11 @@ impl Operations {
     #[inline(always)]
     pub fn begin_unrecorded(&mut self, cq: CqId, buffer: Buffer) -> Result<Receive<Buffer>, Error> {
         let known = self.completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?;
-        if self.pool.count() + self.bare >= MAX_RECORDS {
+        if self.pool.count() + self.unrecorded >= MAX_RECORDS {
             return Err(Error::Full); // each unrecorded receive may need a record later
         }
         known.under_way += 1;
-        self.bare += 1;
+        self.unrecorded += 1;
         Ok(Receive { operation: UNRECORDED | u64::from(cq.0), capacity: buffer.span.len() as u64, buffer })
     }
 
@@ -43,11 +43,11 @@ impl Operations {
 
     #[inline(never)]
     fn give_record(&mut self, receive: Receive<Buffer>) -> u64 {
-        let Buffer { span, context } = receive.buffer;
-        let options = CompletionOptions { cq: Some(CqId(receive.operation as u32)), context, quiet: false };
-        let mut operation = Operation::new(OperationMemory::User(span), Kind::Receive(None), None, options);
+        let Buffer { span, user_data } = receive.buffer;
+        let options = CompletionOptions { cq: Some(CqId(receive.operation as u32)), user_data, errors_only: false };
+        let mut operation = Operation::new(OperationMemory::User(span), OperationKind::Receive(None), None, options);
         operation.nameless = true;
-        self.bare -= 1;
+        self.unrecorded -= 1;
         // There is room: `begin_unrecorded` and `begin` count every unrecorded receive as a record.
         self.pool.insert(operation).map_or(LOAN | u64::from(u32::MAX), |number| u64::from(number.0))
     }
@@ -61,7 +61,8 @@ impl Operations {
     pub fn nameless_of(&self, cq: CqId, which: impl Fn(&Operation) -> bool) -> Vec<SlabId> {
         let ours = |index: &u32| {
             let known = self.pool.get(*index);
-            known.is_some_and(|known| known.nameless && !known.reported && known.options.cq == Some(cq) && which(known))
+            known
+                .is_some_and(|known| known.nameless && !known.is_queued && known.options.cq == Some(cq) && which(known))
         };
         self.pool.indices().filter(ours).map(|index| self.pool.number(index)).collect()
     }

@@ -1,6 +1,6 @@
 //! Completion queues: completions of operations, for one thread to poll or wait for.
 
-use super::{Completion, CompletionRef, CompletionSink, NONE, OperationId, Operations};
+use super::{Completion, CompletionRef, CompletionSink, NO_OPERATION, OperationId, Operations};
 use crate::message::Error;
 use motet_proto::message::Status;
 use motet_proto::message::slab::{IntrusiveList, SlabId};
@@ -18,7 +18,7 @@ impl CqId {
 #[derive(Debug, Default)]
 pub struct CompletionQueue {
     /// Records of operations that have completed, in that order.
-    pub(super) ended: IntrusiveList,
+    pub(super) completed: IntrusiveList,
     /// Numbers of operations that have succeeded, and that have completed with another status.
     pub counts: [u64; 2],
     /// Number of operations under way.
@@ -51,48 +51,48 @@ impl Operations {
     /// Whether a completion queue is empty.
     #[inline(always)]
     pub fn is_cq_empty(&mut self, cq: CqId) -> Result<bool, Error> {
-        Ok(self.cq(cq).ok_or(Error::Unknown)?.ended.is_empty())
+        Ok(self.cq(cq).ok_or(Error::Unknown)?.completed.is_empty())
     }
 
     /// Takes the next completion of a completion queue.
     #[inline]
     pub fn next_completion(&mut self, cq: CqId) -> Result<Option<Completion>, Error> {
         let known = self.completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?;
-        let Some(index) = known.ended.first() else { return Ok(None) };
-        self.pool.unlink(&mut known.ended, 0, index);
+        let Some(index) = known.completed.first() else { return Ok(None) };
+        self.pool.unlink(&mut known.completed, 0, index);
         Ok(self.take_record(index))
     }
 
-    /// Reports up to `most` completions of a completion queue to `sink`, and removes them. Returns how many, and whether it has stopped before a completion
+    /// Reports up to `max` completions of a completion queue to `sink`, and removes them. Returns how many, and whether it has stopped before a completion
     /// that the sink does not take, or that returns memory or a loaned message to the program: [`Operations::next_completion`] takes such a completion.
     #[inline(always)]
     pub fn report_completions(
         &mut self,
         cq: CqId,
-        most: usize,
+        max: usize,
         sink: &mut impl CompletionSink,
     ) -> Result<(usize, bool), Error> {
         let known = self.completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?;
         let mut reported = 0;
-        while reported < most {
-            let Some(index) = known.ended.first() else { break };
+        while reported < max {
+            let Some(index) = known.completed.first() else { break };
             let Some(record) = self.pool.get(index) else { break };
-            let operation = if record.nameless { NONE } else { OperationId(self.pool.number(index).0) };
-            let (true, Some(outcome)) = (record.is_plain(), record.outcome) else { return Ok((reported, true)) };
+            let operation = if record.nameless { NO_OPERATION } else { OperationId(self.pool.number(index).0) };
+            let (true, Some(outcome)) = (record.is_reportable(), record.outcome) else { return Ok((reported, true)) };
             if !sink.takes(!record.nameless, outcome.status == Status::Done, &record.headers) {
                 return Ok((reported, true));
             }
             sink.report(&CompletionRef {
                 operation,
-                context: record.options.context,
+                user_data: record.options.user_data,
                 status: outcome.status,
                 length: outcome.length,
                 tag: record.tag,
-                full: record.full,
+                message_length: record.message_length,
                 headers: &record.headers,
                 channel: record.channel,
             });
-            self.pool.unlink(&mut known.ended, 0, index);
+            self.pool.unlink(&mut known.completed, 0, index);
             self.pool.forget(index);
             reported += 1;
         }

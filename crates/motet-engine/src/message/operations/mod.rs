@@ -11,7 +11,7 @@ mod record;
 pub use blocking::Blocking;
 pub use buffers::Buffer;
 pub use completion_queues::{CompletionQueue, CqId};
-pub use record::{Kind, Operation, Seen};
+pub use record::{InPlaceState, Operation, OperationKind};
 
 use super::loaned::{Loan, LoanedMessage, ReleaseQueue};
 use super::{Channel, Error, OperationId};
@@ -27,9 +27,9 @@ pub struct CompletionOptions {
     /// The completion queue that gets the completion; `None`: the program waits for the operation itself.
     pub cq: Option<CqId>,
     /// The program's user data, which the completion returns.
-    pub context: u64,
+    pub user_data: u64,
     /// Errors-only: successes are counted but not reported. Needs a completion queue.
-    pub quiet: bool,
+    pub errors_only: bool,
 }
 
 /// The completion of an operation.
@@ -38,7 +38,7 @@ pub struct Completion {
     /// The operation that has completed.
     pub operation: OperationId,
     /// The program's user data.
-    pub context: u64,
+    pub user_data: u64,
     /// The status of the completion.
     pub status: Status,
     /// Bytes of the body that were sent, or that are in the buffer.
@@ -46,7 +46,7 @@ pub struct Completion {
     /// The tag of the received message.
     pub tag: u64,
     /// Whole length of the received body, before truncation, bytes.
-    pub full: u64,
+    pub message_length: u64,
     /// The headers of the received message, the outermost first.
     pub headers: Vec<u8>,
     /// The channel of the message.
@@ -54,7 +54,7 @@ pub struct Completion {
     /// The memory of the operation, if the operation owned it.
     pub memory: Option<Vec<u8>>,
     /// The loaned message that a receive in place has got.
-    pub lent: Option<LoanedMessage>,
+    pub loaned: Option<LoanedMessage>,
 }
 
 /// A completion, borrowed from its record.
@@ -63,7 +63,7 @@ pub struct CompletionRef<'a> {
     /// The operation that has completed.
     pub operation: OperationId,
     /// The program's user data.
-    pub context: u64,
+    pub user_data: u64,
     /// The status of the completion.
     pub status: Status,
     /// Bytes of the body that were sent, or that are in the buffer.
@@ -71,7 +71,7 @@ pub struct CompletionRef<'a> {
     /// The tag of the received message.
     pub tag: u64,
     /// Whole length of the received body, before truncation, bytes.
-    pub full: u64,
+    pub message_length: u64,
     /// The headers of the received message, the outermost first.
     pub headers: &'a [u8],
     /// The channel of the message.
@@ -89,7 +89,7 @@ pub trait CompletionSink {
     }
     /// The selector and the memory of a blocking receive that is not posted, because no other receive waits.
     #[inline(always)]
-    fn alone(&self) -> Option<(&Selector, UserMemory)> {
+    fn unposted_receive(&self) -> Option<(&Selector, UserMemory)> {
         None
     }
     /// Reports the completion of an operation.
@@ -97,9 +97,9 @@ pub trait CompletionSink {
 }
 
 /// A sink that calls a closure for each completion.
-pub struct Calls<F>(pub F);
+pub struct SinkFn<F>(pub F);
 
-impl<F: FnMut(&CompletionRef<'_>)> CompletionSink for Calls<F> {
+impl<F: FnMut(&CompletionRef<'_>)> CompletionSink for SinkFn<F> {
     #[inline(always)]
     fn report(&mut self, end: &CompletionRef<'_>) {
         self.0(end);
@@ -116,13 +116,13 @@ pub struct ReceiveResult {
     /// The tag of the message.
     pub tag: u64,
     /// Whole length of the received body, before truncation, bytes.
-    pub full: u64,
+    pub message_length: u64,
     /// The channel on which the message arrived.
     pub channel: Option<Channel>,
 }
 
 /// The operation in the completion of a receive that was posted without a record ([`super::Node::post_unrecorded`]).
-pub const NONE: OperationId = OperationId(0);
+pub const NO_OPERATION: OperationId = OperationId(0);
 
 /// All operations of a node.
 #[derive(Debug, Default)]
@@ -132,7 +132,7 @@ pub struct Operations {
     /// The completion queue of blocking receives.
     pub blocking: CqId,
     /// Number of receives that are posted without a record.
-    bare: u32,
+    unrecorded: u32,
     /// Loans under way that were sent without a completion.
     loans: Slab<Loan>,
     /// The loan without a completion that was released last, for a further use.
@@ -152,7 +152,7 @@ impl Operations {
     /// Errors: [`Error::Full`] if there are too many operations; [`Error::Unknown`] if there is no such completion queue.
     #[inline(always)]
     pub fn begin(&mut self, operation: Operation) -> Result<OperationId, Error> {
-        if self.pool.count() + self.bare >= slab::MAX_RECORDS {
+        if self.pool.count() + self.unrecorded >= slab::MAX_RECORDS {
             return Err(Error::Full);
         }
         let Some(cq) = operation.options.cq else {
@@ -167,17 +167,17 @@ impl Operations {
     /// Adds a record that `make` makes in its place, and returns it with its number. [`Error::Full`] if there are too many operations; [`Error::Unknown`] if
     /// there is no such completion queue.
     #[inline(always)]
-    pub fn begin_in_place(
+    pub fn begin_with(
         &mut self,
         options: CompletionOptions,
         make: impl FnOnce() -> Operation,
     ) -> Result<(OperationId, &mut Operation), Error> {
-        let Self { pool, completion_queues, bare, .. } = self;
+        let Self { pool, completion_queues, unrecorded, .. } = self;
         let cq = match options.cq {
             Some(cq) => Some(completion_queues.get_by_id(SlabId(cq.0)).ok_or(Error::Unknown)?),
             None => None,
         };
-        if pool.count() + *bare >= slab::MAX_RECORDS {
+        if pool.count() + *unrecorded >= slab::MAX_RECORDS {
             return Err(Error::Full);
         }
         let (number, record) = pool.insert_and_get(make).ok_or(Error::Full)?;
@@ -193,7 +193,7 @@ impl Operations {
         if name >= LOAN {
             return None;
         }
-        self.pool.get_by_id(SlabId(name as u32)).filter(|operation| !operation.reported)
+        self.pool.get_by_id(SlabId(name as u32)).filter(|operation| !operation.is_queued)
     }
 
     /// Removes the record of an operation that has not begun.
@@ -210,8 +210,8 @@ impl Operations {
     #[inline(always)]
     pub fn matched(&mut self, name: u64, channel: Channel, envelope: &Envelope<'_>) {
         let Some(operation) = self.get(name) else { return };
-        (operation.tag, operation.full, operation.channel) = (envelope.tag, envelope.length, Some(channel));
-        if let Kind::Receive(ticket) = &mut operation.kind {
+        (operation.tag, operation.message_length, operation.channel) = (envelope.tag, envelope.length, Some(channel));
+        if let OperationKind::Receive(ticket) = &mut operation.kind {
             *ticket = None;
         }
         if !envelope.headers.is_empty() {
@@ -230,50 +230,59 @@ impl Operations {
         }
         let Some(operation) = self.get(name) else { return };
         operation.outcome = Some(outcome);
-        self.ended(name, outcome);
+        self.queue_completion(name, outcome);
     }
 
-    /// Completes a receive of `cq` whose message has arrived, and reports the completion instead of queueing it. `fill` copies the body of `full` bytes into
-    /// the receive's memory, as far as there is room. False, and nothing is done: completions are already queued in `cq`, the receive has another completion
-    /// queue, its memory is not the program's, or the sink does not take the completion.
+    /// Completes a receive of `cq` whose message has arrived, and reports the completion instead of queueing it. `fill` copies the body of
+    /// `message_length` bytes into the receive's memory, as far as there is room. False, and nothing is done: completions are already queued in
+    /// `cq`, the receive has another completion queue, its memory is not the program's, or the sink does not take the completion.
     #[inline(always)]
     pub fn report_message(
         &mut self,
         (receive, channel, tag, headers): (&Receive<Buffer>, Channel, u64, &[u8]),
-        full: usize,
+        message_length: usize,
         cq: CqId,
         sink: &mut impl CompletionSink,
         fill: impl FnOnce(UserMemory) -> usize,
     ) -> bool {
         let known = SlabId(cq.0);
-        let Self { pool, completion_queues, bare, .. } = self;
-        let Some(cq) = completion_queues.get_by_id(known).filter(|cq| cq.ended.is_empty()) else { return false };
+        let Self { pool, completion_queues, unrecorded, .. } = self;
+        let Some(cq) = completion_queues.get_by_id(known).filter(|cq| cq.completed.is_empty()) else { return false };
         let (name, number) = (receive.operation, SlabId(receive.operation as u32));
-        let (span, context, named) = if name & UNRECORDED != 0 {
-            let Buffer { span, context } = receive.buffer;
-            if number != known || !sink.takes(false, full <= span.len(), headers) {
+        let (span, user_data, named) = if name & UNRECORDED != 0 {
+            let Buffer { span, user_data } = receive.buffer;
+            if number != known || !sink.takes(false, message_length <= span.len(), headers) {
                 return false;
             }
-            *bare -= 1;
-            (span, context, false)
+            *unrecorded -= 1;
+            (span, user_data, false)
         } else {
             let Some(operation) = pool.get_by_id(number).filter(|_| name < LOAN) else { return false };
-            let ours = operation.options.cq.is_some_and(|cq| cq.0 == known.0) && operation.is_unrecorded();
+            let ours = operation.options.cq.is_some_and(|cq| cq.0 == known.0) && operation.may_skip_record();
             let (&OperationMemory::User(span), true) = (&operation.memory, ours) else { return false };
-            let (context, named) = (operation.options.context, !operation.nameless);
-            if !sink.takes(named, full <= span.len(), headers) {
+            let (user_data, named) = (operation.options.user_data, !operation.nameless);
+            if !sink.takes(named, message_length <= span.len(), headers) {
                 return false;
             }
             pool.forget_without_drop(number.index()); // there is nothing to drop: its memory is a span, and it has no headers
-            (span, context, named)
+            (span, user_data, named)
         };
-        let landed = fill(span);
-        let status = if landed < full { Status::Truncated } else { Status::Done };
+        let copied = fill(span);
+        let status = if copied < message_length { Status::Truncated } else { Status::Done };
         cq.under_way -= 1;
         cq.counts[usize::from(status != Status::Done)] += 1;
-        let operation = if named { OperationId(number.0) } else { NONE };
-        let (length, full) = (landed as u64, full as u64);
-        sink.report(&CompletionRef { operation, context, status, length, tag, full, headers, channel: Some(channel) });
+        let operation = if named { OperationId(number.0) } else { NO_OPERATION };
+        let (length, message_length) = (copied as u64, message_length as u64);
+        sink.report(&CompletionRef {
+            operation,
+            user_data,
+            status,
+            length,
+            tag,
+            message_length,
+            headers,
+            channel: Some(channel),
+        });
         true
     }
 
@@ -281,8 +290,8 @@ impl Operations {
     #[inline(always)]
     pub fn receive(&mut self, (name, capacity): (u64, u64), channel: Channel, envelope: &Envelope<'_>, body: &[u8]) {
         let Some(operation) = self.get(name) else { return };
-        (operation.tag, operation.full, operation.channel) = (envelope.tag, envelope.length, Some(channel));
-        operation.kind = Kind::Receive(None);
+        (operation.tag, operation.message_length, operation.channel) = (envelope.tag, envelope.length, Some(channel));
+        operation.kind = OperationKind::Receive(None);
         if !envelope.headers.is_empty() {
             operation.headers.extend_from_slice(envelope.headers);
         }
@@ -293,12 +302,12 @@ impl Operations {
         let status = if fits < body.len() { Status::Truncated } else { Status::Done };
         let outcome = Outcome { status, length: fits as u64 };
         operation.outcome = Some(outcome);
-        self.ended(name, outcome);
+        self.queue_completion(name, outcome);
     }
 
     /// Queues the completion, if the operation has a completion queue.
     #[inline(always)]
-    fn ended(&mut self, name: u64, outcome: Outcome) {
+    fn queue_completion(&mut self, name: u64, outcome: Outcome) {
         let index = SlabId(name as u32).index();
         let Some(operation) = self.pool.get_mut(index) else { return };
         let Some(cq) = operation.options.cq else {
@@ -308,15 +317,15 @@ impl Operations {
             return;
         };
         let (forgotten, done) = (operation.detached, operation.status(outcome) == Status::Done);
-        let quiet = operation.options.quiet && done;
-        operation.reported = true;
+        let errors_only = operation.options.errors_only && done;
+        operation.is_queued = true;
         let Some(cq) = self.completion_queues.get_by_id(SlabId(cq.0)) else { return self.pool.forget(index) };
         cq.under_way -= 1;
         cq.counts[usize::from(!done)] += 1;
-        if forgotten || quiet {
+        if forgotten || errors_only {
             self.pool.forget(index);
         } else {
-            self.pool.append(&mut cq.ended, 0, index);
+            self.pool.append(&mut cq.completed, 0, index);
         }
     }
 
@@ -340,21 +349,21 @@ impl Operations {
         let operation = OperationId(self.pool.number(index).0);
         let outcome = self.pool.get(index)?.outcome?;
         let mut known = self.pool.remove(index)?;
-        let operation = if known.nameless { NONE } else { operation };
+        let operation = if known.nameless { NO_OPERATION } else { operation };
         let status = known.status(outcome);
-        let lent = match (known.take_seen(), known.channel, &self.releases) {
-            (Seen::LoanedMessage(part, record), Some(channel), Some(releases)) => {
+        let loaned = match (known.take_in_place(), known.channel, &self.releases) {
+            (InPlaceState::Loaned(part, record), Some(channel), Some(releases)) => {
                 Some(LoanedMessage::new(part, channel.link, record, releases.clone()))
             }
             _ => None,
         };
-        let Operation { memory, options, tag, full, headers, channel, .. } = known;
+        let Operation { memory, options, tag, message_length, headers, channel, .. } = known;
         let memory = match memory {
             OperationMemory::Owned(bytes) => Some(bytes),
             OperationMemory::User(_) | OperationMemory::Loan(_) => None,
         };
-        let (context, length, headers) = (options.context, outcome.length, headers.into_vec());
-        Some(Completion { operation, context, status, length, tag, full, headers, channel, memory, lent })
+        let (user_data, length, headers) = (options.user_data, outcome.length, headers.into_vec());
+        Some(Completion { operation, user_data, status, length, tag, message_length, headers, channel, memory, loaned })
     }
 
     /// Number of operations and of loans without a completion.

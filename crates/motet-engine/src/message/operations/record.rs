@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 /// The kind of an operation, with what is needed to cancel it.
 #[derive(Debug, Clone, Copy)]
-pub enum Kind {
+pub enum OperationKind {
     /// A receive, with its ticket while it is posted; `None` as soon as it is matched.
     Receive(Option<Ticket>),
     /// A send, with the protocol's number while the message is not sent completely.
@@ -21,24 +21,24 @@ pub enum Kind {
 
 /// The state of a receive in place.
 #[derive(Debug, Default)]
-pub enum Seen {
+pub enum InPlaceState {
     /// The operation is no receive in place.
     #[default]
-    Nothing,
-    /// No message, or a copy of at most `most` bytes.
+    NotInPlace,
+    /// No message, or a copy of at most `max` bytes.
     Wanted {
         /// Longest copy, bytes.
-        most: u64,
+        max: u64,
     },
     /// The message in the memory of its sender, and its number in the protocol.
-    LoanedMessage(PeerBytes, SlabId),
+    Loaned(PeerBytes, SlabId),
 }
 
 /// Fields that most operations do not need, apart from the others so that a record is short.
 #[derive(Debug, Default)]
-struct Rare {
+struct RareState {
     more: Vec<OperationMemory>,
-    seen: Seen,
+    in_place: InPlaceState,
 }
 
 /// The headers of a message. Up to 16 bytes are in the record itself.
@@ -50,7 +50,7 @@ pub struct Operation {
     /// The body of a send, or the buffer of a receive.
     pub memory: OperationMemory,
     /// The kind of the operation.
-    pub kind: Kind,
+    pub kind: OperationKind,
     /// The channel of the operation, if it is known.
     pub channel: Option<Channel>,
     /// The program does not wait for the operation: its completion is discarded.
@@ -60,28 +60,47 @@ pub struct Operation {
     /// The program has no name for the operation, because it was posted without a record.
     pub(super) nameless: bool,
     /// The operation has completed, and its completion is in the completion queue until it is polled.
-    pub(super) reported: bool,
-    rare: Option<Box<Rare>>,
+    pub(super) is_queued: bool,
+    rare: Option<Box<RareState>>,
     pub(super) options: CompletionOptions,
     pub(super) outcome: Option<Outcome>,
     pub(super) tag: u64,
-    pub(super) full: u64,
+    pub(super) message_length: u64,
     pub(super) headers: Headers,
 }
 
 impl Default for Operation {
     fn default() -> Self {
-        Self::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, CompletionOptions::default())
+        Self::new(OperationMemory::Owned(Vec::new()), OperationKind::Receive(None), None, CompletionOptions::default())
     }
 }
 
 impl Operation {
     /// The record of an operation that has just been started.
     #[inline(always)]
-    pub fn new(memory: OperationMemory, kind: Kind, channel: Option<Channel>, options: CompletionOptions) -> Self {
-        let (outcome, tag, full, headers) = (None, 0, 0, Headers::new());
-        let (detached, begun, nameless, reported, rare) = (false, false, false, false, None);
-        Self { memory, kind, channel, detached, begun, nameless, reported, rare, options, outcome, tag, full, headers }
+    pub fn new(
+        memory: OperationMemory,
+        kind: OperationKind,
+        channel: Option<Channel>,
+        options: CompletionOptions,
+    ) -> Self {
+        let (outcome, tag, message_length, headers) = (None, 0, 0, Headers::new());
+        let (detached, begun, nameless, is_queued, rare) = (false, false, false, false, None);
+        Self {
+            memory,
+            kind,
+            channel,
+            detached,
+            begun,
+            nameless,
+            is_queued,
+            rare,
+            options,
+            outcome,
+            tag,
+            message_length,
+            headers,
+        }
     }
 
     /// The pieces of a gathered body behind the first one.
@@ -99,35 +118,35 @@ impl Operation {
 
     /// The state of a receive in place.
     #[inline(always)]
-    pub fn seen(&self) -> &Seen {
-        self.rare.as_ref().map_or(&Seen::Nothing, |rare| &rare.seen)
+    pub fn in_place(&self) -> &InPlaceState {
+        self.rare.as_ref().map_or(&InPlaceState::NotInPlace, |rare| &rare.in_place)
     }
 
     /// Makes the operation a receive in place with this state.
-    pub fn sees(&mut self, seen: Seen) {
-        self.rare.get_or_insert_default().seen = seen;
+    pub fn set_in_place(&mut self, in_place: InPlaceState) {
+        self.rare.get_or_insert_default().in_place = in_place;
     }
 
     /// Takes the state of a receive in place, which is the program's from then on.
-    pub(super) fn take_seen(&mut self) -> Seen {
-        self.rare.as_mut().map_or(Seen::Nothing, |rare| std::mem::take(&mut rare.seen))
+    pub(super) fn take_in_place(&mut self) -> InPlaceState {
+        self.rare.as_mut().map_or(InPlaceState::NotInPlace, |rare| std::mem::take(&mut rare.in_place))
     }
 
     /// Whether the completion returns neither memory nor a loaned message to the program.
     #[inline(always)]
-    pub(super) fn is_plain(&self) -> bool {
+    pub(super) fn is_reportable(&self) -> bool {
         self.rare.is_none() && !matches!(&self.memory, OperationMemory::Owned(bytes) if !bytes.is_empty())
     }
 
     /// Whether the completion needs a report and nothing else, and has not been reported.
     #[inline(always)]
-    pub(super) fn is_unrecorded(&self) -> bool {
-        self.rare.is_none() && !self.reported && !self.detached && !self.options.quiet
+    pub(super) fn may_skip_record(&self) -> bool {
+        self.rare.is_none() && !self.is_queued && !self.detached && !self.options.errors_only
     }
 
     /// The program's user data.
-    pub fn context(&self) -> u64 {
-        self.options.context
+    pub fn user_data(&self) -> u64 {
+        self.options.user_data
     }
 
     /// The status of the completion.
@@ -139,8 +158,8 @@ impl Operation {
     #[cold]
     fn status_in_place(&self, Outcome { status, length }: Outcome) -> Status {
         let held = if let OperationMemory::Owned(bytes) = &self.memory { bytes.len() as u64 } else { u64::MAX };
-        match self.seen() {
-            Seen::Wanted { .. } if held < length => Status::Exhausted, // there was no memory for the copy
+        match self.in_place() {
+            InPlaceState::Wanted { .. } if held < length => Status::Exhausted, // there was no memory for the copy
             _ => status,
         }
     }
@@ -148,8 +167,8 @@ impl Operation {
     /// Allocates the memory for the copy of a receive in place. Without memory the receive completes with [`Status::Exhausted`].
     #[cold]
     pub fn make_room(&mut self) {
-        let &Seen::Wanted { most } = self.seen() else { return };
-        let length = usize::try_from(self.full.min(most)).unwrap_or(usize::MAX);
+        let &InPlaceState::Wanted { max } = self.in_place() else { return };
+        let length = usize::try_from(self.message_length.min(max)).unwrap_or(usize::MAX);
         let OperationMemory::Owned(bytes) = &mut self.memory else { return };
         if bytes.is_empty() && bytes.try_reserve_exact(length).is_ok() {
             bytes.resize(length, 0);
@@ -165,11 +184,11 @@ impl Operation {
     }
 
     /// Copies bytes from a payload ring into the buffer. A receive in place has no buffer until its first bytes arrive.
-    pub fn place_span(&mut self, at: usize, run: RingSpan) {
-        if self.memory.len() < at + run.len() {
+    pub fn place_span(&mut self, at: usize, ring_span: RingSpan) {
+        if self.memory.len() < at + ring_span.len() {
             self.make_room();
         }
-        self.memory.write(at, run.len(), |into| run.read(into));
+        self.memory.write(at, ring_span.len(), |into| ring_span.read(into));
     }
 
     #[cold]

@@ -1,11 +1,11 @@
 use super::*;
 
 #[test]
-fn a_gathered_body_is_shown_from_anywhere() {
+fn gathered_body_any_range_is_returned() {
     let bytes: Vec<u8> = (0..30).collect();
     let mut operation = Operation::new(
         OperationMemory::Owned(bytes[..10].to_vec()),
-        Kind::Send(None),
+        OperationKind::Send(None),
         None,
         CompletionOptions::default(),
     );
@@ -24,7 +24,7 @@ fn a_gathered_body_is_shown_from_anywhere() {
 }
 
 #[test]
-fn a_loan_without_completion_is_kept_and_used_again() {
+fn loan_without_completion_is_kept_and_reused() {
     let pool = motet_sys::shm_pool::ShmPool::new(1 << 30);
     let mut operations = Operations::new();
     let take = |length| {
@@ -55,12 +55,12 @@ fn a_loan_without_completion_is_kept_and_used_again() {
 }
 
 #[test]
-fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
+fn completions_are_reported_up_to_one_with_memory() {
     let mut operations = Operations::new();
     let cq = operations.add_cq().unwrap();
-    let mut begin = |context, memory| {
-        let options = CompletionOptions { cq: Some(cq), context, quiet: false };
-        operations.begin(Operation::new(memory, Kind::Receive(None), None, options)).unwrap()
+    let mut begin = |user_data, memory| {
+        let options = CompletionOptions { cq: Some(cq), user_data, errors_only: false };
+        operations.begin(Operation::new(memory, OperationKind::Receive(None), None, options)).unwrap()
     };
     let plain = || OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
     let begun = [begin(1, plain()), begin(2, plain()), begin(3, OperationMemory::Owned(vec![0; 4])), begin(4, plain())];
@@ -74,13 +74,13 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
         assert!(operations.take(operation).is_none() && operations.withdraw(operation).is_none());
     }
     let mut reported = Vec::new();
-    let mut report = |most| {
-        let mut sink = Calls(|end: &CompletionRef<'_>| {
-            assert_eq!((end.status, end.length, end.full, end.tag), (Status::Truncated, 0, 3, 5));
+    let mut report = |max| {
+        let mut sink = SinkFn(|end: &CompletionRef<'_>| {
+            assert_eq!((end.status, end.length, end.message_length, end.tag), (Status::Truncated, 0, 3, 5));
             assert_eq!((end.headers, end.channel), (&b"head"[..], Some(channel)));
-            reported.push((end.operation, end.context));
+            reported.push((end.operation, end.user_data));
         });
-        operations.report_completions(cq, most, &mut sink).unwrap()
+        operations.report_completions(cq, max, &mut sink).unwrap()
     };
     assert_eq!([report(1), report(9), report(9)], [(1, false), (1, true), (0, true)]);
     let kept = operations.next_completion(cq).unwrap().unwrap();
@@ -92,26 +92,26 @@ fn ends_are_told_where_they_lie_up_to_one_that_is_to_be_kept() {
         (Ok(()), 0),
         "completions that were not polled are dropped"
     );
-    assert_eq!(operations.report_completions(cq, 1, &mut Calls(|_: &CompletionRef<'_>| ())), Err(Error::Unknown));
+    assert_eq!(operations.report_completions(cq, 1, &mut SinkFn(|_: &CompletionRef<'_>| ())), Err(Error::Unknown));
 }
 
 #[test]
-fn a_message_that_is_told_ends_as_any_other_does() {
+fn reported_message_completes_as_a_queued_one() {
     let mut operations = Operations::new();
     let cq = operations.add_cq();
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let headers: [&[u8]; 4] = [b"", b"head", b"8 bytes.", b"sixteen and more"];
     let seen = |end: &CompletionRef<'_>| {
-        (end.context, end.status, end.length, end.tag, end.full, end.headers.to_vec(), end.channel)
+        (end.user_data, end.status, end.length, end.tag, end.message_length, end.headers.to_vec(), end.channel)
     };
     let ends: Vec<_> = [0, 1]
         .map(|shortly| {
             let (mut begun, mut ends) = (Vec::new(), Vec::new());
             for pushed in headers {
-                let options = CompletionOptions { cq, context: pushed.len() as u64, quiet: false };
+                let options = CompletionOptions { cq, user_data: pushed.len() as u64, errors_only: false };
                 let memory = OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
-                let make = || Operation::new(memory, Kind::Receive(None), None, options);
-                let (name, record) = operations.begin_in_place(options, make).unwrap();
+                let make = || Operation::new(memory, OperationKind::Receive(None), None, options);
+                let (name, record) = operations.begin_with(options, make).unwrap();
                 assert_eq!(record.memory.len(), 0);
                 begun.push(name);
             }
@@ -122,7 +122,7 @@ fn a_message_that_is_told_ends_as_any_other_does() {
                 if shortly == 1 {
                     let message = (&receive, channel, tag, headers[at]);
                     let mut report = || {
-                        let mut reported = Calls(|end: &CompletionRef<'_>| ends.push(seen(end)));
+                        let mut reported = SinkFn(|end: &CompletionRef<'_>| ends.push(seen(end)));
                         operations
                             .report_message(message, body.len(), cq.unwrap(), &mut reported, |span| span.fill(0, body))
                     };
@@ -134,7 +134,7 @@ fn a_message_that_is_told_ends_as_any_other_does() {
             }
             assert!(
                 operations
-                    .report_completions(cq.unwrap(), 10, &mut Calls(|end: &CompletionRef<'_>| ends.push(seen(end))))
+                    .report_completions(cq.unwrap(), 10, &mut SinkFn(|end: &CompletionRef<'_>| ends.push(seen(end))))
                     .is_ok()
             );
             (ends, operations.cq(cq.unwrap()).map(|cq| cq.counts))
@@ -145,39 +145,39 @@ fn a_message_that_is_told_ends_as_any_other_does() {
 }
 
 #[test]
-fn only_receives_of_the_group_are_told() {
+fn only_receives_of_the_queue_are_reported() {
     let mut operations = Operations::new();
     let cq = operations.add_cq();
     let channel = Channel { link: crate::message::LinkId(7), id: motet_proto::message::ChannelId::from_number(9) };
     let plain = || OperationMemory::User(motet_sys::user_memory::UserMemory::EMPTY);
     let reports = |operations: &mut Operations, receive| {
-        let mut reported = Calls(|_: &CompletionRef<'_>| panic!("nothing is reported"));
+        let mut reported = SinkFn(|_: &CompletionRef<'_>| panic!("nothing is reported"));
         operations.report_message((&receive, channel, 1, b""), 0, cq.unwrap(), &mut reported, |_| 0)
     };
     let cases = [
         CompletionOptions::default(),
-        CompletionOptions { cq, context: 0, quiet: true },
+        CompletionOptions { cq, user_data: 0, errors_only: true },
         CompletionOptions { cq, ..CompletionOptions::default() },
     ];
     for (at, options) in cases.into_iter().enumerate() {
-        let name = operations.begin(Operation::new(plain(), Kind::Receive(None), None, options)).unwrap();
+        let name = operations.begin(Operation::new(plain(), OperationKind::Receive(None), None, options)).unwrap();
         operations.get(name.0.into()).unwrap().detached = at == 2;
         let receive = Receive { operation: name.0.into(), capacity: 0, buffer: Buffer::NONE };
         assert!(!reports(&mut operations, receive));
         assert!(!operations.has_ended(name));
     }
     let blocking = operations.begin_unrecorded(operations.blocking, Buffer::NONE).unwrap();
-    assert!(!reports(&mut operations, blocking) && operations.is_blocked());
+    assert!(!reports(&mut operations, blocking) && operations.has_blocking_receive());
     let loan = Receive { operation: LOAN, capacity: 0, buffer: Buffer::NONE };
     assert!(!reports(&mut operations, loan));
 }
 
 #[test]
-fn a_cq_does_not_wait_for_abandoned_operations() {
+fn completion_queue_ignores_detached_operations() {
     let mut operations = Operations::new();
     let cq = operations.add_cq().unwrap();
     let options = CompletionOptions { cq: Some(cq), ..CompletionOptions::default() };
-    let operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Receive(None), None, options);
+    let operation = Operation::new(OperationMemory::Owned(Vec::new()), OperationKind::Receive(None), None, options);
     let name = operations.begin(operation).unwrap();
     operations.get(name.0.into()).unwrap().detached = true;
     operations.complete(name.0.into(), Outcome { status: Status::Done, length: 0 });
@@ -185,17 +185,17 @@ fn a_cq_does_not_wait_for_abandoned_operations() {
 }
 
 #[test]
-fn a_group_counts_and_reports_what_it_is_told_to() {
+fn completion_queue_counts_all_and_reports_as_asked() {
     let mut operations = Operations::new();
     let cq = operations.add_cq().unwrap();
-    let mut begin = |quiet| {
-        let options = CompletionOptions { cq: Some(cq), context: 7, quiet };
-        let operation = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, options);
+    let mut begin = |errors_only| {
+        let options = CompletionOptions { cq: Some(cq), user_data: 7, errors_only };
+        let operation = Operation::new(OperationMemory::Owned(Vec::new()), OperationKind::Send(None), None, options);
         operations.begin(operation).unwrap()
     };
-    let [loud, quiet, fails] = [begin(false), begin(true), begin(true)];
+    let [loud, errors_only, fails] = [begin(false), begin(true), begin(true)];
     assert_eq!(operations.remove_cq(cq), Err(Error::WouldBlock), "operations are under way");
-    for (operation, status) in [(loud, Status::Done), (quiet, Status::Done), (fails, Status::LinkDown)] {
+    for (operation, status) in [(loud, Status::Done), (errors_only, Status::Done), (fails, Status::LinkDown)] {
         operations.complete(u64::from(operation.0), Outcome { status, length: 1 });
         operations.complete(u64::from(operation.0), Outcome { status: Status::Exhausted, length: 2 });
     }
@@ -207,6 +207,6 @@ fn a_group_counts_and_reports_what_it_is_told_to() {
     assert_ne!(operations.add_cq(), Some(cq), "its number is not used again so soon");
     assert_eq!(operations.remove_cq(cq), Err(Error::Unknown));
     let options = CompletionOptions { cq: Some(cq), ..CompletionOptions::default() };
-    let late = Operation::new(OperationMemory::Owned(Vec::new()), Kind::Send(None), None, options);
+    let late = Operation::new(OperationMemory::Owned(Vec::new()), OperationKind::Send(None), None, options);
     assert_eq!((operations.begin(late), operations.count()), (Err(Error::Unknown), 0));
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// The storage of a region.
 #[derive(Debug, Clone)]
-pub(in crate::message) enum Bytes {
+pub(in crate::message) enum RegionBytes {
     /// Memory of this process, valid as long as the region.
     Memory(SharedBytes),
     /// A part of a file.
@@ -31,14 +31,14 @@ fn status(lost: FileError) -> Status {
     }
 }
 
-impl Bytes {
+impl RegionBytes {
     /// The bytes of a part of a file.
-    pub fn of(part: FileRegion) -> Self {
-        let memory = part.memory();
-        let part = Arc::new(part);
+    pub fn of(file: FileRegion) -> Self {
+        let memory = file.memory();
+        let file = Arc::new(file);
         match memory {
-            Some(memory) => Self::Sealed(part, memory),
-            None => Self::File(part),
+            Some(memory) => Self::Sealed(file, memory),
+            None => Self::File(file),
         }
     }
 
@@ -46,7 +46,7 @@ impl Bytes {
     pub fn length(&self) -> u64 {
         match self {
             Self::Memory(memory) | Self::Sealed(_, memory) => memory.length() as u64,
-            Self::File(part) => part.length() as u64,
+            Self::File(file) => file.length() as u64,
         }
     }
 
@@ -54,7 +54,7 @@ impl Bytes {
     pub fn file(&self) -> Option<&Arc<FileRegion>> {
         match self {
             Self::Memory(_) => None,
-            Self::File(part) | Self::Sealed(part, _) => Some(part),
+            Self::File(file) | Self::Sealed(file, _) => Some(file),
         }
     }
 
@@ -65,7 +65,7 @@ impl Bytes {
             Self::Memory(memory) | Self::Sealed(_, memory) => {
                 memory.write(at as usize, bytes).map_err(|_| Status::OutOfBounds)
             }
-            Self::File(part) => part.write(at as usize, bytes).map_err(status),
+            Self::File(file) => file.write(at as usize, bytes).map_err(status),
         }
     }
 
@@ -76,22 +76,22 @@ impl Bytes {
             Self::Memory(memory) | Self::Sealed(_, memory) => {
                 memory.read(at as usize, into).map_err(|_| Status::OutOfBounds)
             }
-            Self::File(part) => part.read(at as usize, into).map_err(status),
+            Self::File(file) => file.read(at as usize, into).map_err(status),
         }
     }
 
     /// Applies an atomic at an offset. `result` gets the previous values, or is empty.
     #[inline]
-    pub fn change(&self, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
+    pub fn apply_atomic(&self, at: u64, atomic: &Atomic<'_>, result: &mut [u8]) -> Result<(), Status> {
         match self {
             Self::Memory(memory) | Self::Sealed(_, memory) => {
                 atomic.apply_shared(memory, at as usize, result).map_err(|_| Status::InvalidAtomic)
             }
-            Self::File(part) => {
+            Self::File(file) => {
                 let mut target = vec![0; atomic.length()];
-                part.read(at as usize, &mut target).map_err(status)?;
+                file.read(at as usize, &mut target).map_err(status)?;
                 atomic.apply(&mut target, result).map_err(|_| Status::InvalidAtomic)?;
-                part.write(at as usize, &target).map_err(status)
+                file.write(at as usize, &target).map_err(status)
             }
         }
     }
@@ -100,7 +100,7 @@ impl Bytes {
     pub fn address(&self, at: u64, length: u64) -> Option<u64> {
         match self {
             Self::Memory(memory) => Some(memory.base() as u64 + at),
-            Self::File(part) | Self::Sealed(part, _) => part.address(at as usize, length as usize),
+            Self::File(file) | Self::Sealed(file, _) => file.address(at as usize, length as usize),
         }
     }
 
@@ -110,7 +110,7 @@ impl Bytes {
             Self::Memory(memory) => {
                 process_vm::read_into_shared(pid, from, &memory.part(at as usize, length).ok()?).ok()
             }
-            Self::File(part) | Self::Sealed(part, _) => part.copy_from(pid, from, at as usize, length).ok(),
+            Self::File(file) | Self::Sealed(file, _) => file.copy_from(pid, from, at as usize, length).ok(),
         }
     }
 }

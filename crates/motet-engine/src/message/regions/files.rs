@@ -9,7 +9,7 @@
 //! A put has completed when its bytes are in the file as every process of the host sees it, by read or by a mapping: they stay when this process dies. They
 //! are not on the disk yet; [`Node::sync_region`] writes them there.
 
-use super::bytes::Bytes;
+use super::bytes::RegionBytes;
 use super::local::LocalRegion;
 use super::{Error, Node};
 use super::{Key, Rights};
@@ -47,7 +47,7 @@ impl Node {
         self.lock()?
             .messages
             .local_regions
-            .add(LocalRegion { bytes: Bytes::of(part), first: 0, keep: None, segment: None }, rights)
+            .add(LocalRegion { bytes: RegionBytes::of(part), first: 0, keep: None, segment: None }, rights)
     }
 
     /// Waits until bytes of a region over a file are on the disk, with all that is needed to find them again (fdatasync). This covers every put and atomic
@@ -60,7 +60,7 @@ impl Node {
         let part = {
             let mut node = self.lock()?;
             let (name, _) = node.messages.local_regions.regions.name(key).ok_or(Error::Unknown)?;
-            let (bytes, _) = node.messages.local_regions.place(name, 0).ok_or(Error::Unknown)?;
+            let (bytes, _) = node.messages.local_regions.locate(name, 0).ok_or(Error::Unknown)?;
             bytes.file().ok_or(Error::InvalidAtomic)?.clone()
         };
         let inside = |n| usize::try_from(n).map_err(|_| Error::OutOfBounds);

@@ -1,6 +1,6 @@
 //! The memory of this node's regions, by the name that the protocol uses for each.
 
-use super::bytes::Bytes;
+use super::bytes::RegionBytes;
 use super::{Key, Rights};
 use crate::message::Error;
 use motet_proto::message::Status;
@@ -16,13 +16,13 @@ use std::sync::Arc;
 pub struct LocalRegions {
     /// The protocol's table.
     pub regions: Regions,
-    local_regions: Slab<LocalRegion>,
+    slots: Slab<LocalRegion>,
 }
 
 /// The memory of one region.
 pub struct LocalRegion {
     /// The storage.
-    pub bytes: Bytes,
+    pub bytes: RegionBytes,
     /// The offset by which peers name the first byte: 0, or for some regions its address.
     pub first: u64,
     /// A value that is dropped when the region has ended.
@@ -34,36 +34,36 @@ pub struct LocalRegion {
 impl LocalRegions {
     /// The memory of a region, by the name that the protocol uses for it.
     pub(in crate::message) fn get(&mut self, region: u64) -> Option<&mut LocalRegion> {
-        self.local_regions.get_by_id(SlabId(region as u32))
+        self.slots.get_by_id(SlabId(region as u32))
     }
 
     /// Removes the memory of a region that has ended.
     pub(in crate::message) fn remove(&mut self, region: u64) -> Option<LocalRegion> {
-        self.local_regions.find(SlabId(region as u32)).and_then(|index| self.local_regions.remove(index))
+        self.slots.find(SlabId(region as u32)).and_then(|index| self.slots.remove(index))
     }
 
     /// Adds a region.
-    pub(in crate::message) fn add(&mut self, host: LocalRegion, rights: Rights) -> Result<Key, Error> {
-        let (first, length) = (host.first, host.bytes.length());
-        let name = self.local_regions.insert(host).ok_or(Error::Full)?;
+    pub(in crate::message) fn add(&mut self, memory_of: LocalRegion, rights: Rights) -> Result<Key, Error> {
+        let (first, length) = (memory_of.first, memory_of.bytes.length());
+        let name = self.slots.insert(memory_of).ok_or(Error::Full)?;
         let key = memory::random_u64().map_err(Error::NoNode).and_then(|random| {
             self.regions.register_from(u64::from(name.0), first, length, rights, random).ok_or(Error::Full)
         });
         if key.is_err() {
-            self.local_regions.remove(name.index());
+            self.slots.remove(name.index());
         }
         key
     }
 
     /// The bytes of a region, and the position among them of the byte that peers name `at`. The protocol has checked the bounds.
     #[inline]
-    pub(in crate::message) fn place(&mut self, region: u64, at: u64) -> Option<(&Bytes, u64)> {
-        self.get(region).map(|host| (&host.bytes, at.wrapping_sub(host.first)))
+    pub(in crate::message) fn locate(&mut self, region: u64, at: u64) -> Option<(&RegionBytes, u64)> {
+        self.get(region).map(|memory_of| (&memory_of.bytes, at.wrapping_sub(memory_of.first)))
     }
 
     /// The bytes of a region for a remote access, or why the access is refused.
     #[inline]
-    pub(in crate::message) fn reach(&mut self, region: u64, at: u64) -> Result<(&Bytes, u64), Status> {
-        self.place(region, at).ok_or(Status::AccessDenied)
+    pub(in crate::message) fn access(&mut self, region: u64, at: u64) -> Result<(&RegionBytes, u64), Status> {
+        self.locate(region, at).ok_or(Status::AccessDenied)
     }
 }

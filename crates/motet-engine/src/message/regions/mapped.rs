@@ -8,13 +8,13 @@
 //! Packets to and from regions are handled in [`crate::message::regions`]. A direct access waits for nothing, so while this side has operations under way as
 //! packets on the link, further ones go as packets, too: all take effect in the order in which they begin.
 
-use super::bytes::Bytes;
+use super::bytes::RegionBytes;
 use super::local::LocalRegion;
 use super::segments::MappedRegion;
 use super::{Atomic, Key, Rights, SharedBytes};
 use crate::message::node_state::NodeState;
-use crate::message::operations::{Kind, Operation};
-use crate::message::rma::Begun;
+use crate::message::operations::{Operation, OperationKind};
+use crate::message::rma::BeginResult;
 use crate::message::rma::Target;
 use crate::message::{CompletionOptions, Error, LinkId, Node, OperationId, Status};
 use motet_proto::message::Outcome;
@@ -33,7 +33,7 @@ pub struct Mapped {
     key: Key,
     rights: Rights,
     view: SharedBytes,
-    _window: Arc<PeerMapping>,
+    _mapping: Arc<PeerMapping>,
 }
 
 impl Mapped {
@@ -66,8 +66,8 @@ impl Node {
         let writable = rights.include(Rights::PUT) || rights.include(Rights::ATOMIC);
         let segment = node.messages.pool.segment(size, writable).map_err(|_| Error::Full)?;
         let view = segment.view(size).ok_or(Error::Full)?;
-        let host = LocalRegion { bytes: Bytes::Memory(view), first: 0, keep: None, segment: Some(segment) };
-        node.messages.local_regions.add(host, rights).map(|key| (view, key))
+        let region = LocalRegion { bytes: RegionBytes::Memory(view), first: 0, keep: None, segment: Some(segment) };
+        node.messages.local_regions.add(region, rights).map(|key| (view, key))
     }
 
     /// Asks the peer for the address of a region, to access the region directly. True: it is accessed directly from now on, until the peer revokes it. False:
@@ -76,30 +76,30 @@ impl Node {
         let mut node = self.lock()?;
         let (link_state, _) = node.link(link)?;
         if link_state.shm().is_none()
-            || link_state.channel_table.segments.mapped_regions.iter().any(|direct| direct.key == key)
+            || link_state.channel_table.segments.mapped_regions.iter().any(|mapped| mapped.key == key)
         {
             return Ok(link_state.shm().is_some());
         }
-        link_state.channel_table.segments.looks.push((key, true));
+        link_state.channel_table.segments.open_queries.push((key, true));
         drop(node);
-        let seen = self.look(link, key, deadline);
+        let seen = self.query_region(link, key, deadline);
         let mut node = self.lock()?;
         let (link_state, _) = node.link(link)?;
         let segments = &mut link_state.channel_table.segments;
-        let look = segments.looks.iter().position(|look| look.0 == key);
-        let stands = look.is_some_and(|at| segments.looks.swap_remove(at).1);
+        let query = segments.open_queries.iter().position(|query| query.0 == key);
+        let is_valid = query.is_some_and(|at| segments.open_queries.swap_remove(at).1);
         let RegionInfo { place, length, mut rights } = seen?;
-        let Some((window, at)) = segments.window(place) else { return Ok(false) };
-        let Some(view) = usize::try_from(at).ok().and_then(|at| window.view(at, usize::try_from(length).ok()?)) else {
+        let Some((mapping, at)) = segments.mapping_of(place) else { return Ok(false) };
+        let Some(view) = usize::try_from(at).ok().and_then(|at| mapping.view(at, usize::try_from(length).ok()?)) else {
             return Ok(false);
         };
-        if !stands {
+        if !is_valid {
             return Err(Error::AccessDenied); // revoked meanwhile
         }
-        if !window.is_writable() {
+        if !mapping.is_writable() {
             rights = Rights(rights.0 & Rights::GET.0);
         }
-        segments.mapped_regions.push(MappedRegion { key, rights, view, window });
+        segments.mapped_regions.push(MappedRegion { key, rights, view, mapping });
         Ok(true)
     }
 
@@ -107,32 +107,32 @@ impl Node {
     pub fn mapped(&self, link: LinkId, key: Key) -> Result<Option<Mapped>, Error> {
         let mut node = self.lock()?;
         let (link_state, _) = node.link(link)?;
-        let direct = link_state.channel_table.segments.mapped_regions.iter().find(|direct| direct.key == key);
-        Ok(direct.map(|direct| Mapped {
+        let mapped = link_state.channel_table.segments.mapped_regions.iter().find(|mapped| mapped.key == key);
+        Ok(mapped.map(|mapped| Mapped {
             link,
             key,
-            rights: direct.rights,
-            view: direct.view,
-            _window: direct.window.clone(),
+            rights: mapped.rights,
+            view: mapped.view,
+            _mapping: mapped.mapping.clone(),
         }))
     }
 
-    fn look(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<RegionInfo, Error> {
+    fn query_region(&self, link: LinkId, key: Key, deadline: Option<u64>) -> Result<RegionInfo, Error> {
         let operation = self.wait(self.lock()?, deadline, |node| {
             let memory = OperationMemory::Owned(vec![0; REGION_INFO_BYTES]);
-            let operation = Operation::new(memory, Kind::Send(None), None, CompletionOptions::default());
+            let operation = Operation::new(memory, OperationKind::Send(None), None, CompletionOptions::default());
             let name = match node.messages.operations.begin(operation) {
                 Ok(name) => name,
                 Err(error) => return Some(Err(error)),
             };
-            let begun = node.on_link(link, |proto, way, _| proto.query_region(way, key, u64::from(name.0)));
-            match node.start_receive(name, begun) {
+            let begun = node.with_link(link, |proto, way, _| proto.query_region(way, key, u64::from(name.0)));
+            match node.withdraw_on_error(name, begun) {
                 Err(Error::WouldBlock) => None,
                 begun => Some(begun),
             }
         })??;
         let end = self.wait_for(operation, deadline);
-        let end = end.inspect_err(|_| self.let_end(operation))?;
+        let end = end.inspect_err(|_| self.discard_completion(operation))?;
         let gone = self.lock()?.gone(link);
         match Error::of_status(end.status, gone) {
             Some(error) => Err(error),
@@ -141,9 +141,9 @@ impl Node {
     }
 
     /// Detaches an operation: its completion is discarded.
-    fn let_end(&self, operation: OperationId) {
+    fn discard_completion(&self, operation: OperationId) {
         if let Ok(mut node) = self.lock() {
-            node.let_go_of(operation);
+            node.discard_completion(operation);
         }
     }
 
@@ -152,7 +152,7 @@ impl Node {
     #[inline]
     pub fn store(&self, link: LinkId, key: Key, offset: u64, bytes: &[u8]) -> Result<bool, Error> {
         let mut node = self.lock()?;
-        let Some(view) = node.direct(link, key, Rights::PUT, offset, bytes.len()) else { return Ok(false) };
+        let Some(view) = node.view_if_mapped(link, key, Rights::PUT, offset, bytes.len()) else { return Ok(false) };
         view?.write(offset as usize, bytes).map_err(|_| Error::OutOfBounds)?;
         Ok(true)
     }
@@ -161,12 +161,12 @@ impl Node {
     #[inline]
     pub fn load(&self, link: LinkId, key: Key, offset: u64, into: &mut [u8]) -> Result<bool, Error> {
         let mut node = self.lock()?;
-        let Some(view) = node.direct(link, key, Rights::GET, offset, into.len()) else { return Ok(false) };
+        let Some(view) = node.view_if_mapped(link, key, Rights::GET, offset, into.len()) else { return Ok(false) };
         view?.read(offset as usize, into).map_err(|_| Error::OutOfBounds)?;
         Ok(true)
     }
 
-    /// Applies an atomic to a region that is accessed directly; `before` gets the previous values, or is empty. False, and nothing is done: it is not
+    /// Applies an atomic to a region that is accessed directly; `fetched` gets the previous values, or is empty. False, and nothing is done: it is not
     /// accessed directly, or operations are under way on the link.
     #[inline]
     pub fn change(
@@ -175,12 +175,14 @@ impl Node {
         key: Key,
         offset: u64,
         atomic: &Atomic<'_>,
-        before: &mut [u8],
+        fetched: &mut [u8],
     ) -> Result<bool, Error> {
         let mut node = self.lock()?;
-        atomic.check(offset, !before.is_empty()).map_err(|_| Error::InvalidAtomic)?;
-        let Some(view) = node.direct(link, key, Rights::ATOMIC, offset, atomic.length()) else { return Ok(false) };
-        atomic.apply_shared(&view?, offset as usize, before).map_err(|_| Error::InvalidAtomic)?;
+        atomic.check(offset, !fetched.is_empty()).map_err(|_| Error::InvalidAtomic)?;
+        let Some(view) = node.view_if_mapped(link, key, Rights::ATOMIC, offset, atomic.length()) else {
+            return Ok(false);
+        };
+        atomic.apply_shared(&view?, offset as usize, fetched).map_err(|_| Error::InvalidAtomic)?;
         Ok(true)
     }
 }
@@ -189,7 +191,7 @@ impl NodeState {
     /// The bytes of a region for a direct access, or why the access is refused. `None`: the region is not accessed directly, or operations of this side are
     /// under way on the link.
     #[inline]
-    pub(in crate::message) fn direct(
+    pub(in crate::message) fn view_if_mapped(
         &mut self,
         link: LinkId,
         key: Key,
@@ -198,20 +200,20 @@ impl NodeState {
         length: usize,
     ) -> Option<Result<SharedBytes, Error>> {
         let (link_state, _) = self.link(link).ok()?;
-        let direct = link_state.channel_table.segments.mapped_regions.iter().find(|direct| direct.key == key)?;
+        let mapped = link_state.channel_table.segments.mapped_regions.iter().find(|mapped| mapped.key == key)?;
         if link_state.proto.requests()[0] != 0 {
             return None;
         }
         let end = offset.checked_add(length as u64);
-        Some(match (direct.rights.include(right), end) {
+        Some(match (mapped.rights.include(right), end) {
             (false, _) => Err(Error::AccessDenied),
-            (true, Some(end)) if end <= direct.view.length() as u64 => Ok(direct.view),
+            (true, Some(end)) if end <= mapped.view.length() as u64 => Ok(mapped.view),
             _ => Err(Error::OutOfBounds),
         })
     }
 
     /// Completes an operation that has been done by direct access.
-    fn done_directly(&mut self, operation: Operation, length: usize, result: Result<(), Error>) -> Begun {
+    fn complete_at_once(&mut self, operation: Operation, length: usize, result: Result<(), Error>) -> BeginResult {
         let name =
             self.messages.operations.begin(operation).map_err(|error| (error, OperationMemory::Owned(Vec::new())))?;
         let (status, length) = match result {
@@ -226,56 +228,56 @@ impl NodeState {
     }
 
     /// Does a put by direct access, if that is possible; otherwise returns its memory.
-    pub(in crate::message) fn put_directly(
+    pub(in crate::message) fn put_mapped(
         &mut self,
         at: Target,
         memory: OperationMemory,
         options: CompletionOptions,
-    ) -> Result<Begun, OperationMemory> {
+    ) -> Result<BeginResult, OperationMemory> {
         let Target { link, key, offset } = at;
         let length = memory.len();
-        let Some(view) = self.direct(link, key, Rights::PUT, offset, length) else { return Err(memory) };
+        let Some(view) = self.view_if_mapped(link, key, Rights::PUT, offset, length) else { return Err(memory) };
         let bytes = memory.bytes(0, length);
         let done = view.and_then(|view| view.write(offset as usize, bytes).map_err(|_| Error::OutOfBounds));
-        Ok(self.done_directly(Operation::new(memory, Kind::Send(None), None, options), length, done))
+        Ok(self.complete_at_once(Operation::new(memory, OperationKind::Send(None), None, options), length, done))
     }
 
     /// Does a get by direct access, if that is possible; otherwise returns its memory.
-    pub(in crate::message) fn get_directly(
+    pub(in crate::message) fn get_mapped(
         &mut self,
         at: Target,
         mut memory: OperationMemory,
         options: CompletionOptions,
-    ) -> Result<Begun, OperationMemory> {
+    ) -> Result<BeginResult, OperationMemory> {
         let Target { link, key, offset } = at;
         let length = memory.len();
-        let Some(view) = self.direct(link, key, Rights::GET, offset, length) else { return Err(memory) };
+        let Some(view) = self.view_if_mapped(link, key, Rights::GET, offset, length) else { return Err(memory) };
         let done = view.and_then(|view| {
             memory.write(0, length, |into| view.read(offset as usize, into)).map_err(|_| Error::OutOfBounds)
         });
-        Ok(self.done_directly(Operation::new(memory, Kind::Send(None), None, options), length, done))
+        Ok(self.complete_at_once(Operation::new(memory, OperationKind::Send(None), None, options), length, done))
     }
 
     /// Does an atomic by direct access, if that is possible; otherwise returns its memory.
-    pub(in crate::message) fn change_directly(
+    pub(in crate::message) fn atomic_mapped(
         &mut self,
         at: Target,
         atomic: &Atomic<'_>,
-        mut before: OperationMemory,
+        mut fetched: OperationMemory,
         options: CompletionOptions,
-    ) -> Result<Begun, OperationMemory> {
+    ) -> Result<BeginResult, OperationMemory> {
         let Target { link, key, offset } = at;
-        let (length, fetch) = (atomic.length(), !before.is_empty());
+        let (length, fetch) = (atomic.length(), !fetched.is_empty());
         if atomic.check(offset, fetch).is_err() {
-            return Err(before); // the packet path refuses it
+            return Err(fetched); // the packet path refuses it
         }
-        let Some(view) = self.direct(link, key, Rights::ATOMIC, offset, length) else { return Err(before) };
+        let Some(view) = self.view_if_mapped(link, key, Rights::ATOMIC, offset, length) else { return Err(fetched) };
         let done = view.and_then(|view| {
             let into = if fetch { length } else { 0 };
-            before
+            fetched
                 .write(0, into, |into| atomic.apply_shared(&view, offset as usize, into))
                 .map_err(|_| Error::InvalidAtomic)
         });
-        Ok(self.done_directly(Operation::new(before, Kind::Send(None), None, options), length, done))
+        Ok(self.complete_at_once(Operation::new(fetched, OperationKind::Send(None), None, options), length, done))
     }
 }

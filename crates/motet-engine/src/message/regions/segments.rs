@@ -18,19 +18,19 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, Weak};
 
 /// Length of a message on the control connection, bytes.
-pub const NEWS: usize = 32;
+pub const SEGMENT_MSG_BYTES: usize = 32;
 const MAGIC: u32 = u32::from_le_bytes(*b"MtSg");
 const VERSION: u16 = 1;
-const SHOWN: u16 = 1;
-const GONE: u16 = 2;
+const KIND_ANNOUNCED: u16 = 1;
+const KIND_WITHDRAWN: u16 = 2;
 /// Messages read from a control connection by one call.
-const TURN: usize = 16;
+const MAX_MESSAGES_PER_READ: usize = 16;
 
 /// A message on the control connection, little-endian: magic 4, version 2, kind 2, number 4, writable 4, address 8, length 8 bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SegmentMsg {
     /// Announces a segment. Its descriptor is attached.
-    Shown {
+    Announced {
         /// The number of the segment: not 0, and never used again by its node.
         number: u32,
         /// Whether the peer may write: it may for segments of regions with such rights, never for segments of loans.
@@ -41,7 +41,7 @@ pub enum SegmentMsg {
         length: u64,
     },
     /// Withdraws a segment: nothing refers to it any more.
-    Gone {
+    Withdrawn {
         /// The number of the segment.
         number: u32,
     },
@@ -49,12 +49,14 @@ pub enum SegmentMsg {
 
 impl SegmentMsg {
     /// Encodes the message.
-    pub fn encode(&self) -> [u8; NEWS] {
+    pub fn encode(&self) -> [u8; SEGMENT_MSG_BYTES] {
         let (kind, number, writable, address, length) = match *self {
-            Self::Shown { number, writable, address, length } => (SHOWN, number, writable, address, length),
-            Self::Gone { number } => (GONE, number, false, 0, 0),
+            Self::Announced { number, writable, address, length } => {
+                (KIND_ANNOUNCED, number, writable, address, length)
+            }
+            Self::Withdrawn { number } => (KIND_WITHDRAWN, number, false, 0, 0),
         };
-        let mut bytes = [0; NEWS];
+        let mut bytes = [0; SEGMENT_MSG_BYTES];
         bytes[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         bytes[4..6].copy_from_slice(&VERSION.to_le_bytes());
         bytes[6..8].copy_from_slice(&kind.to_le_bytes());
@@ -67,7 +69,7 @@ impl SegmentMsg {
 
     /// Decodes a message; `None`: it is invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; NEWS] = bytes.try_into().ok()?;
+        let bytes: &[u8; SEGMENT_MSG_BYTES] = bytes.try_into().ok()?;
         let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|n| bytes[at + n]));
         let number = word(8) as u32;
@@ -77,10 +79,10 @@ impl SegmentMsg {
         }
         let (address, length) = (word(16), word(24));
         match half(6) {
-            SHOWN if address != 0 && length != 0 && address.checked_add(length).is_some() => {
-                Some(Self::Shown { number, writable: writable == 1, address, length })
+            KIND_ANNOUNCED if address != 0 && length != 0 && address.checked_add(length).is_some() => {
+                Some(Self::Announced { number, writable: writable == 1, address, length })
             }
-            GONE if (address, length, writable) == (0, 0, 0) => Some(Self::Gone { number }),
+            KIND_WITHDRAWN if (address, length, writable) == (0, 0, 0) => Some(Self::Withdrawn { number }),
             _ => None,
         }
     }
@@ -90,9 +92,9 @@ impl SegmentMsg {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ControlResult {
     /// The messages that had arrived have been read.
-    All,
+    Drained,
     /// The peer has closed the connection, or has died.
-    End,
+    Closed,
     /// The peer has sent an invalid message.
     Broken,
 }
@@ -103,7 +105,7 @@ struct PeerSegment {
     number: u32,
     address: u64,
     /// The mapping. `None`: the system has refused it.
-    window: Option<Arc<PeerMapping>>,
+    mapping: Option<Arc<PeerMapping>>,
 }
 
 /// A region of the peer that this side accesses directly.
@@ -116,14 +118,14 @@ pub struct MappedRegion {
     /// The bytes of the region.
     pub view: SharedBytes,
     /// The mapping that contains the bytes.
-    pub window: Arc<PeerMapping>,
+    pub mapping: Arc<PeerMapping>,
 }
 
 /// Numbers of receives in place on a link, by the way in which they have completed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LoanCounts {
     /// Receives that have completed with a loaned message.
-    pub lent: u64,
+    pub in_place: u64,
     /// Receives that have completed with a copy, because the message was short, was not in a segment, or could not be mapped.
     pub copied: u64,
 }
@@ -134,12 +136,12 @@ pub struct Segments {
     /// The control connection; `None` on a link without shared memory.
     control: Option<RawFd>,
     /// Segments of this node that were announced to the peer.
-    told: Vec<(u32, Weak<PoolSegment>)>,
-    theirs: Vec<PeerSegment>,
+    announced: Vec<(u32, Weak<PoolSegment>)>,
+    peer_segments: Vec<PeerSegment>,
     /// Regions of the peer that this side accesses directly.
     pub mapped_regions: Vec<MappedRegion>,
     /// Regions for whose address the peer was asked; false: revoked meanwhile.
-    pub looks: Vec<(Key, bool)>,
+    pub open_queries: Vec<(Key, bool)>,
     /// How the receives in place have completed.
     pub counts: LoanCounts,
     /// The peer has sent an invalid message.
@@ -147,13 +149,13 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// The segments of a link with this control connection, which stays open until [`Segments::leave`].
+    /// The segments of a link with this control connection, which stays open until [`Segments::reset`].
     pub fn over(control: RawFd) -> Self {
         Self { control: Some(control), ..Self::default() }
     }
 
     /// Forgets all segments, because the link is down. Loaned messages stay mapped for the program.
-    pub fn leave(&mut self) {
+    pub fn reset(&mut self) {
         let counts = self.counts;
         *self = Self { counts, ..Self::default() };
     }
@@ -161,113 +163,116 @@ impl Segments {
     // ---- ours -------------------------------------------------------------------------------------------------------
 
     /// The remote address of bytes in a segment of this node, which is announced to the peer first if necessary. `None`: it cannot be announced at present.
-    pub fn show(&mut self, segment: &Arc<PoolSegment>, address: u64) -> Option<RemoteAddress> {
+    pub fn address_for_peer(&mut self, segment: &Arc<PoolSegment>, address: u64) -> Option<RemoteAddress> {
         let number = segment.number();
-        if !self.told.iter().rev().any(|(told, _)| *told == number) && !self.report(segment) {
+        if !self.announced.iter().rev().any(|(known, _)| *known == number) && !self.announce(segment) {
             return None;
         }
         Some(RemoteAddress { address, key: u64::from(number) })
     }
 
     /// Whether a segment was announced to the peer, so that it may map it.
-    pub fn has_shown(&self, segment: &Arc<PoolSegment>) -> bool {
-        self.told.iter().any(|(told, _)| *told == segment.number())
+    pub fn is_announced(&self, segment: &Arc<PoolSegment>) -> bool {
+        self.announced.iter().any(|(known, _)| *known == segment.number())
     }
 
     #[cold]
-    fn report(&mut self, segment: &Arc<PoolSegment>) -> bool {
+    fn announce(&mut self, segment: &Arc<PoolSegment>) -> bool {
         // Released segments are withdrawn first, so that the peer never has more segments than a pool can.
-        let (true, Some(control), Some(file)) = (self.withdraw(), self.control, segment.file()) else { return false };
+        let (true, Some(control), Some(file)) = (self.withdraw_released(), self.control, segment.file()) else {
+            return false;
+        };
         let (number, writable) = (segment.number(), segment.is_writable());
-        let news = SegmentMsg::Shown { number, writable, address: segment.address(), length: segment.length() as u64 };
-        let sent = socket::send_with_fd(private_fds::borrow(control), &news.encode(), file).is_ok();
+        let message =
+            SegmentMsg::Announced { number, writable, address: segment.address(), length: segment.length() as u64 };
+        let sent = socket::send_with_fd(private_fds::borrow(control), &message.encode(), file).is_ok();
         if sent {
-            self.told.push((number, Arc::downgrade(segment)));
+            self.announced.push((number, Arc::downgrade(segment)));
         }
         sent
     }
 
     /// Withdraws the released segments at the peer. False: not all of them could be withdrawn.
-    pub fn withdraw(&mut self) -> bool {
+    pub fn withdraw_released(&mut self) -> bool {
         let Some(control) = self.control else { return true };
-        self.told.retain(|(number, segment)| {
-            let news = SegmentMsg::Gone { number: *number };
-            segment.strong_count() > 0 || socket::send_message(private_fds::borrow(control), &news.encode()).is_err()
+        self.announced.retain(|(number, segment)| {
+            let message = SegmentMsg::Withdrawn { number: *number };
+            segment.strong_count() > 0 || socket::send_message(private_fds::borrow(control), &message.encode()).is_err()
         });
-        self.told.iter().all(|(_, segment)| segment.strong_count() > 0)
+        self.announced.iter().all(|(_, segment)| segment.strong_count() > 0)
     }
 
     // ---- theirs -----------------------------------------------------------------------------------------------------
 
     /// The bytes at a remote address that the peer has given, if they are mapped here. The address is checked.
-    pub fn find(&mut self, place: RemoteAddress, done: u64, length: usize) -> Option<PeerBytes> {
-        let (window, at) = self.window(place)?;
-        PeerBytes::of(&window, at.checked_add(done)?, length)
+    pub fn find_mapped(&mut self, position: RemoteAddress, done: u64, length: usize) -> Option<PeerBytes> {
+        let (mapping, at) = self.mapping_of(position)?;
+        PeerBytes::of(&mapping, at.checked_add(done)?, length)
     }
 
     /// The bytes at a remote address, if their segment has been announced. Does not read the control connection.
     #[inline]
-    pub fn find_known(&self, place: RemoteAddress, length: usize) -> Option<PeerBytes> {
-        let known = self.known(u32::try_from(place.key).ok()?)?;
-        PeerBytes::of(known.window.as_ref()?, place.address.checked_sub(known.address)?, length)
+    pub fn find_known(&self, position: RemoteAddress, length: usize) -> Option<PeerBytes> {
+        let known = self.known(u32::try_from(position.key).ok()?)?;
+        PeerBytes::of(known.mapping.as_ref()?, position.address.checked_sub(known.address)?, length)
     }
 
     /// The mapping of the segment that contains a remote address, and the offset in it.
-    pub fn window(&mut self, place: RemoteAddress) -> Option<(Arc<PeerMapping>, u64)> {
-        let number = u32::try_from(place.key).ok().filter(|number| *number != 0)?;
+    pub fn mapping_of(&mut self, position: RemoteAddress) -> Option<(Arc<PeerMapping>, u64)> {
+        let number = u32::try_from(position.key).ok().filter(|number| *number != 0)?;
         if self.known(number).is_none() {
-            self.broken |= self.hear() == ControlResult::Broken;
+            self.broken |= self.read_control() == ControlResult::Broken;
         }
         let known = self.known(number)?;
-        let at = place.address.checked_sub(known.address)?;
-        Some((known.window.clone()?, at))
+        let at = position.address.checked_sub(known.address)?;
+        Some((known.mapping.clone()?, at))
     }
 
     fn known(&self, number: u32) -> Option<&PeerSegment> {
-        self.theirs.iter().rev().find(|known| known.number == number)
+        self.peer_segments.iter().rev().find(|known| known.number == number)
     }
 
     /// Reads the messages on the control connection.
     #[cold]
-    pub fn hear(&mut self) -> ControlResult {
+    pub fn read_control(&mut self) -> ControlResult {
         const EAGAIN: i32 = 11;
-        let Some(control) = self.control else { return ControlResult::All };
-        for _ in 0..TURN {
-            let mut bytes = [0; NEWS + 1];
+        let Some(control) = self.control else { return ControlResult::Drained };
+        for _ in 0..MAX_MESSAGES_PER_READ {
+            let mut bytes = [0; SEGMENT_MSG_BYTES + 1];
             match socket::receive_with_fd(private_fds::borrow(control), &mut bytes) {
-                Ok((0, _)) => return ControlResult::End,
+                Ok((0, _)) => return ControlResult::Closed,
                 Ok((length, file)) => {
-                    if !self.note(&bytes[..length.min(bytes.len())], file) {
+                    if !self.handle(&bytes[..length.min(bytes.len())], file) {
                         return ControlResult::Broken;
                     }
                 }
                 Err(EAGAIN) => break,
-                Err(_) => return ControlResult::End,
+                Err(_) => return ControlResult::Closed,
             }
         }
-        ControlResult::All
+        ControlResult::Drained
     }
 
     /// Handles one message of the peer. False: it is invalid.
-    fn note(&mut self, bytes: &[u8], file: Option<OwnedFd>) -> bool {
+    fn handle(&mut self, bytes: &[u8], file: Option<OwnedFd>) -> bool {
         const EINVAL: i32 = 22;
         match (SegmentMsg::decode(bytes), file) {
-            (Some(SegmentMsg::Shown { number, writable, address, length }), Some(file)) => {
-                if self.theirs.len() >= MAX_SEGMENTS || self.known(number).is_some() {
+            (Some(SegmentMsg::Announced { number, writable, address, length }), Some(file)) => {
+                if self.peer_segments.len() >= MAX_SEGMENTS || self.known(number).is_some() {
                     return false;
                 }
-                let window = match PeerMapping::map(&file, length, writable) {
-                    Ok(window) => Some(Arc::new(window)),
+                let mapping = match PeerMapping::map(&file, length, writable) {
+                    Ok(mapping) => Some(Arc::new(mapping)),
                     Err(error) if error.raw_os_error() == EINVAL => return false, // the file is not as announced
                     Err(_) => None,
                 };
-                self.theirs.push(PeerSegment { number, address, window });
+                self.peer_segments.push(PeerSegment { number, address, mapping });
                 true
             }
-            (Some(SegmentMsg::Gone { number }), None) => {
-                let before = self.theirs.len();
-                self.theirs.retain(|known| known.number != number);
-                self.theirs.len() < before
+            (Some(SegmentMsg::Withdrawn { number }), None) => {
+                let before = self.peer_segments.len();
+                self.peer_segments.retain(|known| known.number != number);
+                self.peer_segments.len() < before
             }
             _ => false,
         }
@@ -276,9 +281,9 @@ impl Segments {
     // ---- regions ----------------------------------------------------------------------------------------------------
 
     /// Ends the direct access to a region that the peer revokes.
-    pub fn forget(&mut self, key: Key) {
-        self.mapped_regions.retain(|direct| direct.key != key);
-        self.looks.iter_mut().filter(|look| look.0 == key).for_each(|look| look.1 = false);
+    pub fn forget_region(&mut self, key: Key) {
+        self.mapped_regions.retain(|mapped| mapped.key != key);
+        self.open_queries.iter_mut().filter(|query| query.0 == key).for_each(|query| query.1 = false);
     }
 }
 
@@ -288,11 +293,11 @@ mod tests {
     use motet_sys::rustix::fd::{AsFd, AsRawFd};
 
     #[test]
-    fn news_round_trip() {
-        let shown = SegmentMsg::Shown { number: 7, writable: true, address: 1 << 46, length: 4096 };
-        for news in [shown, SegmentMsg::Gone { number: u32::MAX }] {
-            let bytes = news.encode();
-            assert_eq!(SegmentMsg::decode(&bytes), Some(news));
+    fn segment_message_encoded_decodes_to_the_same() {
+        let shown = SegmentMsg::Announced { number: 7, writable: true, address: 1 << 46, length: 4096 };
+        for message in [shown, SegmentMsg::Withdrawn { number: u32::MAX }] {
+            let bytes = message.encode();
+            assert_eq!(SegmentMsg::decode(&bytes), Some(message));
             assert_eq!(
                 (SegmentMsg::decode(&bytes[1..]), SegmentMsg::decode(&[&bytes[..], &[0]].concat())),
                 (None, None)
@@ -301,8 +306,8 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_no_news() {
-        let good = SegmentMsg::Shown { number: 7, writable: false, address: 1 << 46, length: 4096 }.encode();
+    fn segment_message_invalid_is_rejected() {
+        let good = SegmentMsg::Announced { number: 7, writable: false, address: 1 << 46, length: 4096 }.encode();
         let with = |at: usize, byte: u8| {
             let mut bytes = good;
             bytes[at] = byte;
@@ -313,7 +318,7 @@ mod tests {
         }
         for (address, length) in [(0, 1), (1, 0), (u64::MAX, 1), (2, u64::MAX)] {
             assert_eq!(
-                SegmentMsg::decode(&SegmentMsg::Shown { number: 1, writable: false, address, length }.encode()),
+                SegmentMsg::decode(&SegmentMsg::Announced { number: 1, writable: false, address, length }.encode()),
                 None
             );
         }
@@ -328,48 +333,53 @@ mod tests {
     }
 
     #[test]
-    fn who_meets_an_unknown_number_learns_where_that_is() {
+    fn unknown_segment_number_reads_the_control_connection() {
         let [here, there] = connection();
-        let (mut ours, mut theirs) = (Segments::over(here.as_raw_fd()), Segments::over(there.as_raw_fd()));
+        let (mut ours, mut peer_segments) = (Segments::over(here.as_raw_fd()), Segments::over(there.as_raw_fd()));
         let pool = motet_sys::shm_pool::ShmPool::new(1 << 30);
         let mut loan = pool.take(5000).unwrap();
         loan.fill(7);
-        let place = ours.show(loan.segment(), loan.address()).unwrap();
-        assert_eq!(ours.show(loan.segment(), loan.address()), Some(place), "announced once");
-        assert!(ours.has_shown(loan.segment()));
-        let part = theirs.find(place, 0, 5000).unwrap();
+        let position = ours.address_for_peer(loan.segment(), loan.address()).unwrap();
+        assert_eq!(ours.address_for_peer(loan.segment(), loan.address()), Some(position), "announced once");
+        assert!(ours.is_announced(loan.segment()));
+        let part = peer_segments.find_mapped(position, 0, 5000).unwrap();
         assert!(part.to_vec().iter().all(|&byte| byte == 7));
         assert!(
-            theirs.find(RemoteAddress { key: place.key + 1, ..place }, 0, 1).is_none(),
+            peer_segments.find_mapped(RemoteAddress { key: position.key + 1, ..position }, 0, 1).is_none(),
             "the peer has not announced that segment"
         );
-        assert!(theirs.find(RemoteAddress { key: 0, ..place }, 0, 1).is_none());
-        for (address, done, length) in [(1, 0, 1), (place.address, u64::MAX, 1), (place.address, 0, 65 << 20)] {
-            assert!(theirs.find(RemoteAddress { address, ..place }, done, length).is_none());
+        assert!(peer_segments.find_mapped(RemoteAddress { key: 0, ..position }, 0, 1).is_none());
+        for (address, done, length) in [(1, 0, 1), (position.address, u64::MAX, 1), (position.address, 0, 65 << 20)] {
+            assert!(peer_segments.find_mapped(RemoteAddress { address, ..position }, done, length).is_none());
         }
         let long = pool.segment(100, true).unwrap();
-        assert!(!ours.has_shown(&long));
-        let region = ours.show(&long, long.address()).unwrap();
-        assert!(theirs.window(region).is_some());
+        assert!(!ours.is_announced(&long));
+        let region = ours.address_for_peer(&long, long.address()).unwrap();
+        assert!(peer_segments.mapping_of(region).is_some());
         drop(long);
-        assert!(ours.withdraw());
-        assert_eq!((theirs.hear(), theirs.window(region).is_none()), (ControlResult::All, true), "gone");
+        assert!(ours.withdraw_released());
+        assert_eq!(
+            (peer_segments.read_control(), peer_segments.mapping_of(region).is_none()),
+            (ControlResult::Drained, true),
+            "gone"
+        );
         drop(here);
         // Another test may fork meanwhile: its child holds the other end until it calls exec.
         let ended = (0..10_000).any(|_| {
             motet_sys::thread::sleep_ns(1_000_000);
-            theirs.hear() == ControlResult::End
+            peer_segments.read_control() == ControlResult::Closed
         });
-        assert_eq!((ended, theirs.broken, part.len()), (true, false, 5000));
+        assert_eq!((ended, peer_segments.broken, part.len()), (true, false, 5000));
     }
 
     #[test]
-    fn a_peer_that_says_what_cannot_be_is_found_out() {
+    fn control_messages_invalid_are_reported_broken() {
         let pool = motet_sys::shm_pool::ShmPool::new(1 << 30);
         let segment = pool.segment(4096, true).unwrap();
         let sealed = pool.take(100).unwrap();
         let file = || segment.file().unwrap();
-        let shown = |number, length| SegmentMsg::Shown { number, writable: true, address: 1 << 46, length }.encode();
+        let shown =
+            |number, length| SegmentMsg::Announced { number, writable: true, address: 1 << 46, length }.encode();
         let pipe = motet_sys::rustix::pipe::pipe().unwrap().0;
         type Said<'a> = Vec<(Vec<u8>, Option<motet_sys::rustix::fd::BorrowedFd<'a>>)>;
         let good: (Vec<u8>, _) = (shown(1, 4096).to_vec(), Some(file()));
@@ -378,31 +388,31 @@ mod tests {
             vec![(shown(1, 8192).to_vec(), Some(file()))],
             vec![(shown(1, 4096).to_vec(), Some(pipe.as_fd()))],
             vec![good.clone(), good.clone()],
-            vec![(SegmentMsg::Gone { number: 1 }.encode().to_vec(), None)],
-            vec![good.clone(), (SegmentMsg::Gone { number: 1 }.encode().to_vec(), Some(file()))],
+            vec![(SegmentMsg::Withdrawn { number: 1 }.encode().to_vec(), None)],
+            vec![good.clone(), (SegmentMsg::Withdrawn { number: 1 }.encode().to_vec(), Some(file()))],
             vec![(vec![1], None)],
             vec![([&shown(1, 4096)[..], &[0]].concat(), Some(file()))],
             (1..=MAX_SEGMENTS as u32 + 1).map(|number| (shown(number, 4096).to_vec(), Some(file()))).collect(),
         ];
         for (case, said) in cases.into_iter().enumerate() {
             let [here, there] = connection();
-            let mut theirs = Segments::over(there.as_raw_fd());
+            let mut peer_segments = Segments::over(there.as_raw_fd());
             let last = said.len() - 1;
             for (at, (bytes, file)) in said.into_iter().enumerate() {
                 match file {
                     Some(file) => socket::send_with_fd(&here, &bytes, file).unwrap(),
                     None => socket::send_message(&here, &bytes).unwrap(),
                 }
-                let expected = if at == last { ControlResult::Broken } else { ControlResult::All };
-                assert_eq!(theirs.hear(), expected, "case {case}, message {at}");
+                let expected = if at == last { ControlResult::Broken } else { ControlResult::Drained };
+                assert_eq!(peer_segments.read_control(), expected, "case {case}, message {at}");
             }
         }
         // A sealed segment that is announced as writable: the kernel refuses the mapping, and its bytes take another way.
         let [here, there] = connection();
-        let mut theirs = Segments::over(there.as_raw_fd());
+        let mut peer_segments = Segments::over(there.as_raw_fd());
         let length = sealed.segment().length() as u64;
         socket::send_with_fd(&here, &shown(1, length), sealed.segment().file().unwrap()).unwrap();
-        assert_eq!(theirs.hear(), ControlResult::All);
-        assert!(theirs.window(RemoteAddress { address: 1 << 46, key: 1 }).is_none());
+        assert_eq!(peer_segments.read_control(), ControlResult::Drained);
+        assert!(peer_segments.mapping_of(RemoteAddress { address: 1 << 46, key: 1 }).is_none());
     }
 }

@@ -11,7 +11,7 @@ pub struct PendingCopy {
     /// Bytes copied.
     pub done: u64,
     /// The copy is to be a cooperative one.
-    pub help: bool,
+    pub assisted: bool,
 }
 
 /// The cooperative copy that is under way on a link.
@@ -19,11 +19,11 @@ pub struct PendingCopy {
 pub struct CooperativeCopy {
     pub(super) claims: &'static ChunkClaims,
     pub(super) operation: u64,
-    pub(super) stamp: u32,
+    pub(super) copy_id: u32,
     /// Number of chunks of the body.
     pub(super) chunks: u32,
     /// Number of chunks that this side has copied.
-    pub(super) mine: u32,
+    pub(super) copied_here: u32,
 }
 
 /// A body of this side that the peer copies with our help.

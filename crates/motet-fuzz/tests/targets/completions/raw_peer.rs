@@ -53,7 +53,7 @@ impl Peer {
                 break doorbell.expect("the node's doorbell");
             }
             assert!(clock::nanoseconds() < until, "not connected");
-            let _ = node.until(|| false, Some(clock::nanoseconds() + 20_000));
+            let _ = node.progress_until(|| false, Some(clock::nanoseconds() + 20_000));
         };
         let mut peer = Self { file, _files: [connection, receive_doorbell, doorbell], put: 0, read: 0 };
         // HELLO: the largest window that a credit sum allows, 64 long messages, 64 channels, 256 requests. OPEN with our channel id 7.
