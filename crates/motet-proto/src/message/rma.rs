@@ -28,7 +28,7 @@ use super::{Callbacks, Packets, ProtocolViolation, Rejected, Status};
 use format::{AT, LONG, MAX_REPLY_BYTES, Range};
 use initiator::Initiator;
 use revocation::Revocations;
-use target::Target;
+use target::{LongAccess, LongRequest, Target};
 
 /// A put: bytes for a region of the peer.
 #[derive(Debug, Clone, Copy)]
@@ -319,13 +319,12 @@ impl Link {
             Kind::Put | Kind::Get | Kind::Atomic => target.small(owner, limits, kind, head, rest),
             Kind::PutLong | Kind::GetLong => {
                 let (range, rest) = Range::read(rest)?;
-                let (place, rest) = match kind {
-                    Kind::PutLong => RemoteAddress::read(rest)?,
-                    _ => (RemoteAddress::default(), rest),
+                let (access, rest) = match kind {
+                    Kind::PutLong => RemoteAddress::read(rest).map(|(from, rest)| (LongAccess::Put { from }, rest))?,
+                    _ => (LongAccess::Get { direct: head.own != 0 }, rest),
                 };
                 packet::expect_end(rest)?;
-                let get = (kind == Kind::GetLong).then_some(head.own != 0);
-                target.long(owner, limits, head.to, range, get, place)
+                target.long(owner, limits, LongRequest { number: head.to, range, access })
             }
             Kind::Bytes => {
                 let (at, bytes) = packet::read_word(rest)?;

@@ -18,6 +18,32 @@ use crate::message::{Callbacks, Limits, Packets, ProtocolViolation, Status, UNKN
 const DUE: usize = 0;
 const SENDING: usize = 1;
 
+/// PUT LONG or GET LONG.
+#[derive(Debug, Clone, Copy)]
+pub struct LongRequest {
+    /// The peer's number of the operation.
+    pub number: SlabId,
+    /// The bytes of the region.
+    pub range: Range,
+    /// The kind of access.
+    pub access: LongAccess,
+}
+
+/// The access of a long operation.
+#[derive(Debug, Clone, Copy)]
+pub enum LongAccess {
+    /// A put of the bytes at `from` in the peer's memory. If its address is 0, they are requested in pieces.
+    Put {
+        /// The address of the bytes.
+        from: RemoteAddress,
+    },
+    /// A get. `direct`: the peer can copy the bytes by itself, if it gets their address.
+    Get {
+        /// The peer can copy.
+        direct: bool,
+    },
+}
+
 /// A long operation.
 #[derive(Debug)]
 struct Long {
@@ -81,15 +107,12 @@ impl LongOperations {
         !self.due.is_empty() || !self.sending.is_empty()
     }
 
-    /// PUT LONG, or GET LONG; `get` is whether the initiator of a get can copy by itself.
+    /// PUT LONG or GET LONG.
     pub fn begin<O: Callbacks>(
         &mut self,
         owner: &mut O,
         limits: &Limits,
-        number: SlabId,
-        range: Range,
-        get: Option<bool>,
-        place: RemoteAddress,
+        LongRequest { number, range, access }: LongRequest,
     ) -> Result<(), ProtocolViolation> {
         let at = number.index() as usize;
         if at >= limits.requests as usize || number.0 == 0 || range.length == 0 {
@@ -108,20 +131,23 @@ impl LongOperations {
             self.long.insert(long).ok_or(ProtocolViolation("PUT LONG or GET LONG beyond the number of records"))?;
         let index = record.index();
         self.by_number[at] = index + 1;
-        let right = if get.is_some() { Rights::GET } else { Rights::PUT };
+        let right = match access {
+            LongAccess::Put { .. } => Rights::PUT,
+            LongAccess::Get { .. } => Rights::GET,
+        };
         if !owner.regions().was_given_out(range.key) {
             return Err(UNKNOWN_REGION_KEY);
         }
-        match (owner.regions().reach(range.key, right, range.offset, range.length), get) {
+        match (owner.regions().reach(range.key, right, range.offset, range.length), access) {
             (Err(status), _) => self.schedule(index, TargetState::PutFinDue(status)),
-            (Ok(region), None) if place.address != 0 => {
+            (Ok(region), LongAccess::Put { from }) if from.address != 0 => {
                 owner.regions().hold(range.key);
                 self.set(index, TargetState::Copying);
                 let (record, to) = (RemoteRecord::Put(record), CopyTo::Region { region, at: range.offset });
-                owner.copy_remote(RemoteCopy { record, to, from: place, length: range.length });
+                owner.copy_remote(RemoteCopy { record, to, from, length: range.length });
             }
-            (Ok(_), None) => self.pull(index, limits.ahead.max(1)),
-            (Ok(region), Some(direct)) => {
+            (Ok(_), LongAccess::Put { .. }) => self.pull(index, limits.ahead.max(1)),
+            (Ok(region), LongAccess::Get { direct }) => {
                 let place = if direct {
                     owner.region_address(region, range.offset, range.length)
                 } else {

@@ -8,11 +8,11 @@
 mod long;
 mod small;
 
-use super::format::Range;
-use crate::message::packet::{Head, Kind, RemoteAddress};
+use crate::message::packet::{Head, Kind};
 use crate::message::slab::SlabId;
 use crate::message::{Callbacks, Limits, Packets, ProtocolViolation};
 use long::LongOperations;
+pub use long::{LongAccess, LongRequest};
 use small::Small;
 
 /// The operations of the peer on regions of this side.
@@ -55,18 +55,15 @@ impl Target {
         self.small.on_packet(owner, kind, head, rest)
     }
 
-    /// PUT LONG, or GET LONG; `get` is whether the initiator of a get can copy by itself.
+    /// PUT LONG or GET LONG.
     pub fn long<O: Callbacks>(
         &mut self,
         owner: &mut O,
         limits: &Limits,
-        number: SlabId,
-        range: Range,
-        get: Option<bool>,
-        place: RemoteAddress,
+        request: LongRequest,
     ) -> Result<(), ProtocolViolation> {
         self.count(limits)?;
-        self.long.begin(owner, limits, number, range, get, place)
+        self.long.begin(owner, limits, request)
     }
 
     /// The owner has copied the bytes of a put, or could not.
