@@ -22,12 +22,12 @@ enum { SERVICE = 1, WINDOW = 64, LONGEST = 1 << 14, BATCH = 16, ANSWER = 4 };
 struct end {
     motet_node node;
     motet_port port;
-    motet_cq group;
+    motet_cq queue;
     motet_context context;
     motet_channel channel;
 };
 static struct end ends[2];
-static struct motet_completion told[BATCH];
+static struct motet_completion completions[BATCH];
 static struct motet_port_completion entries[BATCH];
 static bool ports;
 static char body[LONGEST], buffers[WINDOW][LONGEST];
@@ -41,18 +41,18 @@ static void must(int result, const char *what)
 
 static void post(const struct end *end, uint64_t tag, void *buffer, size_t size)
 {
-    struct motet_completion_options notice = MOTET_INIT(struct motet_completion_options);
+    struct motet_completion_options options = MOTET_INIT(struct motet_completion_options);
     struct motet_source source = MOTET_INIT(struct motet_source);
     motet_operation operation;
-    notice.cq = end->group;
-    notice.user_data = (uintptr_t)buffer;
+    options.cq = end->queue;
+    options.user_data = (uintptr_t)buffer;
     source.context = end->context;
     source.tag = tag;
     if (ports) {
-        must(motet_port_post(end->port, 0, end->context, tag, 0, buffer, size, end->group, (uintptr_t)buffer), "post");
+        must(motet_port_post(end->port, 0, end->context, tag, 0, buffer, size, end->queue, (uintptr_t)buffer), "post");
         return;
     }
-    must(motet_message_post(end->node, &source, buffer, size, &notice, &operation), "post");
+    must(motet_message_post(end->node, &source, buffer, size, &options, &operation), "post");
 }
 
 static void put(const struct end *end, uint64_t tag, size_t size, uint32_t headers)
@@ -76,14 +76,14 @@ static void put(const struct end *end, uint64_t tag, size_t size, uint32_t heade
 static int look(const struct end *end)
 {
     if (ports) {
-        int count = motet_port_poll(end->port, end->group, entries, BATCH);
+        int count = motet_port_poll(end->port, end->queue, entries, BATCH);
         if (count != 0) return count == -EAGAIN ? 0 : (must(count, "take"), count);
     }
-    told[0].size = sizeof told[0];
-    int count = ports ? motet_port_poll_full(end->port, end->group, told, BATCH) : motet_cq_wait(end->node, end->group, told, BATCH, 0);
+    completions[0].size = sizeof completions[0];
+    int count = ports ? motet_port_poll_full(end->port, end->queue, completions, BATCH) : motet_cq_wait(end->node, end->queue, completions, BATCH, 0);
     if (count != -EAGAIN) must(count, "wait");
     for (int i = 0; i < count; i++)
-        must(told[i].status, "a message");
+        must(completions[i].status, "a message");
     return count < 0 ? 0 : count;
 }
 
@@ -113,8 +113,8 @@ __attribute__((noinline)) void measured(const char *what, size_t size, long coun
     for (long n = 0; n < count && blocking; n++)
         for (int from = 0; from < 2; from++) {
             must(motet_message_send(ends[from].node, ends[from].channel, (uint64_t)n, body, size, INT64_MAX), "send");
-            told[0].size = sizeof told[0];
-            must(motet_message_receive(ends[!from].node, ends[!from].channel, buffers[from], size, INT64_MAX, told), "receive");
+            completions[0].size = sizeof completions[0];
+            must(motet_message_receive(ends[!from].node, ends[!from].channel, buffers[from], size, INT64_MAX, completions), "receive");
         }
     for (long n = 0; n < count && !window && !poll && !blocking; n++)
         for (int from = 0; from < 2; from++) {
@@ -146,7 +146,7 @@ int main(int argc, char **argv)
         struct end *end = &ends[i];
         must(motet_node_open(NULL, &end->node), "a node");
         must(ports ? motet_port_open(end->node, (const uint64_t[2]){ 1, 2 }, &end->port) : 0, "a port");
-        must(motet_cq_new(end->node, &end->group), "a group");
+        must(motet_cq_new(end->node, &end->queue), "a completion queue");
         must(motet_context_new(end->node, &end->context), "a context");
         receptions[i] = (struct motet_receive_mode){ sizeof receptions[i], MOTET_RECEIVE_TAGGED, 0, end->context };
         must(motet_service_open(end->node, SERVICE, &receptions[i]), "a service");

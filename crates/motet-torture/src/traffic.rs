@@ -7,7 +7,7 @@
 use crate::random::Random;
 use motet::node::{
     Atomic, Channel, Completion, CompletionOptions, Context, CqId, Datatype, Error, Key, LinkId, Mode, Node, Operation,
-    OperationId, OperationMemory, Outgoing, RecvFrom, Rights, Serve, Status,
+    OperationId, OperationMemory, Outgoing, RecvFrom, Rights, Serve, Status, Target,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -265,8 +265,11 @@ impl Side {
         let at = 8 + self.random.below((WRITABLE - 8 - length) as u64) as usize;
         let seed = self.random.number();
         let completion = self.next_completion();
-        let operation =
-            self.node.put(self.link, key, at as u64, OperationMemory::Owned(pattern(length, seed)), completion)?;
+        let operation = self.node.put(
+            Target { link: self.link, key, offset: at as u64 },
+            OperationMemory::Owned(pattern(length, seed)),
+            completion,
+        )?;
         self.pending.insert(completion.user_data, (operation, Pending::Put { at, length, seed }));
         self.writing = true;
         Ok(())
@@ -275,8 +278,11 @@ impl Side {
     fn get_back(&mut self, at: usize, length: usize, seed: u64) -> Result<(), Error> {
         let Some(key) = self.theirs else { return Ok(()) };
         let completion = self.next_completion();
-        let operation =
-            self.node.get(self.link, key, at as u64, OperationMemory::Owned(vec![0; length]), completion)?;
+        let operation = self.node.get(
+            Target { link: self.link, key, offset: at as u64 },
+            OperationMemory::Owned(vec![0; length]),
+            completion,
+        )?;
         self.pending.insert(completion.user_data, (operation, Pending::GetBack { length, seed }));
         Ok(())
     }
@@ -287,8 +293,11 @@ impl Side {
         let at = WRITABLE + self.random.below(((WRITABLE - length) / 8) as u64 + 1) as usize * 8;
         let at = at.min(WORDS * 8 - length);
         let completion = self.next_completion();
-        let operation =
-            self.node.get(self.link, key, at as u64, OperationMemory::Owned(vec![0; length]), completion)?;
+        let operation = self.node.get(
+            Target { link: self.link, key, offset: at as u64 },
+            OperationMemory::Owned(vec![0; length]),
+            completion,
+        )?;
         self.pending.insert(completion.user_data, (operation, Pending::GetTheirs { at, length }));
         Ok(())
     }
@@ -298,7 +307,12 @@ impl Side {
         let completion = self.next_completion();
         let (operand, compare) = (&1u64.to_le_bytes()[..], &[][..]);
         let add = Atomic { operation: Operation::Sum, datatype: Datatype::U64, count: 1, operand, compare };
-        let operation = self.node.atomic(self.link, key, 0, &add, OperationMemory::Owned(vec![0; 8]), completion)?;
+        let operation = self.node.atomic(
+            Target { link: self.link, key, offset: 0 },
+            &add,
+            OperationMemory::Owned(vec![0; 8]),
+            completion,
+        )?;
         self.pending.insert(completion.user_data, (operation, Pending::Count(self.counted)));
         self.counted += 1;
         self.counting = true;

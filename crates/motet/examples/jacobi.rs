@@ -15,7 +15,7 @@ mod processes;
 
 use motet::node::{
     Atomic, Channel, CompletionOptions, Datatype, Error, Key, Node, Operation, OperationId, OperationMemory, Rights,
-    Serve, deadline_in,
+    Serve, Target, deadline_in,
 };
 use processes::{ProcessGroup, Result, SOON, reach};
 use std::ops::Range;
@@ -125,7 +125,15 @@ impl Peer {
         let (operation, datatype, operand) = (Operation::Maximum, Datatype::F64, &value.to_le_bytes());
         let atomic = Atomic { operation, datatype, count: 1, operand, compare: &[] };
         let (link, at) = (self.channel.link, 8 * word as u64);
-        begin(node, || node.atomic(link, self.key, at, &atomic, OperationMemory::Owned(Vec::new()), quietly)).map(drop)
+        begin(node, || {
+            node.atomic(
+                Target { link, key: self.key, offset: at },
+                &atomic,
+                OperationMemory::Owned(Vec::new()),
+                quietly,
+            )
+        })
+        .map(drop)
     }
 }
 
@@ -185,7 +193,13 @@ fn solve(plan: &Plan, rank: usize, node: &Node, words: &[AtomicU64], world: &Wor
             let (ours, halo) = if peer.rank < rank { (1, theirs - 1) } else { (rows - 2, 0) };
             let (ours, halo) = (plan.row(rows, sweep, ours), 8 * plan.row(theirs, sweep, halo) as u64);
             let row = || OperationMemory::Owned(bytes(&words[ours..ours + plan.edge]));
-            let put = begin(node, || node.put(peer.channel.link, peer.key, halo, row(), CompletionOptions::default()))?;
+            let put = begin(node, || {
+                node.put(
+                    Target { link: peer.channel.link, key: peer.key, offset: halo },
+                    row(),
+                    CompletionOptions::default(),
+                )
+            })?;
             node.finish_operation(put, None)?;
             node.send(peer.channel, sweep as u64, &[], None)?; // it is there
         }
@@ -228,8 +242,13 @@ fn compare(plan: &Plan, node: &Node, words: &[AtomicU64], world: &World) -> Resu
     for peer in &world.others {
         let (link, range) = (peer.channel.link, inside(peer.rank));
         let memory = || OperationMemory::Owned(vec![0; 8 * range.len()]);
-        let get =
-            begin(node, || node.get(link, peer.key, 8 * range.start as u64, memory(), CompletionOptions::default()))?;
+        let get = begin(node, || {
+            node.get(
+                Target { link, key: peer.key, offset: 8 * range.start as u64 },
+                memory(),
+                CompletionOptions::default(),
+            )
+        })?;
         check(peer.rank, node.finish_operation(get, None)?);
     }
     Ok(same)

@@ -57,8 +57,8 @@ impl Pair {
     }
 
     fn try_post(&self, from: RecvFrom, tag: u64, context: u64, cq: CqId) -> Result<OperationId, Error> {
-        let notice = CompletionOptions { cq: Some(cq), user_data: context, errors_only: false };
-        self.near.post(from, tag, 0, OperationMemory::User(UserMemory::EMPTY), notice)
+        let options = CompletionOptions { cq: Some(cq), user_data: context, errors_only: false };
+        self.near.post(from, tag, 0, OperationMemory::User(UserMemory::EMPTY), options)
     }
 
     /// Sends a message as soon as there is credit for it.

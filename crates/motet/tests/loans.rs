@@ -2,7 +2,7 @@
 
 use motet::node::{Atomic, Datatype, Mode, Operation, OperationMemory, Rights, options};
 use motet::node::{Channel, CompletionOptions, Content, Error, LinkId, LoanedMessage, MessageLimits, Node, RecvFrom};
-use motet::node::{OperationId, Outgoing, Serve, Status};
+use motet::node::{OperationId, Outgoing, Serve, Status, Target};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -327,20 +327,31 @@ fn pool_regions_are_direct_and_bounded_until_revoked() {
             let opened = [key, readable, elsewhere].map(|key| near.open_region(link, key, deadline()).unwrap());
             let shm = driver == "shm";
             assert_eq!(opened, [shm, shm, false], "{driver}");
-            assert_eq!(near.store(link, elsewhere, 0, &[1]), Ok(false));
+            assert_eq!(near.store(Target { link, key: elsewhere, offset: 0 }, &[1]), Ok(false));
             let access = || {
                 for length in [1usize, 8, 100, 70_000] {
                     let bytes = pattern(length, length);
-                    end(near.put(link, key, 8, OperationMemory::Owned(bytes.clone()), CompletionOptions::default()))
-                        .unwrap();
+                    end(near.put(
+                        Target { link, key, offset: 8 },
+                        OperationMemory::Owned(bytes.clone()),
+                        CompletionOptions::default(),
+                    ))
+                    .unwrap();
                     let mut seen = vec![0; length];
                     memory.read(8, &mut seen).unwrap();
                     assert!(seen == bytes, "{driver} {length}");
-                    let got =
-                        near.get(link, key, 8, OperationMemory::Owned(vec![0; length]), CompletionOptions::default());
+                    let got = near.get(
+                        Target { link, key, offset: 8 },
+                        OperationMemory::Owned(vec![0; length]),
+                        CompletionOptions::default(),
+                    );
                     assert!(end(got).unwrap() == bytes, "{driver} {length}");
                     let put = |key, at| {
-                        near.put(link, key, at, OperationMemory::Owned(bytes.clone()), CompletionOptions::default())
+                        near.put(
+                            Target { link, key, offset: at },
+                            OperationMemory::Owned(bytes.clone()),
+                            CompletionOptions::default(),
+                        )
                     };
                     assert_eq!(end(put(readable, 0)), Err(Error::AccessDenied), "{driver} {length}");
                     for at in [100_001 - length as u64, u64::MAX] {
@@ -355,8 +366,12 @@ fn pool_regions_are_direct_and_bounded_until_revoked() {
                     compare: &[],
                 };
                 memory.write(0, &40u64.to_le_bytes()).unwrap();
-                let before =
-                    near.atomic(link, key, 0, &sum, OperationMemory::Owned(vec![0; 8]), CompletionOptions::default());
+                let before = near.atomic(
+                    Target { link, key, offset: 0 },
+                    &sum,
+                    OperationMemory::Owned(vec![0; 8]),
+                    CompletionOptions::default(),
+                );
                 assert_eq!(end(before).unwrap(), 40u64.to_le_bytes());
                 assert_eq!(memory.add(0, 8, 0), Ok(42));
             };
@@ -364,17 +379,21 @@ fn pool_regions_are_direct_and_bounded_until_revoked() {
         });
         // The owner makes no progress: only accesses to mapped memory work.
         if driver == "shm" {
-            assert_eq!(near.store(link, key, 16, &[7; 8]), Ok(true));
+            assert_eq!(near.store(Target { link, key, offset: 16 }, &[7; 8]), Ok(true));
             let mut seen = [0; 8];
-            assert_eq!((near.load(link, key, 16, &mut seen), seen), (Ok(true), [7; 8]));
-            assert_eq!(near.load(link, key, 99_999, &mut seen), Err(Error::OutOfBounds));
-            assert_eq!(near.store(link, readable, 0, &seen), Err(Error::AccessDenied));
+            assert_eq!((near.load(Target { link, key, offset: 16 }, &mut seen), seen), (Ok(true), [7; 8]));
+            assert_eq!(near.load(Target { link, key, offset: 99_999 }, &mut seen), Err(Error::OutOfBounds));
+            assert_eq!(near.store(Target { link, key: readable, offset: 0 }, &seen), Err(Error::AccessDenied));
         }
         beside(&near, || far.revoke(key, deadline())).unwrap();
         beside(&far, || {
-            assert_eq!(near.store(link, key, 16, &[7; 8]), Ok(false), "forgotten");
+            assert_eq!(near.store(Target { link, key, offset: 16 }, &[7; 8]), Ok(false), "forgotten");
             assert_eq!(
-                end(near.put(link, key, 0, OperationMemory::Owned(vec![1]), CompletionOptions::default())),
+                end(near.put(
+                    Target { link, key, offset: 0 },
+                    OperationMemory::Owned(vec![1]),
+                    CompletionOptions::default()
+                )),
                 Err(Error::AccessDenied)
             );
             assert_eq!(near.open_region(link, key, deadline()).is_err(), driver == "shm");

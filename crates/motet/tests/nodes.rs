@@ -2,7 +2,7 @@
 
 use motet::node::{
     Atomic, Body, Channel, CompletionOptions, Datatype, Error, Key, LinkId, Message, Mode, Node, Operation,
-    OperationMemory, Outgoing, RecvFrom, Rights, Serve, Status,
+    OperationMemory, Outgoing, RecvFrom, Rights, Serve, Status, Target,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -212,14 +212,19 @@ fn regions_are_accessed_within_their_bounds() {
             for length in [8usize, 100, 5000, 300_000] {
                 let bytes = pattern(length, length);
                 let owned = || OperationMemory::Owned(bytes.clone());
-                end(near.put(link, key, 16, owned(), CompletionOptions::default())).unwrap();
-                let got =
-                    end(near.get(link, key, 16, OperationMemory::Owned(vec![0; length]), CompletionOptions::default()))
-                        .unwrap();
+                end(near.put(Target { link, key, offset: 16 }, owned(), CompletionOptions::default())).unwrap();
+                let got = end(near.get(
+                    Target { link, key, offset: 16 },
+                    OperationMemory::Owned(vec![0; length]),
+                    CompletionOptions::default(),
+                ))
+                .unwrap();
                 assert!(got == bytes, "{driver} {length}");
-                let denied = end(near.put(link, readable, 0, owned(), CompletionOptions::default()));
+                let denied =
+                    end(near.put(Target { link, key: readable, offset: 0 }, owned(), CompletionOptions::default()));
                 assert_eq!(denied, Err(Error::AccessDenied), "{driver} {length}");
-                let outside = end(near.put(link, key, (1 << 19) - 7, owned(), CompletionOptions::default()));
+                let outside =
+                    end(near.put(Target { link, key, offset: (1 << 19) - 7 }, owned(), CompletionOptions::default()));
                 assert_eq!(outside, Err(Error::OutOfBounds), "{driver} {length}");
             }
             words[0].store(40, Ordering::SeqCst);
@@ -230,16 +235,21 @@ fn regions_are_accessed_within_their_bounds() {
                 operand: &2u64.to_le_bytes(),
                 compare: &[],
             };
-            let before =
-                end(near.atomic(link, key, 0, &add, OperationMemory::Owned(vec![0; 8]), CompletionOptions::default()))
-                    .unwrap();
+            let before = end(near.atomic(
+                Target { link, key, offset: 0 },
+                &add,
+                OperationMemory::Owned(vec![0; 8]),
+                CompletionOptions::default(),
+            ))
+            .unwrap();
             assert_eq!((before, words[0].load(Ordering::SeqCst)), (40u64.to_le_bytes().to_vec(), 42));
             end(near.fence(link, CompletionOptions::default())).unwrap();
         });
         beside(&near, || far.revoke(key, Some(motet::node::deadline_in(20_000_000_000)))).unwrap();
         beside(&far, || {
-            let late =
-                near.get(link, key, 0, OperationMemory::Owned(vec![0; 8]), CompletionOptions::default()).unwrap();
+            let late = near
+                .get(Target { link, key, offset: 0 }, OperationMemory::Owned(vec![0; 8]), CompletionOptions::default())
+                .unwrap();
             assert_eq!(near.finish_operation(late, LIMIT), Err(Error::AccessDenied), "{driver}");
         });
     }
@@ -251,8 +261,8 @@ fn completion_queues_cancels_and_time_limits() {
         let Pair { near, far, here, there, .. } = pair(driver, queue);
         let cq = far.add_cq().unwrap();
         let post = |context| {
-            let notice = CompletionOptions { cq: Some(cq), user_data: context, errors_only: false };
-            far.post(RecvFrom::Channel(there), 0, u64::MAX, OperationMemory::Owned(vec![0; 4]), notice).unwrap()
+            let options = CompletionOptions { cq: Some(cq), user_data: context, errors_only: false };
+            far.post(RecvFrom::Channel(there), 0, u64::MAX, OperationMemory::Owned(vec![0; 4]), options).unwrap()
         };
         let operations = [1, 2, 3].map(post);
         far.cancel(operations[1]).unwrap();
@@ -388,9 +398,7 @@ fn guessed_key_ends_its_link_and_no_other() {
                     let get = |link, key| {
                         let begin = || {
                             near.get(
-                                link,
-                                key,
-                                0,
+                                Target { link, key, offset: 0 },
                                 OperationMemory::Owned(vec![0; length]),
                                 CompletionOptions::default(),
                             )

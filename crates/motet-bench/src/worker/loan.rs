@@ -6,7 +6,7 @@
 
 use super::measure;
 use anyhow::{Context, Result, bail};
-use motet::node::{Channel, Content, Key, LinkId, Node, RecvFrom, Rights, Serve, options};
+use motet::node::{Channel, Content, Key, LinkId, Node, RecvFrom, Rights, Serve, Target, options};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -61,13 +61,13 @@ pub fn call(what: &str, port: &str, size: usize, ms: usize) -> Result<()> {
         "put" => {
             open(&node, link, key)?;
             measure(count, ms, 1.0, |count| {
-                (0..count).try_for_each(|_| done(node.store(link, key, 0, black_box(&from))?))
+                (0..count).try_for_each(|_| done(node.store(Target { link, key, offset: 0 }, black_box(&from))?))
             })?
         }
         "get" => {
             open(&node, link, key)?;
             measure(count, ms, 1.0, |count| {
-                (0..count).try_for_each(|_| done(node.load(link, key, 0, black_box(&mut to))?))
+                (0..count).try_for_each(|_| done(node.load(Target { link, key, offset: 0 }, black_box(&mut to))?))
             })?
         }
         "copy" => measure(count, ms, 1.0, |count| {

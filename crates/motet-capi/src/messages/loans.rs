@@ -46,7 +46,7 @@ pub unsafe extern "C" fn motet_loan_send(
     message: *const RawOutgoing,
     loan: u64,
     length: usize,
-    notice: *const RawCompletionOptions,
+    options: *const RawCompletionOptions,
     deadline: i64,
     out: *mut u64,
 ) -> i32 {
@@ -56,10 +56,10 @@ pub unsafe extern "C" fn motet_loan_send(
         let (message, options) = unsafe {
             if !out.is_null() {
                 abi::write_handle(out, 0)?;
-            } else if !notice.is_null() {
+            } else if !options.is_null() {
                 return Err(EINVAL); // the operation's handle would be lost
             }
-            (abi::outgoing(message)?, abi::completion_options(notice)?)
+            (abi::outgoing(message)?, abi::completion_options(options)?)
         };
         if message.mode != Mode::Automatic {
             return Err(EINVAL);
@@ -144,17 +144,17 @@ pub unsafe extern "C" fn motet_message_post_in_place(
     node: u64,
     source: *const RawSource,
     max: u64,
-    notice: *const RawCompletionOptions,
+    options: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
-        let ((from, tag, ignore), notice) = unsafe {
+        let ((from, tag, ignore), options) = unsafe {
             abi::write_handle(out, 0)?;
-            (abi::source(source)?, abi::completion_options(notice)?)
+            (abi::source(source)?, abi::completion_options(options)?)
         };
-        let posted = entered.node.post_in_place(from, tag, ignore, max, notice).map_err(errno)?;
+        let posted = entered.node.post_in_place(from, tag, ignore, max, options).map_err(errno)?;
         // SAFETY: as above.
         unsafe { abi::write_handle(out, posted.0.into()) }.map(|()| 0)
     })
@@ -167,17 +167,17 @@ pub unsafe extern "C" fn motet_message_accept_in_place(
     node: u64,
     message: u64,
     max: u64,
-    notice: *const RawCompletionOptions,
+    options: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
-        let notice = unsafe {
+        let options = unsafe {
             abi::write_handle(out, 0)?;
-            abi::completion_options(notice)?
+            abi::completion_options(options)?
         };
-        let operation = accept(&entered, message, |held| entered.node.accept_in_place(held, max, notice))?;
+        let operation = accept(&entered, message, |held| entered.node.accept_in_place(held, max, options))?;
         // SAFETY: as above.
         unsafe { abi::write_handle(out, operation.0.into()) }.map(|()| 0)
     })

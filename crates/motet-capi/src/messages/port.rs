@@ -126,11 +126,11 @@ pub unsafe extern "C" fn motet_port_post_operation(
     call(|| {
         // SAFETY: the caller's promise.
         let (Port { entry, bias, .. }, span) = unsafe { (open(port)?, abi::span(buffer, capacity)?) };
-        let notice = CompletionOptions { cq: Some(cq(queue)?), user_data, errors_only: false };
+        let options = CompletionOptions { cq: Some(cq(queue)?), user_data, errors_only: false };
         // SAFETY: as above.
         unsafe { abi::write_handle(out, 0)? };
         let begun =
-            entry.node.post_with((from(on, any)?, tag, ignore), OperationMemory::User(span), notice, Some(bias));
+            entry.node.post_with((from(on, any)?, tag, ignore), OperationMemory::User(span), options, Some(bias));
         // SAFETY: as above.
         unsafe { abi::write_handle(out, begun.map_err(errno)?.0.into()) }.map(|()| 0)
     })

@@ -76,17 +76,17 @@ pub unsafe extern "C" fn motet_message_post(
     source: *const RawSource,
     buffer: *mut u8,
     capacity: usize,
-    notice: *const RawCompletionOptions,
+    options: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
-        let ((from, tag, ignore), notice, span) = unsafe {
+        let ((from, tag, ignore), options, span) = unsafe {
             abi::write_handle(out, 0)?;
-            (abi::source(source)?, abi::completion_options(notice)?, abi::span(buffer, capacity)?)
+            (abi::source(source)?, abi::completion_options(options)?, abi::span(buffer, capacity)?)
         };
-        let posted = entered.node.post(from, tag, ignore, OperationMemory::User(span), notice).map_err(errno)?;
+        let posted = entered.node.post(from, tag, ignore, OperationMemory::User(span), options).map_err(errno)?;
         // SAFETY: as above.
         unsafe { abi::write_handle(out, posted.0.into()) }.map(|()| 0)
     })
@@ -192,18 +192,18 @@ pub unsafe extern "C" fn motet_message_accept(
     message: u64,
     buffer: *mut u8,
     capacity: usize,
-    notice: *const RawCompletionOptions,
+    options: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
-        let (notice, span) = unsafe {
+        let (options, span) = unsafe {
             abi::write_handle(out, 0)?;
-            (abi::completion_options(notice)?, abi::span(buffer, capacity)?)
+            (abi::completion_options(options)?, abi::span(buffer, capacity)?)
         };
         let operation =
-            accept(&entered, message, |held| entered.node.accept_body(held, OperationMemory::User(span), notice))?;
+            accept(&entered, message, |held| entered.node.accept_body(held, OperationMemory::User(span), options))?;
         // SAFETY: as above.
         unsafe { abi::write_handle(out, operation.0.into()) }.map(|()| 0)
     })

@@ -120,17 +120,16 @@ pub unsafe extern "C" fn motet_region_put(
     call(|| {
         // SAFETY: the caller's promise; the memory is not used after this call (`wait`).
         let ((bytes, memory), to) = unsafe { (source(from, length)?, target(to)?) };
-        let Target { link, key, offset } = to;
         let entered = enter(node)?;
-        if entered.node.store(link, key, offset, bytes).map_err(errno)? {
+        if entered.node.store(to, bytes).map_err(errno)? {
             return Ok(0);
         }
         let deadline = Deadline(deadline);
-        may_wait(&entered, link, deadline)?;
+        may_wait(&entered, to.link, deadline)?;
         let begun = entered.node.put_until(to, memory, CompletionOptions::default(), deadline.at());
         let begun = begun.map_err(|error| deadline.errno(error))?;
-        let kept = || entered.node.remote_limits(link).is_ok_and(|limits| length > limits.put);
-        wait(&entered, link, begun, deadline, kept)
+        let kept = || entered.node.remote_limits(to.link).is_ok_and(|limits| length > limits.put);
+        wait(&entered, to.link, begun, deadline, kept)
     })
 }
 
@@ -142,20 +141,20 @@ pub unsafe extern "C" fn motet_region_put_start(
     to: *const RawRemoteAddress,
     from: *const u8,
     length: usize,
-    notice: *const RawCompletionOptions,
+    options: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (notice, (bytes, memory), Target { link, key, offset }) = unsafe {
+        let (options, (bytes, memory), to) = unsafe {
             abi::write_handle(out, 0)?;
-            (abi::completion_options(notice)?, source(from, length)?, target(to)?)
+            (abi::completion_options(options)?, source(from, length)?, target(to)?)
         };
         let entered = enter(node)?;
-        if notice.cq.is_none() && entered.node.store(link, key, offset, bytes).map_err(errno)? {
+        if options.cq.is_none() && entered.node.store(to, bytes).map_err(errno)? {
             return Ok(0);
         }
-        let begun = entered.node.put(link, key, offset, memory, notice).map_err(errno)?;
+        let begun = entered.node.put(to, memory, options).map_err(errno)?;
         // SAFETY: as above.
         unsafe { abi::write_handle(out, begun.0.into()) }.map(|()| 0)
     })
@@ -174,16 +173,15 @@ pub unsafe extern "C" fn motet_region_get(
     call(|| {
         // SAFETY: the caller's promise; the memory is not used after this call (`wait`).
         let (span, at) = unsafe { (abi::span(into, length)?, target(at)?) };
-        let Target { link, key, offset } = at;
         let entered = enter(node)?;
-        if span.write(0, length, |bytes| entered.node.load(link, key, offset, bytes)).map_err(errno)? {
+        if span.write(0, length, |bytes| entered.node.load(at, bytes)).map_err(errno)? {
             return Ok(0);
         }
         let deadline = Deadline(deadline);
-        may_wait(&entered, link, deadline)?;
+        may_wait(&entered, at.link, deadline)?;
         let begun =
             entered.node.get_until(at, OperationMemory::User(span), CompletionOptions::default(), deadline.at());
-        wait(&entered, link, begun.map_err(|error| deadline.errno(error))?, deadline, || false)
+        wait(&entered, at.link, begun.map_err(|error| deadline.errno(error))?, deadline, || false)
     })
 }
 
@@ -195,21 +193,21 @@ pub unsafe extern "C" fn motet_region_get_start(
     at: *const RawRemoteAddress,
     into: *mut u8,
     length: usize,
-    notice: *const RawCompletionOptions,
+    options: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let (notice, span, Target { link, key, offset }) = unsafe {
+        let (options, span, at) = unsafe {
             abi::write_handle(out, 0)?;
-            (abi::completion_options(notice)?, abi::span(into, length)?, target(at)?)
+            (abi::completion_options(options)?, abi::span(into, length)?, target(at)?)
         };
         let entered = enter(node)?;
-        let load = |bytes: &mut [u8]| entered.node.load(link, key, offset, bytes);
-        if notice.cq.is_none() && span.write(0, length, load).map_err(errno)? {
+        let load = |bytes: &mut [u8]| entered.node.load(at, bytes);
+        if options.cq.is_none() && span.write(0, length, load).map_err(errno)? {
             return Ok(0);
         }
-        let begun = entered.node.get(link, key, offset, OperationMemory::User(span), notice).map_err(errno)?;
+        let begun = entered.node.get(at, OperationMemory::User(span), options).map_err(errno)?;
         // SAFETY: as above.
         unsafe { abi::write_handle(out, begun.0.into()) }.map(|()| 0)
     })
@@ -251,8 +249,7 @@ unsafe fn atomic<'a>(
 
 /// Does the atomic at once if the region is open.
 fn change(entered: &NodeRef, to: Target, atomic: &Atomic<'_>, before: UserMemory) -> Result<bool, Errno> {
-    let Target { link, key, offset } = to;
-    let change = |before: &mut [u8]| entered.node.change(link, key, offset, atomic, before);
+    let change = |before: &mut [u8]| entered.node.change(to, atomic, before);
     before.write(0, before.len(), change).map_err(errno)
 }
 
@@ -274,8 +271,8 @@ pub unsafe extern "C" fn motet_region_atomic(
         }
         let deadline = Deadline(deadline);
         may_wait(&entered, to.link, deadline)?;
-        let (before, notice) = (OperationMemory::User(before), CompletionOptions::default());
-        let begun = entered.node.atomic_until(to, &atomic, before, notice, deadline.at());
+        let (before, options) = (OperationMemory::User(before), CompletionOptions::default());
+        let begun = entered.node.atomic_until(to, &atomic, before, options, deadline.at());
         wait(&entered, to.link, begun.map_err(|error| deadline.errno(error))?, deadline, || false)
     })
 }
@@ -287,21 +284,20 @@ pub unsafe extern "C" fn motet_region_atomic_start(
     node: u64,
     at: *const RawRemoteAddress,
     asked: *const RawAtomic,
-    notice: *const RawCompletionOptions,
+    options: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
-        let ((to, atomic, before), notice) = unsafe {
+        let ((to, atomic, before), options) = unsafe {
             abi::write_handle(out, 0)?;
-            (atomic(at, asked)?, abi::completion_options(notice)?)
+            (atomic(at, asked)?, abi::completion_options(options)?)
         };
-        if notice.cq.is_none() && change(&entered, to, &atomic, before)? {
+        if options.cq.is_none() && change(&entered, to, &atomic, before)? {
             return Ok(0);
         }
-        let Target { link, key, offset } = to;
-        let begun = entered.node.atomic(link, key, offset, &atomic, OperationMemory::User(before), notice);
+        let begun = entered.node.atomic(to, &atomic, OperationMemory::User(before), options);
         // SAFETY: as above.
         unsafe { abi::write_handle(out, begun.map_err(errno)?.0.into()) }.map(|()| 0)
     })
@@ -324,16 +320,16 @@ pub extern "C" fn motet_region_fence(node: u64, link: u64, deadline: i64) -> i32
 pub unsafe extern "C" fn motet_region_fence_start(
     node: u64,
     link: u64,
-    notice: *const RawCompletionOptions,
+    options: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         // SAFETY: the caller's promise.
-        let notice = unsafe {
+        let options = unsafe {
             abi::write_handle(out, 0)?;
-            abi::completion_options(notice)?
+            abi::completion_options(options)?
         };
-        let begun = enter(node)?.node.fence(LinkId(number(link)?), notice).map_err(errno)?;
+        let begun = enter(node)?.node.fence(LinkId(number(link)?), options).map_err(errno)?;
         // SAFETY: as above.
         unsafe { abi::write_handle(out, begun.0.into()) }.map(|()| 0)
     })

@@ -156,15 +156,15 @@ pub unsafe extern "C" fn motet_message_send_start(
     message: *const RawOutgoing,
     body: *const IoVec,
     count: i32,
-    notice: *const RawCompletionOptions,
+    options: *const RawCompletionOptions,
     out: *mut u64,
 ) -> i32 {
     call(|| {
         let entered = enter(node)?;
         // SAFETY: the caller's promise.
-        let (message, notice) = unsafe {
+        let (message, options) = unsafe {
             abi::write_handle(out, 0)?;
-            (abi::outgoing(message)?, abi::completion_options(notice)?)
+            (abi::outgoing(message)?, abi::completion_options(options)?)
         };
         if message.mode == Mode::Inject {
             // SAFETY: the caller's promise.
@@ -175,7 +175,7 @@ pub unsafe extern "C" fn motet_message_send_start(
         let vectors = unsafe { vectors(body, count) }?;
         let first = vectors.first().map_or(Ok(OperationMemory::Owned(Vec::new())), operation_memory)?;
         let more = vectors.iter().skip(1).map(operation_memory).collect::<Result<Vec<_>, _>>()?;
-        let begun = entered.node.start_send(&message, first, more, notice).map_err(|(error, ..)| errno(error))?;
+        let begun = entered.node.start_send(&message, first, more, options).map_err(|(error, ..)| errno(error))?;
         // SAFETY: as above.
         unsafe { abi::write_handle(out, begun.map_or(0, |operation| operation.0.into())) }.map(|()| 0)
     })

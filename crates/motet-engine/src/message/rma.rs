@@ -39,15 +39,8 @@ pub struct RemoteLimits {
 impl Node {
     /// Begins to write bytes into a region of the peer. The operation completes when they are there. Memory that fits a packet ([`RemoteLimits::put`]) is
     /// free when this returns.
-    pub fn put(
-        &self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
-        memory: OperationMemory,
-        options: CompletionOptions,
-    ) -> Result<OperationId, Error> {
-        self.lock()?.begin_put(Target { link, key, offset }, memory, options).map_err(|(error, _)| error)
+    pub fn put(&self, at: Target, memory: OperationMemory, options: CompletionOptions) -> Result<OperationId, Error> {
+        self.lock()?.begin_put(at, memory, options).map_err(|(error, _)| error)
     }
 
     /// Begins to write bytes into a region of the peer as [`Node::put`] does, and waits until there is room.
@@ -62,15 +55,8 @@ impl Node {
     }
 
     /// Begins to read bytes of a region of the peer, as many as fit into the memory.
-    pub fn get(
-        &self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
-        memory: OperationMemory,
-        options: CompletionOptions,
-    ) -> Result<OperationId, Error> {
-        self.lock()?.begin_get(Target { link, key, offset }, memory, options).map_err(|(error, _)| error)
+    pub fn get(&self, at: Target, memory: OperationMemory, options: CompletionOptions) -> Result<OperationId, Error> {
+        self.lock()?.begin_get(at, memory, options).map_err(|(error, _)| error)
     }
 
     /// Begins to read bytes of a region of the peer as [`Node::get`] does, and waits until there is room.
@@ -87,14 +73,12 @@ impl Node {
     /// Begins an atomic on a region of the peer. Memory that is not empty gets the previous values.
     pub fn atomic(
         &self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
+        at: Target,
         atomic: &Atomic<'_>,
         fetched: OperationMemory,
         options: CompletionOptions,
     ) -> Result<OperationId, Error> {
-        self.lock()?.begin_atomic(Target { link, key, offset }, atomic, fetched, options).map_err(|(error, _)| error)
+        self.lock()?.begin_atomic(at, atomic, fetched, options).map_err(|(error, _)| error)
     }
 
     /// Begins an atomic on a region of the peer as [`Node::atomic`] does, and waits until there is room.

@@ -85,17 +85,17 @@ impl Node {
     }
 
     /// Sends the first `length` bytes of a loan, and waits until there is room for it. The memory returns to the pool when the receiver has
-    /// released or copied it, or the link is lost; with a notice the operation completes then. After an error the loan is returned if it is whole.
+    /// released or copied it, or the link is lost; with `options` an operation completes then. After an error the loan is returned if it is whole.
     #[inline]
     pub fn send_loan(
         &self,
         message: &Outgoing<'_>,
         loan: Loan,
         length: usize,
-        notice: Option<CompletionOptions>,
+        options: Option<CompletionOptions>,
         deadline: Option<u64>,
     ) -> Result<Option<OperationId>, (Error, Option<Loan>)> {
-        self.0.send_loan(message, loan, length, notice, deadline)
+        self.0.send_loan(message, loan, length, options, deadline)
     }
 
     /// Posts a receive in place. It completes with a loaned message ([`Completion::loaned`]), or with a copy of at most `max` bytes.
@@ -106,9 +106,9 @@ impl Node {
         tag: u64,
         ignore: u64,
         max: u64,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<OperationId, Error> {
-        self.0.post_in_place(from, tag, ignore, max, notice)
+        self.0.post_in_place(from, tag, ignore, max, options)
     }
 
     /// Waits for a message whose tag is `tag`, except for the bits in `ignore`, and receives it in place, or a copy of at most `max` bytes.

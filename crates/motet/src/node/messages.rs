@@ -59,10 +59,10 @@ impl Node {
         &self,
         message: &Outgoing<'_>,
         body: &'static [u8],
-        notice: CompletionOptions,
+        options: CompletionOptions,
         limit: Option<Duration>,
     ) -> Result<Option<OperationId>, Error> {
-        self.0.send(message, borrowed_memory::forever(body), Vec::new(), notice, deadline(limit))
+        self.0.send(message, borrowed_memory::forever(body), Vec::new(), options, deadline(limit))
     }
 
     /// Starts a send, without waiting. `None`: the message has left, its body is free, and there is no completion. [`Error::WouldBlock`]: there is
@@ -73,9 +73,9 @@ impl Node {
         message: &Outgoing<'_>,
         memory: OperationMemory,
         more: Vec<OperationMemory>,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
-        self.0.start_send(message, memory, more, notice)
+        self.0.start_send(message, memory, more, options)
     }
 
     /// Waits for the next message on a channel that is received as a queue or by tags (any tag), and receives it without its headers;
@@ -128,9 +128,9 @@ impl Node {
         tag: u64,
         ignore: u64,
         memory: OperationMemory,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<OperationId, Error> {
-        self.0.post(from, tag, ignore, memory, notice)
+        self.0.post(from, tag, ignore, memory, options)
     }
 
     /// Posts a receive without an operation: the queue reports it under `buffer.context`.
@@ -162,9 +162,9 @@ impl Node {
         &self,
         held: UnexpectedMessage,
         memory: OperationMemory,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<OperationId, (Error, UnexpectedMessage)> {
-        self.0.accept_body(held, memory, notice)
+        self.0.accept_body(held, memory, options)
     }
 
     /// Drops a message that was claimed, or that a handler has taken.

@@ -65,27 +65,20 @@ impl Node {
 
     /// Writes bytes into a region that is open. False: it is not open, or others of this node's accesses are outstanding; nothing is done.
     #[inline]
-    pub fn store(&self, link: LinkId, key: Key, offset: u64, bytes: &[u8]) -> Result<bool, Error> {
-        self.0.store(link, key, offset, bytes)
+    pub fn store(&self, at: Target, bytes: &[u8]) -> Result<bool, Error> {
+        self.0.store(at, bytes)
     }
 
     /// Reads bytes of a region that is open. False: it is not open, or others of this node's accesses are outstanding; nothing is done.
     #[inline]
-    pub fn load(&self, link: LinkId, key: Key, offset: u64, into: &mut [u8]) -> Result<bool, Error> {
-        self.0.load(link, key, offset, into)
+    pub fn load(&self, at: Target, into: &mut [u8]) -> Result<bool, Error> {
+        self.0.load(at, into)
     }
 
     /// Starts to write `memory` into a region of a peer; completes when the bytes are there. [`Error::WouldBlock`]: there is no room.
     #[inline]
-    pub fn put(
-        &self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
-        memory: OperationMemory,
-        notice: CompletionOptions,
-    ) -> Result<OperationId, Error> {
-        self.0.put(link, key, offset, memory, notice)
+    pub fn put(&self, at: Target, memory: OperationMemory, options: CompletionOptions) -> Result<OperationId, Error> {
+        self.0.put(at, memory, options)
     }
 
     /// Starts a put, and waits until there is room for it.
@@ -94,23 +87,16 @@ impl Node {
         &self,
         at: Target,
         memory: OperationMemory,
-        notice: CompletionOptions,
+        options: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        self.0.put_until(at, memory, notice, deadline)
+        self.0.put_until(at, memory, options, deadline)
     }
 
     /// Starts to read bytes of a region of a peer, as many as `memory` has. [`Error::WouldBlock`]: there is no room.
     #[inline]
-    pub fn get(
-        &self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
-        memory: OperationMemory,
-        notice: CompletionOptions,
-    ) -> Result<OperationId, Error> {
-        self.0.get(link, key, offset, memory, notice)
+    pub fn get(&self, at: Target, memory: OperationMemory, options: CompletionOptions) -> Result<OperationId, Error> {
+        self.0.get(at, memory, options)
     }
 
     /// Starts a get, and waits until there is room for it.
@@ -119,10 +105,10 @@ impl Node {
         &self,
         at: Target,
         memory: OperationMemory,
-        notice: CompletionOptions,
+        options: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        self.0.get_until(at, memory, notice, deadline)
+        self.0.get_until(at, memory, options, deadline)
     }
 
     /// Starts an atomic on a region of a peer. The values from before the change go to `result`, unless it is empty. [`Error::WouldBlock`]: there
@@ -130,14 +116,12 @@ impl Node {
     #[inline]
     pub fn atomic(
         &self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
+        at: Target,
         atomic: &Atomic<'_>,
         result: OperationMemory,
-        notice: CompletionOptions,
+        options: CompletionOptions,
     ) -> Result<OperationId, Error> {
-        self.0.atomic(link, key, offset, atomic, result, notice)
+        self.0.atomic(at, atomic, result, options)
     }
 
     /// Starts an atomic, and waits until there is room for it.
@@ -147,15 +131,15 @@ impl Node {
         at: Target,
         atomic: &Atomic<'_>,
         result: OperationMemory,
-        notice: CompletionOptions,
+        options: CompletionOptions,
         deadline: Option<u64>,
     ) -> Result<OperationId, Error> {
-        self.0.atomic_until(at, atomic, result, notice, deadline)
+        self.0.atomic_until(at, atomic, result, options, deadline)
     }
 
     /// Starts a fence: it completes when every put, get and atomic that was started on the link before it has completed.
     #[inline]
-    pub fn fence(&self, link: LinkId, notice: CompletionOptions) -> Result<OperationId, Error> {
-        self.0.fence(link, notice)
+    pub fn fence(&self, link: LinkId, options: CompletionOptions) -> Result<OperationId, Error> {
+        self.0.fence(link, options)
     }
 }

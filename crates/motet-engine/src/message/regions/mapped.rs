@@ -150,39 +150,32 @@ impl Node {
     /// Writes bytes into a region that is accessed directly. False, and nothing is done: it is not accessed directly, or operations are under way on the
     /// link.
     #[inline]
-    pub fn store(&self, link: LinkId, key: Key, offset: u64, bytes: &[u8]) -> Result<bool, Error> {
+    pub fn store(&self, at: Target, bytes: &[u8]) -> Result<bool, Error> {
         let mut node = self.lock()?;
-        let Some(view) = node.view_if_mapped(link, key, Rights::PUT, offset, bytes.len()) else { return Ok(false) };
-        view?.write(offset as usize, bytes).map_err(|_| Error::OutOfBounds)?;
+        let Some(view) = node.view_if_mapped(at, Rights::PUT, bytes.len()) else { return Ok(false) };
+        view?.write(at.offset as usize, bytes).map_err(|_| Error::OutOfBounds)?;
         Ok(true)
     }
 
     /// Reads bytes of a region that is accessed directly. False, and nothing is done: it is not accessed directly, or operations are under way on the link.
     #[inline]
-    pub fn load(&self, link: LinkId, key: Key, offset: u64, into: &mut [u8]) -> Result<bool, Error> {
+    pub fn load(&self, at: Target, into: &mut [u8]) -> Result<bool, Error> {
         let mut node = self.lock()?;
-        let Some(view) = node.view_if_mapped(link, key, Rights::GET, offset, into.len()) else { return Ok(false) };
-        view?.read(offset as usize, into).map_err(|_| Error::OutOfBounds)?;
+        let Some(view) = node.view_if_mapped(at, Rights::GET, into.len()) else { return Ok(false) };
+        view?.read(at.offset as usize, into).map_err(|_| Error::OutOfBounds)?;
         Ok(true)
     }
 
     /// Applies an atomic to a region that is accessed directly; `fetched` gets the previous values, or is empty. False, and nothing is done: it is not
     /// accessed directly, or operations are under way on the link.
     #[inline]
-    pub fn change(
-        &self,
-        link: LinkId,
-        key: Key,
-        offset: u64,
-        atomic: &Atomic<'_>,
-        fetched: &mut [u8],
-    ) -> Result<bool, Error> {
+    pub fn change(&self, at: Target, atomic: &Atomic<'_>, fetched: &mut [u8]) -> Result<bool, Error> {
         let mut node = self.lock()?;
-        atomic.check(offset, !fetched.is_empty()).map_err(|_| Error::InvalidAtomic)?;
-        let Some(view) = node.view_if_mapped(link, key, Rights::ATOMIC, offset, atomic.length()) else {
+        atomic.check(at.offset, !fetched.is_empty()).map_err(|_| Error::InvalidAtomic)?;
+        let Some(view) = node.view_if_mapped(at, Rights::ATOMIC, atomic.length()) else {
             return Ok(false);
         };
-        atomic.apply_shared(&view?, offset as usize, fetched).map_err(|_| Error::InvalidAtomic)?;
+        atomic.apply_shared(&view?, at.offset as usize, fetched).map_err(|_| Error::InvalidAtomic)?;
         Ok(true)
     }
 }
@@ -193,18 +186,16 @@ impl NodeState {
     #[inline]
     pub(in crate::message) fn view_if_mapped(
         &mut self,
-        link: LinkId,
-        key: Key,
+        at: Target,
         right: Rights,
-        offset: u64,
         length: usize,
     ) -> Option<Result<SharedBytes, Error>> {
-        let (link_state, _) = self.link(link).ok()?;
-        let mapped = link_state.channel_table.segments.mapped_regions.iter().find(|mapped| mapped.key == key)?;
+        let (link_state, _) = self.link(at.link).ok()?;
+        let mapped = link_state.channel_table.segments.mapped_regions.iter().find(|mapped| mapped.key == at.key)?;
         if link_state.proto.requests()[0] != 0 {
             return None;
         }
-        let end = offset.checked_add(length as u64);
+        let end = at.offset.checked_add(length as u64);
         Some(match (mapped.rights.include(right), end) {
             (false, _) => Err(Error::AccessDenied),
             (true, Some(end)) if end <= mapped.view.length() as u64 => Ok(mapped.view),
@@ -234,11 +225,10 @@ impl NodeState {
         memory: OperationMemory,
         options: CompletionOptions,
     ) -> Result<BeginResult, OperationMemory> {
-        let Target { link, key, offset } = at;
         let length = memory.len();
-        let Some(view) = self.view_if_mapped(link, key, Rights::PUT, offset, length) else { return Err(memory) };
+        let Some(view) = self.view_if_mapped(at, Rights::PUT, length) else { return Err(memory) };
         let bytes = memory.bytes(0, length);
-        let done = view.and_then(|view| view.write(offset as usize, bytes).map_err(|_| Error::OutOfBounds));
+        let done = view.and_then(|view| view.write(at.offset as usize, bytes).map_err(|_| Error::OutOfBounds));
         Ok(self.complete_at_once(Operation::new(memory, OperationKind::Send(None), None, options), length, done))
     }
 
@@ -249,11 +239,10 @@ impl NodeState {
         mut memory: OperationMemory,
         options: CompletionOptions,
     ) -> Result<BeginResult, OperationMemory> {
-        let Target { link, key, offset } = at;
         let length = memory.len();
-        let Some(view) = self.view_if_mapped(link, key, Rights::GET, offset, length) else { return Err(memory) };
+        let Some(view) = self.view_if_mapped(at, Rights::GET, length) else { return Err(memory) };
         let done = view.and_then(|view| {
-            memory.write(0, length, |into| view.read(offset as usize, into)).map_err(|_| Error::OutOfBounds)
+            memory.write(0, length, |into| view.read(at.offset as usize, into)).map_err(|_| Error::OutOfBounds)
         });
         Ok(self.complete_at_once(Operation::new(memory, OperationKind::Send(None), None, options), length, done))
     }
@@ -266,16 +255,15 @@ impl NodeState {
         mut fetched: OperationMemory,
         options: CompletionOptions,
     ) -> Result<BeginResult, OperationMemory> {
-        let Target { link, key, offset } = at;
         let (length, fetch) = (atomic.length(), !fetched.is_empty());
-        if atomic.check(offset, fetch).is_err() {
+        if atomic.check(at.offset, fetch).is_err() {
             return Err(fetched); // the packet path refuses it
         }
-        let Some(view) = self.view_if_mapped(link, key, Rights::ATOMIC, offset, length) else { return Err(fetched) };
+        let Some(view) = self.view_if_mapped(at, Rights::ATOMIC, length) else { return Err(fetched) };
         let done = view.and_then(|view| {
             let into = if fetch { length } else { 0 };
             fetched
-                .write(0, into, |into| atomic.apply_shared(&view, offset as usize, into))
+                .write(0, into, |into| atomic.apply_shared(&view, at.offset as usize, into))
                 .map_err(|_| Error::InvalidAtomic)
         });
         Ok(self.complete_at_once(Operation::new(fetched, OperationKind::Send(None), None, options), length, done))
