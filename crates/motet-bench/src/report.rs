@@ -114,7 +114,7 @@ impl Quantity {
     }
 }
 
-/// Which of the two quantities of a line is measured with Motet.
+/// The one of the two quantities of a line that is measured with Motet.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum WithMotet {
     /// The figure; the reference is what it is compared with.
@@ -150,7 +150,7 @@ pub struct Line {
     pub verdict: Verdict,
     /// A remark.
     pub note: Option<String>,
-    /// Which quantity is measured with Motet; for the figures pages.
+    /// The quantity that is measured with Motet; the figures pages need it.
     #[serde(skip)]
     pub with_motet: WithMotet,
     /// Its place in the overview picture.

@@ -133,7 +133,7 @@ pub fn measure(prefix: &[&str]) -> Result<Measured> {
     let begun = Instant::now();
     let bench = Bench::new(prefix, true, None)?;
     let (floor, near_first) = near(&bench.cpus);
-    // The same size for both distances, so that a stream copies in one way whatever its CPUs are.
+    // Both distances get one size, so that a stream copies by the same path on near and on far CPUs.
     let from = |size: u64| [("MOTET_SINGLE_COPY_MIN", size), ("MOTET_SINGLE_COPY_MIN_FAR", size)];
     let [min, min_far] = from(64 << 10);
     let mut ring = SweepPair::start(&bench, &from(NEVER))?;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 pub struct Config {
     /// Every connection stays on TCP.
     pub disable: bool,
-    /// Which drivers may be used.
+    /// Drivers that may be used.
     pub drivers: Drivers,
     /// Bytes of the ring of one direction: a power of two.
     pub ring: usize,
@@ -74,7 +74,7 @@ impl Mpi {
     }
 }
 
-/// Which drivers may be used. `tcp` always may: every stream starts on it.
+/// Drivers that may be used. `tcp` is always allowed, because every stream starts on it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Drivers {
     /// If not empty, only these drivers may be used.

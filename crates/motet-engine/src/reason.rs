@@ -48,7 +48,7 @@ reasons! {
     NAME_TAKEN = 23, "another process holds the name or address at which the two ends connect";
     CONFINED = 24, "the process has a seccomp filter";
     URGENT = 28, "urgent data (MSG_OOB) was sent or asked for";
-    NOBODY = 25, "the process runs as user nobody (65534), which stands for every unknown user; memory is not offered to it";
+    NOBODY = 25, "the process runs as user nobody (65534), which stands for every unknown user; no memory is shared with it";
     MEMORY_LIMIT = 26, "the streams' shared memory has reached MOTET_MEMORY in this process or in the peer";
     NO_MESSAGES = 29, "the driver carries no messages";
     NO_SUCH_NODE = 30, "no node has this name or address, or it does not answer";

@@ -1,4 +1,4 @@
-//! Which addresses are watched, and for how many registrations.
+//! The watched addresses, and the number of registrations of each.
 //!
 //! It holds disjoint pieces of the address space with a count each, cut where ranges begin and end. Several caches may have registered the same
 //! pages, which stay watched until the last has given them up. What it is not: it makes no system calls.

@@ -1,9 +1,9 @@
-//! Which runs of a test process may use the CPUs at the same time.
+//! Turns on the CPUs: decides which runs of a test process may overlap.
 
 use crate::Mode;
 use std::sync::{PoisonError, RwLock};
 
-/// Which runs of a case have the CPUs to themselves. Other runs may overlap with runs of other tests. With more programs than CPUs readers sleep and
+/// The runs of a case that have the CPUs to themselves. Other runs may overlap with runs of other tests. With more programs than CPUs readers sleep and
 /// the fast path stays unused, so a run that must use the fast path is exclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exclusive {

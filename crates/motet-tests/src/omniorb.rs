@@ -74,7 +74,7 @@ impl<'a> Case<'a> {
         self.sandbox.start_with(&[before, &own, &words[1..]].concat(), &environment)
     }
 
-    /// The same case for a second server, on another port.
+    /// A copy of this case for a second server, on another port.
     pub fn on_another_port(&self) -> Self {
         Self { program: self.program.clone(), port: free_port().to_string(), ..*self }
     }

@@ -1,4 +1,4 @@
-//! Which connections may begin a session, and whether the node that was reached is the right one.
+//! Admission: decides which connections may begin a session, and checks that the node reached is the one wanted.
 //!
 //! On one host the kernel reports which user has the other end of a connection (sock_diag): a process of our user is admitted, a process
 //! of another user is not, whatever it sends. Where the kernel knows no other end, that is on another host or in another network
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 /// All users outside our user namespace have this number, so it identifies no user.
 const OVERFLOW_UID: u32 = 65534;
 
-/// Which user has the other end of a connection, as the kernel reports it.
+/// The user of the other end of a connection, as the kernel reports it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerOwner {
     /// A process of our user, on this host.
@@ -23,7 +23,7 @@ pub enum PeerOwner {
     Unknown,
 }
 
-/// Which user has the end at `peer` of the connection whose end here is `local`. Each call opens a netlink socket: it is called once for
+/// Finds the user of the end at `peer` of the connection whose end here is `local`. Each call opens a netlink socket: it is called once for
 /// each session.
 pub fn peer_owner(local: SocketAddr, peer: SocketAddr) -> PeerOwner {
     match SockDiag::open().and_then(|diag| diag.find(peer, local)) {

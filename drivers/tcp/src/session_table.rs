@@ -1,4 +1,4 @@
-//! Which sessions a node of this process has, so that an incoming connection finds its link.
+//! The sessions of each node of this process. An incoming connection finds its link here.
 //!
 //! Links and the listener may run in different threads: a connection for a link is delivered to the link's [`Mailbox`], whose doorbell is
 //! in the link's epoll set.

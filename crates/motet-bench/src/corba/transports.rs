@@ -40,7 +40,7 @@ impl Transport {
     /// All transports, in the order in which they are shown.
     pub const ALL: [Transport; 4] = [Transport::Tcp, Transport::Unix, Transport::Sockets, Transport::Corba];
 
-    /// Which quantity of a line about this transport is measured with Motet.
+    /// The quantity that lines about this transport measure with Motet.
     pub fn with_motet(self) -> WithMotet {
         if Self::ADAPTERS.contains(&self) { WithMotet::Figure } else { WithMotet::Neither }
     }

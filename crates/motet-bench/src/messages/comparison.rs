@@ -144,7 +144,7 @@ pub struct BestPlacement<'a> {
     pub all: &'a Series,
     /// The repetitions that count.
     pub counted: Vec<usize>,
-    /// Which repetitions count, in words.
+    /// Description of the repetitions that count.
     pub which: &'static str,
 }
 
@@ -208,7 +208,7 @@ impl BestPlacement<'_> {
         self.both(other).unwrap_or_else(|| self.counted.clone())
     }
 
-    /// Which repetitions count, in words.
+    /// The number of repetitions that count, and a description of them.
     pub fn remark(&self) -> String {
         format!("{} of {} repetitions: {}", self.counted.len(), self.all.values.len(), self.which)
     }

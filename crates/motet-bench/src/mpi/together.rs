@@ -30,7 +30,7 @@ const SOURCES: [(&str, &str); 6] = [
     ("sockets.cc", include_str!("../../../../tests/together/sockets.cc")),
 ];
 
-/// Which adapters are open, which are used, and whether it runs on Motet.
+/// A job: the adapters that are open, those that are used, and whether it runs on Motet.
 #[derive(Clone, Copy, PartialEq)]
 pub struct Job {
     pub open: &'static str,

@@ -20,7 +20,7 @@ pub struct Links {
     parked: Vec<LinkId>,
     /// Where the search for an inactive link goes on.
     scan_next: u32,
-    /// Which active link is polled next, and how many messages it has delivered in a row.
+    /// The active link that is polled next, and the number of messages it has delivered in a row.
     turn: (usize, u32),
     /// Links that are gone and still hold messages that wait for a receive.
     lingering: Vec<LinkId>,

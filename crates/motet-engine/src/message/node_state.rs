@@ -40,7 +40,7 @@ pub struct NodeState {
     pub links: Links,
     /// Listeners, connects, services and handlers.
     pub connections: Connections,
-    /// Which thread makes progress, and what wakes it.
+    /// The thread that makes progress, and the events that wake it.
     pub progress: ProgressState,
     /// The completion queue whose last poll did all that was due: no completion waits in it, and the next poll needs to look at the active links only.
     /// [`super::CqId::NONE`]: not known. Every use of the node clears it, except posts of receives and sends.

@@ -1,4 +1,4 @@
-//! Which thread makes progress of a node, which ones wait meanwhile, and what wakes them.
+//! State of progress: the thread that makes progress of a node, the threads that wait meanwhile, and the events that wake them.
 //!
 //! At most one thread *runs*: it polls links and handles packets for all. While it runs tasks of the program, another thread may begin to run;
 //! then the first one is *superseded* and leaves.

@@ -178,7 +178,7 @@ pub struct Lifecycle {
     pub tcp_only: AtomicU32,
     /// Set by `wake`, cleared by the call that it interrupts.
     pub woken: AtomicU32,
-    /// Which end of the slot this side is: 0 the offerer, 1 the other.
+    /// The end of the slot that this side is: 0 the offerer, 1 the other.
     pub slot_end: AtomicU32,
     /// Deadline of blocking calls, ns of CLOCK_MONOTONIC; 0: none.
     pub deadline_ns: AtomicU64,

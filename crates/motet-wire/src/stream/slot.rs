@@ -279,7 +279,7 @@ impl Slot {
         self.base as usize
     }
 
-    /// Which end this is: 0 the offerer, 1 the other.
+    /// The number of this end: 0 the offerer, 1 the other.
     pub fn end(&self) -> usize {
         self.end
     }

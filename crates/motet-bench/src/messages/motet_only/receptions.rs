@@ -1,4 +1,4 @@
-//! Which thread receives at a server: the time of an answer, and the CPU time of the server while nothing arrives.
+//! Compares the threads that can receive at a server: the time of an answer, and the CPU time of the server while nothing arrives.
 
 use super::node;
 use crate::bench::{Bench, Measurement};

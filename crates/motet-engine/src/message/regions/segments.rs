@@ -5,7 +5,7 @@
 //! [`RemoteAddress`] in a segment is an address in its owner's process with the segment's number as its key. A peer that cannot map the segment copies from
 //! that address, or has the bytes sent, as it does for any other memory.
 //!
-//! Which message or region is in a segment is decided in [`crate::message::loans`] and [`crate::message::regions`].
+//! The modules [`crate::message::loans`] and [`crate::message::regions`] decide what a segment holds.
 
 use motet_proto::message::packet::RemoteAddress;
 use motet_proto::message::regions::{Key, Rights};

@@ -1,4 +1,4 @@
-//! Which streams have bytes that the peer may not have read. Before every sleep (invariant 6) the few of many are found quickly.
+//! The streams with bytes that the peer may not have read. Every sleep (invariant 6) needs them, so they are found without a look at all streams.
 
 use super::{CHUNK, Engine, Handle, Local};
 use motet_wire::stream::record::StreamRecord;
