@@ -122,6 +122,15 @@ impl Mesh {
         self.half.retain(|link, _| node.link_info(*link).is_ok());
     }
 
+    /// Makes progress until the peers have taken all links. A peer that is told to stop earlier has no side yet that it could stop.
+    pub fn wait_for_peers(&mut self) {
+        let began = Instant::now();
+        while !self.sides.values().all(|side| side.has_peer() || side.is_gone()) {
+            assert!(began.elapsed() < crate::HANG_LIMIT, "a peer never takes its link: {:?}", self.sides.values());
+            self.step();
+        }
+    }
+
     /// Ends all traffic in order. Both ends must do so at the same time.
     pub fn stop(&mut self) {
         self.sides.values_mut().for_each(Side::stop);

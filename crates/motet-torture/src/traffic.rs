@@ -160,6 +160,11 @@ impl Side {
         self.gone
     }
 
+    /// Returns whether the peer's side exists: a message of it has been received.
+    pub fn has_peer(&self) -> bool {
+        self.received > 0
+    }
+
     /// Begins no further sends.
     pub fn stop(&mut self) {
         self.stopping = true;

@@ -25,6 +25,7 @@ fn torture(driver: &str) {
         }
         if random.once_in(3_000) {
             // Both ends stop in order and connect again.
+            mesh.wait_for_peers();
             worker.tell("stop");
             mesh.stop();
             for link in mesh.sides.keys().copied().collect::<Vec<_>>() {
@@ -36,6 +37,7 @@ fn torture(driver: &str) {
             links += 1;
         }
     }
+    mesh.wait_for_peers();
     worker.tell("stop");
     mesh.stop();
     let done = mesh.done();
