@@ -283,7 +283,7 @@ bool table_is_blocking(int fd, uint64_t word)
 
 /* ---------------------------------------------------------------- private descriptors */
 
-/* The same value as in crates/motet-sys/src/fds.rs. */
+/* The value of FIRST_PRIVATE in crates/motet-sys/src/private_fds.rs. */
 #define PRIVATE_BASE 1024
 
 static int private_base(void)

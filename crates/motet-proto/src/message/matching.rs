@@ -114,7 +114,7 @@ struct HashedReceive<B> {
     mask: u32,
 }
 
-/// MatchKey of a hash table: receives, or messages, of one scope that agree in the tag bits of one mask.
+/// The key of a hash table: receives, or messages, of one scope that agree in the tag bits of one mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MatchKey {
     scope: u32,

@@ -1,4 +1,4 @@
-//! RmaState memory access (RMA): get, put and atomics on the regions of the peer.
+//! Remote memory access (RMA): get, put and atomics on the regions of the peer.
 //!
 //! The operations of a link on the peer's [`super::regions`], and the answers to the peer's operations on this side. *Small* operations
 //! are one packet with their bytes. They are done on arrival, in the order in which they were started, and answered in that order: a
