@@ -341,8 +341,8 @@ int motet_cq_signal(motet_node node, motet_cq cq);
 
 /* ---- ports: for a library that posts receives, sends and polls (MPI, libfabric)
  * A port's calls do what motet_message_post(), motet_message_send_start() of an injected message and motet_cq_wait() with deadline 0 do, with the same
- * errors, for a fraction of the instructions: a port needs no lookup of its node, and takes the node's lock without an atomic exchange while no
- * other caller uses it (biased lock).
+ * errors, for a fraction of the instructions. A port needs no lookup of its node. It takes the node's lock without an atomic exchange while no other
+ * caller uses it (biased lock).
  *   - One call at a time on a port, from any thread. Other calls on the node at any time. A handler must not call a port.
  *   - A port is a pointer, which is not checked. motet_node_close() gives -EBUSY while a port is open.
  *   - MOTET_NODE_SINGLE nodes have no ports (-EINVAL). A forked child closes its ports; every other call on them gives -ECHILD. */
@@ -419,7 +419,7 @@ int motet_message_send_start(motet_node node, const struct motet_outgoing *messa
  * A message goes to the receive that was posted first among those that match it. A receive gets the message that arrived first among those that match
  * it. Both hold over channels and contexts together. */
 
-/* Which messages a receive matches. */
+/* Selects the messages that a receive matches. */
 struct motet_source {
     size_t size;
     motet_channel channel; /* on this channel; 0: on any channel of `context` */

@@ -42,7 +42,7 @@ install_mpis() {
 }
 
 # --- mpi4py --------------------------------------------------------------------------------------------------------
-# The wheel loads whatever MPI it is told to at run time; the suite is in the source archive alone.
+# The wheel loads the MPI that is named at run time. The suite is in the source archive alone.
 MPI4PY=4.1.2 MPI4PY_SUM=56860286dc45f20e8821e93cb06669e30462348bf866f685553fa4b712d58d02
 
 install_mpi4py() {

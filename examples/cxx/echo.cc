@@ -83,7 +83,7 @@ try {
             stream.send(word);
             check(stream.receive(word.size()) == word, "the echo differs");
         }
-        // Nobody sends any more: a receive ends at its deadline.
+        // The peer sends no more: a receive ends at its deadline.
         timespec now{};
         clock_gettime(CLOCK_MONOTONIC, &now);
         motet_set_deadline(stream.handle(), now.tv_sec * INT64_C(1000000000) + now.tv_nsec + 20000000);

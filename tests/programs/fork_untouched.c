@@ -33,7 +33,7 @@ static void server(int listener, int from, int to)
 int main(void)
 {
     int port = 0, listener = listen_on("4", &port), there[2], back[2];
-    char data[32] = "a few bytes that nobody reads", word = 0;
+    char data[32] = "a few bytes that stay unread", word = 0;
     CHECK(pipe(there) == 0 && pipe(back) == 0);
     pid_t peer = fork();
     CHECK(peer >= 0);

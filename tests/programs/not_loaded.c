@@ -1,4 +1,4 @@
-/* Which of Motet's objects are mapped after a conversation. Prints the names in /proc/self/maps. Usage: not_loaded talk|idle */
+/* Prints whether the engine is mapped (/proc/self/maps), after a conversation with `talk`. Usage: not_loaded talk|idle */
 #include "check.h"
 
 static void accepted(int fd)

@@ -1,6 +1,6 @@
 // Connections of omniORB beyond plain calls: how they end, time limits, callbacks, many at once.
 //
-//   omniorb_cases serve PORT             prints "ready", serves until its object is told to end
+//   omniorb_cases serve PORT             prints "ready", serves until a call ends it
 //   omniorb_cases idle PORT              calls once, prints "called", then keeps its connection and does nothing until its input ends
 //   omniorb_cases end PORT               ends the server
 //   omniorb_cases add PORT COUNT         calls COUNT times; prints "added"

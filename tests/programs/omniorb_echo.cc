@@ -1,6 +1,6 @@
 // An omniORB object in one process, called from another process over GIOP on TCP.
 //
-//   omniorb_echo serve PORT              prints "ready", serves until its object is told to end
+//   omniorb_echo serve PORT              prints "ready", serves until a call ends it
 //   omniorb_echo call PORT ROUNDS        every kind of call, from two threads too; prints the answers and ends the server
 //   omniorb_echo measure PORT            for each line "SIZE MS" of its input prints "MEDIAN MEAN COUNT", ns for a call that takes
 //                                        SIZE bytes there and back

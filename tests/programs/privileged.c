@@ -1,4 +1,4 @@
-/* Which preloaded objects are in this process, and whether it has more privileges than the user who started it. Usage: privileged [talk] */
+/* Prints whether this process has more privileges than the user who started it, and whether the preload object is loaded. Usage: privileged */
 #include "check.h"
 #include <link.h>
 #include <stdbool.h>

@@ -8,9 +8,9 @@
 //!
 //! Invariants. **W1** The reader allocates nothing, locks nothing and runs no signal handler, so it depends on no thread that waits for it.
 //! **W2** Before an event can be read, and so before the thread that caused it continues, the round is odd; it is even again once the event is
-//! in the ring. **W3** After [`Watch::settle`] returned true, the ring holds every event of memory that was removed before: by a thread that
-//! has synchronized with this one since (W2), or by a thread that is still in its system call while the kernel has given the addresses to
-//! another mapping (the kernel counts such calls, and `settle` asks for the count).
+//! in the ring. **W3** After [`Watch::settle`] returned true, the ring holds every event of memory that was removed before. There are two
+//! cases. The thread that removed it has synchronized with this one since (W2). Or it is still in its system call, and the kernel has given
+//! the addresses to another mapping: the kernel counts such calls, and `settle` asks for the count.
 
 use super::events::Events;
 use super::watched::WatchedRanges;

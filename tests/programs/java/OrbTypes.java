@@ -29,7 +29,7 @@ public class OrbTypes {
     static class TheEcho extends EchoPOA {
         private volatile double height;
         private volatile int last;
-        // How often echo_longs was called, and the sum of all that it returned: what whoever was called back compares with.
+        // How often echo_longs was called, and the sum of all that it returned: callBack() compares them with its own numbers.
         int calls, returned;
 
         public String orb() { return "JacORB"; }

@@ -72,8 +72,8 @@ impl Engine {
         true
     }
 
-    /// Removes a stream from a set. Some programs do this around every request, so a hot stream stays hot, and its gate stays as it is, like that of any
-    /// stream that is not waited for (invariants 4 and 6), until it is inserted into another set.
+    /// Removes a stream from a set. Some programs do this around every request, so a hot stream stays hot until it is inserted into another set. Its
+    /// gate stays as it is, like that of any stream that is not waited for (invariants 4 and 6).
     pub fn set_remove(&self, set: &EpollSet, handle: Handle) {
         let found = {
             let mut inner = set.inner.lock();

@@ -4,9 +4,9 @@
 //! unexpected ([`cost`]): its bytes and the record that keeps them. The credit that the sender has left, the credit in flight, the
 //! units that the receiver keeps and the units that it owes always add up to the window of HELLO (invariant M3).
 //!
-//! Grants are carried in the head of packets of the other direction. A packet for a grant alone is sent when more than half of the
-//! window is owed, so that one-way traffic does not stop, and at once when the sender has asked, so that two sides that only send
-//! cannot wait for each other (the rule of the Crisp ORB paper).
+//! Grants are carried in the head of packets of the other direction. A packet for a grant alone is sent in two cases. More
+//! than half of the window is owed: so one-way traffic does not stop. The sender has asked: so two sides that only send cannot wait
+//! for each other (the rule of the Crisp ORB paper).
 
 use super::ProtocolViolation;
 

@@ -58,7 +58,7 @@ impl Link {
     }
 
     /// Matches a packet whose first bytes are `front`, and of which `length` more will arrive, with the posted receive that will
-    /// get it, if that is certain already ([`Table::peek_match`]) and the buffer has room for all of it.
+    /// get it. `None`: that is not certain yet ([`Table::peek_match`]), or the buffer has no room for all of it.
     #[inline]
     pub fn match_pipelined<B: Copy>(
         &self,

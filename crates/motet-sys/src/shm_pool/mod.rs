@@ -116,7 +116,7 @@ impl ShmPool {
         Ok(Arc::new(segment))
     }
 
-    /// The number of segments released so far. When it changes, peers must be told which segments to unmap.
+    /// The number of segments released so far. When it changes, peers must get the numbers of the segments to unmap.
     pub fn released_segments(&self) -> usize {
         self.released.load(Ordering::Acquire)
     }
