@@ -163,7 +163,7 @@ struct motet_node_options {
     uint32_t max_rendezvous;    /* rendezvous messages of one link at a time (1024); at most 1048575 */
     uint32_t max_channels;      /* channels that one peer may have open at a time (16384); at most 1048575 */
     uint32_t reserved;
-    uint64_t window;            /* bytes of unexpected messages, with their records, that one link may hold (1 MiB); 4 KiB to 4 GiB */
+    uint64_t window;            /* bytes of unexpected messages, with their records, that one link may hold (1 MiB + 16 KiB); 4 KiB to 4 GiB */
     uint64_t eager_max_shm;     /* longest body that is sent before its receive is posted, over shared memory (64 KiB) */
     uint64_t eager_max_network; /* the longest such body over a network (64 KiB) */
     uint64_t single_copy_min;   /* shortest body that its receiver may copy out of the sender's memory (128 KiB); the fastest way is used */
