@@ -133,7 +133,7 @@ static int start_one(struct endpoint *endpoint, struct request *request, motet_l
     return result;
 }
 
-/* Starts one child operation for each stretch that is contiguous in every list; elements are atomic one by one. An operation that has started
+/* Starts one child operation for each run of elements that is contiguous in every list; elements are atomic one by one. An operation that has started
  * cannot be revoked, so this function waits for room instead of failing with -EAGAIN. */
 static void start_children(struct endpoint *endpoint, struct request *parent, motet_link link, const struct atomic_args *args)
 {

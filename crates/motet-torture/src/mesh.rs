@@ -122,7 +122,7 @@ impl Mesh {
         self.half.retain(|link, _| node.link_info(*link).is_ok());
     }
 
-    /// Makes progress until the peers have taken all links. A peer that is told to stop earlier has no side yet that it could stop.
+    /// Makes progress until the peers have taken all links. A peer that gets the command to stop before that has no side that it could stop.
     pub fn wait_for_peers(&mut self) {
         let began = Instant::now();
         while !self.sides.values().all(|side| side.has_peer() || side.is_gone()) {
