@@ -10,7 +10,7 @@ use super::packet::Hello;
 use super::rendezvous::Payload;
 use super::rendezvous::receiver::RendezvousReceives;
 use super::rendezvous::sender::RendezvousSends;
-use super::rma::RmaState;
+use super::rma::state::RmaState;
 use super::slab::{MAX_RECORDS, SlabId};
 use super::{
     Callbacks, ChannelId, Envelope, Event, Limits, Outcome, Packets, ProtocolViolation, Reception, Rejected, Status,

@@ -20,6 +20,7 @@ pub mod atomic;
 pub mod channels;
 pub mod credit;
 pub mod fast_path;
+mod gather;
 pub mod header_stack;
 pub mod link;
 pub mod matching;
@@ -228,7 +229,7 @@ pub trait Packets {
     /// Sends a piece: a head and a gathered body, by the route that the receiver asked for.
     fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: packet::Route) -> bool {
         let _ = route;
-        tx::put(self, packet::Kind::Piece, head, &[], body)
+        gather::put(self, packet::Kind::Piece, head, &[], body)
     }
     /// Sends a packet of two little-endian words and a body. A transport may override it with a shorter path.
     #[inline(always)]

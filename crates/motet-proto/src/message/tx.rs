@@ -7,14 +7,12 @@
 //! This module stores no payload. The owner keeps it and provides it piece by piece ([`Callbacks::body`]).
 
 use super::credit;
+use super::gather::{put, put_front};
 use super::link::Link;
 use super::packet::{self, Head, Kind, LongHeader, RemoteAddress};
 use super::rendezvous::sender::RendezvousSend;
 use super::slab::SlabId;
 use super::{Callbacks, ChannelId, Packets, Rejected, header_stack};
-
-/// Parts of a packet that are gathered without an allocation.
-const MAX_INLINE_PARTS: usize = 16;
 
 /// How a message may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -269,45 +267,4 @@ impl Link {
         }
         self.rendezvous_rx.flush(packets, &mut self.rx_credit) && self.channels.flush(packets)
     }
-}
-
-/// Sends a packet of a head, headers and a gathered body.
-#[inline(always)]
-pub(super) fn put<P: Packets + ?Sized>(
-    packets: &mut P,
-    kind: Kind,
-    head: &[u8],
-    headers: &[u8],
-    body: &[&[u8]],
-) -> bool {
-    let mut parts: [&[u8]; MAX_INLINE_PARTS] = [&[]; MAX_INLINE_PARTS];
-    let Some(rest) = parts.get_mut(2..2 + body.len()) else { return put_many(packets, kind, head, headers, body) };
-    rest.copy_from_slice(body);
-    (parts[0], parts[1]) = (head, headers);
-    packets.put(kind as u8, &parts[..2 + body.len()])
-}
-
-/// Sends a packet of more than [`MAX_INLINE_PARTS`] parts.
-#[cold]
-fn put_many<P: Packets + ?Sized>(packets: &mut P, kind: Kind, head: &[u8], headers: &[u8], body: &[&[u8]]) -> bool {
-    let parts: Vec<&[u8]> = [head, headers].into_iter().chain(body.iter().copied()).collect();
-    packets.put(kind as u8, &parts)
-}
-
-/// Sends a packet of a head, headers and the first `length` bytes of a body.
-fn put_front<P: Packets>(
-    packets: &mut P,
-    kind: Kind,
-    head: &[u8],
-    headers: &[u8],
-    body: &[&[u8]],
-    mut length: usize,
-) -> bool {
-    let mut parts = vec![head, headers];
-    for part in body {
-        let fits = part.len().min(length);
-        parts.push(&part[..fits]);
-        length -= fits;
-    }
-    packets.put(kind as u8, &parts)
 }

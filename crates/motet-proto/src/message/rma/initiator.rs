@@ -6,9 +6,9 @@
 
 use super::format::{COPIED, NOT_COPIED, OF_PUT, status};
 use super::{CopyTo, RemoteCopy, RemoteRecord, room};
+use crate::message::gather::put;
 use crate::message::packet::{Head, Kind, RemoteAddress};
 use crate::message::slab::{IntrusiveList, Slab, SlabId};
-use crate::message::tx::put;
 use crate::message::{Callbacks, Outcome, Packets, ProtocolViolation, Rejected, Status};
 use std::collections::VecDeque;
 

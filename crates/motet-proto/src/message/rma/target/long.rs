@@ -8,10 +8,10 @@
 use super::super::format::{self, COPIED, NOT_COPIED, OF_GET, Range, code};
 use super::super::revocation::release;
 use super::super::{CopyTo, RemoteCopy, RemoteRecord, room};
+use crate::message::gather::put;
 use crate::message::packet::{Head, Kind, RemoteAddress};
 use crate::message::regions::Rights;
 use crate::message::slab::{IntrusiveList, Slab, SlabId};
-use crate::message::tx::put;
 use crate::message::{Callbacks, Limits, Packets, ProtocolViolation, Status, UNKNOWN_REGION_KEY};
 
 /// Lists: records that owe a short packet, and records that send bytes.
