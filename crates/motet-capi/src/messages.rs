@@ -7,6 +7,7 @@
 //! | module | what it holds |
 //! | --- | --- |
 //! | [`node_handles`] | nodes by handle: a thread enters and leaves one; closing waits for threads inside |
+//! | [`node_entry`] | a node and what the program holds of it: messages, memory, handlers |
 //! | [`nodes`], [`links`] | open, progress, sleep; links, services, channels, contexts |
 //! | [`send`], [`receive`] | messages on channels |
 //! | [`regions`], [`rma`] | memory that peers access by key; operations on theirs |
@@ -22,6 +23,7 @@ mod handlers;
 mod links;
 mod loans;
 mod memory_handles;
+mod node_entry;
 mod node_handles;
 mod nodes;
 mod port;

@@ -2,7 +2,8 @@
 
 use super::abi::{self, CompletionFields, RawCompletion, RawCqCounters};
 use super::memory_handles;
-use super::node_handles::{NodeEntry, NodeRef, enter};
+use super::node_entry::NodeEntry;
+use super::node_handles::{NodeRef, enter};
 use super::{Deadline, EAGAIN, EINVAL, Errno, call, errno, number};
 use motet_api::node::{Completion, CompletionRef, CqId, Error, OperationId};
 

@@ -36,7 +36,7 @@ impl User {
 }
 
 /// A handler of the program, and its node.
-pub struct RegisteredHandler {
+struct RegisteredHandler {
     node: u64,
     function: Function,
     user: User,

@@ -1,7 +1,8 @@
 //! Loans: messages that are sent without a copy, and received in place.
 
 use super::abi::{self, RawCompletion, RawCompletionOptions, RawOutgoing, RawSource};
-use super::memory_handles::{self, MemoryHandle};
+use super::memory_handles;
+use super::node_entry::MemoryHandle;
 use super::node_handles::enter;
 use super::receive::accept;
 use super::{Deadline, EAGAIN, EBADF, EINVAL, call, errno};

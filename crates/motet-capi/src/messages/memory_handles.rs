@@ -4,22 +4,10 @@
 //! at this moment. What it is not: handles of anything else are the engine's numbers, except for claimed messages.
 
 use super::abi::{CompletionFields, InPlaceBody};
-use super::node_handles::NodeEntry;
+use super::node_entry::{MemoryHandle, NodeEntry};
 use super::{EBADF, ECHILD, ENOBUFS, Errno, number};
-use motet_api::node::{Completion, Loan, LoanedMessage, Mapped, Status};
+use motet_api::node::{Completion, Status};
 use motet_proto::message::slab::SlabId;
-
-/// Memory that the program holds by a handle.
-pub enum MemoryHandle {
-    /// A block of the pool that has not been sent.
-    Loan(Loan),
-    /// A message in its sender's memory.
-    LoanedMessage(LoanedMessage),
-    /// A message that was received in place as a copy.
-    Copy(Vec<u8>),
-    /// A region of a peer's, mapped.
-    Mapping(Mapped),
-}
 
 /// Stores memory and returns its handle. When the table is full the memory is dropped, which returns it to its owner.
 pub fn insert(entry: &NodeEntry, memory: MemoryHandle) -> Result<u64, Errno> {

@@ -6,19 +6,14 @@
 //!
 //! A handle is the index in the table plus a number that is never used counted, so that a stale or invented handle is detected.
 
+use super::node_entry::NodeEntry;
 use super::{EBADF, EBUSY, ECHILD, EDEADLK, EINVAL, EMFILE, EPERM, Errno};
-use crate::messages::handlers::RegisteredHandler;
-use crate::messages::memory_handles::MemoryHandle;
 use motet_engine::message::Node;
-use motet_proto::message::UnexpectedMessage;
-use motet_proto::message::slab::Slab;
 use motet_sys::{membarrier, thread};
-use std::collections::HashMap;
 use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, compiler_fence, fence};
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 
 /// Most nodes of a process: the index is the low byte of a handle.
 const MAX_NODES: usize = 256;
@@ -26,34 +21,6 @@ const MAX_NODES: usize = 256;
 const HAZARD_DEPTH: usize = 4;
 /// Time between two checks of [`close`] for threads that are inside, ns.
 const CLOSE_POLL_NS: u64 = 50_000;
-
-/// A node and the objects that the C program holds of it.
-pub struct NodeEntry {
-    /// The node.
-    pub node: Node,
-    /// The only thread that may use it; 0: any.
-    owner: u64,
-    messages: Mutex<Slab<Option<UnexpectedMessage>>>,
-    memory_handles: Mutex<Slab<Option<MemoryHandle>>>,
-    handlers: Mutex<HashMap<u32, Weak<RegisteredHandler>>>,
-}
-
-impl NodeEntry {
-    /// Messages that were claimed or kept by a handler; `None`: the message is being accepted.
-    pub fn messages(&self) -> MutexGuard<'_, Slab<Option<UnexpectedMessage>>> {
-        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Memory that the program holds; `None`: the loan is being sent.
-    pub fn memory_handles(&self) -> MutexGuard<'_, Slab<Option<MemoryHandle>>> {
-        self.memory_handles.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Handlers by number.
-    pub fn handlers(&self) -> MutexGuard<'_, HashMap<u32, Weak<RegisteredHandler>>> {
-        self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 struct NodeCell {
     taken: AtomicBool,
@@ -216,8 +183,7 @@ pub fn insert(node: Node, single: bool) -> Result<u64, Errno> {
     MEMBARRIER_READY.store(membarrier::register_private(), Relaxed);
     let handle = (LAST_NODE_NUMBER.fetch_add(1, Relaxed) + 1) << 8 | at as u64;
     let owner = if single { thread::token() } else { 0 };
-    let (messages, memory_handles, handlers) = Default::default();
-    let entry = Box::new(NodeEntry { node, owner, messages, memory_handles, handlers });
+    let entry = Box::new(NodeEntry::new(node, owner));
     CELLS[at].pins.store(0, Relaxed);
     CELLS[at].entry.store(Box::into_raw(entry), Release);
     CELLS[at].handle.store(handle, Release);

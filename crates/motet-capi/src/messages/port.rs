@@ -5,7 +5,8 @@
 
 use super::abi::{self, CompletionFields, RawCompletion};
 use super::completions::{CompletionArray, cq, deliver_owned};
-use super::node_handles::{self, NodeEntry, enter};
+use super::node_entry::NodeEntry;
+use super::node_handles::{self, enter};
 use super::{EAGAIN, EINVAL, Errno, call, channel, errno, number};
 use motet_api::node::{
     Bias, Buffer, CompletionOptions, CompletionRef, CompletionSink, Context, OperationMemory, RecvFrom,

@@ -1,7 +1,8 @@
 //! Receives: waiting, posted, peek, claim and accept.
 
 use super::abi::{self, CompletionFields, RawCompletion, RawCompletionOptions, RawSource};
-use super::node_handles::{NodeEntry, NodeRef, enter};
+use super::node_entry::NodeEntry;
+use super::node_handles::{NodeRef, enter};
 use super::{Deadline, EAGAIN, EBADF, ENOBUFS, Errno, call, channel, errno, number};
 use motet_api::node::{Channel, Error, LinkId, OperationId, OperationMemory, RecvFrom, blocking};
 use motet_proto::message::UnexpectedMessage;

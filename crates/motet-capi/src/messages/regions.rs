@@ -1,7 +1,8 @@
 //! Regions: memory of this node that peers access by key, and mappings of theirs.
 
 use super::abi;
-use super::memory_handles::{self, MemoryHandle};
+use super::memory_handles;
+use super::node_entry::MemoryHandle;
 use super::node_handles::{enter, in_handler};
 use super::{Deadline, EAGAIN, EBADF, EDEADLK, EINVAL, EOPNOTSUPP, Errno, call, errno, number};
 use motet_api::node::{Key, LinkId, Mapped, Rights};
