@@ -100,7 +100,7 @@ fn one(seed: u64, memory: &Rc<ExposedSlot>) {
     let mut world = World::new(memory, Prng(seed), 3000, Plan::new());
     world.single_copy();
     world.weave = 3 + seed % 20;
-    world.sides[0].record.rx.bulk_scores.store(if seed.is_multiple_of(2) { bulk::BULK } else { 0 }, Relaxed);
+    world.sides[0].record.rx.bulk_scores.store(if seed.is_multiple_of(2) { bulk::BULK_SCORE } else { 0 }, Relaxed);
     let (shared, dice) = (memory.clone(), std::cell::RefCell::new(Prng(!seed)));
     world.scribble = Some(Box::new(move |world| {
         let mut dice = dice.borrow_mut();
@@ -211,7 +211,7 @@ fn head_ahead_or_back_resets() {
 fn small_ring_over_large_ring_bytes_resets() {
     let memory = ExposedSlot::with_bulk(4096, 16384).unwrap();
     let world = World::new(&memory, Prng(1), 3000, Plan::new());
-    world.sides[1].record.rx.bulk_scores.store(bulk::BULK, Relaxed);
+    world.sides[1].record.rx.bulk_scores.store(bulk::BULK_SCORE, Relaxed);
     assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.platform(1, 1), || true));
     assert_eq!(world.send(0, 16384, SEND), tx::Step::Done(16384));
     memory.write(MODE, &(16384u64 << 2 | 1).to_ne_bytes());

@@ -129,7 +129,7 @@ fn changes_between_rings_keep_byte_order() {
         world.readers = 1 + seed as usize % 2;
         world.most = 20_000;
         for side in &world.sides {
-            side.record.rx.bulk_scores.store(motet_proto::stream::bulk::BULK, Relaxed); // as after many large receives
+            side.record.rx.bulk_scores.store(motet_proto::stream::bulk::BULK_SCORE, Relaxed); // as after many large receives
         }
         run(&world, 120);
         wide.set(wide.get() + world.sides.iter().filter(|s| s.record.tx.wide.load(Relaxed) != 0).count());

@@ -135,7 +135,7 @@ impl Node {
             peer: link_state.peer,
             driver: link_state.driver,
             gone: link_state.gone,
-            inject: (largest - packet::MESSAGE).min(eager),
+            inject: (largest - packet::MESSAGE_HEAD_BYTES).min(eager),
             counts: link_state.proto.counts(),
             bytes: [records, window],
             copied: [link_state.copy_counts.done[0], link_state.copy_counts.assisted],

@@ -20,7 +20,7 @@ use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, RingSpan};
 use motet_wire::message::fifo::{Peeked, SingleCell};
 
 /// Words of the packet head that every message has.
-const WORDS: usize = packet::MESSAGE / 8;
+const WORDS: usize = packet::MESSAGE_HEAD_BYTES / 8;
 
 /// What was done with the next packet of a FIFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +94,7 @@ fn receive_from_ring(
     (cq, now): (CqId, u64),
     sink: &mut impl CompletionSink,
 ) -> TakeOutcome {
-    if cell.flags != BODY_IN_RING || cell.length() != packet::MESSAGE + size_of::<u32>() {
+    if cell.flags != BODY_IN_RING || cell.length() != packet::MESSAGE_HEAD_BYTES + size_of::<u32>() {
         return TakeOutcome::Other;
     }
     let Ok(ring_span) = shm.payload_rings.1.span(cell.word(WORDS) as u32 as usize) else { return TakeOutcome::Other };
@@ -220,7 +220,7 @@ fn match_cell(
     callbacks: &mut LinkCallbacks<'_>,
     (now, unposted_receive): (u64, Option<(&Selector, UserMemory)>),
 ) -> Option<(Matched, usize)> {
-    let length = cell.length().checked_sub(packet::MESSAGE)?;
+    let length = cell.length().checked_sub(packet::MESSAGE_HEAD_BYTES)?;
     let words = [cell.word(0), cell.word(1)];
     let wanted = (now, unposted_receive.map(|(selector, _)| selector));
     proto.match_message(callbacks, cell.kind, words, length, wanted).map(|matched| (matched, length))

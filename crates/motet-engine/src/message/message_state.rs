@@ -243,8 +243,8 @@ impl Callbacks for LinkCallbacks<'_> {
     fn deliver(&mut self, envelope: &Envelope<'_>, arrival: Arrival<'_>) {
         let content = match arrival {
             Arrival::Whole(body) => {
-                let start = packet::MESSAGE + envelope.headers.len();
-                HandlerContent::Whole(packet::MESSAGE..start, start..start + body.len())
+                let start = packet::MESSAGE_HEAD_BYTES + envelope.headers.len();
+                HandlerContent::Whole(packet::MESSAGE_HEAD_BYTES..start, start..start + body.len())
             }
             Arrival::Long(unexpected) => HandlerContent::Long(unexpected),
         };

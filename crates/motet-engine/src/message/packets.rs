@@ -84,7 +84,7 @@ impl ShmTx<'_> {
     /// Puts a long packet: its first bytes into a cell, the others into the payload ring.
     #[inline(never)]
     fn put_in_ring(&mut self, kind: u8, parts: &[&[u8]], length: usize) -> bool {
-        let payload_length = length - packet::MESSAGE;
+        let payload_length = length - packet::MESSAGE_HEAD_BYTES;
         let chunk = if kind == Kind::Message as u8 { chunk_of(payload_length) } else { payload_length };
         let more = payload_length.div_ceil(chunk) as u8 - 1;
         let ready = self.payload_ring.ensure_pages(payload_length, memory::populate_at);
@@ -93,13 +93,13 @@ impl ShmTx<'_> {
         if !ready || fits != Ok(true) || self.fifo.room(CELL_PAYLOAD * (1 + usize::from(more))) != Ok(true) {
             return false;
         }
-        let (mut cell, mut filled) = ([0; packet::MESSAGE + 4], 0);
-        cell[packet::MESSAGE..].copy_from_slice(&(payload_length as u32).to_le_bytes());
+        let (mut cell, mut filled) = ([0; packet::MESSAGE_HEAD_BYTES + 4], 0);
+        cell[packet::MESSAGE_HEAD_BYTES..].copy_from_slice(&(payload_length as u32).to_le_bytes());
         let (mut left, mut begun) = (chunk, false);
         // Bypass the caches only if pieces have shown that the CPUs share none. A copy of a packet is too short to measure here what it costs the other end.
         let bypass = payload_length > MAX_PIECE_BYTES && CopyModeSelector(self.copy_mode).is_settled_non_temporal();
         for part in parts {
-            let (first, mut rest) = part.split_at(part.len().min(packet::MESSAGE - filled));
+            let (first, mut rest) = part.split_at(part.len().min(packet::MESSAGE_HEAD_BYTES - filled));
             cell[filled..][..first.len()].copy_from_slice(first);
             filled += first.len();
             while !rest.is_empty() {
@@ -129,7 +129,7 @@ impl ShmTx<'_> {
 impl Packets for ShmTx<'_> {
     #[inline(always)]
     fn largest(&self) -> usize {
-        packet::MESSAGE + MAX_RING_PACKET_BYTES
+        packet::MESSAGE_HEAD_BYTES + MAX_RING_PACKET_BYTES
     }
 
     fn longest_piece(&self) -> usize {
@@ -147,7 +147,7 @@ impl Packets for ShmTx<'_> {
         ready && fits == Ok(true) && self.room() >= CELL_PAYLOAD + reserve.min(length)
     }
 
-    fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: Route) -> bool {
+    fn put_piece(&mut self, head: &[u8; packet::MESSAGE_HEAD_BYTES], body: &[&[u8]], route: Route) -> bool {
         // Through the caches or around them: as the receiver asks, otherwise the way that has been faster lately, which depends on the CPUs that run the two
         // processes.
         let copy_mode = CopyModeSelector(self.copy_mode);
@@ -229,7 +229,7 @@ impl Packets for PacketTx<'_> {
         match self {
             Self::Fifo(fifo) => fifo.longest_piece(),
             Self::Packet(packet_transport) => packet_transport.longest_piece(),
-            Self::Lost => self.largest() - packet::MESSAGE,
+            Self::Lost => self.largest() - packet::MESSAGE_HEAD_BYTES,
         }
     }
 
@@ -245,7 +245,7 @@ impl Packets for PacketTx<'_> {
         }
     }
 
-    fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: Route) -> bool {
+    fn put_piece(&mut self, head: &[u8; packet::MESSAGE_HEAD_BYTES], body: &[&[u8]], route: Route) -> bool {
         match self {
             Self::Fifo(fifo) => fifo.put_piece(head, body, route),
             Self::Packet(packet_transport) => packet_transport.put_piece(head, body, route),

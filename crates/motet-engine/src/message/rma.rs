@@ -10,7 +10,7 @@ use super::packets::PacketTx;
 use super::regions::{Atomic, Key, MIN_SINGLE_COPY_BYTES};
 use super::{Error, LinkId, Node, OperationId};
 use motet_proto::message::packet::RemoteAddress;
-use motet_proto::message::rma::format::{AT, MAX_REPLY_BYTES};
+use motet_proto::message::rma::format::{ACCESS_HEAD_BYTES, MAX_REPLY_BYTES};
 use motet_proto::message::{Get, Link, Packets, Put, Rejected, Update};
 use motet_sys::user_memory::OperationMemory;
 
@@ -108,7 +108,7 @@ impl Node {
         self.lock()?.with_link(link, |proto, packets, _| {
             Ok(RemoteLimits {
                 put: proto.put_at_once(packets),
-                operands: packets.largest() - AT,
+                operands: packets.largest() - ACCESS_HEAD_BYTES,
                 fetched: MAX_REPLY_BYTES,
             })
         })

@@ -285,7 +285,7 @@ impl<'a> Wait<'a> {
         if rested > ticks(engine.options.patience) || !self.raise(engine) {
             return false;
         }
-        let (least, most) = (ticks(spin::REST_NS.0), ticks(spin::REST_NS.1));
+        let (least, most) = (ticks(spin::REST_SLEEP_RANGE_NS.0), ticks(spin::REST_SLEEP_RANGE_NS.1));
         thread::sleep_ns((spin::rest_length(rested, least, most) << 10) / clock::ticks_per_1024ns());
         self.each(engine, |up| up.record.rx.head_at_tcp_probe.store(up.record.rx.head.load(Relaxed), Relaxed));
         true

@@ -173,7 +173,7 @@ fn translated(mut seed: &[u8]) -> Vec<u8> {
     while let Some((&[kind, low, high], rest)) = seed.split_first_chunk::<3>() {
         let (packet, rest) = rest.split_at(usize::from(u16::from_le_bytes([low, high])));
         seed = rest;
-        const HEAD: usize = motet_proto::message::packet::MESSAGE;
+        const HEAD: usize = motet_proto::message::packet::MESSAGE_HEAD_BYTES;
         if kind >= OWN_STEPS {
             input.push(kind);
         } else if kind == Kind::Piece as u8 {

@@ -6,7 +6,7 @@
 //!              else: length 1 and as many bytes of the stream
 //! ```
 
-use motet_proto::message::session::frame::{HEADER, Header};
+use motet_proto::message::session::frame::{HEADER_BYTES, Header};
 use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeOp};
 use motet_proto::message::session::{MAX_IO_SLICES, MAX_PACKET_BYTES, MAX_RAILS, MAX_UNACKED_BYTES, Role, Session};
 use std::io::IoSlice;
@@ -35,11 +35,11 @@ pub fn run(input: &[u8]) {
         assert_eq!(handshake.encode(), *bytes, "what was understood comes back as it was");
         let _ = Session::new(Role::Caller, handshake, &handshake, 0);
     }
-    if let Some(bytes) = input.first_chunk::<HEADER>()
+    if let Some(bytes) = input.first_chunk::<HEADER_BYTES>()
         && let Ok(header) = Header::decode(bytes, MAX_PACKET_BYTES)
     {
         assert_eq!(header.encode(), *bytes, "and so does a header");
-        assert!(header.size() <= HEADER + MAX_PACKET_BYTES);
+        assert!(header.size() <= HEADER_BYTES + MAX_PACKET_BYTES);
     }
     let session = Session::new(Role::Called, handshake(1, HandshakeOp::Welcome), &handshake(0, HandshakeOp::New), 0);
     play(input, session.expect("two that fit"));
@@ -68,7 +68,7 @@ fn play(input: &[u8], mut session: Session) -> Option<()> {
             }
             3 => send(&mut session),
             4 => {
-                let mut bytes = [0; HEADER];
+                let mut bytes = [0; HEADER_BYTES];
                 (bytes[0], bytes[1]) = (word(1)? as u8, word(1)? as u8);
                 bytes[4..8].copy_from_slice(&(word(2)? as u32).to_le_bytes());
                 bytes[8..12].copy_from_slice(&(word(3)? as u32).to_le_bytes());

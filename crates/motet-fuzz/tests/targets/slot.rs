@@ -192,11 +192,11 @@ fn record(settings: &Settings) -> StreamRecord {
     tx.ready.store(1, Relaxed);
     rx.ready.store(1, Relaxed);
     if !settings.has(Settings::SMALL) {
-        rx.bulk_scores.store(bulk::BULK, Relaxed);
+        rx.bulk_scores.store(bulk::BULK_SCORE, Relaxed);
     }
     if settings.has(Settings::WINDOW) {
         tx.copy_mode.store(1, Relaxed);
-        tx.window_bytes.store(WINDOW - bulk::LARGE as u32, Relaxed);
+        tx.window_bytes.store(WINDOW - bulk::LARGE_TRANSFER_BYTES as u32, Relaxed);
     }
     if settings.has(Settings::FAR) {
         tx.copy_mode.store(1, Relaxed);

@@ -101,7 +101,7 @@ impl Channels {
     }
 
     /// Bytes of one channel.
-    pub const RECORD: usize = Slab::<Channel, 1>::RECORD;
+    pub const RECORD_BYTES: usize = Slab::<Channel, 1>::RECORD_BYTES;
 
     // ---- this side --------------------------------------------------------------------------------------------------
 

@@ -27,8 +27,8 @@ pub fn cost(bytes: u64) -> Option<u32> {
 /// Units that a message of one packet costs. It is too short to exceed a window.
 #[inline(always)]
 pub fn cost_of_short(bytes: usize) -> u32 {
-    const UP: usize = RECORD_BYTES + UNIT_BYTES - 1; // round up within the sum
-    ((bytes + UP) / UNIT_BYTES) as u32
+    const RECORD_AND_ROUNDING_BYTES: usize = RECORD_BYTES + UNIT_BYTES - 1; // round up within the sum
+    ((bytes + RECORD_AND_ROUNDING_BYTES) / UNIT_BYTES) as u32
 }
 
 /// Units that a long eager message costs, which has a second record. `None`: more than any window.

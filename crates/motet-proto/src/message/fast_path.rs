@@ -21,7 +21,7 @@ pub enum Receiver {
     Unexpected,
 }
 
-/// A message that was accepted. Behind the first [`packet::MESSAGE`] bytes of the packet are its headers, then its body.
+/// A message that was accepted. Behind the first [`packet::MESSAGE_HEAD_BYTES`] bytes of the packet are its headers, then its body.
 #[derive(Debug)]
 pub struct Matched {
     /// The receive that gets it.
@@ -38,7 +38,7 @@ pub struct Matched {
 #[derive(Debug, Clone, Copy)]
 pub struct PreparedSend {
     /// The first words of the packet.
-    pub words: [u64; packet::MESSAGE / 8],
+    pub words: [u64; packet::MESSAGE_HEAD_BYTES / 8],
     units: u32,
     grant: u16,
 }
@@ -53,7 +53,7 @@ impl Link {
         &mut self,
         owner: &mut O,
         kind: u8,
-        words: [u64; packet::MESSAGE / 8],
+        words: [u64; packet::MESSAGE_HEAD_BYTES / 8],
         length: usize,
         (now, alone): (u64, Option<&Selector>),
     ) -> Option<Matched> {

@@ -138,7 +138,7 @@ struct Mask {
 }
 
 /// Lists of hashed receives.
-const SAME_KEY: usize = 0;
+const SAME_KEY_LIST: usize = 0;
 const SAME_SCOPE: usize = 1;
 /// Posted receives and unexpected messages.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ pub struct Table<B = ()> {
 
 impl<B: Copy> Table<B> {
     /// Bytes of one scope.
-    pub const SCOPE: usize = Slab::<ScopeEntry<B>>::RECORD;
+    pub const SCOPE_BYTES: usize = Slab::<ScopeEntry<B>>::RECORD_BYTES;
 
     /// An empty table. `seed` should be hard to guess, because peers choose tags.
     pub fn new(seed: [u64; 2]) -> Self {
@@ -342,7 +342,7 @@ impl<B: Copy> Table<B> {
         let number = self.waiting.insert(HashedReceive { receive, tag, ignore, sequence, scope, mask })?;
         self.masks[mask as usize].receives += 1;
         let list = self.hashed_by_key.entry(MatchKey { scope, mask, tag: tag & !ignore }).or_default();
-        self.waiting.append(list, SAME_KEY, number.index());
+        self.waiting.append(list, SAME_KEY_LIST, number.index());
         let place = self.scopes.get_mut(scope)?;
         self.waiting.append(&mut place.posted, SAME_SCOPE, number.index());
         place.hashed += 1;
@@ -421,7 +421,7 @@ impl<B: Copy> Table<B> {
         let Some(&HashedReceive { scope, mask, tag, ignore, .. }) = self.waiting.get(index) else { return };
         let key = MatchKey { scope, mask, tag: tag & !ignore };
         if let Some(list) = self.hashed_by_key.get_mut(&key) {
-            self.waiting.unlink(list, SAME_KEY, index);
+            self.waiting.unlink(list, SAME_KEY_LIST, index);
             if list.is_empty() {
                 self.hashed_by_key.remove(&key);
             }

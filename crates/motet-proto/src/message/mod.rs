@@ -216,7 +216,7 @@ pub trait Packets {
     /// Size limit of a piece of a long message; constant. At most [`Packets::largest`] less the head, unless the transport has a
     /// separate path for pieces.
     fn longest_piece(&self) -> usize {
-        self.largest() - packet::MESSAGE
+        self.largest() - packet::MESSAGE_HEAD_BYTES
     }
     /// Whether pieces have a path of their own, so that all of a long body should be sent in pieces.
     fn has_piece_path(&self) -> bool {
@@ -224,10 +224,10 @@ pub trait Packets {
     }
     /// Whether a piece fits at the moment and leaves `reserve` bytes to other packets.
     fn piece_fits(&mut self, length: usize, reserve: usize) -> bool {
-        self.room() >= packet::MESSAGE + length + reserve
+        self.room() >= packet::MESSAGE_HEAD_BYTES + length + reserve
     }
     /// Sends a piece: a head and a gathered body, by the route that the receiver asked for.
-    fn put_piece(&mut self, head: &[u8; packet::MESSAGE], body: &[&[u8]], route: packet::Route) -> bool {
+    fn put_piece(&mut self, head: &[u8; packet::MESSAGE_HEAD_BYTES], body: &[&[u8]], route: packet::Route) -> bool {
         let _ = route;
         gather::put(self, packet::Kind::Piece, head, &[], body)
     }

@@ -18,15 +18,15 @@ pub const MAGIC: u32 = 0x734d_744d;
 /// The version of this protocol.
 pub const VERSION: u16 = 1;
 /// Bytes of [`Head`].
-pub const HEAD: usize = 8;
+pub const HEAD_BYTES: usize = 8;
 /// Fixed bytes of MESSAGE and PIECE.
-pub const MESSAGE: usize = 16;
+pub const MESSAGE_HEAD_BYTES: usize = 16;
 /// Fixed bytes of FIRST.
-pub const FIRST: usize = 32;
+pub const FIRST_HEAD_BYTES: usize = 32;
 /// Fixed bytes of RTS.
-pub const RTS: usize = 48;
+pub const RTS_HEAD_BYTES: usize = 48;
 /// Packet size that every transport must support.
-pub const MIN_PACKET_BYTES: usize = RTS + header_stack::MAX_HEADERS_BYTES;
+pub const MIN_PACKET_BYTES: usize = RTS_HEAD_BYTES + header_stack::MAX_HEADERS_BYTES;
 
 /// The kind of a packet. The discriminant is the number on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl Head {
     /// Decodes the head; also returns the bytes that follow.
     #[inline(always)]
     pub fn read(packet: &[u8]) -> Result<(Self, &[u8]), ProtocolViolation> {
-        let (head, rest) = packet.split_first_chunk::<HEAD>().ok_or(SHORT)?;
+        let (head, rest) = packet.split_first_chunk::<HEAD_BYTES>().ok_or(TOO_SHORT)?;
         Ok((Self { to: SlabId(u32_at(head, 0)), own: u16_at(head, 4), grant: u16_at(head, 6) }, rest))
     }
 
@@ -161,7 +161,7 @@ impl Head {
     }
 
     /// A packet of a head alone.
-    pub fn write(self) -> [u8; HEAD] {
+    pub fn write(self) -> [u8; HEAD_BYTES] {
         self.begin()
     }
 
@@ -180,7 +180,7 @@ impl Head {
     /// A packet of a head and one word: MESSAGE (tag), PIECE (offset), CTS (end), OPEN (service), ACCEPT (number), PUT_CTS (end),
     /// BYTES (offset), REVOKE and REVOKED (key).
     #[inline(always)]
-    pub fn write_word(self, word: u64) -> [u8; MESSAGE] {
+    pub fn write_word(self, word: u64) -> [u8; MESSAGE_HEAD_BYTES] {
         let mut packet = self.begin();
         packet[8..16].copy_from_slice(&word.to_le_bytes());
         packet
@@ -190,14 +190,14 @@ impl Head {
 /// Decodes the word behind the head; also returns the bytes that follow.
 #[inline(always)]
 pub fn read_word(rest: &[u8]) -> Result<(u64, &[u8]), ProtocolViolation> {
-    let (word, rest) = rest.split_first_chunk::<8>().ok_or(SHORT)?;
+    let (word, rest) = rest.split_first_chunk::<8>().ok_or(TOO_SHORT)?;
     Ok((u64::from_le_bytes(*word), rest))
 }
 
 /// Splits the headers from the bytes that follow them.
 #[inline(always)]
 pub fn read_headers(rest: &[u8], length: u16) -> Result<(&[u8], &[u8]), ProtocolViolation> {
-    rest.split_at_checked(headers_length(length, rest.len())?).ok_or(SHORT)
+    rest.split_at_checked(headers_length(length, rest.len())?).ok_or(TOO_SHORT)
 }
 
 /// Checks the length of the headers against the limit and against `all`, the bytes behind the fixed part of the packet.
@@ -207,7 +207,7 @@ pub fn headers_length(length: u16, all: usize) -> Result<usize, ProtocolViolatio
         length if length > header_stack::MAX_HEADERS_BYTES => {
             Err(ProtocolViolation("message headers longer than 256 bytes"))
         }
-        length if length > all => Err(SHORT),
+        length if length > all => Err(TOO_SHORT),
         length => Ok(length),
     }
 }
@@ -231,7 +231,7 @@ pub struct LongHeader {
 impl LongHeader {
     /// Decodes the description behind the head; also returns the bytes that follow.
     pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), ProtocolViolation> {
-        let (fixed, rest) = rest.split_first_chunk::<{ FIRST - HEAD }>().ok_or(SHORT)?;
+        let (fixed, rest) = rest.split_first_chunk::<{ FIRST_HEAD_BYTES - HEAD_BYTES }>().ok_or(TOO_SHORT)?;
         let number = SlabId(u32_at(fixed, 16));
         Ok((Self { tag: u64_at(fixed, 0), length: u64_at(fixed, 8), number }, rest))
     }
@@ -243,14 +243,14 @@ impl LongHeader {
     }
 
     /// Encodes FIRST.
-    pub fn write(&self, head: Head) -> [u8; FIRST] {
+    pub fn write(&self, head: Head) -> [u8; FIRST_HEAD_BYTES] {
         let mut packet = head.begin();
         self.write_into(&mut packet);
         packet
     }
 
     /// Encodes RTS.
-    pub fn write_at(&self, head: Head, place: RemoteAddress) -> [u8; RTS] {
+    pub fn write_at(&self, head: Head, place: RemoteAddress) -> [u8; RTS_HEAD_BYTES] {
         let mut packet = head.begin();
         self.write_into(&mut packet);
         packet[32..40].copy_from_slice(&place.address.to_le_bytes());
@@ -276,7 +276,7 @@ impl RemoteAddress {
 
     /// Decodes an address; also returns the bytes that follow.
     pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), ProtocolViolation> {
-        let (fixed, rest) = rest.split_first_chunk::<{ RTS - FIRST }>().ok_or(SHORT)?;
+        let (fixed, rest) = rest.split_first_chunk::<{ RTS_HEAD_BYTES - FIRST_HEAD_BYTES }>().ok_or(TOO_SHORT)?;
         Ok((Self { address: u64_at(fixed, 0), key: u64_at(fixed, 8) }, rest))
     }
 }
@@ -334,7 +334,7 @@ impl CopyAssist {
 
     /// Decodes the packet behind its head.
     pub fn read(rest: &[u8]) -> Result<Self, ProtocolViolation> {
-        let (fixed, rest) = rest.split_first_chunk::<{ Self::BYTES - HEAD }>().ok_or(SHORT)?;
+        let (fixed, rest) = rest.split_first_chunk::<{ Self::BYTES - HEAD_BYTES }>().ok_or(TOO_SHORT)?;
         expect_end(rest)?;
         Ok(Self { address: u64_at(fixed, 0), length: u64_at(fixed, 8), copy_id: u32_at(fixed, 16) })
     }
@@ -372,14 +372,14 @@ impl Hello {
         if head.to.0 != MAGIC || head.own != VERSION || head.grant != 0 {
             return Err(ProtocolViolation("HELLO of another protocol or version"));
         }
-        let (fixed, rest) = rest.split_first_chunk::<{ Self::BYTES - HEAD }>().ok_or(SHORT)?;
+        let (fixed, rest) = rest.split_first_chunk::<{ Self::BYTES - HEAD_BYTES }>().ok_or(TOO_SHORT)?;
         expect_end(rest)?;
         let [window, max_rendezvous, channels, requests] = [0, 4, 8, 12].map(|at| u32_at(fixed, at));
         Ok(Self { window, max_rendezvous, channels, requests })
     }
 }
 
-pub(super) const SHORT: ProtocolViolation = ProtocolViolation("packet shorter than its kind");
+pub(super) const TOO_SHORT: ProtocolViolation = ProtocolViolation("packet shorter than its kind");
 
 #[inline(always)]
 fn u16_at<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
@@ -417,9 +417,9 @@ mod tests {
         let long = LongHeader { tag: 1 << 63 | 5, length: u64::MAX - 1, number: SlabId(77) };
         let place = RemoteAddress { address: 3 << 40, key: !0 };
         let first = long.write(HEADER);
-        assert_eq!(LongHeader::read(&first[HEAD..]).unwrap(), (long, &[][..]));
+        assert_eq!(LongHeader::read(&first[HEAD_BYTES..]).unwrap(), (long, &[][..]));
         let announce = long.write_at(HEADER, place);
-        let (same, rest) = LongHeader::read(&announce[HEAD..]).unwrap();
+        let (same, rest) = LongHeader::read(&announce[HEAD_BYTES..]).unwrap();
         assert_eq!((same, RemoteAddress::read(rest).unwrap().0), (long, place));
     }
 
@@ -427,9 +427,12 @@ mod tests {
     fn copy_assist_round_trips() {
         let shared = CopyAssist { address: 5 << 40, length: 1 << 30, copy_id: 0x8000_0001 };
         let packet = shared.write(HEADER);
-        assert_eq!((Head::read(&packet).unwrap().0, CopyAssist::read(&packet[HEAD..])), (HEADER, Ok(shared)));
-        assert!((0..CopyAssist::BYTES - HEAD).all(|length| CopyAssist::read(&packet[HEAD..][..length]).is_err()));
-        assert!(CopyAssist::read(&[&packet[HEAD..], &[0]].concat()).is_err());
+        assert_eq!((Head::read(&packet).unwrap().0, CopyAssist::read(&packet[HEAD_BYTES..])), (HEADER, Ok(shared)));
+        assert!(
+            (0..CopyAssist::BYTES - HEAD_BYTES)
+                .all(|length| CopyAssist::read(&packet[HEAD_BYTES..][..length]).is_err())
+        );
+        assert!(CopyAssist::read(&[&packet[HEAD_BYTES..], &[0]].concat()).is_err());
         assert!((0..6).all(|own| Route::read(own).map(|route| route as u16)
             == if own < 5 { Ok(own) } else { Route::read(9).map(|_| 0) }));
     }
@@ -440,7 +443,7 @@ mod tests {
         let packet = hello.write();
         let read = |packet: &[u8]| Head::read(packet).and_then(|(head, rest)| Hello::read(head, rest));
         assert_eq!(read(&packet).unwrap(), hello);
-        for byte in 0..HEAD {
+        for byte in 0..HEAD_BYTES {
             let mut other = packet;
             other[byte] ^= 1;
             assert!(read(&other).is_err());
@@ -456,8 +459,8 @@ mod tests {
 
     #[test]
     fn short_packets_are_rejected() {
-        for length in 0..FIRST - HEAD {
-            assert!(LongHeader::read(&[0; FIRST][..length]).is_err());
+        for length in 0..FIRST_HEAD_BYTES - HEAD_BYTES {
+            assert!(LongHeader::read(&[0; FIRST_HEAD_BYTES][..length]).is_err());
         }
         assert!(Head::read(&[0; 7]).is_err() && read_word(&[0; 7]).is_err() && RemoteAddress::read(&[0; 15]).is_err());
         assert!(read_headers(&[0; 600], 257).is_err() && read_headers(&[0; 5], 6).is_err());

@@ -8,7 +8,7 @@ use super::matching::{Receive, Scope, Table, Ticket};
 use super::packet::{self, Head, Kind};
 use super::{Callbacks, ChannelId, Envelope, Outcome, ProtocolViolation, Reception, Status, credit};
 
-/// The message. Behind the first [`packet::MESSAGE`] bytes of the packet are its headers, then its body.
+/// The message. Behind the first [`packet::MESSAGE_HEAD_BYTES`] bytes of the packet are its headers, then its body.
 #[derive(Debug)]
 pub struct ExpectedMessage {
     /// The channel on which the message arrived.
@@ -41,7 +41,7 @@ impl Link {
     fn plain_message(
         &self,
         kind: u8,
-        front: &[u8; packet::MESSAGE],
+        front: &[u8; packet::MESSAGE_HEAD_BYTES],
         length: usize,
     ) -> Option<(ExpectedMessage, Scope)> {
         if kind != Kind::Message as u8 || !matches!(self.phase, LinkPhase::Up) || !self.hello_received {
@@ -64,7 +64,7 @@ impl Link {
         &self,
         table: &Table<B>,
         kind: u8,
-        front: &[u8; packet::MESSAGE],
+        front: &[u8; packet::MESSAGE_HEAD_BYTES],
         length: usize,
     ) -> Option<PipelinedReceive<B>> {
         let (message, scope) = self.plain_message(kind, front, length)?;

@@ -26,7 +26,7 @@ use super::packet::{self, RemoteAddress};
 use super::regions::{Key, Regions};
 use super::slab::SlabId;
 use super::{Packets, Status};
-use format::{AT, LONG};
+use format::{ACCESS_HEAD_BYTES, PUT_LONG_BYTES};
 
 /// A put: bytes for a region of the peer.
 #[derive(Debug, Clone, Copy)]
@@ -150,8 +150,8 @@ pub trait Memory {
 
 /// The length of the next piece, if there is room for it and for `reserve` bytes beside it.
 fn room<P: Packets>(packets: &mut P, left: u64, reserve: usize) -> Option<usize> {
-    let length = left.min(packets.longest_piece().min(packets.largest() - packet::MESSAGE) as u64) as usize;
+    let length = left.min(packets.longest_piece().min(packets.largest() - packet::MESSAGE_HEAD_BYTES) as u64) as usize;
     packets.piece_fits(length, reserve).then_some(length)
 }
 
-const _: () = assert!(LONG <= 56 && AT + 8 + 8 <= 56, "one cell of the FIFO");
+const _: () = assert!(PUT_LONG_BYTES <= 56 && ACCESS_HEAD_BYTES + 8 + 8 <= 56, "one cell of the FIFO");

@@ -48,7 +48,7 @@ impl Link {
         self.hello_received && (kind == Kind::Piece as u8 || kind == Kind::Message as u8 && message())
     }
 
-    /// Handles a piece, or a message on a matched channel, whose bytes behind the first [`packet::MESSAGE`] are in a payload ring.
+    /// Handles a piece, or a message on a matched channel, whose bytes behind [`packet::MESSAGE_HEAD_BYTES`] are in a ring.
     /// An error breaks the link.
     pub fn arrived_in_ring<O: Callbacks>(
         &mut self,

@@ -82,7 +82,7 @@ impl<T, const N: usize> Default for Slab<T, N> {
 
 impl<T, const N: usize> Slab<T, N> {
     /// Bytes of one record.
-    pub const RECORD: usize = size_of::<Node<T, N>>();
+    pub const RECORD_BYTES: usize = size_of::<Node<T, N>>();
 
     /// Number of records.
     #[inline(always)]
@@ -92,7 +92,7 @@ impl<T, const N: usize> Slab<T, N> {
 
     /// Bytes held.
     pub fn bytes(&self) -> usize {
-        self.nodes.capacity() * Self::RECORD
+        self.nodes.capacity() * Self::RECORD_BYTES
     }
 
     /// Adds a record; `None` when there are [`MAX_RECORDS`]. Its index is below the largest number of records that the slab has
@@ -182,7 +182,7 @@ impl<T, const N: usize> Slab<T, N> {
     #[inline(always)]
     fn record_removed(&mut self) {
         self.live -= 1;
-        if self.live == 0 && self.nodes.capacity() > const { MAX_IDLE_BYTES / Self::RECORD } {
+        if self.live == 0 && self.nodes.capacity() > const { MAX_IDLE_BYTES / Self::RECORD_BYTES } {
             self.release_memory();
         }
     }

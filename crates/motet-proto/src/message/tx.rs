@@ -64,7 +64,7 @@ impl Link {
             return Err(Rejected::TooLong);
         }
         let bytes = send.headers.len() as u64 + length;
-        let whole = bytes <= (packets.largest() - packet::MESSAGE) as u64;
+        let whole = bytes <= (packets.largest() - packet::MESSAGE_HEAD_BYTES) as u64;
         if whole && length <= self.limits.eager && send.mode != Mode::Synchronous {
             let units = credit::cost(bytes).ok_or(Rejected::TooLong)?;
             if self.tx_credit.covers(units) {
@@ -99,7 +99,7 @@ impl Link {
         self.up()?;
         let to = self.channels.sending(channel)?;
         let body = all.len().saturating_sub(usize::from(headers)) as u64;
-        if all.len() > packets.largest() - packet::MESSAGE || body > self.limits.eager {
+        if all.len() > packets.largest() - packet::MESSAGE_HEAD_BYTES || body > self.limits.eager {
             return Err(Rejected::TooLong);
         }
         let units = credit::cost_of_short(all.len());
@@ -132,7 +132,7 @@ impl Link {
         length: u64,
     ) -> Result<Sent, Rejected> {
         let own = send.headers.len() as u16;
-        let first = (packets.largest() - packet::FIRST - send.headers.len()) as u64;
+        let first = (packets.largest() - packet::FIRST_HEAD_BYTES - send.headers.len()) as u64;
         // A transport with a path for pieces takes all of the body there.
         let apart = packets.has_piece_path();
         let mut cost = None;

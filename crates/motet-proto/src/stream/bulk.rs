@@ -17,9 +17,9 @@ use motet_wire::sync::AtomicU64;
 use motet_wire::sync::Ordering::Relaxed;
 
 /// A transfer of this size or more is large: it counts as bulk, and is timed in the large ring.
-pub const LARGE: usize = 8 << 10;
-/// A stream is bulk from this score on: plus one for every `LARGE` bytes of large takes, minus one for every small take.
-pub const BULK: u32 = 64;
+pub const LARGE_TRANSFER_BYTES: usize = 8 << 10;
+/// A stream is bulk from this score on: plus one for every `LARGE_TRANSFER_BYTES` bytes of large takes, minus one for every small take.
+pub const BULK_SCORE: u32 = 64;
 /// A take of at least so many bytes is a part. A message that is read in parts is bulk, too: omniORB reads 16 KiB as a header and about three parts.
 const PART_MIN_BYTES: usize = 4608;
 /// The parts score counts one for every so many bytes of parts.
@@ -81,8 +81,8 @@ fn reduce_bytes_past_gate(record: &StreamRecord, n: u32) {
 pub fn note_take(record: &StreamRecord, n: usize) {
     let word = record.rx.bulk_scores.load(Relaxed);
     let (mut score, mut parts) = (word & BULK_MASK, word >> PARTS_SHIFT);
-    if n >= LARGE {
-        score = score.saturating_add((n / LARGE) as u32).min(2 * BULK);
+    if n >= LARGE_TRANSFER_BYTES {
+        score = score.saturating_add((n / LARGE_TRANSFER_BYTES) as u32).min(2 * BULK_SCORE);
     } else {
         score = score.saturating_sub(1);
     }
@@ -108,7 +108,7 @@ pub fn note_single_copy_received(record: &StreamRecord, n: usize) {
 /// Whether the stream carries bulk data, on any path.
 #[inline(always)]
 pub fn is_bulk(record: &StreamRecord) -> bool {
-    record.rx.bulk_scores.load(Relaxed) & BULK_MASK >= BULK
+    record.rx.bulk_scores.load(Relaxed) & BULK_MASK >= BULK_SCORE
 }
 
 /// Whether large takes outweigh small ones at all.
@@ -193,7 +193,7 @@ impl ArrivalTimer {
         let goes_on =
             self.next.load(Relaxed) == at && began.saturating_sub(before) < MAX_PART_GAP_1024NS * ticks_per_1024ns;
         let since = if goes_on { before } else { began };
-        let on = n >= LARGE && n < room;
+        let on = n >= LARGE_TRANSFER_BYTES && n < room;
         self.next.store(if on { at.wrapping_add(n as u64) } else { 0 }, Relaxed);
         self.ended.store(ended, Relaxed);
         let bytes = self.bytes.load(Relaxed) + n as u64;

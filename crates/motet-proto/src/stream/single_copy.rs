@@ -53,11 +53,11 @@ const STALL_NONBLOCKING_NS: u64 = 1_000_000;
 /// A receiver whose sender makes no progress for this long (ns) sleeps for as long between two checks.
 const STALLED_SLEEP_NS: u64 = 1_000_000;
 /// Value of `tx.may_copy`: not yet known.
-const UNKNOWN: u32 = 0;
+const COPY_UNKNOWN: u32 = 0;
 /// Value of `tx.may_copy`: this process may copy.
-const YES: u32 = 1;
+const COPY_ALLOWED: u32 = 1;
 /// Value of `tx.may_copy`: this process may not copy.
-const NO: u32 = 2;
+const COPY_REFUSED: u32 = 2;
 
 /// The address of this side's two cookies. A peer that can read them may copy from this process.
 pub fn proof_address(record: &StreamRecord) -> u64 {
@@ -67,7 +67,7 @@ pub fn proof_address(record: &StreamRecord) -> u64 {
 /// Whether this process may copy from and to the peer's memory; determined once.
 fn may_copy<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P) -> bool {
     match record.tx.may_copy.load(Relaxed) {
-        UNKNOWN => {
+        COPY_UNKNOWN => {
             let transfer = &slot.inward().transfer;
             let address = transfer.proof.load(Acquire);
             if address == 0 {
@@ -82,10 +82,10 @@ fn may_copy<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P) -
                 && platform.is_same_process(pid)
                 && seen == *cookies.as_flattened();
             transfer.may_copy.store(u32::from(yes), Release);
-            record.tx.may_copy.store(if yes { YES } else { NO }, Relaxed);
+            record.tx.may_copy.store(if yes { COPY_ALLOWED } else { COPY_REFUSED }, Relaxed);
             yes
         }
-        known => known == YES,
+        known => known == COPY_ALLOWED,
     }
 }
 

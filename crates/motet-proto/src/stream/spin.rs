@@ -155,7 +155,7 @@ pub fn rest_length(rested: u64, min: u64, max: u64) -> u64 {
 }
 
 /// The shortest and the longest sleep of a rest, ns.
-pub const REST_NS: (u64, u64) = (20_000, 1_000_000);
+pub const REST_SLEEP_RANGE_NS: (u64, u64) = (20_000, 1_000_000);
 
 /// Rests behind the open gate for as long as [`Platform::patience`] says, however busy the CPU is, so that tests always take the same path. After
 /// that the wait proceeds as any other, so invariants 5 and 6 hold.
@@ -166,7 +166,7 @@ fn rest_behind_gate<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &
         return SpinResult::BudgetSpent;
     }
     let (start, budget) = (platform.now(), platform.ticks(ns));
-    let (min, max) = (platform.ticks(REST_NS.0), platform.ticks(REST_NS.1));
+    let (min, max) = (platform.ticks(REST_SLEEP_RANGE_NS.0), platform.ticks(REST_SLEEP_RANGE_NS.1));
     let head = record.rx.head.load(Relaxed);
     loop {
         if !slot.inward().gate.still_waiting(head) || posted && single_copy::is_accepted(slot) {

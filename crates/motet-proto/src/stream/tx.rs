@@ -266,7 +266,7 @@ fn put<P: Platform>(
         return Ok(Put::Changed);
     }
     let wide = mode == Mode::Wide;
-    let timed = wide && piece >= bulk::LARGE;
+    let timed = wide && piece >= bulk::LARGE_TRANSFER_BYTES;
     let start = if timed { platform.now() } else { 0 };
     let ring = slot.out_ring(wide);
     let mut limit = ring.size().min(u64::from(tx.unread_limit.load(Relaxed)));

@@ -9,7 +9,7 @@ const MANY: usize = 10_000;
 
 #[test]
 fn ten_thousand_channels_stay_cheap() {
-    const { assert!(Channels::RECORD + Table::<[u64; 3]>::SCOPE <= 256, "a channel and its scope") };
+    const { assert!(Channels::RECORD_BYTES + Table::<[u64; 3]>::SCOPE_BYTES <= 256, "a channel and its scope") };
     let limits = Limits { window: 8 << 20, channels: MANY as u32, max_rendezvous: 100, ..TIGHT };
     let mut world = Simulation::new(7, limits, 4 << 20);
     exchange(&mut world);

@@ -75,9 +75,9 @@ fn short_message_with_headers_is_one_packet_of_one_cell() {
     assert_eq!(world.nodes[0].link.send(&mut world.transports[0], &send), Ok(Sent::Complete));
     assert_eq!(world.transports[0].packets.len(), 1);
     assert_eq!(world.transports[0].packets[0].1.len(), 56);
-    let whole = Send { body: &[&[0; LARGEST - packet::MESSAGE - 20]], ..send };
+    let whole = Send { body: &[&[0; LARGEST - packet::MESSAGE_HEAD_BYTES - 20]], ..send };
     assert_eq!(world.nodes[0].link.send(&mut world.transports[0], &whole), Ok(Sent::Complete));
-    let more = Send { body: &[&[0; LARGEST - packet::MESSAGE - 19]], ..send };
+    let more = Send { body: &[&[0; LARGEST - packet::MESSAGE_HEAD_BYTES - 19]], ..send };
     assert_eq!(world.nodes[0].link.send(&mut world.transports[0], &more), Err(Rejected::TooLong));
 }
 

@@ -5,7 +5,7 @@
 //! frames that are repeated. Nothing here is random: the caller decides every step.
 
 use crate::simulation::{LARGEST, Simulation};
-use motet_proto::message::session::frame::{FrameKind, HEADER};
+use motet_proto::message::session::frame::{FrameKind, HEADER_BYTES};
 use motet_proto::message::session::handshake::{HANDSHAKE_BYTES, Handshake, HandshakeOp};
 use motet_proto::message::session::{MAX_IO_SLICES, MAX_RAILS, Role, Session};
 use std::cell::RefCell;
@@ -57,7 +57,7 @@ impl Pipe {
             }
             self.frame.push(byte);
             let length = |frame: &[u8]| u32::from_le_bytes([frame[4], frame[5], frame[6], frame[7]]) as usize;
-            if self.frame.len() < HEADER || self.frame.len() < HEADER + length(&self.frame) {
+            if self.frame.len() < HEADER_BYTES || self.frame.len() < HEADER_BYTES + length(&self.frame) {
                 continue;
             }
             let frame = std::mem::take(&mut self.frame);

@@ -280,7 +280,7 @@ pub struct Node {
 
 /// Handles a whole message by the fast path. Returns false, and does nothing, for any other packet.
 pub fn arrive_shortly(link: &mut Link, owner: &mut impl Callbacks, (kind, packet): (u8, &[u8]), now: u64) -> bool {
-    let Some((front, rest)) = packet.split_first_chunk::<{ packet::MESSAGE }>() else { return false };
+    let Some((front, rest)) = packet.split_first_chunk::<{ packet::MESSAGE_HEAD_BYTES }>() else { return false };
     let words = std::array::from_fn(|at| u64::from_le_bytes(std::array::from_fn(|byte| front[8 * at + byte])));
     let Some(matched) = link.match_message(owner, kind, words, rest.len(), (now, None)) else { return false };
     let Matched { receiver, channel, tag, headers } = matched;

@@ -7,7 +7,7 @@
 mod prng;
 mod simulation;
 
-use motet_proto::message::session::frame::{FrameKind, HEADER, Header};
+use motet_proto::message::session::frame::{FrameKind, HEADER_BYTES, Header};
 use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
 use motet_proto::message::session::{MAX_PACKET_BYTES, MAX_RAILS, MAX_UNACKED_BYTES, Role, Session};
 use simulation::{Simulation, handshake};
@@ -103,7 +103,7 @@ fn packet(position: u32, bytes: &[u8]) -> Vec<u8> {
 #[test]
 fn invalid_frames_break_the_session() {
     let first = packet(0, b"first");
-    let next = (HEADER + 5) as u32;
+    let next = (HEADER_BYTES + 5) as u32;
     let good = [first.clone(), packet(next, b"second")].concat();
     assert_eq!(called(&good).1, Ok(vec![b"first".to_vec(), b"second".to_vec()]));
     let again = [first.clone(), first.clone(), packet(next, b"second")].concat();
@@ -114,7 +114,7 @@ fn invalid_frames_break_the_session() {
     let gap = [first.clone(), packet(next + (16 << 20), b"third")].concat();
     let acknowledged = Header { acknowledged: 1, ..Header::bare(FrameKind::Acknowledgement, 0) }.encode();
     let goodbye = Header { what: FrameKind::Goodbye, kind: 0, length: 0, position: 0, acknowledged: 0 }.encode();
-    let after = [&goodbye[..], &packet(HEADER as u32, b"x")].concat();
+    let after = [&goodbye[..], &packet(HEADER_BYTES as u32, b"x")].concat();
     let end = Header::bare(FrameKind::End, 0).encode();
     let more = Header::bare(FrameKind::More, 0).encode();
     for (what, bytes) in [
@@ -136,7 +136,7 @@ fn peer_that_sends_little_costs_little_memory() {
     header[4..8].copy_from_slice(&(MAX_PACKET_BYTES as u32).to_le_bytes());
     let (session, packets) = called(&header);
     assert_eq!(packets, Ok(Vec::new()));
-    assert!(session.memory() <= MAX_PACKET_BYTES + HEADER, "{} bytes", session.memory());
+    assert!(session.memory() <= MAX_PACKET_BYTES + HEADER_BYTES, "{} bytes", session.memory());
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn unacknowledged_bytes_are_bounded() {
     let bytes = vec![1; MAX_PACKET_BYTES];
     loop {
         while session.put(1, &[&bytes]) {
-            put += (HEADER + MAX_PACKET_BYTES) as u64;
+            put += (HEADER_BYTES + MAX_PACKET_BYTES) as u64;
         }
         let mut pieces = [std::io::IoSlice::new(&[]); motet_proto::message::session::MAX_IO_SLICES];
         let n = session.outgoing(0, &mut pieces);
@@ -160,7 +160,10 @@ fn unacknowledged_bytes_are_bounded() {
         sent += bytes as u64;
     }
     assert_eq!(put, sent);
-    assert!(put <= MAX_UNACKED_BYTES && put > MAX_UNACKED_BYTES - (HEADER + MAX_PACKET_BYTES) as u64, "{put} bytes");
+    assert!(
+        put <= MAX_UNACKED_BYTES && put > MAX_UNACKED_BYTES - (HEADER_BYTES + MAX_PACKET_BYTES) as u64,
+        "{put} bytes"
+    );
     assert!(!session.put(1, &[&bytes]) && session.put(1, &[b"short"]), "a short one still fits");
 }
 

@@ -35,7 +35,7 @@ const MAX_OPERATIONS: usize = 200;
 /// Bytes of the longest packet that these FIFOs take.
 const MAX_PACKET_BYTES: usize = 304;
 /// Bytes of headers and body that fit into one cell.
-const CELL_BODY_BYTES: usize = CELL_PAYLOAD - packet::MESSAGE;
+const CELL_BODY_BYTES: usize = CELL_PAYLOAD - packet::MESSAGE_HEAD_BYTES;
 /// The first id that a side gives to a channel.
 const FIRST_CHANNEL: u32 = 1 << 20;
 const BROKEN: ProtocolViolation = ProtocolViolation("the memory makes no sense");
@@ -259,7 +259,8 @@ impl<'a> Endpoint<'a> {
 
     fn put_directly(&mut self, channel: ChannelId, tag: u64, headers: &[u8], body: &[u8]) -> Option<PutOutcome> {
         let length = headers.len() + body.len();
-        let to = self.model.link.outgoing(channel).filter(|_| length <= MAX_PACKET_BYTES - packet::MESSAGE)?;
+        let to =
+            self.model.link.outgoing(channel).filter(|_| length <= MAX_PACKET_BYTES - packet::MESSAGE_HEAD_BYTES)?;
         let going = self.model.link.prepare_send(to, tag, headers.len(), length)?;
         let (kind, words) = (Kind::Message as u8, going.words);
         let put = match length {

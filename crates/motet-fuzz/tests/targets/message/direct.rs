@@ -113,7 +113,7 @@ pub fn posted(
 
 /// The direct path, with its owner's part. `None`: it does not take the packet, and nothing was done.
 fn take(link: &mut Link, side: &mut Side, kind: u8, packet: &[u8], now: u64) -> Option<()> {
-    let (words, rest) = packet.split_first_chunk::<{ packet::MESSAGE }>()?;
+    let (words, rest) = packet.split_first_chunk::<{ packet::MESSAGE_HEAD_BYTES }>()?;
     let words = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|byte| words[at + byte])));
     let matched = link.match_message(side, kind, words, rest.len(), (now, None))?;
     let Matched { receiver, channel, tag, headers } = matched;

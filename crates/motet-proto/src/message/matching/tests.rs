@@ -163,7 +163,7 @@ fn any_source_and_one_source_receives_match_in_order() {
 #[test]
 fn record_of_unexpected_message_is_within_its_cost() {
     let maps = 2 * (size_of::<MatchKey>() + size_of::<IntrusiveList>());
-    assert!(Slab::<UnexpectedRecord, 4>::RECORD + maps <= super::super::credit::RECORD_BYTES);
+    assert!(Slab::<UnexpectedRecord, 4>::RECORD_BYTES + maps <= super::super::credit::RECORD_BYTES);
 }
 
 #[test]

@@ -1,21 +1,21 @@
 //! Formats of RMA packets behind the common head (`docs/messages.md`). Decoding checks lengths, not whether a key or a number is known.
 
 use crate::message::atomic::{Atomic, Datatype, Operation};
-use crate::message::packet::{HEAD, Head, RemoteAddress, u64_at};
+use crate::message::packet::{HEAD_BYTES, Head, RemoteAddress, u64_at};
 use crate::message::regions::{Key, Rights};
 use crate::message::slab::SlabId;
 use crate::message::{ProtocolViolation, Status, packet};
 
 /// Fixed bytes of PUT, GET and ATOMIC.
-pub const AT: usize = HEAD + 16;
+pub const ACCESS_HEAD_BYTES: usize = HEAD_BYTES + 16;
 /// Bytes of GET LONG.
-pub const RANGE: usize = AT + 8;
+pub const GET_LONG_BYTES: usize = ACCESS_HEAD_BYTES + 8;
 /// Bytes of PUT LONG.
-pub const LONG: usize = RANGE + 16;
+pub const PUT_LONG_BYTES: usize = GET_LONG_BYTES + 16;
 /// Longest value in a FETCH_REPLY. It bounds the answers that a side keeps until there is room for them, and every transport supports
 /// packets of this size.
 pub const MAX_REPLY_BYTES: usize = 256;
-const _: () = assert!(HEAD + MAX_REPLY_BYTES <= packet::MIN_PACKET_BYTES);
+const _: () = assert!(HEAD_BYTES + MAX_REPLY_BYTES <= packet::MIN_PACKET_BYTES);
 
 /// `own` of GET: the bytes are wanted.
 pub const VALUE: u16 = 0;
@@ -32,7 +32,7 @@ pub const NOT_COPIED: u16 = 1;
 
 /// Encodes the fixed part of PUT, GET or ATOMIC.
 #[inline]
-pub fn write_at(head: Head, key: Key, offset: u64) -> [u8; AT] {
+pub fn write_at(head: Head, key: Key, offset: u64) -> [u8; ACCESS_HEAD_BYTES] {
     let mut packet = head.begin();
     packet[8..16].copy_from_slice(&key.0.to_le_bytes());
     packet[16..24].copy_from_slice(&offset.to_le_bytes());
@@ -60,14 +60,14 @@ pub struct Range {
 
 impl Range {
     /// Encodes GET LONG.
-    pub fn write(&self, head: Head) -> [u8; RANGE] {
+    pub fn write(&self, head: Head) -> [u8; GET_LONG_BYTES] {
         let mut packet = head.begin();
         self.write_into(&mut packet);
         packet
     }
 
     /// Encodes PUT LONG.
-    pub fn write_at(&self, head: Head, place: RemoteAddress) -> [u8; LONG] {
+    pub fn write_at(&self, head: Head, place: RemoteAddress) -> [u8; PUT_LONG_BYTES] {
         let mut packet = head.begin();
         self.write_into(&mut packet);
         packet[32..40].copy_from_slice(&place.address.to_le_bytes());
@@ -83,7 +83,7 @@ impl Range {
 
     /// Decodes the range behind the head; also returns the bytes that follow.
     pub fn read(rest: &[u8]) -> Result<(Self, &[u8]), ProtocolViolation> {
-        let (fixed, rest) = rest.split_first_chunk::<{ RANGE - HEAD }>().ok_or(packet::SHORT)?;
+        let (fixed, rest) = rest.split_first_chunk::<{ GET_LONG_BYTES - HEAD_BYTES }>().ok_or(packet::TOO_SHORT)?;
         Ok((Self { key: Key(u64_at(fixed, 0)), offset: u64_at(fixed, 8), length: u64_at(fixed, 16) }, rest))
     }
 }
@@ -124,7 +124,7 @@ impl RegionInfo {
 }
 
 /// Encodes GET_ADDR.
-pub fn write_place(head: Head, place: RemoteAddress) -> [u8; AT] {
+pub fn write_place(head: Head, place: RemoteAddress) -> [u8; ACCESS_HEAD_BYTES] {
     write_at(head, Key(place.address), place.key)
 }
 
@@ -181,13 +181,13 @@ mod tests {
         let (head, rest) = Head::read(&range.write(HEADER)).map(|(head, rest)| (head, rest.to_vec())).unwrap();
         assert_eq!((head, Range::read(&rest).unwrap()), (HEADER, (range, &[][..])));
         let long = range.write_at(HEADER, place);
-        let (same, rest) = Range::read(&long[HEAD..]).unwrap();
+        let (same, rest) = Range::read(&long[HEAD_BYTES..]).unwrap();
         assert_eq!((same, RemoteAddress::read(rest).unwrap()), (range, (place, &[][..])));
-        assert_eq!(RemoteAddress::read(&write_place(HEADER, place)[HEAD..]).unwrap(), (place, &[][..]));
+        assert_eq!(RemoteAddress::read(&write_place(HEADER, place)[HEAD_BYTES..]).unwrap(), (place, &[][..]));
         let at = write_at(HEADER, range.key, range.offset);
-        assert_eq!(read_at(&at[HEAD..]).unwrap(), (range.key, range.offset, &[][..]));
-        for length in 0..RANGE - HEAD {
-            assert!(Range::read(&[0; RANGE][..length]).is_err());
+        assert_eq!(read_at(&at[HEAD_BYTES..]).unwrap(), (range.key, range.offset, &[][..]));
+        for length in 0..GET_LONG_BYTES - HEAD_BYTES {
+            assert!(Range::read(&[0; GET_LONG_BYTES][..length]).is_err());
         }
         assert!(read_at(&[0; 15]).is_err());
     }

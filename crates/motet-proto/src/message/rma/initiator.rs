@@ -13,8 +13,8 @@ use crate::message::{Callbacks, Outcome, Packets, ProtocolViolation, Rejected, S
 use std::collections::VecDeque;
 
 /// Lists of long operations: puts that may send and gets that owe GET_FIN; and all, in the order in which they were started.
-const DUE: usize = 0;
-const ORDER: usize = 1;
+const DUE_LIST: usize = 0;
+const ORDER_LIST: usize = 1;
 /// Records of small operations that are kept when none is in progress.
 const MAX_IDLE_RECORDS: usize = 256;
 
@@ -128,7 +128,7 @@ impl Initiator {
             self.long.remove(number.index());
             return Err(Rejected::WouldBlock);
         }
-        self.long.append(&mut self.order, ORDER, number.index());
+        self.long.append(&mut self.order, ORDER_LIST, number.index());
         Ok(())
     }
 
@@ -221,7 +221,7 @@ impl Initiator {
         } else if done {
             long.state = InitiatorState::Copied;
             let (operation, length) = (long.operation, long.length);
-            self.long.unlink(&mut self.order, ORDER, number.index());
+            self.long.unlink(&mut self.order, ORDER_LIST, number.index());
             owner.completed(operation, Outcome { status: Status::Done, length });
             self.schedule(number.index());
         } else {
@@ -278,7 +278,7 @@ impl Initiator {
     }
 
     fn end_long<O: Callbacks>(&mut self, owner: &mut O, index: u32, status: Status) {
-        self.long.unlink(&mut self.order, ORDER, index);
+        self.long.unlink(&mut self.order, ORDER_LIST, index);
         let Some(long) = self.remove(index) else { return };
         let length = if status == Status::Done { long.length } else { 0 };
         owner.completed(long.operation, Outcome { status, length });
@@ -289,7 +289,7 @@ impl Initiator {
         let long = self.long.get(index)?;
         if long.queued {
             let list = if let InitiatorState::Put { .. } = long.state { &mut self.sending } else { &mut self.get_fins };
-            self.long.unlink(list, DUE, index);
+            self.long.unlink(list, DUE_LIST, index);
         }
         self.long.remove(index)
     }
@@ -323,7 +323,7 @@ impl Initiator {
         let Some(long) = self.long.get_mut(index) else { return };
         if !std::mem::replace(&mut long.queued, true) {
             let list = if let InitiatorState::Put { .. } = long.state { &mut self.sending } else { &mut self.get_fins };
-            self.long.append(list, DUE, index);
+            self.long.append(list, DUE_LIST, index);
         }
     }
 
@@ -347,7 +347,7 @@ impl Initiator {
                 self.settle(owner);
             } else {
                 (long.state, long.queued) = (InitiatorState::Get { direct: false }, false);
-                self.long.unlink(&mut self.get_fins, DUE, index);
+                self.long.unlink(&mut self.get_fins, DUE_LIST, index);
             }
         }
         true
@@ -379,7 +379,7 @@ impl Initiator {
             long.moved += length as u64;
             long.queued = false;
             let more = long.moved < until;
-            self.long.unlink(&mut self.sending, DUE, index);
+            self.long.unlink(&mut self.sending, DUE_LIST, index);
             if more {
                 self.schedule(index); // after the others
             }

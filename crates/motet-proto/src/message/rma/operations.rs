@@ -2,7 +2,7 @@
 //!
 //! A call sends the first packet of an operation at once, or is rejected. The operation is then in the [`Initiator`] until it completes.
 
-use super::format::{self, AT, MAX_REPLY_BYTES, Range};
+use super::format::{self, ACCESS_HEAD_BYTES, MAX_REPLY_BYTES, Range};
 use super::initiator::Initiator;
 use super::state::RmaState;
 use super::{Get, Put, PutBuffer, RemoteRecord, Update};
@@ -71,7 +71,7 @@ impl Link {
     pub fn atomic<P: Packets>(&mut self, packets: &mut P, update: &Update<'_>) -> Result<(), Rejected> {
         let &Update { key, offset, atomic, fetch, operation } = update;
         let bytes = atomic.operand.len() + atomic.compare.len();
-        let too_long = bytes > packets.largest() - AT || fetch && atomic.length() > MAX_REPLY_BYTES;
+        let too_long = bytes > packets.largest() - ACCESS_HEAD_BYTES || fetch && atomic.length() > MAX_REPLY_BYTES;
         if atomic.check(offset, fetch).is_err() {
             return Err(Rejected::InvalidAtomic);
         }
@@ -98,7 +98,7 @@ impl Link {
     /// Longest put that is sent in one packet, so that its buffer may be reused at once and it is ordered with other small
     /// operations.
     pub fn put_at_once<P: Packets>(&self, packets: &P) -> usize {
-        let one = packets.longest_piece().min(packets.largest() - AT);
+        let one = packets.longest_piece().min(packets.largest() - ACCESS_HEAD_BYTES);
         one.min(usize::try_from(self.limits.eager).unwrap_or(usize::MAX))
     }
 

@@ -6,7 +6,7 @@
 use crate::message::ProtocolViolation;
 
 /// Bytes of a header.
-pub const HEADER: usize = 16;
+pub const HEADER_BYTES: usize = 16;
 
 /// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ impl Header {
 
     /// Bytes of the frame.
     pub fn size(&self) -> usize {
-        HEADER + self.length as usize
+        HEADER_BYTES + self.length as usize
     }
 
     /// Whether the frame belongs to the numbered bytes.
@@ -56,8 +56,8 @@ impl Header {
     }
 
     /// Encodes the header.
-    pub fn encode(&self) -> [u8; HEADER] {
-        let mut bytes = [0; HEADER];
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut bytes = [0; HEADER_BYTES];
         bytes[0] = self.what as u8;
         bytes[1] = self.kind;
         bytes[4..8].copy_from_slice(&self.length.to_le_bytes());
@@ -67,7 +67,7 @@ impl Header {
     }
 
     /// Decodes a header. A packet may have at most `largest` bytes.
-    pub fn decode(bytes: &[u8; HEADER], largest: usize) -> Result<Self, ProtocolViolation> {
+    pub fn decode(bytes: &[u8; HEADER_BYTES], largest: usize) -> Result<Self, ProtocolViolation> {
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let what = match bytes[0] {
             1 => FrameKind::Packet,

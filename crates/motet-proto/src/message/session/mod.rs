@@ -22,7 +22,7 @@ pub use rail_scheduler::MAX_IO_SLICES;
 
 use super::ProtocolViolation;
 use super::packet::MIN_PACKET_BYTES;
-use frame::{FrameKind, HEADER, Header, full_position};
+use frame::{FrameKind, HEADER_BYTES, Header, full_position};
 use handshake::{Handshake, HandshakeOp};
 use rail::Rail;
 use retransmit_log::RetransmitLog;
@@ -169,7 +169,7 @@ impl Session {
         let waiting = self.log.end() - self.assigned_to.min(self.log.end());
         let kept = self.round_trip.saturating_mul(MAX_BYTES_PER_NS).clamp(MIN_UNACKED_LIMIT_BYTES, MAX_UNACKED_BYTES);
         let room = kept.saturating_sub(self.log.kept()).min(MAX_QUEUED_BYTES.saturating_sub(waiting));
-        if self.goodbye.is_some() { 0 } else { (room as usize).saturating_sub(HEADER) }
+        if self.goodbye.is_some() { 0 } else { (room as usize).saturating_sub(HEADER_BYTES) }
     }
 
     /// Puts a packet. Returns false, and does nothing, when there is no room.
@@ -308,7 +308,7 @@ impl Session {
     /// Handles a frame that is not numbered.
     fn on_bare(&mut self, slot: usize, what: FrameKind) -> Result<(), ProtocolViolation> {
         let Some(rail) = &mut self.rails[slot] else { return Ok(()) };
-        rail.consume(HEADER);
+        rail.consume(HEADER_BYTES);
         match what {
             FrameKind::End if slot == 0 => return Err(ProtocolViolation("END on rail 0")),
             FrameKind::End => rail.end_received = true,

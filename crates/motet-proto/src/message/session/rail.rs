@@ -4,7 +4,7 @@
 //! large chunks and out of which frames are taken in place. The order between rails is kept by the session.
 
 use super::MAX_PACKET_BYTES;
-use super::frame::{FrameKind, HEADER, Header};
+use super::frame::{FrameKind, HEADER_BYTES, Header};
 use super::handshake::HANDSHAKE_BYTES;
 use crate::message::ProtocolViolation;
 use std::ops::Range;
@@ -59,8 +59,8 @@ impl Rail {
 
     /// Sends a bare frame. The rail must be free.
     pub(super) fn send_bare(&mut self, header: Header) {
-        self.control[..HEADER].copy_from_slice(&header.encode());
-        self.control_range = 0..HEADER;
+        self.control[..HEADER_BYTES].copy_from_slice(&header.encode());
+        self.control_range = 0..HEADER_BYTES;
         self.end_sent |= header.what == FrameKind::End;
     }
 
@@ -79,7 +79,7 @@ impl Rail {
 
     /// The header of the frame at the front, and whether the frame is complete.
     pub(super) fn head(&self) -> Result<Option<(Header, bool)>, ProtocolViolation> {
-        let Some(bytes) = self.input[self.from..self.to].first_chunk::<HEADER>() else { return Ok(None) };
+        let Some(bytes) = self.input[self.from..self.to].first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let header = Header::decode(bytes, MAX_PACKET_BYTES)?;
         Ok(Some((header, self.to - self.from >= header.size())))
     }
@@ -94,7 +94,7 @@ impl Rail {
 
     /// The payload of the complete frame at the front.
     pub(super) fn payload(&self, size: usize) -> &[u8] {
-        &self.input[self.from + HEADER..self.from + size]
+        &self.input[self.from + HEADER_BYTES..self.from + size]
     }
 
     /// Removes the frame at the front.
@@ -109,7 +109,7 @@ impl Rail {
     pub(super) fn space(&mut self) -> &mut [u8] {
         let needed = match self.head() {
             Ok(Some((header, _))) => header.size(),
-            _ => HEADER,
+            _ => HEADER_BYTES,
         };
         if self.from + needed > self.input.len() || self.input.is_empty() {
             self.make_room(needed);
@@ -124,7 +124,7 @@ impl Rail {
         (self.from, self.to) = (0, self.to - self.from);
         // Room beyond the soft end for the rest of a frame. A peer that sends little gets a small buffer.
         let wanted = if self.soft == LARGE_READ_BYTES {
-            LARGE_READ_BYTES + HEADER + MAX_PACKET_BYTES
+            LARGE_READ_BYTES + HEADER_BYTES + MAX_PACKET_BYTES
         } else {
             self.soft.max(needed)
         };
@@ -138,7 +138,7 @@ impl Rail {
         self.to = (self.to + n).min(self.input.len());
         if self.to >= self.soft && self.soft < LARGE_READ_BYTES {
             self.soft = LARGE_READ_BYTES;
-            self.make_room(HEADER);
+            self.make_room(HEADER_BYTES);
         }
     }
 

@@ -5,7 +5,7 @@
 //! a broken connection. Blocks are reused, so that they stay in a cache. The log knows neither rails nor time.
 
 use super::MAX_UNACKED_BYTES;
-use super::frame::HEADER;
+use super::frame::HEADER_BYTES;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
@@ -60,8 +60,8 @@ impl RetransmitLog {
     }
 
     /// Appends a frame.
-    pub(super) fn append(&mut self, header: [u8; HEADER], parts: &[&[u8]], payload: usize) {
-        let size = HEADER + payload;
+    pub(super) fn append(&mut self, header: [u8; HEADER_BYTES], parts: &[&[u8]], payload: usize) {
+        let size = HEADER_BYTES + payload;
         if self.blocks.back().is_none_or(|b| b.bytes.capacity() - b.bytes.len() < size) {
             self.grow(size);
         }
@@ -175,7 +175,7 @@ mod tests {
         let mut released = 0;
         for i in 0..3000u32 {
             let body = vec![i as u8; (i * 37 % 2000) as usize];
-            let header = [i as u8 ^ 0x55; HEADER];
+            let header = [i as u8 ^ 0x55; HEADER_BYTES];
             let (a, b) = body.split_at(body.len() / 3);
             log.append(header, &[a, b], body.len());
             all.extend_from_slice(&header);
@@ -199,7 +199,7 @@ mod tests {
     fn ping_pong_uses_one_small_block() {
         let mut log = RetransmitLog::default();
         for _ in 0..10_000 {
-            log.append([0; HEADER], &[&[1; 50]], 50);
+            log.append([0; HEADER_BYTES], &[&[1; 50]], 50);
             log.release(log.end());
         }
         assert_eq!(log.memory(), SMALL_BLOCK_BYTES);

@@ -21,7 +21,7 @@ const CACHED: u32 = 1;
 /// Bit of `tx.copy_mode`: around the caches, by non-temporal stores.
 const NON_TEMPORAL: u32 = 2;
 /// Bit of `tx.copy_mode`: the mode in use is a trial, and the other one is the mode to return to.
-const TRIAL: u32 = 4;
+const TRIAL_FLAG: u32 = 4;
 /// Unit in `tx.copy_mode` of the windows that do not count yet.
 const SETTLING_WINDOW: u32 = 8;
 /// Unit in `tx.copy_mode` of the trials in a row that changed nothing.
@@ -29,7 +29,7 @@ const CONFIRMED_TRIAL: u32 = 64;
 /// Most trials in a row that are counted.
 const MAX_CONFIRMED_TRIALS: u32 = 6;
 /// Bit of `tx.copy_mode`: the last window had less than half the rate of the one before.
-const RATE_FELL: u32 = 1024;
+const RATE_FELL_FLAG: u32 = 1024;
 
 /// The first value of a mode that begins, with the windows that do not count: one around the caches; through them all of the large ring, until its
 /// lines are where they are used.
@@ -47,7 +47,7 @@ impl CopyModeSelector<'_> {
     /// Whether the mode in use goes around the caches, and is no trial.
     #[inline(always)]
     pub fn is_settled_non_temporal(&self) -> bool {
-        self.0.copy_mode.load(Relaxed) & (NON_TEMPORAL | TRIAL) == NON_TEMPORAL
+        self.0.copy_mode.load(Relaxed) & (NON_TEMPORAL | TRIAL_FLAG) == NON_TEMPORAL
     }
 
     /// Whether the two CPUs seem to share no cache: neither mode is fast. (During a trial they count as near, so that payload that could go by single copy
@@ -57,7 +57,8 @@ impl CopyModeSelector<'_> {
         let tx = self.0;
         let mode = tx.copy_mode.load(Relaxed);
         let slow = || (1..FAST_MB_PER_S).contains(&tx.copy_rates[CACHED as usize - 1].load(Relaxed));
-        mode & TRIAL == 0 && (mode & NON_TEMPORAL != 0 || mode & (CONFIRMED_TRIAL - SETTLING_WINDOW) == 0 && slow())
+        mode & TRIAL_FLAG == 0
+            && (mode & NON_TEMPORAL != 0 || mode & (CONFIRMED_TRIAL - SETTLING_WINDOW) == 0 && slow())
     }
 
     /// Notes a single copy of `n` bytes. If single copies replace the puts around the caches, no put shows that the CPUs have become near; so these
@@ -65,7 +66,7 @@ impl CopyModeSelector<'_> {
     #[inline(always)]
     pub fn note_single_copy(&self, n: usize) {
         if self.cpus_are_far() && !self.retry_is_not_due(n as u64) {
-            self.begin_trial(self.0.copy_mode.load(Relaxed) % RATE_FELL / CONFIRMED_TRIAL);
+            self.begin_trial(self.0.copy_mode.load(Relaxed) % RATE_FELL_FLAG / CONFIRMED_TRIAL);
         }
     }
 
@@ -133,7 +134,7 @@ impl CopyModeSelector<'_> {
         tx.window_ticks.store(0, Relaxed);
         let mode = tx.copy_mode.load(Relaxed);
         let (here, is_trial, confirmed) =
-            (mode & (CACHED | NON_TEMPORAL), mode & TRIAL != 0, mode % RATE_FELL / CONFIRMED_TRIAL);
+            (mode & (CACHED | NON_TEMPORAL), mode & TRIAL_FLAG != 0, mode % RATE_FELL_FLAG / CONFIRMED_TRIAL);
         let there = here ^ (CACHED | NON_TEMPORAL);
         let other = tx.copy_rates[there as usize - 1].load(Relaxed);
         let is_failing = is_trial && rate < other / 2;
@@ -143,8 +144,8 @@ impl CopyModeSelector<'_> {
         let before = tx.copy_rates[here as usize - 1].load(Relaxed);
         // One such window may be another process's time slice; two mean that the machine has changed.
         let falls = !is_trial && rate < before / 2;
-        if falls && mode & RATE_FELL == 0 {
-            return tx.copy_mode.store(mode | RATE_FELL, Relaxed);
+        if falls && mode & RATE_FELL_FLAG == 0 {
+            return tx.copy_mode.store(mode | RATE_FELL_FLAG, Relaxed);
         }
         tx.copy_rates[here as usize - 1].store(rate, Relaxed);
         let fast = here == CACHED && rate >= FAST_MB_PER_S;
@@ -154,7 +155,7 @@ impl CopyModeSelector<'_> {
             tx.bytes_until_retry.store(RETRY_INTERVAL_BYTES << confirmed, Relaxed);
             (confirmed * CONFIRMED_TRIAL) | if better { here } else { start_of(there) }
         } else if fast || !falls && self.retry_is_not_due(u64::from(bytes)) {
-            mode & !RATE_FELL
+            mode & !RATE_FELL_FLAG
         } else {
             return self.begin_trial(if falls { 0 } else { confirmed });
         };
@@ -169,7 +170,7 @@ impl CopyModeSelector<'_> {
         let there = (mode & (CACHED | NON_TEMPORAL)) ^ (CACHED | NON_TEMPORAL);
         tx.window_bytes.store(0, Relaxed);
         tx.window_ticks.store(0, Relaxed);
-        tx.copy_mode.store((confirmed * CONFIRMED_TRIAL) | start_of(there) | TRIAL, Relaxed);
+        tx.copy_mode.store((confirmed * CONFIRMED_TRIAL) | start_of(there) | TRIAL_FLAG, Relaxed);
     }
 
     /// Counts `bytes` towards the next trial of the other mode; true if it is not due yet.

@@ -240,7 +240,7 @@ fn advance<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, he
             rx.head.store(head + n as u64, Relaxed);
             note_ack(record, lines.gate.ack.load(Relaxed));
             bulk::note_ring_take(record, n);
-            if (n >= bulk::LARGE || bulk::is_read_in_parts(record)) && rx.wide.load(Relaxed) == 0 {
+            if (n >= bulk::LARGE_TRANSFER_BYTES || bulk::is_read_in_parts(record)) && rx.wide.load(Relaxed) == 0 {
                 switch_to_large_ring(record, slot, platform);
             }
             Take::Done(n)

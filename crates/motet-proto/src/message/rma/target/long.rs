@@ -15,8 +15,8 @@ use crate::message::slab::{IntrusiveList, Slab, SlabId};
 use crate::message::{Callbacks, Limits, Packets, ProtocolViolation, Status, UNKNOWN_REGION_KEY};
 
 /// Lists: records that owe a short packet, and records that send bytes.
-const DUE: usize = 0;
-const SENDING: usize = 1;
+const DUE_LIST: usize = 0;
+const SENDING_LIST: usize = 1;
 
 /// PUT LONG or GET LONG.
 #[derive(Debug, Clone, Copy)]
@@ -260,7 +260,7 @@ impl LongOperations {
 
     fn send(&mut self, index: u32) {
         self.set(index, TargetState::Sending);
-        self.long.append(&mut self.sending, SENDING, index);
+        self.long.append(&mut self.sending, SENDING_LIST, index);
     }
 
     /// Removes a record that is in no list.
@@ -280,7 +280,7 @@ impl LongOperations {
         let Some(long) = self.long.get_mut(index) else { return };
         long.state = state;
         if !std::mem::replace(&mut long.queued, true) {
-            self.long.append(&mut self.due, DUE, index);
+            self.long.append(&mut self.due, DUE_LIST, index);
         }
     }
 
@@ -309,7 +309,7 @@ impl LongOperations {
             if let TargetState::GetAddrDue(_) = long.state {
                 long.state = TargetState::GetAddrSent;
             }
-            self.long.unlink(&mut self.due, DUE, index);
+            self.long.unlink(&mut self.due, DUE_LIST, index);
             if over {
                 self.remove(index);
             }
@@ -342,7 +342,7 @@ impl LongOperations {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(status) => {
-                    self.long.unlink(&mut self.sending, SENDING, index);
+                    self.long.unlink(&mut self.sending, SENDING_LIST, index);
                     self.schedule(index, TargetState::PutFinDue(status)); // sent by the next flush
                     continue;
                 }
@@ -350,9 +350,9 @@ impl LongOperations {
             *pieces -= 1;
             long.moved += bytes as u64;
             let more = long.moved < length;
-            self.long.unlink(&mut self.sending, SENDING, index);
+            self.long.unlink(&mut self.sending, SENDING_LIST, index);
             if more {
-                self.long.append(&mut self.sending, SENDING, index); // after the others
+                self.long.append(&mut self.sending, SENDING_LIST, index); // after the others
             } else {
                 self.remove(index);
             }
