@@ -16,20 +16,20 @@ struct Memory;
 static MEMORY: Memory = Memory;
 
 /// Addresses of the blocks that were mapped in handlers and are in use.
-static MAPPED: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
-static COUNT: AtomicUsize = AtomicUsize::new(0);
+static MAPPED_BLOCKS: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
+static MAPPED_BLOCK_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Blocks of the C library that handlers freed: a list, each holds the address of the next.
-static LATER: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static FREED_IN_HANDLERS: AtomicPtr<u8> = AtomicPtr::new(null_mut());
 const PAGE: usize = 4096;
 
-// SAFETY: `System` allocates every block, except mapped ones: those are whole pages, listed in `MAPPED` until they are freed.
+// SAFETY: `System` allocates every block, except mapped ones: those are whole pages, listed in `MAPPED_BLOCKS` until they are freed.
 unsafe impl GlobalAlloc for Memory {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if motet_sys::signal_handlers::in_handler() {
             return map(layout);
         }
-        if !LATER.load(Relaxed).is_null() {
+        if !FREED_IN_HANDLERS.load(Relaxed).is_null() {
             free_later_ones();
         }
         // SAFETY: the caller's promise.
@@ -49,7 +49,7 @@ unsafe impl GlobalAlloc for Memory {
         // SAFETY: the caller's promise, which is passed on to both.
         unsafe {
             let larger = Layout::from_size_align_unchecked(size, layout.align());
-            if COUNT.load(Relaxed) == 0 && !motet_sys::signal_handlers::in_handler() {
+            if MAPPED_BLOCK_COUNT.load(Relaxed) == 0 && !motet_sys::signal_handlers::in_handler() {
                 return System.realloc(block, layout, roomy(larger).size());
             }
             let moved = self.alloc(larger);
@@ -63,7 +63,7 @@ unsafe impl GlobalAlloc for Memory {
 
     #[inline]
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        if COUNT.load(Relaxed) > 0 && unmap(block, layout) {
+        if MAPPED_BLOCK_COUNT.load(Relaxed) > 0 && unmap(block, layout) {
             return;
         }
         if motet_sys::signal_handlers::in_handler() {
@@ -93,13 +93,13 @@ fn map(layout: Layout) -> *mut u8 {
     if layout.align() > PAGE {
         return null_mut();
     }
-    let Some(place) = MAPPED.iter().find(|place| place.compare_exchange(0, 1, Acquire, Relaxed).is_ok()) else {
+    let Some(place) = MAPPED_BLOCKS.iter().find(|place| place.compare_exchange(0, 1, Acquire, Relaxed).is_ok()) else {
         return null_mut();
     };
     let block = motet_sys::memory::map_anonymous(pages(layout)).unwrap_or(null_mut());
     place.store(block as usize, Release);
     if !block.is_null() {
-        COUNT.fetch_add(1, AcqRel);
+        MAPPED_BLOCK_COUNT.fetch_add(1, AcqRel);
     }
     block
 }
@@ -107,21 +107,21 @@ fn map(layout: Layout) -> *mut u8 {
 /// Unmaps the block if it was mapped; returns whether it was.
 #[cold]
 fn unmap(block: *mut u8, layout: Layout) -> bool {
-    let Some(place) = MAPPED.iter().find(|place| place.load(Acquire) == block as usize) else { return false };
+    let Some(place) = MAPPED_BLOCKS.iter().find(|place| place.load(Acquire) == block as usize) else { return false };
     // SAFETY: it was mapped with this length, and its owner frees it.
     unsafe { motet_sys::memory::unmap_anonymous(block, pages(layout)) };
     place.store(0, Release);
-    COUNT.fetch_sub(1, AcqRel);
+    MAPPED_BLOCK_COUNT.fetch_sub(1, AcqRel);
     true
 }
 
 #[cold]
 fn free_later(block: *mut u8) {
-    let mut next = LATER.load(Relaxed);
+    let mut next = FREED_IN_HANDLERS.load(Relaxed);
     loop {
         // SAFETY: the block is freed, aligned for malloc(), and `roomy` made room for an address.
         unsafe { block.cast::<*mut u8>().write_unaligned(next) };
-        match LATER.compare_exchange_weak(next, block, Release, Relaxed) {
+        match FREED_IN_HANDLERS.compare_exchange_weak(next, block, Release, Relaxed) {
             Ok(_) => return,
             Err(now) => next = now,
         }
@@ -130,7 +130,7 @@ fn free_later(block: *mut u8) {
 
 #[cold]
 fn free_later_ones() {
-    let mut block = LATER.swap(null_mut(), AcqRel);
+    let mut block = FREED_IN_HANDLERS.swap(null_mut(), AcqRel);
     while !block.is_null() {
         // SAFETY: `free_later` wrote the address there; the C library's free() does not need the layout.
         unsafe {

@@ -87,12 +87,12 @@ pub extern "C" fn motet_fork_child() {
 /// takes only locks of the engine, which that thread does not hold. Every adapter of a process calls it; the process's counts are written once.
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_before_exit() {
-    static LEFT: AtomicU32 = AtomicU32::new(0); // the process that has written them; a forked child has another id
+    static COUNTS_WRITTEN_BY: AtomicU32 = AtomicU32::new(0); // the process that has written them; a forked child has another id
     guard((), || {
         if let Some(engine) = engine() {
             engine.before_exit();
             let pid = motet_sys::thread::pid();
-            if LEFT.swap(pid, Relaxed) == pid {
+            if COUNTS_WRITTEN_BY.swap(pid, Relaxed) == pid {
                 return;
             }
             engine.log_exit();

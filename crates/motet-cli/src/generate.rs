@@ -138,7 +138,7 @@ fn files() -> Roff {
     for (name, help) in [
         ("$MOTET_PROFILE", "if set"),
         ("$XDG_CACHE_HOME/motet/profile.toml, ~/.cache/motet/profile.toml", "the profile of the user"),
-        (motet_config::profile::SYSTEM, "the profile of root, for every user"),
+        (motet_config::profile::SYSTEM_PROFILE_PATH, "the profile of root, for every user"),
     ] {
         page.control("TP", []);
         page.text([italic(name)]);

@@ -12,7 +12,7 @@ use toml::de::{DeTable, DeValue};
 use crate::problem::{Problem, ValueSource};
 
 /// Largest file read.
-const LIMIT: usize = 64 << 10;
+const MAX_FILE_BYTES: usize = 64 << 10;
 
 /// One `key = value` of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub fn read(path: &Path) -> io::Result<Option<String>> {
         return Ok(None);
     }
     match open(path, OFlags::empty())? {
-        Some(file) => text(&file, LIMIT).map(Some),
+        Some(file) => text(&file, MAX_FILE_BYTES).map(Some),
         None => Ok(None),
     }
 }

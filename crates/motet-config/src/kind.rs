@@ -79,9 +79,9 @@ pub struct Mismatch {
     pub fix: String,
 }
 
-const SIZES: &[(&str, u64)] =
+const SIZE_UNITS: &[(&str, u64)] =
     &[("k", 1 << 10), ("kib", 1 << 10), ("m", 1 << 20), ("mib", 1 << 20), ("g", 1 << 30), ("gib", 1 << 30), ("b", 1)];
-const TIMES: &[(&str, u64)] = &[("ns", 1), ("us", 1000), ("µs", 1000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+const TIME_UNITS: &[(&str, u64)] = &[("ns", 1), ("us", 1000), ("µs", 1000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
 impl ValueKind {
     /// Reads a value as a user writes it.
@@ -94,7 +94,7 @@ impl ValueKind {
                 _ => Err(Mismatch { what: "is neither true nor false".into(), fix: self.expected() }),
             },
             Self::Number { min, max, .. } => self.quantity(text, &[], min, max),
-            Self::Bytes { min, max, power_of_two } => match self.quantity(text, SIZES, min, max)? {
+            Self::Bytes { min, max, power_of_two } => match self.quantity(text, SIZE_UNITS, min, max)? {
                 Value::Number(n) if power_of_two && !n.is_power_of_two() => {
                     let above = n.next_power_of_two();
                     let fix = format!("use {} or {}", size(above / 2), size(above));
@@ -102,7 +102,7 @@ impl ValueKind {
                 }
                 value => Ok(value),
             },
-            Self::Nanoseconds { max } => self.quantity(text, TIMES, 0, max),
+            Self::Nanoseconds { max } => self.quantity(text, TIME_UNITS, 0, max),
             Self::Choice(words) => match words.iter().position(|w| w.eq_ignore_ascii_case(text)) {
                 Some(n) => Ok(Value::Choice(n)),
                 None => Err(Mismatch { what: "is not known".into(), fix: self.expected() }),

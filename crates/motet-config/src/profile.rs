@@ -19,13 +19,13 @@ use crate::settings::setting;
 /// The version of the file's format. A file of another version is ignored.
 pub const FORMAT: u64 = 2;
 /// The profile that root measures, which every user reads.
-pub const SYSTEM: &str = "/var/cache/motet/profile.toml";
+pub const SYSTEM_PROFILE_PATH: &str = "/var/cache/motet/profile.toml";
 /// The user's own profile, below $XDG_CACHE_HOME.
-const OWN: &str = "motet/profile.toml";
+const USER_PROFILE_PATH: &str = "motet/profile.toml";
 /// Largest file that is read, bytes.
-const LIMIT: usize = 4096;
+const MAX_FILE_BYTES: usize = 4096;
 /// Longest name of a processor or kernel release, characters.
-const WORD: usize = 200;
+const MAX_NAME_CHARS: usize = 200;
 
 /// The machine on which a profile was measured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,7 +91,7 @@ impl Machine {
             // ARM has numbers only.
             _ => [field("CPU implementer"), field("CPU part"), field("CPU revision")].join(" ").trim().to_owned(),
         };
-        let online = count_cpus(head("/sys/devices/system/cpu/online", LIMIT).trim());
+        let online = count_cpus(head("/sys/devices/system/cpu/online", MAX_FILE_BYTES).trim());
         let kernel = rustix::system::uname().release().to_string_lossy().into_owned();
         Self { processor: word(&processor), cpus: online, kernel: word(&kernel) }
     }
@@ -117,9 +117,9 @@ fn head(path: &str, limit: usize) -> String {
     read().unwrap_or_default()
 }
 
-/// The text without characters that a quoted value cannot hold, cut to [`WORD`] characters.
+/// The text without characters that a quoted value cannot hold, cut to [`MAX_NAME_CHARS`] characters.
 fn word(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control() && !"\"\\".contains(*c)).take(WORD).collect()
+    text.chars().filter(|c| !c.is_control() && !"\"\\".contains(*c)).take(MAX_NAME_CHARS).collect()
 }
 
 impl Profile {
@@ -128,8 +128,8 @@ impl Profile {
     /// # Errors
     /// The first thing that is wrong with it, as text for users.
     pub fn parse(text: &str) -> Result<Self, String> {
-        if text.len() > LIMIT {
-            return Err(format!("is larger than {LIMIT} bytes"));
+        if text.len() > MAX_FILE_BYTES {
+            return Err(format!("is larger than {MAX_FILE_BYTES} bytes"));
         }
         let (entries, problems) = file::parse(Path::new("profile"), text);
         let find = |key: &str| entries.iter().find(|e| e.key == key).map(|e| e.text.as_str());
@@ -178,7 +178,7 @@ impl Profile {
         text.extend(self.settings().map(|(key, size)| format!("{key} = {size}\n")));
         for note in notes {
             let line = format!("# {}\n", note.replace(char::is_control, " "));
-            if text.len() + line.len() <= LIMIT {
+            if text.len() + line.len() <= MAX_FILE_BYTES {
                 text += &line;
             }
         }
@@ -205,7 +205,7 @@ pub fn candidates(variables: &BTreeMap<String, OsString>, root: bool) -> Vec<Pat
         return if path == "/dev/null" { Vec::new() } else { vec![path.into()] };
     }
     let own = if root { None } else { file::folder(variables, "XDG_CACHE_HOME", ".cache") };
-    own.map(|f| f.join(OWN)).into_iter().chain([SYSTEM.into()]).collect()
+    own.map(|f| f.join(USER_PROFILE_PATH)).into_iter().chain([SYSTEM_PROFILE_PATH.into()]).collect()
 }
 
 /// Finds the profile of this machine: the first valid file, else the first that was ignored.
@@ -256,7 +256,7 @@ pub fn read(path: &Path) -> io::Result<Option<String>> {
     if stat.st_mode & 0o022 != 0 {
         return Err(io::Error::other("other users can write it"));
     }
-    file::text(&file, LIMIT).map(Some)
+    file::text(&file, MAX_FILE_BYTES).map(Some)
 }
 
 /// Writes a profile: a new file, renamed over the old one. A missing folder is created.

@@ -64,8 +64,8 @@ impl Log {
             "{}.{:06}Z mono={}.{:06}",
             Calendar(seconds),
             nanoseconds / 1000,
-            mono / BILLION,
-            mono % BILLION / 1000
+            mono / NS_PER_SECOND,
+            mono % NS_PER_SECOND / 1000
         )
         .and_then(|()| write!(line, " pid={pid} event={event}"))
         .and_then(|()| rest(&mut line));
@@ -213,7 +213,7 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-const BILLION: u64 = 1_000_000_000;
+const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Seconds since 1970 as date and time of day, UTC.
 struct Calendar(u64);

@@ -22,8 +22,8 @@ pub struct Range {
 impl Range {
     /// The pages of these bytes; `None`: there are no bytes, or the range exceeds the address space.
     pub fn of_pages(address: u64, length: u64) -> Option<Self> {
-        let end = address.checked_add(length).filter(|_| length > 0)?.checked_next_multiple_of(PAGE)?;
-        Some(Self { start: address - address % PAGE, end })
+        let end = address.checked_add(length).filter(|_| length > 0)?.checked_next_multiple_of(PAGE_BYTES)?;
+        Some(Self { start: address - address % PAGE_BYTES, end })
     }
 
     /// Its length, bytes.
@@ -47,7 +47,7 @@ impl Range {
 }
 
 /// Bytes of a page. Where pages are larger, the kernel refuses to watch such ranges, and nothing is cached.
-const PAGE: u64 = 4096;
+const PAGE_BYTES: u64 = 4096;
 const HINTS: usize = 64;
 const NO_ENTRY: u32 = u32::MAX;
 
@@ -105,7 +105,7 @@ impl<T: Copy> Entries<T> {
     /// Adds a lease to a registration that covers this range, if there is one.
     #[inline]
     pub fn take(&mut self, range: &Range) -> Option<(u32, Range, T)> {
-        let hint = (range.start / PAGE) as usize % HINTS;
+        let hint = (range.start / PAGE_BYTES) as usize % HINTS;
         let hinted = self.slots.get(self.hints[hint] as usize).and_then(Option::as_ref);
         let at = match hinted.filter(|entry| entry.listed && entry.range.covers(range)) {
             Some(_) => self.hints[hint],

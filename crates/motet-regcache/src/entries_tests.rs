@@ -4,14 +4,14 @@ use super::*;
 use proptest::prelude::*;
 
 fn pages(start: u64, length: u64) -> Range {
-    Range { start: start * PAGE, end: (start + length) * PAGE }
+    Range { start: start * PAGE_BYTES, end: (start + length) * PAGE_BYTES }
 }
 
 #[test]
 fn range_of_bytes_is_whole_pages() {
-    assert_eq!(Range::of_pages(PAGE + 1, 1), Some(pages(1, 1)));
-    assert_eq!(Range::of_pages(PAGE - 1, 2), Some(pages(0, 2)));
-    assert_eq!(Range::of_pages(PAGE, 0), None);
+    assert_eq!(Range::of_pages(PAGE_BYTES + 1, 1), Some(pages(1, 1)));
+    assert_eq!(Range::of_pages(PAGE_BYTES - 1, 2), Some(pages(0, 2)));
+    assert_eq!(Range::of_pages(PAGE_BYTES, 0), None);
     assert_eq!(Range::of_pages(u64::MAX, 1), None);
     assert_eq!(Range::of_pages(u64::MAX - 1, 3), None);
 }
@@ -28,7 +28,7 @@ fn window_that_slides_registers_few_pages() {
             entries.end_lease(at, &mut given_up);
         }
     }
-    assert!(registered < 20 * 8000 * PAGE, "{} pages", registered / PAGE);
+    assert!(registered < 20 * 8000 * PAGE_BYTES, "{} pages", registered / PAGE_BYTES);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn eviction_takes_least_recently_used_without_lease() {
     entries.end_lease(all[2], &mut given_up);
     while entries.evict(&mut given_up) {}
     assert_eq!(given_up.iter().map(|entry| entry.1).collect::<Vec<_>>(), [0, 1, 2]);
-    assert_eq!(entries.size(), (1, PAGE));
+    assert_eq!(entries.size(), (1, PAGE_BYTES));
 }
 
 #[derive(Debug, Clone)]
@@ -96,7 +96,7 @@ proptest! {
                         }
                         None => {
                             let plan = entries.plan(range);
-                            prop_assert!(plan.covers(&range) && plan.length() < 200 * PAGE);
+                            prop_assert!(plan.covers(&range) && plan.length() < 200 * PAGE_BYTES);
                             model.push((plan, 0, true, false));
                             (entries.put(plan, model.len() - 1, &mut given_up), model.len() - 1)
                         }

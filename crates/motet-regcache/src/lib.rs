@@ -43,16 +43,16 @@ pub trait Register: Send + Sync {
     /// The driver's handle of a registration.
     type Token: Copy + Send + Sync + std::fmt::Debug;
     /// Registers these pages, and allocates those that do not exist yet: the kernel would not report their allocation later. The error is
-    /// one of the system; after [`NO_MEMORY`] and [`AGAIN`] the cache gives up other registrations and tries again.
+    /// one of the system; after [`ENOMEM`] and [`EAGAIN`] the cache gives up other registrations and tries again.
     fn register(&self, range: Range) -> Result<Self::Token, i32>;
     /// Deregisters. The addresses may belong to other memory by then, or to none: do not access them.
     fn deregister(&self, range: Range, token: Self::Token);
 }
 
 /// ENOMEM: no room for a registration.
-pub const NO_MEMORY: i32 = 12;
+pub const ENOMEM: i32 = 12;
 /// EAGAIN: no registration at the moment.
-pub const AGAIN: i32 = 11;
+pub const EAGAIN: i32 = 11;
 
 /// How much a cache keeps. Leases in use may hold more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use super::counts::{Count, Counters};
 use super::entries::{Entries, GivenUp, Range};
 use super::events::{self, Missed};
 use super::watch::Watch;
-use super::{AGAIN, CacheMode, Limits, NO_MEMORY, Refused, Register};
+use super::{CacheMode, EAGAIN, ENOMEM, Limits, Refused, Register};
 use crate::lock;
 use motet_sys::fork_detect::ForkMark;
 use std::sync::Mutex;
@@ -133,7 +133,7 @@ impl<R: Register> Shared<R> {
                 Err(errno) => errno,
             };
             let mut given_up = Vec::new();
-            if refusal == NO_MEMORY || refusal == AGAIN {
+            if refusal == ENOMEM || refusal == EAGAIN {
                 let mut registrations = lock(&self.registrations);
                 let mut freed = 0;
                 while freed < range.length() && registrations.entries.evict(&mut given_up) {

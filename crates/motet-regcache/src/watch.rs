@@ -41,9 +41,9 @@ pub struct Watch {
 static SHARED: ForkSafeMutex<Option<&'static Watch>> = ForkSafeMutex::new(None);
 
 /// A waiting thread first spins, then yields, then sleeps, this often each, and then gives up.
-const SPINS: u32 = 64;
-const YIELDS: u32 = 64;
-const SLEEPS: u32 = 2000;
+const MAX_SPINS: u32 = 64;
+const MAX_YIELDS: u32 = 64;
+const MAX_SLEEPS: u32 = 2000;
 /// Duration of one sleep, ns.
 const SLEEP_NS: u64 = 50_000;
 /// Bytes of the reader's stack.
@@ -167,19 +167,19 @@ impl Watch {
 
 /// Waits for a condition that another thread fulfils soon; false: it timed out.
 fn wait_briefly(done: impl Fn() -> bool) -> bool {
-    for _ in 0..SPINS {
+    for _ in 0..MAX_SPINS {
         if done() {
             return true;
         }
         std::hint::spin_loop();
     }
-    for _ in 0..YIELDS {
+    for _ in 0..MAX_YIELDS {
         thread::yield_now();
         if done() {
             return true;
         }
     }
-    for _ in 0..SLEEPS {
+    for _ in 0..MAX_SLEEPS {
         thread::sleep_ns(SLEEP_NS);
         if done() {
             return true;

@@ -21,7 +21,7 @@ use rustix::mm::MsyncFlags;
 use rustix::process::Resource;
 use std::ffi::c_void;
 
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 
 /// Why bytes of a region could not be read, written or synchronized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -186,8 +186,8 @@ impl FileRegion {
         match &self.map {
             _ if length == 0 => {}
             RegionMapping::Pages(pages) => {
-                let start = (pages.skew + at) & !(PAGE - 1);
-                let size = (pages.skew + at + length).next_multiple_of(PAGE) - start;
+                let start = (pages.skew + at) & !(PAGE_BYTES - 1);
+                let size = (pages.skew + at + length).next_multiple_of(PAGE_BYTES) - start;
                 // SAFETY: whole pages inside the mapping; msync changes no contents. It writes all dirty pages of the file in the range, also
                 // those that pwrite made dirty.
                 unsafe { rustix::mm::msync(pages.base.byte_add(start), size, MsyncFlags::SYNC) }?;
@@ -266,9 +266,9 @@ fn access(writes: bool) -> Access {
 /// Maps memory that cannot shrink, from its beginning. Sizes are rounded so that address ranges can be reused.
 fn map_memory(file: &PrivateFd, at: u64, length: usize, writes: bool) -> RegionMapping {
     let start = usize::try_from(at).ok();
-    let size = start.and_then(|at| at.checked_add(length)?.max(PAGE).checked_next_power_of_two());
+    let size = start.and_then(|at| at.checked_add(length)?.max(PAGE_BYTES).checked_next_power_of_two());
     let (Some(at), Some(size)) = (start, size) else { return RegionMapping::None };
-    let Ok(mapping) = address_ranges().map_with_access(file, size, PAGE, access(writes)) else {
+    let Ok(mapping) = address_ranges().map_with_access(file, size, PAGE_BYTES, access(writes)) else {
         return RegionMapping::None;
     };
     match SharedBytes::of(mapping, at, length) {
@@ -279,8 +279,8 @@ fn map_memory(file: &PrivateFd, at: u64, length: usize, writes: bool) -> RegionM
 
 /// Maps the pages around a range of a file, for system calls only. If the system refuses, the region is not mapped.
 fn map_pages(file: &PrivateFd, at: u64, length: usize, writes: bool) -> RegionMapping {
-    let skew = (at % PAGE as u64) as usize;
-    let Some(size) = length.checked_add(skew).and_then(|size| size.checked_next_multiple_of(PAGE)) else {
+    let skew = (at % PAGE_BYTES as u64) as usize;
+    let Some(size) = length.checked_add(skew).and_then(|size| size.checked_next_multiple_of(PAGE_BYTES)) else {
         return RegionMapping::None;
     };
     let base = memory::map_file(file, at - skew as u64, size, access(writes));

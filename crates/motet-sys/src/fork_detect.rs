@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 static MARKS_GIVEN: AtomicU32 = AtomicU32::new(0);
 
 /// The word in the page, mapped on first use; null before. No lock guards it: a child may be forked at any moment of its initialisation.
-static WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+static MARK_WORD: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The identity of the process that created a value.
 #[derive(Debug, Clone, Copy)]
@@ -58,38 +58,38 @@ impl ForkMark {
     }
 }
 
-/// The word of [`WORD`], mapped if this is the first call.
+/// The word of [`MARK_WORD`], mapped if this is the first call.
 fn word() -> Result<&'static AtomicU32, Errno> {
     // edge: page mapped -> word read
-    let mut word = WORD.load(Ordering::Acquire);
+    let mut word = MARK_WORD.load(Ordering::Acquire);
     if word.is_null() {
         let page = map_page()?;
         // edge: page mapped -> word read
-        word = match WORD.compare_exchange(word, page, Ordering::AcqRel, Ordering::Acquire) {
+        word = match MARK_WORD.compare_exchange(word, page, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => page,
             Err(first) => {
                 // SAFETY: the page just mapped, to which no reference exists. Another thread was first.
-                let _ = unsafe { rustix::mm::munmap(page.cast(), PAGE) };
+                let _ = unsafe { rustix::mm::munmap(page.cast(), PAGE_BYTES) };
                 first
             }
         };
     }
-    // SAFETY: only pages of `map_page` are stored in `WORD`. They are never unmapped, page-aligned and zero at first, and any bytes are a
-    // valid AtomicU32.
+    // SAFETY: only pages of `map_page` are stored in `MARK_WORD`. They are never unmapped, page-aligned and zero at first, and any
+    // bytes are a valid AtomicU32.
     Ok(unsafe { &*word })
 }
 
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 
 /// Maps a page that the kernel zeroes in forked children.
 fn map_page() -> Result<*mut AtomicU32, Errno> {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address of the kernel's choice, to which no reference exists; the advice changes no contents here.
     let page = unsafe {
-        let page = rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE, access, MapFlags::PRIVATE);
+        let page = rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE_BYTES, access, MapFlags::PRIVATE);
         let page = page.map_err(|e| e.raw_os_error())?;
-        if let Err(errno) = rustix::mm::madvise(page, PAGE, Advice::LinuxWipeOnFork) {
-            let _ = rustix::mm::munmap(page, PAGE);
+        if let Err(errno) = rustix::mm::madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) {
+            let _ = rustix::mm::munmap(page, PAGE_BYTES);
             return Err(errno.raw_os_error());
         }
         page

@@ -62,7 +62,7 @@ pub enum Access {
 /// Maps `size` bytes, shared, left out of core dumps, never locked. The range is never unmapped; [`AddressRanges`] may replace its
 /// contents.
 pub fn map(fd: impl AsFd, size: usize) -> Result<Mapping, Errno> {
-    map_aligned(fd, size, PAGE, Access::Write)
+    map_aligned(fd, size, PAGE_BYTES, Access::Write)
 }
 
 /// Maps `size` bytes as [`map`] does, at a multiple of `unit`, a power of two.
@@ -79,7 +79,7 @@ fn map_aligned(fd: impl AsFd, size: usize, unit: usize, access: Access) -> Resul
 /// Maps `size` bytes of a file from `offset` on, both of whole pages, shared. Unlike a mapping of [`map`] this one is unmapped by its
 /// caller, and is for system calls only: a load or store is a fault if the file has been truncated.
 pub(crate) fn map_file(fd: impl AsFd, offset: u64, size: usize, access: Access) -> Result<*mut c_void, Errno> {
-    map_new(size, PAGE, access, |place| {
+    map_new(size, PAGE_BYTES, access, |place| {
         // SAFETY: at an address of the kernel's choice, as `place` is null for a unit of one page.
         unsafe { rustix::mm::mmap(place, size, ProtFlags::empty(), MapFlags::SHARED, fd, offset) }
     })
@@ -93,7 +93,7 @@ fn map_new(
     access: Access,
     mmap: impl FnOnce(*mut c_void) -> Result<*mut c_void, Errno>,
 ) -> Result<*mut c_void, Errno> {
-    let place = if unit > PAGE { reserve_aligned(size, unit)? } else { std::ptr::null_mut() };
+    let place = if unit > PAGE_BYTES { reserve_aligned(size, unit)? } else { std::ptr::null_mut() };
     let base = mmap(place)?;
     // SAFETY: the mapping just made, to which no reference exists; none of the three calls changes contents.
     unsafe {
@@ -146,7 +146,7 @@ pub fn is_mapped(start: u64, end: u64) -> bool {
     unsafe { rustix::mm::msync(std::ptr::without_provenance_mut(start as usize), length, flags) }.is_ok()
 }
 
-const PAGE: usize = 4096;
+const PAGE_BYTES: usize = 4096;
 
 /// Address ranges of retired segments, by length, for reuse by segments of the same length.
 ///
@@ -187,7 +187,7 @@ impl AddressRanges {
         let spare =
             self.spare.get_mut(&size).filter(|spare| spare.len() > MIN_SPARE_RANGES && spare.front().is_some_and(fits));
         let place = spare.and_then(VecDeque::pop_front);
-        let new = map_aligned(fd, size, if place.is_none() { unit } else { PAGE }, access);
+        let new = map_aligned(fd, size, if place.is_none() { unit } else { PAGE_BYTES }, access);
         let Some(place) = place else { return new };
         match new.and_then(|new| replace_mapping(new.base().cast(), size, place)) {
             Ok(()) => {
@@ -207,7 +207,7 @@ impl AddressRanges {
     pub fn retire(&mut self, mapping: Mapping) -> bool {
         let (flags, size) = (MapFlags::PRIVATE | MapFlags::NORESERVE, mapping.length());
         // SAFETY: a new mapping at an address of the kernel's choice.
-        let zeros = map_new(size, PAGE, Access::Write, |none| unsafe {
+        let zeros = map_new(size, PAGE_BYTES, Access::Write, |none| unsafe {
             rustix::mm::mmap_anonymous(none, size, ProtFlags::empty(), flags)
         });
         // No code relies on the contents of a segment. The range stays readable and writable, as a Mapping promises.
@@ -367,7 +367,7 @@ mod tests {
         let mut ranges = AddressRanges::default();
         let segment = |byte: u8, ranges: &mut AddressRanges| {
             let fd = create_memfd("test", SIZE, &[], SIZE).unwrap();
-            let mapping = ranges.map(&fd, SIZE, PAGE).unwrap();
+            let mapping = ranges.map(&fd, SIZE, PAGE_BYTES).unwrap();
             fill(mapping, byte);
             (fd, mapping)
         };

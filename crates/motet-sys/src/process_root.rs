@@ -3,7 +3,7 @@
 use rustix::fs::stat;
 use std::sync::OnceLock;
 
-static REMEMBERED: OnceLock<Option<(u64, u64)>> = OnceLock::new();
+static FIRST_ROOT: OnceLock<Option<(u64, u64)>> = OnceLock::new();
 
 /// Device and inode of the root directory.
 fn current() -> Option<(u64, u64)> {
@@ -12,11 +12,11 @@ fn current() -> Option<(u64, u64)> {
 
 /// Remembers the current root. Later calls do nothing.
 pub fn remember() {
-    REMEMBERED.get_or_init(current);
+    FIRST_ROOT.get_or_init(current);
 }
 
 /// Whether the root is the remembered one; the first call of either function remembers it. In a chroot another user may have prepared the
 /// files at a path, so the process must neither read nor write them.
 pub fn is_unchanged() -> bool {
-    REMEMBERED.get_or_init(current).is_some_and(|first| current() == Some(first))
+    FIRST_ROOT.get_or_init(current).is_some_and(|first| current() == Some(first))
 }

@@ -17,13 +17,13 @@ const UNIX: u8 = 1;
 const INET: [u8; 2] = [2, 10];
 const TCP: u8 = 6;
 /// UDIAG_SHOW_NAME and UDIAG_SHOW_UID, and the attributes that carry them.
-const SHOW: u32 = 0x41;
+const SHOW_NAME_AND_UID: u32 = 0x41;
 const NAME: u16 = 0;
 const UID: u16 = 7;
 /// Bytes of a netlink header, of a unix_diag_msg and of an inet_diag_msg.
-const HEAD: usize = 16;
-const UNIX_BODY: usize = 16;
-const INET_BODY: usize = 72;
+const HEAD_BYTES: usize = 16;
+const UNIX_BODY_BYTES: usize = 16;
+const INET_BODY_BYTES: usize = 72;
 
 /// A Unix socket with an abstract name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,10 +38,10 @@ pub struct NameHolder {
 
 /// All sockets with abstract names of this network namespace.
 pub fn name_holders() -> Result<Vec<NameHolder>, Errno> {
-    let mut request = [0u8; HEAD + 24];
-    request[HEAD] = UNIX;
-    request[HEAD + 4..HEAD + 8].copy_from_slice(&u32::MAX.to_ne_bytes()); // any state
-    request[HEAD + 12..HEAD + 16].copy_from_slice(&SHOW.to_ne_bytes());
+    let mut request = [0u8; HEAD_BYTES + 24];
+    request[HEAD_BYTES] = UNIX;
+    request[HEAD_BYTES + 4..HEAD_BYTES + 8].copy_from_slice(&u32::MAX.to_ne_bytes()); // any state
+    request[HEAD_BYTES + 12..HEAD_BYTES + 16].copy_from_slice(&SHOW_NAME_AND_UID.to_ne_bytes());
     let mut held = Vec::new();
     dump(&mut request, |message| held.extend(parse_name_holder(message)))?;
     Ok(held)
@@ -51,9 +51,9 @@ pub fn name_holders() -> Result<Vec<NameHolder>, Errno> {
 pub fn tcp_connections() -> Result<Vec<(u64, u32)>, Errno> {
     let mut found = Vec::new();
     for family in INET {
-        let mut request = [0u8; HEAD + 56];
-        (request[HEAD], request[HEAD + 1]) = (family, TCP);
-        request[HEAD + 4..HEAD + 8].copy_from_slice(&u32::MAX.to_ne_bytes());
+        let mut request = [0u8; HEAD_BYTES + 56];
+        (request[HEAD_BYTES], request[HEAD_BYTES + 1]) = (family, TCP);
+        request[HEAD_BYTES + 4..HEAD_BYTES + 8].copy_from_slice(&u32::MAX.to_ne_bytes());
         dump(&mut request, |message| found.extend(parse_tcp_connection(message)))?;
     }
     Ok(found)
@@ -81,9 +81,9 @@ fn dump(request: &mut [u8], mut each: impl FnMut(&[u8])) -> Result<(), Errno> {
 
 /// Parses a datagram, and passes each message, without its netlink header, to `each`. Returns whether the datagram ends the reply.
 pub fn parse_messages(mut bytes: &[u8], each: &mut impl FnMut(&[u8])) -> Result<bool, Errno> {
-    while let Some(head) = bytes.get(..HEAD) {
+    while let Some(head) = bytes.get(..HEAD_BYTES) {
         let length = word(head, 0) as usize;
-        let Some(message) = bytes.get(HEAD..length) else { return Err(rustix::io::Errno::PROTO.raw_os_error()) };
+        let Some(message) = bytes.get(HEAD_BYTES..length) else { return Err(rustix::io::Errno::PROTO.raw_os_error()) };
         match u16::from_ne_bytes([head[4], head[5]]) {
             NLMSG_DONE => return Ok(true),
             NLMSG_ERROR if message.len() >= 4 => return Err((word(message, 0) as i32).wrapping_neg()),
@@ -101,7 +101,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 
 /// Parses a Unix socket. `None`: it has no abstract name, or the message is malformed.
 pub fn parse_name_holder(message: &[u8]) -> Option<NameHolder> {
-    let (fixed, mut attributes) = message.split_at_checked(UNIX_BODY)?;
+    let (fixed, mut attributes) = message.split_at_checked(UNIX_BODY_BYTES)?;
     let (mut name, mut uid) = (None, None);
     while let Some(head) = attributes.get(..4) {
         let length = usize::from(u16::from_ne_bytes([head[0], head[1]]));
@@ -118,7 +118,7 @@ pub fn parse_name_holder(message: &[u8]) -> Option<NameHolder> {
 
 /// Parses a TCP socket: cookie and user. `None`: the message is too short.
 pub fn parse_tcp_connection(message: &[u8]) -> Option<(u64, u32)> {
-    let fixed = message.get(..INET_BODY)?;
+    let fixed = message.get(..INET_BODY_BYTES)?;
     Some((u64::from(word(fixed, 44)) | u64::from(word(fixed, 48)) << 32, word(fixed, 64)))
 }
 

@@ -275,10 +275,10 @@ pub fn shutdown(fd: RawFd, how: i32) -> Result<(), Errno> {
 }
 
 /// POLLIN | POLLRDHUP.
-pub const READABLE: u16 = 0x1 | 0x2000;
+pub const READABLE_EVENTS: u16 = 0x1 | 0x2000;
 /// POLLOUT.
-pub const WRITABLE: u16 = 0x4;
-const HUNG_UP: u16 = 0x8 | 0x10 | 0x2000; // POLLERR | POLLHUP | POLLRDHUP
+pub const WRITABLE_EVENTS: u16 = 0x4;
+const HUNG_UP_EVENTS: u16 = 0x8 | 0x10 | 0x2000; // POLLERR | POLLHUP | POLLRDHUP
 
 /// The receive timeout (`SO_RCVTIMEO`), ns, if there is one.
 pub fn receive_timeout(fd: RawFd) -> Option<u64> {
@@ -301,12 +301,12 @@ pub fn poll<const N: usize>(fds: [(RawFd, u16); N], timeout: Option<u64>) -> Res
 
 /// Whether a receive would return without waiting.
 pub fn readable(fd: RawFd) -> bool {
-    poll([(fd, READABLE)], Some(0)).is_ok_and(|[events]| events != 0)
+    poll([(fd, READABLE_EVENTS)], Some(0)).is_ok_and(|[events]| events != 0)
 }
 
 /// Whether the connection is up: neither hung up nor in error.
 pub fn is_connected(fd: RawFd) -> bool {
-    poll_now(fd).is_ok_and(|events| events & HUNG_UP == 0)
+    poll_now(fd).is_ok_and(|events| events & HUNG_UP_EVENTS == 0)
 }
 
 /// Whether the socket has a pending error.
@@ -317,7 +317,7 @@ pub fn has_error(fd: RawFd) -> bool {
 /// The current events. Retries after EINTR, which even a poll without a wait can return.
 fn poll_now(fd: RawFd) -> Result<u16, Errno> {
     loop {
-        match poll([(fd, READABLE)], Some(0)) {
+        match poll([(fd, READABLE_EVENTS)], Some(0)) {
             Ok([events]) => return Ok(events),
             Err(errno) if errno == rustix::io::Errno::INTR.raw_os_error() => {}
             Err(errno) => return Err(errno),

@@ -17,7 +17,7 @@ use syscalls::{Sysno, syscall};
 
 const NONBLOCK: usize = 2;
 /// Bytes of a page.
-pub const PAGE: u64 = 4096;
+pub const PAGE_BYTES: u64 = 4096;
 
 /// A range of pages for a test to map, unmap, move and discard.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ fn at(address: u64) -> *mut c_void {
 impl TestMappings {
     /// Maps a range of zero pages.
     pub fn new(pages: u64) -> Result<Self, Errno> {
-        let length = (pages * PAGE) as usize;
+        let length = (pages * PAGE_BYTES) as usize;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), length, access(), MapFlags::PRIVATE) };
         Ok(Self { base: base.map_err(number)?.addr() as u64, owned: vec![true; pages as usize] })
@@ -42,7 +42,7 @@ impl TestMappings {
 
     /// The address of a page.
     pub fn address(&self, page: u64) -> u64 {
-        self.base + page * PAGE
+        self.base + page * PAGE_BYTES
     }
 
     /// Whether all of these pages are mapped by this value.
@@ -56,7 +56,12 @@ impl TestMappings {
             let fixed = if self.has(page, 1) { MapFlags::FIXED } else { MapFlags::FIXED_NOREPLACE };
             // SAFETY: over an own page, to which no reference exists, or over free addresses.
             let new = unsafe {
-                rustix::mm::mmap_anonymous(at(self.address(page)), PAGE as usize, access(), MapFlags::PRIVATE | fixed)
+                rustix::mm::mmap_anonymous(
+                    at(self.address(page)),
+                    PAGE_BYTES as usize,
+                    access(),
+                    MapFlags::PRIVATE | fixed,
+                )
             };
             self.owned[page as usize] |= new.is_ok();
             new.is_ok()
@@ -68,15 +73,17 @@ impl TestMappings {
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         // SAFETY: over own pages, to which no reference exists.
         self.has(page, pages)
-            && unsafe { rustix::mm::mmap_anonymous(at(self.address(page)), (pages * PAGE) as usize, access(), flags) }
-                .is_ok()
+            && unsafe {
+                rustix::mm::mmap_anonymous(at(self.address(page)), (pages * PAGE_BYTES) as usize, access(), flags)
+            }
+            .is_ok()
     }
 
     /// Unmaps own pages.
     pub fn unmap(&mut self, page: u64, pages: u64) -> bool {
         // SAFETY: own pages, to which no reference exists.
         let done = self.has(page, pages)
-            && unsafe { rustix::mm::munmap(at(self.address(page)), (pages * PAGE) as usize) }.is_ok();
+            && unsafe { rustix::mm::munmap(at(self.address(page)), (pages * PAGE_BYTES) as usize) }.is_ok();
         self.owned[page as usize..(page + pages) as usize].iter_mut().for_each(|owned| *owned &= !done);
         done
     }
@@ -86,7 +93,7 @@ impl TestMappings {
         let advice = if later { Advice::LinuxFree } else { Advice::LinuxDontNeed };
         // SAFETY: own pages, to which no reference exists.
         self.has(page, pages)
-            && unsafe { rustix::mm::madvise(at(self.address(page)), (pages * PAGE) as usize, advice) }.is_ok()
+            && unsafe { rustix::mm::madvise(at(self.address(page)), (pages * PAGE_BYTES) as usize, advice) }.is_ok()
     }
 
     /// Moves own pages onto other own pages (mremap); the ranges must not overlap. For a process without other threads that map memory: after
@@ -95,7 +102,7 @@ impl TestMappings {
         if !self.has(page, pages) || !self.has(to, pages) || page.abs_diff(to) < pages {
             return false;
         }
-        let length = (pages * PAGE) as usize;
+        let length = (pages * PAGE_BYTES) as usize;
         // SAFETY: both ranges are own pages, to which no reference exists.
         let moved = unsafe {
             let target = at(self.address(to));
@@ -114,7 +121,7 @@ impl TestMappings {
 
     /// Resizes own pages in place (mremap) to `now` pages.
     pub fn resize(&mut self, page: u64, pages: u64, now: u64) -> bool {
-        let (old, new) = ((pages * PAGE) as usize, (now * PAGE) as usize);
+        let (old, new) = ((pages * PAGE_BYTES) as usize, (now * PAGE_BYTES) as usize);
         // SAFETY: own pages, to which no reference exists; without MREMAP_MAYMOVE no other mapping is replaced.
         let done = self.has(page, pages)
             && unsafe { rustix::mm::mremap(at(self.address(page)), old, new, MremapFlags::empty()) }.is_ok();
@@ -176,12 +183,13 @@ impl HeldPages {
     /// Allocates all pages of a range and takes references to them. About 200 pages at most.
     pub fn new(start: u64, end: u64) -> Result<Self, Errno> {
         let length = (end - start) as usize;
-        let count = length / PAGE as usize;
+        let count = length / PAGE_BYTES as usize;
         // SAFETY: allocates pages, and changes no contents.
         unsafe { rustix::mm::madvise(at(start), length, Advice::LinuxPopulateWrite) }.map_err(number)?;
         let pipe = || {
             let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(number)?;
-            rustix::pipe::fcntl_setpipe_size(&write, count.next_power_of_two() * PAGE as usize).map_err(number)?;
+            rustix::pipe::fcntl_setpipe_size(&write, count.next_power_of_two() * PAGE_BYTES as usize)
+                .map_err(number)?;
             Ok::<_, Errno>((read, write))
         };
         let ((pages, write), copy) = (pipe()?, pipe()?);
@@ -199,7 +207,7 @@ impl HeldPages {
     pub fn peek(&self) -> Vec<u64> {
         let copy = self.copy.lock().unwrap_or_else(PoisonError::into_inner);
         let (read, write) = &*copy;
-        let mut bytes = vec![0; self.count * PAGE as usize];
+        let mut bytes = vec![0; self.count * PAGE_BYTES as usize];
         let copied = rustix::pipe::tee(&self.pages, write, bytes.len(), SpliceFlags::NONBLOCK).unwrap_or(0);
         let mut got = 0;
         while got < copied {
@@ -208,7 +216,7 @@ impl HeldPages {
                 _ => break,
             }
         }
-        let starts = bytes[..got].chunks_exact(PAGE as usize);
+        let starts = bytes[..got].chunks_exact(PAGE_BYTES as usize);
         starts.map(|page| u64::from_ne_bytes(page[..8].try_into().unwrap_or_default())).collect()
     }
 }
@@ -227,8 +235,8 @@ impl ProgramBreak {
     pub fn grow(pages: u64) -> Result<Self, Errno> {
         // SAFETY: brk(0) is refused and returns the end.
         let now = unsafe { syscall!(Sysno::brk, 0) }.map_err(errno)? as u64;
-        let start = now.next_multiple_of(PAGE);
-        let end = start + pages * PAGE;
+        let start = now.next_multiple_of(PAGE_BYTES);
+        let end = start + pages * PAGE_BYTES;
         // SAFETY: growing the heap replaces no mapping.
         let got = unsafe { syscall!(Sysno::brk, end) }.map_err(errno)? as u64;
         if got == end { Ok(Self { start, end }) } else { Err(Error::NOMEM.raw_os_error()) }
@@ -236,7 +244,7 @@ impl ProgramBreak {
 
     /// Moves the end of the heap down to `pages` pages of this value. False: other code has moved it, or the system refuses.
     pub fn shrink(&mut self, pages: u64) -> bool {
-        let end = self.start + pages * PAGE;
+        let end = self.start + pages * PAGE_BYTES;
         // SAFETY: the removed pages are this value's, as the end of the heap is where this value left it.
         let got = unsafe {
             if syscall!(Sysno::brk, 0) != Ok(self.end as usize) {
@@ -250,7 +258,7 @@ impl ProgramBreak {
 
     /// Writes a number at the start of a page.
     pub fn write(&self, page: u64, number: u64) -> bool {
-        page * PAGE < self.end - self.start && poke(self.start + page * PAGE, number)
+        page * PAGE_BYTES < self.end - self.start && poke(self.start + page * PAGE_BYTES, number)
     }
 }
 

@@ -8,10 +8,10 @@ use motet_engine::driver::Driver;
 pub static DRIVERS: &[&dyn Driver] = &[&motet_driver_shm::Shm, &motet_driver_tcp::Tcp];
 
 /// The large ring of a stream with bulk data, bytes: larger than the caches between two uses of a line.
-const BULK: usize = 4 << 20;
+const LARGE_RING_BYTES: usize = 4 << 20;
 /// Shortest single copy without a profile, bytes: between CPUs that share a cache, and between others (docs/hot-path.md).
-const SINGLE_COPY: usize = 2 << 20;
-const SINGLE_COPY_FAR: usize = 512 << 10;
+const SINGLE_COPY_MIN_BYTES: usize = 2 << 20;
+const SINGLE_COPY_MIN_BYTES_FAR: usize = 512 << 10;
 
 /// The engine's options from the settings.
 pub fn options(config: Config) -> Options {
@@ -29,15 +29,15 @@ pub fn options(config: Config) -> Options {
         drivers: DRIVERS,
         allowed,
         ring: config.ring,
-        bulk: BULK,
+        bulk: LARGE_RING_BYTES,
         streams: config.streams,
         memory: config.memory as usize,
         huge: config.huge_pages,
         spin: config.spin,
         patience: config.patience,
         hot: config.hot,
-        single_copy: single_copy(config.single_copy_min, SINGLE_COPY),
-        single_copy_far: single_copy(config.single_copy_min_far, SINGLE_COPY_FAR),
+        single_copy: single_copy(config.single_copy_min, SINGLE_COPY_MIN_BYTES),
+        single_copy_far: single_copy(config.single_copy_min_far, SINGLE_COPY_MIN_BYTES_FAR),
         half_copy: config.half_copy_min as usize,
         log: config.log,
         profile: config.profile,

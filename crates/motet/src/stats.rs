@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 static NAME: OnceLock<Vec<u8>> = OnceLock::new();
 
 /// Longest line (64 reasons with their counts) and longest file name (PATH_MAX), bytes.
-const LONGEST: usize = 4096;
+const MAX_TEXT_BYTES: usize = 4096;
 
 /// Remembers where the line goes, if anywhere.
 pub fn prepare(config: &motet_config::Config) {
@@ -84,18 +84,18 @@ fn line(engine: &Engine, text: &mut Text) -> fmt::Result {
 
 /// A text on the stack, followed by a zero. A text that does not fit is an error.
 struct Text {
-    bytes: [u8; LONGEST + 1],
+    bytes: [u8; MAX_TEXT_BYTES + 1],
     length: usize,
 }
 
 impl Text {
     fn new() -> Self {
-        Self { bytes: [0; LONGEST + 1], length: 0 }
+        Self { bytes: [0; MAX_TEXT_BYTES + 1], length: 0 }
     }
 
     fn push(&mut self, more: &[u8]) -> fmt::Result {
         let end = self.length + more.len();
-        self.bytes[..LONGEST].get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(more);
+        self.bytes[..MAX_TEXT_BYTES].get_mut(self.length..end).ok_or(fmt::Error)?.copy_from_slice(more);
         self.length = end;
         Ok(())
     }
@@ -125,6 +125,6 @@ mod tests {
         assert_eq!(named("/tmp/a.%p"), Ok(format!("/tmp/a.{id}")));
         assert_eq!(named("%p/%p%%"), Ok(format!("{id}/{id}%%")));
         assert_eq!(named("/tmp/100%"), Ok("/tmp/100%".to_owned()));
-        assert!(named(&"x".repeat(LONGEST)).is_ok() && named(&"x".repeat(LONGEST + 1)).is_err());
+        assert!(named(&"x".repeat(MAX_TEXT_BYTES)).is_ok() && named(&"x".repeat(MAX_TEXT_BYTES + 1)).is_err());
     }
 }

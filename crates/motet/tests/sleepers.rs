@@ -2,7 +2,7 @@
 //! links as long as the program polls.
 
 use motet::node::{Channel, Message, Node, Serve};
-use motet_sys::socket::{self, READABLE};
+use motet_sys::socket::{self, READABLE_EVENTS};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -53,7 +53,7 @@ impl Crowd {
     }
 
     fn is_woken(&self, patience: u64) -> bool {
-        socket::poll([(self.middle.descriptor(), READABLE)], Some(patience)).unwrap()[0] != 0
+        socket::poll([(self.middle.descriptor(), READABLE_EVENTS)], Some(patience)).unwrap()[0] != 0
     }
 }
 

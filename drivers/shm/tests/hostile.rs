@@ -332,7 +332,7 @@ fn attacker() {
     match send_to_bootstrap(words[0].as_bytes(), &offer.encode(), &[&file]) {
         Ok(connection) => {
             println!("connected");
-            let _ = socket::poll([(connection.as_raw_fd(), socket::READABLE)], Some(10_000_000_000));
+            let _ = socket::poll([(connection.as_raw_fd(), socket::READABLE_EVENTS)], Some(10_000_000_000));
         }
         Err(errno) => println!("refused {errno}"),
     }

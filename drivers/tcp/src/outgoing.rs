@@ -106,7 +106,8 @@ impl OutgoingConnection {
     fn exchange_handshakes(&mut self) -> Result<Option<Result<Handshake, HandshakeError>>, Errno> {
         let Some(fd) = &self.fd else { return Err(Errno::NOTCONN) };
         if !self.handshake_sent {
-            let ready = motet_sys::socket::poll([(fd.as_fd().as_raw_fd(), motet_sys::socket::WRITABLE)], Some(0));
+            let ready =
+                motet_sys::socket::poll([(fd.as_fd().as_raw_fd(), motet_sys::socket::WRITABLE_EVENTS)], Some(0));
             if !matches!(ready, Ok([events]) if events != 0) {
                 return Ok(None);
             }

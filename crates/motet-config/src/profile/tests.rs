@@ -131,10 +131,10 @@ fn a_path_that_cannot_be_written_is_an_error() {
 #[test]
 fn root_uses_only_its_own_file() {
     let variables = |list: &[(&str, &str)]| list.iter().map(|(k, v)| (k.to_string(), OsString::from(v))).collect();
-    let system = PathBuf::from(SYSTEM);
+    let system = PathBuf::from(SYSTEM_PROFILE_PATH);
     let home = variables(&[("HOME", "/home/a")]);
     assert_eq!(candidates(&home, false), ["/home/a/.cache/motet/profile.toml".into(), system.clone()]);
-    assert_eq!(candidates(&home, true), [PathBuf::from(SYSTEM)]);
+    assert_eq!(candidates(&home, true), [PathBuf::from(SYSTEM_PROFILE_PATH)]);
     let cache = variables(&[("HOME", "/home/a"), ("XDG_CACHE_HOME", "/c")]);
     assert_eq!(candidates(&cache, false), ["/c/motet/profile.toml".into(), system.clone()]);
     assert_eq!(candidates(&variables(&[]), false), [system]);

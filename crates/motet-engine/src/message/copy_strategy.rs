@@ -25,15 +25,15 @@ pub enum CopyStrategy {
 const STRATEGIES: [CopyStrategy; 4] =
     [CopyStrategy::RingCached, CopyStrategy::RingNonTemporal, CopyStrategy::SingleCopy, CopyStrategy::CooperativeCopy];
 /// Shortest length of each class but the first, bytes.
-const CLASSES: [u64; 3] = [1 << 20, 4 << 20, 16 << 20];
+const CLASS_MIN_BYTES: [u64; 3] = [1 << 20, 4 << 20, 16 << 20];
 /// The class of messages whose senders give no address of the body.
-const NO_ADDRESS: usize = CLASSES.len() + 1;
+const NO_ADDRESS_CLASS: usize = CLASS_MIN_BYTES.len() + 1;
 /// The class of the longest messages, which begins with single copies: no cache holds such a message.
-const LONGEST: usize = 3;
+const LONGEST_CLASS: usize = 3;
 /// Bytes after which the rate of a stretch is noted although messages are still under way.
 const STRETCH_BYTES: u64 = 32 << 20;
-/// Stretches between two reviews: at first (`FIRST_INTERVAL`), after a fall of the rate and for class `LONGEST` (`CHANGED_INTERVAL`), and at most
-/// (`MAX_INTERVAL`).
+/// Stretches between two reviews: at first (`FIRST_INTERVAL`), after a fall of the rate and for class `LONGEST_CLASS`
+/// (`CHANGED_INTERVAL`), and at most (`MAX_INTERVAL`).
 const FIRST_INTERVAL: u32 = 4;
 const CHANGED_INTERVAL: u32 = 16;
 const MAX_INTERVAL: u32 = 1024;
@@ -49,7 +49,7 @@ const SETTLING_BYTES: u64 = 4 << 20;
 /// The chooser of one side of a link, with the measured rates of the long messages that it has received.
 #[derive(Debug, Default)]
 pub struct CopyChooser {
-    classes: Option<Box<[Class; NO_ADDRESS + 1]>>,
+    classes: Option<Box<[Class; NO_ADDRESS_CLASS + 1]>>,
     /// Messages under way; `foreign`: those of them that began before the current stretch.
     active: u32,
     foreign: u32,
@@ -93,7 +93,11 @@ impl CopyChooser {
         if self.is_fixed {
             return None;
         }
-        let at = if has_address { CLASSES.iter().filter(|&&least| length >= least).count() } else { NO_ADDRESS };
+        let at = if has_address {
+            CLASS_MIN_BYTES.iter().filter(|&&least| length >= least).count()
+        } else {
+            NO_ADDRESS_CLASS
+        };
         let strategies = self.strategies(at);
         let strategy = self.classes.get_or_insert_with(Box::default)[at].strategy(at, strategies);
         if self.current != Some((at, strategy)) || self.active == 0 {
@@ -147,7 +151,7 @@ impl CopyChooser {
 
     /// The strategies that may be chosen for a class, in the order of [`STRATEGIES`].
     fn strategies(&self, class: usize) -> [bool; 4] {
-        let copies = !self.no_copy && class != NO_ADDRESS;
+        let copies = !self.no_copy && class != NO_ADDRESS_CLASS;
         let ring = !self.no_ring || !copies;
         [ring, ring, copies && (self.may_copy_alone || self.no_assist), copies && !self.no_assist]
     }
@@ -191,12 +195,12 @@ impl Class {
             return STRATEGIES[review.at];
         }
         let allowed = |strategy: &CopyStrategy| strategies[*strategy as usize];
-        let first = if at == LONGEST {
+        let first = if at == LONGEST_CLASS {
             [CopyStrategy::CooperativeCopy, CopyStrategy::SingleCopy]
         } else {
             [CopyStrategy::RingCached; 2]
         };
-        self.interval = self.interval.max(if at == LONGEST { CHANGED_INTERVAL } else { FIRST_INTERVAL });
+        self.interval = self.interval.max(if at == LONGEST_CLASS { CHANGED_INTERVAL } else { FIRST_INTERVAL });
         let best = self.best.filter(allowed).or_else(|| first.into_iter().chain(STRATEGIES).find(allowed));
         *self.best.insert(best.unwrap_or(CopyStrategy::RingCached))
     }

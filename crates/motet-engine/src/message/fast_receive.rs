@@ -20,7 +20,7 @@ use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, RingSpan};
 use motet_wire::message::fifo::{Peeked, SingleCell};
 
 /// Words of the packet head that every message has.
-const WORDS: usize = packet::MESSAGE_HEAD_BYTES / 8;
+const HEAD_WORDS: usize = packet::MESSAGE_HEAD_BYTES / 8;
 
 /// What was done with the next packet of a FIFO.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,12 +66,12 @@ pub fn report(
     let (header_bytes, body) = match matched.headers {
         // Most short messages: a body of one word, after no header or a header of one word.
         headers @ (0 | 8) if length == headers + 8 => {
-            words = [cell.word(WORDS), cell.word(WORDS + 1)].map(u64::to_le_bytes);
+            words = [cell.word(HEAD_WORDS), cell.word(HEAD_WORDS + 1)].map(u64::to_le_bytes);
             let (header_bytes, body) = words.as_flattened().split_at(headers);
             (header_bytes, &body[..8])
         }
         headers => {
-            bytes = cell.bytes_from_word::<WORDS>();
+            bytes = cell.bytes_from_word::<HEAD_WORDS>();
             bytes[..length.min(bytes.len())].split_at(headers.min(length))
         }
     };
@@ -97,7 +97,9 @@ fn receive_from_ring(
     if cell.flags != BODY_IN_RING || cell.length() != packet::MESSAGE_HEAD_BYTES + size_of::<u32>() {
         return TakeOutcome::Other;
     }
-    let Ok(ring_span) = shm.payload_rings.1.span(cell.word(WORDS) as u32 as usize) else { return TakeOutcome::Other };
+    let Ok(ring_span) = shm.payload_rings.1.span(cell.word(HEAD_WORDS) as u32 as usize) else {
+        return TakeOutcome::Other;
+    };
     let words = [cell.word(0), cell.word(1)];
     let wanted = (now, sink.unposted_receive().map(|(selector, _)| selector));
     let Some(matched) = proto.match_message(callbacks, cell.kind, words, ring_span.len(), wanted) else {
@@ -206,7 +208,7 @@ fn receive_longer(
 }
 
 /// Splits a packet into the words of its head and the bytes that follow them.
-fn words_of(bytes: &[u8]) -> Option<([u64; WORDS], &[u8])> {
+fn words_of(bytes: &[u8]) -> Option<([u64; HEAD_WORDS], &[u8])> {
     let (first, rest) = bytes.split_first_chunk()?;
     let (second, rest) = rest.split_first_chunk()?;
     Some(([first, second].map(|word| u64::from_le_bytes(*word)), rest))
@@ -285,7 +287,7 @@ pub fn take(cell: &SingleCell, proto: &mut Link, callbacks: &mut LinkCallbacks<'
         callbacks.messages.wake_pending = true;
         return true;
     }
-    let bytes = cell.bytes_from_word::<WORDS>();
+    let bytes = cell.bytes_from_word::<HEAD_WORDS>();
     let (header_bytes, body) = bytes[..length.min(bytes.len())].split_at(matched.headers.min(length));
     complete_and_queue(callbacks, &matched, header_bytes, body);
     true
@@ -300,7 +302,7 @@ fn store_cell(
     matched: &Matched,
     length: usize,
 ) -> TakeOutcome {
-    let bytes = cell.bytes_from_word::<WORDS>();
+    let bytes = cell.bytes_from_word::<HEAD_WORDS>();
     store_unexpected(proto, callbacks, matched, Payload::InPacket(&bytes[..length.min(bytes.len())]))
 }
 

@@ -166,9 +166,9 @@ impl LinkState {
     /// Schedules the release of the payload ring's pages, because the link is not polled for a while: [`LinkState::trim`] releases them if the ring
     /// stays unused.
     pub fn schedule_trim(&mut self, now: u64) {
-        const UNUSED: u64 = 1_000_000_000;
+        const TRIM_DELAY_NS: u64 = 1_000_000_000;
         let used = self.shm().map(|shm| &shm.payload_rings.0).filter(|ring| ring.is_used()).map(PayloadTx::tail);
-        self.trim = used.map(|tail| (now.saturating_add(UNUSED), tail));
+        self.trim = used.map(|tail| (now.saturating_add(TRIM_DELAY_NS), tail));
     }
 
     /// Releases the pages of the payload ring if that is due. A ring that has been used since [`LinkState::schedule_trim`] keeps its pages for now, because

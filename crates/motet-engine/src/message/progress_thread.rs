@@ -9,7 +9,7 @@
 
 use super::node_state::NodeGuard;
 use super::{Error, Node};
-use motet_sys::socket::{self, READABLE};
+use motet_sys::socket::{self, READABLE_EVENTS};
 use motet_sys::thread;
 
 /// Time without rounds after which the program is taken to be busy elsewhere, ns.
@@ -40,7 +40,7 @@ impl Node {
         loop {
             match pause {
                 Pause::Sleep(time) => thread::sleep_ns(time),
-                Pause::Armed(max) => drop(socket::poll([(self.descriptor(), READABLE)], Some(max))),
+                Pause::Armed(max) => drop(socket::poll([(self.descriptor(), READABLE_EVENTS)], Some(max))),
             }
             match self.take_turn(&mut rounds, pause) {
                 Ok(next) => pause = next,

@@ -87,7 +87,7 @@ impl Engine {
                     rest = advance(bufs, done);
                     left = &rest;
                 }
-                Err(EAGAIN) if blocks() => match self.sleep(record, handle, fd, socket::WRITABLE) {
+                Err(EAGAIN) if blocks() => match self.sleep(record, handle, fd, socket::WRITABLE_EVENTS) {
                     Ok(()) => {}
                     Err(_) if done > 0 => return Ok(done),
                     Err(errno) => return Err(errno),
@@ -121,7 +121,7 @@ impl Engine {
                 rx::Step::Done(n) => return Ok(n),
                 rx::Step::Failed(errno) => return Err(errno),
                 rx::Step::Poll => {
-                    let slept = self.sleep(record, handle, fd, socket::READABLE);
+                    let slept = self.sleep(record, handle, fd, socket::READABLE_EVENTS);
                     self.recv_end(handle, 0);
                     slept?;
                 }
@@ -129,7 +129,7 @@ impl Engine {
                     let mut received = socket::receive(fd, bufs, flags | MSG_DONTWAIT);
                     if received == Err(EAGAIN) && blocks && !socket::is_nonblocking(fd) {
                         received = self
-                            .sleep(record, handle, fd, socket::READABLE)
+                            .sleep(record, handle, fd, socket::READABLE_EVENTS)
                             .and_then(|()| socket::receive(fd, bufs, flags | MSG_DONTWAIT));
                     }
                     let count = if peek { 0 } else { *received.as_ref().unwrap_or(&0) };

@@ -52,7 +52,7 @@ impl<'e> UpgradedStream<'e> {
     }
 }
 
-const CHUNK: usize = 64;
+const STREAMS_PER_CHUNK: usize = 64;
 
 /// The engine.
 pub struct Engine {
@@ -63,7 +63,7 @@ pub struct Engine {
     pub(crate) stats_file: StatsFile,
     pub(crate) stats_descriptor: PrivateFd,
     pub(crate) member: MemberSlot,
-    locals: Box<[OnceLock<Box<[Local; CHUNK]>>]>,
+    locals: Box<[OnceLock<Box<[Local; STREAMS_PER_CHUNK]>>]>,
     free: Mutex<VecDeque<u32>>,
     owners: Mutex<HashMap<u64, Handle>>,
     /// One bit for each stream with bytes that the peer may not have read (label UNREAD).
@@ -80,12 +80,12 @@ pub struct Engine {
 
 static ENGINE: OnceLock<Option<Engine>> = OnceLock::new();
 /// Held while the engine starts, so that no child is forked meanwhile.
-static START: Mutex<()> = Mutex::new(());
+static START_LOCK: Mutex<()> = Mutex::new(());
 
 impl Engine {
     /// The engine, started with `options` on the first call. `None`: the stats file cannot be created.
     pub fn start(options: impl FnOnce() -> Options) -> Option<&'static Engine> {
-        let _start = lock(&START);
+        let _start = lock(&START_LOCK);
         ENGINE.get_or_init(|| Engine::new(options()).ok()).as_ref()
     }
 
@@ -96,7 +96,7 @@ impl Engine {
     }
 
     fn new(mut options: Options) -> Result<Self, i32> {
-        let (file, stats_file) = new_stats_file(fit_streams(options.streams).next_multiple_of(CHUNK))?;
+        let (file, stats_file) = new_stats_file(fit_streams(options.streams).next_multiple_of(STREAMS_PER_CHUNK))?;
         options.streams = stats_file.capacity();
         motet_sys::process_root::remember();
         motet_sys::clock::ticks_per_1024ns();
@@ -108,11 +108,11 @@ impl Engine {
             stats_descriptor: PrivateFd::new(file),
             member: MemberSlot::default(),
             log,
-            locals: (0..options.streams / CHUNK).map(|_| OnceLock::new()).collect(),
+            locals: (0..options.streams / STREAMS_PER_CHUNK).map(|_| OnceLock::new()).collect(),
             free: Mutex::default(),
             owners: Mutex::default(),
-            unread: (0..options.streams / CHUNK).map(|_| AtomicU64::new(0)).collect(),
-            unread_words: (0..(options.streams / CHUNK).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            unread: (0..options.streams / STREAMS_PER_CHUNK).map(|_| AtomicU64::new(0)).collect(),
+            unread_words: (0..(options.streams / STREAMS_PER_CHUNK).div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             any_unread: AtomicU64::new(0),
             ended: Mutex::default(),
             reported_links: Default::default(),
@@ -154,13 +154,14 @@ impl Engine {
 
     fn make_local(&self, index: usize) {
         // By way of a vector: the program's thread may have too small a stack for the array.
-        let made = || (0..CHUNK).map(|_| Local::default()).collect::<Box<[Local]>>();
-        self.locals[index / CHUNK].get_or_init(|| made().try_into().unwrap_or_else(|_| unreachable!("of this length")));
+        let made = || (0..STREAMS_PER_CHUNK).map(|_| Local::default()).collect::<Box<[Local]>>();
+        self.locals[index / STREAMS_PER_CHUNK]
+            .get_or_init(|| made().try_into().unwrap_or_else(|_| unreachable!("of this length")));
     }
 
     #[inline(always)]
     fn local(&self, index: usize) -> Option<&Local> {
-        Some(&self.locals.get(index / CHUNK)?.get()?[index % CHUNK])
+        Some(&self.locals.get(index / STREAMS_PER_CHUNK)?.get()?[index % STREAMS_PER_CHUNK])
     }
 
     /// A new record, owned by this process, in state `Candidate`.
@@ -171,7 +172,7 @@ impl Engine {
         let recycled = {
             let mut free = lock(&self.free);
             // The oldest one, and only if there are many: a thread that holds a stale handle should find it stale.
-            if free.len() >= CHUNK { free.pop_front() } else { None }
+            if free.len() >= STREAMS_PER_CHUNK { free.pop_front() } else { None }
         };
         let index = match recycled.or_else(|| self.unused()).or_else(|| lock(&self.free).pop_front()) {
             Some(index) => index as usize,
@@ -201,8 +202,8 @@ impl Engine {
             ((used as usize) < self.stats_file.capacity()).then_some(used + 1)
         });
         let index = index.ok()?;
-        if (index as usize).is_multiple_of(CHUNK) {
-            let size = (CHUNK * motet_wire::stream::record::SIZE) as u64;
+        if (index as usize).is_multiple_of(STREAMS_PER_CHUNK) {
+            let size = (STREAMS_PER_CHUNK * motet_wire::stream::record::SIZE) as u64;
             // Allocate the pages now, rather than get SIGBUS later.
             memory::allocate(&self.stats_descriptor, stats::offset(index as usize) as u64, size).ok()?;
         }
@@ -244,8 +245,9 @@ impl Engine {
 fn fit_streams(wanted: usize) -> usize {
     let size =
         limits::address_space_share(usize::MAX).min(usize::try_from(limits::max_file_size()).unwrap_or(usize::MAX));
-    let fit = size.saturating_sub(stats::bytes(0)) / (stats::bytes(CHUNK) - stats::bytes(0)) * CHUNK;
-    wanted.min(fit.max(CHUNK)) // if not even these fit, the file cannot be created
+    let fit =
+        size.saturating_sub(stats::bytes(0)) / (stats::bytes(STREAMS_PER_CHUNK) - stats::bytes(0)) * STREAMS_PER_CHUNK;
+    wanted.min(fit.max(STREAMS_PER_CHUNK)) // if not even these fit, the file cannot be created
 }
 
 fn new_stats_file(streams: usize) -> Result<(OwnedFd, StatsFile), i32> {

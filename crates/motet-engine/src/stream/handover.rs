@@ -60,7 +60,7 @@ pub(super) fn flush_unread(record: &StreamRecord, slot: &Slot, kernel: &mut Kern
         if failed || clock::nanoseconds() - start > LINGER_NS {
             return;
         }
-        if socket::poll([(kernel.fd(), socket::WRITABLE)], Some(LINGER_POLL_NS)).is_err() {
+        if socket::poll([(kernel.fd(), socket::WRITABLE_EVENTS)], Some(LINGER_POLL_NS)).is_err() {
             thread::sleep_ns(LINGER_POLL_NS);
         }
     }

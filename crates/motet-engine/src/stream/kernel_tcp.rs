@@ -25,11 +25,11 @@ const LARGE_RINGS_WITHOUT_BULK_MAX_BYTES: usize = 8 << 20;
 static LARGE_RING_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// How long (ns) a wait of this process rests behind open gates before it sleeps in the kernel.
-static PATIENCE_NS: AtomicU64 = AtomicU64::new(0);
+static GATE_REST_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Makes waits rest for `ns` behind open gates, whatever other threads compute: a setting for tests.
 pub(crate) fn keep_gates_open(ns: u64) {
-    PATIENCE_NS.store(ns, Relaxed);
+    GATE_REST_NS.store(ns, Relaxed);
     if ns > 0 {
         cpu_contention::disable();
     }
@@ -200,7 +200,7 @@ impl Platform for KernelTcp<'_> {
     }
 
     fn patience(&self, record: &StreamRecord) -> Patience {
-        match PATIENCE_NS.load(Relaxed) {
+        match GATE_REST_NS.load(Relaxed) {
             0 => Patience::NONE,
             ns => self.patience_now(record, ns),
         }

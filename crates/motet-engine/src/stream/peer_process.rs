@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, Weak};
 #[derive(Debug, Default)]
 pub struct PeerProcess(ForkSafeMutex<Option<Arc<PrivateFd>>>);
 
-static OPEN: Mutex<Vec<(u32, Weak<PrivateFd>)>> = Mutex::new(Vec::new());
+static OPEN_PROCESSES: Mutex<Vec<(u32, Weak<PrivateFd>)>> = Mutex::new(Vec::new());
 
 impl PeerProcess {
     /// Whether `pid` is the process that it was at the first call.
@@ -34,7 +34,7 @@ impl PeerProcess {
 /// released; a second thread opens a descriptor of its own.
 fn open(pid: u32) -> Option<Arc<PrivateFd>> {
     let new = || thread::open_pidfd(pid).ok().map(|fd| Arc::new(PrivateFd::new(fd)));
-    let Ok(mut table) = OPEN.try_lock() else { return new() };
+    let Ok(mut table) = OPEN_PROCESSES.try_lock() else { return new() };
     table.retain(|(_, process)| process.strong_count() > 0);
     let known = table.iter().filter(|(number, _)| *number == pid).filter_map(|(_, process)| process.upgrade());
     if let Some(process) = known.into_iter().find(|process| !thread::has_exited(&**process)) {

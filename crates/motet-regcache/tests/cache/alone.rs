@@ -2,7 +2,7 @@
 
 use crate::support::{Pins, alone, assert_sees_memory, cache};
 use motet_regcache::{Cache, CacheMode, Limits, Refused};
-use motet_sys::test_mappings::{PAGE, ProgramBreak, TestMappings, deny_userfaultfd, in_child};
+use motet_sys::test_mappings::{PAGE_BYTES, ProgramBreak, TestMappings, deny_userfaultfd, in_child};
 
 #[test]
 fn forked_child_has_no_registrations_and_parent_keeps_its() {
@@ -11,12 +11,12 @@ fn forked_child_has_no_registrations_and_parent_keeps_its() {
     }
     let Some(cache) = cache(Limits::default(), 1000) else { return };
     let mut mappings = TestMappings::new(16).unwrap();
-    let mut lease = Some(cache.acquire(mappings.address(0), 8 * PAGE).unwrap());
+    let mut lease = Some(cache.acquire(mappings.address(0), 8 * PAGE_BYTES).unwrap());
     let child = in_child(|| {
-        let refused = cache.acquire(mappings.address(0), PAGE).map(drop) == Err(Refused::Forked);
+        let refused = cache.acquire(mappings.address(0), PAGE_BYTES).map(drop) == Err(Refused::Forked);
         drop(lease.take());
         cache.tidy();
-        cache.forget(mappings.address(0), PAGE);
+        cache.forget(mappings.address(0), PAGE_BYTES);
         // The child has no reader, and nothing waits for one.
         let free = mappings.unmap(2, 1) && mappings.discard(4, 1, false);
         // The child may have a cache of its own.
@@ -28,7 +28,7 @@ fn forked_child_has_no_registrations_and_parent_keeps_its() {
     });
     assert_eq!(child, Ok(true));
     assert_eq!((cache.size().0, cache.counts().stale, cache.driver().size().0), (1, 0, 1));
-    drop(cache.acquire(mappings.address(1), PAGE).unwrap());
+    drop(cache.acquire(mappings.address(1), PAGE_BYTES).unwrap());
     assert_eq!(cache.counts().hits, 1);
     assert!(mappings.unmap(2, 1) && mappings.map(2, 1));
     drop(lease);

@@ -2,13 +2,13 @@
 
 use crate::support::{assert_sees_memory, cache};
 use motet_regcache::Limits;
-use motet_sys::test_mappings::{PAGE, TestMappings};
+use motet_sys::test_mappings::{PAGE_BYTES, TestMappings};
 
 /// The first whole page in a block, and the number of whole pages.
 fn inside(block: &[u64]) -> (u64, u64) {
-    let start = (block.as_ptr().addr() as u64).next_multiple_of(PAGE);
-    let end = (block.as_ptr().addr() as u64 + 8 * block.len() as u64) / PAGE * PAGE;
-    (start, (end - start) / PAGE)
+    let start = (block.as_ptr().addr() as u64).next_multiple_of(PAGE_BYTES);
+    let end = (block.as_ptr().addr() as u64 + 8 * block.len() as u64) / PAGE_BYTES * PAGE_BYTES;
+    (start, (end - start) / PAGE_BYTES)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use crate::support::{Pins, alone, assert_sees_memory, cache};
 use motet_regcache::{Cache, CacheMode, Limits, Range, Refused, Register};
-use motet_sys::test_mappings::{PAGE, TestMappings};
+use motet_sys::test_mappings::{PAGE_BYTES, TestMappings};
 
 /// Mapped pages with their numbers in them, of which eight are registered and kept. It runs in a process of its own: in a shared one, other
 /// threads might map the addresses that a test unmaps for a moment.
@@ -112,11 +112,11 @@ fn mremap_onto_it_drops_registration() {
 #[test]
 fn lease_whose_pages_are_removed_keeps_its_token() {
     let Some((cache, mut mappings)) = prepared("lease_whose_pages_are_removed_keeps_its_token") else { return };
-    let lease = cache.acquire(mappings.address(4), 8 * PAGE).unwrap();
+    let lease = cache.acquire(mappings.address(4), 8 * PAGE_BYTES).unwrap();
     assert!(mappings.unmap(4, 8) && mappings.map(4, 8) && mappings.write(4, 7));
     cache.tidy();
     assert_eq!((cache.size().0, cache.driver().size().0), (0, 1));
-    let new = cache.acquire(mappings.address(4), PAGE).unwrap();
+    let new = cache.acquire(mappings.address(4), PAGE_BYTES).unwrap();
     assert_eq!(cache.driver().seen(&lease)[0], 104, "the old page");
     assert_eq!(cache.driver().seen(&new), [7]);
     drop(lease);
@@ -140,7 +140,7 @@ fn pages_of_two_caches_stay_watched_until_both_drop() {
 fn ranges_that_overlap_become_one() {
     let Some((cache, mappings)) = prepared("ranges_that_overlap_become_one") else { return };
     assert_sees_memory(&cache, mappings.address(8), 8);
-    assert_eq!((cache.size(), cache.driver().size()), ((1, 12 * PAGE), (1, 12)));
+    assert_eq!((cache.size(), cache.driver().size()), ((1, 12 * PAGE_BYTES), (1, 12)));
     assert_sees_memory(&cache, mappings.address(4), 12);
     assert_eq!(cache.counts().hits, 2);
 }
@@ -149,7 +149,7 @@ fn ranges_that_overlap_become_one() {
 fn range_with_hole_is_not_kept() {
     let Some((cache, mut mappings)) = prepared("range_with_hole_is_not_kept") else { return };
     assert!(mappings.unmap(21, 1));
-    assert_eq!(cache.acquire(mappings.address(20), 3 * PAGE).map(drop), Err(Refused::Driver(14)));
+    assert_eq!(cache.acquire(mappings.address(20), 3 * PAGE_BYTES).map(drop), Err(Refused::Driver(14)));
     assert_eq!(cache.size().0, 1);
 }
 
@@ -173,7 +173,7 @@ fn file_pages_are_not_kept() {
         return eprintln!("SKIPPED: {}", cache.mode());
     }
     for _ in 0..2 {
-        let lease = cache.acquire(CONSTANTS.as_ptr().addr() as u64, 3 * PAGE).unwrap();
+        let lease = cache.acquire(CONSTANTS.as_ptr().addr() as u64, 3 * PAGE_BYTES).unwrap();
         assert!(!lease.is_kept());
     }
     assert_eq!((cache.counts().unwatchable, cache.size().0), (2, 0), "the program's own file");
@@ -189,23 +189,23 @@ fn forget_drops_registration() {
 
 #[test]
 fn cache_at_its_limits_evicts_least_recently_used() {
-    let limits = Limits { entries: 3, bytes: 8 * PAGE };
+    let limits = Limits { entries: 3, bytes: 8 * PAGE_BYTES };
     let Some(cache) = cache(limits, 1000) else { return };
     let mappings = TestMappings::new(64).unwrap();
     for page in [0, 2, 4, 0, 6] {
-        drop(cache.acquire(mappings.address(page), PAGE).unwrap());
+        drop(cache.acquire(mappings.address(page), PAGE_BYTES).unwrap());
     }
     assert_eq!((cache.counts().evicted, cache.size().0), (1, 3));
     for page in [0, 4, 6] {
-        drop(cache.acquire(mappings.address(page), PAGE).unwrap());
+        drop(cache.acquire(mappings.address(page), PAGE_BYTES).unwrap());
     }
     assert_eq!(cache.counts().hits, 4, "page 2 was evicted");
-    let held: Vec<_> = (0..4).map(|n| cache.acquire(mappings.address(20 + 4 * n), 2 * PAGE).unwrap()).collect();
+    let held: Vec<_> = (0..4).map(|n| cache.acquire(mappings.address(20 + 4 * n), 2 * PAGE_BYTES).unwrap()).collect();
     assert_eq!(cache.counts().full, 1, "the fourth finds all in use");
     assert!(!held[3].is_kept() && cache.driver().size().0 == 4);
     drop(held);
     assert_eq!(cache.driver().size().0, 3);
-    assert!(!cache.acquire(mappings.address(40), 9 * PAGE).unwrap().is_kept(), "larger than the limit");
+    assert!(!cache.acquire(mappings.address(40), 9 * PAGE_BYTES).unwrap().is_kept(), "larger than the limit");
     assert_eq!(cache.driver().size().0, 3);
 }
 
@@ -214,17 +214,17 @@ fn driver_without_room_gets_room_by_eviction() {
     let Some(cache) = cache(Limits::default(), 10) else { return };
     let mappings = TestMappings::new(64).unwrap();
     for page in 0..20 {
-        drop(cache.acquire(mappings.address(3 * page), 2 * PAGE).unwrap());
+        drop(cache.acquire(mappings.address(3 * page), 2 * PAGE_BYTES).unwrap());
     }
     assert_eq!((cache.counts().evicted, cache.driver().size()), (15, (5, 10)));
-    let held = cache.acquire(mappings.address(0), 8 * PAGE).unwrap();
+    let held = cache.acquire(mappings.address(0), 8 * PAGE_BYTES).unwrap();
     assert_eq!(
-        cache.acquire(mappings.address(20), 3 * PAGE).map(drop),
+        cache.acquire(mappings.address(20), 3 * PAGE_BYTES).map(drop),
         Err(Refused::Driver(12)),
         "in use, so not given up"
     );
     drop(held);
-    drop(cache.acquire(mappings.address(20), 3 * PAGE).unwrap());
+    drop(cache.acquire(mappings.address(20), 3 * PAGE_BYTES).unwrap());
 }
 
 #[test]

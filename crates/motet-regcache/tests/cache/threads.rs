@@ -2,7 +2,7 @@
 
 use crate::support::{alone, assert_sees_memory, cache};
 use motet_regcache::{Limits, watch::Watch};
-use motet_sys::test_mappings::{PAGE, TestMappings};
+use motet_sys::test_mappings::{PAGE_BYTES, TestMappings};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Each thread maps memory wherever the kernel puts it, often where another thread has just unmapped, then writes, acquires, checks and unmaps.
@@ -40,7 +40,7 @@ fn threads_that_unmap_do_not_disturb_other_memory() {
         scope.spawn(|| {
             for _ in 0..300 {
                 let mappings = TestMappings::new(2).unwrap();
-                drop(cache.acquire(mappings.address(0), PAGE).unwrap());
+                drop(cache.acquire(mappings.address(0), PAGE_BYTES).unwrap());
             }
             done.store(true, Relaxed);
         });
@@ -49,9 +49,9 @@ fn threads_that_unmap_do_not_disturb_other_memory() {
             scope.spawn(move || {
                 let mappings = TestMappings::new(16).unwrap();
                 assert!((0..16).all(|page| mappings.write(page, thread << 8 | page)));
-                let first = cache.acquire(mappings.address(0), 16 * PAGE).unwrap().range();
+                let first = cache.acquire(mappings.address(0), 16 * PAGE_BYTES).unwrap().range();
                 while !done.load(Relaxed) {
-                    let lease = cache.acquire(mappings.address(3), 4 * PAGE).unwrap();
+                    let lease = cache.acquire(mappings.address(3), 4 * PAGE_BYTES).unwrap();
                     assert_eq!(lease.range(), first);
                     assert_eq!(cache.driver().seen(&lease)[3], thread << 8 | 3);
                 }
@@ -68,7 +68,7 @@ fn cache_that_misses_events_gives_up_everything() {
     }
     let Some(cache) = cache(Limits::default(), 10_000) else { return };
     let mappings = TestMappings::new(8).unwrap();
-    drop(cache.acquire(mappings.address(0), 4 * PAGE).unwrap());
+    drop(cache.acquire(mappings.address(0), 4 * PAGE_BYTES).unwrap());
     let other = TestMappings::new(1).unwrap();
     let watch = Watch::shared().unwrap();
     watch.watch(other.address(0), other.address(1)).unwrap();

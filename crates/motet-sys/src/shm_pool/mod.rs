@@ -15,7 +15,7 @@ pub use segment::{PeerBytes, PeerMapping, PoolSegment};
 
 use buddy::BuddyAllocator;
 use rustix::io::Errno;
-use segment::{PAGE, PoolUsage};
+use segment::{PAGE_BYTES, PoolUsage};
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -92,7 +92,7 @@ impl ShmPool {
 
     /// Creates a segment of at least `length` bytes for peers to map, and to write if `writable`. It lasts as long as the returned reference.
     pub fn segment(&self, length: usize, writable: bool) -> Result<Arc<PoolSegment>, Errno> {
-        let size = length.max(PAGE).checked_next_power_of_two().ok_or(Errno::NOBUFS)?;
+        let size = length.max(PAGE_BYTES).checked_next_power_of_two().ok_or(Errno::NOBUFS)?;
         self.make(&mut self.state(), size, writable)
     }
 

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A segment's length is a multiple of this.
-pub const PAGE: usize = 4096;
+pub const PAGE_BYTES: usize = 4096;
 
 /// The address ranges of segments, peer mappings and file regions in sealed memfds.
 static RANGES: Mutex<AddressRanges> = Mutex::new(AddressRanges::new());
@@ -47,7 +47,7 @@ impl PoolSegment {
     /// Creates a segment of `size` bytes. Peers may write it if `writable`.
     pub(super) fn new(number: u32, size: usize, writable: bool, usage: &Arc<PoolUsage>) -> Result<Self, Errno> {
         let file = memory::open("motet-pool", size)?;
-        let mapping = address_ranges().map(&file, size, PAGE)?;
+        let mapping = address_ranges().map(&file, size, PAGE_BYTES)?;
         let more = if writable { SealFlags::empty() } else { SealFlags::FUTURE_WRITE };
         // If the system has no such seal, the segment is not shown to peers.
         let sealed = memory::seal(&file, more).is_ok();
@@ -113,10 +113,10 @@ impl PeerMapping {
     /// resizing.
     pub fn map(file: &OwnedFd, size: u64, writable: bool) -> Result<Self, Errno> {
         let (length, sealed, ordinary) = memory::inspect(file)?;
-        let bytes = usize::try_from(size).ok().filter(|size| *size > 0 && size.is_multiple_of(PAGE));
+        let bytes = usize::try_from(size).ok().filter(|size| *size > 0 && size.is_multiple_of(PAGE_BYTES));
         let bytes = bytes.filter(|_| length == size && sealed && ordinary).ok_or(Errno::INVAL)?;
         let access = if writable { Access::Write } else { Access::Read };
-        let mapping = address_ranges().map_with_access(file, bytes, PAGE, access)?;
+        let mapping = address_ranges().map_with_access(file, bytes, PAGE_BYTES, access)?;
         Ok(Self { mapping, writable })
     }
 

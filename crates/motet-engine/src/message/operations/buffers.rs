@@ -1,6 +1,6 @@
 //! Receives that are posted without a record: what their completions need is kept in the posted receive itself.
 
-use super::{CompletionOptions, CqId, LOAN, Operation, OperationKind, Operations, UNRECORDED};
+use super::{CompletionOptions, CqId, LOAN_FLAG, Operation, OperationKind, Operations, UNRECORDED_FLAG};
 use crate::message::Error;
 use motet_proto::message::matching::Receive;
 use motet_proto::message::slab::{MAX_RECORDS, SlabId};
@@ -32,13 +32,13 @@ impl Operations {
         }
         known.under_way += 1;
         self.unrecorded += 1;
-        Ok(Receive { operation: UNRECORDED | u64::from(cq.0), capacity: buffer.span.len() as u64, buffer })
+        Ok(Receive { operation: UNRECORDED_FLAG | u64::from(cq.0), capacity: buffer.span.len() as u64, buffer })
     }
 
     /// The name of a receive that has been removed from the matching table. An unrecorded receive gets a record by this call.
     #[inline(always)]
     pub fn name_of(&mut self, receive: Receive<Buffer>) -> u64 {
-        if receive.operation & UNRECORDED == 0 { receive.operation } else { self.give_record(receive) }
+        if receive.operation & UNRECORDED_FLAG == 0 { receive.operation } else { self.give_record(receive) }
     }
 
     #[inline(never)]
@@ -49,12 +49,12 @@ impl Operations {
         operation.nameless = true;
         self.unrecorded -= 1;
         // There is room: `begin_unrecorded` and `begin` count every unrecorded receive as a record.
-        self.pool.insert(operation).map_or(LOAN | u64::from(u32::MAX), |number| u64::from(number.0))
+        self.pool.insert(operation).map_or(LOAN_FLAG | u64::from(u32::MAX), |number| u64::from(number.0))
     }
 
     /// Whether a posted receive is an unrecorded one of `cq`.
     pub fn is_unrecorded(receive: &Receive<Buffer>, cq: CqId) -> bool {
-        receive.operation == UNRECORDED | u64::from(cq.0)
+        receive.operation == UNRECORDED_FLAG | u64::from(cq.0)
     }
 
     /// Operations under way that were posted as unrecorded receives of `cq`, and for which `which` is true.

@@ -142,9 +142,9 @@ pub struct Operations {
 }
 
 /// A bit in the protocol's name of an operation: the operation is a loan without a completion, which has no record.
-const LOAN: u64 = 1 << 32;
+const LOAN_FLAG: u64 = 1 << 32;
 /// A bit in the name of a posted receive: the receive has no record, and the low 32 bits are its completion queue.
-const UNRECORDED: u64 = 1 << 33;
+const UNRECORDED_FLAG: u64 = 1 << 33;
 
 impl Operations {
     /// Adds a record.
@@ -190,7 +190,7 @@ impl Operations {
     /// The record of an operation by its name in the protocol. `None`: there is none, or its completion is queued.
     #[inline(always)]
     pub fn get(&mut self, name: u64) -> Option<&mut Operation> {
-        if name >= LOAN {
+        if name >= LOAN_FLAG {
             return None;
         }
         self.pool.get_by_id(SlabId(name as u32)).filter(|operation| !operation.is_queued)
@@ -222,7 +222,7 @@ impl Operations {
     /// Completes an operation.
     #[inline(always)]
     pub fn complete(&mut self, name: u64, outcome: Outcome) {
-        if name >= LOAN {
+        if name >= LOAN_FLAG {
             if let Some(loan) = self.take_loan(name).filter(Loan::is_suballocated) {
                 self.spare = Some(loan);
             }
@@ -249,7 +249,7 @@ impl Operations {
         let Self { pool, completion_queues, unrecorded, .. } = self;
         let Some(cq) = completion_queues.get_by_id(known).filter(|cq| cq.completed.is_empty()) else { return false };
         let (name, number) = (receive.operation, SlabId(receive.operation as u32));
-        let (span, user_data, named) = if name & UNRECORDED != 0 {
+        let (span, user_data, named) = if name & UNRECORDED_FLAG != 0 {
             let Buffer { span, user_data } = receive.buffer;
             if number != known || !sink.takes(false, message_length <= span.len(), headers) {
                 return false;
@@ -257,7 +257,7 @@ impl Operations {
             *unrecorded -= 1;
             (span, user_data, false)
         } else {
-            let Some(operation) = pool.get_by_id(number).filter(|_| name < LOAN) else { return false };
+            let Some(operation) = pool.get_by_id(number).filter(|_| name < LOAN_FLAG) else { return false };
             let ours = operation.options.cq.is_some_and(|cq| cq.0 == known.0) && operation.may_skip_record();
             let (&OperationMemory::User(span), true) = (&operation.memory, ours) else { return false };
             let (user_data, named) = (operation.options.user_data, !operation.nameless);
@@ -379,19 +379,23 @@ impl Operations {
         if self.loans.count() == slab::MAX_RECORDS {
             return Err(loan);
         }
-        Ok(self.loans.insert(loan).map_or(0, |number| LOAN | u64::from(number.0)))
+        Ok(self.loans.insert(loan).map_or(0, |number| LOAN_FLAG | u64::from(number.0)))
     }
 
     /// Removes a loan that was not sent, or that has been released.
     #[inline]
     pub fn take_loan(&mut self, name: u64) -> Option<Loan> {
-        let index = self.loans.find(SlabId((name & !LOAN) as u32))?;
+        let index = self.loans.find(SlabId((name & !LOAN_FLAG) as u32))?;
         self.loans.remove(index)
     }
 
     /// A loan without a completion, by its name in the protocol.
     pub fn loan(&mut self, name: u64) -> Option<&Loan> {
-        if name < LOAN { None } else { self.loans.get_by_id(SlabId((name & !LOAN) as u32)).map(|loan| &*loan) }
+        if name < LOAN_FLAG {
+            None
+        } else {
+            self.loans.get_by_id(SlabId((name & !LOAN_FLAG) as u32)).map(|loan| &*loan)
+        }
     }
 
     /// Takes the loan that was released last. A further use of it costs the pool nothing.

@@ -168,7 +168,7 @@ fn only_receives_of_the_queue_are_reported() {
     }
     let blocking = operations.begin_unrecorded(operations.blocking, Buffer::NONE).unwrap();
     assert!(!reports(&mut operations, blocking) && operations.has_blocking_receive());
-    let loan = Receive { operation: LOAN, capacity: 0, buffer: Buffer::NONE };
+    let loan = Receive { operation: LOAN_FLAG, capacity: 0, buffer: Buffer::NONE };
     assert!(!reports(&mut operations, loan));
 }
 

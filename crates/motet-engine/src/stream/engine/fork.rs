@@ -1,6 +1,6 @@
 //! Fork: before it no thread is in the middle of a change; after it the child releases what belongs to the parent.
 
-use super::{Engine, Handle, START, Totals};
+use super::{Engine, Handle, START_LOCK, Totals};
 use crate::{lock, log};
 use motet_sys::buffer_pool;
 use std::any::Any;
@@ -47,7 +47,7 @@ pub struct ForkGuard {
 impl ForkGuard {
     /// Takes the locks: waits until no other thread is in the middle of a change.
     pub fn begin() -> Self {
-        let start = lock(&START); // from here on no engine starts
+        let start = lock(&START_LOCK); // from here on no engine starts
         let engine = Engine::running();
         let quiet = Self {
             _start: start,

@@ -1,6 +1,6 @@
 //! The streams with bytes that the peer may not have read. Every sleep (invariant 6) needs them, so they are found without a look at all streams.
 
-use super::{CHUNK, Engine, Handle, Local};
+use super::{Engine, Handle, Local, STREAMS_PER_CHUNK};
 use motet_wire::stream::record::StreamRecord;
 use std::sync::atomic::Ordering;
 
@@ -11,8 +11,8 @@ impl Engine {
         if !local.unread.load(Ordering::Relaxed) {
             local.unread.store(true, Ordering::Relaxed);
             let index = (handle >> 32) as usize - 1;
-            let word = index / CHUNK;
-            self.unread[word].fetch_or(1 << (index % CHUNK), Ordering::SeqCst); // edge: UNREAD
+            let word = index / STREAMS_PER_CHUNK;
+            self.unread[word].fetch_or(1 << (index % STREAMS_PER_CHUNK), Ordering::SeqCst); // edge: UNREAD
             self.unread_words[word / 64].fetch_or(1 << (word % 64), Ordering::SeqCst); // edge: UNREAD
             self.any_unread.fetch_add(1, Ordering::Relaxed);
         }
@@ -43,7 +43,7 @@ impl Engine {
         let word = &self.unread[at];
         // edge: UNREAD
         for bit in bits(word.load(Ordering::SeqCst)) {
-            let index = at * CHUNK + bit;
+            let index = at * STREAMS_PER_CHUNK + bit;
             let (Some(record), Some(local)) = (self.stats_file.record(index), self.local(index)) else { continue };
             // Cleared first: a send meanwhile sets it again.
             if word.fetch_and(!(1 << bit), Ordering::Relaxed) >> bit & 1 == 1 {
