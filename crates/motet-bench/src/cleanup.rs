@@ -36,8 +36,8 @@ fn leftovers() -> MutexGuard<'static, Vec<Leftover>> {
 
 /// Starts the thread that waits for signals, once. Signals that were ignored when this process started (nohup) stay ignored.
 pub fn watch() {
-    static BEGUN: Once = Once::new();
-    BEGUN.call_once(|| {
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
         let ignored = ignored();
         let caught = [SIGHUP, SIGINT, SIGQUIT, SIGTERM].into_iter().filter(|n| ignored >> (n - 1) & 1 == 0);
         let Ok(mut signals) = Signals::new(caught) else { return };

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The largest floor of the fast mode, ns. A ratio between a spinning path and TCP counts in that mode only.
-pub const FAST: f64 = 60.0;
+pub const FAST_MAX_NS: f64 = 60.0;
 /// The largest floor of two CPUs that share a cache, ns.
-pub const NEAR: f64 = 100.0;
+pub const NEAR_MAX_NS: f64 = 100.0;
 /// Two samples that differ by more than this factor belong to different modes.
 const SAME_MODE: f64 = 1.3;
 
@@ -116,7 +116,7 @@ impl FloorSamples {
 
     /// The distance of the CPUs during the whole repetition; `None` if it changed meanwhile.
     pub fn distance(&self) -> Option<Distance> {
-        match (self.before <= NEAR, self.after <= NEAR) {
+        match (self.before <= NEAR_MAX_NS, self.after <= NEAR_MAX_NS) {
             (true, true) => Some(Distance::Near),
             (false, false) => Some(Distance::Far),
             _ => None,
@@ -125,7 +125,7 @@ impl FloorSamples {
 
     /// Whether the whole repetition saw the fast mode.
     pub fn fast(&self) -> bool {
-        self.before.max(self.after) <= FAST
+        self.before.max(self.after) <= FAST_MAX_NS
     }
 }
 

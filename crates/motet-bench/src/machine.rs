@@ -14,8 +14,8 @@ pub fn copies(bench: &Bench) -> Vec<f64> {
 /// The machine of a run that has ended, with all samples of the floor.
 pub fn describe(bench: &Bench, copies: &[f64]) -> Machine {
     let [floors, exchanges] = bench.floors();
-    let fast = floors.iter().filter(|&&f| f <= floor::FAST).count();
-    let (near, far): (Vec<f64>, Vec<f64>) = floors.iter().partition(|&&f| f <= floor::NEAR);
+    let fast = floors.iter().filter(|&&f| f <= floor::FAST_MAX_NS).count();
+    let (near, far): (Vec<f64>, Vec<f64>) = floors.iter().partition(|&&f| f <= floor::NEAR_MAX_NS);
     let here = motet_config::profile::Machine::here();
     Machine {
         processor: if here.processor.is_empty() { "unknown processor".into() } else { here.processor },

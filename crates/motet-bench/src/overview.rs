@@ -86,16 +86,16 @@ pub fn draw(figures: &Path, plots: &Path, report: &Report) -> Result<Vec<String>
 /// Pixels. A reader sees the picture at this width, so that no text is scaled down.
 const SIZE: (u32, u32) = (800, 425);
 /// Text of `n` pixels is asked for as `n` times this: the drawing library divides by it.
-const PIXEL: f64 = 1.24;
+const FONT_SCALE: f64 = 1.24;
 /// The first row of bars, the height of a row, and of a bar.
 const TOP: i32 = 112;
 const ROW: i32 = 58;
-const BAR: i32 = 20;
+const BAR_HEIGHT: i32 = 20;
 /// Where bars begin, and the length of the longest, by panel.
-const LEFT: [i32; 2] = [178, 506];
-const LENGTH: f64 = 230.0;
+const PANEL_LEFT: [i32; 2] = [178, 506];
+const MAX_BAR_LENGTH: f64 = 230.0;
 /// Without and with Motet: colours that differ also in brightness.
-const SHADES: [RGBColor; 2] = [RGBColor(160, 160, 160), COLOURS[1]];
+const BAR_COLOURS: [RGBColor; 2] = [RGBColor(160, 160, 160), COLOURS[1]];
 const WORDS: [&str; 2] = ["without Motet", "with Motet"];
 
 type Drawn<B> = Result<(), DrawingAreaErrorKind<<B as DrawingBackend>::ErrorType>>;
@@ -107,41 +107,41 @@ fn picture<B: DrawingBackend>(area: &DrawingArea<B, Shift>, bars: &Bars, machine
     area.draw(&Rectangle::new([(0, 0), (width - 1, height - 1)], BLACK.mix(0.35)))?;
     write(area, "Unmodified programs on one host", (18, 26), (18.0, FontStyle::Bold), HPos::Left, BLACK)?;
     let remark = format!("{machine}. Medians. Left: shorter is better; right: longer is better.");
-    write(area, &remark, (18, 51), (12.5, FontStyle::Normal), HPos::Left, GREY)?;
-    for (at, (shade, words)) in SHADES.iter().zip(WORDS).enumerate() {
+    write(area, &remark, (18, 51), (12.5, FontStyle::Normal), HPos::Left, TEXT_COLOUR)?;
+    for (at, (shade, words)) in BAR_COLOURS.iter().zip(WORDS).enumerate() {
         let x = 532 + at as i32 * 138;
         area.draw(&Rectangle::new([(x, 19), (x + 14, 33)], shade.filled()))?;
         write(area, words, (x + 21, 26), (14.0, FontStyle::Normal), HPos::Left, BLACK)?;
     }
     for (at, program) in ProgramKind::ALL.iter().enumerate() {
-        let (y, [name, what]) = (TOP + at as i32 * ROW + BAR, program.words());
+        let (y, [name, what]) = (TOP + at as i32 * ROW + BAR_HEIGHT, program.words());
         write(area, name, (168, y - 9), (15.0, FontStyle::Bold), HPos::Right, BLACK)?;
-        write(area, what, (168, y + 9), (12.0, FontStyle::Normal), HPos::Right, GREY)?;
+        write(area, what, (168, y + 9), (12.0, FontStyle::Normal), HPos::Right, TEXT_COLOUR)?;
     }
-    for ((panel, left), pairs) in Panel::ALL.into_iter().zip(LEFT).zip(bars) {
+    for ((panel, left), pairs) in Panel::ALL.into_iter().zip(PANEL_LEFT).zip(bars) {
         draw_panel(area, panel, left, pairs)?;
     }
     area.present()
 }
 
-const GREY: RGBColor = RGBColor(85, 85, 85);
+const TEXT_COLOUR: RGBColor = RGBColor(85, 85, 85);
 
 fn draw_panel<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: Panel, left: i32, pairs: &[Pair]) -> Drawn<B> {
     let scale = Scale::of(panel, pairs);
-    let x = |value: f64| left + (scale.part(value) * LENGTH).round() as i32;
-    let bottom = TOP + ROW * pairs.len() as i32 - (ROW - 2 * BAR) / 2;
+    let x = |value: f64| left + (scale.part(value) * MAX_BAR_LENGTH).round() as i32;
+    let bottom = TOP + ROW * pairs.len() as i32 - (ROW - 2 * BAR_HEIGHT) / 2;
     write(area, panel.words(), (left, TOP - 26), (15.0, FontStyle::Bold), HPos::Left, BLACK)?;
     for &mark in &scale.marks {
         let line = [(x(mark), TOP - 9), (x(mark), bottom)];
         area.draw(&PathElement::new(line, BLACK.mix(0.15)))?;
-        write(area, &short_number(mark), (x(mark), bottom + 13), (12.0, FontStyle::Normal), HPos::Center, GREY)?;
+        write(area, &short_number(mark), (x(mark), bottom + 13), (12.0, FontStyle::Normal), HPos::Center, TEXT_COLOUR)?;
     }
     for (row, pair) in pairs.iter().enumerate() {
-        for (at, (&value, shade)) in pair.iter().zip(SHADES).enumerate() {
-            let top = TOP + row as i32 * ROW + at as i32 * BAR;
-            area.draw(&Rectangle::new([(left, top), (x(value).max(left + 1), top + BAR - 2)], shade.filled()))?;
+        for (at, (&value, shade)) in pair.iter().zip(BAR_COLOURS).enumerate() {
+            let top = TOP + row as i32 * ROW + at as i32 * BAR_HEIGHT;
+            area.draw(&Rectangle::new([(left, top), (x(value).max(left + 1), top + BAR_HEIGHT - 2)], shade.filled()))?;
             let style = if at == 1 { FontStyle::Bold } else { FontStyle::Normal };
-            write(area, &number(value), (x(value) + 6, top + BAR / 2 - 1), (13.5, style), HPos::Left, BLACK)?;
+            write(area, &number(value), (x(value) + 6, top + BAR_HEIGHT / 2 - 1), (13.5, style), HPos::Left, BLACK)?;
         }
     }
     Ok(())
@@ -155,7 +155,7 @@ fn write<B: DrawingBackend>(
     anchor: HPos,
     colour: RGBColor,
 ) -> Drawn<B> {
-    let style = (FONT, size * PIXEL).into_font().style(style).color(&colour).pos(Pos::new(anchor, VPos::Center));
+    let style = (FONT, size * FONT_SCALE).into_font().style(style).color(&colour).pos(Pos::new(anchor, VPos::Center));
     area.draw(&Text::new(text.to_owned(), at, style))
 }
 

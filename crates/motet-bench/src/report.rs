@@ -1,7 +1,7 @@
 //! What a run found: lines with figures, floors, ratios, bounds and verdicts; and curves over the size.
 
 use crate::bar::Bar;
-use crate::floor::{Distance, FAST, FloorSamples};
+use crate::floor::{Distance, FAST_MAX_NS, FloorSamples};
 use crate::stats::Spread;
 use serde::Serialize;
 
@@ -127,7 +127,7 @@ pub enum WithMotet {
 }
 
 /// An interval of at most this part of its median is narrow enough for a statement of equality.
-const NARROW: f64 = 0.1;
+const MAX_NARROW_INTERVAL: f64 = 0.1;
 
 /// One line of the table.
 #[derive(Debug, Clone, Serialize)]
@@ -255,7 +255,7 @@ impl Line {
                 let (low, high) = s.interval;
                 match near && (is_met(low) || is_met(high)) {
                     _ if is_met(s.median) => Verdict::Met,
-                    true if high - low <= NARROW * s.median => Verdict::Met,
+                    true if high - low <= MAX_NARROW_INTERVAL * s.median => Verdict::Met,
                     true => Verdict::Unclear,
                     false => Verdict::Missed,
                 }
@@ -268,7 +268,7 @@ impl Line {
     pub fn slow_floor(mut self, enough: bool) -> Self {
         if !enough && self.verdict != Verdict::NotMeasured {
             self.verdict = Verdict::SlowFloor;
-            return self.note(format!("the floor was above {FAST} ns: a ratio to TCP does not count"));
+            return self.note(format!("the floor was above {FAST_MAX_NS} ns: a ratio to TCP does not count"));
         }
         self
     }

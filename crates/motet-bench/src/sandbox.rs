@@ -25,7 +25,7 @@ use tempfile::TempDir;
 /// How long a server may take until it is ready.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// The words in front of every client and caller: each ends after two minutes, a caller with all its repetitions.
-const TIMEOUT: [&str; 4] = ["timeout", "-k", "1", "120"];
+const TIMEOUT_COMMAND: [&str; 4] = ["timeout", "-k", "1", "120"];
 /// How long a process may take to end, before SIGTERM and again before SIGKILL.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -212,7 +212,7 @@ impl<'a> Sandbox<'a> {
         environment: &[(&str, &str)],
     ) -> Result<String> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
-        let mut command = self.command(setup.mode, &[&TIMEOUT, words.as_slice()].concat(), environment);
+        let mut command = self.command(setup.mode, &[&TIMEOUT_COMMAND, words.as_slice()].concat(), environment);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let child = self.bench.cpus.on(Some(self.cpu(setup.placement)), || cleanup::start(&mut command));
         let output = child.and_then(Child::wait_with_output).with_context(|| format!("cannot start {}", words[0]))?;
@@ -238,7 +238,7 @@ impl<'a> Sandbox<'a> {
         environment: &[(&str, &str)],
     ) -> Result<Caller> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
-        let mut command = self.command(setup.mode, &[&TIMEOUT, words.as_slice()].concat(), environment);
+        let mut command = self.command(setup.mode, &[&TIMEOUT_COMMAND, words.as_slice()].concat(), environment);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
         let child = self.bench.cpus.on(Some(self.cpu(setup.placement)), || cleanup::start(&mut command));
         let mut child = child.with_context(|| format!("cannot start {}", words[0]))?;

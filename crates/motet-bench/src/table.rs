@@ -1,6 +1,6 @@
 //! The report as text: an aligned table for a terminal, or Markdown.
 
-use crate::floor::FAST;
+use crate::floor::FAST_MAX_NS;
 use crate::format::{number, quantity, scale, spread};
 use crate::report::{Bound, Line, Machine, Report, Verdict};
 
@@ -88,7 +88,7 @@ pub fn machine(machine: &Machine) -> String {
     );
     if let Some(floor) = machine.floor {
         text += &format!(
-            "Floor: a cache line reaches the other CPU in {} ns; {:.0} % of {} samples were fast (at most {FAST} ns).\n",
+            "Floor: a cache line reaches the other CPU in {} ns; {:.0} % of {} samples were fast (at most {FAST_MAX_NS} ns).\n",
             spread(&floor),
             machine.floor_fast * 100.0,
             floor.count

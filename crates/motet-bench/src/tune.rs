@@ -35,11 +35,11 @@ const MIN_REPETITIONS: usize = 6;
 /// How long repetitions go on if the result is not steady.
 const MAX_TIME: Duration = Duration::from_secs(4);
 /// The factor that a way of copying must gain to be chosen.
-const MARGIN: f64 = 1.1;
+const MIN_GAIN: f64 = 1.1;
 /// The factor that it may lose in one pattern if it gains over all of them.
 const MAX_LOSS: f64 = 0.95;
 /// A size above that of every message, bytes.
-const NEVER: u64 = 1 << 40;
+const NEVER_BYTES: u64 = 1 << 40;
 
 /// The time of one message for each way of copying, ns.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -120,7 +120,7 @@ impl SweepPair {
 /// A sample of the floor, and whether it is one of CPUs that share a cache.
 fn near(cpus: &Cpus) -> (f64, bool) {
     let floor = median(&std::array::from_fn::<_, 5, _>(|_| floor::one_way(cpus, Write::Store)));
-    (floor, floor <= floor::NEAR)
+    (floor, floor <= floor::NEAR_MAX_NS)
 }
 
 /// Whether the two CPUs of a measurement share a cache at present; `None` if there are no two.
@@ -136,8 +136,8 @@ pub fn measure(prefix: &[&str]) -> Result<Measured> {
     // Both distances get one size, so that a stream copies by the same path on near and on far CPUs.
     let from = |size: u64| [("MOTET_SINGLE_COPY_MIN", size), ("MOTET_SINGLE_COPY_MIN_FAR", size)];
     let [min, min_far] = from(64 << 10);
-    let mut ring = SweepPair::start(&bench, &from(NEVER))?;
-    let mut one = SweepPair::start(&bench, &[min, min_far, ("MOTET_HALF_COPY_MIN", NEVER)])?;
+    let mut ring = SweepPair::start(&bench, &from(NEVER_BYTES))?;
+    let mut one = SweepPair::start(&bench, &[min, min_far, ("MOTET_HALF_COPY_MIN", NEVER_BYTES)])?;
     let mut both = SweepPair::start(&bench, &[min, min_far, ("MOTET_HALF_COPY_MIN", 1)])?;
     let mut sizes: Vec<Size> = SIZES.map(|size| Size { size, patterns: Default::default() }).into();
     let started = Instant::now();
@@ -181,19 +181,19 @@ impl Size {
 }
 
 /// The sizes from which single copy, and single copy by both sides, are better: there each wins by a margin (both sides need only
-/// not lose), and it loses at no larger size. [`NEVER`] if there is none.
+/// not lose), and it loses at no larger size. [`NEVER_BYTES`] if there is none.
 fn choose(sizes: &[Size]) -> (Option<u64>, Option<u64>) {
     let from = |wins: &dyn Fn(&Size) -> bool, loses: &dyn Fn(&Size) -> bool| {
         let tail = sizes.iter().rposition(loses).map_or(0, |last| last + 1);
-        sizes[tail..].iter().find(|size| wins(size)).map_or(NEVER, |size| size.size as u64)
+        sizes[tail..].iter().find(|size| wins(size)).map_or(NEVER_BYTES, |size| size.size as u64)
     };
-    let lost_by_both = |s: &Size| s.gain(|w| w.one, |w| w.both).0 >= MARGIN;
+    let lost_by_both = |s: &Size| s.gain(|w| w.one, |w| w.both).0 >= MIN_GAIN;
     let half = from(&|s| !lost_by_both(s), &lost_by_both);
     let single = |s: &Size| s.gain(|w| if s.size as u64 >= half { w.both } else { w.one }, |w| w.ring);
     let min = from(
         &|s| {
             let (over_all, worst) = single(s);
-            over_all >= MARGIN && worst >= MAX_LOSS
+            over_all >= MIN_GAIN && worst >= MAX_LOSS
         },
         &|s| single(s).0 < 1.0,
     );
@@ -251,7 +251,7 @@ mod tests {
         let mut dip = crossing;
         dip[4] = (0.8, 0.9);
         assert_eq!(choose(&sizes(dip)), (Some(16 << 20), Some(256 << 10)), "not before a size that loses");
-        assert_eq!(choose(&sizes([(0.5, 0.9); 7])), (Some(NEVER), Some(256 << 10)));
+        assert_eq!(choose(&sizes([(0.5, 0.9); 7])), (Some(NEVER_BYTES), Some(256 << 10)));
         assert_eq!(choose(&sizes([(1.5, 2.0); 7])), (Some(256 << 10), Some(256 << 10)));
     }
 
@@ -279,7 +279,7 @@ mod tests {
     fn one_side_copies_where_two_hinder_each_other() {
         let gains = [(1.4, 1.0), (1.4, 1.1), (1.4, 1.3), (1.4, 1.5), (1.4, 2.0), (1.4, 2.0), (1.4, 2.0)];
         assert_eq!(choose(&sizes(gains)), (Some(256 << 10), Some(1 << 20)));
-        assert_eq!(choose(&sizes([(2.0, 1.0); 7])), (Some(256 << 10), Some(NEVER)));
+        assert_eq!(choose(&sizes([(2.0, 1.0); 7])), (Some(256 << 10), Some(NEVER_BYTES)));
     }
 
     #[test]

@@ -166,14 +166,14 @@ fn connect(host: &str, port: &str, kind: &str) -> Result<Pipe> {
 /// Measures blocks of operations for `ms` milliseconds, as `measure` of `tests/bench/peer.h`. Returns `MEDIAN MEAN COUNT`.
 fn measure(count: usize, ms: usize, share: f64, mut block: impl FnMut(usize) -> Result<()>) -> Result<String> {
     // Rings and buffers are faulted in meanwhile.
-    const WARM: Duration = Duration::from_millis(30);
+    const WARM_UP: Duration = Duration::from_millis(30);
     let time = Duration::from_millis(ms as u64);
     let probe = if count > 0 { count } else { 64 };
     let start = Instant::now();
     let last = loop {
         let begun = Instant::now();
         block(probe)?;
-        if start.elapsed() >= WARM.max(time / 5) {
+        if start.elapsed() >= WARM_UP.max(time / 5) {
             break begun.elapsed();
         }
     };
@@ -268,7 +268,7 @@ fn call_stream(mut pipe: Pipe, size: usize, ms: usize, distinct: usize) -> Resul
 }
 
 /// Bytes of memory of a sweep, more than the caches hold. It is cut into buffers of the current size.
-const SWEPT: usize = 32 << 20;
+const SWEEP_BYTES: usize = 32 << 20;
 
 /// Decodes the plan of a burst: size, count, number of distinct buffers, whether each message is answered.
 fn sweep_plan(bytes: &[u8; 32]) -> [usize; 4] {
@@ -276,11 +276,11 @@ fn sweep_plan(bytes: &[u8; 32]) -> [usize; 4] {
 }
 
 /// How long the sender waits before each message that is answered, so that the receiver is waiting.
-const HEAD_START: Duration = Duration::from_micros(5);
+const SENDER_PAUSE: Duration = Duration::from_micros(5);
 
 /// Receives bursts, each after its plan. Answers the first and the last message of a burst, or each.
 fn serve_sweep(mut pipe: Pipe) -> Result<()> {
-    let mut memory = vec![1u8; SWEPT];
+    let mut memory = vec![1u8; SWEEP_BYTES];
     let mut plan = [0; 32];
     loop {
         // Messages before each burst: after a pause a stream may start on TCP again.
@@ -304,7 +304,7 @@ fn serve_sweep(mut pipe: Pipe) -> Result<()> {
 /// For each line `SIZE COUNT DISTINCT EACH` on standard input: sends one message and then COUNT more. Prints the time of each, ns, and
 /// how many were single copies.
 fn call_sweep(mut pipe: Pipe) -> Result<()> {
-    let memory = vec![1u8; SWEPT];
+    let memory = vec![1u8; SWEEP_BYTES];
     let engine = motet::engine().context("no engine")?;
     for line in std::io::stdin().lock().lines() {
         let line = line?;
@@ -320,7 +320,7 @@ fn call_sweep(mut pipe: Pipe) -> Result<()> {
         for i in 0..=count {
             if each != 0 || i <= 1 {
                 let pause = Instant::now();
-                while pause.elapsed() < HEAD_START {
+                while pause.elapsed() < SENDER_PAUSE {
                     std::hint::spin_loop();
                 }
             }

@@ -12,7 +12,7 @@ use motet::node::{BodyPath, Channel, LinkId, Node, Serve, deadline_in, options};
 const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
 const SERVICE: u64 = 7;
 /// One through the payload ring, one by single copy where the system allows it.
-const LONG: [usize; 2] = [40_000, 1 << 20];
+const LONG_BODY_BYTES: [usize; 2] = [40_000, 1 << 20];
 
 /// A node that copies bodies of 512 KiB and more from its peer's memory.
 fn node(name: &str) -> Node {
@@ -71,7 +71,7 @@ impl Drop for Second {
 }
 
 fn exchange(node: &Node, channel: Channel) {
-    let sizes = [8; 10].into_iter().chain(LONG);
+    let sizes = [8; 10].into_iter().chain(LONG_BODY_BYTES);
     for (tag, size) in sizes.enumerate() {
         node.send(channel, tag as u64, &vec![tag as u8; size], LIMIT).unwrap();
         let answer = node.receive(channel, &mut [], LIMIT).unwrap();
@@ -130,7 +130,7 @@ fn why_shows_nodes_with_links_drivers_and_counts() {
         assert_eq!((link["peer_name"].as_str(), link["peer_pid"].as_u64()), (Some(&*second_name), Some(other.into())));
         assert_eq!(link["counts"]["channels"], 1, "{link}");
     }
-    assert!(sent(&links[0], "ring_sent") >= LONG[0] as u64, "{}", links[0]);
+    assert!(sent(&links[0], "ring_sent") >= LONG_BODY_BYTES[0] as u64, "{}", links[0]);
     let rejected = &links[1]["drivers"][1];
     assert!(
         rejected["driver"] == "shm" && rejected["reason"].as_str().unwrap().contains("no node has this name"),
@@ -143,9 +143,9 @@ fn why_shows_nodes_with_links_drivers_and_counts() {
         links.len() == 2 && copies(&links[0]) == 1 && sent(&links[1], "frames_received") > (1 << 20)
     });
     assert!(theirs.iter().all(|link| link["connector"] == false && link["peer_name"] == *own_name), "{theirs:?}");
-    assert!(sent(&theirs[0], "ring_received") >= LONG[0] as u64, "{}", theirs[0]);
+    assert!(sent(&theirs[0], "ring_received") >= LONG_BODY_BYTES[0] as u64, "{}", theirs[0]);
     if sent(&theirs[0], "single_copy") == 1 {
-        assert_eq!(sent(&theirs[0], "single_copy_bytes"), LONG[1] as u64);
+        assert_eq!(sent(&theirs[0], "single_copy_bytes"), LONG_BODY_BYTES[1] as u64);
     }
 
     // Text output, by process id and by the name of the peer.

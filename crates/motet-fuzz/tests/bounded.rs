@@ -142,8 +142,8 @@ fn message_seeds_keep_to_the_protocol() {
     for (at, seed) in motet_fuzz::message::seeds().iter().enumerate() {
         assert_eq!(motet_fuzz::message::play(seed), None, "seed {at}");
     }
-    let taken = motet_fuzz::message::direct::TAKEN.load(std::sync::atomic::Ordering::Relaxed);
-    let kept = motet_fuzz::message::direct::KEPT.load(std::sync::atomic::Ordering::Relaxed);
+    let taken = motet_fuzz::message::direct::MESSAGES_TAKEN.load(std::sync::atomic::Ordering::Relaxed);
+    let kept = motet_fuzz::message::direct::MESSAGES_KEPT.load(std::sync::atomic::Ordering::Relaxed);
     assert!(taken > 0 && kept > 0, "some are messages that take the direct path: {taken}, {kept}");
 }
 
@@ -156,11 +156,12 @@ fn cells() {
 #[test]
 fn cell_seeds_reach_the_direct_path() {
     use motet_fuzz::message::{cells, direct};
-    let before = direct::TAKEN.load(std::sync::atomic::Ordering::Relaxed);
+    let before = direct::MESSAGES_TAKEN.load(std::sync::atomic::Ordering::Relaxed);
     for (at, seed) in cells::seeds().iter().enumerate() {
-        assert_eq!(cells::play(seed).is_none(), at < cells::HONEST, "seed {at}");
+        assert_eq!(cells::play(seed).is_none(), at < cells::HONEST_SEEDS, "seed {at}");
     }
-    let counts = [&direct::TAKEN, &cells::SENT].map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
+    let counts =
+        [&direct::MESSAGES_TAKEN, &cells::MESSAGES_SENT].map(|count| count.load(std::sync::atomic::Ordering::Relaxed));
     assert!(counts[0] >= before + 20 && counts[1] >= 20, "{counts:?}");
 }
 

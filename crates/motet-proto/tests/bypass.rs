@@ -13,7 +13,7 @@ use motet_wire::stream::record::State;
 use motet_wire::sync::Ordering::Relaxed;
 use std::io::IoSliceMut;
 use support::prng::Prng;
-use support::{LOOK, SEND, World, bytes};
+use support::{RECEIVE_WITHOUT_SLEEP, SEND, World, bytes};
 
 const KERNEL_ONLY: tx::Request = tx::Request { kernel_only: true, ..SEND };
 
@@ -52,7 +52,7 @@ fn write_past(world: &World, length: usize) {
 }
 
 fn receive(world: &World) -> rx::Step {
-    world.receive(1, 1, 1000, LOOK)
+    world.receive(1, 1, 1000, RECEIVE_WITHOUT_SLEEP)
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn ring_bytes_wait_for_tcp_bytes_before_them() {
     assert_eq!(receive(&world), rx::Step::Failed(motet_proto::EAGAIN));
     assert_eq!(rx::missing_tcp_bytes(&me.record, &me.slot), 10);
     world.clock.advance(2_000_000);
-    assert_eq!(world.receive(1, 1, 4, LOOK), rx::Step::Done(4));
+    assert_eq!(world.receive(1, 1, 4, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(4));
     assert_eq!(rx::missing_tcp_bytes(&me.record, &me.slot), 6);
     assert_eq!(receive(&world), rx::Step::Done(14));
     assert_eq!(rx::missing_tcp_bytes(&me.record, &me.slot), 0);
@@ -198,7 +198,7 @@ fn bytes_taken_back_and_read_past_motet_are_in_order() {
     assert!(raise(&world));
     put(&world, 10);
     read_past(&world, 10);
-    assert_eq!(world.receive(1, 1, 4, LOOK), rx::Step::Done(4));
+    assert_eq!(world.receive(1, 1, 4, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(4));
     read_past(&world, 16);
     world.before_sleep(0, 0);
     assert_eq!(world.in_ring(1), 0);

@@ -16,7 +16,7 @@ use motet_wire::sync::Ordering::Relaxed;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use support::prng::Prng;
-use support::{LOOK, SEND, SLEEP, ThreadState, World};
+use support::{RECEIVE_WITHOUT_SLEEP, SEND, SLEEP, ThreadState, World};
 
 const SEEDS: u64 = 4000;
 /// Bytes with the words of both directions.
@@ -79,7 +79,7 @@ fn honest(world: &World) {
         4..=8 => {
             if me.threads[1].get() == ThreadState::Idle {
                 let spin = if draw(3) == 0 { 0 } else { 3000 };
-                let ask = if draw(3) == 0 { LOOK } else { rx::Request { spin, large: 700, ..SLEEP } };
+                let ask = if draw(3) == 0 { RECEIVE_WITHOUT_SLEEP } else { rx::Request { spin, large: 700, ..SLEEP } };
                 world.receive(0, 1, length, rx::Request { peek: draw(8) == 0, ..ask });
             } else {
                 world.receive_on(0, 1, false);
@@ -141,9 +141,9 @@ fn random_writes_end_in_garbage_or_reset() {
 }
 
 /// Offsets of the words in the slot: end 0 sends into direction 0 and receives from direction 1.
-const MODE: usize = 0;
-const CONSUMER: usize = 128;
-const INWARD: usize = 1024;
+const MODE_OFFSET: usize = 0;
+const CONSUMER_OFFSET: usize = 128;
+const INWARD_GATE_OFFSET: usize = 1024;
 
 fn pair() -> (ExposedSlot, Box<World>) {
     let memory = ExposedSlot::new(4096).unwrap();
@@ -155,8 +155,8 @@ fn pair() -> (ExposedSlot, Box<World>) {
 fn tail_beyond_ring_resets() {
     for tail in [4097u64, 1 << 40, u64::MAX >> 1] {
         let (memory, world) = pair();
-        memory.write(INWARD + MODE, &(tail << 2 | 1).to_ne_bytes());
-        assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Failed(ECONNRESET), "{tail}");
+        memory.write(INWARD_GATE_OFFSET + MODE_OFFSET, &(tail << 2 | 1).to_ne_bytes());
+        assert_eq!(world.receive(0, 1, 10, RECEIVE_WITHOUT_SLEEP), rx::Step::Failed(ECONNRESET), "{tail}");
         assert_eq!(world.sides[0].record.state(), State::Broken);
     }
 }
@@ -170,15 +170,15 @@ fn endless_take_back_does_not_block_nonblocking_receive() {
         let ahead = move || {
             // Moves head and tail together: the ring always holds a byte, and it has always just been taken back.
             n.set(n.get() + 1);
-            shared.write(INWARD + MODE, &((n.get() + 1) << 2 | 1).to_ne_bytes());
-            shared.write(INWARD + CONSUMER, &(n.get() << 1).to_ne_bytes());
+            shared.write(INWARD_GATE_OFFSET + MODE_OFFSET, &((n.get() + 1) << 2 | 1).to_ne_bytes());
+            shared.write(INWARD_GATE_OFFSET + CONSUMER_OFFSET, &(n.get() << 1).to_ne_bytes());
         };
         ahead();
         world.at_lock = Some(Box::new(ahead));
         if !alive {
             world.sides[1].end.connection(|c| c.inject(1, Fault::Kill));
         }
-        let ask = if alive { LOOK } else { SLEEP };
+        let ask = if alive { RECEIVE_WITHOUT_SLEEP } else { SLEEP };
         assert_eq!(world.receive(0, 1, 10, ask), rx::Step::Failed(expected));
     }
 }
@@ -186,7 +186,7 @@ fn endless_take_back_does_not_block_nonblocking_receive() {
 #[test]
 fn foreign_mode_word_resets() {
     let (memory, world) = pair();
-    memory.write(MODE, &(3u64 << 2 | 1).to_ne_bytes());
+    memory.write(MODE_OFFSET, &(3u64 << 2 | 1).to_ne_bytes());
     assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET));
 }
 
@@ -196,13 +196,13 @@ fn head_ahead_or_back_resets() {
         let (memory, world) = pair();
         assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.platform(1, 1), || true));
         assert_eq!(world.send(0, 4096, SEND), tx::Step::Done(4096));
-        memory.write(CONSUMER, &(head << 1).to_ne_bytes());
+        memory.write(CONSUMER_OFFSET, &(head << 1).to_ne_bytes());
         assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET), "{head}");
     }
     let (memory, world) = pair();
     assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.platform(1, 1), || true));
     assert_eq!(world.send(0, 100, SEND), tx::Step::Done(100));
-    memory.write(CONSUMER, &(101u64 << 1).to_ne_bytes());
+    memory.write(CONSUMER_OFFSET, &(101u64 << 1).to_ne_bytes());
     world.before_sleep(0, 0);
     assert_eq!(world.sides[0].record.state(), State::Broken, "bytes were taken back that were never sent");
 }
@@ -214,7 +214,7 @@ fn small_ring_over_large_ring_bytes_resets() {
     world.sides[1].record.rx.bulk_scores.store(bulk::BULK_SCORE, Relaxed);
     assert!(gate::raise(&world.sides[1].record, &world.sides[1].slot, &mut world.platform(1, 1), || true));
     assert_eq!(world.send(0, 16384, SEND), tx::Step::Done(16384));
-    memory.write(MODE, &(16384u64 << 2 | 1).to_ne_bytes());
+    memory.write(MODE_OFFSET, &(16384u64 << 2 | 1).to_ne_bytes());
     assert_eq!(world.send(0, 10, SEND), tx::Step::Failed(ECONNRESET));
 }
 
@@ -223,10 +223,14 @@ fn mark_in_the_past_resets() {
     let (memory, world) = pair();
     assert_eq!(world.send(1, 10, tx::Request { kernel_only: true, ..SEND }), tx::Step::Kernel);
     assert!(world.send_on(1, false));
-    assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Kernel);
+    assert_eq!(world.receive(0, 1, 10, RECEIVE_WITHOUT_SLEEP), rx::Step::Kernel);
     assert!(world.receive_on(0, 1, false));
     assert!(gate::raise(&world.sides[0].record, &world.sides[0].slot, &mut world.platform(0, 1), || true));
     assert_eq!(world.send(1, 10, SEND), tx::Step::Done(10));
-    memory.write(INWARD + 64, &3u64.to_ne_bytes());
-    assert_eq!(world.receive(0, 1, 10, LOOK), rx::Step::Failed(ECONNRESET), "TCP bytes would be out of order");
+    memory.write(INWARD_GATE_OFFSET + 64, &3u64.to_ne_bytes());
+    assert_eq!(
+        world.receive(0, 1, 10, RECEIVE_WITHOUT_SLEEP),
+        rx::Step::Failed(ECONNRESET),
+        "TCP bytes would be out of order"
+    );
 }

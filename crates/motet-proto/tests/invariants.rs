@@ -12,7 +12,7 @@ use motet_proto::{
 use motet_wire::stream::record::State;
 use motet_wire::sync::Ordering::Relaxed;
 use support::prng::Prng;
-use support::{LOOK, SEND, SLEEP, ThreadState, World};
+use support::{RECEIVE_WITHOUT_SLEEP, SEND, SLEEP, ThreadState, World};
 
 const KERNEL_ONLY: tx::Request = tx::Request { kernel_only: true, ..SEND };
 
@@ -47,9 +47,9 @@ fn invariant_1_ring_rises_only_over_an_empty_ring() {
     assert!(!gate::close_gate_over_bytes(&me.record, &me.slot, &mut world.platform(1, 2)));
     assert!(!world.gate_is_up(1));
     assert!(!raise(&world, 1), "60 bytes are unread");
-    assert_eq!(world.receive(1, 1, 59, LOOK), rx::Step::Done(59));
+    assert_eq!(world.receive(1, 1, 59, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(59));
     assert!(!raise(&world, 1), "one byte is unread");
-    assert_eq!(world.receive(1, 1, 1, LOOK), rx::Step::Done(1));
+    assert_eq!(world.receive(1, 1, 1, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(1));
     assert!(raise(&world, 1));
 }
 
@@ -60,11 +60,11 @@ fn receive_with_room_takes_tcp_and_ring_in_one_call() {
     assert!(raise(&world, 1));
     put(&world, 0, 30);
     put(&world, 0, 300);
-    let peek = rx::Request { peek: true, ..LOOK };
+    let peek = rx::Request { peek: true, ..RECEIVE_WITHOUT_SLEEP };
     assert_eq!(world.receive(1, 1, 25, peek), rx::Step::Done(25));
-    assert_eq!(world.receive(1, 1, 35, LOOK), rx::Step::Done(35), "ten of TCP, 25 of the ring");
+    assert_eq!(world.receive(1, 1, 35, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(35), "ten of TCP, 25 of the ring");
     assert_eq!(world.receive(1, 1, 100, peek), rx::Step::Done(100));
-    assert_eq!(world.receive(1, 1, 400, LOOK), rx::Step::Done(305), "the ring's rest");
+    assert_eq!(world.receive(1, 1, 400, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(305), "the ring's rest");
     assert_eq!(world.undelivered(1), 0);
 }
 
@@ -80,7 +80,7 @@ fn invariant_2_only_first_put_of_epoch_writes_mark() {
     assert_eq!(mark(&world, 1), 10);
     send_tcp(&world, 0, 7);
     assert_eq!((mark(&world, 1), world.in_ring(1)), (65, 0), "unread bytes go to TCP first, and the mark with them");
-    assert_eq!(world.receive(1, 1, 100, LOOK), rx::Step::Kernel);
+    assert_eq!(world.receive(1, 1, 100, RECEIVE_WITHOUT_SLEEP), rx::Step::Kernel);
     assert!(world.receive_on(1, 1, false));
     assert_eq!(world.undelivered(1), 0);
     assert!(raise(&world, 1));
@@ -104,7 +104,7 @@ fn invariant_3_nothing_goes_over_tcp_while_ring_is_set() {
     assert!(!world.gate_is_up(1));
     assert!(world.send_on(0, false));
     // A full ring spills: the gate closes, and unread bytes go to TCP first. Nothing overtakes bytes for which TCP has no room.
-    assert_eq!(world.receive(1, 1, 10, LOOK), rx::Step::Kernel);
+    assert_eq!(world.receive(1, 1, 10, RECEIVE_WITHOUT_SLEEP), rx::Step::Kernel);
     assert!(world.receive_on(1, 1, false));
     assert!(raise(&world, 1));
     put(&world, 0, 4096);
@@ -112,9 +112,9 @@ fn invariant_3_nothing_goes_over_tcp_while_ring_is_set() {
     assert!(!world.gate_is_up(1));
     assert_eq!((world.in_ring(1), world.sides[0].record.events.spilled.load(Relaxed)), (3096, 1));
     assert_eq!(world.send(0, 100, SEND), tx::Step::Full);
-    assert_eq!(world.receive(1, 1, 3000, LOOK), rx::Step::Done(3000), "TCP, and then the ring");
+    assert_eq!(world.receive(1, 1, 3000, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(3000), "TCP, and then the ring");
     assert_eq!(world.send(0, 100, SEND), tx::Step::Full, "TCP is full again");
-    assert_eq!(world.receive(1, 1, 3000, LOOK), rx::Step::Done(1096));
+    assert_eq!(world.receive(1, 1, 3000, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(1096));
     assert_eq!(world.send(0, 100, SEND), tx::Step::Kernel);
     assert!(world.send_on(0, false));
 }
@@ -127,11 +127,11 @@ fn invariant_4_ring_stays_set_only_on_evidence() {
     me.record.rx.evidence_left.store(2, Relaxed);
     assert!(raise(&world, 1));
     for open in [true, true, false] {
-        assert_eq!(world.receive(1, 1, 10, LOOK), rx::Step::Failed(EAGAIN));
+        assert_eq!(world.receive(1, 1, 10, RECEIVE_WITHOUT_SLEEP), rx::Step::Failed(EAGAIN));
         assert_eq!(world.gate_is_up(1), open);
     }
     // Without RING a receive goes to the kernel; only a blocking one (an interposed wait) opens the gate again.
-    assert_eq!(world.receive(1, 1, 10, LOOK), rx::Step::Kernel);
+    assert_eq!(world.receive(1, 1, 10, RECEIVE_WITHOUT_SLEEP), rx::Step::Kernel);
     assert!(world.receive_on(1, 1, false));
     assert!(!world.gate_is_up(1));
     // It stays closed if the stream must stay on TCP.
@@ -176,7 +176,7 @@ fn invariant_6_unread_bytes_go_back_to_tcp_before_a_sleep() {
     world.before_sleep(0, 0);
     assert!(world.receive_on(1, 1, true), "the kernel wakes it");
     assert_eq!((world.in_ring(1), mark(&world, 1)), (0, 30));
-    assert_eq!(world.receive(1, 1, 100, LOOK), rx::Step::Kernel);
+    assert_eq!(world.receive(1, 1, 100, RECEIVE_WITHOUT_SLEEP), rx::Step::Kernel);
     assert!(world.receive_on(1, 1, false));
     assert_eq!(world.undelivered(1), 0);
 
@@ -185,7 +185,7 @@ fn invariant_6_unread_bytes_go_back_to_tcp_before_a_sleep() {
     put(&world, 0, 60);
     world.before_sleep(0, 0);
     assert_eq!((world.in_ring(1), mark(&world, 1)), (20, 70));
-    assert_eq!(world.receive(1, 1, 100, LOOK), rx::Step::Done(60));
+    assert_eq!(world.receive(1, 1, 100, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(60));
 
     // Before TCP bytes follow the ring, it is emptied.
     assert!(raise(&world, 1));
@@ -193,7 +193,7 @@ fn invariant_6_unread_bytes_go_back_to_tcp_before_a_sleep() {
     send_tcp(&world, 0, 5);
     assert_eq!(world.in_ring(1), 0);
     assert!(world.sides[1].end.connection(|c| c.readable(1)));
-    assert_eq!(world.receive(1, 1, 100, LOOK), rx::Step::Kernel);
+    assert_eq!(world.receive(1, 1, 100, RECEIVE_WITHOUT_SLEEP), rx::Step::Kernel);
     assert!(world.receive_on(1, 1, false));
     assert_eq!(world.undelivered(1), 0);
 }
@@ -257,7 +257,7 @@ fn invariant_6_sleeper_without_spin_leaves_nothing_in_ring() {
         let world = world(10_000);
         assert!(raise(&world, 1));
         put(&world, 0, 3000);
-        assert_eq!(world.receive(1, 1, 2000, LOOK), rx::Step::Done(2000));
+        assert_eq!(world.receive(1, 1, 2000, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(2000));
         assert_eq!(world.receive(0, 0, 10, ask), rx::Step::Kernel);
         assert_eq!(world.in_ring(1), 0);
     }
@@ -269,10 +269,14 @@ fn invariant_6_consumer_in_mid_receive_finds_claim() {
     let world = world(1000);
     assert!(raise(&world, 1));
     put(&world, 0, 50);
-    assert_eq!(world.receive(1, 1, 20, LOOK), rx::Step::Done(20));
+    assert_eq!(world.receive(1, 1, 20, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(20));
     world.before_sleep(0, 0);
     assert_eq!(world.sides[0].record.tx.returned_bytes.load(Relaxed), 30);
-    assert_eq!(world.receive(1, 1, 100, LOOK), rx::Step::Kernel, "the ring is empty now, and the mark read anew");
+    assert_eq!(
+        world.receive(1, 1, 100, RECEIVE_WITHOUT_SLEEP),
+        rx::Step::Kernel,
+        "the ring is empty now, and the mark read anew"
+    );
     assert!(world.receive_on(1, 1, false));
     assert_eq!(world.undelivered(1), 0);
     assert_eq!(world.sides[1].record.rx.returned_bytes.load(Relaxed), 30);
@@ -336,7 +340,7 @@ fn thread_that_finds_its_own_lock_gets_eagain() {
 
 #[test]
 fn producer_killed_with_claim_causes_error_not_hang() {
-    for ask in [LOOK, SLEEP] {
+    for ask in [RECEIVE_WITHOUT_SLEEP, SLEEP] {
         let world = world(1000);
         assert!(raise(&world, 1));
         put(&world, 0, 60);

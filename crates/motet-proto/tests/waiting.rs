@@ -12,7 +12,7 @@ use motet_wire::sync::Ordering::Relaxed;
 use std::cell::Cell;
 use std::rc::Rc;
 use support::prng::Prng;
-use support::{LOOK, SEND, SLEEP, Side, World};
+use support::{RECEIVE_WITHOUT_SLEEP, SEND, SLEEP, Side, World};
 
 const SPIN: rx::Request = rx::Request { spin: 30_000, ..SLEEP };
 
@@ -146,7 +146,7 @@ fn wait_for_answer_begins_when_peer_has_read_request() {
         world.scribble = Some(Box::new(move |world: &World| {
             if world.clock.time() >= then.get() {
                 then.set(u64::MAX);
-                assert_eq!(world.receive(0, 1, 4096, LOOK), rx::Step::Done(4096));
+                assert_eq!(world.receive(0, 1, 4096, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(4096));
             }
         }));
         let [peer, me] = &world.sides;
@@ -225,7 +225,7 @@ fn rest_ends_in_kernel_or_by_timeout_or_signal() {
 /// Receives what the peer has sent, on either path.
 fn receive_all(world: &World, side: usize) {
     while world.undelivered(side) > 0 {
-        if world.receive(side, 1, 4096, LOOK) == rx::Step::Kernel {
+        if world.receive(side, 1, 4096, RECEIVE_WITHOUT_SLEEP) == rx::Step::Kernel {
             assert!(world.receive_on(side, 1, true));
         }
     }

@@ -426,8 +426,8 @@ fn adapter() -> &'static Path {
 
 /// A compiled program of `tests/programs`; each is compiled once per test process.
 fn compiled(name: &str) -> PathBuf {
-    static DONE: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
-    let mut done = DONE.lock().unwrap_or_else(|e| e.into_inner());
+    static COMPILED: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
+    let mut done = COMPILED.lock().unwrap_or_else(|e| e.into_inner());
     let done = done.get_or_insert_default();
     if let Some(path) = done.get(name) {
         return path.clone();

@@ -60,8 +60,8 @@ impl Mpi {
     /// Compiles a program of `tests/mpi`, once per test process. The program is moved into place when it is complete, because another test may be
     /// about to start it.
     pub fn compile(&self, name: &str) -> PathBuf {
-        static DONE: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-        let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
+        static COMPILED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+        let mut done = COMPILED.lock().unwrap_or_else(PoisonError::into_inner);
         let program = crate::folder(&format!("mpi-{}", self.name.replace(' ', "-"))).join(name);
         if done.contains(&program) {
             return program;

@@ -1,6 +1,6 @@
 //! A node with a [`Side`] on each of its links, whichever end connected.
 
-use crate::traffic::{self, IDLE, NUMBERED, Side};
+use crate::traffic::{self, NUMBERED_SERVICE, Side, UNRECEIVED_SERVICE};
 use motet::node::{BodyPath, Channel, Context, Error, LinkId, Node};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -98,7 +98,7 @@ impl Mesh {
 
     fn take(&mut self) {
         // The two channels of a link may arrive in any order.
-        for (at, service) in [NUMBERED, IDLE].into_iter().enumerate() {
+        for (at, service) in [NUMBERED_SERVICE, UNRECEIVED_SERVICE].into_iter().enumerate() {
             while let Ok(channel) = self.node.accept(service, Some(Duration::ZERO)) {
                 let half = self.half.entry(channel.link).or_default();
                 half[at] = Some(channel);

@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The service of numbered messages.
-pub const NUMBERED: u64 = 71;
+pub const NUMBERED_SERVICE: u64 = 71;
 /// The service of messages that are never received.
-pub const IDLE: u64 = 72;
+pub const UNRECEIVED_SERVICE: u64 = 72;
 
 /// Words of a region: a counter, then words that the peer writes, then words that are never written.
 const WORDS: usize = 64 << 10;
-const WRITABLE: usize = WORDS * 8 / 2;
+const WRITABLE_BYTES: usize = WORDS * 8 / 2;
 /// Bytes of the longest message.
 const MAX_MESSAGE_BYTES: usize = 300_000;
 /// Limits on the number of operations of a kind.
@@ -92,8 +92,8 @@ fn constant(word: usize) -> u64 {
 /// Accepts peers. Returns the context in which messages wait that are never received.
 pub fn serve(node: &Node) -> Result<Context, Error> {
     let context = node.context()?;
-    node.serve(NUMBERED, Serve::Queue)?;
-    node.serve(IDLE, Serve::Tagged(context))?;
+    node.serve(NUMBERED_SERVICE, Serve::Queue)?;
+    node.serve(UNRECEIVED_SERVICE, Serve::Tagged(context))?;
     Ok(context)
 }
 
@@ -109,15 +109,15 @@ impl Side {
     /// The side that made the link.
     pub fn begin(node: &Arc<Node>, link: LinkId, context: Context, seed: u64) -> Result<Self, Error> {
         let limit = Some(crate::HANG_LIMIT);
-        let numbered = node.open_channel(link, NUMBERED, Serve::Queue, limit)?;
-        let idle = node.open_channel(link, IDLE, Serve::Tagged(context), limit)?;
+        let numbered = node.open_channel(link, NUMBERED_SERVICE, Serve::Queue, limit)?;
+        let idle = node.open_channel(link, UNRECEIVED_SERVICE, Serve::Tagged(context), limit)?;
         Self::over(node, numbered, idle, seed)
     }
 
     /// A side over open channels.
     pub fn over(node: &Arc<Node>, numbered: Channel, idle: Channel, seed: u64) -> Result<Self, Error> {
         let words: Arc<[AtomicU64]> =
-            (0..WORDS).map(|word| AtomicU64::new(if word * 8 < WRITABLE { 0 } else { constant(word) })).collect();
+            (0..WORDS).map(|word| AtomicU64::new(if word * 8 < WRITABLE_BYTES { 0 } else { constant(word) })).collect();
         let key = node.register_words(&words, Rights::ALL)?;
         Ok(Self {
             node: node.clone(),
@@ -266,8 +266,8 @@ impl Side {
 
     fn put(&mut self) -> Result<(), Error> {
         let Some(key) = self.theirs.filter(|_| !self.writing) else { return Ok(()) };
-        let length = self.random.length().min(WRITABLE - 16);
-        let at = 8 + self.random.below((WRITABLE - 8 - length) as u64) as usize;
+        let length = self.random.length().min(WRITABLE_BYTES - 16);
+        let at = 8 + self.random.below((WRITABLE_BYTES - 8 - length) as u64) as usize;
         let seed = self.random.number();
         let completion = self.next_completion();
         let operation = self.node.put(
@@ -294,8 +294,8 @@ impl Side {
 
     fn get_theirs(&mut self) -> Result<(), Error> {
         let Some(key) = self.theirs else { return Ok(()) };
-        let length = self.random.length().min(WRITABLE) / 8 * 8;
-        let at = WRITABLE + self.random.below(((WRITABLE - length) / 8) as u64 + 1) as usize * 8;
+        let length = self.random.length().min(WRITABLE_BYTES) / 8 * 8;
+        let at = WRITABLE_BYTES + self.random.below(((WRITABLE_BYTES - length) / 8) as u64 + 1) as usize * 8;
         let at = at.min(WORDS * 8 - length);
         let completion = self.next_completion();
         let operation = self.node.get(
@@ -420,7 +420,7 @@ impl Side {
             self.pending.remove(&end.user_data).expect("a completion of a pending operation");
         }
         if orderly {
-            let words = self.words.iter().enumerate().skip(WRITABLE / 8);
+            let words = self.words.iter().enumerate().skip(WRITABLE_BYTES / 8);
             words.for_each(|(at, word)| assert_eq!(word.load(Ordering::Relaxed), constant(at)));
         }
         self.node.remove_cq(self.cq).expect("nothing is pending in the completion queue");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const SERVICE: u64 = 1;
 /// Messages exchanged before the garbage.
-const MANY: u64 = 12;
+const MESSAGES_BEFORE_GARBAGE: u64 = 12;
 /// A time limit that does not wait.
 const NOW: Option<Duration> = Some(Duration::ZERO);
 const BUFFER: usize = 70_000;
@@ -56,7 +56,7 @@ impl Victim {
     fn connect(&self, handshake: &[u8]) -> Link<'_> {
         let (peer, channel) = Peer::open(&self.node, handshake, SERVICE);
         let mut link = Link { node: &self.node, path: self.path, peer, channel };
-        for tag in 0..MANY {
+        for tag in 0..MESSAGES_BEFORE_GARBAGE {
             link.peer.put_message(FIRST_CHANNEL, 0, 0, tag, &tag.to_le_bytes());
             assert_eq!(link.receive(), End::Got(Ok((tag, Vec::new(), tag.to_le_bytes().to_vec()))));
             assert_eq!(link.send(tag, 0, 8), End::Sent(Ok(())));
@@ -74,7 +74,7 @@ impl Victim {
             let link = other_node.connect(&self.node.name().unwrap(), Some(HANG_LIMIT)).unwrap();
             let here = other_node.open_channel(link, SERVICE, Serve::Queue, Some(HANG_LIMIT)).unwrap();
             let there = there.join().unwrap();
-            for tag in 0..MANY {
+            for tag in 0..MESSAGES_BEFORE_GARBAGE {
                 other_node.send(here, tag, b"friend", Some(HANG_LIMIT)).unwrap();
                 assert_eq!(self.node.receive(there, &mut [0; 8], Some(HANG_LIMIT)).unwrap().tag, tag);
             }

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
-const HERE: &str = "127.0.0.1:0";
+const LOCAL_ADDRESS: &str = "127.0.0.1:0";
 /// Much less than the time for a reconnect, much more than a busy machine needs.
-const AT_ONCE: Duration = Duration::from_secs(4);
+const NOTICE_TIMEOUT: Duration = Duration::from_secs(4);
 
 fn until(mesh: &mut Mesh, what: &str, mut done: impl FnMut(&mut Mesh) -> bool) {
     let began = Instant::now();
@@ -27,13 +27,13 @@ fn until(mesh: &mut Mesh, what: &str, mut done: impl FnMut(&mut Mesh) -> bool) {
 /// A mesh and a linked worker.
 fn linked(caller_is_killed: bool, caller: &str, role: &str) -> (Mesh, Worker) {
     if caller_is_killed {
-        let mesh = Mesh::of(Arc::new(Node::listen("", HERE.parse().unwrap()).unwrap()), 1).unwrap();
+        let mesh = Mesh::of(Arc::new(Node::listen("", LOCAL_ADDRESS.parse().unwrap()).unwrap()), 1).unwrap();
         let worker = Worker::start(PROGRAM, &[role, caller, "", &mesh.address("tcp")]);
         return (mesh, worker);
     }
-    let mut worker = Worker::start(PROGRAM, &[role, HERE, ""]);
+    let mut worker = Worker::start(PROGRAM, &[role, LOCAL_ADDRESS, ""]);
     let address = address_for(&worker.address(), "tcp");
-    let node = if caller == HERE { Node::listen("", HERE.parse().unwrap()) } else { Node::open("") };
+    let node = if caller == LOCAL_ADDRESS { Node::listen("", LOCAL_ADDRESS.parse().unwrap()) } else { Node::open("") };
     let mut mesh = Mesh::of(Arc::new(node.unwrap()), 1).unwrap();
     if role == "mesh-at" {
         mesh.connect(&address).unwrap();
@@ -55,18 +55,18 @@ fn killed(caller_is_killed: bool, caller: &str, role: &str) {
         worker.kill();
         until(&mut mesh, "the end of the link", |mesh| mesh.node.links().unwrap().is_empty());
         println!("noticed after {:?}", began.elapsed());
-        assert!(began.elapsed() < AT_ONCE, "{:?}", began.elapsed());
+        assert!(began.elapsed() < NOTICE_TIMEOUT, "{:?}", began.elapsed());
     }
 }
 
 #[test]
 fn killed_listening_caller_is_noticed_under_traffic() {
-    killed(true, HERE, "mesh-at");
+    killed(true, LOCAL_ADDRESS, "mesh-at");
 }
 
 #[test]
 fn killed_listening_caller_is_noticed_when_idle() {
-    killed(true, HERE, "idle-at");
+    killed(true, LOCAL_ADDRESS, "idle-at");
 }
 
 #[test]
@@ -81,12 +81,12 @@ fn killed_nonlistening_caller_is_noticed_when_idle() {
 
 #[test]
 fn listening_caller_notices_killed_peer_under_traffic() {
-    killed(false, HERE, "mesh-at");
+    killed(false, LOCAL_ADDRESS, "mesh-at");
 }
 
 #[test]
 fn listening_caller_notices_killed_peer_when_idle() {
-    killed(false, HERE, "idle-at");
+    killed(false, LOCAL_ADDRESS, "idle-at");
 }
 
 #[test]

@@ -9,8 +9,8 @@ use std::io::Write;
 use std::process::Stdio;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_motet-torture");
-const NEAR: &str = "10.77.0.1:0";
-const FAR: &str = "10.77.0.2:0";
+const FIRST_HOST: &str = "10.77.0.1:0";
+const SECOND_HOST: &str = "10.77.0.2:0";
 
 /// Reads a worker's line after `stop`: the numbers of completed operations and of lost links.
 fn stopped(worker: &mut Worker) -> [u64; 2] {
@@ -27,11 +27,11 @@ fn torture(caller: &str) {
         Err(why) => return skip("two hosts", &why),
     };
     let start = |host: &str, arguments: &[&str]| Worker::started(hosts.on(host, PROGRAM, arguments));
-    let mut called = start("far", &["mesh-at", FAR, ""]);
+    let mut called = start("far", &["mesh-at", SECOND_HOST, ""]);
     let address = address_for(&called.address(), "tcp");
     let (secret, target) = address.trim_start_matches("tcp://").split_once('@').expect("an address with a secret");
     // The proxy is on the caller's host, so the called node sees the address of that host.
-    let mut proxy = start("near", &["proxy-at", NEAR, target, &seed().to_string()]);
+    let mut proxy = start("near", &["proxy-at", FIRST_HOST, target, &seed().to_string()]);
     let between = format!("tcp://{secret}@{}", proxy.address());
     let mut calling = start("near", &["mesh-at", caller, "", &between]);
     calling.address();
@@ -59,7 +59,7 @@ fn torture(caller: &str) {
 
 #[test]
 fn listening_caller_survives_random_connection_cuts() {
-    torture(NEAR);
+    torture(FIRST_HOST);
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn both_ends_on_two_hosts_must_know_the_secret() {
         Ok(hosts) => hosts,
         Err(why) => return skip("two hosts", &why),
     };
-    let mut called = Worker::started(hosts.on("far", PROGRAM, &["idle-at", FAR, ""]));
+    let mut called = Worker::started(hosts.on("far", PROGRAM, &["idle-at", SECOND_HOST, ""]));
     let address = address_for(&called.address(), "tcp");
     let (digits, place) = address.trim_start_matches("tcp://").split_once('@').expect("an address with a secret");
     let half = |at: usize| u64::from_str_radix(&digits[at..at + 16], 16).expect("digits");

@@ -17,7 +17,7 @@ use motet::node::{
     Atomic, Channel, CompletionOptions, Datatype, Error, Key, Node, Operation, OperationId, OperationMemory, Rights,
     Serve, Target, deadline_in,
 };
-use processes::{ProcessGroup, Result, SOON, reach};
+use processes::{ProcessGroup, Result, START_TIMEOUT, reach};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
@@ -112,8 +112,8 @@ impl Peer {
     /// Exchanges ranks and region keys with the other side.
     fn meet(plan: &Plan, node: &Node, channel: Channel, rank: usize, key: Key) -> Result<Self> {
         let mut theirs = [0; 8];
-        node.send(channel, rank as u64, &key.0.to_le_bytes(), SOON)?;
-        let told = node.receive(channel, &mut theirs, SOON)?;
+        node.send(channel, rank as u64, &key.0.to_le_bytes(), START_TIMEOUT)?;
+        let told = node.receive(channel, &mut theirs, START_TIMEOUT)?;
         let rank = usize::try_from(told.tag).ok().filter(|&rank| rank < plan.processes).ok_or("a stranger")?;
         let key = Key(u64::from_le_bytes(theirs));
         let direct = node.open_region(channel.link, key, in_a_while())?;
@@ -168,16 +168,16 @@ impl World {
         let rank = cq.rank;
         let mut world = Self { neighbours: Vec::new(), first: None, others: Vec::new() };
         if rank > 0 {
-            let above = node.connect(&cq.name_of(rank - 1), SOON)?;
+            let above = node.connect(&cq.name_of(rank - 1), START_TIMEOUT)?;
             world.neighbours.push(Peer::meet(plan, node, reach(node, above, NEIGHBOUR)?, rank, key)?);
-            let link = if rank == 1 { above } else { node.connect(&cq.name_of(0), SOON)? };
+            let link = if rank == 1 { above } else { node.connect(&cq.name_of(0), START_TIMEOUT)? };
             world.first = Some(Peer::meet(plan, node, reach(node, link, GATHER)?, rank, key)?);
         }
         if rank + 1 < plan.processes {
-            world.neighbours.push(Peer::meet(plan, node, node.accept(NEIGHBOUR, SOON)?, rank, key)?);
+            world.neighbours.push(Peer::meet(plan, node, node.accept(NEIGHBOUR, START_TIMEOUT)?, rank, key)?);
         }
         while rank == 0 && world.others.len() + 1 < plan.processes {
-            world.others.push(Peer::meet(plan, node, node.accept(GATHER, SOON)?, rank, key)?);
+            world.others.push(Peer::meet(plan, node, node.accept(GATHER, START_TIMEOUT)?, rank, key)?);
         }
         Ok(world)
     }

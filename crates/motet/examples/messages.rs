@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 const SERVICE: u64 = 1;
 const RUNS: usize = 7;
-const SOON: Option<Duration> = Some(Duration::from_secs(10));
+const START_TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 
 /// Sends every message back, with the next tag, until the peer has finished.
 fn answer(node: &Node, length: usize) -> Result<(), Error> {
-    let channel = node.accept(SERVICE, SOON)?;
+    let channel = node.accept(SERVICE, START_TIMEOUT)?;
     let mut buffer = vec![0; length];
     loop {
         match node.receive(channel, &mut buffer, None) {
@@ -25,8 +25,8 @@ fn answer(node: &Node, length: usize) -> Result<(), Error> {
 }
 
 fn measure(node: &Node, to: &str, rounds: u64, length: usize) -> Result<(Vec<f64>, &'static str), Error> {
-    let link = node.connect(to, SOON)?;
-    let channel = node.open_channel(link, SERVICE, Serve::Queue, SOON)?;
+    let link = node.connect(to, START_TIMEOUT)?;
+    let channel = node.open_channel(link, SERVICE, Serve::Queue, START_TIMEOUT)?;
     let (mut sent, mut back) = (vec![0u8; length], vec![0u8; length]);
     let mut runs = Vec::new();
     for _ in 0..=RUNS {

@@ -12,7 +12,7 @@
 mod processes;
 
 use motet::node::{Channel, Content, Error, InPlace, Node, RecvFrom, Serve, options};
-use processes::{ProcessGroup, Result, SOON, reach};
+use processes::{ProcessGroup, Result, START_TIMEOUT, reach};
 use std::time::Duration;
 
 const FRAMES: u64 = 1;
@@ -174,9 +174,9 @@ fn work(plan: &Plan, cq: &ProcessGroup) -> Result<()> {
     node.serve(FRAMES, Serve::Queue)?;
     let to = match rank {
         0 => None,
-        _ => Some(reach(&node, node.connect(&cq.name_of(rank - 1), SOON)?, FRAMES)?),
+        _ => Some(reach(&node, node.connect(&cq.name_of(rank - 1), START_TIMEOUT)?, FRAMES)?),
     };
-    let from = if rank <= plan.filters { Some(node.accept(FRAMES, SOON)?) } else { None };
+    let from = if rank <= plan.filters { Some(node.accept(FRAMES, START_TIMEOUT)?) } else { None };
     match (from, to) {
         (None, Some(to)) => source(plan, &node, to),
         (Some(from), Some(to)) => filter(plan, rank, &node, from, to),

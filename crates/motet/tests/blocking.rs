@@ -6,7 +6,7 @@ use std::time::Duration;
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 43;
 /// Messages at the start of a test.
-const MANY: u64 = 12;
+const FIRST_MESSAGES: u64 = 12;
 
 struct Pair {
     near: Node,
@@ -39,7 +39,7 @@ impl Pair {
 
     /// Sends short messages in both directions, in turn.
     fn begin(&self) {
-        (0..MANY).for_each(|tag| self.exchange(tag));
+        (0..FIRST_MESSAGES).for_each(|tag| self.exchange(tag));
     }
 
     fn exchange(&self, tag: u64) {
@@ -159,7 +159,7 @@ fn other_channels_and_posted_receives_get_their_messages() {
             }
             // Both channels in turn.
             _ => {
-                for tag in 0..MANY {
+                for tag in 0..FIRST_MESSAGES {
                     pair.near.send(here, tag, &tag.to_le_bytes(), LIMIT).unwrap();
                     assert_eq!(pair.far.receive(there, &mut bytes, LIMIT).unwrap().tag, tag);
                     pair.exchange(tag);
@@ -198,7 +198,7 @@ fn blocking_receive_fails_when_channel_or_link_ends() {
     pair.begin();
     // One side of a channel is closed while messages use another channel.
     let (here, there) = pair.another();
-    for tag in 0..MANY {
+    for tag in 0..FIRST_MESSAGES {
         pair.near.send(here, tag, &tag.to_le_bytes(), LIMIT).unwrap();
         assert_eq!(pair.far.receive(there, &mut [0; 8], LIMIT).unwrap().tag, tag);
     }

@@ -15,14 +15,14 @@ use std::time::Duration;
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 /// Tags of the other process's messages: an operation succeeded, an operation met missing bytes.
-const DONE: u64 = 2;
-const GONE: u64 = 3;
+const DONE_TAG: u64 = 2;
+const MISSING_BYTES_TAG: u64 = 3;
 const WAYS: [&str; 2] = ["shm", "tcp"];
 const ROLE: &str = "MOTET_TEST_FILES";
 /// Bytes of the file that is truncated, and of the region in it, which does not start at a page.
-const WHOLE: u64 = 4 << 20;
-const AT: u64 = 4096 + 8;
-const LENGTH: u64 = WHOLE - AT - 100;
+const FILE_BYTES: u64 = 4 << 20;
+const REGION_OFFSET: u64 = 4096 + 8;
+const REGION_BYTES: u64 = FILE_BYTES - REGION_OFFSET - 100;
 
 /// A temporary file on the disk of this program. Its name is removed on drop.
 struct Scratch(PathBuf, File);
@@ -137,13 +137,13 @@ fn put_changes_the_file_only_inside_the_region() {
         let (near, far, link) = pair(driver);
         let mut expected = pattern(2 << 20, 1);
         let file = Scratch::new(&expected);
-        let key = far.register_file(&file.1, AT, 2_000_000, Rights::ALL).unwrap();
+        let key = far.register_file(&file.1, REGION_OFFSET, 2_000_000, Rights::ALL).unwrap();
         let reach = Reach { node: &near, link, key };
         beside(&far, || {
             for (offset, length) in [(0, 8), (8, 100), (500, 5000), (9001, 300_000), (1_999_999, 1), (700_000, 0)] {
                 let bytes = pattern(length, length + 3);
                 reach.put(offset, &bytes).unwrap();
-                let at = AT as usize + offset as usize;
+                let at = REGION_OFFSET as usize + offset as usize;
                 expected[at..at + length].copy_from_slice(&bytes);
                 assert!(file.content() == expected, "{driver} {length}: as soon as it has ended");
                 assert!(reach.get(offset, length).unwrap() == bytes, "{driver} {length}");
@@ -154,11 +154,11 @@ fn put_changes_the_file_only_inside_the_region() {
                 }
             }
             // Writes of other users of the file are seen; an atomic changes the right bytes.
-            file.1.write_all_at(&40u64.to_le_bytes(), AT + 64).unwrap();
+            file.1.write_all_at(&40u64.to_le_bytes(), REGION_OFFSET + 64).unwrap();
             assert_eq!((reach.add(64, 2), reach.add(64, 1)), (Ok(40), Ok(42)));
             assert_eq!(reach.get(64, 8).unwrap(), 43u64.to_le_bytes());
             assert_eq!(reach.add(60, 2), Err(Error::InvalidAtomic));
-            expected[AT as usize + 64..][..8].copy_from_slice(&43u64.to_le_bytes());
+            expected[REGION_OFFSET as usize + 64..][..8].copy_from_slice(&43u64.to_le_bytes());
             assert!(near.open_region(link, key, Some(deadline_in(20_000_000_000))) == Ok(false), "by packets");
         });
         assert!(file.content() == expected, "{driver}: nothing beside it");
@@ -285,7 +285,7 @@ fn helper_process() {
         Err(error) => panic!("{error}"),
     };
     // The messages that the owner waits for, each once.
-    let mut unsaid = vec![(DONE, &done), (GONE, &gone)];
+    let mut unsaid = vec![(DONE_TAG, &done), (MISSING_BYTES_TAG, &gone)];
     // Long and short accesses, until the owner has seen enough.
     for round in 0.. {
         for (at, length) in
@@ -326,8 +326,8 @@ fn file_truncated_during_accesses_kills_no_process() {
     for driver in WAYS {
         let node = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
         node.serve(SERVICE, Serve::Queue).unwrap();
-        let file = Scratch::new(&pattern(WHOLE as usize, 0));
-        let key = node.register_file(&file.1, AT, LENGTH, Rights::ALL).unwrap();
+        let file = Scratch::new(&pattern(FILE_BYTES as usize, 0));
+        let key = node.register_file(&file.1, REGION_OFFSET, REGION_BYTES, Rights::ALL).unwrap();
         let address = node.address().unwrap();
         let way = address.split(',').find(|way| way.starts_with(driver)).unwrap();
         let mut child = other(driver, way);
@@ -337,14 +337,14 @@ fn file_truncated_during_accesses_kills_no_process() {
         let shorter = OpenOptions::new().write(true).open(&file.0).unwrap();
         beside(&node, || {
             for round in 0..150u64 {
-                shorter.set_len(AT + round * 7919 % LENGTH).unwrap();
+                shorter.set_len(REGION_OFFSET + round * 7919 % REGION_BYTES).unwrap();
                 std::thread::yield_now();
-                shorter.set_len(WHOLE).unwrap();
+                shorter.set_len(FILE_BYTES).unwrap();
                 std::thread::yield_now();
             }
             // Until the other process has met missing bytes, and then existing ones again.
             let mut heard = Vec::new();
-            for (length, tag) in [(0, GONE), (WHOLE, DONE)] {
+            for (length, tag) in [(0, MISSING_BYTES_TAG), (FILE_BYTES, DONE_TAG)] {
                 shorter.set_len(length).unwrap();
                 let _ = node.progress_until(|| false, Some(deadline_in(100_000_000)));
                 while !heard.contains(&tag) {
@@ -360,9 +360,12 @@ fn file_truncated_during_accesses_kills_no_process() {
         node.send(channel, 1, &[0; 8], LIMIT).unwrap();
         assert!(child.wait().unwrap().success(), "{driver}");
         let content = file.content();
-        assert!(content[AT as usize..][..1 << 20] == pattern(1 << 20, 99), "{driver}: what was put last");
-        assert_eq!(content.len() as u64, WHOLE);
-        assert!(content[..AT as usize].iter().all(|&byte| byte == 0), "{driver}: cut off, and never written");
-        assert!(content[(AT + LENGTH) as usize..].iter().all(|&byte| byte == 0), "{driver}");
+        assert!(content[REGION_OFFSET as usize..][..1 << 20] == pattern(1 << 20, 99), "{driver}: what was put last");
+        assert_eq!(content.len() as u64, FILE_BYTES);
+        assert!(
+            content[..REGION_OFFSET as usize].iter().all(|&byte| byte == 0),
+            "{driver}: cut off, and never written"
+        );
+        assert!(content[(REGION_OFFSET + REGION_BYTES) as usize..].iter().all(|&byte| byte == 0), "{driver}");
     }
 }

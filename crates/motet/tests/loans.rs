@@ -10,8 +10,8 @@ use std::time::Duration;
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 const WAYS: [&str; 2] = ["shm", "tcp"];
-const POOL: usize = 256 << 20;
-const ANY: u64 = u64::MAX;
+const POOL_BYTES: usize = 256 << 20;
+const ANY_TAG: u64 = u64::MAX;
 
 struct Pair {
     near: Node,
@@ -24,7 +24,7 @@ struct Pair {
 
 fn node() -> Node {
     let mut options = options("", Some("127.0.0.1:0".parse().unwrap()));
-    options.limits = MessageLimits { pool: POOL, ..MessageLimits::default() };
+    options.limits = MessageLimits { pool: POOL_BYTES, ..MessageLimits::default() };
     Node::with(&options).unwrap()
 }
 
@@ -99,7 +99,7 @@ fn loans_of_every_length_are_received_and_return() {
                 let mut loan = near.alloc(length).unwrap();
                 loan.copy_from_slice(&pattern(length, tag));
                 near.lend(here, tag as u64, loan, LIMIT).unwrap();
-                let got = far.receive_in_place(RecvFrom::Channel(there), 0, ANY, 1 << 30, LIMIT).unwrap();
+                let got = far.receive_in_place(RecvFrom::Channel(there), 0, ANY_TAG, 1 << 30, LIMIT).unwrap();
                 assert_eq!((got.tag, got.body.len(), got.channel), (tag as u64, length, there), "{driver}");
                 let seen = driver == "shm" && length > 3840;
                 assert_eq!(matches!(got.body, Content::LoanedMessage(_)), seen, "{driver} {length}");
@@ -143,8 +143,9 @@ fn loan_into_buffer_and_message_in_place_are_received() {
         });
         beside(&near, || {
             for length in [8, 5000, 200_000] {
-                let operation =
-                    far.post_in_place(RecvFrom::Channel(there), 0, ANY, 100_000, CompletionOptions::default()).unwrap();
+                let operation = far
+                    .post_in_place(RecvFrom::Channel(there), 0, ANY_TAG, 100_000, CompletionOptions::default())
+                    .unwrap();
                 std::thread::scope(|scope| {
                     scope.spawn(|| near.send(here, 1, &pattern(length, 1), LIMIT).unwrap());
                     let end = far.wait_for(operation, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
@@ -155,7 +156,7 @@ fn loan_into_buffer_and_message_in_place_are_received() {
                 });
             }
             let soon = Some(Duration::from_millis(5));
-            let none = far.receive_in_place(RecvFrom::Channel(there), 0, ANY, 10, soon).map(drop);
+            let none = far.receive_in_place(RecvFrom::Channel(there), 0, ANY_TAG, 10, soon).map(drop);
             assert_eq!(none, Err(Error::TimedOut));
         });
     }
@@ -172,10 +173,10 @@ fn exhausted_pool_fails_and_recovers() {
                 Err(error) => break error,
             };
             near.lend(here, 0, loan, LIMIT).unwrap();
-            lent.push(far.receive_in_place(RecvFrom::Channel(there), 0, ANY, 1 << 30, LIMIT).unwrap());
+            lent.push(far.receive_in_place(RecvFrom::Channel(there), 0, ANY_TAG, 1 << 30, LIMIT).unwrap());
         };
         assert!(refused == Error::Full && refused.is_retryable());
-        assert_eq!(lent.len(), POOL / (16 << 20));
+        assert_eq!(lent.len(), POOL_BYTES / (16 << 20));
         lent.pop();
         together(&near, Some(&far), || near.alloc(16 << 20).is_ok());
         drop(lent);
@@ -186,21 +187,21 @@ fn exhausted_pool_fails_and_recovers() {
 
 #[test]
 fn alloc_within_gets_a_released_block() {
-    const QUARTER: usize = POOL / 4;
+    const QUARTER_BYTES: usize = POOL_BYTES / 4;
     let Pair { near, far, here, there, .. } = pair("shm");
-    assert_eq!(near.alloc_within(POOL + 1, None).map(drop), Err(Error::TooLong), "it would wait for ever");
-    let mut own: Vec<_> = (0..3).map(|_| near.alloc_within(QUARTER, None).unwrap()).collect();
-    near.lend(here, 0, near.alloc(QUARTER).unwrap(), LIMIT).unwrap();
-    let got = beside(&near, || far.receive_in_place(RecvFrom::Channel(there), 0, ANY, POOL, LIMIT).unwrap());
+    assert_eq!(near.alloc_within(POOL_BYTES + 1, None).map(drop), Err(Error::TooLong), "it would wait for ever");
+    let mut own: Vec<_> = (0..3).map(|_| near.alloc_within(QUARTER_BYTES, None).unwrap()).collect();
+    near.lend(here, 0, near.alloc(QUARTER_BYTES).unwrap(), LIMIT).unwrap();
+    let got = beside(&near, || far.receive_in_place(RecvFrom::Channel(there), 0, ANY_TAG, POOL_BYTES, LIMIT).unwrap());
     assert_eq!(near.alloc_within(1, Some(Duration::from_millis(5))).map(drop), Err(Error::TimedOut));
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| near.alloc_within(QUARTER, LIMIT));
+        let waiting = scope.spawn(|| near.alloc_within(QUARTER_BYTES, LIMIT));
         let Content::LoanedMessage(lent) = got.body else { panic!("it was lent") };
         far.release(lent).unwrap();
         own.push(waiting.join().unwrap().unwrap());
     });
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| near.alloc_within(QUARTER, LIMIT));
+        let waiting = scope.spawn(|| near.alloc_within(QUARTER_BYTES, LIMIT));
         own.pop(); // dropped by this thread, without a completion
         waiting.join().unwrap().unwrap();
     });
@@ -210,7 +211,7 @@ fn alloc_within_gets_a_released_block() {
 fn lent(Pair { near, far, here, there, .. }: &Pair) -> (OperationId, LoanedMessage) {
     let message = Outgoing { channel: *here, tag: 9, headers: &[], mode: Mode::Automatic };
     let told = near.send_loan(&message, near.alloc(5000).unwrap(), 5000, Some(CompletionOptions::default()), None);
-    let body = far.receive_in_place(RecvFrom::Channel(*there), 0, ANY, POOL, LIMIT).unwrap().body;
+    let body = far.receive_in_place(RecvFrom::Channel(*there), 0, ANY_TAG, POOL_BYTES, LIMIT).unwrap().body;
     let Content::LoanedMessage(lent) = body else { panic!("it was lent") };
     (told.unwrap().unwrap(), lent)
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 /// Most repetitions until a schedule has occurred.
-const LIMIT_OF_TURNS: Duration = Duration::from_secs(30);
+const SCHEDULE_TIMEOUT: Duration = Duration::from_secs(30);
 const SERVICE: u64 = 42;
 const WAYS: [BodyPath; 4] = [BodyPath::Measured, BodyPath::Ring, BodyPath::SingleCopy, BodyPath::CooperativeCopy];
 
@@ -87,7 +87,7 @@ fn long_bodies_arrive_whole_in_both_directions_at_once() {
             BodyPath::CooperativeCopy => {
                 // The scheduler decides whether a sender has a CPU while its receiver copies.
                 let (began, mut round) = (Instant::now(), [copied, helped]);
-                while round == [18, 0] && began.elapsed() < LIMIT_OF_TURNS {
+                while round == [18, 0] && began.elapsed() < SCHEDULE_TIMEOUT {
                     round = exchanged(bodies);
                 }
                 assert!(round[0] == 18 && round[1] > 0, "{round:?}");
@@ -130,7 +130,7 @@ fn detached_receive_memory_is_not_written() {
         // The scheduler decides which turns meet a message in the middle: repeat until some do.
         let began = Instant::now();
         for turn in 0.. {
-            if turn >= 120 && (taken_away > 20 || began.elapsed() > LIMIT_OF_TURNS) {
+            if turn >= 120 && (taken_away > 20 || began.elapsed() > SCHEDULE_TIMEOUT) {
                 break;
             }
             let from = RecvFrom::Channel(there);

@@ -4,7 +4,7 @@ use motet::node::{Body, Channel, Error, Message, Mode, Node, Outgoing, RecvFrom,
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// Sizes around one cell, two cells, the steps in which a message is published, the longest packet, and the longest eager message.
 fn sizes() -> Vec<usize> {
@@ -23,9 +23,9 @@ fn pair(serve: impl Fn(&Node) -> Serve) -> (Node, Node, Channel, Channel) {
     let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
     far.serve(1, serve(&far)).unwrap();
     let (here, there) = std::thread::scope(|scope| {
-        let there = scope.spawn(|| far.accept(1, PATIENCE).unwrap());
-        let link = near.connect(&far.name().unwrap(), PATIENCE).unwrap();
-        let here = near.open_channel(link, 1, Serve::Queue, PATIENCE).unwrap();
+        let there = scope.spawn(|| far.accept(1, TIMEOUT).unwrap());
+        let link = near.connect(&far.name().unwrap(), TIMEOUT).unwrap();
+        let here = near.open_channel(link, 1, Serve::Queue, TIMEOUT).unwrap();
         (here, there.join().unwrap())
     });
     (near, far, here, there)
@@ -36,16 +36,16 @@ fn send(node: &Node, channel: Channel, size: usize, headers: &[u8]) {
     let (front, back) = bytes.split_at(size / 3);
     let message = Outgoing { channel, tag: size as u64, headers, mode: Mode::Automatic };
     if headers.is_empty() && size.is_multiple_of(2) {
-        node.send(channel, size as u64, &bytes, PATIENCE).unwrap();
+        node.send(channel, size as u64, &bytes, TIMEOUT).unwrap();
     } else {
-        node.send_with(&message, &[front, back], PATIENCE).unwrap();
+        node.send_with(&message, &[front, back], TIMEOUT).unwrap();
     }
 }
 
 /// Receives a message of this size into a buffer of `room` bytes, which may be too short.
 fn receive(node: &Node, from: RecvFrom, ignore: u64, size: usize, headers: &[u8], room: usize) {
     let (mut buffer, mut found) = (vec![0; room], vec![9]);
-    let received = node.receive_with(from, size as u64, ignore, &mut found, &mut buffer, PATIENCE);
+    let received = node.receive_with(from, size as u64, ignore, &mut found, &mut buffer, TIMEOUT);
     let fits = size.min(room);
     assert_eq!(
         received.map(|received| (received.tag, received.length)).ok(),
@@ -114,13 +114,13 @@ fn handlers_get_messages_of_every_size() {
     let sent = sizes();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let link = near.connect(&far.name().unwrap(), PATIENCE).unwrap();
-            let here = near.open_channel(link, 1, Serve::Queue, PATIENCE).unwrap();
+            let link = near.connect(&far.name().unwrap(), TIMEOUT).unwrap();
+            let here = near.open_channel(link, 1, Serve::Queue, TIMEOUT).unwrap();
             for &size in &sent {
                 // A message that the handler does not take is discarded, and its send may fail.
                 let (bytes, message) =
                     (body(size), Outgoing { channel: here, tag: size as u64, headers: b"head", mode: Mode::Automatic });
-                match near.send_with(&message, &[&bytes], PATIENCE) {
+                match near.send_with(&message, &[&bytes], TIMEOUT) {
                     Ok(()) => {}
                     Err(Error::Closed) => assert!(size > 16_384),
                     Err(error) => panic!("{size}: {error}"),

@@ -11,7 +11,7 @@ const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 44;
 const PEERS: usize = 12;
 /// More empty polls than make a link idle.
-const LONG: usize = 25_000;
+const IDLE_POLLS: usize = 25_000;
 
 /// A node to which many peers send.
 struct Crowd {
@@ -71,12 +71,12 @@ fn join(middle: &Node, name: &str) -> (Node, Channel) {
 /// Busy and idle links.
 #[test]
 fn message_on_any_link_wakes_and_is_taken_at_once() {
-    const PATIENCE: u64 = 15_000_000_000;
+    const WAKE_TIMEOUT_NS: u64 = 15_000_000_000;
     let crowd = Crowd::new();
     for turn in 0..20 * PEERS {
         let peer = turn * 5 % PEERS;
         if turn % (4 * PEERS) == 0 {
-            for _ in 0..LONG {
+            for _ in 0..IDLE_POLLS {
                 assert_eq!(crowd.round(), 0);
             }
         }
@@ -85,7 +85,7 @@ fn message_on_any_link_wakes_and_is_taken_at_once() {
             crowd.prepare(); // twice
         }
         crowd.send(peer);
-        assert!(crowd.is_woken(PATIENCE), "the peer has not rung");
+        assert!(crowd.is_woken(WAKE_TIMEOUT_NS), "the peer has not rung");
         assert_eq!(crowd.round(), 1, "turn {turn}: what has ended the sleep was not found");
     }
 }

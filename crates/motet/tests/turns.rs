@@ -8,11 +8,11 @@ const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 const PEERS: usize = 3;
 /// Messages of each peer: its FIFO has room for them.
-const EACH: usize = 60;
+const MESSAGES_PER_PEER: usize = 60;
 /// Messages in a row from one of several links.
-const ROW: usize = 16;
+const MAX_MESSAGES_IN_A_ROW: usize = 16;
 /// Polls of the only busy link before the others are polled, and rounds until the last of them is found.
-const OTHERS: usize = 64 + 4 * PEERS;
+const MAX_POLLS_BEFORE_OTHERS: usize = 64 + 4 * PEERS;
 
 #[test]
 fn receiver_takes_turns_and_leaves_the_rest_in_fifos() {
@@ -32,25 +32,26 @@ fn receiver_takes_turns_and_leaves_the_rest_in_fifos() {
             })
         })
         .collect();
-    for at in 0..EACH {
+    for at in 0..MESSAGES_PER_PEER {
         for (number, (peer, channel)) in peers.iter().enumerate() {
             peer.send(*channel, number as u64, &[at as u8; 100], LIMIT).unwrap();
         }
     }
     let any = RecvFrom::Any(context);
     let (mut body, mut seen) = ([0; 100], Vec::new());
-    for _ in 0..PEERS * EACH {
+    for _ in 0..PEERS * MESSAGES_PER_PEER {
         let received = server.receive_tagged(any, 0, u64::MAX, &mut body, LIMIT).unwrap();
         assert_eq!(server.peek(any, 0, u64::MAX).unwrap(), None, "a message too many after {}", seen.len());
         seen.push((received.tag as usize, body[99]));
     }
     for peer in 0..PEERS {
         let of: Vec<_> = seen.iter().filter(|(from, _)| *from == peer).map(|(_, at)| usize::from(*at)).collect();
-        assert_eq!(of, (0..EACH).collect::<Vec<_>>(), "in order");
+        assert_eq!(of, (0..MESSAGES_PER_PEER).collect::<Vec<_>>(), "in order");
         let turns: Vec<_> = (0..seen.len()).filter(|&at| seen[at].0 == peer).collect();
         let most = turns.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
         assert!(
-            most <= ROW * (PEERS - 1) + 1 && turns[0] <= OTHERS + ROW * (PEERS - 1),
+            most <= MAX_MESSAGES_IN_A_ROW * (PEERS - 1) + 1
+                && turns[0] <= MAX_POLLS_BEFORE_OTHERS + MAX_MESSAGES_IN_A_ROW * (PEERS - 1),
             "peer {peer} was passed over: {turns:?}"
         );
     }

@@ -11,7 +11,7 @@ use crate::report::{Bound, Curve, Line, Quantity, Unit};
 use crate::stats::{Spread, median};
 
 /// The rows of one size.
-const LARGE: usize = 1 << 20;
+const ROW_BYTES: usize = 1 << 20;
 const HUGE: usize = 64 << 20;
 
 /// All lines.
@@ -24,13 +24,13 @@ pub fn lines(ends: &Ends<'_>, all: &[SequenceTimes]) -> Vec<Line> {
         }
         for kind in TYPES {
             let of = |size| all.iter().find(|measured| measured.kind == kind && measured.size == size);
-            lines.extend(of(LARGE).into_iter().flat_map(|measured| there_and_back(measured, adapter)));
+            lines.extend(of(ROW_BYTES).into_iter().flat_map(|measured| there_and_back(measured, adapter)));
             lines.extend(
                 of(HUGE).and_then(|measured| against(measured, adapter, Transport::Tcp, Call::InOut, Some(3.0))),
             );
         }
         for kind in TYPES {
-            let of = all.iter().filter(|measured| measured.kind == kind && measured.size == LARGE);
+            let of = all.iter().filter(|measured| measured.kind == kind && measured.size == ROW_BYTES);
             lines.extend(of.flat_map(|measured| {
                 [Call::In, Call::Out, Call::Refill]
                     .into_iter()
@@ -39,7 +39,7 @@ pub fn lines(ends: &Ends<'_>, all: &[SequenceTimes]) -> Vec<Line> {
         }
     }
     for measured in
-        all.iter().filter(|measured| [65536, LARGE].contains(&measured.size) && MODELLED.contains(&measured.kind))
+        all.iter().filter(|measured| [65536, ROW_BYTES].contains(&measured.size) && MODELLED.contains(&measured.kind))
     {
         lines.extend(
             [Transport::Tcp, Transport::Sockets, Transport::Corba]
@@ -127,7 +127,7 @@ fn modelled(measured: &SequenceTimes, transport: Transport) -> Option<Line> {
 
 /// Lines of the type that is copied over the type that is passed in place, on each transport.
 fn copying(all: &[SequenceTimes]) -> Vec<Line> {
-    let of = |kind: &str| all.iter().find(|measured| measured.kind == kind && measured.size == LARGE);
+    let of = |kind: &str| all.iter().find(|measured| measured.kind == kind && measured.size == ROW_BYTES);
     let [Some(structs), Some(octets)] = MODELLED.map(of) else { return Vec::new() };
     let line = |transport: Transport| {
         let (copied, handed) = (structs.rate(transport, Call::InOut)?, octets.rate(transport, Call::InOut)?);
@@ -135,7 +135,7 @@ fn copying(all: &[SequenceTimes]) -> Vec<Line> {
         Some(
             Line::new(
                 "copying",
-                format!("struct beside octet, {}, there and back, {}", bytes(LARGE), transport.name()),
+                format!("struct beside octet, {}, there and back, {}", bytes(ROW_BYTES), transport.name()),
             )
             .figure(Quantity::of("struct", &copied.values, Unit::GBs))
             .floors(&copied.floors)

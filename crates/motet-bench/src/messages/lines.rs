@@ -10,13 +10,13 @@ use crate::report::{Bound, Curve, Line, Quantity, Unit, WithMotet};
 use crate::stats::Spread;
 
 /// The sizes that have lines. Curves have all sizes.
-const SHOWN: [usize; 5] = [8, 1 << 10, 64 << 10, 1 << 20, 4 << 20];
+const LINE_SIZES: [usize; 5] = [8, 1 << 10, 64 << 10, 1 << 20, 4 << 20];
 
 /// Lines of every peer over the floor or a copy; then of Motet over the best peer.
 pub fn of(part: Part, measured: &Comparison<'_>) -> Vec<Line> {
     let mut lines = Vec::new();
     for (at, &size) in measured.sizes.iter().enumerate() {
-        if measured.sizes.len() > 1 && !SHOWN.contains(&size) {
+        if measured.sizes.len() > 1 && !LINE_SIZES.contains(&size) {
             continue;
         }
         for of in &measured.of {

@@ -62,7 +62,7 @@ type Question = (Kind, Vec<usize>);
 /// Sizes besides the powers of two: one more than a power of two, one more than a cache line, a thousand.
 const UNEVEN: [usize; 3] = [33, 65, 1000];
 /// The sizes of a short run.
-const FEW: [usize; 10] = [1, 8, 33, 64, 65, 256, 1000, 4 << 10, 64 << 10, 1 << 20];
+const QUICK_SIZES: [usize; 10] = [1, 8, 33, 64, 65, 256, 1000, 4 << 10, 64 << 10, 1 << 20];
 
 impl Part {
     /// The row of its lines.
@@ -109,7 +109,7 @@ impl Part {
     /// The patterns of two ranks.
     fn questions(self, quick: bool) -> Vec<Question> {
         match self {
-            Part::Latency if quick => vec![(Kind::Latency, FEW.into())],
+            Part::Latency if quick => vec![(Kind::Latency, QUICK_SIZES.into())],
             Part::Latency => {
                 let mut sizes: Vec<usize> = (0..=20).map(|bits| 1 << bits).chain(UNEVEN).collect();
                 sizes.sort_unstable();
@@ -254,6 +254,6 @@ mod tests {
     fn sizes_are_powers_of_two_and_some_between_them() {
         let [(_, all)] = &Part::Latency.questions(false)[..] else { panic!("one question") };
         assert!(all.is_sorted() && all.len() == 24 && all[0] == 1 && all[23] == 1 << 20);
-        assert!(FEW.iter().chain(&UNEVEN).all(|size| all.contains(size)));
+        assert!(QUICK_SIZES.iter().chain(&UNEVEN).all(|size| all.contains(size)));
     }
 }

@@ -16,11 +16,11 @@ use std::process::{Command, Stdio};
 
 const ROW: &str = "oversubscribed";
 /// The largest number of ranks that are few.
-const FEW: usize = 8;
+const MAX_FEW_RANKS: usize = 8;
 /// Rounds of a run with few ranks, and with many. The program prints medians of rounds.
 const ROUNDS: [&str; 2] = ["301", "5"];
 /// The words in front of a job: it ends after three minutes.
-const TIMEOUT: [&str; 4] = ["timeout", "-k", "5", "180"];
+const TIMEOUT_COMMAND: [&str; 4] = ["timeout", "-k", "5", "180"];
 
 /// The times of one job: its parts in their order, us.
 type JobTimes = Vec<(String, f64)>;
@@ -71,7 +71,7 @@ fn of(bench: &Bench, libraries: &[(&'static str, bool, Ranks)], ranks: usize, ba
     let mut lines = Vec::new();
     for (at, (name, ours, _)) in libraries.iter().enumerate() {
         let side = if *ours { WithMotet::Figure } else { WithMotet::Neither };
-        if let (0..=FEW, (jobs, None)) = (ranks, &reported[at]) {
+        if let (0..=MAX_FEW_RANKS, (jobs, None)) = (ranks, &reported[at]) {
             let best = best.filter(|_| *ours).map(|best| (libraries[best].0, &reported[best].0));
             let all = each((name, ranks), &series[at], jobs, best);
             lines.extend(all.into_iter().map(|line| line.with_motet(side)));
@@ -131,13 +131,13 @@ fn parts(reported: &[JobTimes]) -> String {
 }
 
 fn run(library: &Ranks, ranks: usize, ours: bool) -> Result<JobTimes> {
-    let mut command = Command::new(TIMEOUT[0]);
+    let mut command = Command::new(TIMEOUT_COMMAND[0]);
     command
-        .args(&TIMEOUT[1..])
+        .args(&TIMEOUT_COMMAND[1..])
         .args(&library.launcher)
         .args(["-n", &ranks.to_string()])
         .arg(&library.program)
-        .arg(ROUNDS[usize::from(ranks > FEW)]);
+        .arg(ROUNDS[usize::from(ranks > MAX_FEW_RANKS)]);
     command.env_remove("LD_PRELOAD").stdin(Stdio::null());
     if let Some(mpi) = &library.mpi {
         mpi.set_environment(&mut command);

@@ -18,7 +18,7 @@ use std::process::Command;
 
 const ROW: &str = "together";
 /// The words in front of a job: it ends after two minutes.
-const TIMEOUT: [&str; 4] = ["timeout", "-k", "5", "120"];
+const TIMEOUT_COMMAND: [&str; 4] = ["timeout", "-k", "5", "120"];
 const SIZES: [usize; 2] = [8, 64 << 10];
 const ADAPTERS: [(char, &str); 3] = [('m', "MPI"), ('c', "CORBA"), ('s', "sockets")];
 const SOURCES: [(&str, &str); 6] = [
@@ -158,8 +158,8 @@ fn succeeds(command: &mut Command) -> Result<()> {
 /// Runs the program once.
 pub fn run(ready: &Ready, job: Job, ms: f64, sizes: &[usize]) -> Result<Vec<AdapterTiming>> {
     let words = &ready.before[usize::from(!job.on_motet)];
-    let mut command = Command::new(TIMEOUT[0]);
-    command.args(&TIMEOUT[1..]).args(words).args(["-n", "2"]).arg(&ready.program);
+    let mut command = Command::new(TIMEOUT_COMMAND[0]);
+    command.args(&TIMEOUT_COMMAND[1..]).args(words).args(["-n", "2"]).arg(&ready.program);
     command.arg(ms.to_string()).args([job.open, job.used]).args(sizes.iter().map(usize::to_string));
     for allowed in ["OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"] {
         command.env(allowed, "1");

@@ -26,8 +26,8 @@ pub fn curves(bench: &Bench) -> Vec<Curve> {
 }
 
 /// Names of the lines, in the order in which they are measured.
-const FLOOR: [&str; 2] = ["floor: one cache line to the other CPU", "copy by one core, reused buffers"];
-const LINES: [&str; 3] =
+const FLOOR_NAMES: [&str; 2] = ["floor: one cache line to the other CPU", "copy by one core, reused buffers"];
+const LINE_NAMES: [&str; 3] =
     ["engine stream, shared memory", "C sockets under Motet", "C sockets without Motet (better placement)"];
 
 fn measure(bench: &Bench, plot: &'static str, sizes: &[usize]) -> Result<Vec<Curve>> {
@@ -41,7 +41,8 @@ fn measure(bench: &Bench, plot: &'static str, sizes: &[usize]) -> Result<Vec<Cur
     }
     let unit = if latency { Unit::Ns } else { Unit::GBs };
     let curve = |name: &str| Curve { plot: plot.to_owned(), name: name.to_owned(), unit, points: Vec::new() };
-    let mut curves: Vec<Curve> = [FLOOR[usize::from(!latency)], LINES[0], LINES[1], LINES[2]].map(curve).into();
+    let mut curves: Vec<Curve> =
+        [FLOOR_NAMES[usize::from(!latency)], LINE_NAMES[0], LINE_NAMES[1], LINE_NAMES[2]].map(curve).into();
     for &size in sizes {
         let arguments = call(bench, size, &[]);
         let run = |program: &Program, placement, turn| once(bench, program, placement, turn, &arguments);

@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER: u64 = 1;
 const END: u64 = 2;
 /// Bytes of the longest loan, and of the region.
-const LONGEST: usize = 256 << 20;
+const MAX_LOAN_BYTES: usize = 256 << 20;
 const REGION: usize = 16 << 20;
 const ROUND_TRIPS: usize = 1000;
 /// Accesses of a block, and its bytes.
@@ -113,7 +113,7 @@ fn send_loan(node: &Node, channel: Channel, size: usize) -> Result<()> {
 
 #[inline]
 fn receive_loan(node: &Node, channel: Channel) -> Result<(u64, Content)> {
-    let got = node.receive_in_place(RecvFrom::Channel(channel), 0, u64::MAX, LONGEST, None)?;
+    let got = node.receive_in_place(RecvFrom::Channel(channel), 0, u64::MAX, MAX_LOAN_BYTES, None)?;
     let (length, mut ends) = (got.body.len(), [0; 8]);
     got.body.read(0, &mut ends);
     got.body.read(length.saturating_sub(8), &mut ends);

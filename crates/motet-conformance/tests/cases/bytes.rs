@@ -12,9 +12,9 @@ pub const MSG_WAITALL: i32 = 0x100;
 const EPIPE: i32 = 32;
 
 /// Bytes that are sent in each direction in random sizes.
-const TOTAL: u64 = 3 << 20;
+const TOTAL_BYTES: u64 = 3 << 20;
 /// Bytes of the largest buffer.
-const LARGE: usize = 24 << 20;
+const MAX_BUFFER_BYTES: usize = 24 << 20;
 
 fn random_size(prng: &mut Prng, left: u64) -> usize {
     let most = [8, 40, 41, 700, 9_000, 70_000, 300_000][prng.below(7) as usize];
@@ -27,16 +27,16 @@ pub fn both_ways(ends: Ends) {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let (mut at, mut prng) = (0, Prng(11));
-            while at < TOTAL {
-                let n = random_size(&mut prng, TOTAL - at);
+            while at < TOTAL_BYTES {
+                let n = random_size(&mut prng, TOTAL_BYTES - at);
                 send(stream, &bytes(at, n));
                 at += n as u64;
             }
         });
         let (mut at, mut prng) = (0, Prng(12));
         let mut data = vec![0; 300_000];
-        while at < TOTAL {
-            let most = random_size(&mut prng, TOTAL - at);
+        while at < TOTAL_BYTES {
+            let most = random_size(&mut prng, TOTAL_BYTES - at);
             let n = stream.recv(&mut data[..most]).expect("a receive");
             assert!(n > 0, "end of file at {at}");
             assert!(data[..n] == bytes(at, n), "wrong bytes after position {at}");
@@ -66,8 +66,8 @@ pub fn wait_for_close(ends: Ends) {
 }
 
 pub fn large_out(ends: Ends) {
-    let data = bytes(5, LARGE);
-    for size in [64 << 10, 1 << 20, LARGE] {
+    let data = bytes(5, MAX_BUFFER_BYTES);
+    for size in [64 << 10, 1 << 20, MAX_BUFFER_BYTES] {
         send(&ends.streams[0], &data[..size]);
         assert_eq!(receive(&ends.streams[0], 1), [1], "the other end says that it has received");
     }
@@ -75,8 +75,8 @@ pub fn large_out(ends: Ends) {
 }
 
 pub fn large_in(ends: Ends) {
-    let data = bytes(5, LARGE);
-    for size in [64 << 10, 1 << 20, LARGE] {
+    let data = bytes(5, MAX_BUFFER_BYTES);
+    for size in [64 << 10, 1 << 20, MAX_BUFFER_BYTES] {
         assert!(receive(&ends.streams[0], size) == data[..size], "a buffer of {size} bytes");
         send(&ends.streams[0], &[1]);
     }
@@ -86,7 +86,7 @@ pub fn large_in(ends: Ends) {
 /// Large buffers in both directions at once: neither side may wait for the other to finish.
 pub fn large_both(ends: Ends) {
     let stream = &ends.streams[0];
-    let data = bytes(9, LARGE / 2);
+    let data = bytes(9, MAX_BUFFER_BYTES / 2);
     std::thread::scope(|scope| {
         scope.spawn(|| send(stream, &data));
         assert!(receive(stream, data.len()) == data);

@@ -91,11 +91,11 @@ struct Settings(u8);
 
 impl Settings {
     /// Bits: two links per node instead of one; messages matched in order on each channel instead of by tag on any.
-    const TWO: u8 = 1;
+    const TWO_LINKS: u8 = 1;
     const ORDERED: u8 = 2;
 
     fn links(&self) -> usize {
-        1 + usize::from(self.0 & Self::TWO != 0)
+        1 + usize::from(self.0 & Self::TWO_LINKS != 0)
     }
 
     fn serve(&self, context: Context) -> Serve {

@@ -45,15 +45,15 @@ const SECOND: usize = 1024;
 /// Offsets in a direction: the mode word, the consumer's head, the word whose upper half is the peer's copy rate, and a transfer's state.
 const MODE: usize = 0;
 const HEAD: usize = 128;
-const LANDED: usize = 144;
+const LANDED_OFFSET: usize = 144;
 const STATE: usize = 192;
 /// Bytes of a block that go ahead through the ring, and the bit of `tx.single_copy_skips` that marks this.
-const BEGINNING: usize = 16 << 10;
-const AHEAD: u32 = 1 << 31;
+const SENT_AHEAD_BYTES: usize = 16 << 10;
+const SENT_AHEAD_FLAG: u32 = 1 << 31;
 /// Bytes of large puts between measurements of their rate.
 const WINDOW: u32 = 1 << 20;
 /// Bytes around a receive buffer, which must stay untouched.
-const MARGIN: usize = 64;
+const MARGIN_BYTES: usize = 64;
 const UNTOUCHED: u8 = 0xee;
 
 /// How often an input reached the paths under test.
@@ -237,7 +237,7 @@ impl Honest<'_> {
         let half = if flags & 16 == 0 { 0 } else { usize::MAX };
         let ask = tx::Request { kernel_only: flags & 1 != 0, nonblocking: flags & 2 == 0, large, large_far, half };
         let rates = || record.tx.copy_rates.each_ref().map(|rate| rate.load(Relaxed));
-        let (landed, before) = ((self.memory.word(LANDED) >> 32) as u32, rates());
+        let (landed, before) = ((self.memory.word(LANDED_OFFSET) >> 32) as u32, rates());
         let blocks = record.events.single_copy.load(Relaxed);
         match tx::begin(record, Some(slot), &mut self.base, &[IoSlice::new(&data)], ask) {
             tx::Step::Kernel => {
@@ -246,15 +246,18 @@ impl Honest<'_> {
             }
             tx::Step::Done(n) => {
                 assert!(n <= length);
-                if record.tx.single_copy_skips.load(Relaxed) & AHEAD != 0 {
+                if record.tx.single_copy_skips.load(Relaxed) & SENT_AHEAD_FLAG != 0 {
                     self.reached.ahead += 1;
-                    assert!(!ask.nonblocking && n <= BEGINNING && length > BEGINNING, "{n} of {length} ahead");
+                    assert!(
+                        !ask.nonblocking && n <= SENT_AHEAD_BYTES && length > SENT_AHEAD_BYTES,
+                        "{n} of {length} ahead"
+                    );
                 }
             }
             tx::Step::Full => {} // nothing was sent
             tx::Step::Failed(errno) => known(errno),
         }
-        if landed != 0 && !self.base.is_interleaved() && self.memory.word(LANDED) >> 32 == 0 {
+        if landed != 0 && !self.base.is_interleaved() && self.memory.word(LANDED_OFFSET) >> 32 == 0 {
             self.reached.landed += 1;
             let noted = rates().into_iter().zip(before).filter(|(now, before)| now != before);
             noted.for_each(|(now, _)| assert!(now <= landed, "{now}, but they land at {landed}"));
@@ -268,11 +271,11 @@ impl Honest<'_> {
 
     fn receive(&mut self, length: usize, flags: u8) {
         let (slot, record) = (&self.memory.ends[0], &self.record);
-        let mut data = vec![UNTOUCHED; length + 2 * MARGIN];
+        let mut data = vec![UNTOUCHED; length + 2 * MARGIN_BYTES];
         let peek = flags & 2 != 0;
         let ask =
             rx::Request { blocking: flags & 1 != 0, peek, kernel_only: false, spin: span(flags), large: large(flags) };
-        let mut bufs = [IoSliceMut::new(&mut data[MARGIN..][..length])];
+        let mut bufs = [IoSliceMut::new(&mut data[MARGIN_BYTES..][..length])];
         let copied = record.rx.single_copy_bytes.load(Relaxed);
         let again = Cell::new(false);
         let may_stay = |_: &mut HostileBase<'_>, may_spin: bool| {
@@ -296,15 +299,15 @@ impl Honest<'_> {
         if !again.get() {
             self.base.check(length); // it has published one buffer at most
         }
-        let margins = data[..MARGIN].iter().chain(&data[MARGIN + length..]);
+        let margins = data[..MARGIN_BYTES].iter().chain(&data[MARGIN_BYTES + length..]);
         assert!(margins.copied().all(|byte| byte == UNTOUCHED), "nothing outside of the buffer is written");
         // Published once per MiB, so by this receive if not earlier.
-        if !self.base.is_interleaved() && self.memory.word(SECOND + LANDED) >> 32 != 0 {
+        if !self.base.is_interleaved() && self.memory.word(SECOND + LANDED_OFFSET) >> 32 != 0 {
             self.reached.said += 1;
             hostile_base::add(
                 self.memory,
-                SECOND + LANDED,
-                (self.memory.word(SECOND + LANDED) >> 32 << 32).wrapping_neg(),
+                SECOND + LANDED_OFFSET,
+                (self.memory.word(SECOND + LANDED_OFFSET) >> 32 << 32).wrapping_neg(),
             );
         }
     }
@@ -349,7 +352,7 @@ impl Honest<'_> {
     fn check(&self) {
         let tx = &self.record.tx;
         assert!(tx.head_seen.load(Relaxed) <= tx.tail.load(Relaxed), "it has read what was sent at most");
-        let hopeless = tx.single_copy_skips.load(Relaxed) & !AHEAD;
+        let hopeless = tx.single_copy_skips.load(Relaxed) & !SENT_AHEAD_FLAG;
         assert!(hopeless >> 8 <= 63 && hopeless & 255 <= 64, "{hopeless:#x}");
         assert!(matches!(self.record.state(), State::Attached | State::Broken));
     }

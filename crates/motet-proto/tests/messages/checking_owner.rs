@@ -25,7 +25,7 @@ pub struct Wary {
 }
 
 /// Accesses that forged packets have made, and copies that they have started: there must be many, or nothing was tested.
-pub static REACHED: AtomicU64 = AtomicU64::new(0);
+pub static ACCESSES: AtomicU64 = AtomicU64::new(0);
 pub static COPIES: AtomicU64 = AtomicU64::new(0);
 /// Copies that this side has assisted.
 pub static SHARED: AtomicU64 = AtomicU64::new(0);
@@ -47,7 +47,7 @@ pub struct Ours {
 
 impl Ours {
     fn reached(&self, region: u64, at: u64, length: u64) {
-        REACHED.fetch_add(1, Relaxed);
+        ACCESSES.fetch_add(1, Relaxed);
         assert!(!self.revoked.contains(&region), "an access after the end");
         assert!(region < self.next && at.checked_add(length).is_some_and(|end| end <= REGION), "inside");
     }

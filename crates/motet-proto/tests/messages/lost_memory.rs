@@ -1,7 +1,7 @@
 //! Memory that is gone: a file that was cut short. Accesses to it end as out of bounds, in order, and nothing else is affected.
 
 use crate::rma::{WIDE, connected, exchange, get, put, runs};
-use crate::rma_model::{FRONT, SLOT};
+use crate::rma_model::{FRONT_BYTES, SLOT_BYTES};
 use crate::side_memory::Running;
 use crate::simulation::Simulation;
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
@@ -57,12 +57,12 @@ fn small_operations_on_lost_memory_fail_in_order() {
 
 #[test]
 fn long_operations_end_at_the_first_lost_piece() {
-    let (at, length) = (FRONT as u64, SLOT as u64);
+    let (at, length) = (FRONT_BYTES as u64, SLOT_BYTES as u64);
     for shown in [true, false] {
         let mut world = connected(WIDE);
-        let operations = [put(&mut world, at, SLOT, shown), get(&mut world, at + length, length, shown)];
+        let operations = [put(&mut world, at, SLOT_BYTES, shown), get(&mut world, at + length, length, shown)];
         operations.iter().for_each(|&operation| ends(&mut world, operation, Status::OutOfBounds));
-        world.nodes[1].side.remote.own[0].left = FRONT + SLOT / 2;
+        world.nodes[1].side.remote.own[0].left = FRONT_BYTES + SLOT_BYTES / 2;
         exchange(&mut world);
         for side in [0, 1] {
             while !world.nodes[side].side.remote.copies.is_empty() {

@@ -141,9 +141,9 @@ fn happen(world: &mut Simulation, network: &mut Network, pending: &mut Pending, 
 /// Without further faults everything arrives.
 fn settle(world: &mut Simulation, network: &mut Network) {
     // Longer than the delay of an acknowledgement.
-    const QUIET: u32 = 30;
+    const QUIET_ROUNDS: u32 = 30;
     let (mut quiet, mut rounds) = (0, 0);
-    while quiet < QUIET {
+    while quiet < QUIET_ROUNDS {
         world.now += 1_000_000;
         let put = world.transports.iter().map(|lane| lane.put).sum::<u64>();
         let moved = network.round(world.now);

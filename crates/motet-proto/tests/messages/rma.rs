@@ -1,6 +1,6 @@
 //! Remote memory: one property at a time, in the smallest exchange that shows it.
 
-use crate::rma_model::{FRONT, SLOT};
+use crate::rma_model::{FRONT_BYTES, SLOT_BYTES};
 use crate::simulation::{LARGEST, Simulation, TIGHT, Transport};
 use motet_proto::message::atomic::{Atomic, Datatype, Operation};
 use motet_proto::message::packet::{Head, Kind, RemoteAddress};
@@ -100,7 +100,7 @@ fn eight_byte_operations_are_one_cell_and_acks_are_joined() {
 #[test]
 fn owner_of_written_memory_copies() {
     let mut world = connected(WIDE);
-    let at = FRONT as u64; // no multiple of three: the address is sent
+    let at = FRONT_BYTES as u64; // no multiple of three: the address is sent
     let operation = get(&mut world, at, 3000, true);
     exchange(&mut world);
     assert_eq!(world.nodes[0].side.remote.copies.len(), 1);
@@ -108,7 +108,7 @@ fn owner_of_written_memory_copies() {
     assert!(!runs(&world, operation), "it ends with the copy");
     world.flush(0, 8);
     assert_eq!(kinds(&world.transports[0]), [Kind::GetFin as u8]);
-    let operation = put(&mut world, FRONT as u64, 3000, true);
+    let operation = put(&mut world, FRONT_BYTES as u64, 3000, true);
     exchange(&mut world);
     assert!(runs(&world, operation) && world.nodes[1].side.remote.writes == 0);
     world.copy_memory(1, true);
@@ -119,7 +119,7 @@ fn owner_of_written_memory_copies() {
 #[test]
 fn pieces_are_sent_where_no_copy_is_possible() {
     let mut world = connected(WIDE);
-    let at = FRONT as u64;
+    let at = FRONT_BYTES as u64;
     for shown in [true, false] {
         let operation = get(&mut world, at, 3000, shown);
         exchange(&mut world);
@@ -128,7 +128,7 @@ fn pieces_are_sent_where_no_copy_is_possible() {
             exchange(&mut world);
         }
         assert!(!runs(&world, operation));
-        let operation = put(&mut world, FRONT as u64, 3000, shown);
+        let operation = put(&mut world, FRONT_BYTES as u64, 3000, shown);
         exchange(&mut world);
         if shown {
             world.copy_memory(1, false);
@@ -148,8 +148,9 @@ fn messages_and_small_operations_overtake_long_ones() {
     world.open(0, true).unwrap();
     exchange(&mut world);
     world.transports[0].most = 2000;
-    let slots = [FRONT, FRONT + SLOT].map(|at| at as u64);
-    let operations = [put(&mut world, slots[0], SLOT, false), get(&mut world, slots[1], SLOT as u64, false)];
+    let slots = [FRONT_BYTES, FRONT_BYTES + SLOT_BYTES].map(|at| at as u64);
+    let operations =
+        [put(&mut world, slots[0], SLOT_BYTES, false), get(&mut world, slots[1], SLOT_BYTES as u64, false)];
     let mut short = 0;
     for _ in 0..100 {
         world.flush(1, 1);
@@ -173,7 +174,7 @@ fn long_puts_and_long_messages_alternate() {
     if world.nodes[1].ways.is_empty() {
         panic!("the seed offers a channel that is refused");
     }
-    put(&mut world, FRONT as u64, SLOT, false);
+    put(&mut world, FRONT_BYTES as u64, SLOT_BYTES, false);
     exchange_one(&mut world); // PUT_CTS
     assert!(world.send(0, 0, 1, 4000, Mode::Automatic).is_ok());
     let mut seen = Vec::new();
@@ -275,8 +276,9 @@ fn revocation_stops_direct_access_first() {
 #[test]
 fn revocation_does_not_wait_for_pieces() {
     let mut world = connected(WIDE);
-    let slots = [FRONT, FRONT + SLOT].map(|at| at as u64);
-    let operations = [put(&mut world, slots[0], SLOT, false), get(&mut world, slots[1], SLOT as u64, false)];
+    let slots = [FRONT_BYTES, FRONT_BYTES + SLOT_BYTES].map(|at| at as u64);
+    let operations =
+        [put(&mut world, slots[0], SLOT_BYTES, false), get(&mut world, slots[1], SLOT_BYTES as u64, false)];
     exchange_one(&mut world);
     world.flush(0, 1);
     world.arrive(1);
@@ -293,8 +295,8 @@ fn revocation_does_not_wait_for_pieces() {
 #[test]
 fn revocation_waits_for_copies() {
     let mut world = connected(WIDE);
-    put(&mut world, (FRONT + SLOT) as u64, SLOT, true);
-    get(&mut world, FRONT as u64, SLOT as u64, true);
+    put(&mut world, (FRONT_BYTES + SLOT_BYTES) as u64, SLOT_BYTES, true);
+    get(&mut world, FRONT_BYTES as u64, SLOT_BYTES as u64, true);
     exchange(&mut world);
     world.revoke(1, 0, false);
     for side in [1, 0] {
@@ -308,7 +310,7 @@ fn revocation_waits_for_copies() {
 #[test]
 fn fence_waits_only_for_earlier_operations() {
     let mut world = connected(WIDE);
-    let operation = get(&mut world, FRONT as u64, SLOT as u64, true);
+    let operation = get(&mut world, FRONT_BYTES as u64, SLOT_BYTES as u64, true);
     world.put(0, 0, 0, 8, None).unwrap();
     world.fence(0);
     let fence = world.next;
@@ -328,8 +330,8 @@ fn fence_waits_only_for_earlier_operations() {
 #[test]
 fn broken_link_leaves_buffers_untouched() {
     let mut world = connected(WIDE);
-    let operation = get(&mut world, FRONT as u64, SLOT as u64, true);
-    let other = put(&mut world, (FRONT + SLOT) as u64, SLOT, true);
+    let operation = get(&mut world, FRONT_BYTES as u64, SLOT_BYTES as u64, true);
+    let other = put(&mut world, (FRONT_BYTES + SLOT_BYTES) as u64, SLOT_BYTES, true);
     exchange(&mut world);
     world.fence(0);
     let fence = world.next;
@@ -367,7 +369,7 @@ fn answers_without_an_operation_break_the_link() {
     ];
     for (kind, packet) in packets {
         let mut world = connected(WIDE);
-        put(&mut world, FRONT as u64, SLOT, false); // number 1 << 20
+        put(&mut world, FRONT_BYTES as u64, SLOT_BYTES, false); // number 1 << 20
         world.put(0, 0, 0, 8, None).unwrap();
         let node = &mut world.nodes[0];
         let result = node.link.arrived(&mut node.side, kind as u8, &packet, 0);

@@ -14,21 +14,21 @@ use motet_proto::message::rma::{CopyTo, PutBuffer};
 use motet_proto::message::{Get, Put, Rejected, Rights, Status, Update};
 
 /// Bytes of the front and of a slot, and number of slots.
-pub const FRONT: usize = 320;
-pub const SLOT: usize = 4000;
-pub const SLOTS: usize = 3;
-pub const WHOLE: usize = FRONT + SLOT * SLOTS;
+pub const FRONT_BYTES: usize = 320;
+pub const SLOT_BYTES: usize = 4000;
+pub const SLOT_COUNT: usize = 3;
+pub const REGION_BYTES: usize = FRONT_BYTES + SLOT_BYTES * SLOT_COUNT;
 
 impl Simulation {
     /// A region of `side` that the other side knows.
     pub fn register(&mut self, side: usize, rights: Rights) -> usize {
-        let bytes: Vec<u8> = (0..WHOLE).map(|at| (at * 7 + side) as u8).collect();
+        let bytes: Vec<u8> = (0..REGION_BYTES).map(|at| (at * 7 + side) as u8).collect();
         let random = self.prng.next();
         let own = &mut self.nodes[side].side.remote;
         let name = own.own.len();
-        let key = own.regions.register(name as u64, WHOLE as u64, rights, random).unwrap();
-        own.own.push(Own { bytes: bytes.clone(), key, revoked: false, ended: false, left: WHOLE });
-        let theirs = Theirs { key, expected: bytes, busy: [false; SLOTS], denied: false };
+        let key = own.regions.register(name as u64, REGION_BYTES as u64, rights, random).unwrap();
+        own.own.push(Own { bytes: bytes.clone(), key, revoked: false, ended: false, left: REGION_BYTES });
+        let theirs = Theirs { key, expected: bytes, busy: [false; SLOT_COUNT], denied: false };
         self.nodes[1 - side].side.remote.theirs.push(theirs);
         name
     }
@@ -41,11 +41,11 @@ impl Simulation {
         }
         let region = self.prng.below(regions) as usize;
         let small = !self.prng.one_in(5);
-        let at = self.prng.below(FRONT as u64);
-        let length = self.prng.below((FRONT as u64 - at).min(257)) as usize;
-        let slot = self.prng.below(SLOTS as u64) as usize;
-        let long = 600 + self.prng.below((SLOT - 700) as u64) as usize;
-        let start = FRONT + slot * SLOT + self.prng.below(90) as usize;
+        let at = self.prng.below(FRONT_BYTES as u64);
+        let length = self.prng.below((FRONT_BYTES as u64 - at).min(257)) as usize;
+        let slot = self.prng.below(SLOT_COUNT as u64) as usize;
+        let long = 600 + self.prng.below((SLOT_BYTES - 700) as u64) as usize;
+        let start = FRONT_BYTES + slot * SLOT_BYTES + self.prng.below(90) as usize;
         let done = match self.prng.below(3) {
             0 if small => self.put(side, region, at, length, None),
             0 => self.put(side, region, start as u64, long, Some(slot)),
@@ -74,7 +74,7 @@ impl Simulation {
         if slot.is_some_and(|slot| theirs.busy[slot]) {
             return Err(Rejected::WouldBlock);
         }
-        let offset = if outside { WHOLE as u64 + 1 - length.min(1) as u64 } else { at };
+        let offset = if outside { REGION_BYTES as u64 + 1 - length.min(1) as u64 } else { at };
         let place = if shown { RemoteAddress { address: operation, key: 7 } } else { RemoteAddress::default() };
         let (front, back) = body.split_at(length / 2);
         let put = Put { key: theirs.key, offset, body: &[front, back], operation, place };
@@ -139,7 +139,7 @@ impl Simulation {
         let begun = node.link.query_region(&mut self.transports[side], node.side.remote.theirs[region].key, operation);
         if begun.is_ok() {
             let place = RemoteAddress { address: region as u64 + 1, key: 9 };
-            let expected = RegionInfo { place, length: WHOLE as u64, rights: Rights::ALL }.write().to_vec();
+            let expected = RegionInfo { place, length: REGION_BYTES as u64, rights: Rights::ALL }.write().to_vec();
             let (status, length) = (Some(Status::Done), expected.len() as u64);
             let running = Running { region, status, expected, length, ..Running::default() };
             node.side.remote.running.insert(operation, running);
@@ -155,7 +155,7 @@ impl Simulation {
         let datatype = Datatype::ALL[self.prng.below(Datatype::ALL.len() as u64) as usize];
         let size = datatype.size();
         let at = at as usize / size * size;
-        let count = (1 + self.prng.below(5) as u32).min(((FRONT - at) / size) as u32);
+        let count = (1 + self.prng.below(5) as u32).min(((FRONT_BYTES - at) / size) as u32);
         let mut values = |none: bool| -> Vec<u8> {
             let length = if none { 0 } else { count as usize * size };
             (0..length).map(|_| [0, 1, 255, 7][self.prng.below(4) as usize]).collect()

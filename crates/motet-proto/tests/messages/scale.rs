@@ -5,20 +5,20 @@ use motet_proto::message::channels::Channels;
 use motet_proto::message::matching::{Selector, Source};
 use motet_proto::message::{Limits, Mode, Reception, Sent, Table};
 
-const MANY: usize = 10_000;
+const COUNT: usize = 10_000;
 
 #[test]
 fn ten_thousand_channels_stay_cheap() {
     const { assert!(Channels::RECORD_BYTES + Table::<[u64; 3]>::SCOPE_BYTES <= 256, "a channel and its scope") };
-    let limits = Limits { window: 8 << 20, channels: MANY as u32, max_rendezvous: 100, ..TIGHT };
+    let limits = Limits { window: 8 << 20, channels: COUNT as u32, max_rendezvous: 100, ..TIGHT };
     let mut world = Simulation::new(7, limits, 4 << 20);
     exchange(&mut world);
-    for _ in 0..MANY {
+    for _ in 0..COUNT {
         world.open(0, true).unwrap();
     }
     assert!(world.open(0, true).is_err(), "the peer's limit");
     exchange(&mut world);
-    let open: Vec<usize> = (0..MANY).filter(|&way| world.nodes[0].ways[way].open).collect();
+    let open: Vec<usize> = (0..COUNT).filter(|&way| world.nodes[0].ways[way].open).collect();
     assert_eq!(open.len(), world.nodes[1].ways.len());
     let each = (world.nodes[1].link.bytes().0 + world.nodes[1].side.table.bytes()) / open.len();
     assert!(each <= 256 * 2, "{each} bytes, with the slack of growing");
@@ -56,7 +56,7 @@ fn ten_thousand_receives_match_in_the_worst_order() {
     }
     let way = world.nodes[0].ways.iter().position(|way| way.open).unwrap();
     let Reception::Matched(scope) = world.nodes[1].ways[0].reception else { panic!() };
-    let many = MANY as u64;
+    let many = COUNT as u64;
     for ignore in [0, 0xff << 32] {
         for tag in 0..many {
             world.post(1, Selector { from: Source::One(scope), tag, ignore }, 8);

@@ -16,7 +16,7 @@ pub const WIDE: Limits = Limits {
     eager: 4000,
     requests: 64,
 };
-const ANY: u64 = u64::MAX;
+const ANY_TAG: u64 = u64::MAX;
 
 /// Two links with one open channel, for receives.
 pub fn connected(limits: Limits) -> Simulation {
@@ -48,7 +48,7 @@ fn scope(world: &Simulation, side: usize) -> Scope {
 }
 
 pub fn any(world: &Simulation, side: usize) -> Selector {
-    Selector { from: Source::One(scope(world, side)), tag: 0, ignore: ANY }
+    Selector { from: Source::One(scope(world, side)), tag: 0, ignore: ANY_TAG }
 }
 
 fn kinds(lane: &Transport) -> Vec<u8> {

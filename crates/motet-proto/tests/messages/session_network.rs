@@ -14,11 +14,11 @@ use std::io::IoSlice;
 use std::rc::Rc;
 
 /// Bytes that a connection holds in each direction.
-const HELD: usize = 20_000;
+const PIPE_BYTES: usize = 20_000;
 /// A connection that discards bytes is dead after this time, ns.
-const DEAD: u64 = 30_000_000;
+const DEAD_AFTER_NS: u64 = 30_000_000;
 /// Frames of a direction that may be repeated.
-const REPEATABLE: usize = 8;
+const MAX_REPEATED_FRAMES: usize = 8;
 
 /// One direction of a connection.
 struct Pipe {
@@ -63,7 +63,7 @@ impl Pipe {
             let frame = std::mem::take(&mut self.frame);
             if frame[0] == FrameKind::Packet as u8 {
                 self.frames.push_back(frame);
-                if self.frames.len() > REPEATABLE {
+                if self.frames.len() > MAX_REPEATED_FRAMES {
                     self.frames.pop_front();
                 }
             }
@@ -161,7 +161,7 @@ impl Network {
             let mut pieces = [IoSlice::new(&[]); MAX_IO_SLICES];
             let n = session.outgoing(slot, &mut pieces);
             let all: usize = pieces[..n].iter().map(|piece| piece.len()).sum();
-            let bytes = all.min(most).min(HELD.saturating_sub(pipe.bytes.len()));
+            let bytes = all.min(most).min(PIPE_BYTES.saturating_sub(pipe.bytes.len()));
             self.seen.repeated += pipe.write(pieces[..n].iter().flat_map(|piece| piece.iter().copied()).take(bytes));
             session.sent(slot, bytes);
             if bytes < all {
@@ -313,7 +313,7 @@ impl Network {
     /// Bytes written to a connection from here on are lost, until it is found dead.
     pub fn swallow(&mut self, which: usize, side: usize, now: u64) {
         if let Some(pipe) = self.pipe(which, side) {
-            pipe.swallows.get_or_insert(now + DEAD);
+            pipe.swallows.get_or_insert(now + DEAD_AFTER_NS);
             self.seen.swallowed += 1;
         }
     }

@@ -1,7 +1,7 @@
 //! The memory of one side: its regions, its operations on the regions of the other side, and how the protocol changes both. Which
 //! operations there are, and what must hold, is in [`super::rma_model`].
 
-use crate::rma_model::SLOTS;
+use crate::rma_model::SLOT_COUNT;
 use crate::simulation::Side;
 use motet_proto::message::atomic::Atomic;
 use motet_proto::message::packet::RemoteAddress;
@@ -25,7 +25,7 @@ pub struct Own {
 pub struct Theirs {
     pub key: Key,
     pub expected: Vec<u8>,
-    pub busy: [bool; SLOTS],
+    pub busy: [bool; SLOT_COUNT],
     /// An operation was denied because the region was revoked: all later small ones must be.
     pub denied: bool,
 }

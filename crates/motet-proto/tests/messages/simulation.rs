@@ -100,7 +100,7 @@ pub struct Reading {
 }
 
 /// Distinguishes the destination of a copy from the sender's name for the message.
-const FAR: u64 = 1 << 50;
+const DESTINATION_BIT: u64 = 1 << 50;
 
 /// The owner of one side.
 #[derive(Debug)]
@@ -222,7 +222,9 @@ impl Callbacks for Side {
 
     fn assist_copy(&mut self, request: AssistRequest) {
         let (_, body) = &self.sends[&request.operation];
-        assert!(request.shared.length <= body.len() as u64 && request.shared.address == request.operation ^ FAR);
+        assert!(
+            request.shared.length <= body.len() as u64 && request.shared.address == request.operation ^ DESTINATION_BIT
+        );
         assert!(self.helps.iter().all(|known| known.operation != request.operation), "asked once");
         self.helps.push(request);
     }
@@ -485,7 +487,7 @@ impl Simulation {
         if known.key == 0 && self.prng.one_in(3) && !self.nodes[side].side.shared.contains(&known.record) {
             // With COPY_ASSIST before the end. Here the address of a body is the sender's name for the message.
             let node = &mut self.nodes[side];
-            node.link.offer_copy_assist(known.record, known.address ^ FAR, known.length as u32);
+            node.link.offer_copy_assist(known.record, known.address ^ DESTINATION_BIT, known.length as u32);
             node.side.shared.push(known.record);
             return self.after(side);
         }

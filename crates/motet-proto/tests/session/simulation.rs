@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 /// Bytes that a connection holds in each direction.
-const HELD: usize = 300_000;
+const PIPE_BYTES: usize = 300_000;
 
 /// The handshake of node `n`.
 pub fn handshake(n: u8, op: HandshakeOp) -> Handshake {
@@ -144,7 +144,7 @@ impl Simulation {
             let mut pieces = [IoSlice::new(&[]); MAX_IO_SLICES];
             let n = self.sides[side].session.outgoing(slot, &mut pieces);
             let all: usize = pieces[..n].iter().map(|piece| piece.len()).sum();
-            let room = HELD.saturating_sub(pipe.bytes.len());
+            let room = PIPE_BYTES.saturating_sub(pipe.bytes.len());
             let most = if self.prng.one_in(3) { self.prng.below(1 + all as u64) as usize } else { all };
             let n_bytes = most.min(room);
             if !pipe.cut {

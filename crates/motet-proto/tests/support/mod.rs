@@ -27,7 +27,7 @@ use std::io::{IoSlice, IoSliceMut};
 /// Threads of a process: one writes, two read.
 pub const THREADS: usize = 3;
 /// A step with so many calls of the platform counts as an endless loop.
-const ENDLESS: u64 = 3_000_000;
+const MAX_CALLS_PER_STEP: u64 = 3_000_000;
 
 /// What a thread is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,7 +124,7 @@ pub const SEND: tx::Request =
 pub const SLEEP: rx::Request =
     rx::Request { blocking: true, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
 /// A receive that may not sleep.
-pub const LOOK: rx::Request =
+pub const RECEIVE_WITHOUT_SLEEP: rx::Request =
     rx::Request { blocking: false, peek: false, kernel_only: false, spin: 0, large: usize::MAX };
 
 /// A new record, attached to a slot.
@@ -477,7 +477,7 @@ impl InterleavedPlatform<'_> {
     fn pause(&self) {
         let world = self.world;
         world.calls.set(world.calls.get() + 1);
-        assert!(world.calls.get() < ENDLESS, "an endless loop");
+        assert!(world.calls.get() < MAX_CALLS_PER_STEP, "an endless loop");
         if world.weave == 0 || world.inside.get() || !world.prng.borrow_mut().one_in(world.weave) {
             return;
         }

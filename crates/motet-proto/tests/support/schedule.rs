@@ -1,12 +1,12 @@
 //! Random schedules: one random step of one end, and the end of a schedule, after which everything that was sent must have arrived.
 
-use super::{LOOK, SEND, SLEEP, ThreadState, World};
+use super::{RECEIVE_WITHOUT_SLEEP, SEND, SLEEP, ThreadState, World};
 use motet_driver_loopback::plan::Fault;
 use motet_proto::stream::{gate, rx, tx};
 use motet_wire::sync::Ordering::Relaxed;
 
 /// Buffers of this size and more may go by single copy, where a schedule allows it.
-const LARGE: usize = 400;
+const MIN_SINGLE_COPY_BYTES: usize = 400;
 /// After an interposed wait so many receives may find nothing before the gate closes (as in the engine).
 const RECEIVES_AFTER_WAIT: u32 = 2;
 
@@ -24,7 +24,7 @@ pub fn step(world: &World, side: usize) {
         6..=9 => read(world, side, 1),
         10..=11 => read(world, side, world.readers),
         12 => {
-            let ask = rx::Request { peek: true, ..LOOK };
+            let ask = rx::Request { peek: true, ..RECEIVE_WITHOUT_SLEEP };
             let thread = world.readers;
             if me.threads[thread].get() == ThreadState::Idle
                 && world.receive(side, thread, size(), ask) == rx::Step::Kernel
@@ -71,8 +71,8 @@ fn write(world: &World, side: usize) {
             let ask = tx::Request {
                 kernel_only: draw(8) == 0,
                 nonblocking: draw(2) == 0,
-                large: LARGE,
-                large_far: LARGE,
+                large: MIN_SINGLE_COPY_BYTES,
+                large_far: MIN_SINGLE_COPY_BYTES,
                 half,
             };
             let step = world.send(side, length, if draw(4) == 0 { SEND } else { ask });
@@ -99,14 +99,14 @@ fn read(world: &World, side: usize, thread: usize) {
         return go_blind(world, side, thread);
     }
     if draw(3) == 0 {
-        if world.receive(side, thread, length, LOOK) == rx::Step::Kernel {
+        if world.receive(side, thread, length, RECEIVE_WITHOUT_SLEEP) == rx::Step::Kernel {
             world.receive_on(side, thread, false);
         }
         return;
     }
     me.record.rx.evidence_left.store(RECEIVES_AFTER_WAIT, Relaxed);
     let spin = if draw(4) == 0 { 0 } else { 4_000 };
-    let ask = rx::Request { spin, large: LARGE, kernel_only: draw(8) == 0, ..SLEEP };
+    let ask = rx::Request { spin, large: MIN_SINGLE_COPY_BYTES, kernel_only: draw(8) == 0, ..SLEEP };
     world.receive(side, thread, length, ask);
 }
 
@@ -115,7 +115,7 @@ fn go_blind(world: &World, side: usize, thread: usize) {
     let me = &world.sides[side];
     for _ in 0..1000 {
         let before = me.received.get();
-        match world.receive(side, thread, 4096, LOOK) {
+        match world.receive(side, thread, 4096, RECEIVE_WITHOUT_SLEEP) {
             rx::Step::Done(_) => {}
             rx::Step::Kernel => {
                 world.receive_on(side, thread, false);

@@ -12,19 +12,19 @@ use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Exit status of `suite.py` if something is missing.
-const MISSING: i32 = 77;
+const MISSING_STATUS: i32 = 77;
 
 /// All files of the suite but two that send nothing and take longest.
 const MOST: &[&str] = &["^test_(?!datatype|pickle)"];
 const MESSAGES: &[&str] = &["^test_p2p", "^test_msg", "^test_cco_(buf|obj|nb_vec)", "^test_comm_topo"];
 /// Four polling ranks on two CPUs are slow.
-const FEW: &[&str] = &["^test_p2p_buf", "^test_cco_buf"];
+const FOUR_RANK_FILES: &[&str] = &["^test_p2p_buf", "^test_cco_buf"];
 const WINDOWS: &[&str] = &["^test_rma", "^test_win"];
 
 /// Library, ranks, files.
 const CHOSEN: &[(&str, &str, &[&str])] = &[
     ("mpich5", "2", MOST),
-    ("mpich5", "4", FEW),
+    ("mpich5", "4", FOUR_RANK_FILES),
     ("openmpi4", "2", MESSAGES),
     ("openmpi4-rdma", "2", WINDOWS),
     ("openmpi5", "2", MESSAGES),
@@ -59,7 +59,7 @@ fn mpi4py_passes_the_same_tests_with_motet() {
         // A test that passes over Motet is not lost; its result on the library's own transport matters only for the documents.
         command.args((!all).then_some("--rest"));
         let ran = command.arg(target).args([library, ranks]).args(files).output().expect("timeout");
-        if ran.status.code() == Some(MISSING) {
+        if ran.status.code() == Some(MISSING_STATUS) {
             skip(test, &said(&ran));
             continue;
         }

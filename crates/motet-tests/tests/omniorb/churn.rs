@@ -22,7 +22,7 @@ const CLIENTS: [(&[&str], &str); 6] = [
 const VICTIMS: [&str; 3] = ["upcall", "large", "replies"];
 /// Malformed GIOP by `giop_raw.py`.
 const RAW: [&str; 4] = ["noise", "a truncated message", "a request and an end", "a large request that ends early"];
-const AT_ONCE: usize = 4;
+const MAX_CLIENTS: usize = 4;
 
 fn seconds() -> u64 {
     std::env::var("CHURN_SECONDS").ok().and_then(|given| given.parse().ok()).unwrap_or(6)
@@ -81,7 +81,7 @@ fn server_keeps_nothing_after_client_churn() {
             chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             clients.push(Client::start(case, raw.as_deref(), (chance >> 33) as usize));
             count += 1;
-            if clients.len() == AT_ONCE {
+            if clients.len() == MAX_CLIENTS {
                 clients.remove(0).finish();
             }
         }

@@ -72,7 +72,7 @@ fn repository(sandbox: &Sandbox) -> String {
             "-c",
             "user.email=tester@localhost",
         ];
-        sandbox.start_with(&[&own, words].concat(), &DATES).finish()
+        sandbox.start_with(&[&own, words].concat(), &GIT_DATES).finish()
     };
     git(&["init", "-q", "-b", "main"]);
     git(&["add", "."]);
@@ -81,7 +81,7 @@ fn repository(sandbox: &Sandbox) -> String {
     git(&["rev-parse", "HEAD"])
 }
 
-const DATES: [(&str, &str); 2] =
+const GIT_DATES: [(&str, &str); 2] =
     [("GIT_AUTHOR_DATE", "2020-01-01T00:00:00Z"), ("GIT_COMMITTER_DATE", "2020-01-01T00:00:00Z")];
 
 /// Clones, which checks every object, and pushes a branch with as much data again.
@@ -100,7 +100,7 @@ fn clones_and_pushes(sandbox: &Sandbox, port: u16, name: &str) -> String {
             "-c",
             "user.email=tester@localhost",
         ];
-        sandbox.start_with(&[&own, words].concat(), &DATES).finish()
+        sandbox.start_with(&[&own, words].concat(), &GIT_DATES).finish()
     };
     let head = git(&["rev-parse", "HEAD"]);
     git(&["fsck", "--strict"]);

@@ -84,14 +84,14 @@ fn syscall_function_acts_as_the_named_calls() {
 fn connection_with_readiness_signals_stays_on_tcp() {
     for how in ["async", "sigio"] {
         let outcome = both("bypass", &[how]);
-        assert!(motet_tests::engine().is_none() || outcome.streams.iter().any(|s| s.reason == UNSEEN_WAIT));
+        assert!(motet_tests::engine().is_none() || outcome.streams.iter().any(|s| s.reason == UNSEEN_WAIT_REASON));
     }
 }
 
 #[test]
 fn connection_with_receive_low_water_mark_stays_on_tcp() {
     let outcome = both("bypass", &["lowat"]);
-    assert!(motet_tests::engine().is_none() || outcome.streams.iter().any(|s| s.reason == UNSEEN_WAIT));
+    assert!(motet_tests::engine().is_none() || outcome.streams.iter().any(|s| s.reason == UNSEEN_WAIT_REASON));
     assert_eq!(both("bypass", &["lowat-before"]).sent_fast(), 0);
 }
 
@@ -128,7 +128,7 @@ fn inline_system_calls_among_others_never_reorder_bytes() {
 /// Reason codes of `motet why`. An end that did not detect the problem sees a reset by its peer.
 const BROKEN: u64 = 13;
 const ORDER: u64 = 14;
-const UNSEEN_WAIT: u64 = 19;
+const UNSEEN_WAIT_REASON: u64 = 19;
 const URGENT: u64 = 28;
 
 /// The pipe is full, its reader has closed it, or another thread fills it at the same time.

@@ -5,8 +5,8 @@ use motet_tests::{Outcome, Program};
 const KINDS: [&str; 3] = ["level", "edge", "oneshot"];
 
 /// The reasons UNSEEN_WAIT and NESTED of `motet why`.
-const UNSEEN_WAIT: u64 = 19;
-const NESTED: u64 = 20;
+const UNSEEN_WAIT_REASON: u64 = 19;
+const NESTED_REASON: u64 = 20;
 
 fn both(name: &str, arguments: &[&str]) -> Outcome {
     Program::c(name, arguments).same_both_ways()
@@ -43,14 +43,14 @@ fn exclusive_registrations_lose_no_request() {
 #[test]
 fn nested_sets_report_readiness_of_the_innermost() {
     for kind in KINDS {
-        stays_on_tcp_because(&both("sets", &["nested", kind, "1"]), NESTED);
+        stays_on_tcp_because(&both("sets", &["nested", kind, "1"]), NESTED_REASON);
     }
 }
 
 #[test]
 fn duplicates_in_one_set_are_reported_separately() {
     for kind in KINDS {
-        stays_on_tcp_because(&both("sets", &["twins", kind, "1"]), UNSEEN_WAIT);
+        stays_on_tcp_because(&both("sets", &["twins", kind, "1"]), UNSEEN_WAIT_REASON);
     }
 }
 

@@ -78,7 +78,7 @@ fn handed_over(how: &str, reader: Reader, cells: usize) {
 }
 
 /// Phases of the connection, times the actions of the holder.
-const ALL: usize = 8 * 3;
+const ACTION_COUNT: usize = 8 * 3;
 
 /// One test for each row.
 macro_rules! ways {
@@ -91,34 +91,34 @@ macro_rules! ways {
 }
 
 ways! {
-    by_fork: "fork", Dynamic, ALL;
-    by_clone: "clone", Dynamic, ALL;
-    by_raw_clone: "raw-clone", Dynamic, ALL;
-    by_exec: "exec", Dynamic, ALL;
-    by_exec_of_a_static_image: "exec", Static, ALL;
-    by_exec_of_a_go_image: "exec", Go, ALL;
-    as_standard_input_and_output: "inetd", Dynamic, ALL;
-    as_standard_input_and_output_of_a_static_image: "inetd", Static, ALL;
-    as_standard_input_and_output_of_a_go_image: "inetd", Go, ALL;
-    to_a_reader_that_uses_stdio: "stdio", Dynamic, ALL;
-    to_an_image_with_a_clean_environment: "clean", Dynamic, ALL;
+    by_fork: "fork", Dynamic, ACTION_COUNT;
+    by_clone: "clone", Dynamic, ACTION_COUNT;
+    by_raw_clone: "raw-clone", Dynamic, ACTION_COUNT;
+    by_exec: "exec", Dynamic, ACTION_COUNT;
+    by_exec_of_a_static_image: "exec", Static, ACTION_COUNT;
+    by_exec_of_a_go_image: "exec", Go, ACTION_COUNT;
+    as_standard_input_and_output: "inetd", Dynamic, ACTION_COUNT;
+    as_standard_input_and_output_of_a_static_image: "inetd", Static, ACTION_COUNT;
+    as_standard_input_and_output_of_a_go_image: "inetd", Go, ACTION_COUNT;
+    to_a_reader_that_uses_stdio: "stdio", Dynamic, ACTION_COUNT;
+    to_an_image_with_a_clean_environment: "clean", Dynamic, ACTION_COUNT;
     to_a_helper_that_does_not_use_it: "helper", Dynamic, 8;
-    by_vfork: "vfork", Dynamic, ALL;
-    by_vfork_of_a_static_image: "vfork", Static, ALL;
-    by_vfork_without_dup: "vfork-number", Dynamic, ALL;
-    by_posix_spawn: "spawn", Dynamic, ALL;
-    by_posix_spawn_of_a_go_image: "spawn", Go, ALL;
-    by_posix_spawn_with_file_actions: "spawn-actions", Dynamic, ALL;
-    by_posix_spawn_with_file_actions_of_a_static_image: "spawn-actions", Static, ALL;
+    by_vfork: "vfork", Dynamic, ACTION_COUNT;
+    by_vfork_of_a_static_image: "vfork", Static, ACTION_COUNT;
+    by_vfork_without_dup: "vfork-number", Dynamic, ACTION_COUNT;
+    by_posix_spawn: "spawn", Dynamic, ACTION_COUNT;
+    by_posix_spawn_of_a_go_image: "spawn", Go, ACTION_COUNT;
+    by_posix_spawn_with_file_actions: "spawn-actions", Dynamic, ACTION_COUNT;
+    by_posix_spawn_with_file_actions_of_a_static_image: "spawn-actions", Static, ACTION_COUNT;
     by_system: "system", Dynamic, 8 * 2;
-    by_popen: "popen", Dynamic, ALL;
-    through_two_shells: "chain", Dynamic, ALL;
-    through_two_shells_to_a_static_image: "chain", Static, ALL;
+    by_popen: "popen", Dynamic, ACTION_COUNT;
+    through_two_shells: "chain", Dynamic, ACTION_COUNT;
+    through_two_shells_to_a_static_image: "chain", Static, ACTION_COUNT;
     to_the_next_image_of_the_process: "itself", Dynamic, 8;
     to_the_next_static_image_of_the_process: "itself", Static, 8;
-    by_passing: "passing", Dynamic, ALL;
-    by_passing_to_another_image: "passing-image", Dynamic, ALL;
-    by_passing_to_a_static_image: "passing-image", Static, ALL;
+    by_passing: "passing", Dynamic, ACTION_COUNT;
+    by_passing_to_another_image: "passing-image", Dynamic, ACTION_COUNT;
+    by_passing_to_a_static_image: "passing-image", Static, ACTION_COUNT;
     by_python_subprocess: "python-popen", Dynamic, 8;
     by_python_multiprocessing_spawn: "python-spawn", Dynamic, 8;
     by_python_multiprocessing_forkserver: "python-forkserver", Dynamic, 8;
@@ -130,7 +130,7 @@ fn to_a_set_uid_image() {
     if !is_root() {
         return skip("to_a_set_uid_image", "needs root to make one").unwrap_or(());
     }
-    handed_over("set-uid", Reader::Dynamic, ALL);
+    handed_over("set-uid", Reader::Dynamic, ACTION_COUNT);
 }
 
 /// A few seconds. `make torture` runs longer.

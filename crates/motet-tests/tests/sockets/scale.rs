@@ -8,7 +8,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Time limit of runs with thousands of connections on a busy machine.
-const LONG: Duration = Duration::from_secs(120);
+const BUSY_TIMEOUT: Duration = Duration::from_secs(120);
 const MANY: usize = 10_000;
 
 /// The counters of a run's processes, from one line of JSON each.
@@ -104,7 +104,7 @@ fn many() -> usize {
 
 fn all_upgraded(how: &str, count: usize, peers: usize) {
     let _one_at_a_time = MANY_AT_ONCE.lock().unwrap_or_else(PoisonError::into_inner);
-    let program = Program::c("scale", &[how, &count.to_string(), &peers.to_string()]).within(LONG);
+    let program = Program::c("scale", &[how, &count.to_string(), &peers.to_string()]).within(BUSY_TIMEOUT);
     let (outcome, counts) = counted(program, &[]);
     if engine().is_none() {
         return;
@@ -138,7 +138,7 @@ fn motet_ps_and_why_show_ten_thousand_connections() {
     let count = many();
     let go = folder("scale").join("go");
     let _ = std::fs::remove_file(&go);
-    let program = Program::c("scale", &["epoll", &count.to_string(), "2", go.to_str().unwrap()]).within(LONG);
+    let program = Program::c("scale", &["epoll", &count.to_string(), "2", go.to_str().unwrap()]).within(BUSY_TIMEOUT);
     let running = program.start(Mode::WithMotet);
     assert_eq!(running.first_line(), "open");
     let server = process(&motet_json(&motet, &["ps"]), running.pid()).expect("the server is listed");
@@ -280,7 +280,7 @@ fn motet_names_the_other_version_of_peer_and_node_file() {
         if own["pairs"][0]["reason"] == 5 {
             break (own, process(&report, client.pid()).unwrap_or_default());
         }
-        assert!(begun.elapsed() < LONG, "the peer's version is not noticed: {own}");
+        assert!(begun.elapsed() < BUSY_TIMEOUT, "the peer's version is not noticed: {own}");
         std::thread::sleep(Duration::from_millis(20));
     };
     assert_eq!(own["node"]["stayed_on_tcp"][0]["text"], "the peer's Motet has another segment layout");

@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
 /// Longest wait for other processes to start.
-pub const SOON: Option<Duration> = Some(Duration::from_secs(10));
+pub const START_TIMEOUT: Option<Duration> = Some(Duration::from_secs(10));
 /// The result of an example; an error ends its process.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 /// The variable that tells a process its name and rank.
@@ -88,8 +88,8 @@ impl Drop for Others {
 pub fn reach(node: &Node, link: LinkId, service: u64) -> Result<Channel> {
     let begun = Instant::now();
     loop {
-        match node.open_channel(link, service, Serve::Queue, SOON) {
-            Err(Error::Refused) if SOON.is_some_and(|limit| begun.elapsed() < limit) => {
+        match node.open_channel(link, service, Serve::Queue, START_TIMEOUT) {
+            Err(Error::Refused) if START_TIMEOUT.is_some_and(|limit| begun.elapsed() < limit) => {
                 std::thread::sleep(Duration::from_millis(1));
             }
             opened => return Ok(opened?),

@@ -8,14 +8,14 @@ use crate::report::{Bound, Line, Quantity, Unit};
 use anyhow::Result;
 use std::cell::RefCell;
 
-const MANY: usize = 184;
-const HALF: usize = 92;
+const MANY_CLIENTS: usize = 184;
+const HALF_CLIENTS: usize = 92;
 const SIZE: usize = 64 << 10;
 
 pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
     let uneven: [RefCell<Vec<f64>>; 2] = Default::default();
     let mut measurements: Vec<Measurement<'_>> = Vec::new();
-    for (clients, uneven) in [MANY, HALF].into_iter().zip(&uneven) {
+    for (clients, uneven) in [MANY_CLIENTS, HALF_CLIENTS].into_iter().zip(&uneven) {
         measurements.push(Box::new(move |turn| {
             let [each, most_over_least] = one(bench, clients, turn)?;
             uneven.borrow_mut().push(most_over_least);
@@ -27,14 +27,14 @@ pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
     let [many, half] = &series[..] else { unreachable!() };
     let rate = |values: &[f64]| values.iter().map(|ns| SIZE as f64 / ns).collect::<Vec<_>>();
     let mut lines = vec![
-        Line::new("server", format!("64 KiB from {MANY} clients, all together"))
+        Line::new("server", format!("64 KiB from {MANY_CLIENTS} clients, all together"))
             .figure(Quantity::of("bandwidth", &rate(&many.values), Unit::GBs))
             .floors(&many.floors)
-            .against(Quantity::of(format!("{HALF} clients"), &rate(&half.values), Unit::GBs), &half.over(many))
+            .against(Quantity::of(format!("{HALF_CLIENTS} clients"), &rate(&half.values), Unit::GBs), &half.over(many))
             .nearly(Bound::AtLeast(0.95))
             .note("clients on one CPU, the server on another"),
     ];
-    for ((clients, series), uneven) in [MANY, HALF].into_iter().zip(&series).zip(uneven) {
+    for ((clients, series), uneven) in [MANY_CLIENTS, HALF_CLIENTS].into_iter().zip(&series).zip(uneven) {
         let uneven = with_floors(uneven.into_inner(), series);
         lines.push(
             Line::new("server", format!("messages of the client that got most over those of the least, of {clients}"))

@@ -8,13 +8,13 @@ use anyhow::{Context, Result, bail};
 use std::io::Write;
 
 const PROCESSES: usize = 8;
-const TOKENS: [(usize, &str); 2] = [(1, "one token"), (PROCESSES, "a token each")];
+const TOKEN_COUNTS: [(usize, &str); 2] = [(1, "one token"), (PROCESSES, "a token each")];
 
 pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
     let folder = crate::cleanup::folder()?;
     let path = &folder.path().join("ring").to_string_lossy().into_owned();
     let mut measurements: Vec<Measurement<'_>> = Vec::new();
-    for (tokens, _) in TOKENS {
+    for (tokens, _) in TOKEN_COUNTS {
         for how in ["queue-one", "unix"] {
             measurements.push(Box::new(move |turn| {
                 let prefix = match how {
@@ -26,7 +26,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
         }
     }
     let series = bench.compare(bench.repetitions, false, &mut measurements)?;
-    let lines = TOKENS.iter().zip(series.chunks(2)).map(|((_, what), both)| {
+    let lines = TOKEN_COUNTS.iter().zip(series.chunks(2)).map(|((_, what), both)| {
         let [node, unix] = both else { unreachable!() };
         Line::new("ring", format!("{PROCESSES} processes on two CPUs, {what} goes round, a message of 8 B"))
             .figure(Quantity::of("one way", &node.values, Unit::Ns))

@@ -10,8 +10,8 @@ use motet_programs::servers;
 use motet_sys::rustix::process::Signal;
 
 /// The targets with one client, and with many.
-const ONE: Target = Target::Times(1.3);
-const MANY: Target = Target::NeverSlower;
+const ONE_CLIENT_TARGET: Target = Target::Times(1.3);
+const MANY_CLIENTS_TARGET: Target = Target::NeverSlower;
 
 /// Row `nginx`: one worker, which runs as the same user as `wrk`.
 pub fn nginx(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
@@ -32,7 +32,7 @@ pub fn nginx(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         sandbox.server(mode, &servers::nginx(&own, &configuration), Ready::Listens(port))
     })?;
     let mut lines = Vec::new();
-    for (connections, target) in [("1", ONE), ("32", MANY)] {
+    for (connections, target) in [("1", ONE_CLIENT_TARGET), ("32", MANY_CLIENTS_TARGET)] {
         let plan = Plan::new("nginx", format!("nginx, keep-alive, wrk c={connections}"), Unit::PerSecond, target);
         lines.push(plan.measure(&sandbox, |setup| {
             let url = format!("http://127.0.0.1:{}/small", both.port(setup.mode));
@@ -69,7 +69,7 @@ pub fn postgresql(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         Ok(server)
     })?;
     let mut lines = Vec::new();
-    for (clients, transactions, target) in [("1", 6000, ONE), ("8", 1500, MANY)] {
+    for (clients, transactions, target) in [("1", 6000, ONE_CLIENT_TARGET), ("8", 1500, MANY_CLIENTS_TARGET)] {
         let transactions = (if bench.quick { transactions / 4 } else { transactions }).to_string();
         let plan = Plan::new("postgresql", format!("{what}, c={clients}"), Unit::PerSecond, target);
         lines.push(plan.measure(&sandbox, |setup| {
@@ -89,7 +89,7 @@ pub fn memcached(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let sandbox = Sandbox::new(bench)?;
     let both = sandbox.both(|mode, port| sandbox.server(mode, &servers::memcached(port), Ready::Listens(port)))?;
     let mut lines = Vec::new();
-    for (clients, keys, target) in [(1, 10_000, ONE), (32, 400, MANY)] {
+    for (clients, keys, target) in [(1, 10_000, ONE_CLIENT_TARGET), (32, 400, MANY_CLIENTS_TARGET)] {
         let keys = if bench.quick { keys / 4 } else { keys };
         let plan = Plan::new("memcached", format!("memcached GET, c={clients}"), Unit::PerSecond, target);
         lines.push(plan.measure(&sandbox, |setup| {

@@ -8,7 +8,7 @@ use std::io::BufRead;
 
 /// The service of silent channels.
 const SILENT: u64 = 2;
-const LONGEST: usize = 4096;
+const MAX_MESSAGE_BYTES: usize = 4096;
 
 /// The hub. `take N` accepts N silent channels, `serve` answers one caller until its last message, `settle` ends links that are gone.
 pub fn hub(how: &str) -> Result<()> {
@@ -16,7 +16,7 @@ pub fn hub(how: &str) -> Result<()> {
     node.serve(SERVICE, serve_mode(&node, how)?)?;
     node.serve(SILENT, serve_mode(&node, how)?)?;
     print_address(&node, how)?;
-    let mut buffer = vec![0; LONGEST];
+    let mut buffer = vec![0; MAX_MESSAGE_BYTES];
     for line in std::io::stdin().lock().lines() {
         match line?.split_whitespace().collect::<Vec<_>>()[..] {
             ["take", count] => {

@@ -15,7 +15,7 @@ const MESSAGES: usize = 16384;
 const BLOCK: usize = 64 << 20;
 
 /// Bytes of the longest message.
-const LONGEST: usize = 64 << 20;
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// Receives until the last message.
 pub fn serve(how: &str) -> Result<()> {
@@ -26,7 +26,7 @@ pub fn serve(how: &str) -> Result<()> {
     node.serve(SERVICE, serve_mode(&node, how)?)?;
     print_address(&node, how)?;
     let channel = node.accept(SERVICE, Some(TIMEOUT))?;
-    answer(&node, channel, &mut vec![0; LONGEST])
+    answer(&node, channel, &mut vec![0; MAX_MESSAGE_BYTES])
 }
 
 /// Receives on a channel until the last message, and answers as the tags say.

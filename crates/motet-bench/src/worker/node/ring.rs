@@ -14,9 +14,9 @@ use std::time::Instant;
 
 const SIZE: usize = 8;
 /// Tokens that pass number 0 in a block.
-const LAPS: usize = 50;
-const GOING: u8 = 0;
-const OVER: u8 = 1;
+const LAPS_PER_BLOCK: usize = 50;
+const TOKEN: u8 = 0;
+const END_OF_RUN: u8 = 1;
 
 /// The connections to the next process, and from the previous one.
 enum Ends {
@@ -57,7 +57,7 @@ impl Ends {
     }
 
     fn receive(&mut self) -> Result<u8> {
-        let mut data = [OVER; SIZE];
+        let mut data = [END_OF_RUN; SIZE];
         match self {
             Self::Node { node, from, .. } => drop(node.receive(*from, &mut data, None)?),
             Self::Unix { from, .. } => from.read_exact(&mut data)?,
@@ -74,24 +74,24 @@ pub fn run(how: &str, prefix: &str, numbers: Vec<usize>) -> Result<()> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?; // until all have joined
     if at < tokens {
-        ends.send(GOING)?;
+        ends.send(TOKEN)?;
     }
     if at > 0 {
         // Tokens that follow the last message are dropped, so that every token ends here or before.
-        while ends.receive()? == GOING {
-            ends.send(GOING)?;
+        while ends.receive()? == TOKEN {
+            ends.send(TOKEN)?;
         }
-        ends.send(OVER)?;
+        ends.send(END_OF_RUN)?;
         return Ok(());
     }
-    let result = measure(LAPS, ms, count as f64, |laps| {
+    let result = measure(LAPS_PER_BLOCK, ms, count as f64, |laps| {
         (0..laps).try_for_each(|_| {
             ends.receive()?;
-            ends.send(GOING)
+            ends.send(TOKEN)
         })
     })?;
-    ends.send(OVER)?;
-    while ends.receive()? == GOING {}
+    ends.send(END_OF_RUN)?;
+    while ends.receive()? == TOKEN {}
     println!("{result}");
     Ok(())
 }

@@ -10,7 +10,7 @@ use motet::node::{Channel, Completion, CompletionOptions, CqId, Node, OperationI
 use std::sync::{Arc, Condvar, Mutex};
 
 /// Posted receives, where the wait is for any of them or for a completion queue.
-const SEVERAL: usize = 8;
+const POSTED_RECEIVES: usize = 8;
 const ROUND_TRIPS: usize = 500;
 const SIZE: usize = 8;
 
@@ -106,7 +106,7 @@ pub fn call(how: &str, wait: &str, at: [&str; 2], ms: usize) -> Result<()> {
         _ => bail!("no such kind of wait: {way}"),
     };
     let mut waiting = Waiting { node, channel, cq, board, what, posted: Vec::new() };
-    for _ in 0..if what == WaitFor::One { 1 } else { SEVERAL } {
+    for _ in 0..if what == WaitFor::One { 1 } else { POSTED_RECEIVES } {
         waiting.post(vec![0; SIZE])?;
     }
     let data = [7u8; SIZE];

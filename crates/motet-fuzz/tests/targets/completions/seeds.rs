@@ -67,7 +67,7 @@ fn says_it_read(lines: u64) -> Vec<u8> {
 /// All seeds, those of an honest peer first.
 pub fn seeds() -> Vec<Vec<u8>> {
     let all = |settings: u8, steps: &[Vec<u8>]| [&[settings][..], &steps.concat()].concat();
-    let with = |steps: Vec<Vec<u8>>| [0, Settings::ORDERED, Settings::TWO].map(|settings| all(settings, &steps));
+    let with = |steps: Vec<Vec<u8>>| [0, Settings::ORDERED, Settings::TWO_LINKS].map(|settings| all(settings, &steps));
     [honest(), hostile()].concat().into_iter().flat_map(with).collect()
 }
 

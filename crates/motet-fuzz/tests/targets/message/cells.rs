@@ -24,7 +24,7 @@ use motet_wire::message::fifo::{
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Messages sent on the direct path, in all inputs of the process.
-pub static SENT: AtomicU64 = AtomicU64::new(0);
+pub static MESSAGES_SENT: AtomicU64 = AtomicU64::new(0);
 
 /// Cells of a FIFO: few, so that positions wrap often.
 const CELLS: usize = 16;
@@ -231,7 +231,7 @@ impl<'a> Endpoint<'a> {
         if self.path == Path::Direct
             && let Some(put) = self.put_directly(channel, tag, headers, body)
         {
-            SENT.fetch_add(1, Ordering::Relaxed);
+            MESSAGES_SENT.fetch_add(1, Ordering::Relaxed);
             (seen.sent, seen.wake) = (Some(Ok(())), put == PutOutcome::Wake);
             return;
         }
@@ -310,7 +310,7 @@ pub fn play(mut input: &[u8]) -> Option<ProtocolViolation> {
 }
 
 /// The number of seeds that keep to the protocol; they come first.
-pub const HONEST: usize = 5;
+pub const HONEST_SEEDS: usize = 5;
 
 /// Messages of every form in cells, sends between them, returned credit, and hostile peers.
 pub fn seeds() -> Vec<Vec<u8>> {

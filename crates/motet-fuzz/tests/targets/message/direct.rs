@@ -9,9 +9,9 @@ use motet_proto::message::{Callbacks, ChannelId, Envelope, Link, Outcome, Protoc
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Messages received on the direct path, in all inputs of the process.
-pub static TAKEN: AtomicU64 = AtomicU64::new(0);
+pub static MESSAGES_TAKEN: AtomicU64 = AtomicU64::new(0);
 /// Messages kept without a receive on the direct path.
-pub static KEPT: AtomicU64 = AtomicU64::new(0);
+pub static MESSAGES_KEPT: AtomicU64 = AtomicU64::new(0);
 /// Ids of this module's receives; no other operation has this bit.
 const POSTED: u64 = 1 << 40;
 
@@ -122,7 +122,7 @@ fn take(link: &mut Link, side: &mut Side, kind: u8, packet: &[u8], now: u64) -> 
         Receiver::Unposted => panic!("there is none"),
         Receiver::Unexpected => {
             link.keep_message(side, &matched, rest.into());
-            KEPT.fetch_add(1, Ordering::Relaxed);
+            MESSAGES_KEPT.fetch_add(1, Ordering::Relaxed);
             return Some(());
         }
     };
@@ -134,6 +134,6 @@ fn take(link: &mut Link, side: &mut Side, kind: u8, packet: &[u8], now: u64) -> 
     side.place(operation, 0, &body[..fits]);
     let status = if fits < body.len() { Status::Truncated } else { Status::Done };
     side.completed(operation, Outcome { status, length: fits as u64 });
-    TAKEN.fetch_add(1, Ordering::Relaxed);
+    MESSAGES_TAKEN.fetch_add(1, Ordering::Relaxed);
     Some(())
 }

@@ -1,6 +1,6 @@
 //! Inputs that keep to the protocol, and inputs of peers that write wrong values.
 
-use super::{HEAD, LANDED, MODE, SECOND, STATE, Settings};
+use super::{HEAD, LANDED_OFFSET, MODE, SECOND, STATE, Settings};
 
 /// Offsets of a transfer's words in a direction.
 const INTO: usize = 200;
@@ -101,7 +101,7 @@ fn exchanges() -> Vec<Vec<u8>> {
 /// The peer publishes its copy rate, and gets ours.
 fn rates() -> Vec<Vec<u8>> {
     let say = |settings: u8, landed: u64| {
-        let say = put(LANDED, landed << 32);
+        let say = put(LANDED_OFFSET, landed << 32);
         let again = [&say[..], &send(60_000, BLOCKING_SEND), &[13]].concat();
         [&[settings][..], &put(MODE, 3), &say, &send(20_000, BLOCKING_SEND), &[13], &again, &again].concat()
     };
@@ -114,7 +114,7 @@ fn rates() -> Vec<Vec<u8>> {
         say(window, 777),
         say(window | Settings::FAR | Settings::COPIES, 1),
         say(window | Settings::SLOWLY, u64::from(u32::MAX)),
-        [&say(window, 5_000)[..], &later(0, 255, ADD, LANDED, 1 << 40), &send(60_000, BLOCKING_SEND)].concat(),
+        [&say(window, 5_000)[..], &later(0, 255, ADD, LANDED_OFFSET, 1 << 40), &send(60_000, BLOCKING_SEND)].concat(),
         takes(0),
         takes(Settings::SLOWLY),
     ]
