@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{finish, json, motet, refused};
 use motet::node::{BodyPath, Channel, LinkId, Node, Serve, deadline_in, options};
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(30));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(30));
 const SERVICE: u64 = 7;
 /// One through the payload ring, one by single copy where the system allows it.
 const LONG_BODY_BYTES: [usize; 2] = [40_000, 1 << 20];
@@ -31,11 +31,11 @@ fn the_second_process() {
     println!("address {}", node.address().unwrap());
     let mut bytes = vec![0; 1 << 20];
     // Both channels are accepted before the first message, so that one thread serves them.
-    let channels: Vec<Channel> = (0..2).map(|_| node.accept(SERVICE, LIMIT).unwrap()).collect();
+    let channels: Vec<Channel> = (0..2).map(|_| node.accept(SERVICE, TIMEOUT).unwrap()).collect();
     for channel in channels {
         for _ in 0..12 {
-            let received = node.receive(channel, &mut bytes, LIMIT).unwrap();
-            node.send(channel, received.tag, b"", LIMIT).unwrap();
+            let received = node.receive(channel, &mut bytes, TIMEOUT).unwrap();
+            node.send(channel, received.tag, b"", TIMEOUT).unwrap();
         }
     }
     std::thread::scope(|scope| {
@@ -73,8 +73,8 @@ impl Drop for Second {
 fn exchange(node: &Node, channel: Channel) {
     let sizes = [8; 10].into_iter().chain(LONG_BODY_BYTES);
     for (tag, size) in sizes.enumerate() {
-        node.send(channel, tag as u64, &vec![tag as u8; size], LIMIT).unwrap();
-        let answer = node.receive(channel, &mut [], LIMIT).unwrap();
+        node.send(channel, tag as u64, &vec![tag as u8; size], TIMEOUT).unwrap();
+        let answer = node.receive(channel, &mut [], TIMEOUT).unwrap();
         assert_eq!(answer.tag, tag as u64);
     }
 }
@@ -107,12 +107,12 @@ fn why_shows_nodes_with_links_drivers_and_counts() {
     let (own, other) = (std::process::id(), second.child.id());
 
     // One link over the fastest driver; a second one whose fastest driver finds no node.
-    let fast = node.connect(&second.address, LIMIT).unwrap();
+    let fast = node.connect(&second.address, TIMEOUT).unwrap();
     let tcp = second.address.split(',').find(|way| way.starts_with("tcp://")).unwrap();
-    let slow = node.connect(&format!("shm://no-such-node,{tcp}"), LIMIT).unwrap();
+    let slow = node.connect(&format!("shm://no-such-node,{tcp}"), TIMEOUT).unwrap();
     // A failed connect is reported to its caller, and counted in the stats page.
     assert!(node.connect("no-such-node", None).is_err());
-    let open = |link: LinkId| node.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+    let open = |link: LinkId| node.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap();
     [open(fast), open(slow)].into_iter().for_each(|channel| exchange(&node, channel));
 
     let sent = |link: &serde_json::Value, what: &str| link["counts"][what].as_u64().unwrap();

@@ -4,7 +4,7 @@
 //! `libmotet_sockets.so` preloaded, and compares the output. A test may require that payload takes the fast path, by the counters that the adapter
 //! reports at exit. Such a run keeps its gates open (`MOTET_PATIENCE`), so the result does not depend on the load of the CPUs.
 //!
-//! What it is not: a benchmark. It measures no time. A run that takes longer than [`LIMIT`] has hung.
+//! What it is not: a benchmark. It measures no time. A run that takes longer than [`TIMEOUT`] has hung.
 #![forbid(unsafe_code)]
 
 pub mod cpu_steal;
@@ -31,7 +31,7 @@ use temporary::Temporary;
 pub(crate) const OPEN_GATES: (&str, &str) = ("MOTET_PATIENCE", "300ms");
 
 /// Time limit of a run.
-pub const LIMIT: Duration = Duration::from_secs(40);
+pub const TIMEOUT: Duration = Duration::from_secs(40);
 
 /// A program with its arguments and settings.
 #[derive(Debug, Clone)]
@@ -113,7 +113,7 @@ impl Program {
     }
 
     fn of(command: Vec<OsString>) -> Self {
-        Self { command, environment: Vec::new(), limit: LIMIT, user: None, counted: false }
+        Self { command, environment: Vec::new(), limit: TIMEOUT, user: None, counted: false }
     }
 
     /// Sets another time limit.

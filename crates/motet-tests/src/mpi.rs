@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 pub use motet_programs::mpi::{INTEL, MPICH, MPICH_BY_UCX, OPEN_MPI_4, OPEN_MPI_5};
 
 /// Time limit of a job in seconds.
-const LIMIT: &str = "240";
+const TIMEOUT_SECONDS: &str = "240";
 
 /// An MPI library that is installed.
 #[derive(Debug, Clone)]
@@ -78,7 +78,7 @@ impl Mpi {
     /// `motet run OPTIONS -- WORDS`, with an environment without MPI variables but those that the library needs.
     pub fn run(&self, motet: &Path, options: &[&str], words: &[String]) -> Command {
         let mut command = Command::new("timeout");
-        command.arg(LIMIT).arg(motet).arg("run").args(options).arg("--").args(words);
+        command.arg(TIMEOUT_SECONDS).arg(motet).arg("run").args(options).arg("--").args(words);
         self.set_environment(&mut command);
         command
     }

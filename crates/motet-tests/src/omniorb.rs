@@ -1,7 +1,8 @@
 //! omniORB programs with the adapter of `adapters/omniorb`: building, starting and ending them, for `tests/omniorb`.
 
 use crate::programs::{
-    Counters, Exclusive, LIMIT, Sandbox, Started, both_ways_open, both_ways_with, builds, find, free_port, placed, skip,
+    Counters, Exclusive, Sandbox, Started, TIMEOUT, both_ways_open, both_ways_with, builds, find, free_port, placed,
+    skip,
 };
 use crate::{folder, script};
 use std::collections::BTreeMap;
@@ -152,7 +153,7 @@ impl Resources {
     fn until(self, server: &Started, reached: impl Fn(Self) -> bool) {
         let began = Instant::now();
         while !reached(Self::of(server)) {
-            assert!(began.elapsed() < LIMIT, "{:?}, before {self:?}", Self::of(server));
+            assert!(began.elapsed() < TIMEOUT, "{:?}, before {self:?}", Self::of(server));
             thread::sleep(Duration::from_millis(50));
         }
     }

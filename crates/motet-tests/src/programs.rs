@@ -23,7 +23,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Time limit of a client, of a server's start and of its end.
-pub const LIMIT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The folders of one run: one of the test's user, and in it one of the programs' user.
 #[derive(Debug)]
@@ -351,7 +351,7 @@ impl Started {
         while !reached(&self.printed()) {
             let ended = self.child.try_wait().expect("its status");
             assert!(ended.is_none(), "{} ended: before it {what}: {ended:?}\n{}", self.name, self.printed());
-            assert!(began.elapsed() < LIMIT, "{}: never {what}:\n{}", self.name, self.printed());
+            assert!(began.elapsed() < TIMEOUT, "{}: never {what}:\n{}", self.name, self.printed());
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -363,7 +363,7 @@ impl Started {
             if let Some(status) = self.child.try_wait().expect("its status") {
                 return status;
             }
-            assert!(began.elapsed() < LIMIT, "{} hung:\n{}", self.name, self.printed());
+            assert!(began.elapsed() < TIMEOUT, "{} hung:\n{}", self.name, self.printed());
             thread::sleep(Duration::from_millis(5));
         }
     }

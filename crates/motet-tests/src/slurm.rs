@@ -10,7 +10,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// Time limit for a daemon to become ready.
-const LIMIT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Dropping it ends the daemons.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Slurm {
             let said = |number: usize| fs::read_to_string(self.log(number)).unwrap_or_default();
             assert!(ended.is_none(), "a daemon of Slurm ended before {what}: {}", said(ended.unwrap_or(0)));
             let all: String = (0..self.daemons.len()).map(said).collect();
-            assert!(began.elapsed() < LIMIT, "not after {LIMIT:?}: {what}; {all}");
+            assert!(began.elapsed() < TIMEOUT, "not after {TIMEOUT:?}: {what}; {all}");
             sleep(Duration::from_millis(100));
         }
     }

@@ -3,7 +3,7 @@
 use motet::node::{Channel, CompletionOptions, Error, Mode, Node, OperationMemory, Outgoing, RecvFrom, Serve, Status};
 use std::time::Duration;
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 43;
 /// Messages at the start of a test.
 const FIRST_MESSAGES: u64 = 12;
@@ -20,9 +20,9 @@ impl Pair {
         let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
         far.serve(SERVICE, serve(&far)).unwrap();
         let (here, there) = std::thread::scope(|scope| {
-            let there = scope.spawn(|| far.accept(SERVICE, LIMIT).unwrap());
-            let link = near.connect(&far.address().unwrap(), LIMIT).unwrap();
-            let here = near.open_channel(link, SERVICE, serve(&near), LIMIT).unwrap();
+            let there = scope.spawn(|| far.accept(SERVICE, TIMEOUT).unwrap());
+            let link = near.connect(&far.address().unwrap(), TIMEOUT).unwrap();
+            let here = near.open_channel(link, SERVICE, serve(&near), TIMEOUT).unwrap();
             (here, there.join().unwrap())
         });
         Self { near, far, here, there }
@@ -31,8 +31,8 @@ impl Pair {
     /// Opens another channel between the two nodes.
     fn another(&self) -> (Channel, Channel) {
         std::thread::scope(|scope| {
-            let there = scope.spawn(|| self.far.accept(SERVICE, LIMIT).unwrap());
-            let here = self.near.open_channel(self.here.link, SERVICE, Serve::Queue, LIMIT).unwrap();
+            let there = scope.spawn(|| self.far.accept(SERVICE, TIMEOUT).unwrap());
+            let here = self.near.open_channel(self.here.link, SERVICE, Serve::Queue, TIMEOUT).unwrap();
             (here, there.join().unwrap())
         })
     }
@@ -44,11 +44,11 @@ impl Pair {
 
     fn exchange(&self, tag: u64) {
         let mut bytes = [0; 8];
-        self.near.send(self.here, tag, &tag.to_le_bytes(), LIMIT).unwrap();
-        let received = self.far.receive(self.there, &mut bytes, LIMIT).unwrap();
+        self.near.send(self.here, tag, &tag.to_le_bytes(), TIMEOUT).unwrap();
+        let received = self.far.receive(self.there, &mut bytes, TIMEOUT).unwrap();
         assert_eq!((received.tag, received.channel, bytes), (tag, self.there, tag.to_le_bytes()));
-        self.far.send(self.there, !tag, &bytes, LIMIT).unwrap();
-        let received = self.near.receive(self.here, &mut bytes, LIMIT).unwrap();
+        self.far.send(self.there, !tag, &bytes, TIMEOUT).unwrap();
+        let received = self.near.receive(self.here, &mut bytes, TIMEOUT).unwrap();
         assert_eq!((received.tag, received.channel, bytes), (!tag, self.here, tag.to_le_bytes()));
     }
 }
@@ -67,16 +67,16 @@ fn two_cell_messages_without_end_leave_the_lock_to_others() {
     let pair = Pair::new(queue);
     pair.begin();
     let met = AtomicBool::new(false);
-    let send = || pair.near.send(pair.here, 1, &[1; 80], LIMIT).unwrap();
+    let send = || pair.near.send(pair.here, 1, &[1; 80], TIMEOUT).unwrap();
     send(); // there is always one
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let other = Node::open("").unwrap();
-            met.store(other.connect(&pair.far.address().unwrap(), LIMIT).is_ok(), Ordering::Relaxed);
+            met.store(other.connect(&pair.far.address().unwrap(), TIMEOUT).is_ok(), Ordering::Relaxed);
         });
         for count in 0.. {
             send();
-            assert_eq!(pair.far.receive(pair.there, &mut [0; 80], LIMIT).unwrap().length, 80);
+            assert_eq!(pair.far.receive(pair.there, &mut [0; 80], TIMEOUT).unwrap().length, 80);
             if met.load(Ordering::Relaxed) {
                 break;
             }
@@ -95,9 +95,9 @@ fn headers_and_bodies_of_every_length_arrive_whole() {
         for body in lengths.into_iter().chain([2000, 5000, 16_384]) {
             let (tag, headers, body) = ((headers * 1000 + body) as u64, pattern(headers, body), pattern(body, headers));
             let message = Outgoing { channel: pair.here, tag, headers: &headers, mode: Mode::Automatic };
-            pair.near.send_with(&message, &[&body], LIMIT).unwrap();
+            pair.near.send_with(&message, &[&body], TIMEOUT).unwrap();
             let from = RecvFrom::Channel(pair.there);
-            let received = pair.far.receive_with(from, 0, u64::MAX, &mut pushed, &mut buffer, LIMIT).unwrap();
+            let received = pair.far.receive_with(from, 0, u64::MAX, &mut pushed, &mut buffer, TIMEOUT).unwrap();
             assert_eq!((received.tag, &pushed, &buffer[..received.length]), (tag, &headers, &body[..]));
         }
     }
@@ -110,9 +110,9 @@ fn message_longer_than_buffer_is_truncated_within_it() {
     for length in [1, 8, 20, 40, 90] {
         pair.begin();
         let body = pattern(length, 3);
-        pair.near.send(pair.here, 5, &body, LIMIT).unwrap();
+        pair.near.send(pair.here, 5, &body, TIMEOUT).unwrap();
         let mut buffer = [0xee; 128];
-        let cut = pair.far.receive(pair.there, &mut buffer[..length - 1], LIMIT);
+        let cut = pair.far.receive(pair.there, &mut buffer[..length - 1], TIMEOUT);
         assert_eq!(cut, Err(Error::Truncated), "{length}");
         assert_eq!((&buffer[..length - 1], &buffer[length - 1..]), (&body[..length - 1], &[0xee; 128][length - 1..]));
     }
@@ -130,9 +130,9 @@ fn other_channels_and_posted_receives_get_their_messages() {
         match round % 4 {
             // A message of another channel arrives first and does not match.
             0 => {
-                pair.near.send(here, 7, &7u64.to_le_bytes(), LIMIT).unwrap();
+                pair.near.send(here, 7, &7u64.to_le_bytes(), TIMEOUT).unwrap();
                 pair.exchange(round);
-                assert_eq!(pair.far.receive(there, &mut bytes, LIMIT).unwrap().tag, 7);
+                assert_eq!(pair.far.receive(there, &mut bytes, TIMEOUT).unwrap().tag, 7);
             }
             // A receive that was posted earlier gets the first message.
             1 => {
@@ -141,27 +141,27 @@ fn other_channels_and_posted_receives_get_their_messages() {
                     .far
                     .post(RecvFrom::Channel(pair.there), 0, u64::MAX, memory, CompletionOptions::default())
                     .unwrap();
-                pair.near.send(pair.here, 8, &8u64.to_le_bytes(), LIMIT).unwrap();
-                pair.near.send(pair.here, 9, &9u64.to_le_bytes(), LIMIT).unwrap();
-                assert_eq!(pair.far.receive(pair.there, &mut bytes, LIMIT).unwrap().tag, 9);
+                pair.near.send(pair.here, 8, &8u64.to_le_bytes(), TIMEOUT).unwrap();
+                pair.near.send(pair.here, 9, &9u64.to_le_bytes(), TIMEOUT).unwrap();
+                assert_eq!(pair.far.receive(pair.there, &mut bytes, TIMEOUT).unwrap().tag, 9);
                 let first = pair.far.wait_for(first, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
                 assert_eq!((first.status, first.tag), (Status::Done, 8));
             }
             // An unexpected message is received before later ones.
             2 => {
-                pair.near.send(pair.here, 10, &10u64.to_le_bytes(), LIMIT).unwrap();
+                pair.near.send(pair.here, 10, &10u64.to_le_bytes(), TIMEOUT).unwrap();
                 while pair.far.peek(RecvFrom::Channel(pair.there), 0, u64::MAX).unwrap().is_none() {
                     pair.far.progress().unwrap();
                 }
-                pair.near.send(pair.here, 11, &11u64.to_le_bytes(), LIMIT).unwrap();
-                assert_eq!(pair.far.receive(pair.there, &mut bytes, LIMIT).unwrap().tag, 10);
-                assert_eq!(pair.far.receive(pair.there, &mut bytes, LIMIT).unwrap().tag, 11);
+                pair.near.send(pair.here, 11, &11u64.to_le_bytes(), TIMEOUT).unwrap();
+                assert_eq!(pair.far.receive(pair.there, &mut bytes, TIMEOUT).unwrap().tag, 10);
+                assert_eq!(pair.far.receive(pair.there, &mut bytes, TIMEOUT).unwrap().tag, 11);
             }
             // Both channels in turn.
             _ => {
                 for tag in 0..FIRST_MESSAGES {
-                    pair.near.send(here, tag, &tag.to_le_bytes(), LIMIT).unwrap();
-                    assert_eq!(pair.far.receive(there, &mut bytes, LIMIT).unwrap().tag, tag);
+                    pair.near.send(here, tag, &tag.to_le_bytes(), TIMEOUT).unwrap();
+                    assert_eq!(pair.far.receive(there, &mut bytes, TIMEOUT).unwrap().tag, tag);
                     pair.exchange(tag);
                 }
             }
@@ -183,9 +183,9 @@ fn tags_are_matched_on_a_channel_and_in_its_context() {
     for round in 0..100u64 {
         pair.begin();
         for tag in [1, 2, 3] {
-            pair.near.send(pair.here, tag + 10 * round, &tag.to_le_bytes(), LIMIT).unwrap();
+            pair.near.send(pair.here, tag + 10 * round, &tag.to_le_bytes(), TIMEOUT).unwrap();
         }
-        let mut take = |from, tag, ignore| pair.far.receive_tagged(from, tag, ignore, &mut bytes, LIMIT).unwrap().tag;
+        let mut take = |from, tag, ignore| pair.far.receive_tagged(from, tag, ignore, &mut bytes, TIMEOUT).unwrap().tag;
         assert_eq!(take(RecvFrom::Channel(pair.there), 3 + 10 * round, 0), 3 + 10 * round);
         assert_eq!(take(RecvFrom::Any(context), 2 + 10 * round, 0), 2 + 10 * round);
         assert_eq!(take(RecvFrom::Any(context), 0, u64::MAX), 1 + 10 * round);
@@ -199,16 +199,16 @@ fn blocking_receive_fails_when_channel_or_link_ends() {
     // One side of a channel is closed while messages use another channel.
     let (here, there) = pair.another();
     for tag in 0..FIRST_MESSAGES {
-        pair.near.send(here, tag, &tag.to_le_bytes(), LIMIT).unwrap();
-        assert_eq!(pair.far.receive(there, &mut [0; 8], LIMIT).unwrap().tag, tag);
+        pair.near.send(here, tag, &tag.to_le_bytes(), TIMEOUT).unwrap();
+        assert_eq!(pair.far.receive(there, &mut [0; 8], TIMEOUT).unwrap().tag, tag);
     }
     pair.near.close_channel(here).unwrap();
-    assert_eq!(pair.near.send(here, 1, b"too late", LIMIT), Err(Error::Unknown));
-    assert_eq!(pair.far.receive(there, &mut [0; 8], LIMIT), Err(Error::Closed));
+    assert_eq!(pair.near.send(here, 1, b"too late", TIMEOUT), Err(Error::Unknown));
+    assert_eq!(pair.far.receive(there, &mut [0; 8], TIMEOUT), Err(Error::Closed));
     pair.begin();
     pair.near.disconnect(pair.here.link).unwrap();
-    assert_eq!(pair.near.send(pair.here, 1, b"no link", LIMIT), Err(Error::Unknown));
-    let lost = pair.far.receive(pair.there, &mut [0; 8], LIMIT).unwrap_err();
+    assert_eq!(pair.near.send(pair.here, 1, b"no link", TIMEOUT), Err(Error::Unknown));
+    let lost = pair.far.receive(pair.there, &mut [0; 8], TIMEOUT).unwrap_err();
     assert!(matches!(lost, Error::Lost(_)), "{lost}");
 }
 
@@ -225,7 +225,7 @@ fn threads_send_receive_and_use_the_node_concurrently() {
             scope.spawn(move || {
                 let mut bytes = [0; 8];
                 for tag in 0..COUNT {
-                    let received = far.receive(there, &mut bytes, LIMIT).unwrap();
+                    let received = far.receive(there, &mut bytes, TIMEOUT).unwrap();
                     assert_eq!((received.tag, bytes), (tag, tag.to_le_bytes()));
                 }
             });

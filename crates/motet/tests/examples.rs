@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// Arguments of the example that this program runs as.
 const ARGUMENTS: &str = "MOTET_TEST_ARGUMENTS";
-const LIMIT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn ping_pong_messages_are_answered() {
@@ -136,7 +136,7 @@ fn examples_exit_with_an_error_when_a_process_is_killed() {
         let killed = Command::new("sh").args(["-c", &format!("kill -KILL {}", all[victim])]).status().unwrap();
         assert!(killed.success());
 
-        let until = Instant::now() + LIMIT;
+        let until = Instant::now() + TIMEOUT;
         while all.iter().any(|&process| parent(process).is_some()) && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -12,12 +12,12 @@ use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 /// Tags of the other process's messages: an operation succeeded, an operation met missing bytes.
 const DONE_TAG: u64 = 2;
 const MISSING_BYTES_TAG: u64 = 3;
-const WAYS: [&str; 2] = ["shm", "tcp"];
+const DRIVERS: [&str; 2] = ["shm", "tcp"];
 const ROLE: &str = "MOTET_TEST_FILES";
 /// Bytes of the file that is truncated, and of the region in it, which does not start at a page.
 const FILE_BYTES: u64 = 4 << 20;
@@ -76,7 +76,7 @@ impl Reach<'_> {
             CompletionOptions::default(),
             Some(deadline_in(20_000_000_000)),
         )?;
-        self.node.finish_operation(put, LIMIT).map(drop)
+        self.node.finish_operation(put, TIMEOUT).map(drop)
     }
 
     fn get(&self, offset: u64, length: usize) -> Result<Vec<u8>, Error> {
@@ -87,14 +87,14 @@ impl Reach<'_> {
             CompletionOptions::default(),
             Some(deadline_in(20_000_000_000)),
         )?;
-        self.node.finish_operation(get, LIMIT)
+        self.node.finish_operation(get, TIMEOUT)
     }
 
     fn add(&self, offset: u64, operand: u64) -> Result<u64, Error> {
         let (bytes, before) = (operand.to_le_bytes(), OperationMemory::Owned(vec![0; 8]));
         let (at, until) = (self.at(offset), Some(deadline_in(20_000_000_000)));
         let added = self.node.atomic_until(at, &add(&bytes), before, CompletionOptions::default(), until)?;
-        self.node.finish_operation(added, LIMIT).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
+        self.node.finish_operation(added, TIMEOUT).map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
     }
 }
 
@@ -126,14 +126,14 @@ fn pair(driver: &str) -> (Node, Node, LinkId) {
     let (near, far) = (node(), node());
     let address = far.address().unwrap();
     let way = address.split(',').find(|way| way.starts_with(driver)).expect("every driver has an address");
-    let link = beside(&far, || near.connect(way, LIMIT).unwrap());
+    let link = beside(&far, || near.connect(way, TIMEOUT).unwrap());
     assert_eq!(near.link_info(link).unwrap().driver, driver);
     (near, far, link)
 }
 
 #[test]
 fn put_changes_the_file_only_inside_the_region() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let (near, far, link) = pair(driver);
         let mut expected = pattern(2 << 20, 1);
         let file = Scratch::new(&expected);
@@ -178,7 +178,7 @@ fn concurrent_atomics_on_a_file_lose_nothing() {
     let third = Node::open("").unwrap();
     beside(&far, || {
         let way = far.name().unwrap();
-        let other = third.connect(&way, LIMIT).unwrap();
+        let other = third.connect(&way, TIMEOUT).unwrap();
         std::thread::scope(|scope| {
             for (node, link) in [(&near, link), (&third, other)] {
                 scope.spawn(move || {
@@ -272,11 +272,11 @@ fn helper_process() {
     let words: Vec<&str> = role.split(' ').collect();
     let [driver, address] = words[..] else { panic!("{role}") };
     let node = Node::open("").unwrap();
-    let link = node.connect(address, LIMIT).unwrap();
+    let link = node.connect(address, TIMEOUT).unwrap();
     assert_eq!(node.link_info(link).unwrap().driver, driver);
-    let channel = node.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+    let channel = node.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap();
     let mut key = [0; 8];
-    node.receive(channel, &mut key, LIMIT).unwrap();
+    node.receive(channel, &mut key, TIMEOUT).unwrap();
     let reach = Reach { node: &node, link, key: motet::node::Key(u64::from_le_bytes(key)) };
     let (done, gone) = (Cell::new(0u64), Cell::new(0u64));
     let note = |end: Result<(), Error>| match end {
@@ -298,7 +298,7 @@ fn helper_process() {
         unsaid.retain(|(tag, count)| {
             let seen = count.get() > 0;
             if seen {
-                node.send(channel, *tag, &[], LIMIT).unwrap();
+                node.send(channel, *tag, &[], TIMEOUT).unwrap();
             }
             !seen
         });
@@ -306,11 +306,11 @@ fn helper_process() {
             break;
         }
     }
-    node.receive(channel, &mut [0; 8], LIMIT).unwrap();
+    node.receive(channel, &mut [0; 8], TIMEOUT).unwrap();
     reach.put(0, &pattern(1 << 20, 99)).unwrap();
     let said = [done.get(), gone.get()].map(u64::to_le_bytes).concat();
-    node.send(channel, 1, &said, LIMIT).unwrap();
-    node.receive(channel, &mut [0; 8], LIMIT).unwrap();
+    node.send(channel, 1, &said, TIMEOUT).unwrap();
+    node.receive(channel, &mut [0; 8], TIMEOUT).unwrap();
 }
 
 fn other(driver: &str, address: &str) -> Child {
@@ -323,7 +323,7 @@ fn other(driver: &str, address: &str) -> Child {
 
 #[test]
 fn file_truncated_during_accesses_kills_no_process() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let node = Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap();
         node.serve(SERVICE, Serve::Queue).unwrap();
         let file = Scratch::new(&pattern(FILE_BYTES as usize, 0));
@@ -331,8 +331,8 @@ fn file_truncated_during_accesses_kills_no_process() {
         let address = node.address().unwrap();
         let way = address.split(',').find(|way| way.starts_with(driver)).unwrap();
         let mut child = other(driver, way);
-        let channel = node.accept(SERVICE, LIMIT).unwrap();
-        node.send(channel, 0, &key.0.to_le_bytes(), LIMIT).unwrap();
+        let channel = node.accept(SERVICE, TIMEOUT).unwrap();
+        node.send(channel, 0, &key.0.to_le_bytes(), TIMEOUT).unwrap();
         // Truncates by name, at any moment of the other process's operations.
         let shorter = OpenOptions::new().write(true).open(&file.0).unwrap();
         beside(&node, || {
@@ -348,16 +348,16 @@ fn file_truncated_during_accesses_kills_no_process() {
                 shorter.set_len(length).unwrap();
                 let _ = node.progress_until(|| false, Some(deadline_in(100_000_000)));
                 while !heard.contains(&tag) {
-                    heard.push(node.receive(channel, &mut [], LIMIT).unwrap().tag);
+                    heard.push(node.receive(channel, &mut [], TIMEOUT).unwrap().tag);
                 }
             }
         });
-        node.send(channel, 1, &[0; 8], LIMIT).unwrap();
+        node.send(channel, 1, &[0; 8], TIMEOUT).unwrap();
         let mut said = [0; 16];
-        node.receive(channel, &mut said, LIMIT).unwrap();
+        node.receive(channel, &mut said, TIMEOUT).unwrap();
         let [done, gone] = [0, 8].map(|at| u64::from_le_bytes(std::array::from_fn(|n| said[at + n])));
         assert!(done > 0 && gone > 0, "{driver}: {done} done, {gone} met nothing");
-        node.send(channel, 1, &[0; 8], LIMIT).unwrap();
+        node.send(channel, 1, &[0; 8], TIMEOUT).unwrap();
         assert!(child.wait().unwrap().success(), "{driver}");
         let content = file.content();
         assert!(content[REGION_OFFSET as usize..][..1 << 20] == pattern(1 << 20, 99), "{driver}: what was put last");

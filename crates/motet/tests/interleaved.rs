@@ -7,7 +7,7 @@ use motet::node::{
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 
 /// A node that receives by posted receives, and a node that sends.
@@ -36,9 +36,9 @@ impl Pair {
 
     fn meet(near: &Node, far: &Node) -> [Channel; 2] {
         std::thread::scope(|scope| {
-            let accepts = scope.spawn(|| near.accept(SERVICE, LIMIT).unwrap());
-            let link = far.connect(&near.address().unwrap(), LIMIT).unwrap();
-            let there = far.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+            let accepts = scope.spawn(|| near.accept(SERVICE, TIMEOUT).unwrap());
+            let link = far.connect(&near.address().unwrap(), TIMEOUT).unwrap();
+            let there = far.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap();
             [accepts.join().unwrap(), there]
         })
     }
@@ -63,7 +63,7 @@ impl Pair {
 
     /// Sends a message as soon as there is credit for it.
     fn send(&self, tag: u64) {
-        let until = Instant::now() + LIMIT.unwrap();
+        let until = Instant::now() + TIMEOUT.unwrap();
         while let Err(error) = self.try_send(self.channels[1], tag) {
             assert!(error == Error::WouldBlock && Instant::now() < until, "{error}");
             self.far.progress().unwrap();
@@ -89,7 +89,7 @@ impl Pair {
 }
 
 fn ends(node: &Node, cq: CqId, count: usize) -> Vec<End> {
-    let (mut ends, until) = (Vec::new(), Instant::now() + LIMIT.unwrap());
+    let (mut ends, until) = (Vec::new(), Instant::now() + TIMEOUT.unwrap());
     while ends.len() < count && Instant::now() < until {
         node.poll_cq(cq, count - ends.len(), |end| ends.push((end.user_data, end.status, end.tag))).unwrap();
     }

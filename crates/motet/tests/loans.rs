@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
-const WAYS: [&str; 2] = ["shm", "tcp"];
+const DRIVERS: [&str; 2] = ["shm", "tcp"];
 const POOL_BYTES: usize = 256 << 20;
 const ANY_TAG: u64 = u64::MAX;
 
@@ -34,9 +34,9 @@ fn pair(driver: &str) -> Pair {
     let address = far.address().unwrap();
     let way = address.split(',').find(|way| way.starts_with(driver)).unwrap();
     let (link, here, there) = std::thread::scope(|scope| {
-        let there = scope.spawn(|| far.accept(SERVICE, LIMIT).unwrap());
-        let link = near.connect(way, LIMIT).unwrap();
-        let here = near.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+        let there = scope.spawn(|| far.accept(SERVICE, TIMEOUT).unwrap());
+        let link = near.connect(way, TIMEOUT).unwrap();
+        let here = near.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap();
         (link, here, there.join().unwrap())
     });
     let back = there.link;
@@ -91,15 +91,15 @@ fn together(node: &Node, other: Option<&Node>, ready: impl Fn() -> bool) {
 
 #[test]
 fn loans_of_every_length_are_received_and_return() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let Pair { near, far, here, there, back, .. } = pair(driver);
         let lengths = [0, 1, 100, 3840, 3841, 5000, 100_000, 4 << 20, (64 << 20) + 5];
         beside(&near, || {
             for (tag, length) in lengths.into_iter().enumerate() {
                 let mut loan = near.alloc(length).unwrap();
                 loan.copy_from_slice(&pattern(length, tag));
-                near.lend(here, tag as u64, loan, LIMIT).unwrap();
-                let got = far.receive_in_place(RecvFrom::Channel(there), 0, ANY_TAG, 1 << 30, LIMIT).unwrap();
+                near.lend(here, tag as u64, loan, TIMEOUT).unwrap();
+                let got = far.receive_in_place(RecvFrom::Channel(there), 0, ANY_TAG, 1 << 30, TIMEOUT).unwrap();
                 assert_eq!((got.tag, got.body.len(), got.channel), (tag as u64, length, there), "{driver}");
                 let seen = driver == "shm" && length > 3840;
                 assert_eq!(matches!(got.body, Content::LoanedMessage(_)), seen, "{driver} {length}");
@@ -123,7 +123,7 @@ fn loans_of_every_length_are_received_and_return() {
 
 #[test]
 fn loan_into_buffer_and_message_in_place_are_received() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let Pair { near, far, here, there, .. } = pair(driver);
         beside(&near, || {
             let bytes = pattern(300_000, 3);
@@ -135,7 +135,7 @@ fn loan_into_buffer_and_message_in_place_are_received() {
             let mut buffer = vec![0; 300_000];
             let mut headers = Vec::new();
             let from = motet::node::RecvFrom::Channel(there);
-            let received = far.receive_with(from, 0, u64::MAX, &mut headers, &mut buffer, LIMIT).unwrap();
+            let received = far.receive_with(from, 0, u64::MAX, &mut headers, &mut buffer, TIMEOUT).unwrap();
             assert_eq!((received.length, &headers[..]), (200_000, &b"head"[..]));
             assert!(buffer[..200_000] == bytes[..200_000], "{driver}");
             let end = near.wait_for(told, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
@@ -147,7 +147,7 @@ fn loan_into_buffer_and_message_in_place_are_received() {
                     .post_in_place(RecvFrom::Channel(there), 0, ANY_TAG, 100_000, CompletionOptions::default())
                     .unwrap();
                 std::thread::scope(|scope| {
-                    scope.spawn(|| near.send(here, 1, &pattern(length, 1), LIMIT).unwrap());
+                    scope.spawn(|| near.send(here, 1, &pattern(length, 1), TIMEOUT).unwrap());
                     let end = far.wait_for(operation, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
                     let truncated = length > 100_000;
                     assert_eq!(end.status, if truncated { Status::Truncated } else { Status::Done });
@@ -172,8 +172,8 @@ fn exhausted_pool_fails_and_recovers() {
                 Ok(loan) => loan,
                 Err(error) => break error,
             };
-            near.lend(here, 0, loan, LIMIT).unwrap();
-            lent.push(far.receive_in_place(RecvFrom::Channel(there), 0, ANY_TAG, 1 << 30, LIMIT).unwrap());
+            near.lend(here, 0, loan, TIMEOUT).unwrap();
+            lent.push(far.receive_in_place(RecvFrom::Channel(there), 0, ANY_TAG, 1 << 30, TIMEOUT).unwrap());
         };
         assert!(refused == Error::Full && refused.is_retryable());
         assert_eq!(lent.len(), POOL_BYTES / (16 << 20));
@@ -191,17 +191,18 @@ fn alloc_within_gets_a_released_block() {
     let Pair { near, far, here, there, .. } = pair("shm");
     assert_eq!(near.alloc_within(POOL_BYTES + 1, None).map(drop), Err(Error::TooLong), "it would wait for ever");
     let mut own: Vec<_> = (0..3).map(|_| near.alloc_within(QUARTER_BYTES, None).unwrap()).collect();
-    near.lend(here, 0, near.alloc(QUARTER_BYTES).unwrap(), LIMIT).unwrap();
-    let got = beside(&near, || far.receive_in_place(RecvFrom::Channel(there), 0, ANY_TAG, POOL_BYTES, LIMIT).unwrap());
+    near.lend(here, 0, near.alloc(QUARTER_BYTES).unwrap(), TIMEOUT).unwrap();
+    let got =
+        beside(&near, || far.receive_in_place(RecvFrom::Channel(there), 0, ANY_TAG, POOL_BYTES, TIMEOUT).unwrap());
     assert_eq!(near.alloc_within(1, Some(Duration::from_millis(5))).map(drop), Err(Error::TimedOut));
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| near.alloc_within(QUARTER_BYTES, LIMIT));
+        let waiting = scope.spawn(|| near.alloc_within(QUARTER_BYTES, TIMEOUT));
         let Content::LoanedMessage(lent) = got.body else { panic!("it was lent") };
         far.release(lent).unwrap();
         own.push(waiting.join().unwrap().unwrap());
     });
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| near.alloc_within(QUARTER_BYTES, LIMIT));
+        let waiting = scope.spawn(|| near.alloc_within(QUARTER_BYTES, TIMEOUT));
         own.pop(); // dropped by this thread, without a completion
         waiting.join().unwrap().unwrap();
     });
@@ -211,7 +212,7 @@ fn alloc_within_gets_a_released_block() {
 fn lent(Pair { near, far, here, there, .. }: &Pair) -> (OperationId, LoanedMessage) {
     let message = Outgoing { channel: *here, tag: 9, headers: &[], mode: Mode::Automatic };
     let told = near.send_loan(&message, near.alloc(5000).unwrap(), 5000, Some(CompletionOptions::default()), None);
-    let body = far.receive_in_place(RecvFrom::Channel(*there), 0, ANY_TAG, POOL_BYTES, LIMIT).unwrap().body;
+    let body = far.receive_in_place(RecvFrom::Channel(*there), 0, ANY_TAG, POOL_BYTES, TIMEOUT).unwrap().body;
     let Content::LoanedMessage(lent) = body else { panic!("it was lent") };
     (told.unwrap().unwrap(), lent)
 }
@@ -268,7 +269,7 @@ fn release_survives_full_fifo_and_sleeping_receiver() {
             }
             std::thread::sleep(Duration::from_millis(3));
             for _ in 0..went {
-                near.receive(*here, &mut [0; 8], LIMIT).unwrap();
+                near.receive(*here, &mut [0; 8], TIMEOUT).unwrap();
             }
             assert_eq!(near.wait_for(told, deadline()).map(|end| end.status), Ok(Status::Done), "{count} {went}");
         });
@@ -283,10 +284,10 @@ fn loans_stay_readable_after_link_loss_and_return() {
         let (got, waiting) = beside(&near, || {
             let mut loan = near.alloc(1 << 20).unwrap();
             loan.fill(7);
-            near.lend(here, 1, loan, LIMIT).unwrap();
+            near.lend(here, 1, loan, TIMEOUT).unwrap();
             let waiting = near.alloc(1 << 20).unwrap();
-            near.lend(here, 2, waiting, LIMIT).unwrap();
-            let got = far.receive_in_place(RecvFrom::Channel(there), 1, 0, 1 << 30, LIMIT).unwrap();
+            near.lend(here, 2, waiting, TIMEOUT).unwrap();
+            let got = far.receive_in_place(RecvFrom::Channel(there), 1, 0, 1 << 30, TIMEOUT).unwrap();
             (got, near.pool_size().unwrap())
         });
         assert_eq!(waiting[2], 2 << 20);
@@ -316,14 +317,14 @@ fn loans_stay_readable_after_link_loss_and_return() {
 
 #[test]
 fn pool_regions_are_direct_and_bounded_until_revoked() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let Pair { near, far, link, .. } = pair(driver);
         let (memory, key) = far.alloc_region(100_000, Rights::ALL).unwrap();
         let (_, readable) = far.alloc_region(100, Rights::GET).unwrap();
         let words: Arc<[AtomicU64]> = (0..16).map(AtomicU64::new).collect();
         let elsewhere = far.register_words(&words, Rights::ALL).unwrap();
         let deadline = || Some(motet::node::deadline_in(20_000_000_000));
-        let end = |operation: Result<_, Error>| near.finish_operation(operation.unwrap(), LIMIT);
+        let end = |operation: Result<_, Error>| near.finish_operation(operation.unwrap(), TIMEOUT);
         beside(&far, || {
             let opened = [key, readable, elsewhere].map(|key| near.open_region(link, key, deadline()).unwrap());
             let shm = driver == "shm";

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 const SIZE: usize = 1 << 20;
 const ROLE: &str = "MOTET_TEST_ROLE";
@@ -52,13 +52,13 @@ fn helper_process() {
     let role = std::env::var(ROLE).unwrap();
     let (role, name) = role.split_once(' ').unwrap();
     let node = node();
-    let link = node.connect(name, LIMIT).unwrap();
-    let channel = node.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+    let link = node.connect(name, TIMEOUT).unwrap();
+    let channel = node.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap();
     let mut held = Vec::new();
     match role {
         "receive" => {
             for _ in 0..3 {
-                let got = node.receive_in_place(RecvFrom::Channel(channel), 0, u64::MAX, 2 * SIZE, LIMIT).unwrap();
+                let got = node.receive_in_place(RecvFrom::Channel(channel), 0, u64::MAX, 2 * SIZE, TIMEOUT).unwrap();
                 assert!(matches!(got.body, Content::LoanedMessage(_)));
                 held.push(got);
             }
@@ -67,7 +67,7 @@ fn helper_process() {
             for tag in 0..3 {
                 let mut loan = node.alloc(SIZE).unwrap();
                 loan.fill(7);
-                node.lend(channel, tag, loan, LIMIT).unwrap();
+                node.lend(channel, tag, loan, TIMEOUT).unwrap();
             }
         }
     }
@@ -81,11 +81,11 @@ fn loans_to_a_killed_process_return() {
     node.serve(SERVICE, Serve::Queue).unwrap();
     for round in 0..3 {
         let mut child = other("receive", &node.name().unwrap());
-        let channel = node.accept(SERVICE, LIMIT).unwrap();
+        let channel = node.accept(SERVICE, TIMEOUT).unwrap();
         for tag in 0..5 {
             let mut loan = node.alloc(SIZE).unwrap();
             loan.fill(tag as u8);
-            node.lend(channel, tag, loan, LIMIT).unwrap(); // two of them wait for a receive that never comes
+            node.lend(channel, tag, loan, TIMEOUT).unwrap(); // two of them wait for a receive that never comes
         }
         assert_eq!(node.pool_size().unwrap()[2], 5 * SIZE, "round {round}");
         std::thread::scope(|scope| {
@@ -104,9 +104,9 @@ fn loans_of_a_killed_process_stay_readable_until_release() {
     node.serve(SERVICE, Serve::Queue).unwrap();
     for _ in 0..3 {
         let mut child = other("send", &node.name().unwrap());
-        let channel = node.accept(SERVICE, LIMIT).unwrap();
+        let channel = node.accept(SERVICE, TIMEOUT).unwrap();
         hear(&mut child, "ready");
-        let take = || node.receive_in_place(RecvFrom::Channel(channel), 0, u64::MAX, 2 * SIZE, LIMIT);
+        let take = || node.receive_in_place(RecvFrom::Channel(channel), 0, u64::MAX, 2 * SIZE, TIMEOUT);
         let (first, second) = (take().unwrap(), take().unwrap());
         kill(child);
         until_gone(&node, channel.link);

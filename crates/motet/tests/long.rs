@@ -7,11 +7,11 @@ use motet::node::{
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 /// Most repetitions until a schedule has occurred.
 const SCHEDULE_TIMEOUT: Duration = Duration::from_secs(30);
 const SERVICE: u64 = 42;
-const WAYS: [BodyPath; 4] = [BodyPath::Measured, BodyPath::Ring, BodyPath::SingleCopy, BodyPath::CooperativeCopy];
+const COPY_PATHS: [BodyPath; 4] = [BodyPath::Measured, BodyPath::Ring, BodyPath::SingleCopy, BodyPath::CooperativeCopy];
 
 /// Two nodes and a channel between them.
 struct Pair {
@@ -31,9 +31,9 @@ fn pair(bodies: BodyPath) -> Pair {
     let (near, far) = (node(bodies), node(bodies));
     far.serve(SERVICE, Serve::Queue).unwrap();
     let (here, there) = std::thread::scope(|scope| {
-        let there = scope.spawn(|| far.accept(SERVICE, LIMIT).unwrap());
-        let link = near.connect(&far.name().unwrap(), LIMIT).unwrap();
-        (near.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap(), there.join().unwrap())
+        let there = scope.spawn(|| far.accept(SERVICE, TIMEOUT).unwrap());
+        let link = near.connect(&far.name().unwrap(), TIMEOUT).unwrap();
+        (near.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap(), there.join().unwrap())
     });
     Pair { near, far, here, there }
 }
@@ -64,10 +64,10 @@ fn exchanged(bodies: BodyPath) -> [u64; 2] {
         for (turn, length) in lengths.iter().cycle().take(3 * lengths.len()).enumerate() {
             let sent = begin(node, channel, turn as u64, pattern(*length, seed + turn));
             let mut buffer = vec![0; *length];
-            let got = node.receive(channel, &mut buffer, LIMIT).unwrap();
+            let got = node.receive(channel, &mut buffer, TIMEOUT).unwrap();
             assert_eq!((got.tag, got.length), (turn as u64, *length));
             assert!(buffer == pattern(*length, 1000 - seed + turn), "{bodies:?}: {length} bytes");
-            assert_eq!(node.finish_operation(sent, LIMIT).unwrap().len(), *length);
+            assert_eq!(node.finish_operation(sent, TIMEOUT).unwrap().len(), *length);
         }
     };
     std::thread::scope(|scope| {
@@ -79,7 +79,7 @@ fn exchanged(bodies: BodyPath) -> [u64; 2] {
 
 #[test]
 fn long_bodies_arrive_whole_in_both_directions_at_once() {
-    for bodies in WAYS {
+    for bodies in COPY_PATHS {
         let [copied, helped] = exchanged(bodies);
         match bodies {
             BodyPath::Ring => assert_eq!([copied, helped], [0; 2]),
@@ -105,9 +105,9 @@ fn receiver_copies_without_progress_of_the_sender() {
         let sent = begin(near, *here, 1, pattern(length, turn));
         // The sender does something else meanwhile.
         let mut buffer = vec![0; length + 5];
-        assert_eq!(far.receive(*there, &mut buffer, LIMIT).unwrap().length, length);
+        assert_eq!(far.receive(*there, &mut buffer, TIMEOUT).unwrap().length, length);
         assert!(buffer[..length] == pattern(length, turn) && buffer[length..] == [0; 5]);
-        near.finish_operation(sent, LIMIT).unwrap();
+        near.finish_operation(sent, TIMEOUT).unwrap();
     }
     assert_eq!(copies(&pair), [3, 0]);
 }
@@ -123,7 +123,7 @@ fn detached_receive_memory_is_not_written() {
             while !over.load(Ordering::Relaxed) {
                 // Messages without a receive are lost with the link.
                 let sent = begin(&near, here, 1, vec![1; LENGTH]);
-                let _ = near.finish_operation(sent, LIMIT);
+                let _ = near.finish_operation(sent, TIMEOUT);
             }
         });
         let mut taken_away = 0;

@@ -4,7 +4,7 @@ use motet::node::{Channel, Node, Serve};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
 /// The tests measure all links of the process, so they run one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -14,9 +14,9 @@ fn pair() -> (Node, Node, Channel, Channel) {
     let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
     far.serve(1, Serve::Queue).unwrap();
     let (here, there) = std::thread::scope(|scope| {
-        let there = scope.spawn(|| far.accept(1, LIMIT).unwrap());
-        let link = near.connect(&far.name().unwrap(), LIMIT).unwrap();
-        (near.open_channel(link, 1, Serve::Queue, LIMIT).unwrap(), there.join().unwrap())
+        let there = scope.spawn(|| far.accept(1, TIMEOUT).unwrap());
+        let link = near.connect(&far.name().unwrap(), TIMEOUT).unwrap();
+        (near.open_channel(link, 1, Serve::Queue, TIMEOUT).unwrap(), there.join().unwrap())
     });
     (near, far, here, there)
 }
@@ -43,8 +43,8 @@ fn idle_link_releases_the_memory_of_busy_times() {
     assert!(links() / 2 <= 64 << 10, "{}", links());
     let long = vec![1; 12 << 20];
     std::thread::scope(|scope| {
-        scope.spawn(|| near.send(here, 1, &long, LIMIT).unwrap());
-        assert_eq!(far.receive(there, &mut vec![0; 12 << 20], LIMIT).unwrap().length, 12 << 20);
+        scope.spawn(|| near.send(here, 1, &long, TIMEOUT).unwrap());
+        assert_eq!(far.receive(there, &mut vec![0; 12 << 20], TIMEOUT).unwrap().length, 12 << 20);
     });
     assert!(links() > 1 << 20, "the ring was used: {}", links());
     let until = Instant::now() + Duration::from_secs(15);
@@ -54,8 +54,8 @@ fn idle_link_releases_the_memory_of_busy_times() {
         let _ = far.receive(there, &mut [], soon);
     }
     assert!(links() / 2 <= 64 << 10, "given back: {}", links());
-    near.send(here, 7, &long[..50_000], LIMIT).unwrap_or_else(|error| panic!("the ring works again: {error}"));
-    assert_eq!(far.receive(there, &mut vec![0; 50_000], LIMIT).unwrap().tag, 7);
+    near.send(here, 7, &long[..50_000], TIMEOUT).unwrap_or_else(|error| panic!("the ring works again: {error}"));
+    assert_eq!(far.receive(there, &mut vec![0; 50_000], TIMEOUT).unwrap().tag, 7);
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn ring_in_use_keeps_its_pages_across_sleeps() {
     let (near, far, here, there) = pair();
     let (body, mut buffer) = (vec![5; SOME], vec![0; SOME]);
     let mut exchange = || {
-        near.send(here, 1, &body, LIMIT).unwrap();
-        assert_eq!(far.receive(there, &mut buffer, LIMIT).unwrap().length, SOME);
+        near.send(here, 1, &body, TIMEOUT).unwrap();
+        assert_eq!(far.receive(there, &mut buffer, TIMEOUT).unwrap().length, SOME);
         // Both sleep, and check afterwards whether memory is to be released.
         let soon = Some(Duration::from_millis(20));
         assert!(near.receive(here, &mut [], soon).is_err() && far.receive(there, &mut [], soon).is_err());

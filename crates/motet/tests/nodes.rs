@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 
 /// Drivers of the link between the two nodes.
-const WAYS: [&str; 2] = ["shm", "tcp"];
+const DRIVERS: [&str; 2] = ["shm", "tcp"];
 
 /// Two nodes and a channel between them.
 struct Pair {
@@ -37,9 +37,9 @@ fn pair(driver: &str, serve: impl Fn(&Node) -> Serve) -> Pair {
     let (near, far) = (node(), node());
     far.serve(SERVICE, serve(&far)).unwrap();
     let (link, here, there) = std::thread::scope(|scope| {
-        let there = scope.spawn(|| far.accept(SERVICE, LIMIT).unwrap());
-        let link = near.connect(&way(&far, driver), LIMIT).unwrap();
-        let here = near.open_channel(link, SERVICE, serve(&near), LIMIT).unwrap();
+        let there = scope.spawn(|| far.accept(SERVICE, TIMEOUT).unwrap());
+        let link = near.connect(&way(&far, driver), TIMEOUT).unwrap();
+        let here = near.open_channel(link, SERVICE, serve(&near), TIMEOUT).unwrap();
         (link, here, there.join().unwrap())
     });
     assert_eq!(near.link_info(link).unwrap().driver, driver);
@@ -73,18 +73,18 @@ fn beside<R>(other: &Node, f: impl FnOnce() -> R) -> R {
 
 #[test]
 fn bodies_of_every_length_arrive_whole_and_in_order() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let Pair { near, far, here, there, .. } = pair(driver, queue);
         let lengths = [0, 1, 7, 8, 40, 41, 56, 100, 4000, 4079, 4080, 4081, 9000, 16_384, 70_000, 300_000, 5 << 20];
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for (tag, length) in lengths.into_iter().enumerate() {
-                    near.send(here, tag as u64, &pattern(length, tag), LIMIT).unwrap();
+                    near.send(here, tag as u64, &pattern(length, tag), TIMEOUT).unwrap();
                 }
             });
             let mut buffer = vec![0; 6 << 20];
             for (tag, length) in lengths.into_iter().enumerate() {
-                let received = far.receive(there, &mut buffer, LIMIT).unwrap();
+                let received = far.receive(there, &mut buffer, TIMEOUT).unwrap();
                 assert_eq!((received.tag, received.length), (tag as u64, length), "{driver}");
                 assert!(buffer[..length] == pattern(length, tag), "{driver} {length}");
             }
@@ -94,18 +94,18 @@ fn bodies_of_every_length_arrive_whole_and_in_order() {
 
 #[test]
 fn both_sides_send_more_than_all_buffers_at_once() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let Pair { near, far, here, there, .. } = pair(driver, queue);
         const COUNT: usize = 3000;
         let flood = |node: &Node, channel: Channel| {
             for n in 0..COUNT {
-                node.send(channel, n as u64, &pattern(n % 3000, n), LIMIT).unwrap();
+                node.send(channel, n as u64, &pattern(n % 3000, n), TIMEOUT).unwrap();
             }
         };
         let drain = |node: &Node, channel: Channel| {
             let mut buffer = vec![0; 4096];
             for n in 0..COUNT {
-                let received = node.receive(channel, &mut buffer, LIMIT).unwrap();
+                let received = node.receive(channel, &mut buffer, TIMEOUT).unwrap();
                 assert_eq!((received.tag, received.length), (n as u64, n % 3000));
                 assert!(buffer[..received.length] == pattern(received.length, n));
             }
@@ -121,7 +121,7 @@ fn both_sides_send_more_than_all_buffers_at_once() {
 
 #[test]
 fn receives_are_matched_by_tag_and_from_any_channel() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let context = Mutex::new(None);
         let tagged = |node: &Node| {
             let fresh = node.context().unwrap();
@@ -132,15 +132,15 @@ fn receives_are_matched_by_tag_and_from_any_channel() {
         far.serve(SERVICE, tagged(&far)).unwrap();
         let any = RecvFrom::Any(context.lock().unwrap().unwrap());
         beside(&far, || {
-            let link = near.connect(&way(&far, driver), LIMIT).unwrap();
-            let channels = [0, 1].map(|_| near.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap());
+            let link = near.connect(&way(&far, driver), TIMEOUT).unwrap();
+            let channels = [0, 1].map(|_| near.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap());
             for (n, tag) in [7u64, 8, 7, 9].into_iter().enumerate() {
-                near.send(channels[n % 2], tag, &[n as u8], LIMIT).unwrap();
+                near.send(channels[n % 2], tag, &[n as u8], TIMEOUT).unwrap();
             }
         });
         let mut byte = [0];
         let mut next = |tag, ignore| {
-            let received = far.receive_tagged(any, tag, ignore, &mut byte, LIMIT).unwrap();
+            let received = far.receive_tagged(any, tag, ignore, &mut byte, TIMEOUT).unwrap();
             (received.tag, byte[0])
         };
         assert_eq!(next(9, 0), (9, 3));
@@ -153,7 +153,7 @@ fn receives_are_matched_by_tag_and_from_any_channel() {
 
 #[test]
 fn handler_gets_short_and_long_messages_sends_and_defers() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let told = seen.clone();
         let handler = move |node: &Node, message: Message<'_>| match message.body {
@@ -188,10 +188,10 @@ fn handler_gets_short_and_long_messages_sends_and_defers() {
         beside(&far, || {
             let mut buffer = [0; 64];
             let message = Outgoing { channel: here, tag: 5, headers: b"top", mode: Mode::Automatic };
-            near.send_with(&message, &[b"body ", b"in parts "], LIMIT).unwrap();
-            let received = near.receive(here, &mut buffer, LIMIT).unwrap();
+            near.send_with(&message, &[b"body ", b"in parts "], TIMEOUT).unwrap();
+            let received = near.receive(here, &mut buffer, TIMEOUT).unwrap();
             assert_eq!((received.tag, &buffer[..received.length]), (6, &b"body in parts top"[..]));
-            near.send(here, 1, &pattern(1 << 20, 3), LIMIT).unwrap();
+            near.send(here, 1, &pattern(1 << 20, 3), TIMEOUT).unwrap();
             while seen.lock().unwrap().is_empty() {
                 std::thread::yield_now();
             }
@@ -202,13 +202,13 @@ fn handler_gets_short_and_long_messages_sends_and_defers() {
 
 #[test]
 fn regions_are_accessed_within_their_bounds() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let Pair { near, far, link, .. } = pair(driver, queue);
         let words: Arc<[AtomicU64]> = (0..1 << 16).map(AtomicU64::new).collect();
         let key = far.register_words(&words, Rights::ALL).unwrap();
         let readable = far.register_words(&words, Rights::GET).unwrap();
         beside(&far, || {
-            let end = |operation: Result<_, Error>| near.finish_operation(operation.unwrap(), LIMIT);
+            let end = |operation: Result<_, Error>| near.finish_operation(operation.unwrap(), TIMEOUT);
             for length in [8usize, 100, 5000, 300_000] {
                 let bytes = pattern(length, length);
                 let owned = || OperationMemory::Owned(bytes.clone());
@@ -250,14 +250,14 @@ fn regions_are_accessed_within_their_bounds() {
             let late = near
                 .get(Target { link, key, offset: 0 }, OperationMemory::Owned(vec![0; 8]), CompletionOptions::default())
                 .unwrap();
-            assert_eq!(near.finish_operation(late, LIMIT), Err(Error::AccessDenied), "{driver}");
+            assert_eq!(near.finish_operation(late, TIMEOUT), Err(Error::AccessDenied), "{driver}");
         });
     }
 }
 
 #[test]
 fn completion_queues_cancels_and_time_limits() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let Pair { near, far, here, there, .. } = pair(driver, queue);
         let cq = far.add_cq().unwrap();
         let post = |context| {
@@ -269,8 +269,8 @@ fn completion_queues_cancels_and_time_limits() {
         let next = || far.wait_cq(cq, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
         let cancelled = next();
         assert_eq!((cancelled.user_data, cancelled.status), (2, Status::Cancelled));
-        near.send(here, 9, b"four", LIMIT).unwrap();
-        near.send(here, 9, b"longer", LIMIT).unwrap();
+        near.send(here, 9, b"four", TIMEOUT).unwrap();
+        near.send(here, 9, b"longer", TIMEOUT).unwrap();
         let (first, second) = (next(), next());
         assert_eq!((first.user_data, first.status, first.memory.as_deref()), (1, Status::Done, Some(&b"four"[..])));
         assert_eq!(
@@ -281,28 +281,28 @@ fn completion_queues_cancels_and_time_limits() {
         far.remove_cq(cq).unwrap();
         let soon = Some(Duration::from_millis(5));
         assert_eq!(far.receive(there, &mut [0; 4], soon), Err(Error::TimedOut));
-        near.send(here, 1, b"late", LIMIT).unwrap();
-        assert_eq!(far.receive(there, &mut [0; 4], LIMIT).unwrap().tag, 1, "the receive that ran out took nothing");
+        near.send(here, 1, b"late", TIMEOUT).unwrap();
+        assert_eq!(far.receive(there, &mut [0; 4], TIMEOUT).unwrap().tag, 1, "the receive that ran out took nothing");
     }
 }
 
 #[test]
 fn closed_link_completes_everything_on_it() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let Pair { near, far, here, there, link } = pair(driver, queue);
-        near.send(here, 1, b"last words", LIMIT).unwrap();
+        near.send(here, 1, b"last words", TIMEOUT).unwrap();
         let waiting = near
             .post(RecvFrom::Channel(here), 0, 0, OperationMemory::Owned(vec![0; 8]), CompletionOptions::default())
             .unwrap();
         let mut buffer = [0; 16];
-        assert_eq!(far.receive(there, &mut buffer, LIMIT).unwrap().length, 10);
+        assert_eq!(far.receive(there, &mut buffer, TIMEOUT).unwrap().length, 10);
         drop(far);
         let completion = near.wait_for(waiting, Some(motet::node::deadline_in(20_000_000_000))).unwrap();
         assert_eq!(completion.status, Status::LinkDown, "{driver}");
-        assert!(matches!(near.send(here, 1, b"x", LIMIT), Err(Error::Lost(_))), "{driver}");
+        assert!(matches!(near.send(here, 1, b"x", TIMEOUT), Err(Error::Lost(_))), "{driver}");
         assert!(near.link_info(link).unwrap().gone.is_some());
         near.disconnect(link).unwrap();
-        assert_eq!(near.send(here, 1, b"x", LIMIT), Err(Error::Unknown));
+        assert_eq!(near.send(here, 1, b"x", TIMEOUT), Err(Error::Unknown));
     }
 }
 
@@ -311,12 +311,12 @@ fn ten_thousand_channels_open_and_close() {
     let Pair { near, far, link, here, .. } = pair("shm", queue);
     beside(&far, || {
         let channels: Vec<_> =
-            (0..10_000).map(|_| near.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap()).collect();
+            (0..10_000).map(|_| near.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap()).collect();
         for &channel in channels.iter().step_by(777) {
-            near.send(channel, 1, b"one of many", LIMIT).unwrap();
+            near.send(channel, 1, b"one of many", TIMEOUT).unwrap();
         }
         channels.into_iter().for_each(|channel| near.close_channel(channel).unwrap());
-        near.send(here, 1, b"the first one still works", LIMIT).unwrap();
+        near.send(here, 1, b"the first one still works", TIMEOUT).unwrap();
     });
 }
 
@@ -335,9 +335,9 @@ fn used_and_unknown_names_are_refused() {
 
 #[test]
 fn channel_to_unknown_service_is_refused() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let Pair { near, far, link, .. } = pair(driver, queue);
-        let refused = beside(&far, || near.open_channel(link, SERVICE + 1, Serve::Queue, LIMIT));
+        let refused = beside(&far, || near.open_channel(link, SERVICE + 1, Serve::Queue, TIMEOUT));
         assert_eq!(refused, Err(Error::Refused), "{driver}");
     }
 }
@@ -345,7 +345,7 @@ fn channel_to_unknown_service_is_refused() {
 /// The progress thread answers while the program makes no progress, stops while it does, and starts again.
 #[test]
 fn progress_thread_answers_while_the_program_does_not() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let (near, far) = (node(), node());
         let back = |node: &Node, message: Message<'_>| {
             let Body::Whole(body) = message.body else { return };
@@ -356,12 +356,12 @@ fn progress_thread_answers_while_the_program_does_not() {
         far.serve(SERVICE + 1, Serve::Queue).unwrap();
         std::thread::scope(|scope| {
             scope.spawn(|| far.run_progress_thread());
-            let link = near.connect(&way(&far, driver), LIMIT).unwrap();
-            let here = near.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+            let link = near.connect(&way(&far, driver), TIMEOUT).unwrap();
+            let here = near.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap();
             let ask = |tag: u64| {
-                near.send(here, tag, b"there?", LIMIT).unwrap();
+                near.send(here, tag, b"there?", TIMEOUT).unwrap();
                 let mut bytes = [0; 16];
-                let got = near.receive(here, &mut bytes, LIMIT).unwrap();
+                let got = near.receive(here, &mut bytes, TIMEOUT).unwrap();
                 assert_eq!((got.tag, &bytes[..got.length]), (tag + 1, &b"there?"[..]), "{driver}");
             };
             for round in 0..5 {
@@ -369,15 +369,15 @@ fn progress_thread_answers_while_the_program_does_not() {
                 std::thread::sleep(Duration::from_millis(3 * round));
             }
             // A long message for which the program waits at first, and then does not.
-            let long = near.open_channel(link, SERVICE + 1, Serve::Queue, LIMIT).unwrap();
-            let there = far.accept(SERVICE + 1, LIMIT).unwrap();
+            let long = near.open_channel(link, SERVICE + 1, Serve::Queue, TIMEOUT).unwrap();
+            let there = far.accept(SERVICE + 1, TIMEOUT).unwrap();
             let buffer = OperationMemory::Owned(vec![0; 4 << 20]);
             let posted = far.post(RecvFrom::Channel(there), 0, u64::MAX, buffer, CompletionOptions::default()).unwrap();
             for _ in 0..1000 {
                 far.progress().unwrap();
             }
-            near.send(long, 9, &pattern(4 << 20, 3), LIMIT).unwrap();
-            assert!(far.finish_operation(posted, LIMIT).unwrap() == pattern(4 << 20, 3), "{driver}");
+            near.send(long, 9, &pattern(4 << 20, 3), TIMEOUT).unwrap();
+            assert!(far.finish_operation(posted, TIMEOUT).unwrap() == pattern(4 << 20, 3), "{driver}");
             ask(100);
             far.shut_down().unwrap();
         });
@@ -386,7 +386,7 @@ fn progress_thread_answers_while_the_program_does_not() {
 
 #[test]
 fn guessed_key_ends_its_link_and_no_other() {
-    for driver in WAYS {
+    for driver in DRIVERS {
         let Pair { near, far, link, .. } = pair(driver, queue);
         let words: Arc<[AtomicU64]> = (0..1 << 10).map(AtomicU64::new).collect();
         let key = far.register_words(&words, Rights::ALL).unwrap();
@@ -394,7 +394,7 @@ fn guessed_key_ends_its_link_and_no_other() {
             let guess = Key(key.0 ^ 1 << bit);
             beside(&far, || {
                 for length in [8usize, 4000] {
-                    let own = near.connect(&way(&far, driver), LIMIT).unwrap();
+                    let own = near.connect(&way(&far, driver), TIMEOUT).unwrap();
                     let get = |link, key| {
                         let begin = || {
                             near.get(
@@ -408,7 +408,7 @@ fn guessed_key_ends_its_link_and_no_other() {
                             near.progress().unwrap(); // the other has not greeted yet
                             got = begin();
                         }
-                        got.and_then(|operation| near.finish_operation(operation, LIMIT))
+                        got.and_then(|operation| near.finish_operation(operation, TIMEOUT))
                     };
                     assert_eq!(get(own, key).map(|bytes| bytes.len()), Ok(length), "{driver}");
                     assert!(matches!(get(own, guess), Err(Error::Lost(_))), "{driver} {bit} {length}");

@@ -4,7 +4,7 @@ use motet::node::{Node, Serve};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 
 /// Incoming connections are accepted in a round that asks the kernel, one of many.
@@ -18,9 +18,9 @@ fn polling_and_progress_in_turn_accept_new_links() {
     let cq = near.add_cq().unwrap();
     // One busy link: polls for its messages take no lock.
     std::thread::scope(|scope| {
-        scope.spawn(|| near.accept(SERVICE, LIMIT).unwrap());
-        let link = far.connect(way, LIMIT).unwrap();
-        far.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+        scope.spawn(|| near.accept(SERVICE, TIMEOUT).unwrap());
+        let link = far.connect(way, TIMEOUT).unwrap();
+        far.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap();
     });
     for (looks, phase) in [3, 7].into_iter().flat_map(|looks| (0..8).map(move |phase| (looks, phase))) {
         over.store(false, Ordering::Relaxed);
@@ -33,7 +33,7 @@ fn polling_and_progress_in_turn_accept_new_links() {
                 }
             });
             let caller = Node::open("").unwrap();
-            let met = caller.connect(way, LIMIT);
+            let met = caller.connect(way, TIMEOUT);
             over.store(true, Ordering::Relaxed);
             assert!(met.is_ok(), "{looks} looks, {phase} rounds before: {met:?}");
         });

@@ -3,7 +3,7 @@
 use motet::node::{Node, Serve};
 use std::time::{Duration, Instant};
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 const LENGTH: usize = 60_000;
 
@@ -30,17 +30,17 @@ fn progress_thread_releases_the_ring_of_an_idle_link() {
     let near_address = near.address().unwrap();
     let way = near_address.split(',').find(|way| way.starts_with("shm")).unwrap();
     let (here, there) = std::thread::scope(|scope| {
-        let there = scope.spawn(|| near.accept(SERVICE, LIMIT).unwrap());
-        let link = far.connect(way, LIMIT).unwrap();
-        (far.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap(), there.join().unwrap())
+        let there = scope.spawn(|| near.accept(SERVICE, TIMEOUT).unwrap());
+        let link = far.connect(way, TIMEOUT).unwrap();
+        (far.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap(), there.join().unwrap())
     });
     let before = resident();
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut bytes = vec![0; LENGTH];
-            (0..50).for_each(|tag| assert_eq!(near.receive(there, &mut bytes, LIMIT).unwrap().tag, tag));
+            (0..50).for_each(|tag| assert_eq!(near.receive(there, &mut bytes, TIMEOUT).unwrap().tag, tag));
         });
-        (0..50).for_each(|tag| far.send(here, tag, &[7; LENGTH], LIMIT).unwrap());
+        (0..50).for_each(|tag| far.send(here, tag, &[7; LENGTH], TIMEOUT).unwrap());
     });
     let used = resident();
     assert!(used >= before + 64, "nothing went through a ring: {before} and {used} KiB");

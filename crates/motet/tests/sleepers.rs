@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 44;
 const PEERS: usize = 12;
 /// More empty polls than make a link idle.
@@ -35,7 +35,7 @@ impl Crowd {
 
     fn send(&self, peer: usize) {
         let (node, channel) = &self.peers[peer];
-        node.send(*channel, peer as u64, b"8 bytes.", LIMIT).unwrap();
+        node.send(*channel, peer as u64, b"8 bytes.", TIMEOUT).unwrap();
     }
 
     /// The messages of one round of progress.
@@ -59,10 +59,10 @@ impl Crowd {
 
 fn join(middle: &Node, name: &str) -> (Node, Channel) {
     std::thread::scope(|scope| {
-        let accepted = scope.spawn(|| middle.accept(SERVICE, LIMIT).unwrap());
+        let accepted = scope.spawn(|| middle.accept(SERVICE, TIMEOUT).unwrap());
         let peer = Node::open("").unwrap();
-        let link = peer.connect(name, LIMIT).unwrap();
-        let channel = peer.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+        let link = peer.connect(name, TIMEOUT).unwrap();
+        let channel = peer.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap();
         accepted.join().unwrap();
         (peer, channel)
     })

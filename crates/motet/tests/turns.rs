@@ -4,7 +4,7 @@
 use motet::node::{Node, RecvFrom, Serve};
 use std::time::Duration;
 
-const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 const SERVICE: u64 = 42;
 const PEERS: usize = 3;
 /// Messages of each peer: its FIFO has room for them.
@@ -23,10 +23,10 @@ fn receiver_takes_turns_and_leaves_the_rest_in_fifos() {
     let peers: Vec<_> = (0..PEERS)
         .map(|_| {
             std::thread::scope(|scope| {
-                let accepted = scope.spawn(|| server.accept(SERVICE, LIMIT).unwrap());
+                let accepted = scope.spawn(|| server.accept(SERVICE, TIMEOUT).unwrap());
                 let peer = Node::open("").unwrap();
-                let link = peer.connect(&name, LIMIT).unwrap();
-                let channel = peer.open_channel(link, SERVICE, Serve::Queue, LIMIT).unwrap();
+                let link = peer.connect(&name, TIMEOUT).unwrap();
+                let channel = peer.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap();
                 accepted.join().unwrap();
                 (peer, channel)
             })
@@ -34,13 +34,13 @@ fn receiver_takes_turns_and_leaves_the_rest_in_fifos() {
         .collect();
     for at in 0..MESSAGES_PER_PEER {
         for (number, (peer, channel)) in peers.iter().enumerate() {
-            peer.send(*channel, number as u64, &[at as u8; 100], LIMIT).unwrap();
+            peer.send(*channel, number as u64, &[at as u8; 100], TIMEOUT).unwrap();
         }
     }
     let any = RecvFrom::Any(context);
     let (mut body, mut seen) = ([0; 100], Vec::new());
     for _ in 0..PEERS * MESSAGES_PER_PEER {
-        let received = server.receive_tagged(any, 0, u64::MAX, &mut body, LIMIT).unwrap();
+        let received = server.receive_tagged(any, 0, u64::MAX, &mut body, TIMEOUT).unwrap();
         assert_eq!(server.peek(any, 0, u64::MAX).unwrap(), None, "a message too many after {}", seen.len());
         seen.push((received.tag as usize, body[99]));
     }

@@ -4,7 +4,7 @@
 //! anys, the old object adapter, and the naming service.
 
 use motet_tests::omniorb::{POLICIES, REPORT, adapter_report, at_once};
-use motet_tests::programs::{Exclusive, LIMIT, Sandbox, Started, both_ways_with, free_port, skip};
+use motet_tests::programs::{Exclusive, Sandbox, Started, TIMEOUT, both_ways_with, free_port, skip};
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl Case<'_> {
         loop {
             let output = self.start(program, words).finish();
             // The example's own time limit, which a busy machine may exceed.
-            if !output.contains("Timeout") || began.elapsed() > LIMIT {
+            if !output.contains("Timeout") || began.elapsed() > TIMEOUT {
                 return format!("{program}:\n{}", lasting(&output));
             }
         }
@@ -63,7 +63,7 @@ impl Case<'_> {
             if let Some(end) = after.find(|c: char| !c.is_ascii_hexdigit()) {
                 return (server, format!("IOR:{}", &after[..end]));
             }
-            assert!(began.elapsed() < LIMIT, "{program} never ends its reference");
+            assert!(began.elapsed() < TIMEOUT, "{program} never ends its reference");
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -179,7 +179,7 @@ fn example_servers_are_found_by_name() {
                     if output.contains(text) {
                         break output;
                     }
-                    assert!(began.elapsed() < LIMIT, "never '{text}'; {start:?} says {}\n{output}", names.printed());
+                    assert!(began.elapsed() < TIMEOUT, "never '{text}'; {start:?} says {}\n{output}", names.printed());
                 }
             };
             // It listens before it has its root context, and servers give up without one.

@@ -2,7 +2,7 @@
 
 use motet_tests::cpu_steal::retry_on_steal;
 use motet_tests::programs::skip;
-use motet_tests::{LIMIT, Mode, Program, Running, script};
+use motet_tests::{Mode, Program, Running, TIMEOUT, script};
 use std::path::Path;
 use std::time::Duration;
 
@@ -64,7 +64,7 @@ fn cpython_socket_tests_give_the_same_results() {
     if suite.printed.contains("no suite") {
         return skip(test, "libpython3.11-testsuite is not installed (tests/packages.txt)").unwrap_or_default();
     }
-    let mut limit = LIMIT;
+    let mut limit = TIMEOUT;
     let same = retry_on_steal(test, || {
         let pair =
             Results::of_all(Mode::WithoutMotet, limit).and_then(|p| Ok((p, Results::of_all(Mode::WithMotet, limit)?)));

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Time limit of all cells of one way. Each cell has a limit of 20 s.
-const LIMIT: Duration = Duration::from_secs(240);
+const TIMEOUT: Duration = Duration::from_secs(240);
 
 /// What the program prints for cells that cannot run here.
 const LEFT_OUT: &str = "left out";
@@ -61,7 +61,7 @@ fn handed_over(how: &str, reader: Reader, cells: usize) {
         return skip(how, "python3 is not installed").unwrap_or(());
     }
     let (reader, script) = (reader.to_str().expect("a path"), script("handed_over.py"));
-    let program = Program::c("handed_over", &[how, reader, script.to_str().expect("a path")]).within(LIMIT);
+    let program = Program::c("handed_over", &[how, reader, script.to_str().expect("a path")]).within(TIMEOUT);
     let without_motet = program.run(Mode::WithoutMotet);
     // Requires in each cell that bytes bypassed TCP before the hand-over.
     let proof = if engine().is_some() { program.with("HANDED_OVER_OUTSIDE", "1") } else { program };

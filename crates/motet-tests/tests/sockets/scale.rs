@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// Time limit of runs with thousands of connections on a busy machine.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(120);
-const MANY: usize = 10_000;
+const CONNECTION_COUNT: usize = 10_000;
 
 /// The counters of a run's processes, from one line of JSON each.
 struct Counts(Vec<serde_json::Value>);
@@ -95,8 +95,11 @@ fn may_open(count: usize) -> bool {
 
 /// Ten thousand connections, or as many as the descriptor limit allows.
 fn many() -> usize {
-    let found = [MANY, MANY / 4, MANY / 16].into_iter().find(|count| may_open(count + count / 4)).unwrap_or(200);
-    if found < MANY {
+    let found = [CONNECTION_COUNT, CONNECTION_COUNT / 4, CONNECTION_COUNT / 16]
+        .into_iter()
+        .find(|count| may_open(count + count / 4))
+        .unwrap_or(200);
+    if found < CONNECTION_COUNT {
         skip::<()>("ten thousand connections", &format!("the limit of descriptors allows {found}; those are made"));
     }
     found

@@ -24,7 +24,7 @@ pub const FIRST_CHANNEL: u32 = 1 << 20;
 /// The packet kind MESSAGE.
 pub const MESSAGE: u8 = 2;
 /// Time limit of a connect, ns.
-const LIMIT: u64 = 20_000_000_000;
+const HANG_LIMIT_NS: u64 = 20_000_000_000;
 
 /// A raw peer. Dropping it closes the link.
 pub struct Peer {
@@ -47,7 +47,7 @@ impl Peer {
             Handshake { node: NodeId([number; 16]), cells: CELLS as u32, ring: RING as u32, barrier: false };
         send_with_fds(&connection, &handshake.encode(), &[file.as_fd(), receive_doorbell.as_fd()])
             .expect("a handshake is taken");
-        let until = clock::nanoseconds() + LIMIT;
+        let until = clock::nanoseconds() + HANG_LIMIT_NS;
         let doorbell = loop {
             if let Ok((_, [doorbell])) = receive_with_fds::<1>(&connection, &mut [0; 100]) {
                 break doorbell.expect("the node's doorbell");
