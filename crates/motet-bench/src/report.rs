@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_may_err_to_both_sides() {
+    fn model_may_err_to_both_sides() {
         let within = |ratio| Line::new("d", "").against(None, &[ratio]).bound(Bound::Within(0.15)).verdict;
         assert_eq!(
             [0.84, 0.86, 1.14, 1.16].map(within),

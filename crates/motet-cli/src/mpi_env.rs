@@ -266,7 +266,7 @@ mod tests {
     use std::path::PathBuf;
 
     #[test]
-    fn a_choice_of_providers_admits_ours_or_not() {
+    fn choice_of_providers_admits_ours_or_not() {
         for choice in ["motet", "tcp, motet", "^sockets", "^tcp,sockets"] {
             assert!(admits(choice), "{choice}");
         }

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_without_hosts_stays_on_this_host() {
+    fn launcher_without_hosts_stays_on_this_host() {
         for command in [
             "mpirun -n 4 ./program",
             "mpiexec -n 4 ./program -H a,b -f /list",
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_counts_without_launcher_options() {
+    fn allocation_counts_without_launcher_options() {
         for (variables, ranks, answer) in [
             (&["SLURM_JOB_NUM_NODES=2"][..], 4, true),
             (&["SLURM_JOB_NUM_NODES=1"], 4, false),
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_knows_its_job() {
+    fn rank_knows_its_job() {
         assert!(several_of("./program", &["OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=2"]));
         assert!(!several_of(
             "./program",

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_stats_page_is_refused() {
+    fn file_that_is_no_stats_page_is_refused() {
         let (row, size) = (ROW as u32, BYTES as u64);
         assert!(read(&file(&head(VERSION, row, 0), size)).is_some());
         for (bytes, size) in [
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stats_page_of_noise_is_shown_safely() {
+    fn stats_page_of_noise_is_shown_safely() {
         let mut bytes: Vec<u8> = (0..BYTES).map(|n| (n * 31 % 251) as u8).collect();
         let front = head(VERSION, ROW as u32, u32::MAX);
         bytes[..front.len()].copy_from_slice(&front);

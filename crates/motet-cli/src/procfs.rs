@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_is_seen() {
+    fn own_process_is_described() {
         let me = std::process::id();
         assert!(pids().contains(&me));
         assert_eq!(own_pid(me), me);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn names_have_no_folder() {
+    fn process_names_have_no_folder() {
         assert_eq!(name("/usr/bin/redis-server *:6379"), "redis-server");
         assert_eq!(name("[kthreadd]"), "[kthreadd]");
     }

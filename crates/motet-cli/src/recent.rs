@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn the_path_is_that_of_the_recent_bytes() {
+    fn path_shown_is_that_of_the_recent_bytes() {
         let stream = stream(moved(1_000_000, 0), NONE);
         assert_eq!(verdict(&stream, (moved(0, 500), NONE), None), (Path::Tcp, RING_CLOSED));
         assert_eq!(verdict(&stream, (moved(501, 500), NONE), None).0, Path::Shm);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reason_is_the_receivers() {
+    fn reason_of_a_tcp_path_is_the_receivers() {
         let far = Receiver { unseen: true, ..Receiver::default() };
         let sleeps = Receiver { sleeps: true, ..Receiver::default() };
         let mut stream = stream(moved(0, 900), moved(0, 900));

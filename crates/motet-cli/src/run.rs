@@ -287,7 +287,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_users_preload_objects_are_kept() {
+    fn user_preload_objects_are_kept() {
         let kept = |text: &str| without_shim(Some(text.into())).into_string().unwrap();
         assert_eq!(kept("/x/libmotet_sockets.so"), "");
         assert_eq!(kept("/a.so:/x/libmotet_sockets.so /b.so"), "/a.so:/b.so");

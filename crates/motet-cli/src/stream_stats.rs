@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_read_as_it_was_written() {
+    fn record_is_read_as_it_was_written() {
         use std::sync::atomic::Ordering::Relaxed;
         let record = StreamRecord::default();
         // Written by the format's own offsets: `row` must read what the fields hold.

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn once_measures_each_case_once() {
+    fn tune_once_skips_cases_already_measured() {
         let near = merge(None, &measured(true, true));
         assert!(is_done(&near, || Some(true)) && !is_done(&near, || Some(false)));
         assert!(is_done(&near, || None));

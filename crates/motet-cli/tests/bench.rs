@@ -42,7 +42,7 @@ fn has(pid: u32, word: &str) -> bool {
 }
 
 #[test]
-fn a_signal_leaves_neither_a_process_nor_a_file() {
+fn signal_leaves_neither_a_process_nor_a_file() {
     if !two_processors() {
         return;
     }
@@ -70,7 +70,7 @@ fn a_signal_leaves_neither_a_process_nor_a_file() {
 }
 
 #[test]
-fn a_closed_pipe_is_no_error_and_a_full_disk_is_one() {
+fn closed_pipe_is_no_error_and_a_full_disk_is_one() {
     if !two_processors() {
         return;
     }

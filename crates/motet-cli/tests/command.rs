@@ -17,7 +17,7 @@ fn wrong_options_are_one_line_and_code_2() {
 }
 
 #[test]
-fn a_tool_of_bench_has_options_of_its_own() {
+fn tool_of_bench_has_options_of_its_own() {
     // A tool takes neither rows nor the options of rows.
     for arguments in [
         &["bench", "corba", "--only", "a"][..],
@@ -116,7 +116,7 @@ fn why_says_how_to_start_a_process_under_motet() {
 }
 
 #[test]
-fn a_reader_that_leaves_early_is_no_error() {
+fn reader_that_leaves_early_is_no_error() {
     let mut command = std::process::Command::new("sh");
     command.arg("-c").arg(format!("{} config -v | head -n 1", env!("CARGO_BIN_EXE_motet")));
     let (code, out, err) = finish(command.env("MOTET_CONFIG", "/dev/null"));

@@ -7,7 +7,7 @@ use std::process::Command;
 use common::{Folder, finish, motet, refused};
 
 #[test]
-fn the_manual_has_every_setting_and_every_subcommand() {
+fn manual_has_every_setting_and_every_subcommand() {
     let folder = Folder::new("man");
     let (code, out, err) = finish(motet(["generate", "man"]).arg(folder.path()));
     assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
@@ -41,6 +41,6 @@ fn completions_are_made_for_three_shells() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_made_is_one_line() {
+fn folder_that_cannot_be_made_fails_in_one_line() {
     refused(&mut motet(["generate", "man", "/proc/no/such"]), 1);
 }

@@ -111,7 +111,7 @@ fn both_ends_are_seen_on_shared_memory() {
 /// An upgraded stream may use TCP: without spins few bytes find an open ring, depending on the scheduler. The path follows the counters
 /// in each case.
 #[test]
-fn the_path_is_where_the_bytes_went() {
+fn path_shown_is_where_the_bytes_went() {
     for options in [["--set", "spin=0"], ["--set", "patience=300ms"]] {
         let Some(pair) = pair(&options) else { return };
         let listed = processes(&["ps", "--json"]);
@@ -131,7 +131,7 @@ fn the_path_is_where_the_bytes_went() {
 }
 
 #[test]
-fn a_forbidden_driver_is_the_reason() {
+fn forbidden_driver_is_the_reason() {
     let Some(pair) = pair(&["--on", "tcp"]) else { return };
     let own = pair.pids[0].to_string();
     let listed = processes(&["why", &own, "--json"]);
@@ -146,7 +146,7 @@ fn a_forbidden_driver_is_the_reason() {
 }
 
 #[test]
-fn a_process_without_a_socket_is_listed_as_such() {
+fn process_without_a_socket_is_listed_as_such() {
     let Some(folder) = libraries() else {
         eprintln!("SKIPPED: needs libmotet.so and libmotet_sockets.so (make build)");
         return;
@@ -170,7 +170,7 @@ fn a_process_without_a_socket_is_listed_as_such() {
 }
 
 #[test]
-fn a_static_program_under_motet_is_explained() {
+fn static_program_under_motet_is_explained() {
     let Some(libraries) = libraries() else {
         eprintln!("SKIPPED: needs libmotet.so and libmotet_sockets.so (make build)");
         return;
@@ -200,7 +200,7 @@ fn a_static_program_under_motet_is_explained() {
 }
 
 #[test]
-fn a_program_under_a_seccomp_filter_is_explained() {
+fn program_under_a_seccomp_filter_is_explained() {
     let Some(libraries) = libraries() else {
         eprintln!("SKIPPED: needs libmotet.so and libmotet_sockets.so (make build)");
         return;
@@ -243,7 +243,7 @@ fn logged(text: &str, event: &str) -> Vec<String> {
 }
 
 #[test]
-fn a_log_has_the_events_of_each_stream() {
+fn log_has_the_events_of_each_stream() {
     let folder = Folder::new("live-log");
     let one = folder.path().join("log");
     let Some(pair) = pair(&["--log", one.to_str().unwrap()]) else { return };
@@ -267,7 +267,7 @@ fn a_log_has_the_events_of_each_stream() {
 }
 
 #[test]
-fn a_log_has_the_reason_of_a_stream_on_tcp() {
+fn log_has_the_reason_of_a_stream_on_tcp() {
     let folder = Folder::new("live-log-tcp");
     let each = folder.path().join("log.%p");
     let Some(pair) = pair(&["--on", "tcp", "--log", each.to_str().unwrap()]) else { return };
@@ -282,7 +282,7 @@ fn a_log_has_the_reason_of_a_stream_on_tcp() {
 }
 
 #[test]
-fn a_log_that_cannot_be_written_is_ignored() {
+fn log_that_cannot_be_written_is_ignored() {
     let Some(pair) = pair(&["--log", "/proc/no/such/log"]) else { return };
     let listed = processes(&["ps", "--json"]);
     let process = listed.iter().find(|p| p["pid"] == pair.pids[0]).expect("listed");

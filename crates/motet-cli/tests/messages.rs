@@ -24,7 +24,7 @@ fn node(name: &str) -> Node {
 
 /// Runs in the second process, which is this program again: receives messages until its input ends.
 #[test]
-fn the_second_process() {
+fn second_process_entry() {
     let Ok(name) = std::env::var("TEST_NODE_NAME") else { return };
     let node = node(&name);
     node.serve(SERVICE, Serve::Queue).unwrap();
@@ -52,7 +52,7 @@ struct Second {
 impl Second {
     fn start(name: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "the_second_process", "--nocapture"]).env("TEST_NODE_NAME", name);
+        command.args(["--exact", "second_process_entry", "--nocapture"]).env("TEST_NODE_NAME", name);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         let address =

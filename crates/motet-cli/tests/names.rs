@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 /// A part of the test below, in a process of its own: takes names until its input ends.
 #[test]
 #[ignore = "a part of the test below"]
-fn the_other_user() {
+fn other_user_entry() {
     let fd = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let netns = motet_sys::socket::netns_cookie(fd.as_raw_fd()).unwrap();
     let mut names: Vec<String> = (0..20).map(|n| format!("motet/{netns:x}/{:x}", (1u64 << 50) + n)).collect();
@@ -52,7 +52,7 @@ fn doctor_names_the_holder_of_our_names() {
     let program = folder.path().join("names");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut command = Command::new(program);
-    command.args(["--ignored", "--exact", "--nocapture", "the_other_user"]).uid(65533).gid(65533);
+    command.args(["--ignored", "--exact", "--nocapture", "other_user_entry"]).uid(65533).gid(65533);
     let mut other = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(other.stdout.take().unwrap()).lines();
     assert!(said.any(|line| line.unwrap() == "holds 21"));

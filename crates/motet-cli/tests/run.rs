@@ -40,7 +40,7 @@ fn commands_that_cannot_run_end_as_in_a_shell() {
 
 /// A file without a `#!` line is a shell script for `execvp`.
 #[test]
-fn a_script_without_a_first_line_runs_under_the_shell() {
+fn script_without_a_first_line_runs_under_the_shell() {
     let folder = folder_with_libraries("scripts");
     let script = folder.file("script", "echo \"$1\" $MOTET_DISABLE; exit 4\n", 0o755);
     for options in [&[][..], &["--stats"]] {
@@ -74,7 +74,7 @@ fn wrong_options_name_the_word() {
 }
 
 #[test]
-fn the_program_replaces_motet() {
+fn program_replaces_the_motet_process() {
     let folder = folder_with_libraries("replaces");
     let mut child = shell(&folder, &[], "echo $$").stdout(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();
@@ -98,7 +98,7 @@ fn exit_status_and_signals_pass_through() {
 }
 
 #[test]
-fn a_program_sees_libraries_settings_and_arguments() {
+fn program_sees_libraries_settings_and_arguments() {
     let folder = folder_with_libraries("sees");
     let mine = folder.compile("mine.so", "int mine;", &["-shared", "-fPIC"]);
     let script = "echo $LD_PRELOAD; echo $MOTET_LIBRARY; echo $MOTET_DRIVERS $MOTET_RING $MOTET_DISABLE";
@@ -112,7 +112,7 @@ fn a_program_sees_libraries_settings_and_arguments() {
 }
 
 #[test]
-fn off_takes_an_outer_run_out() {
+fn run_off_removes_the_outer_preload() {
     let folder = folder_with_libraries("off");
     let inner = env!("CARGO_BIN_EXE_motet");
     let script = format!("{inner} run --off -- sh -c 'echo [$LD_PRELOAD] $MOTET_DISABLE'");
@@ -123,7 +123,7 @@ fn off_takes_an_outer_run_out() {
 }
 
 #[test]
-fn the_omniorb_adapter_is_preloaded_if_wanted() {
+fn omniorb_adapter_is_preloaded_if_wanted() {
     let folder = folder_with_libraries("two-adapters");
     folder.compile("libmotet_omniorb.so", "int motet_orb_dummy;", &["-shared", "-fPIC"]);
     let inner = env!("CARGO_BIN_EXE_motet");
@@ -138,7 +138,7 @@ fn the_omniorb_adapter_is_preloaded_if_wanted() {
 }
 
 #[test]
-fn the_omniorb_adapter_gets_settings_of_every_source() {
+fn omniorb_adapter_gets_settings_of_every_source() {
     let folder = folder_with_libraries("orb-settings");
     folder.compile("libmotet_omniorb.so", "int motet_orb_dummy;", &["-shared", "-fPIC"]);
     let file = folder.file("motet.toml", "omniorb_message = \"3MiB\"\nomniorb_huge = \"off\"\n", 0o644);
@@ -205,7 +205,7 @@ fn stats_are_summed_on_standard_error() {
 }
 
 #[test]
-fn a_log_has_an_absolute_name_and_fails_in_one_line() {
+fn log_has_an_absolute_name_and_fails_in_one_line() {
     let folder = folder_with_libraries("log");
     let at = folder.path();
     let named = |name: &str| finish(shell(&folder, &["--log", name], "echo $MOTET_LOG").current_dir(at));

@@ -78,7 +78,7 @@ fn measured_sizes_are_kept_and_used() {
 }
 
 #[test]
-fn a_profile_that_cannot_be_used_is_ignored() {
+fn profile_that_cannot_be_used_is_ignored() {
     let folder = Folder::new("ignored-profile");
     let foreign = "format = 2\nprocessor = \"another\"\ncpus = 1000\nkernel = \"1\"\nsingle_copy_min = 4096\n";
     for (name, text, mode, why) in [
@@ -102,7 +102,7 @@ fn a_profile_that_cannot_be_used_is_ignored() {
 }
 
 #[test]
-fn a_profile_that_cannot_be_written_is_one_line() {
+fn unwritable_profile_fails_in_one_line() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         eprintln!("SKIPPED: needs two CPUs");
         return;

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_line_is_named() {
+    fn broken_line_is_named() {
         let (entries, problems) = parse(Path::new("f"), "ring = 1\nspin = = 2\n");
         assert!(entries.is_empty());
         assert_eq!(problems[0].source, ValueSource::File("f".into(), 2));

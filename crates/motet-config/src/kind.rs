@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_size_says_what_to_write() {
+    fn wrong_size_error_says_what_to_write() {
         assert_eq!(RING.parse("70000").unwrap_err().fix, "use 64KiB or 128KiB");
         for text in ["32M", "1", "18446744073709551616", "99999999999999G"] {
             assert_eq!(RING.parse(text).unwrap_err().what, "is out of range", "{text}");
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn words_and_choices() {
+    fn choices_lists_and_paths_are_parsed() {
         assert_eq!(ValueKind::Choice(&["auto", "off"]).parse("OFF"), Ok(Value::Choice(1)));
         assert_eq!(ValueKind::Choice(&["a", "b", "c"]).describe(), "a, b or c");
         assert_eq!(ValueKind::Choice(&["auto", "off"]).describe(), "auto or off");

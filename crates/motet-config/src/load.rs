@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_ranks_between_default_and_file() {
+    fn profile_ranks_between_default_and_file() {
         fn sets(_: &Path) -> io::Result<Option<String>> {
             Ok(Some("single_copy_min = \"1MiB\"".into()))
         }
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn the_own_file_hides_that_of_the_machine() {
+    fn user_file_hides_the_system_file() {
         fn both(path: &Path) -> io::Result<Option<String>> {
             Ok(Some(if path.starts_with("/etc") { "hot = 1" } else { "hot = 2" }.into()))
         }
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_default_file_counts_as_absent() {
+    fn unreadable_default_file_counts_as_absent() {
         fn locked_home(path: &Path) -> io::Result<Option<String>> {
             if path.starts_with("/etc") { Ok(Some("hot = 1".into())) } else { Err(io::Error::from_raw_os_error(13)) }
         }
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_named_file_is_reported() {
+    fn unreadable_named_file_is_reported() {
         let loaded = with(&[("MOTET_CONFIG", "/etc")], file::read);
         assert_eq!(
             loaded.problems[0].to_string(),

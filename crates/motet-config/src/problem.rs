@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_misspelt_name_finds_its_neighbour() {
+    fn misspelt_name_is_reported_with_the_nearest_one() {
         let known = || ["ring", "streams", "single_copy", "single_copy_min"].into_iter();
         assert_eq!(nearest("rign", known()), Some("ring"));
         assert_eq!(nearest("stream", known()), Some("streams"));

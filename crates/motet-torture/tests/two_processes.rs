@@ -54,11 +54,11 @@ fn torture(driver: &str) {
 }
 
 #[test]
-fn random_operations_between_two_processes_over_shared_memory() {
+fn random_operations_of_two_processes_complete_over_shm() {
     torture("shm");
 }
 
 #[test]
-fn random_operations_between_two_processes_over_tcp() {
+fn random_operations_of_two_processes_complete_over_tcp() {
     torture("tcp");
 }

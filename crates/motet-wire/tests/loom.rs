@@ -85,7 +85,7 @@ fn no_wake_up_is_lost_between_lower_and_publish() {
 
 /// (a) A consumer raises the gate, finds nothing, lowers it and sleeps while a producer puts: no byte is left in the ring of a sleeper.
 #[test]
-fn no_wake_up_is_lost_by_a_consumer_that_raises_and_sleeps_again() {
+fn no_wake_up_is_lost_by_a_consumer_that_raises_again() {
     model(&[0, 1], || {
         let lines = Arc::new(Lines::default());
         let producer = {
@@ -140,7 +140,7 @@ fn mark_is_visible_with_the_first_byte() {
 
 /// A consumer switches to the large ring while a producer puts into the small one: no byte is in the wrong ring.
 #[test]
-fn switch_to_the_large_ring_or_the_put_fails() {
+fn put_during_ring_switch_fails_or_uses_the_right_ring() {
     model(&[0b01, 0b10, 0b11], || {
         let lines = Arc::new(Lines::default());
         assert!(lines.gate.raise(0));

@@ -33,19 +33,19 @@ fn become_example(start: fn(&[String]) -> u8) {
 
 #[test]
 #[ignore = "an example, for the tests below"]
-fn jacobi_itself() {
+fn jacobi_process() {
     become_example(jacobi::start);
 }
 
 #[test]
 #[ignore = "an example, for the tests below"]
-fn pipeline_itself() {
+fn pipeline_process() {
     become_example(pipeline::start);
 }
 
 fn start(example: &str, arguments: &str) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args([&format!("{example}_itself"), "--exact", "--ignored", "--nocapture"])
+        .args([&format!("{example}_process"), "--exact", "--ignored", "--nocapture"])
         .env(ARGUMENTS, arguments)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -256,7 +256,7 @@ fn regions_are_accessed_within_their_bounds() {
 }
 
 #[test]
-fn completion_queues_cancels_and_time_limits() {
+fn completion_queues_report_cancels_and_timeouts() {
     for driver in DRIVERS {
         let Pair { near, far, here, there, .. } = pair(driver, queue);
         let cq = far.add_cq().unwrap();

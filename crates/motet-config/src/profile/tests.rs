@@ -40,7 +40,7 @@ fn what_is_written_is_read_again() {
 }
 
 #[test]
-fn the_first_valid_one_is_used() {
+fn first_valid_profile_is_used() {
     let paths = [PathBuf::from("/own"), PathBuf::from("/system")];
     let search = |own: Option<&str>, here: Machine| {
         let read = |path: &Path| match (path.starts_with("/own"), own) {
@@ -122,7 +122,7 @@ fn only_files_that_other_users_cannot_write_are_trusted() {
 }
 
 #[test]
-fn a_path_that_cannot_be_written_is_an_error() {
+fn path_that_cannot_be_written_is_an_error() {
     // Not even root may write there.
     assert!(write(Path::new("/proc/motet/profile.toml"), "x").is_err());
     assert!(write(Path::new("/proc/profile.toml"), "x").is_err());
@@ -143,7 +143,7 @@ fn root_uses_only_its_own_file() {
 }
 
 #[test]
-fn this_machine_has_a_name() {
+fn machine_is_described_and_cpu_lists_are_counted() {
     let here = Machine::here();
     assert!(!here.processor.is_empty() && here.cpus > 0 && !here.kernel.is_empty(), "{here:?}");
     assert_eq!(

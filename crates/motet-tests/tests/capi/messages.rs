@@ -3,7 +3,7 @@
 use motet_tests::native::Native;
 
 #[test]
-fn every_call_does_what_it_says() {
+fn every_call_matches_its_documentation() {
     if let Some(program) = Native::compile("cc", "tests/messages/calls.c") {
         assert_eq!(program.run(&[]), "every call did what it says\n");
     }
@@ -17,14 +17,14 @@ fn invalid_calls_and_link_ends_are_reported() {
 }
 
 #[test]
-fn region_calls_do_what_they_say() {
+fn region_calls_match_their_documentation() {
     if let Some(program) = Native::compile("cc", "tests/messages/regions.c") {
         assert_eq!(program.run(&[]), "regions are what they say\n");
     }
 }
 
 #[test]
-fn file_regions_do_what_they_say() {
+fn file_region_calls_match_their_documentation() {
     if let Some(program) = Native::compile("cc", "tests/messages/files.c") {
         assert_eq!(program.run(&[]), "files are regions\n");
     }

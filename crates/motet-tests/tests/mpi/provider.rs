@@ -46,8 +46,8 @@ fn open_mpi(provider: &Path, ranks: &str, layers: &[&str], program: &Path, argum
 const MATCHED_BY_LIBFABRIC: [&str; 6] = ["--mca", "pml", "cm", "--mca", "mtl", "ofi"];
 
 #[test]
-fn open_mpi_keeps_its_promises() {
-    let test = "open_mpi_keeps_its_promises";
+fn open_mpi_messages_keep_mpi_semantics() {
+    let test = "open_mpi_messages_keep_mpi_semantics";
     let Some(provider) = provider(test, &["mpicc.openmpi", "mpirun.openmpi"]) else { return };
     let program = compile("mpicc.openmpi", "messages", &folder("mpi"));
     for ranks in ["2", "4"] {
@@ -144,8 +144,8 @@ fn fabric_program(provider: &Path, name: &str, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn endpoint_calls_do_what_they_say() {
-    let Some(provider) = provider("endpoint_calls_do_what_they_say", &["fi_info"]) else { return };
+fn endpoint_calls_match_their_documentation() {
+    let Some(provider) = provider("endpoint_calls_match_their_documentation", &["fi_info"]) else { return };
     assert_eq!(fabric_program(&provider, "endpoints", &[]), "endpoints do what they say\n");
 }
 

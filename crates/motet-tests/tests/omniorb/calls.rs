@@ -10,8 +10,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[test]
-fn connections_are_the_adapters() {
-    let test = "connections_are_the_adapters";
+fn adapter_carries_every_connection() {
+    let test = "adapter_carries_every_connection";
     let Ok(program) = built("omniorb_cases") else { return skip(test, "omniORB is not installed").unwrap_or_default() };
     for policy in POLICIES {
         let carried = Cell::new(0);
@@ -140,10 +140,10 @@ fn calls_keep_their_time_limits() {
 }
 
 #[test]
-fn one_end_may_be_without_motet() {
+fn calls_work_with_motet_at_one_end_only() {
     const WITHOUT_MOTET: &[&str] = &["env", "-u", "LD_PRELOAD"];
     for before in [[WITHOUT_MOTET, &[]], [&[], WITHOUT_MOTET]] {
-        let counters = each_way("one_end_may_be_without_motet", before, |case| {
+        let counters = each_way("calls_work_with_motet_at_one_end_only", before, |case| {
             let server = case.serve();
             let output =
                 case.output(&["add", "200"]) + &case.output(&["callback", "bidir"]) + &case.output(&["together"]);

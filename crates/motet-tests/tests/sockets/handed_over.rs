@@ -126,9 +126,9 @@ ways! {
 }
 
 #[test]
-fn to_a_set_uid_image() {
+fn set_uid_image_takes_over_the_connection() {
     if !is_root() {
-        return skip("to_a_set_uid_image", "needs root to make one").unwrap_or(());
+        return skip("set_uid_image_takes_over_the_connection", "needs root to make one").unwrap_or(());
     }
     handed_over("set-uid", Reader::Dynamic, ACTION_COUNT);
 }

@@ -207,7 +207,7 @@ mod tests {
     proptest! {
         /// Against a VecDeque: any mix of gathered writes and scattered reads keeps the bytes and their order.
         #[test]
-        fn agrees_with_a_queue(ops in proptest::collection::vec((any::<bool>(), 0usize..90, 1usize..40), 1..200)) {
+        fn ring_agrees_with_a_queue(ops in proptest::collection::vec((any::<bool>(), 0usize..90, 1usize..40), 1..200)) {
             let mut memory = vec![0u8; 64];
             // SAFETY: `memory` outlives the ring and is only used through it.
             let ring = unsafe { Ring::new(memory.as_mut_ptr(), 64) };

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_reported_once_with_its_bytes() {
+    fn link_is_reported_once_with_its_bytes() {
         let answer: Value = serde_json::from_str(
             r#"{"processes": [
                 {"pid": 7, "command": "/b/coupling-fluid case", "streams": [

@@ -87,7 +87,7 @@ fn small_demo() -> Case {
 }
 
 #[test]
-fn the_steady_state_of_two_slabs_is_the_exact_one() {
+fn steady_state_of_two_slabs_is_the_exact_one() {
     let Some((runner, _turn)) = runner() else {
         return;
     };
@@ -98,7 +98,7 @@ fn the_steady_state_of_two_slabs_is_the_exact_one() {
 }
 
 #[test]
-fn with_conductivity_by_temperature_it_converges_at_second_order_to_the_exact_solution() {
+fn variable_conductivity_converges_at_second_order() {
     let Some((runner, _turn)) = runner() else {
         return;
     };
@@ -122,7 +122,7 @@ fn halving_the_time_step_halves_the_error() {
 }
 
 #[test]
-fn energy_is_conserved_in_both_codes_and_across_the_interface_in_every_layout() {
+fn energy_is_conserved_across_the_interface_in_every_layout() {
     let Some((runner, _turn)) = runner() else {
         return;
     };
@@ -151,7 +151,7 @@ fn every_layout_gives_the_fields_of_one_by_one_to_the_last_bit() {
 }
 
 #[test]
-fn both_codes_agree_on_what_was_exchanged_and_a_repetition_gives_the_same_bits() {
+fn exchanged_values_agree_and_repetitions_are_bit_identical() {
     let Some((runner, _turn)) = runner() else {
         return;
     };
@@ -165,7 +165,7 @@ fn both_codes_agree_on_what_was_exchanged_and_a_repetition_gives_the_same_bits()
 }
 
 #[test]
-fn a_checksum_tells_a_different_case() {
+fn checksum_tells_a_different_case() {
     let Some((runner, _turn)) = runner() else {
         return;
     };
@@ -179,7 +179,7 @@ fn a_checksum_tells_a_different_case() {
 }
 
 #[test]
-fn a_prefix_is_put_before_the_programs_and_changes_no_bit() {
+fn prefix_is_put_before_the_programs_and_changes_no_bit() {
     let Some((runner, _turn)) = runner() else {
         return;
     };
@@ -212,7 +212,7 @@ fn results_with_motet_are_the_same_bits() {
 }
 
 #[test]
-fn a_faulty_case_is_one_clear_line_and_leaves_nothing_running() {
+fn faulty_case_fails_in_one_line_and_leaves_nothing_running() {
     let Some((runner, _turn)) = runner() else {
         return;
     };

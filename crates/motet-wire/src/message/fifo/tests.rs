@@ -37,7 +37,7 @@ proptest! {
 
     /// Against a VecDeque: any mix of puts in parts and polls, over many laps and over the end of the stamps.
     #[test]
-    fn agrees_with_a_queue(
+    fn fifo_agrees_with_a_queue(
         bits in 2u32..8,
         start in prop_oneof![Just(0u64), Just(u64::from(u32::MAX) - 20), Just((7 << 32) - 3)],
         ops in proptest::collection::vec((any::<bool>(), 0usize..400, 0usize..70, any::<[u8; 2]>()), 1..300),
