@@ -1,10 +1,11 @@
 //! The protocols of Motet: byte streams in [`stream`], messages and remote memory in [`message`].
 //!
-//! Neither makes a system call or reads a clock: bytes and time are arguments, so both ends of a connection are tested as a pair.
+//! Both wait by the rules of [`spin_policy`]. Neither makes a system call or reads a clock: bytes and time are arguments, so both ends of a connection are tested as a pair.
 
 #![forbid(unsafe_code)]
 
 pub mod message;
+pub mod spin_policy;
 pub mod stream;
 
 /// A system error number, positive.

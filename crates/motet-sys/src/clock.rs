@@ -40,6 +40,12 @@ pub fn ticks_per_1024ns() -> u64 {
     if known != 0 { known } else { calibrate() }
 }
 
+/// Nanoseconds as ticks.
+#[inline(always)]
+pub fn ticks_of(ns: u64) -> u64 {
+    (ns * ticks_per_1024ns()) >> 10
+}
+
 #[cold]
 fn calibrate() -> u64 {
     let (t0, n0) = read_both();

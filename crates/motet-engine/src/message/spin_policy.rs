@@ -1,29 +1,20 @@
-//! How long a wait spins before it sleeps in the kernel.
+//! How long a wait of a node spins before it sleeps in the kernel, by the rules of [`motet_proto::spin_policy`].
 //!
-//! A wait spins while that pays. It yields the CPU at intervals, and at once if the last yield ran another thread. It sleeps if neither has helped. Failed
-//! spins are followed by waits that sleep at once, about twice as many each time.
+//! A wait polls, yields the CPU at intervals, and sleeps if neither has helped. It makes no step itself: the thread that waits polls the links and
+//! unlocks the node for a yield.
 
-use motet_sys::{clock, cpu_contention};
-
-/// Polls before the first reading of the clock: a peer that runs answers within these.
-const EAGER_POLLS: u32 = 256;
-/// Polls between two readings of the clock.
-const POLLS_PER_CLOCK_READ: u32 = 32;
-/// Time between two yields, ns.
-const YIELD_INTERVAL_NS: u64 = 5_000;
-/// A yield that took longer than this ran another thread, ns.
-const MIN_USEFUL_YIELD_NS: u64 = 1_500;
-/// A yield that took longer than this ran a thread that computes, ns.
-const MAX_USEFUL_YIELD_NS: u64 = 200_000;
-/// Failed spins are followed by up to `2^MAX_FAILURES - 1` waits without a spin.
-const MAX_FAILURES: u32 = 8;
+use motet_proto::spin_policy::{
+    Backoff, MAX_FAILURES, POLLS_BEFORE_CLOCK, POLLS_PER_CLOCK_READ, PROBE_INTERVAL_NS, QUICK_WAKE_UP_NS, YieldOutcome,
+};
+use motet_sys::clock::{self, ticks_of};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// What a node has learnt from its earlier waits.
 #[derive(Debug, Default)]
 pub struct SpinPolicy {
-    failures: u32,
-    skip: u32,
-    yield_is_useful: bool,
+    skips: AtomicU32,
+    failures: AtomicU32,
+    yield_first: bool,
 }
 
 /// The next step of a wait.
@@ -47,56 +38,50 @@ pub struct Spin {
     yield_first: bool,
 }
 
-fn ticks(ns: u64) -> u64 {
-    ns * clock::ticks_per_1024ns() / 1024
-}
-
 impl SpinPolicy {
     /// Begins a wait that spins for at most `ns`.
     #[inline(always)]
     pub fn begin(&mut self, ns: u64) -> Spin {
-        let budget = if self.skip > 0 { self.skip_one() } else { ns };
-        Spin { polls: 0, start: 0, yielded: 0, budget, yield_first: self.yield_is_useful }
+        let budget = if self.backoff().take_turn() { ns } else { 0 };
+        Spin { polls: 0, start: 0, yielded: 0, budget, yield_first: self.yield_first }
     }
 
-    #[cold]
-    fn skip_one(&mut self) -> u64 {
-        self.skip -= 1;
-        0
+    #[inline(always)]
+    fn backoff(&self) -> Backoff<'_> {
+        Backoff { skips: &self.skips, failures: &self.failures }
     }
 
     /// Number of polls with which a wait that spins for at most `ns` begins, whatever the clock says.
     #[inline(always)]
     pub fn eager_polls(&self, ns: u64) -> u32 {
-        if self.skip > 0 || self.yield_is_useful || ns == 0 { 1 } else { EAGER_POLLS }
+        if self.skips.load(Relaxed) > 0 || self.yield_first || ns == 0 { 1 } else { POLLS_BEFORE_CLOCK }
     }
 
     /// Notes that what was waited for has arrived without a sleep.
     #[inline(always)]
     pub fn note_success(&mut self) {
-        self.failures = 0;
+        self.backoff().note_success();
     }
 
     /// Notes a spin that has failed.
     pub fn note_failure(&mut self) {
-        self.failures = (self.failures + 1).min(MAX_FAILURES);
-        self.skip = (1 << self.failures) - 1;
+        self.backoff().note_failure(MAX_FAILURES);
     }
 
-    /// Notes a sleep of `ns`. If it was so short that a spin would have been better, fewer of the next waits sleep at once.
+    /// Notes a sleep of `ns`.
     pub fn note_sleep(&mut self, ns: u64) {
-        const WAKE_UP_NS: u64 = 20_000;
-        if ns < WAKE_UP_NS {
-            self.skip /= 4;
-            self.failures /= 2;
+        if ns < QUICK_WAKE_UP_NS {
+            self.backoff().note_quick_wake_up();
         }
     }
 
-    /// Yields the CPU, and notes what ran meanwhile. True: a thread that computes, so that a sleep is better.
-    pub fn yield_cpu(&mut self) -> bool {
-        let took = cpu_contention::yield_now();
-        self.yield_is_useful = took > ticks(MIN_USEFUL_YIELD_NS) && took <= ticks(MAX_USEFUL_YIELD_NS);
-        took > ticks(MAX_USEFUL_YIELD_NS)
+    /// Notes a yield of the wait that took so many ticks.
+    pub fn note_yield(&mut self, spin: &mut Spin, ticks: u64) {
+        let outcome = YieldOutcome::of(ticks, clock::ticks_per_1024ns());
+        self.yield_first = outcome == YieldOutcome::HandOver;
+        if outcome == YieldOutcome::Computation {
+            spin.exhaust();
+        }
     }
 }
 
@@ -105,7 +90,7 @@ impl Spin {
     #[inline(always)]
     pub fn next(&mut self) -> SpinStep {
         self.polls += 1;
-        if self.polls < EAGER_POLLS && self.budget > 0 && !self.yield_first {
+        if self.polls < POLLS_BEFORE_CLOCK && self.budget > 0 && !self.yield_first {
             std::hint::spin_loop();
             return SpinStep::Poll;
         }
@@ -128,10 +113,10 @@ impl Spin {
         if self.start == 0 {
             (self.start, self.yielded) = (now, now);
         }
-        if now.wrapping_sub(self.start) > ticks(self.budget) {
+        if now.wrapping_sub(self.start) > ticks_of(self.budget) {
             return SpinStep::Sleep;
         }
-        if now.wrapping_sub(self.yielded) > ticks(YIELD_INTERVAL_NS) {
+        if now.wrapping_sub(self.yielded) > ticks_of(PROBE_INTERVAL_NS) {
             self.yielded = now;
             return SpinStep::Yield;
         }
@@ -145,26 +130,25 @@ impl Spin {
     }
 
     /// Ends the spin: the wait sleeps after the next empty poll.
-    pub fn exhaust(&mut self) {
+    fn exhaust(&mut self) {
         self.budget = 0;
-        self.polls = EAGER_POLLS;
+        self.polls = POLLS_BEFORE_CLOCK;
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use motet_sys::cpu_contention;
 
     #[test]
     fn failed_spins_become_sleeps_until_one_succeeds() {
         let mut policy = SpinPolicy::default();
         let sleeps_at_once = |policy: &mut SpinPolicy| policy.begin(1_000_000).next() == SpinStep::Sleep;
         assert!(!sleeps_at_once(&mut policy));
-        for round in 1..12u32 {
-            policy.note_failure();
-            let skipped = (0..1000).take_while(|_| sleeps_at_once(&mut policy)).count();
-            assert_eq!(skipped, (1 << round.min(MAX_FAILURES)) - 1);
-        }
+        policy.note_failure();
+        policy.note_failure();
+        assert_eq!((0..1000).take_while(|_| sleeps_at_once(&mut policy)).count(), 3);
         policy.note_success();
         assert!(!sleeps_at_once(&mut policy));
     }
@@ -178,11 +162,13 @@ mod tests {
             let next = spin.next();
             seen[next as usize] += 1;
             match next {
-                SpinStep::Yield => drop(policy.yield_cpu()),
+                SpinStep::Yield => policy.note_yield(&mut spin, cpu_contention::yield_now()),
                 SpinStep::Sleep => break,
                 SpinStep::Poll => {}
             }
         }
-        assert!(seen[SpinStep::Poll as usize] >= u64::from(EAGER_POLLS) - 1 && seen[SpinStep::Yield as usize] > 0);
+        assert!(
+            seen[SpinStep::Poll as usize] >= u64::from(POLLS_BEFORE_CLOCK) - 1 && seen[SpinStep::Yield as usize] > 0
+        );
     }
 }

@@ -4,7 +4,7 @@ use super::node_state::{NodeGuard, NodeState};
 use super::progress::is_in_handler;
 use super::spin_policy::SpinStep;
 use super::{CqId, Error, Node};
-use motet_sys::clock;
+use motet_sys::{clock, cpu_contention};
 use std::time::Duration;
 
 /// Longest sleep of a thread that does not run progress. After it the thread checks for its result.
@@ -75,13 +75,9 @@ impl Node {
             match spin.next() {
                 SpinStep::Poll => {}
                 SpinStep::Yield => {
-                    let mut policy = std::mem::take(&mut node.progress.spin);
-                    let ran_long = node.unlocked(|| policy.yield_cpu());
-                    node.progress.spin = policy;
+                    let ticks = node.unlocked(cpu_contention::yield_now);
+                    node.progress.spin.note_yield(&mut spin, ticks);
                     node.quiet = CqId::NONE;
-                    if ran_long {
-                        spin.exhaust();
-                    }
                     if let Err(error) = check_wait(node, deadline) {
                         return Some(Err(error));
                     }

@@ -1,6 +1,6 @@
 //! The time between the waits of an exchange, which decides whether a spin can pay at all.
 
-use motet_sys::clock;
+use motet_sys::clock::{self, ticks_of};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Waits that are further apart than this (ns) gain nothing by spinning: the peer sleeps, and its wake-up takes longer.
@@ -24,12 +24,7 @@ impl ExchangePace {
     pub fn is_quick(&self, near: impl FnOnce() -> bool) -> bool {
         let now = clock::ticks();
         let since = now.wrapping_sub(self.0.swap(now, Relaxed));
-        since < ticks(MAX_GAP_NS)
-            && (since < ticks(MAX_GAP_SAME_CPU_NS) || (now >> 8).is_multiple_of(TRIAL_INTERVAL) || !near())
+        since < ticks_of(MAX_GAP_NS)
+            && (since < ticks_of(MAX_GAP_SAME_CPU_NS) || (now >> 8).is_multiple_of(TRIAL_INTERVAL) || !near())
     }
-}
-
-/// Nanoseconds as ticks.
-pub fn ticks(ns: u64) -> u64 {
-    (ns * clock::ticks_per_1024ns()) >> 10
 }

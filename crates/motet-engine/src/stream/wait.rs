@@ -6,9 +6,11 @@
 use crate::stream::RECEIVES_AFTER_WAIT;
 use crate::stream::engine::{Engine, Handle, UpgradedStream};
 use crate::stream::epoll_set::{EpollSet, HotList};
-use crate::stream::exchange_pace::{ExchangePace, ticks};
+use crate::stream::exchange_pace::ExchangePace;
+use motet_proto::spin_policy::{Backoff, MAX_FAILURES, PROBE_INTERVAL_NS, YieldOutcome, is_late};
 use motet_proto::stream::{gate, rx, spin};
-use motet_sys::{clock, cpu_contention, thread};
+use motet_sys::clock::{self, ticks_of};
+use motet_sys::{cpu_contention, thread};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
@@ -58,10 +60,12 @@ pub struct Wait<'a> {
     yields_lost: u32,
 }
 
-/// Waits on several streams, of the whole process, that will not spin because earlier spins failed.
-static SPIN_SKIPS: AtomicU32 = AtomicU32::new(0);
-/// Failed spins in a row, of the whole process.
-static FAILED_SPINS: AtomicU32 = AtomicU32::new(0);
+/// Failed spins of waits on several streams, of the whole process.
+static BACKOFF: Backoff<'static> = {
+    static SKIPS: AtomicU32 = AtomicU32::new(0);
+    static FAILURES: AtomicU32 = AtomicU32::new(0);
+    Backoff { skips: &SKIPS, failures: &FAILURES }
+};
 /// Whether the last spin succeeded within [`QUICK_NS`]. If so, the next one polls for as long before it asks the kernel, because asking the kernel
 /// takes a good part of such an exchange.
 static LAST_WAIT_WAS_QUICK: AtomicBool = AtomicBool::new(false);
@@ -71,8 +75,6 @@ const QUICK_NS: u64 = 2_000;
 static WAIT_PACE: ExchangePace = ExchangePace::new();
 /// The pace of waits that must not block and found nothing.
 static POLL_PACE: ExchangePace = ExchangePace::new();
-/// Failed spins are followed by up to `2^MAX_FAILED_SPINS - 1` waits without a spin.
-const MAX_FAILED_SPINS: u32 = 9;
 /// Yields after which another thread kept the CPU that end a spin.
 const MAX_YIELDS_LOST: u32 = 2;
 
@@ -140,7 +142,7 @@ impl<'a> Wait<'a> {
                         self.begin_spin();
                         // TCP bytes sent before the gates opened are in the kernel, so it is asked soon.
                         self.next_probe =
-                            self.budget_start + if LAST_WAIT_WAS_QUICK.load(Relaxed) { ticks(QUICK_NS) } else { 0 };
+                            self.budget_start + if LAST_WAIT_WAS_QUICK.load(Relaxed) { ticks_of(QUICK_NS) } else { 0 };
                         continue;
                     }
                     // The program may wait for room to write. If the kernel has room, the gates of the hot streams need not be closed.
@@ -222,7 +224,8 @@ impl<'a> Wait<'a> {
         });
         let (polled, more) = (&polled[..n], more || left);
         let near = || polled.iter().flatten().any(UpgradedStream::peer_on_this_cpu);
-        let (budget, hog) = (ticks(engine.options.spin), ticks(200_000));
+        let budget = ticks_of(engine.options.spin);
+        let computes = |ticks| YieldOutcome::of(ticks, clock::ticks_per_1024ns()) == YieldOutcome::Computation;
         loop {
             for _ in 0..16 {
                 for UpgradedStream { record, slot, .. } in polled.iter().flatten() {
@@ -246,7 +249,7 @@ impl<'a> Wait<'a> {
                 return None;
             }
             if now >= self.next_probe {
-                self.next_probe = now + ticks(spin::KERNEL_PROBE_NS);
+                self.next_probe = now + ticks_of(PROBE_INTERVAL_NS);
                 for up in polled.iter().flatten() {
                     up.record.rx.head_at_tcp_probe.store(up.record.rx.head.load(Relaxed), Relaxed);
                     spin::publish_cpu(&up.slot, &up.kernel_tcp());
@@ -256,11 +259,11 @@ impl<'a> Wait<'a> {
                 }
                 // Any other thread that wants this CPU gets it from time to time. Half of its time does not count against the budget.
                 let lent = cpu_contention::yield_now();
-                if lent > hog && !self.any_ready(engine) {
+                if computes(lent) && !self.any_ready(engine) {
                     note_spin_failure();
                     return None;
                 }
-                if lent > ticks(spin::KERNEL_PROBE_NS / 2) {
+                if lent > ticks_of(PROBE_INTERVAL_NS / 2) {
                     self.budget_start += lent / 2;
                     self.yields_lost += 1;
                     // Several threads want this CPU, and the peer is not one of them. The scheduler serves sleepers better.
@@ -271,7 +274,7 @@ impl<'a> Wait<'a> {
                 }
                 return Some(WaitStep::Probe);
             }
-            if near() && cpu_contention::yield_now() > hog {
+            if near() && computes(cpu_contention::yield_now()) {
                 note_spin_failure();
                 return None;
             }
@@ -282,24 +285,24 @@ impl<'a> Wait<'a> {
     #[cold]
     fn rest_behind_gates(&mut self, engine: &Engine) -> bool {
         let rested = clock::ticks().wrapping_sub(self.spin_began);
-        if rested > ticks(engine.options.patience) || !self.raise(engine) {
+        if rested > ticks_of(engine.options.patience) || !self.raise(engine) {
             return false;
         }
-        let (least, most) = (ticks(spin::REST_SLEEP_RANGE_NS.0), ticks(spin::REST_SLEEP_RANGE_NS.1));
+        let (least, most) = (ticks_of(spin::REST_SLEEP_RANGE_NS.0), ticks_of(spin::REST_SLEEP_RANGE_NS.1));
         thread::sleep_ns((spin::rest_length(rested, least, most) << 10) / clock::ticks_per_1024ns());
         self.each(engine, |up| up.record.rx.head_at_tcp_probe.store(up.record.rx.head.load(Relaxed), Relaxed));
         true
     }
 
-    /// Notes a success. After twice the budget it counts as a failure: a sleep would have been as quick and would have left the CPU to others.
+    /// Notes a success.
     fn found(&self, budget: u64) {
         let waited = clock::ticks().wrapping_sub(self.spin_began);
-        if waited > 2 * budget {
-            note_spin_failure()
-        } else {
-            note_spin_success()
+        if is_late(waited, budget) {
+            note_spin_failure();
+        } else if BACKOFF.has_failed() {
+            BACKOFF.note_success(); // other threads read these words: no store without need
         }
-        let quick = waited < ticks(QUICK_NS);
+        let quick = waited < ticks_of(QUICK_NS);
         if LAST_WAIT_WAS_QUICK.load(Relaxed) != quick {
             LAST_WAIT_WAS_QUICK.store(quick, Relaxed);
         }
@@ -399,21 +402,9 @@ impl Engine {
 
 /// Whether this wait does not spin, because earlier spins failed. Counts it.
 pub(crate) fn skips_spin() -> bool {
-    let skip = SPIN_SKIPS.load(Relaxed);
-    if skip > 0 {
-        SPIN_SKIPS.store(skip - 1, Relaxed);
-    }
-    skip > 0
-}
-
-fn note_spin_success() {
-    if FAILED_SPINS.load(Relaxed) != 0 {
-        FAILED_SPINS.store(0, Relaxed);
-    }
+    !BACKOFF.take_turn()
 }
 
 fn note_spin_failure() {
-    let times = (FAILED_SPINS.load(Relaxed) + 1).min(MAX_FAILED_SPINS);
-    FAILED_SPINS.store(times, Relaxed);
-    SPIN_SKIPS.store((1 << times) - 1, Relaxed);
+    BACKOFF.note_failure(MAX_FAILURES);
 }

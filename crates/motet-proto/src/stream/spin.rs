@@ -3,30 +3,22 @@
 //! [`spin`] polls the gate, and from time to time the kernel and whether another thread wants the CPU. The other functions keep count of whether
 //! spinning paid. If a setting for tests says so ([`Platform::patience`]), a spin without success is followed by a rest behind the open gate.
 
+use crate::spin_policy::{
+    Backoff, MAX_FAILURES, POLLS_BEFORE_CLOCK, POLLS_PER_CLOCK_READ, PROBE_INTERVAL_NS, QUICK_WAKE_UP_NS, YieldOutcome,
+    is_late,
+};
 use crate::stream::{Patience, Platform, single_copy};
 use motet_wire::stream::record::StreamRecord;
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::{Ordering::Relaxed, relax};
 
-/// A spin checks kernel readiness at this interval, ns.
-pub const KERNEL_PROBE_NS: u64 = 5_000;
-/// A yield that takes longer than this (ns) ran a thread that computes: waiting in the kernel is better.
-const LONG_YIELD_NS: u64 = 200_000;
-/// A yield that takes longer than this (ns) ran another thread.
-const SHORT_YIELD_NS: u64 = 1_500;
-/// Polls of the gate before the clock is read for the first time.
-const POLLS_BEFORE_CLOCK: u32 = 200;
-/// Failed spins are followed by up to `2^MAX_FAILED_SPINS - 1` waits without a spin.
-const MAX_FAILED_SPINS: u32 = 9;
-/// The limit beside threads that compute. An unsuccessful poll of the gate takes about as long as an exchange through the kernel, and a peer that is
+/// Failed spins that count beside threads that compute ([`MAX_FAILURES`]). An unsuccessful poll of the gate takes about as long as an exchange through the kernel, and a peer that is
 /// on its CPU again should be found soon.
-const MAX_FAILED_SPINS_CONTENDED: u32 = 6;
+const MAX_FAILURES_CONTENDED: u32 = 6;
 /// A peer that has read so many bytes between two checks is busy reading.
 const PEER_PROGRESS_BYTES: u64 = 4 << 10;
 /// A peer that reads prolongs a spin up to so many budgets.
 const MAX_PROLONGED_BUDGETS: u64 = 64;
-/// A sleep in the kernel shorter than this (ns) should have been a spin.
-const QUICK_WAKE_UP_NS: u64 = 20_000;
 /// The rate at which TCP delivers, bytes per ns. The time that this takes is no sleep.
 const TCP_BYTES_PER_NS: u64 = 2;
 
@@ -58,7 +50,7 @@ pub fn spin<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, n
 fn spin_once<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, ns: u64, posted: bool) -> SpinResult {
     let head = record.rx.head.load(Relaxed);
     let gate = &slot.inward().gate;
-    let (budget, probe, hog) = (platform.ticks(ns), platform.ticks(KERNEL_PROBE_NS), platform.ticks(LONG_YIELD_NS));
+    let (budget, probe) = (platform.ticks(ns), platform.ticks(PROBE_INTERVAL_NS));
     let ring = slot.in_ring(false);
     let changed = || {
         ring.prefetch(head); // where the next payload will be
@@ -82,7 +74,7 @@ fn spin_once<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, 
         return SpinResult::Ring;
     }
     if contended {
-        note_spin_failure_up_to(record, MAX_FAILED_SPINS_CONTENDED);
+        note_spin_failure_up_to(record, MAX_FAILURES_CONTENDED);
         return SpinResult::BudgetSpent;
     }
     let first = platform.now();
@@ -91,7 +83,7 @@ fn spin_once<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, 
     let sent = record.tx.tail.load(Relaxed);
     let (mut asked, mut read) = (first, record.tx.head_seen.load(Relaxed));
     let result = loop {
-        let looks = if near { 1 } else { 32 };
+        let looks = if near { 1 } else { POLLS_PER_CLOCK_READ };
         if (0..looks).any(|_| {
             relax();
             changed()
@@ -126,9 +118,9 @@ fn spin_once<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, 
         // A peer on this CPU gets it at once, any other thread from time to time. Half of their time does not count against the budget.
         near = peer_on_this_cpu(slot, platform);
         if probing || near {
-            let yielded = yield_cpu(record, platform);
-            if yielded > hog {
-                record.rx.failed_spins.store(record.rx.failed_spins.load(Relaxed) + 3, Relaxed); // an expensive failure counts four times
+            let (yielded, outcome) = yield_cpu(record, platform);
+            if outcome == YieldOutcome::Computation {
+                backoff(record).weigh_failure();
                 break if changed() { SpinResult::Ring } else { SpinResult::BudgetSpent };
             }
             if !probing || yielded > probe / 2 {
@@ -137,8 +129,7 @@ fn spin_once<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, 
         }
     };
     record.rx.same_cpu.store(u32::from(near), Relaxed);
-    // A success so late counts as a failure: a sleep would have been as quick and would have left the CPU to others.
-    let late = platform.now().saturating_sub(asked) > 2 * budget;
+    let late = is_late(platform.now().saturating_sub(asked), budget);
     match result {
         SpinResult::Ring if late => note_spin_failure(record),
         SpinResult::Ring => note_spin_success(record),
@@ -200,23 +191,25 @@ fn peer_read_progress(slot: &Slot, read: u64, sent: u64) -> Option<u64> {
     (head <= sent && head.saturating_sub(read) >= PEER_PROGRESS_BYTES).then_some(head)
 }
 
-/// Yields this CPU; returns for how long other threads had it, ticks.
-fn yield_cpu<P: Platform>(record: &StreamRecord, platform: &mut P) -> u64 {
+/// Yields this CPU; returns for how long other threads had it, ticks, and what ran.
+fn yield_cpu<P: Platform>(record: &StreamRecord, platform: &mut P) -> (u64, YieldOutcome) {
     let began = platform.now();
     platform.yield_now();
     let took = platform.now().saturating_sub(began);
-    let soon = took > platform.ticks(SHORT_YIELD_NS) && took <= platform.ticks(LONG_YIELD_NS);
-    record.rx.yield_returned.store(u32::from(soon), Relaxed);
-    took
+    let outcome = YieldOutcome::of(took, platform.ticks_per_1024ns());
+    record.rx.yield_returned.store(u32::from(outcome == YieldOutcome::HandOver), Relaxed);
+    (took, outcome)
+}
+
+/// The stream's count of failed spins.
+#[inline(always)]
+fn backoff(record: &StreamRecord) -> Backoff<'_> {
+    Backoff { skips: &record.rx.spin_skips, failures: &record.rx.failed_spins }
 }
 
 /// Whether the next wait should spin at all. Counts a wait that does not.
 pub fn should_spin<P: Platform>(record: &StreamRecord, platform: &P) -> bool {
-    let skip = record.rx.spin_skips.load(Relaxed);
-    if skip > 0 {
-        record.rx.spin_skips.store(skip - 1, Relaxed);
-    }
-    skip == 0 || platform.is_cpu_contended() && last_put_met_open_gate(record)
+    backoff(record).take_turn() || platform.is_cpu_contended() && last_put_met_open_gate(record)
 }
 
 /// Whether bytes were sent since the last wait, and the peer's gate was open. Such a peer is polling on a CPU of its own, so a spin is worthwhile even
@@ -233,27 +226,23 @@ fn last_put_met_open_gate(record: &StreamRecord) -> bool {
 /// Notes that a spin succeeded.
 #[inline]
 pub fn note_spin_success(record: &StreamRecord) {
-    if record.rx.failed_spins.load(Relaxed) != 0 {
-        record.rx.failed_spins.store(0, Relaxed);
-    }
+    backoff(record).note_success();
 }
 
 /// Notes that a spin failed: the more in a row, the fewer of the next waits spin.
 pub fn note_spin_failure(record: &StreamRecord) {
-    note_spin_failure_up_to(record, MAX_FAILED_SPINS);
+    note_spin_failure_up_to(record, MAX_FAILURES);
 }
 
 fn note_spin_failure_up_to(record: &StreamRecord, max: u32) {
-    let times = (record.rx.failed_spins.load(Relaxed) + 1).min(max);
-    record.rx.failed_spins.store(times, Relaxed);
-    record.rx.spin_skips.store((1 << times) - 1, Relaxed);
+    backoff(record).note_failure(max);
     record.events.spin_misses.fetch_add(1, Relaxed);
 }
 
 /// Whether other threads want the CPUs and the last spin failed. The peer sleeps until its next turn, so this end should sleep, too.
 #[inline]
 pub(crate) fn last_spin_failed_under_contention<P: Platform>(record: &StreamRecord, platform: &P) -> bool {
-    record.rx.failed_spins.load(Relaxed) != 0 && platform.is_cpu_contended()
+    backoff(record).has_failed() && platform.is_cpu_contended()
 }
 
 /// Notes the end of a blocking receive in the kernel that delivered `received` bytes. A short sleep is evidence for spinning, except beside threads
@@ -268,8 +257,7 @@ pub(crate) fn note_kernel_wake_up<P: Platform>(record: &StreamRecord, platform: 
         return;
     }
     if platform.now().wrapping_sub(slept) < platform.ticks(QUICK_WAKE_UP_NS + received as u64 / TCP_BYTES_PER_NS) {
-        rx.spin_skips.store(rx.spin_skips.load(Relaxed) / 4, Relaxed);
-        rx.failed_spins.store(rx.failed_spins.load(Relaxed) / 2, Relaxed);
+        backoff(record).note_quick_wake_up();
     }
 }
 
