@@ -3,7 +3,8 @@
  * The program is inside nearly always, so it pays a store and a load of a flag. The progress thread enters rarely and pays for both sides: it
  * sets its flag, reaches every CPU with a barrier (membarrier), and checks whether the program is inside; if so it leaves. A program that
  * enters later sees the flag and waits. This is no lock between threads of the program: those use the domain's `lock`, or the program has
- * promised to make one call at a time. */
+ * promised to make one call at a time. The engine has the same pair of fences (motet-sys, asymmetric_fence.rs), but the program's side must be
+ * inlined here, and a function of the library for the other side would be longer than its one system call. */
 #include "fabric.h"
 
 #include <linux/membarrier.h>

@@ -3,8 +3,8 @@
 //! What it is not: fair, recursive or poisoned by a panic.
 //!
 //! **Unbiased.** To lock is one compare-exchange on the lock word, to unlock one store. Unlock needs no fence, because a thread that is about
-//! to sleep pays for both sides: it announces itself in `sleeper`, executes a barrier on every CPU of the process ([`membarrier`]), and
-//! reads the word again. In the single-threaded mode lock and unlock are plain loads and stores.
+//! to sleep pays for both sides: it announces itself in `sleeper`, executes the heavy side of an [`asymmetric_fence`], and reads the word
+//! again. In the single-threaded mode lock and unlock are plain loads and stores.
 //!
 //! **Biased.** One user, the holder of the [`BiasToken`], locks by a store and a load instead of an exchange (biased locking). `bias_state` is
 //! written only by holders of the lock word and has three values:
@@ -16,19 +16,18 @@
 //! | BIASED | `biased_held` alone | the word, then revokes the bias |
 //!
 //! The biased user sets `biased_held`, then reads `bias_state`. If that is BIASED it has the lock; else it clears `biased_held` and takes the
-//! word. A revoker, which has the word, sets REVOKED, executes the barrier, and waits until `biased_held` is clear. Either the biased
-//! user's store was before the barrier, and the revoker sees `biased_held`, or its load is after the barrier, and the biased user sees
-//! REVOKED. So the two never have the lock at the same time.
+//! word. A revoker, which has the word, sets REVOKED, executes the heavy fence, and waits until `biased_held` is clear. One of the two sees
+//! the other's store, so they never have the lock at the same time.
 //!
 //! A revocation costs a barrier (microseconds). The bias is restored only after so many turns without another user that this cost does not
 //! count.
 
-use crate::{membarrier, thread};
+use crate::{asymmetric_fence, thread};
 use rustix::thread::futex;
 use std::cell::UnsafeCell;
 use std::mem::ManuallyDrop;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// Polls of the word before a waiter sleeps.
 const SPINS_BEFORE_SLEEP: u32 = 200;
@@ -38,10 +37,6 @@ const TURNS_TO_RESTORE_BIAS: u32 = 1000;
 const SPINS_BEFORE_REVOKER_SLEEPS: u32 = 1000;
 /// One sleep of a revoker, ns.
 const REVOKER_SLEEP_NS: u64 = 20_000;
-/// Every store is visible to other CPUs after this time, ns. A revoker waits so long where the system refuses the barrier.
-const STORE_VISIBLE_NS: u64 = 1_000_000;
-/// Longest sleep of a waiter where the system has no barrier, ns: an unlock may not see that it sleeps.
-const MAX_SLEEP_NS: i64 = 200_000;
 
 /// Values of `bias_state`.
 const UNBIASED: u32 = 0;
@@ -67,8 +62,6 @@ pub struct BiasedLock<T> {
     biased_held: AtomicBool,
     /// Turns of the biased user until the bias is restored. Used by holders of the word only.
     turns_to_bias: AtomicU32,
-    /// The system has the barrier, so unlock needs no fence.
-    has_barrier: bool,
     /// The value is not dropped.
     abandoned: bool,
     value: UnsafeCell<ManuallyDrop<T>>,
@@ -109,23 +102,13 @@ impl<T> BiasedLock<T> {
 
     fn with(value: T, owner: usize) -> Self {
         let zero = || AtomicU32::new(0);
-        let has_barrier = owner == 0 && membarrier::register_private();
+        if owner == 0 {
+            asymmetric_fence::register(); // early: in a process with many threads it takes milliseconds
+        }
         let value = UnsafeCell::new(ManuallyDrop::new(value));
         let (word, waiters, sleeper, bias_state, turns_to_bias) = (zero(), zero(), zero(), zero(), zero());
         let (biased_held, token) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self {
-            token,
-            word,
-            waiters,
-            sleeper,
-            owner,
-            bias_state,
-            biased_held,
-            turns_to_bias,
-            has_barrier,
-            abandoned: false,
-            value,
-        }
+        Self { token, word, waiters, sleeper, owner, bias_state, biased_held, turns_to_bias, abandoned: false, value }
     }
 
     /// A lock for the calling thread alone. Lock calls of another thread panic.
@@ -160,8 +143,7 @@ impl<T> BiasedLock<T> {
             return self.lock();
         }
         self.biased_held.store(true, Ordering::Relaxed);
-        // A revoker's barrier orders this store before the load that follows (see `revoke_bias`): the CPU needs no fence, only the compiler.
-        compiler_fence(Ordering::SeqCst);
+        asymmetric_fence::light(); // the heavy side: `revoke_bias`
         // edge: biased_held <-> bias_state; edge: revoke -> biased
         let biased = self.bias_state.load(Ordering::Acquire) == BIASED;
         if !biased {
@@ -175,7 +157,8 @@ impl<T> BiasedLock<T> {
     /// The state is REVOKED at first: the user has to show that it is alone.
     pub fn bias(&self) -> Option<BiasToken> {
         let _word = self.lock();
-        if !self.has_barrier || self.bias_state.load(Ordering::Relaxed) != UNBIASED {
+        let has_barrier = self.owner == 0 && asymmetric_fence::register();
+        if !has_barrier || self.bias_state.load(Ordering::Relaxed) != UNBIASED {
             return None;
         }
         self.turns_to_bias.store(TURNS_TO_RESTORE_BIAS, Ordering::Relaxed);
@@ -212,16 +195,11 @@ impl<T> BiasedLock<T> {
     #[cold]
     fn revoke_bias(&self) {
         self.bias_state.store(REVOKED, Ordering::Release); // edge: revoke -> biased
-        // After this barrier either the biased user's store of `biased_held` is visible here, or its load of `bias_state` reads REVOKED.
+        // Now either the biased user's store of `biased_held` is visible here, or its load of `bias_state` reads REVOKED.
         // edge: biased_held <-> bias_state
-        let has_reached_all = membarrier::private_barrier();
-        fence(Ordering::SeqCst);
+        let has_barrier = asymmetric_fence::heavy();
         // Where the barrier is refused, 2^32 turns: the bias is hardly ever restored.
-        self.turns_to_bias.store(if has_reached_all { TURNS_TO_RESTORE_BIAS } else { u32::MAX }, Ordering::Relaxed);
-        if !has_reached_all {
-            // A seccomp filter that the program has installed since refuses the call.
-            thread::sleep_ns(STORE_VISIBLE_NS);
-        }
+        self.turns_to_bias.store(if has_barrier { TURNS_TO_RESTORE_BIAS } else { u32::MAX }, Ordering::Relaxed);
         self.waiters.fetch_add(1, Ordering::Relaxed);
         let mut spins = 0;
         // edge: biased -> revoke
@@ -269,14 +247,12 @@ impl<T> BiasedLock<T> {
                 std::hint::spin_loop();
                 continue;
             }
-            // After this barrier either an unlock sees `sleeper`, or its store of the word is visible here.
+            // After the fence either an unlock sees `sleeper`, or its store of the word is visible here.
             // edge: sleeper <-> word
             self.sleeper.store(1, Ordering::Relaxed);
-            let has_reached_all = self.has_barrier && membarrier::private_barrier();
-            fence(Ordering::SeqCst);
-            let limit = (!has_reached_all).then_some(rustix::time::Timespec { tv_sec: 0, tv_nsec: MAX_SLEEP_NS });
+            asymmetric_fence::heavy();
             if self.word.load(Ordering::Relaxed) == 1 {
-                let _ = futex::wait(&self.sleeper, futex::Flags::PRIVATE, 1, limit.as_ref());
+                let _ = futex::wait(&self.sleeper, futex::Flags::PRIVATE, 1, None);
             }
             spins = SPINS_BEFORE_SLEEP / 2;
         }
@@ -294,8 +270,7 @@ impl<T> BiasedLock<T> {
             return;
         }
         self.word.store(0, Ordering::Release);
-        // The sleeper's barrier orders this store before the load that follows (see `take_word_slow`): only the compiler needs a fence.
-        compiler_fence(Ordering::SeqCst);
+        asymmetric_fence::light(); // the heavy side: `take_word_slow`
         // edge: sleeper <-> word
         if self.sleeper.load(Ordering::Relaxed) != 0 {
             self.wake_sleepers();

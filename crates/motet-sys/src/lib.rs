@@ -4,6 +4,7 @@
 //! with them locks, memory pools and detectors that need such calls. What it is not: protocol or policy; it knows no peer and no stream.
 
 pub mod append_file;
+pub mod asymmetric_fence;
 pub mod biased_lock;
 pub mod buffer_pool;
 pub mod clock;
@@ -13,7 +14,6 @@ pub mod fork_detect;
 pub mod fork_safe_mutex;
 pub mod limits;
 pub mod liveness_lock;
-pub mod membarrier;
 pub mod memory;
 pub mod private_fds;
 pub mod process_root;

@@ -1,19 +1,19 @@
 //! Nodes by handle.
 //!
 //! What it is: a fixed table of nodes, and a hazard cell for every thread that names the nodes in which the thread is. To enter a node costs
-//! a store and a load. Closing a node clears its handle, runs a barrier on every CPU (`membarrier`), and waits until no hazard cell names
-//! it (hazard pointers: Michael, IEEE TPDS 15(6), 2004, with the fence on the rare side). What it is not: it knows no call of a node.
+//! a store and a load. Closing a node clears its handle, executes the heavy side of an [`asymmetric_fence`], and waits until no hazard cell
+//! names it (hazard pointers: Michael, IEEE TPDS 15(6), 2004). What it is not: it knows no call of a node.
 //!
 //! A handle is the index in the table plus a number that is never used counted, so that a stale or invented handle is detected.
 
 use super::node_entry::NodeEntry;
 use super::{EBADF, EBUSY, ECHILD, EDEADLK, EINVAL, EMFILE, EPERM, Errno};
 use motet_engine::message::Node;
-use motet_sys::{membarrier, thread};
+use motet_sys::{asymmetric_fence, thread};
 use std::ops::Deref;
 use std::ptr;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, compiler_fence, fence};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64};
 
 /// Most nodes of a process: the index is the low byte of a handle.
 const MAX_NODES: usize = 256;
@@ -45,8 +45,6 @@ static CELLS: [NodeCell; MAX_NODES] = [const {
 
 /// The number of the node opened last.
 static LAST_NODE_NUMBER: AtomicU64 = AtomicU64::new(0);
-/// Whether [`close`] can run a barrier on every CPU; then [`enter`] needs no fence.
-static MEMBARRIER_READY: AtomicBool = AtomicBool::new(false);
 
 /// The nodes in which a thread is. Hazard slots are never freed: a new thread takes the cell of a thread that has exited.
 #[repr(align(64))]
@@ -159,8 +157,7 @@ pub fn enter(handle: u64) -> Result<NodeRef, Errno> {
             let depth = hazard.depth.load(Relaxed);
             hazard.depth.store(depth + 1, Relaxed);
             hazard.nodes[depth as usize].store(handle, Relaxed);
-            // edge: handle <-> hazard_slots
-            if MEMBARRIER_READY.load(Relaxed) { compiler_fence(SeqCst) } else { fence(SeqCst) }
+            asymmetric_fence::light(); // edge: handle <-> hazard_slots; the heavy side: `close`
         }
         None => drop(cell.counted_users.fetch_add(1, SeqCst)),
     }
@@ -180,7 +177,7 @@ pub fn enter(handle: u64) -> Result<NodeRef, Errno> {
 pub fn insert(node: Node, single: bool) -> Result<u64, Errno> {
     let free = |cell: &NodeCell| cell.taken.compare_exchange(false, true, Acquire, Relaxed).is_ok();
     let at = CELLS.iter().position(free).ok_or(EMFILE)?;
-    MEMBARRIER_READY.store(membarrier::register_private(), Relaxed);
+    asymmetric_fence::register();
     let handle = (LAST_NODE_NUMBER.fetch_add(1, Relaxed) + 1) << 8 | at as u64;
     let owner = if single { thread::token() } else { 0 };
     let entry = Box::new(NodeEntry::new(node, owner));
@@ -234,10 +231,7 @@ pub fn close(handle: u64) -> Result<(), Errno> {
     drop(entered);
     let forked = shut.is_err_and(|error| error.errno() == ECHILD);
     if !forked {
-        fence(SeqCst);
-        if MEMBARRIER_READY.load(Relaxed) {
-            membarrier::private_barrier();
-        }
+        asymmetric_fence::heavy();
         // edge: handle <-> hazard_slots
         // Hazard slots first: a thread that pins the node is counted in `counted_users` before it clears its cell.
         while hazard_slots().any(|hazard| hazard.inside().any(|node| node == handle))

@@ -12,7 +12,7 @@ use super::{Body, CqId, LinkId, Message, Node};
 use motet_proto::message::Reception;
 use motet_sys::rustix::event::{Timespec, epoll};
 use motet_sys::rustix::fd::AsFd;
-use motet_sys::{clock, membarrier, socket};
+use motet_sys::{asymmetric_fence, clock, socket};
 use std::cell::Cell;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -358,7 +358,7 @@ impl Node {
             true
         });
         if needs_barrier {
-            membarrier::global_barrier();
+            asymmetric_fence::heavy_global();
         }
         for link in chosen {
             let Some(link_state) = links.get_mut(link) else { continue };

@@ -16,7 +16,7 @@ use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use motet_sys::socket::{self, Credentials};
 use motet_sys::thread::{self, euid};
-use motet_sys::{membarrier, private_fds, process_vm};
+use motet_sys::{asymmetric_fence, private_fds, process_vm};
 use motet_wire::mapping::Mapping;
 use motet_wire::message::fifo::payload_ring::{self, PayloadRing};
 use motet_wire::message::fifo::{DEFAULT_CELLS, Fifo, SleepFence};
@@ -204,7 +204,7 @@ impl NodeListener {
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|_| Reason::NO_MEMORY)?;
         let (listener, poll) = (PrivateFd::close_on_fork(listener), PrivateFd::new(poll));
         watch(&poll, &listener)?;
-        membarrier::register_global();
+        asymmetric_fence::register_global();
         let (id, name, incoming) = (node.id, node.name.clone(), Vec::new());
         Ok(Box::new(Self { listener, poll, id, name, incoming, incoming_of_others: 0, paused_until: None }))
     }
@@ -273,8 +273,11 @@ impl NodeListener {
             return Err(Reason::BAD_SEGMENT);
         }
         let memory = LinkMemory::map(&file, shape)?;
-        let fence =
-            if handshake.barrier && membarrier::register_global() { SleepFence::Asymmetric } else { SleepFence::Both };
+        let fence = if handshake.barrier && asymmetric_fence::register_global() {
+            SleepFence::Asymmetric
+        } else {
+            SleepFence::Both
+        };
         for (fifo, payload_ring) in memory.directions(shape)? {
             fifo.prepare(fence);
             payload_ring.prepare();
@@ -379,7 +382,7 @@ impl NodeConnector {
             memory::create_memfd("motet-link", shape.size(), &[], shape.dense()).map_err(|_| Reason::NO_MEMORY)?;
         let memory = LinkMemory::map(&file, shape)?;
         let LinkShape { cells, ring } = shape;
-        let barrier = membarrier::register_global();
+        let barrier = asymmetric_fence::register_global();
         let handshake = Handshake { node: self.node, cells: cells as u32, ring: ring as u32, barrier };
         let rx_doorbell = new_rx_doorbell()?;
         let files = [file.as_fd(), rx_doorbell.as_fd()];
