@@ -41,11 +41,16 @@ impl Backoff<'_> {
     /// Whether the next wait spins. Counts a wait that does not.
     #[inline(always)]
     pub fn take_turn(self) -> bool {
-        let skips = self.skips.load(Relaxed);
-        if skips > 0 {
-            self.skips.store(skips - 1, Relaxed);
+        match self.skips.load(Relaxed) {
+            0 => true,
+            skips => self.skip_one(skips),
         }
-        skips == 0
+    }
+
+    #[cold]
+    fn skip_one(self, skips: u32) -> bool {
+        self.skips.store(skips - 1, Relaxed);
+        false
     }
 
     /// Whether the last spin failed.

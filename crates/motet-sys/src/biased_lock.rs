@@ -140,7 +140,7 @@ impl<T> BiasedLock<T> {
     pub fn lock_biased(&self, bias: &mut BiasToken) -> BiasedLockGuard<'_, T> {
         // The exclusive borrow of the token shows that there is one biased user at a time.
         if bias.0 != self.token.load(Ordering::Relaxed) {
-            return self.lock();
+            return self.lock_with_stale_token();
         }
         self.biased_held.store(true, Ordering::Relaxed);
         asymmetric_fence::light(); // the heavy side: `revoke_bias`
@@ -150,6 +150,12 @@ impl<T> BiasedLock<T> {
             self.lock_biased_slow();
         }
         BiasedLockGuard { lock: self, biased }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_with_stale_token(&self) -> BiasedLockGuard<'_, T> {
+        self.lock()
     }
 
     /// Biases the lock to the holder of the token that this returns. `None`: it is biased already, or the system has no barrier.
