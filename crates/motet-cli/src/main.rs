@@ -31,6 +31,7 @@ mod ranks;
 mod recent;
 mod run;
 mod stats;
+mod stats_table;
 mod stream_stats;
 mod top;
 mod tune;

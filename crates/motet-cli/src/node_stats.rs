@@ -1,26 +1,15 @@
-//! Reads the stats pages of nodes of messages ([`motet_wire::message::stats`]), which any process may have written and may be changing.
-//!
-//! Nothing is mapped, as in [`crate::stream_stats`]: copies are parsed by the offsets of the format's own structures. What a stats page
-//! says is shown, and never followed.
+//! What the stats pages of nodes of messages ([`motet_wire::message::stats`]) say, read by [`crate::stats_table`].
 
 use std::fs::File;
 use std::mem::offset_of;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
 
-use motet_wire::message::stats::{
-    BYTES, COUNTS, HEAD, LinkCount, LinkRow, MAGIC, MAX_ATTEMPTS, NAME, ROW, ROWS, StatsHead, VERSION, word,
-};
+use motet_wire::message::stats::{COUNTS, LinkCount, LinkRow, MAX_ATTEMPTS, NodeFormat, StatsHead, word};
+use motet_wire::stats_table::TableHead;
 use serde::Serialize;
 
 use crate::drivers::{self, DriverVerdict};
 use crate::output::bytes;
-use crate::stream_stats::Bytes;
-
-/// Whether a link of /proc/PID/fd leads to a stats page.
-pub fn is_link(target: &Path) -> bool {
-    target.to_str().and_then(|t| t.strip_prefix("/memfd:")).and_then(|t| t.strip_suffix(" (deleted)")) == Some(NAME)
-}
+use crate::stats_table::{self, Bytes};
 
 /// A node of messages.
 #[derive(Debug, Clone, Serialize)]
@@ -117,37 +106,29 @@ pub struct Counts {
     pub long_outgoing: u64,
 }
 
-/// Reads a stats page; `None` if it has another format.
-pub fn read(file: &File) -> Option<MessageNode> {
-    let size = file.metadata().ok()?.len();
-    let mut head = vec![0; size_of::<StatsHead>()];
-    file.read_exact_at(&mut head, 0).ok()?;
+/// Reads a stats page. An error says what is wrong with the file.
+pub fn read(file: &File) -> Result<MessageNode, String> {
+    let (head, links) = stats_table::read::<NodeFormat, _>(file, |head, _, row| link(&row, &offered(head)))?;
     let head = Bytes(&head);
-    let known = head.u64(offset_of!(StatsHead, magic)) == MAGIC
-        && head.u32(offset_of!(StatsHead, version)) == VERSION
-        && head.u32(offset_of!(StatsHead, row)) as usize == ROW
-        && size == BYTES as u64;
-    if !known {
-        return None;
-    }
-    let used = (head.u32(offset_of!(StatsHead, used)) as usize).min(ROWS);
-    let mut rows = vec![0; used * ROW];
-    file.read_exact_at(&mut rows, HEAD as u64).ok()?;
-    let offered: Vec<u64> = (0..8).map(|n| head.u64(offset_of!(StatsHead, drivers) + 8 * n)).collect();
     let failed = (0..64).map(|code| (code as u32, head.u64(offset_of!(StatsHead, failed_connects) + 8 * code)));
-    Some(MessageNode {
-        process: head.u32(offset_of!(StatsHead, process)),
+    Ok(MessageNode {
+        process: head.u32(offset_of!(TableHead, process)),
         number: number(&head, offset_of!(StatsHead, node)),
         name: text(&head, offset_of!(StatsHead, name), 64),
         address: text(&head, offset_of!(StatsHead, address), 256),
-        drivers: offered.iter().filter(|word| **word != 0).map(|word| driver(*word)).collect(),
-        links: rows.chunks_exact(ROW).filter_map(|row| link(&Bytes(row), &offered)).collect(),
-        links_not_listed: head.u32(offset_of!(StatsHead, links_not_listed)),
+        drivers: offered(head).into_iter().filter(|word| *word != 0).map(driver).collect(),
+        links,
+        links_not_listed: head.u32(offset_of!(TableHead, not_listed)),
         failed_connects: failed
             .filter(|(_, count)| *count > 0)
             .map(|(reason, count)| FailedConnects { reason, text: motet::reason::text(reason), count })
             .collect(),
     })
+}
+
+/// The drivers that the node may use, as words.
+fn offered(head: Bytes<'_>) -> [u64; 8] {
+    std::array::from_fn(|n| head.u64(offset_of!(StatsHead, drivers) + 8 * n))
 }
 
 fn link(row: &Bytes<'_>, offered: &[u64]) -> Option<MessageLink> {
@@ -287,49 +268,20 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::fs::{MemfdFlags, memfd_create};
-
-    fn file(contents: &[u8], size: u64) -> File {
-        let file = File::from(memfd_create("test", MemfdFlags::CLOEXEC).unwrap());
-        file.write_all_at(contents, 0).unwrap();
-        file.set_len(size).unwrap();
-        file
-    }
-
-    fn head(version: u32, row: u32, used: u32) -> Vec<u8> {
-        let mut bytes = MAGIC.to_ne_bytes().to_vec();
-        for word in [version, row, ROWS as u32, used, 7, 0] {
-            bytes.extend(word.to_ne_bytes());
-        }
-        bytes
-    }
-
-    #[test]
-    fn file_that_is_no_stats_page_is_refused() {
-        let (row, size) = (ROW as u32, BYTES as u64);
-        assert!(read(&file(&head(VERSION, row, 0), size)).is_some());
-        for (bytes, size) in [
-            (vec![], 0),
-            (vec![], size),
-            (head(VERSION, row, 0), size - 1),
-            (head(VERSION + 1, row, 0), size),
-            (head(VERSION, 0, 0), size),
-            (head(VERSION, row, 0)[..12].to_vec(), 12),
-        ] {
-            assert!(read(&file(&bytes, size)).is_none());
-        }
-    }
+    use crate::stats_table::tests::{file, head};
+    use motet_wire::message::stats::{ROWS, StatsPage};
+    use motet_wire::stats_table::StatsFormat;
 
     #[test]
     fn stats_page_of_noise_is_shown_safely() {
-        let mut bytes: Vec<u8> = (0..BYTES).map(|n| (n * 31 % 251) as u8).collect();
-        let front = head(VERSION, ROW as u32, u32::MAX);
-        bytes[..front.len()].copy_from_slice(&front);
+        let mut bytes: Vec<u8> = (0..StatsPage::bytes(ROWS)).map(|n| (n * 31 % 251) as u8).collect();
+        let front = head::<NodeFormat>(NodeFormat::VERSION, StatsPage::ROW as u32, ROWS as u32, ROWS as u32);
+        bytes[..size_of::<TableHead>()].copy_from_slice(&front[..size_of::<TableHead>()]);
         for index in 0..ROWS {
-            let at = HEAD + index * ROW + offset_of!(LinkRow, state);
+            let at = StatsPage::bytes(index) + offset_of!(LinkRow, state);
             bytes[at..at + 4].copy_from_slice(&(1 + index as u32 % 2).to_ne_bytes());
         }
-        let node = read(&file(&bytes, BYTES as u64)).unwrap();
+        let node = read(&file(&bytes, bytes.len() as u64)).unwrap();
         assert_eq!((node.process, node.links.len()), (7, ROWS));
         assert!(node.links.iter().all(|link| link.up != link.gone.is_some() && link.drivers[0].in_use));
         assert!(node.links.iter().all(|link| !link.counts.lines().is_empty()));
@@ -337,7 +289,7 @@ mod tests {
 
     #[test]
     fn every_rejected_driver_has_a_reason() {
-        let mut row = [0; ROW];
+        let mut row = [0; StatsPage::ROW];
         let mut put = |at: usize, word: u64| row[at..at + 8].copy_from_slice(&word.to_ne_bytes());
         put(offset_of!(LinkRow, driver), word("tcp"));
         put(offset_of!(LinkRow, attempts), word("shm"));

@@ -6,12 +6,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 
+use motet_wire::message::stats::NodeFormat;
+use motet_wire::stats_table::StatsFormat;
 use motet_wire::stream::record::State;
+use motet_wire::stream::stats::StreamFormat;
 use serde::{Serialize, Serializer};
 
 use crate::elf_check::{self, Obstacle};
 use crate::node_stats::{self, MessageNode};
 use crate::procfs;
+use crate::stats_table;
 use crate::stream_stats::{self, NodeFile, StreamRow};
 
 /// The preload object's file name.
@@ -339,7 +343,7 @@ struct Files {
 
 impl Files {
     fn read(&mut self, link: &std::path::Path) -> Option<(Identity, &Result<NodeFile, String>)> {
-        let opened = match stream_stats::open(link) {
+        let opened = match stats_table::open(link) {
             // The descriptor was closed, or the process is gone.
             Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound) => return None,
             Err(e) => return Some(((0, 0), self.known.entry((0, 0)).or_insert(Err(e.to_string())))),
@@ -357,7 +361,7 @@ fn read_process(pid: u32, files: &mut Files) -> Option<Process> {
     let Ok(links) = procfs::links(pid) else { return Some(process) };
     let own = procfs::own_pid(pid);
     let mut file = None;
-    for (link, _) in links.iter().filter(|(_, target)| stream_stats::is_link(target)) {
+    for (link, _) in links.iter().filter(|(_, target)| procfs::is_memfd(target, StreamFormat::NAME)) {
         match files.read(link) {
             Some((identity, Ok(read))) => {
                 process.fork_group = Some(identity);
@@ -374,7 +378,7 @@ fn read_process(pid: u32, files: &mut Files) -> Option<Process> {
             process.streams = read.records.iter().filter(|r| r.owner == own).cloned().map(Stream::from).collect();
             process.node = Some(summary(&read));
             process.segments = procfs::memfds(pid, SEGMENT);
-            let files = links.iter().filter(|(_, target)| is_segment(target));
+            let files = links.iter().filter(|(_, target)| procfs::is_memfd(target, SEGMENT));
             process.pages = files.filter_map(|(link, _)| procfs::pages(link)).collect();
         }
         Some(Err(why)) => process.status = ProcessStatus::Unreadable(why),
@@ -390,8 +394,8 @@ fn read_process(pid: u32, files: &mut Files) -> Option<Process> {
 
 /// The nodes of messages of a process. A forked child has the descriptors of its parent's stats pages, which are skipped.
 fn nodes(links: &[(std::path::PathBuf, std::path::PathBuf)], own: u32) -> Vec<MessageNode> {
-    let pages_of_nodes = links.iter().filter(|(_, target)| node_stats::is_link(target));
-    let nodes = pages_of_nodes.filter_map(|(link, _)| node_stats::read(&stream_stats::open(link).ok()?));
+    let pages_of_nodes = links.iter().filter(|(_, target)| procfs::is_memfd(target, NodeFormat::NAME));
+    let nodes = pages_of_nodes.filter_map(|(link, _)| node_stats::read(&stats_table::open(link).ok()?).ok());
     nodes.filter(|node| node.process == own).collect()
 }
 
@@ -407,10 +411,6 @@ fn name_peers(processes: &mut [Process]) {
             link.peer_pid = Some(*pid); // in this command's PID namespace
         }
     }
-}
-
-fn is_segment(target: &std::path::Path) -> bool {
-    target.to_str().and_then(|t| t.strip_prefix("/memfd:")).and_then(|t| t.split(' ').next()) == Some(SEGMENT)
 }
 
 fn without_node(pid: u32) -> ProcessStatus {

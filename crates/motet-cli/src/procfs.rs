@@ -83,6 +83,11 @@ pub fn mapped(pid: u32) -> BTreeSet<String> {
     lines.filter_map(|line| Some(line.get(line.find('/')?..)?.rsplit('/').next()?.to_owned())).collect()
 }
 
+/// Whether a link of /proc/PID/fd leads to a memfd with this name.
+pub fn is_memfd(target: &Path, name: &str) -> bool {
+    target.to_str().and_then(|t| t.strip_prefix("/memfd:")).and_then(|t| t.strip_suffix(" (deleted)")) == Some(name)
+}
+
 /// Mapped memfds with this name: bytes by inode.
 pub fn memfds(pid: u32, name: &str) -> BTreeMap<u64, u64> {
     let text = fs::read(path(pid, "maps")).unwrap_or_default();

@@ -1,29 +1,17 @@
-//! Reads node files ([`motet_wire::stream::stats`]), which any process may have written and may be changing.
-//!
-//! Nothing is mapped. Each part is copied with `pread` and parsed by the offsets of the format's own structures, so a file with
-//! impossible contents is refused at worst.
+//! What the stats file of streams ([`motet_wire::stream::stats`]) says, read by [`crate::stats_table`].
 
 use std::fs::File;
-use std::io;
 use std::mem::offset_of;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
-use std::path::Path;
 
-use motet_wire::stream::record::{ConnectionInfo, Events, Lifecycle, Rx, SIZE, State, StreamRecord, Tx};
-use motet_wire::stream::stats::{HEAD, MAGIC, NAME, StatsFileHead, VERSION, bytes, offset};
+use motet_wire::stats_table::TableHead;
+use motet_wire::stream::record::{ConnectionInfo, Events, Lifecycle, Rx, State, StreamRecord, Tx};
+use motet_wire::stream::stats::{StatsFileHead, StreamFormat};
 
-/// Most records that a node file may have room for: the limit of MOTET_STREAMS.
-const MAX_RECORDS: usize = 1 << 20;
-/// Records that one `pread` copies.
-const RECORDS_PER_READ: usize = 256;
+use crate::stats_table::{self, Bytes};
+
 /// Reason codes that the head counts.
-pub const REASONS: usize = 64;
-
-/// Whether a link of /proc/PID/fd leads to a node file.
-pub fn is_link(target: &Path) -> bool {
-    target.to_str().and_then(|t| t.strip_prefix("/memfd:")).and_then(|t| t.strip_suffix(" (deleted)")) == Some(NAME)
-}
+const REASONS: usize = 64;
 
 /// The contents of a node file when it was read.
 #[derive(Debug, Clone, Default)]
@@ -85,66 +73,22 @@ pub struct StreamRow {
     pub began: u64,
 }
 
-/// Opens the regular file behind a descriptor of another process. Never blocks.
-pub fn open(link: &Path) -> io::Result<File> {
-    const NONBLOCK: i32 = 0o4000;
-    const NOCTTY: i32 = 0o400;
-    let file = File::options().read(true).custom_flags(NONBLOCK | NOCTTY).open(link)?;
-    let kind = file.metadata()?.file_type();
-    if kind.is_file() && !kind.is_fifo() { Ok(file) } else { Err(io::Error::other("not a regular file")) }
-}
-
 /// Reads a node file. An error says what is wrong with the file.
 pub fn read(file: &File) -> Result<NodeFile, String> {
-    let size = file.metadata().map_err(|e| e.to_string())?.len();
-    let mut head = vec![0; size_of::<StatsFileHead>()];
-    file.read_exact_at(&mut head, 0).map_err(|_| "it is shorter than its head".to_owned())?;
+    let (head, records) = stats_table::read::<StreamFormat, _>(file, |_, index, record| row(index, record))?;
     let head = Bytes(&head);
-    if head.u64(offset_of!(StatsFileHead, magic)) != MAGIC {
-        return Err("it does not start with Motet's magic number".to_owned());
-    }
-    let version = head.u32(offset_of!(StatsFileHead, version));
-    if version != VERSION {
-        return Err(format!(
-            "it was written by another version of Motet (layout {version}, this program reads {VERSION})"
-        ));
-    }
-    let record = head.u32(offset_of!(StatsFileHead, record)) as usize;
-    let capacity = head.u32(offset_of!(StatsFileHead, capacity)) as usize;
-    let used = head.u32(offset_of!(StatsFileHead, used)) as usize;
-    if record != SIZE {
-        return Err(format!(
-            "it was written by another build of Motet (records of {record} bytes, this program reads {SIZE})"
-        ));
-    }
-    if capacity > MAX_RECORDS || used > capacity || bytes(capacity) as u64 != size {
-        return Err("its head does not fit the size of the file".to_owned());
-    }
     let stayed_on_tcp =
         (0..REASONS).map(|code| head.u64(offset_of!(StatsFileHead, tcp_only_counts) + 8 * code)).collect();
     Ok(NodeFile {
-        creator: head.u32(offset_of!(StatsFileHead, creator)),
-        capacity,
+        creator: head.u32(offset_of!(TableHead, process)),
+        capacity: head.u32(offset_of!(TableHead, capacity)) as usize,
         segment_bytes: head.u64(offset_of!(StatsFileHead, segment_bytes)),
         stayed_on_tcp,
-        overflow: head.u64(offset_of!(StatsFileHead, overflow)),
+        overflow: head.u32(offset_of!(TableHead, not_listed)).into(),
         links: (head.u64(offset_of!(StatsFileHead, links)), head.u64(offset_of!(StatsFileHead, links) + 8)),
         descriptors: head.u64(offset_of!(StatsFileHead, descriptors)),
-        records: records(file, used)?,
+        records,
     })
-}
-
-fn records(file: &File, used: usize) -> Result<Vec<StreamRow>, String> {
-    const { assert!(HEAD >= size_of::<StatsFileHead>()) };
-    let mut rows = Vec::new();
-    let mut buffer = vec![0; RECORDS_PER_READ * SIZE];
-    for first in (0..used).step_by(RECORDS_PER_READ) {
-        let count = RECORDS_PER_READ.min(used - first);
-        let part = &mut buffer[..count * SIZE];
-        file.read_exact_at(part, offset(first) as u64).map_err(|_| "it is shorter than its head says".to_owned())?;
-        rows.extend(part.chunks_exact(SIZE).enumerate().filter_map(|(at, record)| row(first + at, Bytes(record))));
-    }
-    Ok(rows)
 }
 
 /// Parses one record; `None` if it is free.
@@ -201,83 +145,24 @@ fn address(who: &Bytes<'_>, end: usize) -> Option<SocketAddr> {
     Some(SocketAddr::new(ip.to_canonical(), port))
 }
 
-/// A private copy of bytes; integers beyond its end read as 0.
-pub struct Bytes<'a>(pub &'a [u8]);
-
-impl Bytes<'_> {
-    fn from(&self, at: usize) -> Bytes<'_> {
-        Bytes(self.0.get(at..).unwrap_or_default())
-    }
-    /// The 32-bit integer at an offset.
-    pub fn u32(&self, at: usize) -> u32 {
-        self.0.get(at..at + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
-    }
-    /// The 64-bit integer at an offset.
-    pub fn u64(&self, at: usize) -> u64 {
-        self.0.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_ne_bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::OwnedFd;
-
-    fn file(contents: &[u8], size: u64) -> File {
-        use rustix::fs::{MemfdFlags, memfd_create};
-        let fd: OwnedFd = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
-        let file = File::from(fd);
-        file.write_all_at(contents, 0).unwrap();
-        file.set_len(size).unwrap();
-        file
-    }
-
-    fn head(record: u32, capacity: u32, used: u32) -> Vec<u8> {
-        let mut head = vec![0; size_of::<StatsFileHead>()];
-        let mut put = |at: usize, bytes: &[u8]| head[at..at + bytes.len()].copy_from_slice(bytes);
-        put(offset_of!(StatsFileHead, magic), &MAGIC.to_ne_bytes());
-        put(offset_of!(StatsFileHead, version), &VERSION.to_ne_bytes());
-        put(offset_of!(StatsFileHead, record), &record.to_ne_bytes());
-        put(offset_of!(StatsFileHead, capacity), &capacity.to_ne_bytes());
-        put(offset_of!(StatsFileHead, used), &used.to_ne_bytes());
-        head
-    }
-
-    #[test]
-    fn impossible_sizes_are_refused() {
-        let record = SIZE as u32;
-        assert!(read(&file(b"", 0)).is_err());
-        assert!(read(&file(&[0xff; 8192], 8192)).unwrap_err().contains("magic"));
-        assert!(read(&file(&head(record, 4, 0), bytes(3) as u64)).is_err());
-        assert!(read(&file(&head(record, 4, 5), bytes(4) as u64)).is_err());
-        assert!(read(&file(&head(record * 2, 4, 4), bytes(4) as u64)).is_err());
-        assert!(read(&file(&head(record, u32::MAX, u32::MAX), 1 << 20)).is_err());
-        assert_eq!(read(&file(&head(record, 4, 4), bytes(4) as u64)).unwrap().records, []);
-    }
-
-    #[test]
-    fn another_layout_is_reported() {
-        let mut head_bytes = head(SIZE as u32, 0, 0);
-        for version in [99, 1] {
-            head_bytes[offset_of!(StatsFileHead, version)] = version;
-            assert!(read(&file(&head_bytes, HEAD as u64)).unwrap_err().contains(&format!("layout {version},")));
-        }
-        // A build with larger records under the same version, in a file of the right size.
-        let grown = head(SIZE as u32 + 128, 3, 3);
-        let size = HEAD as u64 + 3 * (SIZE as u64 + 128);
-        assert!(read(&file(&grown, size)).unwrap_err().contains(&format!("records of {} bytes", SIZE + 128)));
-    }
+    use crate::stats_table::tests::{file, head};
+    use motet_wire::stats_table::StatsFormat;
+    use motet_wire::stream::record::SIZE;
+    use motet_wire::stream::stats::StatsFile;
 
     #[test]
     fn records_of_noise_are_rows_or_nothing() {
-        let mut contents = head(SIZE as u32, 300, 300);
-        contents.resize(bytes(300), 0);
+        let mut contents = head::<StreamFormat>(StreamFormat::VERSION, SIZE as u32, 300, 300);
+        contents.resize(StatsFile::bytes(300), 0);
         let mut seed = 1u32;
-        for byte in &mut contents[HEAD..] {
+        for byte in &mut contents[StreamFormat::HEAD..] {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             *byte = (seed >> 24) as u8 & 7;
         }
-        assert!(read(&file(&contents, bytes(300) as u64)).unwrap().records.len() <= 300);
+        assert!(read(&file(&contents, contents.len() as u64)).unwrap().records.len() <= 300);
     }
 
     #[test]

@@ -6,6 +6,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 use common::{finish, json, motet};
+use motet_wire::stats_table::StatsFormat;
+use motet_wire::stream::stats::StreamFormat;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 const HEAD: usize = 4096;
@@ -22,11 +24,11 @@ fn node(size: u64, head: &[(usize, &[u8])]) -> File {
 
 /// Magic, version, bytes of a record, capacity, used.
 fn head(record: u32, capacity: u32, used: u32) -> Vec<u8> {
-    head_of(motet_wire::stream::stats::VERSION, record, capacity, used)
+    head_of(StreamFormat::VERSION, record, capacity, used)
 }
 
 fn head_of(version: u32, record: u32, capacity: u32, used: u32) -> Vec<u8> {
-    let mut bytes = motet_wire::stream::stats::MAGIC.to_ne_bytes().to_vec();
+    let mut bytes = StreamFormat::MAGIC.to_ne_bytes().to_vec();
     for word in [version, record, capacity, used] {
         bytes.extend(word.to_ne_bytes());
     }
@@ -54,8 +56,8 @@ fn hostile_node_files_are_reported_and_never_followed() {
         ("more used than there are", node(size(4), &[(0, &head(record, 4, 5))])),
         ("huge", node(size(u32::MAX as usize), &[(0, &head(record, u32::MAX, u32::MAX))])),
         ("records of no size", node(size(4), &[(0, &head(0, 4, 4))])),
-        ("another version", node(size(4), &[(0, &head_of(motet_wire::stream::stats::VERSION - 1, record, 4, 4))])),
-        ("a later version", node(size(4), &[(0, &head_of(motet_wire::stream::stats::VERSION + 1, record, 4, 4))])),
+        ("another version", node(size(4), &[(0, &head_of(StreamFormat::VERSION - 1, record, 4, 4))])),
+        ("a later version", node(size(4), &[(0, &head_of(StreamFormat::VERSION + 1, record, 4, 4))])),
         (
             "larger records under the same version",
             node((HEAD + 4 * (RECORD + 64)) as u64, &[(0, &head(record + 64, 4, 4))]),

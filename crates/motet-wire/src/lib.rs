@@ -3,7 +3,7 @@
 //! What it is: the layout of all memory that two processes (or one process and `motet`) share, and the few atomic operations on it. For streams
 //! ([`stream`]): the gate of one direction, the byte ring behind it, the slot that holds both directions, the segment that holds slots, the
 //! record of a stream's own side, and the stats file that holds records. For messages ([`message`]): the FIFO of one direction, its payload
-//! ring, and the stats page of a node. For regions ([`shared_memory`]): bytes whose contents belong to the programs.
+//! ring, and the stats page of a node. Stats file and stats page are tables ([`stats_table`]). For regions ([`shared_memory`]): bytes whose contents belong to the programs.
 //!
 //! What it is not: no system calls, no clock, no policy. The caller maps the memory and upholds the contract of [`mapping::Mapping::new`].
 //!
@@ -14,5 +14,6 @@ pub mod copy;
 pub mod mapping;
 pub mod message;
 pub mod shared_memory;
+pub mod stats_table;
 pub mod stream;
 pub mod sync;

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 
 use motet_sys::{limits, memory, process_vm, sock_diag, socket};
 use motet_wire::stream::segment::Geometry;
-use motet_wire::stream::stats;
+use motet_wire::stream::stats::StatsFile;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
 
 use super::{Check, CheckVerdict, squatters};
@@ -69,7 +69,7 @@ fn inherited_limits() -> Check {
     const NAME: &str = "limits";
     let (file, space) = (limits::max_file_size(), limits::max_address_space());
     let segment = |bulk| Geometry { slots: 1, ring: 64 << 10, bulk }.bytes();
-    let least = segment(0).max(stats::bytes(64)) as u64;
+    let least = segment(0).max(StatsFile::bytes(64)) as u64;
     let failed = if file < least {
         Some(format!("files of at most {} KiB, and shared memory is a file; raise ulimit -f", file >> 10))
     } else if !limits::cgroup_has_room(1 << 20) {

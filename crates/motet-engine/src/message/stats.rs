@@ -11,12 +11,16 @@ use crate::reason::Reason;
 use motet_sys::memory::{self, AddressRanges};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::{clock, thread};
-use motet_wire::message::stats::{self, BYTES, HEAD, LinkCount, MAX_ATTEMPTS, ROW};
+use motet_wire::message::stats::{self, LinkCount, MAX_ATTEMPTS, NodeFormat, ROWS};
+use motet_wire::stats_table::StatsFormat;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 /// The address ranges of stats pages, which are used for nothing else.
 static RANGES: Mutex<AddressRanges> = Mutex::new(AddressRanges::new());
+
+/// Bytes of a stats page.
+const BYTES: usize = stats::StatsPage::bytes(ROWS);
 
 /// Memory for rows is allocated in units of so many bytes.
 const PAGE_BYTES: usize = 4096;
@@ -53,23 +57,21 @@ struct OpenPage {
 impl StatsPage {
     /// Makes the stats page of a node.
     pub fn open(identity: &Identity, drivers: &[&'static dyn Driver], address: &str) -> Self {
-        let Ok(file) = memory::create_memfd(stats::NAME, BYTES, &[], HEAD) else { return Self(None) };
+        let Ok(file) = memory::create_memfd(NodeFormat::NAME, BYTES, &[], NodeFormat::HEAD) else { return Self(None) };
         let file = PrivateFd::new(file);
         let mapping = RANGES.lock().unwrap_or_else(PoisonError::into_inner).map(&file, BYTES, PAGE_BYTES);
-        let Some(page) = mapping.ok().and_then(stats::StatsPage::over) else { return Self(None) };
+        let Some(page) = mapping.ok().and_then(|mapping| stats::StatsPage::over(mapping, ROWS)) else {
+            return Self(None);
+        };
         let head = page.head();
-        head.version.store(stats::VERSION, Relaxed);
-        head.row.store(ROW as u32, Relaxed);
-        head.rows.store(stats::ROWS as u32, Relaxed);
-        head.process.store(thread::real_pid(), Relaxed);
         store_node_id(&head.node, identity.id);
         stats::write_text(&head.name, &identity.name);
         stats::write_text(&head.address, address);
         for (entry, driver) in head.drivers.iter().zip(drivers) {
             entry.store(stats::word(driver.name()), Relaxed);
         }
-        head.magic.store(stats::MAGIC, Relaxed);
-        Self(Some(OpenPage { page, pages: HEAD, _file: file }))
+        page.begin(thread::real_pid());
+        Self(Some(OpenPage { page, pages: NodeFormat::HEAD, _file: file }))
     }
 
     /// Counts a failed connection attempt, or a failed link that has no row any more.
@@ -155,21 +157,20 @@ impl OpenPage {
     /// The row of a link, if it has memory.
     fn row(&self, index: u32) -> Option<&stats::LinkRow> {
         let index = index as usize;
-        (HEAD + (index + 1) * ROW <= self.pages).then(|| self.page.row(index)).flatten()
+        (stats::StatsPage::bytes(index + 1) <= self.pages).then(|| self.page.row(index)).flatten()
     }
 
     /// The row of a link, for which memory is allocated if necessary. `None`: there is none, and a store there would end the process.
     fn row_for(&mut self, index: u32) -> Option<&stats::LinkRow> {
-        let head = self.page.head();
-        let end = HEAD + (index as usize + 1) * ROW;
+        let end = stats::StatsPage::bytes(index as usize + 1);
         while self.pages < end.min(BYTES) && memory::populate_at(self.page.mapping(), self.pages, PAGE_BYTES) {
             self.pages += PAGE_BYTES;
         }
         if end > self.pages {
-            head.links_not_listed.fetch_add(1, Relaxed);
+            self.page.table().not_listed.fetch_add(1, Relaxed);
             return None;
         }
-        head.used.fetch_max(index + 1, Relaxed);
+        self.page.table().used.fetch_max(index + 1, Relaxed);
         self.row(index)
     }
 }

@@ -20,9 +20,10 @@ use crate::stream::kernel_tcp::KernelTcp;
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::{limits, memory, thread};
+use motet_wire::stats_table::StatsFormat;
 use motet_wire::stream::record::{ConnectionInfo, Events, GateMisses, Lifecycle, Rx, State, StreamRecord, Tx};
 use motet_wire::stream::slot::Slot;
-use motet_wire::stream::stats::{self, StatsFile};
+use motet_wire::stream::stats::{StatsFile, StreamFormat};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock};
@@ -130,7 +131,7 @@ impl Engine {
         if local.handle.load(Ordering::Acquire) != handle {
             return None;
         }
-        Some((self.stats_file.record(index)?, local))
+        Some((self.stats_file.row(index)?, local))
     }
 
     /// The stream of a handle, if its wire is up.
@@ -142,14 +143,14 @@ impl Engine {
 
     /// Records of which this process has ever held a stream, with their private state.
     pub(crate) fn each_local(&self) -> impl Iterator<Item = (&StreamRecord, &Local)> {
-        let used = self.stats_file.head().used.load(Ordering::Acquire) as usize;
-        (0..used).filter_map(|index| Some((self.stats_file.record(index)?, self.local(index)?)))
+        let used = self.stats_file.table().used.load(Ordering::Acquire) as usize;
+        (0..used).filter_map(|index| Some((self.stats_file.row(index)?, self.local(index)?)))
     }
 
     /// Every record that has ever been used.
     pub(crate) fn each_record(&self, each: impl FnMut(&StreamRecord)) {
-        let used = self.stats_file.head().used.load(Ordering::Acquire) as usize;
-        (0..used).filter_map(|index| self.stats_file.record(index)).for_each(each);
+        let used = self.stats_file.table().used.load(Ordering::Acquire) as usize;
+        (0..used).filter_map(|index| self.stats_file.row(index)).for_each(each);
     }
 
     fn make_local(&self, index: usize) {
@@ -177,12 +178,12 @@ impl Engine {
         let index = match recycled.or_else(|| self.unused()).or_else(|| lock(&self.free).pop_front()) {
             Some(index) => index as usize,
             None => {
-                self.stats_file.head().overflow.fetch_add(1, Ordering::Relaxed);
+                self.stats_file.table().not_listed.fetch_add(1, Ordering::Relaxed);
                 return None;
             }
         };
         self.make_local(index);
-        let record = self.stats_file.record(index)?;
+        let record = self.stats_file.row(index)?;
         let generation = record.lifecycle.generation.load(Ordering::Relaxed);
         reset(record);
         record.lifecycle.owner.store(thread::pid(), Ordering::Relaxed);
@@ -197,15 +198,14 @@ impl Engine {
     }
 
     fn unused(&self) -> Option<u32> {
-        let head = self.stats_file.head();
-        let index = head.used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| {
+        let index = self.stats_file.table().used.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |used| {
             ((used as usize) < self.stats_file.capacity()).then_some(used + 1)
         });
         let index = index.ok()?;
         if (index as usize).is_multiple_of(STREAMS_PER_CHUNK) {
-            let size = (STREAMS_PER_CHUNK * motet_wire::stream::record::SIZE) as u64;
+            let size = (STREAMS_PER_CHUNK * StatsFile::ROW) as u64;
             // Allocate the pages now, rather than get SIGBUS later.
-            memory::allocate(&self.stats_descriptor, stats::offset(index as usize) as u64, size).ok()?;
+            memory::allocate(&self.stats_descriptor, StatsFile::bytes(index as usize) as u64, size).ok()?;
         }
         Some(index)
     }
@@ -213,7 +213,7 @@ impl Engine {
     /// The record of a handle that may be stale.
     pub(crate) fn any(&self, handle: Handle) -> Option<(&StreamRecord, &Local)> {
         let index = ((handle >> 32) as usize).wrapping_sub(1);
-        Some((self.stats_file.record(index)?, self.local(index)?))
+        Some((self.stats_file.row(index)?, self.local(index)?))
     }
 
     /// Makes a handle stale in this process: later look-ups fail. False: another thread did it.
@@ -227,7 +227,7 @@ impl Engine {
     /// Frees the record of a retired handle. No process of the fork group has the stream.
     pub fn free(&self, handle: Handle) {
         let index = (handle >> 32) as usize - 1;
-        if let Some(record) = self.stats_file.record(index) {
+        if let Some(record) = self.stats_file.row(index) {
             record.lifecycle.generation.fetch_add(1, Ordering::AcqRel);
             record.lifecycle.state.store(State::Free as u32, Ordering::Release);
             record.lifecycle.owner.store(0, Ordering::Release);
@@ -245,21 +245,16 @@ impl Engine {
 fn fit_streams(wanted: usize) -> usize {
     let size =
         limits::address_space_share(usize::MAX).min(usize::try_from(limits::max_file_size()).unwrap_or(usize::MAX));
-    let fit =
-        size.saturating_sub(stats::bytes(0)) / (stats::bytes(STREAMS_PER_CHUNK) - stats::bytes(0)) * STREAMS_PER_CHUNK;
+    let fit = size.saturating_sub(StatsFile::bytes(0)) / (StatsFile::bytes(STREAMS_PER_CHUNK) - StatsFile::bytes(0)) * STREAMS_PER_CHUNK;
     wanted.min(fit.max(STREAMS_PER_CHUNK)) // if not even these fit, the file cannot be created
 }
 
 fn new_stats_file(streams: usize) -> Result<(OwnedFd, StatsFile), i32> {
     let raw = |e: motet_sys::rustix::io::Errno| e.raw_os_error();
-    let (file, mapping) = memory::create_mapped(stats::NAME, stats::bytes(streams), &[], stats::HEAD).map_err(raw)?;
+    let (file, mapping) =
+        memory::create_mapped(StreamFormat::NAME, StatsFile::bytes(streams), &[], StreamFormat::HEAD).map_err(raw)?;
     let stats_file = StatsFile::over(mapping, streams).ok_or(22)?;
-    let head = stats_file.head();
-    head.version.store(stats::VERSION, Ordering::Relaxed);
-    head.record.store(motet_wire::stream::record::SIZE as u32, Ordering::Relaxed);
-    head.capacity.store(streams as u32, Ordering::Relaxed);
-    head.creator.store(thread::pid(), Ordering::Relaxed);
-    head.magic.store(stats::MAGIC, Ordering::Release);
+    stats_file.begin(thread::pid());
     Ok((file, stats_file))
 }
 

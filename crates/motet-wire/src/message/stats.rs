@@ -1,32 +1,31 @@
-//! The stats page of a node: one memfd for each node with its identity, its links and their counters.
+//! The stats page of a node: one table ([`crate::stats_table`]) for each node with its identity, its links and their counters.
 //!
-//! What it is: what `motet why` shows of nodes. It is found as `/proc/PID/fd/N -> /memfd:motet-links` and vanishes with the process. The node
-//! writes it, and any process with the permission reads it; no peer maps it. What it is not: it is no input. The node never reads its
-//! contents back, and a reader may see a row that is half old and half new.
-//!
-//! ```text
-//!   0     StatsHead (magic, version, rows, identity of the node, failed connects)
-//!   4096  row 0, row 1, ...
-//! ```
+//! What it is: what `motet why` shows of nodes. The node writes it, and any process with the permission reads it. What it is not: it is no input.
+//! The node never reads its contents back, and a reader may see a row that is half old and half new.
 
-use crate::mapping::Mapping;
+use crate::stats_table::{StatsFormat, StatsTable, TableHead};
 use crate::sync::Ordering::Relaxed;
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// First eight bytes of every stats page.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"MOTETlnk");
-/// Version of the stats page. A reader accepts only its own. It changes with every change of [`StatsHead`] or [`LinkRow`].
-pub const VERSION: u32 = 1;
-/// The name that is given to `memfd_create`.
-pub const NAME: &str = "motet-links";
-/// Bytes before the first row.
-pub const HEAD: usize = 4096;
-/// Bytes of a row.
-pub const ROW: usize = 256;
-/// Rows of a stats page. Links without a row are counted in [`StatsHead::links_not_listed`].
+/// The stats page.
+pub type StatsPage = StatsTable<NodeFormat>;
+
+/// The format of the stats page.
+#[derive(Debug, Clone, Copy)]
+pub struct NodeFormat;
+
+// SAFETY: StatsHead begins with a TableHead; it and LinkRow consist of atomics.
+unsafe impl StatsFormat for NodeFormat {
+    const MAGIC: u64 = u64::from_le_bytes(*b"MOTETlnk");
+    const VERSION: u32 = 1;
+    const NAME: &'static str = "motet-links";
+    const HEAD: usize = 4096;
+    type Head = StatsHead;
+    type Row = LinkRow;
+}
+
+/// Rows of a stats page. The memory of rows is allocated when they are first used.
 pub const ROWS: usize = 1024;
-/// Bytes of a stats page. The memory of rows is allocated when they are first used.
-pub const BYTES: usize = HEAD + ROWS * ROW;
 /// Failed attempts to connect that a row has room for.
 pub const MAX_ATTEMPTS: usize = 4;
 
@@ -34,20 +33,8 @@ pub const MAX_ATTEMPTS: usize = 4;
 #[repr(C)]
 #[derive(Debug)]
 pub struct StatsHead {
-    /// [`MAGIC`].
-    pub magic: AtomicU64,
-    /// [`VERSION`].
-    pub version: AtomicU32,
-    /// [`ROW`].
-    pub row: AtomicU32,
-    /// [`ROWS`].
-    pub rows: AtomicU32,
-    /// One past the highest row ever used.
-    pub used: AtomicU32,
-    /// The process that owns the node, a pid of its own namespace. Forked children have the descriptor, too.
-    pub process: AtomicU32,
-    /// Links for which there was no row, since the node began.
-    pub links_not_listed: AtomicU32,
+    /// What all tables have.
+    pub table: TableHead,
     /// The node's id.
     pub node: [AtomicU64; 2],
     /// The node's name, truncated to 64 bytes, padded with zeros.
@@ -148,49 +135,12 @@ pub fn write_text(words: &[AtomicU64], text: &str) {
     }
 }
 
-/// A mapped stats page.
-#[derive(Debug, Clone, Copy)]
-pub struct StatsPage {
-    mapping: Mapping,
-}
-
-impl StatsPage {
-    /// The stats page in a mapping; `None` if the mapping has fewer than [`BYTES`] bytes.
-    pub fn over(mapping: Mapping) -> Option<Self> {
-        (mapping.length() >= BYTES).then_some(Self { mapping })
-    }
-
-    /// The mapping.
-    pub fn mapping(&self) -> Mapping {
-        self.mapping
-    }
-
-    /// The head.
-    pub fn head(&self) -> &StatsHead {
-        const { assert!(size_of::<StatsHead>() <= HEAD) };
-        let base = self.mapping.at(0, HEAD).expect("checked by over");
-        // SAFETY: inside the mapping, page-aligned, made of atomics, valid for any bytes.
-        unsafe { &*base.cast::<StatsHead>() }
-    }
-
-    /// The row with an index; `None` beyond the last.
-    pub fn row(&self, index: usize) -> Option<&LinkRow> {
-        const { assert!(cfg!(loom) || size_of::<LinkRow>() == ROW && HEAD.is_multiple_of(align_of::<LinkRow>())) };
-        if index >= ROWS {
-            return None;
-        }
-        let base = self.mapping.at(HEAD + index * ROW, ROW)?;
-        // SAFETY: inside the mapping, aligned as HEAD and ROW are multiples of a row's alignment, made of atomics.
-        Some(unsafe { &*base.cast::<LinkRow>() })
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::mem::offset_of;
 
-    /// The layout of version 1. A change of this line requires a new [`VERSION`].
+    /// The layout of version 1. A change of this line requires a new [`StatsFormat::VERSION`].
     #[test]
     fn layout_matches_version() {
         let head = (size_of::<StatsHead>(), offset_of!(StatsHead, address), offset_of!(StatsHead, failed_connects));
@@ -200,7 +150,7 @@ mod tests {
             offset_of!(LinkRow, counts),
             LinkCount::CooperativeCopies as usize,
         );
-        assert_eq!((VERSION, head, row), (1, (944, 112, 432), (256, 56, 120, 15)));
+        assert_eq!((NodeFormat::VERSION, head, row), (1, (944, 112, 432), (256, 56, 120, 15)));
     }
 
     #[test]

@@ -44,7 +44,7 @@ impl Engine {
         // edge: UNREAD
         for bit in bits(word.load(Ordering::SeqCst)) {
             let index = at * STREAMS_PER_CHUNK + bit;
-            let (Some(record), Some(local)) = (self.stats_file.record(index), self.local(index)) else { continue };
+            let (Some(record), Some(local)) = (self.stats_file.row(index), self.local(index)) else { continue };
             // Cleared first: a send meanwhile sets it again.
             if word.fetch_and(!(1 << bit), Ordering::Relaxed) >> bit & 1 == 1 {
                 self.any_unread.fetch_sub(1, Ordering::Relaxed);
