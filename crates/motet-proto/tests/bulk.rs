@@ -1,75 +1,70 @@
 //! The choice of the copy mode of large puts, on simulated machines whose two modes have given rates.
 
-use motet_driver_loopback::clock::Clock;
-use motet_driver_loopback::end::End;
-use motet_driver_loopback::pipe::Connection;
-use motet_driver_loopback::plan::Plan;
-use motet_proto::stream::bulk::CopyModeSelector;
-use motet_wire::stream::record::Tx;
+use motet_proto::copy_mode::CopyModeSelector;
+use motet_wire::copy_mode::CopyMode;
+
+/// Ticks in 1024 ns: one in a nanosecond.
+const RATE: u64 = 1024;
 
 /// Makes `count` puts of 1 MiB; returns how many went through the caches and how many around them. `rates`: MB/s of the two modes.
-fn puts(tx: &Tx, count: usize, rates: [u64; 2]) -> [usize; 2] {
-    let clock = Clock::new(0);
-    let [mut platform, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
-    let copying = CopyModeSelector(tx);
+fn puts(state: &CopyMode, count: usize, rates: [u64; 2]) -> [usize; 2] {
+    let copying = CopyModeSelector(state);
     let mut moved = [0; 2];
     for _ in 0..count {
-        copying.begin(None, &mut platform);
+        copying.start();
         let way = usize::from(copying.is_non_temporal());
         moved[way] += 1;
-        copying.note_put(&platform, 1 << 20, (1 << 20) * 1000 / rates[way], || 0);
+        copying.note_put(|| RATE, 1 << 20, (1 << 20) * 1000 / rates[way], || 0);
     }
     moved
 }
 
 #[test]
 fn fast_cached_mode_is_never_left() {
-    assert_eq!(puts(&Tx::default(), 10_000, [40_000, 60_000]), [10_000, 0]);
+    assert_eq!(puts(&CopyMode::default(), 10_000, [40_000, 60_000]), [10_000, 0]);
 }
 
 #[test]
 fn faster_non_temporal_mode_is_found_and_kept() {
-    let tx = Tx::default();
-    puts(&tx, 64, [3_000, 17_000]);
-    let [through, around] = puts(&tx, 10_000, [3_000, 17_000]);
+    let state = CopyMode::default();
+    puts(&state, 64, [3_000, 17_000]);
+    let [through, around] = puts(&state, 10_000, [3_000, 17_000]);
     assert!(through * 50 < around, "{through} {around}");
     // The machine changes.
-    puts(&tx, 2_100, [40_000, 6_000]);
-    assert_eq!(puts(&tx, 1_000, [40_000, 6_000]), [1_000, 0]);
+    puts(&state, 2_100, [40_000, 6_000]);
+    assert_eq!(puts(&state, 1_000, [40_000, 6_000]), [1_000, 0]);
 }
 
 #[test]
 fn changed_machine_is_noticed_at_once() {
-    let tx = Tx::default();
-    puts(&tx, 5_000, [3_000, 17_000]);
-    let [through, around] = puts(&tx, 1_000, [40_000, 6_000]);
+    let state = CopyMode::default();
+    puts(&state, 5_000, [3_000, 17_000]);
+    let [through, around] = puts(&state, 1_000, [40_000, 6_000]);
     assert!(around < 10, "{through} {around}");
-    let [through, around] = puts(&tx, 1_000, [3_000, 17_000]);
+    let [through, around] = puts(&state, 1_000, [3_000, 17_000]);
     assert!(through < 60, "{through} {around}");
 }
 
 #[test]
 fn window_without_time_slice_changes_nothing() {
-    let tx = Tx::default();
-    puts(&tx, 5_000, [3_000, 17_000]);
-    let tries: usize = (0..100).map(|_| puts(&tx, 1, [3_000, 800])[0] + puts(&tx, 5, [3_000, 17_000])[0]).sum();
+    let state = CopyMode::default();
+    puts(&state, 5_000, [3_000, 17_000]);
+    let tries: usize = (0..100).map(|_| puts(&state, 1, [3_000, 800])[0] + puts(&state, 5, [3_000, 17_000])[0]).sum();
     assert!(tries <= 2, "{tries}: more than the one trial that is due");
 }
 
 #[test]
 fn slow_reader_costs_few_trials() {
-    let [through, around] = puts(&Tx::default(), 10_000, [2_000, 2_000]);
+    let [through, around] = puts(&CopyMode::default(), 10_000, [2_000, 2_000]);
     assert!(around * 50 < through, "{through} {around}");
 }
 
 /// Sends `bytes` in messages of 1 MiB to a receiver that always waits, on a machine with these rates. The puts are pieces of 64 KiB; between far CPUs a
 /// message goes by single copy. Returns bytes put through the caches, bytes put around them, and bytes of single copies.
-fn messages(tx: &Tx, bytes: u64, rates: [u64; 2]) -> [u64; 3] {
-    const MESSAGE_BYTES: usize = 1 << 20;
-    const PIECE_BYTES: usize = 64 << 10;
-    let clock = Clock::new(0);
-    let [mut platform, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
-    let copying = CopyModeSelector(tx);
+fn messages(state: &CopyMode, bytes: u64, rates: [u64; 2]) -> [u64; 3] {
+    const MESSAGE: usize = 1 << 20;
+    const PIECE: usize = 64 << 10;
+    let copying = CopyModeSelector(state);
     let mut moved = [0; 3];
     while moved.iter().sum::<u64>() < bytes {
         if copying.cpus_are_far() {
@@ -77,11 +72,11 @@ fn messages(tx: &Tx, bytes: u64, rates: [u64; 2]) -> [u64; 3] {
             copying.note_single_copy(MESSAGE_BYTES);
             continue;
         }
-        for _ in 0..MESSAGE_BYTES / PIECE_BYTES {
-            copying.begin(None, &mut platform);
+        for _ in 0..MESSAGE / PIECE {
+            copying.start();
             let way = usize::from(copying.is_non_temporal());
-            moved[way] += PIECE_BYTES as u64;
-            copying.note_put(&platform, PIECE_BYTES, PIECE_BYTES as u64 * 1000 / rates[way], || 0);
+            moved[way] += PIECE as u64;
+            copying.note_put(|| RATE, PIECE, PIECE as u64 * 1000 / rates[way], || 0);
         }
     }
     moved
@@ -96,16 +91,16 @@ const REVIEW_BYTES: u64 = (1 << 30) + (5 << 20);
 
 #[test]
 fn single_copies_between_far_cpus_cost_few_trials() {
-    let tx = Tx::default();
-    let [through, around, _] = messages(&tx, 16 << 20, FAR_RATES);
+    let state = CopyMode::default();
+    let [through, around, _] = messages(&state, 16 << 20, FAR);
     assert!(
-        CopyModeSelector(&tx).cpus_are_far() && through + around <= 7 << 20,
+        CopyModeSelector(&state).cpus_are_far() && through + around <= 7 << 20,
         "found out within 7 MiB: {through} {around}"
     );
-    for rates in [FAR_RATES, [9_000, 16_000], [11_000, 10_000]] {
-        let tx = Tx::default();
-        messages(&tx, 16 << 20, FAR_RATES);
-        let [through, around, copied] = messages(&tx, 4 << 30, rates);
+    for rates in [FAR, [9_000, 16_000], [11_000, 10_000]] {
+        let state = CopyMode::default();
+        messages(&state, 16 << 20, FAR);
+        let [through, around, copied] = messages(&state, 4 << 30, rates);
         assert!((through + around) * 100 < copied * 3, "{through} {around} {copied} {rates:?}");
     }
 }
@@ -113,42 +108,40 @@ fn single_copies_between_far_cpus_cost_few_trials() {
 #[test]
 fn stream_of_single_copies_notices_near_cpus() {
     for before in [64 << 20, 1 << 30, 20 << 30] {
-        let tx = Tx::default();
-        messages(&tx, before, FAR_RATES);
-        let [_, around, copied] = messages(&tx, REVIEW_BYTES, NEAR_RATES);
-        assert!(copied < REVIEW_BYTES && around == 0, "{around} {copied}");
-        assert_eq!(messages(&tx, 1 << 30, NEAR_RATES), [1 << 30, 0, 0], "back in the ring, without further trials");
-        let [through, around, copied] = messages(&tx, 1 << 30, FAR_RATES);
+        let state = CopyMode::default();
+        messages(&state, before, FAR);
+        let [_, around, copied] = messages(&state, REVIEW, NEAR);
+        assert!(copied < REVIEW && around == 0, "{around} {copied}");
+        assert_eq!(messages(&state, 1 << 30, NEAR), [1 << 30, 0, 0], "back in the ring, without further trials");
+        let [through, around, copied] = messages(&state, 1 << 30, FAR);
         assert!(copied > (1 << 30) * 9 / 10, "single copies again: {through} {around} {copied}");
     }
 }
 
 #[test]
 fn near_cpus_are_never_taken_for_far_cpus() {
-    assert_eq!(messages(&Tx::default(), 4 << 30, NEAR_RATES), [4 << 30, 0, 0]);
-    assert_eq!(messages(&Tx::default(), 4 << 30, [12_500, 6_000])[2], 0);
+    assert_eq!(messages(&CopyMode::default(), 4 << 30, NEAR), [4 << 30, 0, 0]);
+    assert_eq!(messages(&CopyMode::default(), 4 << 30, [12_500, 6_000])[2], 0);
 }
 
 #[test]
 fn large_messages_use_single_copy_if_no_mode_is_fast() {
     for rates in [[8_000, 6_000], [6_000, 8_000]] {
-        let [through, around, copied] = messages(&Tx::default(), 4 << 30, rates);
+        let [through, around, copied] = messages(&CopyMode::default(), 4 << 30, rates);
         assert!((through + around) * 50 < copied, "{through} {around} {copied} {rates:?}");
     }
 }
 
 #[test]
 fn mode_that_writes_fast_but_lands_slowly_is_rejected() {
-    let tx = Tx::default();
-    let clock = Clock::new(0);
-    let [mut platform, _] = End::pair(Connection::new(clock.clone(), 8, Plan::new()), &clock);
-    let copying = CopyModeSelector(&tx);
+    let state = CopyMode::default();
+    let copying = CopyModeSelector(&state);
     let mut ways = Vec::new();
     for _ in 0..2_000 {
-        copying.begin(None, &mut platform);
+        copying.start();
         let way = usize::from(copying.is_non_temporal());
         ways.push(way);
-        copying.note_put(&platform, 1 << 20, (1 << 20) * 1000 / [9_000, 17_000][way], || [9_000, 5_000][way]);
+        copying.note_put(|| RATE, 1 << 20, (1 << 20) * 1000 / [9_000, 17_000][way], || [9_000, 5_000][way]);
     }
     let around: usize = ways[200..].iter().sum();
     assert!(around < 30, "{around} of 1800 around the caches");

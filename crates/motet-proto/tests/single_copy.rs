@@ -4,7 +4,7 @@ mod support;
 
 use motet_driver_loopback::memory::ExposedSlot;
 use motet_driver_loopback::plan::{Fault, Plan, When};
-use motet_proto::stream::bulk::CopyModeSelector;
+use motet_proto::copy_mode::CopyModeSelector;
 use motet_proto::{
     ECONNRESET,
     stream::{gate, rx, single_copy, tx},
@@ -76,17 +76,16 @@ fn sender_chooses_single_copy_size_by_cpu_distance() {
     ] {
         let (world, _buf) = waiting(Plan::new());
         let tx = &world.sides[0].record.tx;
-        let (copying, mut platform) = (CopyModeSelector(tx), world.platform(0, 0));
-        copying.begin(None, &mut platform);
+        let copying = CopyModeSelector(&tx.copy_mode);
+        copying.start();
         while far && !copying.cpus_are_far() {
             let rate = if copying.is_non_temporal() { 16_000 } else { 3_000 };
-            copying.note_put(&platform, 1 << 20, (1 << 20) * 1000 / rate, || 0);
+            copying.note_put(|| 1024, 1 << 20, (1 << 20) * 1000 / rate, || 0);
         }
-        drop(platform);
-        tx.bytes_until_retry.store(1, Relaxed);
-        let step = world.send(0, TRANSFER_BYTES, tx::Request { large, large_far, ..SEND });
-        assert_eq!(step == tx::Step::Done(TRANSFER_BYTES), goes, "{step:?}");
-        assert_eq!(tx.single_copy_bytes.load(Relaxed), if goes { TRANSFER_BYTES as u64 } else { 0 });
+        tx.copy_mode.bytes_until_retry.store(1, Relaxed);
+        let step = world.send(0, LENGTH, tx::Request { large, large_far, ..SEND });
+        assert_eq!(step == tx::Step::Done(LENGTH), goes, "{step:?}");
+        assert_eq!(tx.single_copy_bytes.load(Relaxed), if goes { LENGTH as u64 } else { 0 });
         assert_eq!(copying.cpus_are_far(), far && !goes, "a single copy counts towards the next trial");
     }
 }

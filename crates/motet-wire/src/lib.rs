@@ -11,6 +11,7 @@
 //! nothing that is read from a segment is used as a pointer.
 
 pub mod copy;
+pub mod copy_mode;
 pub mod mapping;
 pub mod message;
 pub mod shared_memory;

@@ -7,6 +7,7 @@
 //! Rates are measured over *stretches*: messages of one class and strategy that overlap in time. This module copies nothing.
 
 use super::BodyPath;
+use motet_proto::copy_mode::mb_per_s;
 
 /// How the body of a long message is copied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,12 +124,11 @@ impl CopyChooser {
         if self.active > 0 && self.bytes < STRETCH_BYTES {
             return;
         }
-        let ticks = u128::from(now.wrapping_sub(self.began).max(1));
-        let rate = u128::from(self.bytes) * u128::from(ticks_per_1024ns) * 1000 / 1024 / ticks;
+        let rate = mb_per_s(self.bytes, now.wrapping_sub(self.began), ticks_per_1024ns);
         if let Some((at, strategy)) = self.current {
             let strategies = self.strategies(at);
             let Some(classes) = &mut self.classes else { return };
-            classes[at].note(strategy, u32::try_from(rate).unwrap_or(u32::MAX), self.bytes, strategies);
+            classes[at].note(strategy, rate, self.bytes, strategies);
         }
         (self.began, self.bytes) = (now, 0);
     }

@@ -1,13 +1,13 @@
 //! Packets on their way into a transport, and the buffer of a received packet.
 
 use super::transport::PacketTransport;
+use motet_proto::copy_mode::CopyModeSelector;
 use motet_proto::message::packet::{self, Kind, Route};
 use motet_proto::message::{Packets, header_stack};
-use motet_proto::stream::bulk::CopyModeSelector;
 use motet_sys::{clock, memory};
+use motet_wire::copy_mode::CopyMode;
 use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, PayloadTx};
 use motet_wire::message::fifo::{Broken, Buffer, CELL_PAYLOAD, FifoTx, MAX_CONTINUATIONS, PutOutcome};
-use motet_wire::stream::record::Tx;
 use std::ops::Range;
 
 /// The sending half of a transport, as the protocol sees it. An enumeration, not a trait object: the shared-memory half is inlined.
@@ -47,7 +47,7 @@ pub fn chunk_of(length: usize) -> usize {
 pub struct ShmTx<'a> {
     fifo: &'a mut FifoTx,
     payload_ring: &'a mut PayloadTx,
-    copy_mode: &'a Tx,
+    copy_mode: &'a CopyMode,
     /// The peer sleeps and must be woken.
     pub wake: bool,
     /// The peer has written invalid data into the FIFO or the payload ring.
@@ -57,7 +57,7 @@ pub struct ShmTx<'a> {
 impl<'a> ShmTx<'a> {
     /// The sending half over a FIFO and its payload ring. `copy_mode` is the state of the choice how bytes are copied.
     #[inline(always)]
-    pub fn new(fifo: &'a mut FifoTx, payload_ring: &'a mut PayloadTx, copy_mode: &'a Tx) -> Self {
+    pub fn new(fifo: &'a mut FifoTx, payload_ring: &'a mut PayloadTx, copy_mode: &'a CopyMode) -> Self {
         Self { fifo, payload_ring, copy_mode, wake: false, broken: false }
     }
 }
@@ -163,7 +163,7 @@ impl Packets for ShmTx<'_> {
         let start = clock::ticks();
         let written = self.payload_ring.write(body, bypass);
         if route == Route::Any {
-            copy_mode.note_put_at_rate(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start), || 0);
+            copy_mode.note_put(clock::ticks_per_1024ns, written, clock::ticks().wrapping_sub(start), || 0);
         }
         let put = self.fifo.try_put(Kind::Piece as u8, BODY_IN_RING, &[head, &(written as u32).to_le_bytes()]);
         let put = self.note_put(put);

@@ -8,9 +8,9 @@ use crate::reason::Reason;
 use motet_proto::message::Packets;
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::{memory, socket};
+use motet_wire::copy_mode::CopyMode;
 use motet_wire::message::fifo::payload_ring::{PayloadRx, PayloadTx};
 use motet_wire::message::fifo::{FifoRx, FifoTx};
-use motet_wire::stream::record::Tx;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
 /// The number of a node: random, and different from that of every other node that ever existed.
@@ -99,8 +99,8 @@ pub struct ShmTransport {
     pub fifo_rx: FifoRx,
     /// The payload rings to the peer and from the peer.
     pub payload_rings: (PayloadTx, PayloadRx),
-    /// State of the choice how bytes are copied into the payload ring: [`motet_proto::stream::bulk::CopyModeSelector`].
-    pub copy_mode: Box<Tx>,
+    /// State of the choice how bytes are copied into the payload ring: [`motet_proto::copy_mode::CopyModeSelector`].
+    pub copy_mode: CopyMode,
     /// The eventfd that wakes the peer.
     pub tx_doorbell: PrivateFd,
     /// The eventfd that wakes this node.

@@ -20,6 +20,7 @@ use crate::stream::kernel_tcp::KernelTcp;
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::fd::OwnedFd;
 use motet_sys::{limits, memory, thread};
+use motet_wire::copy_mode::CopyMode;
 use motet_wire::stats_table::StatsFormat;
 use motet_wire::stream::record::{ConnectionInfo, Events, GateMisses, Lifecycle, Rx, State, StreamRecord, Tx};
 use motet_wire::stream::slot::Slot;
@@ -276,14 +277,10 @@ fn reset(record: &StreamRecord) {
         single_copy_skips,
         may_copy,
         wide,
-        copy_mode,
-        window_bytes,
-        copy_rates: [through, around],
         last_put,
         unread_limit,
         head_at_wait,
-        window_ticks,
-        bytes_until_retry,
+        copy_mode: CopyMode { mode, window_bytes, rates: [through, around], window_ticks, bytes_until_retry },
     } = tx;
     mark.store(u64::MAX, Ordering::Relaxed); // unlike any count: the first put writes the mark
     for word in
@@ -297,7 +294,7 @@ fn reset(record: &StreamRecord) {
         single_copy_skips,
         may_copy,
         wide,
-        copy_mode,
+        mode,
         window_bytes,
         through,
         around,

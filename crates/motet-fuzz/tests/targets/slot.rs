@@ -195,12 +195,12 @@ fn record(settings: &Settings) -> StreamRecord {
         rx.bulk_scores.store(bulk::BULK_SCORE, Relaxed);
     }
     if settings.has(Settings::WINDOW) {
-        tx.copy_mode.store(1, Relaxed);
-        tx.window_bytes.store(WINDOW - bulk::LARGE_TRANSFER_BYTES as u32, Relaxed);
+        tx.copy_mode.mode.store(1, Relaxed);
+        tx.copy_mode.window_bytes.store(WINDOW - bulk::LARGE_TRANSFER_BYTES as u32, Relaxed);
     }
     if settings.has(Settings::FAR) {
-        tx.copy_mode.store(1, Relaxed);
-        tx.copy_rates[0].store(5_000, Relaxed);
+        tx.copy_mode.mode.store(1, Relaxed);
+        tx.copy_mode.rates[0].store(5_000, Relaxed);
     }
     record.lifecycle.state.store(State::Attached as u32, Relaxed);
     record.lifecycle.owner.store(End::process(0), Relaxed);
@@ -236,7 +236,7 @@ impl Honest<'_> {
         let large_far = if flags & 32 == 0 { large } else { usize::MAX };
         let half = if flags & 16 == 0 { 0 } else { usize::MAX };
         let ask = tx::Request { kernel_only: flags & 1 != 0, nonblocking: flags & 2 == 0, large, large_far, half };
-        let rates = || record.tx.copy_rates.each_ref().map(|rate| rate.load(Relaxed));
+        let rates = || record.tx.copy_mode.rates.each_ref().map(|rate| rate.load(Relaxed));
         let (landed, before) = ((self.memory.word(LANDED_OFFSET) >> 32) as u32, rates());
         let blocks = record.events.single_copy.load(Relaxed);
         match tx::begin(record, Some(slot), &mut self.base, &[IoSlice::new(&data)], ask) {

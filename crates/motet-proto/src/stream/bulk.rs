@@ -2,13 +2,10 @@
 //!
 //! Two measured facts. A cache line that the other CPU still holds is slow to overwrite, so a stream is fastest through a ring that is larger than
 //! the caches: several MiB. Between CPUs that share no cache that ring is slow, unless the writer bypasses the caches. The placement of virtual CPUs
-//! changes, so the writer measures its throughput ([`CopyModeSelector`]). The result also decides from which size on a single copy is better, because
+//! changes, so the writer measures its throughput ([`crate::copy_mode`]). The result also decides from which size on a single copy is better, because
 //! the ring is several times as fast between CPUs that share a cache.
 
-mod copy_mode;
-
-pub use copy_mode::CopyModeSelector;
-
+use crate::copy_mode::{WINDOW_BYTES, mb_per_s};
 use crate::stream::Platform;
 use motet_wire::stream::gate::READY_LARGE;
 use motet_wire::stream::record::StreamRecord;
@@ -32,8 +29,6 @@ const PARTS_SCORE: u32 = 1024;
 const PARTS_SHIFT: u32 = 16;
 /// Bits of the bulk score in `rx.bulk_scores`.
 const BULK_MASK: u32 = (1 << PARTS_SHIFT) - 1;
-/// Bytes of large puts, or of large takes, over which a rate is measured.
-const WINDOW_BYTES: u32 = 1 << 20;
 
 /// After so many bytes over TCP past an open gate the sender is assumed to bypass the ring as a rule: it sends files, for example (sendfile).
 const PAST_GATE_LIMIT_BYTES: u32 = 1 << 20;
@@ -201,7 +196,6 @@ impl ArrivalTimer {
         let full = bytes >= u64::from(WINDOW_BYTES);
         self.bytes.store(if full { 0 } else { bytes }, Relaxed);
         self.spent.store(if full { 0 } else { spent }, Relaxed);
-        let rate = || u128::from(bytes) * 1000 * u128::from(ticks_per_1024ns) / 1024 / u128::from(spent.max(1));
-        full.then(|| u32::try_from(rate()).unwrap_or(u32::MAX).max(1))
+        full.then(|| mb_per_s(bytes, spent, ticks_per_1024ns).max(1))
     }
 }

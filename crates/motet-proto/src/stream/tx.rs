@@ -9,6 +9,7 @@ mod take_back;
 
 pub use take_back::{has_taken_back, is_being_read, is_unread, must_linger, take_back};
 
+use crate::copy_mode::CopyModeSelector;
 use crate::stream::broken::break_stream;
 use crate::stream::half_lock::{Acquired, HalfGuard, acquire};
 use crate::{
@@ -46,7 +47,7 @@ pub struct Request {
     pub nonblocking: bool,
     /// A buffer of this size or more may go by single copy, unless the two CPUs are known to be far from each other.
     pub large: usize,
-    /// A buffer of this size or more may go by single copy between far CPUs ([`bulk::CopyModeSelector::cpus_are_far`]).
+    /// A buffer of this size or more may go by single copy between far CPUs ([`CopyModeSelector::cpus_are_far`]).
     pub large_far: usize,
     /// From this size on both sides make a single copy together (cooperative copy).
     pub half: usize,
@@ -128,7 +129,8 @@ fn begin_slow<P: Platform>(
                 }
             }
             Ok(mode) => {
-                let large = if bulk::CopyModeSelector(tx).cpus_are_far() { request.large_far } else { request.large };
+                let large =
+                    if CopyModeSelector(&tx.copy_mode).cpus_are_far() { request.large_far } else { request.large };
                 let ahead;
                 let mut parts = bufs;
                 if let Some(first) = bufs.first()
@@ -136,7 +138,7 @@ fn begin_slow<P: Platform>(
                 {
                     let how = (&**first, request.nonblocking, take_sent_ahead);
                     if let Some(sent) = single_copy::send(record, slot, platform, how, (tail, request.half)) {
-                        bulk::CopyModeSelector(tx).note_single_copy(sent.unwrap_or(0));
+                        CopyModeSelector(&tx.copy_mode).note_single_copy(sent.unwrap_or(0));
                         return sent.map_or_else(Step::Failed, Step::Done);
                     }
                     if !request.nonblocking
@@ -314,14 +316,19 @@ fn put<P: Platform>(
             }
         }
     } else if timed {
-        let copying = bulk::CopyModeSelector(tx);
-        copying.begin(slot.bulk_out_memory(), platform);
+        let copying = CopyModeSelector(&tx.copy_mode);
+        if copying.start()
+            && let Some(memory) = slot.bulk_out_memory()
+        {
+            platform.prefault(memory);
+        }
         ring.bypassing(copying.is_non_temporal()).write(tail, bufs, skip, n);
         let landed = || match lines.consumer.landed.load(Relaxed) {
             0 => 0,
             _ => lines.consumer.landed.swap(0, Relaxed),
         };
-        copying.note_put(platform, n, platform.now().wrapping_sub(start), landed);
+        let ticks = platform.now().wrapping_sub(start);
+        copying.note_put(|| platform.ticks_per_1024ns(), n, ticks, landed);
     } else {
         ring.write(tail, bufs, skip, n);
     }

@@ -3,6 +3,7 @@
 //! What it is: eight cache lines in memory that this process shares with its forked children and with `motet ps`, which only reads it. What it is
 //! not: nothing of it is shared with the peer, which never maps it.
 
+use crate::copy_mode::CopyMode;
 use crate::sync::Ordering::{self, Relaxed};
 use crate::sync::{AtomicU32, AtomicU64};
 
@@ -52,22 +53,14 @@ pub struct Tx {
     pub may_copy: AtomicU32,
     /// 1: the unread bytes are in the large ring.
     pub wide: AtomicU32,
-    /// How large puts are copied, and whether that is a trial: bits of `motet_proto::stream::bulk`.
-    pub copy_mode: AtomicU32,
-    /// Bytes of large puts since the copy mode was last evaluated.
-    pub window_bytes: AtomicU32,
-    /// Throughput of the two copy modes when last measured, MB/s: through the caches, around the caches.
-    pub copy_rates: [AtomicU32; 2],
     /// The last put: 0 none, 1 into the ring, 2 into the large ring.
     pub last_put: AtomicU32,
     /// Unread bytes that the ring may hold: no more than TCP has room for.
     pub unread_limit: AtomicU32,
     /// The peer's head (lower half) when a thread of this side last wanted to sleep.
     pub head_at_wait: AtomicU32,
-    /// Ticks that the puts of `window_bytes` took.
-    pub window_ticks: AtomicU64,
-    /// Bytes until the other copy mode is tried again.
-    pub bytes_until_retry: AtomicU64,
+    /// How large puts are copied.
+    pub copy_mode: CopyMode,
 }
 
 /// Receiving half. Guarded by `lock`, except where stated. Ticks are those of `motet_sys::clock`.

@@ -17,6 +17,7 @@ use motet_sys::rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use motet_sys::socket::{self, Credentials};
 use motet_sys::thread::{self, euid};
 use motet_sys::{asymmetric_fence, private_fds, process_vm};
+use motet_wire::copy_mode::CopyMode;
 use motet_wire::mapping::Mapping;
 use motet_wire::message::fifo::payload_ring::{self, PayloadRing};
 use motet_wire::message::fifo::{DEFAULT_CELLS, Fifo, SleepFence};
@@ -143,7 +144,7 @@ impl LinkParts {
         let transport = ShmTransport {
             fifo_tx: outward.0.tx(),
             fifo_rx: inward.0.rx(),
-            copy_mode: Box::default(),
+            copy_mode: CopyMode::default(),
             payload_rings: (outward.1.tx(), inward.1.rx()),
             tx_doorbell: PrivateFd::new(self.tx_doorbell),
             rx_doorbell: self.rx_doorbell,
