@@ -47,6 +47,8 @@ pub fn spin<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, n
     }
 }
 
+/// Inlined, so that the path of a receive that finds its bytes saves no registers for a call.
+#[inline(always)]
 fn spin_once<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P, ns: u64, posted: bool) -> SpinResult {
     let head = record.rx.head.load(Relaxed);
     let gate = &slot.inward().gate;
