@@ -67,7 +67,8 @@ impl CopyModeSelector<'_> {
         let state = self.0;
         let mode = state.mode.load(Relaxed);
         let slow = || (1..FAST_MB_PER_S).contains(&state.rates[CACHED as usize - 1].load(Relaxed));
-        mode & TRIAL_FLAG == 0 && (mode & NON_TEMPORAL != 0 || mode & (CONFIRMED_TRIAL - SETTLING_WINDOW) == 0 && slow())
+        mode & TRIAL_FLAG == 0
+            && (mode & NON_TEMPORAL != 0 || mode & (CONFIRMED_TRIAL - SETTLING_WINDOW) == 0 && slow())
     }
 
     /// Notes a single copy of `n` bytes. If single copies replace the puts around the caches, no put shows that the CPUs have become near; so these

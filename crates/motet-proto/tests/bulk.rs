@@ -62,8 +62,8 @@ fn slow_reader_costs_few_trials() {
 /// Sends `bytes` in messages of 1 MiB to a receiver that always waits, on a machine with these rates. The puts are pieces of 64 KiB; between far CPUs a
 /// message goes by single copy. Returns bytes put through the caches, bytes put around them, and bytes of single copies.
 fn messages(state: &CopyMode, bytes: u64, rates: [u64; 2]) -> [u64; 3] {
-    const MESSAGE: usize = 1 << 20;
-    const PIECE: usize = 64 << 10;
+    const MESSAGE_BYTES: usize = 1 << 20;
+    const PIECE_BYTES: usize = 64 << 10;
     let copying = CopyModeSelector(state);
     let mut moved = [0; 3];
     while moved.iter().sum::<u64>() < bytes {
@@ -72,11 +72,11 @@ fn messages(state: &CopyMode, bytes: u64, rates: [u64; 2]) -> [u64; 3] {
             copying.note_single_copy(MESSAGE_BYTES);
             continue;
         }
-        for _ in 0..MESSAGE / PIECE {
+        for _ in 0..MESSAGE_BYTES / PIECE_BYTES {
             copying.start();
             let way = usize::from(copying.is_non_temporal());
-            moved[way] += PIECE as u64;
-            copying.note_put(|| RATE, PIECE, PIECE as u64 * 1000 / rates[way], || 0);
+            moved[way] += PIECE_BYTES as u64;
+            copying.note_put(|| RATE, PIECE_BYTES, PIECE_BYTES as u64 * 1000 / rates[way], || 0);
         }
     }
     moved
@@ -92,14 +92,14 @@ const REVIEW_BYTES: u64 = (1 << 30) + (5 << 20);
 #[test]
 fn single_copies_between_far_cpus_cost_few_trials() {
     let state = CopyMode::default();
-    let [through, around, _] = messages(&state, 16 << 20, FAR);
+    let [through, around, _] = messages(&state, 16 << 20, FAR_RATES);
     assert!(
         CopyModeSelector(&state).cpus_are_far() && through + around <= 7 << 20,
         "found out within 7 MiB: {through} {around}"
     );
-    for rates in [FAR, [9_000, 16_000], [11_000, 10_000]] {
+    for rates in [FAR_RATES, [9_000, 16_000], [11_000, 10_000]] {
         let state = CopyMode::default();
-        messages(&state, 16 << 20, FAR);
+        messages(&state, 16 << 20, FAR_RATES);
         let [through, around, copied] = messages(&state, 4 << 30, rates);
         assert!((through + around) * 100 < copied * 3, "{through} {around} {copied} {rates:?}");
     }
@@ -109,18 +109,18 @@ fn single_copies_between_far_cpus_cost_few_trials() {
 fn stream_of_single_copies_notices_near_cpus() {
     for before in [64 << 20, 1 << 30, 20 << 30] {
         let state = CopyMode::default();
-        messages(&state, before, FAR);
-        let [_, around, copied] = messages(&state, REVIEW, NEAR);
-        assert!(copied < REVIEW && around == 0, "{around} {copied}");
-        assert_eq!(messages(&state, 1 << 30, NEAR), [1 << 30, 0, 0], "back in the ring, without further trials");
-        let [through, around, copied] = messages(&state, 1 << 30, FAR);
+        messages(&state, before, FAR_RATES);
+        let [_, around, copied] = messages(&state, REVIEW_BYTES, NEAR_RATES);
+        assert!(copied < REVIEW_BYTES && around == 0, "{around} {copied}");
+        assert_eq!(messages(&state, 1 << 30, NEAR_RATES), [1 << 30, 0, 0], "back in the ring, without further trials");
+        let [through, around, copied] = messages(&state, 1 << 30, FAR_RATES);
         assert!(copied > (1 << 30) * 9 / 10, "single copies again: {through} {around} {copied}");
     }
 }
 
 #[test]
 fn near_cpus_are_never_taken_for_far_cpus() {
-    assert_eq!(messages(&CopyMode::default(), 4 << 30, NEAR), [4 << 30, 0, 0]);
+    assert_eq!(messages(&CopyMode::default(), 4 << 30, NEAR_RATES), [4 << 30, 0, 0]);
     assert_eq!(messages(&CopyMode::default(), 4 << 30, [12_500, 6_000])[2], 0);
 }
 

@@ -83,9 +83,9 @@ fn sender_chooses_single_copy_size_by_cpu_distance() {
             copying.note_put(|| 1024, 1 << 20, (1 << 20) * 1000 / rate, || 0);
         }
         tx.copy_mode.bytes_until_retry.store(1, Relaxed);
-        let step = world.send(0, LENGTH, tx::Request { large, large_far, ..SEND });
-        assert_eq!(step == tx::Step::Done(LENGTH), goes, "{step:?}");
-        assert_eq!(tx.single_copy_bytes.load(Relaxed), if goes { LENGTH as u64 } else { 0 });
+        let step = world.send(0, TRANSFER_BYTES, tx::Request { large, large_far, ..SEND });
+        assert_eq!(step == tx::Step::Done(TRANSFER_BYTES), goes, "{step:?}");
+        assert_eq!(tx.single_copy_bytes.load(Relaxed), if goes { TRANSFER_BYTES as u64 } else { 0 });
         assert_eq!(copying.cpus_are_far(), far && !goes, "a single copy counts towards the next trial");
     }
 }

@@ -246,7 +246,8 @@ impl Engine {
 fn fit_streams(wanted: usize) -> usize {
     let size =
         limits::address_space_share(usize::MAX).min(usize::try_from(limits::max_file_size()).unwrap_or(usize::MAX));
-    let fit = size.saturating_sub(StatsFile::bytes(0)) / (StatsFile::bytes(STREAMS_PER_CHUNK) - StatsFile::bytes(0)) * STREAMS_PER_CHUNK;
+    let fit = size.saturating_sub(StatsFile::bytes(0)) / (StatsFile::bytes(STREAMS_PER_CHUNK) - StatsFile::bytes(0))
+        * STREAMS_PER_CHUNK;
     wanted.min(fit.max(STREAMS_PER_CHUNK)) // if not even these fit, the file cannot be created
 }
 
