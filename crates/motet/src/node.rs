@@ -52,7 +52,7 @@ pub use motet_engine::message::regions::mapped::Mapped;
 pub use motet_engine::message::regions::{Atomic, Datatype, Key, Operation, Rights, SharedBytes};
 pub use motet_engine::message::rma::{RemoteLimits, Target};
 pub use motet_engine::message::send::Outgoing;
-pub use motet_engine::message::transport::Secret;
+pub use motet_engine::message::transport::{NodeId, Secret};
 pub use motet_engine::message::{
     Bias, Body, BodyPath, Channel, Completion, CompletionOptions, CompletionRef, Context, CqId, Error, LinkId, Message,
     MessageLimits, Mode, NodeOptions, OperationId, Serve, Stack, Status, pop,
@@ -92,6 +92,12 @@ impl Node {
     /// Opens a node for this thread only. Its calls take no lock; a call from another thread panics.
     pub fn single(options: &NodeOptions) -> Result<Self, Error> {
         EngineNode::open_single(options).map(Self)
+    }
+
+    /// Its identity, which no other node has.
+    #[inline]
+    pub fn id(&self) -> Result<NodeId, Error> {
+        self.0.id()
     }
 
     /// The name under which nodes of this host find it.

@@ -1,0 +1,28 @@
+//! A session: the programs of one user that run together on one or more hosts, and the gatekeepers that keep their directory.
+//!
+//! This crate is what all of them share. It has no thread of its own, except one for each [`attach::Attachment`], and no async runtime, so
+//! that any program can use it.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`paths`] | the folder of a session, and who may use it |
+//! | [`api`] | the types of the gatekeeper's API |
+//! | [`client`] | one request to the gatekeeper |
+//! | [`attach`] | the connection of a node, which carries views and messages |
+//! | [`process`] | a process that cannot be confused with a later one of the same id |
+#![forbid(unsafe_code)]
+
+pub mod api;
+pub mod attach;
+pub mod client;
+pub mod paths;
+pub mod process;
+
+/// The variable by which programs of a session carry its identity, and with which `motet down` finds them.
+pub const SESSION_ID_VARIABLE: &str = "MOTET_SESSION_ID";
+/// The variable with the group that a program was started in.
+pub const GROUP_VARIABLE: &str = "MOTET_GROUP";
+/// The variable with the rank of a program among those that were started with it.
+pub const RANK_VARIABLE: &str = "MOTET_GROUP_RANK";
+/// The variable with the number of programs that were started together.
+pub const SIZE_VARIABLE: &str = "MOTET_GROUP_SIZE";

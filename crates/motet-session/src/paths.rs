@@ -1,0 +1,193 @@
+//! The folder of a session on a host, which only its user may enter.
+//!
+//! It is `$MOTET_SESSION_DIR/NAME`, or `$XDG_RUNTIME_DIR/motet/NAME`, or `/tmp/motet-UID/NAME`. Its mode and owner are checked at each use, because `/tmp` is
+//! open to everybody.
+
+use rustix::fs::{AtFlags, CWD, FileType, Mode, RawMode, mkdir, statat};
+use rustix::process::getuid;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The variable that names the folder of all sessions.
+pub const DIR_VARIABLE: &str = "MOTET_SESSION_DIR";
+/// The variable that names the session.
+pub const NAME_VARIABLE: &str = "MOTET_SESSION";
+/// The name of a session that is given none.
+pub const DEFAULT_NAME: &str = "default";
+/// The longest name of a session, group or host, bytes.
+pub const MAX_NAME_BYTES: usize = 64;
+
+/// Why the folder of a session cannot be used. The text says what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathError(pub String);
+
+impl fmt::Display for PathError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for PathError {}
+
+/// Whether `name` may name a session, a group or a host: 1 to 64 letters, digits and `. _ -`, the first one a letter or digit.
+pub fn is_name(name: &str) -> bool {
+    name.len() <= MAX_NAME_BYTES
+        && name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// The files of one session on this host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionPaths {
+    name: String,
+    dir: PathBuf,
+}
+
+impl SessionPaths {
+    /// The session that the environment names, or the default one. Creates nothing.
+    pub fn from_env() -> Result<Self, PathError> {
+        Self::of(&std::env::var(NAME_VARIABLE).unwrap_or_else(|_| DEFAULT_NAME.to_owned()))
+    }
+
+    /// The session of this name.
+    pub fn of(name: &str) -> Result<Self, PathError> {
+        Self::within(&base(|variable| std::env::var_os(variable).map(PathBuf::from)), name)
+    }
+
+    /// The session of this name, in this folder of sessions.
+    pub fn within(base: &Path, name: &str) -> Result<Self, PathError> {
+        if !is_name(name) {
+            return Err(PathError(format!("{name:?} is no name of a session: use 1 to 64 letters, digits and . _ -")));
+        }
+        Ok(Self { name: name.to_owned(), dir: base.join(name) })
+    }
+
+    /// The session's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The folder.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The gatekeeper's Unix socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.join("gatekeeper.sock")
+    }
+
+    /// The session's key, which only its user can read.
+    pub fn key(&self) -> PathBuf {
+        self.dir.join("key")
+    }
+
+    /// The journal of the embedded directory.
+    pub fn journal(&self) -> PathBuf {
+        self.dir.join("directory.journal")
+    }
+
+    /// What the gatekeeper logs.
+    pub fn log(&self) -> PathBuf {
+        self.dir.join("gatekeeper.log")
+    }
+
+    /// The gatekeeper's own options, for the one that replaces it.
+    pub fn options(&self) -> PathBuf {
+        self.dir.join("gatekeeper.options")
+    }
+
+    /// The file that a gatekeeper locks while it runs.
+    pub fn lock(&self) -> PathBuf {
+        self.dir.join("gatekeeper.lock")
+    }
+
+    /// Creates the folder and the folder of all sessions, and checks both.
+    pub fn create(&self) -> Result<(), PathError> {
+        for dir in [self.dir.parent().unwrap_or(Path::new("/")), &self.dir] {
+            match mkdir(dir, Mode::RWXU) {
+                Ok(()) | Err(rustix::io::Errno::EXIST) => check_private(dir)?,
+                Err(error) => return Err(PathError(format!("{} cannot be created: {error}", dir.display()))),
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the folder and the folder of all sessions exist and are this user's alone.
+    pub fn check(&self) -> Result<(), PathError> {
+        check_private(self.dir.parent().unwrap_or(Path::new("/")))?;
+        check_private(&self.dir)
+    }
+}
+
+/// The folder of all sessions, from the variables that `variable` returns.
+fn base(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
+    let set = |name: &str| variable(name).filter(|path| path.is_absolute());
+    set(DIR_VARIABLE)
+        .or_else(|| set("XDG_RUNTIME_DIR").filter(|dir| dir.is_dir()).map(|dir| dir.join("motet")))
+        .unwrap_or_else(|| PathBuf::from(format!("/tmp/motet-{}", getuid().as_raw())))
+}
+
+/// Checks that `dir` is a folder of this user that others cannot enter. A symbolic link is refused.
+fn check_private(dir: &Path) -> Result<(), PathError> {
+    let refuse = |why: String| Err(PathError(format!("{}: {why}", dir.display())));
+    let stat = match statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => stat,
+        Err(error) => return refuse(error.to_string()),
+    };
+    if FileType::from_raw_mode(stat.st_mode as RawMode) != FileType::Directory {
+        return refuse("is no folder: remove it, or set MOTET_SESSION_DIR".to_owned());
+    }
+    if stat.st_uid != getuid().as_raw() {
+        return refuse(format!("belongs to user {}: set MOTET_SESSION_DIR to a folder of yours", stat.st_uid));
+    }
+    if stat.st_mode & 0o077 != 0 {
+        return refuse("others may enter: chmod 700 it, or set MOTET_SESSION_DIR".to_owned());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn names_are_plain() {
+        assert!(["a", "default", "run-3", "x.y_z", &"n".repeat(64)].iter().all(|name| is_name(name)));
+        assert!(["", ".", "..", "a/b", "-x", "ä", "a b", &"n".repeat(65)].iter().all(|name| !is_name(name)));
+    }
+
+    #[test]
+    fn base_is_taken_from_the_environment() {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = dir.path().to_owned();
+        let of = |wanted: &'static str, path: PathBuf| base(move |name| (name == wanted).then(|| path.clone()));
+        assert_eq!(of(DIR_VARIABLE, "/s".into()), Path::new("/s"));
+        assert_eq!(of("XDG_RUNTIME_DIR", runtime.clone()), runtime.join("motet"));
+        let fallback = PathBuf::from(format!("/tmp/motet-{}", getuid().as_raw()));
+        assert_eq!(of("XDG_RUNTIME_DIR", "/does/not/exist".into()), fallback);
+        assert_eq!(of(DIR_VARIABLE, "relative".into()), fallback);
+    }
+
+    #[test]
+    fn folder_that_others_may_enter_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = SessionPaths::within(&dir.path().join("sessions"), "one").unwrap();
+        paths.create().unwrap();
+        paths.create().unwrap();
+        paths.check().unwrap();
+        std::fs::set_permissions(paths.dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(paths.check().unwrap_err().0.contains("others may enter"));
+        assert!(paths.create().is_err());
+    }
+
+    #[test]
+    fn symbolic_link_in_place_of_the_folder_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let sessions = dir.path().join("sessions");
+        symlink(dir.path(), &sessions).unwrap();
+        let paths = SessionPaths::within(&sessions, "one").unwrap();
+        assert!(paths.create().unwrap_err().0.contains("is no folder"));
+    }
+}

@@ -1,0 +1,72 @@
+//! A process, told apart from a later one of the same id by its start time.
+
+use serde::{Deserialize, Serialize};
+
+/// A process of this host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Process {
+    /// The process id.
+    pub pid: u32,
+    /// The start time, in clock ticks since boot.
+    pub started: u64,
+}
+
+impl Process {
+    /// The process with this id, if it runs. A zombie does not run.
+    pub fn of(pid: u32) -> Option<Self> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let started = parse_stat(&stat)?;
+        Some(Self { pid, started })
+    }
+
+    /// This process.
+    pub fn this() -> Self {
+        let pid = std::process::id();
+        Self::of(pid).unwrap_or(Self { pid, started: 0 })
+    }
+
+    /// Whether it still runs.
+    pub fn is_running(&self) -> bool {
+        Self::of(self.pid) == Some(*self)
+    }
+}
+
+/// The start time in the text of `/proc/PID/stat`. `None`: a zombie, or no such text. The command's name, in parentheses, may contain anything.
+fn parse_stat(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut fields = rest.split_ascii_whitespace();
+    let state = fields.next()?;
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_runs_until_its_end() {
+        assert!(Process::this().is_running() && Process::this().started > 0);
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let process = Process::of(child.id()).unwrap();
+        assert!(process.is_running());
+        assert!(!Process { started: process.started + 1, ..process }.is_running());
+        child.kill().unwrap();
+        while process.is_running() {
+            std::thread::yield_now(); // it is a zombie then, as nothing has waited for it
+        }
+        child.wait().unwrap();
+        assert!(!process.is_running());
+    }
+
+    #[test]
+    fn stat_text_with_a_strange_command_is_parsed() {
+        let fields = (4..=21).map(|n| n.to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(parse_stat(&format!("1 (a) b) S {fields} 777 1")), Some(777));
+        assert_eq!(parse_stat("1 (a) Z 2 3"), None);
+        assert_eq!(parse_stat("nonsense"), None);
+    }
+}
