@@ -1,0 +1,238 @@
+//! The HTTP API, version 1. `GET /v1/openapi.json` describes it.
+
+use crate::auth::SessionKey;
+use crate::connection;
+use crate::directory::{Directory, DirectoryError};
+use crate::nodes::Nodes;
+use crate::programs;
+use axum::extract::{ConnectInfo, Path, Request, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use hyper_util::rt::TokioIo;
+use motet_session::api::{ATTACH_PROTOCOL, Problem, Program, Session, View};
+use motet_session::paths::SessionPaths;
+use motet_session::process::Process;
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+use tokio::sync::watch;
+use utoipa::OpenApi;
+
+/// What the routes use.
+#[derive(Debug, Clone)]
+pub struct Context {
+    /// The session's name.
+    pub session: String,
+    /// This host.
+    pub host: String,
+    /// The identity that the session's programs carry in their environment.
+    pub session_id: String,
+    /// The directory.
+    pub directory: Directory,
+    /// The connections of nodes.
+    pub nodes: Nodes,
+    /// When this gatekeeper started.
+    pub started: Instant,
+    /// The address of the TCP socket.
+    pub listen: SocketAddr,
+    /// The session's files.
+    pub paths: SessionPaths,
+    /// The session's key.
+    pub key: Arc<SessionKey>,
+    /// Ends the gatekeeper.
+    pub end: watch::Sender<bool>,
+}
+
+/// The peer of a connection.
+#[derive(Debug, Clone, Copy)]
+pub enum Peer {
+    /// A process of the session's user, on the Unix socket.
+    Local(Process),
+    /// Someone on TCP, who has to know the key.
+    Remote,
+}
+
+/// An error, as JSON.
+#[derive(Debug)]
+struct Failure(StatusCode, String);
+
+type Answer<T> = Result<Json<T>, Failure>;
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        (self.0, Json(Problem { error: self.1 })).into_response()
+    }
+}
+
+impl From<DirectoryError> for Failure {
+    fn from(error: DirectoryError) -> Self {
+        let status = match error {
+            DirectoryError::Invalid(_) => StatusCode::BAD_REQUEST,
+            DirectoryError::NotFound(_) => StatusCode::NOT_FOUND,
+            DirectoryError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        Self(status, error.to_string())
+    }
+}
+
+/// The routes.
+pub fn router(context: Context) -> Router {
+    Router::new()
+        .route("/v1/session", get(session).delete(end))
+        .route("/v1/groups", get(groups))
+        .route("/v1/groups/{group}", get(group))
+        .route("/v1/programs", get(list_programs).post(add_program))
+        .route("/v1/attach", get(attach))
+        .route("/v1/openapi.json", get(openapi))
+        .route("/metrics", get(metrics))
+        .fallback(not_found)
+        .layer(middleware::from_fn_with_state(context.clone(), authorise))
+        .with_state(context)
+}
+
+/// Lets local peers through, and remote ones that know the key.
+async fn authorise(
+    State(context): State<Context>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let authorization = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes().to_vec());
+    if matches!(peer, Peer::Remote) && !context.key.check(authorization.as_deref()).await {
+        return Failure(StatusCode::UNAUTHORIZED, "the session's key is missing or wrong".to_owned()).into_response();
+    }
+    next.run(request).await
+}
+
+async fn not_found() -> Failure {
+    Failure(StatusCode::NOT_FOUND, "there is nothing at this path; GET /v1/openapi.json lists what there is".to_owned())
+}
+
+/// The session
+#[utoipa::path(get, path = "/v1/session", responses((status = 200, body = Session)))]
+async fn session(State(context): State<Context>) -> Json<Session> {
+    Json(Session {
+        name: context.session,
+        host: context.host,
+        gatekeeper: Process::this(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        uptime_s: context.started.elapsed().as_secs(),
+        id: context.session_id,
+        listen: context.listen.to_string(),
+    })
+}
+
+/// Ends the session: its programs get SIGTERM, then SIGKILL; the answer comes when they have ended, and is their number
+#[utoipa::path(delete, path = "/v1/session", responses((status = 200, body = usize), (status = 500, body = Problem)))]
+async fn end(State(context): State<Context>, ConnectInfo(peer): ConnectInfo<Peer>) -> Answer<usize> {
+    let spared = match peer {
+        Peer::Local(process) => Some(process),
+        Peer::Remote => None,
+    };
+    // In a task of its own: the session ends even if the client does not wait for it.
+    let ending = tokio::spawn(async move {
+        let ended = programs::end_all(&context.directory, &context.host, &context.session_id, spared).await;
+        // The name of the folder is free before the answer, so that the next session can begin.
+        let aside = context.paths.dir().with_extension(format!("ended-{}", std::process::id()));
+        let moved = std::fs::rename(context.paths.dir(), &aside).and_then(|()| std::fs::remove_dir_all(&aside));
+        context.end.send_replace(true);
+        moved.map(|()| ended)
+    });
+    let failed = |why: String| Failure(StatusCode::INTERNAL_SERVER_ERROR, why);
+    let ended = ending.await.map_err(|error| failed(error.to_string()))?;
+    Ok(Json(ended.map_err(|error| failed(format!("the session's folder cannot be removed: {error}")))?))
+}
+
+/// A view without the addresses, which are secrets of the members.
+fn without_addresses(mut view: View) -> View {
+    view.members.iter_mut().for_each(|member| member.address.clear());
+    view
+}
+
+/// All groups
+#[utoipa::path(get, path = "/v1/groups", responses((status = 200, body = [View])))]
+async fn groups(State(context): State<Context>) -> Answer<Vec<View>> {
+    Ok(Json(context.directory.groups().await?.0.into_iter().map(without_addresses).collect()))
+}
+
+/// A group
+#[utoipa::path(get, path = "/v1/groups/{group}", params(("group" = String, Path)),
+    responses((status = 200, body = View), (status = 404, body = Problem)))]
+async fn group(State(context): State<Context>, Path(group): Path<String>) -> Answer<View> {
+    Ok(Json(without_addresses(context.directory.group(&group).await?)))
+}
+
+/// The programs of the session
+#[utoipa::path(get, path = "/v1/programs", responses((status = 200, body = [Program])))]
+async fn list_programs(State(context): State<Context>) -> Answer<Vec<Program>> {
+    Ok(Json(context.directory.programs().await?))
+}
+
+/// Adds a process of this host to the session
+#[utoipa::path(post, path = "/v1/programs", request_body = Program,
+    responses((status = 200, body = Program), (status = 400, body = Problem)))]
+async fn add_program(
+    State(context): State<Context>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Json(program): Json<Program>,
+) -> Answer<Program> {
+    if matches!(peer, Peer::Remote) {
+        return Err(Failure(StatusCode::FORBIDDEN, "programs are added on their own host".to_owned()));
+    }
+    Ok(Json(programs::add(&context.directory, &context.host, program).await?))
+}
+
+/// The connection of a node: after the answer 101, lines of JSON in both directions
+#[utoipa::path(get, path = "/v1/attach", responses((status = 101), (status = 400, body = Problem)))]
+async fn attach(
+    State(context): State<Context>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    headers: HeaderMap,
+    mut request: Request,
+) -> Result<Response, Failure> {
+    let Peer::Local(process) = peer else {
+        return Err(Failure(StatusCode::FORBIDDEN, "a node attaches to the gatekeeper of its host".to_owned()));
+    };
+    if headers.get(header::UPGRADE).is_none_or(|protocol| protocol != ATTACH_PROTOCOL) {
+        return Err(Failure(StatusCode::BAD_REQUEST, format!("say Upgrade: {ATTACH_PROTOCOL}")));
+    }
+    let upgrade = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        if let Ok(stream) = upgrade.await {
+            connection::serve(context.nodes, TokioIo::new(stream), process).await;
+        }
+    });
+    let headers = [(header::CONNECTION, "Upgrade"), (header::UPGRADE, ATTACH_PROTOCOL)];
+    Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
+}
+
+/// Counters, in the text format of OpenMetrics
+#[utoipa::path(get, path = "/metrics", responses((status = 200, body = String)))]
+async fn metrics(State(context): State<Context>) -> Result<Response, Failure> {
+    let mut text = String::new();
+    let mut gauge = |name: &str, help: &str, value: u64| {
+        let _ = write!(text, "# TYPE motet_{name} gauge\n# HELP motet_{name} {help}\nmotet_{name} {value}\n");
+    };
+    let groups = context.directory.groups().await?.0;
+    gauge("nodes_attached", "Nodes of this host that are attached.", context.nodes.count() as u64);
+    gauge("groups", "Groups of the session.", groups.len() as u64);
+    gauge("group_members", "Members of all groups.", groups.iter().map(|view| view.members.len() as u64).sum());
+    gauge("programs", "Programs of the session.", context.directory.programs().await?.len() as u64);
+    gauge("uptime_seconds", "Time since the gatekeeper started.", context.started.elapsed().as_secs());
+    text.push_str("# EOF\n");
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+async fn openapi() -> Json<utoipa::openapi::OpenApi> {
+    Json(Documentation::openapi())
+}
+
+/// The API of a session's gatekeeper
+#[derive(OpenApi)]
+#[openapi(paths(session, end, groups, group, list_programs, add_program, attach, metrics))]
+struct Documentation;

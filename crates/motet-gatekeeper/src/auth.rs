@@ -1,0 +1,125 @@
+//! Who may use the API: on the Unix socket processes of the session's user, on TCP who knows the session's key.
+//!
+//! The key is 256 random bits in a file that only the user can read. It is compared in constant time; the answer to a wrong one
+//! comes later with each further one.
+
+use motet_session::paths::SessionPaths;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+use subtle::ConstantTimeEq;
+
+/// The delay after the first wrong key; it doubles with each further one.
+const FIRST_DELAY: Duration = Duration::from_millis(100);
+/// The longest delay.
+const MAX_DELAY: Duration = Duration::from_secs(5);
+
+/// The session's key, 64 hexadecimal digits.
+pub struct SessionKey {
+    text: String,
+    wrong_in_a_row: Mutex<u32>,
+}
+
+impl std::fmt::Debug for SessionKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SessionKey(..)")
+    }
+}
+
+impl SessionKey {
+    /// Reads the session's key, or makes one.
+    pub fn open(paths: &SessionPaths) -> io::Result<Self> {
+        let path = paths.key();
+        let text = match File::open(&path) {
+            Ok(file) => {
+                if file.metadata()?.permissions().mode() & 0o077 != 0 {
+                    return Err(io::Error::other(format!("{}: others may read it: chmod 600 it", path.display())));
+                }
+                let mut text = String::new();
+                file.take(1024).read_to_string(&mut text)?;
+                text.trim().to_owned()
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let text = random_hex::<32>()?;
+                let new = path.with_extension("new");
+                let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+                file.write_all(text.as_bytes())?;
+                std::fs::rename(&new, &path)?; // no gatekeeper finds half a key
+                text
+            }
+            Err(error) => return Err(error),
+        };
+        if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(io::Error::other(format!("{}: is no key: remove it", path.display())));
+        }
+        Ok(Self { text, wrong_in_a_row: Mutex::new(0) })
+    }
+
+    /// Checks the value of an `Authorization` header. A wrong one waits.
+    pub async fn check(&self, authorization: Option<&[u8]>) -> bool {
+        let given = authorization.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
+        let is_right = bool::from(self.text.as_bytes().ct_eq(given));
+        let delay = {
+            let mut wrong = self.wrong_in_a_row.lock().unwrap_or_else(PoisonError::into_inner);
+            *wrong = if is_right { 0 } else { wrong.saturating_add(1) };
+            FIRST_DELAY.saturating_mul(1u32.checked_shl(wrong.saturating_sub(1)).unwrap_or(u32::MAX)).min(MAX_DELAY)
+        };
+        if !is_right {
+            tokio::time::sleep(delay).await;
+        }
+        is_right
+    }
+}
+
+/// Random bytes, as hexadecimal digits.
+pub fn random_hex<const N: usize>() -> io::Result<String> {
+    let mut bytes = [0; N];
+    let length = getrandom(&mut bytes, GetRandomFlags::empty())?;
+    if length != N {
+        return Err(io::Error::other("the system has no random numbers"));
+    }
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paths() -> (tempfile::TempDir, SessionPaths) {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = SessionPaths::within(&dir.path().join("sessions"), "s").unwrap();
+        paths.create().unwrap();
+        (dir, paths)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wrong_keys_wait_longer_each_time() {
+        let (_dir, paths) = paths();
+        let key = SessionKey::open(&paths).unwrap();
+        let mut delays = Vec::new();
+        for _ in 0..8 {
+            let began = tokio::time::Instant::now();
+            assert!(!key.check(Some(b"Bearer 00")).await);
+            delays.push(began.elapsed());
+        }
+        assert!(delays.windows(2).all(|pair| pair[1] >= pair[0]) && delays[7] >= MAX_DELAY, "{delays:?}");
+        let right = format!("Bearer {}", key.text);
+        assert!(key.check(Some(right.as_bytes())).await);
+        assert!(!key.check(None).await && !key.check(Some(key.text.as_bytes())).await);
+    }
+
+    #[test]
+    fn key_is_private_and_stays_the_same() {
+        let (_dir, paths) = paths();
+        let key = SessionKey::open(&paths).unwrap();
+        assert_eq!(std::fs::metadata(paths.key()).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(SessionKey::open(&paths).unwrap().text, key.text);
+        assert!(!format!("{key:?}").contains(&key.text));
+        std::fs::set_permissions(paths.key(), std::fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(SessionKey::open(&paths).unwrap_err().to_string().contains("chmod 600"));
+    }
+}

@@ -1,0 +1,214 @@
+//! The nodes that are attached, or were until a moment ago, and the ways to their connections.
+//!
+//! A node whose process ends leaves its groups at once. One whose connection breaks while its process lives may attach again within
+//! [`GRACE`]; it leaves if it does not.
+
+use crate::directory::{Directory, DirectoryError};
+use crate::liveness;
+use crate::views::Views;
+use motet_session::api::ToNode;
+use motet_session::process::Process;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// A node without a connection leaves its groups after this time.
+pub const GRACE: Duration = Duration::from_secs(1);
+/// The same after a start of the gatekeeper: the nodes may not have noticed yet that it is back.
+pub const START_GRACE: Duration = Duration::from_secs(3);
+/// Messages that wait for a node. One that takes none meanwhile is disconnected; its groups get a new view when it is back.
+pub const MAX_QUEUE: usize = 16 << 10;
+/// A removal that the store refuses, such as for a full disk, is tried again after this time.
+const LEAVE_RETRY: Duration = Duration::from_secs(1);
+/// The most groups of a node.
+const MAX_GROUPS: usize = 256;
+
+/// All connections. A clone is another handle.
+#[derive(Debug, Clone)]
+pub struct Nodes {
+    shared: Arc<Shared>,
+}
+
+/// What connections use of the gatekeeper.
+#[derive(Debug)]
+pub struct Shared {
+    /// This host.
+    pub host: String,
+    /// The session's identity.
+    pub session: String,
+    /// The directory.
+    pub directory: Directory,
+    /// The views of all groups.
+    pub views: Views,
+    nodes: Mutex<HashMap<String, Attached>>,
+}
+
+/// A node that is attached, or was until a moment ago.
+#[derive(Debug)]
+struct Attached {
+    /// Increases with each connection of the node.
+    connection: u64,
+    process: Process,
+    groups: HashSet<String>,
+    /// It is being removed from its groups; it may attach again after that.
+    leaving: bool,
+    /// The way to the connection. `None`: it has broken.
+    route: Option<Route>,
+}
+
+impl Attached {
+    /// A node without a connection.
+    fn away(process: Process) -> Self {
+        Self { connection: 0, process, groups: HashSet::new(), leaving: false, route: None }
+    }
+}
+
+/// The way to a connection. Dropping it closes the connection, even one that is stuck in a write.
+#[derive(Debug)]
+struct Route {
+    queue: mpsc::Sender<Arc<ToNode>>,
+    _open: oneshot::Sender<()>,
+}
+
+/// The connection's end of a [`Route`].
+pub struct Inbox {
+    /// Messages of other members.
+    pub queue: mpsc::Receiver<Arc<ToNode>>,
+    /// Ends when the connection is to be closed.
+    pub closed: oneshot::Receiver<()>,
+}
+
+/// A route and its end.
+fn route() -> (Route, Inbox) {
+    let ((sender, queue), (open, closed)) = (mpsc::channel(MAX_QUEUE), oneshot::channel());
+    (Route { queue: sender, _open: open }, Inbox { queue, closed })
+}
+
+impl Nodes {
+    /// No connections. Members of this host that the directory still has get time to attach again.
+    pub async fn new(host: &str, session: &str, directory: Directory, views: Views) -> Result<Self, DirectoryError> {
+        let (host, session) = (host.to_owned(), session.to_owned());
+        let shared = Shared { host: host.clone(), session, directory, views, nodes: Mutex::default() };
+        let nodes = Self { shared: Arc::new(shared) };
+        for view in nodes.shared.directory.groups().await?.0 {
+            for member in view.members.into_iter().filter(|member| member.host == host) {
+                nodes
+                    .lock()
+                    .entry(member.node)
+                    .or_insert_with(|| Attached::away(member.process))
+                    .groups
+                    .insert(view.group.clone());
+            }
+        }
+        let waiting: Vec<_> = nodes.lock().iter().map(|(node, attached)| (node.clone(), attached.process)).collect();
+        for (node, process) in waiting {
+            nodes.expect_back(node, 0, process, START_GRACE);
+        }
+        Ok(nodes)
+    }
+
+    /// What connections use.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// The number of nodes that are attached.
+    pub fn count(&self) -> usize {
+        self.lock().values().filter(|attached| attached.route.is_some()).count()
+    }
+
+    /// Registers a connection of a node; returns its number. Another process cannot take the place of a node.
+    pub fn open(&self, node: &str, process: Process) -> Result<(u64, Inbox), String> {
+        if node.len() != 32 || !node.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err("the node's identity is not 32 hexadecimal digits".to_owned());
+        }
+        let (route, inbox) = route();
+        let mut nodes = self.lock();
+        let attached = nodes.entry(node.to_owned()).or_insert_with(|| Attached::away(process));
+        if attached.process != process {
+            return Err("another process has attached as this node".to_owned());
+        }
+        if attached.leaving {
+            return Err("the node is leaving its groups: attach again in a moment".to_owned());
+        }
+        attached.connection += 1;
+        attached.route = Some(route); // this closes an older connection
+        Ok((attached.connection, inbox))
+    }
+
+    /// The end of a connection. After a goodbye the node leaves its groups at once.
+    pub fn close(&self, node: String, number: u64, process: Process, said_goodbye: bool) {
+        match self.lock().get_mut(&node) {
+            Some(attached) if attached.connection == number => attached.route = None,
+            _ => return, // it has attached again
+        }
+        let grace = if said_goodbye { Duration::ZERO } else { GRACE };
+        self.expect_back(node, number, process, grace);
+    }
+
+    /// Whether no later connection has replaced the one with this number.
+    pub fn is_current(&self, node: &str, number: u64) -> bool {
+        self.lock().get(node).is_some_and(|attached| attached.connection == number)
+    }
+
+    /// The groups of a node.
+    pub fn groups_of(&self, node: &str) -> HashSet<String> {
+        self.lock().get(node).map(|attached| attached.groups.clone()).unwrap_or_default()
+    }
+
+    /// Notes that a node is in a group. The error says why it may not be.
+    pub fn enter(&self, node: &str, group: &str) -> Result<(), String> {
+        let mut nodes = self.lock();
+        let Some(attached) = nodes.get_mut(node) else { return Err("the node is not attached".to_owned()) };
+        if attached.groups.len() >= MAX_GROUPS && !attached.groups.contains(group) {
+            return Err(format!("the node is in {MAX_GROUPS} groups already"));
+        }
+        attached.groups.insert(group.to_owned());
+        Ok(())
+    }
+
+    /// Waits until a node attaches again. When its process has ended, or after the grace, it leaves its groups.
+    fn expect_back(&self, node: String, number: u64, process: Process, grace: Duration) {
+        let nodes = self.clone();
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(grace, liveness::ended(process)).await;
+            let groups = match nodes.lock().get_mut(&node) {
+                Some(attached) if attached.connection == number => {
+                    attached.leaving = true;
+                    std::mem::take(&mut attached.groups)
+                }
+                _ => return, // it has attached again
+            };
+            for group in groups {
+                nodes.leave(&group, &node).await;
+            }
+            nodes.lock().remove(&node);
+        });
+    }
+
+    /// Removes a node from a group, as often as the store needs.
+    pub async fn leave(&self, group: &str, node: &str) {
+        while self.shared.directory.leave(group, node).await.is_err() {
+            tokio::time::sleep(LEAVE_RETRY).await;
+        }
+        if let Some(attached) = self.lock().get_mut(node) {
+            attached.groups.remove(group);
+        }
+    }
+
+    /// Hands a message to a member of a group. One that is not attached loses it, and gets a new view when it is back.
+    pub fn deliver(&self, group: &str, from: &str, to: &str, body: serde_json::Value) {
+        let mut nodes = self.lock();
+        let Some(attached) = nodes.get_mut(to).filter(|attached| attached.groups.contains(group)) else { return };
+        let Some(route) = &attached.route else { return };
+        let message = ToNode::Message { group: group.to_owned(), from: from.to_owned(), body };
+        if route.queue.try_send(Arc::new(message)).is_err() {
+            attached.route = None;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Attached>> {
+        self.shared.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,103 @@
+//! The programs that `motet run` has started in the session: each is in the directory until its process ends, and ends with the session.
+
+use crate::directory::{Directory, DirectoryError};
+use crate::liveness;
+use motet_session::SESSION_ID_VARIABLE;
+use motet_session::api::Program;
+use motet_session::process::Process;
+use rustix::process::Signal;
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+/// Programs have so long to end after SIGTERM; then they get SIGKILL.
+const TERM_LIMIT: Duration = Duration::from_secs(3);
+/// Wait for the end of processes after SIGKILL. One in an uninterruptible sleep of the kernel ends later.
+const KILL_LIMIT: Duration = Duration::from_secs(2);
+/// Interval between two searches for processes that are left.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(20);
+/// A removal from the directory that fails is tried again after this time.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// The most arguments that are kept, and the most bytes of each.
+const MAX_ARGUMENTS: (usize, usize) = (64, 256);
+
+/// Adds a program of this host and removes it when its process ends.
+pub async fn add(directory: &Directory, host: &str, mut program: Program) -> Result<Program, DirectoryError> {
+    if !belongs_to_user(program.process.pid) || !program.process.is_running() {
+        return Err(DirectoryError::Invalid(format!(
+            "process {} does not run, or is another user's",
+            program.process.pid
+        )));
+    }
+    host.clone_into(&mut program.host);
+    program.command.truncate(MAX_ARGUMENTS.0);
+    for argument in &mut program.command {
+        *argument = argument.chars().take(MAX_ARGUMENTS.1).collect();
+    }
+    directory.add_program(&program).await?;
+    watch(directory.clone(), program.clone());
+    Ok(program)
+}
+
+/// Watches the programs of this host that the directory has from before.
+pub async fn take_over(directory: &Directory, host: &str) -> Result<(), DirectoryError> {
+    for program in directory.programs().await?.into_iter().filter(|program| program.host == host) {
+        watch(directory.clone(), program);
+    }
+    Ok(())
+}
+
+fn watch(directory: Directory, program: Program) {
+    tokio::spawn(async move {
+        liveness::ended(program.process).await;
+        while directory.remove_program(&program).await.is_err() {
+            tokio::time::sleep(RETRY_INTERVAL).await;
+        }
+    });
+}
+
+/// Ends all processes of this host that are registered, or that carry the session's identity, which children inherit; `spared` is left alone. Returns
+/// how many there were.
+pub async fn end_all(directory: &Directory, host: &str, session_id: &str, spared: Option<Process>) -> usize {
+    let mut ended = HashSet::new();
+    for (signal, limit) in [(Signal::TERM, TERM_LIMIT), (Signal::KILL, KILL_LIMIT)] {
+        let until = Instant::now() + limit;
+        let mut told = HashSet::new();
+        let mut empty = 0;
+        // Two searches in a row: a process may start another one and end between the first search's look at the two.
+        while empty < 2 && Instant::now() < until {
+            let programs = directory.programs().await.unwrap_or_default();
+            let registered = programs.into_iter().filter(|program| program.host == host).map(|program| program.process);
+            let mut found: HashSet<_> = processes_of(session_id).into_iter().chain(registered).collect();
+            found.retain(|process| Some(*process) != spared && process.is_running());
+            empty = if found.is_empty() { empty + 1 } else { 0 };
+            for process in found {
+                if told.insert(process) {
+                    liveness::signal(process, signal);
+                }
+            }
+            tokio::time::sleep(SEARCH_INTERVAL).await;
+        }
+        ended.extend(told);
+    }
+    ended.len()
+}
+
+/// The processes of this user whose environment has the session's identity.
+fn processes_of(session_id: &str) -> Vec<Process> {
+    let mark = format!("{SESSION_ID_VARIABLE}={session_id}");
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let own = std::process::id();
+    pids.filter(|&pid| pid != own && belongs_to_user(pid))
+        .filter(|pid| {
+            std::fs::read(format!("/proc/{pid}/environ"))
+                .is_ok_and(|environ| environ.split(|&byte| byte == 0).any(|entry| entry == mark.as_bytes()))
+        })
+        .filter_map(Process::of)
+        .collect()
+}
+
+fn belongs_to_user(pid: u32) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| meta.uid() == rustix::process::getuid().as_raw())
+}

@@ -1,0 +1,107 @@
+//! The store below the directory: keys with text values, numbered changes, and watchers that see every change in order.
+//!
+//! The operations are those that etcd has, so that the directory does not know which store it uses.
+
+mod embedded;
+mod journal;
+
+pub use embedded::Embedded;
+use std::fmt;
+
+/// A change of one key.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Change {
+    /// The number of the change. Later changes have higher ones.
+    pub revision: u64,
+    /// The key.
+    pub key: String,
+    /// The new value. `None`: the key was removed.
+    pub value: Option<String>,
+}
+
+/// What must be true of a key for a write to happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected {
+    /// Anything.
+    Any,
+    /// The key does not exist.
+    Absent,
+    /// The key was last changed by this change.
+    Revision(u64),
+}
+
+/// Why an operation has no result.
+#[derive(Debug)]
+pub enum StoreError {
+    /// What was expected of the key is not true.
+    Conflict,
+    /// Changes that the watcher has not seen are not kept any more.
+    Compacted,
+    /// The store cannot be used.
+    Unavailable(String),
+}
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Conflict => f.write_str("the key has another value"),
+            Self::Compacted => f.write_str("older changes are not kept any more"),
+            Self::Unavailable(why) => write!(f, "the directory's store cannot be used: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for StoreError {}
+
+/// A store. A clone is another handle of the same one.
+#[derive(Debug, Clone)]
+pub enum Store {
+    /// In this process, with a journal on the disk.
+    Embedded(Embedded),
+}
+
+impl Store {
+    /// The value of a key, and the change that made it.
+    pub async fn get(&self, key: &str) -> Result<Option<(u64, String)>, StoreError> {
+        match self {
+            Self::Embedded(store) => Ok(store.get(key)),
+        }
+    }
+
+    /// The keys with this prefix, in order, each as the change that made it; and the revision of the store at that time.
+    pub async fn list(&self, prefix: &str) -> Result<(Vec<Change>, u64), StoreError> {
+        match self {
+            Self::Embedded(store) => Ok(store.list(prefix)),
+        }
+    }
+
+    /// Writes a value, or removes the key. Returns the number of the change.
+    pub async fn write(&self, key: &str, value: Option<String>, expected: Expected) -> Result<u64, StoreError> {
+        match self {
+            Self::Embedded(store) => store.write(key, value, expected),
+        }
+    }
+
+    /// Watches the keys with this prefix, from the first change after `revision` on.
+    pub fn watch(&self, prefix: &str, revision: u64) -> Watch {
+        match self {
+            Self::Embedded(store) => Watch::Embedded(store.watch(prefix, revision)),
+        }
+    }
+}
+
+/// A watcher.
+#[derive(Debug)]
+pub enum Watch {
+    /// Of the embedded store.
+    Embedded(embedded::Watch),
+}
+
+impl Watch {
+    /// The next changes, at least one. Dropping the future loses none.
+    pub async fn next(&mut self) -> Result<Vec<Change>, StoreError> {
+        match self {
+            Self::Embedded(watch) => watch.next().await,
+        }
+    }
+}
