@@ -1,0 +1,288 @@
+//! A circuit: messages between the members of a group, by rank.
+//!
+//! Each member sends on a channel of its own to each member that it sends to, which is opened by the first message. All channels to a member end in
+//! one context, where the tag tells who has sent and what for: members of a session are one user's nodes and trust one another. All circuits between two
+//! nodes share one link.
+
+use crate::error::Error;
+use crate::group_state::OpenCircuit;
+use crate::membership::Inner;
+use motet::node::{
+    Channel, CompletionOptions, Error as NodeError, Mode, OperationId, OperationMemory, Outgoing, RecvFrom, Serve,
+};
+use motet_session::api::Member;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A wait checks at this interval whether the members that it needs are still there.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// A member that does not know the circuit yet is asked again after this time, which doubles with each attempt.
+const FIRST_RETRY: Duration = Duration::from_micros(100);
+/// The longest time between two such attempts.
+const MAX_RETRY: Duration = Duration::from_millis(20);
+/// One attempt to make a link or a channel to a member takes at most so long; then it is checked whether the member is still there.
+const ATTEMPT_LIMIT: Duration = Duration::from_millis(200);
+/// The longest wait for a link or a channel to a member that is there.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+
+/// Bits of a tag for the program's tag, or the number of a collective operation.
+const TAG_BITS: u32 = 32;
+/// Bits of a tag for the sender's rank.
+const RANK_BITS: u32 = 24;
+/// The bits of the sender's rank.
+const RANK_MASK: u64 = ((1 << RANK_BITS) - 1) << TAG_BITS;
+
+/// What a message belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The program's sends.
+    Message = 0,
+    /// Collective operations: all members are needed, as one that fails stops to take part.
+    Collective = 1,
+}
+
+/// The tag of a message of a member.
+fn tag_of(kind: Kind, from: usize, tag: u32) -> u64 {
+    (kind as u64) << (TAG_BITS + RANK_BITS) | (from as u64) << TAG_BITS | u64::from(tag)
+}
+
+/// A received message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// The rank of its sender.
+    pub from: usize,
+    /// Its length, bytes.
+    pub length: usize,
+}
+
+/// A circuit. It stays open at this node after a drop while all its members are there: the name can be opened again. One thread at a time calls its
+/// collective operations.
+#[derive(Debug)]
+pub struct Circuit {
+    inner: Arc<Inner>,
+    group: String,
+    /// Taken when the circuit is dropped.
+    open: Option<OpenCircuit>,
+    rank: usize,
+}
+
+impl Circuit {
+    pub(crate) fn new(inner: Arc<Inner>, group: &str, open: OpenCircuit) -> Result<Self, Error> {
+        let rank = open.view.rank_of(&inner.id);
+        let rank = rank.ok_or_else(|| Error::Invalid("the node is no member of the circuit".to_owned()))?;
+        Ok(Self { inner, group: group.to_owned(), open: Some(open), rank })
+    }
+
+    fn open(&self) -> &OpenCircuit {
+        self.open.as_ref().expect("a circuit that is not dropped")
+    }
+
+    /// The circuit's number in its group: members open circuits in the order of their numbers.
+    pub fn number(&self) -> u64 {
+        self.open().opening.number
+    }
+
+    /// This node's rank.
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The number of members.
+    pub fn size(&self) -> usize {
+        self.open().view.members.len()
+    }
+
+    /// The members, by rank.
+    pub fn members(&self) -> &[Member] {
+        &self.open().view.members
+    }
+
+    /// Sends a message to another member, and waits until `bytes` is free.
+    pub fn send(&self, to: usize, tag: u32, bytes: &[u8]) -> Result<(), Error> {
+        self.send_as(Kind::Message, to, tag, bytes)
+    }
+
+    /// Receives a message with this tag from a member. A message that is longer than `buffer` is an error.
+    pub fn receive(&self, from: usize, tag: u32, buffer: &mut [u8]) -> Result<Received, Error> {
+        self.receive_as(Kind::Message, Some(from), tag, buffer, None)
+    }
+
+    /// Receives a message with this tag from any member.
+    pub fn receive_any(&self, tag: u32, buffer: &mut [u8]) -> Result<Received, Error> {
+        self.receive_as(Kind::Message, None, tag, buffer, None)
+    }
+
+    /// Receives a message with this tag from a member, or from any, within a time limit.
+    pub fn receive_within(
+        &self,
+        from: Option<usize>,
+        tag: u32,
+        buffer: &mut [u8],
+        limit: Duration,
+    ) -> Result<Received, Error> {
+        self.receive_as(Kind::Message, from, tag, buffer, Some(limit))
+    }
+
+    fn send_as(&self, kind: Kind, to: usize, tag: u32, bytes: &[u8]) -> Result<(), Error> {
+        let channel = self.channel_to(to)?;
+        let sent = self.inner.node.send(channel, tag_of(kind, self.rank, tag), bytes, None);
+        sent.map_err(|error| self.lost(to, error))
+    }
+
+    /// Starts a send of a collective operation, which [`Circuit::finish_send`] ends: two members may send to each other.
+    pub(crate) fn start_send(&self, to: usize, tag: u32, bytes: Vec<u8>) -> Result<Option<OperationId>, Error> {
+        let channel = self.channel_to(to)?;
+        let tag = tag_of(Kind::Collective, self.rank, tag);
+        let message = Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
+        let mut memory = OperationMemory::Owned(bytes);
+        let mut since = Instant::now();
+        loop {
+            match self.inner.node.start_send(&message, memory, Vec::new(), CompletionOptions::default()) {
+                Ok(begun) => return Ok(begun),
+                Err((NodeError::WouldBlock, same, _)) => memory = same,
+                Err((error, ..)) => return Err(self.lost(to, error)),
+            }
+            self.inner.node.progress()?;
+            if since.elapsed() > CHECK_INTERVAL {
+                self.check_all_there()?;
+                since = Instant::now();
+            }
+        }
+    }
+
+    /// Waits for the end of a send of a collective operation.
+    pub(crate) fn finish_send(&self, to: usize, operation: Option<OperationId>) -> Result<(), Error> {
+        let Some(operation) = operation else { return Ok(()) };
+        loop {
+            match self.inner.node.finish_operation(operation, Some(CHECK_INTERVAL)) {
+                Ok(_) => return Ok(()),
+                Err(NodeError::TimedOut) => {
+                    if let Err(error) = self.check_all_there() {
+                        let _ = self.inner.node.cancel(operation);
+                        return Err(error);
+                    }
+                }
+                Err(error) => return Err(self.lost(to, error)),
+            }
+        }
+    }
+
+    fn check_all_there(&self) -> Result<(), Error> {
+        if self.is_gone(None) { Err(Error::MemberGone) } else { Ok(()) }
+    }
+
+    pub(crate) fn receive_as(
+        &self,
+        kind: Kind,
+        from: Option<usize>,
+        tag: u32,
+        buffer: &mut [u8],
+        limit: Option<Duration>,
+    ) -> Result<Received, Error> {
+        self.check_rank(from)?;
+        let until = limit.map(|limit| Instant::now() + limit);
+        let (wanted, ignore) = (tag_of(kind, from.unwrap_or(0), tag), if from.is_some() { 0 } else { RANK_MASK });
+        loop {
+            let left = until.map_or(CHECK_INTERVAL, |until| until.saturating_duration_since(Instant::now()));
+            let source = RecvFrom::Any(self.open().context);
+            match self.inner.node.receive_tagged(source, wanted, ignore, buffer, Some(left.min(CHECK_INTERVAL))) {
+                Ok(received) => {
+                    let from = ((received.tag & RANK_MASK) >> TAG_BITS) as usize;
+                    return Ok(Received { from, length: received.length });
+                }
+                Err(NodeError::TimedOut) if until.is_some_and(|until| Instant::now() >= until) => {
+                    return Err(Error::TimedOut);
+                }
+                Err(NodeError::TimedOut) => {
+                    if self.is_gone(from.filter(|_| kind == Kind::Message)) {
+                        return Err(Error::MemberGone);
+                    }
+                }
+                // The sender died within its message, or the circuit has ended here, as the node was out of the group.
+                Err(NodeError::Lost(_) | NodeError::Unknown | NodeError::Closed) => return Err(Error::MemberGone),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn check_rank(&self, rank: Option<usize>) -> Result<(), Error> {
+        match rank.filter(|rank| *rank >= self.size()) {
+            Some(rank) => Err(Error::Invalid(format!("there is no rank {rank}: the circuit has {}", self.size()))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a member, or any, has left the group since the circuit was opened. If this node has, all count as gone.
+    fn is_gone(&self, rank: Option<usize>) -> bool {
+        let state = self.inner.lock();
+        let Some(group) = state.groups.get(&self.group) else { return true };
+        let members = self.members();
+        let is_there = |rank: usize| group.is_there(&members[rank]);
+        match rank {
+            Some(rank) => !is_there(rank) || !is_there(self.rank),
+            None => !(0..members.len()).all(is_there),
+        }
+    }
+
+    /// The error of a send to a member. When the link is lost, its member has gone, or the next send makes another link.
+    fn lost(&self, to: usize, error: NodeError) -> Error {
+        match error {
+            NodeError::Lost(_) | NodeError::Closed | NodeError::Unknown => {
+                self.open().shared.channels.lock().unwrap_or_else(PoisonError::into_inner)[to] = None;
+                Error::MemberGone
+            }
+            error => error.into(),
+        }
+    }
+
+    /// The channel to a member; opens it at first.
+    fn channel_to(&self, to: usize) -> Result<Channel, Error> {
+        self.check_rank(Some(to))?;
+        let open = self.open();
+        // One thread opens a channel at a time: a second channel to the same member would not keep the order of messages.
+        let mut channels = open.shared.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = channels[to] {
+            return Ok(channel);
+        }
+        let node = &self.inner.node;
+        let (since, mut wait) = (Instant::now(), FIRST_RETRY);
+        loop {
+            if self.is_gone(Some(to)) {
+                return Err(Error::MemberGone);
+            }
+            let opened = self.inner.links.to(node, &open.view.members[to], ATTEMPT_LIMIT).and_then(|link| {
+                let opened = node.open_channel(link, open.service, Serve::Queue, Some(ATTEMPT_LIMIT));
+                opened.map_err(Error::from)
+            });
+            match opened {
+                Ok(channel) => {
+                    channels[to] = Some(channel);
+                    return Ok(channel);
+                }
+                // The member has not heard of the circuit yet, is slow, or has gone, which the next view will say.
+                Err(
+                    Error::TimedOut | Error::Node(NodeError::Refused | NodeError::Unreachable(_) | NodeError::Lost(_)),
+                ) if since.elapsed() < CONNECT_LIMIT => {
+                    std::thread::sleep(wait);
+                    wait = (wait * 2).min(MAX_RETRY);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The number of the next collective operation.
+    pub(crate) fn next_collective(&self) -> u32 {
+        self.open().shared.collectives.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Circuit {
+    fn drop(&mut self) {
+        self.open = None;
+        if let Some(group) = self.inner.lock().groups.get_mut(&self.group) {
+            group.retire_unused(&self.inner.node);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Groups of nodes, and circuits among their members.
+//!
+//! A [`Membership`] attaches a node to the session of its user. The node joins groups ([`Group`]) at any time, sees who else is in them, and opens
+//! [`Circuit`]s: channels among the members, with ranks and collective operations. Messages of a circuit go from node to node; the gatekeeper
+//! carries only who is there and which circuits are open.
+//!
+//! ```no_run
+//! use motet::node::Node;
+//! use motet_group::{Membership, op};
+//! use std::sync::Arc;
+//!
+//! let node = Arc::new(Node::open("")?);
+//! let membership = Membership::attach(&node)?;
+//! let group = membership.join("fluid", None)?;
+//! group.wait_for_members(4, None)?;
+//! let circuit = group.open("halo", None)?; // by any member, or by all
+//! circuit.send((circuit.rank() + 1) % circuit.size(), 7, b"to the next one")?;
+//! let mut sum = [circuit.rank() as u64];
+//! circuit.all_reduce(&mut sum, op::sum)?;
+//! # Ok::<(), motet_group::Error>(())
+//! ```
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`token`] | who may open a circuit, within one view |
+//! | [`opener`] | which circuits there are, although members come and go |
+//! | `membership` | the node's part in the session: views and messages go to the openers |
+//! | `group_state` | what a node knows of a group: view, agreement, open circuits |
+//! | `group` | one group, for the program |
+//! | `links` | the links to other members |
+//! | `circuit` | messages between the members of a circuit |
+//! | `collective` | barrier, broadcast, gather, reduce |
+#![forbid(unsafe_code)]
+
+mod circuit;
+mod collective;
+mod error;
+mod group;
+mod group_state;
+mod links;
+mod membership;
+pub mod opener;
+pub mod token;
+
+pub use circuit::{Circuit, Received};
+pub use collective::{Element, op};
+pub use error::Error;
+pub use group::Group;
+pub use membership::Membership;

@@ -1,0 +1,50 @@
+//! The links of a node to the other members: one for each, which all circuits share.
+
+use crate::error::Error;
+use motet::node::{LinkId, Node, NodeId};
+use motet_session::api::Member;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The links.
+#[derive(Debug, Default)]
+pub struct Links(Mutex<HashMap<NodeId, LinkId>>);
+
+impl Links {
+    /// The link to a member: the one that is there, whoever has opened it, or a new one within this time.
+    pub fn to(&self, node: &Node, member: &Member, limit: Duration) -> Result<LinkId, Error> {
+        let id = id_of(member)?;
+        let is_up = |link: LinkId| node.link_info(link).is_ok_and(|info| info.gone.is_none() && info.peer == id);
+        let known = self.lock().get(&id).copied().filter(|link| is_up(*link));
+        if let Some(link) = known {
+            return Ok(link);
+        }
+        let link = match node.links()?.into_iter().find(|link| is_up(*link)) {
+            Some(link) => link,
+            None => node.connect(&member.address, Some(limit))?,
+        };
+        let mut links = self.lock();
+        match links.get(&id).copied().filter(|link| is_up(*link)) {
+            // Another thread was quicker.
+            Some(first) if first != link => {
+                let _ = node.disconnect(link);
+                Ok(first)
+            }
+            _ => {
+                links.insert(id, link);
+                Ok(link)
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<NodeId, LinkId>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The identity of a member, for the engine.
+pub fn id_of(member: &Member) -> Result<NodeId, Error> {
+    let number = u128::from_str_radix(&member.node, 16);
+    number.map(|number| NodeId(number.to_be_bytes())).map_err(|_| Error::Invalid("a member has no identity".to_owned()))
+}

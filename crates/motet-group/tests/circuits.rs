@@ -1,0 +1,448 @@
+//! Circuits between nodes of one process, and between processes that may be killed.
+#![forbid(unsafe_code)]
+
+use motet::node::{BodyPath, Node};
+use motet_gatekeeper::server::{Gatekeeper, Options};
+use motet_group::{Circuit, Error, Group, Membership, op};
+use motet_session::paths::{DIR_VARIABLE, SessionPaths};
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Nothing takes so long.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A gatekeeper in a thread of this process.
+struct Session {
+    paths: SessionPaths,
+    runtime: Option<tokio::runtime::Runtime>,
+    _dir: tempfile::TempDir,
+}
+
+impl Session {
+    fn start() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = SessionPaths::within(&dir.path().join("sessions"), "test").unwrap();
+        let mut session = Self { paths, runtime: None, _dir: dir };
+        session.start_again();
+        session
+    }
+
+    fn start_again(&mut self) {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let options = Options { paths: self.paths.clone(), host: Some("here".to_owned()), listen: None };
+        let began = Instant::now();
+        let gatekeeper = loop {
+            match runtime.block_on(Gatekeeper::start(options.clone())) {
+                Ok(gatekeeper) => break gatekeeper,
+                Err(error) => assert!(began.elapsed() < LIMIT, "{error}"), // the lock of the one that was killed
+            }
+        };
+        runtime.spawn(async move { gatekeeper.run(std::future::pending()).await.unwrap() });
+        self.runtime = Some(runtime);
+    }
+
+    fn kill(&mut self) {
+        self.runtime.take().unwrap().shutdown_timeout(Duration::from_secs(10));
+        while std::os::unix::net::UnixStream::connect(self.paths.socket()).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn member(&self, rank: Option<u32>) -> Member {
+        Member::attach(&self.paths, rank)
+    }
+
+    /// Starts this test binary in a role, as a member.
+    fn child(&self, role: &str, rank: u32) -> (Child, BufReader<ChildStdout>) {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child", "--ignored", "--nocapture"])
+            .env(DIR_VARIABLE, self.paths.dir().parent().unwrap())
+            .env("MOTET_TEST_ROLE", role)
+            .env("MOTET_TEST_RANK", rank.to_string())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        (child, output)
+    }
+}
+
+/// A node in the group `g`.
+struct Member {
+    node: Arc<Node>,
+    group: Group,
+    membership: Membership,
+}
+
+impl Member {
+    fn attach(paths: &SessionPaths, rank: Option<u32>) -> Self {
+        let mut options = motet::node::options("", None);
+        options.limits.body_path = BodyPath::Measured;
+        let node = Arc::new(Node::with(&options).unwrap());
+        // Some tests use two nodes in one thread, which waits at one of them.
+        let progress = node.clone();
+        std::thread::spawn(move || progress.run_progress_thread());
+        let membership = Membership::attach_to(&node, paths).unwrap();
+        let group = membership.join("g", rank).unwrap();
+        Self { node, group, membership }
+    }
+
+    fn open(&self, name: &str) -> Circuit {
+        self.group.open(name, Some(LIMIT)).unwrap()
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.node.shut_down().unwrap();
+    }
+}
+
+/// Runs `body` as each of `size` members of a group, in threads.
+fn as_members(session: &Session, size: u32, body: impl Fn(&Member) + Sync) {
+    // A member that left early would end circuits that others have not opened yet.
+    let end = std::sync::Barrier::new(size as usize);
+    std::thread::scope(|scope| {
+        for rank in 0..size {
+            let (body, end) = (&body, &end);
+            scope.spawn(move || {
+                let member = session.member(Some(rank));
+                member.group.wait_for_members(size as usize, Some(LIMIT)).unwrap();
+                body(&member);
+                end.wait();
+            });
+        }
+    });
+}
+
+fn numbers(length: usize, seed: u64) -> Vec<u64> {
+    (0..length as u64).map(|at| at.wrapping_mul(seed + 1)).collect()
+}
+
+#[test]
+fn messages_and_collectives_work_for_any_size() {
+    for size in [1, 2, 3, 4, 5, 8] {
+        let session = Session::start();
+        as_members(&session, size, |member| {
+            let circuit = member.open("all");
+            let (rank, size) = (circuit.rank(), circuit.size());
+            circuit.barrier().unwrap();
+            for length in [0, 1, 100, 10_000, 1 << 20] {
+                let mut bytes = if rank == size - 1 { vec![7; length] } else { vec![0; length] };
+                circuit.broadcast(size - 1, &mut bytes).unwrap();
+                assert!(bytes == vec![7; length]);
+            }
+            for length in [1, 3, 1000, 100_000] {
+                let sum: Vec<u64> = (0..length as u64).map(|at| (1..=size as u64).map(|f| at * f).sum()).collect();
+                let mut values = numbers(length, rank as u64);
+                circuit.all_reduce(&mut values, op::sum).unwrap();
+                assert!(values == sum, "{length} values");
+                for root in 0..size {
+                    let mut values = numbers(length, rank as u64);
+                    circuit.reduce(root, &mut values, op::sum).unwrap();
+                    assert!(rank != root || values == sum);
+                }
+            }
+            let mut ends = [rank as f64];
+            circuit.all_reduce(&mut ends, op::max).unwrap();
+            assert_eq!(ends, [(size - 1) as f64]);
+            let all = circuit.gather(0, &vec![rank as u8; rank * 10], 1000).unwrap();
+            if rank == 0 {
+                assert!(all.iter().enumerate().all(|(from, bytes)| *bytes == vec![from as u8; from * 10]));
+            }
+            if size > 1 {
+                circuit.send((rank + 1) % size, 9, &[rank as u8]).unwrap();
+                let mut byte = [0];
+                let received = circuit.receive_any(9, &mut byte).unwrap();
+                assert_eq!((received.from, byte[0] as usize), ((rank + size - 1) % size, (rank + size - 1) % size));
+            }
+            circuit.barrier().unwrap();
+        });
+    }
+}
+
+#[test]
+fn contended_openings_are_the_same_at_all_members() {
+    const SIZE: u32 = 16;
+    const OPENINGS: usize = 64;
+    let session = Session::start();
+    let lists = std::sync::Mutex::new(Vec::new());
+    let began = Instant::now();
+    as_members(&session, SIZE, |member| {
+        let own = member.group.view().unwrap().rank_of(&id(&member.node)).unwrap();
+        for number in 0..OPENINGS {
+            drop(member.open(&format!("{own}.{number}")));
+            drop(member.open(&format!("shared.{number}")));
+        }
+        // All have opened all of theirs.
+        let end = member.open("end");
+        end.barrier().unwrap();
+        lists.lock().unwrap().push(member.group.circuits());
+        end.barrier().unwrap();
+    });
+    let lists = lists.into_inner().unwrap();
+    println!("{} openings in {:?}", lists[0].len(), began.elapsed());
+    assert!(lists.iter().all(|list| *list == lists[0]), "the same circuits in the same order");
+    let expected = SIZE as usize * OPENINGS + OPENINGS + 1;
+    assert_eq!(lists[0].len(), expected, "none is lost, none is opened twice");
+    assert!(lists[0].iter().map(|(number, _)| *number).eq(1..=expected as u64));
+}
+
+fn id(node: &Node) -> String {
+    node.id().unwrap().0.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn neighbours_have_links_to_neighbours_only() {
+    const SIZE: u32 = 64;
+    let session = Session::start();
+    as_members(&session, SIZE, |member| {
+        let circuit = member.open("ring");
+        let (rank, size) = (circuit.rank(), circuit.size());
+        for round in 0..10 {
+            circuit.send((rank + 1) % size, round, &[1]).unwrap();
+            circuit.receive((rank + size - 1) % size, round, &mut [0]).unwrap();
+            circuit.send((rank + size - 1) % size, round, &[1]).unwrap();
+            circuit.receive((rank + 1) % size, round, &mut [0]).unwrap();
+        }
+        let peers: std::collections::HashSet<_> =
+            member.node.links().unwrap().into_iter().map(|link| member.node.link_info(link).unwrap().peer.0).collect();
+        assert!(peers.len() <= 2, "{} peers", peers.len());
+    });
+}
+
+#[test]
+fn circuit_of_a_killed_process_fails_and_another_one_works() {
+    let session = Session::start();
+    let near = session.member(Some(0));
+    let (mut child, mut output) = session.child("echo", 1);
+    let other = session.member(Some(2));
+    near.group.wait_for_members(3, Some(LIMIT)).unwrap();
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    let circuit = near.open("c");
+    let theirs = other.open("c");
+    assert_eq!(circuit.number(), theirs.number());
+    circuit.send(1, 1, b"x").unwrap();
+    assert_eq!(circuit.receive(1, 1, &mut [0; 8]).unwrap().length, 1);
+    let killed = Instant::now();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let error = circuit.receive(1, 1, &mut [0; 8]).unwrap_err();
+    assert!(matches!(error, Error::MemberGone), "{error}");
+    assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
+    assert!(matches!(circuit.receive_any(1, &mut [0; 8]), Err(Error::MemberGone)));
+    assert!(matches!(circuit.send(1, 1, b"x"), Err(Error::MemberGone)));
+    // The other member is still there, on this circuit and on a new one.
+    circuit.send(2, 5, b"ab").unwrap();
+    assert_eq!(theirs.receive(0, 5, &mut [0; 8]).unwrap().length, 2);
+    other.group.wait_for(|view| view.members.len() == 2, Some(LIMIT)).unwrap();
+    let (again, theirs) = (near.open("c"), other.open("c"));
+    assert!(again.number() > circuit.number());
+    assert_eq!((again.number(), again.size(), theirs.size()), (theirs.number(), 2, 2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| theirs.barrier().unwrap());
+        again.barrier().unwrap();
+    });
+}
+
+#[test]
+fn late_member_leaves_older_circuits_alone() {
+    let session = Session::start();
+    let (first, second) = (session.member(Some(0)), session.member(Some(1)));
+    first.group.wait_for_members(2, Some(LIMIT)).unwrap();
+    let before = first.open("c");
+    let late = session.member(Some(2));
+    assert_eq!(second.open("c").number(), before.number(), "the circuit is as good as before");
+    let newer = late.open("c");
+    assert_eq!((newer.size(), newer.rank()), (3, 2));
+    let began = Instant::now();
+    while first.group.circuits().len() < 2 {
+        assert!(began.elapsed() < LIMIT);
+    }
+    assert_eq!(first.open("c").number(), newer.number());
+    assert_eq!(before.size(), 2);
+}
+
+#[test]
+fn circuits_survive_a_gatekeeper_that_is_killed() {
+    let mut session = Session::start();
+    let members = [0, 1].map(|rank| session.member(Some(rank)));
+    members[0].group.wait_for_members(2, Some(LIMIT)).unwrap();
+    let circuits = [members[0].open("c"), members[1].open("c")];
+    let view = members[0].group.view().unwrap().number;
+    let exchange = || {
+        circuits[0].send(1, 1, b"abc").unwrap();
+        assert_eq!(circuits[1].receive(0, 1, &mut [0; 8]).unwrap().length, 3);
+    };
+    exchange();
+    session.kill();
+    exchange();
+    // An opening that begins while there is no gatekeeper is known to all once there is one.
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| members[1].group.open("later", Some(LIMIT)).map(|circuit| circuit.number()));
+        std::thread::sleep(Duration::from_millis(50));
+        session.start_again();
+        assert_eq!(members[0].open("later").number(), opening.join().unwrap().unwrap());
+    });
+    exchange();
+    members[0].group.wait_for(|now| now.number > view, Some(LIMIT)).unwrap();
+    assert_eq!(members[0].open("c").number(), circuits[0].number(), "no member has gone");
+}
+
+#[test]
+fn handles_of_one_circuit_share_its_numbering() {
+    let session = Session::start();
+    as_members(&session, 2, |member| {
+        let kept = member.open("c");
+        for round in 0..20u64 {
+            // One member keeps its handle, the other one opens the circuit each time.
+            let again = (kept.rank() == 1).then(|| member.open("c"));
+            let circuit = again.as_ref().unwrap_or(&kept);
+            assert_eq!(circuit.number(), kept.number());
+            let mut values = [round];
+            circuit.all_reduce(&mut values, op::sum).unwrap();
+            assert_eq!(values, [2 * round]);
+        }
+        kept.barrier().unwrap();
+    });
+}
+
+#[test]
+fn collectives_fail_at_all_members_when_one_is_killed() {
+    let session = Session::start();
+    let (mut child, mut output) = session.child("collective", 3);
+    std::thread::scope(|scope| {
+        let members: Vec<_> = [0, 1, 2, 4, 5, 6, 7]
+            .map(|rank| {
+                let session = &session;
+                scope.spawn(move || {
+                    let member = session.member(Some(rank));
+                    member.group.wait_for_members(8, Some(LIMIT)).unwrap();
+                    let circuit = member.open("c");
+                    loop {
+                        let result = circuit.all_reduce(&mut [1u64; 20_000], op::sum).and_then(|()| circuit.barrier());
+                        let result = result.and_then(|()| circuit.broadcast(3, &mut [0; 100_000]));
+                        if let Err(error) = result {
+                            assert!(matches!(error, Error::MemberGone), "{error}");
+                            break;
+                        }
+                    }
+                    // Those that are left go on among themselves.
+                    member.group.wait_for(|view| view.members.len() == 7, Some(LIMIT)).unwrap();
+                    let circuit = member.open("c");
+                    let mut count = [1u64];
+                    circuit.all_reduce(&mut count, op::sum).unwrap();
+                    assert_eq!(count, [7]);
+                    circuit.barrier().unwrap();
+                })
+            })
+            .into();
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        members.into_iter().for_each(|member| member.join().unwrap());
+    });
+}
+
+#[test]
+fn member_that_leaves_and_joins_again_is_a_new_one() {
+    let session = Session::start();
+    let near = session.member(Some(0));
+    let mut far = session.member(Some(1));
+    near.group.wait_for_members(2, Some(LIMIT)).unwrap();
+    let (circuit, theirs) = (near.open("c"), far.open("c"));
+    circuit.send(1, 1, b"x").unwrap();
+    theirs.receive(0, 1, &mut [0; 8]).unwrap();
+    for _ in 0..5 {
+        let joined = far.membership.join("g", Some(1)).unwrap();
+        std::mem::replace(&mut far.group, joined).leave().unwrap();
+        far.group = far.membership.join("g", Some(1)).unwrap();
+        far.group.wait_for_members(2, Some(LIMIT)).unwrap();
+    }
+    assert!(matches!(theirs.receive(0, 1, &mut [0; 8]), Err(Error::MemberGone)));
+    assert!(matches!(circuit.receive(1, 1, &mut [0; 8]), Err(Error::MemberGone)));
+    let began = Instant::now();
+    let (again, theirs) = loop {
+        // Until both have the last view they may open a circuit that ends at once.
+        let both = (near.open("c"), far.open("c"));
+        if both.0.number() == both.1.number() && both.0.send(1, 1, b"y").is_ok() {
+            break both;
+        }
+        assert!(began.elapsed() < LIMIT);
+    };
+    assert!(again.number() > circuit.number());
+    assert_eq!(theirs.receive(0, 1, &mut [0; 8]).unwrap().length, 1);
+}
+
+#[test]
+fn member_that_leaves_while_the_gatekeeper_is_away_is_out() {
+    let mut session = Session::start();
+    let (near, far) = (session.member(Some(0)), session.member(Some(1)));
+    near.group.wait_for_members(2, Some(LIMIT)).unwrap();
+    session.kill();
+    let Member { node, group, membership } = &far;
+    let joined = membership.join("g", Some(1)); // it is in the group as far as it knows
+    assert!(joined.is_ok() && group.view().is_ok());
+    joined.unwrap().leave().unwrap();
+    session.start_again();
+    near.group.wait_for(|view| view.members.len() == 1, Some(LIMIT)).unwrap();
+    near.open("alone").barrier().unwrap();
+    node.progress().unwrap();
+}
+
+#[test]
+fn nodes_do_not_drift_into_the_next_session() {
+    let mut session = Session::start();
+    let member = session.member(Some(0));
+    session.kill();
+    std::fs::remove_dir_all(session.paths.dir()).unwrap();
+    session.start_again();
+    let error = member.group.wait_for(|_| false, Some(LIMIT)).unwrap_err();
+    assert!(matches!(error, Error::Session(_) | Error::Invalid(_)), "{error}");
+    let fresh = session.member(Some(1));
+    assert_eq!(fresh.group.view().unwrap().members.len(), 1);
+    fresh.open("c").barrier().unwrap();
+}
+
+#[test]
+fn calls_that_cannot_work_say_why() {
+    let session = Session::start();
+    let member = session.member(None);
+    let circuit = member.open("c");
+    let why = |result: Result<(), Error>| result.unwrap_err().to_string();
+    assert_eq!(why(circuit.send(1, 0, b"")), "there is no rank 1: the circuit has 1");
+    assert_eq!(why(circuit.broadcast(3, &mut [])), "there is no rank 3: the circuit has 1");
+    assert!(why(member.group.open("", None).map(drop)).contains("1 to 256 bytes"));
+    assert!(matches!(circuit.receive_within(None, 1, &mut [0], Duration::from_millis(5)), Err(Error::TimedOut)));
+    let limit = Some(Duration::from_millis(5));
+    assert!(matches!(member.group.wait_for_members(2, limit), Err(Error::TimedOut)));
+    let nowhere = SessionPaths::within(&session.paths.dir().join("nowhere"), "x").unwrap();
+    assert!(why(Membership::attach_to(&member.node, &nowhere).map(drop)).contains("motet up"));
+}
+
+/// The roles of the processes that the tests start: this test binary itself.
+#[test]
+#[ignore = "a role of the other tests"]
+fn child() {
+    let rank = std::env::var("MOTET_TEST_RANK").unwrap().parse().unwrap();
+    let member = Member::attach(&SessionPaths::of("test").unwrap(), Some(rank));
+    let role = std::env::var("MOTET_TEST_ROLE").unwrap();
+    member.group.wait_for_members(if role == "collective" { 8 } else { 3 }, Some(LIMIT)).unwrap();
+    let circuit = member.open("c");
+    println!("ready");
+    if role == "collective" {
+        loop {
+            circuit.all_reduce(&mut [1u64; 20_000], op::sum).and_then(|()| circuit.barrier()).unwrap();
+            circuit.broadcast(3, &mut [0; 100_000]).unwrap();
+        }
+    }
+    let mut buffer = [0; 64];
+    while let Ok(received) = circuit.receive_any(1, &mut buffer) {
+        circuit.send(received.from, 1, &buffer[..received.length]).unwrap();
+    }
+}
