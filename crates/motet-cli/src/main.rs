@@ -1,8 +1,8 @@
 //! `motet`: the command line.
 //!
 //! What it is: `run` starts a program under Motet; `ps`, `top` and `why` read the node files and stats pages of running processes;
-//! `doctor` and `config` show what this machine and these settings allow; `tune` and `bench` measure. There is no daemon, and only
-//! the profile of `tune` is written.
+//! `doctor` and `config` show what this machine and these settings allow; `tune` and `bench` measure. `up` starts a session, whose gatekeeper is the only
+//! daemon; `groups` and `down` are its clients.
 //!
 //! What it is not: part of a running program. It never connects to a program and never maps its memory: node files are read with
 //! `pread` and parsed as bytes that any process may have written.
@@ -11,12 +11,16 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod children;
 mod config;
 mod doctor;
 mod drivers;
 mod elf_check;
 mod exit_error;
+mod gatekeeper;
 mod generate;
+mod groups;
+mod launch;
 mod libraries;
 mod mpi_env;
 mod mpi_hosts;
@@ -30,11 +34,13 @@ mod ps;
 mod ranks;
 mod recent;
 mod run;
+mod session;
 mod stats;
 mod stats_table;
 mod stream_stats;
 mod top;
 mod tune;
+mod up;
 mod why;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -59,10 +65,15 @@ enum Command {
     Ps(ps::Arguments),
     Top(top::Arguments),
     Why(why::Arguments),
+    Up(up::UpArguments),
+    Groups(groups::Arguments),
+    Down(up::DownArguments),
     Bench(bench::Arguments),
     Tune(tune::Arguments),
     Doctor(doctor::Arguments),
     Config(config::Arguments),
+    #[command(hide = true)]
+    Gatekeeper(gatekeeper::Arguments),
     #[command(hide = true)]
     Generate(generate::Arguments),
     #[command(hide = true)]
@@ -75,6 +86,10 @@ fn dispatch(command: Command, json: bool) -> Outcome {
         Command::Ps(arguments) => ps::run(&arguments, json),
         Command::Top(arguments) => top::run(&arguments, json),
         Command::Why(arguments) => why::run(&arguments, json),
+        Command::Up(arguments) => up::up(&arguments, json),
+        Command::Groups(arguments) => groups::run(&arguments, json),
+        Command::Down(arguments) => up::down(&arguments, json),
+        Command::Gatekeeper(arguments) => gatekeeper::run(&arguments),
         Command::Bench(arguments) => bench::run(arguments, json),
         Command::Tune(arguments) => tune::run(&arguments, json),
         Command::Doctor(arguments) => doctor::run(&arguments, json),

@@ -14,8 +14,10 @@ use motet_config::profile::ProfileLookup;
 use motet_config::{Config, Loaded, Mpi, SETTINGS, Setting, ValueSource};
 use motet_sys::append_file::{Appender, OWN_OUTPUT};
 
+use crate::children::cannot_start;
 use crate::elf_check::{self, CommandSearch};
 use crate::exit_error::{Failure, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
+use crate::launch::{self, Launch};
 use crate::libraries::{self, Libraries};
 use crate::mpi_launcher::Launcher;
 use crate::process_scan::{ORB_SHIM, SHIM};
@@ -47,6 +49,15 @@ pub struct Arguments {
     /// Set one of the settings that `motet config` lists
     #[arg(long, value_name = "NAME=VALUE")]
     set: Vec<String>,
+
+    /// Start the program in this group of the session (`motet up`)
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["off", "stats"])]
+    group: Option<String>,
+
+    /// Start so many processes, with ranks in MOTET_GROUP_RANK
+    #[arg(short = 'n', value_name = "N", default_value_t = 1, requires = "group")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(launch::MAX_PROGRAMS)))]
+    processes: u32,
 
     /// Print what is set up, and why a program runs without Motet
     #[arg(short, long)]
@@ -114,6 +125,21 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         {
             eprintln!("motet: no log: {}: {why}; the program runs without a log", path.display());
         }
+    }
+    let session = match &arguments.group {
+        Some(group) => Some(Launch::in_group(group)?),
+        None if arguments.off => None,
+        None => Launch::of_session(),
+    };
+    if let Some(session) = &session {
+        session.set_variables(&mut command);
+    }
+    match (&session, &arguments.group) {
+        (Some(session), Some(group)) => {
+            return session.run_group(command, program, &file, group, arguments.processes);
+        }
+        (Some(session), None) => drop(session.register(std::process::id(), &command, None)),
+        _ => {}
     }
     if arguments.stats {
         return stats::run(command, program, &file, json);
@@ -267,19 +293,6 @@ fn not_found(program: &OsStr) -> Failure {
 fn not_executable(file: &Path) -> Failure {
     let fix = if file.is_dir() { "it is a folder" } else { "make it executable with chmod +x" };
     Failure::new(NOT_EXECUTABLE, format!("{}: not executable; {fix}", file.display()))
-}
-
-/// The failure for an error of the kernel when it starts the program.
-pub fn cannot_start(program: &OsStr, error: &io::Error) -> Failure {
-    let program = program.to_string_lossy();
-    match error.kind() {
-        // The file itself was found: the interpreter on its first line, or its loader, is missing.
-        io::ErrorKind::NotFound => Failure::new(
-            NO_COMMAND,
-            format!("{program}: its interpreter (#! line or ELF loader) was not found; install it"),
-        ),
-        _ => Failure::new(NOT_EXECUTABLE, format!("{program}: cannot be executed: {error}")),
-    }
 }
 
 #[cfg(test)]

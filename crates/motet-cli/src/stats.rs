@@ -7,23 +7,14 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus};
+use std::process::Command;
 
-use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
-use signal_hook::iterator::SignalsInfo;
-use signal_hook::iterator::exfiltrator::WithOrigin;
-use signal_hook::low_level::siginfo::Cause;
 
+use crate::children::{self, cannot_start};
 use crate::exit_error::{FAILED, Failure, Outcome};
 use crate::output::{self, Align, Table};
-use crate::run::cannot_start;
-
-/// Signals that are forwarded to the program.
-const FORWARDED_SIGNALS: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGALRM];
 
 /// The counters of one process, ended streams included. A missing field is 0.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,65 +47,19 @@ pub fn run(mut command: Command, program: &OsStr, at: &Path, json: bool) -> Outc
     let file = memfd().map_err(|e| failed("cannot create a memfd for the statistics", &e))?;
     command.env("MOTET_STATS", format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
 
-    // Caught, not blocked: a caught signal has its default action in the program, an ignored one (nohup) stays ignored.
-    let ignored = ignored_signals();
-    let caught = FORWARDED_SIGNALS.into_iter().filter(|n| ignored >> (n - 1) & 1 == 0).chain([SIGCHLD]);
-    let mut signals = SignalsInfo::new(caught).map_err(|e| failed("cannot wait for signals", &e))?;
-    let mut child = start(&mut command, at).map_err(|e| cannot_start(program, &e))?;
-    let status = wait(&mut child, &mut signals).map_err(|e| failed("cannot wait for the program", &e))?;
+    let mut signals = children::catch_signals()?;
+    let child = children::start(&mut command, at).map_err(|e| cannot_start(program, &e))?;
+    let status = children::wait(child, &mut signals)?;
 
     let lines = read(file);
     let shown = if json { json_lines(&lines)? } else { render(&lines) };
     eprint!("{shown}");
-    end_as(status)
-}
-
-/// Starts the program. A file that the kernel cannot execute is a script for the shell, as for `execvp`.
-fn start(command: &mut Command, at: &Path) -> std::io::Result<Child> {
-    match command.spawn() {
-        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOEXEC.raw_os_error()) => {
-            let mut shell = Command::new("/bin/sh");
-            shell.arg(at).args(command.get_args());
-            for (name, value) in command.get_envs() {
-                match value {
-                    Some(value) => shell.env(name, value),
-                    None => shell.env_remove(name),
-                };
-            }
-            shell.spawn()
-        }
-        started => started,
-    }
+    children::end_as(status)
 }
 
 fn memfd() -> Result<File, rustix::io::Errno> {
     use rustix::fs::{MemfdFlags, memfd_create};
     memfd_create("motet-stats", MemfdFlags::CLOEXEC).map(File::from)
-}
-
-/// The mask of signals that this process was started to ignore.
-fn ignored_signals() -> u64 {
-    let text = crate::procfs::status(std::process::id(), "SigIgn").unwrap_or_default();
-    u64::from_str_radix(&text, 16).unwrap_or(0)
-}
-
-/// Forwards signals until the program ends. Signals of the terminal are skipped: the kernel sends them to the whole foreground
-/// group, the program included.
-fn wait(child: &mut Child, signals: &mut SignalsInfo<WithOrigin>) -> std::io::Result<ExitStatus> {
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        for origin in signals.wait() {
-            if origin.signal == SIGCHLD || matches!(origin.cause, Cause::Kernel) {
-                continue;
-            }
-            // The program is not reaped yet, so the process id is still its own.
-            if let (Some(pid), Some(signal)) = (Some(Pid::from_child(child)), Signal::from_named_raw(origin.signal)) {
-                let _ = rustix::process::kill_process(pid, signal);
-            }
-        }
-    }
 }
 
 fn read(mut file: File) -> Vec<ProcessCounters> {
@@ -177,19 +122,6 @@ impl ProcessCounters {
             sum(self.stayed_on_tcp.entry(*code).or_default(), *count);
         }
     }
-}
-
-/// Exits with the program's code, or ends by the signal that ended it (without a second core file).
-fn end_as(status: ExitStatus) -> Outcome {
-    use rustix::process::{Resource, Rlimit, setrlimit};
-    if let Some(code) = status.code() {
-        return Ok(code as u8);
-    }
-    let number = status.signal().unwrap_or(0);
-    let _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
-    let _ = signal_hook::low_level::emulate_default_handler(number);
-    // A signal whose default action does not end a process: the shell's code.
-    Ok(128u8.wrapping_add(number as u8))
 }
 
 #[cfg(test)]

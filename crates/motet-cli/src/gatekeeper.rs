@@ -1,0 +1,52 @@
+//! `motet gatekeeper`: the process that `motet up` starts in the background.
+
+use clap::Args;
+use motet_gatekeeper::server::{Gatekeeper, Options};
+use motet_session::paths::{SessionPaths, is_name};
+use std::io::Write;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
+
+/// Run a gatekeeper in the foreground; `motet up` does so in the background
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// The session
+    name: String,
+
+    /// The name of this host in the session
+    #[arg(long, value_name = "NAME")]
+    host: Option<String>,
+
+    /// Address of the API for clients that know the session's key
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<std::net::SocketAddr>,
+}
+
+/// The command. Prints `ready` once it listens.
+pub fn run(arguments: &Arguments) -> Outcome {
+    let failed = |error: &dyn std::fmt::Display| Failure::new(FAILED, error.to_string());
+    let paths = SessionPaths::of(&arguments.name).map_err(|error| Failure::new(USAGE, error.to_string()))?;
+    if let Some(host) = arguments.host.as_deref().filter(|host| !is_name(host)) {
+        return Err(Failure::new(USAGE, format!("{host:?} is no name of a host: use letters, digits and . _ -")));
+    }
+    // Of its own session, so that the end of the terminal is not its end. A leader of a process group has one already.
+    let _ = rustix::process::setsid();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| failed(&error))?;
+    runtime.block_on(async {
+        let options = Options { paths, host: arguments.host.clone(), listen: arguments.listen };
+        let mut stop = signal(SignalKind::terminate()).map_err(|error| failed(&error))?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| failed(&error))?;
+        let gatekeeper = Gatekeeper::start(options).await.map_err(|error| failed(&error))?;
+        let mut out = std::io::stdout();
+        let _ = writeln!(out, "ready").and_then(|()| out.flush());
+        let stopped = async {
+            tokio::select! {
+                _ = stop.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        gatekeeper.run(stopped).await.map_err(|error| failed(&error))
+    })?;
+    Ok(0)
+}

@@ -1,0 +1,88 @@
+//! `motet groups`: the groups of the session, their members and programs.
+
+use clap::Args;
+use motet_session::api::{Program, View};
+use serde::Serialize;
+
+use crate::exit_error::Outcome;
+use crate::output::{self, Align, Table, sanitize};
+use crate::session;
+
+/// List the groups of the session, their programs and members
+#[derive(Debug, Args)]
+#[command(after_help = crate::exit_error::AFTER_HELP)]
+pub struct Arguments {
+    /// Only this group
+    #[arg(value_name = "GROUP")]
+    group: Option<String>,
+}
+
+/// A group.
+#[derive(Serialize)]
+struct Group {
+    name: String,
+    /// Its nodes: the programs that have joined by the API.
+    view: Option<View>,
+    /// The programs that were started in it.
+    programs: Vec<Program>,
+}
+
+/// The command.
+pub fn run(arguments: &Arguments, json: bool) -> Outcome {
+    let client = session::client(&session::paths()?)?;
+    let mut views = client.get::<Vec<View>>("/v1/groups")?;
+    let programs = client.get::<Vec<Program>>("/v1/programs")?;
+    let mut names: Vec<String> = views.iter().map(|view| view.group.clone()).collect();
+    names.extend(programs.iter().filter_map(|program| program.group.clone()));
+    names.sort();
+    names.dedup();
+    names.retain(|name| arguments.group.as_ref().is_none_or(|wanted| wanted == name));
+    if let (Some(wanted), true) = (&arguments.group, names.is_empty()) {
+        client.get::<View>(&format!("/v1/groups/{wanted}"))?; // fails with the reason
+    }
+    let groups: Vec<Group> = names
+        .into_iter()
+        .map(|name| Group {
+            view: views.iter().position(|view| view.group == name).map(|at| views.swap_remove(at)),
+            programs: programs.iter().filter(|program| program.group.as_ref() == Some(&name)).cloned().collect(),
+            name,
+        })
+        .collect();
+    if json {
+        output::json(&groups)?;
+    } else if groups.is_empty() {
+        output::text("the session has no group; start one with `motet run --group NAME -- COMMAND`\n")?;
+    } else {
+        output::text(&groups.iter().map(text).collect::<Vec<_>>().join("\n"))?;
+    }
+    Ok(0)
+}
+
+fn text(group: &Group) -> String {
+    let (number, members) = group.view.as_ref().map_or((0, &[][..]), |view| (view.number, &view.members));
+    let mut text =
+        format!("{}: {} nodes in view {number}, {} programs\n", group.name, members.len(), group.programs.len());
+    let (right, left) = (Align::Right, Align::Left);
+    let mut table = Table::new(&[("RANK", right), ("HOST", left), ("PID", right), ("NODE", left), ("COMMAND", left)]);
+    let rank = |rank: Option<usize>| rank.map_or("-".to_owned(), |rank| rank.to_string());
+    let command = |program: &Program| sanitize(&program.command.join(" "), 60);
+    for (at, member) in members.iter().enumerate() {
+        let program = group.programs.iter().find(|program| program.process == member.process);
+        let node: String = member.node.chars().take(8).collect();
+        let command = program.map_or_else(String::new, command);
+        table.row(vec![rank(Some(at)), sanitize(&member.host, 64), member.process.pid.to_string(), node, command]);
+    }
+    let joined = |program: &Program| members.iter().any(|member| member.process == program.process);
+    for program in group.programs.iter().filter(|program| !joined(program)) {
+        let own = rank(program.rank.map(|rank| rank as usize));
+        table.row(vec![
+            own,
+            sanitize(&program.host, 64),
+            program.process.pid.to_string(),
+            "-".to_owned(),
+            command(program),
+        ]);
+    }
+    text += &table.render();
+    text
+}

@@ -1,0 +1,91 @@
+//! The session of this user on this host, for the commands that use it.
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::OpenOptionsExt;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use motet_session::SESSION_ID_VARIABLE;
+use motet_session::api::Session;
+use motet_session::client::{Client, ClientError};
+use motet_session::paths::SessionPaths;
+
+use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome, USAGE};
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let code = match error {
+            ClientError::NotUp | ClientError::Refused(404, _) => NOT_FOUND,
+            _ => FAILED,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+/// The longest wait for a gatekeeper that another command starts at the same time.
+const OTHER_LIMIT: Duration = Duration::from_secs(2);
+
+/// The session that the environment names.
+pub fn paths() -> Outcome<SessionPaths> {
+    SessionPaths::from_env().map_err(|error| Failure::new(USAGE, error.to_string()))
+}
+
+/// A client of the gatekeeper. One that was killed is started again: its journal shows that the session has not ended.
+pub fn client(paths: &SessionPaths) -> Outcome<Client> {
+    let client = Client::of(paths)?;
+    match client.get::<serde_json::Value>("/v1/session") {
+        Ok(_) => Ok(client),
+        Err(ClientError::NotUp) if paths.journal().exists() => {
+            start_gatekeeper(paths, &[])?;
+            Ok(client)
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Starts a gatekeeper in the background, and waits until it listens.
+pub fn start_gatekeeper(paths: &SessionPaths, arguments: &[&str]) -> Outcome<Session> {
+    let failed = |what: String| Failure::new(FAILED, what);
+    paths.create().map_err(|error| failed(error.to_string()))?;
+    let log = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(paths.log());
+    let log = log.map_err(|error| failed(format!("{}: {error}", paths.log().display())))?;
+    let own = std::env::current_exe().map_err(|error| failed(format!("cannot find this program: {error}")))?;
+    let mut child = Command::new(own)
+        .args(["gatekeeper", paths.name()])
+        .args(arguments)
+        .current_dir("/")
+        .env_remove("LD_PRELOAD")
+        .env_remove(SESSION_ID_VARIABLE) // the gatekeeper of one session may be started in another one
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .spawn()
+        .map_err(|error| failed(format!("cannot start the gatekeeper: {error}")))?;
+    let mut line = String::new();
+    let read = BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line);
+    match line.trim_end() {
+        "ready" if read.is_ok() => Ok(Client::of(paths)?.get("/v1/session")?),
+        _ => {
+            let _ = child.wait();
+            // Another command may have started one at the same time.
+            if let Some(session) = wait_for_other(paths) {
+                return Ok(session);
+            }
+            let log = std::fs::read_to_string(paths.log()).unwrap_or_default();
+            let why = log.lines().last().unwrap_or("it says nothing").trim_start_matches("motet: ");
+            Err(failed(format!("the gatekeeper does not start: {why}")))
+        }
+    }
+}
+
+/// The session, if its gatekeeper begins to answer within a moment.
+fn wait_for_other(paths: &SessionPaths) -> Option<Session> {
+    let began = Instant::now();
+    while paths.socket().exists() && began.elapsed() < OTHER_LIMIT {
+        if let Ok(session) = Client::of(paths).and_then(|client| client.get("/v1/session")) {
+            return Some(session);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    None
+}

@@ -1,0 +1,228 @@
+//! `motet up`, `groups`, `run --group` and `down`.
+
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Folder, finish, json, motet, refused};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A session in a folder of its own, which ends with the test.
+struct Session(Folder);
+
+impl Session {
+    fn new(name: &str) -> Self {
+        let folder = Folder::new(name);
+        folder.libraries();
+        Self(folder)
+    }
+
+    fn motet(&self, arguments: &[&str]) -> Command {
+        let mut command = motet(arguments);
+        command.env("MOTET_SESSION_DIR", self.0.path().join("sessions")).env("MOTET_LIBDIR", self.0.path());
+        command
+    }
+
+    fn up(name: &str) -> Self {
+        let session = Self::new(name);
+        let (code, out, err) = finish(&mut session.motet(&["up", "--host", "here"]));
+        assert_eq!((code, err.as_str()), (0, ""), "{out}");
+        assert!(out.starts_with("session default is up on host here: gatekeeper "), "{out}");
+        session
+    }
+
+    fn gatekeeper(&self) -> Pid {
+        let about = json(&finish(&mut self.motet(&["--json", "up"])).1);
+        Pid::from_raw(about["session"]["gatekeeper"]["pid"].as_i64().unwrap() as i32).unwrap()
+    }
+
+    /// Starts a program in the background, and waits for its first lines.
+    fn start(&self, arguments: &[&str], lines: usize) -> (Child, Vec<String>) {
+        let mut child = self.motet(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut output: BufReader<ChildStdout> = BufReader::new(child.stdout.take().unwrap());
+        let mut line = || {
+            let mut line = String::new();
+            output.read_line(&mut line).unwrap();
+            line.trim_end().to_owned()
+        };
+        let mut lines: Vec<_> = (0..lines).map(|_| line()).collect();
+        lines.sort();
+        (child, lines)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.motet(&["down"]).output();
+    }
+}
+
+#[test]
+fn session_begins_and_ends_once() {
+    let session = Session::up("once");
+    let (code, out, _) = finish(&mut session.motet(&["up"]));
+    assert!(code == 0 && out.starts_with("session default is up already on host here"), "{out}");
+    let (_, out, _) = finish(&mut session.motet(&["groups"]));
+    assert!(out.contains("has no group") && out.contains("motet run --group"), "{out}");
+    let (code, out, _) = finish(&mut session.motet(&["down"]));
+    assert_eq!((code, out.as_str()), (0, "session default has ended: 0 programs, 0 groups\n"));
+    assert!(!session.0.path().join("sessions/default").exists());
+    assert!(refused(&mut session.motet(&["down"]), 3).contains("motet up"));
+    assert!(refused(&mut session.motet(&["groups"]), 3).contains("motet up"));
+}
+
+#[test]
+fn session_can_be_ended_from_within() {
+    let session = Session::up("within");
+    let script = "echo; $MOTET down; echo $?";
+    let mut command = session.motet(&["run", "--", "sh", "-c", script]);
+    command.env("MOTET", env!("CARGO_BIN_EXE_motet"));
+    finish(&mut command); // the shell is a program of the session and ends as well
+    let began = Instant::now();
+    while session.0.path().join("sessions/default").exists() {
+        assert!(began.elapsed() < Duration::from_secs(20), "the session does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn session_ends_and_begins_at_once() {
+    let session = Session::up("again");
+    for _ in 0..5 {
+        assert_eq!(finish(&mut session.motet(&["down"])).0, 0);
+        assert_eq!(finish(&mut session.motet(&["up"])).0, 0);
+        assert_eq!(finish(&mut session.motet(&["groups"])).0, 0);
+    }
+}
+
+#[test]
+fn session_begun_twice_at_the_same_time_is_one() {
+    let session = Session::new("twice");
+    let start = || session.motet(&["--json", "up"]).stdout(Stdio::piped()).spawn().unwrap();
+    let both = [start(), start()].map(|child| child.wait_with_output().unwrap());
+    let pids = both.map(|output| {
+        assert!(output.status.success());
+        json(&String::from_utf8(output.stdout).unwrap())["session"]["gatekeeper"]["pid"].clone()
+    });
+    assert_eq!(pids[0], pids[1]);
+}
+
+#[test]
+fn sessions_of_two_names_are_two() {
+    let session = Session::up("names");
+    let other = |arguments: &[&str]| {
+        let mut command = session.motet(arguments);
+        command.env("MOTET_SESSION", "other");
+        command
+    };
+    assert_eq!(finish(&mut other(&["up"])).0, 0);
+    assert!(finish(&mut other(&["down"])).1.starts_with("session other has ended"));
+    assert!(finish(&mut session.motet(&["down"])).1.starts_with("session default has ended"));
+    let mut wrong = session.motet(&["up"]);
+    wrong.env("MOTET_SESSION", "../other");
+    assert!(refused(&mut wrong, 2).contains("is no name of a session"));
+}
+
+#[test]
+fn group_has_ranks_and_ends_with_the_session() {
+    let session = Session::up("group");
+    let script = "echo $MOTET_GROUP $MOTET_GROUP_RANK/$MOTET_GROUP_SIZE; exec sleep 1000";
+    let (mut group, lines) = session.start(&["run", "--group", "fluid", "-n", "3", "--", "sh", "-c", script], 3);
+    assert_eq!(lines, ["fluid 0/3", "fluid 1/3", "fluid 2/3"]);
+    let (mut single, _) = session.start(&["run", "--", "sh", "-c", "echo; sleep 1000 & wait"], 1);
+    let listed = json(&finish(&mut session.motet(&["--json", "groups", "fluid"])).1);
+    let ranks: Vec<_> =
+        listed[0]["programs"].as_array().unwrap().iter().map(|program| program["rank"].clone()).collect();
+    assert_eq!(ranks, [0, 1, 2]);
+    let (_, out, _) = finish(&mut session.motet(&["groups"]));
+    assert!(out.starts_with("fluid: 0 nodes in view 0, 3 programs\n"), "{out}");
+    let (_, out, _) = finish(&mut session.motet(&["down"]));
+    assert_eq!(out, "session default has ended: 4 programs, 0 groups\n");
+    assert!(!group.wait().unwrap().success() && !single.wait().unwrap().success());
+}
+
+#[test]
+fn group_ends_as_its_first_failed_rank() {
+    let session = Session::up("fails");
+    let script = "test $MOTET_GROUP_RANK != 1 || exit 7";
+    let (code, _, err) = finish(&mut session.motet(&["run", "--group", "g", "-n", "3", "--", "sh", "-c", script]));
+    assert_eq!((code, err.as_str()), (7, "motet: rank 1 of group g ended with exit status 7\n"));
+    assert_eq!(finish(&mut session.motet(&["run", "--group", "g", "--", "true"])).0, 0);
+    let (code, _, err) = finish(&mut session.motet(&["run", "--group", "g", "--", "sh", "-c", "kill -9 $$"]));
+    assert_eq!((code, err.as_str()), (-9, "motet: rank 0 of group g ended with signal 9\n"));
+}
+
+#[test]
+fn terminated_group_ends() {
+    let session = Session::up("terminated");
+    let (mut group, _) =
+        session.start(&["run", "--group", "g", "-n", "2", "--", "sh", "-c", "echo; exec sleep 1000"], 2);
+    kill_process(Pid::from_child(&group), Signal::TERM).unwrap();
+    assert!(!group.wait().unwrap().success());
+    let began = Instant::now();
+    while json(&finish(&mut session.motet(&["--json", "groups"])).1) != serde_json::json!([]) {
+        assert!(began.elapsed() < Duration::from_secs(10), "programs that have ended are listed");
+    }
+}
+
+#[test]
+fn killed_gatekeeper_is_started_again() {
+    let session = Session::up("killed");
+    let (mut group, _) = session.start(&["run", "--group", "g", "--", "sh", "-c", "echo; exec sleep 1000"], 1);
+    let first = session.gatekeeper();
+    kill_process(first, Signal::KILL).unwrap();
+    while kill_process(first, Signal::CONT).is_ok() && std::fs::read_link(format!("/proc/{first}/exe")).is_ok() {
+        std::thread::yield_now();
+    }
+    let (_, out, _) = finish(&mut session.motet(&["groups"]));
+    assert!(out.starts_with("g: 0 nodes in view 0, 1 programs\n"), "the program is still known: {out}");
+    assert_ne!(session.gatekeeper(), first);
+    let about = json(&finish(&mut session.motet(&["--json", "up"])).1);
+    assert_eq!(about["session"]["host"], "here", "the host keeps its name");
+    finish(&mut session.motet(&["down"]));
+    assert!(!group.wait().unwrap().success());
+}
+
+#[test]
+fn program_does_not_wait_for_a_gatekeeper_that_is_stopped() {
+    let session = Session::up("stopped");
+    let gatekeeper = session.gatekeeper();
+    kill_process(gatekeeper, Signal::STOP).unwrap();
+    let began = Instant::now();
+    assert_eq!(finish(&mut session.motet(&["run", "--", "true"])).0, 0);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    kill_process(gatekeeper, Signal::CONT).unwrap();
+}
+
+#[test]
+fn wrong_calls_are_refused_in_one_line() {
+    let session = Session::new("wrong");
+    assert!(refused(&mut session.motet(&["run", "--group", "g", "--", "true"]), 3).contains("motet up"));
+    assert!(refused(&mut session.motet(&["run", "--group", "a/b", "--", "true"]), 2).contains("is no name of a group"));
+    refused(&mut session.motet(&["run", "-n", "2", "--", "true"]), 2);
+    refused(&mut session.motet(&["run", "--group", "g", "-n", "0", "--", "true"]), 2);
+    assert!(refused(&mut session.motet(&["up", "--host", "a b"]), 2).contains("is no name of a host"));
+    refused(&mut session.motet(&["up", "--listen", "nonsense"]), 2);
+    assert!(refused(&mut session.motet(&["up", "--listen", "192.0.2.1:1"]), 1).contains("does not start"));
+    let open = session.0.path().join("sessions");
+    std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    assert!(refused(&mut session.motet(&["up"]), 1).contains("others may enter"));
+}
+
+#[test]
+fn key_is_in_no_command_line_and_no_log() {
+    let session = Session::up("key");
+    let folder = session.0.path().join("sessions/default");
+    let key = std::fs::read_to_string(folder.join("key")).unwrap();
+    assert_eq!(key.len(), 64);
+    let pid = session.gatekeeper();
+    for place in [
+        format!("/proc/{pid}/cmdline"),
+        format!("/proc/{pid}/environ"),
+        folder.join("gatekeeper.log").display().to_string(),
+    ] {
+        assert!(!String::from_utf8_lossy(&std::fs::read(&place).unwrap()).contains(&key), "{place}");
+    }
+}
