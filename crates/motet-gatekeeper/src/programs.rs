@@ -61,7 +61,7 @@ pub async fn end_all(directory: &Directory, host: &str, session_id: &str, spared
     let mut ended = HashSet::new();
     for (signal, limit) in [(Signal::TERM, TERM_LIMIT), (Signal::KILL, KILL_LIMIT)] {
         let until = Instant::now() + limit;
-        let mut told = HashSet::new();
+        let mut signalled = HashSet::new();
         let mut empty = 0;
         // Two searches in a row: a process may start another one and end between the first search's look at the two.
         while empty < 2 && Instant::now() < until {
@@ -71,13 +71,13 @@ pub async fn end_all(directory: &Directory, host: &str, session_id: &str, spared
             found.retain(|process| Some(*process) != spared && process.is_running());
             empty = if found.is_empty() { empty + 1 } else { 0 };
             for process in found {
-                if told.insert(process) {
+                if signalled.insert(process) {
                     liveness::signal(process, signal);
                 }
             }
             tokio::time::sleep(SEARCH_INTERVAL).await;
         }
-        ended.extend(told);
+        ended.extend(signalled);
     }
     ended.len()
 }

@@ -37,7 +37,7 @@ fn members_see_the_same_views_in_the_same_order() {
         }
     }
     for node in &others[..4] {
-        until("the node is told that it has left", || {
+        until("the node learns that it has left", || {
             node.lines().iter().any(|line| matches!(line, ToNode::Left { .. }))
         });
         let last = node.lines().pop().unwrap();

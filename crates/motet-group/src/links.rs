@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct Links(Mutex<HashMap<NodeId, LinkId>>);
 
 impl Links {
-    /// The link to a member: the one that is there, whoever has opened it, or a new one within this time.
+    /// The link to a member: the one that is there, opened by either side, or a new one within this time.
     pub fn to(&self, node: &Node, member: &Member, limit: Duration) -> Result<LinkId, Error> {
         let id = id_of(member)?;
         let is_up = |link: LinkId| node.link_info(link).is_ok_and(|info| info.gone.is_none() && info.peer == id);

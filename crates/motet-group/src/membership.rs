@@ -204,7 +204,7 @@ impl Inner {
         }
     }
 
-    /// Begins to open a circuit, if it is not open and nobody has begun.
+    /// Begins to open a circuit, unless it is open or wanted already.
     pub(crate) fn open(&self, state: &mut State, sender: &Sender, group: &str, name: &str) -> Result<(), Error> {
         if name.is_empty() || name.len() > MAX_CIRCUIT_NAME_BYTES {
             return Err(Error::Invalid(format!("a circuit's name has 1 to {MAX_CIRCUIT_NAME_BYTES} bytes")));

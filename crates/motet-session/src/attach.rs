@@ -68,7 +68,7 @@ struct State {
     stream: Option<UnixStream>,
     /// The groups that the node is in, with the ranks that it asked for.
     groups: BTreeMap<String, Option<u32>>,
-    /// The session's identity, once the gatekeeper has said it.
+    /// The session's identity, from the gatekeeper's first answer on.
     session: Option<String>,
     ending: bool,
 }

@@ -1,4 +1,4 @@
-//! A process, told apart from a later one of the same id by its start time.
+//! A process, distinguished from a later one of the same id by its start time.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,7 +1,7 @@
 //! The store within the gatekeeper.
 //!
-//! The last changes are kept, so a watcher is a position in them: it needs no queue of its own, and a slow one costs nothing. One that
-//! falls behind the kept changes is told so.
+//! The last changes are kept, so a watcher is a position in them: it needs no queue of its own, and a slow one costs nothing. A watcher
+//! that falls behind the kept changes gets an error.
 
 use super::journal::Journal;
 use super::{Change, Expected, StoreError};
