@@ -12,7 +12,7 @@ use motet::node::{
 };
 use motet_session::api::Member;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A wait checks at this interval whether the members that it needs are still there.
@@ -189,7 +189,10 @@ impl Circuit {
             match self.inner.node.receive_tagged(source, wanted, ignore, buffer, Some(left.min(CHECK_INTERVAL))) {
                 Ok(received) => {
                     let from = ((received.tag & RANK_MASK) >> TAG_BITS) as usize;
-                    return Ok(Received { from, length: received.length });
+                    if from < self.size() {
+                        return Ok(Received { from, length: received.length });
+                    }
+                    // No member sends so: the message is dropped.
                 }
                 Err(NodeError::TimedOut) if until.is_some_and(|until| Instant::now() >= until) => {
                     return Err(Error::TimedOut);
@@ -229,20 +232,27 @@ impl Circuit {
     fn lost(&self, to: usize, error: NodeError) -> Error {
         match error {
             NodeError::Lost(_) | NodeError::Closed | NodeError::Unknown => {
-                self.open().shared.channels.lock().unwrap_or_else(PoisonError::into_inner)[to] = None;
+                self.channels()[to] = None;
                 Error::MemberGone
             }
             error => error.into(),
         }
     }
 
+    fn channels(&self) -> MutexGuard<'_, Vec<Option<Channel>>> {
+        self.open().shared.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The channel to a member; opens it at first.
     fn channel_to(&self, to: usize) -> Result<Channel, Error> {
         self.check_rank(Some(to))?;
         let open = self.open();
+        if let Some(channel) = self.channels()[to] {
+            return Ok(channel);
+        }
         // One thread opens a channel at a time: a second channel to the same member would not keep the order of messages.
-        let mut channels = open.shared.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(channel) = channels[to] {
+        let _opening = open.shared.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = self.channels()[to] {
             return Ok(channel);
         }
         let node = &self.inner.node;
@@ -257,7 +267,7 @@ impl Circuit {
             });
             match opened {
                 Ok(channel) => {
-                    channels[to] = Some(channel);
+                    self.channels()[to] = Some(channel);
                     return Ok(channel);
                 }
                 // The member has not heard of the circuit yet, is slow, or has gone, which the next view will say.

@@ -90,6 +90,8 @@ pub(crate) struct OpenCircuit {
 pub(crate) struct Shared {
     /// The channels to the other members, by rank, as far as they were needed.
     pub channels: Mutex<Vec<Option<Channel>>>,
+    /// Held while a channel is opened. The lock of `channels` is not: a circuit that ends takes it under the lock of the groups, which the opening needs.
+    pub opening: Mutex<()>,
     /// The number of the next collective operation, the same at all members.
     pub collectives: AtomicU32,
 }
@@ -161,7 +163,7 @@ impl GroupState {
                 let _ = node.remove_context(context);
             })?;
             let channels = Mutex::new(vec![None; view.members.len()]);
-            let shared = Arc::new(Shared { channels, collectives: AtomicU32::new(0) });
+            let shared = Arc::new(Shared { channels, opening: Mutex::new(()), collectives: AtomicU32::new(0) });
             Ok(OpenCircuit { opening, view: view.clone(), service, context, shared })
         };
         self.circuits.insert(number, install());

@@ -380,6 +380,22 @@ fn member_that_leaves_and_joins_again_is_a_new_one() {
 }
 
 #[test]
+fn leaving_while_other_threads_send_ends_their_calls() {
+    let session = Session::start();
+    for _ in 0..20 {
+        let (near, far) = (session.member(Some(0)), session.member(Some(1)));
+        near.group.wait_for_members(2, Some(LIMIT)).unwrap();
+        let (circuit, theirs) = (near.open("c"), far.open("c"));
+        std::thread::scope(|scope| {
+            scope.spawn(|| while circuit.send(1, 1, b"x").is_ok() {});
+            scope.spawn(|| while theirs.receive(0, 1, &mut [0; 8]).is_ok() {});
+            far.membership.join("g", None).unwrap().leave().unwrap();
+            near.membership.join("g", None).unwrap().leave().unwrap();
+        });
+    }
+}
+
+#[test]
 fn member_that_leaves_while_the_gatekeeper_is_away_is_out() {
     let mut session = Session::start();
     let (near, far) = (session.member(Some(0)), session.member(Some(1)));
