@@ -47,6 +47,12 @@ fn tag_of(kind: Kind, from: usize, tag: u32) -> u64 {
     (kind as u64) << (TAG_BITS + RANK_BITS) | (from as u64) << TAG_BITS | u64::from(tag)
 }
 
+/// Whether another attempt to make a link or a channel may succeed.
+fn may_pass(error: &Error) -> bool {
+    use NodeError::{Closed, Lost, Refused, Unknown, Unreachable};
+    matches!(error, Error::TimedOut | Error::Node(Refused | Unreachable(_) | Lost(_) | Closed | Unknown))
+}
+
 /// A received message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
@@ -270,10 +276,8 @@ impl Circuit {
                     self.channels()[to] = Some(channel);
                     return Ok(channel);
                 }
-                // The member has not heard of the circuit yet, is slow, or has gone, which the next view will say.
-                Err(
-                    Error::TimedOut | Error::Node(NodeError::Refused | NodeError::Unreachable(_) | NodeError::Lost(_)),
-                ) if since.elapsed() < CONNECT_LIMIT => {
+                // The member has not heard of the circuit yet, is slow, or has gone with its link, which the next view will say.
+                Err(error) if may_pass(&error) && since.elapsed() < CONNECT_LIMIT => {
                     std::thread::sleep(wait);
                     wait = (wait * 2).min(MAX_RETRY);
                 }
