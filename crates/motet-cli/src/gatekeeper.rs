@@ -8,6 +8,9 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
 
+/// The exit code if another gatekeeper has the session.
+pub const ANOTHER_RUNS: u8 = 75;
+
 /// Run a gatekeeper in the foreground; `motet up` does so in the background
 #[derive(Debug, Args)]
 pub struct Arguments {
@@ -37,7 +40,10 @@ pub fn run(arguments: &Arguments) -> Outcome {
         let options = Options { paths, host: arguments.host.clone(), listen: arguments.listen };
         let mut stop = signal(SignalKind::terminate()).map_err(|error| failed(&error))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| failed(&error))?;
-        let gatekeeper = Gatekeeper::start(options).await.map_err(|error| failed(&error))?;
+        let gatekeeper = Gatekeeper::start(options).await.map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => Failure::new(ANOTHER_RUNS, error.to_string()),
+            _ => failed(&error),
+        })?;
         let mut out = std::io::stdout();
         let _ = writeln!(out, "ready").and_then(|()| out.flush());
         let stopped = async {

@@ -19,7 +19,7 @@ use crate::exit_error::{Failure, Outcome, USAGE};
 use crate::session;
 
 /// The longest wait for the gatekeeper when a program starts.
-const REGISTER_LIMIT: Duration = Duration::from_millis(200);
+const REGISTER_LIMIT: Duration = Duration::from_millis(500);
 /// The most programs that one command starts.
 pub const MAX_PROGRAMS: u32 = 1024;
 

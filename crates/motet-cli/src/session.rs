@@ -11,6 +11,7 @@ use motet_session::client::{Client, ClientError};
 use motet_session::paths::SessionPaths;
 
 use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome, USAGE};
+use crate::gatekeeper::ANOTHER_RUNS;
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
@@ -23,7 +24,7 @@ impl From<ClientError> for Failure {
 }
 
 /// The longest wait for a gatekeeper that another command starts at the same time.
-const OTHER_LIMIT: Duration = Duration::from_secs(2);
+const OTHER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The session that the environment names.
 pub fn paths() -> Outcome<SessionPaths> {
@@ -66,9 +67,11 @@ pub fn start_gatekeeper(paths: &SessionPaths, arguments: &[&str]) -> Outcome<Ses
     match line.trim_end() {
         "ready" if read.is_ok() => Ok(Client::of(paths)?.get("/v1/session")?),
         _ => {
-            let _ = child.wait();
-            // Another command may have started one at the same time.
-            if let Some(session) = wait_for_other(paths) {
+            let status = child.wait().ok().and_then(|status| status.code());
+            // Another command has started one at the same time.
+            if status == Some(i32::from(ANOTHER_RUNS))
+                && let Some(session) = wait_for_other(paths)
+            {
                 return Ok(session);
             }
             let log = std::fs::read_to_string(paths.log()).unwrap_or_default();
@@ -81,7 +84,7 @@ pub fn start_gatekeeper(paths: &SessionPaths, arguments: &[&str]) -> Outcome<Ses
 /// The session, if its gatekeeper begins to answer within a moment.
 fn wait_for_other(paths: &SessionPaths) -> Option<Session> {
     let began = Instant::now();
-    while paths.socket().exists() && began.elapsed() < OTHER_LIMIT {
+    while began.elapsed() < OTHER_LIMIT {
         if let Ok(session) = Client::of(paths).and_then(|client| client.get("/v1/session")) {
             return Some(session);
         }

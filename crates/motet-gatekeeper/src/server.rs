@@ -71,7 +71,7 @@ impl Gatekeeper {
         let lock = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(paths.lock())?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             let why = format!("a gatekeeper of session {} runs on this host already", paths.name());
-            return Err(io::Error::new(io::ErrorKind::AddrInUse, why));
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
         let key = Arc::new(SessionKey::open(&paths)?);
         let kept: Kept =
