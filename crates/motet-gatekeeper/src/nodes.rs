@@ -71,7 +71,7 @@ struct Route {
     _open: oneshot::Sender<()>,
 }
 
-/// The connection's end of a [`Route`].
+/// The connection's end of a route.
 pub struct Inbox {
     /// Messages of other members.
     pub queue: mpsc::Receiver<Arc<ToNode>>,
