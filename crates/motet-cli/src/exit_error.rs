@@ -20,7 +20,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("0", "success"),
     ("1", "failed; `doctor`: something that shared memory needs is missing"),
     ("2", "wrong option, setting or driver name"),
-    ("3", "`why`: no such process or peer"),
+    ("3", "`why`: no such process or peer; `groups`, `down`, `run --group`: no such session or group"),
     ("70", "`run`: Motet's libraries are missing or damaged"),
     ("126", "`run`: the command cannot be executed"),
     ("127", "`run`: the command was not found"),
@@ -28,7 +28,7 @@ pub const CODES: &[(&str, &str)] = &[
 ];
 
 /// The exit codes as the last lines of `--help`.
-pub const AFTER_HELP: &str = "Exit status: 0 success, 1 failed, 2 wrong option or setting, 3 no such process or peer, \
+pub const AFTER_HELP: &str = "Exit status: 0 success, 1 failed, 2 wrong option or setting, 3 no such process, peer or session, \
                               70 Motet's libraries are missing, 126 and 127 as in a shell; `run` returns the status of its command.";
 
 /// A failure: an exit code, and the line after `motet: `.

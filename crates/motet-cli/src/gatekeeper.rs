@@ -2,11 +2,12 @@
 
 use clap::Args;
 use motet_gatekeeper::server::{Gatekeeper, Options};
-use motet_session::paths::{SessionPaths, is_name};
+use motet_session::paths::SessionPaths;
 use std::io::Write;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
+use crate::names;
 
 /// The exit code if another gatekeeper has the session.
 pub const ANOTHER_RUNS: u8 = 75;
@@ -30,8 +31,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Outcome {
     let failed = |error: &dyn std::fmt::Display| Failure::new(FAILED, error.to_string());
     let paths = SessionPaths::of(&arguments.name).map_err(|error| Failure::new(USAGE, error.to_string()))?;
-    if let Some(host) = arguments.host.as_deref().filter(|host| !is_name(host)) {
-        return Err(Failure::new(USAGE, format!("{host:?} is no name of a host: use letters, digits and . _ -")));
+    if let Some(host) = &arguments.host {
+        names::check("host", host)?;
     }
     // Of its own session, so that the end of the terminal is not its end. A leader of a process group has one already.
     let _ = rustix::process::setsid();

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use motet_session::api::{Program, Session};
 use motet_session::client::{Client, ClientError};
-use motet_session::paths::{NAME_VARIABLE, is_name};
+use motet_session::paths::NAME_VARIABLE;
 use motet_session::process::Process;
 use motet_session::{GROUP_VARIABLE, RANK_VARIABLE, SESSION_ID_VARIABLE, SIZE_VARIABLE};
 
 use crate::children::{self, cannot_start};
-use crate::exit_error::{Failure, Outcome, USAGE};
+use crate::exit_error::Outcome;
+use crate::names;
 use crate::session;
 
 /// The longest wait for the gatekeeper when a program starts.
@@ -50,12 +51,7 @@ impl Launch {
 
     /// The session, for a program that starts in a group. Fails if there is none.
     pub fn in_group(group: &str) -> Outcome<Self> {
-        if !is_name(group) {
-            return Err(Failure::new(
-                USAGE,
-                format!("--group {group:?} is no name of a group: use 1 to 64 letters, digits and . _ -"),
-            ));
-        }
+        names::check("group", group)?;
         let client = session::client(&session::paths()?)?;
         let about = client.get::<Session>("/v1/session")?;
         Ok(Self { client, about })

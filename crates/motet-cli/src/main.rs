@@ -25,6 +25,7 @@ mod libraries;
 mod mpi_env;
 mod mpi_hosts;
 mod mpi_launcher;
+mod names;
 mod node_stats;
 mod output;
 mod probe;

@@ -3,11 +3,11 @@
 use clap::Args;
 use motet_session::api::{Program, Session, View};
 use motet_session::client::{Client, ClientError};
-use motet_session::paths::is_name;
 use serde::Serialize;
 use std::time::Duration;
 
-use crate::exit_error::{Failure, Outcome, USAGE};
+use crate::exit_error::Outcome;
+use crate::names;
 use crate::output;
 use crate::session;
 
@@ -45,11 +45,8 @@ struct Up {
 
 /// `motet up`.
 pub fn up(arguments: &UpArguments, json: bool) -> Outcome {
-    if let Some(host) = arguments.host.as_deref().filter(|host| !is_name(host)) {
-        return Err(Failure::new(
-            USAGE,
-            format!("--host {host:?} is no name of a host: use letters, digits and . _ -"),
-        ));
+    if let Some(host) = &arguments.host {
+        names::check("host", host)?;
     }
     let paths = session::paths()?;
     let running = Client::of(&paths).and_then(|client| client.get::<Session>("/v1/session"));

@@ -10,7 +10,7 @@
 
 use crate::store::{Change, Expected, Store, StoreError};
 use motet_session::api::{MAX_MEMBERS, Member, Program, View};
-use motet_session::paths::is_name;
+use motet_session::paths::check_name;
 use serde::de::DeserializeOwned;
 use std::fmt;
 
@@ -162,11 +162,7 @@ impl Directory {
 
 /// Checks the name of a group.
 pub fn check_group(group: &str) -> Result<(), DirectoryError> {
-    if is_name(group) {
-        return Ok(());
-    }
-    let shown: String = group.chars().take(80).collect();
-    Err(DirectoryError::Invalid(format!("{shown:?} is no name of a group: use 1 to 64 letters, digits and . _ -")))
+    check_name("group", group).map_err(|error| DirectoryError::Invalid(error.to_string()))
 }
 
 fn program_key(host: &str, pid: u32) -> String {

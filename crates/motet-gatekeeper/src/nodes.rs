@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 /// A node without a connection leaves its groups after this time.
 pub const GRACE: Duration = Duration::from_secs(1);
-/// The same after a start of the gatekeeper: the nodes may not have noticed yet that it is back.
+/// After a start of the gatekeeper a node has so long to attach again: it may not have noticed yet that the gatekeeper is back.
 pub const START_GRACE: Duration = Duration::from_secs(3);
 /// Messages that wait for a node. One that takes none meanwhile is disconnected; its groups get a new view when it is back.
 pub const MAX_QUEUE: usize = 16 << 10;

@@ -17,7 +17,7 @@ const KILL_LIMIT: Duration = Duration::from_secs(2);
 const SEARCH_INTERVAL: Duration = Duration::from_millis(20);
 /// A removal from the directory that fails is tried again after this time.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// The most arguments that are kept, and the most bytes of each.
+/// The most arguments of a program that are kept, and the most characters of each.
 const MAX_ARGUMENTS: (usize, usize) = (64, 256);
 
 /// Adds a program of this host and removes it when its process ends.

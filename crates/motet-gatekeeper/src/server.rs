@@ -10,7 +10,7 @@ use crate::store::{Embedded, Expected, Store};
 use crate::views::Views;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
-use motet_session::paths::{SessionPaths, is_name};
+use motet_session::paths::{SessionPaths, check_name};
 use motet_session::process::Process;
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -154,12 +154,8 @@ impl Gatekeeper {
 /// The name of this host.
 fn own_name() -> io::Result<String> {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    match is_name(&name) {
-        true => Ok(name),
-        false => {
-            Err(io::Error::other(format!("{name:?} is no name of a host: use --host with letters, digits and . _ -")))
-        }
-    }
+    let named = check_name("host", &name).map_err(|error| io::Error::other(format!("{error}, with --host")));
+    named.map(|()| name)
 }
 
 /// A node takes two descriptors, a program one: allows as many as the system lets this process have.

@@ -6,7 +6,7 @@ use crate::group_state::GroupState;
 use crate::membership::{Inner, Membership, State};
 use motet_session::api::View;
 use motet_session::attach::Sender;
-use motet_session::paths::is_name;
+use motet_session::paths::check_name;
 use motet_session::{GROUP_VARIABLE, RANK_VARIABLE, SIZE_VARIABLE};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,11 +23,7 @@ impl Membership {
     /// Joins a group, and waits for the first view with this node in it. `rank`: members are in the order of the ranks that they ask for; those
     /// that ask for none come last.
     pub fn join(&self, group: &str, rank: Option<u32>) -> Result<Group, Error> {
-        if !is_name(group) {
-            return Err(Error::Invalid(format!(
-                "{group:?} is no name of a group: use 1 to 64 letters, digits and . _ -"
-            )));
-        }
+        check_name("group", group).map_err(|error| Error::Invalid(error.to_string()))?;
         {
             // One lock for the state and for the line, or a `leave` at the same time could come between the two.
             let mut state = self.inner.lock();

@@ -85,7 +85,7 @@ impl Client {
         Self { socket: socket.to_owned(), limit: LIMIT }
     }
 
-    /// The same gatekeeper with another limit for the answer.
+    /// Sets the limit for an answer.
     pub fn within(self, limit: Duration) -> Self {
         Self { limit, ..self }
     }

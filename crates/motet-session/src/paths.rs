@@ -30,10 +30,19 @@ impl fmt::Display for PathError {
 impl std::error::Error for PathError {}
 
 /// Whether `name` may name a session, a group or a host: 1 to 64 letters, digits and `. _ -`, the first one a letter or digit.
-pub fn is_name(name: &str) -> bool {
+fn is_name(name: &str) -> bool {
     name.len() <= MAX_NAME_BYTES
         && name.starts_with(|first: char| first.is_ascii_alphanumeric())
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+}
+
+/// Checks the name of a session, a group or a host, `what`: which of them.
+pub fn check_name(what: &str, name: &str) -> Result<(), PathError> {
+    if is_name(name) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(MAX_NAME_BYTES + 16).collect();
+    Err(PathError(format!("{shown:?} is no name of a {what}: use 1 to 64 letters, digits and . _ -")))
 }
 
 /// The files of one session on this host.
@@ -56,9 +65,7 @@ impl SessionPaths {
 
     /// The session of this name, in this folder of sessions.
     pub fn within(base: &Path, name: &str) -> Result<Self, PathError> {
-        if !is_name(name) {
-            return Err(PathError(format!("{name:?} is no name of a session: use 1 to 64 letters, digits and . _ -")));
-        }
+        check_name("session", name)?;
         Ok(Self { name: name.to_owned(), dir: base.join(name) })
     }
 

@@ -1,0 +1,8 @@
+//! Names on the command line.
+
+use crate::exit_error::{Failure, Outcome, USAGE};
+
+/// Checks the name of a group or a host. `what`: which of them.
+pub fn check(what: &str, name: &str) -> Outcome<()> {
+    motet_session::paths::check_name(what, name).map_err(|error| Failure::new(USAGE, error.to_string()))
+}
