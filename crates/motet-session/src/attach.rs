@@ -221,13 +221,14 @@ impl Shared {
     fn connect_again(&self) -> Option<UnixStream> {
         let (since, mut wait) = (Instant::now(), FIRST_RETRY);
         while since.elapsed() < MAX_AWAY && !self.lock().ending {
+            // The wait comes first: a gatekeeper that takes connections and breaks them at once is not asked without a pause.
+            std::thread::sleep(wait);
             match self.connect() {
                 Ok(stream) => return Some(stream),
                 Err(ClientError::Refused(GONE, _)) => return None,
                 Err(ClientError::NotUp) if !self.paths.dir().exists() => return None,
                 Err(_) => {}
             }
-            std::thread::sleep(wait);
             wait = (wait * 2).min(if since.elapsed() < QUICK_TIME { QUICK_RETRY } else { MAX_RETRY });
         }
         None
