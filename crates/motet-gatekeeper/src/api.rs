@@ -1,11 +1,12 @@
 //! The HTTP API, version 1. `GET /v1/openapi.json` describes it.
 
-use crate::auth::SessionKey;
 use crate::connection;
-use crate::directory::{Directory, DirectoryError};
-use crate::nodes::Nodes;
+use crate::context::{Answer, Context, Failure, upgraded};
+use crate::ending;
+use crate::hosts_api;
+use crate::peer::Peer;
 use crate::programs;
-use axum::extract::{ConnectInfo, Path, Request, State};
+use axum::extract::{ConnectInfo, Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -13,71 +14,9 @@ use axum::routing::get;
 use axum::{Json, Router};
 use hyper_util::rt::TokioIo;
 use motet_session::api::{ATTACH_PROTOCOL, Problem, Program, Session, View};
-use motet_session::paths::SessionPaths;
 use motet_session::process::Process;
 use std::fmt::Write;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Instant;
-use tokio::sync::watch;
 use utoipa::OpenApi;
-
-/// What the routes use.
-#[derive(Debug, Clone)]
-pub struct Context {
-    /// The session's name.
-    pub session: String,
-    /// This host.
-    pub host: String,
-    /// The identity that the session's programs carry in their environment.
-    pub session_id: String,
-    /// The directory.
-    pub directory: Directory,
-    /// The connections of nodes.
-    pub nodes: Nodes,
-    /// When this gatekeeper started.
-    pub started: Instant,
-    /// The address of the TCP socket.
-    pub listen: SocketAddr,
-    /// The session's files.
-    pub paths: SessionPaths,
-    /// The session's key.
-    pub key: Arc<SessionKey>,
-    /// Ends the gatekeeper.
-    pub end: watch::Sender<bool>,
-}
-
-/// The peer of a connection.
-#[derive(Debug, Clone, Copy)]
-pub enum Peer {
-    /// A process of the session's user, on the Unix socket.
-    Local(Process),
-    /// Someone on TCP, who has to know the key.
-    Remote,
-}
-
-/// An error, as JSON.
-#[derive(Debug)]
-struct Failure(StatusCode, String);
-
-type Answer<T> = Result<Json<T>, Failure>;
-
-impl IntoResponse for Failure {
-    fn into_response(self) -> Response {
-        (self.0, Json(Problem { error: self.1 })).into_response()
-    }
-}
-
-impl From<DirectoryError> for Failure {
-    fn from(error: DirectoryError) -> Self {
-        let status = match error {
-            DirectoryError::Invalid(_) => StatusCode::BAD_REQUEST,
-            DirectoryError::NotFound(_) => StatusCode::NOT_FOUND,
-            DirectoryError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        Self(status, error.to_string())
-    }
-}
 
 /// The routes.
 pub fn router(context: Context) -> Router {
@@ -89,6 +28,7 @@ pub fn router(context: Context) -> Router {
         .route("/v1/attach", get(attach))
         .route("/v1/openapi.json", get(openapi))
         .route("/metrics", get(metrics))
+        .merge(hosts_api::routes())
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(context.clone(), authorise))
         .with_state(context)
@@ -126,25 +66,38 @@ async fn session(State(context): State<Context>) -> Json<Session> {
     })
 }
 
-/// Ends the session: its programs get SIGTERM, then SIGKILL; the answer comes when they have ended, and is their number
+/// Which hosts of the session end.
+#[derive(Debug, Default, serde::Deserialize)]
+struct EndQuery {
+    /// Only the host of this gatekeeper.
+    #[serde(default)]
+    only_here: bool,
+    /// All hosts but this one.
+    except: Option<String>,
+}
+
+/// Ends the session on all hosts: its programs get SIGTERM, then SIGKILL; the answer comes when they have ended, and is their number
 #[utoipa::path(delete, path = "/v1/session", responses((status = 200, body = usize), (status = 500, body = Problem)))]
-async fn end(State(context): State<Context>, ConnectInfo(peer): ConnectInfo<Peer>) -> Answer<usize> {
+async fn end(
+    State(context): State<Context>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Query(query): Query<EndQuery>,
+) -> Answer<usize> {
     let spared = match peer {
         Peer::Local(process) => Some(process),
-        Peer::Remote => None,
+        Peer::Remote | Peer::Gatekeeper => None,
     };
     // In a task of its own: the session ends even if the client does not wait for it.
     let ending = tokio::spawn(async move {
-        let ended = programs::end_all(&context.directory, &context.host, &context.session_id, spared).await;
-        // The name of the folder is free before the answer, so that the next session can begin.
-        let aside = context.paths.dir().with_extension(format!("ended-{}", std::process::id()));
-        let moved = std::fs::rename(context.paths.dir(), &aside).and_then(|()| std::fs::remove_dir_all(&aside));
-        context.end.send_replace(true);
-        moved.map(|()| ended)
+        if query.only_here {
+            ending::end_here(&context, spared).await
+        } else {
+            ending::end_everywhere(&context, spared, query.except.as_deref()).await
+        }
     });
     let failed = |why: String| Failure(StatusCode::INTERNAL_SERVER_ERROR, why);
     let ended = ending.await.map_err(|error| failed(error.to_string()))?;
-    Ok(Json(ended.map_err(|error| failed(format!("the session's folder cannot be removed: {error}")))?))
+    Ok(Json(ended.map_err(failed)?))
 }
 
 /// A view without the addresses, which are secrets of the members.
@@ -180,7 +133,7 @@ async fn add_program(
     ConnectInfo(peer): ConnectInfo<Peer>,
     Json(program): Json<Program>,
 ) -> Answer<Program> {
-    if matches!(peer, Peer::Remote) {
+    if !matches!(peer, Peer::Local(_)) {
         return Err(Failure(StatusCode::FORBIDDEN, "programs are added on their own host".to_owned()));
     }
     Ok(Json(programs::add(&context.directory, &context.host, program).await?))
@@ -206,8 +159,7 @@ async fn attach(
             connection::serve(context.nodes, TokioIo::new(stream), process).await;
         }
     });
-    let headers = [(header::CONNECTION, "Upgrade"), (header::UPGRADE, ATTACH_PROTOCOL)];
-    Ok((StatusCode::SWITCHING_PROTOCOLS, headers).into_response())
+    Ok(upgraded(ATTACH_PROTOCOL))
 }
 
 /// Counters, in the text format of OpenMetrics
@@ -234,5 +186,16 @@ async fn openapi() -> Json<utoipa::openapi::OpenApi> {
 
 /// The API of a session's gatekeeper
 #[derive(OpenApi)]
-#[openapi(paths(session, end, groups, group, list_programs, add_program, attach, metrics))]
+#[openapi(paths(
+    session,
+    end,
+    groups,
+    group,
+    list_programs,
+    add_program,
+    attach,
+    metrics,
+    hosts_api::hosts,
+    hosts_api::forward
+))]
 struct Documentation;

@@ -59,6 +59,11 @@ impl SessionKey {
         Ok(Self { text, wrong_in_a_row: Mutex::new(0) })
     }
 
+    /// The key, for a host that joins.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
     /// Checks the value of an `Authorization` header. A wrong one waits.
     pub async fn check(&self, authorization: Option<&[u8]>) -> bool {
         let given = authorization.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();

@@ -2,9 +2,10 @@
 //!
 //! Lines are parsed as input of anyone: they are bounded, and a node can name only groups that it is in.
 
-use crate::directory::check_group;
+use crate::directory::{DirectoryError, check_group};
 use crate::liveness;
 use crate::nodes::{Inbox, MAX_QUEUE, Nodes};
+use crate::store::StoreError;
 use crate::views::Update;
 use motet_session::api::{ANOTHER_SESSION, FromNode, MAX_LINE_BYTES, Member, ToNode};
 use motet_session::process::Process;
@@ -17,6 +18,8 @@ use tokio::sync::mpsc;
 
 /// A connection has to say who it is within this time.
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
+/// A join that the store cannot take, because it is not connected, is tried again after this time.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// The longest address of a node, bytes.
 const MAX_ADDRESS_BYTES: usize = 4096;
 
@@ -219,7 +222,14 @@ impl Connection {
             since: 0,
             rank,
         };
-        match self.nodes.shared().directory.join(group, member).await {
+        let directory = &self.nodes.shared().directory;
+        let joined = loop {
+            match directory.join(group, member.clone()).await {
+                Err(DirectoryError::Store(StoreError::Disconnected(_))) => tokio::time::sleep(RETRY_INTERVAL).await,
+                result => break result,
+            }
+        };
+        match joined {
             Ok(view) => {
                 // Views from before this one are not for the node, even if it was in them.
                 self.sent.insert(group.to_owned(), Sent { number: view.number - 1, known: false });

@@ -4,18 +4,22 @@
 //! | --- | --- |
 //! | `group/NAME` | the group's [`View`]; it stays when the last member leaves, so that numbers of views never repeat |
 //! | `program/HOST/PID` | a [`Program`] |
+//! | `host/NAME` | a [`Host`] |
 //!
 //! A change of a group is a compare-and-swap of its view, so gatekeepers need no lock among each other, and the store's order of changes is the order
 //! of views.
 
 use crate::store::{Change, Expected, Store, StoreError};
 use motet_session::api::{MAX_MEMBERS, Member, Program, View};
+use motet_session::hosts::Host;
 use motet_session::paths::check_name;
 use serde::de::DeserializeOwned;
 use std::fmt;
 
 /// The prefix of the keys of groups.
 pub const GROUPS: &str = "group/";
+/// The prefix of the keys of hosts.
+const HOSTS: &str = "host/";
 /// The prefix of the keys of programs.
 const PROGRAMS: &str = "program/";
 
@@ -157,6 +161,47 @@ impl Directory {
     pub async fn programs(&self) -> Result<Vec<Program>, DirectoryError> {
         let (entries, _) = self.store.list(PROGRAMS).await?;
         entries.iter().map(parse_change).collect()
+    }
+}
+
+impl Directory {
+    // ---- hosts ------------------------------------------------------------------------------------------------------
+
+    /// Adds a host, or replaces what is known of it.
+    pub async fn add_host(&self, host: &Host) -> Result<(), DirectoryError> {
+        self.store.write(&format!("{HOSTS}{}", host.name), Some(text(host)?), Expected::Any).await?;
+        Ok(())
+    }
+
+    /// All hosts.
+    pub async fn hosts(&self) -> Result<Vec<Host>, DirectoryError> {
+        let (entries, _) = self.store.list(HOSTS).await?;
+        entries.iter().map(parse_change).collect()
+    }
+
+    /// Notes that the gatekeeper of a host does not answer.
+    pub async fn host_is_down(&self, name: &str) -> Result<(), DirectoryError> {
+        let Some(host) = self.hosts().await?.into_iter().find(|host| host.name == name) else { return Ok(()) };
+        self.add_host(&Host { up: false, ..host }).await
+    }
+
+    /// Removes a host, its programs, and its nodes from all groups.
+    pub async fn remove_host(&self, name: &str) -> Result<(), DirectoryError> {
+        for view in self.groups().await?.0 {
+            if view.members.iter().any(|member| member.host == name) {
+                self.change_group(&view.group, |view| {
+                    let before = view.members.len();
+                    view.members.retain(|member| member.host != name);
+                    Ok(view.members.len() < before)
+                })
+                .await?;
+            }
+        }
+        for program in self.programs().await?.iter().filter(|program| program.host == name) {
+            self.remove_program(program).await?;
+        }
+        self.store.write(&format!("{HOSTS}{name}"), None, Expected::Any).await?;
+        Ok(())
     }
 }
 

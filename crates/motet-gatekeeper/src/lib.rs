@@ -11,21 +11,40 @@
 //! | [`nodes`] | the nodes that are attached |
 //! | `connection` | the connection of a node: views and messages between members |
 //! | [`programs`] | the programs of the session, and their end |
+//! | [`hosts`] | the gatekeepers of other hosts |
+//! | `link` | the link between two gatekeepers |
+//! | `uplink` | the secondary gatekeeper's side of its link |
+//! | `hosts_api` | the routes that concern other hosts |
+//! | `remote_port`, `tls` | the address for other hosts |
+//! | `ending` | the end of a session |
 //! | [`liveness`] | the end of a process |
+//! | [`context`] | what all routes use |
 //! | [`auth`] | who may use the API |
 //! | [`api`] | the HTTP API |
+//! | `peer` | who makes a request |
 //! | `limited` | connections over TCP: how many, and for how long |
+//! | `options` | what a later gatekeeper takes over |
 //! | [`server`] | one gatekeeper, from its start to its end |
 #![forbid(unsafe_code)]
 
 pub mod api;
 pub mod auth;
 mod connection;
+pub mod context;
 pub mod directory;
+mod ending;
+pub mod hosts;
+mod hosts_api;
 mod limited;
+mod link;
 pub mod liveness;
 pub mod nodes;
+mod options;
+mod peer;
 pub mod programs;
+pub mod remote_port;
 pub mod server;
 pub mod store;
+mod tls;
+mod uplink;
 pub mod views;

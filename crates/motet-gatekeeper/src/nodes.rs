@@ -4,6 +4,8 @@
 //! [`GRACE`]; it leaves if it does not.
 
 use crate::directory::{Directory, DirectoryError};
+use crate::hosts::Hosts;
+use crate::link::Delivery;
 use crate::liveness;
 use crate::views::Views;
 use motet_session::api::ToNode;
@@ -41,6 +43,8 @@ pub struct Shared {
     pub directory: Directory,
     /// The views of all groups.
     pub views: Views,
+    /// The other hosts.
+    pub hosts: Hosts,
     nodes: Mutex<HashMap<String, Attached>>,
 }
 
@@ -87,9 +91,9 @@ fn route() -> (Route, Inbox) {
 
 impl Nodes {
     /// No connections. Members of this host that the directory still has get time to attach again.
-    pub async fn new(host: &str, session: &str, directory: Directory, views: Views) -> Result<Self, DirectoryError> {
-        let (host, session) = (host.to_owned(), session.to_owned());
-        let shared = Shared { host: host.clone(), session, directory, views, nodes: Mutex::default() };
+    pub async fn new(hosts: &Hosts, session: &str, directory: Directory, views: Views) -> Result<Self, DirectoryError> {
+        let (host, session, hosts) = (hosts.own().to_owned(), session.to_owned(), hosts.clone());
+        let shared = Shared { host: host.clone(), session, directory, views, hosts, nodes: Mutex::default() };
         let nodes = Self { shared: Arc::new(shared) };
         for view in nodes.shared.directory.groups().await?.0 {
             for member in view.members.into_iter().filter(|member| member.host == host) {
@@ -197,8 +201,24 @@ impl Nodes {
         }
     }
 
-    /// Hands a message to a member of a group. One that is not attached loses it, and gets a new view when it is back.
+    /// Closes all connections: the nodes attach again, and all their groups get new views.
+    pub fn disconnect_all(&self) {
+        self.lock().values_mut().for_each(|attached| attached.route = None);
+    }
+
+    /// Hands a message to a member of a group, on this host or another one. One that is not attached loses it, and gets a new view when it is back.
     pub fn deliver(&self, group: &str, from: &str, to: &str, body: serde_json::Value) {
+        match self.shared.views.host_of(group, to) {
+            Some(host) if host != self.shared.host => {
+                let (group, from, to) = (group.to_owned(), from.to_owned(), to.to_owned());
+                self.shared.hosts.deliver(&Delivery { host, group, from, to, body });
+            }
+            _ => self.deliver_here(group, from, to, body),
+        }
+    }
+
+    /// Hands a message to a member of a group on this host.
+    pub fn deliver_here(&self, group: &str, from: &str, to: &str, body: serde_json::Value) {
         let mut nodes = self.lock();
         let Some(attached) = nodes.get_mut(to).filter(|attached| attached.groups.contains(group)) else { return };
         let Some(route) = &attached.route else { return };

@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 const TERM_LIMIT: Duration = Duration::from_secs(3);
 /// Wait for the end of processes after SIGKILL. One in an uninterruptible sleep of the kernel ends later.
 const KILL_LIMIT: Duration = Duration::from_secs(2);
+/// The wait for the list of programs.
+const LIST_LIMIT: Duration = Duration::from_millis(500);
 /// Interval between two searches for processes that are left.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(20);
 /// A removal from the directory that fails is tried again after this time.
@@ -65,7 +67,9 @@ pub async fn end_all(directory: &Directory, host: &str, session_id: &str, spared
         let mut empty = 0;
         // Two searches in a row: a process may start another one and end between the first search's look at the two.
         while empty < 2 && Instant::now() < until {
-            let programs = directory.programs().await.unwrap_or_default();
+            // The directory may be on a host that does not answer.
+            let programs = tokio::time::timeout(LIST_LIMIT, directory.programs()).await;
+            let programs = programs.ok().and_then(Result::ok).unwrap_or_default();
             let registered = programs.into_iter().filter(|program| program.host == host).map(|program| program.process);
             let mut found: HashSet<_> = processes_of(session_id).into_iter().chain(registered).collect();
             found.retain(|process| Some(*process) != spared && process.is_running());

@@ -1,15 +1,25 @@
 //! One gatekeeper, from its start to its end.
 
-use crate::api::{self, Context, Peer};
+use crate::api;
 use crate::auth::{SessionKey, random_hex};
+use crate::context::Context;
 use crate::directory::Directory;
-use crate::limited::Limited;
+use crate::ending;
+use crate::hosts::Hosts;
+use crate::hosts_api::expect_back;
+use crate::limited::{Limited, Place};
+use crate::link::Delivery;
 use crate::nodes::Nodes;
+use crate::options::Kept;
+use crate::peer::Peer;
 use crate::programs;
-use crate::store::{Embedded, Expected, Store};
+use crate::remote_port::RemotePort;
+use crate::store::{Embedded, Expected, Remote as RemoteStore, Store};
+use crate::uplink::{self, Uplink};
 use crate::views::Views;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use motet_session::hosts::JoinConfig;
 use motet_session::paths::{SessionPaths, check_name};
 use motet_session::process::Process;
 use rustix::fs::{FlockOperation, flock};
@@ -18,10 +28,11 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
 
 /// The key of the store under which the session's identity lies.
 const SESSION_ID: &str = "session/id";
@@ -43,13 +54,6 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
 }
 
-/// What a later gatekeeper of the session takes over.
-#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
-struct Kept {
-    host: Option<String>,
-    listen: Option<SocketAddr>,
-}
-
 /// A gatekeeper that listens.
 #[derive(Debug)]
 pub struct Gatekeeper {
@@ -57,13 +61,15 @@ pub struct Gatekeeper {
     end: watch::Receiver<bool>,
     local: Local,
     remote: TcpListener,
-    paths: SessionPaths,
+    /// Keeps the link to the primary gatekeeper; ends when the session has ended there.
+    uplink: Option<JoinHandle<()>>,
     /// Locked as long as this gatekeeper runs.
     _lock: File,
 }
 
 impl Gatekeeper {
-    /// Takes the session's folder, reads the directory and listens. Fails if another gatekeeper has the session.
+    /// Takes the session's folder, connects to the primary gatekeeper if there is another one, reads the directory and listens. Fails if another
+    /// gatekeeper has the session on this host.
     pub async fn start(options: Options) -> io::Result<Self> {
         let paths = options.paths;
         raise_descriptor_limit();
@@ -73,49 +79,79 @@ impl Gatekeeper {
             let why = format!("a gatekeeper of session {} runs on this host already", paths.name());
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
-        let key = Arc::new(SessionKey::open(&paths)?);
-        let kept: Kept =
-            std::fs::read(paths.options()).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
-        let host = options.host.or(kept.host).map_or_else(own_name, Ok)?;
-        let remote = match (options.listen, kept.listen) {
-            (Some(listen), _) => TcpListener::bind(listen).await?,
-            // The address may be in use by now.
-            (None, Some(listen)) => match TcpListener::bind(listen).await {
-                Ok(listener) => listener,
-                Err(_) => TcpListener::bind((listen.ip(), 0)).await?,
-            },
-            (None, None) => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?,
+        let join = join_config(&paths)?;
+        let kept = Kept::load(&paths);
+        let host = options.host.or(join.as_ref().and_then(|join| join.host.clone())).or(kept.host.clone());
+        let host = host.map_or_else(own_name, Ok)?;
+        let remote = listen(options.listen, kept.listen).await?;
+        let address = remote.local_addr()?;
+        Kept::update(&paths, |kept| (kept.host, kept.listen) = (Some(host.clone()), Some(address)))?;
+        let known_nodes = Arc::new(OnceLock::new());
+        let (hosts, directory, session_id, uplink) = match join {
+            Some(config) => {
+                let connected = uplink::connect(&config, &host, None).await.map_err(io::Error::other)?;
+                let session_id = connected.session_id.clone();
+                let hosts = Hosts::secondary(&host);
+                let directory = Directory::new(Store::Remote(RemoteStore::new(hosts.clone())));
+                let nodes = known_nodes.clone();
+                let uplink = Uplink { hosts: hosts.clone(), directory: directory.clone(), nodes, config };
+                (hosts, directory, session_id, Some(tokio::spawn(uplink.keep(connected))))
+            }
+            None => {
+                let (store, damage) = Embedded::open(&paths.journal()).map_err(io::Error::other)?;
+                if let Some(damage) = damage {
+                    eprintln!("motet: {damage}");
+                }
+                let store = Store::Embedded(store);
+                let session_id = session_id(&store).await?;
+                (Hosts::primary(&host), Directory::new(store), session_id, None)
+            }
         };
-        let kept = Kept { host: Some(host.clone()), listen: Some(remote.local_addr()?) };
-        std::fs::write(paths.options(), serde_json::to_vec(&kept)?)?;
-        let (store, damage) = Embedded::open(&paths.journal()).map_err(io::Error::other)?;
-        if let Some(damage) = damage {
-            eprintln!("motet: {damage}");
-        }
-        let store = Store::Embedded(store);
-        let session_id = session_id(&store).await?;
-        let directory = Directory::new(store);
         let views = Views::follow(&directory).await.map_err(io::Error::other)?;
-        let nodes = Nodes::new(&host, &session_id, directory.clone(), views).await.map_err(io::Error::other)?;
+        let nodes = Nodes::new(&hosts, &session_id, directory.clone(), views).await.map_err(io::Error::other)?;
+        let _ = known_nodes.set(nodes.clone());
         programs::take_over(&directory, &host).await.map_err(io::Error::other)?;
+        let key = Arc::new(SessionKey::open(&paths)?);
         let local = Local(bind(&paths)?);
         let (sender, end) = watch::channel(false);
-        let session = paths.name().to_owned();
-        let started = Instant::now();
-        let (own_paths, listen) = (paths.clone(), remote.local_addr()?);
         let context = Context {
-            session,
+            session: paths.name().to_owned(),
             host,
             session_id,
             directory,
+            hosts,
+            remote_port: RemotePort::default(),
             nodes,
-            started,
-            listen,
-            paths: own_paths,
+            started: Instant::now(),
+            listen: address,
+            paths,
             key,
             end: sender,
         };
-        Ok(Self { context, end, local, remote, paths, _lock: lock })
+        let gatekeeper = Self { context, end, local, remote, uplink, _lock: lock };
+        gatekeeper.meet_hosts(kept.remote).await;
+        Ok(gatekeeper)
+    }
+
+    /// Makes requests of other hosts possible; a primary gatekeeper waits for those that it knows from before.
+    async fn meet_hosts(&self, remote: Option<SocketAddr>) {
+        let Context { hosts, directory, nodes, paths, .. } = &self.context;
+        let nodes = nodes.clone();
+        let deliver = move |Delivery { group, from, to, body, .. }| nodes.deliver_here(&group, &from, &to, body);
+        let router = api::router(self.context.clone());
+        hosts.set_handler(router.clone(), Box::new(deliver));
+        if !hosts.is_primary() {
+            return;
+        }
+        uplink::announce(hosts, directory).await;
+        let Some(address) = remote else { return };
+        if let Err(error) = self.context.remote_port.open(paths, router, Some(address)).await {
+            eprintln!("motet: other hosts cannot connect again at {address}: {error}");
+        }
+        for host in directory.hosts().await.unwrap_or_default().into_iter().filter(|host| host.name != hosts.own()) {
+            let (hosts, directory) = (hosts.clone(), directory.clone());
+            tokio::spawn(async move { expect_back(&hosts, &directory, &host.name).await });
+        }
     }
 
     /// The address of the TCP socket.
@@ -125,8 +161,9 @@ impl Gatekeeper {
 
     /// Serves until the session ends, or until `stop` does. In the second case the session's files stay, so a later gatekeeper continues.
     pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
-        let Self { context, mut end, local, remote, paths, _lock } = self;
-        let router = api::router(context).into_make_service_with_connect_info::<Peer>();
+        let Self { context, mut end, local, remote, uplink, _lock } = self;
+        let (paths, hosts, remote_port) = (context.paths.clone(), context.hosts.clone(), context.remote_port.clone());
+        let router = api::router(context.clone()).into_make_service_with_connect_info::<Peer>();
         let mut ended = end.clone();
         let local = tokio::spawn(
             axum::serve(local, router.clone())
@@ -135,19 +172,50 @@ impl Gatekeeper {
         );
         let free = Arc::new(Semaphore::new(MAX_REMOTE));
         let remote = tokio::spawn(axum::serve(Remote { listener: remote, free }, router).into_future());
+        let ended_elsewhere = async {
+            match uplink {
+                Some(uplink) => drop(uplink.await),
+                None => std::future::pending().await,
+            }
+            let _ = ending::end_here(&context, None).await;
+        };
         let is_over = tokio::select! {
             _ = end.wait_for(|ended| *ended) => true,
+            () = ended_elsewhere => true,
             () = stop => false,
         };
         remote.abort();
+        remote_port.close().await;
         if is_over {
-            // The answer to the request that ends the session is under way.
+            // The answer to the request that ends the session is under way, to a process of this host or to the primary gatekeeper.
             let _ = tokio::time::timeout(SHUT_DOWN_LIMIT, local).await;
+            hosts.unlinked(SHUT_DOWN_LIMIT).await;
         } else {
             local.abort();
             std::fs::remove_file(paths.socket())?;
         }
         Ok(())
+    }
+}
+
+/// How this host reaches the primary gatekeeper, if that is on another one.
+fn join_config(paths: &SessionPaths) -> io::Result<Option<JoinConfig>> {
+    match std::fs::read(paths.join_config()) {
+        Ok(text) => JoinConfig::parse(&text).map(Some).map_err(io::Error::other),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Listens at the address that is wanted, or at the one of the gatekeeper before this one, which may be in use by now.
+async fn listen(wanted: Option<SocketAddr>, kept: Option<SocketAddr>) -> io::Result<TcpListener> {
+    match (wanted, kept) {
+        (Some(wanted), _) => TcpListener::bind(wanted).await,
+        (None, Some(kept)) => match TcpListener::bind(kept).await {
+            Ok(listener) => Ok(listener),
+            Err(_) => TcpListener::bind((kept.ip(), 0)).await,
+        },
+        (None, None) => TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await,
     }
 }
 
@@ -220,14 +288,14 @@ struct Remote {
 }
 
 impl Listener for Remote {
-    type Io = Limited;
+    type Io = Limited<TcpStream>;
     type Addr = SocketAddr;
 
-    async fn accept(&mut self) -> (Limited, SocketAddr) {
+    async fn accept(&mut self) -> (Limited<TcpStream>, SocketAddr) {
         loop {
             let Ok(place) = self.free.clone().acquire_owned().await else { return std::future::pending().await };
             match self.listener.accept().await {
-                Ok((stream, address)) => return (Limited::new(stream, place), address),
+                Ok((stream, address)) => return (Limited::new(stream, Place::of(place)), address),
                 Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
             }
         }

@@ -4,8 +4,10 @@
 
 mod embedded;
 mod journal;
+pub mod remote;
 
 pub use embedded::Embedded;
+pub use remote::Remote;
 use std::fmt;
 
 /// A change of one key.
@@ -20,7 +22,8 @@ pub struct Change {
 }
 
 /// What must be true of a key for a write to happen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Expected {
     /// Anything.
     Any,
@@ -39,6 +42,8 @@ pub enum StoreError {
     Compacted,
     /// The store cannot be used.
     Unavailable(String),
+    /// The store is not connected; it will be again.
+    Disconnected(String),
 }
 
 impl fmt::Display for StoreError {
@@ -46,7 +51,9 @@ impl fmt::Display for StoreError {
         match self {
             Self::Conflict => f.write_str("the key has another value"),
             Self::Compacted => f.write_str("older changes are not kept any more"),
-            Self::Unavailable(why) => write!(f, "the directory's store cannot be used: {why}"),
+            Self::Unavailable(why) | Self::Disconnected(why) => {
+                write!(f, "the directory's store cannot be used: {why}")
+            }
         }
     }
 }
@@ -58,6 +65,8 @@ impl std::error::Error for StoreError {}
 pub enum Store {
     /// In this process, with a journal on the disk.
     Embedded(Embedded),
+    /// The one of the primary gatekeeper.
+    Remote(Remote),
 }
 
 impl Store {
@@ -65,6 +74,7 @@ impl Store {
     pub async fn get(&self, key: &str) -> Result<Option<(u64, String)>, StoreError> {
         match self {
             Self::Embedded(store) => Ok(store.get(key)),
+            Self::Remote(store) => store.get(key).await,
         }
     }
 
@@ -72,6 +82,7 @@ impl Store {
     pub async fn list(&self, prefix: &str) -> Result<(Vec<Change>, u64), StoreError> {
         match self {
             Self::Embedded(store) => Ok(store.list(prefix)),
+            Self::Remote(store) => store.list(prefix).await,
         }
     }
 
@@ -79,6 +90,7 @@ impl Store {
     pub async fn write(&self, key: &str, value: Option<String>, expected: Expected) -> Result<u64, StoreError> {
         match self {
             Self::Embedded(store) => store.write(key, value, expected),
+            Self::Remote(store) => store.write(key, value, expected).await,
         }
     }
 
@@ -86,6 +98,7 @@ impl Store {
     pub fn watch(&self, prefix: &str, revision: u64) -> Watch {
         match self {
             Self::Embedded(store) => Watch::Embedded(store.watch(prefix, revision)),
+            Self::Remote(store) => Watch::Remote(store.watch(prefix, revision)),
         }
     }
 }
@@ -95,6 +108,8 @@ impl Store {
 pub enum Watch {
     /// Of the embedded store.
     Embedded(embedded::Watch),
+    /// Of the primary's store.
+    Remote(remote::Watch),
 }
 
 impl Watch {
@@ -102,6 +117,7 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Vec<Change>, StoreError> {
         match self {
             Self::Embedded(watch) => watch.next().await,
+            Self::Remote(watch) => watch.next().await,
         }
     }
 }

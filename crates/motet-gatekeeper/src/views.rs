@@ -1,14 +1,17 @@
 //! The views of all groups as they are now, and their changes, parsed once for all connections.
 
 use crate::directory::{Directory, DirectoryError, GROUPS, parse_change};
-use crate::store::StoreError;
 use motet_session::api::{View, ViewChange};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::broadcast;
 
 /// Updates that a connection may lag behind. One that lags further is closed, and its node attaches again.
 const MAX_LAG: usize = 4096;
+
+/// A store that does not answer is asked again after this time.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A new view of a group.
 #[derive(Debug)]
@@ -42,26 +45,30 @@ impl Views {
         self.sender.subscribe()
     }
 
+    /// The host of a member of a group.
+    pub fn host_of(&self, group: &str, node: &str) -> Option<String> {
+        let current = self.lock();
+        let view = &current.get(group)?.view;
+        view.members.iter().find(|member| member.node == node).map(|member| member.host.clone())
+    }
+
     async fn run(&self, directory: &Directory, mut revision: u64) {
-        let mut watch = directory.store().watch(GROUPS, revision);
         loop {
-            match watch.next().await {
-                Ok(changes) => {
-                    changes.iter().filter(|change| change.value.is_some()).for_each(|change| {
-                        if let Ok(view) = parse_change(change) {
-                            self.publish(view);
-                        }
-                    });
-                }
-                Err(StoreError::Compacted) => match self.read_all(directory).await {
-                    Ok(now) => {
-                        revision = now;
-                        watch = directory.store().watch(GROUPS, revision);
+            let mut watch = directory.store().watch(GROUPS, revision);
+            while let Ok(changes) = watch.next().await {
+                changes.iter().filter(|change| change.value.is_some()).for_each(|change| {
+                    if let Ok(view) = parse_change(change) {
+                        self.publish(view);
                     }
-                    Err(_) => return,
-                },
-                Err(_) => return,
+                });
             }
+            // Changes may have been missed: the store has forgotten them, or was not connected.
+            revision = loop {
+                match self.read_all(directory).await {
+                    Ok(now) => break now,
+                    Err(_) => tokio::time::sleep(RETRY_INTERVAL).await,
+                }
+            };
         }
     }
 

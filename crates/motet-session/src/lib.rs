@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`paths`] | the folder of a session, and who may use it |
 //! | [`api`] | the types of the gatekeeper's API |
+//! | [`hosts`] | the hosts of a session, and what a host needs to join it |
 //! | [`client`] | one request to the gatekeeper |
 //! | [`attach`] | the connection of a node, which carries views and messages |
 //! | [`process`] | a process that cannot be confused with a later one of the same id |
@@ -15,6 +16,7 @@
 pub mod api;
 pub mod attach;
 pub mod client;
+pub mod hosts;
 pub mod paths;
 pub mod process;
 

@@ -104,6 +104,16 @@ impl SessionPaths {
         self.dir.join("gatekeeper.options")
     }
 
+    /// The certificates of a gatekeeper that other hosts connect to, with their key.
+    pub fn certificates(&self) -> PathBuf {
+        self.dir.join("certificates")
+    }
+
+    /// How a gatekeeper reaches the primary one.
+    pub fn join_config(&self) -> PathBuf {
+        self.dir.join("join")
+    }
+
     /// The file that a gatekeeper locks while it runs.
     pub fn lock(&self) -> PathBuf {
         self.dir.join("gatekeeper.lock")

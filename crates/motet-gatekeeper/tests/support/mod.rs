@@ -6,6 +6,7 @@ use motet_session::SESSION_ID_VARIABLE;
 use motet_session::api::{Session, ToNode, View};
 use motet_session::attach::{Attachment, Event};
 use motet_session::client::Client;
+use motet_session::hosts::JoinConfig;
 use motet_session::paths::DIR_VARIABLE;
 use motet_session::paths::SessionPaths;
 use std::collections::HashMap;
@@ -35,6 +36,7 @@ pub fn node_id(number: u32) -> String {
 
 /// A gatekeeper in a thread of this process.
 pub struct Running {
+    pub host: String,
     pub paths: SessionPaths,
     pub address: Option<SocketAddr>,
     runtime: Option<tokio::runtime::Runtime>,
@@ -43,11 +45,31 @@ pub struct Running {
 
 impl Running {
     pub fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let paths = SessionPaths::within(&dir.path().join("sessions"), "test").unwrap();
-        let mut running = Self { paths, address: None, runtime: None, _dir: dir };
+        let mut running = Self::stopped("here");
         running.start_again();
         running
+    }
+
+    /// A gatekeeper of another host that has joined this one's session.
+    pub fn join(primary: &Self, host: &str) -> Self {
+        let running = Self::stopped(host);
+        let config = primary.join_config();
+        running.paths.create().unwrap();
+        std::fs::write(running.paths.join_config(), serde_json::to_vec(&config).unwrap()).unwrap();
+        let mut running = running;
+        running.start_again();
+        running
+    }
+
+    /// What another host needs to join this one's session.
+    pub fn join_config(&self) -> JoinConfig {
+        self.client().post("/v1/join", &serde_json::json!({ "listen": "127.0.0.1:0" })).unwrap()
+    }
+
+    fn stopped(host: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = SessionPaths::within(&dir.path().join("sessions"), "test").unwrap();
+        Self { host: host.to_owned(), paths, address: None, runtime: None, _dir: dir }
     }
 
     pub fn start_again(&mut self) {
@@ -60,7 +82,7 @@ impl Running {
 
     fn options(&self) -> Options {
         let listen = Some("127.0.0.1:0".parse().unwrap());
-        Options { paths: self.paths.clone(), host: Some("here".to_owned()), listen }
+        Options { paths: self.paths.clone(), host: Some(self.host.clone()), listen }
     }
 
     /// Starts another gatekeeper of the same session.

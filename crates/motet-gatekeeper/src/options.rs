@@ -1,0 +1,33 @@
+//! What a later gatekeeper of the session takes over from this one: a small file in the session's folder.
+
+use motet_session::paths::SessionPaths;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::net::SocketAddr;
+
+/// The options that are kept.
+#[derive(Debug, Default, Clone, Serialize, Deserialize)]
+pub struct Kept {
+    /// The name of this host.
+    pub host: Option<String>,
+    /// The address of the API for clients of this host.
+    pub listen: Option<SocketAddr>,
+    /// The address for other hosts, if there are any.
+    #[serde(default)]
+    pub remote: Option<SocketAddr>,
+}
+
+impl Kept {
+    /// The options of the gatekeeper before this one. Those that cannot be read are the default ones.
+    pub fn load(paths: &SessionPaths) -> Self {
+        std::fs::read(paths.options()).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
+    }
+
+    /// Changes the kept options.
+    pub fn update(paths: &SessionPaths, change: impl FnOnce(&mut Self)) -> io::Result<Self> {
+        let mut kept = Self::load(paths);
+        change(&mut kept);
+        std::fs::write(paths.options(), serde_json::to_vec(&kept)?)?;
+        Ok(kept)
+    }
+}
