@@ -20,6 +20,7 @@ mod exit_error;
 mod gatekeeper;
 mod generate;
 mod groups;
+mod hosts;
 mod launch;
 mod libraries;
 mod mpi_env;
@@ -68,6 +69,7 @@ enum Command {
     Why(why::Arguments),
     Up(up::UpArguments),
     Groups(groups::Arguments),
+    Hosts(hosts::Arguments),
     Down(up::DownArguments),
     Bench(bench::Arguments),
     Tune(tune::Arguments),
@@ -89,6 +91,7 @@ fn dispatch(command: Command, json: bool) -> Outcome {
         Command::Why(arguments) => why::run(&arguments, json),
         Command::Up(arguments) => up::up(&arguments, json),
         Command::Groups(arguments) => groups::run(&arguments, json),
+        Command::Hosts(arguments) => hosts::list(&arguments, json),
         Command::Down(arguments) => up::down(&arguments, json),
         Command::Gatekeeper(arguments) => gatekeeper::run(&arguments),
         Command::Bench(arguments) => bench::run(arguments, json),

@@ -36,7 +36,7 @@ pub fn client(paths: &SessionPaths) -> Outcome<Client> {
     let client = Client::of(paths)?;
     match client.get::<serde_json::Value>("/v1/session") {
         Ok(_) => Ok(client),
-        Err(ClientError::NotUp) if paths.journal().exists() => {
+        Err(ClientError::NotUp) if paths.journal().exists() || paths.join_config().exists() => {
             start_gatekeeper(paths, &[])?;
             Ok(client)
         }

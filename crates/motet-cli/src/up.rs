@@ -3,10 +3,13 @@
 use clap::Args;
 use motet_session::api::{Program, Session, View};
 use motet_session::client::{Client, ClientError};
+use motet_session::hosts::JoinConfig;
 use serde::Serialize;
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::exit_error::Outcome;
+use crate::exit_error::{FAILED, Failure, Outcome};
+use crate::hosts;
 use crate::names;
 use crate::output;
 use crate::session;
@@ -16,7 +19,7 @@ const DOWN_LIMIT: Duration = Duration::from_secs(30);
 
 /// Start a session: programs of `motet run` then belong to it, and can form groups
 ///
-/// A gatekeeper runs in the background until `motet down`. It is not needed for the programs' data. MOTET_SESSION names a session other than `default`.
+/// A gatekeeper runs in the background until `motet down`, on this host and on those of --hosts. It is not needed for the programs' data. MOTET_SESSION names a session other than `default`.
 #[derive(Debug, Args)]
 #[command(after_help = crate::exit_error::AFTER_HELP)]
 pub struct UpArguments {
@@ -24,9 +27,26 @@ pub struct UpArguments {
     #[arg(long, value_name = "NAME")]
     host: Option<String>,
 
-    /// Address of the API for clients that know the session's key [default: 127.0.0.1, any port]
+    /// Address to listen at for other hosts and for clients that know the session's key. One of the loopback interface is for plain HTTP, others are
+    /// for TLS [default: 127.0.0.1, and with --hosts all addresses, any port]
     #[arg(long, value_name = "IP:PORT")]
-    listen: Option<std::net::SocketAddr>,
+    listen: Option<SocketAddr>,
+
+    /// Start a gatekeeper on each of these hosts, too, which join the session
+    #[arg(long, value_name = "HOST,...", value_delimiter = ',', conflicts_with = "join")]
+    hosts: Vec<String>,
+
+    /// The command that runs another one on host %h
+    #[arg(long, value_name = "COMMAND", default_value = hosts::DEFAULT_AGENT, requires = "hosts")]
+    agent: String,
+
+    /// The program `motet` on the other hosts [default: the path of this one]
+    #[arg(long, value_name = "PATH", requires = "hosts")]
+    remote_motet: Option<String>,
+
+    /// Join the session of another host, as described by standard input; `motet up --hosts` starts it so
+    #[arg(long)]
+    join: bool,
 }
 
 /// End the session: its programs get SIGTERM, after 3 s SIGKILL
@@ -41,40 +61,75 @@ struct Up {
     /// The session was up already.
     already: bool,
     key_file: String,
+    /// The hosts that were started or were up already.
+    hosts: Vec<hosts::Started>,
 }
 
 /// `motet up`.
 pub fn up(arguments: &UpArguments, json: bool) -> Outcome {
-    if let Some(host) = &arguments.host {
+    for host in arguments.host.iter().chain(&arguments.hosts) {
         names::check("host", host)?;
     }
     let paths = session::paths()?;
     let running = Client::of(&paths).and_then(|client| client.get::<Session>("/v1/session"));
     let already = running.is_ok();
+    if arguments.join {
+        hosts::accept_join_config(&paths, already)?;
+    }
+    // Only the loopback interface may carry the key as it is.
+    let (plain, remote) = match arguments.listen {
+        Some(listen) if listen.ip().is_loopback() && arguments.hosts.is_empty() => (Some(listen), None),
+        listen => (None, listen),
+    };
     let about = match running {
         Ok(session) => session,
         Err(ClientError::NotUp) => {
-            let listen = arguments.listen.map(|listen| listen.to_string());
+            let listen = plain.map(|listen| listen.to_string());
             let mut options = Vec::new();
             options.extend(listen.iter().flat_map(|listen| ["--listen", listen]));
             options.extend(arguments.host.iter().flat_map(|host| ["--host", host]));
-            session::start_gatekeeper(&paths, &options)?
+            let started = session::start_gatekeeper(&paths, &options);
+            if started.is_err() && arguments.join {
+                hosts::forget_join_config(&paths);
+            }
+            started?
         }
         Err(error) => return Err(error.into()),
     };
-    let up = Up { already, key_file: paths.key().display().to_string(), session: about };
+    let mut started = Vec::new();
+    if !arguments.hosts.is_empty() || remote.is_some() {
+        let config = Client::of(&paths)?.post::<JoinConfig>("/v1/join", &serde_json::json!({ "listen": remote }))?;
+        let others: Vec<_> = arguments.hosts.iter().filter(|host| **host != about.host).cloned().collect();
+        started = hosts::start(&others, &config, &arguments.agent, arguments.remote_motet.as_deref())?;
+    }
+    let failed = started.iter().filter(|host| host.error.is_some()).count();
+    let up = Up { already, key_file: paths.key().display().to_string(), session: about, hosts: started };
     if json {
         output::json(&up)?;
-        return Ok(0);
+    } else {
+        output::text(&up.text())?;
     }
-    let Session { name, host, gatekeeper, listen, .. } = &up.session;
-    let state = if up.already { "is up already" } else { "is up" };
-    let text = format!(
-        "session {name} {state} on host {host}: gatekeeper {}\nAPI: http://{listen}/v1/session, with the key in {}\n",
-        gatekeeper.pid, up.key_file
-    );
-    output::text(&text)?;
-    Ok(0)
+    match failed {
+        0 => Ok(0),
+        _ => Err(Failure::new(FAILED, format!("{failed} of {} hosts have not joined", up.hosts.len()))),
+    }
+}
+
+impl Up {
+    fn text(&self) -> String {
+        let Session { name, host, gatekeeper, listen, .. } = &self.session;
+        let state = if self.already { "is up already" } else { "is up" };
+        let mut text = format!("session {name} {state} on host {host}: gatekeeper {}\n", gatekeeper.pid);
+        text += &format!("API: http://{listen}/v1/session, with the key in {}\n", self.key_file);
+        for started in &self.hosts {
+            let host = output::sanitize(&started.host, 64);
+            text += &match &started.error {
+                None => format!("host {host} is up\n"),
+                Some(error) => format!("host {host} is not up: {}\n", output::sanitize(error, 400)),
+            };
+        }
+        text
+    }
 }
 
 /// `motet down`.
