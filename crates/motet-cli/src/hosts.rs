@@ -89,8 +89,8 @@ fn run_agent(command: &mut Command, config: &JoinConfig) -> Result<(), String> {
         let _ = input.write_all(&text); // an agent that ends early says why
     }
     let (out, err) = (child.stdout.take(), child.stderr.take());
-    let errors = std::thread::spawn(move || err.map(|err| text_of(err)).unwrap_or_default());
-    let output = std::thread::spawn(move || out.map(|out| text_of(out)).unwrap_or_default());
+    let errors = std::thread::spawn(move || err.map(text_of).unwrap_or_default());
+    let output = std::thread::spawn(move || out.map(text_of).unwrap_or_default());
     let until = Instant::now() + AGENT_LIMIT;
     let status = loop {
         match child.try_wait() {

@@ -15,7 +15,7 @@
 //! | `link` | the link between two gatekeepers |
 //! | `uplink` | the secondary gatekeeper's side of its link |
 //! | `hosts_api` | the routes that concern other hosts |
-//! | `remote_port`, `tls` | the address for other hosts |
+//! | [`remote_port`], [`tls`] | the address for other hosts |
 //! | `ending` | the end of a session |
 //! | [`liveness`] | the end of a process |
 //! | [`context`] | what all routes use |
@@ -45,6 +45,6 @@ pub mod programs;
 pub mod remote_port;
 pub mod server;
 pub mod store;
-mod tls;
+pub mod tls;
 mod uplink;
 pub mod views;
