@@ -63,6 +63,7 @@ async fn session(State(context): State<Context>) -> Json<Session> {
         uptime_s: context.started.elapsed().as_secs(),
         id: context.session_id,
         listen: context.listen.to_string(),
+        address: context.hosts.address(),
     })
 }
 

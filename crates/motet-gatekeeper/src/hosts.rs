@@ -7,6 +7,7 @@ use crate::link::{Answer, Deliver, Delivery, Handler, Link, LinkError};
 use axum::Router;
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
@@ -46,6 +47,8 @@ pub struct Hosts {
 struct Shared {
     own: String,
     role: Role,
+    /// The address by which other hosts know this one.
+    address: Mutex<Option<IpAddr>>,
     /// What this gatekeeper does with what the others say.
     handler: Handler,
 }
@@ -70,12 +73,29 @@ impl Hosts {
     }
 
     fn with(own: &str, role: Role) -> Self {
-        Self { shared: Arc::new(Shared { own: own.to_owned(), role, handler: Handler::default() }) }
+        Self {
+            shared: Arc::new(Shared {
+                own: own.to_owned(),
+                role,
+                address: Mutex::default(),
+                handler: Handler::default(),
+            }),
+        }
     }
 
     /// This host.
     pub fn own(&self) -> &str {
         &self.shared.own
+    }
+
+    /// The address by which other hosts know this one, once one is connected.
+    pub fn address(&self) -> Option<IpAddr> {
+        *self.shared.address.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the local address of a link.
+    pub fn set_address(&self, address: IpAddr) {
+        *self.shared.address.lock().unwrap_or_else(PoisonError::into_inner) = Some(address.to_canonical());
     }
 
     /// Whether this is the primary gatekeeper.

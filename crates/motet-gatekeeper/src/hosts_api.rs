@@ -6,6 +6,7 @@ use crate::hosts::{ANSWER_LIMIT, HostError, Hosts};
 use crate::limited::Place;
 use crate::link;
 use crate::peer::Peer;
+use crate::remote_port::LocalAddress;
 use crate::store::remote::{Operation, Outcome};
 use crate::store::{Change, StoreError};
 use axum::body::{Body, to_bytes};
@@ -159,6 +160,9 @@ async fn link(
     check_name("host", &host).map_err(|error| Failure(StatusCode::BAD_REQUEST, error.to_string()))?;
     let (link, driver) = link::new();
     context.hosts.add(&host, &link).map_err(|why| Failure(StatusCode::CONFLICT, why))?;
+    if let Some(LocalAddress(address)) = request.extensions().get() {
+        context.hosts.set_address(*address);
+    }
     if let Some(place) = request.extensions().get::<Place>() {
         place.give_up();
     }

@@ -29,6 +29,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The most addresses of this host that others are told.
 const MAX_ADDRESSES: usize = 16;
 
+/// The address of this host on the connection of a request.
+#[derive(Debug, Clone, Copy)]
+pub struct LocalAddress(pub IpAddr);
+
 /// The port. A clone is another handle.
 #[derive(Clone, Default)]
 pub struct RemotePort {
@@ -103,11 +107,13 @@ impl Open {
 /// Serves a connection.
 async fn serve(stream: TcpStream, acceptor: tokio_rustls::TlsAcceptor, router: Router, place: Place) {
     let _ = stream.set_nodelay(true);
+    let Ok(address) = stream.local_addr() else { return };
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_LIMIT, acceptor.accept(stream)).await else { return };
     let stream = Limited::new(stream, place.clone());
     let service = service_fn(move |request: hyper::Request<Incoming>| {
         let (router, mut request): (_, Request) = (router.clone(), request.map(Body::new));
         request.extensions_mut().insert(ConnectInfo(Peer::Remote));
+        request.extensions_mut().insert(LocalAddress(address.ip()));
         request.extensions_mut().insert(place.clone());
         router.oneshot(request)
     });

@@ -14,6 +14,7 @@ use motet_session::api::Problem;
 use motet_session::hosts::{HOST_HEADER, Host, JoinConfig, LINK_PROTOCOL, SESSION_HEADER};
 use motet_session::process::Process;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -58,6 +59,8 @@ pub struct Connected {
     pub primary: String,
     /// The session's identity.
     pub session_id: String,
+    /// The address of this host on the connection.
+    pub address: IpAddr,
     stream: TokioIo<Upgraded>,
 }
 
@@ -76,16 +79,17 @@ pub async fn connect(config: &JoinConfig, own: &str, session_id: Option<&str>) -
 
 async fn connect_to(
     config: &JoinConfig,
-    address: &str,
+    primary: &str,
     own: &str,
     session_id: Option<&str>,
 ) -> Result<Connected, UplinkError> {
     let unreachable = |error: &dyn fmt::Display| UplinkError::Unreachable(error.to_string());
-    let stream = match tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
+    let stream = match tokio::time::timeout(CONNECT_LIMIT, TcpStream::connect(primary)).await {
         Ok(stream) => stream.map_err(|error| unreachable(&error))?,
         Err(_) => return Err(unreachable(&"no connection in time")),
     };
     let _ = stream.set_nodelay(true);
+    let address = stream.local_addr().map_err(|error| unreachable(&error))?.ip();
     let (connector, name) = tls::connector(&config.authority).map_err(|error| unreachable(&error))?;
     let stream = connector.connect(name, stream).await.map_err(|error| unreachable(&error))?;
     let (mut sender, connection) =
@@ -106,7 +110,7 @@ async fn connect_to(
     match (answer.status(), text(HOST_HEADER), text(SESSION_HEADER)) {
         (StatusCode::SWITCHING_PROTOCOLS, Some(primary), Some(session_id)) => {
             let stream = hyper::upgrade::on(answer).await.map_err(|error| unreachable(&error))?;
-            Ok(Connected { primary, session_id, stream: TokioIo::new(stream) })
+            Ok(Connected { primary, session_id, address, stream: TokioIo::new(stream) })
         }
         (StatusCode::GONE, ..) => Err(UplinkError::Ended),
         (status, ..) => {
@@ -154,6 +158,7 @@ impl Uplink {
     /// Runs a connection until it ends. Then the nodes of this host attach again, because messages may have been lost.
     async fn run(&self, connected: Connected) {
         let (link, driver) = link::new();
+        self.hosts.set_address(connected.address);
         self.hosts.set_uplink(Some((connected.primary, link)));
         let announcing = async {
             announce(&self.hosts, &self.directory).await;

@@ -5,7 +5,7 @@
 //! nodes share one link.
 
 use crate::error::Error;
-use crate::group_state::OpenCircuit;
+use crate::group_state::{Channels, OpenCircuit};
 use crate::membership::Inner;
 use motet::node::{
     Channel, CompletionOptions, Error as NodeError, Mode, OperationId, OperationMemory, Outgoing, RecvFrom, Serve,
@@ -238,14 +238,14 @@ impl Circuit {
     fn lost(&self, to: usize, error: NodeError) -> Error {
         match error {
             NodeError::Lost(_) | NodeError::Closed | NodeError::Unknown => {
-                self.channels()[to] = None;
+                self.channels().opened[to] = None;
                 Error::MemberGone
             }
             error => error.into(),
         }
     }
 
-    fn channels(&self) -> MutexGuard<'_, Vec<Option<Channel>>> {
+    fn channels(&self) -> MutexGuard<'_, Channels> {
         self.open().shared.channels.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -253,12 +253,12 @@ impl Circuit {
     fn channel_to(&self, to: usize) -> Result<Channel, Error> {
         self.check_rank(Some(to))?;
         let open = self.open();
-        if let Some(channel) = self.channels()[to] {
+        if let Some(channel) = self.channels().opened[to] {
             return Ok(channel);
         }
         // One thread opens a channel at a time: a second channel to the same member would not keep the order of messages.
         let _opening = open.shared.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(channel) = self.channels()[to] {
+        if let Some(channel) = self.channels().opened[to] {
             return Ok(channel);
         }
         let node = &self.inner.node;
@@ -273,7 +273,13 @@ impl Circuit {
             });
             match opened {
                 Ok(channel) => {
-                    self.channels()[to] = Some(channel);
+                    let mut channels = self.channels();
+                    if channels.closed {
+                        drop(channels);
+                        let _ = node.close_channel(channel);
+                        return Err(Error::MemberGone);
+                    }
+                    channels.opened[to] = Some(channel);
                     return Ok(channel);
                 }
                 // The member has not heard of the circuit yet, is slow, or has gone with its link, which the next view will say.

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 /// Views that are kept for circuits of which a member hears late.
 const MAX_PAST_VIEWS: usize = 64;
@@ -88,12 +87,21 @@ pub(crate) struct OpenCircuit {
 /// What all handles of a circuit share.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// The channels to the other members, by rank, as far as they were needed.
-    pub channels: Mutex<Vec<Option<Channel>>>,
+    /// The channels to the other members.
+    pub channels: Mutex<Channels>,
     /// Held while a channel is opened. The lock of `channels` is not: a circuit that ends takes it under the lock of the groups, which the opening needs.
     pub opening: Mutex<()>,
     /// The number of the next collective operation, the same at all members.
     pub collectives: AtomicU32,
+}
+
+/// The channels of a circuit that this node has opened.
+#[derive(Debug)]
+pub(crate) struct Channels {
+    /// By rank, as far as they were needed.
+    pub opened: Vec<Option<Channel>>,
+    /// The circuit has ended here: a channel that is opened at this time must not stay.
+    pub closed: bool,
 }
 
 impl GroupState {
@@ -162,7 +170,7 @@ impl GroupState {
             node.serve(service, Serve::Tagged(context)).inspect_err(|_| {
                 let _ = node.remove_context(context);
             })?;
-            let channels = Mutex::new(vec![None; view.members.len()]);
+            let channels = Mutex::new(Channels { opened: vec![None; view.members.len()], closed: false });
             let shared = Arc::new(Shared { channels, opening: Mutex::new(()), collectives: AtomicU32::new(0) });
             Ok(OpenCircuit { opening, view: view.clone(), service, context, shared })
         };
@@ -207,14 +215,12 @@ impl OpenCircuit {
     /// Closes all channels of the circuit, those that peers have opened among them. What was not received is discarded.
     fn retire(&self, node: &Node) {
         let mut channels = self.shared.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        for channel in channels.iter_mut().filter_map(Option::take) {
+        for channel in channels.opened.iter_mut().filter_map(Option::take) {
             let _ = node.close_channel(channel);
         }
+        channels.closed = true;
         drop(channels);
-        while let Ok(channel) = node.accept(self.service, Some(Duration::ZERO)) {
-            let _ = node.close_channel(channel);
-        }
-        let _ = node.withdraw(self.service);
+        let _ = node.end_service(self.service);
         let _ = node.remove_context(self.context);
     }
 }

@@ -7,13 +7,14 @@ use crate::group_state::{GroupState, MemberId};
 use crate::links::Links;
 use crate::opener::{Message, Step, Steps};
 use motet::node::Node;
-use motet_session::api::{ToNode, View, ViewChange};
+use motet_session::api::{Session, ToNode, View, ViewChange};
 use motet_session::attach::{Attachment, Event, Sender};
-use motet_session::client::ClientError;
+use motet_session::client::{Client, ClientError};
 use motet_session::paths::SessionPaths;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -57,8 +58,8 @@ pub(crate) struct State {
 }
 
 impl Membership {
-    /// Attaches a node to the session that the environment names. The node needs an address that the other members can reach: within a host any,
-    /// otherwise [`Node::listen`]. A node for one thread ([`Node::single`]) cannot be attached: another thread uses it.
+    /// Attaches a node to the session that the environment names. If the session has other hosts, the node listens for their nodes from then on. A
+    /// node for one thread ([`Node::single`]) cannot be attached: another thread uses it.
     pub fn attach(node: &Arc<Node>) -> Result<Self, Error> {
         let paths = SessionPaths::from_env().map_err(|error| Error::Invalid(error.to_string()))?;
         Self::attach_to(node, &paths)
@@ -70,6 +71,9 @@ impl Membership {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let inner = Arc::new(Inner { node: node.clone(), links: Links::default(), id: id.clone(), state, changed });
         let own = inner.clone();
+        if let Some(address) = Client::of(paths)?.get::<Session>("/v1/session")?.address {
+            node.listen_for_hosts(SocketAddr::new(address, 0))?;
+        }
         let address = node.address()?;
         let attachment = Attachment::open(paths, &id, &address, move |sender, event| own.take(sender, event))?;
         Ok(Self { inner, attachment })

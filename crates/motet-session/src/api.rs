@@ -34,6 +34,10 @@ pub struct Session {
     pub id: String,
     /// The address of the API over TCP.
     pub listen: String,
+    /// The address by which other hosts of the session know this one, if there are any: its nodes listen there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub address: Option<std::net::IpAddr>,
 }
 
 /// A program that `motet run` has started in the session.

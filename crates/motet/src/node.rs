@@ -112,6 +112,12 @@ impl Node {
         self.0.address()
     }
 
+    /// Listens for nodes of other hosts at this address (port 0: any), from now on; [`Node::address`] then includes it. A node that listens for them
+    /// already goes on as it is.
+    pub fn listen_for_hosts(&self, address: SocketAddr) -> Result<(), Error> {
+        self.0.listen_for_hosts(address)
+    }
+
     /// Makes one round of progress, unless another thread makes progress. True: something arrived or was done.
     #[inline]
     pub fn progress(&self) -> Result<bool, Error> {

@@ -421,3 +421,25 @@ fn guessed_key_ends_its_link_and_no_other() {
         assert!(words.iter().zip(0..).all(|(word, at)| word.load(Ordering::SeqCst) == at));
     }
 }
+
+#[test]
+fn open_node_begins_to_listen_for_other_hosts() {
+    let (near, far) = (Node::open("").unwrap(), Node::open("").unwrap());
+    assert!(!far.address().unwrap().contains("tcp://"));
+    far.serve(SERVICE, Serve::Queue).unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let refused = far.listen_for_hosts(taken.local_addr().unwrap()).unwrap_err();
+    assert!(matches!(refused, Error::Unreachable(_)), "{refused:?}");
+    assert!(!far.address().unwrap().contains("tcp://"));
+    far.listen_for_hosts("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = way(&far, "tcp");
+    far.listen_for_hosts("127.0.0.1:0".parse().unwrap()).unwrap();
+    assert_eq!(way(&far, "tcp"), address, "a node that listens goes on as it is");
+    std::thread::scope(|scope| {
+        let there = scope.spawn(|| far.accept(SERVICE, TIMEOUT).unwrap());
+        let link = near.connect(&address, TIMEOUT).unwrap();
+        near.open_channel(link, SERVICE, Serve::Queue, TIMEOUT).unwrap();
+        assert_eq!(near.link_info(link).unwrap().driver, "tcp");
+        there.join().unwrap();
+    });
+}

@@ -14,6 +14,7 @@ use crate::reason::Reason;
 use motet_proto::message::slab::SlabId;
 use motet_sys::clock;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 /// The driver of an address without `://`.
 const NAME_DRIVER: &str = "shm";
@@ -53,6 +54,13 @@ impl Node {
     /// The addresses of this node, as [`Node::connect`] of another node takes them.
     pub fn address(&self) -> Result<String, Error> {
         Ok(self.lock()?.connections.address())
+    }
+
+    /// Listens for nodes of other hosts at this address (port 0: any), from now on. A node that listens for them already goes on as it is.
+    ///
+    /// Errors: [`Error::Unreachable`] with the reason, for example that the address is in use.
+    pub fn listen_for_hosts(&self, address: SocketAddr) -> Result<(), Error> {
+        self.lock()?.listen_for_hosts(address)
     }
 
     // ---- links -------------------------------------------------------------------------------------------------------

@@ -72,6 +72,13 @@ impl Connections {
         self.listeners.push((driver, listener));
     }
 
+    /// The drivers that do not listen.
+    pub fn idle_drivers(&self) -> Vec<&'static dyn Driver> {
+        let listens =
+            |driver: &&'static dyn Driver| self.listeners.iter().any(|(other, _)| other.name() == driver.name());
+        self.drivers.iter().copied().filter(|driver| !listens(driver)).collect()
+    }
+
     /// Whether the node listens at all.
     pub fn has_listener(&self) -> bool {
         !self.listeners.is_empty()
@@ -172,9 +179,9 @@ impl Connections {
         self.services.entry(service).or_insert(Service { serve, opened: VecDeque::new() }).serve = serve;
     }
 
-    /// Refuses channels to a service from now on.
-    pub fn remove_service(&mut self, service: u64) {
-        self.services.remove(&service);
+    /// Refuses channels to a service from now on. Returns those that are not accepted.
+    pub fn remove_service(&mut self, service: u64) -> VecDeque<Channel> {
+        self.services.remove(&service).map(|service| service.opened).unwrap_or_default()
     }
 
     /// How a service's channels are received; `None`: there is no such service.

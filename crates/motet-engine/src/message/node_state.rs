@@ -17,6 +17,7 @@ use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::event::epoll;
 use motet_sys::rustix::fd::AsFd;
 use motet_sys::{biased_lock, clock, private_fds, thread};
+use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
@@ -146,6 +147,30 @@ impl NodeState {
         }
         self.connections.set_drivers(drivers);
         if self.connections.has_listener() { Ok(()) } else { Err(Error::Unreachable(refused)) }
+    }
+
+    /// Listens for nodes of other hosts at this address, with the drivers that do not listen yet. A node that listens for them goes on as it is.
+    pub fn listen_for_hosts(&mut self, address: SocketAddr) -> Result<(), Error> {
+        if self.identity.listen.is_some() {
+            return Ok(());
+        }
+        self.identity.listen = Some(address);
+        let mut result = Err(Reason::NO_MESSAGES);
+        for driver in self.connections.idle_drivers() {
+            match driver.listen(&self.identity) {
+                Ok(listening) => {
+                    self.watch(listening.descriptor(), EventSource::Connection)?;
+                    self.connections.add_listener(driver, listening);
+                    result = Ok(());
+                }
+                Err(Reason::NO_MESSAGES) => {}
+                Err(reason) => result = result.or(Err(reason)),
+            }
+        }
+        if result.is_err() {
+            self.identity.listen = None;
+        }
+        result.map_err(Error::Unreachable)
     }
 
     /// Checks that the context or handler that `serve` names exists.

@@ -45,9 +45,18 @@ impl Node {
         Ok(())
     }
 
-    /// Refuses further channels to a service.
+    /// Refuses further channels to a service. Those that are open do not change.
     pub fn withdraw(&self, service: u64) -> Result<(), Error> {
         self.lock()?.connections.remove_service(service);
+        Ok(())
+    }
+
+    /// Refuses further channels to a service, and closes those that no call has accepted.
+    pub fn end_service(&self, service: u64) -> Result<(), Error> {
+        let unaccepted = self.lock()?.connections.remove_service(service);
+        for channel in unaccepted {
+            let _ = self.close_channel(channel); // its link may be gone
+        }
         Ok(())
     }
 

@@ -45,6 +45,11 @@ impl Node {
         self.0.withdraw(service)
     }
 
+    /// Refuses further channels to a service, and closes those that no call has accepted.
+    pub fn end_service(&self, service: u64) -> Result<(), Error> {
+        self.0.end_service(service)
+    }
+
     /// Returns the next channel that a peer opened to a service.
     #[inline]
     pub fn accept(&self, service: u64, limit: Option<Duration>) -> Result<Channel, Error> {
