@@ -48,7 +48,7 @@ pub fn check_drivers(
     drivers: &motet_config::Drivers,
     source: motet_config::ValueSource,
 ) -> Option<motet_config::Problem> {
-    let known = crate::drivers::names();
+    let known = motet_inspect::drivers::names();
     let name = drivers.unknown(&known).next()?;
     let (what, fix) = (format!("no such driver: `{name}`"), format!("use {}", known.join(" or ")));
     Some(motet_config::Problem { source, what, fix })

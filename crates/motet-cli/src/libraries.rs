@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::exit_error::{Failure, LIBRARIES, Outcome};
-use crate::process_scan::{ORB_SHIM, PROVIDER, SHIM};
+use motet_inspect::process_scan::{ORB_SHIM, PROVIDER, SHIM};
 
 /// File names of the engine, best first.
 const ENGINE: [&str; 2] = ["libmotet.so.0", "libmotet.so"];

@@ -12,10 +12,10 @@ use std::path::Path;
 use std::process::Command;
 
 use motet_config::Mpi;
+use motet_inspect::mpi_skip::{MPI_LEFT, SkipReason};
 
 use crate::mpi_hosts::{self, JobEnvironment};
 use crate::mpi_launcher::{Launcher, LauncherFamily};
-use crate::procfs;
 
 /// Folders in which libfabric looks for providers, instead of its own folders.
 const PROVIDER_PATH: &str = "FI_PROVIDER_PATH";
@@ -25,8 +25,6 @@ const PROVIDER_CHOICE: &str = "FI_PROVIDER";
 const NAME: &str = "motet";
 /// Names of the variables that an outer `motet run` has set, separated by commas.
 const MPI_SET: &str = "MOTET_MPI_SET";
-/// Why nothing was set: the word of a [`SkipReason`].
-const MPI_LEFT: &str = "MOTET_MPI_LEFT";
 /// The variables by which Open MPI 4 and 5 take the command of their daemons on other hosts, and the default command.
 const LAUNCH_AGENTS: [(&str, &str); 2] =
     [("OMPI_MCA_orte_launch_agent", "orted"), ("PRTE_MCA_prte_launch_agent", "prted")];
@@ -45,52 +43,6 @@ const PREFERENCES: [(&str, &str); 9] = [
     ("MPIR_CVAR_NOLOCAL", "1"),
     ("I_MPI_FABRICS", "ofi"),
 ];
-
-/// Why `motet run` does not configure MPI libraries, which then use their own transport.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SkipReason {
-    /// The setting `mpi` is off.
-    Off,
-    /// All ranks will be on one host, where no library is proven as fast over Motet in every shape of job.
-    OneHost,
-    /// Open MPI, or possibly Open MPI: its libfabric component loses data, hangs and crashes in calls where its own transports do not.
-    OpenMpi,
-    /// The user's FI_PROVIDER excludes Motet's provider.
-    Choice,
-}
-
-impl SkipReason {
-    const ALL: [Self; 4] = [Self::Off, Self::OneHost, Self::OpenMpi, Self::Choice];
-
-    fn word(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::OneHost => "one-host",
-            Self::OpenMpi => "open-mpi",
-            Self::Choice => "FI_PROVIDER",
-        }
-    }
-
-    /// The reason for a process, from its environment.
-    pub fn of(pid: u32) -> Option<Self> {
-        let word = procfs::variable(pid, MPI_LEFT)?;
-        Self::ALL.into_iter().find(|reason| reason.word() == word)
-    }
-
-    /// The text for users.
-    pub fn why(self) -> &'static str {
-        match self {
-            Self::Off => "the setting mpi is off",
-            Self::OneHost => {
-                "the job is not known to use several hosts, and on one host MPI keeps its own transport (`--set mpi=on` takes Motet's)"
-            }
-            Self::OpenMpi => {
-                "Open MPI has faults over libfabric that its own transports do not have (`--set mpi=on` takes Motet's)"
-            }
-            Self::Choice => "FI_PROVIDER excludes Motet's provider",
-        }
-    }
-}
 
 /// Why the MPI of a command is not configured; `None` if it is. (For [`SkipReason::OpenMpi`] other MPI libraries still are.)
 pub fn skip_reason(wanted: Mpi, command: &[OsString], launcher: &Launcher) -> Option<SkipReason> {

@@ -4,6 +4,8 @@ use std::io::Write;
 
 use crate::exit_error::{FAILED, Failure, Outcome};
 
+pub use motet_inspect::quantity::bytes;
+
 /// Writes to standard output. A closed pipe (`| head`) is not an error.
 pub fn text(text: &str) -> Outcome<()> {
     let mut out = std::io::stdout().lock();
@@ -36,23 +38,6 @@ pub fn sanitize(text: &str, most: usize) -> String {
 /// Whether a character reorders text on a terminal.
 fn is_bidirectional(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-}
-
-/// Bytes with three digits: `17 B`, `1.25 MB`.
-pub fn bytes(n: u64) -> String {
-    const UNITS: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
-    let mut value = n as f64;
-    let mut unit = 0;
-    while value >= 999.5 && unit + 1 < UNITS.len() {
-        value /= 1000.0;
-        unit += 1;
-    }
-    match value {
-        _ if unit == 0 => format!("{n} B"),
-        v if v >= 99.95 => format!("{v:.0} {}", UNITS[unit]),
-        v if v >= 9.995 => format!("{v:.1} {}", UNITS[unit]),
-        v => format!("{v:.2} {}", UNITS[unit]),
-    }
 }
 
 /// The alignment of a column.
@@ -111,12 +96,6 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantities_have_three_digits() {
-        let shown = [0, 999, 1000, 9_999, 99_960, 1_250_000, 999_600_000, u64::MAX].map(bytes);
-        assert_eq!(shown, ["0 B", "999 B", "1.00 kB", "10.0 kB", "100 kB", "1.25 MB", "1.00 GB", "18.4 EB"]);
-    }
 
     #[test]
     fn text_of_others_cannot_control_the_terminal() {

@@ -7,8 +7,10 @@ use serde::Serialize;
 
 use crate::exit_error::Outcome;
 use crate::output::{self, Align, Table, bytes, sanitize};
-use crate::process_scan::{self, Moved, Path, Process, ProcessStatus, Stream};
-use crate::{procfs, recent};
+use crate::watched::{self, HostProcess, Source};
+use motet_inspect::process_scan::{Moved, Path, Process, ProcessStatus, Stream};
+use motet_inspect::procfs;
+use motet_inspect::report::HostReport;
 use motet_wire::stream::record::State;
 
 /// List the processes under Motet: streams, paths, bytes
@@ -25,21 +27,21 @@ pub struct Arguments {
 
 #[derive(Serialize)]
 struct PsReport {
-    processes: Vec<Process>,
+    processes: Vec<HostProcess>,
 }
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
-    let mut processes = recent::scan();
+    let mut reports = Source::from_env().once();
     if let Some(pid) = arguments.pid {
-        processes.retain(|p| p.pid == pid);
+        reports.iter_mut().for_each(|report| report.processes.retain(|p| p.pid == pid));
     }
     if json {
-        output::json(&PsReport { processes })?;
-    } else if processes.is_empty() {
+        output::json(&PsReport { processes: watched::processes(reports) })?;
+    } else if reports.iter().all(|report| report.processes.is_empty()) {
         output::text(&nothing(arguments.pid))?;
     } else {
-        output::text(&list(&processes, arguments.long))?;
+        output::text(&list(&reports, arguments.long))?;
     }
     Ok(0)
 }
@@ -52,30 +54,43 @@ fn nothing(pid: Option<u32>) -> String {
     }
 }
 
-fn list(processes: &[Process], long: bool) -> String {
-    let mut table = table();
-    for process in processes {
-        table.row(row(process));
+fn list(reports: &[HostReport], long: bool) -> String {
+    let mut table = table(watched::several(reports));
+    for report in reports {
+        for process in &report.processes {
+            table.row(row(report, process, watched::several(reports)));
+        }
     }
     let mut out = table.render();
     if long {
-        for process in processes.iter().filter(|p| !p.streams.is_empty() || !p.links.is_empty()) {
-            out += &format!("\n{} {}\n", process.pid, sanitize(&process.command, 90));
+        let each = reports.iter().flat_map(|report| report.processes.iter().map(move |process| (report, process)));
+        for (report, process) in each.filter(|(_, p)| !p.streams.is_empty() || !p.links.is_empty()) {
+            out += &format!("\n{} {}\n", of_host(report, process), sanitize(&process.command, 90));
             if !process.streams.is_empty() {
-                out += &streams(&process.streams);
+                out += &streams(report, &process.streams);
             }
             if !process.links.is_empty() {
-                out += &links(process);
+                out += &links(report, process);
             }
         }
     }
     out
 }
 
-/// The table of processes, without rows.
-pub fn table() -> Table {
+/// The process id, with the host if there is a session.
+pub fn of_host(report: &HostReport, process: &Process) -> String {
+    if report.host.is_empty() {
+        process.pid.to_string()
+    } else {
+        format!("{}:{}", sanitize(&report.host, 64), process.pid)
+    }
+}
+
+/// The table of processes, without rows; with a column for hosts if there are several.
+pub fn table(hosts: bool) -> Table {
     let right = |name| (name, Align::Right);
-    Table::new(&[
+    let host: &[_] = if hosts { &[("HOST", Align::Left)] } else { &[] };
+    let columns = [
         right("PID"),
         ("USER", Align::Left),
         right("STREAMS"),
@@ -88,14 +103,16 @@ pub fn table() -> Table {
         right("RECEIVED shm"),
         right("tcp"),
         ("COMMAND", Align::Left),
-    ])
+    ];
+    Table::new(&[host, &columns].concat())
 }
 
 /// The row of one process in [`table`].
-pub fn row(process: &Process) -> Vec<String> {
+pub fn row(report: &HostReport, process: &Process, hosts: bool) -> Vec<String> {
     let user = process.uid.map_or("?".into(), procfs::user);
     let command = sanitize(&process.command, 60);
-    let mut cells = vec![process.pid.to_string(), user];
+    let mut cells = if hosts { vec![sanitize(&report.host, 64)] } else { Vec::new() };
+    cells.extend([process.pid.to_string(), user]);
     let command = match note(&process.status) {
         Some(note) => {
             cells.extend(["-"; 9].map(String::from));
@@ -138,7 +155,7 @@ pub fn tcp_bytes(stream: &Stream, moved: Moved) -> String {
     if stream.state != State::Attached && moved.tcp == 0 { "-".into() } else { bytes(moved.tcp) }
 }
 
-fn links(process: &Process) -> String {
+fn links(report: &HostReport, process: &Process) -> String {
     let right = |name| (name, Align::Right);
     let mut table = Table::new(&[
         ("LINK TO", Align::Left),
@@ -148,8 +165,8 @@ fn links(process: &Process) -> String {
         ("", Align::Left),
     ]);
     for link in &process.links {
-        let peer = link.peer_pid.map_or("-".into(), |pid| match procfs::command(pid) {
-            Some(command) => format!("{pid} {}", sanitize(procfs::name(&command), 20)),
+        let peer = link.peer_pid.map_or("-".into(), |pid| match report.command(pid) {
+            Some(command) => format!("{pid} {}", sanitize(procfs::name(command), 20)),
             None => pid.to_string(),
         });
         let note = if link.streams == 0 { "idle" } else { "" };
@@ -158,7 +175,7 @@ fn links(process: &Process) -> String {
     table.render()
 }
 
-fn streams(streams: &[Stream]) -> String {
+fn streams(report: &HostReport, streams: &[Stream]) -> String {
     let right = |name| (name, Align::Right);
     let left = |name| (name, Align::Left);
     let mut table = Table::new(&[
@@ -174,10 +191,9 @@ fn streams(streams: &[Stream]) -> String {
         right("tcp"),
         left("REASON"),
     ]);
-    let names = process_scan::peer_names(streams);
     for s in streams {
-        let peer = s.peer_pid.map_or("-".into(), |pid| match names.get(&pid) {
-            Some(name) => format!("{pid} {}", sanitize(name, 20)),
+        let peer = s.peer_pid.map_or("-".into(), |pid| match report.command(pid) {
+            Some(command) => format!("{pid} {}", sanitize(procfs::name(command), 20)),
             None => pid.to_string(),
         });
         table.row(vec![
@@ -191,7 +207,7 @@ fn streams(streams: &[Stream]) -> String {
             tcp_bytes(s, s.sent),
             if s.path == Path::Shm || s.received.fast > 0 { bytes(s.received.fast) } else { "-".into() },
             tcp_bytes(s, s.received),
-            s.reason_text.into(),
+            s.reason_text.to_string(),
         ]);
     }
     table.render()

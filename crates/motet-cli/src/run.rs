@@ -15,13 +15,13 @@ use motet_config::{Config, Loaded, Mpi, SETTINGS, Setting, ValueSource};
 use motet_sys::append_file::{Appender, OWN_OUTPUT};
 
 use crate::children::cannot_start;
-use crate::elf_check::{self, CommandSearch};
 use crate::exit_error::{Failure, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
 use crate::launch::{self, Launch};
 use crate::libraries::{self, Libraries};
 use crate::mpi_launcher::Launcher;
-use crate::process_scan::{ORB_SHIM, SHIM};
 use crate::{config, mpi_env, stats};
+use motet_inspect::elf_check::{self, CommandSearch};
+use motet_inspect::process_scan::{ORB_SHIM, SHIM};
 
 /// Run a program under Motet, with all programs that it starts
 ///

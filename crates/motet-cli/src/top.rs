@@ -1,6 +1,5 @@
 //! `motet top`: `ps` again and again, with rates.
 
-use std::collections::HashMap;
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,12 +8,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, event, execute, queue, style, terminal};
-use serde::Serialize;
+use motet_inspect::process_scan::Process;
+use motet_inspect::report::HostReport;
 
 use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
 use crate::output::{self, bytes};
-use crate::process_scan::{self, Process, Stream};
-use crate::{ps, recent};
+use crate::ps;
+use crate::watched::{self, Source};
 
 /// Watch the processes under Motet: `ps` with rates, refreshed; q quits
 #[derive(Debug, Args)]
@@ -28,79 +28,37 @@ pub struct Arguments {
     once: bool,
 }
 
-/// Bytes per second of a process.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize)]
-struct Rate {
-    sent: u64,
-    received: u64,
-}
-
-/// Identifies a stream for as long as it lives.
-type Key = (u32, usize, u32);
-/// Bytes sent and received so far, by stream.
-type Counts = HashMap<Key, (u64, u64)>;
-
-fn counts(processes: &[Process]) -> Counts {
-    let total = |m: process_scan::Moved| m.fast.wrapping_add(m.tcp);
-    let of = |pid, s: &Stream| ((pid, s.id.0, s.id.1), (total(s.sent), total(s.received)));
-    processes.iter().flat_map(|p| p.streams.iter().map(move |s| of(p.pid, s))).collect()
-}
-
-/// Rates by process. A new stream counts from the second scan on.
-fn rates(before: &Counts, now: &Counts, elapsed: Duration) -> HashMap<u32, Rate> {
-    let per_second = |bytes: u64| (bytes as f64 / elapsed.as_secs_f64().max(1e-3)) as u64;
-    let mut moved: HashMap<u32, Rate> = HashMap::new();
-    for (key, (sent, received)) in now {
-        if let Some((sent_before, received_before)) = before.get(key) {
-            let rate = moved.entry(key.0).or_default();
-            rate.sent = rate.sent.saturating_add(sent.saturating_sub(*sent_before));
-            rate.received = rate.received.saturating_add(received.saturating_sub(*received_before));
-        }
-    }
-    moved
-        .into_iter()
-        .map(|(pid, r)| (pid, Rate { sent: per_second(r.sent), received: per_second(r.received) }))
-        .collect()
-}
-
-#[derive(Serialize)]
-struct RatedProcess {
-    rate: Rate,
-    #[serde(flatten)]
-    process: Process,
-}
-
-/// The last scan, with rates since the scan before it.
+/// The last look at all processes.
 struct View {
-    processes: Vec<Process>,
-    counts: Counts,
+    source: Source,
+    reports: Vec<HostReport>,
     at: Instant,
-    rates: HashMap<u32, Rate>,
 }
 
 impl View {
     fn first() -> Self {
-        let processes = process_scan::scan();
-        Self { counts: counts(&processes), processes, at: Instant::now(), rates: HashMap::new() }
+        let mut source = Source::from_env();
+        Self { reports: source.again(), source, at: Instant::now() }
     }
 
     fn again(&mut self) {
-        let mut next = Self::first();
-        recent::set_recent_paths(&mut next.processes, &self.processes);
-        next.rates = rates(&self.counts, &next.counts, next.at - self.at);
-        *self = next;
+        self.reports = self.source.again();
+        self.at = Instant::now();
     }
 
     /// The lines of the table, the busiest process first.
     fn lines(&self) -> Vec<String> {
-        let rate = |p: &Process| self.rates.get(&p.pid).copied().unwrap_or_default();
-        let mut processes: Vec<&Process> = self.processes.iter().collect();
-        processes.sort_by_key(|p| (std::cmp::Reverse(rate(p).sent.saturating_add(rate(p).received)), p.pid));
-        let mut table = ps::table().with_leading_columns(&["SENT/s", "RECEIVED/s"]);
-        for process in processes {
+        let rate = |p: &Process| p.rate.unwrap_or_default();
+        let of = |report| move |process| (report, process);
+        let mut processes: Vec<(&HostReport, &Process)> =
+            self.reports.iter().flat_map(|report| report.processes.iter().map(of(report))).collect();
+        processes.sort_by_key(|(_, p)| (std::cmp::Reverse(rate(p).both()), p.pid));
+        let several = watched::several(&self.reports);
+        let mut table = ps::table(several).with_leading_columns(&["SENT/s", "RECEIVED/s"]);
+        for (report, process) in processes {
             let rate = rate(process);
             let mut row = vec![bytes(rate.sent), bytes(rate.received)];
-            row.extend(ps::row(process));
+            row.extend(ps::row(report, process, several));
             table.row(row);
         }
         table.render().lines().map(str::to_owned).collect()
@@ -122,10 +80,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         std::thread::sleep(interval);
         view.again();
         if json {
-            let rates = view.rates;
-            let rate = |pid| rates.get(&pid).copied().unwrap_or_default();
-            let rows = view.processes.into_iter().map(|process| RatedProcess { rate: rate(process.pid), process });
-            output::json(&serde_json::json!({ "processes": rows.collect::<Vec<_>>() }))?;
+            output::json(&serde_json::json!({ "processes": watched::processes(view.reports) }))?;
         } else {
             output::text(&(view.lines().join("\n") + "\n"))?;
         }
@@ -184,7 +139,8 @@ fn draw(view: &View) -> std::io::Result<()> {
     let fits = |line: &str| line.chars().take(width.into()).collect::<String>();
     let mut out = std::io::stdout().lock();
     queue!(out, terminal::BeginSynchronizedUpdate, cursor::MoveTo(0, 0))?;
-    let title = format!("motet top: {} processes under Motet (q quits)", view.processes.len());
+    let processes: usize = view.reports.iter().map(|report| report.processes.len()).sum();
+    let title = format!("motet top: {processes} processes under Motet (q quits)");
     let lines = [title, String::new()].into_iter().chain(view.lines()).take(height.into());
     for (at, line) in lines.enumerate() {
         queue!(
@@ -214,19 +170,5 @@ impl Drop for Screen {
     fn drop(&mut self) {
         let _ = execute!(std::io::stdout(), cursor::Show, terminal::LeaveAlternateScreen);
         let _ = terminal::disable_raw_mode();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn rates_count_streams_of_both_scans_only() {
-        let before = Counts::from([((1, 0, 0), (100, 0)), ((2, 1, 0), (5, 5))]);
-        let now = Counts::from([((1, 0, 0), (300, 50)), ((1, 5, 0), (900, 900)), ((2, 1, 0), (1, 5))]);
-        let rates = rates(&before, &now, Duration::from_secs(2));
-        assert_eq!(rates[&1], Rate { sent: 100, received: 25 });
-        assert_eq!(rates[&2], Rate { sent: 0, received: 0 });
     }
 }

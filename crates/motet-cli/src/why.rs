@@ -1,18 +1,18 @@
 //! `motet why`: for every stream and every link of a node, the driver in use and each rejected driver with its reason.
 
-use std::collections::HashMap;
-
 use clap::Args;
 use motet_wire::stream::record::State;
 use serde::Serialize;
 
-use crate::drivers::DriverVerdict;
 use crate::exit_error::{Failure, NOT_FOUND, Outcome};
-use crate::node_stats::{MessageLink, MessageNode};
 use crate::output::{self, bytes, sanitize};
-use crate::process_scan::{self, NodeRow, Process, ProcessStatus, Stream};
-use crate::ps::{address, note, tcp_bytes};
-use crate::{process_scan::Moved, procfs, ranks, recent};
+use crate::ps::{address, note, of_host, tcp_bytes};
+use crate::watched::Source;
+use motet_inspect::drivers::DriverVerdict;
+use motet_inspect::node_stats::{MessageLink, MessageNode};
+use motet_inspect::process_scan::{self, Moved, NodeRow, Process, ProcessStatus, Stream};
+use motet_inspect::procfs;
+use motet_inspect::report::HostReport;
 
 /// Show the path of every connection, and why it takes no other
 #[derive(Debug, Args)]
@@ -39,6 +39,9 @@ struct Pair {
 
 #[derive(Serialize)]
 struct Answer {
+    /// The host in the session; without a session there is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    host: String,
     pid: u32,
     command: String,
     #[serde(flatten)]
@@ -50,6 +53,12 @@ struct Answer {
     nodes: Vec<MessageNode>,
     /// The totals of the fork group, ended connections included.
     node: Option<NodeRow>,
+    /// The host and the process, for the heading.
+    #[serde(skip)]
+    heading: String,
+    /// Command lines of peers.
+    #[serde(skip)]
+    commands: std::collections::BTreeMap<u32, String>,
 }
 
 #[derive(Serialize)]
@@ -59,12 +68,12 @@ struct WhyReport {
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
-    let processes = recent::scan();
+    let reports = Source::from_env().once();
     let answers: Vec<Answer> = match arguments.subject.as_deref() {
-        None => processes.into_iter().map(|p| answer(p, |_, _| true)).collect(),
+        None => each(&reports).map(|(report, process)| answer(report, process, |_, _| true)).collect(),
         Some(subject) => match subject.parse::<u32>() {
-            Ok(pid) => of_process(processes, pid)?,
-            Err(_) => of_peer(processes, subject)?,
+            Ok(pid) => of_process(&reports, pid)?,
+            Err(_) => of_peer(&reports, subject)?,
         },
     };
     if json {
@@ -77,18 +86,25 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     Ok(0)
 }
 
-/// All pairs of one process.
-fn of_process(processes: Vec<Process>, pid: u32) -> Outcome<Vec<Answer>> {
-    if processes.iter().any(|p| p.pid == pid) {
-        return Ok(processes.into_iter().filter(|p| p.pid == pid).map(|p| answer(p, |_, _| true)).collect());
+/// All processes with the reports that they are in.
+fn each(reports: &[HostReport]) -> impl Iterator<Item = (&HostReport, &Process)> {
+    reports.iter().flat_map(|report| report.processes.iter().map(move |process| (report, process)))
+}
+
+/// All pairs of one process; of each process with this id, if it is one on several hosts.
+fn of_process(reports: &[HostReport], pid: u32) -> Outcome<Vec<Answer>> {
+    let found = each(reports).filter(|(_, p)| p.pid == pid).map(|(report, p)| answer(report, p, |_, _| true));
+    let found: Vec<Answer> = found.collect();
+    if !found.is_empty() {
+        return Ok(found);
     }
     let missing = || Failure::new(NOT_FOUND, format!("no process {pid}; `motet ps` lists the processes under Motet"));
-    let process = process_scan::of(pid).ok_or_else(missing)?;
-    Ok(vec![answer(process, |_, _| true)])
+    let report = HostReport::of("", vec![process_scan::of(pid).ok_or_else(missing)?]);
+    Ok(each(std::slice::from_ref(&report)).map(|(report, p)| answer(report, p, |_, _| true)).collect())
 }
 
 /// All pairs and links that `subject` names: an address of either end, a port, a part of the peer's command, or a peer node.
-fn of_peer(processes: Vec<Process>, subject: &str) -> Outcome<Vec<Answer>> {
+fn of_peer(reports: &[HostReport], subject: &str) -> Outcome<Vec<Answer>> {
     let matches = |stream: &Stream, command: Option<&str>| {
         let by_address = [stream.peer, stream.local].into_iter().flatten().any(|a| {
             let port = subject.strip_prefix(':').is_some_and(|p| p.parse() == Ok(a.port()));
@@ -96,13 +112,13 @@ fn of_peer(processes: Vec<Process>, subject: &str) -> Outcome<Vec<Answer>> {
         });
         by_address || command.is_some_and(|c| c.contains(subject))
     };
-    let matches_link = |link: &MessageLink| {
-        let command = link.peer_pid.and_then(procfs::command);
+    let matches_link = |report: &HostReport, link: &MessageLink| {
+        let command = link.peer_pid.and_then(|pid| report.command(pid));
         link.peer_name.as_deref() == Some(subject) || command.is_some_and(|c| c.contains(subject))
     };
-    let answers = processes.into_iter().map(|p| {
-        let mut answer = answer(p, matches);
-        answer.nodes.iter_mut().for_each(|node| node.links.retain(matches_link));
+    let answers = each(reports).map(|(report, p)| {
+        let mut answer = answer(report, p, matches);
+        answer.nodes.iter_mut().for_each(|node| node.links.retain(|link| matches_link(report, link)));
         answer.nodes.retain(|node| !node.links.is_empty());
         answer
     });
@@ -114,32 +130,33 @@ fn of_peer(processes: Vec<Process>, subject: &str) -> Outcome<Vec<Answer>> {
     Ok(answers)
 }
 
-fn answer(process: Process, matches: impl Fn(&Stream, Option<&str>) -> bool) -> Answer {
-    let mut commands = HashMap::new();
-    let mut command = |pid: u32| commands.entry(pid).or_insert_with(|| procfs::command(pid)).clone();
-    let pairs = process.streams.into_iter().filter_map(|stream| {
-        let peer_command = stream.peer_pid.and_then(&mut command);
-        matches(&stream, peer_command.as_deref()).then(|| Pair {
+fn answer(report: &HostReport, process: &Process, matches: impl Fn(&Stream, Option<&str>) -> bool) -> Answer {
+    let pairs = process.streams.iter().filter_map(|stream| {
+        let peer_command = stream.peer_pid.and_then(|pid| report.command(pid));
+        matches(stream, peer_command).then(|| Pair {
             local: stream.local,
             peer: stream.peer,
             peer_pid: stream.peer_pid,
-            peer_command,
+            peer_command: peer_command.map(str::to_owned),
             path: stream.path,
             reason: stream.reason,
             sent: stream.sent,
             received: stream.received,
-            drivers: verdicts(&stream),
-            stream,
+            drivers: verdicts(stream),
+            stream: stream.clone(),
         })
     });
     Answer {
-        mpi: ranks::note(process.pid, !process.nodes.is_empty()),
+        host: report.host.clone(),
+        mpi: process.mpi.clone(),
         pairs: pairs.collect(),
-        nodes: process.nodes,
+        nodes: process.nodes.clone(),
         pid: process.pid,
-        command: process.command,
-        status: process.status,
-        node: process.node,
+        command: process.command.clone(),
+        status: process.status.clone(),
+        node: process.node.clone(),
+        heading: of_host(report, process),
+        commands: report.commands.clone(),
     }
 }
 
@@ -149,7 +166,7 @@ fn verdicts(stream: &Stream) -> Vec<DriverVerdict> {
         .iter()
         .map(|driver| {
             let (wire, fast) = (driver.streams().is_some(), stream.path == process_scan::Path::Shm);
-            let text = stream.reason_text;
+            let text = &*stream.reason_text;
             let reason = match (wire, fast) {
                 (true, _) => text,
                 (false, true) => "slower; carries what the faster path cannot",
@@ -166,12 +183,12 @@ fn verdicts(stream: &Stream) -> Vec<DriverVerdict> {
 }
 
 fn render(answer: &Answer) -> String {
-    let mut out = format!("{} {}\n", answer.pid, sanitize(&answer.command, 90));
+    let mut out = format!("{} {}\n", answer.heading, sanitize(&answer.command, 90));
     if let Some(mpi) = &answer.mpi {
         out += &format!("  {}\n", sanitize(mpi, 300));
     }
     for node in &answer.nodes {
-        out += &messages(node);
+        out += &messages(answer, node);
     }
     if let Some(note) = note(&answer.status).filter(|_| !matches!(answer.status, ProcessStatus::NodesOnly)) {
         return out + &format!("  {note}\n");
@@ -207,10 +224,10 @@ fn render(answer: &Answer) -> String {
 }
 
 /// A node of messages: its links, with a verdict on each driver and the counts of messages.
-fn messages(node: &MessageNode) -> String {
+fn messages(answer: &Answer, node: &MessageNode) -> String {
     let mut out = format!("  node {} ({})\n", sanitize(&node.name, 64), sanitize(&node.address, 120));
     for link in &node.links {
-        out += &message_link(link);
+        out += &message_link(answer, link);
     }
     if node.links.is_empty() {
         out += "    no link at present\n";
@@ -224,15 +241,15 @@ fn messages(node: &MessageNode) -> String {
     out
 }
 
-fn message_link(link: &MessageLink) -> String {
+fn message_link(answer: &Answer, link: &MessageLink) -> String {
     let arrow = if link.connector { "->" } else { "<-" };
     let peer = sanitize(link.peer_name.as_deref().unwrap_or(&link.peer), 64);
-    let process = link.peer_pid.map_or(String::new(), |pid| match procfs::command(pid) {
-        Some(command) => format!("  ({pid} {})", sanitize(procfs::name(&command), 30)),
+    let process = link.peer_pid.map_or(String::new(), |pid| match answer.commands.get(&pid) {
+        Some(command) => format!("  ({pid} {})", sanitize(procfs::name(command), 30)),
         None => format!("  (process {pid})"),
     });
     let mut out = format!("    link {} {arrow} {peer}{process}\n", link.link);
-    if let Some(gone) = link.gone {
+    if let Some(gone) = &link.gone {
         out += &format!("      gone      {gone}\n");
     }
     for verdict in &link.drivers {

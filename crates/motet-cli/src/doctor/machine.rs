@@ -9,7 +9,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::{Check, CheckVerdict};
 use crate::probe::What;
-use crate::procfs;
+use motet_inspect::procfs;
 
 /// All checks of the machine.
 pub fn checks() -> Vec<Check> {

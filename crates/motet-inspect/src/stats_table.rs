@@ -85,7 +85,7 @@ impl Bytes<'_> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
     use motet_wire::message::stats::NodeFormat;
     use motet_wire::stream::stats::StreamFormat;

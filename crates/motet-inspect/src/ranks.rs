@@ -2,7 +2,7 @@
 //!
 //! Judged from outside by the names of mapped files, so any library with one of these names counts.
 
-use crate::mpi_env::SkipReason;
+use crate::mpi_skip::SkipReason;
 use crate::process_scan::PROVIDER;
 use crate::procfs;
 

@@ -3,6 +3,7 @@
 //! What it is: a verdict from counters and from the state of the receiving ends. A stream is "in use shm" only if its bytes take the ring.
 //! What it is not: a history. If nothing moved between the scans, all bytes of the stream count.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::thread;
@@ -13,7 +14,7 @@ use motet_wire::stream::record::State;
 use crate::process_scan::{self, Identity, Moved, Path, Process, Receiver, Stream};
 
 /// Time between the two scans.
-const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
+pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The receiving end has gone back to TCP.
 const RECEIVER_ON_TCP: &str = "upgraded, but the receiving end uses TCP only";
@@ -68,7 +69,7 @@ fn since(now: Moved, before: Moved) -> Moved {
 }
 
 /// The path of most bytes, and its reason. `far` is the receiver at the other end, if it is visible.
-fn verdict(stream: &Stream, recent: (Moved, Moved), far: Option<Receiver>) -> (Path, &'static str) {
+fn verdict(stream: &Stream, recent: (Moved, Moved), far: Option<Receiver>) -> (Path, Cow<'static, str>) {
     let all = |(sent, received): (Moved, Moved)| {
         (sent.fast.saturating_add(received.fast), sent.tcp.saturating_add(received.tcp))
     };
@@ -76,18 +77,18 @@ fn verdict(stream: &Stream, recent: (Moved, Moved), far: Option<Receiver>) -> (P
     let (sent, received) = if still { (stream.sent, stream.received) } else { recent };
     let (fast, tcp) = all((sent, received));
     if fast >= tcp {
-        return (stream.path, stream.reason_text);
+        return (stream.path, stream.reason_text.clone());
     }
     let receiver = if received.tcp >= sent.tcp { Some(stream.receiver) } else { far };
     let why = match receiver {
-        Some(Receiver { over_tcp: true, .. }) if stream.receiver.over_tcp => stream.reason_text,
+        Some(Receiver { over_tcp: true, .. }) if stream.receiver.over_tcp => &stream.reason_text,
         Some(Receiver { over_tcp: true, .. }) => RECEIVER_ON_TCP,
         Some(Receiver { unseen: true, .. }) => WAIT_UNSEEN,
         // Every waiting receiver sleeps over an empty socket; it matters only if bytes arrive meanwhile.
         Some(Receiver { sleeps: true, .. }) if !still => RECEIVER_SLEEPS,
         _ => RING_CLOSED,
     };
-    (Path::Tcp, why)
+    (Path::Tcp, Cow::Owned(why.to_owned()))
 }
 
 #[cfg(test)]
@@ -107,13 +108,14 @@ mod tests {
             path: Path::Shm,
             state: State::Attached,
             reason: 0,
-            reason_text: "the fastest path there is",
+            reason_text: "the fastest path there is".into(),
             sent,
             received,
             spilled: 0,
             downgraded: 0,
             single_copy: 0,
             began: 0,
+            rate: None,
             id: (0, 0),
             receiver: Receiver::default(),
         }
@@ -126,14 +128,14 @@ mod tests {
     #[test]
     fn path_shown_is_that_of_the_recent_bytes() {
         let stream = stream(moved(1_000_000, 0), NONE);
-        assert_eq!(verdict(&stream, (moved(0, 500), NONE), None), (Path::Tcp, RING_CLOSED));
+        assert_eq!(verdict(&stream, (moved(0, 500), NONE), None), (Path::Tcp, RING_CLOSED.into()));
         assert_eq!(verdict(&stream, (moved(501, 500), NONE), None).0, Path::Shm);
         assert_eq!(verdict(&stream, (NONE, NONE), None).0, Path::Shm);
     }
 
     #[test]
     fn all_bytes_count_if_none_moved() {
-        assert_eq!(verdict(&stream(moved(10, 65_600_000), NONE), (NONE, NONE), None), (Path::Tcp, RING_CLOSED));
+        assert_eq!(verdict(&stream(moved(10, 65_600_000), NONE), (NONE, NONE), None), (Path::Tcp, RING_CLOSED.into()));
         assert_eq!(verdict(&stream(NONE, NONE), (NONE, NONE), None).0, Path::Shm);
     }
 
@@ -143,9 +145,9 @@ mod tests {
         let sleeps = Receiver { sleeps: true, ..Receiver::default() };
         let mut stream = stream(moved(0, 900), moved(0, 900));
         stream.receiver = sleeps;
-        assert_eq!(verdict(&stream, (moved(0, 9), NONE), Some(far)), (Path::Tcp, WAIT_UNSEEN));
-        assert_eq!(verdict(&stream, (NONE, moved(0, 9)), Some(far)), (Path::Tcp, RECEIVER_SLEEPS));
+        assert_eq!(verdict(&stream, (moved(0, 9), NONE), Some(far)), (Path::Tcp, WAIT_UNSEEN.into()));
+        assert_eq!(verdict(&stream, (NONE, moved(0, 9)), Some(far)), (Path::Tcp, RECEIVER_SLEEPS.into()));
         let on_tcp = Receiver { over_tcp: true, ..Receiver::default() };
-        assert_eq!(verdict(&stream, (moved(0, 9), NONE), Some(on_tcp)), (Path::Tcp, RECEIVER_ON_TCP));
+        assert_eq!(verdict(&stream, (moved(0, 9), NONE), Some(on_tcp)), (Path::Tcp, RECEIVER_ON_TCP.into()));
     }
 }

@@ -3,18 +3,20 @@
 //! A node file is shared by a process and its forked children; each record is listed under the process that owns it. A link between
 //! two processes ([`LinkRow`]) is found by the segments that both have mapped, according to the kernel.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 
 use motet_wire::message::stats::NodeFormat;
 use motet_wire::stats_table::StatsFormat;
 use motet_wire::stream::record::State;
 use motet_wire::stream::stats::StreamFormat;
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::elf_check::{self, Obstacle};
 use crate::node_stats::{self, MessageNode};
 use crate::procfs;
+use crate::rates::Rate;
 use crate::stats_table;
 use crate::stream_stats::{self, NodeFile, StreamRow};
 
@@ -31,7 +33,8 @@ const SEGMENT: &str = "motet-segment";
 const KILL_FILE: &str = "/etc/motet/disable";
 
 /// The path of payload.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Path {
     /// Shared memory.
@@ -51,7 +54,8 @@ impl Path {
 }
 
 /// Bytes by path.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Moved {
     /// Bytes over the fast path.
     pub fast: u64,
@@ -68,13 +72,16 @@ impl std::ops::AddAssign for Moved {
 }
 
 /// A stream, as users see it.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Stream {
     /// Its descriptor.
     pub fd: u32,
     /// Local address.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub local: Option<SocketAddr>,
     /// The peer's address.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub peer: Option<SocketAddr>,
     /// This end made the connection.
     pub connected: bool,
@@ -85,12 +92,14 @@ pub struct Stream {
     /// The path of payload.
     pub path: Path,
     /// The state of the stream.
-    #[serde(serialize_with = "state_name")]
+    #[serde(serialize_with = "state_name", deserialize_with = "state_of_name")]
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub state: State,
     /// The reason code.
     pub reason: u32,
     /// The reason text.
-    pub reason_text: &'static str,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub reason_text: Cow<'static, str>,
     /// Bytes sent.
     pub sent: Moved,
     /// Bytes received.
@@ -103,6 +112,9 @@ pub struct Stream {
     pub single_copy: u64,
     /// Time of the connection, seconds since 1970.
     pub began: u64,
+    /// Bytes per second, from the second of two scans on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
     /// Index and generation of its record; together they identify the stream in its node file.
     #[serde(skip)]
     pub id: (usize, u32),
@@ -122,14 +134,24 @@ pub struct Receiver {
     pub unseen: bool,
 }
 
+/// The states of streams, and their words.
+const STATES: [(State, &str); 5] = [
+    (State::Free, "free"),
+    (State::Candidate, "pending"),
+    (State::Attached, "upgraded"),
+    (State::TcpOnly, "tcp"),
+    (State::Broken, "reset"),
+];
+
 fn state_name<S: Serializer>(state: &State, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_str(match state {
-        State::Free => "free",
-        State::Candidate => "pending",
-        State::Attached => "upgraded",
-        State::TcpOnly => "tcp",
-        State::Broken => "reset",
-    })
+    let word = STATES.iter().find(|(known, _)| known == state).map_or("free", |(_, word)| word);
+    serializer.serialize_str(word)
+}
+
+fn state_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<State, D::Error> {
+    let word = Cow::<str>::deserialize(deserializer)?;
+    let state = STATES.iter().find(|(_, known)| *known == word).map(|(state, _)| *state);
+    state.ok_or_else(|| serde::de::Error::custom("no state of a stream"))
 }
 
 impl From<StreamRow> for Stream {
@@ -150,13 +172,14 @@ impl From<StreamRow> for Stream {
             },
             state: row.state,
             reason: row.reason,
-            reason_text: motet::reason::text(row.reason),
+            reason_text: motet::reason::text(row.reason).into(),
             sent: Moved { fast: row.fast.0, tcp: row.tcp.0 },
             received: Moved { fast: row.fast.1, tcp: row.tcp.1 },
             spilled: row.events.0,
             downgraded: row.events.1,
             single_copy: row.events.2,
             began: row.began,
+            rate: None,
             id: row.id,
         }
     }
@@ -164,7 +187,8 @@ impl From<StreamRow> for Stream {
 
 /// A link: the shared memory of a process and one other. The first stream that needs it opens it; it is closed when it has been
 /// idle.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LinkRow {
     /// The other process; unknown if it is gone or belongs to another user.
     pub peer_pid: Option<u32>,
@@ -177,7 +201,8 @@ pub struct LinkRow {
 }
 
 /// How a process stands to Motet.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case", tag = "status", content = "detail")]
 pub enum ProcessStatus {
     /// It has a node file.
@@ -200,7 +225,8 @@ pub enum ProcessStatus {
 }
 
 /// The totals of a node file: all streams of its fork group, ended streams included.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeRow {
     /// The process that created the node file.
     pub creator: u32,
@@ -221,18 +247,21 @@ pub struct NodeRow {
 }
 
 /// The number of connections that stayed on TCP for one reason.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TcpCount {
     /// The reason code.
     pub reason: u32,
     /// The reason text.
-    pub text: &'static str,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub text: Cow<'static, str>,
     /// Number of connections.
     pub count: u64,
 }
 
 /// A process.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Process {
     /// Its id, in the PID namespace of this command.
     pub pid: u32,
@@ -253,6 +282,12 @@ pub struct Process {
     pub links: Vec<LinkRow>,
     /// Bytes of memory of its links, both ends together; 0 if no visible process has the descriptors of the segments.
     pub memory: u64,
+    /// For an MPI rank: the transport of its messages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mpi: Option<String>,
+    /// Bytes per second of its streams and links, from the second of two scans on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
     /// Mapped segments: bytes by inode.
     #[serde(skip)]
     segments: BTreeMap<u64, u64>,
@@ -451,15 +486,9 @@ fn summary(file: &NodeFile) -> NodeRow {
         stayed_on_tcp: counted
             .map(|(code, count)| TcpCount {
                 reason: code as u32,
-                text: motet::reason::text(code as u32),
+                text: motet::reason::text(code as u32).into(),
                 count: *count,
             })
             .collect(),
     }
-}
-
-/// Commands of the peers of some streams, by process id.
-pub fn peer_names(streams: &[Stream]) -> BTreeMap<u32, String> {
-    let pids: BTreeSet<u32> = streams.iter().filter_map(|s| s.peer_pid).collect();
-    pids.into_iter().filter_map(|pid| Some((pid, procfs::name(&procfs::command(pid)?).to_owned()))).collect()
 }

@@ -1,6 +1,6 @@
 //! The drivers of this build, and the verdict on a driver for a stream or link.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The names of all drivers, as in MOTET_DRIVERS.
 pub fn names() -> Vec<&'static str> {
@@ -8,7 +8,8 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// Whether a stream or link uses a driver, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DriverVerdict {
     /// The driver's name.
     pub driver: String,

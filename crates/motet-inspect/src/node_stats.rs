@@ -1,18 +1,24 @@
 //! What the stats pages of nodes of messages ([`motet_wire::message::stats`]) say, read by [`crate::stats_table`].
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::mem::offset_of;
 
 use motet_wire::message::stats::{COUNTS, LinkCount, LinkRow, MAX_ATTEMPTS, NodeFormat, StatsHead, word};
 use motet_wire::stats_table::TableHead;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::drivers::{self, DriverVerdict};
-use crate::output::bytes;
+use crate::quantity::bytes;
+use crate::rates::Rate;
 use crate::stats_table::{self, Bytes};
 
+/// Bytes of a FIFO cell.
+const CELL_BYTES: u64 = 64;
+
 /// A node of messages.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MessageNode {
     /// The process of the node, in its own PID namespace.
     #[serde(skip)]
@@ -34,25 +40,29 @@ pub struct MessageNode {
 }
 
 /// Connection attempts that failed for one reason.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct FailedConnects {
     /// The reason code.
     pub reason: u32,
     /// The reason text.
-    pub text: &'static str,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub text: Cow<'static, str>,
     /// Number of attempts.
     pub count: u64,
 }
 
 /// A link of a node of messages.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MessageLink {
     /// Its number in the node.
     pub link: u32,
     /// Whether the link is up.
     pub up: bool,
     /// Why the link is gone.
-    pub gone: Option<&'static str>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
+    pub gone: Option<Cow<'static, str>>,
     /// Whether this node is the connector of the link.
     pub connector: bool,
     /// The number of the node at the other end.
@@ -67,10 +77,14 @@ pub struct MessageLink {
     pub began: u64,
     /// Counts of messages by transport.
     pub counts: Counts,
+    /// Bytes per second, from the second of two scans on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<Rate>,
 }
 
 /// Counts of a link. Counts of a transport that the link does not use are 0.
-#[derive(Debug, Clone, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Counts {
     /// FIFO cells of 64 bytes sent, of all packets.
     pub cells_sent: u64,
@@ -121,7 +135,7 @@ pub fn read(file: &File) -> Result<MessageNode, String> {
         links_not_listed: head.u32(offset_of!(TableHead, not_listed)),
         failed_connects: failed
             .filter(|(_, count)| *count > 0)
-            .map(|(reason, count)| FailedConnects { reason, text: motet::reason::text(reason), count })
+            .map(|(reason, count)| FailedConnects { reason, text: motet::reason::text(reason).into(), count })
             .collect(),
     })
 }
@@ -143,7 +157,7 @@ fn link(row: &Bytes<'_>, offered: &[u64]) -> Option<MessageLink> {
     Some(MessageLink {
         link: row.u32(offset_of!(LinkRow, link)),
         up: state == 1,
-        gone: (state == 2).then(|| motet::reason::text(row.u32(offset_of!(LinkRow, reason)))),
+        gone: (state == 2).then(|| motet::reason::text(row.u32(offset_of!(LinkRow, reason))).into()),
         connector,
         peer: number(row, offset_of!(LinkRow, peer)),
         peer_name: None,
@@ -168,6 +182,7 @@ fn link(row: &Bytes<'_>, offered: &[u64]) -> Option<MessageLink> {
             long_incoming: count(LinkCount::LongIncoming),
             long_outgoing: count(LinkCount::LongOutgoing),
         },
+        rate: None,
     })
 }
 
@@ -218,6 +233,14 @@ fn number(bytes: &Bytes<'_>, at: usize) -> String {
 }
 
 impl Counts {
+    /// Bytes sent and received, packet heads included. The copying side alone counts a single copy, so the sender's bytes lack those.
+    pub fn bytes(&self) -> (u64, u64) {
+        let cells = |cells: u64| cells.wrapping_mul(CELL_BYTES);
+        let sent = cells(self.cells_sent).wrapping_add(self.ring_sent).wrapping_add(self.frames_sent);
+        let received = cells(self.cells_received).wrapping_add(self.ring_received).wrapping_add(self.frames_received);
+        (sent, received.wrapping_add(self.single_copy_bytes))
+    }
+
     /// Lines of text for users, without counts that are 0.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
