@@ -13,6 +13,7 @@
 mod bench;
 mod children;
 mod config;
+mod dashboard;
 mod doctor;
 mod exit_error;
 mod gatekeeper;
@@ -62,6 +63,7 @@ enum Command {
     Up(up::UpArguments),
     Groups(groups::Arguments),
     Hosts(hosts::Arguments),
+    Dashboard(dashboard::Arguments),
     Down(up::DownArguments),
     Bench(bench::Arguments),
     Tune(tune::Arguments),
@@ -82,6 +84,7 @@ fn dispatch(command: Command, json: bool) -> Outcome {
         Command::Top(arguments) => top::run(&arguments, json),
         Command::Why(arguments) => why::run(&arguments, json),
         Command::Up(arguments) => up::up(&arguments, json),
+        Command::Dashboard(arguments) => dashboard::run(&arguments, json),
         Command::Groups(arguments) => groups::run(&arguments, json),
         Command::Hosts(arguments) => hosts::list(&arguments, json),
         Command::Down(arguments) => up::down(&arguments, json),

@@ -4,6 +4,7 @@ use clap::Args;
 use motet_session::api::{Program, Session, View};
 use motet_session::client::{Client, ClientError};
 use motet_session::hosts::JoinConfig;
+use motet_session::login;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -63,6 +64,8 @@ struct Up {
     key_file: String,
     /// The hosts that were started or were up already.
     hosts: Vec<hosts::Started>,
+    /// The address of the dashboard, good for one login.
+    dashboard: String,
 }
 
 /// `motet up`.
@@ -103,7 +106,8 @@ pub fn up(arguments: &UpArguments, json: bool) -> Outcome {
         started = hosts::start(&others, &config, &arguments.agent, arguments.remote_motet.as_deref())?;
     }
     let failed = started.iter().filter(|host| host.error.is_some()).count();
-    let up = Up { already, key_file: paths.key().display().to_string(), session: about, hosts: started };
+    let dashboard = login::dashboard(&Client::of(&paths)?, &about.listen)?;
+    let up = Up { already, key_file: paths.key().display().to_string(), session: about, hosts: started, dashboard };
     if json {
         output::json(&up)?;
     } else {
@@ -121,6 +125,7 @@ impl Up {
         let state = if self.already { "is up already" } else { "is up" };
         let mut text = format!("session {name} {state} on host {host}: gatekeeper {}\n", gatekeeper.pid);
         text += &format!("API: http://{listen}/v1/session, with the key in {}\n", self.key_file);
+        text += &format!("dashboard: {}\n", self.dashboard);
         for started in &self.hosts {
             let host = output::sanitize(&started.host, 64);
             text += &match &started.error {

@@ -2,9 +2,12 @@
 
 use crate::connection;
 use crate::context::{Answer, Context, Failure, upgraded};
+use crate::dashboard;
 use crate::ending;
+use crate::events;
 use crate::hosts_api;
 use crate::peer::Peer;
+use crate::processes;
 use crate::programs;
 use axum::extract::{ConnectInfo, Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -29,12 +32,16 @@ pub fn router(context: Context) -> Router {
         .route("/v1/openapi.json", get(openapi))
         .route("/metrics", get(metrics))
         .merge(hosts_api::routes())
+        .merge(processes::routes())
+        .merge(events::routes())
+        .merge(dashboard::routes())
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(context.clone(), authorise))
+        .merge(dashboard::public_routes())
         .with_state(context)
 }
 
-/// Lets local peers through, and remote ones that know the key.
+/// Lets through: local peers and other gatekeepers, remote ones that know the key, and browsers that have logged in.
 async fn authorise(
     State(context): State<Context>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -42,7 +49,12 @@ async fn authorise(
     next: Next,
 ) -> Response {
     let authorization = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes().to_vec());
-    if matches!(peer, Peer::Remote) && !context.key.check(authorization.as_deref()).await {
+    let is_admitted = match (peer, &authorization) {
+        (Peer::Local(_) | Peer::Gatekeeper, _) => true,
+        (Peer::Remote, None) if context.live.logins.admits(request.method(), request.headers()) => true,
+        (Peer::Remote, key) => context.key.check(key.as_deref()).await,
+    };
+    if !is_admitted {
         return Failure(StatusCode::UNAUTHORIZED, "the session's key is missing or wrong".to_owned()).into_response();
     }
     next.run(request).await
@@ -197,6 +209,10 @@ async fn openapi() -> Json<utoipa::openapi::OpenApi> {
     attach,
     metrics,
     hosts_api::hosts,
-    hosts_api::forward
+    hosts_api::forward,
+    processes::processes,
+    events::events,
+    dashboard::token,
+    dashboard::login
 ))]
 struct Documentation;

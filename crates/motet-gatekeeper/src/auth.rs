@@ -1,7 +1,7 @@
 //! Who may use the API: on the Unix socket processes of the session's user, on TCP who knows the session's key.
 //!
 //! The key is 256 random bits in a file that only the user can read. It is compared in constant time; the answer to a wrong one
-//! comes later with each further one.
+//! comes later with each further one. Browsers have cookies instead, see [`crate::logins`].
 
 use motet_session::paths::SessionPaths;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -21,7 +21,32 @@ const MAX_DELAY: Duration = Duration::from_secs(5);
 /// The session's key, 64 hexadecimal digits.
 pub struct SessionKey {
     text: String,
+    attempts: Attempts,
+}
+
+/// The secret is wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AuthError;
+
+/// Attempts to get in, by key, token or cookie. Wrong ones wait, longer with each further one.
+#[derive(Debug, Default)]
+pub struct Attempts {
     wrong_in_a_row: Mutex<u32>,
+}
+
+impl Attempts {
+    /// Passes a right attempt on; a wrong one, which is `None`, waits.
+    pub async fn judge<T>(&self, attempt: Option<T>) -> Result<T, AuthError> {
+        let delay = {
+            let mut wrong = self.wrong_in_a_row.lock().unwrap_or_else(PoisonError::into_inner);
+            *wrong = if attempt.is_some() { 0 } else { wrong.saturating_add(1) };
+            FIRST_DELAY.saturating_mul(1u32.checked_shl(wrong.saturating_sub(1)).unwrap_or(u32::MAX)).min(MAX_DELAY)
+        };
+        if attempt.is_none() {
+            tokio::time::sleep(delay).await;
+        }
+        attempt.ok_or(AuthError)
+    }
 }
 
 impl std::fmt::Debug for SessionKey {
@@ -56,7 +81,7 @@ impl SessionKey {
         if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(io::Error::other(format!("{}: is no key: remove it", path.display())));
         }
-        Ok(Self { text, wrong_in_a_row: Mutex::new(0) })
+        Ok(Self { text, attempts: Attempts::default() })
     }
 
     /// The key, for a host that joins.
@@ -68,15 +93,12 @@ impl SessionKey {
     pub async fn check(&self, authorization: Option<&[u8]>) -> bool {
         let given = authorization.and_then(|value| value.strip_prefix(b"Bearer ")).unwrap_or_default();
         let is_right = bool::from(self.text.as_bytes().ct_eq(given));
-        let delay = {
-            let mut wrong = self.wrong_in_a_row.lock().unwrap_or_else(PoisonError::into_inner);
-            *wrong = if is_right { 0 } else { wrong.saturating_add(1) };
-            FIRST_DELAY.saturating_mul(1u32.checked_shl(wrong.saturating_sub(1)).unwrap_or(u32::MAX)).min(MAX_DELAY)
-        };
-        if !is_right {
-            tokio::time::sleep(delay).await;
-        }
-        is_right
+        self.attempts.judge(is_right.then_some(())).await.is_ok()
+    }
+
+    /// The attempts so far.
+    pub fn attempts(&self) -> &Attempts {
+        &self.attempts
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::auth::SessionKey;
 use crate::directory::{Directory, DirectoryError};
 use crate::hosts::Hosts;
+use crate::live::Live;
 use crate::nodes::Nodes;
 use crate::remote_port::RemotePort;
 use axum::Json;
@@ -40,6 +41,8 @@ pub struct Context {
     pub paths: SessionPaths,
     /// The session's key.
     pub key: Arc<SessionKey>,
+    /// Processes, events and logins of browsers.
+    pub live: Live,
     /// Ends the gatekeeper.
     pub end: watch::Sender<bool>,
 }

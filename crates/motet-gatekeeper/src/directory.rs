@@ -21,7 +21,7 @@ pub const GROUPS: &str = "group/";
 /// The prefix of the keys of hosts.
 const HOSTS: &str = "host/";
 /// The prefix of the keys of programs.
-const PROGRAMS: &str = "program/";
+pub const PROGRAMS: &str = "program/";
 
 /// Why the directory does not do what it was asked for.
 #[derive(Debug)]

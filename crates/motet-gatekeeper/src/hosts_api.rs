@@ -31,7 +31,7 @@ const MAX_BODY_BYTES: usize = 8 << 20;
 /// A change of the directory that fails is tried again after this time.
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// What is not for clients of other hosts: connections, secrets, and the way through a host to the next one.
-const NOT_FORWARDED: [&str; 5] = ["attach", "hosts", "join", "link", "store"];
+const NOT_FORWARDED: [&str; 6] = ["attach", "hosts", "join", "link", "login", "store"];
 
 /// The routes.
 pub fn routes() -> Router<Context> {

@@ -17,6 +17,11 @@
 //! | `hosts_api` | the routes that concern other hosts |
 //! | [`remote_port`], [`tls`] | the address for other hosts |
 //! | `ending` | the end of a session |
+//! | [`processes`] | the processes of this host, with their streams and links |
+//! | [`events`] | what happens, as a stream |
+//! | [`live`] | what makes the events |
+//! | [`dashboard`] | the page |
+//! | [`logins`], [`origin`] | browsers that have logged in, and where their requests come from |
 //! | [`liveness`] | the end of a process |
 //! | [`context`] | what all routes use |
 //! | [`auth`] | who may use the API |
@@ -31,16 +36,22 @@ pub mod api;
 pub mod auth;
 mod connection;
 pub mod context;
+pub mod dashboard;
 pub mod directory;
 mod ending;
+pub mod events;
 pub mod hosts;
 mod hosts_api;
 mod limited;
 mod link;
+pub mod live;
 pub mod liveness;
+pub mod logins;
 pub mod nodes;
 mod options;
+pub mod origin;
 mod peer;
+pub mod processes;
 pub mod programs;
 pub mod remote_port;
 pub mod server;

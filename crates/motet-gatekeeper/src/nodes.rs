@@ -13,7 +13,7 @@ use motet_session::process::Process;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{broadcast, mpsc, oneshot};
 
 /// A node without a connection leaves its groups after this time.
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -25,6 +25,20 @@ pub const MAX_QUEUE: usize = 16 << 10;
 const LEAVE_RETRY: Duration = Duration::from_secs(1);
 /// The most groups of a node.
 const MAX_GROUPS: usize = 256;
+
+/// Changes that a follower may lag behind.
+const MAX_LAG: usize = 1024;
+
+/// A node has attached for the first time, or is gone.
+#[derive(Debug, Clone)]
+pub struct NodeChange {
+    /// The node's identity.
+    pub node: String,
+    /// Its process.
+    pub pid: u32,
+    /// It has attached.
+    pub is_attached: bool,
+}
 
 /// All connections. A clone is another handle.
 #[derive(Debug, Clone)]
@@ -46,6 +60,7 @@ pub struct Shared {
     /// The other hosts.
     pub hosts: Hosts,
     nodes: Mutex<HashMap<String, Attached>>,
+    changes: broadcast::Sender<NodeChange>,
 }
 
 /// A node that is attached, or was until a moment ago.
@@ -92,8 +107,9 @@ fn route() -> (Route, Inbox) {
 impl Nodes {
     /// No connections. Members of this host that the directory still has get time to attach again.
     pub async fn new(hosts: &Hosts, session: &str, directory: Directory, views: Views) -> Result<Self, DirectoryError> {
+        let (changes, _) = broadcast::channel(MAX_LAG);
         let (host, session, hosts) = (hosts.own().to_owned(), session.to_owned(), hosts.clone());
-        let shared = Shared { host: host.clone(), session, directory, views, hosts, nodes: Mutex::default() };
+        let shared = Shared { host: host.clone(), session, directory, views, hosts, nodes: Mutex::default(), changes };
         let nodes = Self { shared: Arc::new(shared) };
         for view in nodes.shared.directory.groups().await?.0 {
             for member in view.members.into_iter().filter(|member| member.host == host) {
@@ -117,6 +133,16 @@ impl Nodes {
         &self.shared
     }
 
+    /// Nodes that attach, and that are gone, from now on.
+    pub fn changes(&self) -> broadcast::Receiver<NodeChange> {
+        self.shared.changes.subscribe()
+    }
+
+    fn tell(&self, node: &str, process: Process, is_attached: bool) {
+        // Without a follower there is no receiver.
+        let _ = self.shared.changes.send(NodeChange { node: node.to_owned(), pid: process.pid, is_attached });
+    }
+
     /// The number of nodes that are attached.
     pub fn count(&self) -> usize {
         self.lock().values().filter(|attached| attached.route.is_some()).count()
@@ -138,6 +164,9 @@ impl Nodes {
         }
         attached.connection += 1;
         attached.route = Some(route); // this closes an older connection
+        if attached.connection == 1 {
+            self.tell(node, process, true);
+        }
         Ok((attached.connection, inbox))
     }
 
@@ -188,6 +217,7 @@ impl Nodes {
                 nodes.leave(&group, &node).await;
             }
             nodes.lock().remove(&node);
+            nodes.tell(&node, process, false);
         });
     }
 

@@ -9,6 +9,7 @@ use crate::hosts::Hosts;
 use crate::hosts_api::expect_back;
 use crate::limited::{Limited, Place};
 use crate::link::Delivery;
+use crate::live::Live;
 use crate::nodes::Nodes;
 use crate::options::Kept;
 use crate::peer::Peer;
@@ -110,6 +111,7 @@ impl Gatekeeper {
         let views = Views::follow(&directory).await.map_err(io::Error::other)?;
         let nodes = Nodes::new(&hosts, &session_id, directory.clone(), views).await.map_err(io::Error::other)?;
         let _ = known_nodes.set(nodes.clone());
+        let live = Live::start(&host, &session_id, &directory, &nodes).await.map_err(io::Error::other)?;
         programs::take_over(&directory, &host).await.map_err(io::Error::other)?;
         let key = Arc::new(SessionKey::open(&paths)?);
         let local = Local(bind(&paths)?);
@@ -126,6 +128,7 @@ impl Gatekeeper {
             listen: address,
             paths,
             key,
+            live,
             end: sender,
         };
         let gatekeeper = Self { context, end, local, remote, uplink, _lock: lock };

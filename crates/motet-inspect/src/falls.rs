@@ -77,7 +77,7 @@ fn has_fallen(stream: &Stream) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rates::Rate;
+    use crate::rate::Rate;
 
     fn stream(state: State, reason: Reason, path: Path, rate: u64) -> Stream {
         let text = r#"{"fd":1,"local":"127.0.0.1:1","peer":"127.0.0.1:2","connected":true,"peer_pid":7,"peer_uid":0,"path":"tcp","state":"tcp",

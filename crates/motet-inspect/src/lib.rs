@@ -7,7 +7,7 @@
 //! | --- | --- |
 //! | [`process_scan`] | all processes under Motet, with their streams, nodes and links |
 //! | [`recent`] | the path that bytes take now, from two scans |
-//! | [`rates`] | bytes per second, from two scans |
+//! | [`rates`], [`rate`] | bytes per second, from two scans |
 //! | [`sampler`] | scan after scan, with rates and recent paths |
 //! | [`report`] | what one host shows to the commands and to the dashboard |
 //! | [`falls`] | which streams are on TCP although no user has chosen that |
@@ -28,6 +28,7 @@ pub mod process_scan;
 pub mod procfs;
 pub mod quantity;
 pub mod ranks;
+pub mod rate;
 pub mod rates;
 pub mod recent;
 pub mod report;

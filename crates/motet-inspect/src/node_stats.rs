@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::drivers::{self, DriverVerdict};
 use crate::quantity::bytes;
-use crate::rates::Rate;
+use crate::rate::Rate;
 use crate::stats_table::{self, Bytes};
 
 /// Bytes of a FIFO cell.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::elf_check::{self, Obstacle};
 use crate::node_stats::{self, MessageNode};
 use crate::procfs;
-use crate::rates::Rate;
+use crate::rate::Rate;
 use crate::stats_table;
 use crate::stream_stats::{self, NodeFile, StreamRow};
 

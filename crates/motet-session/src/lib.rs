@@ -8,6 +8,8 @@
 //! | [`paths`] | the folder of a session, and who may use it |
 //! | [`api`] | the types of the gatekeeper's API |
 //! | [`hosts`] | the hosts of a session, and what a host needs to join it |
+//! | [`events`] | events of a session |
+//! | [`login`] | the login of a browser |
 //! | [`client`] | one request to the gatekeeper |
 //! | [`attach`] | the connection of a node, which carries views and messages |
 //! | [`process`] | a process that cannot be confused with a later one of the same id |
@@ -16,7 +18,9 @@
 pub mod api;
 pub mod attach;
 pub mod client;
+pub mod events;
 pub mod hosts;
+pub mod login;
 pub mod paths;
 pub mod process;
 

@@ -1,0 +1,185 @@
+//! The dashboard in a real browser, with real programs. Needs Chromium, and a whole build for what is shown of programs; prints SKIPPED and passes
+//! where either is missing.
+
+mod browser;
+mod common;
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use browser::Browser;
+use common::{Folder, finish, json, motet};
+use serde_json::json;
+
+/// Each rank listens, connects to the next one and sends it blocks at its own pace, until it is ended.
+const RING: &str = r#"
+import os, socket, sys, threading, time
+folder, size, pause = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+rank, ranks = int(os.environ["MOTET_GROUP_RANK"]), int(os.environ["MOTET_GROUP_SIZE"])
+listener = socket.create_server(("127.0.0.1", 0))
+with open(f"{folder}/{rank}.new", "w") as file: file.write(str(listener.getsockname()[1]))
+os.rename(f"{folder}/{rank}.new", f"{folder}/{rank}")
+def serve():
+    stream = listener.accept()[0]
+    while block := stream.recv(size, socket.MSG_WAITALL): stream.sendall(block[:64])
+threading.Thread(target=serve, daemon=True).start()
+next_one = f"{folder}/{(rank + 1) % ranks}"
+while not os.path.exists(next_one): time.sleep(0.01)
+stream = socket.create_connection(("127.0.0.1", int(open(next_one).read())))
+print("talks", flush=True)
+while True:
+    stream.sendall(b"x" * size)
+    stream.recv(64, socket.MSG_WAITALL)
+    time.sleep(pause * (1 + rank))
+"#;
+
+/// A session in a folder of its own, which ends with the test.
+struct Session {
+    folder: Folder,
+    libraries: PathBuf,
+}
+
+impl Session {
+    /// A session; with the real libraries if they are built.
+    fn up(name: &str, libraries: Option<PathBuf>) -> Self {
+        let folder = Folder::new(name);
+        let libraries = libraries.unwrap_or_else(|| folder.libraries().to_owned());
+        let session = Self { folder, libraries };
+        assert_eq!(finish(&mut session.motet(&["up", "--host", "here"])).0, 0);
+        session
+    }
+
+    fn motet(&self, arguments: &[&str]) -> Command {
+        let mut command = motet(arguments);
+        command.env("MOTET_SESSION_DIR", self.folder.path().join("sessions")).env("MOTET_LIBDIR", &self.libraries);
+        command
+    }
+
+    /// The address of the dashboard, good for one login.
+    fn dashboard(&self) -> String {
+        let (code, out, err) = finish(&mut self.motet(&["--json", "dashboard"]));
+        assert_eq!((code, err.as_str()), (0, ""));
+        json(&out)["dashboard"].as_str().unwrap().to_owned()
+    }
+
+    /// Starts the ring as a group; returns when all ranks talk.
+    fn ring(&self, group: &str, ranks: usize, block: usize, pause: f64, settings: &[&str]) -> Child {
+        let folder = self.folder.path().join(group);
+        std::fs::create_dir(&folder).unwrap();
+        let count = ranks.to_string();
+        let mut command = self.motet(&["run", "--group", group, "-n", &count]);
+        command.args(settings).args(["--", "python3", "-c", RING]).arg(folder);
+        command.args([block.to_string(), pause.to_string()]);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "talks"));
+        child
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.motet(&["down"]).output();
+    }
+}
+
+fn browser() -> Option<Browser> {
+    let browser = Browser::start();
+    if browser.is_none() {
+        eprintln!("SKIPPED: needs chromium");
+    }
+    browser
+}
+
+/// The folder of a whole build: beside this test's own program, or the release one.
+fn libraries() -> Option<PathBuf> {
+    let own = Path::new(env!("CARGO_BIN_EXE_motet")).parent()?;
+    let folders = [own.join("../release"), own.to_owned()];
+    let found =
+        folders.into_iter().find(|f| f.join("libmotet_sockets.so").is_file() && f.join("libmotet.so").is_file());
+    if found.is_none() {
+        eprintln!("SKIPPED: needs libmotet.so and libmotet_sockets.so (make build)");
+    }
+    found
+}
+
+#[test]
+fn page_shows_programs_as_they_run() {
+    let (Some(mut browser), Some(libraries)) = (browser(), libraries()) else { return };
+    let session = Session::up("live", Some(libraries));
+    let mut ring = session.ring("fluid", 3, 4096, 0.002, &["--set", "patience=300ms"]);
+    browser.open(&session.dashboard());
+    browser.until("document.getElementById('count-processes').textContent.trim() === '3'");
+    assert_eq!(browser.value("location.hash"), "", "the token is not in the address any more");
+    browser.until("document.querySelectorAll('#graph .node').length === 3");
+    browser.until("document.querySelectorAll('#links tbody tr').length === 3");
+    browser.until("document.querySelector('#links .path')?.textContent === 'shm'");
+    browser.until("/B\\/s/.test(document.getElementById('rate-shm').textContent)");
+    // It goes on without a reload.
+    let sent = "[...document.querySelectorAll('#links td[data-title=Sent]')].map(cell => cell.textContent).join()";
+    let before = browser.value(sent);
+    browser.until(&format!("{sent} !== {before}"));
+    assert!(browser.text("#groups").contains("fluid"), "{}", browser.text("#groups"));
+    assert!(browser.text("#events").contains("started: python3"), "{}", browser.text("#events"));
+    // A link to each object, by the keyboard too.
+    browser.value("document.querySelector('#links a[href*=\"link=\"]').focus()");
+    browser.press("Enter");
+    browser.until("document.querySelectorAll('#links tbody tr').length === 1");
+    browser.until("document.querySelector('#links .detail')?.textContent.includes('descriptor') === true");
+    browser.press("Escape");
+    browser.until("document.querySelectorAll('#links tbody tr').length === 3");
+    // The end of the programs is an event, and the page follows.
+    rustix::process::kill_process(rustix::process::Pid::from_child(&ring), rustix::process::Signal::TERM).unwrap();
+    ring.wait().unwrap();
+    browser.until("document.getElementById('events').textContent.includes('ended: python3')");
+    browser.until("document.getElementById('count-links').textContent.trim() === '0'");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+#[ignore = "writes the pictures of docs/ into the folder MOTET_PICTURES"]
+fn page_is_pictured() {
+    let folder = PathBuf::from(std::env::var_os("MOTET_PICTURES").expect("MOTET_PICTURES names a folder"));
+    let (Some(mut browser), Some(libraries)) = (browser(), libraries()) else { return };
+    let session = Session::up("picture", Some(libraries));
+    let _gas = session.ring("gas", 6, 200_000, 0.0005, &["--set", "patience=300ms"]);
+    let _wall = session.ring("wall", 3, 8192, 0.004, &["--set", "patience=300ms"]);
+    let _old = session.ring("monitor", 2, 4096, 0.02, &["--set", "drivers=tcp"]);
+    for (name, width, height, scheme, mobile) in
+        [("dashboard-light", 1360, 1000, "light", false), ("dashboard-dark", 412, 892, "dark", true)]
+    {
+        browser.shape(width, height, scheme, mobile);
+        browser.open(&session.dashboard());
+        browser.until("document.querySelectorAll('#links tbody tr').length === 11");
+        std::thread::sleep(std::time::Duration::from_secs(40));
+        std::fs::write(folder.join(format!("{name}.png")), browser.picture()).unwrap();
+    }
+    println!("{:?}", browser.complaints());
+}
+
+#[test]
+fn wrong_token_is_refused_and_a_right_one_is_good_once() {
+    let Some(mut browser) = browser() else { return };
+    let session = Session::up("token", None);
+    let address = session.dashboard();
+    let (page, token) = address.split_once('#').unwrap();
+    browser.open(&format!("{page}#{}", "0".repeat(64)));
+    browser.until("!document.getElementById('login').hidden");
+    assert!(browser.text("#login-why").contains("motet dashboard prints a new one"), "{}", browser.text("#login-why"));
+    assert_eq!(browser.value("document.getElementById('main').hidden"), json!(true));
+    // The whole address is pasted.
+    browser.value("document.getElementById('login-token').focus()");
+    browser.type_text(&address);
+    browser.press("Enter");
+    browser.until("document.getElementById('status').textContent === 'live'");
+    assert_eq!(browser.value("document.cookie"), "", "no script can read the cookie");
+    // The page stays logged in when it is loaded again, and the token is void.
+    browser.open(page);
+    browser.until("document.getElementById('status').textContent === 'live'");
+    browser.value("localStorage.clear()");
+    browser.open(&format!("{page}#{token}"));
+    browser.until("!document.getElementById('login').hidden");
+    browser.open(page);
+    browser.until("document.getElementById('login-why').textContent.includes('not logged in')");
+}

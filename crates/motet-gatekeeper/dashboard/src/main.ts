@@ -1,0 +1,202 @@
+// The page: asks the gatekeepers once a second, and shows what they say through the filter.
+
+import { ApiError, get, type Host, type HostReport, type Program, type Session, type View } from "./api";
+import { makeChart } from "./chart";
+import { byId, el, reconcile, set, text } from "./dom";
+import { EventList } from "./events";
+import { apply, fragment, fromAddress, isEmpty, type Filter } from "./filter";
+import { clean, rate } from "./format";
+import { makeGraph } from "./graph";
+import { DRIVERS, driverName, History } from "./history";
+import { logInFromAddress, showLogin } from "./login";
+import { build, type Model } from "./model";
+import { linkTable, procTable, showGroups, showWarnings } from "./views";
+
+const INTERVAL_MS = 1000;
+/** Groups and programs are asked for when an event says that they have changed, and at this interval. */
+const DIRECTORY_INTERVAL_MS = 10000;
+
+class Page {
+    private filter: Filter = fromAddress();
+    private model: Model = build([], new Map(), [], []);
+    private hosts: Host[] | null = null;
+    private groups: View[] = [];
+    private programs: Program[] = [];
+    private directoryAt = 0;
+    private scheduled = false;
+    private readonly history = new History();
+    private readonly graph = makeGraph();
+    private readonly chart = makeChart();
+    private readonly links = linkTable(() => this.filter.link, () => this.model.hosts.length);
+    private readonly procs = procTable();
+    private readonly events = new EventList(() => (this.directoryAt = 0));
+
+    constructor(private readonly session: Session) {
+        text(byId("session"), clean(session.name, 64));
+        document.title = `${clean(session.name, 64)} · Motet`;
+        addEventListener("hashchange", () => this.setFilter(fromAddress(), false));
+        const q = byId<HTMLInputElement>("filter-q");
+        q.addEventListener("input", () => this.setFilter({ ...this.filter, q: q.value, process: "", link: "" }, true));
+        for (const name of ["host", "group"] as const) {
+            const select = byId<HTMLSelectElement>(`filter-${name}`);
+            select.addEventListener("change", () => this.setFilter({ ...this.filter, [name]: select.value, process: "", link: "" }, true));
+        }
+        addEventListener("keydown", (event) => {
+            const isTyping = event.target instanceof HTMLInputElement || event.target instanceof HTMLSelectElement;
+            if (event.key === "/" && !isTyping) {
+                event.preventDefault();
+                q.focus();
+            } else if (event.key === "Escape") {
+                location.hash = "";
+            }
+        });
+        this.showFilter();
+    }
+
+    /** Asks and shows, for as long as the page is open and logged in. */
+    async run(): Promise<void> {
+        void this.events.follow();
+        for (;;) {
+            const began = performance.now();
+            try {
+                await this.ask();
+                this.setStatus(true, "live");
+            } catch (error) {
+                if (error instanceof ApiError && error.status === 401) {
+                    showLogin("This page is not logged in any more: the gatekeeper has been started again.");
+                    return;
+                }
+                this.setStatus(false, "the gatekeeper does not answer");
+            }
+            const left = INTERVAL_MS - (performance.now() - began);
+            await new Promise((resolve) => setTimeout(resolve, Math.max(100, left)));
+        }
+    }
+
+    private async ask(): Promise<void> {
+        const now = performance.now();
+        if (this.directoryAt === 0 || now - this.directoryAt > DIRECTORY_INTERVAL_MS) {
+            this.directoryAt = now;
+            [this.groups, this.programs, this.hosts] = await Promise.all([
+                get<View[]>("/v1/groups"),
+                get<Program[]>("/v1/programs"),
+                get<Host[]>("/v1/hosts").catch((error: unknown) => {
+                    if (error instanceof ApiError && error.status === 404) {
+                        return null; // a gatekeeper that knows no other hosts
+                    }
+                    throw error;
+                }),
+            ]);
+        }
+        const silent = new Map<string, string>();
+        const names = this.hosts?.map((host) => host.name) ?? [this.session.host];
+        const path = (host: string): string =>
+            this.hosts === null ? "/v1/processes" : `/v1/hosts/${encodeURIComponent(host)}/processes`;
+        const reports = await Promise.all(names.map(async (host) => {
+            try {
+                return await get<HostReport>(path(host));
+            } catch (error) {
+                if (host === this.session.host || (error instanceof ApiError && error.status === 401)) {
+                    throw error;
+                }
+                silent.set(host, error instanceof Error ? error.message : String(error));
+                return null;
+            }
+        }));
+        this.model = build(reports.filter((report) => report !== null), silent, this.groups, this.programs);
+        this.history.add(this.model.at, this.model.links);
+        this.render();
+    }
+
+    private setStatus(isLive: boolean, words: string): void {
+        set(byId("status"), "class", isLive ? "live" : "away");
+        text(byId("status"), words);
+    }
+
+    private setFilter(filter: Filter, isTyped: boolean): void {
+        this.filter = filter;
+        if (isTyped) {
+            history.replaceState(null, "", isEmpty(filter) ? location.pathname : fragment(filter));
+        }
+        this.showFilter();
+        if (!this.scheduled) {
+            this.scheduled = true;
+            requestAnimationFrame(() => {
+                this.scheduled = false;
+                this.render();
+            });
+        }
+    }
+
+    private showFilter(): void {
+        const q = byId<HTMLInputElement>("filter-q");
+        if (document.activeElement !== q) {
+            q.value = this.filter.q;
+        }
+        const one = this.filter.link !== "" ? "one link" : this.filter.process.replace("/", ":");
+        const clear = byId("filter-clear");
+        clear.hidden = isEmpty(this.filter);
+        text(clear, one === "" ? "Show all" : `${clean(one, 60)} – show all`);
+    }
+
+    private showChoices(name: "host" | "group", all: string, values: string[]): void {
+        const select = byId<HTMLSelectElement>(`filter-${name}`);
+        const choices = [...new Set(["", ...values, this.filter[name]])];
+        reconcile(select, choices, (value) => `=${value}`, (value) => el("option", { value }, value === "" ? all : clean(value, 64)), () => undefined);
+        select.value = this.filter[name];
+    }
+
+    private render(): void {
+        const { model, filter } = this;
+        const shown = apply(filter, model);
+        const groups = new Set([...model.groups.map((view) => view.group), ...model.procs.flatMap((proc) => proc.groups)]);
+        this.showChoices("host", "All hosts", model.hosts);
+        this.showChoices("group", "All groups", [...groups].sort());
+        const hosts = isEmpty(filter) ? model.hosts : model.hosts.filter((host) => shown.procs.some((proc) => proc.host === host));
+        this.graph.show(hosts, shown.procs, shown.links);
+        this.chart.show(this.history.lines(isEmpty(filter) ? null : new Set(shown.links.map((link) => link.key))));
+        this.links.show(shown.links);
+        this.procs.show(shown.procs);
+        showGroups(model, filter);
+        showWarnings(model);
+        this.showSummary(shown);
+    }
+
+    private showSummary(shown: { procs: unknown[]; links: Model["links"] }): void {
+        const count = (one: number, what: string): string => `${one} ${what}`;
+        text(byId("count-hosts"), count(this.model.hosts.length, ""));
+        text(byId("count-processes"), count(shown.procs.length, ""));
+        text(byId("count-links"), count(shown.links.length, ""));
+        for (const driver of DRIVERS) {
+            const own = shown.links.filter((link) => driverName(link.driver) === driver);
+            const sum = own.reduce((all, link) => all + link.rateSent + link.rateReceived, 0);
+            text(byId(`rate-${driver}`), own.length === 0 ? "–" : sum < 1 ? "0 B/s" : rate(sum));
+        }
+    }
+}
+
+async function start(): Promise<void> {
+    const problem = await logInFromAddress();
+    if (problem !== null) {
+        showLogin(problem);
+        return;
+    }
+    for (;;) {
+        try {
+            const session = await get<Session>("/v1/session");
+            byId("main").hidden = false;
+            await new Page(session).run();
+            return;
+        } catch (error) {
+            if (error instanceof ApiError && error.status === 401) {
+                showLogin("This page is not logged in.");
+                return;
+            }
+            set(byId("status"), "class", "away");
+            text(byId("status"), "the gatekeeper does not answer");
+            await new Promise((resolve) => setTimeout(resolve, INTERVAL_MS));
+        }
+    }
+}
+
+void start();
