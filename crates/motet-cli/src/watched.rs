@@ -8,7 +8,8 @@ use motet_inspect::report::HostReport;
 use motet_inspect::sampler::Sampler;
 use motet_session::api::Session;
 use motet_session::client::{Client, ClientError};
-use serde::{Deserialize, Serialize};
+use motet_session::hosts::Host;
+use serde::Serialize;
 
 use crate::output::sanitize;
 
@@ -22,12 +23,6 @@ pub enum Source {
     Session(Client),
     /// This command's own scans.
     Here(Sampler),
-}
-
-/// The part of a host of the session that is used here.
-#[derive(Debug, Deserialize)]
-struct Host {
-    name: String,
 }
 
 /// A process with the host that it is on.
@@ -77,23 +72,21 @@ impl Source {
 
 /// The reports of all hosts of a session. A host that does not answer is named, and left out.
 fn of_session(client: &Client) -> Vec<HostReport> {
-    let paths = match client.get::<Vec<Host>>("/v1/hosts") {
-        Ok(hosts) => hosts.into_iter().map(|host| format!("/v1/hosts/{}/processes", host.name)).collect(),
-        // A gatekeeper that knows no other hosts.
-        Err(ClientError::Refused(404, _)) => vec!["/v1/processes".to_owned()],
+    let hosts = match client.get::<Vec<Host>>("/v1/hosts") {
+        Ok(hosts) => hosts,
         Err(error) => {
             eprintln!("motet: {error}");
             return Vec::new();
         }
     };
-    let report = |path: String| match client.get::<HostReport>(&path) {
+    let report = |host: Host| match client.get::<HostReport>(&format!("/v1/hosts/{}/processes", host.name)) {
         Ok(report) => Some(report),
         Err(error) => {
-            eprintln!("motet: {}: {}", sanitize(&path, 100), sanitize(&error.to_string(), 200));
+            eprintln!("motet: host {}: {}", sanitize(&host.name, 64), sanitize(&error.to_string(), 200));
             None
         }
     };
-    paths.into_iter().filter_map(report).collect()
+    hosts.into_iter().filter_map(report).collect()
 }
 
 /// Whether a table needs a column for the host.

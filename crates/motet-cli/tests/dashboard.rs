@@ -27,7 +27,7 @@ threading.Thread(target=serve, daemon=True).start()
 next_one = f"{folder}/{(rank + 1) % ranks}"
 while not os.path.exists(next_one): time.sleep(0.01)
 stream = socket.create_connection(("127.0.0.1", int(open(next_one).read())))
-print("talks", flush=True)
+print("talks\n", end="", flush=True)
 while True:
     stream.sendall(b"x" * size)
     stream.recv(64, socket.MSG_WAITALL)
@@ -67,13 +67,14 @@ impl Session {
     fn ring(&self, group: &str, ranks: usize, block: usize, pause: f64, settings: &[&str]) -> Child {
         let folder = self.folder.path().join(group);
         std::fs::create_dir(&folder).unwrap();
+        let script = self.folder.file(&format!("{group}.py"), RING, 0o600);
         let count = ranks.to_string();
         let mut command = self.motet(&["run", "--group", group, "-n", &count]);
-        command.args(settings).args(["--", "python3", "-c", RING]).arg(folder);
+        command.args(settings).args(["--", "python3"]).arg(script).arg(folder);
         command.args([block.to_string(), pause.to_string()]);
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "talks"));
+        (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "talks", "{group}"));
         child
     }
 }
@@ -121,7 +122,7 @@ fn page_shows_programs_as_they_run() {
     let before = browser.value(sent);
     browser.until(&format!("{sent} !== {before}"));
     assert!(browser.text("#groups").contains("fluid"), "{}", browser.text("#groups"));
-    assert!(browser.text("#events").contains("started: python3"), "{}", browser.text("#events"));
+    assert!(browser.text("#events").contains("started: fluid.py"), "{}", browser.text("#events"));
     // A link to each object, by the keyboard too.
     browser.value("document.querySelector('#links a[href*=\"link=\"]').focus()");
     browser.press("Enter");
@@ -132,7 +133,7 @@ fn page_shows_programs_as_they_run() {
     // The end of the programs is an event, and the page follows.
     rustix::process::kill_process(rustix::process::Pid::from_child(&ring), rustix::process::Signal::TERM).unwrap();
     ring.wait().unwrap();
-    browser.until("document.getElementById('events').textContent.includes('ended: python3')");
+    browser.until("document.getElementById('events').textContent.includes('ended: fluid.py')");
     browser.until("document.getElementById('count-links').textContent.trim() === '0'");
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
@@ -152,7 +153,7 @@ fn page_is_pictured() {
         browser.shape(width, height, scheme, mobile);
         browser.open(&session.dashboard());
         browser.until("document.querySelectorAll('#links tbody tr').length === 11");
-        std::thread::sleep(std::time::Duration::from_secs(40));
+        std::thread::sleep(std::time::Duration::from_secs(20));
         std::fs::write(folder.join(format!("{name}.png")), browser.picture()).unwrap();
     }
     println!("{:?}", browser.complaints());

@@ -16,6 +16,9 @@ use tokio::sync::broadcast::error::RecvError;
 /// While any client follows the events, falls to TCP are looked for at this interval.
 const FALL_INTERVAL: Duration = Duration::from_secs(2);
 
+/// A directory that cannot be read is read again after this time.
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
 /// Processes, events and logins. A clone is another handle.
 #[derive(Debug, Clone)]
 pub struct Live {
@@ -37,7 +40,7 @@ impl Live {
     ) -> Result<Self, DirectoryError> {
         let unavailable = |error: std::io::Error| DirectoryError::Store(StoreError::Unavailable(error.to_string()));
         let events = Events::new().map_err(unavailable)?;
-        let processes = Processes::new(host, events.clone());
+        let processes = Processes::new(host, session_id, events.clone());
         tokio::spawn(follow_views(events.clone(), nodes.clone()));
         tokio::spawn(follow_nodes(events.clone(), nodes.clone(), host.to_owned()));
         tokio::spawn(follow_programs(events.clone(), directory.clone(), known_programs(directory).await?));
@@ -99,33 +102,34 @@ async fn known_programs(directory: &Directory) -> Result<Known, DirectoryError> 
 /// Events for programs.
 async fn follow_programs(events: Events, directory: Directory, (mut known, mut revision): Known) {
     let place = |program: &Program| Place { host: program.host.clone(), pid: program.process.pid };
-    let ended = |program: Program| {
-        events.publish(What::ProgramEnded { place: place(&program), command: program.command, group: program.group });
+    let started = |program: &Program| {
+        let (command, group) = (program.command.clone(), program.group.clone());
+        events.publish(What::ProgramStarted { place: place(program), command, group });
+    };
+    let ended = |program: &Program| {
+        let (command, group) = (program.command.clone(), program.group.clone());
+        events.publish(What::ProgramEnded { place: place(program), command, group });
     };
     loop {
         let mut watch = directory.store().watch(PROGRAMS, revision);
-        let lost = loop {
-            match watch.next().await {
-                Ok(changes) => {
-                    for change in changes {
-                        known.remove(&change.key).into_iter().for_each(ended);
-                        if let (true, Ok(program)) = (change.value.is_some(), parse_change::<Program>(&change)) {
-                            let (command, group) = (program.command.clone(), program.group.clone());
-                            events.publish(What::ProgramStarted { place: place(&program), command, group });
-                            known.insert(change.key, program);
-                        }
-                    }
+        while let Ok(changes) = watch.next().await {
+            for change in changes {
+                known.remove(&change.key).iter().for_each(ended);
+                if let (true, Ok(program)) = (change.value.is_some(), parse_change::<Program>(&change)) {
+                    started(&program);
+                    known.insert(change.key, program);
                 }
-                Err(error) => break error,
-            }
-        };
-        let StoreError::Compacted = lost else { return };
-        let Ok((now, at)) = known_programs(&directory).await else { return };
-        for (key, program) in std::mem::take(&mut known) {
-            if !now.contains_key(&key) {
-                ended(program);
             }
         }
+        // Changes were missed, or the store is away.
+        let (now, at) = loop {
+            tokio::time::sleep(RETRY_INTERVAL).await;
+            if let Ok(known) = known_programs(&directory).await {
+                break known;
+            }
+        };
+        known.iter().filter(|(key, _)| !now.contains_key(*key)).for_each(|(_, program)| ended(program));
+        now.iter().filter(|(key, _)| !known.contains_key(*key)).for_each(|(_, program)| started(program));
         (known, revision) = (now, at);
     }
 }

@@ -14,6 +14,7 @@ use axum::routing::get;
 use motet_inspect::falls::Fall;
 use motet_inspect::report::HostReport;
 use motet_inspect::sampler::Sampler;
+use motet_session::SESSION_ID_VARIABLE;
 use motet_session::api::Problem;
 use motet_session::events::{Place, What};
 use std::collections::HashSet;
@@ -38,6 +39,7 @@ pub struct Processes {
 #[derive(Debug)]
 struct Shared {
     host: String,
+    session_id: String,
     events: Events,
     sampler: BlockingMutex<Sampler>,
     last: Mutex<Option<Scanned>>,
@@ -52,10 +54,11 @@ struct Scanned {
 }
 
 impl Processes {
-    /// No scan so far.
-    pub fn new(host: &str, events: Events) -> Self {
+    /// No scan so far. `session_id`: the identity that the session's programs carry in their environment.
+    pub fn new(host: &str, session_id: &str, events: Events) -> Self {
+        let (host, session_id) = (host.to_owned(), session_id.to_owned());
         let (sampler, last) = (BlockingMutex::default(), Mutex::default());
-        Self { shared: Arc::new(Shared { host: host.to_owned(), events, sampler, last }) }
+        Self { shared: Arc::new(Shared { host, session_id, events, sampler, last }) }
     }
 
     /// The report, as JSON, which is at most [`SCAN_INTERVAL`] old. New falls become events.
@@ -64,13 +67,14 @@ impl Processes {
         if let Some(scanned) = last.as_ref().filter(|scanned| scanned.at.elapsed() < SCAN_INTERVAL) {
             return Ok(scanned.text.clone());
         }
-        let shared = self.shared.clone();
+        let (shared, at) = (self.shared.clone(), Instant::now());
         let scan = tokio::task::spawn_blocking(move || {
             let mut sampler = shared.sampler.lock().unwrap_or_else(PoisonError::into_inner);
             let mut processes = sampler.sample_with_rates(MAX_AGE);
             let user = rustix::process::geteuid().as_raw();
             processes.retain(|process| process.uid == Some(user));
-            let report = HostReport::of(&shared.host, processes);
+            let mut report = HostReport::of(&shared.host, processes);
+            report.mark_session(SESSION_ID_VARIABLE, &shared.session_id);
             let text = serde_json::to_vec(&report).map(Bytes::from);
             text.map(|text| (text, report.falls)).map_err(|error| error.to_string())
         });
@@ -80,7 +84,7 @@ impl Processes {
             let place = Place { host: self.shared.host.clone(), pid: fall.pid };
             self.shared.events.publish(What::Fall { place, what: fall.what.clone(), reason: fall.reason.clone() });
         }
-        *last = Some(Scanned { at: Instant::now(), text: text.clone(), falls: falls.into_iter().collect() });
+        *last = Some(Scanned { at, text: text.clone(), falls: falls.into_iter().collect() });
         Ok(text)
     }
 

@@ -285,6 +285,9 @@ pub struct Process {
     /// For an MPI rank: the transport of its messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mpi: Option<String>,
+    /// Whether it carries the identity of the gatekeeper's session in its environment; unknown without a gatekeeper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_session: Option<bool>,
     /// Bytes per second of its streams and links, from the second of two scans on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<Rate>,

@@ -44,6 +44,13 @@ impl HostReport {
         Self { host: host.to_owned(), at_ms, processes, commands, falls }
     }
 
+    /// Notes which processes have this variable with this value in their environment: those of a session.
+    pub fn mark_session(&mut self, variable: &str, value: &str) {
+        for process in &mut self.processes {
+            process.in_session = Some(procfs::variable(process.pid, variable).as_deref() == Some(value));
+        }
+    }
+
     /// The command line of a peer.
     pub fn command(&self, pid: u32) -> Option<&str> {
         self.commands.get(&pid).map(String::as_str)
@@ -59,6 +66,10 @@ mod tests {
     fn report_survives_the_way_as_json() {
         let own = process_scan::of(std::process::id()).unwrap();
         let mut report = HostReport::of("here", vec![own]);
+        report.mark_session("PATH", &std::env::var("PATH").unwrap());
+        assert_eq!(report.processes[0].in_session, Some(true));
+        report.mark_session("PATH", "another");
+        assert_eq!(report.processes[0].in_session, Some(false));
         report.commands.insert(7, "x".to_owned());
         let text = serde_json::to_string(&report).unwrap();
         let back: HostReport = serde_json::from_str(&text).unwrap();

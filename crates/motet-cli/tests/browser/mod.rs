@@ -37,8 +37,8 @@ impl Browser {
             rustix::io::fcntl_setfd(own, rustix::io::FdFlags::CLOEXEC).unwrap();
         }
         let script = format!("exec \"$@\" 3<&{} 4>&{}", for_browser.as_raw_fd(), of_browser.as_raw_fd());
-        let child = Command::new("sh")
-            .args(["-c", &script, "sh", "chromium", "--headless=new", "--remote-debugging-pipe", "--no-sandbox"])
+        let child = Command::new("bash") // sh knows descriptors of one digit only
+            .args(["-c", &script, "bash", "chromium", "--headless=new", "--remote-debugging-pipe", "--no-sandbox"])
             .args(["--no-first-run", "--disable-gpu", "--disable-dev-shm-usage", "--mute-audio", "--hide-scrollbars"])
             .args(["--disable-background-networking", "--disable-component-update", "--disable-sync", "about:blank"])
             .arg(format!("--user-data-dir={}", profile.path().display()))

@@ -59,6 +59,7 @@ export interface Process {
     nodes: MessageNode[];
     memory: number;
     mpi?: string;
+    in_session?: boolean;
     rate?: Rate;
 }
 
@@ -73,7 +74,7 @@ export interface HostReport {
 }
 
 export interface Session { name: string; host: string; version: string }
-export interface Host { name: string }
+export interface Host { name: string; up: boolean }
 export interface ProcessId { pid: number; started: number }
 export interface Member { node: string; host: string; process: ProcessId }
 export interface View { group: string; number: number; members: Member[] }

@@ -5,8 +5,8 @@ import { byId, set } from "./dom";
 import { bytes } from "./format";
 import { DRIVERS, type DriverName } from "./history";
 
-/** The time that the chart shows, seconds. */
-const SPAN = 600;
+/** The time that the chart shows, seconds: at first less, until there are rates to show. */
+const SPAN = { least: 60, most: 600 };
 const HEIGHT = 200;
 
 type Lines = [number[], ...(number | null)[][]];
@@ -26,6 +26,9 @@ export class Chart {
     show(lines: Lines): void {
         this.lines = lines;
         this.plot?.setData(lines as uPlot.AlignedData, true);
+        if ((this.plot?.cursor.left ?? -1) < 0) {
+            this.plot?.setLegend({ idx: lines[0].length - 1 }); // without a pointer: the rates now
+        }
         const last = (index: number): string => `${DRIVERS[index]} ${bytes(lines[index + 1]?.at(-1) ?? 0)}/s`;
         set(this.place, "aria-label", `rates now: ${DRIVERS.map((_, index) => last(index)).join(", ")}`);
     }
@@ -47,6 +50,7 @@ export class Chart {
             value: (_, value) => (value === null ? "–" : `${bytes(value)}/s`),
         });
         const now = (): number => this.lines[0].at(-1) ?? Date.now() / 1000;
+        const span = (): number => Math.min(SPAN.most, Math.max(SPAN.least, now() - (this.lines[0][0] ?? now())));
         this.plot?.destroy();
         this.plot = new uPlot(
             {
@@ -55,11 +59,11 @@ export class Chart {
                 cursor: { drag: { x: false, y: false } },
                 legend: { live: true },
                 scales: {
-                    x: { range: () => [now() - SPAN, now()] },
+                    x: { range: () => [now() - span(), now()] },
                     y: { range: (_, __, most) => [0, Math.max(1000, most * 1.1)] },
                 },
                 axes: [
-                    { ...axis, space: 80, values: (_, ticks) => ticks.map((tick) => ago(now() - tick)) },
+                    { ...axis, size: 32, space: 80, values: (_, ticks) => ticks.map((tick) => ago(now() - tick)) },
                     { ...axis, size: 72, values: (_, ticks) => ticks.map((tick) => `${bytes(tick)}/s`) },
                 ],
                 series: [{ label: "time", value: (_, value) => (value === null ? "–" : ago(now() - value)) }, ...DRIVERS.map(line)],

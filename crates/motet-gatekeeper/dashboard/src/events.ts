@@ -2,7 +2,7 @@
 
 import { send, type SessionEvent } from "./api";
 import { byId, el, reconcile } from "./dom";
-import { clean, clock } from "./format";
+import { clean, clock, programName } from "./format";
 import { fragment } from "./filter";
 import { procKey } from "./model";
 
@@ -76,7 +76,8 @@ export class EventList {
 
 function make(event: SessionEvent): Element {
     const { words, href } = describe(event);
-    const what = href === null ? el("span", {}, words) : el("a", { href }, words);
+    const title = event.command === undefined ? null : clean(event.command.join(" "), 400);
+    const what = href === null ? el("span", { title }, words) : el("a", { href, title }, words);
     return el("li", { class: event.kind === "fall" ? "warning" : null }, el("time", {}, clock(event.at_ms)), what);
 }
 
@@ -84,7 +85,7 @@ function describe(event: SessionEvent): { words: string; href: string | null } {
     const host = clean(event.host ?? "", 64);
     const place = `${host}:${event.pid ?? "?"}`;
     const process = fragment({ process: procKey(event.host ?? "", event.pid ?? 0) });
-    const command = clean((event.command ?? []).join(" "), 80);
+    const command = programName((event.command ?? []).join(" "));
     const group = clean(event.group ?? "", 64);
     const within = group === "" ? "" : ` in group ${group}`;
     switch (event.kind) {

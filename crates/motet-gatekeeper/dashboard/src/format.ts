@@ -34,8 +34,14 @@ export function clean(raw: string, most: number): string {
     return plain.length > most ? `${plain.slice(0, most - 1)}…` : plain;
 }
 
-/** The program's name without its folder. */
+const INTERPRETERS = /^(python|perl|ruby|node|bash|dash|sh|java|Rscript|julia)[0-9.]*$/;
+
+/** The program's name without its folder; of an interpreter that runs a file, the file's. */
 export function programName(command: string): string {
-    const first = command.split(" ")[0] ?? command;
-    return clean(first.split("/").pop() ?? first, 32);
+    const words = command.split(" ");
+    const base = (word: string): string => word.split("/").pop() ?? word;
+    const program = base(words[0] ?? command);
+    const script = words[1];
+    const isScript = INTERPRETERS.test(program) && script !== undefined && script !== "" && !script.startsWith("-");
+    return clean(isScript ? base(script) : program, 32);
 }

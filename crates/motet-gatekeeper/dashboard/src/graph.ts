@@ -96,7 +96,7 @@ function curve({ from, to, centre, lane }: GraphEdge): string {
     const [dx, dy] = [to.x - from.x, to.y - from.y];
     const length = Math.max(1, Math.hypot(dx, dy));
     const side = lane * 18 + (centre === null ? 14 : 0);
-    const [bx, by] = centre === null ? [0, 0] : [(centre.x - mx) * 0.25, (centre.y - my) * 0.25];
+    const [bx, by] = centre === null ? [0, 0] : [(centre.x - mx) * 0.14, (centre.y - my) * 0.14];
     const [cx, cy] = [mx + bx - (dy / length) * side, my + by + (dx / length) * side];
     return `M ${round(from.x)} ${round(from.y)} Q ${round(cx)} ${round(cy)} ${round(to.x)} ${round(to.y)}`;
 }
@@ -119,10 +119,28 @@ function updateNode(element: Element, node: GraphNode): void {
     set(circle, "cy", round(node.y));
     set(circle, "r", round(radius));
     const label = node.name.length > 13 ? `${node.name.slice(0, 12)}…` : node.name;
-    const lines: [Element, string, number][] = [[inside, node.inside, 4], [name, label, radius + 15], [below, node.below, radius + 28]];
-    for (const [line, words, offset] of lines) {
-        set(line, "x", round(node.x));
-        set(line, "y", round(node.y + offset));
+    const [dx, dy, anchor] = labelPlace(node.angle, radius);
+    const lines: [Element, string, number, number, string][] = [
+        [inside, node.inside, 0, 4, "middle"],
+        [name, label, dx, dy, anchor],
+        [below, node.below, dx, dy + 13, anchor],
+    ];
+    for (const [line, words, right, down, align] of lines) {
+        set(line, "x", round(node.x + right));
+        set(line, "y", round(node.y + down));
+        set(line, "text-anchor", align);
         text(line, words);
     }
+}
+
+/** Where the two lines of a label begin, from the middle of the node: below it, or outside of the circle that it is on. */
+function labelPlace(angle: number | null, radius: number): [number, number, string] {
+    if (angle === null) {
+        return [0, radius + 15, "middle"];
+    }
+    const [x, y] = [Math.cos(angle), Math.sin(angle)];
+    if (Math.abs(x) < 0.35) {
+        return [0, y < 0 ? -radius - 19 : radius + 15, "middle"];
+    }
+    return [x * (radius + 7), y * (radius + 7) - 2, x > 0 ? "start" : "end"];
 }

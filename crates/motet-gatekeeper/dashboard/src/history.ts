@@ -83,7 +83,8 @@ export class History {
             times.push(time);
             DRIVERS.forEach((driver, index) => lines[index]?.push(sums[driver][at % SAMPLES] ?? 0));
         }
-        return [times, ...lines];
+        // A driver that no link uses has no line.
+        return [times, ...lines.map((line) => (line.some((value) => value !== null && value > 0) ? line : line.map(() => null)))];
     }
 
     private sumOf(keys: Set<string>): Record<DriverName, Float32Array> {

@@ -9,7 +9,9 @@ const MOST_PROCESSES = 40;
 /** More nodes than this on a host become one: "others". */
 const MOST_NODES = 30;
 const CELL = { width: 92, height: 74 };
-const PADDING = { side: 18, top: 40, bottom: 30 };
+/** Room for a label beside a circle. */
+const LABEL = 100;
+const PADDING = { side: 18, top: 40, bottom: 16 };
 
 /** A process in the graph, or several of one program. */
 export interface GraphNode {
@@ -22,6 +24,8 @@ export interface GraphNode {
     count: number;
     x: number;
     y: number;
+    /** Where its label is: at an angle outside of a circle, or below (`null`). */
+    angle: number | null;
 }
 
 /** All links between two nodes over one driver. */
@@ -88,6 +92,7 @@ function nodesOf(host: string, procs: Proc[], byProgram: boolean, nodeOf: Map<st
             count: bundle.length,
             x: 0,
             y: 0,
+            angle: null,
         };
         bundle.forEach((proc) => nodeOf.set(proc.key, node));
         return node;
@@ -97,16 +102,16 @@ function nodesOf(host: string, procs: Proc[], byProgram: boolean, nodeOf: Map<st
 /** Places the nodes of one host, from the corner of its box. */
 function place(nodes: GraphNode[], most: number): Placed {
     const inner = most - 2 * PADDING.side;
-    const radius = Math.max(64, (nodes.length * 84) / (2 * Math.PI));
-    const isCircle = nodes.length > 2 && 2 * radius + CELL.width <= inner && nodes.length <= 16;
-    if (isCircle) {
-        const [cx, cy] = [PADDING.side + CELL.width / 2 + radius, PADDING.top + 20 + radius];
+    const least = Math.max(60, (nodes.length * 62) / (2 * Math.PI));
+    const radius = Math.min(190, (inner - 2 * LABEL) / 2);
+    if (nodes.length > 2 && nodes.length <= 24 && radius >= least) {
+        const own = Math.min(radius, Math.max(least, 70 + 8 * nodes.length));
+        const [cx, cy] = [PADDING.side + LABEL + own, PADDING.top + 34 + own];
         nodes.forEach((node, at) => {
             const angle = (2 * Math.PI * at) / nodes.length - Math.PI / 2;
-            node.x = cx + radius * Math.cos(angle);
-            node.y = cy + radius * Math.sin(angle);
+            [node.x, node.y, node.angle] = [cx + own * Math.cos(angle), cy + own * Math.sin(angle), angle];
         });
-        return { nodes, width: 2 * cx, height: cy + radius + 26 + PADDING.bottom };
+        return { nodes, width: 2 * cx, height: cy + own + 44 + PADDING.bottom };
     }
     const gap = nodes.length === 2 ? 80 : 0;
     const most_columns = Math.max(1, Math.floor(inner / CELL.width));
@@ -117,7 +122,7 @@ function place(nodes: GraphNode[], most: number): Placed {
     });
     const rows = Math.max(1, Math.ceil(nodes.length / columns));
     const width = Math.max(160, 2 * PADDING.side + columns * CELL.width + (columns - 1) * gap);
-    return { nodes, width, height: PADDING.top + rows * CELL.height + PADDING.bottom - 20 };
+    return { nodes, width, height: PADDING.top + rows * CELL.height + PADDING.bottom - 4 };
 }
 
 /** Puts the boxes into rows, each row centred, and moves their nodes along. */

@@ -1,4 +1,4 @@
-// The page: asks the gatekeepers once a second, and shows what they say through the filter.
+// The page: asks the gatekeepers about once a second, and shows what they say through the filter.
 
 import { ApiError, get, type Host, type HostReport, type Program, type Session, type View } from "./api";
 import { makeChart } from "./chart";
@@ -12,14 +12,15 @@ import { logInFromAddress, showLogin } from "./login";
 import { build, type Model } from "./model";
 import { linkTable, procTable, showGroups, showWarnings } from "./views";
 
-const INTERVAL_MS = 1000;
+/** A little more than the gatekeepers' own interval, so that each answer is a new one. */
+const INTERVAL_MS = 1050;
 /** Groups and programs are asked for when an event says that they have changed, and at this interval. */
 const DIRECTORY_INTERVAL_MS = 10000;
 
 class Page {
     private filter: Filter = fromAddress();
     private model: Model = build([], new Map(), [], []);
-    private hosts: Host[] | null = null;
+    private hosts: Host[] = [];
     private groups: View[] = [];
     private programs: Program[] = [];
     private directoryAt = 0;
@@ -80,26 +81,21 @@ class Page {
             [this.groups, this.programs, this.hosts] = await Promise.all([
                 get<View[]>("/v1/groups"),
                 get<Program[]>("/v1/programs"),
-                get<Host[]>("/v1/hosts").catch((error: unknown) => {
-                    if (error instanceof ApiError && error.status === 404) {
-                        return null; // a gatekeeper that knows no other hosts
-                    }
-                    throw error;
-                }),
+                get<Host[]>("/v1/hosts"),
             ]);
         }
         const silent = new Map<string, string>();
-        const names = this.hosts?.map((host) => host.name) ?? [this.session.host];
-        const path = (host: string): string =>
-            this.hosts === null ? "/v1/processes" : `/v1/hosts/${encodeURIComponent(host)}/processes`;
-        const reports = await Promise.all(names.map(async (host) => {
+        const reports = await Promise.all(this.hosts.map(async ({ name, up }) => {
             try {
-                return await get<HostReport>(path(host));
+                if (!up) {
+                    throw new Error("its gatekeeper is not connected");
+                }
+                return await get<HostReport>(`/v1/hosts/${encodeURIComponent(name)}/processes`);
             } catch (error) {
-                if (host === this.session.host || (error instanceof ApiError && error.status === 401)) {
+                if (name === this.session.host || (error instanceof ApiError && error.status === 401)) {
                     throw error;
                 }
-                silent.set(host, error instanceof Error ? error.message : String(error));
+                silent.set(name, error instanceof Error ? error.message : String(error));
                 return null;
             }
         }));
@@ -163,14 +159,14 @@ class Page {
     }
 
     private showSummary(shown: { procs: unknown[]; links: Model["links"] }): void {
-        const count = (one: number, what: string): string => `${one} ${what}`;
-        text(byId("count-hosts"), count(this.model.hosts.length, ""));
-        text(byId("count-processes"), count(shown.procs.length, ""));
-        text(byId("count-links"), count(shown.links.length, ""));
+        text(byId("count-hosts"), String(this.model.hosts.length));
+        text(byId("count-processes"), String(shown.procs.length));
+        text(byId("count-links"), String(shown.links.length));
         for (const driver of DRIVERS) {
             const own = shown.links.filter((link) => driverName(link.driver) === driver);
             const sum = own.reduce((all, link) => all + link.rateSent + link.rateReceived, 0);
-            text(byId(`rate-${driver}`), own.length === 0 ? "–" : sum < 1 ? "0 B/s" : rate(sum));
+            const isCounted = own.some((link) => link.sent !== null || link.received !== null);
+            text(byId(`rate-${driver}`), !isCounted ? "–" : sum < 1 ? "0 B/s" : rate(sum));
         }
     }
 }

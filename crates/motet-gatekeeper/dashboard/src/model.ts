@@ -1,7 +1,7 @@
 // What the page shows: processes and links of all hosts, from the hosts' reports. Both ends of a link are one row.
 
 import type { Counts, HostReport, MessageLink, Process, Program, Rate, Stream, Verdict, View } from "./api";
-import { clean, programName } from "./format";
+import { bytes, clean, programName } from "./format";
 
 /** A process of a host. */
 export interface Proc {
@@ -32,8 +32,9 @@ export interface Link {
     driver: string;
     reason: string;
     state: string;
-    sent: number;
-    received: number;
+    /** Bytes; `null`: only the kernel has counted them. */
+    sent: number | null;
+    received: number | null;
     rateSent: number;
     rateReceived: number;
     /** It is on TCP and should not be. */
@@ -86,11 +87,13 @@ function countedBytes(counts: Counts): { sent: number; received: number } {
 
 /** Makes the model of reports. `silent`: hosts that do not answer, and why. */
 export function build(
-    reports: HostReport[],
+    all: HostReport[],
     silent: Map<string, string>,
     groups: View[],
     programs: Program[],
 ): Model {
+    // Processes of the user that are in no session, or in another one, are left out.
+    const reports = all.map((report) => ({ ...report, processes: report.processes.filter((process) => process.in_session !== false) }));
     const memberOf = new Map<string, { groups: string[]; rank: number | null }>();
     for (const program of programs) {
         const known = { groups: program.group === undefined ? [] : [program.group], rank: program.rank ?? null };
@@ -139,13 +142,14 @@ export function build(
             model.procs.push(proc);
             model.byKey.set(proc.key, proc);
         }
-        for (const fall of report.falls) {
+        for (const fall of report.falls.filter((each) => model.byKey.has(procKey(report.host, each.pid)))) {
             model.falls.push({ host: report.host, pid: fall.pid, what: fall.what, reason: fall.reason });
         }
     }
     const nodes = nodeOwners(reports);
+    const ends = streamOwners(reports);
     for (const report of reports) {
-        model.links.push(...streamsOf(report), ...linksOf(report, nodes));
+        model.links.push(...streamsOf(report, ends), ...linksOf(report, nodes));
     }
     return model;
 }
@@ -163,17 +167,39 @@ function nodeOwners(reports: HostReport[]): Map<string, { key: string; name: str
     return owners;
 }
 
+/** The identity of one end of a stream. Loopback addresses mean something on their own host only. */
+function endKey(host: string, local: string | null, peer: string | null): string {
+    const isLoopback = /^(127\.|\[::1\])/.test(peer ?? "");
+    return `${isLoopback ? host : ""} ${local ?? "?"} to ${peer ?? "?"}`;
+}
+
+/** The processes at the ends of streams. A stream on TCP does not know its peer's process, but the other end is listed as well. */
+function streamOwners(reports: HostReport[]): Map<string, { key: string; name: string }> {
+    const owners = new Map<string, { key: string; name: string }>();
+    for (const report of reports) {
+        for (const process of report.processes) {
+            for (const stream of process.streams.filter((each) => each.local !== null && each.peer !== null)) {
+                const owner = { key: procKey(report.host, process.pid), name: programName(process.command) };
+                owners.set(endKey(report.host, stream.local, stream.peer), owner);
+            }
+        }
+    }
+    return owners;
+}
+
 /** The streams of a host. Of two ends the one that connected is the row; the other one adds its reason if that is the one on TCP. */
-function streamsOf(report: HostReport): Link[] {
+function streamsOf(report: HostReport, owners: Map<string, { key: string; name: string }>): Link[] {
     const rows = new Map<string, Link>();
     const each = report.processes.flatMap((process) => process.streams.map((stream) => ({ process, stream })));
     each.sort((a, b) => Number(b.stream.connected) - Number(a.stream.connected));
     const fallen = new Set(report.falls.map((fall) => `${fall.pid} ${fall.what}`));
     for (const { process, stream } of each) {
-        const ends = `${stream.local ?? "?"} to ${stream.peer ?? "?"}`;
-        const isFallen = fallen.has(`${process.pid} ${ends}`);
-        const far = rows.get(`${report.host} ${stream.peer ?? "?"} to ${stream.local ?? "?"}`);
-        if (far !== undefined && stream.local !== null && !stream.connected && far.to === procKey(report.host, process.pid)) {
+        const what = `${stream.local ?? "?"} to ${stream.peer ?? "?"}`;
+        const isFallen = fallen.has(`${process.pid} ${what}`);
+        const own = procKey(report.host, process.pid);
+        const peer = owners.get(endKey(report.host, stream.peer, stream.local));
+        const far = rows.get(endKey(report.host, stream.peer, stream.local));
+        if (far !== undefined && !stream.connected && far.to === own && peer !== undefined) {
             far.fallen ||= isFallen;
             if (far.driver === "shm" && stream.path === "tcp") {
                 far.driver = stream.path;
@@ -181,34 +207,47 @@ function streamsOf(report: HostReport): Link[] {
             }
             continue;
         }
-        const key = `${report.host} ${ends}`;
-        rows.set(rows.has(key) ? `${key} ${process.pid}.${stream.fd}` : key, streamRow(report, process, stream, ends, isFallen));
+        const key = endKey(report.host, stream.local, stream.peer);
+        const unique = rows.has(key) ? `${key} ${own}.${stream.fd}` : key;
+        rows.set(unique, streamRow(report, process, stream, peer, `${report.host} ${unique.trim()}`, isFallen));
     }
-    return [...rows].map(([key, row]) => ({ ...row, key }));
+    return [...rows.values()];
 }
 
-function streamRow(report: HostReport, process: Process, stream: Stream, ends: string, fallen: boolean): Link {
-    const peer = stream.peer_pid;
-    const command = peer === null ? undefined : report.commands[String(peer)];
+function streamRow(
+    report: HostReport,
+    process: Process,
+    stream: Stream,
+    owner: { key: string; name: string } | undefined,
+    key: string,
+    fallen: boolean,
+): Link {
+    const pid = stream.peer_pid;
+    const command = pid === null ? undefined : report.commands[String(pid)];
+    const peerName = command === undefined ? clean(stream.peer ?? "?", 60) : programName(command);
+    const counted = (moved: { fast: number; tcp: number }): number | null =>
+        stream.state !== "upgraded" && moved.fast + moved.tcp === 0 ? null : moved.fast + moved.tcp;
+    const shown = (moved: { fast: number; tcp: number }): string => `shm ${bytes(moved.fast)}, tcp ${bytes(moved.tcp)}`;
     return {
-        key: "",
+        key,
         kind: "stream",
         host: report.host,
         from: procKey(report.host, process.pid),
-        to: peer === null ? null : procKey(report.host, peer),
+        to: owner?.key ?? (pid === null ? null : procKey(report.host, pid)),
         fromName: programName(process.command),
-        toName: command === undefined ? (stream.peer ?? "?") : programName(command),
+        toName: owner?.name ?? peerName,
         driver: stream.path,
         reason: clean(stream.reason_text, 300),
         state: stream.state,
-        sent: stream.sent.fast + stream.sent.tcp,
-        received: stream.received.fast + stream.received.tcp,
+        sent: counted(stream.sent),
+        received: counted(stream.received),
         rateSent: stream.rate?.sent ?? 0,
         rateReceived: stream.rate?.received ?? 0,
         fallen,
         details: [
-            `stream ${ends}, descriptor ${stream.fd}, ${stream.connected ? "connected" : "accepted"} by process ${process.pid}`,
-            `shm ${stream.sent.fast} bytes sent, ${stream.received.fast} received; tcp ${stream.sent.tcp} sent, ${stream.received.tcp} received`,
+            `stream ${stream.local ?? "?"} to ${stream.peer ?? "?"}, descriptor ${stream.fd}, ` +
+                `${stream.connected ? "connected" : "accepted"} by process ${process.pid}; state: ${stream.state}`,
+            `sent: ${shown(stream.sent)}; received: ${shown(stream.received)}`,
             `${stream.spilled} spills to TCP, ${stream.downgraded} downgrades, ${stream.single_copy} single copies`,
         ],
     };

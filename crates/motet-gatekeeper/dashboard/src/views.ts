@@ -10,6 +10,8 @@ import { Table, type Column } from "./table";
 /** Sorting by the exact rate would move rows each second: rates within a factor of four count as equal. */
 const calm = (perSecond: number): number => (perSecond < 1 ? 0 : 1 + Math.floor(Math.log2(perSecond) / 2));
 
+const counted = (count: number | null): string => (count === null ? "–" : bytes(count));
+
 /** Makes a cell a link with this text and address. */
 function anchor(cell: HTMLElement, words: string, href: string): void {
     let link = cell.firstElementChild;
@@ -48,10 +50,10 @@ export function linkTable(expanded: () => string, hosts: () => number): Table<Li
             key: "rate", title: "Rate", number: true, by: (link) => calm(link.rateSent + link.rateReceived),
             show: (cell, link) => text(cell, rate(link.rateSent + link.rateReceived)),
         },
-        { key: "sent", title: "Sent", number: true, by: (link) => link.sent, show: (cell, link) => text(cell, bytes(link.sent)) },
+        { key: "sent", title: "Sent", number: true, by: (link) => link.sent ?? -1, show: (cell, link) => text(cell, counted(link.sent)) },
         {
-            key: "received", title: "Received", number: true, by: (link) => link.received,
-            show: (cell, link) => text(cell, bytes(link.received)),
+            key: "received", title: "Received", number: true, by: (link) => link.received ?? -1,
+            show: (cell, link) => text(cell, counted(link.received)),
         },
         {
             key: "reason", title: "Reason", by: (link) => link.reason,
