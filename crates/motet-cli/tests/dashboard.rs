@@ -34,6 +34,48 @@ while True:
     time.sleep(pause * (1 + rank))
 "#;
 
+/// One of many: an even rank listens, the next one connects to it, and they exchange bytes until they are ended.
+const ONE_OF_MANY: &str = r#"
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int rank = atoi(getenv("MOTET_GROUP_RANK")), peer, up = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t length = sizeof to;
+    char path[512], new[520];
+    snprintf(path, sizeof path, "%s/%d", argv[1], rank & ~1);
+    snprintf(new, sizeof new, "%s.new", path);
+    if (rank % 2 == 0) {
+        if (bind(up, (void *)&to, length) || listen(up, 1) || getsockname(up, (void *)&to, &length)) return 1;
+        FILE *file = fopen(new, "w");
+        fprintf(file, "%d", ntohs(to.sin_port));
+        fclose(file);
+        rename(new, path);
+        peer = accept(up, 0, 0);
+    } else {
+        FILE *file;
+        int port = 0;
+        while (!(file = fopen(path, "r"))) usleep(10000);
+        if (fscanf(file, "%d", &port) != 1) return 1;
+        fclose(file);
+        to.sin_port = htons(port);
+        if (connect(up, (void *)&to, length)) return 1;
+        peer = up;
+    }
+    char block[1024] = "";
+    for (int count = 0;; count++) {
+        if (rank % 2 ? send(peer, block, sizeof block, 0) <= 0 : 0) return 0;
+        if (recv(peer, block, sizeof block, MSG_WAITALL) <= 0) return 0;
+        if (rank % 2 == 0 && send(peer, block, sizeof block, 0) <= 0) return 0;
+        if (count == 8 && write(1, "talks\n", 6) != 6) return 0;
+        usleep(count < 10 ? 1000 : 2000000);
+    }
+}
+"#;
+
 /// A session in a folder of its own, which ends with the test.
 struct Session {
     folder: Folder,
@@ -61,6 +103,18 @@ impl Session {
         let (code, out, err) = finish(&mut self.motet(&["--json", "dashboard"]));
         assert_eq!((code, err.as_str()), (0, ""));
         json(&out)["dashboard"].as_str().unwrap().to_owned()
+    }
+
+    /// Starts 2 n processes that talk in pairs; returns when all talk.
+    fn many(&self, group: &str, ranks: usize) -> Child {
+        let folder = self.folder.path().join(group);
+        std::fs::create_dir(&folder).unwrap();
+        let program = self.folder.compile("one_of_many", ONE_OF_MANY, &["-O1"]);
+        let mut command = self.motet(&["run", "--group", group, "-n", &ranks.to_string(), "--"]);
+        let mut child = command.arg(program).arg(folder).stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "talks"));
+        child
     }
 
     /// Starts the ring as a group; returns when all ranks talk.
@@ -183,4 +237,62 @@ fn wrong_token_is_refused_and_a_right_one_is_good_once() {
     browser.until("!document.getElementById('login').hidden");
     browser.open(page);
     browser.until("document.getElementById('login-why').textContent.includes('not logged in')");
+}
+
+#[test]
+fn page_of_500_processes_is_small_and_answers() {
+    let (Some(mut browser), Some(libraries)) = (browser(), libraries()) else { return };
+    let session = Session::up("many", Some(libraries));
+    let began = std::time::Instant::now();
+    let mut many = session.many("many", 500);
+    println!("started after {:?}", began.elapsed());
+    browser.open(&session.dashboard());
+    browser.until("document.getElementById('count-processes').textContent === '500'");
+    browser.until("document.getElementById('count-links').textContent === '250'");
+    println!("shown after {:?}", began.elapsed());
+    // The page shows a part, the graph by program.
+    let count =
+        |browser: &mut Browser, what: &str| browser.value(&format!("document.querySelectorAll('{what}').length"));
+    assert_eq!(count(&mut browser, "#links tbody tr"), 50);
+    assert_eq!(count(&mut browser, "#processes tbody tr"), 50);
+    assert_eq!(count(&mut browser, "#graph .node"), 1);
+    assert!(count(&mut browser, "*").as_u64().unwrap() < 3000);
+    let slowest = "(async () => { let most = 0; let last = performance.now(); const end = last + 5000; while (last < end) { \
+                   await new Promise(requestAnimationFrame); const now = performance.now(); most = Math.max(most, now - last); last = now; } return most })()";
+    println!("slowest frame of 5 s: {} ms", browser.value(slowest));
+    // The rest on demand, and one of them by its number.
+    browser.value("document.querySelector('#links .more').click()");
+    browser.until("document.querySelectorAll('#links tbody tr').length === 250");
+    let pid = browser.value("document.querySelector('#processes tbody tr').dataset.key.split('/')[1]");
+    browser.value("document.getElementById('filter-q').focus()");
+    browser.type_text(pid.as_str().unwrap());
+    browser.until("document.querySelectorAll('#links tbody tr').length <= 3");
+    browser.until("document.querySelectorAll('#graph .node').length >= 2");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    rustix::process::kill_process(rustix::process::Pid::from_child(&many), rustix::process::Signal::TERM).unwrap();
+    many.wait().unwrap();
+}
+
+#[test]
+fn text_of_programs_is_text() {
+    let (Some(mut browser), Some(libraries)) = (browser(), libraries()) else { return };
+    let session = Session::up("hostile", Some(libraries));
+    let script = "import sys, socket; s = socket.create_server(('127.0.0.1', 0)); print(flush=True); sys.stdin.read()";
+    let name = "<img src=x onerror='document.title=`taken`'>\u{202e}<script>alert(1)</script>";
+    let script = session.folder.file("a.py", script, 0o600);
+    let mut command = session.motet(&["run", "--", "python3"]);
+    let mut child = command.arg(script).arg(name).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut String::new()).unwrap();
+    browser.open(&session.dashboard());
+    browser.until("document.querySelector('#processes').innerText.includes('<img src=x onerror=')");
+    browser.value("location.hash = 'q=<img src=x>&host=<b>&group=<i>&process=<u>&link=<s>'");
+    browser.until("document.querySelectorAll('#links .empty').length === 1");
+    assert_eq!(
+        browser.value("document.querySelectorAll('main img, main script, main b, main i, main u, main s').length"),
+        0
+    );
+    assert_eq!(browser.value("document.title"), "default · Motet");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    drop(child.stdin.take());
+    child.wait().unwrap();
 }
