@@ -7,7 +7,7 @@ use crate::liveness;
 use crate::nodes::{Inbox, MAX_QUEUE, Nodes};
 use crate::store::StoreError;
 use crate::views::Update;
-use motet_session::api::{ANOTHER_SESSION, FromNode, MAX_LINE_BYTES, Member, ToNode};
+use motet_session::api::{ANOTHER_SESSION, FromNode, MAX_LINE_BYTES, Member, ToNode, View};
 use motet_session::process::Process;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -142,6 +142,7 @@ impl Connection {
                         None => return Err(()),
                     },
                     update = updates.recv() => match update {
+                        Ok(update) if self.is_lost_to(&update.view) => return Err(()),
                         Ok(update) => self.view_line(&update).map_or(Ok(()), say)?,
                         Err(RecvError::Lagged(_) | RecvError::Closed) => return Err(()),
                     },
@@ -236,10 +237,18 @@ impl Connection {
                 Ok(())
             }
             Err(error) => {
-                self.nodes.leave(group, &self.node).await; // it may have been a member before
+                // It may have been a member before. The node does not wait for a store that is away.
+                self.nodes.clear(group, &self.node);
                 Err(error.to_string())
             }
         }
+    }
+
+    /// Whether the node was removed from a group that it wants to be in, by another host that took this one for dead. It attaches again and
+    /// is a new member then.
+    fn is_lost_to(&self, view: &View) -> bool {
+        let knows = self.sent.get(&view.group).is_some_and(|sent| sent.number < view.number);
+        knows && view.rank_of(&self.node).is_none() && self.nodes.is_in(&self.node, &view.group)
     }
 
     /// The line for a new view of a group. `None`: the node is not in it, or has this view.

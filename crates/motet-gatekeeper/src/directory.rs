@@ -5,6 +5,7 @@
 //! | `group/NAME` | the group's [`View`]; it stays when the last member leaves, so that numbers of views never repeat |
 //! | `program/HOST/PID` | a [`Program`] |
 //! | `host/NAME` | a [`Host`] |
+//! | `session/id` | the session's identity |
 //!
 //! A change of a group is a compare-and-swap of its view, so gatekeepers need no lock among each other, and the store's order of changes is the order
 //! of views.
@@ -16,6 +17,8 @@ use motet_session::paths::check_name;
 use serde::de::DeserializeOwned;
 use std::fmt;
 
+/// The key of the session's identity.
+pub const SESSION_ID: &str = "session/id";
 /// The prefix of the keys of groups.
 pub const GROUPS: &str = "group/";
 /// The prefix of the keys of hosts.
@@ -61,6 +64,15 @@ impl Directory {
     /// The directory in a store.
     pub fn new(store: Store) -> Self {
         Self { store }
+    }
+
+    /// Removes what the session has left in a store that outlives it. The primary gatekeeper does so at the end of the session; the others remove
+    /// what they have written since. The keys of a later session are left alone.
+    pub async fn clear(&self, session_id: &str, is_primary: bool) -> Result<(), StoreError> {
+        match &self.store {
+            Store::Embedded(_) | Store::Remote(_) => Ok(()),
+            Store::Etcd(store) => store.clear((SESSION_ID, is_primary.then_some(session_id))).await,
+        }
     }
 
     /// The store.

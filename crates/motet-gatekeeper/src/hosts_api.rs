@@ -5,6 +5,7 @@ use crate::directory::Directory;
 use crate::hosts::{ANSWER_LIMIT, HostError, Hosts};
 use crate::limited::Place;
 use crate::link;
+use crate::options::Kept;
 use crate::peer::Peer;
 use crate::remote_port::LocalAddress;
 use crate::store::remote::{Operation, Outcome};
@@ -130,7 +131,8 @@ async fn join_config(
     let (authority, addresses) =
         context.remote_port.open(&context.paths, router, listen).await.map_err(cannot_listen)?;
     let key = context.key.text().to_owned();
-    Ok(Json(JoinConfig { session: context.session, key, authority, addresses, host: None }))
+    let directory = Kept::load(&context.paths).directory;
+    Ok(Json(JoinConfig { session: context.session, key, authority, addresses, host: None, directory }))
 }
 
 /// Where to listen for other hosts.

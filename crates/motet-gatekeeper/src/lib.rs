@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`store`] | keys, values and watchers |
 //! | [`directory`] | groups and programs, in the store |
+//! | [`presence`] | which gatekeepers of a shared store live, and what dead hosts leave |
 //! | [`views`] | the groups' views, parsed once for all connections |
 //! | [`nodes`] | the nodes that are attached |
 //! | `connection` | the connection of a node: views and messages between members |
@@ -52,6 +53,7 @@ mod options;
 pub mod origin;
 mod peer;
 pub mod processes;
+pub mod presence;
 pub mod programs;
 pub mod remote_port;
 pub mod server;

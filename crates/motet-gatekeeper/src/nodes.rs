@@ -21,8 +21,8 @@ pub const GRACE: Duration = Duration::from_secs(1);
 pub const START_GRACE: Duration = Duration::from_secs(3);
 /// Messages that wait for a node. One that takes none meanwhile is disconnected; its groups get a new view when it is back.
 pub const MAX_QUEUE: usize = 16 << 10;
-/// A removal that the store refuses, such as for a full disk, is tried again after this time.
-const LEAVE_RETRY: Duration = Duration::from_secs(1);
+/// A removal that the store refuses, such as for a full disk or a restart of etcd, is tried again after this time.
+const LEAVE_RETRY: Duration = Duration::from_millis(250);
 /// The most groups of a node.
 const MAX_GROUPS: usize = 256;
 
@@ -70,6 +70,8 @@ struct Attached {
     connection: u64,
     process: Process,
     groups: HashSet<String>,
+    /// Groups that it could not join, for lack of the store, and that it may be in nevertheless: it is being removed from them.
+    clearing: HashSet<String>,
     /// It is being removed from its groups; it may attach again after that.
     leaving: bool,
     /// The way to the connection. `None`: it has broken.
@@ -79,7 +81,7 @@ struct Attached {
 impl Attached {
     /// A node without a connection.
     fn away(process: Process) -> Self {
-        Self { connection: 0, process, groups: HashSet::new(), leaving: false, route: None }
+        Self { connection: 0, process, groups: HashSet::new(), clearing: HashSet::new(), leaving: false, route: None }
     }
 }
 
@@ -194,6 +196,9 @@ impl Nodes {
     pub fn enter(&self, node: &str, group: &str) -> Result<(), String> {
         let mut nodes = self.lock();
         let Some(attached) = nodes.get_mut(node) else { return Err("the node is not attached".to_owned()) };
+        if attached.clearing.contains(group) {
+            return Err(format!("the group {group} could not be joined before, and is still being left: try again"));
+        }
         if attached.groups.len() >= MAX_GROUPS && !attached.groups.contains(group) {
             return Err(format!("the node is in {MAX_GROUPS} groups already"));
         }
@@ -229,6 +234,27 @@ impl Nodes {
         if let Some(attached) = self.lock().get_mut(node) {
             attached.groups.remove(group);
         }
+    }
+
+    /// Whether a node is in a group, and is not about to leave it.
+    pub fn is_in(&self, node: &str, group: &str) -> bool {
+        let nodes = self.lock();
+        let attached = nodes.get(node).filter(|attached| !attached.leaving);
+        attached.is_some_and(|attached| attached.groups.contains(group) && !attached.clearing.contains(group))
+    }
+
+    /// Removes a node from a group that it could not join, in a task of its own.
+    pub fn clear(&self, group: &str, node: &str) {
+        if let Some(attached) = self.lock().get_mut(node) {
+            attached.clearing.insert(group.to_owned());
+        }
+        let (nodes, group, node) = (self.clone(), group.to_owned(), node.to_owned());
+        tokio::spawn(async move {
+            nodes.leave(&group, &node).await;
+            if let Some(attached) = nodes.lock().get_mut(&node) {
+                attached.clearing.remove(&group);
+            }
+        });
     }
 
     /// Closes all connections: the nodes attach again, and all their groups get new views.

@@ -1,5 +1,6 @@
 //! What a later gatekeeper of the session takes over from this one: a small file in the session's folder.
 
+use motet_session::etcd_address::EtcdAddress;
 use motet_session::paths::SessionPaths;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -15,6 +16,12 @@ pub struct Kept {
     /// The address for other hosts, if there are any.
     #[serde(default)]
     pub remote: Option<SocketAddr>,
+    /// The etcd that holds the directory, if it is in one.
+    #[serde(default)]
+    pub directory: Option<EtcdAddress>,
+    /// Distinguishes the gatekeepers of this folder from others of the same host name, in an etcd.
+    #[serde(default)]
+    pub instance: Option<String>,
 }
 
 impl Kept {

@@ -18,7 +18,7 @@ const LIST_LIMIT: Duration = Duration::from_millis(500);
 /// Interval between two searches for processes that are left.
 const SEARCH_INTERVAL: Duration = Duration::from_millis(20);
 /// A removal from the directory that fails is tried again after this time.
-const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// The most arguments of a program that are kept, and the most characters of each.
 const MAX_ARGUMENTS: (usize, usize) = (64, 256);
 

@@ -3,7 +3,7 @@
 use crate::api;
 use crate::auth::{SessionKey, random_hex};
 use crate::context::Context;
-use crate::directory::Directory;
+use crate::directory::{Directory, SESSION_ID};
 use crate::ending;
 use crate::hosts::Hosts;
 use crate::hosts_api::expect_back;
@@ -13,13 +13,15 @@ use crate::live::Live;
 use crate::nodes::Nodes;
 use crate::options::Kept;
 use crate::peer::Peer;
+use crate::presence::Presence;
 use crate::programs;
 use crate::remote_port::RemotePort;
-use crate::store::{Embedded, Expected, Remote as RemoteStore, Store};
+use crate::store::{Embedded, Etcd, Expected, Remote as RemoteStore, Store, StoreError};
 use crate::uplink::{self, Uplink};
 use crate::views::Views;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
+use motet_session::etcd_address::EtcdAddress;
 use motet_session::hosts::JoinConfig;
 use motet_session::paths::{SessionPaths, check_name};
 use motet_session::process::Process;
@@ -35,8 +37,6 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinHandle;
 
-/// The key of the store under which the session's identity lies.
-const SESSION_ID: &str = "session/id";
 /// Connections over TCP at a time.
 const MAX_REMOTE: usize = 64;
 /// Pause after a failure to accept, such as for lack of descriptors.
@@ -53,6 +53,8 @@ pub struct Options {
     pub host: Option<String>,
     /// The address for clients that know the session's key. `None`: the one of the gatekeeper before this one, or any on the loopback interface.
     pub listen: Option<SocketAddr>,
+    /// The etcd that holds the directory. `None`: the one of the gatekeeper before this one, or the embedded store.
+    pub directory: Option<EtcdAddress>,
 }
 
 /// A gatekeeper that listens.
@@ -86,24 +88,36 @@ impl Gatekeeper {
         let host = host.map_or_else(own_name, Ok)?;
         let remote = listen(options.listen, kept.listen).await?;
         let address = remote.local_addr()?;
-        Kept::update(&paths, |kept| (kept.host, kept.listen) = (Some(host.clone()), Some(address)))?;
+        let etcd = options.directory.or(kept.directory.clone());
+        let etcd = join.as_ref().map_or(etcd, |join| join.directory.clone());
+        let instance = kept.instance.clone().map_or_else(random_hex::<16>, Ok)?;
+        let (etcd, presence) = match &etcd {
+            None => (None, None),
+            Some(address) => {
+                let store = Etcd::open(address, paths.name()).await.map_err(io::Error::other)?;
+                let presence = Presence::announce(&store, &host, &instance, join.is_none()).await?;
+                (Some((address.clone(), store)), Some(presence))
+            }
+        };
+        Kept::update(&paths, |kept| {
+            (kept.host, kept.listen) = (Some(host.clone()), Some(address));
+            (kept.directory, kept.instance) = (etcd.as_ref().map(|(address, _)| address.clone()), Some(instance));
+        })?;
+        let etcd = etcd.map(|(_, store)| Store::Etcd(store));
         let known_nodes = Arc::new(OnceLock::new());
         let (hosts, directory, session_id, uplink) = match join {
             Some(config) => {
                 let connected = uplink::connect(&config, &host, None).await.map_err(io::Error::other)?;
                 let session_id = connected.session_id.clone();
                 let hosts = Hosts::secondary(&host);
-                let directory = Directory::new(Store::Remote(RemoteStore::new(hosts.clone())));
+                let store = etcd.unwrap_or_else(|| Store::Remote(RemoteStore::new(hosts.clone())));
+                let directory = Directory::new(store);
                 let nodes = known_nodes.clone();
                 let uplink = Uplink { hosts: hosts.clone(), directory: directory.clone(), nodes, config };
                 (hosts, directory, session_id, Some(tokio::spawn(uplink.keep(connected))))
             }
             None => {
-                let (store, damage) = Embedded::open(&paths.journal()).map_err(io::Error::other)?;
-                if let Some(damage) = damage {
-                    eprintln!("motet: {damage}");
-                }
-                let store = Store::Embedded(store);
+                let store = etcd.map_or_else(|| embedded(&paths), Ok)?;
                 let session_id = session_id(&store).await?;
                 (Hosts::primary(&host), Directory::new(store), session_id, None)
             }
@@ -114,6 +128,9 @@ impl Gatekeeper {
         let live = Live::start(&host, &session_id, &directory, &nodes).await.map_err(io::Error::other)?;
         programs::take_over(&directory, &host).await.map_err(io::Error::other)?;
         let key = Arc::new(SessionKey::open(&paths)?);
+        if let Some(presence) = presence {
+            presence.keep(&hosts, &directory);
+        }
         let local = Local(bind(&paths)?);
         let (sender, end) = watch::channel(false);
         let context = Context {
@@ -222,6 +239,15 @@ async fn listen(wanted: Option<SocketAddr>, kept: Option<SocketAddr>) -> io::Res
     }
 }
 
+/// The store in this process.
+fn embedded(paths: &SessionPaths) -> io::Result<Store> {
+    let (store, damage) = Embedded::open(&paths.journal()).map_err(io::Error::other)?;
+    if let Some(damage) = damage {
+        eprintln!("motet: {damage}");
+    }
+    Ok(Store::Embedded(store))
+}
+
 /// The name of this host.
 fn own_name() -> io::Result<String> {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -241,8 +267,15 @@ async fn session_id(store: &Store) -> io::Result<String> {
         return Ok(id);
     }
     let id = random_hex::<16>()?;
-    store.write(SESSION_ID, Some(id.clone()), Expected::Absent).await.map_err(io::Error::other)?;
-    Ok(id)
+    match store.write(SESSION_ID, Some(id.clone()), Expected::Absent).await {
+        Ok(_) => Ok(id),
+        // The gatekeeper of another host was quicker.
+        Err(StoreError::Conflict) => {
+            let found = store.get(SESSION_ID).await.map_err(io::Error::other)?;
+            found.map(|(_, id)| id).ok_or_else(|| io::Error::other("the session has just ended"))
+        }
+        Err(error) => Err(io::Error::other(error)),
+    }
 }
 
 /// Binds the Unix socket. The lock shows that a socket that is there belongs to no gatekeeper that runs.

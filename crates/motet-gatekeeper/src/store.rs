@@ -3,11 +3,14 @@
 //! The operations are those that etcd has, so that the directory does not know which store it uses.
 
 mod embedded;
+mod etcd;
+mod etcd_watch;
 mod journal;
 pub mod remote;
 
 pub use embedded::Embedded;
 pub use remote::Remote;
+pub use etcd::Etcd;
 use std::fmt;
 
 /// A change of one key.
@@ -67,6 +70,8 @@ pub enum Store {
     Embedded(Embedded),
     /// The one of the primary gatekeeper.
     Remote(Remote),
+    /// In an etcd.
+    Etcd(Etcd),
 }
 
 impl Store {
@@ -75,6 +80,7 @@ impl Store {
         match self {
             Self::Embedded(store) => Ok(store.get(key)),
             Self::Remote(store) => store.get(key).await,
+            Self::Etcd(store) => store.get(key).await,
         }
     }
 
@@ -83,6 +89,7 @@ impl Store {
         match self {
             Self::Embedded(store) => Ok(store.list(prefix)),
             Self::Remote(store) => store.list(prefix).await,
+            Self::Etcd(store) => store.list(prefix).await,
         }
     }
 
@@ -91,6 +98,7 @@ impl Store {
         match self {
             Self::Embedded(store) => store.write(key, value, expected),
             Self::Remote(store) => store.write(key, value, expected).await,
+            Self::Etcd(store) => store.write(key, value, expected).await,
         }
     }
 
@@ -99,6 +107,7 @@ impl Store {
         match self {
             Self::Embedded(store) => Watch::Embedded(store.watch(prefix, revision)),
             Self::Remote(store) => Watch::Remote(store.watch(prefix, revision)),
+            Self::Etcd(store) => Watch::Etcd(store.watch(prefix, revision)),
         }
     }
 }
@@ -110,6 +119,8 @@ pub enum Watch {
     Embedded(embedded::Watch),
     /// Of the primary's store.
     Remote(remote::Watch),
+    /// Of an etcd.
+    Etcd(etcd_watch::Watch),
 }
 
 impl Watch {
@@ -118,6 +129,7 @@ impl Watch {
         match self {
             Self::Embedded(watch) => watch.next().await,
             Self::Remote(watch) => watch.next().await,
+            Self::Etcd(watch) => watch.next().await,
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct Views {
 }
 
 impl Views {
-    /// Reads all views and follows their changes, in a task that ends when the store does.
+    /// Reads all views and follows their changes, in a task.
     pub async fn follow(directory: &Directory) -> Result<Self, DirectoryError> {
         let (sender, _) = broadcast::channel(MAX_LAG);
         let views = Self { current: Arc::default(), sender };

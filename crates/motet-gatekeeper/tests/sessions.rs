@@ -10,9 +10,37 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 use support::{LIMIT, Node, Running, node_id, until};
 
-#[test]
-fn members_see_the_same_views_in_the_same_order() {
-    let session = Running::start();
+/// Each of these tests runs over both stores.
+macro_rules! over_both_stores {
+    ($($name:ident,)*) => {
+        mod embedded {
+            $(#[test] fn $name() {
+                super::$name(super::Running::start());
+            })*
+        }
+        mod etcd {
+            $(#[test] fn $name() {
+                if let Some(session) = super::Running::start_over_etcd() {
+                    super::$name(session);
+                }
+            })*
+        }
+    };
+}
+
+over_both_stores! {
+    members_see_the_same_views_in_the_same_order,
+    messages_reach_members_of_the_group_only,
+    killed_process_leaves_its_groups,
+    killed_process_leaves_although_a_child_of_it_lives,
+    nodes_find_a_gatekeeper_that_was_killed_and_restarted,
+    end_of_the_session_ends_its_programs_and_removes_its_folder,
+    program_that_has_ended_is_forgotten,
+    second_gatekeeper_of_a_session_is_refused,
+    document_describes_the_paths,
+}
+
+fn members_see_the_same_views_in_the_same_order(session: Running) {
     let watcher = Node::attach(&session, 0);
     watcher.attachment.sender().join("fluid", Some(0)).unwrap();
     until("the first view", || watcher.last("fluid").is_some());
@@ -48,9 +76,7 @@ fn members_see_the_same_views_in_the_same_order() {
     assert_eq!(session.client().get::<View>("/v1/groups/fluid").unwrap(), last, "without the secrets");
 }
 
-#[test]
-fn messages_reach_members_of_the_group_only() {
-    let session = Running::start();
+fn messages_reach_members_of_the_group_only(session: Running) {
     let nodes: Vec<_> = (0..3).map(|number| Node::attach(&session, number)).collect();
     for node in &nodes[..2] {
         node.attachment.sender().join("a", None).unwrap();
@@ -68,9 +94,7 @@ fn messages_reach_members_of_the_group_only() {
     assert!(nodes[2].messages().is_empty());
 }
 
-#[test]
-fn killed_process_leaves_its_groups() {
-    let session = Running::start();
+fn killed_process_leaves_its_groups(session: Running) {
     let watcher = Node::attach(&session, 0);
     watcher.attachment.sender().join("fluid", None).unwrap();
     let mut child = support::child(&session, "member");
@@ -82,9 +106,7 @@ fn killed_process_leaves_its_groups() {
     child.wait().unwrap();
 }
 
-#[test]
-fn killed_process_leaves_although_a_child_of_it_lives() {
-    let session = Running::start();
+fn killed_process_leaves_although_a_child_of_it_lives(session: Running) {
     let watcher = Node::attach(&session, 0);
     watcher.attachment.sender().join("fluid", None).unwrap();
     // Its child is started without close-on-exec descriptors, and holds the connection open.
@@ -96,9 +118,7 @@ fn killed_process_leaves_although_a_child_of_it_lives() {
     session.client().delete("/v1/session").unwrap();
 }
 
-#[test]
-fn nodes_find_a_gatekeeper_that_was_killed_and_restarted() {
-    let mut session = Running::start();
+fn nodes_find_a_gatekeeper_that_was_killed_and_restarted(mut session: Running) {
     let nodes: Vec<_> = (0..3).map(|number| Node::attach(&session, number)).collect();
     for (rank, node) in nodes.iter().enumerate() {
         node.attachment.sender().join("fluid", Some(rank as u32)).unwrap();
@@ -119,9 +139,7 @@ fn nodes_find_a_gatekeeper_that_was_killed_and_restarted() {
     assert_eq!(last.members.iter().map(|member| member.node.clone()).collect::<Vec<_>>(), [0, 1, 2].map(node_id));
 }
 
-#[test]
-fn end_of_the_session_ends_its_programs_and_removes_its_folder() {
-    let session = Running::start();
+fn end_of_the_session_ends_its_programs_and_removes_its_folder(session: Running) {
     let about = session.client().get::<Session>("/v1/session").unwrap();
     let mut shell = Command::new("sh")
         .args(["-c", "trap '' TERM; sleep 1000 & echo $!; wait"])
@@ -143,9 +161,7 @@ fn end_of_the_session_ends_its_programs_and_removes_its_folder() {
     until("the folder is gone", || !session.paths.dir().exists());
 }
 
-#[test]
-fn program_that_has_ended_is_forgotten() {
-    let session = Running::start();
+fn program_that_has_ended_is_forgotten(session: Running) {
     let mut sleep = Command::new("sleep").arg("1000").spawn().unwrap();
     let process = Process::of(sleep.id()).unwrap();
     let program = Program { host: String::new(), process, command: vec![], group: Some("g".to_owned()), rank: Some(0) };
@@ -157,17 +173,13 @@ fn program_that_has_ended_is_forgotten() {
     assert!(error.to_string().contains("does not run"), "{error}");
 }
 
-#[test]
-fn second_gatekeeper_of_a_session_is_refused() {
-    let session = Running::start();
+fn second_gatekeeper_of_a_session_is_refused(session: Running) {
     let why = session.second().unwrap_err();
     assert!(why.to_string().contains("runs on this host already"), "{why}");
     assert!(session.client().get::<Session>("/v1/session").is_ok(), "the first one is undisturbed");
 }
 
-#[test]
-fn document_describes_the_paths() {
-    let session = Running::start();
+fn document_describes_the_paths(session: Running) {
     let document = session.client().get::<serde_json::Value>("/v1/openapi.json").unwrap();
     for path in ["/v1/session", "/v1/groups", "/v1/groups/{group}", "/v1/programs", "/v1/attach", "/metrics"] {
         assert!(document["paths"][path].is_object(), "{path}");

@@ -1,16 +1,25 @@
 //! What every store promises to the directory.
 #![forbid(unsafe_code)]
 
-use motet_gatekeeper::store::{Embedded, Expected, Store, StoreError};
+mod support;
 
-fn stores() -> Vec<(&'static str, Store, Option<tempfile::TempDir>)> {
+use motet_gatekeeper::store::{Embedded, Etcd, Expected, Store, StoreError};
+use support::etcd::EtcdServer;
+
+/// The stores, and what they lie in.
+async fn stores() -> Vec<(&'static str, Store, (Option<tempfile::TempDir>, Option<EtcdServer>))> {
     let dir = tempfile::tempdir().unwrap();
     let (journaled, damage) = Embedded::open(&dir.path().join("journal")).unwrap();
     assert_eq!(damage, None);
-    vec![
-        ("in memory", Store::Embedded(Embedded::in_memory()), None),
-        ("with a journal", Store::Embedded(journaled), Some(dir)),
-    ]
+    let mut stores = vec![
+        ("in memory", Store::Embedded(Embedded::in_memory()), (None, None)),
+        ("with a journal", Store::Embedded(journaled), (Some(dir), None)),
+    ];
+    if let Some(server) = EtcdServer::start() {
+        let etcd = Etcd::open(&server.address("stores"), "one").await.unwrap();
+        stores.push(("etcd", Store::Etcd(etcd), (None, Some(server))));
+    }
+    stores
 }
 
 fn text(text: &str) -> Option<String> {
@@ -19,7 +28,7 @@ fn text(text: &str) -> Option<String> {
 
 #[tokio::test]
 async fn writes_happen_only_as_expected() {
-    for (name, store, _dir) in stores() {
+    for (name, store, _dir) in stores().await {
         assert!(
             matches!(store.write("a", text("1"), Expected::Revision(7)).await, Err(StoreError::Conflict)),
             "{name}"
@@ -40,7 +49,7 @@ async fn writes_happen_only_as_expected() {
 
 #[tokio::test]
 async fn lists_hold_the_keys_with_the_prefix() {
-    for (name, store, _dir) in stores() {
+    for (name, store, _dir) in stores().await {
         for key in ["group/a", "group/b", "groups", "host/a"] {
             store.write(key, text(key), Expected::Any).await.unwrap();
         }
@@ -51,7 +60,7 @@ async fn lists_hold_the_keys_with_the_prefix() {
 
 #[tokio::test]
 async fn watchers_see_every_change_in_order() {
-    for (name, store, _dir) in stores() {
+    for (name, store, _dir) in stores().await {
         store.write("k/old", text("0"), Expected::Any).await.unwrap();
         let (_, revision) = store.list("k/").await.unwrap();
         let mut watch = store.watch("k/", revision);
@@ -111,4 +120,51 @@ async fn long_values_do_not_pile_up() {
     }
     assert!(std::fs::metadata(&path).unwrap().len() < 2 << 20, "the journal is written anew");
     assert!(matches!(watch.next().await, Err(StoreError::Compacted)), "watchers do not keep 100 MB alive");
+}
+
+#[tokio::test]
+async fn etcd_tells_a_watcher_that_changes_were_compacted() {
+    let Some(server) = EtcdServer::start() else { return };
+    let store = Store::Etcd(Etcd::open(&server.address("x"), "one").await.unwrap());
+    let mut watch = store.watch("", 1);
+    for number in 0..10 {
+        store.write("k", text(&number.to_string()), Expected::Any).await.unwrap();
+    }
+    let (entries, now) = store.list("").await.unwrap();
+    server.ctl(&["compact", &now.to_string()]).unwrap();
+    assert!(matches!(watch.next().await, Err(StoreError::Compacted)));
+    assert_eq!(entries[0].value, text("9"));
+}
+
+#[tokio::test]
+async fn watcher_sees_every_change_although_etcd_is_killed() {
+    let Some(mut server) = EtcdServer::start() else { return };
+    let store = Store::Etcd(Etcd::open(&server.address("x"), "one").await.unwrap());
+    let mut watch = store.watch("", store.list("").await.unwrap().1);
+    for number in 0..4 {
+        store.write("k", text(&number.to_string()), Expected::Any).await.unwrap();
+        let seen = watch.next().await.unwrap();
+        assert_eq!(seen.iter().map(|change| change.value.clone()).collect::<Vec<_>>(), [text(&number.to_string())]);
+        server.kill();
+        let error = store.get("k").await.unwrap_err();
+        assert!(matches!(&error, StoreError::Unavailable(why) if why.contains("etcd://127.")), "{error}");
+        server.start_again();
+    }
+}
+
+#[tokio::test]
+async fn sessions_in_one_etcd_do_not_see_each_other() {
+    let Some(server) = EtcdServer::start() else { return };
+    let open = async |prefix, session| Store::Etcd(Etcd::open(&server.address(prefix), session).await.unwrap());
+    let stores = [open("x", "one").await, open("x", "one2").await, open("y", "one").await];
+    for (number, store) in stores.iter().enumerate() {
+        store.write("k", text(&number.to_string()), Expected::Absent).await.unwrap();
+    }
+    stores[0].clear().await.unwrap();
+    assert_eq!(stores[0].list("").await.unwrap().0, []);
+    for (number, store) in stores.iter().enumerate().skip(1) {
+        assert_eq!(store.get("k").await.unwrap().unwrap().1, number.to_string());
+        store.clear().await.unwrap();
+    }
+    assert_eq!(server.ctl(&["get", "", "--prefix", "--keys-only"]).unwrap(), "");
 }

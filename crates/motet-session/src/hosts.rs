@@ -1,5 +1,6 @@
 //! The hosts of a session, in the gatekeeper's API.
 
+use crate::etcd_address::EtcdAddress;
 use crate::paths::check_name;
 use crate::process::Process;
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,9 @@ pub struct JoinConfig {
     /// The name of the host that joins. `None`: the system's.
     #[serde(default)]
     pub host: Option<String>,
+    /// The etcd that holds the directory, if it is in one. Its files are at the same paths on all hosts.
+    #[serde(default)]
+    pub directory: Option<EtcdAddress>,
 }
 
 impl std::fmt::Debug for JoinConfig {
@@ -62,6 +66,9 @@ impl JoinConfig {
         if config.addresses.is_empty() || config.addresses.len() > MAX_ADDRESSES {
             return Err(format!("a join configuration has 1 to {MAX_ADDRESSES} addresses"));
         }
+        if let Some(directory) = &config.directory {
+            directory.parts()?;
+        }
         Ok(config)
     }
 }
@@ -79,6 +86,7 @@ mod tests {
             &br#"{"session":"../s","key":"k","authority":"","addresses":["a:1"]}"#[..],
             br#"{"session":"s","key":"k","authority":"","addresses":[]}"#,
             br#"{"session":"s","key":"k","authority":"","addresses":["a:1"],"host":"-x"}"#,
+            br#"{"session":"s","key":"k","authority":"","addresses":["a:1"],"directory":{"url":"file:///"}}"#,
             b"{}",
             b"\xff",
         ] {

@@ -10,6 +10,7 @@
 //! | [`hosts`] | the hosts of a session, and what a host needs to join it |
 //! | [`events`] | events of a session |
 //! | [`login`] | the login of a browser |
+//! | [`etcd_address`] | where an etcd is that holds the directory |
 //! | [`client`] | one request to the gatekeeper |
 //! | [`attach`] | the connection of a node, which carries views and messages |
 //! | [`process`] | a process that cannot be confused with a later one of the same id |
@@ -19,6 +20,7 @@ pub mod api;
 pub mod attach;
 pub mod client;
 pub mod events;
+pub mod etcd_address;
 pub mod hosts;
 pub mod login;
 pub mod paths;

@@ -1,12 +1,16 @@
 //! A running gatekeeper, and nodes that record what it says.
 #![allow(dead_code)] // each test binary uses a part
 
+pub mod etcd;
+
+use etcd::EtcdServer;
 use motet_gatekeeper::server::{Gatekeeper, Options};
 use motet_session::SESSION_ID_VARIABLE;
 use motet_session::api::{Session, ToNode, View};
 use motet_session::attach::{Attachment, Event};
 use motet_session::client::Client;
 use motet_session::hosts::JoinConfig;
+use motet_session::etcd_address::EtcdAddress;
 use motet_session::paths::DIR_VARIABLE;
 use motet_session::paths::SessionPaths;
 use std::collections::HashMap;
@@ -39,14 +43,31 @@ pub struct Running {
     pub host: String,
     pub paths: SessionPaths,
     pub address: Option<SocketAddr>,
+    directory: Option<EtcdAddress>,
+    /// The etcd that holds its directory, if no other test uses it.
+    pub etcd: Option<EtcdServer>,
     runtime: Option<tokio::runtime::Runtime>,
     _dir: tempfile::TempDir,
 }
 
 impl Running {
     pub fn start() -> Self {
-        let mut running = Self::stopped("here");
+        Self::start_with("here", None)
+    }
+
+    /// A session in an etcd of its own. `None`: there is no etcd.
+    pub fn start_over_etcd() -> Option<Self> {
+        let etcd = EtcdServer::start()?;
+        let session = Self::start_with("here", Some(etcd.address("test")));
+        Some(Self { etcd: Some(etcd), ..session })
+    }
+
+    /// The gatekeeper of a host, with its own folder.
+    pub fn start_with(host: &str, directory: Option<EtcdAddress>) -> Self {
+        let mut running = Self { directory, ..Self::stopped(host) };
         running.start_again();
+        // A later one finds it in the session's options.
+        running.directory = None;
         running
     }
 
@@ -69,7 +90,8 @@ impl Running {
     fn stopped(host: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let paths = SessionPaths::within(&dir.path().join("sessions"), "test").unwrap();
-        Self { host: host.to_owned(), paths, address: None, runtime: None, _dir: dir }
+        let host = host.to_owned();
+        Self { host, paths, address: None, directory: None, etcd: None, runtime: None, _dir: dir }
     }
 
     pub fn start_again(&mut self) {
@@ -82,7 +104,8 @@ impl Running {
 
     fn options(&self) -> Options {
         let listen = Some("127.0.0.1:0".parse().unwrap());
-        Options { paths: self.paths.clone(), host: Some(self.host.clone()), listen }
+        let directory = self.directory.clone();
+        Options { paths: self.paths.clone(), host: Some(self.host.clone()), listen, directory }
     }
 
     /// Starts another gatekeeper of the same session.
