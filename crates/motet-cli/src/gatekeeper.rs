@@ -6,6 +6,7 @@ use motet_session::paths::SessionPaths;
 use std::io::Write;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::directory_arguments::DirectoryArguments;
 use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
 use crate::names;
 
@@ -25,6 +26,9 @@ pub struct Arguments {
     /// Address of the API for clients that know the session's key
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<std::net::SocketAddr>,
+
+    #[command(flatten)]
+    directory: DirectoryArguments,
 }
 
 /// The command. Prints `ready` once it listens.
@@ -34,11 +38,12 @@ pub fn run(arguments: &Arguments) -> Outcome {
     if let Some(host) = &arguments.host {
         names::check("host", host)?;
     }
+    let directory = arguments.directory.address()?;
     // Of its own session, so that the end of the terminal is not its end. A leader of a process group has one already.
     let _ = rustix::process::setsid();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| failed(&error))?;
     runtime.block_on(async {
-        let options = Options { paths, host: arguments.host.clone(), listen: arguments.listen };
+        let options = Options { paths, host: arguments.host.clone(), listen: arguments.listen, directory };
         let mut stop = signal(SignalKind::terminate()).map_err(|error| failed(&error))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| failed(&error))?;
         let gatekeeper = Gatekeeper::start(options).await.map_err(|error| match error.kind() {

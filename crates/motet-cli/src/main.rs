@@ -14,6 +14,7 @@ mod bench;
 mod children;
 mod config;
 mod dashboard;
+mod directory_arguments;
 mod doctor;
 mod exit_error;
 mod gatekeeper;

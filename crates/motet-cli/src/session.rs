@@ -31,12 +31,12 @@ pub fn paths() -> Outcome<SessionPaths> {
     SessionPaths::from_env().map_err(|error| Failure::new(USAGE, error.to_string()))
 }
 
-/// A client of the gatekeeper. One that was killed is started again: its journal shows that the session has not ended.
+/// A client of the gatekeeper. One that was killed is started again: its options show that the session has not ended.
 pub fn client(paths: &SessionPaths) -> Outcome<Client> {
     let client = Client::of(paths)?;
     match client.get::<serde_json::Value>("/v1/session") {
         Ok(_) => Ok(client),
-        Err(ClientError::NotUp) if paths.journal().exists() || paths.join_config().exists() => {
+        Err(ClientError::NotUp) if paths.options().exists() => {
             start_gatekeeper(paths, &[])?;
             Ok(client)
         }

@@ -9,6 +9,7 @@ use serde::Serialize;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::directory_arguments::DirectoryArguments;
 use crate::exit_error::{FAILED, Failure, Outcome};
 use crate::hosts;
 use crate::names;
@@ -48,6 +49,9 @@ pub struct UpArguments {
     /// Join the session of another host, as described by standard input; `motet up --hosts` starts it so
     #[arg(long)]
     join: bool,
+
+    #[command(flatten)]
+    directory: DirectoryArguments,
 }
 
 /// End the session: its programs get SIGTERM, after 3 s SIGKILL
@@ -91,6 +95,8 @@ pub fn up(arguments: &UpArguments, json: bool) -> Outcome {
             let mut options = Vec::new();
             options.extend(listen.iter().flat_map(|listen| ["--listen", listen]));
             options.extend(arguments.host.iter().flat_map(|host| ["--host", host]));
+            let directory = arguments.directory.to_words()?;
+            options.extend(directory.iter().map(String::as_str));
             let started = session::start_gatekeeper(&paths, &options);
             if started.is_err() && arguments.join {
                 hosts::forget_join_config(&paths);

@@ -1,6 +1,8 @@
 //! `motet up`, `groups`, `run --group` and `down`.
 
 mod common;
+#[path = "../../motet-gatekeeper/tests/support/etcd.rs"]
+mod etcd;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -123,6 +125,29 @@ fn sessions_of_two_names_are_two() {
     let mut wrong = session.motet(&["up"]);
     wrong.env("MOTET_SESSION", "../other");
     assert!(refused(&mut wrong, 2).contains("is no name of a session"));
+}
+
+#[test]
+fn session_in_an_etcd_is_found_again() {
+    let session = Session::new("etcd");
+    assert!(refused(&mut session.motet(&["up", "--directory", "localhost:2379"]), 2).contains("etcd://HOST:PORT"));
+    let Some(mut server) = etcd::EtcdServer::start() else { return };
+    let url = server.address("cli").url;
+    server.kill();
+    let why = refused(&mut session.motet(&["up", "--directory", &url]), 1);
+    assert!(why.contains("the gatekeeper does not start") && why.contains(&url), "{why}");
+    assert!(refused(&mut session.motet(&["groups"]), 3).contains("motet up"));
+    server.start_again();
+    assert_eq!(finish(&mut session.motet(&["up", "--directory", &url])).0, 0);
+    let (mut program, _) = session.start(&["run", "--group", "fluid", "--", "sh", "-c", "echo; exec sleep 1000"], 1);
+    kill_process(session.gatekeeper(), Signal::KILL).unwrap();
+    let (_, out, err) = finish(&mut session.motet(&["groups"]));
+    assert!(out.starts_with("fluid: 0 nodes in view 0, 1 programs\n"), "{out}{err}");
+    assert!(server.ctl(&["get", "", "--prefix", "--keys-only"]).unwrap().contains("/program/"));
+    let (code, out, _) = finish(&mut session.motet(&["down"]));
+    assert_eq!((code, out.as_str()), (0, "session default has ended: 1 programs, 0 groups\n"));
+    assert!(!program.wait().unwrap().success());
+    assert_eq!(server.ctl(&["get", "", "--prefix", "--keys-only"]).unwrap(), "");
 }
 
 #[test]

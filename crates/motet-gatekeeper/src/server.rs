@@ -88,40 +88,40 @@ impl Gatekeeper {
         let host = host.map_or_else(own_name, Ok)?;
         let remote = listen(options.listen, kept.listen).await?;
         let address = remote.local_addr()?;
-        let etcd = options.directory.or(kept.directory.clone());
-        let etcd = join.as_ref().map_or(etcd, |join| join.directory.clone());
+        let in_etcd = options.directory.or(kept.directory.clone());
+        let in_etcd = join.as_ref().map_or(in_etcd, |join| join.directory.clone());
         let instance = kept.instance.clone().map_or_else(random_hex::<16>, Ok)?;
-        let (etcd, presence) = match &etcd {
-            None => (None, None),
-            Some(address) => {
-                let store = Etcd::open(address, paths.name()).await.map_err(io::Error::other)?;
-                let presence = Presence::announce(&store, &host, &instance, join.is_none()).await?;
-                (Some((address.clone(), store)), Some(presence))
-            }
+        let etcd = match &in_etcd {
+            None => None,
+            Some(etcd) => Some(Etcd::open(etcd, paths.name()).await.map_err(io::Error::other)?),
         };
-        Kept::update(&paths, |kept| {
-            (kept.host, kept.listen) = (Some(host.clone()), Some(address));
-            (kept.directory, kept.instance) = (etcd.as_ref().map(|(address, _)| address.clone()), Some(instance));
-        })?;
-        let etcd = etcd.map(|(_, store)| Store::Etcd(store));
         let known_nodes = Arc::new(OnceLock::new());
         let (hosts, directory, session_id, uplink) = match join {
             Some(config) => {
                 let connected = uplink::connect(&config, &host, None).await.map_err(io::Error::other)?;
                 let session_id = connected.session_id.clone();
                 let hosts = Hosts::secondary(&host);
-                let store = etcd.unwrap_or_else(|| Store::Remote(RemoteStore::new(hosts.clone())));
+                let remote = || Store::Remote(RemoteStore::new(hosts.clone()));
+                let store = etcd.clone().map_or_else(remote, Store::Etcd);
                 let directory = Directory::new(store);
                 let nodes = known_nodes.clone();
                 let uplink = Uplink { hosts: hosts.clone(), directory: directory.clone(), nodes, config };
                 (hosts, directory, session_id, Some(tokio::spawn(uplink.keep(connected))))
             }
             None => {
-                let store = etcd.map_or_else(|| embedded(&paths), Ok)?;
+                let store = etcd.clone().map_or_else(|| embedded(&paths), |etcd| Ok(Store::Etcd(etcd)))?;
                 let session_id = session_id(&store).await?;
                 (Hosts::primary(&host), Directory::new(store), session_id, None)
             }
         };
+        let presence = match &etcd {
+            None => None,
+            Some(etcd) => Some(Presence::announce(etcd, &host, &instance, hosts.is_primary()).await?),
+        };
+        Kept::update(&paths, |kept| {
+            (kept.host, kept.listen) = (Some(host.clone()), Some(address));
+            (kept.directory, kept.instance) = (in_etcd, Some(instance));
+        })?;
         let views = Views::follow(&directory).await.map_err(io::Error::other)?;
         let nodes = Nodes::new(&hosts, &session_id, directory.clone(), views).await.map_err(io::Error::other)?;
         let _ = known_nodes.set(nodes.clone());

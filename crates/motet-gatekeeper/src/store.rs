@@ -9,8 +9,8 @@ mod journal;
 pub mod remote;
 
 pub use embedded::Embedded;
-pub use remote::Remote;
 pub use etcd::Etcd;
+pub use remote::Remote;
 use std::fmt;
 
 /// A change of one key.
@@ -107,7 +107,7 @@ impl Store {
         match self {
             Self::Embedded(store) => Watch::Embedded(store.watch(prefix, revision)),
             Self::Remote(store) => Watch::Remote(store.watch(prefix, revision)),
-            Self::Etcd(store) => Watch::Etcd(store.watch(prefix, revision)),
+            Self::Etcd(store) => Watch::Etcd(Box::new(etcd_watch::Watch::new(store, prefix, revision))),
         }
     }
 }
@@ -120,7 +120,7 @@ pub enum Watch {
     /// Of the primary's store.
     Remote(remote::Watch),
     /// Of an etcd.
-    Etcd(etcd_watch::Watch),
+    Etcd(Box<etcd_watch::Watch>),
 }
 
 impl Watch {

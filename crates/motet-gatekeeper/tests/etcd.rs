@@ -4,8 +4,11 @@
 mod support;
 
 use motet_gatekeeper::server::{Gatekeeper, Options};
+use motet_gatekeeper::store::{Etcd, Expected, Store};
 use motet_session::api::{Session, ToNode, View};
 use motet_session::client::ClientError;
+use motet_session::etcd_address::EtcdAddress;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Instant;
 use support::etcd::EtcdServer;
 use support::{LIMIT, Node, Running, node_id, until};
@@ -13,7 +16,8 @@ use support::{LIMIT, Node, Running, node_id, until};
 /// Two hosts of one session, and their etcd.
 fn two_hosts() -> Option<(Running, Running, EtcdServer)> {
     let etcd = EtcdServer::start()?;
-    let [a, b] = ["a", "b"].map(|host| Running::start_with(host, Some(etcd.address("test"))));
+    let a = Running::start_with("a", Some(etcd.address("test")));
+    let b = Running::join(&a, "b");
     Some((a, b, etcd))
 }
 
@@ -97,20 +101,21 @@ fn host_that_was_taken_for_dead_comes_back() {
         etcd.ctl(&["lease", "revoke", lease]).unwrap();
     }
     until("both are new members", || {
-        let new = |node: &Node| node.last("fluid").is_some_and(|view| view.members.iter().all(|m| m.since > before.number));
+        let new =
+            |node: &Node| node.last("fluid").is_some_and(|view| view.members.iter().all(|m| m.since > before.number));
         count(&first, 2) && count(&second, 2) && new(&first) && new(&second)
     });
 }
 
 #[test]
-fn name_of_a_host_is_taken_once() {
+fn second_primary_gatekeeper_is_refused() {
     let Some((a, b, etcd)) = two_hosts() else { return };
     let dir = tempfile::tempdir().unwrap();
     let paths = motet_session::paths::SessionPaths::within(&dir.path().join("sessions"), "test").unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let options = Options { paths, host: Some("b".to_owned()), listen: None, directory: Some(etcd.address("test")) };
+    let options = Options { paths, host: Some("c".to_owned()), listen: None, directory: Some(etcd.address("test")) };
     let why = runtime.block_on(Gatekeeper::start(options)).unwrap_err();
-    assert!(why.to_string().contains("use --host NAME"), "{why}");
+    assert!(why.to_string().contains("motet up --hosts"), "{why}");
     for session in [a, b] {
         session.client().get::<Session>("/v1/session").unwrap();
     }
@@ -141,6 +146,35 @@ fn etcd_that_is_not_there_is_said() {
     let why = tokio::runtime::Runtime::new().unwrap().block_on(Gatekeeper::start(options)).unwrap_err();
     assert!(why.to_string().contains("etcd://127.") && began.elapsed() < LIMIT, "{why}");
     assert!(!paths.options().exists(), "no later command starts it again");
+}
+
+#[tokio::test]
+async fn etcd_may_want_tls_and_a_login() {
+    let Some(mut server) = EtcdServer::start_with(true) else { return };
+    for command in [&["user", "add", "root:p:w"][..], &["user", "grant-role", "root", "root"], &["auth", "enable"]] {
+        server.ctl(command).unwrap();
+    }
+    server.login = Some("root:p:w".to_owned());
+    let address = server.address("x");
+    let why = Etcd::open(&address, "one").await.unwrap_err().to_string();
+    assert!(why.contains("etcds://127.") && why.contains("user name is empty"), "{why}");
+    let other = EtcdServer::start_with(true).unwrap();
+    let unknown = EtcdAddress { authorities: other.address("x").authorities, ..address.clone() };
+    let why = Etcd::open(&unknown, "one").await.unwrap_err().to_string();
+    assert!(why.contains("certificate"), "{why}");
+    let login = server.file("login");
+    for (text, works) in [("root:wrong", false), ("root:p:w", true)] {
+        std::fs::write(&login, text).unwrap();
+        std::fs::set_permissions(&login, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let address = EtcdAddress { login: Some(login.clone()), ..address.clone() };
+        let opened = Etcd::open(&address, "one").await;
+        assert_eq!(opened.is_ok(), works, "{opened:?}");
+        if let Ok(etcd) = opened {
+            let store = Store::Etcd(etcd);
+            store.write("k", Some("v".to_owned()), Expected::Absent).await.unwrap();
+            assert_eq!(store.watch("", 1).next().await.unwrap()[0].value.as_deref(), Some("v"));
+        }
+    }
 }
 
 /// The role of the processes that the tests start: this test binary itself.

@@ -10,11 +10,35 @@ use motet_session::hosts::Host;
 use std::process::Command;
 use support::{Node, Running, until};
 
+/// Each of these tests runs over both stores.
+macro_rules! over_both_stores {
+    ($($name:ident,)*) => {
+        mod embedded {
+            $(#[test] fn $name() {
+                super::$name(|| Some(super::Running::start()));
+            })*
+        }
+        mod etcd {
+            $(#[test] fn $name() {
+                super::$name(super::Running::start_over_etcd);
+            })*
+        }
+    };
+}
+
+over_both_stores! {
+    nodes_of_three_hosts_are_one_group,
+    every_gatekeeper_answers_for_every_host,
+    gatekeeper_that_is_killed_comes_back_without_a_loss,
+    host_that_stays_away_leaves_the_session,
+    session_ends_on_all_hosts_from_any_of_them,
+}
+
 /// The primary gatekeeper, and those of hosts b and c.
-fn three_hosts() -> (Running, Running, Running) {
-    let a = Running::start();
+fn three_hosts(start: fn() -> Option<Running>) -> Option<(Running, Running, Running)> {
+    let a = start()?;
     let (b, c) = (Running::join(&a, "b"), Running::join(&a, "c"));
-    (a, b, c)
+    Some((a, b, c))
 }
 
 /// A node on each host, all in one group.
@@ -48,9 +72,8 @@ fn reaches(from: &Node, to: &Node, text: &str) {
     });
 }
 
-#[test]
-fn nodes_of_three_hosts_are_one_group() {
-    let (a, b, c) = three_hosts();
+fn nodes_of_three_hosts_are_one_group(start: fn() -> Option<Running>) {
+    let Some((a, b, c)) = three_hosts(start) else { return };
     let nodes = members([&a, &b, &c]);
     let hosts: Vec<_> = nodes[2].last("fluid").unwrap().members.into_iter().map(|member| member.host).collect();
     assert_eq!(hosts, ["here", "b", "c"]);
@@ -71,9 +94,8 @@ fn nodes_of_three_hosts_are_one_group() {
     }
 }
 
-#[test]
-fn every_gatekeeper_answers_for_every_host() {
-    let (a, b, c) = three_hosts();
+fn every_gatekeeper_answers_for_every_host(start: fn() -> Option<Running>) {
+    let Some((a, b, c)) = three_hosts(start) else { return };
     for from in [&a, &b, &c] {
         until("all hosts are up", || {
             let hosts: Vec<Host> = from.client().get("/v1/hosts").unwrap();
@@ -99,9 +121,8 @@ fn every_gatekeeper_answers_for_every_host() {
     }
 }
 
-#[test]
-fn gatekeeper_that_is_killed_comes_back_without_a_loss() {
-    let (mut a, mut b, c) = three_hosts();
+fn gatekeeper_that_is_killed_comes_back_without_a_loss(start: fn() -> Option<Running>) {
+    let Some((mut a, mut b, c)) = three_hosts(start) else { return };
     let nodes = members([&a, &b, &c]);
     let since = |node: &Node| node.last("fluid").unwrap().members.into_iter().map(|one| one.since).collect::<Vec<_>>();
     let before = since(&nodes[0]);
@@ -118,9 +139,8 @@ fn gatekeeper_that_is_killed_comes_back_without_a_loss() {
     }
 }
 
-#[test]
-fn host_that_stays_away_leaves_the_session() {
-    let (a, mut b, c) = three_hosts();
+fn host_that_stays_away_leaves_the_session(start: fn() -> Option<Running>) {
+    let Some((a, mut b, c)) = three_hosts(start) else { return };
     let nodes = members([&a, &b, &c]);
     b.kill();
     until("the host is known to be down", || {
@@ -128,16 +148,14 @@ fn host_that_stays_away_leaves_the_session() {
         hosts.iter().any(|host| host.name == "b" && !host.up)
     });
     until("its node leaves", || nodes[2].last("fluid").unwrap().members.len() == 2);
-    let hosts: Vec<Host> = a.client().get("/v1/hosts").unwrap();
-    assert_eq!(hosts.len(), 2);
+    until("and so does the host", || a.client().get::<Vec<Host>>("/v1/hosts").unwrap().len() == 2);
     b.start_again();
     wait_for_all(&nodes);
 }
 
-#[test]
-fn session_ends_on_all_hosts_from_any_of_them() {
+fn session_ends_on_all_hosts_from_any_of_them(start: fn() -> Option<Running>) {
     for from in [0, 1] {
-        let (a, b, c) = three_hosts();
+        let Some((a, b, c)) = three_hosts(start) else { return };
         let hosts = [&a, &b, &c];
         let id = a.client().get::<Session>("/v1/session").unwrap().id;
         let sleep = || Command::new("sleep").arg("1000").env(SESSION_ID_VARIABLE, &id).spawn().unwrap();

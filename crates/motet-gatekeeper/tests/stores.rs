@@ -3,6 +3,7 @@
 
 mod support;
 
+use motet_gatekeeper::directory::{Directory, SESSION_ID};
 use motet_gatekeeper::store::{Embedded, Etcd, Expected, Store, StoreError};
 use support::etcd::EtcdServer;
 
@@ -158,13 +159,20 @@ async fn sessions_in_one_etcd_do_not_see_each_other() {
     let open = async |prefix, session| Store::Etcd(Etcd::open(&server.address(prefix), session).await.unwrap());
     let stores = [open("x", "one").await, open("x", "one2").await, open("y", "one").await];
     for (number, store) in stores.iter().enumerate() {
-        store.write("k", text(&number.to_string()), Expected::Absent).await.unwrap();
+        store.write(SESSION_ID, text(&number.to_string()), Expected::Absent).await.unwrap();
     }
-    stores[0].clear().await.unwrap();
-    assert_eq!(stores[0].list("").await.unwrap().0, []);
-    for (number, store) in stores.iter().enumerate().skip(1) {
-        assert_eq!(store.get("k").await.unwrap().unwrap().1, number.to_string());
-        store.clear().await.unwrap();
+    let clear = async |number: usize, id, is_primary| {
+        Directory::new(stores[number].clone()).clear(id, is_primary).await.unwrap();
+        stores[number].list("").await.unwrap().0.len()
+    };
+    assert_eq!(clear(0, "7", true).await, 1, "it is a later session's");
+    assert_eq!(clear(0, "0", false).await, 1, "the primary gatekeeper removes it");
+    assert_eq!(clear(0, "0", true).await, 0);
+    stores[0].write("left", text("-"), Expected::Any).await.unwrap();
+    assert_eq!(clear(0, "0", false).await, 0);
+    for (number, id) in [(1, "1"), (2, "2")] {
+        assert_eq!(stores[number].get(SESSION_ID).await.unwrap().unwrap().1, id);
+        assert_eq!(clear(number, id, true).await, 0);
     }
     assert_eq!(server.ctl(&["get", "", "--prefix", "--keys-only"]).unwrap(), "");
 }

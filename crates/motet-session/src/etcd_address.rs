@@ -43,8 +43,7 @@ impl EtcdAddress {
     pub fn parts(&self) -> Result<Parts, String> {
         let shown: String = self.url.chars().take(100).collect();
         let refuse = |why: &str| Err(format!("{shown:?} {why}: use etcd://HOST:PORT[,HOST:PORT...][/PREFIX]"));
-        let scheme =
-            SCHEMES.iter().find_map(|(scheme, tls)| self.url.strip_prefix(scheme).map(|rest| (rest, *tls)));
+        let scheme = SCHEMES.iter().find_map(|(scheme, tls)| self.url.strip_prefix(scheme).map(|rest| (rest, *tls)));
         let Some((rest, tls)) = scheme.filter(|_| self.url.len() <= MAX_URL_BYTES) else {
             return refuse("is no URL of an etcd");
         };
@@ -154,7 +153,7 @@ mod tests {
         assert!(address.read_login().unwrap_err().contains("chmod 600"));
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(address.read_login().unwrap(), Some(("me".to_owned(), "a:b".to_owned())));
-        std::fs::write(&path, "nobody").unwrap();
+        std::fs::write(&path, "me").unwrap();
         assert!(address.read_login().unwrap_err().contains("USER:PASSWORD"));
     }
 }

@@ -3,11 +3,10 @@
 //! The keys of a session have the prefix `/PREFIX/UID/SESSION/`. A write is a transaction that compares the key's revision. While etcd does
 //! not answer, operations fail after a moment, and watchers wait.
 
-use super::etcd_watch::Watch;
 use super::{Change, Expected, StoreError};
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, DeleteOptions, Error, GetOptions, KeyValue, KvClient, PutOptions,
-    TlsOptions, Txn, TxnOp,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, DeleteOptions, Error, GetOptions, KeyValue, KvClient,
+    PutOptions, TlsOptions, Txn, TxnOp,
 };
 use motet_session::etcd_address::EtcdAddress;
 use std::fmt;
@@ -55,8 +54,7 @@ impl Etcd {
             .with_auto_token_refresh(true);
         if parts.tls {
             let authorities = address.read_authorities().map_err(StoreError::Unavailable)?;
-            options =
-                options.with_tls(TlsOptions::new().ca_certificate(Certificate::from_pem(authorities)));
+            options = options.with_tls(TlsOptions::new().ca_certificate(Certificate::from_pem(authorities)));
         }
         if let Some((user, password)) = address.read_login().map_err(StoreError::Unavailable)? {
             options = options.with_user(user, password);
@@ -141,11 +139,6 @@ impl Etcd {
         }
     }
 
-    /// See [`super::Store::watch`].
-    pub fn watch(&self, prefix: &str, revision: u64) -> Watch {
-        Watch::new(self.clone(), self.key(prefix), revision)
-    }
-
     /// Removes all keys if one of them has this value, or is absent. Otherwise nothing happens.
     pub(crate) async fn clear(&self, (key, value): (&str, Option<&str>)) -> Result<(), StoreError> {
         let condition = match value {
@@ -191,7 +184,8 @@ impl Etcd {
         Ok(Change { revision, key, value: is_put.then(|| value(pair)).transpose()? })
     }
 
-    fn key(&self, key: &str) -> String {
+    /// A key as etcd has it.
+    pub(super) fn key(&self, key: &str) -> String {
         format!("{}{key}", self.shared.prefix)
     }
 

@@ -25,8 +25,9 @@ impl fmt::Debug for Watch {
 }
 
 impl Watch {
-    pub(super) fn new(store: Etcd, prefix: String, seen: u64) -> Self {
-        Self { store, prefix, seen, stream: None }
+    /// See [`super::Store::watch`].
+    pub(crate) fn new(store: &Etcd, prefix: &str, revision: u64) -> Self {
+        Self { store: store.clone(), prefix: store.key(prefix), seen: revision, stream: None }
     }
 
     /// See [`super::Watch::next`]. Waits while etcd is not there.
