@@ -127,9 +127,12 @@ impl Presence {
 
     /// Removes what a host has left, unless it comes back within the grace.
     async fn remove(self, directory: Directory, host: String, grace: Duration) {
+        if host == self.host {
+            return;
+        }
         tokio::time::sleep(grace).await;
         let key = format!("{ALIVE}{host}");
-        while host != self.host {
+        loop {
             match self.store.get(&key).await {
                 Ok(Some(_)) => return,
                 Ok(None) if directory.remove_host(&host).await.is_ok() => return,
