@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use motet_session::api::{Program, Session};
 use motet_session::client::{Client, ClientError};
+use motet_session::launcher::Place;
 use motet_session::paths::NAME_VARIABLE;
 use motet_session::process::Process;
-use motet_session::{GROUP_VARIABLE, RANK_VARIABLE, SESSION_ID_VARIABLE, SIZE_VARIABLE};
+use motet_session::{GROUP_LAUNCHER_VARIABLE, GROUP_VARIABLE, RANK_VARIABLE, SESSION_ID_VARIABLE, SIZE_VARIABLE};
 
 use crate::children::{self, cannot_start};
 use crate::exit_error::Outcome;
@@ -87,6 +88,10 @@ impl Launch {
     pub fn run_group(&self, mut command: Command, program: &OsStr, at: &Path, group: &str, size: u32) -> Outcome {
         let mut signals = children::catch_signals()?;
         command.env(GROUP_VARIABLE, group).env(SIZE_VARIABLE, size.to_string());
+        match Place::by_launcher(&|name| std::env::var(name).ok()) {
+            Some(place) => command.env(GROUP_LAUNCHER_VARIABLE, place.identity()),
+            None => command.env_remove(GROUP_LAUNCHER_VARIABLE),
+        };
         let mut running = Vec::new();
         for rank in 0..size {
             command.env(RANK_VARIABLE, rank.to_string());

@@ -8,6 +8,8 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
+use motet_session::launcher::Place;
+
 use crate::mpi_launcher;
 
 /// A host on which ranks may start. Launchers fill hosts in order.
@@ -131,9 +133,8 @@ pub fn spans_hosts(command: &[OsString], environment: &JobEnvironment<'_>) -> bo
 
 /// For a `motet run` inside a rank: the launcher gives the number of ranks of the job, and of those on this host.
 fn inside_a_rank(environment: &JobEnvironment<'_>) -> Option<bool> {
-    let number = |name: &str| (environment.variable)(name)?.trim().parse::<usize>().ok();
-    let pairs = [("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"), ("PMI_SIZE", "MPI_LOCALNRANKS")];
-    pairs.iter().find_map(|(all, here)| Some(number(all)? > number(here)?))
+    let place = Place::by_launcher(environment.variable)?;
+    Some(place.size? > place.size_here?)
 }
 
 fn is_srun(word: &str) -> bool {
@@ -427,11 +428,12 @@ mod tests {
 
     #[test]
     fn rank_knows_its_job() {
-        assert!(several_of("./program", &["OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=2"]));
+        let rank = "OMPI_COMM_WORLD_RANK=0";
+        assert!(several_of("./program", &[rank, "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=2"]));
         assert!(!several_of(
             "./program",
-            &["OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=4", "SLURM_NNODES=2"]
+            &[rank, "OMPI_COMM_WORLD_SIZE=4", "OMPI_COMM_WORLD_LOCAL_SIZE=4", "SLURM_NNODES=2"]
         ));
-        assert!(several_of("./program", &["PMI_SIZE=2", "MPI_LOCALNRANKS=1"]));
+        assert!(several_of("./program", &["PMI_RANK=1", "PMI_SIZE=2", "MPI_LOCALNRANKS=1"]));
     }
 }

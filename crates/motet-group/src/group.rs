@@ -4,10 +4,12 @@ use crate::circuit::Circuit;
 use crate::error::Error;
 use crate::group_state::GroupState;
 use crate::membership::{Inner, Membership, State};
+use crate::pmix;
+use motet_session::GROUP_VARIABLE;
 use motet_session::api::View;
 use motet_session::attach::Sender;
+use motet_session::launcher::Place;
 use motet_session::paths::check_name;
-use motet_session::{GROUP_VARIABLE, RANK_VARIABLE, SIZE_VARIABLE};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,10 +22,11 @@ pub struct Group {
 }
 
 impl Membership {
-    /// Joins a group, and waits for the first view with this node in it. `rank`: members are in the order of the ranks that they ask for; those
-    /// that ask for none come last.
+    /// Joins a group, and waits for the first view with this node in it. `rank`: members are in the order of the ranks that they ask for. `None`: the rank
+    /// that the launcher of this process (mpirun, srun, motet run) has given to it; processes without one come last.
     pub fn join(&self, group: &str, rank: Option<u32>) -> Result<Group, Error> {
         check_name("group", group).map_err(|error| Error::Invalid(error.to_string()))?;
+        let rank = rank.or_else(|| Place::of_process().map(|place| place.rank));
         {
             // One lock for the state and for the line, or a `leave` at the same time could come between the two.
             let mut state = self.inner.lock();
@@ -43,16 +46,18 @@ impl Membership {
     }
 
     /// Joins the group in which `motet run --group` has started this process, with its rank there, and waits until all that were started with it have
-    /// joined.
+    /// joined. Ranks that a launcher has started inside (`motet run --group NAME -- mpirun ...`) are the members, in the launcher's order.
     pub fn join_own(&self, limit: Option<Duration>) -> Result<Group, Error> {
-        let variable = |name: &str| std::env::var(name).ok();
-        let number = |name: &str| variable(name)?.parse::<u32>().ok();
-        let (Some(name), Some(rank), Some(size)) =
-            (variable(GROUP_VARIABLE), number(RANK_VARIABLE), number(SIZE_VARIABLE))
-        else {
+        let place = Place::of_process();
+        let (Ok(name), Some(place)) = (std::env::var(GROUP_VARIABLE), place) else {
             return Err(Error::Invalid("this process is in no group: start it with motet run --group NAME".to_owned()));
         };
-        let group = self.join(&name, Some(rank))?;
+        let size = match (place.size, &place.pmix_namespace) {
+            (Some(size), _) => size,
+            (None, Some(namespace)) => pmix::job_size(namespace).map_err(Error::Invalid)?,
+            (None, None) => 1,
+        };
+        let group = self.join(&name, Some(place.rank))?;
         group.wait_for_members(size as usize, limit)?;
         Ok(group)
     }

@@ -13,6 +13,7 @@
 //! | [`etcd_address`] | where an etcd is that holds the directory |
 //! | [`client`] | one request to the gatekeeper |
 //! | [`attach`] | the connection of a node, which carries views and messages |
+//! | [`launcher`] | the rank of a process in its parallel job |
 //! | [`process`] | a process that cannot be confused with a later one of the same id |
 #![forbid(unsafe_code)]
 
@@ -23,6 +24,7 @@ pub mod events;
 pub mod etcd_address;
 pub mod hosts;
 pub mod login;
+pub mod launcher;
 pub mod paths;
 pub mod process;
 
@@ -34,3 +36,5 @@ pub const GROUP_VARIABLE: &str = "MOTET_GROUP";
 pub const RANK_VARIABLE: &str = "MOTET_GROUP_RANK";
 /// The variable with the number of programs that were started together.
 pub const SIZE_VARIABLE: &str = "MOTET_GROUP_SIZE";
+/// The variable with the place that `motet run --group` itself had in the job of a launcher.
+pub const GROUP_LAUNCHER_VARIABLE: &str = "MOTET_GROUP_LAUNCHER";
