@@ -20,11 +20,11 @@
 pub mod api;
 pub mod attach;
 pub mod client;
-pub mod events;
 pub mod etcd_address;
+pub mod events;
 pub mod hosts;
-pub mod login;
 pub mod launcher;
+pub mod login;
 pub mod paths;
 pub mod process;
 
