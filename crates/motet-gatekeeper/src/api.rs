@@ -4,11 +4,10 @@ use crate::connection;
 use crate::context::{Answer, Context, Failure, upgraded};
 use crate::dashboard;
 use crate::ending;
-use crate::events;
 use crate::hosts_api;
 use crate::peer::Peer;
-use crate::processes;
 use crate::programs;
+use crate::watch_api;
 use axum::extract::{ConnectInfo, Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::{self, Next};
@@ -32,8 +31,7 @@ pub fn router(context: Context) -> Router {
         .route("/v1/openapi.json", get(openapi))
         .route("/metrics", get(metrics))
         .merge(hosts_api::routes())
-        .merge(processes::routes())
-        .merge(events::routes())
+        .merge(watch_api::routes())
         .merge(dashboard::routes())
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(context.clone(), authorise))
@@ -210,8 +208,8 @@ async fn openapi() -> Json<utoipa::openapi::OpenApi> {
     metrics,
     hosts_api::hosts,
     hosts_api::forward,
-    processes::processes,
-    events::events,
+    watch_api::processes,
+    watch_api::events,
     dashboard::token,
     dashboard::login
 ))]

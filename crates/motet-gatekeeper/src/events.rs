@@ -1,21 +1,11 @@
-//! `GET /v1/events`: what happens in the session, as server-sent events.
+//! What happens in the session.
 //!
 //! The last [`MAX_KEPT`] events are kept, so that a client that connects again gets what it has missed. A client that reads too slowly is cut off, never
 //! waited for: it connects again, and names the last event that it has seen.
 
 use crate::auth::random_hex;
-use crate::context::{Context, Failure};
-use axum::Router;
-use axum::extract::{RawQuery, State};
-use axum::http::{HeaderMap, StatusCode};
-use axum::response::sse::{Event, KeepAlive, Sse};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use futures_util::stream;
-use motet_session::api::Problem;
 use motet_session::events::{SessionEvent, What};
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, watch};
@@ -137,38 +127,6 @@ impl Drop for Follower {
     fn drop(&mut self) {
         self.followers.send_modify(|count| *count -= 1);
     }
-}
-
-/// The route.
-pub fn routes() -> Router<Context> {
-    Router::new().route("/v1/events", get(events))
-}
-
-/// What happens in the session, as server-sent events: those that are kept, then each as it happens
-#[utoipa::path(get, path = "/v1/events",
-    params(("Last-Event-ID" = Option<String>, Header, description = "only the events after this one"),
-        ("after" = Option<String>, Query, description = "the same")),
-    responses((status = 200, body = SessionEvent, content_type = "text/event-stream"), (status = 503, body = Problem)))]
-pub(crate) async fn events(
-    State(context): State<Context>,
-    RawQuery(query): RawQuery,
-    headers: HeaderMap,
-) -> Result<Response, Failure> {
-    let query = query.unwrap_or_default();
-    let named = query.split('&').find_map(|part| part.strip_prefix("after="));
-    let after = headers.get("last-event-id").and_then(|id| id.to_str().ok()).or(named);
-    let too_many = || Failure(StatusCode::SERVICE_UNAVAILABLE, "too many clients follow the events".to_owned());
-    let follower = context.live.events.follow(after.filter(|id| !id.is_empty())).ok_or_else(too_many)?;
-    let end = context.end.subscribe();
-    let events = stream::unfold((follower, end), |(mut follower, mut end)| async {
-        let event = tokio::select! {
-            event = follower.next() => event?,
-            _ = end.wait_for(|ended| *ended) => return None,
-        };
-        let text = serde_json::to_string(&*event).ok()?;
-        Some((Ok::<_, Infallible>(Event::default().id(&event.id).data(text)), (follower, end)))
-    });
-    Ok(Sse::new(events).keep_alive(KeepAlive::default()).into_response())
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@
 //! | `ending` | the end of a session |
 //! | [`processes`] | the processes of this host, with their streams and links |
 //! | [`events`] | what happens, as a stream |
+//! | `watch_api` | the routes of both |
 //! | [`live`] | what makes the events |
 //! | [`dashboard`] | the page |
 //! | [`logins`], [`origin`] | browsers that have logged in, and where their requests come from |
@@ -61,3 +62,4 @@ pub mod store;
 pub mod tls;
 mod uplink;
 pub mod views;
+mod watch_api;

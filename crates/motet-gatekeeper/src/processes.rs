@@ -1,21 +1,14 @@
-//! `GET /v1/processes`: the processes under Motet of this host and of the session's user, with the paths, reasons and rates of their streams and links.
+//! The processes under Motet of this host and of the session's user, with the paths, reasons and rates of their streams and links.
 //!
 //! All processes are scanned at most once in [`SCAN_INTERVAL`] however many clients ask, and not at all while none asks. The scan runs in a thread of its
 //! own, and the programs do not notice it.
 
-use crate::context::{Context, Failure};
 use crate::events::Events;
-use axum::Router;
 use axum::body::Bytes;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
 use motet_inspect::falls::Fall;
 use motet_inspect::report::HostReport;
 use motet_inspect::sampler::Sampler;
 use motet_session::SESSION_ID_VARIABLE;
-use motet_session::api::Problem;
 use motet_session::events::{Place, What};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex as BlockingMutex, PoisonError};
@@ -96,16 +89,4 @@ impl Processes {
             tokio::time::sleep(interval).await;
         }
     }
-}
-
-/// The route.
-pub fn routes() -> Router<Context> {
-    Router::new().route("/v1/processes", get(processes))
-}
-
-/// The processes under Motet on this host, with their streams and links
-#[utoipa::path(get, path = "/v1/processes", responses((status = 200, body = HostReport), (status = 500, body = Problem)))]
-pub(crate) async fn processes(State(context): State<Context>) -> Result<Response, Failure> {
-    let text = context.live.processes.report().await.map_err(|why| Failure(StatusCode::INTERNAL_SERVER_ERROR, why))?;
-    Ok(([(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
