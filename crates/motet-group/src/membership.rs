@@ -10,6 +10,7 @@ use motet::node::Node;
 use motet_session::api::{Session, ToNode, View, ViewChange};
 use motet_session::attach::{Attachment, Event, Sender};
 use motet_session::client::{Client, ClientError};
+use motet_session::modules::ModuleAnswer;
 use motet_session::paths::SessionPaths;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -67,6 +68,20 @@ impl Membership {
 
     /// Attaches a node to a session.
     pub fn attach_to(node: &Arc<Node>, paths: &SessionPaths) -> Result<Self, Error> {
+        Self::attach_with(node, paths, |sender, event| {
+            if let Event::Line(ToNode::Module { request, .. }) = event {
+                let _ = sender.answer(*request, ModuleAnswer::Refused("it is no module node".to_owned()));
+            }
+        })
+    }
+
+    /// Attaches a node to a session. `observe` sees every event of the connection, in its thread, before the groups do: a module node answers
+    /// questions there.
+    pub fn attach_with(
+        node: &Arc<Node>,
+        paths: &SessionPaths,
+        mut observe: impl FnMut(&Sender, &Event) + Send + 'static,
+    ) -> Result<Self, Error> {
         let id: String = node.id()?.0.iter().map(|byte| format!("{byte:02x}")).collect();
         let (state, changed) = (Mutex::default(), Condvar::new());
         let inner = Arc::new(Inner { node: node.clone(), links: Links::default(), id: id.clone(), state, changed });
@@ -75,11 +90,20 @@ impl Membership {
             node.listen_for_hosts(SocketAddr::new(address, 0))?;
         }
         let address = node.address()?;
-        let attachment = Attachment::open(paths, &id, &address, move |sender, event| own.take(sender, event))?;
+        let attachment = Attachment::open(paths, &id, &address, move |sender, event| {
+            observe(sender, &event);
+            own.take(sender, event);
+        })?;
         Ok(Self { inner, attachment })
     }
 
-    pub(crate) fn sender(&self) -> &Sender {
+    /// The node's identity, as the session writes it.
+    pub fn id(&self) -> &str {
+        &self.inner.id
+    }
+
+    /// The sending half of the connection.
+    pub fn sender(&self) -> &Sender {
         self.attachment.sender()
     }
 }
@@ -183,7 +207,8 @@ impl Inner {
                     known.refusal = Some(error);
                 }
             }
-            Event::Line(ToNode::Refused { group: None, .. } | ToNode::Welcome { .. }) | Event::Back => {}
+            Event::Line(ToNode::Refused { group: None, .. } | ToNode::Welcome { .. } | ToNode::Module { .. })
+            | Event::Back => {}
             // The next connection begins with the groups that the node is in.
             Event::Away => state.leaving.clear(),
             Event::Gone => {

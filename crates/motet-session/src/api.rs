@@ -1,5 +1,6 @@
 //! The types of the gatekeeper's API, version 1. All are JSON; unknown fields are ignored, so later versions may add some.
 
+use crate::modules::{ModuleAnswer, ModuleQuestion, ModuleStatus};
 use crate::process::Process;
 use serde::{Deserialize, Serialize};
 
@@ -184,6 +185,20 @@ pub enum FromNode {
         /// The message.
         body: serde_json::Value,
     },
+    /// It is a module node, and these are its modules. It says so again whenever they change.
+    Modules {
+        /// It is the host's default node.
+        is_default: bool,
+        /// All of them.
+        modules: Vec<ModuleStatus>,
+    },
+    /// The answer to a question about modules.
+    ModuleAnswer {
+        /// The number of the question.
+        request: u64,
+        /// The answer.
+        answer: ModuleAnswer,
+    },
     /// It ends in order: it leaves all groups at once.
     Bye,
 }
@@ -216,6 +231,13 @@ pub enum ToNode {
         from: String,
         /// The message.
         body: serde_json::Value,
+    },
+    /// A question about modules. Only nodes that have said that they are module nodes get it.
+    Module {
+        /// Its number, which the answer repeats.
+        request: u64,
+        /// The question.
+        question: ModuleQuestion,
     },
     /// A line was refused.
     Refused {

@@ -6,6 +6,7 @@
 
 use crate::api::{ANOTHER_SESSION, ATTACH_PROTOCOL, FromNode, MAX_ANSWER_LINE_BYTES, MAX_LINE_BYTES, PREFIX, ToNode};
 use crate::client::{ClientError, connect, head, read_head, refusal};
+use crate::modules::{ModuleAnswer, ModuleStatus};
 use crate::paths::SessionPaths;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -122,6 +123,16 @@ impl Sender {
     /// Sends a message to another member of a group. While the gatekeeper is away it is lost, and a new view follows.
     pub fn send(&self, group: &str, to: &str, body: serde_json::Value) -> io::Result<()> {
         self.0.lock().send(&FromNode::Send { group: group.to_owned(), to: to.to_owned(), body }).map(drop)
+    }
+
+    /// Says which modules the node has. While the gatekeeper is away it is lost: say it again on [`Event::Back`].
+    pub fn say_modules(&self, is_default: bool, modules: Vec<ModuleStatus>) -> io::Result<()> {
+        self.0.lock().send(&FromNode::Modules { is_default, modules }).map(drop)
+    }
+
+    /// Answers a question about modules.
+    pub fn answer(&self, request: u64, answer: ModuleAnswer) -> io::Result<()> {
+        self.0.lock().send(&FromNode::ModuleAnswer { request, answer }).map(drop)
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`events`] | events of a session |
 //! | [`login`] | the login of a browser |
 //! | [`etcd_address`] | where an etcd is that holds the directory |
+//! | [`modules`] | those of them that concern modules |
 //! | [`client`] | one request to the gatekeeper |
 //! | [`attach`] | the connection of a node, which carries views and messages |
 //! | [`launcher`] | the rank of a process in its parallel job |
@@ -25,11 +26,14 @@ pub mod events;
 pub mod hosts;
 pub mod launcher;
 pub mod login;
+pub mod modules;
 pub mod paths;
 pub mod process;
 
 /// The variable by which programs of a session carry its identity, and with which `motet down` finds them.
 pub const SESSION_ID_VARIABLE: &str = "MOTET_SESSION_ID";
+/// The variable with the identity of the module node that has started a program.
+pub const MODULE_NODE_VARIABLE: &str = "MOTET_MODULE_NODE";
 /// The variable with the group that a program was started in.
 pub const GROUP_VARIABLE: &str = "MOTET_GROUP";
 /// The variable with the rank of a program among those that were started with it.

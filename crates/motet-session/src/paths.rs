@@ -99,6 +99,11 @@ impl SessionPaths {
         self.dir.join("gatekeeper.log")
     }
 
+    /// What the default node and its modules print.
+    pub fn node_log(&self) -> PathBuf {
+        self.dir.join("node.log")
+    }
+
     /// The gatekeeper's own options, for the one that replaces it.
     pub fn options(&self) -> PathBuf {
         self.dir.join("gatekeeper.options")
