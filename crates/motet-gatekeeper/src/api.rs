@@ -5,6 +5,7 @@ use crate::context::{Answer, Context, Failure, upgraded};
 use crate::dashboard;
 use crate::ending;
 use crate::hosts_api;
+use crate::modules_api;
 use crate::peer::Peer;
 use crate::programs;
 use crate::watch_api;
@@ -33,6 +34,7 @@ pub fn router(context: Context) -> Router {
         .merge(hosts_api::routes())
         .merge(watch_api::routes())
         .merge(dashboard::routes())
+        .merge(modules_api::routes())
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(context.clone(), authorise))
         .merge(dashboard::public_routes())
@@ -192,7 +194,9 @@ async fn metrics(State(context): State<Context>) -> Result<Response, Failure> {
 }
 
 async fn openapi() -> Json<utoipa::openapi::OpenApi> {
-    Json(Documentation::openapi())
+    let mut document = Documentation::openapi();
+    document.merge(modules_api::Documentation::openapi());
+    Json(document)
 }
 
 /// The API of a session's gatekeeper

@@ -201,6 +201,16 @@ impl Connection {
                 self.sent.remove(&group);
                 Ok(Some(ToNode::Left { group }))
             }
+            FromNode::Modules { is_default, modules } => {
+                let shared = self.nodes.shared();
+                let said = shared.modules.said(&self.node, &shared.host, is_default, modules);
+                said.map(|()| None).map_err(|why| (None, why))
+            }
+            FromNode::ModuleAnswer { request, answer } => {
+                let shared = self.nodes.shared();
+                shared.modules.answered(&self.node, &shared.host, request, answer);
+                Ok(None)
+            }
             FromNode::Send { group, to, body } => {
                 if !self.sent.contains_key(&group) {
                     let error = format!("the node is not in the group {group:?}");

@@ -27,6 +27,8 @@ use tower::ServiceExt;
 
 /// A host that is not connected for this time loses its nodes and programs.
 pub const HOST_LIMIT: Duration = Duration::from_secs(10);
+/// The wait for an answer of another host about an operation on modules.
+const OPERATION_LIMIT: Duration = Duration::from_secs(90);
 /// The longest body of a request to another host, or to the store, bytes.
 const MAX_BODY_BYTES: usize = 8 << 20;
 /// A change of the directory that fails is tried again after this time.
@@ -95,7 +97,8 @@ pub async fn forward(
     let method = request.method().as_str().to_owned();
     let too_long = |_| Failure(StatusCode::PAYLOAD_TOO_LARGE, format!("more than {MAX_BODY_BYTES} bytes"));
     let body = to_bytes(request.into_body(), MAX_BODY_BYTES).await.map_err(too_long)?;
-    let answer = context.hosts.open(&host, &method, &path, body.into(), ANSWER_LIMIT).await?;
+    let limit = if path.ends_with("/modules") { OPERATION_LIMIT } else { ANSWER_LIMIT };
+    let answer = context.hosts.open(&host, &method, &path, body.into(), limit).await?;
     let mut response = Response::builder().status(answer.status);
     if let Some(content_type) = &answer.content_type {
         response = response.header(header::CONTENT_TYPE, content_type);

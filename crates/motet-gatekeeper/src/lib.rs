@@ -11,6 +11,8 @@
 //! | [`views`] | the groups' views, parsed once for all connections |
 //! | [`nodes`] | the nodes that are attached |
 //! | `connection` | the connection of a node: views and messages between members |
+//! | [`modules`] | the module nodes, and questions to them |
+//! | `default_node` | the module node that the gatekeeper starts |
 //! | [`programs`] | the programs of the session, and their end |
 //! | [`hosts`] | the gatekeepers of other hosts |
 //! | `link` | the link between two gatekeepers |
@@ -25,10 +27,11 @@
 //! | [`dashboard`] | the page |
 //! | [`logins`], [`origin`] | browsers that have logged in, and where their requests come from |
 //! | [`liveness`] | the end of a process |
-//! | [`context`] | what all routes use |
 //! | [`auth`] | who may use the API |
+//! | [`context`] | what all routes use |
 //! | [`api`] | the HTTP API |
 //! | `peer` | who makes a request |
+//! | `modules_api` | its routes about modules |
 //! | `limited` | connections over TCP: how many, and for how long |
 //! | `options` | what a later gatekeeper takes over |
 //! | [`server`] | one gatekeeper, from its start to its end |
@@ -39,6 +42,7 @@ pub mod auth;
 mod connection;
 pub mod context;
 pub mod dashboard;
+mod default_node;
 pub mod directory;
 mod ending;
 pub mod events;
@@ -49,6 +53,8 @@ mod link;
 pub mod live;
 pub mod liveness;
 pub mod logins;
+pub mod modules;
+mod modules_api;
 pub mod nodes;
 mod options;
 pub mod origin;

@@ -7,6 +7,8 @@ use crate::directory::{Directory, DirectoryError};
 use crate::hosts::Hosts;
 use crate::link::Delivery;
 use crate::liveness;
+use crate::modules::ModuleNodes;
+use crate::programs;
 use crate::views::Views;
 use motet_session::api::ToNode;
 use motet_session::process::Process;
@@ -59,6 +61,8 @@ pub struct Shared {
     pub views: Views,
     /// The other hosts.
     pub hosts: Hosts,
+    /// The module nodes.
+    pub modules: ModuleNodes,
     nodes: Mutex<HashMap<String, Attached>>,
     changes: broadcast::Sender<NodeChange>,
 }
@@ -111,7 +115,8 @@ impl Nodes {
     pub async fn new(hosts: &Hosts, session: &str, directory: Directory, views: Views) -> Result<Self, DirectoryError> {
         let (changes, _) = broadcast::channel(MAX_LAG);
         let (host, session, hosts) = (hosts.own().to_owned(), session.to_owned(), hosts.clone());
-        let shared = Shared { host: host.clone(), session, directory, views, hosts, nodes: Mutex::default(), changes };
+        let (modules, nodes) = (ModuleNodes::default(), Mutex::default());
+        let shared = Shared { host: host.clone(), session, directory, views, hosts, modules, nodes, changes };
         let nodes = Self { shared: Arc::new(shared) };
         for view in nodes.shared.directory.groups().await?.0 {
             for member in view.members.into_iter().filter(|member| member.host == host) {
@@ -178,6 +183,7 @@ impl Nodes {
             Some(attached) if attached.connection == number => attached.route = None,
             _ => return, // it has attached again
         }
+        self.shared.modules.gone(&node);
         let grace = if said_goodbye { Duration::ZERO } else { GRACE };
         self.expect_back(node, number, process, grace);
     }
@@ -218,6 +224,9 @@ impl Nodes {
                 }
                 _ => return, // it has attached again
             };
+            if nodes.shared.modules.died(&node) && !process.is_running() {
+                programs::kill_orphans(&node);
+            }
             for group in groups {
                 nodes.leave(&group, &node).await;
             }
@@ -282,6 +291,17 @@ impl Nodes {
         if route.queue.try_send(Arc::new(message)).is_err() {
             attached.route = None;
         }
+    }
+
+    /// Hands a line to a node. False: it is not attached, or takes no lines.
+    pub fn say(&self, node: &str, line: ToNode) -> bool {
+        let mut nodes = self.lock();
+        let Some(attached) = nodes.get_mut(node) else { return false };
+        let said = attached.route.as_ref().is_some_and(|route| route.queue.try_send(Arc::new(line)).is_ok());
+        if !said {
+            attached.route = None;
+        }
+        said
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Attached>> {

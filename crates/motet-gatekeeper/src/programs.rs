@@ -2,9 +2,9 @@
 
 use crate::directory::{Directory, DirectoryError};
 use crate::liveness;
-use motet_session::SESSION_ID_VARIABLE;
 use motet_session::api::Program;
 use motet_session::process::Process;
+use motet_session::{MODULE_NODE_VARIABLE, SESSION_ID_VARIABLE};
 use rustix::process::Signal;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -71,7 +71,8 @@ pub async fn end_all(directory: &Directory, host: &str, session_id: &str, spared
             let programs = tokio::time::timeout(LIST_LIMIT, directory.programs()).await;
             let programs = programs.ok().and_then(Result::ok).unwrap_or_default();
             let registered = programs.into_iter().filter(|program| program.host == host).map(|program| program.process);
-            let mut found: HashSet<_> = processes_of(session_id).into_iter().chain(registered).collect();
+            let mut found: HashSet<_> =
+                processes_with(SESSION_ID_VARIABLE, session_id).into_iter().chain(registered).collect();
             found.retain(|process| Some(*process) != spared && process.is_running());
             empty = if found.is_empty() { empty + 1 } else { 0 };
             for process in found {
@@ -86,9 +87,16 @@ pub async fn end_all(directory: &Directory, host: &str, session_id: &str, spared
     ended.len()
 }
 
-/// The processes of this user whose environment has the session's identity.
-fn processes_of(session_id: &str) -> Vec<Process> {
-    let mark = format!("{SESSION_ID_VARIABLE}={session_id}");
+/// Kills what the programs of a module node have left, once the node has died.
+pub fn kill_orphans(node: &str) {
+    for process in processes_with(MODULE_NODE_VARIABLE, node) {
+        liveness::signal(process, Signal::KILL);
+    }
+}
+
+/// The processes of this user that have a variable with this value in their environment.
+fn processes_with(variable: &str, value: &str) -> Vec<Process> {
+    let mark = format!("{variable}={value}");
     let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
     let own = std::process::id();
