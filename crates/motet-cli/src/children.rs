@@ -45,7 +45,7 @@ pub fn start(command: &mut Command, at: &Path) -> std::io::Result<Child> {
 }
 
 /// The mask of signals that this process was started to ignore.
-fn ignored_signals() -> u64 {
+pub fn ignored_signals() -> u64 {
     let text = motet_inspect::procfs::status(std::process::id(), "SigIgn").unwrap_or_default();
     u64::from_str_radix(&text, 16).unwrap_or(0)
 }

@@ -20,7 +20,10 @@ pub const CODES: &[(&str, &str)] = &[
     ("0", "success"),
     ("1", "failed; `doctor`: something that shared memory needs is missing"),
     ("2", "wrong option, setting or driver name"),
-    ("3", "`why`: no such process or peer; `groups`, `down`, `run --group`: no such session or group"),
+    (
+        "3",
+        "`why`: no such process or peer; `groups`, `down`, `run --group`: no such session or group; `modules` and others: no such module or node",
+    ),
     ("70", "`run`: Motet's libraries are missing or damaged"),
     ("126", "`run`: the command cannot be executed"),
     ("127", "`run`: the command was not found"),

@@ -64,7 +64,7 @@ impl Launch {
     }
 
     /// Registers a process. False: the session has ended.
-    pub fn register(&self, pid: u32, command: &Command, place: Option<(&str, u32)>) -> bool {
+    pub fn register(&self, pid: u32, command: &Command, place: Option<(&str, Option<u32>)>) -> bool {
         let Some(process) = Process::of(pid) else { return true };
         let words = std::iter::once(command.get_program()).chain(command.get_args());
         let program = Program {
@@ -72,7 +72,7 @@ impl Launch {
             process,
             command: words.map(|word| word.to_string_lossy().into_owned()).collect(),
             group: place.map(|(group, _)| group.to_owned()),
-            rank: place.map(|(_, rank)| rank),
+            rank: place.and_then(|(_, rank)| rank),
         };
         match self.client.post::<Program>("/v1/programs", &program) {
             Err(ClientError::NotUp) => return false,
@@ -97,7 +97,7 @@ impl Launch {
             command.env(RANK_VARIABLE, rank.to_string());
             match children::start(&mut command, at) {
                 Ok(child) => {
-                    let is_up = self.register(child.id(), &command, Some((group, rank)));
+                    let is_up = self.register(child.id(), &command, Some((group, Some(rank))));
                     running.push(child);
                     if !is_up {
                         end(&mut running);

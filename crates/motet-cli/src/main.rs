@@ -2,7 +2,7 @@
 //!
 //! What it is: `run` starts a program under Motet; `ps`, `top` and `why` read the node files and stats pages of running processes;
 //! `doctor` and `config` show what this machine and these settings allow; `tune` and `bench` measure. `up` starts a session, whose gatekeeper is the only
-//! daemon; `groups` and `down` are its clients.
+//! daemon; `groups`, `load`, `modules`, `down` and others are its clients. `node` is a process that lives from modules.
 //!
 //! What it is not: part of a running program. It never connects to a program and never maps its memory: node files are read with
 //! `pread` and parsed as bytes that any process may have written.
@@ -23,10 +23,13 @@ mod groups;
 mod hosts;
 mod launch;
 mod libraries;
+mod module_table;
+mod modules;
 mod mpi_env;
 mod mpi_hosts;
 mod mpi_launcher;
 mod names;
+mod node;
 mod output;
 mod probe;
 mod ps;
@@ -65,6 +68,12 @@ enum Command {
     Groups(groups::Arguments),
     Hosts(hosts::Arguments),
     Dashboard(dashboard::Arguments),
+    Load(modules::LoadArguments),
+    Start(modules::StartArguments),
+    Stop(modules::StopArguments),
+    Unload(modules::UnloadArguments),
+    Modules(module_table::Arguments),
+    Node(node::Arguments),
     Down(up::DownArguments),
     Bench(bench::Arguments),
     Tune(tune::Arguments),
@@ -88,6 +97,12 @@ fn dispatch(command: Command, json: bool) -> Outcome {
         Command::Dashboard(arguments) => dashboard::run(&arguments, json),
         Command::Groups(arguments) => groups::run(&arguments, json),
         Command::Hosts(arguments) => hosts::list(&arguments, json),
+        Command::Load(arguments) => modules::load(&arguments, json),
+        Command::Start(arguments) => modules::start(&arguments, json),
+        Command::Stop(arguments) => modules::stop(&arguments, json),
+        Command::Unload(arguments) => modules::unload(&arguments, json),
+        Command::Modules(arguments) => module_table::run(&arguments, json),
+        Command::Node(arguments) => node::run(&arguments),
         Command::Down(arguments) => up::down(&arguments, json),
         Command::Gatekeeper(arguments) => gatekeeper::run(&arguments),
         Command::Bench(arguments) => bench::run(arguments, json),

@@ -15,7 +15,10 @@ fn manual_has_every_setting_and_every_subcommand() {
     for setting in motet_config::SETTINGS {
         assert!(main.contains(setting.env), "{}", setting.env);
     }
-    for name in ["run", "ps", "top", "why", "up", "groups", "down", "bench", "tune", "doctor", "config"] {
+    for name in [
+        "run", "ps", "top", "why", "up", "groups", "load", "start", "stop", "unload", "modules", "node", "down",
+        "bench", "tune", "doctor", "config",
+    ] {
         assert!(main.contains(&format!("motet\\-{name}(1)")), "{name}");
         let page = std::fs::read_to_string(folder.path().join(format!("motet-{name}.1"))).unwrap();
         assert!(page.contains(&format!(".TH motet-{name} 1")) && page.contains("EXIT STATUS"), "{name}");

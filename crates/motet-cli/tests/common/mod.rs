@@ -1,6 +1,8 @@
 //! Helpers of the tests of the command: a clean environment, temporary folders, dummy libraries.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod module_session;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
