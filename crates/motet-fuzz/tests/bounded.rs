@@ -74,6 +74,11 @@ fn profile() {
 }
 
 #[test]
+fn descriptor() {
+    run(target("descriptor"));
+}
+
+#[test]
 fn slot() {
     run(target("slot"));
 }

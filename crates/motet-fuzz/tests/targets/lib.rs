@@ -18,6 +18,7 @@ use motet_driver_shm::streams::offer::{Offer, REFUSAL_BYTES, Refusal};
 use motet_engine::message::regions::segments::SegmentMsg;
 use motet_engine::message::transport::{NodeId, Secret};
 use motet_engine::reason::Reason;
+use motet_runtime::descriptor::{self, Fault, Format};
 use motet_sys::{sock_diag, sock_list};
 use motet_wire::stream::segment::{Geometry, HEAD_WORDS};
 
@@ -49,8 +50,37 @@ pub const TARGETS: &[Target] = &[
     Target { name: "cells", run: message::cells::run, seeds: message::cells::seeds, rounds: 50_000 },
     Target { name: "payload_ring", run: payload_ring::run, seeds: payload_ring::seeds, rounds: 200_000 },
     Target { name: "completions", run: completions::run, seeds: completions::seeds, rounds: 10_000 },
+    Target { name: "descriptor", run: descriptor, seeds: descriptor_seeds, rounds: 50_000 },
     Target { name: "session", run: session::run, seeds: session::seeds, rounds: 200_000 },
 ];
+
+/// The descriptor of a module, in both forms.
+pub fn descriptor(input: &[u8]) {
+    for (format, _) in Format::ALL {
+        match descriptor::parse(format, input) {
+            Ok(known) => {
+                assert!(
+                    known.units.iter().all(|unit| !unit.split('/').any(|part| part == "..")),
+                    "no unit leaves its folder"
+                );
+                assert!(known.dependencies().iter().all(|name| name.len() <= 64 && !name.contains('/')));
+                assert!(!known.units.is_empty());
+            }
+            Err(Fault(why)) => assert!(!why.contains('\n') && why.len() <= 1024, "one line: {why:?}"),
+        }
+    }
+}
+
+fn descriptor_seeds() -> Vec<Vec<u8>> {
+    let toml = "name = \"mesh\"\ndriver = \"exec\"\nrequires = [\"base\"]\nunits = [\"./mesh\"]\n\
+                [attributes]\narguments = [\"-n\", 4]\nrestart = \"always\"\nSIZE = 64\n";
+    let xml = "<defmod name=\"mesh\" driver=\"shared\"><!-- x --><attr label=\"SIZE\">64</attr>\
+               <requires>base gas</requires><unit>mesh.so</unit></defmod>";
+    let package = "name='all'\ndriver='multi'\nunits=['a','b']\nattributes.group='fluid'\n";
+    let java =
+        "<defmod name=\"j\" driver=\"java\"><attr label=\"class\"><![CDATA[a.B]]></attr><unit>j.jar</unit></defmod>";
+    [toml, xml, package, java].map(|text| text.as_bytes().to_vec()).to_vec()
+}
 
 /// The control messages about shared segments.
 pub fn segment_message(input: &[u8]) {
