@@ -17,15 +17,15 @@
 //! | [`handlers`] | message handlers and deferred work |
 //! | [`abi`] | the C structs |
 
-mod abi;
+pub(crate) mod abi;
 mod completions;
 mod handlers;
 mod links;
 mod loans;
 mod memory_handles;
-mod node_entry;
-mod node_handles;
-mod nodes;
+pub(crate) mod node_entry;
+pub(crate) mod node_handles;
+pub(crate) mod nodes;
 mod port;
 mod receive;
 mod regions;
@@ -36,24 +36,24 @@ use crate::{EPROTO, guard};
 use motet_api::node::{Channel, Error, LinkId};
 use motet_proto::message::ChannelId;
 
-const EAGAIN: i32 = 11;
-const EBADF: i32 = 9;
+pub(crate) const EAGAIN: i32 = 11;
+pub(crate) const EBADF: i32 = 9;
 const EBUSY: i32 = 16;
-const ECHILD: i32 = 10;
-const EDEADLK: i32 = 35;
-const EINVAL: i32 = 22;
+pub(crate) const ECHILD: i32 = 10;
+pub(crate) const EDEADLK: i32 = 35;
+pub(crate) const EINVAL: i32 = 22;
 const EMFILE: i32 = 24;
 const ENOBUFS: i32 = 105;
 const EOPNOTSUPP: i32 = 95;
 const EPERM: i32 = 1;
-const ETIMEDOUT: i32 = 110;
+pub(crate) const ETIMEDOUT: i32 = 110;
 
 /// A positive errno.
-type Errno = i32;
+pub(crate) type Errno = i32;
 
 /// Runs a call and turns its error into a negative errno.
 #[inline(always)]
-fn call(f: impl FnOnce() -> Result<i32, Errno>) -> i32 {
+pub(crate) fn call(f: impl FnOnce() -> Result<i32, Errno>) -> i32 {
     guard(EPROTO as i32, || f().unwrap_or_else(|errno| -errno))
 }
 
@@ -66,17 +66,17 @@ fn errno(error: Error) -> Errno {
 
 /// The deadline of a call, as C passes it.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Deadline(i64);
+pub(crate) struct Deadline(pub i64);
 
 impl Deadline {
     /// Whether the call must not wait (deadline 0).
     #[inline(always)]
-    fn is_now(self) -> bool {
+    pub fn is_now(self) -> bool {
         self.0 <= 0
     }
 
     #[inline(always)]
-    fn at(self) -> Option<u64> {
+    pub fn at(self) -> Option<u64> {
         (self.0 != i64::MAX).then_some(self.0.max(0) as u64)
     }
 

@@ -4,27 +4,23 @@
 //! one context, where the tag tells who has sent and what for: members of a session are one user's nodes and trust one another. All circuits between two
 //! nodes share one link.
 
+use crate::active::{self, MAX_ACTIVE_BYTES};
+use crate::channels::Channels;
 use crate::error::Error;
-use crate::group_state::{Channels, OpenCircuit};
+use crate::group_state::OpenCircuit;
 use crate::membership::Inner;
 use motet::node::{
-    Channel, CompletionOptions, Error as NodeError, Mode, OperationId, OperationMemory, Outgoing, RecvFrom, Serve,
+    Channel, CompletionOptions, Error as NodeError, Mode, OperationId, OperationMemory, Outgoing, RecvFrom,
 };
 use motet_session::api::Member;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A wait checks at this interval whether the members that it needs are still there.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
-/// A member that does not know the circuit yet is asked again after this time, which doubles with each attempt.
-const FIRST_RETRY: Duration = Duration::from_micros(100);
-/// The longest time between two such attempts.
-const MAX_RETRY: Duration = Duration::from_millis(20);
-/// One attempt to make a link or a channel to a member takes at most so long; then it is checked whether the member is still there.
-const ATTEMPT_LIMIT: Duration = Duration::from_millis(200);
-/// The longest wait for a link or a channel to a member that is there.
-const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+/// How long a collective operation goes on after a member has gone that it does not wait for itself.
+const LEAVE_TIME: Duration = Duration::from_millis(500);
 
 /// Bits of a tag for the program's tag, or the number of a collective operation.
 const TAG_BITS: u32 = 32;
@@ -47,10 +43,15 @@ fn tag_of(kind: Kind, from: usize, tag: u32) -> u64 {
     (kind as u64) << (TAG_BITS + RANK_BITS) | (from as u64) << TAG_BITS | u64::from(tag)
 }
 
-/// Whether another attempt to make a link or a channel may succeed.
-fn may_pass(error: &Error) -> bool {
-    use NodeError::{Closed, Lost, Refused, Unknown, Unreachable};
-    matches!(error, Error::TimedOut | Error::Node(Refused | Unreachable(_) | Lost(_) | Closed | Unknown))
+/// The error of a send to a member. When the link is lost, its member has gone, or the next send makes another link.
+fn lost(channels: &Channels, to: usize, error: NodeError) -> Error {
+    match error {
+        NodeError::Lost(_) | NodeError::Closed | NodeError::Unknown => {
+            channels.forget(to);
+            Error::MemberGone
+        }
+        error => error.into(),
+    }
 }
 
 /// A received message.
@@ -119,39 +120,63 @@ impl Circuit {
         self.receive_as(Kind::Message, None, tag, buffer, None)
     }
 
-    /// Receives a message with this tag from a member, or from any, within a time limit.
+    /// Receives a message with this tag from a member, or from any, within a time limit (`None`: without one).
     pub fn receive_within(
         &self,
         from: Option<usize>,
         tag: u32,
         buffer: &mut [u8],
-        limit: Duration,
+        limit: impl Into<Option<Duration>>,
     ) -> Result<Received, Error> {
-        self.receive_as(Kind::Message, from, tag, buffer, Some(limit))
+        self.receive_as(Kind::Message, from, tag, buffer, limit.into())
+    }
+
+    /// Runs `function` for each active message that a member sends to this one ([`Circuit::send_active`]): with the rank of its sender, its tag and its
+    /// bytes. It runs in the thread that makes progress, as a handler of the node does: it must not wait, nor call this.
+    /// Replaces the function that was there before.
+    pub fn handle(&self, function: impl Fn(usize, u32, &[u8]) + Send + Sync + 'static) -> Result<(), Error> {
+        self.open().shared.active.handle(&self.inner.node, Box::new(function))
+    }
+
+    /// Ends [`Circuit::handle`]: the function does not run any more when this returns. Messages that arrive are discarded. Not within the function.
+    pub fn unhandle(&self) {
+        self.open().shared.active.unhandle();
+    }
+
+    /// Sends a message that runs the function of another member, of at most [`MAX_ACTIVE_BYTES`], and waits until `bytes` is free. The first one to a
+    /// member waits until it has a function. Short ones to one member run in order; one that is longer than a packet may be overtaken.
+    pub fn send_active(&self, to: usize, tag: u32, bytes: &[u8]) -> Result<(), Error> {
+        if bytes.len() > MAX_ACTIVE_BYTES {
+            return Err(Error::Invalid(format!("an active message has at most {MAX_ACTIVE_BYTES} bytes")));
+        }
+        let channels = self.open().shared.active.channels();
+        let channel = self.channel_to(channels, to)?;
+        let sent = self.inner.node.send(channel, active::tag_of(self.rank, tag), bytes, None);
+        sent.map_err(|error| lost(channels, to, error))
     }
 
     fn send_as(&self, kind: Kind, to: usize, tag: u32, bytes: &[u8]) -> Result<(), Error> {
-        let channel = self.channel_to(to)?;
+        let channel = self.channel_to(self.channels(), to)?;
         let sent = self.inner.node.send(channel, tag_of(kind, self.rank, tag), bytes, None);
-        sent.map_err(|error| self.lost(to, error))
+        sent.map_err(|error| lost(self.channels(), to, error))
     }
 
     /// Starts a send of a collective operation, which [`Circuit::finish_send`] ends: two members may send to each other.
     pub(crate) fn start_send(&self, to: usize, tag: u32, bytes: Vec<u8>) -> Result<Option<OperationId>, Error> {
-        let channel = self.channel_to(to)?;
+        let channel = self.channel_to(self.channels(), to)?;
         let tag = tag_of(Kind::Collective, self.rank, tag);
         let message = Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
         let mut memory = OperationMemory::Owned(bytes);
-        let mut since = Instant::now();
+        let (mut since, mut departure) = (Instant::now(), Departure::default());
         loop {
             match self.inner.node.start_send(&message, memory, Vec::new(), CompletionOptions::default()) {
                 Ok(begun) => return Ok(begun),
                 Err((NodeError::WouldBlock, same, _)) => memory = same,
-                Err((error, ..)) => return Err(self.lost(to, error)),
+                Err((error, ..)) => return Err(lost(self.channels(), to, error)),
             }
             self.inner.node.progress()?;
             if since.elapsed() > CHECK_INTERVAL {
-                self.check_all_there()?;
+                departure.check(self, Kind::Collective, Some(to))?;
                 since = Instant::now();
             }
         }
@@ -160,22 +185,19 @@ impl Circuit {
     /// Waits for the end of a send of a collective operation.
     pub(crate) fn finish_send(&self, to: usize, operation: Option<OperationId>) -> Result<(), Error> {
         let Some(operation) = operation else { return Ok(()) };
+        let mut departure = Departure::default();
         loop {
             match self.inner.node.finish_operation(operation, Some(CHECK_INTERVAL)) {
                 Ok(_) => return Ok(()),
                 Err(NodeError::TimedOut) => {
-                    if let Err(error) = self.check_all_there() {
+                    if let Err(error) = departure.check(self, Kind::Collective, Some(to)) {
                         let _ = self.inner.node.cancel(operation);
                         return Err(error);
                     }
                 }
-                Err(error) => return Err(self.lost(to, error)),
+                Err(error) => return Err(lost(self.channels(), to, error)),
             }
         }
-    }
-
-    fn check_all_there(&self) -> Result<(), Error> {
-        if self.is_gone(None) { Err(Error::MemberGone) } else { Ok(()) }
     }
 
     pub(crate) fn receive_as(
@@ -187,7 +209,11 @@ impl Circuit {
         limit: Option<Duration>,
     ) -> Result<Received, Error> {
         self.check_rank(from)?;
-        let until = limit.map(|limit| Instant::now() + limit);
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        if limit == Some(Duration::ZERO) {
+            self.inner.node.progress()?;
+        }
+        let mut departure = Departure::default();
         let (wanted, ignore) = (tag_of(kind, from.unwrap_or(0), tag), if from.is_some() { 0 } else { RANK_MASK });
         loop {
             let left = until.map_or(CHECK_INTERVAL, |until| until.saturating_duration_since(Instant::now()));
@@ -203,11 +229,7 @@ impl Circuit {
                 Err(NodeError::TimedOut) if until.is_some_and(|until| Instant::now() >= until) => {
                     return Err(Error::TimedOut);
                 }
-                Err(NodeError::TimedOut) => {
-                    if self.is_gone(from.filter(|_| kind == Kind::Message)) {
-                        return Err(Error::MemberGone);
-                    }
-                }
+                Err(NodeError::TimedOut) => departure.check(self, kind, from)?,
                 // The sender died within its message, or the circuit has ended here, as the node was out of the group.
                 Err(NodeError::Lost(_) | NodeError::Unknown | NodeError::Closed) => return Err(Error::MemberGone),
                 Err(error) => return Err(error.into()),
@@ -234,67 +256,49 @@ impl Circuit {
         }
     }
 
-    /// The error of a send to a member. When the link is lost, its member has gone, or the next send makes another link.
-    fn lost(&self, to: usize, error: NodeError) -> Error {
-        match error {
-            NodeError::Lost(_) | NodeError::Closed | NodeError::Unknown => {
-                self.channels().opened[to] = None;
-                Error::MemberGone
-            }
-            error => error.into(),
-        }
-    }
-
-    fn channels(&self) -> MutexGuard<'_, Channels> {
-        self.open().shared.channels.lock().unwrap_or_else(PoisonError::into_inner)
+    fn channels(&self) -> &Channels {
+        &self.open().shared.channels
     }
 
     /// The channel to a member; opens it at first.
-    fn channel_to(&self, to: usize) -> Result<Channel, Error> {
+    #[inline]
+    fn channel_to(&self, channels: &Channels, to: usize) -> Result<Channel, Error> {
         self.check_rank(Some(to))?;
-        let open = self.open();
-        if let Some(channel) = self.channels().opened[to] {
-            return Ok(channel);
+        match channels.get(to) {
+            Some(channel) => Ok(channel),
+            None => self.open_channel(channels, to),
         }
-        // One thread opens a channel at a time: a second channel to the same member would not keep the order of messages.
-        let _opening = open.shared.opening.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(channel) = self.channels().opened[to] {
-            return Ok(channel);
-        }
-        let node = &self.inner.node;
-        let (since, mut wait) = (Instant::now(), FIRST_RETRY);
-        loop {
-            if self.is_gone(Some(to)) {
-                return Err(Error::MemberGone);
-            }
-            let opened = self.inner.links.to(node, &open.view.members[to], ATTEMPT_LIMIT).and_then(|link| {
-                let opened = node.open_channel(link, open.service, Serve::Queue, Some(ATTEMPT_LIMIT));
-                opened.map_err(Error::from)
-            });
-            match opened {
-                Ok(channel) => {
-                    let mut channels = self.channels();
-                    if channels.closed {
-                        drop(channels);
-                        let _ = node.close_channel(channel);
-                        return Err(Error::MemberGone);
-                    }
-                    channels.opened[to] = Some(channel);
-                    return Ok(channel);
-                }
-                // The member has not heard of the circuit yet, is slow, or has gone with its link, which the next view will say.
-                Err(error) if may_pass(&error) && since.elapsed() < CONNECT_LIMIT => {
-                    std::thread::sleep(wait);
-                    wait = (wait * 2).min(MAX_RETRY);
-                }
-                Err(error) => return Err(error),
-            }
-        }
+    }
+
+    #[cold]
+    fn open_channel(&self, channels: &Channels, to: usize) -> Result<Channel, Error> {
+        let (node, links) = (&*self.inner.node, &self.inner.links);
+        channels.open((node, links), (to, &self.members()[to]), || self.is_gone(Some(to)))
     }
 
     /// The number of the next collective operation.
     pub(crate) fn next_collective(&self) -> u32 {
         self.open().shared.collectives.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// What a wait has seen of members that have gone.
+#[derive(Default)]
+struct Departure(Option<Instant>);
+
+impl Departure {
+    /// Fails if the wait is for a member that has gone, or is a part of a collective operation and any has. The wait goes on for a while after that is
+    /// seen: what the member has sent before may still be on its way, and a member may leave as soon as its own part is done.
+    fn check(&mut self, circuit: &Circuit, kind: Kind, peer: Option<usize>) -> Result<(), Error> {
+        match self.0 {
+            Some(since) if peer.is_none_or(|peer| circuit.is_gone(Some(peer))) || since.elapsed() > LEAVE_TIME => {
+                return Err(Error::MemberGone);
+            }
+            Some(_) => {}
+            None if circuit.is_gone(peer.filter(|_| kind == Kind::Message)) => self.0 = Some(Instant::now()),
+            None => {}
+        }
+        Ok(())
     }
 }
 

@@ -197,26 +197,72 @@ impl Circuit {
 
     /// Collects the bytes of all members at the root, by rank; at the other members the result is empty. No member gives more than `max` bytes.
     pub fn gather(&self, root: usize, bytes: &[u8], max: usize) -> Result<Vec<Vec<u8>>, Error> {
+        let mut all = Vec::new();
+        let mut buffer = if self.rank() == root && self.size() > 1 { vec![0; max] } else { Vec::new() };
+        self.gather_parts(root, bytes, max, |_, receive| {
+            match receive {
+                Some(receive) => {
+                    let length = receive(&mut buffer)?;
+                    all.push(buffer[..length].to_vec());
+                }
+                None => all.push(bytes.to_vec()),
+            }
+            Ok(())
+        })?;
+        Ok(all)
+    }
+
+    /// Collects the bytes of all members at the root: those of rank r in `all`, from r times `each`, and `lengths` gets how many. `each` is the same
+    /// at all members; members that are not the root give no `all` and no `lengths`.
+    pub fn gather_into(
+        &self,
+        root: usize,
+        bytes: &[u8],
+        each: usize,
+        all: &mut [u8],
+        lengths: &mut [usize],
+    ) -> Result<(), Error> {
+        let needed = each.checked_mul(self.size());
+        if self.rank() == root && (needed.is_none_or(|needed| all.len() < needed) || lengths.len() < self.size()) {
+            return Err(Error::Invalid(format!("the room is not that of {} members", self.size())));
+        }
+        self.gather_parts(root, bytes, each, |from, receive| {
+            let part = &mut all[from * each..][..each];
+            lengths[from] = match receive {
+                Some(receive) => receive(part)?,
+                None => {
+                    part[..bytes.len()].copy_from_slice(bytes);
+                    bytes.len()
+                }
+            };
+            Ok(())
+        })
+    }
+
+    /// Sends to the root; there `take` is called for each rank in order, with a function that receives its bytes, except for the root's own.
+    fn gather_parts(
+        &self,
+        root: usize,
+        bytes: &[u8],
+        max: usize,
+        mut take: impl FnMut(usize, Option<&dyn Fn(&mut [u8]) -> Result<usize, Error>>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
         self.check_root(root)?;
         let collective = self.collective();
         if bytes.len() > max {
             return Err(Error::Invalid(format!("{} bytes to gather, and at most {max} are allowed", bytes.len())));
         }
         if self.rank() != root {
-            collective.send(root, 0, bytes)?;
-            return Ok(Vec::new());
+            return collective.send(root, 0, bytes);
         }
-        let mut all = Vec::with_capacity(self.size());
-        let mut buffer = vec![0; max];
         for from in 0..self.size() {
-            if from == root {
-                all.push(bytes.to_vec());
-                continue;
-            }
-            let received = self.receive_as(Kind::Collective, Some(from), collective.tag(0), &mut buffer, None)?;
-            all.push(buffer[..received.length].to_vec());
+            let receive = |into: &mut [u8]| {
+                let received = self.receive_as(Kind::Collective, Some(from), collective.tag(0), into, None)?;
+                Ok(received.length)
+            };
+            take(from, if from == root { None } else { Some(&receive) })?;
         }
-        Ok(all)
+        Ok(())
     }
 
     /// Combines the values of all members; the root gets the result, the others' values are undefined then.

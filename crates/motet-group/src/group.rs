@@ -94,6 +94,20 @@ impl Group {
         Ok(view)
     }
 
+    /// The next view after the one with the number `after`, for a program that handles each change: it waits for the view if there is none yet. Only the
+    /// last 64 views are kept. A node that was out of the group meanwhile goes on with its first view since.
+    pub fn next_view(&self, after: u64, limit: Option<Duration>) -> Result<Arc<View>, Error> {
+        self.inner.wait(limit, |state| match state.groups.get(&self.name) {
+            Some(group) => group.next_view(after).map(Ok),
+            None => Some(Err(self.left())),
+        })
+    }
+
+    /// This node's rank in a view of the group.
+    pub fn rank_in(&self, view: &View) -> Option<usize> {
+        view.rank_of(&self.inner.id)
+    }
+
     /// Waits until the group has at least so many members.
     pub fn wait_for_members(&self, count: usize, limit: Option<Duration>) -> Result<Arc<View>, Error> {
         self.wait_for(|view| view.members.len() >= count, limit)
@@ -121,8 +135,8 @@ impl Group {
         self.inner.lock().groups.get(&self.name).map_or_else(Vec::new, GroupState::circuits)
     }
 
-    /// Leaves the group. Its circuits end.
-    pub fn leave(self) -> Result<(), Error> {
+    /// Leaves the group. Its circuits end, and calls on all handles of it fail from then on.
+    pub fn leave(&self) -> Result<(), Error> {
         let mut state = self.inner.lock();
         Ok(state.leave(&self.sender, &self.name, &self.inner.node)?)
     }

@@ -1,13 +1,15 @@
 //! What a node knows of one of its groups: the view, the agreement on circuits, and the circuits that are open here.
 
+use crate::active::Active;
+use crate::channels::Channels;
 use crate::error::Error;
 use crate::opener::{Message, Opener, Opening, Steps};
-use motet::node::{Channel, Context, Node, Serve};
+use motet::node::{Context, Node, Serve};
 use motet_session::api::{Member, View};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Views that are kept for circuits of which a member hears late.
 const MAX_PAST_VIEWS: usize = 64;
@@ -78,7 +80,6 @@ pub(crate) struct OpenCircuit {
     pub opening: Opening,
     /// The view whose members it joins.
     pub view: Arc<View>,
-    pub service: u64,
     pub context: Context,
     /// What all of the program's handles share.
     pub shared: Arc<Shared>,
@@ -88,20 +89,11 @@ pub(crate) struct OpenCircuit {
 #[derive(Debug)]
 pub(crate) struct Shared {
     /// The channels to the other members.
-    pub channels: Mutex<Channels>,
-    /// Held while a channel is opened. The lock of `channels` is not: a circuit that ends takes it under the lock of the groups, which the opening needs.
-    pub opening: Mutex<()>,
+    pub channels: Channels,
+    /// Active messages, which have channels of their own.
+    pub active: Arc<Active>,
     /// The number of the next collective operation, the same at all members.
     pub collectives: AtomicU32,
-}
-
-/// The channels of a circuit that this node has opened.
-#[derive(Debug)]
-pub(crate) struct Channels {
-    /// By rank, as far as they were needed.
-    pub opened: Vec<Option<Channel>>,
-    /// The circuit has ended here: a channel that is opened at this time must not stay.
-    pub closed: bool,
 }
 
 impl GroupState {
@@ -136,6 +128,11 @@ impl GroupState {
         steps
     }
 
+    /// The oldest view that is kept and has a higher number.
+    pub fn next_view(&self, after: u64) -> Option<Arc<View>> {
+        self.past.iter().find(|view| view.number > after).cloned()
+    }
+
     /// A message of another member.
     pub fn receive(&mut self, from: MemberId, view: u64, message: Message<MemberId>) -> Steps<MemberId> {
         self.opener.as_mut().map_or_else(Vec::new, |(_, opener)| opener.receive(from, view, message))
@@ -164,15 +161,18 @@ impl GroupState {
     /// Lets peers send on a new circuit.
     pub fn serve(&mut self, node: &Node, opening: Opening) {
         let Some(view) = self.past.iter().find(|view| view.number == opening.view).cloned() else { return };
-        let (number, service) = (opening.number, service_of(&view.group, &opening));
+        let number = opening.number;
+        let [service, active_service] = [0, 1].map(|kind| service_of(&view.group, &opening, kind));
         let install = || {
             let context = node.context()?;
             node.serve(service, Serve::Tagged(context)).inspect_err(|_| {
                 let _ = node.remove_context(context);
             })?;
-            let channels = Mutex::new(Channels { opened: vec![None; view.members.len()], closed: false });
-            let shared = Arc::new(Shared { channels, opening: Mutex::new(()), collectives: AtomicU32::new(0) });
-            Ok(OpenCircuit { opening, view: view.clone(), service, context, shared })
+            let size = view.members.len();
+            let channels = Channels::new(service, size);
+            let active = Arc::new(Active::new(active_service, size));
+            let shared = Arc::new(Shared { channels, active, collectives: AtomicU32::new(0) });
+            Ok(OpenCircuit { opening, view: view.clone(), context, shared })
         };
         self.circuits.insert(number, install());
     }
@@ -214,21 +214,17 @@ impl GroupState {
 impl OpenCircuit {
     /// Closes all channels of the circuit, those that peers have opened among them. What was not received is discarded.
     fn retire(&self, node: &Node) {
-        let mut channels = self.shared.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        for channel in channels.opened.iter_mut().filter_map(Option::take) {
-            let _ = node.close_channel(channel);
-        }
-        channels.closed = true;
-        drop(channels);
-        let _ = node.end_service(self.service);
+        self.shared.channels.close(node);
+        self.shared.active.close(node);
         let _ = node.remove_context(self.context);
     }
 }
 
-/// The service of a circuit, the same at all members. It depends on the view, because numbers begin again when all members have left.
-fn service_of(group: &str, opening: &Opening) -> u64 {
+/// A service of a circuit, the same at all members: `kind` 0 for messages, 1 for active ones. It depends on the view, because numbers begin again when
+/// all members have left.
+fn service_of(group: &str, opening: &Opening, kind: u8) -> u64 {
     // FNV-1a
-    let bytes = group.bytes().chain([0]).chain(opening.number.to_le_bytes()).chain(opening.view.to_le_bytes());
+    let bytes = group.bytes().chain([0, kind]).chain(opening.number.to_le_bytes()).chain(opening.view.to_le_bytes());
     CIRCUIT_SERVICE
         | bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }

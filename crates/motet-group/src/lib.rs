@@ -28,11 +28,15 @@
 //! | `group_state` | what a node knows of a group: view, agreement, open circuits |
 //! | `group` | one group, for the program |
 //! | `links` | the links to other members |
+//! | `channels` | the channels of a circuit, opened when needed |
 //! | `circuit` | messages between the members of a circuit |
 //! | `pmix` | the size of a job of which only a PMIx server knows it |
+//! | `active` | messages that run a function at their receiver |
 //! | `collective` | barrier, broadcast, gather, reduce |
 #![deny(unsafe_code)] // except in pmix.rs
 
+mod active;
+mod channels;
 mod circuit;
 mod collective;
 mod error;
@@ -44,8 +48,10 @@ pub mod opener;
 mod pmix;
 pub mod token;
 
+pub use active::MAX_ACTIVE_BYTES;
 pub use circuit::{Circuit, Received};
 pub use collective::{Element, op};
 pub use error::Error;
 pub use group::Group;
 pub use membership::Membership;
+pub use motet_session::api::{Member, View};

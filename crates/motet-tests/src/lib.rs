@@ -13,6 +13,7 @@ pub mod mpi;
 pub mod native;
 pub mod omniorb;
 pub mod programs;
+pub mod session;
 pub mod slurm;
 pub mod temporary;
 

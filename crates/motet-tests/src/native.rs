@@ -34,7 +34,8 @@ impl Native {
         Some(native)
     }
 
-    fn program(&self) -> PathBuf {
+    /// The compiled program. It needs `LD_LIBRARY_PATH` to find libmotet.
+    pub fn program(&self) -> PathBuf {
         self.folder.join("program")
     }
 

@@ -65,6 +65,7 @@ use motet_engine::message::Node as EngineNode;
 use motet_engine::now;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An endpoint of this process for messages and remote memory. Dropping it closes every link, channel and operation of it.
@@ -92,6 +93,11 @@ impl Node {
     /// Opens a node for this thread only. Its calls take no lock; a call from another thread panics.
     pub fn single(options: &NodeOptions) -> Result<Self, Error> {
         EngineNode::open_single(options).map(Self)
+    }
+
+    /// The engine's node as one of this crate (motet-capi).
+    pub fn of_engine(node: Arc<EngineNode>) -> Arc<Self> {
+        borrowed_memory::shared_node_of(node)
     }
 
     /// Its identity, which no other node has.

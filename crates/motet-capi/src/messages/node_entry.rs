@@ -8,7 +8,7 @@ use motet_engine::message::{Handler, Node};
 use motet_proto::message::UnexpectedMessage;
 use motet_proto::message::slab::Slab;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Memory that the program holds by a handle.
 pub enum MemoryHandle {
@@ -24,8 +24,8 @@ pub enum MemoryHandle {
 
 /// A node and the objects that the C program holds of it.
 pub struct NodeEntry {
-    /// The node.
-    pub node: Node,
+    /// The node, which memberships share.
+    pub node: Arc<Node>,
     /// The only thread that may use it; 0: any.
     pub owner: u64,
     messages: Mutex<Slab<Option<UnexpectedMessage>>>,
@@ -37,7 +37,7 @@ impl NodeEntry {
     /// A node of which the program holds nothing yet.
     pub fn new(node: Node, owner: u64) -> Self {
         let (messages, memory_handles, handlers) = Default::default();
-        Self { node, owner, messages, memory_handles, handlers }
+        Self { node: Arc::new(node), owner, messages, memory_handles, handlers }
     }
 
     /// Messages that were claimed or kept by a handler; `None`: the message is being accepted.

@@ -29,7 +29,7 @@ struct NodeCell {
     entry: AtomicPtr<NodeEntry>,
     /// Threads inside without a hazard cell, and pins.
     counted_users: AtomicU32,
-    /// Pins: open ports.
+    /// Pins: open ports, memberships, groups and circuits.
     pins: AtomicU32,
 }
 
@@ -205,6 +205,14 @@ pub fn pin(entered: &NodeRef) -> Result<&'static NodeEntry, Errno> {
     Ok(unsafe { &*entered.entry })
 }
 
+/// Adds a pin to a node that is pinned.
+pub fn pin_again(entry: &NodeEntry) {
+    if let Some(cell) = CELLS.iter().find(|cell| ptr::eq(cell.entry.load(Acquire), entry)) {
+        cell.counted_users.fetch_add(1, SeqCst);
+        cell.pins.fetch_add(1, SeqCst);
+    }
+}
+
 /// Removes a pin.
 pub fn unpin(entry: &NodeEntry) -> Result<(), Errno> {
     let at = CELLS.iter().find(|cell| ptr::eq(cell.entry.load(Acquire), entry)).ok_or(EINVAL)?;
@@ -222,9 +230,12 @@ pub fn close(handle: u64) -> Result<(), Errno> {
     }
     let entered = enter(handle)?;
     let cell = entered.cell;
-    cell.pins
-        .compare_exchange(0, CLOSING, SeqCst, SeqCst)
-        .map_err(|pins| if pins == CLOSING { EBADF } else { EBUSY })?;
+    if entered.node.is_inherited() {
+        cell.pins.store(CLOSING, SeqCst); // the parent's pins
+    } else {
+        let closing = cell.pins.compare_exchange(0, CLOSING, SeqCst, SeqCst);
+        closing.map_err(|pins| if pins == CLOSING { EBADF } else { EBUSY })?;
+    }
     // edge: handle <-> hazard_slots
     cell.handle.compare_exchange(handle, 0, SeqCst, SeqCst).map_err(|_| EBADF)?;
     let shut = entered.node.shut_down();

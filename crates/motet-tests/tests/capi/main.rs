@@ -1,4 +1,5 @@
-//! motet.h, used from C and C++.
+//! motet.h and motet_group.h, used from C and C++.
 
+mod circuits;
 mod examples;
 mod messages;

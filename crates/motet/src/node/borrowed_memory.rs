@@ -47,6 +47,12 @@ pub(super) fn node_of(node: &EngineNode) -> &Node {
     unsafe { &*std::ptr::from_ref(node).cast() }
 }
 
+/// A shared node of the engine, as this crate's.
+pub(super) fn shared_node_of(node: Arc<EngineNode>) -> Arc<Node> {
+    // SAFETY: `Node` is `repr(transparent)` over the engine's node, so both have one layout.
+    unsafe { Arc::from_raw(Arc::into_raw(node).cast()) }
+}
+
 /// Words as the memory of a region, which keeps a reference to them.
 pub(super) fn words(words: &Arc<[AtomicU64]>) -> SharedBytes {
     let base = words.as_ptr().cast_mut().cast();

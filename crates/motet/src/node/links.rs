@@ -98,4 +98,12 @@ impl Node {
         let handler = move |node: &EngineNode, message: Message<'_>| function(borrowed_memory::node_of(node), message);
         self.0.handler(Arc::new(handler))
     }
+
+    /// Frees a handler: it is not called for further messages, which are discarded. It may still be running when this returns.
+    pub fn remove_handler(&self, handler: Serve) -> Result<(), Error> {
+        match handler {
+            Serve::Handler(number) => self.0.remove_handler(number),
+            _ => Err(Error::Unknown),
+        }
+    }
 }

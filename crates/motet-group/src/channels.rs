@@ -1,0 +1,122 @@
+//! The channels of a circuit to its other members, by rank: each is opened by the first message to that member.
+//!
+//! A member may not know the circuit yet, may be slow, or may have gone; so an attempt that fails is repeated while the member is there.
+
+use crate::error::Error;
+use crate::links::Links;
+use motet::node::{Channel, Error as NodeError, Node, Serve};
+use motet_session::api::Member;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A member that does not know the circuit yet is asked again after this time, which doubles with each attempt.
+const FIRST_RETRY: Duration = Duration::from_micros(100);
+/// The longest time between two such attempts.
+const MAX_RETRY: Duration = Duration::from_millis(20);
+/// One attempt to make a link or a channel to a member takes at most so long; then it is checked whether the member is still there.
+const ATTEMPT_LIMIT: Duration = Duration::from_millis(200);
+/// The longest wait for a link or a channel to a member that is there.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+
+/// The channels to a service that all members have.
+#[derive(Debug)]
+pub(crate) struct Channels {
+    service: u64,
+    by_rank: Mutex<ByRank>,
+    /// Held while a channel is opened. The lock of `by_rank` is not: a circuit that ends takes it under the lock of the groups, which the opening needs.
+    opening: Mutex<()>,
+}
+
+/// The channels that are open.
+#[derive(Debug)]
+struct ByRank {
+    opened: Vec<Option<Channel>>,
+    /// The circuit has ended here: a channel that is opened meanwhile has to be closed.
+    closed: bool,
+}
+
+/// Whether another attempt to make a link or a channel may succeed.
+fn may_pass(error: &Error) -> bool {
+    use NodeError::{Closed, Lost, Refused, Unknown, Unreachable};
+    matches!(error, Error::TimedOut | Error::Node(Refused | Unreachable(_) | Lost(_) | Closed | Unknown))
+}
+
+impl Channels {
+    /// No channel yet, to any of `size` members.
+    pub fn new(service: u64, size: usize) -> Self {
+        Self { service, by_rank: Mutex::new(ByRank { opened: vec![None; size], closed: false }), opening: Mutex::new(()) }
+    }
+
+    /// The service that they are opened to.
+    pub fn service(&self) -> u64 {
+        self.service
+    }
+
+    fn by_rank(&self) -> MutexGuard<'_, ByRank> {
+        self.by_rank.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The channel to a member, if it is open.
+    #[inline]
+    pub fn get(&self, rank: usize) -> Option<Channel> {
+        self.by_rank().opened[rank]
+    }
+
+    /// Forgets the channel to a member, whose link is lost.
+    pub fn forget(&self, rank: usize) {
+        self.by_rank().opened[rank] = None;
+    }
+
+    /// The channel to a member, which is opened if it is not. `is_gone`: whether the member has left meanwhile.
+    pub fn open(
+        &self,
+        (node, links): (&Node, &Links),
+        (rank, member): (usize, &Member),
+        is_gone: impl Fn() -> bool,
+    ) -> Result<Channel, Error> {
+        // One thread opens a channel at a time: a second channel to the same member would not keep the order of messages.
+        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(channel) = self.get(rank) {
+            return Ok(channel);
+        }
+        let (since, mut wait) = (Instant::now(), FIRST_RETRY);
+        loop {
+            if is_gone() {
+                return Err(Error::MemberGone);
+            }
+            let opened = links.to(node, member, ATTEMPT_LIMIT).and_then(|link| {
+                let opened = node.open_channel(link, self.service, Serve::Queue, Some(ATTEMPT_LIMIT));
+                opened.map_err(Error::from)
+            });
+            match opened {
+                Ok(channel) => {
+                    let mut channels = self.by_rank();
+                    if channels.closed {
+                        drop(channels);
+                        let _ = node.close_channel(channel);
+                        return Err(Error::MemberGone);
+                    }
+                    channels.opened[rank] = Some(channel);
+                    return Ok(channel);
+                }
+                // The member has not heard of the circuit yet, is slow, or has gone with its link, which the next view will say.
+                Err(error) if may_pass(&error) && since.elapsed() < CONNECT_LIMIT => {
+                    std::thread::sleep(wait);
+                    wait = (wait * 2).min(MAX_RETRY);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Ends the service, and closes all channels, those that peers have opened among them. What was not received is discarded.
+    pub fn close(&self, node: &Node) {
+        let mut channels = self.by_rank();
+        for channel in channels.opened.iter_mut().filter_map(Option::take) {
+            let _ = node.close_channel(channel);
+        }
+        channels.closed = true;
+        drop(channels);
+        let _ = node.end_service(self.service);
+    }
+}
