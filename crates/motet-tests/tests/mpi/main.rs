@@ -2,6 +2,7 @@
 
 mod launch;
 mod provider;
+mod session_example;
 mod suites;
 mod together;
 
