@@ -6,8 +6,8 @@
 //!
 //! How it measures: [`pair`] starts two processes on the CPUs that [`place`] chooses. They are programs of `tests/bench`, or this
 //! executable as a `worker`. [`sandbox`] starts programs of other projects. [`measure`] has what rows and tools share. [`tune`]
-//! measures for `motet tune` from which sizes on payload is better copied once. The tools [`corba`], [`messages`] and [`mpi`] each
-//! measure one kind of communication. [`report`] is the data; [`table`], [`plot`], [`pages`] and [`overview`] show it.
+//! measures for `motet tune` from which sizes on payload is better copied once. The tools [`corba`], [`messages`], [`mpi`] and
+//! [`session`] each measure one kind of communication. [`report`] is the data; [`table`], [`plot`], [`pages`] and [`overview`] show it.
 #![forbid(unsafe_code)]
 
 pub mod bar;
@@ -33,6 +33,7 @@ pub mod plot;
 pub mod report;
 pub mod rows;
 pub mod sandbox;
+pub mod session;
 pub mod stats;
 pub mod table;
 pub mod tune;
@@ -75,6 +76,8 @@ pub enum Tool {
     Messages(messages::Options),
     /// Measure MPI libraries on Motet beside the same libraries without Motet
     Mpi(mpi::Options),
+    /// Measure sessions, groups and circuits beside their limits, and collective operations beside Open MPI
+    Session(session::Options),
 }
 
 impl Options {
@@ -84,6 +87,7 @@ impl Options {
             Some(Tool::Corba(corba)) => &mut corba.parts.run,
             Some(Tool::Messages(messages)) => &mut messages.run,
             Some(Tool::Mpi(mpi)) => &mut mpi.run,
+            Some(Tool::Session(session)) => &mut session.run,
             None => &mut self.run,
         }
     }
@@ -106,6 +110,10 @@ pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
         Some(Tool::Mpi(mpi)) => {
             let report = mpi::measure(begin(&mpi.run, prefix)?, mpi, |lines| output::show_part(lines, &mpi.run))?;
             return output::show_rest(&report, &mpi.run, |_| Group::Mpi);
+        }
+        Some(Tool::Session(session)) => {
+            let report = session::measure(begin(&session.run, prefix)?, session)?;
+            return output::show(&report, &session.run, |_| Group::Session);
         }
         None => {}
     }

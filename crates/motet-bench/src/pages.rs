@@ -31,11 +31,14 @@ pub enum Group {
     Corba,
     /// `motet bench mpi`.
     Mpi,
+    /// `motet bench session`.
+    Session,
 }
 
 impl Group {
     /// All groups.
-    pub const ALL: [Group; 5] = [Group::Streams, Group::Programs, Group::Messages, Group::Corba, Group::Mpi];
+    pub const ALL: [Group; 6] =
+        [Group::Streams, Group::Programs, Group::Messages, Group::Corba, Group::Mpi, Group::Session];
 
     /// The name of its page.
     pub fn file(self) -> &'static str {
@@ -45,6 +48,7 @@ impl Group {
             Group::Messages => "messages.md",
             Group::Corba => "corba.md",
             Group::Mpi => "mpi.md",
+            Group::Session => "session.md",
         }
     }
 
@@ -55,6 +59,7 @@ impl Group {
             Group::Messages => "Figures: messages between processes",
             Group::Corba => "Figures: CORBA calls",
             Group::Mpi => "Figures: MPI",
+            Group::Session => "Figures: sessions",
         }
     }
 }

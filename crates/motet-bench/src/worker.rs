@@ -2,11 +2,12 @@
 //!
 //! `--worker ping|stream engine|tcp|tcp-polling serve|call …` speaks the protocol of `tests/bench/peer.h`, and adds to the figures
 //! the part of the payload that shared memory carried. `hub`, `peer` and `hold` are processes that are examined from outside. `fifo`
-//! measures FIFOs without the engine, `node` messages, `loan` loaned messages and regions. A worker inherits its CPU affinity.
+//! measures FIFOs without the engine, `node` messages, `loan` loaned messages and regions, `session` circuits. A worker inherits its CPU affinity.
 
 mod fifo;
 mod loan;
 mod node;
+mod session;
 
 use anyhow::{Context, Result, bail};
 use motet::{Path, Stream};
@@ -36,6 +37,7 @@ pub fn run(words: &[String]) -> Result<()> {
         ["loan", "serve"] | ["loan", _, "serve"] => loan::serve(),
         ["loan", what, "call", _, port, size, ms] => loan::call(what, port, number(size)?, number(ms)?),
         ["node", ref words @ ..] => node::run(words),
+        ["session", ref words @ ..] => session::run(words),
         ["hub", "serve"] => hub(),
         ["peer", kind, "call", host, port, links, rounds] => peer(host, port, kind, number(links)?, number(rounds)?),
         ["hold", "serve", size, count] => hold(number(size)?, number(count)?),
