@@ -162,11 +162,17 @@ impl Circuit {
     }
 
     /// Starts a send of a collective operation, which [`Circuit::finish_send`] ends: two members may send to each other.
-    pub(crate) fn start_send(&self, to: usize, tag: u32, bytes: Vec<u8>) -> Result<Option<OperationId>, Error> {
+    pub(crate) fn start_send(&self, to: usize, tag: u32, bytes: &[u8]) -> Result<Option<OperationId>, Error> {
         let channel = self.channel_to(self.channels(), to)?;
         let tag = tag_of(Kind::Collective, self.rank, tag);
         let message = Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
-        let mut memory = OperationMemory::Owned(bytes);
+        // Short ones leave at once, and need no memory of their own.
+        match self.inner.node.try_inject(&message, &[bytes]) {
+            Ok(()) => return Ok(None),
+            Err(NodeError::WouldBlock | NodeError::TooLong) => {}
+            Err(error) => return Err(lost(self.channels(), to, error)),
+        }
+        let mut memory = OperationMemory::Owned(bytes.to_vec());
         let (mut since, mut departure) = (Instant::now(), Departure::default());
         loop {
             match self.inner.node.start_send(&message, memory, Vec::new(), CompletionOptions::default()) {

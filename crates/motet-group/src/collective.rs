@@ -92,12 +92,12 @@ impl Collective<'_> {
     }
 
     fn send(&self, to: usize, round: u32, bytes: &[u8]) -> Result<(), Error> {
-        let operation = self.circuit.start_send(to, self.tag(round), bytes.to_vec())?;
+        let operation = self.circuit.start_send(to, self.tag(round), bytes)?;
         self.circuit.finish_send(to, operation)
     }
 
     /// Sends to one member and receives from one, which may be the same; as many bytes as `buffer` has.
-    fn exchange(&self, (to, from): (usize, usize), round: u32, bytes: Vec<u8>, buffer: &mut [u8]) -> Result<(), Error> {
+    fn exchange(&self, (to, from): (usize, usize), round: u32, bytes: &[u8], buffer: &mut [u8]) -> Result<(), Error> {
         let operation = self.circuit.start_send(to, self.tag(round), bytes)?;
         let received = self.receive(from, round, buffer);
         let sent = self.circuit.finish_send(to, operation);
@@ -183,7 +183,7 @@ impl Circuit {
         let (mut distance, mut round) = (1, 0);
         while distance < size {
             let (to, from) = ((own + distance) % size, (own + size - distance) % size);
-            collective.exchange((to, from), round, Vec::new(), &mut [])?;
+            collective.exchange((to, from), round, &[], &mut [])?;
             (distance, round) = (distance * 2, round + 1);
         }
         Ok(())
@@ -299,12 +299,12 @@ impl Circuit {
             return Ok(());
         }
         let (mut bit, mut round) = (1, 0);
+        let mut sent = Vec::new();
         while bit < size {
             let partner = own ^ bit;
-            let mut sent = Vec::new();
             to_bytes(values, &mut sent);
             bytes.resize(sent.len(), 0);
-            collective.exchange((partner, partner), round, sent, &mut bytes)?;
+            collective.exchange((partner, partner), round, &sent, &mut bytes)?;
             for (value, other) in values.iter_mut().zip(from_bytes(&bytes)) {
                 *value = if partner < own { operation(other, *value) } else { operation(*value, other) };
             }

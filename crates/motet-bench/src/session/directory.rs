@@ -1,7 +1,7 @@
 //! The directory: how fast a joined node is known, and what the gatekeeper costs, idle and with 1000 nodes.
 
 use super::scene::{Children, Scene};
-use crate::bench::Bench;
+use crate::bench::{Bench, Measurement};
 use crate::measure::cpu_time;
 use crate::report::{Bound, Line, Quantity, Unit};
 use anyhow::{Context, Result, ensure};
@@ -69,17 +69,26 @@ pub fn thousand(bench: &Bench) -> Result<Vec<Line>> {
     }
     let attached = scene.metric("motet_nodes_attached")?;
     ensure!(attached == (processes * each) as f64, "{attached} nodes are attached");
-    let operations = |_| Ok(scene.members(1, &["operations", OPERATIONS])?[0]);
+    let scene = &scene;
+    let operations = |group: &'static str| {
+        move |_: usize| -> Result<f64> { Ok(scene.members(1, &["operations", group, OPERATIONS])?[0]) }
+    };
+    let (alone, among) = (operations("few"), operations("crowd-0-0"));
     let memory = |_| resident(pid);
-    let series = bench.compare(bench.of_programs, false, &mut [Box::new(operations), Box::new(memory)])?;
+    let measurements: &mut [Measurement<'_>] = &mut [Box::new(&alone), Box::new(&among), Box::new(memory)];
+    let series = bench.compare(bench.of_programs, false, measurements)?;
     let nodes = processes * each;
-    Ok(vec![
-        Line::new("thousand", format!("join or leave while {nodes} nodes are attached"))
-            .figure(Quantity::of(format!("99th percentile of {OPERATIONS}"), &series[0].values, Unit::Ms))
+    let line = |group: &str, values: &[f64]| {
+        Line::new("thousand", format!("join or leave a group {group}, {nodes} nodes attached"))
+            .figure(Quantity::of(format!("99th percentile of {OPERATIONS}"), values, Unit::Ms))
             .bound(Bound::AtMost(10.0))
-            .note(format!("nodes of {processes} processes, in groups of 50")),
+    };
+    Ok(vec![
+        line("without other members", &series[0].values),
+        line("with 50 other members", &series[1].values)
+            .note(format!("the 50 that get the view are threads of one of {processes} processes")),
         Line::new("thousand", format!("gatekeeper with {nodes} nodes, memory"))
-            .figure(Quantity::of("resident", &series[1].values, Unit::Bytes))
+            .figure(Quantity::of("resident", &series[2].values, Unit::Bytes))
             .bound(Bound::AtMost(MAX_MEMORY)),
     ])
 }

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 const SIZE: usize = 16;
 /// Circuits that are opened one after the other in a repetition.
 const OPENINGS: &str = "25";
-/// Circuits that each process opens in contention; one more is opened by all.
+/// Circuits that each process opens in contention; two more are opened by all.
 const CONTENDED: usize = 63;
 
 /// Part `circuit`.
@@ -28,7 +28,7 @@ pub fn circuit(bench: &Bench) -> Result<Vec<Line>> {
 /// Part `contended`. It fails if a circuit is lost, opened twice, or in another order at a member.
 pub fn contended(bench: &Bench) -> Result<Vec<Line>> {
     let scene = Scene::up(bench)?;
-    let total = SIZE * CONTENDED + 1;
+    let total = SIZE * CONTENDED + 2;
     let opened = |_| {
         let found = scene.members(SIZE, &["contend", &CONTENDED.to_string()])?;
         let (each, count, is_same) = (found[0], found[1], found[2]);

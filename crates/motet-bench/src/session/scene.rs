@@ -8,7 +8,7 @@ use motet_session::paths::{DIR_VARIABLE, NAME_VARIABLE, SessionPaths};
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
@@ -51,7 +51,7 @@ impl Scene {
     }
 
     fn set(&self, command: &mut Command) {
-        command.env(DIR_VARIABLE, self.folder.path()).env(NAME_VARIABLE, NAME);
+        command.env(DIR_VARIABLE, self.root()).env(NAME_VARIABLE, NAME);
     }
 
     /// Runs the command; it must succeed. Returns its output.
@@ -62,9 +62,14 @@ impl Scene {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// The folder of sessions: one of its own, which no other user may enter.
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("sessions")
+    }
+
     /// The files of the session.
     pub fn paths(&self) -> Result<SessionPaths> {
-        Ok(SessionPaths::within(self.folder.path(), NAME)?)
+        Ok(SessionPaths::within(&self.root(), NAME)?)
     }
 
     /// A client of its gatekeeper.
@@ -130,12 +135,8 @@ impl Drop for Children {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        if has_gatekeeper(self.folder.path()) {
+        if self.root().join(NAME).exists() {
             let _ = cleanup::output(&mut self.motet(&["down"]));
         }
     }
-}
-
-fn has_gatekeeper(folder: &Path) -> bool {
-    folder.join(NAME).exists()
 }

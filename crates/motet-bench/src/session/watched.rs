@@ -5,7 +5,8 @@ use crate::bench::{Bench, Measurement};
 use crate::cleanup;
 use crate::report::{Bound, Line, Quantity, Unit};
 use anyhow::{Context, Result};
-use std::process::Stdio;
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Part `watched`. The watched run and the other one take turns, each twice in a repetition, so that which one is first makes no difference.
@@ -13,7 +14,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
     let scene = Scene::up(bench)?;
     let ms = if bench.quick { "1000" } else { "3000" };
     let timed = |is_watched: bool| -> Result<f64> {
-        let _top = if is_watched { Some(top(&scene)?) } else { None };
+        let _top = if is_watched { Some(Top::start(&scene)?) } else { None };
         Ok(scene.members(2, &["pingpong", ms])?[0])
     };
     let mut measurements: [Measurement<'_>; 4] =
@@ -34,16 +35,30 @@ pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
     Ok(vec![line])
 }
 
-/// `motet top`, on a terminal of its own.
-fn top(scene: &Scene) -> Result<Children> {
-    let motet = scene.motet(&["top"]);
-    let words = format!("'{}' top", motet.get_program().to_string_lossy());
-    let mut command = std::process::Command::new("script");
-    command.args(["--quiet", "--command", &words, "/dev/null"]);
-    command.envs(motet.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    // Its input stays open: the end of it would end the program.
-    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = cleanup::start(&mut command).context("the command script (bsdutils)")?;
-    std::thread::sleep(Duration::from_millis(200)); // its first table
-    Ok(Children(vec![child]))
+/// `motet top` on a terminal of its own, which is quit when this is dropped.
+struct Top(Children);
+
+impl Top {
+    fn start(scene: &Scene) -> Result<Self> {
+        let motet = scene.motet(&["top"]);
+        let words = format!("'{}' top", motet.get_program().to_string_lossy());
+        let mut command = Command::new("script");
+        command.args(["--quiet", "--command", &words, "/dev/null"]);
+        command.envs(motet.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+        let child = cleanup::start(&mut command).context("the command script (bsdutils)")?;
+        std::thread::sleep(Duration::from_millis(200)); // its first table
+        Ok(Self(Children(vec![child])))
+    }
+}
+
+impl Drop for Top {
+    fn drop(&mut self) {
+        for child in &mut self.0.0 {
+            let quits = child.stdin.take().is_some_and(|mut keys| keys.write_all(b"q").is_ok());
+            if quits {
+                let _ = child.wait();
+            }
+        }
+    }
 }

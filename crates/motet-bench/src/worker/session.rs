@@ -37,7 +37,7 @@ pub fn run(words: &[&str]) -> Result<()> {
         ("pingpong", [ms]) => ping_pong(&Member::join(rank, size)?, number(ms)?),
         ("ring", []) => ring(&Member::join(rank, size)?),
         ("attach", [count]) => attach(rank, number(count)?),
-        ("operations", [count]) => operations(number(count)?),
+        ("operations", [group, count]) => operations(group, number(count)?),
         _ => bail!("no such role: {}", words.join(" ")),
     }
 }
@@ -124,6 +124,8 @@ fn contend(member: &Member, count: usize) -> Result<()> {
     }
     first.barrier()?;
     let each = ms(began) / (count * first.size()) as f64;
+    // A member may not have the last circuits of others yet; it has them before this one.
+    member.open("last")?.barrier()?;
     let list = member.group.circuits();
     let mut hasher = DefaultHasher::new();
     list.hash(&mut hasher);
@@ -244,7 +246,7 @@ fn attach(process: usize, count: usize) -> Result<()> {
 }
 
 /// Joins and leaves a group, and prints the 99th percentile of the time of one, ms.
-fn operations(count: usize) -> Result<()> {
+fn operations(group: &str, count: usize) -> Result<()> {
     let (sender, events) = mpsc::channel();
     let attachment = Attachment::open(&paths()?, &identity(9999, 0), "", move |_, event| {
         if let Event::Line(line @ (ToNode::View(_) | ToNode::Left { .. })) = event {
@@ -256,8 +258,8 @@ fn operations(count: usize) -> Result<()> {
         for joins in [true, false] {
             let began = Instant::now();
             match joins {
-                true => attachment.sender().join("crowd-0-0", None)?,
-                false => drop(attachment.sender().leave("crowd-0-0")?),
+                true => attachment.sender().join(group, None)?,
+                false => drop(attachment.sender().leave(group)?),
             }
             while events.recv_timeout(Duration::from_secs(60)).context("no answer")? != joins {}
             times.push(ms(began));
