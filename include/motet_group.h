@@ -27,7 +27,8 @@ typedef uint64_t motet_circuit;
 /* ---- sessions and groups */
 
 /* Attaches a node to a session: the one of this name, or with NULL the one that the environment names (`motet run` sets it). A thread of Motet keeps the
- * connection to the gatekeeper, and makes it again if the gatekeeper was killed. Errors: -EINVAL (no name of a session, or a node with
+ * connection to the gatekeeper, and makes it again if the gatekeeper was killed. If the session has other hosts, the node listens for their nodes
+ * from then on. Errors: -EINVAL (no name of a session, or a node with
  * MOTET_NODE_SINGLE). */
 int motet_session_attach(motet_node node, const char *session, motet_membership *out);
 

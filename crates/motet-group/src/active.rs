@@ -53,8 +53,11 @@ impl Active {
 
     /// Runs `function` for each message from now on.
     pub fn handle(self: &Arc<Self>, node: &Node, function: Box<Function>) -> Result<(), Error> {
-        *self.function.write().unwrap_or_else(PoisonError::into_inner) = Some(function);
         let mut handler = self.handler();
+        if self.channels.is_closed() {
+            return Err(Error::MemberGone);
+        }
+        *self.function.write().unwrap_or_else(PoisonError::into_inner) = Some(function);
         if handler.is_some() {
             return Ok(());
         }
@@ -117,8 +120,9 @@ impl Active {
 
     /// Ends all of it.
     pub fn close(&self, node: &Node) {
+        let mut handler = self.handler();
         self.channels.close(node);
-        if let Some(handler) = self.handler().take() {
+        if let Some(handler) = handler.take() {
             let _ = node.remove_handler(handler);
         }
     }

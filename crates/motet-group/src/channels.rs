@@ -44,7 +44,11 @@ fn may_pass(error: &Error) -> bool {
 impl Channels {
     /// No channel yet, to any of `size` members.
     pub fn new(service: u64, size: usize) -> Self {
-        Self { service, by_rank: Mutex::new(ByRank { opened: vec![None; size], closed: false }), opening: Mutex::new(()) }
+        Self {
+            service,
+            by_rank: Mutex::new(ByRank { opened: vec![None; size], closed: false }),
+            opening: Mutex::new(()),
+        }
     }
 
     /// The service that they are opened to.
@@ -60,6 +64,11 @@ impl Channels {
     #[inline]
     pub fn get(&self, rank: usize) -> Option<Channel> {
         self.by_rank().opened[rank]
+    }
+
+    /// Whether the circuit has ended here.
+    pub fn is_closed(&self) -> bool {
+        self.by_rank().closed
     }
 
     /// Forgets the channel to a member, whose link is lost.

@@ -13,10 +13,11 @@ use std::sync::Arc;
 
 /// A node in the group `g`, and what it is called.
 struct Joined {
+    /// Dropped first: a connection that ends is made again.
+    _membership: Membership,
     id: String,
     group: Group,
     connection: Connection,
-    _membership: Membership,
     _gatekeeper: FakeGatekeeper,
 }
 
@@ -47,7 +48,7 @@ impl Joined {
             let group = membership.join("g", None).unwrap();
             (membership, group, serving.join().unwrap())
         });
-        Self { id, group, connection, _membership: membership, _gatekeeper: gatekeeper }
+        Self { _membership: membership, id, group, connection, _gatekeeper: gatekeeper }
     }
 
     /// The numbers of all views until the one with the number `last`.

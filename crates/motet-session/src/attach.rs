@@ -212,6 +212,8 @@ impl Shared {
             while let Ok(Some(line)) = read_line(&mut reader) {
                 on_event(Event::Line(line));
             }
+            // A gatekeeper that says what is no line is not read any more: it must not wait for that.
+            let _ = stream.shutdown(Shutdown::Both);
             let mut state = self.lock();
             state.stream = None;
             if state.ending {

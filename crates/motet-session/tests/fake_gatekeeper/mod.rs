@@ -32,19 +32,28 @@ impl FakeGatekeeper {
         Self { paths, listener, _dir: dir }
     }
 
-    /// The next connection; its request has been read.
+    /// The next connection of a node; its request has been read. A request for the session before that is answered.
     pub fn accept(&self) -> Connection {
-        let (mut stream, _) = self.listener.accept().unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        stream.set_write_timeout(Some(LIMIT)).unwrap();
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).unwrap();
-            head.push(byte[0]);
+        loop {
+            let (mut stream, _) = self.listener.accept().unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            stream.set_write_timeout(Some(LIMIT)).unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            if head.starts_with(b"GET /v1/attach HTTP/1.1\r\n") {
+                return Connection(stream);
+            }
+            assert!(head.starts_with(b"GET /v1/session HTTP/1.0\r\n"), "{}", String::from_utf8_lossy(&head));
+            let session = serde_json::json!({
+                "name": "test", "host": "h", "gatekeeper": { "pid": 1, "started": 1 }, "version": "0", "uptime_s": 0,
+                "id": "one", "listen": "127.0.0.1:1",
+            });
+            stream.write_all(format!("HTTP/1.0 200 OK\r\n\r\n{session}").as_bytes()).unwrap();
         }
-        assert!(head.starts_with(b"GET /v1/attach HTTP/1.1\r\n"));
-        Connection(stream)
     }
 
     /// The next connection, upgraded and welcomed to the session of this identity.
