@@ -164,35 +164,46 @@ fn messages_and_collectives_work_for_any_size() {
     }
 }
 
+/// Processes, and the circuits that each opens under names of its own, and all under shared names.
+const CONTENDERS: u32 = 16;
+const OWN_OPENINGS: usize = 63;
+const SHARED_OPENINGS: usize = 8;
+
 #[test]
-fn contended_openings_are_the_same_at_all_members() {
-    const SIZE: u32 = 16;
-    const OPENINGS: usize = 64;
+fn contended_openings_are_the_same_in_all_processes() {
     let session = Session::start();
-    let lists = std::sync::Mutex::new(Vec::new());
-    let began = Instant::now();
-    as_members(&session, SIZE, |member| {
-        let own = member.group.view().unwrap().rank_of(&id(&member.node)).unwrap();
-        for number in 0..OPENINGS {
-            drop(member.open(&format!("{own}.{number}")));
-            drop(member.open(&format!("shared.{number}")));
-        }
-        // All have opened all of theirs.
-        let end = member.open("end");
-        end.barrier().unwrap();
-        lists.lock().unwrap().push(member.group.circuits());
-        end.barrier().unwrap();
-    });
-    let lists = lists.into_inner().unwrap();
-    println!("{} openings in {:?}", lists[0].len(), began.elapsed());
+    let mut children: Vec<_> = (0..CONTENDERS).map(|rank| session.child("contend", rank)).collect();
+    let lists: Vec<String> = children
+        .iter_mut()
+        .map(|(_, output)| output.lines().map(Result::unwrap).find(|line| line.starts_with("opened: ")).unwrap())
+        .collect();
+    for (mut child, _) in children {
+        assert!(child.wait().unwrap().success());
+    }
     assert!(lists.iter().all(|list| *list == lists[0]), "the same circuits in the same order");
-    let expected = SIZE as usize * OPENINGS + OPENINGS + 1;
-    assert_eq!(lists[0].len(), expected, "none is lost, none is opened twice");
-    assert!(lists[0].iter().map(|(number, _)| *number).eq(1..=expected as u64));
+    let names: Vec<_> = lists[0].split_whitespace().skip(1).collect();
+    let expected = CONTENDERS as usize * OWN_OPENINGS + SHARED_OPENINGS + 1;
+    assert!(expected > 1000 && names.len() == expected, "{} circuits: none is lost", names.len());
+    let distinct: std::collections::HashSet<_> = names.iter().collect();
+    assert_eq!(distinct.len(), expected, "none is opened twice");
 }
 
-fn id(node: &Node) -> String {
-    node.id().unwrap().0.iter().map(|byte| format!("{byte:02x}")).collect()
+/// The part of one process.
+fn contend(member: &Member, rank: u32) {
+    for number in 0..OWN_OPENINGS {
+        drop(member.open(&format!("{rank}.{number}")));
+        if number < SHARED_OPENINGS {
+            drop(member.open(&format!("shared.{number}")));
+        }
+    }
+    // All have opened all of theirs.
+    let end = member.open("end");
+    end.barrier().unwrap();
+    let circuits = member.group.circuits();
+    assert!(circuits.iter().map(|(number, _)| *number).eq(1..=circuits.len() as u64));
+    let names: Vec<_> = circuits.into_iter().map(|(_, name)| name).collect();
+    println!("opened: {}", names.join(" "));
+    end.barrier().unwrap();
 }
 
 #[test]
@@ -451,7 +462,16 @@ fn child() {
     let rank = std::env::var("MOTET_TEST_RANK").unwrap().parse().unwrap();
     let member = Member::attach(&SessionPaths::of("test").unwrap(), Some(rank));
     let role = std::env::var("MOTET_TEST_ROLE").unwrap();
-    member.group.wait_for_members(if role == "collective" { 8 } else { 3 }, Some(LIMIT)).unwrap();
+    let size = match &role[..] {
+        "collective" => 8,
+        "contend" => CONTENDERS as usize,
+        _ => 3,
+    };
+    member.group.wait_for_members(size, Some(LIMIT)).unwrap();
+    if role == "contend" {
+        println!(); // what the test harness has written is on this line
+        return contend(&member, rank);
+    }
     let circuit = member.open("c");
     println!("ready");
     if role == "collective" {

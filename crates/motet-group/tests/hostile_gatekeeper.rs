@@ -12,7 +12,7 @@ use motet_session::process::Process;
 use std::sync::Arc;
 
 /// A node in the group `g`, and what it is called.
-struct Joined {
+struct Attached {
     /// Dropped first: a connection that ends is made again.
     _membership: Membership,
     id: String,
@@ -31,7 +31,7 @@ fn view(number: u64, members: &[&str]) -> ToNode {
     ToNode::View(View { group: "g".to_owned(), number, members })
 }
 
-impl Joined {
+impl Attached {
     /// Joins; the first view has this number, and the node alone in it.
     fn new(number: u64) -> Self {
         let gatekeeper = FakeGatekeeper::start();
@@ -63,7 +63,7 @@ impl Joined {
 
 #[test]
 fn views_out_of_order_are_ignored() {
-    let mut joined = Joined::new(3);
+    let mut joined = Attached::new(3);
     let id = joined.id.clone();
     let change = |number, left: &[&str]| {
         let (group, left) = ("g".to_owned(), left.iter().map(|node| (*node).to_owned()).collect());
@@ -92,7 +92,7 @@ fn views_out_of_order_are_ignored() {
 
 #[test]
 fn view_without_the_node_ends_its_group() {
-    let mut joined = Joined::new(1);
+    let mut joined = Attached::new(1);
     joined.connection.say(&view(2, &[&format!("{:032x}", 1)]));
     let error = joined.group.wait_for(|_| false, Some(LIMIT)).unwrap_err();
     assert!(matches!(error, Error::Invalid(_)), "{error}");
@@ -100,7 +100,7 @@ fn view_without_the_node_ends_its_group() {
 
 #[test]
 fn messages_of_no_member_are_ignored() {
-    let mut joined = Joined::new(1);
+    let mut joined = Attached::new(1);
     let id = joined.id.clone();
     let other = format!("{:032x}", 1);
     let message = |from: &str, body| ToNode::Message { group: "g".into(), from: from.into(), body };
@@ -113,7 +113,7 @@ fn messages_of_no_member_are_ignored() {
         serde_json::json!({ "from": format!("{other}.1"), "view": 1, "message": { "Open": { "number": 7, "name": "c", "view": 1 } } }),
     ];
     for body in bodies {
-        for from in [&other, &id, "nobody"] {
+        for from in [&other, &id, "nonsense"] {
             joined.connection.say(&message(from, body.clone()));
         }
     }
