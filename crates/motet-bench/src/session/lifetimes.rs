@@ -97,7 +97,8 @@ pub fn killed(bench: &Bench) -> Result<Vec<Line>> {
         kill_process(gatekeeper, Signal::KILL)?;
         let began = Instant::now();
         // A restarted gatekeeper knows the members from its journal; it is right once all have attached again.
-        while !correct()? || !all_attached(&scene)? {
+        // A request that the end of the gatekeeper cuts off is no answer.
+        while !correct().unwrap_or(false) || !all_attached(&scene).unwrap_or(false) {
             ensure!(began.elapsed() < LIMIT, "the directory does not come back");
         }
         Ok(began.elapsed().as_secs_f64())
