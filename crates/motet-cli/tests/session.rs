@@ -40,6 +40,17 @@ impl Session {
         Pid::from_raw(about["session"]["gatekeeper"]["pid"].as_i64().unwrap() as i32).unwrap()
     }
 
+    /// Kills the gatekeeper, and waits for its end.
+    fn kill_gatekeeper(&self) -> Pid {
+        let gatekeeper = self.gatekeeper();
+        kill_process(gatekeeper, Signal::KILL).unwrap();
+        let runs = || std::fs::read_link(format!("/proc/{gatekeeper}/exe")).is_ok();
+        while kill_process(gatekeeper, Signal::CONT).is_ok() && runs() {
+            std::thread::yield_now();
+        }
+        gatekeeper
+    }
+
     /// Starts a program in the background, and waits for its first lines.
     fn start(&self, arguments: &[&str], lines: usize) -> (Child, Vec<String>) {
         let mut child = self.motet(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -140,7 +151,7 @@ fn session_in_an_etcd_is_found_again() {
     server.start_again();
     assert_eq!(finish(&mut session.motet(&["up", "--directory", &url])).0, 0);
     let (mut program, _) = session.start(&["run", "--group", "fluid", "--", "sh", "-c", "echo; exec sleep 1000"], 1);
-    kill_process(session.gatekeeper(), Signal::KILL).unwrap();
+    session.kill_gatekeeper();
     let (_, out, err) = finish(&mut session.motet(&["groups"]));
     assert!(out.starts_with("fluid: 0 nodes in view 0, 1 programs\n"), "{out}{err}");
     assert!(server.ctl(&["get", "", "--prefix", "--keys-only"]).unwrap().contains("/program/"));
@@ -196,11 +207,7 @@ fn terminated_group_ends() {
 fn killed_gatekeeper_is_started_again() {
     let session = Session::up("killed");
     let (mut group, _) = session.start(&["run", "--group", "g", "--", "sh", "-c", "echo; exec sleep 1000"], 1);
-    let first = session.gatekeeper();
-    kill_process(first, Signal::KILL).unwrap();
-    while kill_process(first, Signal::CONT).is_ok() && std::fs::read_link(format!("/proc/{first}/exe")).is_ok() {
-        std::thread::yield_now();
-    }
+    let first = session.kill_gatekeeper();
     let (_, out, _) = finish(&mut session.motet(&["groups"]));
     assert!(out.starts_with("g: 0 nodes in view 0, 1 programs\n"), "the program is still known: {out}");
     assert_ne!(session.gatekeeper(), first);

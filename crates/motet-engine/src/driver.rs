@@ -60,6 +60,11 @@ impl dyn Driver {
         self.messages().ok_or(Reason::NO_MESSAGES)?.listen(node)
     }
 
+    /// Listens in the node's folder; [`Reason::NO_MESSAGES`] where the driver has no such addresses.
+    pub fn listen_in_folder(&self, node: &Identity) -> Result<Box<dyn Listener>, Reason> {
+        self.messages().ok_or(Reason::NO_MESSAGES)?.listen_in_folder(node)
+    }
+
     /// Begins to connect to a node; [`Reason::NO_MESSAGES`] where the driver carries no messages.
     pub fn connect_node(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
         self.messages().ok_or(Reason::NO_MESSAGES)?.connect(node, address)

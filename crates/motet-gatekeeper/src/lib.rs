@@ -9,6 +9,7 @@
 //! | [`directory`] | groups and programs, in the store |
 //! | [`presence`] | which gatekeepers of a shared store live, and what dead hosts leave |
 //! | [`views`] | the groups' views, parsed once for all connections |
+//! | `meetings` | the folder in which nodes of a host meet |
 //! | [`nodes`] | the nodes that are attached |
 //! | `connection` | the connection of a node: views and messages between members |
 //! | [`modules`] | the module nodes, and questions to them |
@@ -26,6 +27,7 @@
 //! | [`live`] | what makes the events |
 //! | [`dashboard`] | the page |
 //! | [`logins`], [`origin`] | browsers that have logged in, and where their requests come from |
+//! | `hidden` | processes of other PID namespaces |
 //! | [`liveness`] | the end of a process |
 //! | [`auth`] | who may use the API |
 //! | [`context`] | what all routes use |
@@ -46,17 +48,19 @@ mod default_node;
 pub mod directory;
 mod ending;
 pub mod events;
+mod hidden;
 pub mod hosts;
 mod hosts_api;
 mod limited;
 mod link;
 pub mod live;
 pub mod liveness;
+mod meetings;
 pub mod logins;
 pub mod modules;
 mod modules_api;
 pub mod nodes;
-mod options;
+pub mod options;
 pub mod origin;
 mod peer;
 pub mod presence;

@@ -1,5 +1,6 @@
 //! The end of a process, which the kernel reports through a pidfd at once.
 
+use crate::hidden;
 use motet_session::process::Process;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -11,8 +12,11 @@ use tokio::io::unix::AsyncFd;
 /// A process that cannot be watched, for lack of descriptors, is checked at this interval.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Waits until a process has ended; returns at once if it does not run.
+/// Waits until a process has ended; returns at once if it does not run. One of another PID namespace has to be connected.
 pub async fn ended(process: Process) {
+    if process.pid == hidden::NUMBER {
+        return hidden::ended(process).await;
+    }
     while let Err(error) = watch(process).await {
         if error == Errno::SRCH {
             return;

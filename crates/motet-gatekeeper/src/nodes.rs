@@ -9,10 +9,12 @@ use crate::link::Delivery;
 use crate::liveness;
 use crate::modules::ModuleNodes;
 use crate::programs;
+use crate::meetings;
 use crate::views::Views;
 use motet_session::api::ToNode;
 use motet_session::process::Process;
 use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{broadcast, mpsc, oneshot};
@@ -65,6 +67,8 @@ pub struct Shared {
     pub modules: ModuleNodes,
     nodes: Mutex<HashMap<String, Attached>>,
     changes: broadcast::Sender<NodeChange>,
+    /// The folder in which nodes of this host meet.
+    meetings: PathBuf,
 }
 
 /// A node that is attached, or was until a moment ago.
@@ -112,11 +116,17 @@ fn route() -> (Route, Inbox) {
 
 impl Nodes {
     /// No connections. Members of this host that the directory still has get time to attach again.
-    pub async fn new(hosts: &Hosts, session: &str, directory: Directory, views: Views) -> Result<Self, DirectoryError> {
+    pub async fn new(
+        hosts: &Hosts,
+        session: &str,
+        directory: Directory,
+        views: Views,
+        meetings: PathBuf,
+    ) -> Result<Self, DirectoryError> {
         let (changes, _) = broadcast::channel(MAX_LAG);
         let (host, session, hosts) = (hosts.own().to_owned(), session.to_owned(), hosts.clone());
         let (modules, nodes) = (ModuleNodes::default(), Mutex::default());
-        let shared = Shared { host: host.clone(), session, directory, views, hosts, modules, nodes, changes };
+        let shared = Shared { host: host.clone(), session, directory, views, hosts, modules, nodes, changes, meetings };
         let nodes = Self { shared: Arc::new(shared) };
         for view in nodes.shared.directory.groups().await?.0 {
             for member in view.members.into_iter().filter(|member| member.host == host) {
@@ -232,6 +242,7 @@ impl Nodes {
             }
             nodes.lock().remove(&node);
             nodes.tell(&node, process, false);
+            meetings::remove_stale(&nodes.shared.meetings, &node);
         });
     }
 

@@ -6,6 +6,17 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::SocketAddr;
 
+/// Which processes of this host that see the session's folder share memory, although their network namespaces differ.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Containers {
+    /// Those of the session's user.
+    #[default]
+    User,
+    /// None.
+    Off,
+}
+
 /// The options that are kept.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]
 pub struct Kept {
@@ -19,6 +30,9 @@ pub struct Kept {
     /// The etcd that holds the directory, if it is in one.
     #[serde(default)]
     pub directory: Option<EtcdAddress>,
+    /// Which containers of this host share memory.
+    #[serde(default)]
+    pub containers: Containers,
     /// Distinguishes the gatekeepers of this folder from others of the same host name, in an etcd.
     #[serde(default)]
     pub instance: Option<String>,

@@ -5,13 +5,15 @@ use crate::auth::{SessionKey, random_hex};
 use crate::context::Context;
 use crate::directory::{Directory, SESSION_ID};
 use crate::ending;
+use crate::hidden;
 use crate::hosts::Hosts;
 use crate::hosts_api::expect_back;
 use crate::limited::{Limited, Place};
 use crate::link::Delivery;
 use crate::live::Live;
+use crate::meetings;
 use crate::nodes::Nodes;
-use crate::options::Kept;
+use crate::options::{Containers, Kept};
 use crate::peer::Peer;
 use crate::presence::Presence;
 use crate::programs;
@@ -55,6 +57,8 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// The etcd that holds the directory. `None`: the one of the gatekeeper before this one, or the embedded store.
     pub directory: Option<EtcdAddress>,
+    /// Which containers of this host share memory. `None`: as with the gatekeeper before this one, or those of the session's user.
+    pub containers: Option<Containers>,
 }
 
 /// A gatekeeper that listens.
@@ -121,9 +125,12 @@ impl Gatekeeper {
         Kept::update(&paths, |kept| {
             (kept.host, kept.listen) = (Some(host.clone()), Some(address));
             (kept.directory, kept.instance) = (in_etcd, Some(instance));
+            kept.containers = options.containers.unwrap_or(kept.containers);
         })?;
+        meetings::prepare(&paths, Kept::load(&paths).containers)?;
         let views = Views::follow(&directory).await.map_err(io::Error::other)?;
-        let nodes = Nodes::new(&hosts, &session_id, directory.clone(), views).await.map_err(io::Error::other)?;
+        let nodes =
+            Nodes::new(&hosts, &session_id, directory.clone(), views, paths.nodes()).await.map_err(io::Error::other)?;
         let _ = known_nodes.set(nodes.clone());
         let live = Live::start(&host, &session_id, &directory, &nodes).await.map_err(io::Error::other)?;
         programs::take_over(&directory, &host).await.map_err(io::Error::other)?;
@@ -302,9 +309,9 @@ impl Listener for Local {
                 continue;
             };
             let Ok(credentials) = stream.peer_cred() else { continue };
-            let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok());
+            let pid = credentials.pid().and_then(|pid| u32::try_from(pid).ok()).filter(|pid| *pid > 0);
             if credentials.uid() == rustix::process::getuid().as_raw()
-                && let Some(process) = pid.and_then(Process::of)
+                && let Some(process) = pid.map_or_else(|| hidden::peer(&stream), Process::of)
             {
                 return (stream, process);
             }

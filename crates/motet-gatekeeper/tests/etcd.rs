@@ -113,7 +113,13 @@ fn second_primary_gatekeeper_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let paths = motet_session::paths::SessionPaths::within(&dir.path().join("sessions"), "test").unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let options = Options { paths, host: Some("c".to_owned()), listen: None, directory: Some(etcd.address("test")) };
+    let options = Options {
+        paths,
+        host: Some("c".to_owned()),
+        listen: None,
+        directory: Some(etcd.address("test")),
+        containers: None,
+    };
     let why = runtime.block_on(Gatekeeper::start(options)).unwrap_err();
     assert!(why.to_string().contains("motet up --hosts"), "{why}");
     for session in [a, b] {
@@ -141,7 +147,13 @@ fn etcd_that_is_not_there_is_said() {
     etcd.kill();
     let dir = tempfile::tempdir().unwrap();
     let paths = motet_session::paths::SessionPaths::within(&dir.path().join("sessions"), "test").unwrap();
-    let options = Options { paths: paths.clone(), host: None, listen: None, directory: Some(etcd.address("test")) };
+    let options = Options {
+        paths: paths.clone(),
+        host: None,
+        listen: None,
+        directory: Some(etcd.address("test")),
+        containers: None,
+    };
     let began = Instant::now();
     let why = tokio::runtime::Runtime::new().unwrap().block_on(Gatekeeper::start(options)).unwrap_err();
     assert!(why.to_string().contains("etcd://127.") && began.elapsed() < LIMIT, "{why}");

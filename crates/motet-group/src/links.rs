@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use motet::node::{LinkId, Node, NodeId};
+use motet::reason::Reason;
 use motet_session::api::Member;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +23,15 @@ impl Links {
         }
         let link = match node.links()?.into_iter().find(|link| is_up(*link)) {
             Some(link) => link,
-            None => node.connect(&member.address, Some(limit))?,
+            None => {
+                let link = node.connect(&member.address, Some(limit))?;
+                // A node of another container may have the same name under which this one was looked for.
+                if node.link_info(link)?.peer != id {
+                    let _ = node.disconnect(link);
+                    return Err(Error::Node(motet::node::Error::Unreachable(Reason::NO_SUCH_NODE)));
+                }
+                link
+            }
         };
         let mut links = self.lock();
         match links.get(&id).copied().filter(|link| is_up(*link)) {

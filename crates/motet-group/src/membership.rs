@@ -89,6 +89,10 @@ impl Membership {
         if let Some(address) = Client::of(paths)?.get::<Session>("/v1/session")?.address {
             node.listen_for_hosts(SocketAddr::new(address, 0))?;
         }
+        if paths.nodes().is_dir() {
+            // Without it the node is reached by its other addresses.
+            let _ = node.listen_in(&paths.nodes());
+        }
         let address = node.address()?;
         let attachment = Attachment::open(paths, &id, &address, move |sender, event| {
             observe(sender, &event);

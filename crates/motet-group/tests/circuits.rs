@@ -31,8 +31,13 @@ impl Session {
 
     fn start_again(&mut self) {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let options =
-            Options { paths: self.paths.clone(), host: Some("here".to_owned()), listen: None, directory: None };
+        let options = Options {
+            paths: self.paths.clone(),
+            host: Some("here".to_owned()),
+            listen: None,
+            directory: None,
+            containers: None,
+        };
         let began = Instant::now();
         let gatekeeper = loop {
             match runtime.block_on(Gatekeeper::start(options.clone())) {

@@ -29,7 +29,13 @@ impl Session {
         let dir = tempfile::tempdir().unwrap();
         let paths = SessionPaths::within(&dir.path().join("sessions"), "test").unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let options = Options { paths: paths.clone(), host: Some("here".to_owned()), listen: None, directory: None };
+        let options = Options {
+            paths: paths.clone(),
+            host: Some("here".to_owned()),
+            listen: None,
+            directory: None,
+            containers: None,
+        };
         let gatekeeper = runtime.block_on(Gatekeeper::start(options)).unwrap();
         runtime.spawn(async move { gatekeeper.run(std::future::pending()).await.unwrap() });
         Self { paths, _runtime: runtime, _dir: dir }

@@ -119,6 +119,11 @@ impl SessionPaths {
         self.dir.join("join")
     }
 
+    /// The folder in which nodes of this host meet, also those of other network namespaces. It exists if the session allows that.
+    pub fn nodes(&self) -> PathBuf {
+        self.dir.join("nodes")
+    }
+
     /// The file that a gatekeeper locks while it runs.
     pub fn lock(&self) -> PathBuf {
         self.dir.join("gatekeeper.lock")

@@ -2,6 +2,7 @@
 
 use crate::{Errno, errno};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fs::{Mode, OFlags};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrUnix, SocketFlags, SocketType,
@@ -9,6 +10,7 @@ use rustix::net::{
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
+use std::path::Path;
 use syscalls::{Sysno, syscall};
 
 const SOL_SOCKET: usize = 1;
@@ -361,6 +363,39 @@ pub fn connect_abstract(name: &[u8]) -> Result<OwnedFd, Errno> {
     let address = SocketAddrUnix::new_abstract_name(name).map_err(|e| e.raw_os_error())?;
     rustix::net::connect(&fd, &address).map_err(|e| e.raw_os_error())?;
     Ok(fd)
+}
+
+/// Opens a non-blocking SEQPACKET listener on a file in a folder, which all network namespaces that see the folder can reach.
+pub fn listen_in(folder: &Path, name: &str, backlog: i32) -> Result<OwnedFd, Errno> {
+    let fd = seqpacket()?;
+    in_folder(folder, name, |address| {
+        rustix::net::bind(&fd, address)?;
+        rustix::net::listen(&fd, backlog)
+    })?;
+    Ok(fd)
+}
+
+/// Connects to the SEQPACKET listener on a file in a folder, without blocking.
+pub fn connect_in(folder: &Path, name: &str) -> Result<OwnedFd, Errno> {
+    let fd = seqpacket()?;
+    in_folder(folder, name, |address| rustix::net::connect(&fd, address))?;
+    Ok(fd)
+}
+
+/// Calls `run` with the address of a file in a folder. A path that is longer than an address goes by the folder's descriptor.
+fn in_folder(
+    folder: &Path,
+    name: &str,
+    run: impl FnOnce(&SocketAddrUnix) -> rustix::io::Result<()>,
+) -> Result<(), Errno> {
+    let error = |e: rustix::io::Errno| e.raw_os_error();
+    if let Ok(address) = SocketAddrUnix::new(folder.join(name)) {
+        return run(&address).map_err(error);
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let folder = rustix::fs::open(folder, flags, Mode::empty()).map_err(error)?;
+    let path = format!("/proc/self/fd/{}/{name}", folder.as_raw_fd());
+    SocketAddrUnix::new(path).and_then(|address| run(&address)).map_err(error)
 }
 
 /// Accepts a connection, without blocking.

@@ -65,6 +65,7 @@ use motet_engine::message::Node as EngineNode;
 use motet_engine::now;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -110,6 +111,12 @@ impl Node {
     #[inline]
     pub fn name(&self) -> Result<String, Error> {
         self.0.name()
+    }
+
+    /// Listens for nodes that meet in this folder, too, and finds them there. Processes that see the folder, such as those of two containers of one
+    /// user, reach each other although their network namespaces differ.
+    pub fn listen_in(&self, folder: &Path) -> Result<(), Error> {
+        self.0.listen_in(folder)
     }
 
     /// The full address, for [`Node::connect`] of other nodes. It contains the secret: give it only to processes that may connect.

@@ -81,6 +81,10 @@ impl MessageDriver for Shm {
         messages::connect::NodeListener::listen(node)
     }
 
+    fn listen_in_folder(&self, node: &Identity) -> Result<Box<dyn Listener>, Reason> {
+        messages::connect::NodeListener::listen_in_folder(node)
+    }
+
     fn connect(&self, node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
         messages::connect::NodeConnector::begin(node, address)
     }

@@ -15,6 +15,7 @@ use motet_proto::message::slab::SlabId;
 use motet_sys::clock;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::path::Path;
 
 /// The driver of an address without `://`.
 const NAME_DRIVER: &str = "shm";
@@ -61,6 +62,15 @@ impl Node {
     /// Errors: [`Error::Unreachable`] with the reason, for example that the address is in use.
     pub fn listen_for_hosts(&self, address: SocketAddr) -> Result<(), Error> {
         self.lock()?.listen_for_hosts(address)
+    }
+
+    /// Listens for nodes that meet in this folder, and finds them there: processes that see the folder reach each other although their network
+    /// namespaces differ. Only processes of this user may enter the folder; the kernel attests the user of each peer.
+    pub fn listen_in(&self, folder: &Path) -> Result<(), Error> {
+        let mut node = self.lock()?;
+        node.listen_in(folder)?;
+        node.notify();
+        Ok(())
     }
 
     // ---- links -------------------------------------------------------------------------------------------------------

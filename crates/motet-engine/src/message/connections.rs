@@ -79,6 +79,11 @@ impl Connections {
         self.drivers.iter().copied().filter(|driver| !listens(driver)).collect()
     }
 
+    /// Adds a listener whose address is tried before those of the others.
+    pub fn add_first_listener(&mut self, driver: &'static dyn Driver, listener: Box<dyn Listener>) {
+        self.listeners.insert(0, (driver, listener));
+    }
+
     /// Whether the node listens at all.
     pub fn has_listener(&self) -> bool {
         !self.listeners.is_empty()

@@ -314,7 +314,7 @@ impl Node {
             name => name.to_owned(),
         };
         let secret = options.secret.map_or_else(Secret::random, Ok).map_err(Error::NoNode)?;
-        let identity = Identity { id, name, listen: options.listen, secret };
+        let identity = Identity { id, name, listen: options.listen, secret, folder: None };
         let messages = MessageState::new(motet_sys::limits::address_space_share(options.limits.pool))?;
         let mut node = NodeState::new(identity, options.limits, messages, poll, wakeup);
         node.watch(node.progress.wakeup(), EventSource::Wakeup)?;

@@ -19,6 +19,7 @@ use motet_sys::rustix::fd::AsFd;
 use motet_sys::{biased_lock, clock, private_fds, thread};
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
+use std::path::Path;
 use std::sync::Arc;
 
 /// How long a node that is dropped waits until its peers have received what was sent to them, ns.
@@ -171,6 +172,27 @@ impl NodeState {
             self.identity.listen = None;
         }
         result.map_err(Error::Unreachable)
+    }
+
+    /// Listens in a folder, too, and looks there for other nodes. Its addresses come first.
+    pub fn listen_in(&mut self, folder: &Path) -> Result<(), Error> {
+        if self.identity.folder.as_deref() == Some(folder) {
+            return Ok(());
+        }
+        let identity = Identity { folder: Some(folder.to_owned()), ..self.identity.clone() };
+        let mut refused = Reason::NO_MESSAGES;
+        for driver in self.connections.drivers().to_vec() {
+            match driver.listen_in_folder(&identity) {
+                Ok(listening) => {
+                    self.watch(listening.descriptor(), EventSource::Connection)?;
+                    self.connections.add_first_listener(driver, listening);
+                    self.identity = identity;
+                    return Ok(());
+                }
+                Err(reason) => refused = reason,
+            }
+        }
+        Err(Error::Unreachable(refused))
     }
 
     /// Checks that the context or handler that `serve` names exists.

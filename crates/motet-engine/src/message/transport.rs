@@ -163,6 +163,8 @@ pub struct Identity {
     pub listen: Option<std::net::SocketAddr>,
     /// The secret that nodes of other hosts must know.
     pub secret: Secret,
+    /// The folder in which the nodes of its session meet, also those of other network namespaces.
+    pub folder: Option<std::path::PathBuf>,
 }
 
 /// Accepts connections from other nodes, until it is dropped.

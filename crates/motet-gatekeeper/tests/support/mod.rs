@@ -105,7 +105,7 @@ impl Running {
     fn options(&self) -> Options {
         let listen = Some("127.0.0.1:0".parse().unwrap());
         let directory = self.directory.clone();
-        Options { paths: self.paths.clone(), host: Some(self.host.clone()), listen, directory }
+        Options { paths: self.paths.clone(), host: Some(self.host.clone()), listen, directory, containers: None }
     }
 
     /// Starts another gatekeeper of the same session.

@@ -1,12 +1,13 @@
 //! Connection establishment between two nodes of one host.
 //!
-//! One node listens on an abstract SEQPACKET name made from its user and its own name ([`NodeListener`]). The other connects and passes
+//! One node listens on a SEQPACKET socket at its [`Place`] ([`NodeListener`]). The other connects and passes
 //! memory with a FIFO for each direction ([`NodeConnector`]). Each passes an eventfd, its receive doorbell, to the other.
 //!
 //! Both check what the kernel attests: the credentials of the peer process; the listening node also checks seals and size of the memory. The
 //! connection stays open as long as the link, and its end is the end of the peer process; nothing more is sent on it.
 
 use crate::messages::handshake::{Answer, HANDSHAKE_BYTES, Handshake};
+use crate::messages::place::{ListenerFile, Place, is_valid_name};
 use motet_engine::lock;
 use motet_engine::message::transport::{Connected, Connector, Identity, Listener, NodeId, ShmTransport, Transport};
 use motet_engine::reason::Reason;
@@ -37,17 +38,6 @@ const BACKLOG: i32 = 128;
 
 /// The address ranges of link memory. Only link memory is mapped there.
 static RANGES: Mutex<AddressRanges> = Mutex::new(AddressRanges::new());
-
-/// The socket name of a node: the same in every version of Motet.
-fn socket_name(name: &str) -> Vec<u8> {
-    format!("motet/node/{}/{name}", euid()).into_bytes()
-}
-
-/// Whether a node may have this name: 1 to 64 letters, digits, dots, underscores, hyphens and at signs.
-pub fn is_valid_name(name: &str) -> bool {
-    let known = |c: char| c.is_ascii_alphanumeric() || "._-@".contains(c);
-    (1..=64).contains(&name.len()) && name.chars().all(known)
-}
 
 fn check_user(peer: &Credentials) -> Result<(), Reason> {
     match peer.uid {
@@ -178,7 +168,8 @@ pub struct NodeListener {
     /// An epoll set of the listener and the incoming connections.
     poll: PrivateFd,
     id: NodeId,
-    name: String,
+    /// Where it listens.
+    file: ListenerFile,
     incoming: Vec<Incoming>,
     /// Incoming connections of other users.
     incoming_of_others: u32,
@@ -196,18 +187,29 @@ struct Incoming {
 impl NodeListener {
     /// Binds the node's name and listens.
     pub fn listen(node: &Identity) -> Result<Box<dyn Listener>, Reason> {
-        const EADDRINUSE: i32 = 98;
         if !is_valid_name(&node.name) {
             return Err(Reason::BAD_NAME);
         }
-        let listener = socket::listen_abstract(&socket_name(&node.name), BACKLOG)
+        Self::at(node, Place::Name(node.name.clone()))
+    }
+
+    /// Listens in the node's folder.
+    pub fn listen_in_folder(node: &Identity) -> Result<Box<dyn Listener>, Reason> {
+        Self::at(node, Place::in_folder(node)?)
+    }
+
+    fn at(node: &Identity, place: Place) -> Result<Box<dyn Listener>, Reason> {
+        const EADDRINUSE: i32 = 98;
+        let listener = place
+            .listen(BACKLOG)
             .map_err(|errno| if errno == EADDRINUSE { Reason::NAME_TAKEN } else { Reason::NOT_PERMITTED })?;
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|_| Reason::NO_MEMORY)?;
         let (listener, poll) = (PrivateFd::close_on_fork(listener), PrivateFd::new(poll));
         watch(&poll, &listener)?;
         asymmetric_fence::register_global();
-        let (id, name, incoming) = (node.id, node.name.clone(), Vec::new());
-        Ok(Box::new(Self { listener, poll, id, name, incoming, incoming_of_others: 0, paused_until: None }))
+        let file = ListenerFile::new(place).map_err(|_| Reason::NO_MEMORY)?;
+        let (id, incoming) = (node.id, Vec::new());
+        Ok(Box::new(Self { listener, poll, id, file, incoming, incoming_of_others: 0, paused_until: None }))
     }
 
     /// Accepts connections. After a failure the listener leaves the epoll set for a while, in which it would be readable all the time.
@@ -336,7 +338,7 @@ impl Listener for NodeListener {
     }
 
     fn address(&self) -> String {
-        self.name.clone()
+        self.file.place().address()
     }
 }
 
@@ -352,28 +354,26 @@ struct PendingHandshake {
 
 /// A connection to another node that is being established.
 pub struct NodeConnector {
-    name: String,
+    place: Place,
     node: NodeId,
     pending: Option<PendingHandshake>,
 }
 
 impl NodeConnector {
-    /// Begins to connect to the node of that name.
-    pub fn begin(node: &Identity, name: &str) -> Result<Box<dyn Connector>, Reason> {
-        if !is_valid_name(name) {
-            return Err(Reason::BAD_NAME);
-        }
-        Ok(Box::new(Self { name: name.to_owned(), node: node.id, pending: None }))
+    /// Begins to connect to the node at that address.
+    pub fn begin(node: &Identity, address: &str) -> Result<Box<dyn Connector>, Reason> {
+        Ok(Box::new(Self { place: Place::parse(node, address)?, node: node.id, pending: None }))
     }
 
     /// Connects and sends the handshake; `None`: the peer's backlog is full at the moment.
     fn send_handshake(&self) -> Result<Option<PendingHandshake>, Reason> {
         const EAGAIN: i32 = 11;
         const ECONNREFUSED: i32 = 111;
-        let control = match socket::connect_abstract(&socket_name(&self.name)) {
+        const ENOENT: i32 = 2;
+        let control = match self.place.connect() {
             Ok(control) => PrivateFd::close_on_fork(control),
             Err(EAGAIN) => return Ok(None),
-            Err(ECONNREFUSED) => return Err(Reason::NO_SUCH_NODE),
+            Err(ECONNREFUSED | ENOENT) => return Err(Reason::NO_SUCH_NODE),
             Err(_) => return Err(Reason::NOT_PERMITTED),
         };
         let peer = socket::peer_credentials(&control).map_err(|_| Reason::NOT_PERMITTED)?;
