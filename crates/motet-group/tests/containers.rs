@@ -10,6 +10,7 @@ use motet_session::api::{Session, View};
 use motet_session::client::Client;
 use motet_session::paths::{DIR_VARIABLE, SessionPaths};
 use motet_tests::mpi::skip;
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -149,10 +150,10 @@ fn share_memory(test: &str, user: &[String], container: &[&str]) {
         .map(|(container, rank)| place.start("member", rank, container))
         .collect();
     for output in &mut outputs {
-        assert_eq!(said(output), "sum 3 by shm shm");
+        assert_eq!(said(output), "sum 3 by {\"shm\"}");
     }
     place.children.iter_mut().skip(1).for_each(kill);
-    place.members(0);
+    // The gatekeeper removes the sockets of nodes whose processes have ended. (It answers its own user only, who may not be this one.)
     let began = Instant::now();
     while std::fs::read_dir(place.paths.nodes()).unwrap().next().is_some() {
         assert!(began.elapsed() < LIMIT, "sockets of killed nodes are left");
@@ -243,7 +244,9 @@ fn child() {
         circuit.receive(from, 7, &mut body).unwrap();
         assert!(body.iter().all(|byte| *byte == 7));
     }
-    let drivers: Vec<_> = node.links().unwrap().into_iter().map(|link| node.link_info(link).unwrap().driver).collect();
-    println!("says sum {} by {}", sum[0], drivers.join(" "));
+    // Two nodes that connect at the same time may have two links.
+    let driver = |link| node.link_info(link).unwrap().driver;
+    let drivers: BTreeSet<_> = node.links().unwrap().into_iter().map(driver).collect();
+    println!("says sum {} by {drivers:?}", sum[0]);
     std::thread::sleep(LIMIT);
 }
