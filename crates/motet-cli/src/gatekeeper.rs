@@ -43,7 +43,8 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let _ = rustix::process::setsid();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| failed(&error))?;
     runtime.block_on(async {
-        let options = Options { paths, host: arguments.host.clone(), listen: arguments.listen, directory, containers: None };
+        let options =
+            Options { paths, host: arguments.host.clone(), listen: arguments.listen, directory, containers: None };
         let mut stop = signal(SignalKind::terminate()).map_err(|error| failed(&error))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| failed(&error))?;
         let gatekeeper = Gatekeeper::start(options).await.map_err(|error| match error.kind() {
