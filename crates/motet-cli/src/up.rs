@@ -107,7 +107,12 @@ pub fn up(arguments: &UpArguments, json: bool) -> Outcome {
     };
     let mut started = Vec::new();
     if !arguments.hosts.is_empty() || remote.is_some() {
-        let config = Client::of(&paths)?.post::<JoinConfig>("/v1/join", &serde_json::json!({ "listen": remote }))?;
+        let client = Client::of(&paths)?;
+        let config = client.post::<JoinConfig>("/v1/join", &serde_json::json!({ "listen": remote }));
+        if config.is_err() && !already {
+            client.delete("/v1/session")?; // a command that fails leaves nothing behind
+        }
+        let config = config?;
         let others: Vec<_> = arguments.hosts.iter().filter(|host| **host != about.host).cloned().collect();
         started = hosts::start(&others, &config, &arguments.agent, arguments.remote_motet.as_deref())?;
     }

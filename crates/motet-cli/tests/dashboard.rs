@@ -203,6 +203,7 @@ fn page_shows_programs_as_they_run() {
 
 /// With MOTET_PICTURES, a folder, it also writes the pictures of docs/figures.
 #[test]
+#[allow(clippy::zombie_processes)] // the programs end with the session
 fn page_fits_a_laptop_and_a_phone_in_light_and_dark() {
     let (Some(mut browser), Some(libraries)) = (browser(), libraries()) else { return };
     let pictures = std::env::var_os("MOTET_PICTURES").map(PathBuf::from);

@@ -167,7 +167,7 @@ fn group_has_ranks_and_ends_with_the_session() {
     let script = "echo $MOTET_GROUP $MOTET_GROUP_RANK/$MOTET_GROUP_SIZE; exec sleep 1000";
     let (mut group, lines) = session.start(&["run", "--group", "fluid", "-n", "3", "--", "sh", "-c", script], 3);
     assert_eq!(lines, ["fluid 0/3", "fluid 1/3", "fluid 2/3"]);
-    let (mut single, _) = session.start(&["run", "--", "sh", "-c", "echo; sleep 1000 & wait"], 1);
+    let (mut single, _) = session.start(&["run", "--", "sh", "-c", "echo; sleep 1000 & wait; exit 1"], 1);
     let listed = json(&finish(&mut session.motet(&["--json", "groups", "fluid"])).1);
     let ranks: Vec<_> =
         listed[0]["programs"].as_array().unwrap().iter().map(|program| program["rank"].clone()).collect();
@@ -237,7 +237,8 @@ fn wrong_calls_are_refused_in_one_line() {
     refused(&mut session.motet(&["run", "--group", "g", "-n", "0", "--", "true"]), 2);
     assert!(refused(&mut session.motet(&["up", "--host", "a b"]), 2).contains("is no name of a host"));
     refused(&mut session.motet(&["up", "--listen", "nonsense"]), 2);
-    assert!(refused(&mut session.motet(&["up", "--listen", "192.0.2.1:1"]), 1).contains("does not start"));
+    assert!(refused(&mut session.motet(&["up", "--listen", "192.0.2.1:1"]), 1).contains("cannot listen"));
+    assert!(refused(&mut session.motet(&["groups"]), 3).contains("motet up"), "the session is not up");
     let open = session.0.path().join("sessions");
     std::fs::set_permissions(&open, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     assert!(refused(&mut session.motet(&["up"]), 1).contains("others may enter"));
