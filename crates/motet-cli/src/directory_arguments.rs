@@ -9,7 +9,7 @@ use crate::exit_error::{Failure, Outcome, USAGE};
 /// Where the directory of the session is.
 #[derive(Debug, Args)]
 pub struct DirectoryArguments {
-    /// Keep the directory in this etcd: etcd://HOST:PORT[,HOST:PORT...][/PREFIX], or etcds:// for TLS
+    /// Keep the directory in this etcd: etcd://HOST:PORT,.../PREFIX, one address or more, with or without a prefix; etcds:// for TLS
     #[arg(long, value_name = "URL")]
     directory: Option<String>,
 
