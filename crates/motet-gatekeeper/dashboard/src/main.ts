@@ -10,6 +10,7 @@ import { makeGraph } from "./graph";
 import { DRIVERS, driverName, History } from "./history";
 import { logInFromAddress, showLogin } from "./login";
 import { build, type Model } from "./model";
+import { Modules } from "./modules";
 import { linkTable, procTable, showGroups, showWarnings } from "./views";
 
 /** A little more than the gatekeepers' own interval, so that each answer is a new one. */
@@ -30,6 +31,7 @@ class Page {
     private readonly chart = makeChart();
     private readonly links = linkTable(() => this.filter.link, () => this.model.hosts.length);
     private readonly procs = procTable();
+    private readonly modules = new Modules(() => this.filter, () => this.hosts);
     private readonly events = new EventList(() => (this.directoryAt = 0));
 
     constructor(private readonly session: Session) {
@@ -57,6 +59,7 @@ class Page {
     /** Asks and shows, for as long as the page is open and logged in. */
     async run(): Promise<void> {
         void this.events.follow();
+        void this.modules.follow();
         for (;;) {
             const began = performance.now();
             try {
