@@ -76,6 +76,25 @@ int main(int argc, char **argv) {
 }
 "#;
 
+/// A `motet run` that is ended, and waited for, when it is dropped.
+struct Group(Child);
+
+impl Group {
+    /// Ends the programs.
+    fn end(&mut self) {
+        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), rustix::process::Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(None)) {
+            self.end();
+        }
+    }
+}
+
 /// A session in a folder of its own, which ends with the test.
 struct Session {
     folder: Folder,
@@ -105,8 +124,8 @@ impl Session {
         json(&out)["dashboard"].as_str().unwrap().to_owned()
     }
 
-    /// Starts 2 n processes that talk in pairs; returns when all talk.
-    fn many(&self, group: &str, ranks: usize) -> Child {
+    /// Starts processes that talk in pairs; returns when all talk.
+    fn many(&self, group: &str, ranks: usize) -> Group {
         let folder = self.folder.path().join(group);
         std::fs::create_dir(&folder).unwrap();
         let program = self.folder.compile("one_of_many", ONE_OF_MANY, &["-O1"]);
@@ -114,11 +133,11 @@ impl Session {
         let mut child = command.arg(program).arg(folder).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "talks"));
-        child
+        Group(child)
     }
 
     /// Starts the ring as a group; returns when all ranks talk.
-    fn ring(&self, group: &str, ranks: usize, block: usize, pause: f64, settings: &[&str]) -> Child {
+    fn ring(&self, group: &str, ranks: usize, block: usize, pause: f64, settings: &[&str]) -> Group {
         let folder = self.folder.path().join(group);
         std::fs::create_dir(&folder).unwrap();
         let script = self.folder.file(&format!("{group}.py"), RING, 0o600);
@@ -129,7 +148,7 @@ impl Session {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         (0..ranks).for_each(|_| assert_eq!(lines.next().unwrap().unwrap(), "talks", "{group}"));
-        child
+        Group(child)
     }
 }
 
@@ -194,8 +213,7 @@ fn page_shows_programs_as_they_run() {
     browser.press("Escape");
     browser.until("document.querySelectorAll('#links tbody tr').length === 3");
     // The end of the programs is an event, and the page follows.
-    rustix::process::kill_process(rustix::process::Pid::from_child(&ring), rustix::process::Signal::TERM).unwrap();
-    ring.wait().unwrap();
+    ring.end();
     browser.until("document.getElementById('events').textContent.includes('ended: fluid.py')");
     browser.until("document.getElementById('count-links').textContent.trim() === '0'");
     assert_eq!(browser.complaints(), Vec::<String>::new());
@@ -287,8 +305,7 @@ fn page_of_500_processes_is_small_and_answers() {
     browser.until("document.querySelectorAll('#links tbody tr').length <= 3");
     browser.until("document.querySelectorAll('#graph .node').length >= 2");
     assert_eq!(browser.complaints(), Vec::<String>::new());
-    rustix::process::kill_process(rustix::process::Pid::from_child(&many), rustix::process::Signal::TERM).unwrap();
-    many.wait().unwrap();
+    many.end();
 }
 
 #[test]
@@ -313,4 +330,45 @@ fn text_of_programs_is_text() {
     assert_eq!(browser.complaints(), Vec::<String>::new());
     drop(child.stdin.take());
     child.wait().unwrap();
+}
+
+#[test]
+fn module_is_loaded_stopped_and_started() {
+    let Some(mut browser) = browser() else { return };
+    let session = Session::up("modules", None);
+    let descriptor = "name = \"mesh\"\ndriver = \"exec\"\nunits = [\"./mesh\"]\n";
+    let descriptor = session.folder.file("mesh.toml", descriptor, 0o600);
+    session.folder.file("mesh", "#!/bin/sh\necho '<b>refined</b>' twice\nexec sleep 1000\n", 0o700);
+    browser.open(&session.dashboard());
+    browser.until("document.getElementById('load-host').value === 'here'");
+    browser.value("document.getElementById('load-path').focus()");
+    browser.type_text("/does/not/exist.toml");
+    browser.press("Enter");
+    browser.until("document.getElementById('modules-problem').textContent !== ''");
+    assert_eq!(browser.value("document.querySelectorAll('#modules li').length"), 0);
+    browser.value("document.getElementById('load-path').select()");
+    browser.type_text(descriptor.to_str().unwrap());
+    browser.press("Enter");
+    let state = "document.querySelector('#modules .state').textContent";
+    browser.until(&format!("{state} === 'running'"));
+    assert_eq!(browser.text("#modules-problem"), "");
+    let click = |browser: &mut Browser, name: &str| {
+        browser.until(&format!("!document.querySelector('#modules [data-do={name}]').disabled"));
+        browser.value(&format!("document.querySelector('#modules [data-do={name}]').click()"))
+    };
+    click(&mut browser, "log");
+    browser.until("document.getElementById('log-text').textContent.includes('<b>refined</b> twice')");
+    click(&mut browser, "stop");
+    browser.until(&format!("!['running', 'restarting'].includes({state})"));
+    click(&mut browser, "start");
+    browser.until(&format!("{state} === 'running'"));
+    // What the page shows is what the session has.
+    let listed = json(&finish(&mut session.motet(&["--json", "modules"])).1).to_string();
+    assert!(listed.contains("\"mesh\"") && listed.contains("\"running\""), "{listed}");
+    click(&mut browser, "stop");
+    click(&mut browser, "unload");
+    browser.until("document.querySelectorAll('#modules li').length === 0");
+    // The refused descriptor is the one error that the browser notes.
+    let complaints = browser.complaints();
+    assert!(complaints.iter().all(|complaint| complaint.contains("/v1/hosts/here/modules")), "{complaints:?}");
 }

@@ -151,8 +151,8 @@ mod tests {
         };
         let oldest = browser(&logins);
         assert!(admits(&oldest));
-        let others: Vec<_> = (0..MAX_BROWSERS).map(|_| browser(&logins)).collect();
-        assert!(!admits(&oldest) && others.iter().all(admits));
+        let later: Vec<_> = (0..MAX_BROWSERS).map(|_| browser(&logins)).collect();
+        assert!(!admits(&oldest) && later.iter().all(admits));
     }
 
     #[test]
