@@ -64,7 +64,10 @@ void run(int argc, char** argv) {
   const Range here = Range::of(session.rank, session.size);
   std::vector<double> wall(here.size() + 2, 300.0), heat(here.size());
   int no_options = 0;
-  const char* options[][2] = {{"endPoint", "giop:tcp:127.0.0.1:"}, {nullptr, nullptr}};
+  // If the fluid is on another host: the address by which it knows this one.
+  const char* address = std::getenv("SOLID_ADDRESS");
+  const std::string endpoint = std::string("giop:tcp:") + (address != nullptr ? address : "127.0.0.1") + ":";
+  const char* options[][2] = {{"endPoint", endpoint.c_str()}, {nullptr, nullptr}};
   CORBA::ORB_var orb = CORBA::ORB_init(no_options, nullptr, "omniORB4", options);
   Account account;
   announce(orb, session, &account);

@@ -1,6 +1,6 @@
 //! `motet bench session`: sessions, groups and circuits (`docs/session.md`), beside the limits that they are built for.
 //!
-//! What it is: a part for each limit. Each starts a session of its own ([`scene`]) with the command `motet`, and members that are this executable as a
+//! What it is: a part for each limit. Each starts a session of its own (`scene`) with the command `motet`, and members that are this executable as a
 //! worker. Barriers and all-reduces take turns with those of Open MPI, on Motet's libfabric provider and on Open MPI's own transport.
 //! What it is not: a test of contents; the tests of `motet-gatekeeper`, `motet-group` and `motet-cli` are that.
 
