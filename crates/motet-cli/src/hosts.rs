@@ -3,11 +3,9 @@
 //! What a host needs to join passes through the agent's standard input, because it holds the session's key.
 
 use motet_session::hosts::{Host, JoinConfig};
-use motet_session::paths::{NAME_VARIABLE, SessionPaths};
+use motet_session::paths::{NAME_VARIABLE, SessionPaths, write_private};
 use serde::Serialize;
-use std::fs::OpenOptions;
 use std::io::{Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -141,13 +139,7 @@ pub fn accept_join_config(paths: &SessionPaths, is_up: bool) -> Outcome<()> {
     }
     paths.create().map_err(|error| failed(&error.to_string()))?;
     for (path, text) in [(paths.join_config(), &text[..]), (paths.key(), config.key.as_bytes())] {
-        let written = OpenOptions::new()
-            .create(true)
-            .truncate(true)
-            .write(true)
-            .mode(0o600)
-            .open(&path)
-            .and_then(|mut file| file.write_all(text));
+        let written = write_private(&path, text);
         written.map_err(|error| failed(&format!("{}: {error}", path.display())))?;
     }
     Ok(())

@@ -3,11 +3,11 @@
 //! The key is 256 random bits in a file that only the user can read. It is compared in constant time; the answer to a wrong one
 //! comes later with each further one. Browsers have cookies instead, see [`crate::logins`].
 
-use motet_session::paths::SessionPaths;
+use motet_session::paths::{SessionPaths, write_private};
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -70,10 +70,7 @@ impl SessionKey {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let text = random_hex::<32>()?;
-                let new = path.with_extension("new");
-                let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
-                file.write_all(text.as_bytes())?;
-                std::fs::rename(&new, &path)?; // no gatekeeper finds half a key
+                write_private(&path, text.as_bytes())?;
                 text
             }
             Err(error) => return Err(error),

@@ -284,12 +284,12 @@ impl Nodes {
 
     /// Hands a message to a member of a group, on this host or another one. One that is not attached loses it, and gets a new view when it is back.
     pub fn deliver(&self, group: &str, from: &str, to: &str, body: serde_json::Value) {
-        match self.shared.views.host_of(group, to) {
-            Some(host) if host != self.shared.host => {
-                let (group, from, to) = (group.to_owned(), from.to_owned(), to.to_owned());
-                self.shared.hosts.deliver(&Delivery { host, group, from, to, body });
-            }
-            _ => self.deliver_here(group, from, to, body),
+        if self.lock().contains_key(to) {
+            return self.deliver_here(group, from, to, body);
+        }
+        if let Some(host) = self.shared.views.host_of(group, to).filter(|host| *host != self.shared.host) {
+            let (group, from, to) = (group.to_owned(), from.to_owned(), to.to_owned());
+            self.shared.hosts.deliver(&Delivery { host, group, from, to, body });
         }
     }
 

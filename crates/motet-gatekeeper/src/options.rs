@@ -1,12 +1,12 @@
 //! What a later gatekeeper of the session takes over from this one: a small file in the session's folder.
 
 use motet_session::etcd_address::EtcdAddress;
-use motet_session::paths::SessionPaths;
+use motet_session::paths::{SessionPaths, write_private};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::SocketAddr;
 
-/// Which processes of this host that see the session's folder share memory, although their network namespaces differ.
+/// Whether containers of this host share memory: processes that see the session's folder, but have other network namespaces.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Containers {
@@ -30,7 +30,7 @@ pub struct Kept {
     /// The etcd that holds the directory, if it is in one.
     #[serde(default)]
     pub directory: Option<EtcdAddress>,
-    /// Which containers of this host share memory.
+    /// Whether containers of this host share memory.
     #[serde(default)]
     pub containers: Containers,
     /// Distinguishes the gatekeepers of this folder from others of the same host name, in an etcd.
@@ -48,7 +48,7 @@ impl Kept {
     pub fn update(paths: &SessionPaths, change: impl FnOnce(&mut Self)) -> io::Result<Self> {
         let mut kept = Self::load(paths);
         change(&mut kept);
-        std::fs::write(paths.options(), serde_json::to_vec(&kept)?)?;
+        write_private(&paths.options(), &serde_json::to_vec(&kept)?)?;
         Ok(kept)
     }
 }

@@ -57,7 +57,7 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// The etcd that holds the directory. `None`: the one of the gatekeeper before this one, or the embedded store.
     pub directory: Option<EtcdAddress>,
-    /// Which containers of this host share memory. `None`: as with the gatekeeper before this one, or those of the session's user.
+    /// Whether containers of this host share memory. `None`: as with the gatekeeper before this one; by default those of the session's user do.
     pub containers: Option<Containers>,
 }
 

@@ -4,14 +4,13 @@
 //! get the authority's certificate together with the session's key, and accept nothing else.
 
 use motet_session::hosts::SERVER_NAME;
-use motet_session::paths::SessionPaths;
+use motet_session::paths::{SessionPaths, write_private};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore, ServerConfig, version};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::sync::Arc;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
@@ -47,10 +46,7 @@ impl Identity {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let kept = make(paths.name()).map_err(io::Error::other)?;
-                let new = path.with_extension("new");
-                let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
-                file.write_all(&serde_json::to_vec(&kept)?)?;
-                std::fs::rename(&new, &path)?;
+                write_private(&path, &serde_json::to_vec(&kept)?)?;
                 kept
             }
             Err(error) => return Err(error),

@@ -6,6 +6,9 @@
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RawMode, mkdir, statat};
 use rustix::process::getuid;
 use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The variable that names the folder of all sessions.
@@ -145,6 +148,14 @@ impl SessionPaths {
         check_private(self.dir.parent().unwrap_or(Path::new("/")))?;
         check_private(&self.dir)
     }
+}
+
+/// Writes a file that only the user may read. A reader finds the old text or the new one, never a part.
+pub fn write_private(path: &Path, text: &[u8]) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+    file.write_all(text)?;
+    std::fs::rename(&new, path)
 }
 
 /// The folder of all sessions, from the variables that `variable` returns.
