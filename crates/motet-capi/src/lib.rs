@@ -10,6 +10,7 @@ mod messages;
 mod process_life;
 mod split_calls;
 mod streams;
+mod user_pointer;
 mod waits;
 
 use motet_engine::Engine;

@@ -35,7 +35,7 @@ impl DirectoryArguments {
         Ok(Some(address))
     }
 
-    /// The same options, for the gatekeeper.
+    /// The words of the command line that pass these options on to the gatekeeper.
     pub fn to_words(&self) -> Outcome<Vec<String>> {
         let Some(address) = self.address()? else { return Ok(Vec::new()) };
         let mut words = vec!["--directory".to_owned(), address.url];

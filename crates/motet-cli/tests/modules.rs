@@ -56,7 +56,7 @@ fn requirements_come_first_and_hold() {
     let session = Session::up("requires");
     session.shell("base", "exec sleep 1000", "");
     session.shell("gas", "exec sleep 1000", "requires = [\"base\"]");
-    // The same in the other form.
+    // A descriptor in XML requires modules with descriptors in TOML.
     let xml = "<defmod name=\"mesh\" driver=\"exec\"><requires>base gas</requires><unit>sleep</unit>\
                <attr label=\"arguments\">1000</attr></defmod>";
     session.0.file("mesh.xml", xml, 0o644);

@@ -79,7 +79,7 @@ async fn session(State(context): State<Context>) -> Json<Session> {
     })
 }
 
-/// Which hosts of the session end.
+/// The hosts that a request ends.
 #[derive(Debug, Default, serde::Deserialize)]
 struct EndQuery {
     /// Only the host of this gatekeeper.

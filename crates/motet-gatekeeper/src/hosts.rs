@@ -47,6 +47,8 @@ pub struct Hosts {
 struct Shared {
     own: String,
     role: Role,
+    /// The links that this primary gatekeeper has accepted so far, of each host.
+    accepted: Mutex<HashMap<String, u64>>,
     /// The address by which other hosts know this one.
     address: Mutex<Option<IpAddr>>,
     /// What this gatekeeper does with what the others say.
@@ -77,6 +79,7 @@ impl Hosts {
             shared: Arc::new(Shared {
                 own: own.to_owned(),
                 role,
+                accepted: Mutex::default(),
                 address: Mutex::default(),
                 handler: Handler::default(),
             }),
@@ -200,7 +203,17 @@ impl Hosts {
             return Err(format!("another host of the session has the name {host}: give this one another with --host"));
         }
         links.insert(host.to_owned(), link.clone());
+        *self.accepted().entry(host.to_owned()).or_default() += 1;
         Ok(())
+    }
+
+    /// How many links this primary gatekeeper has accepted of a host. A host for which it stays the same has not been back.
+    pub fn accepted_of(&self, host: &str) -> u64 {
+        self.accepted().get(host).copied().unwrap_or(0)
+    }
+
+    fn accepted(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.shared.accepted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the link of a host.

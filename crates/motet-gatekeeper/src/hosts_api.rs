@@ -63,7 +63,7 @@ pub async fn hosts(State(context): State<Context>) -> Answer<Vec<Host>> {
     Ok(Json(context.directory.hosts().await?))
 }
 
-/// The same path of the gatekeeper of a host: `/v1/hosts/a/programs` is `/v1/programs` of host a
+/// Forwards a request to the gatekeeper of a host: `/v1/hosts/a/programs` is `/v1/programs` of host a
 #[utoipa::path(get, path = "/v1/hosts/{host}/{path}", params(("host" = String, Path), ("path" = String, Path)),
     responses((status = 200), (status = 404, body = motet_session::api::Problem),
         (status = 502, body = motet_session::api::Problem)))]
@@ -188,8 +188,9 @@ async fn link(
 
 /// Waits until a host connects again. If it does not, its nodes and programs leave the session.
 pub async fn expect_back(hosts: &Hosts, directory: &Directory, host: &str) {
+    let accepted = hosts.accepted_of(host);
     tokio::time::sleep(HOST_LIMIT).await;
-    while !hosts.is_linked(host) && directory.remove_host(host).await.is_err() {
+    while hosts.accepted_of(host) == accepted && directory.remove_host(host).await.is_err() {
         tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
@@ -214,7 +215,7 @@ async fn store(
     }))
 }
 
-/// Which changes of the store to watch.
+/// The changes that a watcher wants.
 #[derive(Debug, Deserialize)]
 struct WatchQuery {
     prefix: String,

@@ -26,7 +26,7 @@ const MAX_CONNECTIONS: usize = 64;
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
 /// Pause after a failure to accept, such as for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// The most addresses of this host that others are told.
+/// The most addresses of this host in a join configuration.
 const MAX_ADDRESSES: usize = 16;
 
 /// The address of this host on the connection of a request.

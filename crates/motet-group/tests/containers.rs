@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 /// Own namespaces, as containers have them.
 const CONTAINER: &[&str] = &["unshare", "--net", "--ipc", "--pid", "--mount-proc", "--fork", "--kill-child"];
-/// The same, and an own user namespace.
+/// A container with a user namespace of its own, too.
 const CONTAINER_OF_USER: &[&str] =
     &["unshare", "--user", "--map-root-user", "--net", "--ipc", "--pid", "--mount-proc", "--fork", "--kill-child"];
 

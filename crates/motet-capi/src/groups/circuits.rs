@@ -7,6 +7,7 @@ use crate::messages::abi::{bytes, write, write_handle};
 use crate::messages::node_handles::{in_handler, run_handler};
 use crate::messages::nodes::text;
 use crate::messages::{Deadline, EDEADLK, EINVAL, Errno, call};
+use crate::user_pointer::UserPointer;
 use motet_group::{Circuit, Group};
 use std::ffi::{c_char, c_void};
 
@@ -15,20 +16,6 @@ const ANY_RANK: u32 = u32::MAX;
 
 /// The type `motet_circuit_handler`.
 pub type Function = unsafe extern "C" fn(circuit: u64, from: u32, tag: u32, *const u8, usize, *mut c_void);
-
-/// The program's pointer, which is passed back unchanged.
-struct User(*mut c_void);
-
-// SAFETY: it is never dereferenced here; `motet_group.h` says in which threads the function runs.
-unsafe impl Send for User {}
-// SAFETY: as above.
-unsafe impl Sync for User {}
-
-impl User {
-    fn pointer(&self) -> *mut c_void {
-        self.0
-    }
-}
 
 /// The caller's memory of `length` bytes.
 ///
@@ -165,7 +152,7 @@ pub unsafe extern "C" fn motet_circuit_handle(circuit: u64, function: Option<Fun
             found.object.unhandle();
             return Ok(0);
         };
-        let user = User(user);
+        let user = UserPointer(user);
         let run = move |from: usize, tag: u32, body: &[u8]| {
             // SAFETY: `motet_group.h` says what the function may rely on; the body stays for the call.
             run_handler(|| unsafe { function(circuit, from as u32, tag, body.as_ptr(), body.len(), user.pointer()) });

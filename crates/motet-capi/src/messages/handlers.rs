@@ -4,6 +4,7 @@ use super::abi::{self, RawArrival};
 use super::node_handles::{enter, in_handler, run_handler};
 use super::receive::{forget, take};
 use super::{EINVAL, call, channel_handle, errno, number};
+use crate::user_pointer::UserPointer;
 use motet_api::node::{Body, Message, Serve};
 use motet_engine::message::{Handler, Node, Task};
 use motet_proto::message::UnexpectedMessage;
@@ -21,25 +22,11 @@ pub type Work = unsafe extern "C" fn(node: u64, user: *mut c_void);
 /// Time between two checks of `motet_handler_free` for a thread that still runs the handler, ns.
 const FREE_POLL_NS: u64 = 50_000;
 
-/// The program's `user` pointer, which is never dereferenced here.
-struct User(*mut c_void);
-
-// SAFETY: it is passed back unchanged and never dereferenced; `motet.h` says in which threads functions run.
-unsafe impl Send for User {}
-// SAFETY: it is passed back unchanged and never dereferenced.
-unsafe impl Sync for User {}
-
-impl User {
-    fn pointer(&self) -> *mut c_void {
-        self.0
-    }
-}
-
 /// A handler of the program, and its node.
 struct RegisteredHandler {
     node: u64,
     function: Function,
-    user: User,
+    user: UserPointer,
 }
 
 impl RegisteredHandler {
@@ -96,7 +83,7 @@ impl Handler for RegisteredHandler {
 
 /// Deferred work as a task of the engine.
 pub fn task(node: u64, function: Work, user: *mut c_void) -> Task {
-    let user = User(user);
+    let user = UserPointer(user);
     // SAFETY: `motet.h` says what the function may rely on.
     Box::new(move |_| unsafe { function(node, user.pointer()) })
 }
@@ -114,7 +101,8 @@ pub unsafe extern "C" fn motet_handler_new(
         // SAFETY: the caller's promise.
         unsafe { abi::write_handle(out, 0) }?;
         let entered = enter(node)?;
-        let registered = Arc::new(RegisteredHandler { node, function: function.ok_or(EINVAL)?, user: User(user) });
+        let registered =
+            Arc::new(RegisteredHandler { node, function: function.ok_or(EINVAL)?, user: UserPointer(user) });
         let known = Arc::downgrade(&registered);
         let Serve::Handler(handler) = entered.node.handler(registered).map_err(errno)? else { return Err(EINVAL) };
         entered.handlers().insert(handler, known);

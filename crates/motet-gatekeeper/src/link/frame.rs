@@ -136,6 +136,26 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn damaged_frames_are_errors_or_frames() {
+        let frame = Frame {
+            message: Message::Deliver { host: "h".into(), group: "g".into(), from: "f".into(), to: "t".into() },
+            body: b"[1, 2]".to_vec(),
+        };
+        let mut bytes = Vec::new();
+        frame.write(&mut bytes).await.unwrap();
+        for at in 0..bytes.len() {
+            for flip in [0x01, 0x20, 0x80, 0xff] {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= flip;
+                if let Ok(read) = Frame::read(&mut &damaged[..]).await {
+                    assert!(read.body.len() <= bytes.len(), "no more than was sent");
+                }
+            }
+            assert!(Frame::read(&mut &bytes[..at]).await.is_err(), "half a frame is none");
+        }
+    }
+
+    #[tokio::test]
     async fn hostile_frames_are_errors() {
         let too_long = [&u32::MAX.to_le_bytes()[..], &[0; 4]].concat();
         let long_body = [&2u32.to_le_bytes()[..], &(16u32 << 20).to_le_bytes(), b"{}"].concat();
