@@ -1,6 +1,6 @@
 //! The part of `motet run` that concerns a session: programs are registered, and started as members of a group.
 //!
-//! A program never waits for the gatekeeper: one that does not answer within [`REGISTER_LIMIT`] is left alone.
+//! A program without a group does not wait for the gatekeeper. In another PID namespace it waits for the answer, for at most [`REGISTER_LIMIT`].
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
@@ -13,6 +13,7 @@ use motet_session::client::{Client, ClientError};
 use motet_session::launcher::Place;
 use motet_session::paths::NAME_VARIABLE;
 use motet_session::process::Process;
+use motet_session::registration::{Announcement, own_pid_namespace, send_without_answer, shorten};
 use motet_session::{GROUP_LAUNCHER_VARIABLE, GROUP_VARIABLE, RANK_VARIABLE, SESSION_ID_VARIABLE, SIZE_VARIABLE};
 
 use crate::children::{self, cannot_start};
@@ -20,7 +21,7 @@ use crate::exit_error::Outcome;
 use crate::names;
 use crate::session;
 
-/// The longest wait for the gatekeeper when a program starts.
+/// The longest wait for an answer to a program that starts without a group.
 const REGISTER_LIMIT: Duration = Duration::from_millis(500);
 /// The most programs that one command starts.
 pub const MAX_PROGRAMS: u32 = 1024;
@@ -50,6 +51,28 @@ impl Launch {
         }
     }
 
+    /// Registers this process, which becomes `command` and waits for no answer; sets the variables of the session if one is up.
+    pub fn register_this(command: &mut Command) {
+        let Ok(paths) = session::paths() else { return };
+        let announced = paths.check().ok().and_then(|()| Announcement::read(&paths));
+        let shares_ids = |announced: &Announcement| own_pid_namespace() == Some(announced.pid_namespace);
+        let Some(announced) = announced.filter(shares_ids) else {
+            // The gatekeeper knows this process by another id, or not at all, and says so.
+            if let Some(launch) = Self::of_session() {
+                launch.set_variables(command);
+                launch.register(std::process::id(), command, None);
+            }
+            return;
+        };
+        let program = program(Process::this(), command, None);
+        match send_without_answer(&paths, &program) {
+            Err(ClientError::NotUp) => return,
+            Err(error) => eprintln!("motet: the program is not registered in session {}: {error}", paths.name()),
+            Ok(()) => {}
+        }
+        command.env(NAME_VARIABLE, paths.name()).env(SESSION_ID_VARIABLE, announced.id);
+    }
+
     /// The session, for a program that starts in a group. Fails if there is none.
     pub fn in_group(group: &str) -> Outcome<Self> {
         names::check("group", group)?;
@@ -66,14 +89,7 @@ impl Launch {
     /// Registers a process. False: the session has ended.
     pub fn register(&self, pid: u32, command: &Command, place: Option<(&str, Option<u32>)>) -> bool {
         let Some(process) = Process::of(pid) else { return true };
-        let words = std::iter::once(command.get_program()).chain(command.get_args());
-        let program = Program {
-            host: String::new(),
-            process,
-            command: words.map(|word| word.to_string_lossy().into_owned()).collect(),
-            group: place.map(|(group, _)| group.to_owned()),
-            rank: place.and_then(|(_, rank)| rank),
-        };
+        let program = program(process, command, place);
         match self.client.post::<Program>("/v1/programs", &program) {
             Err(ClientError::NotUp) => return false,
             Err(error) if process.is_running() => {
@@ -121,6 +137,15 @@ impl Launch {
             None => Ok(0),
         }
     }
+}
+
+/// What the session keeps of a program.
+fn program(process: Process, command: &Command, place: Option<(&str, Option<u32>)>) -> Program {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let mut command = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    shorten(&mut command);
+    let group = place.map(|(group, _)| group.to_owned());
+    Program { host: String::new(), process, command, group, rank: place.and_then(|(_, rank)| rank) }
 }
 
 /// Ends programs at once.

@@ -126,20 +126,13 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
             eprintln!("motet: no log: {}: {why}; the program runs without a log", path.display());
         }
     }
-    let session = match &arguments.group {
-        Some(group) => Some(Launch::in_group(group)?),
-        None if arguments.off => None,
-        None => Launch::of_session(),
-    };
-    if let Some(session) = &session {
+    if let Some(group) = &arguments.group {
+        let session = Launch::in_group(group)?;
         session.set_variables(&mut command);
+        return session.run_group(command, program, &file, group, arguments.processes);
     }
-    match (&session, &arguments.group) {
-        (Some(session), Some(group)) => {
-            return session.run_group(command, program, &file, group, arguments.processes);
-        }
-        (Some(session), None) => drop(session.register(std::process::id(), &command, None)),
-        _ => {}
+    if !arguments.off {
+        Launch::register_this(&mut command);
     }
     if arguments.stats {
         return stats::run(command, program, &file, json);

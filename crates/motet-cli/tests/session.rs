@@ -51,6 +51,12 @@ impl Session {
         gatekeeper
     }
 
+    /// The programs of the session.
+    fn programs(&self) -> Vec<serde_json::Value> {
+        let socket = self.0.path().join("sessions/default/gatekeeper.sock");
+        motet_session::client::Client::at(&socket).get("/v1/programs").unwrap()
+    }
+
     /// Starts a program in the background, and waits for its first lines.
     fn start(&self, arguments: &[&str], lines: usize) -> (Child, Vec<String>) {
         let mut child = self.motet(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -168,6 +174,10 @@ fn group_has_ranks_and_ends_with_the_session() {
     let (mut group, lines) = session.start(&["run", "--group", "fluid", "-n", "3", "--", "sh", "-c", script], 3);
     assert_eq!(lines, ["fluid 0/3", "fluid 1/3", "fluid 2/3"]);
     let (mut single, _) = session.start(&["run", "--", "sh", "-c", "echo; sleep 1000 & wait; exit 1"], 1);
+    let began = Instant::now();
+    while session.programs().len() < 4 {
+        assert!(began.elapsed() < Duration::from_secs(20), "a program is not registered");
+    }
     let listed = json(&finish(&mut session.motet(&["--json", "groups", "fluid"])).1);
     let ranks: Vec<_> =
         listed[0]["programs"].as_array().unwrap().iter().map(|program| program["rank"].clone()).collect();
@@ -226,6 +236,60 @@ fn program_does_not_wait_for_a_gatekeeper_that_is_stopped() {
     assert_eq!(finish(&mut session.motet(&["run", "--", "true"])).0, 0);
     assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
     kill_process(gatekeeper, Signal::CONT).unwrap();
+}
+
+#[test]
+fn program_is_registered_without_an_answer_until_it_ends() {
+    let session = Session::up("registered");
+    let listed = |command: &str| {
+        let wanted = serde_json::json!(command);
+        session.programs().iter().filter(|program| program["command"][2] == wanted).cloned().collect::<Vec<_>>()
+    };
+    let gatekeeper = session.gatekeeper();
+    // The gatekeeper reads the registration of this one after its end.
+    kill_process(gatekeeper, Signal::STOP).unwrap();
+    assert_eq!(finish(&mut session.motet(&["run", "--", "sh", "-c", "exit 0"])).0, 0);
+    let script = "echo $MOTET_SESSION_ID; exec sleep 1000";
+    let (mut program, lines) = session.start(&["run", "--", "sh", "-c", script], 1);
+    assert_eq!(lines[0].len(), 32, "it carries the session's identity");
+    kill_process(gatekeeper, Signal::CONT).unwrap();
+    let began = Instant::now();
+    while listed(script).is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(20), "the program is not registered");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(listed(script)[0]["process"]["pid"], program.id());
+    assert_eq!(listed("exit 0").len(), 0, "one that has ended is not registered");
+    program.kill().unwrap();
+    program.wait().unwrap();
+    while !listed(script).is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(40), "the program has ended and is listed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn registrations_of_other_processes_are_not_taken() {
+    use std::io::Write;
+    let session = Session::up("foreign");
+    let socket = session.0.path().join("sessions/default/programs.sock");
+    let process = motet_session::process::Process::of(session.gatekeeper().as_raw_nonzero().get() as u32).unwrap();
+    let other = serde_json::json!({ "process": process, "command": ["other"] }).to_string();
+    let own = motet_session::process::Process::this();
+    let wrong_time = serde_json::json!({ "process": { "pid": own.pid, "started": own.started + 1 }, "command": [] });
+    let in_group = serde_json::json!({ "process": own, "command": ["g"], "group": "g", "rank": 0 });
+    let right = serde_json::json!({ "process": own, "command": ["right"] }).to_string();
+    let long = " ".repeat(70_000) + &right;
+    for text in [&other[..], &wrong_time.to_string(), &in_group.to_string(), "", "nonsense", &long, &right] {
+        let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        let _ = stream.write_all(text.as_bytes()); // one that is too long is cut off
+    }
+    let began = Instant::now();
+    while session.programs().is_empty() {
+        assert!(began.elapsed() < Duration::from_secs(20), "the right one is not registered");
+    }
+    let programs = session.programs();
+    assert!(programs.len() == 1 && programs[0]["command"][0] == "right", "{programs:?}");
 }
 
 #[test]

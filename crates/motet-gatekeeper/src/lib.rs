@@ -15,6 +15,7 @@
 //! | [`modules`] | the module nodes, and questions to them |
 //! | `default_node` | the module node that the gatekeeper starts |
 //! | [`programs`] | the programs of the session, and their end |
+//! | `registrations` | programs that do not wait for an answer |
 //! | [`hosts`] | the gatekeepers of other hosts |
 //! | `link` | the link between two gatekeepers |
 //! | `uplink` | the secondary gatekeeper's side of its link |
@@ -66,6 +67,7 @@ mod peer;
 pub mod presence;
 pub mod processes;
 pub mod programs;
+mod registrations;
 pub mod remote_port;
 pub mod server;
 pub mod store;

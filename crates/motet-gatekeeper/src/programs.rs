@@ -4,6 +4,7 @@ use crate::directory::{Directory, DirectoryError};
 use crate::liveness;
 use motet_session::api::Program;
 use motet_session::process::Process;
+use motet_session::registration::shorten;
 use motet_session::{MODULE_NODE_VARIABLE, SESSION_ID_VARIABLE};
 use rustix::process::Signal;
 use std::collections::HashSet;
@@ -19,8 +20,6 @@ const LIST_LIMIT: Duration = Duration::from_millis(500);
 const SEARCH_INTERVAL: Duration = Duration::from_millis(20);
 /// A removal from the directory that fails is tried again after this time.
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
-/// The most arguments of a program that are kept, and the most characters of each.
-const MAX_ARGUMENTS: (usize, usize) = (64, 256);
 
 /// Adds a program of this host and removes it when its process ends.
 pub async fn add(directory: &Directory, host: &str, mut program: Program) -> Result<Program, DirectoryError> {
@@ -31,10 +30,7 @@ pub async fn add(directory: &Directory, host: &str, mut program: Program) -> Res
         )));
     }
     host.clone_into(&mut program.host);
-    program.command.truncate(MAX_ARGUMENTS.0);
-    for argument in &mut program.command {
-        *argument = argument.chars().take(MAX_ARGUMENTS.1).collect();
-    }
+    shorten(&mut program.command);
     directory.add_program(&program).await?;
     watch(directory.clone(), program.clone());
     Ok(program)

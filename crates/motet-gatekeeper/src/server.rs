@@ -17,6 +17,7 @@ use crate::options::{Containers, Kept};
 use crate::peer::Peer;
 use crate::presence::Presence;
 use crate::programs;
+use crate::registrations;
 use crate::remote_port::RemotePort;
 use crate::store::{Embedded, Etcd, Expected, Remote as RemoteStore, Store, StoreError};
 use crate::uplink::{self, Uplink};
@@ -27,12 +28,14 @@ use motet_session::etcd_address::EtcdAddress;
 use motet_session::hosts::JoinConfig;
 use motet_session::paths::{SessionPaths, check_name};
 use motet_session::process::Process;
+use motet_session::registration::{Announcement, own_pid_namespace};
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -67,6 +70,7 @@ pub struct Gatekeeper {
     context: Context,
     end: watch::Receiver<bool>,
     local: Local,
+    registrations: UnixListener,
     remote: TcpListener,
     /// Keeps the link to the primary gatekeeper; ends when the session has ended there.
     uplink: Option<JoinHandle<()>>,
@@ -138,7 +142,10 @@ impl Gatekeeper {
         if let Some(presence) = presence {
             presence.keep(&hosts, &directory);
         }
-        let local = Local(bind(&paths)?);
+        let namespace = own_pid_namespace().unwrap_or(0);
+        Announcement { id: session_id.clone(), pid_namespace: namespace }.write(&paths)?;
+        let registrations = bind(&paths.programs_socket())?;
+        let local = Local(bind(&paths.socket())?);
         let (sender, end) = watch::channel(false);
         let context = Context {
             session: paths.name().to_owned(),
@@ -155,7 +162,7 @@ impl Gatekeeper {
             live,
             end: sender,
         };
-        let gatekeeper = Self { context, end, local, remote, uplink, _lock: lock };
+        let gatekeeper = Self { context, end, local, registrations, remote, uplink, _lock: lock };
         gatekeeper.meet_hosts(kept.remote).await;
         Ok(gatekeeper)
     }
@@ -188,7 +195,7 @@ impl Gatekeeper {
 
     /// Serves until the session ends, or until `stop` does. In the second case the session's files stay, so a later gatekeeper continues.
     pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
-        let Self { context, mut end, local, remote, uplink, _lock } = self;
+        let Self { context, mut end, local, registrations, remote, uplink, _lock } = self;
         let (paths, hosts, remote_port) = (context.paths.clone(), context.hosts.clone(), context.remote_port.clone());
         let router = api::router(context.clone()).into_make_service_with_connect_info::<Peer>();
         let mut ended = end.clone();
@@ -197,6 +204,7 @@ impl Gatekeeper {
                 .with_graceful_shutdown(async move { drop(ended.wait_for(|ended| *ended).await) })
                 .into_future(),
         );
+        let registrations = tokio::spawn(registrations::take(registrations, context.clone()));
         let free = Arc::new(Semaphore::new(MAX_REMOTE));
         let remote = tokio::spawn(axum::serve(Remote { listener: remote, free }, router).into_future());
         let ended_elsewhere = async {
@@ -212,6 +220,7 @@ impl Gatekeeper {
             () = stop => false,
         };
         remote.abort();
+        registrations.abort();
         remote_port.close().await;
         if is_over {
             // The answer to the request that ends the session is under way, to a process of this host or to the primary gatekeeper.
@@ -219,6 +228,7 @@ impl Gatekeeper {
             hosts.unlinked(SHUT_DOWN_LIMIT).await;
         } else {
             local.abort();
+            std::fs::remove_file(paths.programs_socket())?;
             std::fs::remove_file(paths.socket())?;
         }
         Ok(())
@@ -285,13 +295,13 @@ async fn session_id(store: &Store) -> io::Result<String> {
     }
 }
 
-/// Binds the Unix socket. The lock shows that a socket that is there belongs to no gatekeeper that runs.
-fn bind(paths: &SessionPaths) -> io::Result<UnixListener> {
-    match std::fs::remove_file(paths.socket()) {
+/// Binds a Unix socket. The lock shows that a socket that is there belongs to no gatekeeper that runs.
+fn bind(socket: &Path) -> io::Result<UnixListener> {
+    match std::fs::remove_file(socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    UnixListener::bind(paths.socket())
+    UnixListener::bind(socket)
 }
 
 /// The Unix socket. It accepts processes of the session's user.

@@ -15,6 +15,7 @@
 //! | [`client`] | one request to the gatekeeper |
 //! | [`attach`] | the connection of a node, which carries views and messages |
 //! | [`launcher`] | the rank of a process in its parallel job |
+//! | [`registration`] | how a program is registered that does not wait |
 //! | [`process`] | a process that cannot be confused with a later one of the same id |
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,7 @@ pub mod login;
 pub mod modules;
 pub mod paths;
 pub mod process;
+pub mod registration;
 
 /// The variable by which programs of a session carry its identity, and with which `motet down` finds them.
 pub const SESSION_ID_VARIABLE: &str = "MOTET_SESSION_ID";

@@ -87,6 +87,16 @@ impl SessionPaths {
         self.dir.join("gatekeeper.sock")
     }
 
+    /// The gatekeeper's Unix socket for registrations without an answer.
+    pub fn programs_socket(&self) -> PathBuf {
+        self.dir.join("programs.sock")
+    }
+
+    /// What programs have to know before they start.
+    pub fn announcement(&self) -> PathBuf {
+        self.dir.join("session")
+    }
+
     /// The session's key, which only its user can read.
     pub fn key(&self) -> PathBuf {
         self.dir.join("key")
