@@ -76,25 +76,29 @@ impl Channels {
         self.by_rank().opened[rank] = None;
     }
 
-    /// The channel to a member, which is opened if it is not. `is_gone`: whether the member has left meanwhile.
+    /// The channel to a member, which is opened if it is not, within a time limit. `is_gone`: whether the member has left meanwhile.
     pub fn open(
         &self,
         (node, links): (&Node, &Links),
         (rank, member): (usize, &Member),
+        limit: Option<Duration>,
         is_gone: impl Fn() -> bool,
     ) -> Result<Channel, Error> {
+        let since = Instant::now();
         // One thread opens a channel at a time: a second channel to the same member would not keep the order of messages.
         let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(channel) = self.get(rank) {
             return Ok(channel);
         }
-        let (since, mut wait) = (Instant::now(), FIRST_RETRY);
+        let mut wait = FIRST_RETRY;
         loop {
             if is_gone() {
                 return Err(Error::MemberGone);
             }
-            let opened = links.to(node, member, ATTEMPT_LIMIT).and_then(|link| {
-                let opened = node.open_channel(link, self.service, Serve::Queue, Some(ATTEMPT_LIMIT));
+            let left = limit.map(|limit| limit.saturating_sub(since.elapsed()));
+            let attempt = left.map_or(ATTEMPT_LIMIT, |left| left.min(ATTEMPT_LIMIT));
+            let opened = links.to(node, member, attempt).and_then(|link| {
+                let opened = node.open_channel(link, self.service, Serve::Queue, Some(attempt));
                 opened.map_err(Error::from)
             });
             match opened {
@@ -109,8 +113,9 @@ impl Channels {
                     return Ok(channel);
                 }
                 // The member has not heard of the circuit yet, is slow, or has gone with its link, which the next view will say.
+                Err(error) if may_pass(&error) && left == Some(Duration::ZERO) => return Err(Error::TimedOut),
                 Err(error) if may_pass(&error) && since.elapsed() < CONNECT_LIMIT => {
-                    std::thread::sleep(wait);
+                    std::thread::sleep(left.map_or(wait, |left| left.min(wait)));
                     wait = (wait * 2).min(MAX_RETRY);
                 }
                 Err(error) => return Err(error),

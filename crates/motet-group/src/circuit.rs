@@ -4,23 +4,27 @@
 //! one context, where the tag tells who has sent and what for: members of a session are one user's nodes and trust one another. All circuits between two
 //! nodes share one link.
 
-use crate::active::{self, MAX_ACTIVE_BYTES};
+use crate::arrivals::{self, MAX_ACTIVE_BYTES};
 use crate::channels::Channels;
+use crate::end_points::EndPoints;
 use crate::error::Error;
 use crate::group_state::OpenCircuit;
 use crate::membership::Inner;
 use motet::node::{
-    Channel, CompletionOptions, Error as NodeError, Mode, OperationId, OperationMemory, Outgoing, RecvFrom,
+    Channel, CompletionOptions, Error as NodeError, Mode, Node, OperationId, OperationMemory, Outgoing, RecvFrom,
 };
 use motet_session::api::Member;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// A wait checks at this interval whether the members that it needs are still there.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a collective operation goes on after a member has gone that it does not wait for itself.
 const LEAVE_TIME: Duration = Duration::from_millis(500);
+
+/// No deadline.
+const NO_DEADLINE: u64 = u64::MAX;
 
 /// Bits of a tag for the program's tag, or the number of a collective operation.
 const TAG_BITS: u32 = 32;
@@ -72,13 +76,17 @@ pub struct Circuit {
     /// Taken when the circuit is dropped.
     open: Option<OpenCircuit>,
     rank: usize,
+    made: Instant,
+    /// The deadline of this handle's calls, ns after `made`; [`NO_DEADLINE`] if they have none.
+    deadline: AtomicU64,
 }
 
 impl Circuit {
     pub(crate) fn new(inner: Arc<Inner>, group: &str, open: OpenCircuit) -> Result<Self, Error> {
         let rank = open.view.rank_of(&inner.id);
         let rank = rank.ok_or_else(|| Error::Invalid("the node is no member of the circuit".to_owned()))?;
-        Ok(Self { inner, group: group.to_owned(), open: Some(open), rank })
+        let (made, deadline) = (Instant::now(), AtomicU64::new(NO_DEADLINE));
+        Ok(Self { inner, group: group.to_owned(), open: Some(open), rank, made, deadline })
     }
 
     fn open(&self) -> &OpenCircuit {
@@ -105,6 +113,26 @@ impl Circuit {
         &self.open().view.members
     }
 
+    /// Sets the deadline of all calls on this handle that have no time limit of their own: sends, receives and collective operations fail with
+    /// [`Error::TimedOut`] when it passes. `None`, as at first: they have none. A call that is waiting keeps the deadline with which it began.
+    ///
+    /// A message whose send fails so does not arrive; [`motet::node::Node::send`] says what becomes of a long one. A collective operation that fails so
+    /// has not happened at this member, and perhaps not at others: go on with another circuit.
+    pub fn set_deadline(&self, deadline: Option<Instant>) {
+        let after = deadline.map(|deadline| deadline.saturating_duration_since(self.made).as_nanos());
+        let after = after.map_or(NO_DEADLINE, |after| u64::try_from(after).unwrap_or(NO_DEADLINE));
+        self.deadline.store(after, Ordering::Relaxed);
+    }
+
+    /// The time that is left until this handle's deadline.
+    #[inline]
+    pub(crate) fn left(&self) -> Option<Duration> {
+        match self.deadline.load(Ordering::Relaxed) {
+            NO_DEADLINE => None,
+            after => Some(Duration::from_nanos(after).saturating_sub(self.made.elapsed())),
+        }
+    }
+
     /// Sends a message to another member, and waits until `bytes` is free.
     pub fn send(&self, to: usize, tag: u32, bytes: &[u8]) -> Result<(), Error> {
         self.send_as(Kind::Message, to, tag, bytes)
@@ -112,15 +140,15 @@ impl Circuit {
 
     /// Receives a message with this tag from a member. A message that is longer than `buffer` is an error.
     pub fn receive(&self, from: usize, tag: u32, buffer: &mut [u8]) -> Result<Received, Error> {
-        self.receive_as(Kind::Message, Some(from), tag, buffer, None)
+        self.receive_as(Kind::Message, Some(from), tag, buffer, self.left())
     }
 
     /// Receives a message with this tag from any member.
     pub fn receive_any(&self, tag: u32, buffer: &mut [u8]) -> Result<Received, Error> {
-        self.receive_as(Kind::Message, None, tag, buffer, None)
+        self.receive_as(Kind::Message, None, tag, buffer, self.left())
     }
 
-    /// Receives a message with this tag from a member, or from any, within a time limit (`None`: without one).
+    /// Receives a message with this tag from a member, or from any, within a time limit (`None`: without one, and without a deadline).
     pub fn receive_within(
         &self,
         from: Option<usize>,
@@ -149,16 +177,37 @@ impl Circuit {
         if bytes.len() > MAX_ACTIVE_BYTES {
             return Err(Error::Invalid(format!("an active message has at most {MAX_ACTIVE_BYTES} bytes")));
         }
-        let channels = self.open().shared.active.channels();
-        let channel = self.channel_to(channels, to)?;
-        let sent = self.inner.node.send(channel, active::tag_of(self.rank, tag), bytes, None);
-        sent.map_err(|error| lost(channels, to, error))
+        self.send_on(self.open().shared.active.channels(), to, |channel, limit| {
+            self.inner.node.send(channel, arrivals::tag_of(self.rank, tag), bytes, limit)
+        })
     }
 
     fn send_as(&self, kind: Kind, to: usize, tag: u32, bytes: &[u8]) -> Result<(), Error> {
-        let channel = self.channel_to(self.channels(), to)?;
-        let sent = self.inner.node.send(channel, tag_of(kind, self.rank, tag), bytes, None);
-        sent.map_err(|error| lost(self.channels(), to, error))
+        self.send_on(self.channels(), to, |channel, limit| {
+            self.inner.node.send(channel, tag_of(kind, self.rank, tag), bytes, limit)
+        })
+    }
+
+    /// Sends on the channel to a member, within the time that is left.
+    #[inline]
+    pub(crate) fn send_on(
+        &self,
+        channels: &Channels,
+        to: usize,
+        send: impl FnOnce(Channel, Option<Duration>) -> Result<(), NodeError>,
+    ) -> Result<(), Error> {
+        let channel = self.channel_to(channels, to)?;
+        send(channel, self.left()).map_err(|error| lost(channels, to, error))
+    }
+
+    /// The end points of this member, and the channels to those of others.
+    pub(crate) fn end_points(&self) -> &Arc<EndPoints> {
+        &self.open().shared.end_points
+    }
+
+    /// The node.
+    pub(crate) fn node(&self) -> &Node {
+        &self.inner.node
     }
 
     /// Starts a send of a collective operation, which [`Circuit::finish_send`] ends: two members may send to each other.
@@ -181,6 +230,9 @@ impl Circuit {
                 Err((error, ..)) => return Err(lost(self.channels(), to, error)),
             }
             self.inner.node.progress()?;
+            if self.left() == Some(Duration::ZERO) {
+                return Err(Error::TimedOut);
+            }
             if since.elapsed() > CHECK_INTERVAL {
                 departure.check(self, Kind::Collective, Some(to))?;
                 since = Instant::now();
@@ -193,10 +245,16 @@ impl Circuit {
         let Some(operation) = operation else { return Ok(()) };
         let mut departure = Departure::default();
         loop {
-            match self.inner.node.finish_operation(operation, Some(CHECK_INTERVAL)) {
+            let left = self.left();
+            let limit = left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL));
+            match self.inner.node.finish_operation(operation, Some(limit)) {
                 Ok(_) => return Ok(()),
                 Err(NodeError::TimedOut) => {
-                    if let Err(error) = departure.check(self, Kind::Collective, Some(to)) {
+                    let checked = match left {
+                        Some(Duration::ZERO) => Err(Error::TimedOut),
+                        _ => departure.check(self, Kind::Collective, Some(to)),
+                    };
+                    if let Err(error) = checked {
                         let _ = self.inner.node.cancel(operation);
                         return Err(error);
                     }
@@ -279,7 +337,7 @@ impl Circuit {
     #[cold]
     fn open_channel(&self, channels: &Channels, to: usize) -> Result<Channel, Error> {
         let (node, links) = (&*self.inner.node, &self.inner.links);
-        channels.open((node, links), (to, &self.members()[to]), || self.is_gone(Some(to)))
+        channels.open((node, links), (to, &self.members()[to]), self.left(), || self.is_gone(Some(to)))
     }
 
     /// The number of the next collective operation.

@@ -2,9 +2,9 @@
 //!
 //! | operation | algorithm |
 //! | --- | --- |
-//! | barrier | dissemination |
+//! | barrier | recursive doubling; dissemination if the number of members is no power of two |
 //! | broadcast, reduce | binomial tree |
-//! | all-reduce | recursive doubling; reduce and broadcast if the number of members is no power of two |
+//! | all-reduce | recursive doubling; reduce and broadcast if it is none |
 //! | gather | each to the root |
 //!
 //! Values are combined in the order of ranks, so a result depends on the number of members only.
@@ -116,7 +116,8 @@ impl Collective<'_> {
 
     /// Receives exactly as many bytes as `buffer` has.
     fn receive(&self, from: usize, round: u32, buffer: &mut [u8]) -> Result<(), Error> {
-        let received = self.circuit.receive_as(Kind::Collective, Some(from), self.tag(round), buffer, None)?;
+        let (tag, limit) = (self.tag(round), self.circuit.left());
+        let received = self.circuit.receive_as(Kind::Collective, Some(from), tag, buffer, limit)?;
         self.check_length(from, received.length, buffer.len())
     }
 
@@ -180,9 +181,13 @@ impl Circuit {
     pub fn barrier(&self) -> Result<(), Error> {
         let collective = self.collective();
         let (own, size) = (self.rank(), self.size());
+        let in_pairs = size.is_power_of_two();
         let (mut distance, mut round) = (1, 0);
         while distance < size {
-            let (to, from) = ((own + distance) % size, (own + size - distance) % size);
+            let (to, from) = match in_pairs {
+                true => (own ^ distance, own ^ distance),
+                false => ((own + distance) % size, (own + size - distance) % size),
+            };
             collective.exchange((to, from), round, &[], &mut [])?;
             (distance, round) = (distance * 2, round + 1);
         }
@@ -257,7 +262,8 @@ impl Circuit {
         }
         for from in 0..self.size() {
             let receive = |into: &mut [u8]| {
-                let received = self.receive_as(Kind::Collective, Some(from), collective.tag(0), into, None)?;
+                let (tag, limit) = (collective.tag(0), self.left());
+                let received = self.receive_as(Kind::Collective, Some(from), tag, into, limit)?;
                 Ok(received.length)
             };
             take(from, if from == root { None } else { Some(&receive) })?;

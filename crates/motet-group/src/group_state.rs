@@ -1,7 +1,8 @@
 //! What a node knows of one of its groups: the view, the agreement on circuits, and the circuits that are open here.
 
-use crate::active::Active;
+use crate::active::{Active, FunctionCell};
 use crate::channels::Channels;
+use crate::end_points::{EndPoints, Table};
 use crate::error::Error;
 use crate::opener::{Message, Opener, Opening, Steps};
 use motet::node::{Context, Node, Serve};
@@ -92,6 +93,8 @@ pub(crate) struct Shared {
     pub channels: Channels,
     /// Active messages, which have channels of their own.
     pub active: Arc<Active>,
+    /// End points, which have channels of their own, too.
+    pub end_points: Arc<EndPoints>,
     /// The number of the next collective operation, the same at all members.
     pub collectives: AtomicU32,
 }
@@ -162,7 +165,8 @@ impl GroupState {
     pub fn serve(&mut self, node: &Node, opening: Opening) {
         let Some(view) = self.past.iter().find(|view| view.number == opening.view).cloned() else { return };
         let number = opening.number;
-        let [service, active_service] = [0, 1].map(|kind| service_of(&view.group, &opening, kind));
+        let [service, active_service, end_points_service] =
+            [0, 1, 2].map(|kind| service_of(&view.group, &opening, kind));
         let install = || {
             let context = node.context()?;
             node.serve(service, Serve::Tagged(context)).inspect_err(|_| {
@@ -170,8 +174,9 @@ impl GroupState {
             })?;
             let size = view.members.len();
             let channels = Channels::new(service, size);
-            let active = Arc::new(Active::new(active_service, size));
-            let shared = Arc::new(Shared { channels, active, collectives: AtomicU32::new(0) });
+            let active = Arc::new(Active::new(active_service, size, FunctionCell::default()));
+            let end_points = Arc::new(EndPoints::new(end_points_service, size, Table::default()));
+            let shared = Arc::new(Shared { channels, active, end_points, collectives: AtomicU32::new(0) });
             Ok(OpenCircuit { opening, view: view.clone(), context, shared })
         };
         self.circuits.insert(number, install());
@@ -216,11 +221,12 @@ impl OpenCircuit {
     fn retire(&self, node: &Node) {
         self.shared.channels.close(node);
         self.shared.active.close(node);
+        self.shared.end_points.close(node);
         let _ = node.remove_context(self.context);
     }
 }
 
-/// A service of a circuit, the same at all members: `kind` 0 for messages, 1 for active ones. It depends on the view, because numbers begin again when
+/// A service of a circuit, the same at all members: `kind` 0 for messages, 1 for active ones, 2 for those to end points. It depends on the view, because numbers begin again when
 /// all members have left.
 fn service_of(group: &str, opening: &Opening, kind: u8) -> u64 {
     // FNV-1a

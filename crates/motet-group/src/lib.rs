@@ -31,14 +31,19 @@
 //! | `channels` | the channels of a circuit, opened when needed |
 //! | `circuit` | messages between the members of a circuit |
 //! | `pmix` | the size of a job of which only a PMIx server knows it |
-//! | `active` | messages that run a function at their receiver |
+//! | `arrivals` | messages that run code at their receiver: service, channels, long bodies |
+//! | `active` | active messages: one function of each member |
+//! | `end_points` | end points: many numbered functions of each member |
+//! | `projection` | start points and end points, for the program |
 //! | `collective` | barrier, broadcast, gather, reduce |
 #![deny(unsafe_code)] // except in pmix.rs
 
 mod active;
+mod arrivals;
 mod channels;
 mod circuit;
 mod collective;
+mod end_points;
 mod error;
 mod group;
 mod group_state;
@@ -46,11 +51,13 @@ mod links;
 mod membership;
 pub mod opener;
 mod pmix;
+mod projection;
 pub mod token;
 
-pub use active::MAX_ACTIVE_BYTES;
+pub use arrivals::MAX_ACTIVE_BYTES;
 pub use circuit::{Circuit, Received};
 pub use collective::{Element, op};
+pub use end_points::{EndPoint, StartPoint};
 pub use error::Error;
 pub use group::Group;
 pub use membership::Membership;
