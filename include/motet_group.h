@@ -9,7 +9,8 @@
  *   - -ECONNRESET: a member that the call needs has left its group, by its death or otherwise. Open a circuit in the new view to go on without it.
  *     Collective operations then fail at all members, in any call from then on.
  *   - -ENOTCONN: no session is up, or it has ended. -EACCES: the gatekeeper refuses. -ETIMEDOUT: the deadline has passed; with deadline 0 -EAGAIN.
- *   - A membership, a group and a circuit keep their node open: motet_node_close() gives -EBUSY until all of them are detached, left and closed.
+ *   - A membership, a group, a circuit and an end point keep their node open: motet_node_close() gives -EBUSY until all of them are detached, left and
+ *     closed.
  *   - After fork() the child has none of them: every call on one gives -ECHILD. */
 #ifndef MOTET_GROUP_H
 #define MOTET_GROUP_H
@@ -23,6 +24,7 @@ extern "C" {
 typedef uint64_t motet_membership; /* a node's part in a session */
 typedef uint64_t motet_group;
 typedef uint64_t motet_circuit;
+typedef uint64_t motet_end_point;
 
 /* ---- sessions and groups */
 
@@ -98,6 +100,13 @@ int motet_circuit_info(motet_circuit circuit, struct motet_circuit_state *state,
 int motet_circuit_rank(motet_circuit circuit);
 int motet_circuit_size(motet_circuit circuit);
 
+/* Sets the deadline of all calls on this handle that wait and have none of their own: sends of any kind and collective operations fail with -ETIMEDOUT
+ * when CLOCK_MONOTONIC passes it. INT64_MAX, as at first: they have none. A deadline in the past (0): they fail unless they need not wait. A call that
+ * waits already may keep the former deadline.
+ *   A message whose send fails so does not arrive (motet_message_send() says what becomes of a long one). A collective operation that fails so has not
+ * happened here, and others may wait for this member until their own deadlines: open a circuit of another name to go on. */
+int motet_circuit_set_deadline(motet_circuit circuit, int64_t deadline);
+
 #define MOTET_ANY_RANK UINT32_MAX
 
 /* A message that was received. */
@@ -129,9 +138,44 @@ int motet_circuit_handle(motet_circuit circuit, motet_circuit_handler function, 
  * to one member run in order; one that is longer than a packet may be overtaken. -EDEADLK: from within a function for active messages. */
 int motet_circuit_send_active(motet_circuit circuit, uint32_t to, uint32_t tag, const void *body, size_t length);
 
+/* ---- start points and end points
+ * An end point is a numbered function of a member; whoever has its start point can send to it. Any number of such pairs share the channels and the links of
+ * one circuit: a pair costs an entry in a table at the receiver, and nothing else. */
+
+/* Where messages to an end point are sent: plain data, which may be sent to other members. Valid on the circuit of the end point. */
+struct motet_start_point {
+    uint64_t number; /* the end point's at its member */
+    uint32_t rank;   /* the member */
+    uint32_t reserved;
+};
+
+#define MOTET_ANY_NUMBER UINT64_MAX
+
+/* Runs for a message to an end point, under the rules of motet_circuit_handler. It may open end points, and close its own. */
+typedef void (*motet_end_point_handler)(uint32_t from, uint32_t tag, const void *body, size_t length, void *user);
+
+/* Makes an end point of this member. `number`: one below 2^63, which the program has chosen so that members know it without asking; MOTET_ANY_NUMBER: a new
+ * one, which is never used again. `start` may be NULL. The end point works until it is closed or the circuit has ended here, also after
+ * motet_circuit_close(). Errors: -EINVAL (the number is in use or not below 2^63; or this member has 2^20 end points on the circuit). */
+int motet_end_point_open(motet_circuit circuit, uint64_t number, motet_end_point_handler function, void *user, struct motet_start_point *start,
+                         motet_end_point *out);
+
+/* Closes an end point: its function does not run any more when this returns, unless this is called within it. Messages that arrive later are dropped and
+ * counted. -EDEADLK: from within another function or handler. */
+int motet_end_point_close(motet_end_point end_point);
+
+/* Sends a message of at most 16 MiB to an end point, and waits until `body` is free. The first one to a member waits until that member has made an end point
+ * on this circuit. Messages of one thread to one member run in order; one that is longer than a packet may be overtaken. A message to a number that
+ * no end point of the member has is dropped there and counted; this call succeeds all the same. Errors: -EINVAL (no such rank); -EDEADLK: from within
+ * a handler. */
+int motet_circuit_send_to(motet_circuit circuit, const struct motet_start_point *to, uint32_t tag, const void *body, size_t length);
+
+/* Writes the number of messages of other members that this one has dropped, because it had no end point with their number. */
+int motet_circuit_dropped(motet_circuit circuit, uint64_t *out);
+
 /* ---- collective operations
- * All members call the same ones in the same order, one thread of each at a time. They have no deadline: they end when all members have called, or with
- * -ECONNRESET when one has gone. -EINVAL: no such root, or members gave different lengths. */
+ * All members call the same ones in the same order, one thread of each at a time. They end when all members have called, when the deadline of
+ * motet_circuit_set_deadline() passes, or with -ECONNRESET when one has gone. -EINVAL: no such root, or members gave different lengths. */
 
 /* Waits until all members have called this. */
 int motet_circuit_barrier(motet_circuit circuit);

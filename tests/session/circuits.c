@@ -129,6 +129,121 @@ static void active_messages(motet_circuit circuit, uint32_t rank, uint32_t size)
     CHECK(seen.count, (size - 1) * 50);
 }
 
+struct arrived {
+    _Atomic uint32_t count, closed;
+    uint32_t left;
+    motet_end_point own;
+};
+
+static void on_point(uint32_t from, uint32_t tag, const void *body, size_t length, void *user)
+{
+    struct arrived *arrived = user;
+    CHECK(from, arrived->left);
+    CHECK(is_filled(body, length, tag), 1);
+    CHECK(motet_circuit_send_to(1, &(struct motet_start_point){0}, 1, "", 0), -EDEADLK);
+    if (tag == 99) {
+        CHECK(motet_end_point_close(arrived->own), 0);
+        arrived->closed++;
+    }
+    arrived->count++;
+}
+
+enum { POINTS = 100 };
+
+static void end_points(motet_circuit circuit, uint32_t rank, uint32_t size)
+{
+    static struct arrived arrived[POINTS];
+    static unsigned char bytes[200000];
+    struct motet_start_point own[POINTS], theirs[POINTS], chosen = {.number = 5};
+    uint32_t right = (rank + 1) % size, left = (rank + size - 1) % size;
+    uint64_t dropped;
+    motet_end_point other;
+    for (int i = 0; i < POINTS; i++) {
+        uint64_t number = i < 50 ? (uint64_t)i : MOTET_ANY_NUMBER;
+        arrived[i].left = left;
+        CHECK(motet_end_point_open(circuit, number, on_point, &arrived[i], &own[i], &arrived[i].own), 0);
+        CHECK(own[i].rank, rank);
+    }
+    CHECK(motet_end_point_open(circuit, 5, on_point, NULL, NULL, &other), -EINVAL);
+    CHECK(other, 0);
+    CHECK(motet_end_point_open(circuit, UINT64_C(1) << 63, on_point, NULL, NULL, &other), -EINVAL);
+    CHECK(motet_end_point_open(circuit, 1000, NULL, NULL, NULL, &other), -EINVAL);
+    CHECK(motet_end_point_open(0, 1000, on_point, NULL, NULL, &other), -EBADF);
+    /* Start points are plain data. */
+    if (rank % 2 == 0) CHECK(motet_circuit_send(circuit, left, 20, own, sizeof own), 0);
+    CHECK(motet_circuit_receive(circuit, right, 20, theirs, sizeof theirs, SOON, NULL), 0);
+    if (rank % 2 == 1) CHECK(motet_circuit_send(circuit, left, 20, own, sizeof own), 0);
+    for (uint32_t i = 0; i < POINTS; i++) {
+        size_t length = i % 50 == 10 ? sizeof bytes : i;
+        fill(bytes, length, i);
+        CHECK(motet_circuit_send_to(circuit, &theirs[i], i, bytes, length), 0);
+    }
+    CHECK(motet_circuit_barrier(circuit), 0);
+    for (int i = 0; i < POINTS; i++)
+        while (arrived[i].count != 1) CHECK(motet_node_progress(node) >= 0, 1);
+    CHECK(arrived[99].closed, 1);
+    CHECK(motet_end_point_close(arrived[99].own), -EBADF);
+    CHECK(motet_circuit_barrier(circuit), 0);
+    CHECK(motet_end_point_close(arrived[5].own), 0);
+    CHECK(motet_circuit_barrier(circuit), 0);
+    /* Closed, and never there. */
+    chosen.rank = right;
+    CHECK(motet_circuit_send_to(circuit, &chosen, 1, "x", 1), 0);
+    chosen.number = UINT64_C(1) << 62;
+    CHECK(motet_circuit_send_to(circuit, &chosen, 1, bytes, sizeof bytes), 0);
+    CHECK(motet_circuit_send_to(circuit, NULL, 1, "x", 1), -EINVAL);
+    chosen.rank = size;
+    CHECK(motet_circuit_send_to(circuit, &chosen, 1, "x", 1), -EINVAL);
+    CHECK(motet_circuit_dropped(circuit, NULL), -EINVAL);
+    do {
+        CHECK(motet_node_progress(node) >= 0, 1);
+        CHECK(motet_circuit_dropped(circuit, &dropped), 0);
+    } while (dropped < 2);
+    CHECK(dropped, 2);
+    CHECK(motet_circuit_barrier(circuit), 0);
+    for (int i = 0; i < 99; i++)
+        if (i != 5) CHECK(motet_end_point_close(arrived[i].own), 0);
+}
+
+/* Rank 0 is late in everything: the others' calls end by their deadline. */
+static void deadlines(uint32_t rank)
+{
+    motet_circuit late, after;
+    static unsigned char bytes[32 << 20];
+    uint64_t value = rank;
+    CHECK(motet_circuit_open(group, "late", SOON, &late), 0);
+    CHECK(motet_circuit_open(group, "after", SOON, &after), 0);
+    CHECK(motet_circuit_set_deadline(0, INT64_MAX), -EBADF);
+    CHECK(motet_circuit_set_deadline(after, in(60)), 0);
+    CHECK(motet_circuit_barrier(after), 0);
+    if (rank != 0) {
+        CHECK(motet_circuit_set_deadline(late, in(0.02)), 0);
+        CHECK(motet_circuit_barrier(late), -ETIMEDOUT);
+        CHECK(motet_circuit_barrier(late), -ETIMEDOUT); /* the deadline is past */
+        CHECK(motet_circuit_set_deadline(late, in(0.02)), 0);
+        CHECK(motet_circuit_all_reduce(late, &value, 1, MOTET_ATOMIC_U64, MOTET_ATOMIC_SUM), -ETIMEDOUT);
+        CHECK(motet_circuit_set_deadline(late, in(0.02)), 0);
+        CHECK(motet_circuit_broadcast(late, 0, bytes, 100), -ETIMEDOUT);
+        /* Nobody has a function, or an end point. */
+        CHECK(motet_circuit_set_deadline(late, in(0.02)), 0);
+        CHECK(motet_circuit_send_active(late, 0, 1, "x", 1), -ETIMEDOUT);
+        CHECK(motet_circuit_set_deadline(late, in(0.02)), 0);
+        CHECK(motet_circuit_send_to(late, &(struct motet_start_point){.number = 1, .rank = 0}, 1, "x", 1), -ETIMEDOUT);
+        /* A long message that nobody receives. */
+        if (rank == 1) {
+            CHECK(motet_circuit_set_deadline(late, in(0.2)), 0);
+            CHECK(motet_circuit_send(late, 0, 1, bytes, sizeof bytes), -ETIMEDOUT);
+        }
+        CHECK(motet_circuit_set_deadline(late, INT64_MAX), 0);
+        CHECK(motet_circuit_send(late, 0, 2, "x", 1), 0);
+    } else
+        for (int n = 1; n < 4; n++)
+            CHECK(motet_circuit_receive(late, MOTET_ANY_RANK, 2, bytes, 8, SOON, NULL), 0);
+    CHECK(motet_circuit_barrier(after), 0);
+    CHECK(motet_circuit_close(late), 0);
+    CHECK(motet_circuit_close(after), 0);
+}
+
 static void collectives(motet_circuit circuit, uint32_t rank, uint32_t size)
 {
     static unsigned char bytes[100000], all[4 * 1000];
@@ -186,6 +301,8 @@ static void calls(void)
     CHECK(motet_circuit_barrier(again), -EBADF);
     messages(circuit, rank, size);
     active_messages(circuit, rank, size);
+    end_points(circuit, rank, size);
+    deadlines(rank);
     collectives(circuit, rank, size);
     CHECK(motet_circuit_barrier(circuit), 0);
     pid_t child = fork();

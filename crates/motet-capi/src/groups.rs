@@ -8,11 +8,13 @@
 //! | [`membership`] | attach to a session; join, leave; views |
 //! | [`circuits`] | open, send, receive, active messages |
 //! | [`collectives`] | barrier, broadcast, gather, reduce |
+//! | [`end_points`] | start points and end points |
 //! | [`abi`] | the C structs |
 
 mod abi;
 mod circuits;
 mod collectives;
+mod end_points;
 mod handles;
 mod membership;
 

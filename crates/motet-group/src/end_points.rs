@@ -169,14 +169,24 @@ impl EndPoint {
     pub fn start_point(&self) -> StartPoint {
         self.start
     }
+
+    /// Whether this thread is within its function.
+    pub fn is_running_here(&self) -> bool {
+        RUNNING.get() == Arc::as_ptr(&self.function).addr()
+    }
+
+    /// Closes it, as a drop does.
+    pub fn close(&self) {
+        self.points.target.remove(self.start.number, &self.function);
+        if !self.is_running_here() {
+            self.function.set(None);
+        }
+    }
 }
 
 impl Drop for EndPoint {
     fn drop(&mut self) {
-        self.points.target.remove(self.start.number, &self.function);
-        if RUNNING.get() != Arc::as_ptr(&self.function).addr() {
-            self.function.set(None);
-        }
+        self.close();
     }
 }
 

@@ -49,6 +49,15 @@ pub struct RawCircuitMessage {
     pub reserved: u32,
 }
 
+/// struct motet_start_point.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RawStartPoint {
+    pub number: u64,
+    pub rank: u32,
+    pub reserved: u32,
+}
+
 impl RawMember {
     fn of(member: &Member) -> Self {
         let mut host = [0; HOST_BYTES];

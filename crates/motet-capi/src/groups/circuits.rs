@@ -10,6 +10,7 @@ use crate::messages::{Deadline, EDEADLK, EINVAL, Errno, call};
 use crate::user_pointer::UserPointer;
 use motet_group::{Circuit, Group};
 use std::ffi::{c_char, c_void};
+use std::time::Instant;
 
 /// MOTET_ANY_RANK.
 const ANY_RANK: u32 = u32::MAX;
@@ -93,6 +94,16 @@ pub extern "C" fn motet_circuit_rank(circuit: u64) -> i32 {
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_circuit_size(circuit: u64) -> i32 {
     call(|| Ok(handles::find::<Circuit>(circuit)?.object.size() as i32))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn motet_circuit_set_deadline(circuit: u64, deadline: i64) -> i32 {
+    call(|| {
+        let left = limit(Deadline(deadline));
+        let deadline = left.and_then(|left| Instant::now().checked_add(left));
+        handles::find::<Circuit>(circuit)?.object.set_deadline(deadline);
+        Ok(0)
+    })
 }
 
 /// # Safety

@@ -6,7 +6,7 @@
 use crate::messages::node_entry::NodeEntry;
 use crate::messages::node_handles::{self, enter};
 use crate::messages::{EBADF, ECHILD, Errno};
-use motet_group::{Circuit, Group, Membership};
+use motet_group::{Circuit, EndPoint, Group, Membership};
 use motet_sys::fork_detect::ForkMark;
 use std::collections::BTreeMap;
 use std::ptr;
@@ -83,6 +83,7 @@ pub struct Objects {
     memberships: Table<Membership>,
     groups: Table<Group>,
     circuits: Table<Circuit>,
+    end_points: Table<EndPoint>,
 }
 
 /// A kind of object.
@@ -109,6 +110,12 @@ impl Kind for Circuit {
     }
 }
 
+impl Kind for EndPoint {
+    fn table(objects: &Objects) -> &Table<Self> {
+        &objects.end_points
+    }
+}
+
 /// The tables of this process. -ECHILD: there are those of its parent only; -EBADF: there are none.
 fn objects() -> Result<&'static Objects, Errno> {
     // SAFETY: tables are leaked boxes.
@@ -127,8 +134,8 @@ fn own_objects() -> Result<&'static Objects, Errno> {
         }
         let mark = ForkMark::of_this_process()?;
         let known = OBJECTS.load(Acquire);
-        let (memberships, groups, circuits) = (Table::new(), Table::new(), Table::new());
-        let own = Box::new(Objects { mark, memberships, groups, circuits });
+        let (memberships, groups, circuits, end_points) = (Table::new(), Table::new(), Table::new(), Table::new());
+        let own = Box::new(Objects { mark, memberships, groups, circuits, end_points });
         let own = Box::into_raw(own);
         if OBJECTS.compare_exchange(known, own, Release, Relaxed).is_err() {
             // SAFETY: made above, and no other thread has seen it.
