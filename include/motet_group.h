@@ -139,7 +139,7 @@ int motet_circuit_handle(motet_circuit circuit, motet_circuit_handler function, 
 int motet_circuit_send_active(motet_circuit circuit, uint32_t to, uint32_t tag, const void *body, size_t length);
 
 /* ---- start points and end points
- * An end point is a numbered function of a member; whoever has its start point can send to it. Any number of such pairs share the channels and the links of
+ * An end point is a numbered function of a member; each member that has its start point can send to it. Any number of such pairs share the channels and the links of
  * one circuit: a pair costs an entry in a table at the receiver, and nothing else. */
 
 /* Where messages to an end point are sent: plain data, which may be sent to other members. Valid on the circuit of the end point. */

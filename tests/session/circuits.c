@@ -229,7 +229,7 @@ static void deadlines(uint32_t rank)
         CHECK(motet_circuit_send_active(late, 0, 1, "x", 1), -ETIMEDOUT);
         CHECK(motet_circuit_set_deadline(late, in(0.02)), 0);
         CHECK(motet_circuit_send_to(late, &(struct motet_start_point){.number = 1, .rank = 0}, 1, "x", 1), -ETIMEDOUT);
-        /* A long message that nobody receives. */
+        /* A long message that no member receives. */
         if (rank == 1) {
             CHECK(motet_circuit_set_deadline(late, in(0.2)), 0);
             CHECK(motet_circuit_send(late, 0, 1, bytes, sizeof bytes), -ETIMEDOUT);

@@ -14,10 +14,12 @@ pub mod services;
 use std::fs;
 use std::io;
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The user of programs that a test starts as root, because servers refuse to run as root. It is `daemon`, which every Debian has. The user `65534`
@@ -35,7 +37,8 @@ pub fn find(program: &str) -> Option<PathBuf> {
 }
 
 /// A port that was free a moment ago, outside of the kernel's ephemeral range, so that no unbound socket gets it meanwhile. Each call continues
-/// behind the previous port, and each process begins at another one.
+/// behind the previous port, and each process begins at another one. The port is reserved for this process: no other caller gets it or probes it
+/// while this process lives.
 ///
 /// # Errors All of these ports are taken.
 pub fn free_port() -> io::Result<u16> {
@@ -50,8 +53,19 @@ pub fn free_port() -> io::Result<u16> {
     });
     (0..count)
         .map(|_| FIRST + next.fetch_add(1, Ordering::Relaxed) % count)
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .find(|port| reserve(*port) && TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .ok_or_else(|| io::Error::other("every port that programs may choose is taken"))
+}
+
+/// Reserves a port for this process among all callers of [`free_port`] in this network namespace. The reservation is an abstract socket that is
+/// named after the port and stays open until the process ends.
+fn reserve(port: u16) -> bool {
+    static RESERVED: Mutex<Vec<UnixDatagram>> = Mutex::new(Vec::new());
+    let socket = SocketAddr::from_abstract_name(format!("motet-programs/port-{port}"))
+        .and_then(|name| UnixDatagram::bind_addr(&name));
+    let reserved = socket.is_ok();
+    RESERVED.lock().unwrap_or_else(PoisonError::into_inner).extend(socket);
+    reserved
 }
 
 /// Returns whether this process is root.
