@@ -145,10 +145,7 @@ impl SessionPaths {
     /// Creates the folder and the folder of all sessions, and checks both.
     pub fn create(&self) -> Result<(), PathError> {
         for dir in [self.dir.parent().unwrap_or(Path::new("/")), &self.dir] {
-            match mkdir(dir, Mode::RWXU) {
-                Ok(()) | Err(rustix::io::Errno::EXIST) => check_private(dir)?,
-                Err(error) => return Err(PathError(format!("{} cannot be created: {error}", dir.display()))),
-            }
+            create_private(dir)?;
         }
         Ok(())
     }
@@ -157,6 +154,23 @@ impl SessionPaths {
     pub fn check(&self) -> Result<(), PathError> {
         check_private(self.dir.parent().unwrap_or(Path::new("/")))?;
         check_private(&self.dir)
+    }
+}
+
+/// The folder in which servers of exported folders have their sockets. It is created if need be, and checked. No session has its name.
+pub fn exports_folder() -> Result<PathBuf, PathError> {
+    let base = base(|variable| std::env::var_os(variable).map(PathBuf::from));
+    let folder = base.join(".exports");
+    create_private(&base)?;
+    create_private(&folder)?;
+    Ok(folder)
+}
+
+/// Creates a folder of this user that others cannot enter, or checks the one that exists.
+fn create_private(dir: &Path) -> Result<(), PathError> {
+    match mkdir(dir, Mode::RWXU) {
+        Ok(()) | Err(rustix::io::Errno::EXIST) => check_private(dir),
+        Err(error) => Err(PathError(format!("{} cannot be created: {error}", dir.display()))),
     }
 }
 

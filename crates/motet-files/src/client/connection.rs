@@ -1,0 +1,233 @@
+//! The connection of a client: requests in slots, and a new connection when the present one is lost.
+
+use super::failure::Failure;
+use super::locate::Source;
+use super::open_files::OpenFiles;
+use super::slots::{Slot, Slots};
+use crate::Result;
+use crate::protocol::{
+    Answer, MAX_INLINE_BYTES, Operation, Reply, Request, SERVICE, SessionKey, VERSION, answer_tag, append, data_tag,
+    parse_answer, request_tag,
+};
+use motet::node::{Channel, Mode, Node, Outgoing, RecvFrom, Serve};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long one attempt to connect may take.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+/// The pause between two attempts.
+const RETRY_PAUSE: Duration = Duration::from_millis(50);
+
+/// The connection of a client to a server.
+#[derive(Debug)]
+pub struct Connection {
+    node: Node,
+    context: Serve,
+    source: Source,
+    /// How long a call waits for a server that is away; `None`: until it is back.
+    limit: Option<Duration>,
+    slots: Slots,
+    link: Mutex<Link>,
+    files: OpenFiles,
+    closed: AtomicBool,
+}
+
+/// How the server is reached.
+#[derive(Debug, Default)]
+struct Link {
+    /// The channel, while it works.
+    channel: Option<Channel>,
+    /// The session.
+    key: Option<SessionKey>,
+    /// The number of the session: each has its own sequence numbers.
+    epoch: u64,
+    /// Since when the server is away.
+    lost: Option<Instant>,
+    read_only: bool,
+}
+
+/// The channel and the session of an attempt.
+#[derive(Debug, Clone, Copy)]
+struct Attempt {
+    channel: Channel,
+    epoch: u64,
+}
+
+impl Connection {
+    /// Connects to a server. `limit`: as for each call later.
+    pub fn open(source: Source, limit: Option<Duration>) -> Result<Self> {
+        let node = Node::open("").map_err(crate::server::failed)?;
+        let context = Serve::Tagged(node.context().map_err(crate::server::failed)?);
+        let link = Mutex::default();
+        let (slots, files, closed) = (Slots::new(), OpenFiles::default(), AtomicBool::new(false));
+        let connection = Self { node, context, source, limit, slots, link, files, closed };
+        // A server that is not there at the beginning is an error, whatever the limit.
+        connection.connect(&mut connection.link())?;
+        Ok(connection)
+    }
+
+    /// The files that are open.
+    pub fn files(&self) -> &OpenFiles {
+        &self.files
+    }
+
+    /// Whether the export refuses changes.
+    pub fn is_read_only(&self) -> bool {
+        self.link().read_only
+    }
+
+    /// Ends the session. Calls that wait for the server fail with ESHUTDOWN.
+    pub fn close(&self) {
+        if !self.closed.swap(true, Ordering::SeqCst) {
+            let link = self.link();
+            let attempt = link.channel.map(|channel| Attempt { channel, epoch: link.epoch });
+            drop(link);
+            if let Some(attempt) = attempt {
+                let mut slot = self.slots.take_connection_slot();
+                slot.begin();
+                let _ = self.attempt(attempt, &mut slot, &Operation::Detach, &[], &mut [], Some(CONNECT_LIMIT));
+            }
+            let _ = self.node.shut_down();
+        }
+    }
+
+    /// Sends a request and returns its answer, with the number of bytes in `into`. `operation` is called for each attempt: the numbers of open files
+    /// change when a server has been restarted.
+    pub fn call<'a>(
+        &self,
+        operation: impl Fn() -> Result<Operation<'a>>,
+        data: &[u8],
+        into: &mut [u8],
+    ) -> Result<(Reply, usize)> {
+        let mut slot = self.slots.take();
+        slot.begin();
+        loop {
+            let attempt = self.connected()?;
+            match self.attempt(attempt, &mut slot, &operation()?, data, into, self.limit) {
+                Ok(answered) => return Ok(answered),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Lost) => self.lose(attempt.channel),
+            }
+        }
+    }
+
+    fn link(&self) -> std::sync::MutexGuard<'_, Link> {
+        self.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The present channel; waits for the server if it is away.
+    fn connected(&self) -> Result<Attempt> {
+        let mut link = self.link();
+        loop {
+            if self.closed.load(Ordering::SeqCst) {
+                return Err(std::io::Error::from_raw_os_error(Errno::SHUTDOWN.raw_os_error()));
+            }
+            if let Some(channel) = link.channel {
+                return Ok(Attempt { channel, epoch: link.epoch });
+            }
+            let began = *link.lost.get_or_insert_with(Instant::now);
+            match self.connect(&mut link) {
+                Ok(()) => {}
+                Err(_) if self.limit.is_none_or(|limit| began.elapsed() < limit) => {
+                    // Others may close the connection meanwhile, or find the server.
+                    drop(link);
+                    thread::sleep(RETRY_PAUSE);
+                    link = self.link();
+                }
+                Err(_) => return Err(Errno::IO.into()),
+            }
+        }
+    }
+
+    /// The channel is lost: the next call connects again.
+    fn lose(&self, channel: Channel) {
+        let mut link = self.link();
+        if link.channel == Some(channel) {
+            link.channel = None;
+            let _ = self.node.disconnect(channel.link);
+        }
+    }
+
+    /// Connects, and goes on with the session or begins another one, in which the open files are opened again.
+    fn connect(&self, link: &mut Link) -> Result<()> {
+        let address = self.source.address()?;
+        let opened = self.node.connect(&address, Some(CONNECT_LIMIT)).map_err(crate::server::failed)?;
+        let channel = match self.node.open_channel(opened, SERVICE, self.context, Some(CONNECT_LIMIT)) {
+            Ok(channel) => channel,
+            Err(error) => {
+                let _ = self.node.disconnect(opened);
+                return Err(crate::server::failed(error));
+            }
+        };
+        let began = self.begin_session(link, channel);
+        if began.is_err() {
+            let _ = self.node.disconnect(channel.link);
+        }
+        began
+    }
+
+    fn begin_session(&self, link: &mut Link, channel: Channel) -> Result<()> {
+        let attach = Operation::Attach { version: VERSION, resume: link.key };
+        let attempt = Attempt { channel, epoch: link.epoch };
+        let answered = self.attempt(attempt, &mut Slot::to_attach(), &attach, &[], &mut [], Some(CONNECT_LIMIT));
+        let Reply::Attached { key, read_only, resumed } = answered.map_err(Failure::into_error)?.0 else {
+            return Err(Errno::PROTO.into());
+        };
+        link.read_only = read_only;
+        if !resumed {
+            link.key = Some(key);
+            link.epoch += 1;
+            let attempt = Attempt { channel, epoch: link.epoch };
+            let mut slot = self.slots.take_connection_slot();
+            self.files.reclaim(|operation| {
+                slot.begin();
+                let answered = self.attempt(attempt, &mut slot, operation, &[], &mut [], Some(CONNECT_LIMIT));
+                answered.map(|(reply, _)| reply)
+            })?;
+        }
+        (link.channel, link.lost) = (Some(channel), None);
+        Ok(())
+    }
+
+    /// Sends a request once, and receives its answer.
+    fn attempt(
+        &self,
+        attempt: Attempt,
+        slot: &mut Slot,
+        operation: &Operation<'_>,
+        data: &[u8],
+        into: &mut [u8],
+        limit: Option<Duration>,
+    ) -> std::result::Result<(Reply, usize), Failure> {
+        let Attempt { channel, epoch } = attempt;
+        let (number, sequence) = slot.request(epoch);
+        let data_bytes = u32::try_from(data.len()).map_err(|_| Failure::Final(Errno::INVAL.into()))?;
+        slot.message.clear();
+        append(&Request { slot: number, sequence, data: data_bytes, operation: operation.clone() }, &mut slot.message);
+        let inline = if data.len() <= MAX_INLINE_BYTES { data } else { &[] };
+        let message = |tag| Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
+        let sent = if inline.is_empty() {
+            self.node.send(channel, request_tag(number), &slot.message, limit)
+        } else {
+            self.node.send_with(&message(request_tag(number)), &[&slot.message, inline], limit)
+        };
+        sent.map_err(Failure::of)?;
+        if inline.len() < data.len() {
+            self.node.send_with(&message(data_tag(number)), &[data], limit).map_err(Failure::of)?;
+        }
+        let from = RecvFrom::Channel(channel);
+        let received =
+            self.node.receive_with(from, answer_tag(number), 0, &mut slot.headers, into, limit).map_err(Failure::of)?;
+        match parse_answer(&slot.headers) {
+            Some(Answer { sequence: answered, result }) if answered == sequence => match result {
+                Ok(reply) => Ok((reply, received.length)),
+                Err(errno) => Err(Failure::Final(std::io::Error::from_raw_os_error(errno))),
+            },
+            // What the server never sends: a new connection begins anew.
+            _ => Err(Failure::Lost),
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! An open file of a client.
+
+use super::connection::Connection;
+use super::open_files::OpenState;
+use super::{attributes, count, done, unexpected};
+use crate::Result;
+use crate::protocol::{Attributes, Change, LockRange, MAX_DATA_BYTES, Operation, Reply, Target};
+use std::sync::Arc;
+
+/// An open file or folder. Dropping it closes it.
+#[derive(Debug)]
+pub struct File {
+    connection: Arc<Connection>,
+    state: Arc<OpenState>,
+}
+
+impl File {
+    pub(super) fn new(connection: Arc<Connection>, state: Arc<OpenState>) -> Self {
+        Self { connection, state }
+    }
+
+    /// Reads into `buffer` from `offset` on; returns how many bytes, fewer only at the end of the file.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        for part in buffer.chunks_mut(MAX_DATA_BYTES) {
+            let (length, offset) = (u32::try_from(part.len()).unwrap_or(0), offset.saturating_add(done as u64));
+            let (reply, read) = self.call(|file| Operation::Read { file, offset, length }, &[], part)?;
+            if count(reply)? != read as u64 {
+                return Err(unexpected());
+            }
+            done += read;
+            if read < length as usize {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Writes `data` at `offset`, or at the end of a file that is open for appending; returns how many bytes.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        for part in data.chunks(MAX_DATA_BYTES) {
+            let offset = offset.saturating_add(done as u64);
+            match self.call(|file| Operation::Write { file, offset }, part, &mut []) {
+                Ok((reply, _)) => {
+                    let written = usize::try_from(count(reply)?).unwrap_or(0).min(part.len());
+                    done += written;
+                    if written < part.len() {
+                        break;
+                    }
+                }
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Waits until what was written is on the server's disk; with `data_only` without times.
+    pub fn sync(&self, data_only: bool) -> Result<()> {
+        self.finish(|file| Operation::Sync { file, data_only })
+    }
+
+    /// Its attributes.
+    pub fn attributes(&self) -> Result<Attributes> {
+        attributes(self.call(|file| Operation::Attributes(Target::File(file)), &[], &mut [])?.0)
+    }
+
+    /// Changes attributes, and returns the new ones.
+    pub fn set_attributes(&self, change: &Change) -> Result<Attributes> {
+        attributes(self.call(|file| Operation::SetAttributes(Target::File(file), *change), &[], &mut [])?.0)
+    }
+
+    /// Lists the folder from `cookie` on (0: from the beginning) into `buffer`; returns how many bytes, 0 at the end. [`crate::protocol::entries`] reads them.
+    pub fn list(&self, cookie: u64, with_attributes: bool, buffer: &mut [u8]) -> Result<usize> {
+        let length = u32::try_from(buffer.len().min(MAX_DATA_BYTES)).unwrap_or(0);
+        let operation = |file| Operation::List { file, cookie, length, attributes: with_attributes };
+        Ok(self.call(operation, &[], buffer)?.1)
+    }
+
+    /// Sets or releases a lock without waiting. EAGAIN: another owner has it.
+    pub fn lock(&self, owner: u64, range: LockRange) -> Result<()> {
+        self.finish(|file| Operation::Lock { file, owner, range })?;
+        self.state.note_lock(owner, &range);
+        Ok(())
+    }
+
+    /// The lock that keeps `owner` from this one, or an unlocked range.
+    pub fn test_lock(&self, owner: u64, range: LockRange) -> Result<LockRange> {
+        match self.call(|file| Operation::TestLock { file, owner, range }, &[], &mut [])?.0 {
+            Reply::Lock(range) => Ok(range),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Allocates or frees space, as fallocate(2) does with this mode.
+    pub fn allocate(&self, mode: u32, offset: u64, length: u64) -> Result<()> {
+        self.finish(|file| Operation::Allocate { file, mode, offset, length })
+    }
+
+    /// The next data, or the next hole, from `offset` on. ENXIO: there is none.
+    pub fn seek(&self, offset: u64, data: bool) -> Result<u64> {
+        count(self.call(|file| Operation::Seek { file, offset, data }, &[], &mut [])?.0)
+    }
+
+    /// Copies to another open file of the same client, on the server; returns how many bytes.
+    pub fn copy_to(&self, offset: u64, to: &File, to_offset: u64, length: u64) -> Result<u64> {
+        let operation = || {
+            let (from, to) = (self.state.number()?, to.state.number()?);
+            Ok(Operation::Copy { from, from_offset: offset, to, to_offset, length })
+        };
+        count(self.connection.call(operation, &[], &mut [])?.0)
+    }
+
+    /// The file has another path now, for the case that it has to be opened again.
+    pub fn renamed(&self, path: &[u8]) {
+        self.state.renamed(path);
+    }
+
+    fn finish(&self, operation: impl Fn(u32) -> Operation<'static>) -> Result<()> {
+        done(self.call(operation, &[], &mut [])?.0)
+    }
+
+    fn call(
+        &self,
+        operation: impl Fn(u32) -> Operation<'static>,
+        data: &[u8],
+        into: &mut [u8],
+    ) -> Result<(Reply, usize)> {
+        self.connection.call(|| Ok(operation(self.state.number()?)), data, into)
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // A file that is lost is closed already.
+        let _ = self.finish(|file| Operation::Close { file });
+    }
+}

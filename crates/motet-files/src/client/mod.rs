@@ -1,0 +1,162 @@
+//! The client of an export. Every front end uses it: the mounted file system, the block server, the preload object.
+//!
+//! A client may be used by many threads; each request takes a slot of the session. A lost connection is made again: within 500 ms the session goes on, later,
+//! or at a restarted server, the open files are opened again by their paths, and their locks are taken again. A file that is not the same any more gives ESTALE.
+
+mod connection;
+mod failure;
+mod file;
+mod locate;
+mod open_files;
+mod slots;
+
+pub use file::File;
+pub use locate::Source;
+
+use crate::Result;
+use crate::protocol::{Attributes, Change, MAX_DATA_BYTES, OpenFlags, Operation, RenameFlags, Reply, Space, Target};
+use connection::Connection;
+use rustix::io::Errno;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A client of one export.
+#[derive(Debug, Clone)]
+pub struct Client(Arc<Connection>);
+
+impl Client {
+    /// Connects to the server of an export. `limit`: how long a call waits for a server that is away, then it fails with EIO; `None`: until the server is back.
+    pub fn connect(source: Source, limit: Option<Duration>) -> Result<Self> {
+        Ok(Self(Arc::new(Connection::open(source, limit)?)))
+    }
+
+    /// Ends the session, and all calls that wait for the server.
+    pub fn close(&self) {
+        self.0.close();
+    }
+
+    /// Whether the export refuses changes.
+    pub fn is_read_only(&self) -> bool {
+        self.0.is_read_only()
+    }
+
+    /// Attributes of the file at `path`. A symbolic link is not followed.
+    pub fn attributes(&self, path: &[u8]) -> Result<Attributes> {
+        attributes(self.request(&Operation::Attributes(Target::Path(path)))?)
+    }
+
+    /// Changes attributes of the file at `path`, and returns the new ones.
+    pub fn set_attributes(&self, path: &[u8], change: &Change) -> Result<Attributes> {
+        attributes(self.request(&Operation::SetAttributes(Target::Path(path), *change))?)
+    }
+
+    /// Opens a file or folder. `mode`: the permissions of a new file.
+    pub fn open(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(File, Attributes)> {
+        match self.request(&Operation::Open { path, flags, mode })? {
+            Reply::Opened { file, attributes } => {
+                let state = self.0.files().add(file, path, flags, &attributes);
+                Ok((File::new(Arc::clone(&self.0), state), attributes))
+            }
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// Makes a folder.
+    pub fn make_folder(&self, path: &[u8], mode: u32) -> Result<Attributes> {
+        attributes(self.request(&Operation::MakeFolder { path, mode })?)
+    }
+
+    /// Makes a named pipe, a socket or an empty file.
+    pub fn make_node(&self, path: &[u8], mode: u32) -> Result<Attributes> {
+        attributes(self.request(&Operation::MakeNode { path, mode })?)
+    }
+
+    /// Makes a symbolic link at `path`.
+    pub fn make_symlink(&self, path: &[u8], target: &[u8]) -> Result<Attributes> {
+        attributes(self.request(&Operation::MakeSymlink { path, target })?)
+    }
+
+    /// Makes the further name `to` of the file at `from`.
+    pub fn make_link(&self, from: &[u8], to: &[u8]) -> Result<Attributes> {
+        attributes(self.request(&Operation::MakeLink { from, to })?)
+    }
+
+    /// The target of a symbolic link.
+    pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        self.read(&Operation::ReadLink { path })
+    }
+
+    /// Removes a name, of a file or of an empty folder.
+    pub fn remove(&self, path: &[u8], folder: bool) -> Result<()> {
+        done(self.request(&Operation::Remove { path, folder })?)
+    }
+
+    /// Renames.
+    pub fn rename(&self, from: &[u8], to: &[u8], flags: RenameFlags) -> Result<()> {
+        done(self.request(&Operation::Rename { from, to, flags })?)
+    }
+
+    /// Space of the export's file system.
+    pub fn space(&self) -> Result<Space> {
+        match self.request(&Operation::Space)? {
+            Reply::Space(space) => Ok(space),
+            _ => Err(unexpected()),
+        }
+    }
+
+    /// The value of an extended attribute.
+    pub fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
+        self.read(&Operation::GetXattr { target: Target::Path(path), name })
+    }
+
+    /// The names of extended attributes, each with a zero byte at its end.
+    pub fn xattrs(&self, path: &[u8]) -> Result<Vec<u8>> {
+        self.read(&Operation::ListXattr(Target::Path(path)))
+    }
+
+    /// Sets an extended attribute. `create`: only if it does not exist; `replace`: only if it does.
+    pub fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
+        let operation = Operation::SetXattr { target: Target::Path(path), name, create, replace };
+        done(self.0.call(|| Ok(operation.clone()), value, &mut [])?.0)
+    }
+
+    /// Removes an extended attribute.
+    pub fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
+        done(self.request(&Operation::RemoveXattr { target: Target::Path(path), name })?)
+    }
+
+    fn request(&self, operation: &Operation<'_>) -> Result<Reply> {
+        Ok(self.0.call(|| Ok(operation.clone()), &[], &mut [])?.0)
+    }
+
+    /// A request whose answer has a body of unknown length, at most 64 KiB.
+    fn read(&self, operation: &Operation<'_>) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; MAX_DATA_BYTES.min(64 << 10)];
+        let (_, length) = self.0.call(|| Ok(operation.clone()), &[], &mut bytes)?;
+        bytes.truncate(length);
+        Ok(bytes)
+    }
+}
+
+/// The error for an answer of another kind than the request's.
+fn unexpected() -> std::io::Error {
+    Errno::PROTO.into()
+}
+
+fn done(reply: Reply) -> Result<()> {
+    if reply == Reply::Done { Ok(()) } else { Err(unexpected()) }
+}
+
+fn attributes(reply: Reply) -> Result<Attributes> {
+    match reply {
+        Reply::Attributes(attributes) => Ok(attributes),
+        _ => Err(unexpected()),
+    }
+}
+
+fn count(reply: Reply) -> Result<u64> {
+    match reply {
+        Reply::Count(count) => Ok(count),
+        _ => Err(unexpected()),
+    }
+}

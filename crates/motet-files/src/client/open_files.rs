@@ -1,0 +1,192 @@
+//! The files that a client has open, so that they can be opened again at a server that was restarted.
+
+use super::failure::Failure;
+use crate::Result;
+use crate::protocol::{Attributes, LockKind, LockRange, OpenFlags, Operation, Reply};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// An open file, as the client knows it.
+#[derive(Debug)]
+pub struct OpenState {
+    number: AtomicU32,
+    /// The file that was open is not there any more, or a lock on it could not be had again.
+    stale: AtomicBool,
+    flags: OpenFlags,
+    device: u64,
+    inode: u64,
+    path: Mutex<Vec<u8>>,
+    locks: Mutex<Vec<(u64, LockRange)>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl OpenState {
+    /// Its number at the server. ESTALE: the file is lost.
+    pub fn number(&self) -> Result<u32> {
+        if self.stale.load(Ordering::Acquire) {
+            Err(Errno::STALE.into())
+        } else {
+            Ok(self.number.load(Ordering::Acquire))
+        }
+    }
+
+    /// The file has another path now.
+    pub fn renamed(&self, path: &[u8]) {
+        *locked(&self.path) = path.to_vec();
+    }
+
+    /// Notes a lock that the server has granted or released.
+    pub fn note_lock(&self, owner: u64, range: &LockRange) {
+        let mut locks = locked(&self.locks);
+        let before = std::mem::take(&mut *locks);
+        for (other, held) in before {
+            if other == owner {
+                locks.extend(outside(&held, range).map(|rest| (owner, rest)));
+            } else {
+                locks.push((other, held));
+            }
+        }
+        if range.kind != LockKind::Unlocked {
+            locks.push((owner, *range));
+        }
+    }
+
+    /// Opens the file again. An error: the connection is lost again.
+    fn reopen(&self, call: &mut impl FnMut(&Operation<'_>) -> Answered) -> Result<()> {
+        let path = locked(&self.path).clone();
+        let flags = self.flags - OpenFlags::CREATE - OpenFlags::EXCLUSIVE - OpenFlags::TRUNCATE;
+        let stale = || {
+            self.stale.store(true, Ordering::Release);
+            Ok(())
+        };
+        if flags.contains(OpenFlags::UNNAMED) {
+            return stale();
+        }
+        match call(&Operation::Open { path: &path, flags, mode: 0 }) {
+            Ok(Reply::Opened { file, attributes }) => {
+                if (attributes.device, attributes.inode) != (self.device, self.inode) {
+                    finish(call(&Operation::Close { file }))?;
+                    return stale();
+                }
+                for &(owner, range) in locked(&self.locks).iter() {
+                    if !finish(call(&Operation::Lock { file, owner, range }))? {
+                        finish(call(&Operation::Close { file }))?;
+                        return stale();
+                    }
+                }
+                self.number.store(file, Ordering::Release);
+                Ok(())
+            }
+            Ok(_) | Err(Failure::Final(_)) => stale(),
+            Err(Failure::Lost) => Err(Errno::CONNRESET.into()),
+        }
+    }
+}
+
+/// What an attempt has answered.
+pub type Answered = std::result::Result<Reply, Failure>;
+
+/// Whether a request has succeeded. An error: the connection is lost.
+fn finish(answered: Answered) -> Result<bool> {
+    match answered {
+        Ok(_) => Ok(true),
+        Err(Failure::Final(_)) => Ok(false),
+        Err(Failure::Lost) => Err(Errno::CONNRESET.into()),
+    }
+}
+
+/// What is left of a lock outside of `range`: up to two parts.
+fn outside(held: &LockRange, range: &LockRange) -> impl Iterator<Item = LockRange> {
+    let before = (held.start < range.start).then(|| LockRange { end: held.end.min(range.start - 1), ..*held });
+    let after = (held.end > range.end).then(|| LockRange { start: held.start.max(range.end + 1), ..*held });
+    before.into_iter().chain(after)
+}
+
+/// The open files of a client.
+#[derive(Debug, Default)]
+pub struct OpenFiles(Mutex<Vec<Weak<OpenState>>>);
+
+impl OpenFiles {
+    /// A file that the server has opened.
+    pub fn add(&self, number: u32, path: &[u8], flags: OpenFlags, attributes: &Attributes) -> Arc<OpenState> {
+        let state = Arc::new(OpenState {
+            number: AtomicU32::new(number),
+            stale: AtomicBool::new(false),
+            flags,
+            device: attributes.device,
+            inode: attributes.inode,
+            path: Mutex::new(path.to_vec()),
+            locks: Mutex::default(),
+        });
+        let mut files = locked(&self.0);
+        // Entries of closed files are removed when the table would grow.
+        if files.len() == files.capacity() {
+            files.retain(|file| file.strong_count() > 0);
+        }
+        files.push(Arc::downgrade(&state));
+        state
+    }
+
+    /// Opens all files again at a server that does not know them. An error: the connection is lost again.
+    pub fn reclaim(&self, mut call: impl FnMut(&Operation<'_>) -> Answered) -> Result<()> {
+        let open: Vec<_> = locked(&self.0).iter().filter_map(Weak::upgrade).collect();
+        open.iter().filter(|state| !state.stale.load(Ordering::Acquire)).try_for_each(|state| state.reopen(&mut call))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(kind: LockKind, start: u64, end: u64) -> LockRange {
+        LockRange { kind, start, end, process: 0 }
+    }
+
+    fn state() -> Arc<OpenState> {
+        OpenFiles::default().add(1, b"file", OpenFlags::READ, &Attributes::default())
+    }
+
+    #[test]
+    fn locks_are_split_and_replaced() {
+        let state = state();
+        state.note_lock(1, &range(LockKind::Exclusive, 0, u64::MAX));
+        state.note_lock(1, &range(LockKind::Unlocked, 10, 19));
+        state.note_lock(2, &range(LockKind::Shared, 12, 13));
+        state.note_lock(1, &range(LockKind::Shared, 0, 4));
+        let mut held = locked(&state.locks).clone();
+        held.sort_by_key(|(owner, range)| (*owner, range.start));
+        let expected = [
+            (1, range(LockKind::Shared, 0, 4)),
+            (1, range(LockKind::Exclusive, 5, 9)),
+            (1, range(LockKind::Exclusive, 20, u64::MAX)),
+            (2, range(LockKind::Shared, 12, 13)),
+        ];
+        assert_eq!(held, expected);
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_is_stale() {
+        let files = OpenFiles::default();
+        let attributes = Attributes { device: 1, inode: 2, ..Attributes::default() };
+        let (kept, replaced) = (
+            files.add(1, b"kept", OpenFlags::READ, &attributes),
+            files.add(2, b"replaced", OpenFlags::READ | OpenFlags::CREATE, &attributes),
+        );
+        files
+            .reclaim(|operation| match operation {
+                Operation::Open { path, flags, .. } => {
+                    assert!(!flags.contains(OpenFlags::CREATE));
+                    let inode = if *path == b"kept" { 2 } else { 3 };
+                    Ok(Reply::Opened { file: 7, attributes: Attributes { inode, ..attributes } })
+                }
+                _ => Ok(Reply::Done),
+            })
+            .expect("the connection");
+        assert_eq!(kept.number().expect("a number"), 7);
+        assert_eq!(replaced.number().expect_err("stale").raw_os_error(), Some(Errno::STALE.raw_os_error()));
+    }
+}

@@ -1,0 +1,150 @@
+//! The slots of a client's session.
+
+use crate::protocol::SLOTS;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// The slot that the connection uses itself: to begin a session, and to open files again.
+const SLOT_OF_CONNECTION: u16 = 0;
+/// The epoch of requests outside of a session.
+const NO_SESSION: u64 = u64::MAX;
+
+/// A slot, with buffers that its requests use again.
+#[derive(Debug)]
+pub struct Slot {
+    number: u16,
+    sequence: u32,
+    /// The session in which `sequence` counts.
+    epoch: u64,
+    /// A new request has begun, whose sequence number is not decided.
+    fresh: bool,
+    /// The request message.
+    pub message: Vec<u8>,
+    /// The headers of the answer.
+    pub headers: Vec<u8>,
+}
+
+impl Slot {
+    fn new(number: u16) -> Self {
+        Self { number, sequence: 0, epoch: 0, fresh: false, message: Vec::new(), headers: Vec::new() }
+    }
+
+    /// The slot of the request that begins a session or goes on with one, whose number is always 0.
+    pub fn to_attach() -> Self {
+        Self { epoch: NO_SESSION, ..Self::new(SLOT_OF_CONNECTION) }
+    }
+
+    /// A new request begins.
+    pub fn begin(&mut self) {
+        self.fresh = true;
+    }
+
+    /// The numbers of slot and request. A request that is sent again in the same session has the same number.
+    pub fn request(&mut self, epoch: u64) -> (u16, u32) {
+        if self.epoch == NO_SESSION {
+            return (self.number, 0);
+        }
+        if self.epoch != epoch {
+            (self.epoch, self.sequence, self.fresh) = (epoch, 0, true);
+        }
+        if std::mem::take(&mut self.fresh) {
+            self.sequence = self.sequence.wrapping_add(1);
+        }
+        (self.number, self.sequence)
+    }
+}
+
+/// The slots that are free.
+#[derive(Debug)]
+pub struct Slots {
+    free: Mutex<Vec<Slot>>,
+    returned: Condvar,
+    connection: Mutex<Slot>,
+}
+
+/// A slot in use. It is free again when this is dropped.
+#[derive(Debug)]
+pub struct TakenSlot<'a> {
+    slots: &'a Slots,
+    slot: Option<Slot>,
+}
+
+impl Slots {
+    /// All slots, free.
+    pub fn new() -> Self {
+        let free = (1..SLOTS).rev().map(Slot::new).collect();
+        Self { free: Mutex::new(free), returned: Condvar::new(), connection: Mutex::new(Slot::new(SLOT_OF_CONNECTION)) }
+    }
+
+    /// Takes a free slot, the one that was used last. Waits until there is one.
+    pub fn take(&self) -> TakenSlot<'_> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match free.pop() {
+                Some(slot) => return TakenSlot { slots: self, slot: Some(slot) },
+                None => free = self.returned.wait(free).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+
+    /// The slot of the connection itself.
+    pub fn take_connection_slot(&self) -> MutexGuard<'_, Slot> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Deref for TakenSlot<'_> {
+    type Target = Slot;
+    fn deref(&self) -> &Slot {
+        match &self.slot {
+            Some(slot) => slot,
+            None => unreachable!("a slot is there until it is dropped"),
+        }
+    }
+}
+
+impl DerefMut for TakenSlot<'_> {
+    fn deref_mut(&mut self) -> &mut Slot {
+        match &mut self.slot {
+            Some(slot) => slot,
+            None => unreachable!("a slot is there until it is dropped"),
+        }
+    }
+}
+
+impl Drop for TakenSlot<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot.take() {
+            let mut free = self.slots.free.lock().unwrap_or_else(PoisonError::into_inner);
+            let none_was_free = free.is_empty();
+            free.push(slot);
+            if none_was_free {
+                self.slots.returned.notify_all();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_keeps_its_number_when_it_is_sent_again() {
+        let mut slot = Slot::new(5);
+        slot.begin();
+        assert_eq!(slot.request(1), (5, 1));
+        assert_eq!(slot.request(1), (5, 1));
+        slot.begin();
+        assert_eq!(slot.request(1), (5, 2));
+        assert_eq!(slot.request(2), (5, 1), "a new session counts from 1");
+        assert_eq!(slot.request(2), (5, 1));
+    }
+
+    #[test]
+    fn the_request_that_begins_a_session_has_number_0() {
+        let mut slot = Slot::to_attach();
+        assert_eq!(slot.request(7), (0, 0));
+        assert_eq!(slot.request(8), (0, 0));
+    }
+}

@@ -1,0 +1,222 @@
+//! How clients find a server: a Unix socket `NAME.sock` in a folder of the user that nobody else may enter.
+//!
+//! A client sends one line of JSON, [`Query`]; the server answers with one line, [`Info`], and may pass the descriptor of the exported folder with it. Only
+//! processes of the same user are answered. The address of the server contains a secret: it is told here and nowhere else.
+
+use crate::Result;
+use motet_session::paths::{PathError, check_name, exports_folder};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    Shutdown, recvmsg, sendmsg, shutdown, sockopt,
+};
+use rustix::process::getuid;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Longest query and answer, bytes.
+const MAX_LINE_BYTES: u64 = 16 << 10;
+/// How long either side waits for the other.
+const LIMIT: Duration = Duration::from_secs(2);
+
+/// What a client asks.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Query {
+    /// It wants the exported folder itself.
+    pub root: bool,
+    /// The server shall listen for other hosts at this address of its host.
+    pub listen: Option<IpAddr>,
+}
+
+/// What a server says about its export.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Info {
+    /// The name of the export.
+    pub name: String,
+    /// The folder.
+    pub folder: String,
+    /// The server's process.
+    pub process: u32,
+    /// Whether changes are refused.
+    pub read_only: bool,
+    /// Whether clients of this host may use the folder without the server.
+    pub direct: bool,
+    /// The address of the server, with a secret.
+    pub address: String,
+    /// Sessions of clients.
+    pub clients: usize,
+    /// Files that they have open.
+    pub open_files: usize,
+    /// Requests since the server started.
+    pub requests: u64,
+    /// Bytes that clients have read.
+    pub bytes_read: u64,
+    /// Bytes that clients have written.
+    pub bytes_written: u64,
+}
+
+/// What a server answers with.
+pub trait Exported: Send + Sync + 'static {
+    /// Describes the export, after the server listens at `listen`.
+    fn info(&self, listen: Option<IpAddr>) -> Result<Info>;
+    /// The folder, if clients of this host may use it without the server.
+    fn root(&self) -> Option<BorrowedFd<'_>>;
+}
+
+/// The socket of a running server. Dropping it removes the socket.
+#[derive(Debug)]
+pub struct Publication {
+    path: PathBuf,
+    listener: UnixListener,
+    thread: Option<JoinHandle<()>>,
+    /// Locked while the server runs, so that only one has the name.
+    _lock: File,
+}
+
+impl Publication {
+    /// Answers clients that ask for the export `name`.
+    pub fn start(name: &str, exported: Arc<impl Exported>) -> Result<Self> {
+        let path = socket_path(name)?;
+        let lock = File::create(path.with_extension("lock"))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(Errno::ADDRINUSE.into()),
+            locked => locked?,
+        }
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        let accepting = listener.try_clone()?;
+        let thread = thread::Builder::new().name("files-exports".to_owned()).spawn(move || {
+            while let Ok((stream, _)) = accepting.accept() {
+                // A client that breaks off, or asks nonsense, concerns nobody else.
+                let _ = answer(&stream, &*exported);
+            }
+        })?;
+        Ok(Self { path, listener, thread: Some(thread), _lock: lock })
+    }
+}
+
+impl Drop for Publication {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        // Wakes the thread from accept().
+        let _ = shutdown(&self.listener, Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = fs::remove_file(self.path.with_extension("lock"));
+    }
+}
+
+fn answer(stream: &UnixStream, exported: &impl Exported) -> Result<()> {
+    if sockopt::socket_peercred(stream)?.uid != getuid() {
+        return Err(Errno::ACCESS.into());
+    }
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_write_timeout(Some(LIMIT))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(MAX_LINE_BYTES)).read_line(&mut line)?;
+    let query: Query = serde_json::from_str(&line)?;
+    let mut text = serde_json::to_vec(&exported.info(query.listen)?)?;
+    text.push(b'\n');
+    let root = if query.root { exported.root() } else { None };
+    let sent = send_with(stream, &text, root)?;
+    (&mut &*stream).write_all(&text[sent..])
+}
+
+fn send_with(stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.as_slice();
+    if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::NOBUFS.into());
+    }
+    Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
+}
+
+/// An export of this host that was found.
+#[derive(Debug)]
+pub struct Found {
+    /// What its server says.
+    pub info: Info,
+    /// The folder, if it was asked for and its server allows it.
+    pub root: Option<OwnedFd>,
+}
+
+/// Asks the server of an export of this host. ENOENT: there is none.
+pub fn ask(name: &str, query: &Query) -> Result<Found> {
+    ask_at(&socket_path(name)?, query)
+}
+
+/// The exports of this host whose servers answer.
+pub fn list(listen: Option<IpAddr>) -> Result<Vec<Info>> {
+    let folder = exports_folder().map_err(unusable)?;
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "sock")
+            && let Ok(export) = ask_at(&path, &Query { root: false, listen })
+        {
+            found.push(export.info);
+        }
+    }
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+fn ask_at(path: &Path, query: &Query) -> Result<Found> {
+    let stream = match UnixStream::connect(path) {
+        // The socket of a server that was killed.
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => return Err(Errno::NOENT.into()),
+        connected => connected?,
+    };
+    stream.set_read_timeout(Some(LIMIT))?;
+    stream.set_write_timeout(Some(LIMIT))?;
+    let mut line = serde_json::to_vec(query)?;
+    line.push(b'\n');
+    (&stream).write_all(&line)?;
+    let mut bytes = vec![0; MAX_LINE_BYTES as usize];
+    let (mut length, root) = receive_with(&stream, &mut bytes)?;
+    while length > 0 && bytes[length - 1] != b'\n' && length < bytes.len() {
+        match (&stream).read(&mut bytes[length..])? {
+            0 => break,
+            read => length += read,
+        }
+    }
+    Ok(Found { info: serde_json::from_slice(&bytes[..length])?, root })
+}
+
+fn receive_with(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(stream.as_fd(), &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let mut root = None;
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            root = descriptors.into_iter().next();
+        }
+    }
+    Ok((received.bytes, root))
+}
+
+fn socket_path(name: &str) -> Result<PathBuf> {
+    check_name("export", name).map_err(unusable)?;
+    Ok(exports_folder().map_err(unusable)?.join(format!("{name}.sock")))
+}
+
+fn unusable(error: PathError) -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::PermissionDenied, error.to_string())
+}

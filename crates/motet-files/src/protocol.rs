@@ -1,0 +1,464 @@
+//! The protocol between the client and the server of an export.
+//!
+//! All messages are on one channel. A request is a message whose body is a [`Request`] and, if they are short, its data. Longer data are a second message,
+//! which the server receives when it has a buffer for them. An answer is a message whose headers are an [`Answer`] and whose body is what was read. Formats
+//! are those of `postcard`: integers of variable length, little-endian, lengths before bytes.
+//!
+//! Paths are relative to the exported folder, without a leading slash; the empty path is the folder itself.
+
+use bitflags::bitflags;
+use serde::{Deserialize, Serialize};
+
+/// The version of the protocol. Both ends must have the same.
+pub const VERSION: u32 = 1;
+/// The service of the engine under which a server accepts channels.
+pub const SERVICE: u64 = u64::from_be_bytes(*b"mt.files");
+/// Slots of a session: requests that a client may have outstanding.
+pub const SLOTS: u16 = 64;
+/// Longest data of one request or answer, bytes.
+pub const MAX_DATA_BYTES: usize = 1 << 20;
+/// Longest data that are part of the request message, bytes.
+pub const MAX_INLINE_BYTES: usize = 32 << 10;
+/// Longest path, bytes, as PATH_MAX.
+pub const MAX_PATH_BYTES: usize = 4096;
+/// Longest request message, bytes: two paths, the fields, data.
+pub const MAX_REQUEST_BYTES: usize = MAX_INLINE_BYTES + 2 * MAX_PATH_BYTES + 256;
+
+/// The kind of a message, the upper bits of its tag. The lower bits are the slot.
+const KIND_SHIFT: u32 = 60;
+/// The tag of a request, and of data that follow it, and of an answer.
+const REQUEST: u64 = 1 << KIND_SHIFT;
+const DATA: u64 = 2 << KIND_SHIFT;
+const ANSWER: u64 = 3 << KIND_SHIFT;
+/// The bits of the tag that say the slot.
+pub const SLOT_MASK: u64 = (1 << KIND_SHIFT) - 1;
+/// A tag that no message has. A receive for it completes when the channel is lost.
+pub const NEVER: u64 = u64::MAX;
+
+/// The tag of requests in this slot.
+pub fn request_tag(slot: u16) -> u64 {
+    REQUEST | u64::from(slot)
+}
+
+/// The tag of data of the request in this slot.
+pub fn data_tag(slot: u16) -> u64 {
+    DATA | u64::from(slot)
+}
+
+/// The tag of answers in this slot.
+pub fn answer_tag(slot: u16) -> u64 {
+    ANSWER | u64::from(slot)
+}
+
+/// A request.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Request<'a> {
+    /// The slot of the session.
+    pub slot: u16,
+    /// The number of the request in its slot: one more than that of the request before, or the same if it is sent again.
+    pub sequence: u32,
+    /// Bytes of data that belong to the request.
+    pub data: u32,
+    /// What to do.
+    #[serde(borrow)]
+    pub operation: Operation<'a>,
+}
+
+/// An answer: what was done, or the error number of the system.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The number of the request.
+    pub sequence: u32,
+    /// The result.
+    pub result: Result<Reply, i32>,
+}
+
+/// The file that an operation concerns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Target<'a> {
+    /// The file at a path. A symbolic link at its end is not followed.
+    Path(#[serde(with = "serde_bytes")] &'a [u8]),
+    /// An open file.
+    File(u32),
+}
+
+/// What a client can ask for. Fields have the names of the system calls' arguments: `file` is the number of an open file, `offset` and `length` are bytes.
+#[expect(missing_docs, reason = "the comment of the operation says what its fields are")]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Operation<'a> {
+    /// Begins a session on this channel, or goes on with one. The first request of a channel, always in slot 0 with sequence 0.
+    Attach {
+        /// The client's [`VERSION`].
+        version: u32,
+        /// The session to go on with.
+        resume: Option<SessionKey>,
+    },
+    /// Ends the session.
+    Detach,
+    /// Attributes of a file.
+    Attributes(#[serde(borrow)] Target<'a>),
+    /// Changes attributes, and returns the new ones.
+    SetAttributes(#[serde(borrow)] Target<'a>, Change),
+    /// Opens a file or a folder.
+    Open {
+        /// Its path.
+        #[serde(with = "serde_bytes")]
+        path: &'a [u8],
+        /// How it is opened.
+        flags: OpenFlags,
+        /// Permissions of a new file.
+        mode: u32,
+    },
+    /// Closes an open file.
+    Close { file: u32 },
+    /// Reads; the answer's body is what was read, shorter at the end of the file.
+    Read { file: u32, offset: u64, length: u32 },
+    /// Writes the request's data.
+    Write { file: u32, offset: u64 },
+    /// Waits until written data, and with `!data_only` attributes, are on the disk.
+    Sync { file: u32, data_only: bool },
+    /// Lists an open folder from `cookie` on (0: from the beginning). The answer's body is [`Entry`] after [`Entry`], of at most `length` bytes.
+    List { file: u32, cookie: u64, length: u32, attributes: bool },
+    /// Makes a folder.
+    MakeFolder {
+        #[serde(with = "serde_bytes")]
+        path: &'a [u8],
+        mode: u32,
+    },
+    /// Makes a named pipe, a socket or an empty file, by the type in `mode`.
+    MakeNode {
+        #[serde(with = "serde_bytes")]
+        path: &'a [u8],
+        mode: u32,
+    },
+    /// Makes a symbolic link.
+    MakeSymlink {
+        #[serde(with = "serde_bytes")]
+        path: &'a [u8],
+        #[serde(with = "serde_bytes")]
+        target: &'a [u8],
+    },
+    /// Makes a further name for a file.
+    MakeLink {
+        #[serde(with = "serde_bytes")]
+        from: &'a [u8],
+        #[serde(with = "serde_bytes")]
+        to: &'a [u8],
+    },
+    /// The target of a symbolic link, in the answer's body.
+    ReadLink {
+        #[serde(with = "serde_bytes")]
+        path: &'a [u8],
+    },
+    /// Removes a name, of a file or of an empty folder.
+    Remove {
+        #[serde(with = "serde_bytes")]
+        path: &'a [u8],
+        folder: bool,
+    },
+    /// Renames.
+    Rename {
+        #[serde(with = "serde_bytes")]
+        from: &'a [u8],
+        #[serde(with = "serde_bytes")]
+        to: &'a [u8],
+        flags: RenameFlags,
+    },
+    /// Space of the file system.
+    Space,
+    /// The value of an extended attribute, in the answer's body.
+    GetXattr {
+        target: Target<'a>,
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
+    /// The names of extended attributes, in the answer's body, each with a zero byte at its end.
+    ListXattr(#[serde(borrow)] Target<'a>),
+    /// Sets an extended attribute to the request's data. `create`: only if it does not exist; `replace`: only if it does.
+    SetXattr {
+        target: Target<'a>,
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+        create: bool,
+        replace: bool,
+    },
+    /// Removes an extended attribute.
+    RemoveXattr {
+        target: Target<'a>,
+        #[serde(with = "serde_bytes")]
+        name: &'a [u8],
+    },
+    /// Sets or releases a lock on a range of bytes, without waiting. EAGAIN: another owner has it.
+    Lock { file: u32, owner: u64, range: LockRange },
+    /// The lock that keeps `owner` from this one, or an unlocked range.
+    TestLock { file: u32, owner: u64, range: LockRange },
+    /// Allocates or frees space (the modes of fallocate(2) on Linux).
+    Allocate { file: u32, mode: u32, offset: u64, length: u64 },
+    /// The next data, or the next hole, from `offset` on.
+    Seek { file: u32, offset: u64, data: bool },
+    /// Copies between two open files on the server.
+    Copy { from: u32, from_offset: u64, to: u32, to_offset: u64, length: u64 },
+}
+
+impl Operation<'_> {
+    /// Whether the operation may be executed again without a different result, so that its answer need not be kept.
+    pub fn is_idempotent(&self) -> bool {
+        matches!(
+            self,
+            Self::Attributes(_)
+                | Self::Read { .. }
+                | Self::List { .. }
+                | Self::ReadLink { .. }
+                | Self::Space
+                | Self::GetXattr { .. }
+                | Self::ListXattr(_)
+                | Self::TestLock { .. }
+                | Self::Seek { .. }
+                | Self::Sync { .. }
+        )
+    }
+
+    /// Whether the operation changes files: what a read-only export refuses.
+    pub fn is_change(&self) -> bool {
+        match self {
+            Self::Open { flags, .. } => flags.intersects(OpenFlags::CHANGES),
+            Self::SetAttributes(..)
+            | Self::Write { .. }
+            | Self::MakeFolder { .. }
+            | Self::MakeNode { .. }
+            | Self::MakeSymlink { .. }
+            | Self::MakeLink { .. }
+            | Self::Remove { .. }
+            | Self::Rename { .. }
+            | Self::SetXattr { .. }
+            | Self::RemoveXattr { .. }
+            | Self::Allocate { .. }
+            | Self::Copy { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// The result of an operation that succeeded.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reply {
+    /// Nothing more to say.
+    Done,
+    /// A session has begun, or goes on.
+    Attached {
+        /// By which a lost connection is resumed.
+        key: SessionKey,
+        /// Whether the export refuses changes.
+        read_only: bool,
+        /// Whether the session existed: open files and locks are still there.
+        resumed: bool,
+    },
+    /// Attributes.
+    Attributes(Attributes),
+    /// An open file.
+    Opened {
+        /// Its number.
+        file: u32,
+        /// Its attributes.
+        attributes: Attributes,
+    },
+    /// Bytes that were written or copied, bytes of the whole value, or a position.
+    Count(u64),
+    /// A lock.
+    Lock(LockRange),
+    /// Space.
+    Space(Space),
+}
+
+/// What identifies a session. Only its client and its server know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SessionKey(pub [u8; 16]);
+
+/// A moment, since 1970.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Time {
+    /// Seconds.
+    pub seconds: i64,
+    /// Nanoseconds, below 10^9.
+    pub nanoseconds: u32,
+}
+
+/// Attributes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Attributes {
+    /// The device on the server; one export may contain several.
+    pub device: u64,
+    /// The number of the file on its device.
+    pub inode: u64,
+    /// Type and permissions, as `st_mode` of Linux.
+    pub mode: u32,
+    /// Names of the file.
+    pub links: u32,
+    /// Owner.
+    pub user: u32,
+    /// Group.
+    pub group: u32,
+    /// The device that a device file stands for.
+    pub represents: u64,
+    /// Length, bytes.
+    pub size: u64,
+    /// Blocks of 512 bytes.
+    pub blocks: u64,
+    /// Bytes of the best transfers.
+    pub block_size: u32,
+    /// Last access.
+    pub accessed: Time,
+    /// Last change of the content.
+    pub modified: Time,
+    /// Last change of content or attributes.
+    pub changed: Time,
+}
+
+/// A moment to set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SetTime {
+    /// The server's present time.
+    Now,
+    /// This moment.
+    At(Time),
+}
+
+/// A change of attributes: what is `None` stays as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Change {
+    /// Permissions.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub user: Option<u32>,
+    /// Group.
+    pub group: Option<u32>,
+    /// Length, bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub accessed: Option<SetTime>,
+    /// Last change of the content.
+    pub modified: Option<SetTime>,
+}
+
+bitflags! {
+    /// How a file is opened.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct OpenFlags: u32 {
+        /// It is read.
+        const READ = 1;
+        /// It is written.
+        const WRITE = 1 << 1;
+        /// Each write goes to the end of the file.
+        const APPEND = 1 << 2;
+        /// It is made if it does not exist.
+        const CREATE = 1 << 3;
+        /// With `CREATE`: it must not exist.
+        const EXCLUSIVE = 1 << 4;
+        /// Its content is removed.
+        const TRUNCATE = 1 << 5;
+        /// It must be a folder.
+        const FOLDER = 1 << 6;
+        /// The server's page cache is not used (`O_DIRECT`).
+        const DIRECT = 1 << 7;
+        /// A write is done when it is on the disk (`O_SYNC`).
+        const SYNC = 1 << 8;
+        /// A file without a name, in the folder at the path (`O_TMPFILE`).
+        const UNNAMED = 1 << 9;
+        /// What a read-only export refuses.
+        const CHANGES = Self::WRITE.bits() | Self::CREATE.bits() | Self::TRUNCATE.bits() | Self::UNNAMED.bits() | Self::APPEND.bits();
+    }
+
+    /// How a name is replaced.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+    pub struct RenameFlags: u32 {
+        /// The new name must not exist.
+        const NO_REPLACE = 1;
+        /// Both names exist and are exchanged.
+        const EXCHANGE = 1 << 1;
+    }
+}
+
+/// How a range of bytes is locked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LockKind {
+    /// Not at all.
+    Unlocked,
+    /// Others may have shared locks.
+    Shared,
+    /// No other owner has a lock.
+    Exclusive,
+}
+
+/// A lock on a range of bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockRange {
+    /// How.
+    pub kind: LockKind,
+    /// First byte.
+    pub start: u64,
+    /// Last byte; `u64::MAX`: to the end, however long the file becomes.
+    pub end: u64,
+    /// The process that holds it, for [`Operation::TestLock`].
+    pub process: u32,
+}
+
+/// Space of a file system, as statfs(2) reports it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Space {
+    /// Bytes of a block.
+    pub block_size: u32,
+    /// All blocks.
+    pub blocks: u64,
+    /// Free blocks.
+    pub free: u64,
+    /// Free blocks that users other than root may have.
+    pub available: u64,
+    /// All files.
+    pub files: u64,
+    /// Files that may still be made.
+    pub files_free: u64,
+    /// Longest name, bytes.
+    pub name_length: u32,
+}
+
+/// An entry of a folder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry<'a> {
+    /// With which [`Operation::List`] goes on behind this entry.
+    pub cookie: u64,
+    /// The number of the file.
+    pub inode: u64,
+    /// Its type, as the upper bits of `st_mode`; 0: not known.
+    pub kind: u32,
+    /// Its name.
+    #[serde(with = "serde_bytes")]
+    pub name: &'a [u8],
+    /// Its attributes, if they were asked for and it still exists.
+    pub attributes: Option<Attributes>,
+}
+
+/// Takes the request from the front of a message; the rest is data of the request. `None`: it is no request.
+pub fn parse_request(message: &[u8]) -> Option<(Request<'_>, &[u8])> {
+    postcard::take_from_bytes(message).ok()
+}
+
+/// The answer in the headers of a message. `None`: it is none.
+pub fn parse_answer(headers: &[u8]) -> Option<Answer> {
+    postcard::from_bytes(headers).ok()
+}
+
+/// The entries of a listing, up to the first that is damaged.
+pub fn entries(mut listing: &[u8]) -> impl Iterator<Item = Entry<'_>> {
+    std::iter::from_fn(move || {
+        let (entry, rest) = postcard::take_from_bytes(listing).ok()?;
+        listing = rest;
+        Some(entry)
+    })
+}
+
+/// Writes `value` to the end of `bytes`.
+pub fn append(value: &impl Serialize, bytes: &mut Vec<u8>) {
+    // Writing to memory does not fail, and every type here has a known length.
+    let written = postcard::to_extend(value, std::mem::take(bytes));
+    *bytes = written.unwrap_or_default();
+}

@@ -1,0 +1,195 @@
+//! Executes requests.
+
+use super::Turn;
+use super::attributes::{self, Located};
+use super::open_file::OpenFile;
+use super::session::Session;
+use super::tree::{Tree, attributes_at, attributes_of};
+use crate::Result;
+use crate::protocol::{LockKind, MAX_DATA_BYTES, Operation, RenameFlags, Reply, Target};
+use rustix::fs::{
+    AtFlags, FallocateFlags, FileType, Mode, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, linkat, mkdirat,
+    mknodat, renameat_with, seek, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+use std::os::fd::AsFd;
+
+/// Reads up to this many bytes are tried without waiting first, and sent by the thread that receives.
+const SHORT_READ_BYTES: usize = 64 << 10;
+
+/// The body of an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Body {
+    /// There is none.
+    Empty,
+    /// The first bytes of the thread's buffer.
+    Buffered(usize),
+    /// These bytes.
+    Owned(Vec<u8>),
+}
+
+/// Executes an operation of a session. `data`: what came with the request. `buffer`: for what is read, at least [`MAX_DATA_BYTES`] long. An operation that may wait
+/// gives the turn to receive away.
+pub fn execute(
+    tree: &Tree,
+    session: &Session,
+    operation: &Operation<'_>,
+    data: &[u8],
+    buffer: &mut [u8],
+    turn: &mut Turn<'_>,
+) -> Result<(Reply, Body)> {
+    if tree.is_read_only() && operation.is_change() {
+        return Err(Errno::ROFS.into());
+    }
+    if !tree.is_in_memory() && waits(operation) {
+        turn.give();
+    }
+    let done = |result: Result<()>| result.map(|()| (Reply::Done, Body::Empty));
+    let count = |count: usize| Ok((Reply::Count(count as u64), Body::Empty));
+    match *operation {
+        Operation::Attach { .. } | Operation::Detach => Err(Errno::PROTO.into()),
+        Operation::Read { file, offset, length } => {
+            let buffer = buffer.get_mut(..length as usize).ok_or(Errno::INVAL)?;
+            let read = read(tree, &*session.file(file)?, buffer, offset, turn)?;
+            Ok((Reply::Count(read as u64), Body::Buffered(read)))
+        }
+        Operation::Write { file, offset } => count(session.file(file)?.write(data, offset)?),
+        Operation::Attributes(Target::Path(path)) => Ok((Reply::Attributes(tree.attributes(path)?), Body::Empty)),
+        Operation::Attributes(Target::File(file)) => {
+            Ok((Reply::Attributes(attributes_of(session.file(file)?.descriptor())?), Body::Empty))
+        }
+        Operation::SetAttributes(target, ref change) => {
+            let changed = located(tree, session, target, |file| attributes::change(file, change))?;
+            Ok((Reply::Attributes(changed), Body::Empty))
+        }
+        Operation::Open { path, flags, mode } => {
+            let descriptor = tree.open_file(path, flags, mode)?;
+            let attributes = attributes_of(descriptor.as_fd())?;
+            let file = session.add_file(OpenFile::new(descriptor, flags))?;
+            Ok((Reply::Opened { file, attributes }, Body::Empty))
+        }
+        Operation::Close { file } => done(session.close_file(file)),
+        Operation::Sync { file, data_only } => {
+            turn.give();
+            let file = session.file(file)?;
+            done((if data_only { fdatasync(file.descriptor()) } else { fsync(file.descriptor()) }).map_err(Into::into))
+        }
+        Operation::List { file, cookie, length, attributes } => {
+            let mut listing = Vec::new();
+            let length = (length as usize).min(MAX_DATA_BYTES);
+            session.file(file)?.list(cookie, length, attributes, &mut listing)?;
+            Ok((Reply::Count(listing.len() as u64), Body::Owned(listing)))
+        }
+        Operation::MakeFolder { path, mode } => {
+            made(tree, path, |parent, name| mkdirat(parent, name, Mode::from_raw_mode(mode & 0o7777)))
+        }
+        Operation::MakeNode { path, mode } => {
+            let kind = FileType::from_raw_mode(mode);
+            if !matches!(kind, FileType::RegularFile | FileType::Fifo | FileType::Socket) {
+                return Err(Errno::PERM.into());
+            }
+            made(tree, path, |parent, name| mknodat(parent, name, kind, Mode::from_raw_mode(mode & 0o7777), 0))
+        }
+        Operation::MakeSymlink { path, target } => made(tree, path, |parent, name| symlinkat(target, parent, name)),
+        Operation::MakeLink { from, to } => {
+            let (old, old_name) = tree.parent(from)?;
+            made(tree, to, |parent, name| linkat(&old, old_name, parent, name, AtFlags::empty()))
+        }
+        Operation::ReadLink { path } => owned(tree.read_link(path)?),
+        Operation::Remove { path, folder } => {
+            let (parent, name) = tree.parent(path)?;
+            let flags = if folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            done(unlinkat(&parent, name, flags).map_err(Into::into))
+        }
+        Operation::Rename { from, to, flags } => done(rename(tree, from, to, flags)),
+        Operation::Space => Ok((Reply::Space(tree.space()?), Body::Empty)),
+        Operation::GetXattr { target, name } => {
+            owned(located(tree, session, target, |file| attributes::get_xattr(file, name))?)
+        }
+        Operation::ListXattr(target) => owned(located(tree, session, target, attributes::list_xattr)?),
+        Operation::SetXattr { target, name, create, replace } => {
+            done(located(tree, session, target, |file| attributes::set_xattr(file, name, data, create, replace)))
+        }
+        Operation::RemoveXattr { target, name } => {
+            done(located(tree, session, target, |file| attributes::remove_xattr(file, name)))
+        }
+        Operation::Lock { file, owner, ref range } => done(session.file(file)?.lock(owner, range)),
+        Operation::TestLock { file, owner, ref range } => {
+            let found = session.file(file)?.test_lock(owner, range)?;
+            debug_assert!(found.kind != LockKind::Unlocked || found.start == range.start);
+            Ok((Reply::Lock(found), Body::Empty))
+        }
+        Operation::Allocate { file, mode, offset, length } => {
+            turn.give();
+            let flags = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
+            done(fallocate(session.file(file)?.descriptor(), flags, offset, length).map_err(Into::into))
+        }
+        Operation::Seek { file, offset, data } => {
+            let position = if data { SeekFrom::Data(offset) } else { SeekFrom::Hole(offset) };
+            Ok((Reply::Count(seek(session.file(file)?.descriptor(), position)?), Body::Empty))
+        }
+        Operation::Copy { from, from_offset, to, to_offset, length } => {
+            turn.give();
+            let (from, to) = (session.file(from)?, session.file(to)?);
+            let (mut read_at, mut write_at) = (from_offset, to_offset);
+            let length = usize::try_from(length).unwrap_or(usize::MAX);
+            count(copy_file_range(from.descriptor(), Some(&mut read_at), to.descriptor(), Some(&mut write_at), length)?)
+        }
+    }
+}
+
+/// Whether the operation may wait for a device, where the file system has one. Reads find that out themselves.
+fn waits(operation: &Operation<'_>) -> bool {
+    operation.is_change()
+        || matches!(operation, Operation::Open { .. } | Operation::List { .. } | Operation::Copy { .. })
+}
+
+fn read(tree: &Tree, file: &OpenFile, buffer: &mut [u8], offset: u64, turn: &mut Turn<'_>) -> Result<usize> {
+    if buffer.len() > SHORT_READ_BYTES {
+        turn.give();
+    } else if !tree.is_in_memory() {
+        if let Some(read) = file.read_cached(buffer, offset) {
+            return Ok(read);
+        }
+        turn.give();
+    }
+    file.read(buffer, offset)
+}
+
+fn owned(bytes: Vec<u8>) -> Result<(Reply, Body)> {
+    Ok((Reply::Count(bytes.len() as u64), Body::Owned(bytes)))
+}
+
+/// Makes a name by `make`, and returns the attributes of what it names.
+fn made(
+    tree: &Tree,
+    path: &[u8],
+    make: impl FnOnce(std::os::fd::BorrowedFd<'_>, &std::ffi::OsStr) -> rustix::io::Result<()>,
+) -> Result<(Reply, Body)> {
+    let (parent, name) = tree.parent(path)?;
+    make(parent.as_fd(), name)?;
+    let attributes = attributes_at(parent.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok((Reply::Attributes(attributes), Body::Empty))
+}
+
+fn rename(tree: &Tree, from: &[u8], to: &[u8], flags: RenameFlags) -> Result<()> {
+    let (old, old_name) = tree.parent(from)?;
+    let (new, new_name) = tree.parent(to)?;
+    let mut system = rustix::fs::RenameFlags::empty();
+    system.set(rustix::fs::RenameFlags::NOREPLACE, flags.contains(RenameFlags::NO_REPLACE));
+    system.set(rustix::fs::RenameFlags::EXCHANGE, flags.contains(RenameFlags::EXCHANGE));
+    Ok(renameat_with(&old, old_name, &new, new_name, system)?)
+}
+
+/// Calls `with` with the file of a target.
+fn located<T>(
+    tree: &Tree,
+    session: &Session,
+    target: Target<'_>,
+    with: impl FnOnce(Located<'_>) -> Result<T>,
+) -> Result<T> {
+    match target {
+        Target::Path(path) => with(Located { file: tree.locate(path)?.as_fd(), open: false }),
+        Target::File(file) => with(Located { file: session.file(file)?.descriptor(), open: true }),
+    }
+}

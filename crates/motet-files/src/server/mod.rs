@@ -1,0 +1,400 @@
+//! The server of one export.
+//!
+//! One thread at a time has the *turn*: it waits for requests and executes those that do not wait for a device or a client itself. Before an operation that may
+//! wait it gives the turn to another thread of the pool. So a short request costs no switch of threads, and a slow one keeps none waiting.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | this one | threads, requests, answers |
+//! | `sessions` | the sessions of all clients |
+//! | `session` | one session: slots, open files |
+//! | `execute` | what each operation does |
+//! | `tree` | paths beneath the exported folder |
+//! | `open_file` | reads, writes, listings, locks |
+//! | `attributes` | changes of attributes, extended attributes |
+
+mod attributes;
+mod execute;
+mod open_file;
+mod session;
+mod sessions;
+mod tree;
+
+use crate::Result;
+use crate::exports::{Exported, Publication};
+use crate::protocol::{
+    Answer, MAX_DATA_BYTES, MAX_REQUEST_BYTES, NEVER, Operation, Reply, Request, SERVICE, SLOT_MASK, VERSION,
+    answer_tag, append, data_tag, parse_request, request_tag,
+};
+use execute::{Body, execute};
+use motet::node::{
+    Channel, Completion, CompletionOptions, Context, CqId, Error, Mode, Node, OperationMemory, Outgoing, RecvFrom,
+    Serve, Status,
+};
+use rustix::io::Errno;
+use session::{Admitted, Session};
+use sessions::Sessions;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use tree::Tree;
+
+/// Threads of a server. Those that wait for a device or a client keep none of the others.
+const THREADS: usize = 16;
+/// Receives that are posted for requests.
+const POSTED: usize = 64;
+/// How long a client may take to receive an answer, or to send data that it has announced.
+const CLIENT_LIMIT: Duration = Duration::from_secs(10);
+/// The user data of receives for requests. That of receives that watch a channel are larger.
+const REQUESTS: u64 = 0;
+
+/// What is exported, and how.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The name of the export.
+    pub name: String,
+    /// The folder.
+    pub folder: PathBuf,
+    /// Changes are refused.
+    pub read_only: bool,
+    /// The address at which clients of other hosts connect. `None`: none, until a gatekeeper asks for one.
+    pub listen: Option<SocketAddr>,
+    /// Clients of this host and user may get the folder itself and use it without the server.
+    pub direct: bool,
+}
+
+/// A running server. Dropping it ends it: clients see a lost server.
+#[derive(Debug)]
+pub struct Server {
+    shared: Arc<Shared>,
+    _publication: Publication,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What the threads of a server share.
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    node: Node,
+    tree: Tree,
+    sessions: Sessions,
+    context: Context,
+    cq: CqId,
+    /// Held by the thread that has the turn.
+    turn: Mutex<()>,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    requests: AtomicU64,
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+}
+
+/// What a thread of a server runs.
+type Task = fn(&Shared);
+
+/// The turn of a thread to receive requests.
+pub(crate) struct Turn<'a>(Option<MutexGuard<'a, ()>>);
+
+impl Turn<'_> {
+    /// Lets another thread receive.
+    pub fn give(&mut self) {
+        self.0 = None;
+    }
+}
+
+/// The buffers of a thread.
+struct Buffers {
+    /// Data of a request.
+    data: Vec<u8>,
+    /// What is read for an answer.
+    read: Vec<u8>,
+    /// The headers of an answer.
+    headers: Vec<u8>,
+}
+
+impl Server {
+    /// Starts to serve. Fails if another server of this user has an export of this name on this host.
+    pub fn start(options: Options) -> Result<Self> {
+        let tree = Tree::open(&options.folder, options.read_only)?;
+        let node = match options.listen {
+            Some(address) => Node::listen("", address),
+            None => Node::open(""),
+        }
+        .map_err(failed)?;
+        let context = node.context().map_err(failed)?;
+        let cq = node.add_cq().map_err(failed)?;
+        node.serve(SERVICE, Serve::Tagged(context)).map_err(failed)?;
+        let sessions = Sessions::default();
+        let counters = Counters::default();
+        let shared = Arc::new(Shared { options, node, tree, sessions, context, cq, turn: Mutex::new(()), counters });
+        for _ in 0..POSTED {
+            shared.post(vec![0; MAX_REQUEST_BYTES])?;
+        }
+        let exported = Arc::clone(&shared);
+        let publication = Publication::start(&shared.options.name, exported)?;
+        let mut server = Self { shared, _publication: publication, threads: Vec::new() };
+        let first = [("accept", Shared::accept as Task), ("expire", Shared::expire)];
+        let workers = (0..THREADS).map(|_| ("work", Shared::work as Task));
+        for (name, run) in first.into_iter().chain(workers) {
+            let shared = Arc::clone(&server.shared);
+            let thread = thread::Builder::new().name(format!("files-{name}")).spawn(move || run(&shared))?;
+            server.threads.push(thread);
+        }
+        Ok(server)
+    }
+
+    /// The address of the server, for clients that are told it. It contains a secret.
+    pub fn address(&self) -> Result<String> {
+        self.shared.node.address().map_err(failed)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.shared.node.shut_down();
+        self.shared.sessions.end();
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An error of the engine as one of the system.
+pub(crate) fn failed(error: Error) -> std::io::Error {
+    std::io::Error::from_raw_os_error(error.errno())
+}
+
+impl Exported for Shared {
+    fn info(&self, listen: Option<IpAddr>) -> Result<crate::exports::Info> {
+        if let Some(ip) = listen {
+            // A node that listens already goes on as it is.
+            self.node.listen_for_hosts(SocketAddr::new(ip, 0)).map_err(failed)?;
+        }
+        let Options { name, folder, read_only, direct, .. } = &self.options;
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Ok(crate::exports::Info {
+            name: name.clone(),
+            folder: folder.display().to_string(),
+            process: std::process::id(),
+            read_only: *read_only,
+            direct: *direct,
+            address: self.node.address().map_err(failed)?,
+            clients: self.sessions.count(),
+            open_files: self.sessions.open_files(),
+            requests: count(&self.counters.requests),
+            bytes_read: count(&self.counters.bytes_read),
+            bytes_written: count(&self.counters.bytes_written),
+        })
+    }
+
+    fn root(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        self.options.direct.then(|| self.tree.root())
+    }
+}
+
+impl Shared {
+    /// Posts a receive for a request.
+    fn post(&self, memory: Vec<u8>) -> Result<()> {
+        let options = CompletionOptions { cq: Some(self.cq), user_data: REQUESTS, errors_only: false };
+        let memory = OperationMemory::Owned(memory);
+        self.node
+            .post(RecvFrom::Any(self.context), request_tag(0), SLOT_MASK, memory, options)
+            .map(drop)
+            .map_err(failed)
+    }
+
+    /// Accepts channels, and watches each for its loss.
+    fn accept(&self) {
+        loop {
+            match self.node.accept(SERVICE, None) {
+                Ok(channel) => {
+                    let user_data = self.sessions.watch(channel);
+                    let options = CompletionOptions { cq: Some(self.cq), user_data, errors_only: false };
+                    let memory = OperationMemory::Owned(Vec::new());
+                    if self.node.post(RecvFrom::Channel(channel), NEVER, 0, memory, options).is_err() {
+                        self.lost(user_data);
+                    }
+                }
+                Err(Error::NoNode(_)) => return,
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Ends sessions whose clients do not come back.
+    fn expire(&self) {
+        while self.sessions.expire() {}
+    }
+
+    /// Executes requests until the node is shut down.
+    fn work(&self) {
+        let mut buffers = Buffers { data: vec![0; MAX_DATA_BYTES], read: vec![0; MAX_DATA_BYTES], headers: Vec::new() };
+        loop {
+            let mut turn = Turn(Some(self.turn.lock().unwrap_or_else(PoisonError::into_inner)));
+            while turn.0.is_some() {
+                match self.node.wait_cq(self.cq, None) {
+                    Ok(Completion {
+                        user_data: REQUESTS, status, channel, length, tag, memory: Some(memory), ..
+                    }) => {
+                        let message = memory.get(..length as usize).unwrap_or(&[]);
+                        match (status, channel) {
+                            (Status::Done, Some(channel)) => self.serve(channel, tag, message, &mut buffers, &mut turn),
+                            // Longer than any request.
+                            (Status::Truncated, Some(channel)) => self.refuse(channel),
+                            _ => {}
+                        }
+                        if self.post(memory).is_err() {
+                            return;
+                        }
+                    }
+                    Ok(Completion { user_data: REQUESTS, .. }) => {}
+                    Ok(Completion { user_data, .. }) => self.lost(user_data),
+                    Err(Error::NoNode(_)) => return,
+                    Err(_) => {}
+                }
+            }
+        }
+    }
+
+    /// The channel is gone, or its client has sent what no client sends.
+    fn lost(&self, watched: u64) {
+        if let Some(channel) = self.sessions.lose(watched) {
+            let _ = self.node.close_channel(channel);
+        }
+    }
+
+    /// Ends the connection of a client that has broken the protocol.
+    fn refuse(&self, channel: Channel) {
+        let _ = self.node.disconnect(channel.link);
+    }
+
+    /// Executes one request and answers it.
+    fn serve(&self, channel: Channel, tag: u64, message: &[u8], buffers: &mut Buffers, turn: &mut Turn<'_>) {
+        let parsed = parse_request(message).filter(|(request, _)| request_tag(request.slot) == tag);
+        let Some((request, inline)) = parsed else { return self.refuse(channel) };
+        self.counters.requests.fetch_add(1, Ordering::Relaxed);
+        if let Operation::Attach { version, resume } = request.operation {
+            return self.attach(channel, version, resume, turn);
+        }
+        let Some(session) = self.sessions.of(channel) else { return self.refuse(channel) };
+        let admitted = session.admit(&request);
+        if admitted == Admitted::Refused {
+            return self.refuse(channel);
+        }
+        let Buffers { data, read, headers } = buffers;
+        let Some(data) = self.data(channel, &request, inline, data, turn) else { return self.refuse(channel) };
+        match admitted {
+            Admitted::Execute => {
+                let result = match request.operation {
+                    Operation::Detach => Ok((Reply::Done, Body::Empty)),
+                    ref operation => execute(&self.tree, &session, operation, data, read, turn),
+                };
+                self.count(&request.operation, &result);
+                self.answer(&session, &request, result, read, headers, turn);
+                if request.operation == Operation::Detach {
+                    self.sessions.detach(&session);
+                }
+            }
+            Admitted::Repeat(headers, body) => self.send(channel, request.slot, &headers, &body, turn),
+            Admitted::Running | Admitted::Refused => {}
+        }
+    }
+
+    /// The data of a request: in its message, or in one that follows.
+    fn data<'a>(
+        &self,
+        channel: Channel,
+        request: &Request<'_>,
+        inline: &'a [u8],
+        buffer: &'a mut [u8],
+        turn: &mut Turn<'_>,
+    ) -> Option<&'a [u8]> {
+        let length = request.data as usize;
+        if length == inline.len() {
+            return Some(inline);
+        }
+        if !inline.is_empty() {
+            return None;
+        }
+        let buffer = buffer.get_mut(..length)?;
+        turn.give();
+        let from = RecvFrom::Channel(channel);
+        let received = self.node.receive_tagged(from, data_tag(request.slot), 0, buffer, Some(CLIENT_LIMIT)).ok()?;
+        (received.length == length).then_some(&*buffer)
+    }
+
+    fn attach(&self, channel: Channel, version: u32, resume: Option<crate::protocol::SessionKey>, turn: &mut Turn<'_>) {
+        let result =
+            if version == VERSION { self.sessions.attach(channel, resume) } else { Err(Errno::PROTONOSUPPORT.into()) };
+        let read_only = self.tree.is_read_only();
+        let result =
+            result.map(|(key, resumed)| Reply::Attached { key, read_only, resumed }).map_err(|error| errno(&error));
+        let mut headers = Vec::new();
+        append(&Answer { sequence: 0, result }, &mut headers);
+        self.send(channel, 0, &headers, &[], turn);
+    }
+
+    fn count(&self, operation: &Operation<'_>, result: &Result<(Reply, Body)>) {
+        if let Ok((Reply::Count(bytes), _)) = result {
+            let counter = match operation {
+                Operation::Read { .. } => &self.counters.bytes_read,
+                Operation::Write { .. } => &self.counters.bytes_written,
+                _ => return,
+            };
+            counter.fetch_add(*bytes, Ordering::Relaxed);
+        }
+    }
+
+    fn answer(
+        &self,
+        session: &Session,
+        request: &Request<'_>,
+        result: Result<(Reply, Body)>,
+        buffer: &[u8],
+        headers: &mut Vec<u8>,
+        turn: &mut Turn<'_>,
+    ) {
+        let (result, body) = match result {
+            Ok((reply, body)) => (Ok(reply), body),
+            Err(error) => (Err(errno(&error)), Body::Empty),
+        };
+        let body = match &body {
+            Body::Empty => &[],
+            Body::Buffered(length) => buffer.get(..*length).unwrap_or(&[]),
+            Body::Owned(bytes) => &bytes[..],
+        };
+        headers.clear();
+        append(&Answer { sequence: request.sequence, result }, headers);
+        session.answered(request, (!request.operation.is_idempotent()).then_some((headers, body)));
+        // The client may have come back on another channel meanwhile; if it is away, it asks again.
+        if let Some(channel) = session.channel() {
+            self.send(channel, request.slot, headers, body, turn);
+        }
+    }
+
+    /// Sends an answer. The thread keeps the turn if it need not wait for the client.
+    fn send(&self, channel: Channel, slot: u16, headers: &[u8], body: &[u8], turn: &mut Turn<'_>) {
+        let message = Outgoing { channel, tag: answer_tag(slot), headers, mode: Mode::Automatic };
+        let sent = match self.node.try_inject(&message, &[body]) {
+            Err(Error::WouldBlock | Error::TooLong) => {
+                turn.give();
+                self.node.send_with(&message, &[body], Some(CLIENT_LIMIT))
+            }
+            sent => sent,
+        };
+        if sent.is_err() {
+            self.refuse(channel);
+        }
+    }
+}
+
+/// The error number of an error.
+fn errno(error: &std::io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())
+}

@@ -1,0 +1,230 @@
+//! A client's session: its slots with the answers that may be asked for again, its open files, and the channel on which it is reached.
+
+use super::open_file::OpenFile;
+use crate::Result;
+use crate::protocol::{Request, SLOTS, SessionKey};
+use motet::node::Channel;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Instant;
+
+/// Files that a session may have open.
+const MAX_OPEN_FILES: usize = 16 << 10;
+
+/// A session.
+#[derive(Debug)]
+pub struct Session {
+    key: SessionKey,
+    link: Mutex<LinkState>,
+    slots: Vec<Mutex<Slot>>,
+    files: RwLock<HashMap<u32, Arc<OpenFile>>>,
+    next_file: Mutex<u32>,
+}
+
+/// How the client is reached.
+#[derive(Debug, Clone, Copy)]
+enum LinkState {
+    /// On this channel.
+    Up(Channel),
+    /// Not since then.
+    Lost(Instant),
+}
+
+/// A slot: the last request, and what became of it.
+#[derive(Debug, Default)]
+struct Slot {
+    sequence: u32,
+    state: SlotState,
+}
+
+#[derive(Debug, Default)]
+enum SlotState {
+    /// Answered; the answer may be executed again.
+    #[default]
+    Idle,
+    /// A thread executes the request.
+    Running,
+    /// Answered with these headers and body.
+    Answered(Vec<u8>, Vec<u8>),
+}
+
+/// What is to be done with a request.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Admitted {
+    /// Execute it.
+    Execute,
+    /// Send this answer again: headers and body.
+    Repeat(Vec<u8>, Vec<u8>),
+    /// Nothing: a thread executes it already, and answers on the present channel.
+    Running,
+    /// The client has broken the protocol.
+    Refused,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Session {
+    /// A session of the client at this channel.
+    pub fn new(key: SessionKey, channel: Channel) -> Self {
+        Self {
+            key,
+            link: Mutex::new(LinkState::Up(channel)),
+            slots: (0..SLOTS).map(|_| Mutex::default()).collect(),
+            files: RwLock::default(),
+            next_file: Mutex::new(0),
+        }
+    }
+
+    /// Its key.
+    pub fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    /// The channel of its client, if the client is connected.
+    pub fn channel(&self) -> Option<Channel> {
+        match *locked(&self.link) {
+            LinkState::Up(channel) => Some(channel),
+            LinkState::Lost(_) => None,
+        }
+    }
+
+    /// The client has come back on another channel; returns the one before.
+    pub fn resume(&self, channel: Channel) -> Option<Channel> {
+        match std::mem::replace(&mut *locked(&self.link), LinkState::Up(channel)) {
+            LinkState::Up(before) => Some(before),
+            LinkState::Lost(_) => None,
+        }
+    }
+
+    /// The channel is lost; returns false if the session is on another one already.
+    pub fn lose(&self, channel: Channel) -> bool {
+        let mut link = locked(&self.link);
+        let own = matches!(*link, LinkState::Up(present) if present == channel);
+        if own {
+            *link = LinkState::Lost(Instant::now());
+        }
+        own
+    }
+
+    /// Since when the client is not connected.
+    pub fn lost_since(&self) -> Option<Instant> {
+        match *locked(&self.link) {
+            LinkState::Up(_) => None,
+            LinkState::Lost(since) => Some(since),
+        }
+    }
+
+    /// Decides about a request, by its slot and number.
+    pub fn admit(&self, request: &Request<'_>) -> Admitted {
+        let Some(slot) = self.slots.get(usize::from(request.slot)) else { return Admitted::Refused };
+        let mut slot = locked(slot);
+        if request.sequence == slot.sequence.wrapping_add(1) {
+            if matches!(slot.state, SlotState::Running) {
+                return Admitted::Refused;
+            }
+            *slot = Slot { sequence: request.sequence, state: SlotState::Running };
+            return Admitted::Execute;
+        }
+        if request.sequence != slot.sequence {
+            return Admitted::Refused;
+        }
+        match &slot.state {
+            SlotState::Idle => {
+                slot.state = SlotState::Running;
+                Admitted::Execute
+            }
+            SlotState::Running => Admitted::Running,
+            SlotState::Answered(headers, body) => Admitted::Repeat(headers.clone(), body.clone()),
+        }
+    }
+
+    /// The request has been executed. `keep`: the answer, which must not be found by executing it again.
+    pub fn answered(&self, request: &Request<'_>, keep: Option<(&[u8], &[u8])>) {
+        if let Some(slot) = self.slots.get(usize::from(request.slot)) {
+            locked(slot).state = match keep {
+                Some((headers, body)) => SlotState::Answered(headers.to_vec(), body.to_vec()),
+                None => SlotState::Idle,
+            };
+        }
+    }
+
+    /// An open file.
+    pub fn file(&self, number: u32) -> Result<Arc<OpenFile>> {
+        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
+        files.get(&number).cloned().ok_or_else(|| Errno::BADF.into())
+    }
+
+    /// Takes an open file in; returns its number.
+    pub fn add_file(&self, file: OpenFile) -> Result<u32> {
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        if files.len() >= MAX_OPEN_FILES {
+            return Err(Errno::MFILE.into());
+        }
+        let mut next = locked(&self.next_file);
+        while files.contains_key(&next) {
+            *next = next.wrapping_add(1);
+        }
+        files.insert(*next, Arc::new(file));
+        let number = *next;
+        *next = next.wrapping_add(1);
+        Ok(number)
+    }
+
+    /// Closes a file.
+    pub fn close_file(&self, number: u32) -> Result<()> {
+        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
+        // The descriptor is closed when the last request that uses it has ended.
+        files.remove(&number).map(drop).ok_or_else(|| Errno::BADF.into())
+    }
+
+    /// How many files are open.
+    pub fn open_files(&self) -> usize {
+        self.files.read().unwrap_or_else(PoisonError::into_inner).len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::Operation;
+
+    fn session() -> Session {
+        let node = motet::node::Node::open("").expect("a node");
+        let peer = motet::node::Node::open("").expect("a node");
+        peer.serve(1, motet::node::Serve::Queue).expect("a service");
+        let link = std::thread::scope(|scope| {
+            scope.spawn(|| peer.accept(1, None).expect("a channel"));
+            let link = node.connect(&peer.address().expect("an address"), None).expect("a link");
+            node.open_channel(link, 1, motet::node::Serve::Queue, None).expect("a channel")
+        });
+        Session::new(SessionKey([1; 16]), link)
+    }
+
+    fn request(slot: u16, sequence: u32) -> Request<'static> {
+        Request { slot, sequence, data: 0, operation: Operation::Space }
+    }
+
+    #[test]
+    fn a_request_is_executed_once_and_its_answer_repeated() {
+        let session = session();
+        assert_eq!(session.admit(&request(3, 1)), Admitted::Execute);
+        assert_eq!(session.admit(&request(3, 1)), Admitted::Running);
+        session.answered(&request(3, 1), Some((b"head", b"body")));
+        assert_eq!(session.admit(&request(3, 1)), Admitted::Repeat(b"head".to_vec(), b"body".to_vec()));
+        assert_eq!(session.admit(&request(3, 2)), Admitted::Execute);
+        session.answered(&request(3, 2), None);
+        assert_eq!(session.admit(&request(3, 2)), Admitted::Execute, "an idempotent request is executed again");
+    }
+
+    #[test]
+    fn requests_out_of_sequence_and_unknown_slots_are_refused() {
+        let session = session();
+        assert_eq!(session.admit(&request(0, 2)), Admitted::Refused);
+        assert_eq!(session.admit(&request(SLOTS, 1)), Admitted::Refused);
+        assert_eq!(session.admit(&request(0, 1)), Admitted::Execute);
+        assert_eq!(session.admit(&request(0, 2)), Admitted::Refused, "the slot is in use");
+    }
+}

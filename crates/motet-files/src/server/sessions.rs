@@ -1,0 +1,139 @@
+//! The sessions of all clients of a server.
+
+use super::session::Session;
+use crate::Result;
+use crate::protocol::SessionKey;
+use motet::node::Channel;
+use rustix::io::Errno;
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+/// Sessions of one server.
+const MAX_SESSIONS: usize = 4096;
+/// How long a session outlives its connection.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// The sessions.
+#[derive(Debug, Default)]
+pub struct Sessions {
+    by_channel: RwLock<HashMap<Channel, Arc<Session>>>,
+    all: Mutex<HashMap<SessionKey, Arc<Session>>>,
+    watched: Mutex<Watched>,
+    /// The number of lost sessions that have not expired, and whether the server has ended.
+    lost: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+/// The channels that are watched, by the user data of the receive that watches.
+#[derive(Debug, Default)]
+struct Watched {
+    last: u64,
+    channels: HashMap<u64, Channel>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sessions {
+    fn channels(&self) -> RwLockReadGuard<'_, HashMap<Channel, Arc<Session>>> {
+        self.by_channel.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn channels_mut(&self) -> RwLockWriteGuard<'_, HashMap<Channel, Arc<Session>>> {
+        self.by_channel.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session of the client at this channel.
+    pub fn of(&self, channel: Channel) -> Option<Arc<Session>> {
+        self.channels().get(&channel).cloned()
+    }
+
+    /// How many sessions there are.
+    pub fn count(&self) -> usize {
+        locked(&self.all).len()
+    }
+
+    /// How many files all sessions have open.
+    pub fn open_files(&self) -> usize {
+        locked(&self.all).values().map(|session| session.open_files()).sum()
+    }
+
+    /// Names a channel for the receive that watches it, above 0.
+    pub fn watch(&self, channel: Channel) -> u64 {
+        let mut watched = locked(&self.watched);
+        watched.last += 1;
+        let name = watched.last;
+        watched.channels.insert(name, channel);
+        name
+    }
+
+    /// The channel that is watched under this name is gone. Returns it.
+    pub fn lose(&self, name: u64) -> Option<Channel> {
+        let channel = locked(&self.watched).channels.remove(&name)?;
+        let session = self.channels_mut().remove(&channel);
+        if session.is_some_and(|session| session.lose(channel)) {
+            locked(&self.lost).0 += 1;
+            self.changed.notify_all();
+        }
+        Some(channel)
+    }
+
+    /// Begins a session on a channel, or goes on with the one that has this key. Returns its key, and whether it existed.
+    pub fn attach(&self, channel: Channel, resume: Option<SessionKey>) -> Result<(SessionKey, bool)> {
+        let mut all = locked(&self.all);
+        let mut channels = self.channels_mut();
+        if channels.contains_key(&channel) {
+            return Err(Errno::PROTO.into());
+        }
+        if let Some(session) = resume.and_then(|key| all.get(&key)) {
+            if let Some(before) = session.resume(channel) {
+                channels.remove(&before);
+            }
+            channels.insert(channel, Arc::clone(session));
+            return Ok((session.key(), true));
+        }
+        if all.len() >= MAX_SESSIONS {
+            return Err(Errno::USERS.into());
+        }
+        let mut key = [0; 16];
+        getrandom(&mut key, GetRandomFlags::empty())?;
+        let session = Arc::new(Session::new(SessionKey(key), channel));
+        all.insert(session.key(), Arc::clone(&session));
+        channels.insert(channel, session);
+        Ok((SessionKey(key), false))
+    }
+
+    /// The client has ended its session.
+    pub fn detach(&self, session: &Session) {
+        locked(&self.all).remove(&session.key());
+        if let Some(channel) = session.channel() {
+            self.channels_mut().remove(&channel);
+        }
+    }
+
+    /// Waits while no session is lost, then for the grace time, and ends those that were lost that long ago. False: the server has ended.
+    pub fn expire(&self) -> bool {
+        let mut lost = locked(&self.lost);
+        while lost.0 == 0 && !lost.1 {
+            lost = self.changed.wait(lost).unwrap_or_else(PoisonError::into_inner);
+        }
+        if lost.1 {
+            return false;
+        }
+        // Each lost session is counted after it is marked, so none is missed while the lock is held.
+        let (mut lost, _) = self.changed.wait_timeout(lost, GRACE / 2).unwrap_or_else(PoisonError::into_inner);
+        let mut all = locked(&self.all);
+        all.retain(|_, session| session.lost_since().is_none_or(|since| since.elapsed() < GRACE));
+        lost.0 = all.values().filter(|session| session.lost_since().is_some()).count();
+        true
+    }
+
+    /// Ends [`Sessions::expire`].
+    pub fn end(&self) {
+        locked(&self.lost).1 = true;
+        self.changed.notify_all();
+    }
+}

@@ -1,0 +1,241 @@
+//! The exported folder: every path is resolved beneath it by the kernel, and nothing leads out of it.
+//!
+//! `openat2` with RESOLVE_BENEATH refuses "..", absolute symbolic links and whatever else leaves the folder; RESOLVE_NO_MAGICLINKS refuses links of
+//! /proc. Operations on names open the parent folder this way, then name the last component.
+
+use crate::Result;
+use crate::protocol::{Attributes, MAX_PATH_BYTES, OpenFlags, Space, Time};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fstatfs, fstatvfs, open, openat2, readlinkat, statx,
+};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// How paths are resolved.
+const CONFINED: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
+/// How often a path is resolved again when names change meanwhile.
+const RESOLVE_ATTEMPTS: u32 = 64;
+/// File systems whose operations never wait for a device: tmpfs and ramfs.
+const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// An exported folder.
+#[derive(Debug)]
+pub struct Tree {
+    root: OwnedFd,
+    read_only: bool,
+    in_memory: bool,
+}
+
+/// The folder in which a name is, and the name.
+pub enum Parent<'a> {
+    /// The exported folder itself.
+    Root(BorrowedFd<'a>),
+    /// A folder beneath it.
+    Beneath(OwnedFd),
+}
+
+impl AsFd for Parent<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Root(root) => *root,
+            Self::Beneath(folder) => folder.as_fd(),
+        }
+    }
+}
+
+impl Tree {
+    /// The folder at `path`.
+    pub fn open(path: &Path, read_only: bool) -> Result<Self> {
+        let root = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let readable = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let kind = fstatfs(&readable)?.f_type;
+        let in_memory = MEMORY_FILE_SYSTEMS.contains(&u64::try_from(kind).unwrap_or(0));
+        Ok(Self { root, read_only, in_memory })
+    }
+
+    /// The folder itself.
+    pub fn root(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Whether changes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether operations never wait for a device.
+    pub fn is_in_memory(&self) -> bool {
+        self.in_memory
+    }
+
+    /// Opens the file at `path` as the flags of the system say.
+    pub fn open_at(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+        let path = checked(path)?;
+        let path: &[u8] = if path.is_empty() { b"." } else { path };
+        for _ in 0..RESOLVE_ATTEMPTS {
+            match openat2(&self.root, path, flags | OFlags::CLOEXEC, mode, CONFINED) {
+                Err(Errno::AGAIN) if !flags.contains(OFlags::PATH) => {
+                    // A rename elsewhere, or a file that another process has leased: the first is over soon.
+                    std::thread::yield_now();
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                // What leads out of the folder does not exist for a client.
+                Err(Errno::XDEV) => return Err(Errno::NOENT.into()),
+                opened => return Ok(opened?),
+            }
+        }
+        Err(Errno::AGAIN.into())
+    }
+
+    /// Opens the file at `path` for operations on its attributes. A symbolic link at the end is not followed.
+    pub fn locate(&self, path: &[u8]) -> Result<OwnedFd> {
+        self.open_at(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())
+    }
+
+    /// Opens a file or folder for a client. Only regular files and folders are opened: a named pipe, socket or device belongs to the client's host.
+    pub fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
+        // Without NONBLOCK the server waits in open() for the other end of a named pipe.
+        let system = system_flags(flags)? | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let creates = flags.intersects(OpenFlags::CREATE | OpenFlags::UNNAMED);
+        let mode = if creates { Mode::from_raw_mode(mode & 0o7777) } else { Mode::empty() };
+        if !creates && !flags.contains(OpenFlags::FOLDER) {
+            // The type is checked before the open, which has effects on a device.
+            check_type(&statx_of(self.locate(path)?.as_fd())?)?;
+        }
+        let file = self.open_at(path, system, mode)?;
+        check_type(&statx_of(file.as_fd())?)?;
+        Ok(file)
+    }
+
+    /// The parent folder of `path`, and the last component of `path`.
+    pub fn parent<'a>(&'a self, path: &'a [u8]) -> Result<(Parent<'a>, &'a OsStr)> {
+        let path = checked(path)?;
+        let (folder, name) = match path.iter().rposition(|&byte| byte == b'/') {
+            Some(slash) => (&path[..slash], &path[slash + 1..]),
+            None => (&path[..0], path),
+        };
+        if name.is_empty() || name == b"." || name == b".." {
+            return Err(Errno::INVAL.into());
+        }
+        let parent = if folder.is_empty() {
+            Parent::Root(self.root())
+        } else {
+            Parent::Beneath(self.open_at(folder, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?)
+        };
+        Ok((parent, OsStr::from_bytes(name)))
+    }
+
+    /// Attributes of the file at `path`.
+    pub fn attributes(&self, path: &[u8]) -> Result<Attributes> {
+        attributes_of(self.locate(path)?.as_fd())
+    }
+
+    /// The target of the symbolic link at `path`.
+    pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let link = self.locate(path)?;
+        Ok(readlinkat(&link, "", Vec::new())?.into_bytes())
+    }
+
+    /// Space of the folder's file system.
+    pub fn space(&self) -> Result<Space> {
+        let space = fstatvfs(&self.root)?;
+        Ok(Space {
+            block_size: u32::try_from(space.f_frsize).unwrap_or(u32::MAX),
+            blocks: space.f_blocks,
+            free: space.f_bfree,
+            available: space.f_bavail,
+            files: space.f_files,
+            files_free: space.f_ffree,
+            name_length: u32::try_from(space.f_namemax).unwrap_or(255),
+        })
+    }
+}
+
+/// A path that may be resolved: relative, without a zero byte, not too long.
+fn checked(path: &[u8]) -> Result<&[u8]> {
+    if path.len() >= MAX_PATH_BYTES {
+        return Err(Errno::NAMETOOLONG.into());
+    }
+    if path.starts_with(b"/") || path.contains(&0) {
+        return Err(Errno::INVAL.into());
+    }
+    Ok(path)
+}
+
+fn system_flags(flags: OpenFlags) -> Result<OFlags> {
+    let mut system = match (flags.contains(OpenFlags::READ), flags.intersects(OpenFlags::WRITE | OpenFlags::APPEND)) {
+        (_, false) => OFlags::RDONLY,
+        (false, true) => OFlags::WRONLY,
+        (true, true) => OFlags::RDWR,
+    };
+    if flags.bits() & !OpenFlags::all().bits() != 0 {
+        return Err(Errno::INVAL.into());
+    }
+    let pairs = [
+        (OpenFlags::APPEND, OFlags::APPEND),
+        (OpenFlags::CREATE, OFlags::CREATE),
+        (OpenFlags::EXCLUSIVE, OFlags::EXCL),
+        (OpenFlags::TRUNCATE, OFlags::TRUNC),
+        (OpenFlags::FOLDER, OFlags::DIRECTORY),
+        (OpenFlags::DIRECT, OFlags::DIRECT),
+        (OpenFlags::SYNC, OFlags::SYNC),
+        (OpenFlags::UNNAMED, OFlags::TMPFILE),
+    ];
+    for (flag, bits) in pairs {
+        if flags.contains(flag) {
+            system |= bits;
+        }
+    }
+    Ok(system)
+}
+
+fn check_type(stat: &Attributes) -> Result<()> {
+    match FileType::from_raw_mode(stat.mode) {
+        FileType::RegularFile | FileType::Directory => Ok(()),
+        FileType::Symlink => Err(Errno::LOOP.into()),
+        _ => Err(Errno::NXIO.into()),
+    }
+}
+
+/// Attributes of an open file.
+pub fn attributes_of(file: BorrowedFd<'_>) -> Result<Attributes> {
+    statx_of(file)
+}
+
+fn statx_of(file: BorrowedFd<'_>) -> Result<Attributes> {
+    attributes_at(file, "", AtFlags::EMPTY_PATH)
+}
+
+/// Attributes of the file `name` in `folder`.
+pub fn attributes_at(folder: BorrowedFd<'_>, name: impl rustix::path::Arg, flags: AtFlags) -> Result<Attributes> {
+    let stat = statx(folder, name, flags | AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS)?;
+    let time = |time: rustix::fs::StatxTimestamp| Time { seconds: time.tv_sec, nanoseconds: time.tv_nsec };
+    Ok(Attributes {
+        device: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),
+        inode: stat.stx_ino,
+        mode: u32::from(stat.stx_mode),
+        links: stat.stx_nlink,
+        user: stat.stx_uid,
+        group: stat.stx_gid,
+        represents: rustix::fs::makedev(stat.stx_rdev_major, stat.stx_rdev_minor),
+        size: stat.stx_size,
+        blocks: stat.stx_blocks,
+        block_size: stat.stx_blksize,
+        accessed: time(stat.stx_atime),
+        modified: time(stat.stx_mtime),
+        changed: time(stat.stx_ctime),
+    })
+}
+
+/// Opens an open file again, with a file description of its own. `flags`: the access.
+pub fn reopen(file: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd> {
+    Ok(rustix::fs::openat(CWD, proc_path(file), flags | OFlags::CLOEXEC, Mode::empty())?)
+}
+
+/// The path by which system calls that know only paths reach an open file, also one opened with O_PATH.
+pub fn proc_path(file: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
