@@ -17,6 +17,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use hyper_util::rt::TokioIo;
 use motet_session::api::{ATTACH_PROTOCOL, Problem, Program, Session, View};
+use motet_session::circuits::Circuit;
 use motet_session::process::Process;
 use std::fmt::Write;
 use utoipa::OpenApi;
@@ -27,6 +28,7 @@ pub fn router(context: Context) -> Router {
         .route("/v1/session", get(session).delete(end))
         .route("/v1/groups", get(groups))
         .route("/v1/groups/{group}", get(group))
+        .route("/v1/circuits", get(circuits))
         .route("/v1/programs", get(list_programs).post(add_program))
         .route("/v1/attach", get(attach))
         .route("/v1/openapi.json", get(openapi))
@@ -132,6 +134,12 @@ async fn group(State(context): State<Context>, Path(group): Path<String>) -> Ans
     Ok(Json(without_addresses(context.directory.group(&group).await?)))
 }
 
+/// The circuits that are open at nodes of this host, with their members here
+#[utoipa::path(get, path = "/v1/circuits", responses((status = 200, body = [Circuit])))]
+async fn circuits(State(context): State<Context>) -> Json<Vec<Circuit>> {
+    Json(context.nodes.shared().circuits.list())
+}
+
 /// The programs of the session
 #[utoipa::path(get, path = "/v1/programs", responses((status = 200, body = [Program])))]
 async fn list_programs(State(context): State<Context>) -> Answer<Vec<Program>> {
@@ -186,6 +194,11 @@ async fn metrics(State(context): State<Context>) -> Result<Response, Failure> {
     gauge("nodes_attached", "Nodes of this host that are attached.", context.nodes.count() as u64);
     gauge("groups", "Groups of the session.", groups.len() as u64);
     gauge("group_members", "Members of all groups.", groups.iter().map(|view| view.members.len() as u64).sum());
+    gauge(
+        "circuits",
+        "Circuits that are open at nodes of this host.",
+        context.nodes.shared().circuits.list().len() as u64,
+    );
     gauge("programs", "Programs of the session.", context.directory.programs().await?.len() as u64);
     gauge("uptime_seconds", "Time since the gatekeeper started.", context.started.elapsed().as_secs());
     text.push_str("# EOF\n");
@@ -206,6 +219,7 @@ async fn openapi() -> Json<utoipa::openapi::OpenApi> {
     end,
     groups,
     group,
+    circuits,
     list_programs,
     add_program,
     attach,

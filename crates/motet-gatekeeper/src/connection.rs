@@ -68,7 +68,7 @@ type Groups = Vec<(String, Option<u32>)>;
 impl Connection {
     /// Registers a connection by its first line.
     fn open(nodes: Nodes, hello: FromNode, process: Process) -> Result<(Self, Inbox, Groups), String> {
-        let FromNode::Hello { node, address, groups, session } = hello else {
+        let FromNode::Hello { node, address, groups, session, circuits } = hello else {
             return Err("the first line has to be hello".to_owned());
         };
         if session.is_some_and(|session| session != nodes.shared().session) {
@@ -78,6 +78,7 @@ impl Connection {
             return Err(format!("the node's address is longer than {MAX_ADDRESS_BYTES} bytes"));
         }
         let (number, inbox) = nodes.open(&node, process)?;
+        nodes.shared().circuits.attached(&node, process, circuits);
         let sent = HashMap::new();
         Ok((Self { nodes, node, number, process, address, sent, said_goodbye: false }, inbox, groups))
     }
@@ -201,6 +202,15 @@ impl Connection {
                 self.sent.remove(&group);
                 Ok(Some(ToNode::Left { group }))
             }
+            FromNode::CircuitOpened(part) => {
+                let is_member = self.sent.contains_key(&part.id.group);
+                let said = self.nodes.shared().circuits.opened(&self.node, self.process, part, is_member);
+                said.map(|()| None).map_err(|why| (None, why))
+            }
+            FromNode::CircuitClosed(id) => {
+                self.nodes.shared().circuits.closed(&self.node, &id);
+                Ok(None)
+            }
             FromNode::Modules { is_default, modules } => {
                 let shared = self.nodes.shared();
                 let said = shared.modules.said(&self.node, &shared.host, is_default, modules);
@@ -272,6 +282,7 @@ impl Connection {
         *sent = Sent { number: view.number, known: true };
         if view.rank_of(&self.node).is_none() {
             self.sent.remove(&view.group);
+            self.nodes.shared().circuits.left(&self.node, &view.group);
             return Some(ToNode::Change(change.clone()));
         }
         Some(if follows { ToNode::Change(change.clone()) } else { ToNode::View(view.clone()) })

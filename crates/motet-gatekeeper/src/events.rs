@@ -114,9 +114,14 @@ impl Events {
 }
 
 impl Follower {
+    /// The next one of the events from before the follower came.
+    pub fn missed(&mut self) -> Option<Arc<SessionEvent>> {
+        self.missed.pop_front()
+    }
+
     /// The next event. `None`: the follower has lagged too far behind.
     pub async fn next(&mut self) -> Option<Arc<SessionEvent>> {
-        match self.missed.pop_front() {
+        match self.missed() {
             Some(event) => Some(event),
             None => self.receiver.recv().await.ok(),
         }

@@ -12,6 +12,7 @@
 //! | `meetings` | the folder in which nodes of a host meet |
 //! | [`nodes`] | the nodes that are attached |
 //! | `connection` | the connection of a node: views and messages between members |
+//! | [`circuits`] | the circuits that are open at them |
 //! | [`modules`] | the module nodes, and questions to them |
 //! | `default_node` | the module node that the gatekeeper starts |
 //! | [`programs`] | the programs of the session, and their end |
@@ -42,6 +43,7 @@
 
 pub mod api;
 pub mod auth;
+pub mod circuits;
 mod connection;
 pub mod context;
 pub mod dashboard;

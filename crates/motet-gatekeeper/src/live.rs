@@ -43,6 +43,7 @@ impl Live {
         let processes = Processes::new(host, session_id, events.clone());
         tokio::spawn(follow_views(events.clone(), nodes.clone()));
         tokio::spawn(follow_nodes(events.clone(), nodes.clone(), host.to_owned()));
+        tokio::spawn(follow_happenings(events.clone(), nodes.clone()));
         tokio::spawn(follow_programs(events.clone(), directory.clone(), known_programs(directory).await?));
         tokio::spawn(processes.clone().watch_falls(FALL_INTERVAL));
         Ok(Self { processes, events, logins: Logins::new(session_id) })
@@ -84,6 +85,18 @@ async fn follow_nodes(events: Events, nodes: Nodes, host: String) {
                 events.publish(What::NodeAttached { place: place(pid), node });
             }
             Ok(NodeChange { node, pid, .. }) => events.publish(What::NodeGone { place: place(pid), node }),
+            Err(RecvError::Lagged(_)) => {}
+            Err(RecvError::Closed) => return,
+        }
+    }
+}
+
+/// Events for circuits of this host.
+async fn follow_happenings(events: Events, nodes: Nodes) {
+    let mut happenings = nodes.happenings();
+    loop {
+        match happenings.recv().await {
+            Ok(what) => events.publish(what),
             Err(RecvError::Lagged(_)) => {}
             Err(RecvError::Closed) => return,
         }

@@ -3,6 +3,7 @@
 //! A node whose process ends leaves its groups at once. One whose connection breaks while its process lives may attach again within
 //! [`GRACE`]; it leaves if it does not.
 
+use crate::circuits::Circuits;
 use crate::directory::{Directory, DirectoryError};
 use crate::hosts::Hosts;
 use crate::link::Delivery;
@@ -12,6 +13,7 @@ use crate::modules::ModuleNodes;
 use crate::programs;
 use crate::views::Views;
 use motet_session::api::ToNode;
+use motet_session::events::What;
 use motet_session::process::Process;
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -65,8 +67,12 @@ pub struct Shared {
     pub hosts: Hosts,
     /// The module nodes.
     pub modules: ModuleNodes,
+    /// The circuits that are open at nodes of this host.
+    pub circuits: Circuits,
     nodes: Mutex<HashMap<String, Attached>>,
     changes: broadcast::Sender<NodeChange>,
+    /// What has happened to circuits.
+    happened: broadcast::Sender<What>,
     /// The folder in which nodes of this host meet.
     meetings: PathBuf,
 }
@@ -123,10 +129,23 @@ impl Nodes {
         views: Views,
         meetings: PathBuf,
     ) -> Result<Self, DirectoryError> {
-        let (changes, _) = broadcast::channel(MAX_LAG);
+        let ((changes, _), (happened, _)) = (broadcast::channel(MAX_LAG), broadcast::channel(MAX_LAG));
         let (host, session, hosts) = (hosts.own().to_owned(), session.to_owned(), hosts.clone());
         let (modules, nodes) = (ModuleNodes::default(), Mutex::default());
-        let shared = Shared { host: host.clone(), session, directory, views, hosts, modules, nodes, changes, meetings };
+        let circuits = Circuits::new(&host, happened.clone());
+        let shared = Shared {
+            host: host.clone(),
+            session,
+            directory,
+            views,
+            hosts,
+            modules,
+            circuits,
+            nodes,
+            changes,
+            happened,
+            meetings,
+        };
         let nodes = Self { shared: Arc::new(shared) };
         for view in nodes.shared.directory.groups().await?.0 {
             for member in view.members.into_iter().filter(|member| member.host == host) {
@@ -153,6 +172,11 @@ impl Nodes {
     /// Nodes that attach, and that are gone, from now on.
     pub fn changes(&self) -> broadcast::Receiver<NodeChange> {
         self.shared.changes.subscribe()
+    }
+
+    /// What happens to circuits, from now on.
+    pub fn happenings(&self) -> broadcast::Receiver<What> {
+        self.shared.happened.subscribe()
     }
 
     fn tell(&self, node: &str, process: Process, is_attached: bool) {
@@ -237,6 +261,7 @@ impl Nodes {
             if nodes.shared.modules.died(&node) && !process.is_running() {
                 programs::kill_orphans(&node);
             }
+            nodes.shared.circuits.gone(&node);
             for group in groups {
                 nodes.leave(&group, &node).await;
             }
@@ -248,6 +273,7 @@ impl Nodes {
 
     /// Removes a node from a group, as often as the store needs.
     pub async fn leave(&self, group: &str, node: &str) {
+        self.shared.circuits.left(node, group);
         while self.shared.directory.leave(group, node).await.is_err() {
             tokio::time::sleep(LEAVE_RETRY).await;
         }

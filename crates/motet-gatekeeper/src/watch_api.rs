@@ -28,7 +28,8 @@ pub async fn processes(State(context): State<Context>) -> Result<Response, Failu
 /// What happens in the session, as server-sent events: those that are kept, then each as it happens
 #[utoipa::path(get, path = "/v1/events",
     params(("Last-Event-ID" = Option<String>, Header, description = "only the events after this one"),
-        ("after" = Option<String>, Query, description = "the same")),
+        ("after" = Option<String>, Query, description = "the same"),
+        ("follow" = Option<bool>, Query, description = "false: the answer ends after the events that are kept")),
     responses((status = 200, body = SessionEvent, content_type = "text/event-stream"), (status = 503, body = Problem)))]
 pub async fn events(
     State(context): State<Context>,
@@ -41,10 +42,15 @@ pub async fn events(
     let too_many = || Failure(StatusCode::SERVICE_UNAVAILABLE, "too many clients follow the events".to_owned());
     let follower = context.live.events.follow(after.filter(|id| !id.is_empty())).ok_or_else(too_many)?;
     let end = context.end.subscribe();
-    let events = stream::unfold((follower, end), |(mut follower, mut end)| async {
-        let event = tokio::select! {
-            event = follower.next() => event?,
-            _ = end.wait_for(|ended| *ended) => return None,
+    let is_short = query.split('&').any(|part| part == "follow=false");
+    let events = stream::unfold((follower, end), move |(mut follower, mut end)| async move {
+        let event = match follower.missed() {
+            Some(event) => event,
+            None if is_short => return None,
+            None => tokio::select! {
+                event = follower.next() => event?,
+                _ = end.wait_for(|ended| *ended) => return None,
+            },
         };
         let text = serde_json::to_string(&*event).ok()?;
         Some((Ok::<_, Infallible>(Event::default().id(&event.id).data(text)), (follower, end)))

@@ -14,6 +14,7 @@ use motet::node::{
     Channel, CompletionOptions, Error as NodeError, Mode, Node, OperationId, OperationMemory, Outgoing, RecvFrom,
 };
 use motet_session::api::Member;
+use motet_session::attach::Sender;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -72,6 +73,7 @@ pub struct Received {
 #[derive(Debug)]
 pub struct Circuit {
     inner: Arc<Inner>,
+    sender: Sender,
     group: String,
     /// Taken when the circuit is dropped.
     open: Option<OpenCircuit>,
@@ -82,11 +84,11 @@ pub struct Circuit {
 }
 
 impl Circuit {
-    pub(crate) fn new(inner: Arc<Inner>, group: &str, open: OpenCircuit) -> Result<Self, Error> {
+    pub(crate) fn new(inner: Arc<Inner>, sender: Sender, group: &str, open: OpenCircuit) -> Result<Self, Error> {
         let rank = open.view.rank_of(&inner.id);
         let rank = rank.ok_or_else(|| Error::Invalid("the node is no member of the circuit".to_owned()))?;
         let (made, deadline) = (Instant::now(), AtomicU64::new(NO_DEADLINE));
-        Ok(Self { inner, group: group.to_owned(), open: Some(open), rank, made, deadline })
+        Ok(Self { inner, sender, group: group.to_owned(), open: Some(open), rank, made, deadline })
     }
 
     fn open(&self) -> &OpenCircuit {
@@ -370,7 +372,7 @@ impl Drop for Circuit {
     fn drop(&mut self) {
         self.open = None;
         if let Some(group) = self.inner.lock().groups.get_mut(&self.group) {
-            group.retire_unused(&self.inner.node);
+            group.retire_unused(&self.inner.node, &self.sender);
         }
     }
 }

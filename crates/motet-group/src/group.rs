@@ -127,7 +127,7 @@ impl Group {
                 None => Some(Err(self.left())),
             }
         })?;
-        Circuit::new(self.inner.clone(), &self.name, circuit)
+        Circuit::new(self.inner.clone(), self.sender.clone(), &self.name, circuit)
     }
 
     /// The circuits that are open at this node, in the order in which the group has opened them: number and name.

@@ -7,6 +7,8 @@ use crate::error::Error;
 use crate::opener::{Message, Opener, Opening, Steps};
 use motet::node::{Context, Node, Serve};
 use motet_session::api::{Member, View};
+use motet_session::attach::Sender;
+use motet_session::circuits::{CircuitId, CircuitPart};
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -106,7 +108,7 @@ impl GroupState {
     }
 
     /// A new view with this node in it. Older ones are ignored.
-    pub fn install(&mut self, view: View, own: &str, node: &Node) -> Steps<MemberId> {
+    pub fn install(&mut self, view: View, own: &str, node: &Node, sender: &Sender) -> Steps<MemberId> {
         if self.view.as_ref().is_some_and(|last| last.number >= view.number) {
             return Vec::new();
         }
@@ -117,7 +119,7 @@ impl GroupState {
             // The node was out of the group meanwhile: what was agreed on before is void here.
             self.opener = Some((own, Opener::new(own)));
             self.past.clear();
-            self.retire_circuits(node, |_| true);
+            self.retire_circuits(node, Some(sender), |_| true);
         }
         let number = view.number;
         let view = Arc::new(view);
@@ -127,7 +129,7 @@ impl GroupState {
         }
         self.view = Some(view);
         let steps = self.opener.as_mut().map_or_else(Vec::new, |(_, opener)| opener.install(number, &members));
-        self.retire_unused(node);
+        self.retire_unused(node, sender);
         steps
     }
 
@@ -161,8 +163,8 @@ impl GroupState {
         all
     }
 
-    /// Lets peers send on a new circuit.
-    pub fn serve(&mut self, node: &Node, opening: Opening) {
+    /// Lets peers send on a new circuit, and tells the gatekeeper of it.
+    pub fn serve(&mut self, node: &Node, sender: &Sender, opening: Opening) {
         let Some(view) = self.past.iter().find(|view| view.number == opening.view).cloned() else { return };
         let number = opening.number;
         let [service, active_service, end_points_service] =
@@ -179,7 +181,13 @@ impl GroupState {
             let shared = Arc::new(Shared { channels, active, end_points, collectives: AtomicU32::new(0) });
             Ok(OpenCircuit { opening, view: view.clone(), context, shared })
         };
-        self.circuits.insert(number, install());
+        let installed = install();
+        if let (Ok(circuit), Some(own)) = (&installed, self.own_id())
+            && let Some(part) = circuit.part_of(&own.node())
+        {
+            sender.circuit_opened(part);
+        }
+        self.circuits.insert(number, installed);
     }
 
     /// Whether a member of a circuit is still there, without a break since then.
@@ -189,27 +197,29 @@ impl GroupState {
     }
 
     /// Ends the circuits that a member has left and for which the program has no handle.
-    pub fn retire_unused(&mut self, node: &Node) {
+    pub fn retire_unused(&mut self, node: &Node, sender: &Sender) {
         let view = self.view.clone();
         let is_there = |member: &Member| {
             view.iter().flat_map(|view| &view.members).any(|now| now.node == member.node && now.since == member.since)
         };
-        self.retire_circuits(node, |circuit| {
+        self.retire_circuits(node, Some(sender), |circuit| {
             Arc::strong_count(&circuit.shared) == 1 && !circuit.view.members.iter().all(is_there)
         });
     }
 
-    /// The node has left the group.
+    /// The node has left the group, which also tells the gatekeeper that the circuits there have ended.
     pub fn retire(mut self, node: &Node) {
-        self.retire_circuits(node, |_| true);
+        self.retire_circuits(node, None, |_| true);
     }
 
-    fn retire_circuits(&mut self, node: &Node, which: impl Fn(&OpenCircuit) -> bool) {
+    /// `sender`: tells the gatekeeper.
+    fn retire_circuits(&mut self, node: &Node, sender: Option<&Sender>, which: impl Fn(&OpenCircuit) -> bool) {
         self.circuits.retain(|_, circuit| {
             let Ok(circuit) = circuit else { return true };
             let ends = which(circuit);
             if ends {
                 circuit.retire(node);
+                sender.into_iter().for_each(|sender| sender.circuit_closed(&circuit.id()));
             }
             !ends
         });
@@ -217,6 +227,18 @@ impl GroupState {
 }
 
 impl OpenCircuit {
+    /// What the gatekeeper calls it.
+    fn id(&self) -> CircuitId {
+        CircuitId { group: self.view.group.clone(), view: self.view.number, number: self.opening.number }
+    }
+
+    /// What the gatekeeper is told of it by one of its members.
+    fn part_of(&self, node: &str) -> Option<CircuitPart> {
+        let rank = u32::try_from(self.view.rank_of(node)?).ok()?;
+        let size = u32::try_from(self.view.members.len()).ok()?;
+        Some(CircuitPart { id: self.id(), name: self.opening.name.clone(), rank, size })
+    }
+
     /// Closes all channels of the circuit, those that peers have opened among them. What was not received is discarded.
     fn retire(&self, node: &Node) {
         self.shared.channels.close(node);

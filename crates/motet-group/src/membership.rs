@@ -9,6 +9,7 @@ use crate::opener::{Message, Step, Steps};
 use motet::node::Node;
 use motet_session::api::{Session, ToNode, View, ViewChange};
 use motet_session::attach::{Attachment, Event, Sender};
+use motet_session::circuits::MAX_CIRCUIT_NAME_BYTES;
 use motet_session::client::{Client, ClientError};
 use motet_session::modules::ModuleAnswer;
 use motet_session::paths::SessionPaths;
@@ -18,9 +19,6 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-
-/// The longest name of a circuit, bytes.
-const MAX_CIRCUIT_NAME_BYTES: usize = 256;
 
 /// A message between two openers.
 #[derive(Debug, Serialize, Deserialize)]
@@ -228,11 +226,12 @@ impl Inner {
         if view.rank_of(&self.id).is_none() {
             if let Some(group) = state.groups.remove(&name) {
                 group.retire(&self.node);
+                sender.circuits_ended(&name);
             }
             return;
         }
         if let Some(group) = state.groups.get_mut(&name) {
-            let steps = group.install(view, &self.id, &self.node);
+            let steps = group.install(view, &self.id, &self.node, sender);
             self.perform(state, sender, &name, steps);
         }
     }
@@ -260,7 +259,7 @@ impl Inner {
                         let _ = sender.send(group, &to.node(), body);
                     }
                 }
-                Step::Install(opening) => known.serve(&self.node, opening),
+                Step::Install(opening) => known.serve(&self.node, sender, opening),
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The types of the gatekeeper's API, version 1. All are JSON; unknown fields are ignored, so later versions may add some.
 
+use crate::circuits::{CircuitId, CircuitPart};
 use crate::modules::{ModuleAnswer, ModuleQuestion, ModuleStatus};
 use crate::process::Process;
 use serde::{Deserialize, Serialize};
@@ -163,6 +164,9 @@ pub enum FromNode {
         /// The session's identity, if the node has been attached before.
         #[serde(default)]
         session: Option<String>,
+        /// The number of circuits that are open at it, each of which it says next. All others of before are closed.
+        #[serde(default)]
+        circuits: usize,
     },
     /// It joins a group.
     Join {
@@ -185,6 +189,10 @@ pub enum FromNode {
         /// The message.
         body: serde_json::Value,
     },
+    /// A circuit is open at it, of a group that it is in. There is no answer.
+    CircuitOpened(CircuitPart),
+    /// A circuit is open at it no more. There is no answer. Leaving a group closes the circuits there without this line.
+    CircuitClosed(CircuitId),
     /// It is a module node, and these are its modules. It says so again whenever they change.
     Modules {
         /// It is the host's default node.

@@ -3,14 +3,22 @@
 //! One thread reads and hands each line to a function. A connection that breaks is made again, for as long as the session may come back; the
 //! gatekeeper keeps the node's places in its groups meanwhile, for a short time, and gives each of its groups a new view then, because messages may
 //! have been lost. The program's data never pass here.
+//!
+//! What is said about circuits is said without a wait: what the connection does not take at once, the thread writes once it does.
 
 use crate::api::{ANOTHER_SESSION, ATTACH_PROTOCOL, FromNode, MAX_ANSWER_LINE_BYTES, MAX_LINE_BYTES, PREFIX, ToNode};
+use crate::circuits::{CircuitId, CircuitPart};
 use crate::client::{ClientError, connect, head, read_head, refusal};
 use crate::modules::{ModuleAnswer, ModuleStatus};
 use crate::paths::SessionPaths;
+use crate::told::Told;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -61,9 +69,11 @@ struct Shared {
     node: String,
     address: String,
     state: Mutex<State>,
+    /// Wakes the reader, which writes what is left to say about circuits.
+    waker: OwnedFd,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct State {
     /// The connection, while there is one.
     stream: Option<UnixStream>,
@@ -71,6 +81,10 @@ struct State {
     groups: BTreeMap<String, Option<u32>>,
     /// The session's identity, from the gatekeeper's first answer on.
     session: Option<String>,
+    /// What is left to say about circuits.
+    told: Told,
+    /// The rest of a line about a circuit, of which the connection has taken a part.
+    rest: Vec<u8>,
     ending: bool,
 }
 
@@ -82,9 +96,10 @@ impl Attachment {
         address: &str,
         mut on_event: impl FnMut(&Sender, Event) + Send + 'static,
     ) -> Result<Self, ClientError> {
-        let state = Mutex::new(State { stream: None, groups: BTreeMap::new(), session: None, ending: false });
+        let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
+        let state = Mutex::default();
         let (node, address) = (node.to_owned(), address.to_owned());
-        let sender = Sender(Arc::new(Shared { paths: paths.clone(), node, address, state }));
+        let sender = Sender(Arc::new(Shared { paths: paths.clone(), node, address, state, waker }));
         let stream = sender.0.connect()?;
         let reader = {
             let sender = sender.clone();
@@ -112,12 +127,28 @@ impl Sender {
     pub fn leave(&self, group: &str) -> io::Result<bool> {
         let mut state = self.0.lock();
         state.groups.remove(group);
+        state.told.left(group);
         state.send(&FromNode::Leave { group: group.to_owned() })
     }
 
     /// Forgets a group that the gatekeeper has refused.
     pub fn forget(&self, group: &str) {
         self.0.lock().groups.remove(group);
+    }
+
+    /// A circuit is open at the node. The gatekeeper is told, also after a break of the connection; this does not wait for it.
+    pub fn circuit_opened(&self, part: CircuitPart) {
+        self.0.about_circuits(|told| told.opened(part));
+    }
+
+    /// A circuit is open at the node no more. The gatekeeper is told as in [`Sender::circuit_opened`].
+    pub fn circuit_closed(&self, id: &CircuitId) {
+        self.0.about_circuits(|told| told.closed(id));
+    }
+
+    /// The gatekeeper has removed the node from a group, and has forgotten its circuits there.
+    pub fn circuits_ended(&self, group: &str) {
+        self.0.about_circuits(|told| told.left(group));
     }
 
     /// Sends a message to another member of a group. While the gatekeeper is away it is lost, and a new view follows.
@@ -157,21 +188,80 @@ impl State {
     /// Sends a line. False: there is no connection. One that fails is closed, which the reader notices.
     fn send(&mut self, line: &FromNode) -> io::Result<bool> {
         let Some(stream) = &mut self.stream else { return Ok(false) };
-        match write_line(stream, line) {
+        let written = stream.write_all(&self.rest).and_then(|()| {
+            self.rest.clear();
+            write_line(stream, line)
+        });
+        match written {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(error),
             Err(_) => {
-                let _ = stream.shutdown(Shutdown::Both);
-                self.stream = None;
+                self.close();
                 Ok(false)
             }
         }
+    }
+
+    /// Closes the connection, which the reader notices.
+    fn close(&mut self) {
+        if let Some(stream) = self.stream.take() {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Says what is left about circuits, as far as the connection takes it at once. True: there is more.
+    fn tell(&mut self) -> bool {
+        while let Some(stream) = &self.stream {
+            if self.rest.is_empty() {
+                let Some(line) = self.told.next() else { return false };
+                // A line about a circuit is short, so it is never refused.
+                let Ok(()) = write_line(&mut self.rest, &line) else { continue };
+            }
+            match rustix::net::send(stream, &self.rest, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                Ok(count) => drop(self.rest.drain(..count)),
+                Err(Errno::AGAIN) => return true,
+                Err(Errno::INTR) => {}
+                Err(_) => self.close(),
+            }
+        }
+        false
     }
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a change of circuits, and tells the gatekeeper. What the connection does not take, the reader writes later.
+    fn about_circuits(&self, change: impl FnOnce(&mut Told)) {
+        let mut state = self.lock();
+        change(&mut state.told);
+        if state.tell() {
+            let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes()); // fails if the reader has not seen the last one yet
+        }
+    }
+
+    /// Waits until the gatekeeper says something, or ends the connection. Writes meanwhile what is left about circuits.
+    fn wait(&self, stream: &UnixStream) {
+        loop {
+            let mut wanted = PollFlags::IN;
+            if self.lock().tell() {
+                wanted |= PollFlags::OUT;
+            }
+            let mut ready = [PollFd::new(stream, wanted), PollFd::new(&self.waker, PollFlags::IN)];
+            match poll(&mut ready, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return, // the read waits instead
+            }
+            let [line, waker] = ready.map(|one| one.revents());
+            if !waker.is_empty() {
+                let _ = rustix::io::read(&self.waker, &mut [0; 8]);
+            }
+            if !(line - PollFlags::OUT).is_empty() {
+                return;
+            }
+        }
     }
 
     /// Connects and says hello, with the groups of the node. Returns once the gatekeeper has answered; lines that are sent from then on follow.
@@ -188,7 +278,9 @@ impl Shared {
         let mut state = self.lock();
         let groups = state.groups.iter().map(|(group, rank)| (group.clone(), *rank)).collect();
         let (node, address, session) = (self.node.clone(), self.address.clone(), state.session.clone());
-        let hello = FromNode::Hello { node, address, groups, session };
+        let circuits = state.told.begin_again();
+        state.rest.clear();
+        let hello = FromNode::Hello { node, address, groups, session, circuits };
         write_line(&mut stream, &hello)?;
         // Byte by byte, because what follows the line belongs to the reader.
         let session = match read_line(&mut BufReader::with_capacity(1, &stream))? {
@@ -209,7 +301,11 @@ impl Shared {
     fn run(&self, mut stream: UnixStream, mut on_event: impl FnMut(Event)) {
         loop {
             let mut reader = BufReader::new(&stream);
-            while let Ok(Some(line)) = read_line(&mut reader) {
+            loop {
+                if reader.buffer().is_empty() {
+                    self.wait(&stream);
+                }
+                let Ok(Some(line)) = read_line(&mut reader) else { break };
                 on_event(Event::Line(line));
             }
             // A gatekeeper that says what is no line is not read any more: it must not wait for that.

@@ -28,6 +28,24 @@ pub struct Place {
     pub pid: u32,
 }
 
+/// A circuit on a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CircuitPlace {
+    /// The host.
+    pub host: String,
+    /// The group.
+    pub group: String,
+    /// The circuit's name.
+    pub circuit: String,
+    /// The number of the view whose members it joins.
+    pub view: u64,
+    /// Its number in the group.
+    pub number: u64,
+    /// The number of its members, on all hosts.
+    pub size: u32,
+}
+
 /// What has happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -86,6 +104,10 @@ pub enum What {
         /// The node's identity.
         node: String,
     },
+    /// A circuit is open at the first member on this host.
+    CircuitOpened(CircuitPlace),
+    /// A circuit is open at no member on this host any more.
+    CircuitClosed(CircuitPlace),
     /// A stream or link is on TCP although nothing has chosen that.
     Fall {
         /// Where.

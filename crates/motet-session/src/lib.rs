@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | [`paths`] | the folder of a session, and who may use it |
 //! | [`api`] | the types of the gatekeeper's API |
+//! | [`circuits`] | circuits, as nodes tell of them and as the API shows them |
 //! | [`hosts`] | the hosts of a session, and what a host needs to join it |
 //! | [`events`] | events of a session |
 //! | [`login`] | the login of a browser |
@@ -14,6 +15,7 @@
 //! | [`modules`] | those of them that concern modules |
 //! | [`client`] | one request to the gatekeeper |
 //! | [`attach`] | the connection of a node, which carries views and messages |
+//! | `told` | what the gatekeeper still has to be told of circuits |
 //! | [`launcher`] | the rank of a process in its parallel job |
 //! | [`registration`] | how a program is registered that does not wait |
 //! | [`process`] | a process that cannot be confused with a later one of the same id |
@@ -21,6 +23,7 @@
 
 pub mod api;
 pub mod attach;
+pub mod circuits;
 pub mod client;
 pub mod etcd_address;
 pub mod events;
@@ -31,6 +34,7 @@ pub mod modules;
 pub mod paths;
 pub mod process;
 pub mod registration;
+mod told;
 
 /// The variable by which programs of a session carry its identity, and with which `motet down` finds them.
 pub const SESSION_ID_VARIABLE: &str = "MOTET_SESSION_ID";

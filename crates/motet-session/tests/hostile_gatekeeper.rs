@@ -6,6 +6,7 @@ mod fake_gatekeeper;
 use fake_gatekeeper::{Connection, FakeGatekeeper, LIMIT, UPGRADED};
 use motet_session::api::{ANOTHER_SESSION, FromNode, MAX_ANSWER_LINE_BYTES, ToNode};
 use motet_session::attach::{Attachment, Event};
+use motet_session::circuits::{CircuitId, CircuitPart};
 use motet_session::client::ClientError;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -162,4 +163,44 @@ fn attempts_that_fail_are_repeated() {
     assert!(matches!(next(&events), Event::Back));
     connection.write(b"{\"left\":{\"group\":\"x\"}}\n");
     assert!(matches!(next(&events), Event::Line(ToNode::Left { .. })));
+}
+
+#[test]
+fn node_does_not_wait_for_a_gatekeeper_that_reads_nothing() {
+    const COUNT: u64 = 5000;
+    let gatekeeper = FakeGatekeeper::start();
+    let (mut connection, _events, attachment) = attached(&gatekeeper);
+    let sender = attachment.sender();
+    let id = |number| CircuitId { group: "g".to_owned(), view: 1, number };
+    let part = |number| CircuitPart { id: id(number), name: "c".repeat(256), rank: 0, size: 1 };
+    // More than the connection holds. A write that waited would give up, and break the connection.
+    (0..COUNT).for_each(|number| sender.circuit_opened(part(number)));
+    (0..COUNT).filter(|number| number % 2 == 0).for_each(|number| sender.circuit_closed(&id(number)));
+    // Once it reads, it gets what has not changed back meanwhile, although the node does nothing more.
+    let mut open = std::collections::BTreeSet::new();
+    while !(open.len() as u64 == COUNT / 2 && open.iter().all(|number| number % 2 == 1)) {
+        match connection.line() {
+            Some(FromNode::CircuitOpened(said)) => assert!(said == part(said.id.number) && open.insert(said.id.number)),
+            Some(FromNode::CircuitClosed(id)) => assert!(open.remove(&id.number)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn open_circuits_are_said_again_on_a_new_connection() {
+    let gatekeeper = FakeGatekeeper::start();
+    let (mut connection, events, attachment) = attached(&gatekeeper);
+    let id = |number| CircuitId { group: "g".to_owned(), view: 1, number };
+    let part = |number| CircuitPart { id: id(number), name: "c".to_owned(), rank: 0, size: 1 };
+    (0..3).for_each(|number| attachment.sender().circuit_opened(part(number)));
+    (0..3).for_each(|number| assert_eq!(connection.line(), Some(FromNode::CircuitOpened(part(number)))));
+    drop(connection);
+    assert!(matches!(next(&events), Event::Away));
+    attachment.sender().circuit_closed(&id(1));
+    let mut connection = gatekeeper.accept();
+    connection.write(UPGRADED);
+    assert!(matches!(connection.line(), Some(FromNode::Hello { circuits: 2, .. })));
+    connection.say(&ToNode::Welcome { host: "h".to_owned(), session: "one".to_owned() });
+    [0, 2].into_iter().for_each(|number| assert_eq!(connection.line(), Some(FromNode::CircuitOpened(part(number)))));
 }
