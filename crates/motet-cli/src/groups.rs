@@ -1,14 +1,17 @@
-//! `motet groups`: the groups of the session, their members and programs.
+//! `motet groups`: the groups of the session, their members, circuits and programs.
 
 use clap::Args;
 use motet_session::api::{Program, View};
+use motet_session::circuits::Circuit;
+use motet_session::client::Client;
+use motet_session::hosts::Host;
 use serde::Serialize;
 
 use crate::exit_error::Outcome;
 use crate::output::{self, Align, Table, sanitize};
 use crate::session;
 
-/// List the groups of the session, their programs and members
+/// List the groups of the session, their programs, members and circuits
 #[derive(Debug, Args)]
 #[command(after_help = crate::exit_error::AFTER_HELP)]
 pub struct Arguments {
@@ -25,6 +28,8 @@ struct Group {
     view: Option<View>,
     /// The programs that were started in it.
     programs: Vec<Program>,
+    /// The circuits that are open at any of its members.
+    circuits: Vec<Circuit>,
 }
 
 /// The command.
@@ -32,6 +37,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let client = session::client(&session::paths()?)?;
     let mut views = client.get::<Vec<View>>("/v1/groups")?;
     let programs = client.get::<Vec<Program>>("/v1/programs")?;
+    let mut circuits = circuits(&client)?;
     let mut names: Vec<String> = views.iter().map(|view| view.group.clone()).collect();
     names.extend(programs.iter().filter_map(|program| program.group.clone()));
     names.sort();
@@ -45,6 +51,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         .map(|name| Group {
             view: views.iter().position(|view| view.group == name).map(|at| views.swap_remove(at)),
             programs: programs.iter().filter(|program| program.group.as_ref() == Some(&name)).cloned().collect(),
+            circuits: circuits.extract_if(.., |circuit| circuit.group == name).collect(),
             name,
         })
         .collect();
@@ -56,6 +63,30 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         output::text(&groups.iter().map(text).collect::<Vec<_>>().join("\n"))?;
     }
     Ok(0)
+}
+
+/// The circuits of all hosts. A host that does not answer is named, and left out.
+fn circuits(client: &Client) -> Outcome<Vec<Circuit>> {
+    let hosts = client.get::<Vec<Host>>("/v1/hosts")?;
+    let of_host = |host: Host| {
+        client.get::<Vec<Circuit>>(&format!("/v1/hosts/{}/circuits", host.name)).unwrap_or_else(|error| {
+            eprintln!("motet: host {}: {}", sanitize(&host.name, 64), sanitize(&error.to_string(), 200));
+            Vec::new()
+        })
+    };
+    Ok(Circuit::of_hosts(hosts.into_iter().filter(|host| host.up).map(of_host)))
+}
+
+/// A circuit in one line, with the ranks at which it is not open.
+fn line(circuit: &Circuit) -> String {
+    let is_open = |rank: u32| circuit.members.iter().any(|member| member.rank == rank);
+    let missing: Vec<_> = (0..circuit.size).filter(|rank| !is_open(*rank)).map(|rank| rank.to_string()).collect();
+    let name = sanitize(&circuit.name, 64);
+    let line = format!("circuit {name}: number {}, view {}, {} members", circuit.number, circuit.view, circuit.size);
+    match &missing[..] {
+        [] => line + "\n",
+        missing => format!("{line}, not open at {}\n", sanitize(&missing.join(" "), 60)),
+    }
 }
 
 fn text(group: &Group) -> String {
@@ -84,5 +115,33 @@ fn text(group: &Group) -> String {
         ]);
     }
     text += &table.render();
+    text.extend(group.circuits.iter().map(line));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use motet_session::circuits::CircuitMember;
+    use motet_session::process::Process;
+
+    #[test]
+    fn circuit_is_one_line_whatever_its_name() {
+        let process = Process { pid: 1, started: 1 };
+        let member = |rank| CircuitMember { rank, node: String::new(), host: String::new(), process };
+        let mut circuit = Circuit {
+            group: "g".to_owned(),
+            name: "halo".to_owned(),
+            view: 4,
+            number: 2,
+            size: 2,
+            members: vec![member(0), member(1)],
+        };
+        assert_eq!(line(&circuit), "circuit halo: number 2, view 4, 2 members\n");
+        circuit.members.remove(0);
+        circuit.name = "a\nb\u{1b}[2J".to_owned();
+        let text = line(&circuit);
+        assert!(text.ends_with(", not open at 0\n") && text.lines().count() == 1, "{text:?}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
 }

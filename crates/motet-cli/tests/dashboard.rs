@@ -10,6 +10,9 @@ use std::process::{Child, Command, Stdio};
 
 use browser::Browser;
 use common::{Folder, finish, json, motet};
+use motet::node::Node;
+use motet_group::Membership;
+use motet_session::paths::SessionPaths;
 use serde_json::json;
 
 /// Each rank listens, connects to the next one and sends it blocks at its own pace, until it is ended.
@@ -368,7 +371,60 @@ fn module_is_loaded_stopped_and_started() {
     click(&mut browser, "stop");
     click(&mut browser, "unload");
     browser.until("document.querySelectorAll('#modules li').length === 0");
+    for what in ["loaded", "started", "stopped", "unloaded"] {
+        let words = format!("module mesh on here {what}");
+        browser.until(&format!("document.getElementById('events').textContent.includes('{words}')"));
+    }
     // The refused descriptor is the one error that the browser notes.
     let complaints = browser.complaints();
     assert!(complaints.iter().all(|complaint| complaint.contains("/v1/hosts/here/modules")), "{complaints:?}");
+}
+
+#[test]
+fn circuits_and_events_of_all_hosts_are_shown() {
+    let Some(mut browser) = browser() else { return };
+    let session = Session::up("circuits", None);
+    let there = session.folder.path().join("b");
+    let agent = format!("env MOTET_SESSION_DIR={}", there.display());
+    let up = ["up", "--listen", "127.0.0.1:0", "--hosts", "b", "--agent", &agent];
+    let (code, out, err) = finish(&mut session.motet(&up));
+    assert!(code == 0 && out.ends_with("host b is up\n"), "{out}{err}");
+    browser.open(&session.dashboard());
+    browser.until("document.getElementById('count-hosts').textContent === '2'");
+    // A member on each host, and a circuit whose name is no plain word.
+    let members: Vec<_> = [session.folder.path().join("sessions"), there]
+        .iter()
+        .zip(0..)
+        .map(|(folder, rank)| {
+            let node = std::sync::Arc::new(Node::open("").unwrap());
+            let paths = SessionPaths::within(folder, "default").unwrap();
+            let membership = Membership::attach_to(&node, &paths).unwrap();
+            let group = membership.join("fluid", Some(rank)).unwrap();
+            (group, membership)
+        })
+        .collect();
+    let limit = Some(std::time::Duration::from_secs(60));
+    let view = members[0].0.wait_for_members(2, limit).unwrap().number;
+    let name = "<b>halo</b>";
+    let circuits: Vec<_> = members.iter().map(|(group, _)| group.open(name, limit).unwrap()).collect();
+    browser.until("document.querySelectorAll('#groups .circuit li').length === 2");
+    assert_eq!(browser.text("#groups .circuit h4"), name);
+    assert_eq!(browser.text("#groups .circuit p"), format!("circuit in view {view}, 2 members"));
+    let pid = std::process::id();
+    let ranks = browser.value("[...document.querySelectorAll('#groups .circuit li')].map(item => item.textContent)");
+    assert_eq!(ranks, json!([format!("0  here:{pid}"), format!("1  b:{pid}")]));
+    let event = |words: String| format!("document.getElementById('events').textContent.includes('{words}')");
+    for host in ["here", "b"] {
+        browser.until(&event(format!("circuit {name} of group fluid opened on {host}: view {view}, 2 members")));
+        browser.until(&event(format!("node of {host}:{pid} has attached")));
+    }
+    // What the whole session has seen is listed once, although both gatekeepers tell it.
+    let twice = format!("document.getElementById('events').textContent.split('group fluid: view {view},').length - 1");
+    assert_eq!(browser.value(&twice), json!(1));
+    // The end of the member on the other host.
+    drop(circuits);
+    members[1].0.leave().unwrap();
+    browser.until(&event(format!("circuit {name} of group fluid closed on b")));
+    browser.until("document.querySelectorAll('#groups .circuit').length === 0");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
 }

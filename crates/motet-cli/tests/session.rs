@@ -9,6 +9,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Folder, finish, json, motet, refused};
+use motet::node::Node;
+use motet_group::Membership;
+use motet_session::paths::SessionPaths;
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A session in a folder of its own, which ends with the test.
@@ -190,6 +193,41 @@ fn group_has_ranks_and_ends_with_the_session() {
 }
 
 #[test]
+fn circuits_are_listed_under_their_group() {
+    let session = Session::up("circuits");
+    let paths = SessionPaths::within(&session.0.path().join("sessions"), "default").unwrap();
+    let members: Vec<_> = (0..2)
+        .map(|rank| {
+            let node = std::sync::Arc::new(Node::open("").unwrap());
+            let membership = Membership::attach_to(&node, &paths).unwrap();
+            let group = membership.join("fluid", Some(rank)).unwrap();
+            (group, membership)
+        })
+        .collect();
+    let limit = Some(Duration::from_secs(60));
+    let view = members[0].0.wait_for_members(2, limit).unwrap().number;
+    let circuits: Vec<_> = members.iter().map(|(group, _)| group.open("halo", limit).unwrap()).collect();
+    let expected = format!("circuit halo: number {}, view {view}, 2 members\n", circuits[0].number());
+    let listed = || finish(&mut session.motet(&["groups", "fluid"])).1;
+    let until = |what: &str, condition: &dyn Fn(&str) -> bool| {
+        let began = Instant::now();
+        while !condition(&listed()) {
+            assert!(began.elapsed() < Duration::from_secs(60), "never {what}: {}", listed());
+        }
+    };
+    until("listed", &|out| out.starts_with("fluid: 2 nodes in view ") && out.ends_with(&expected));
+    let ranks = json(&finish(&mut session.motet(&["--json", "groups"])).1);
+    let ranks = ranks[0]["circuits"][0]["members"].as_array().unwrap().clone();
+    assert_eq!(ranks.iter().map(|member| member["rank"].clone()).collect::<Vec<_>>(), [0, 1]);
+    // The gatekeeper that replaces a killed one lists it, too.
+    session.kill_gatekeeper();
+    until("listed again", &|out| out.ends_with(&expected));
+    drop(circuits);
+    members[0].0.leave().unwrap();
+    until("closed", &|out| !out.contains("circuit"));
+}
+
+#[test]
 fn group_ends_as_its_first_failed_rank() {
     let session = Session::up("fails");
     let script = "test $MOTET_GROUP_RANK != 1 || exit 7";
@@ -278,18 +316,27 @@ fn registrations_of_other_processes_are_not_taken() {
     let own = motet_session::process::Process::this();
     let wrong_time = serde_json::json!({ "process": { "pid": own.pid, "started": own.started + 1 }, "command": [] });
     let in_group = serde_json::json!({ "process": own, "command": ["g"], "group": "g", "rank": 0 });
-    let right = serde_json::json!({ "process": own, "command": ["right"] }).to_string();
-    let long = " ".repeat(70_000) + &right;
-    for text in [&other[..], &wrong_time.to_string(), &in_group.to_string(), "", "nonsense", &long, &right] {
+    let long = " ".repeat(70_000) + &serde_json::json!({ "process": own, "command": ["long"] }).to_string();
+    for text in [&other[..], &wrong_time.to_string(), &in_group.to_string(), "", "nonsense", &long] {
         let mut stream = std::os::unix::net::UnixStream::connect(&socket).unwrap();
         let _ = stream.write_all(text.as_bytes()); // one that is too long is cut off
     }
+    // The right one is a process of its own, because the end of the session ends it.
+    let script = "import json, os, socket, sys\n\
+                  started = int(open('/proc/self/stat').read().rsplit(')', 1)[1].split()[19])\n\
+                  line = {'process': {'pid': os.getpid(), 'started': started}, 'command': ['right']}\n\
+                  with socket.socket(socket.AF_UNIX) as s: s.connect(sys.argv[1]); s.sendall(json.dumps(line).encode())\n\
+                  sys.stdin.read()";
+    let mut right = Command::new("python3").args(["-c", script]).arg(&socket).stdin(Stdio::piped()).spawn().unwrap();
     let began = Instant::now();
     while session.programs().is_empty() {
         assert!(began.elapsed() < Duration::from_secs(20), "the right one is not registered");
     }
     let programs = session.programs();
     assert!(programs.len() == 1 && programs[0]["command"][0] == "right", "{programs:?}");
+    assert_eq!(programs[0]["process"]["pid"], right.id());
+    finish(&mut session.motet(&["down"]));
+    assert!(!right.wait().unwrap().success(), "it has ended with the session");
 }
 
 #[test]

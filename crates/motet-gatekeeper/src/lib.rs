@@ -14,6 +14,7 @@
 //! | `connection` | the connection of a node: views and messages between members |
 //! | [`circuits`] | the circuits that are open at them |
 //! | [`modules`] | the module nodes, and questions to them |
+//! | `module_events` | what has happened to modules, between two lists of a node |
 //! | `default_node` | the module node that the gatekeeper starts |
 //! | [`programs`] | the programs of the session, and their end |
 //! | `registrations` | programs that do not wait for an answer |
@@ -60,6 +61,7 @@ pub mod live;
 pub mod liveness;
 pub mod logins;
 mod meetings;
+mod module_events;
 pub mod modules;
 mod modules_api;
 pub mod nodes;

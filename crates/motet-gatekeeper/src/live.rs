@@ -91,7 +91,7 @@ async fn follow_nodes(events: Events, nodes: Nodes, host: String) {
     }
 }
 
-/// Events for circuits of this host.
+/// Events for circuits and modules of this host.
 async fn follow_happenings(events: Events, nodes: Nodes) {
     let mut happenings = nodes.happenings();
     loop {

@@ -2,7 +2,9 @@
 //!
 //! A node says which modules it has whenever that changes. What it says is checked like any other input, and it can say something only about itself.
 
+use crate::module_events;
 use motet_session::api::ToNode;
+use motet_session::events::What;
 use motet_session::modules::{
     DEFAULT_NODE, MAX_ERROR_BYTES, MAX_LOG_BYTES, MAX_MODULES, MAX_REQUIRES, ModuleAnswer, ModuleQuestion, ModuleStatus,
 };
@@ -10,7 +12,7 @@ use motet_session::paths::check_name;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{broadcast, oneshot, watch};
 
 /// The shortest start of an identity that stands for it.
 const MIN_PREFIX: usize = 4;
@@ -18,11 +20,12 @@ const MIN_PREFIX: usize = 4;
 const MAX_EXIT_BYTES: usize = 1024;
 
 /// The module nodes. A clone is another handle.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct ModuleNodes {
     state: Arc<Mutex<State>>,
     /// Changes whenever a node has said something.
     changed: Arc<watch::Sender<()>>,
+    happened: broadcast::Sender<What>,
     /// Held by the one who starts the default node.
     pub starting: Arc<tokio::sync::Mutex<()>>,
     /// Held by an operation on a group: the next one begins after it.
@@ -32,6 +35,8 @@ pub struct ModuleNodes {
 #[derive(Debug, Default)]
 struct State {
     nodes: HashMap<String, ModuleNode>,
+    /// What each node has said last. It stays known while the node's connection is broken.
+    last: HashMap<String, Vec<ModuleStatus>>,
     /// Nodes that have programs, perhaps: all that were ever module nodes, until they have died.
     parents: HashSet<String>,
     questions: HashMap<u64, Question>,
@@ -53,6 +58,17 @@ struct Question {
 }
 
 impl ModuleNodes {
+    /// None. `happened`: gets an event for each module that is loaded, started, stopped or unloaded, or crashes.
+    pub fn new(happened: broadcast::Sender<What>) -> Self {
+        Self {
+            state: Arc::default(),
+            changed: Arc::default(),
+            happened,
+            starting: Arc::default(),
+            in_group: Arc::default(),
+        }
+    }
+
     /// A node says which modules it has. The error says what is wrong with that.
     pub fn said(&self, node: &str, host: &str, is_default: bool, mut modules: Vec<ModuleStatus>) -> Result<(), String> {
         if modules.len() > MAX_MODULES {
@@ -64,6 +80,8 @@ impl ModuleNodes {
             host.clone_into(&mut module.host);
         }
         let mut state = self.lock();
+        let before = state.last.insert(node.to_owned(), modules.clone()).unwrap_or_default();
+        self.tell(module_events::between(&before, &modules));
         state.nodes.insert(node.to_owned(), ModuleNode { is_default, modules });
         state.parents.insert(node.to_owned());
         drop(state);
@@ -102,9 +120,18 @@ impl ModuleNodes {
         self.changed.send_replace(());
     }
 
-    /// A node has died. Returns whether it was a module node.
-    pub fn died(&self, node: &str) -> bool {
-        self.lock().parents.remove(node)
+    /// A node has gone for good. `has_died`: its process has ended, and it has not said goodbye before. Returns whether it was a module node.
+    pub fn died(&self, node: &str, has_died: bool) -> bool {
+        let mut state = self.lock();
+        let last = state.last.remove(node).unwrap_or_default();
+        self.tell(module_events::at_end(&last, has_died));
+        state.parents.remove(node)
+    }
+
+    fn tell(&self, events: Vec<What>) {
+        for what in events {
+            let _ = self.happened.send(what); // fails while nothing follows
+        }
     }
 
     /// All modules of this host.

@@ -71,7 +71,7 @@ pub struct Shared {
     pub circuits: Circuits,
     nodes: Mutex<HashMap<String, Attached>>,
     changes: broadcast::Sender<NodeChange>,
-    /// What has happened to circuits.
+    /// What has happened to circuits and modules.
     happened: broadcast::Sender<What>,
     /// The folder in which nodes of this host meet.
     meetings: PathBuf,
@@ -131,7 +131,7 @@ impl Nodes {
     ) -> Result<Self, DirectoryError> {
         let ((changes, _), (happened, _)) = (broadcast::channel(MAX_LAG), broadcast::channel(MAX_LAG));
         let (host, session, hosts) = (hosts.own().to_owned(), session.to_owned(), hosts.clone());
-        let (modules, nodes) = (ModuleNodes::default(), Mutex::default());
+        let (modules, nodes) = (ModuleNodes::new(happened.clone()), Mutex::default());
         let circuits = Circuits::new(&host, happened.clone());
         let shared = Shared {
             host: host.clone(),
@@ -159,7 +159,7 @@ impl Nodes {
         }
         let waiting: Vec<_> = nodes.lock().iter().map(|(node, attached)| (node.clone(), attached.process)).collect();
         for (node, process) in waiting {
-            nodes.expect_back(node, 0, process, START_GRACE);
+            nodes.expect_back(node, 0, process, START_GRACE, false);
         }
         Ok(nodes)
     }
@@ -174,7 +174,7 @@ impl Nodes {
         self.shared.changes.subscribe()
     }
 
-    /// What happens to circuits, from now on.
+    /// What happens to circuits and modules, from now on.
     pub fn happenings(&self) -> broadcast::Receiver<What> {
         self.shared.happened.subscribe()
     }
@@ -219,7 +219,7 @@ impl Nodes {
         }
         self.shared.modules.gone(&node);
         let grace = if said_goodbye { Duration::ZERO } else { GRACE };
-        self.expect_back(node, number, process, grace);
+        self.expect_back(node, number, process, grace, said_goodbye);
     }
 
     /// Whether no later connection has replaced the one with this number.
@@ -247,7 +247,7 @@ impl Nodes {
     }
 
     /// Waits until a node attaches again. When its process has ended, or after the grace, it leaves its groups.
-    fn expect_back(&self, node: String, number: u64, process: Process, grace: Duration) {
+    fn expect_back(&self, node: String, number: u64, process: Process, grace: Duration, said_goodbye: bool) {
         let nodes = self.clone();
         tokio::spawn(async move {
             let _ = tokio::time::timeout(grace, liveness::ended(process)).await;
@@ -258,7 +258,8 @@ impl Nodes {
                 }
                 _ => return, // it has attached again
             };
-            if nodes.shared.modules.died(&node) && !process.is_running() {
+            let is_running = process.is_running();
+            if nodes.shared.modules.died(&node, !said_goodbye && !is_running) && !is_running {
                 programs::kill_orphans(&node);
             }
             nodes.shared.circuits.gone(&node);

@@ -4,6 +4,7 @@ mod support;
 
 use motet_session::api::{FromNode, ToNode};
 use motet_session::client::ClientError;
+use motet_session::events::{SessionEvent, What};
 use motet_session::modules::{
     ModuleAnswer, ModuleLog, ModuleQuestion, ModuleRequest, ModuleState, ModuleStatus, Operation, Outcome,
 };
@@ -281,4 +282,72 @@ fn document_describes_the_routes() {
         assert!(paths.contains_key(path), "{path}");
     }
     assert!(document["components"]["schemas"]["ModuleStatus"].is_object());
+}
+
+/// The events of modules that are kept, each as its kind and how the program has ended.
+fn happened(session: &Running) -> Vec<String> {
+    let mut raw = Raw::connect(&session.paths);
+    raw.write(b"GET /v1/events?follow=false HTTP/1.0\r\n\r\n");
+    let answer = raw.rest();
+    let events = answer.lines().filter_map(|line| line.strip_prefix("data: "));
+    let word = |event: SessionEvent| match event.what {
+        What::ModuleLoaded(place) => Some(format!("{} loaded", place.module)),
+        What::ModuleStarted(place) => Some(format!("{} started", place.module)),
+        What::ModuleStopped(place) => Some(format!("{} stopped", place.module)),
+        What::ModuleUnloaded(place) => Some(format!("{} unloaded", place.module)),
+        What::ModuleCrashed(place) => Some(format!("{} crashed: {}", place.module, place.how?)),
+        _ => None,
+    };
+    events.filter_map(|event| word(serde_json::from_str(event).unwrap())).collect()
+}
+
+#[test]
+fn events_tell_what_becomes_of_modules() {
+    let session = Running::start();
+    let mut node = Played::attach(&session, 7);
+    let in_state = |state, exit: Option<&str>| {
+        modules(vec![ModuleStatus { state, last_exit: exit.map(str::to_owned), ..status("m") }])
+    };
+    node.say(&in_state(ModuleState::Loaded, None));
+    node.say(&in_state(ModuleState::Running, None));
+    node.say(&in_state(ModuleState::Running, None));
+    node.say(&in_state(ModuleState::Failed, Some("signal 11")));
+    node.say(&in_state(ModuleState::Running, Some("signal 11")));
+    let mut expected = vec!["m loaded", "m started", "m crashed: signal 11", "m started"];
+    until("the events", || happened(&session) == expected);
+    // A connection that breaks changes nothing, if the node says the same again.
+    drop(node);
+    let mut node = Played::attach(&session, 7);
+    node.say(&in_state(ModuleState::Running, Some("signal 11")));
+    node.say(&in_state(ModuleState::Loaded, Some("signal 15")));
+    expected.push("m stopped");
+    until("the events", || happened(&session) == expected);
+    node.say(&modules(vec![status("other")]));
+    node.say(&FromNode::Bye);
+    expected.extend(["m unloaded", "other loaded", "other unloaded"]);
+    until("the events", || happened(&session) == expected);
+}
+
+#[test]
+fn module_of_a_killed_node_has_crashed() {
+    let session = Running::start();
+    let mut child = support::child(&session, "module-node");
+    until("it runs", || happened(&session) == ["m loaded", "m started"]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let end = ["m crashed: its node has died", "m unloaded"];
+    until("its end", || happened(&session).ends_with(&end.map(str::to_owned)));
+}
+
+/// A process of the session, started by the test above.
+#[test]
+#[ignore = "a role of another test"]
+fn child() {
+    if std::env::var("MOTET_TEST_ROLE").is_err() {
+        return;
+    }
+    let node = Node::attach_to(&support::paths_from_env(), 99);
+    let running = ModuleStatus { state: ModuleState::Running, ..status("m") };
+    node.attachment.sender().say_modules(false, vec![running]).unwrap();
+    std::thread::sleep(support::LIMIT);
 }

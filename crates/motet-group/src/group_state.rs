@@ -232,7 +232,7 @@ impl OpenCircuit {
         CircuitId { group: self.view.group.clone(), view: self.view.number, number: self.opening.number }
     }
 
-    /// What the gatekeeper is told of it by one of its members.
+    /// What one of its members says of it to the gatekeeper.
     fn part_of(&self, node: &str) -> Option<CircuitPart> {
         let rank = u32::try_from(self.view.rank_of(node)?).ok()?;
         let size = u32::try_from(self.view.members.len()).ok()?;

@@ -41,7 +41,7 @@ fn circuits_are_shown_from_their_opening_to_their_end() {
     let view = members[0].group.wait_for_members(3, Some(LIMIT)).unwrap().number;
     let halo = members[1].open("halo");
     until_shown(&session, &[("halo", view, 3, &[0, 1, 2])]);
-    // The gatekeeper begins again, and is told again.
+    // The gatekeeper begins again, and learns of it again.
     session.kill();
     session.start_again();
     until_shown(&session, &[("halo", view, 3, &[0, 1, 2])]);

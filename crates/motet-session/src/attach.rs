@@ -136,12 +136,12 @@ impl Sender {
         self.0.lock().groups.remove(group);
     }
 
-    /// A circuit is open at the node. The gatekeeper is told, also after a break of the connection; this does not wait for it.
+    /// A circuit is open at the node. The gatekeeper learns it, also after a break of the connection; this does not wait for that.
     pub fn circuit_opened(&self, part: CircuitPart) {
         self.0.about_circuits(|told| told.opened(part));
     }
 
-    /// A circuit is open at the node no more. The gatekeeper is told as in [`Sender::circuit_opened`].
+    /// A circuit is open at the node no more. The gatekeeper learns it as in [`Sender::circuit_opened`].
     pub fn circuit_closed(&self, id: &CircuitId) {
         self.0.about_circuits(|told| told.closed(id));
     }

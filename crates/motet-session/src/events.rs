@@ -46,6 +46,24 @@ pub struct CircuitPlace {
     pub size: u32,
 }
 
+/// A module of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ModulePlace {
+    /// The node's host.
+    pub host: String,
+    /// The node's identity.
+    pub node: String,
+    /// The module.
+    pub module: String,
+    /// The group whose nodes all have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
+    /// How its program has ended, if it has ended by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub how: Option<String>,
+}
+
 /// What has happened.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -108,6 +126,16 @@ pub enum What {
     CircuitOpened(CircuitPlace),
     /// A circuit is open at no member on this host any more.
     CircuitClosed(CircuitPlace),
+    /// A node has loaded a module.
+    ModuleLoaded(ModulePlace),
+    /// A module has been started, by a user or because its program had ended.
+    ModuleStarted(ModulePlace),
+    /// A module has been stopped, or its program has ended with success.
+    ModuleStopped(ModulePlace),
+    /// A node has unloaded a module, or has ended.
+    ModuleUnloaded(ModulePlace),
+    /// The program of a module has failed, or its node has died while it ran.
+    ModuleCrashed(ModulePlace),
     /// A stream or link is on TCP although nothing has chosen that.
     Fall {
         /// Where.

@@ -78,6 +78,8 @@ export interface Host { name: string; up: boolean }
 export interface ProcessId { pid: number; started: number }
 export interface Member { node: string; host: string; process: ProcessId }
 export interface View { group: string; number: number; members: Member[] }
+export interface CircuitMember { rank: number; node: string; host: string; process: ProcessId }
+export interface Circuit { group: string; name: string; view: number; number: number; size: number; members: CircuitMember[] }
 export interface Program { host: string; process: ProcessId; command: string[]; group?: string; rank?: number }
 
 /** An event; which of the further fields it has depends on its kind. */
@@ -97,6 +99,11 @@ export interface SessionEvent {
     node?: string;
     what?: string;
     reason?: string;
+    circuit?: string;
+    view?: number;
+    size?: number;
+    module?: string;
+    how?: string;
 }
 
 /** Why a request has no result. */

@@ -1,7 +1,8 @@
 // The page: asks the gatekeepers about once a second, and shows what they say through the filter.
 
-import { ApiError, get, type Host, type HostReport, type Program, type Session, type View } from "./api";
+import { ApiError, get, type Circuit, type Host, type HostReport, type Program, type Session, type View } from "./api";
 import { makeChart } from "./chart";
+import { join } from "./circuits";
 import { byId, el, reconcile, set, text } from "./dom";
 import { EventList } from "./events";
 import { apply, fragment, fromAddress, isEmpty, type Filter } from "./filter";
@@ -15,14 +16,15 @@ import { linkTable, procTable, showGroups, showWarnings } from "./views";
 
 /** A little more than the gatekeepers' own interval, so that each answer is a new one. */
 const INTERVAL_MS = 1050;
-/** Groups and programs are asked for when an event says that they have changed, and at this interval. */
+/** Groups, circuits and programs are asked for when an event says that they have changed, and at this interval. */
 const DIRECTORY_INTERVAL_MS = 10000;
 
 class Page {
     private filter: Filter = fromAddress();
-    private model: Model = build([], new Map(), [], []);
+    private model: Model = build([], new Map(), [], new Map(), []);
     private hosts: Host[] = [];
     private groups: View[] = [];
+    private circuits = new Map<string, Circuit[]>();
     private programs: Program[] = [];
     private directoryAt = 0;
     private scheduled = false;
@@ -32,9 +34,10 @@ class Page {
     private readonly links = linkTable(() => this.filter.link, () => this.model.hosts.length);
     private readonly procs = procTable();
     private readonly modules = new Modules(() => this.filter, () => this.hosts);
-    private readonly events = new EventList(() => (this.directoryAt = 0));
+    private readonly events: EventList;
 
     constructor(private readonly session: Session) {
+        this.events = new EventList(session.host, () => this.hosts, () => (this.directoryAt = 0));
         text(byId("session"), clean(session.name, 64));
         document.title = `${clean(session.name, 64)} · Motet`;
         addEventListener("hashchange", () => this.setFilter(fromAddress(), false));
@@ -59,6 +62,7 @@ class Page {
     /** Asks and shows, for as long as the page is open and logged in. */
     async run(): Promise<void> {
         void this.events.follow();
+        void this.events.followOthers();
         void this.modules.follow();
         for (;;) {
             const began = performance.now();
@@ -86,6 +90,9 @@ class Page {
                 get<Program[]>("/v1/programs"),
                 get<Host[]>("/v1/hosts"),
             ]);
+            const up = this.hosts.filter((host) => host.up);
+            this.circuits = join(await Promise.all(up.map(({ name }) =>
+                get<Circuit[]>(`/v1/hosts/${encodeURIComponent(name)}/circuits`).catch(() => []))));
         }
         const silent = new Map<string, string>();
         const reports = await Promise.all(this.hosts.map(async ({ name, up }) => {
@@ -102,7 +109,7 @@ class Page {
                 return null;
             }
         }));
-        this.model = build(reports.filter((report) => report !== null), silent, this.groups, this.programs);
+        this.model = build(reports.filter((report) => report !== null), silent, this.groups, this.circuits, this.programs);
         this.history.add(this.model.at, this.model.links);
         this.render();
     }

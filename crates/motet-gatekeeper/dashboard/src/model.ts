@@ -1,6 +1,6 @@
 // What the page shows: processes and links of all hosts, from the hosts' reports. Both ends of a link are one row.
 
-import type { Counts, HostReport, MessageLink, Process, Program, Rate, Stream, Verdict, View } from "./api";
+import type { Circuit, Counts, HostReport, MessageLink, Process, Program, Rate, Stream, Verdict, View } from "./api";
 import { bytes, clean, programName } from "./format";
 
 /** A process of a host. */
@@ -51,6 +51,8 @@ export interface Model {
     byKey: Map<string, Proc>;
     links: Link[];
     groups: View[];
+    /** The circuits of each group. */
+    circuits: Map<string, Circuit[]>;
     programs: Program[];
     falls: { host: string; pid: number; what: string; reason: string }[];
 }
@@ -90,6 +92,7 @@ export function build(
     all: HostReport[],
     silent: Map<string, string>,
     groups: View[],
+    circuits: Map<string, Circuit[]>,
     programs: Program[],
 ): Model {
     // Processes of the user that are in no session, or in another one, are left out.
@@ -118,6 +121,7 @@ export function build(
         byKey: new Map(),
         links: [],
         groups,
+        circuits,
         programs,
         falls: [],
     };

@@ -1,5 +1,7 @@
-// The tables of links and of processes, and the groups.
+// The tables of links and of processes, and the groups with their circuits.
 
+import type { Circuit } from "./api";
+import { memberItem, more, showCircuits, showMembers } from "./circuits";
 import { byId, el, reconcile, set, text } from "./dom";
 import { fragment, type Filter } from "./filter";
 import { bytes, clean, rate } from "./format";
@@ -96,21 +98,19 @@ export function procTable(): Table<Proc> {
     return new Table("processes", columns, (proc) => proc.key, "No process is under Motet. Start one with: motet run -- COMMAND", "rate");
 }
 
-interface Group { name: string; number: number; members: { key: string; words: string }[]; programs: number }
+interface Group { name: string; number: number; members: ReturnType<typeof memberItem>[]; circuits: Circuit[]; programs: number }
 
-/** Shows the groups, each with its view: the members by rank. */
+/** Shows the groups, each with its view and its circuits: the members by rank. */
 export function showGroups(model: Model, filter: Filter): void {
     const groups = new Map<string, Group>();
     for (const view of model.groups) {
-        const members = view.members.map((member, rank) => ({
-            key: procKey(member.host, member.process.pid),
-            words: `${rank}  ${clean(member.host, 64)}:${member.process.pid}`,
-        }));
-        groups.set(view.group, { name: view.group, number: view.number, members, programs: 0 });
+        const members = view.members.map((member, rank) => memberItem(rank, member.host, member.process.pid));
+        const circuits = model.circuits.get(view.group) ?? [];
+        groups.set(view.group, { name: view.group, number: view.number, members, circuits, programs: 0 });
     }
     for (const program of model.programs) {
         if (program.group !== undefined) {
-            const known = groups.get(program.group) ?? { name: program.group, number: 0, members: [], programs: 0 };
+            const known = groups.get(program.group) ?? { name: program.group, number: 0, members: [], circuits: [], programs: 0 };
             known.programs += 1;
             groups.set(program.group, known);
         }
@@ -122,27 +122,21 @@ export function showGroups(model: Model, filter: Filter): void {
 }
 
 function makeGroup(): Element {
-    return el("article", { class: "group" }, el("h3", {}, el("a")), el("p"), el("ol"));
+    return el("article", { class: "group" }, el("h3", {}, el("a")), el("p"), el("ol"), el("div", { class: "circuits" }));
 }
 
 function updateGroup(element: Element, group: Group): void {
-    const [heading, about, list] = [...element.children];
+    const [heading, about, list, circuits] = [...element.children];
     const link = heading?.firstElementChild;
-    if (link === null || link === undefined || about === undefined || list === undefined) {
+    if (link === null || link === undefined || about === undefined || list === undefined || circuits === undefined) {
         return;
     }
     set(link, "href", fragment({ group: group.name }));
     text(link, clean(group.name, 64));
     const view = group.number === 0 ? "no view yet" : `view ${group.number}, ${group.members.length} members`;
-    text(about, `${view}, ${group.programs} programs`);
-    const most = group.members.slice(0, 64);
-    reconcile(list, most, (member) => member.key, () => el("li", {}, el("a")), (item, member) => {
-        const own = item.firstElementChild;
-        if (own !== null) {
-            set(own, "href", fragment({ process: member.key }));
-            text(own, member.words);
-        }
-    });
+    text(about, `${view}, ${group.programs} programs, ${group.circuits.length} circuits${more(group.circuits)}`);
+    showMembers(list, group.members.slice(0, 64));
+    showCircuits(circuits, group.circuits);
 }
 
 /** Shows what needs attention: falls to TCP, and hosts that do not answer. */
