@@ -20,7 +20,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -69,6 +69,8 @@ struct Shared {
     node: String,
     address: String,
     state: Mutex<State>,
+    /// What is left to say about circuits. Nobody waits while this is locked.
+    told: Mutex<Told>,
     /// Wakes the reader, which writes what is left to say about circuits.
     waker: OwnedFd,
 }
@@ -81,8 +83,6 @@ struct State {
     groups: BTreeMap<String, Option<u32>>,
     /// The session's identity, from the gatekeeper's first answer on.
     session: Option<String>,
-    /// What is left to say about circuits.
-    told: Told,
     /// The rest of a line about a circuit, of which the connection has taken a part.
     rest: Vec<u8>,
     ending: bool,
@@ -97,9 +97,9 @@ impl Attachment {
         mut on_event: impl FnMut(&Sender, Event) + Send + 'static,
     ) -> Result<Self, ClientError> {
         let waker = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io::Error::from)?;
-        let state = Mutex::default();
+        let (state, told) = (Mutex::default(), Mutex::default());
         let (node, address) = (node.to_owned(), address.to_owned());
-        let sender = Sender(Arc::new(Shared { paths: paths.clone(), node, address, state, waker }));
+        let sender = Sender(Arc::new(Shared { paths: paths.clone(), node, address, state, told, waker }));
         let stream = sender.0.connect()?;
         let reader = {
             let sender = sender.clone();
@@ -127,7 +127,7 @@ impl Sender {
     pub fn leave(&self, group: &str) -> io::Result<bool> {
         let mut state = self.0.lock();
         state.groups.remove(group);
-        state.told.left(group);
+        self.0.told().left(group);
         state.send(&FromNode::Leave { group: group.to_owned() })
     }
 
@@ -210,10 +210,10 @@ impl State {
     }
 
     /// Says what is left about circuits, as far as the connection takes it at once. True: there is more.
-    fn tell(&mut self) -> bool {
+    fn tell(&mut self, told: &Mutex<Told>) -> bool {
         while let Some(stream) = &self.stream {
             if self.rest.is_empty() {
-                let Some(line) = self.told.next() else { return false };
+                let Some(line) = lock(told).next() else { return false };
                 // A line about a circuit is short, so it is never refused.
                 let Ok(()) = write_line(&mut self.rest, &line) else { continue };
             }
@@ -230,14 +230,22 @@ impl State {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
+    }
+
+    fn told(&self) -> MutexGuard<'_, Told> {
+        lock(&self.told)
     }
 
     /// Notes a change of circuits, and tells the gatekeeper. What the connection does not take, the reader writes later.
     fn about_circuits(&self, change: impl FnOnce(&mut Told)) {
-        let mut state = self.lock();
-        change(&mut state.told);
-        if state.tell() {
+        change(&mut self.told());
+        let is_more = match self.state.try_lock() {
+            Ok(mut state) => state.tell(&self.told),
+            Err(TryLockError::Poisoned(error)) => error.into_inner().tell(&self.told),
+            Err(TryLockError::WouldBlock) => true, // the thread that has it may wait for the gatekeeper
+        };
+        if is_more {
             let _ = rustix::io::write(&self.waker, &1u64.to_ne_bytes()); // fails if the reader has not seen the last one yet
         }
     }
@@ -246,7 +254,7 @@ impl Shared {
     fn wait(&self, stream: &UnixStream) {
         loop {
             let mut wanted = PollFlags::IN;
-            if self.lock().tell() {
+            if self.lock().tell(&self.told) {
                 wanted |= PollFlags::OUT;
             }
             let mut ready = [PollFd::new(stream, wanted), PollFd::new(&self.waker, PollFlags::IN)];
@@ -278,7 +286,7 @@ impl Shared {
         let mut state = self.lock();
         let groups = state.groups.iter().map(|(group, rank)| (group.clone(), *rank)).collect();
         let (node, address, session) = (self.node.clone(), self.address.clone(), state.session.clone());
-        let circuits = state.told.begin_again();
+        let circuits = self.told().begin_again();
         state.rest.clear();
         let hello = FromNode::Hello { node, address, groups, session, circuits };
         write_line(&mut stream, &hello)?;
@@ -342,6 +350,10 @@ impl Shared {
         }
         None
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes one line. A line that is too long is refused.

@@ -11,10 +11,12 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub struct Told {
     open: BTreeMap<CircuitId, CircuitPart>,
+    /// Circuits that a new connection has announced. Each is said, also one that has ended meanwhile: the gatekeeper counts them.
+    announced: BTreeMap<CircuitId, CircuitPart>,
+    /// Circuits that the gatekeeper takes for open, or will.
+    ended: BTreeSet<CircuitId>,
     /// Open circuits that the gatekeeper does not know.
     unknown: BTreeSet<CircuitId>,
-    /// Circuits that the gatekeeper takes for open.
-    ended: BTreeSet<CircuitId>,
 }
 
 impl Told {
@@ -32,22 +34,27 @@ impl Told {
         }
     }
 
-    /// The node has left a group: the gatekeeper forgets the circuits by itself.
+    /// The node has left a group: the gatekeeper forgets the circuits that it knows by itself.
     pub fn left(&mut self, group: &str) {
         self.open.retain(|id, _| id.group != group);
         self.unknown.retain(|id| id.group != group);
         self.ended.retain(|id| id.group != group);
+        self.ended.extend(self.announced.keys().filter(|id| id.group == group).cloned());
     }
 
-    /// The gatekeeper knows nothing: the connection is a new one. Returns the number of circuits that will be said.
+    /// The connection is a new one. Returns the number of circuits that it announces.
     pub fn begin_again(&mut self) -> usize {
         self.ended.clear();
-        self.unknown = self.open.keys().cloned().collect();
-        self.unknown.len()
+        self.unknown.clear();
+        self.announced.clone_from(&self.open);
+        self.announced.len()
     }
 
     /// The next line. It counts as said from then on.
     pub fn next(&mut self) -> Option<FromNode> {
+        if let Some((_, part)) = self.announced.pop_first() {
+            return Some(FromNode::CircuitOpened(part));
+        }
         if let Some(id) = self.ended.pop_first() {
             return Some(FromNode::CircuitClosed(id));
         }
@@ -102,5 +109,21 @@ mod tests {
         told.left("left");
         assert_eq!(told.begin_again(), 2);
         assert_eq!(rest(&mut told), [1, 3].map(|number| FromNode::CircuitOpened(part("g", number))));
+    }
+
+    #[test]
+    fn all_that_is_announced_is_said() {
+        let mut told = Told::default();
+        [1, 2].into_iter().for_each(|number| told.opened(part("g", number)));
+        told.opened(part("left", 1));
+        rest(&mut told);
+        assert_eq!(told.begin_again(), 3);
+        told.opened(part("a", 1));
+        told.closed(&part("g", 1).id);
+        told.left("left");
+        let opened = |group, number| FromNode::CircuitOpened(part(group, number));
+        let closed = |group, number| FromNode::CircuitClosed(part(group, number).id);
+        let expected = [opened("g", 1), opened("g", 2), opened("left", 1), closed("g", 1), closed("left", 1)];
+        assert_eq!(rest(&mut told), [&expected[..], &[opened("a", 1)]].concat());
     }
 }
