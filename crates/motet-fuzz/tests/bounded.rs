@@ -194,6 +194,16 @@ fn fifo() {
     run(target("fifo"));
 }
 
+#[test]
+fn link_frame() {
+    run(target("link_frame"));
+}
+
+#[test]
+fn node_line() {
+    run(target("node_line"));
+}
+
 /// cargo-fuzz has a file for every target of the table.
 #[test]
 fn cargo_fuzz_has_every_target() {

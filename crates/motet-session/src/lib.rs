@@ -17,6 +17,7 @@
 //! | [`attach`] | the connection of a node, which carries views and messages |
 //! | `told` | what the gatekeeper still has to be told of circuits |
 //! | [`launcher`] | the rank of a process in its parallel job |
+//! | [`link_frame`] | the frames of a link between two gatekeepers |
 //! | [`registration`] | how a program is registered that does not wait |
 //! | [`process`] | a process that cannot be confused with a later one of the same id |
 #![forbid(unsafe_code)]
@@ -29,6 +30,7 @@ pub mod etcd_address;
 pub mod events;
 pub mod hosts;
 pub mod launcher;
+pub mod link_frame;
 pub mod login;
 pub mod modules;
 pub mod paths;

@@ -1,76 +1,13 @@
-//! What two gatekeepers send each other: frames of a message and a body.
-//!
-//! | bytes | what |
-//! | --- | --- |
-//! | 4 | length of the message, little endian |
-//! | 4 | length of the body, little endian |
-//! | | the message, JSON |
-//! | | the body |
+//! Reads and writes the frames of a link between two gatekeepers. [`motet_session::link_frame`] says what they are.
 
-use serde::{Deserialize, Serialize};
+use motet_session::link_frame::{HEAD_BYTES, Head};
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// The longest message, bytes.
-pub const MAX_MESSAGE_BYTES: usize = 64 << 10;
-/// The longest body, bytes: that of a request which writes a view of the largest group.
-pub const MAX_BODY_BYTES: usize = 8 << 20;
+pub use motet_session::link_frame::{MAX_BODY_BYTES, Message};
+
 /// The longest part of an answer, bytes.
 pub const PART_BYTES: usize = 64 << 10;
-
-/// A message.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Message {
-    /// A request of HTTP; its body is the frame's.
-    Request {
-        /// The number of the request, which the answer repeats.
-        id: u64,
-        /// The method.
-        method: String,
-        /// The path, with a query.
-        path: String,
-    },
-    /// The head of an answer.
-    Answer {
-        /// The number of the request.
-        id: u64,
-        /// The status.
-        status: u16,
-        /// The type of its body.
-        content_type: Option<String>,
-    },
-    /// A part of an answer's body.
-    Part {
-        /// The number of the request.
-        id: u64,
-    },
-    /// The end of an answer.
-    End {
-        /// The number of the request.
-        id: u64,
-        /// Whether the body is whole.
-        complete: bool,
-    },
-    /// The answer is not wanted any more.
-    Cancel {
-        /// The number of the request.
-        id: u64,
-    },
-    /// A message of one node to another one. The body is the message.
-    Deliver {
-        /// The receiver's host.
-        host: String,
-        /// The group that both are in.
-        group: String,
-        /// The sender's identity.
-        from: String,
-        /// The receiver's identity.
-        to: String,
-    },
-    /// The sender is alive.
-    Alive,
-}
 
 /// A message and its body.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,29 +26,22 @@ impl Frame {
 
     /// Reads the next frame.
     pub async fn read(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
-        let message_bytes = reader.read_u32_le().await? as usize;
-        let body_bytes = reader.read_u32_le().await? as usize;
-        if message_bytes > MAX_MESSAGE_BYTES || body_bytes > MAX_BODY_BYTES {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a frame is too long"));
-        }
-        let mut message = vec![0; message_bytes];
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidData, error);
+        let mut head = [0; HEAD_BYTES];
+        reader.read_exact(&mut head).await?;
+        let head = Head::parse(head).map_err(invalid)?;
+        let mut message = vec![0; head.message_bytes()];
         reader.read_exact(&mut message).await?;
-        let message = serde_json::from_slice(&message)?;
-        let mut body = vec![0; body_bytes];
+        let message = Message::parse(&message).map_err(invalid)?;
+        let mut body = vec![0; head.body_bytes()];
         reader.read_exact(&mut body).await?;
         Ok(Self { message, body })
     }
 
     /// Writes the frame.
     pub async fn write(&self, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
-        let message = serde_json::to_vec(&self.message)?;
-        let too_long = || io::Error::new(io::ErrorKind::InvalidInput, "a frame is too long");
-        let length = |bytes: &[u8], max: usize| (bytes.len() <= max).then_some(bytes.len() as u32).ok_or_else(too_long);
-        let mut bytes = Vec::with_capacity(8 + message.len() + self.body.len());
-        bytes.extend(length(&message, MAX_MESSAGE_BYTES)?.to_le_bytes());
-        bytes.extend(length(&self.body, MAX_BODY_BYTES)?.to_le_bytes());
-        bytes.extend(message);
-        bytes.extend(&self.body);
+        let bytes =
+            self.message.frame(&self.body).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         writer.write_all(&bytes).await
     }
 }
