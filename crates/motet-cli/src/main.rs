@@ -16,7 +16,9 @@ mod config;
 mod dashboard;
 mod directory_arguments;
 mod doctor;
+mod ending;
 mod exit_error;
+mod export;
 mod gatekeeper;
 mod generate;
 mod groups;
@@ -25,6 +27,7 @@ mod launch;
 mod libraries;
 mod module_table;
 mod modules;
+mod mount;
 mod mpi_env;
 mod mpi_hosts;
 mod mpi_launcher;
@@ -74,6 +77,9 @@ enum Command {
     Unload(modules::UnloadArguments),
     Modules(module_table::Arguments),
     Node(node::Arguments),
+    Export(export::Arguments),
+    Mount(mount::Arguments),
+    Umount(mount::UmountArguments),
     Down(up::DownArguments),
     Bench(bench::Arguments),
     Tune(tune::Arguments),
@@ -103,6 +109,9 @@ fn dispatch(command: Command, json: bool) -> Outcome {
         Command::Unload(arguments) => modules::unload(&arguments, json),
         Command::Modules(arguments) => module_table::run(&arguments, json),
         Command::Node(arguments) => node::run(&arguments),
+        Command::Export(arguments) => export::run(&arguments, json),
+        Command::Mount(arguments) => mount::mount(&arguments),
+        Command::Umount(arguments) => mount::umount(&arguments),
         Command::Down(arguments) => up::down(&arguments, json),
         Command::Gatekeeper(arguments) => gatekeeper::run(&arguments),
         Command::Bench(arguments) => bench::run(arguments, json),

@@ -1,7 +1,7 @@
-//! How clients find a server: a Unix socket `NAME.sock` in a folder of the user that nobody else may enter.
+//! How clients find a server: a Unix socket `NAME.sock` in a folder that only the user may enter.
 //!
 //! A client sends one line of JSON, [`Query`]; the server answers with one line, [`Info`], and may pass the descriptor of the exported folder with it. Only
-//! processes of the same user are answered. The address of the server contains a secret: it is told here and nowhere else.
+//! processes of the same user are answered. The address of the server contains a secret: a client learns it here and nowhere else.
 
 use crate::Result;
 use motet_session::paths::{PathError, check_name, exports_folder};
@@ -101,7 +101,7 @@ impl Publication {
         let accepting = listener.try_clone()?;
         let thread = thread::Builder::new().name("files-exports".to_owned()).spawn(move || {
             while let Ok((stream, _)) = accepting.accept() {
-                // A client that breaks off, or asks nonsense, concerns nobody else.
+                // A client that breaks off, or asks nonsense, concerns no other client.
                 let _ = answer(&stream, &*exported);
             }
         })?;

@@ -358,12 +358,10 @@ bitflags! {
         const TRUNCATE = 1 << 5;
         /// It must be a folder.
         const FOLDER = 1 << 6;
-        /// The server's page cache is not used (`O_DIRECT`).
-        const DIRECT = 1 << 7;
         /// A write is done when it is on the disk (`O_SYNC`).
-        const SYNC = 1 << 8;
+        const SYNC = 1 << 7;
         /// A file without a name, in the folder at the path (`O_TMPFILE`).
-        const UNNAMED = 1 << 9;
+        const UNNAMED = 1 << 8;
         /// What a read-only export refuses.
         const CHANGES = Self::WRITE.bits() | Self::CREATE.bits() | Self::TRUNCATE.bits() | Self::UNNAMED.bits() | Self::APPEND.bits();
     }
@@ -396,7 +394,7 @@ pub struct LockRange {
     pub kind: LockKind,
     /// First byte.
     pub start: u64,
-    /// Last byte; `u64::MAX`: to the end, however long the file becomes.
+    /// Last byte; `i64::MAX` and more: to the end, however long the file becomes.
     pub end: u64,
     /// The process that holds it, for [`Operation::TestLock`].
     pub process: u32,

@@ -112,7 +112,7 @@ impl OpenFile {
     pub fn lock(&self, owner: u64, range: &LockRange) -> Result<()> {
         let mut owners = locked(&self.owners);
         if range.kind == LockKind::Unlocked {
-            if (range.start, range.end) == (0, u64::MAX) {
+            if range.start == 0 && is_open_ended(range) {
                 owners.remove(&owner);
                 return Ok(());
             }
@@ -167,6 +167,11 @@ fn set_lock(description: &OwnedFd, range: &LockRange) -> Result<()> {
     Ok(())
 }
 
+/// Whether a range goes to the end of the file, however long that becomes.
+fn is_open_ended(range: &LockRange) -> bool {
+    range.end >= i64::MAX.cast_unsigned()
+}
+
 fn system_lock(range: &LockRange) -> Result<flock> {
     let kind = match range.kind {
         LockKind::Unlocked => F_UNLCK,
@@ -175,8 +180,8 @@ fn system_lock(range: &LockRange) -> Result<flock> {
     };
     let invalid = || std::io::Error::from(Errno::INVAL);
     let start = i64::try_from(range.start).map_err(|_| invalid())?;
-    let length = if i64::try_from(range.end).is_err() {
-        0 // to the end, however long the file becomes
+    let length = if is_open_ended(range) {
+        0
     } else {
         range.end.checked_sub(range.start).and_then(|last| i64::try_from(last + 1).ok()).ok_or_else(invalid)?
     };

@@ -180,7 +180,6 @@ fn system_flags(flags: OpenFlags) -> Result<OFlags> {
         (OpenFlags::EXCLUSIVE, OFlags::EXCL),
         (OpenFlags::TRUNCATE, OFlags::TRUNC),
         (OpenFlags::FOLDER, OFlags::DIRECTORY),
-        (OpenFlags::DIRECT, OFlags::DIRECT),
         (OpenFlags::SYNC, OFlags::SYNC),
         (OpenFlags::UNNAMED, OFlags::TMPFILE),
     ];

@@ -1,0 +1,111 @@
+//! `motet export`: serves a folder until it is told to end.
+
+use clap::Args;
+use motet_files::exports;
+use motet_files::server::{Options, Server};
+use rustix::fs::Mode;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use crate::ending;
+use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
+use crate::names;
+use crate::output::{self, Align, Table};
+
+/// Export a folder: programs of this user can use it here and on other hosts, until SIGTERM or Ctrl-C
+///
+/// Clients find it by its name: `motet mount NAME FOLDER`, `motet run --files NAME=FOLDER -- COMMAND`. Every request is executed as this user.
+/// A client that loses the server goes on when it is started again.
+#[derive(Debug, Args)]
+#[command(after_help = crate::exit_error::AFTER_HELP)]
+pub struct Arguments {
+    /// The folder
+    #[arg(value_name = "FOLDER", required_unless_present = "list")]
+    folder: Option<PathBuf>,
+
+    /// The name of the export [default: the last component of FOLDER]
+    #[arg(long = "as", value_name = "NAME")]
+    name: Option<String>,
+
+    /// Refuse changes
+    #[arg(long)]
+    read_only: bool,
+
+    /// Address to listen at for clients of other hosts [default: asked for by the session's gatekeeper when a client comes]
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
+
+    /// Let programs of this host go through the server, too, instead of to the folder itself
+    #[arg(long)]
+    no_direct: bool,
+
+    /// Show the exports of this host
+    #[arg(long, conflicts_with_all = ["folder", "name", "read_only", "listen", "no_direct"])]
+    list: bool,
+}
+
+/// The command.
+pub fn run(arguments: &Arguments, json: bool) -> Outcome {
+    let Some(folder) = &arguments.folder else { return list(json) };
+    let shown = folder.display();
+    let failed = |what: &str, error: std::io::Error| Failure::new(FAILED, format!("{what}: {error}"));
+    let folder = folder.canonicalize().map_err(|error| failed(&shown.to_string(), error))?;
+    let name = match &arguments.name {
+        Some(name) => name.clone(),
+        None => folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+    };
+    if arguments.name.is_none() && name.is_empty() {
+        return Err(Failure::new(USAGE, format!("{shown} has no name to export it under: use --as NAME")));
+    }
+    names::check("export", &name)?;
+    let ending = ending::Signals::new().map_err(|error| failed("signals", error))?;
+    // Clients have applied their own masks.
+    rustix::process::umask(Mode::empty());
+    let (read_only, listen) = (arguments.read_only, arguments.listen);
+    let options = Options { name: name.clone(), folder, read_only, listen, direct: !arguments.no_direct };
+    let server = Server::start(options).map_err(|error| match error.raw_os_error() {
+        Some(98) if listen.is_none() => Failure::new(FAILED, format!("export {name} is served already on this host")),
+        _ => failed(&format!("export {name}"), error),
+    })?;
+    output::text(&format!("{shown} is exported as {name}; use it by: motet mount {name} FOLDER\n"))?;
+    ending.wait();
+    drop(server);
+    Ok(0)
+}
+
+fn list(json: bool) -> Outcome {
+    let exports = exports::list(None).map_err(|error| Failure::new(FAILED, error.to_string()))?;
+    if json {
+        // The address contains a secret.
+        let shown: Vec<_> =
+            exports.into_iter().map(|export| exports::Info { address: String::new(), ..export }).collect();
+        output::json(&shown)?;
+        return Ok(0);
+    }
+    let mut table = Table::new(&[
+        ("EXPORT", Align::Left),
+        ("PID", Align::Right),
+        ("FOLDER", Align::Left),
+        ("ACCESS", Align::Left),
+        ("CLIENTS", Align::Right),
+        ("OPEN", Align::Right),
+        ("REQUESTS", Align::Right),
+        ("READ", Align::Right),
+        ("WRITTEN", Align::Right),
+    ]);
+    for export in exports {
+        table.row(vec![
+            export.name,
+            export.process.to_string(),
+            output::sanitize(&export.folder, 60),
+            if export.read_only { "read-only" } else { "read-write" }.to_owned(),
+            export.clients.to_string(),
+            export.open_files.to_string(),
+            export.requests.to_string(),
+            output::bytes(export.bytes_read),
+            output::bytes(export.bytes_written),
+        ]);
+    }
+    output::text(&table.render())?;
+    Ok(0)
+}

@@ -1,0 +1,189 @@
+//! `motet mount` and `motet umount`: an export as a file system.
+
+use clap::Args;
+use motet_files::client::{Client, Source};
+use motet_fuse::{Mount, Options};
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::ending;
+use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome};
+use crate::names;
+use crate::output;
+
+/// Threads that answer the kernel.
+const THREADS: usize = 4;
+/// What the process in the background writes when the file system is mounted.
+const MOUNTED: &[u8] = b"mounted\n";
+
+/// Mount an export on a folder, for all programs of this user
+///
+/// The file system is served by a process in the background until `motet umount`. A call waits for a server that is away, or fails with EIO after --soft.
+#[derive(Debug, Args)]
+#[command(after_help = crate::exit_error::AFTER_HELP)]
+pub struct Arguments {
+    /// The name of the export
+    #[arg(value_name = "EXPORT")]
+    export: String,
+
+    /// The folder
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+
+    /// Let calls fail with EIO when the server is away for this long [default: they wait]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    soft: Option<Duration>,
+
+    /// How long names and attributes may be used without asking the server
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    validity: Duration,
+
+    /// Let other users use the file system, with the permissions of its files
+    #[arg(long)]
+    allow_other: bool,
+
+    /// Stay in the foreground until it is unmounted, or until SIGTERM or Ctrl-C
+    #[arg(long)]
+    foreground: bool,
+
+    /// Write `mounted` to standard output and close it; `motet mount` says so to its process in the background
+    #[arg(long, hide = true)]
+    notify: bool,
+}
+
+/// Unmount what `motet mount` has mounted
+#[derive(Debug, Args)]
+#[command(after_help = crate::exit_error::AFTER_HELP)]
+pub struct UmountArguments {
+    /// The folder
+    #[arg(value_name = "FOLDER")]
+    folder: PathBuf,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "no number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+/// `motet mount`.
+pub fn mount(arguments: &Arguments) -> Outcome {
+    names::check("export", &arguments.export)?;
+    if arguments.foreground || arguments.notify { serve(arguments) } else { start(arguments) }
+}
+
+/// Serves the file system in this process.
+fn serve(arguments: &Arguments) -> Outcome {
+    let Arguments { export, folder, soft, validity, allow_other, .. } = arguments;
+    let failed = |what: &str, error: std::io::Error| Failure::new(FAILED, format!("{what}: {error}"));
+    let signals = ending::Signals::new().map_err(|error| failed("signals", error))?;
+    let client = Client::connect(Source::Name(export.clone()), *soft).map_err(|error| match error.raw_os_error() {
+        Some(2) => {
+            Failure::new(NOT_FOUND, format!("no export {export} on this host: motet export FOLDER --as {export}"))
+        }
+        _ => failed(&format!("export {export}"), error),
+    })?;
+    let options = Options { name: export.clone(), validity: *validity, other_users: *allow_other, threads: THREADS };
+    let mount = Mount::start(client.clone(), folder, &options)
+        .map_err(|error| failed(&folder.display().to_string(), explained(error)))?;
+    if arguments.notify {
+        // A Ctrl-C at the terminal is not for this process any more.
+        let _ = rustix::process::setsid();
+        let _ = std::io::stdout().write_all(MOUNTED).and_then(|()| std::io::stdout().flush());
+        detach().map_err(|error| failed("standard output", error))?;
+    } else {
+        output::text(&format!("{export} is mounted on {}\n", folder.display()))?;
+    }
+    let path = folder.clone();
+    let ended = std::thread::Builder::new().name("motet-umount".to_owned()).spawn(move || {
+        signals.wait();
+        // Programs that still use it keep what they have open; no new ones get in.
+        let _ = unmount_at(&path, UnmountFlags::DETACH);
+    });
+    ended.map_err(|error| failed("signals", error))?;
+    let waited = mount.wait();
+    client.close();
+    waited.map_err(|error| failed(&folder.display().to_string(), error))?;
+    Ok(0)
+}
+
+/// Lets go of the terminal and of what waits for the output's end.
+fn detach() -> std::io::Result<()> {
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// Starts this command again in the background, and waits until the file system is mounted.
+fn start(arguments: &Arguments) -> Outcome {
+    let failed = |error: std::io::Error| Failure::new(FAILED, format!("the process in the background: {error}"));
+    // It does not keep the caller's folder busy, so paths must not depend on that.
+    let folder = std::path::absolute(&arguments.folder).map_err(failed)?;
+    let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+    command.args(["mount", "--notify", "--validity", &arguments.validity.as_secs_f64().to_string()]);
+    if let Some(soft) = arguments.soft {
+        command.args(["--soft", &soft.as_secs_f64().to_string()]);
+    }
+    if arguments.allow_other {
+        command.arg("--allow-other");
+    }
+    command.arg("--").arg(&arguments.export).arg(folder);
+    command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    let mut said = Vec::new();
+    if let Some(output) = child.stdout.take() {
+        output.take(MOUNTED.len() as u64).read_to_end(&mut said).map_err(failed)?;
+    }
+    if said == MOUNTED {
+        return Ok(0);
+    }
+    // It has said why.
+    let status = child.wait().map_err(failed)?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED))
+}
+
+/// `motet umount`.
+pub fn umount(arguments: &UmountArguments) -> Outcome {
+    let folder = &arguments.folder;
+    unmount_at(folder, UnmountFlags::empty()).map_err(|error| {
+        let code = if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) { NOT_FOUND } else { FAILED };
+        Failure::new(code, format!("{}: {}", folder.display(), explained(error)))
+    })?;
+    Ok(0)
+}
+
+/// Unmounts a folder; without the privilege by the program that comes with FUSE.
+fn unmount_at(folder: &Path, flags: UnmountFlags) -> std::io::Result<()> {
+    match unmount(folder, flags) {
+        Err(Errno::PERM) => {}
+        done => return Ok(done?),
+    }
+    let mut command = Command::new("fusermount3");
+    command.arg("-u");
+    if flags.contains(UnmountFlags::DETACH) {
+        command.arg("-z");
+    }
+    let output = command.arg("--").arg(folder).stdin(Stdio::null()).output()?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+}
+
+/// Says what to do about errors of mounting that users meet.
+fn explained(error: std::io::Error) -> std::io::Error {
+    let hint = match error.raw_os_error() {
+        Some(code) if code == Errno::BUSY.raw_os_error() => "programs use it",
+        Some(code) if code == Errno::INVAL.raw_os_error() => "it is not mounted",
+        Some(code) if code == Errno::NOENT.raw_os_error() => {
+            "no such folder, no /dev/fuse, or no fusermount3 (package fuse3)"
+        }
+        _ => return error,
+    };
+    std::io::Error::other(format!("{error}: {hint}"))
+}

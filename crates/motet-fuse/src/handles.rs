@@ -1,0 +1,120 @@
+//! Files and folders that programs have open in the mounted file system.
+
+use motet_files::client::File;
+use motet_files::protocol::{Attributes, MAX_DATA_BYTES, entries};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// Bytes of a listing that are asked for at once.
+const LISTING_BYTES: usize = 64 << 10;
+const _: () = assert!(LISTING_BYTES <= MAX_DATA_BYTES);
+
+/// An open file or folder.
+#[derive(Debug)]
+pub struct Handle {
+    /// The number of the file.
+    pub number: u64,
+    /// The file at the server.
+    pub file: File,
+    listing: Mutex<Listing>,
+}
+
+/// Entries that the server has listed and the kernel has not asked for yet.
+#[derive(Debug, Default)]
+pub struct Listing {
+    /// Where the kernel goes on, if it reads in order.
+    at: u64,
+    entries: VecDeque<ListedEntry>,
+}
+
+/// An entry of a folder.
+#[derive(Debug)]
+pub struct ListedEntry {
+    /// Where the listing goes on behind it.
+    pub cookie: u64,
+    /// The number of the file on the server.
+    pub inode: u64,
+    /// Type, as the upper bits of `st_mode`; 0: not known.
+    pub kind: u32,
+    /// Its name.
+    pub name: OsString,
+    /// Its attributes.
+    pub attributes: Option<Attributes>,
+}
+
+impl Handle {
+    /// Calls `take` with each entry from `offset` on until it returns false, which leaves that entry for the next call, or the folder ends.
+    pub fn list(
+        &self,
+        offset: u64,
+        with_attributes: bool,
+        mut take: impl FnMut(&ListedEntry) -> bool,
+    ) -> std::io::Result<()> {
+        let mut listing: MutexGuard<'_, Listing> = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
+        if listing.at != offset || offset == 0 {
+            *listing = Listing { at: offset, entries: VecDeque::new() };
+        }
+        loop {
+            while let Some(entry) = listing.entries.front() {
+                if !take(entry) {
+                    return Ok(());
+                }
+                listing.at = entry.cookie;
+                listing.entries.pop_front();
+            }
+            let mut buffer = vec![0; LISTING_BYTES];
+            let length = self.file.list(listing.at, with_attributes, &mut buffer)?;
+            listing.entries.extend(entries(&buffer[..length]).map(|entry| ListedEntry {
+                cookie: entry.cookie,
+                inode: entry.inode,
+                kind: entry.kind,
+                name: OsString::from_vec(entry.name.to_vec()),
+                attributes: entry.attributes,
+            }));
+            if listing.entries.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// All open files and folders.
+#[derive(Debug, Default)]
+pub struct Handles {
+    open: RwLock<HashMap<u64, Arc<Handle>>>,
+    last: AtomicU64,
+}
+
+impl Handles {
+    /// Takes an open file in; returns its handle.
+    pub fn add(&self, number: u64, file: File) -> u64 {
+        let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let opened = Arc::new(Handle { number, file, listing: Mutex::default() });
+        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(handle, opened);
+        handle
+    }
+
+    /// The open file of a handle.
+    pub fn get(&self, handle: u64) -> Option<Arc<Handle>> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).get(&handle).cloned()
+    }
+
+    /// Removes a handle. The file is closed when the last request that uses it has ended.
+    pub fn remove(&self, handle: u64) -> Option<Arc<Handle>> {
+        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&handle)
+    }
+
+    /// An open file of this number, for a file that has no name any more.
+    pub fn of(&self, number: u64) -> Option<Arc<Handle>> {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.values().find(|handle| handle.number == number).cloned()
+    }
+
+    /// All open files.
+    pub fn all(&self) -> Vec<Arc<Handle>> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+}

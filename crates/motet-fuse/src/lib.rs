@@ -1,0 +1,86 @@
+//! Mounts an export as a file system: FUSE requests of the kernel become requests to the server, over the engine's fastest path.
+//!
+//! Every program can use the mounted folder. The kernel caches names and attributes for [`Options::validity`], and the content of a file from its close to its
+//! next open if the file has not changed (close-to-open consistency). Writes are at the server when they return.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | `filesystem` | the kernel's requests |
+//! | `nodes` | the files that the kernel knows, and their paths |
+//! | `handles` | open files and folders |
+//! | `locks` | locks that a program waits for |
+//! | `convert` | attributes, flags and times |
+#![forbid(unsafe_code)]
+
+mod convert;
+mod filesystem;
+mod handles;
+mod locks;
+mod nodes;
+
+use filesystem::MountedExport;
+use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
+use motet_files::client::Client;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How an export is mounted.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The name of the export, for `mount` and `df`.
+    pub name: String,
+    /// How long the kernel may use names and attributes without asking.
+    pub validity: Duration,
+    /// Other users may use the file system, with the permissions of its files.
+    pub other_users: bool,
+    /// Threads that answer the kernel.
+    pub threads: usize,
+}
+
+/// A mounted export. Dropping it unmounts it.
+#[derive(Debug)]
+pub struct Mount {
+    session: Option<BackgroundSession>,
+    path: PathBuf,
+}
+
+impl Mount {
+    /// Mounts the export of `client` at `path`, a folder.
+    pub fn start(client: Client, path: &Path, options: &Options) -> std::io::Result<Self> {
+        let read_only = client.is_read_only();
+        let mut config = Config::default();
+        config.mount_options = vec![
+            MountOption::FSName(format!("motet:{}", options.name)),
+            MountOption::Subtype("motet".to_owned()),
+            MountOption::DefaultPermissions,
+            MountOption::NoDev,
+            MountOption::NoSuid,
+            if read_only { MountOption::RO } else { MountOption::RW },
+        ];
+        config.acl = if options.other_users { SessionACL::All } else { SessionACL::Owner };
+        config.n_threads = Some(options.threads.max(1));
+        config.clone_fd = true;
+        let session = Session::new(MountedExport::new(client, options.validity)?, path, &config)?;
+        let mount = Self { session: Some(session.spawn()?), path: path.to_owned() };
+        mount.read_ahead();
+        Ok(mount)
+    }
+
+    /// Waits until the file system is unmounted, by whichever means.
+    pub fn wait(mut self) -> std::io::Result<()> {
+        self.session.take().map_or(Ok(()), BackgroundSession::join)
+    }
+
+    /// Unmounts it, and waits for requests under way.
+    pub fn unmount(mut self) -> std::io::Result<()> {
+        self.session.take().map_or(Ok(()), BackgroundSession::umount_and_join)
+    }
+
+    /// Lets the kernel read 1 MiB ahead where it may be told so: its own limit of 128 KiB makes each request short.
+    fn read_ahead(&self) {
+        if let Ok(stat) = rustix::fs::stat(&self.path) {
+            let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+            let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), "1024");
+        }
+    }
+}

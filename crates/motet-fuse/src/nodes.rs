@@ -1,0 +1,237 @@
+//! What the kernel knows of the export: numbers of files, each with the names under which it was found.
+//!
+//! The kernel speaks of numbers, the protocol of paths. A file has the number that it has on the server; the exported folder itself is 1.
+
+use motet_files::protocol::{Attributes, Time};
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+/// The number of the exported folder.
+pub const ROOT: u64 = 1;
+/// Deepest path.
+const MAX_DEPTH: usize = 2048;
+/// Where the number of the device begins in numbers of files that are on another device than the exported folder.
+const DEVICE_SHIFT: u32 = 48;
+
+/// The content that the kernel may have cached: that of a file with these attributes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContentVersion {
+    size: u64,
+    modified: Time,
+    changed: Time,
+}
+
+impl ContentVersion {
+    /// The version of a file with these attributes.
+    pub fn of(attributes: &Attributes) -> Self {
+        Self { size: attributes.size, modified: attributes.modified, changed: attributes.changed }
+    }
+}
+
+/// A name: the number of the folder, and the name in it.
+type Name = (u64, OsString);
+
+#[derive(Debug, Default)]
+struct Node {
+    /// How often the kernel has looked it up and not forgotten it.
+    lookups: u64,
+    /// Its names; none when all are removed and it is still open.
+    names: Vec<Name>,
+    cached: Option<ContentVersion>,
+}
+
+/// All files that the kernel knows.
+#[derive(Debug)]
+pub struct Nodes {
+    nodes: HashMap<u64, Node>,
+    names: HashMap<Name, u64>,
+    root: (u64, u64),
+    /// Devices in the export other than that of the exported folder.
+    devices: Vec<u64>,
+}
+
+impl Nodes {
+    /// Only the exported folder, with these attributes.
+    pub fn new(root: &Attributes) -> Self {
+        let nodes = HashMap::from([(ROOT, Node { lookups: 1, ..Node::default() })]);
+        Self { nodes, names: HashMap::new(), root: (root.device, root.inode), devices: Vec::new() }
+    }
+
+    /// The number of a file with these attributes.
+    pub fn number(&mut self, attributes: &Attributes) -> u64 {
+        if (attributes.device, attributes.inode) == self.root {
+            return ROOT;
+        }
+        if attributes.device == self.root.0 {
+            return attributes.inode;
+        }
+        let known = self.devices.iter().position(|&device| device == attributes.device);
+        let index = known.unwrap_or_else(|| {
+            self.devices.push(attributes.device);
+            self.devices.len() - 1
+        });
+        attributes.inode ^ ((index as u64 + 1) << DEVICE_SHIFT)
+    }
+
+    /// The kernel gets to know a file under a name. Returns its number.
+    pub fn found(&mut self, folder: u64, name: &OsStr, attributes: &Attributes) -> u64 {
+        let number = self.number(attributes);
+        let name = (folder, name.to_owned());
+        let before = self.names.insert(name.clone(), number);
+        if before != Some(number) {
+            if let Some(before) = before {
+                self.drop_name(before, &name);
+            }
+            self.nodes.entry(number).or_default().names.push(name);
+        }
+        self.nodes.entry(number).or_default().lookups += 1;
+        number
+    }
+
+    /// The kernel forgets a file, as often as it has looked it up `lookups` times.
+    pub fn forget(&mut self, number: u64, lookups: u64) {
+        let Some(node) = self.nodes.get_mut(&number) else { return };
+        node.lookups = node.lookups.saturating_sub(lookups);
+        if node.lookups == 0 && number != ROOT {
+            for name in self.nodes.remove(&number).map(|node| node.names).unwrap_or_default() {
+                self.names.remove(&name);
+            }
+        }
+    }
+
+    /// The path of a file; `None`: it has no name any more.
+    pub fn path(&self, number: u64) -> Option<Vec<u8>> {
+        let mut components = Vec::new();
+        let mut at = number;
+        while at != ROOT {
+            // A folder has one name. A file may have several, of which the kernel may have forgotten folders.
+            let names = &self.nodes.get(&at)?.names;
+            let (folder, name) = names.iter().find(|(folder, _)| self.nodes.contains_key(folder))?;
+            components.push(name.as_bytes());
+            if components.len() > MAX_DEPTH {
+                return None;
+            }
+            at = *folder;
+        }
+        components.reverse();
+        Some(components.join(&b'/'))
+    }
+
+    /// The path of a name in a folder.
+    pub fn path_in(&self, folder: u64, name: &OsStr) -> Option<Vec<u8>> {
+        let mut path = self.path(folder)?;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name.as_bytes());
+        Some(path)
+    }
+
+    /// The number of the file that has this name, if the kernel knows it.
+    pub fn named(&self, folder: u64, name: &OsStr) -> Option<u64> {
+        self.names.get(&(folder, name.to_owned())).copied()
+    }
+
+    /// A name is removed.
+    pub fn removed(&mut self, folder: u64, name: &OsStr) {
+        let name = (folder, name.to_owned());
+        if let Some(number) = self.names.remove(&name) {
+            self.drop_name(number, &name);
+        }
+    }
+
+    /// A file has another name. With `exchange` the file that had it gets the name before.
+    pub fn renamed(&mut self, from: (u64, &OsStr), to: (u64, &OsStr), exchange: bool) {
+        let (moved, replaced) = (self.named(from.0, from.1), self.named(to.0, to.1));
+        self.removed(from.0, from.1);
+        self.removed(to.0, to.1);
+        self.add_name(moved, to);
+        if exchange {
+            self.add_name(replaced, from);
+        }
+    }
+
+    /// Notes the version of the content that the kernel has cached; returns whether it is the one before.
+    pub fn cache(&mut self, number: u64, version: ContentVersion) -> bool {
+        self.nodes.get_mut(&number).is_some_and(|node| node.cached.replace(version) == Some(version))
+    }
+
+    fn add_name(&mut self, number: Option<u64>, (folder, name): (u64, &OsStr)) {
+        if let Some(number) = number
+            && let Some(node) = self.nodes.get_mut(&number)
+        {
+            let name = (folder, name.to_owned());
+            self.names.insert(name.clone(), number);
+            node.names.push(name);
+        }
+    }
+
+    fn drop_name(&mut self, number: u64, name: &Name) {
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.names.retain(|other| other != name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attributes(inode: u64) -> Attributes {
+        Attributes { device: 1, inode, ..Attributes::default() }
+    }
+
+    fn nodes() -> Nodes {
+        Nodes::new(&attributes(100))
+    }
+
+    fn name(text: &str) -> &OsStr {
+        OsStr::new(text)
+    }
+
+    #[test]
+    fn paths_follow_renames_of_folders() {
+        let mut nodes = nodes();
+        let folder = nodes.found(ROOT, name("folder"), &attributes(2));
+        let file = nodes.found(folder, name("file"), &attributes(3));
+        assert_eq!(nodes.path(file).as_deref(), Some(&b"folder/file"[..]));
+        nodes.renamed((ROOT, name("folder")), (ROOT, name("moved")), false);
+        assert_eq!(nodes.path(file).as_deref(), Some(&b"moved/file"[..]));
+        assert_eq!(nodes.path(ROOT).as_deref(), Some(&b""[..]));
+    }
+
+    #[test]
+    fn a_file_with_two_names_has_a_path_as_long_as_one_is_left() {
+        let mut nodes = nodes();
+        let file = nodes.found(ROOT, name("a"), &attributes(2));
+        assert_eq!(nodes.found(ROOT, name("b"), &attributes(2)), file);
+        nodes.removed(ROOT, name("a"));
+        assert_eq!(nodes.path(file).as_deref(), Some(&b"b"[..]));
+        nodes.removed(ROOT, name("b"));
+        assert_eq!(nodes.path(file), None);
+        nodes.forget(file, 2);
+        assert!(!nodes.nodes.contains_key(&file));
+    }
+
+    #[test]
+    fn a_name_that_another_file_has_now_is_not_the_first_ones() {
+        let mut nodes = nodes();
+        let before = nodes.found(ROOT, name("a"), &attributes(2));
+        let after = nodes.found(ROOT, name("a"), &attributes(3));
+        assert_eq!((nodes.path(before), nodes.path(after).as_deref()), (None, Some(&b"a"[..])));
+        nodes.renamed((ROOT, name("a")), (ROOT, name("b")), false);
+        let other = nodes.found(ROOT, name("a"), &attributes(4));
+        nodes.renamed((ROOT, name("a")), (ROOT, name("b")), true);
+        assert_eq!(nodes.path(other).as_deref(), Some(&b"b"[..]));
+        assert_eq!(nodes.path(after).as_deref(), Some(&b"a"[..]));
+    }
+
+    #[test]
+    fn numbers_of_two_devices_differ_and_the_export_is_the_root() {
+        let mut nodes = nodes();
+        let elsewhere = Attributes { device: 2, inode: 5, ..Attributes::default() };
+        assert_ne!(nodes.number(&attributes(5)), nodes.number(&elsewhere));
+        assert_eq!(nodes.number(&attributes(100)), ROOT);
+    }
+}
