@@ -295,7 +295,7 @@ fn a_waiting_lock_is_granted_and_can_be_killed() {
     }
     let mounted = Mounted::new();
     fs::write(mounted.path("file"), "x").expect("a write");
-    let holder = "exec 9<>file; flock 9; echo held; read -r _";
+    let holder = "exec 9<>file; flock 9; echo held; read -r _ || true";
     let mut held = Command::new("bash")
         .args(["-c", holder])
         .current_dir(mounted.folder.path())
