@@ -1,7 +1,7 @@
 //! `motet mount` and `motet umount`: an export as a file system.
 
 use clap::Args;
-use motet_files::client::{Client, Source};
+use motet_files::client::Client;
 use motet_fuse::{Mount, Options};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -80,7 +80,9 @@ fn serve(arguments: &Arguments) -> Outcome {
     let Arguments { export, folder, soft, validity, allow_other, .. } = arguments;
     let failed = |what: &str, error: std::io::Error| Failure::new(FAILED, format!("{what}: {error}"));
     let signals = ending::Signals::new().map_err(|error| failed("signals", error))?;
-    let client = Client::connect(Source::Name(export.clone()), *soft).map_err(|error| match error.raw_os_error() {
+    // The kernel has applied the programs' own masks.
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let client = Client::open_local(export, *soft).map_err(|error| match error.raw_os_error() {
         Some(2) => {
             Failure::new(NOT_FOUND, format!("no export {export} on this host: motet export FOLDER --as {export}"))
         }

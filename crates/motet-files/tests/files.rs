@@ -404,6 +404,25 @@ fn a_name_belongs_to_one_server() {
 }
 
 #[test]
+fn a_client_of_this_host_may_use_the_folder_itself() {
+    let mut scene = Scene::with(|options| options.direct = true, None);
+    let direct = Client::open_local(&scene.name, None).expect("a client");
+    assert!(direct.is_direct() && !scene.client.is_direct());
+    drop(scene.server.take());
+    let (file, _) = direct.open(b"file", NEW, 0o644).expect("a file");
+    let bytes = pattern(3 << 20);
+    assert_eq!(file.write_at(&bytes, 0).expect("a write"), bytes.len());
+    let mut read = vec![0; bytes.len()];
+    assert_eq!(file.read_at(&mut read, 0).expect("a read"), bytes.len());
+    assert!(read == bytes);
+    assert_eq!(errno(direct.attributes(b"../x")), ENOENT);
+    direct.make_symlink(b"link", b"file").expect("a link");
+    assert_eq!(direct.read_link(b"link").expect("its target"), b"file");
+    let local = fs::File::from(file.descriptor().expect("a descriptor"));
+    assert_eq!(local.metadata().expect("metadata").len(), bytes.len() as u64);
+}
+
+#[test]
 fn what_another_program_changes_is_seen() {
     let scene = Scene::new();
     let file = scene.create("file");

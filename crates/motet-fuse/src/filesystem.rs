@@ -4,6 +4,7 @@ use crate::convert::{attributes, kind, lock_kind, lock_number, open_flags, set_t
 use crate::handles::{Handle, Handles};
 use crate::locks;
 use crate::nodes::{ContentVersion, Nodes};
+use crate::passthrough::Passthrough;
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, InitFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -35,6 +36,7 @@ pub struct MountedExport {
     handles: Handles,
     /// How long the kernel may use names and attributes without asking.
     validity: Duration,
+    passthrough: Passthrough,
 }
 
 thread_local! {
@@ -46,7 +48,8 @@ impl MountedExport {
     /// The export of this client.
     pub fn new(client: Client, validity: Duration) -> std::io::Result<Self> {
         let nodes = RwLock::new(Nodes::new(&client.attributes(b"")?));
-        Ok(Self { client, nodes, handles: Handles::default(), validity })
+        let passthrough = Passthrough::default();
+        Ok(Self { client, nodes, handles: Handles::default(), validity, passthrough })
     }
 
     fn nodes(&self) -> RwLockReadGuard<'_, Nodes> {
@@ -105,11 +108,11 @@ impl MountedExport {
         }
     }
 
-    /// Opens a file that has a path. Returns its handle, and whether the kernel may keep what it has cached.
-    fn open_file(&self, number: INodeNo, flags: OpenFlags) -> Result<(FileHandle, FopenFlags)> {
+    /// Opens a file that has a path. Returns the open file, and whether the kernel may keep what it has cached.
+    fn open_file(&self, number: INodeNo, flags: OpenFlags) -> Result<(File, FopenFlags)> {
         let (file, found) = self.client.open(&self.path(number)?, open_flags(flags.0), 0)?;
         let same = self.nodes_mut().cache(number.0, ContentVersion::of(&found));
-        Ok((FileHandle(self.handles.add(number.0, file)), cache_flags(flags.0, same)))
+        Ok((file, cache_flags(flags.0, same)))
     }
 
     fn create_file(&self, folder: INodeNo, name: &OsStr, mode: u32, flags: i32) -> Result<(File, Attributes)> {
@@ -185,6 +188,9 @@ impl Filesystem for MountedExport {
             | InitFlags::FUSE_POSIX_LOCKS
             | InitFlags::FUSE_FLOCK_LOCKS
             | InitFlags::FUSE_CACHE_SYMLINKS;
+        if self.client.is_direct() {
+            self.passthrough.prepare(config);
+        }
         // What a kernel does not have is left out.
         let _ = config.add_capabilities(wanted & config.capabilities());
         let bytes = MAX_DATA_BYTES as u32;
@@ -294,7 +300,14 @@ impl Filesystem for MountedExport {
 
     fn open(&self, _: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.open_file(number, flags) {
-            Ok((handle, cache)) => reply.opened(handle, cache),
+            Ok((file, cache)) => {
+                let backing = self.passthrough.backing(number.0, &file, |descriptor| reply.open_backing(descriptor));
+                let handle = FileHandle(self.handles.add(number.0, file, backing.clone()));
+                match backing {
+                    Some(backing) => reply.opened_passthrough(handle, FopenFlags::empty(), &backing),
+                    None => reply.opened(handle, cache),
+                }
+            }
             Err(error) => reply.error(error),
         }
     }
@@ -304,8 +317,16 @@ impl Filesystem for MountedExport {
             Ok((file, found)) => {
                 let entry = self.enter(parent, name, &found);
                 self.nodes_mut().cache(entry.ino.0, ContentVersion::of(&found));
-                let handle = FileHandle(self.handles.add(entry.ino.0, file));
-                reply.created(&self.validity, &entry, GENERATION, handle, cache_flags(flags, false));
+                let number = entry.ino.0;
+                let backing = self.passthrough.backing(number, &file, |descriptor| reply.open_backing(descriptor));
+                let handle = FileHandle(self.handles.add(number, file, backing.clone()));
+                let (validity, cache) = (&self.validity, cache_flags(flags, false));
+                match backing {
+                    Some(backing) => {
+                        reply.created_passthrough(validity, &entry, GENERATION, handle, FopenFlags::empty(), &backing);
+                    }
+                    None => reply.created(validity, &entry, GENERATION, handle, cache),
+                }
             }
             Err(error) => reply.error(error),
         }
@@ -390,7 +411,7 @@ impl Filesystem for MountedExport {
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let flags = protocol::OpenFlags::READ | protocol::OpenFlags::FOLDER;
         match self.path(number).and_then(|path| Ok(self.client.open(&path, flags, 0)?)) {
-            Ok((file, _)) => reply.opened(FileHandle(self.handles.add(number.0, file)), FopenFlags::empty()),
+            Ok((file, _)) => reply.opened(FileHandle(self.handles.add(number.0, file, None)), FopenFlags::empty()),
             Err(error) => reply.error(error),
         }
     }

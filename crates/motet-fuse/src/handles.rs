@@ -1,5 +1,6 @@
 //! Files and folders that programs have open in the mounted file system.
 
+use fuser::BackingId;
 use motet_files::client::File;
 use motet_files::protocol::{Attributes, MAX_DATA_BYTES, entries};
 use std::collections::{HashMap, VecDeque};
@@ -19,6 +20,8 @@ pub struct Handle {
     pub number: u64,
     /// The file at the server.
     pub file: File,
+    /// Through which the kernel reads and writes itself, kept while the file is open.
+    _backing: Option<Arc<BackingId>>,
     listing: Mutex<Listing>,
 }
 
@@ -90,9 +93,9 @@ pub struct Handles {
 
 impl Handles {
     /// Takes an open file in; returns its handle.
-    pub fn add(&self, number: u64, file: File) -> u64 {
+    pub fn add(&self, number: u64, file: File, backing: Option<Arc<BackingId>>) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let opened = Arc::new(Handle { number, file, listing: Mutex::default() });
+        let opened = Arc::new(Handle { number, file, _backing: backing, listing: Mutex::default() });
         self.open.write().unwrap_or_else(PoisonError::into_inner).insert(handle, opened);
         handle
     }

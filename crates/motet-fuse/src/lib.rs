@@ -9,6 +9,7 @@
 //! | `nodes` | the files that the kernel knows, and their paths |
 //! | `handles` | open files and folders |
 //! | `locks` | locks that a program waits for |
+//! | `passthrough` | files that the kernel reads and writes itself |
 //! | `convert` | attributes, flags and times |
 #![forbid(unsafe_code)]
 
@@ -17,6 +18,7 @@ mod filesystem;
 mod handles;
 mod locks;
 mod nodes;
+mod passthrough;
 
 use filesystem::MountedExport;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};

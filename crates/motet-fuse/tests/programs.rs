@@ -1,6 +1,6 @@
 //! Real programs on a mounted export, compared with the same programs on a plain folder.
 
-use motet_files::client::{Client, Source};
+use motet_files::client::Client;
 use motet_files::server::{Options as ServerOptions, Server};
 use motet_fuse::{Mount, Options};
 use std::fs;
@@ -22,14 +22,21 @@ struct Mounted {
     name: String,
 }
 
-fn server(name: &str, folder: &Path, read_only: bool) -> Server {
-    let options =
-        ServerOptions { name: name.to_owned(), folder: folder.to_owned(), read_only, listen: None, direct: false };
+/// How the mount reaches the exported folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Messages,
+    Direct,
+}
+
+fn server(name: &str, folder: &Path, read_only: bool, mode: Mode) -> Server {
+    let direct = mode == Mode::Direct;
+    let options = ServerOptions { name: name.to_owned(), folder: folder.to_owned(), read_only, listen: None, direct };
     Server::start(options).expect("a server")
 }
 
 fn mounted_at(name: &str, folder: &Path) -> Mount {
-    let client = Client::connect(Source::Name(name.to_owned()), None).expect("a client");
+    let client = Client::open_local(name, None).expect("a client");
     let options = Options { name: name.to_owned(), validity: Duration::from_secs(1), other_users: false, threads: 4 };
     Mount::start(client, folder, &options).expect("a mount")
 }
@@ -54,15 +61,15 @@ fn can_mount(test: &str) -> bool {
 }
 
 impl Mounted {
-    fn new() -> Self {
-        Self::with(false)
+    fn new(mode: Mode) -> Self {
+        Self::with(false, mode)
     }
 
-    fn with(read_only: bool) -> Self {
+    fn with(read_only: bool, mode: Mode) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let (exported, folder) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let name = format!("mount-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let server = Some(server(&name, exported.path(), read_only));
+        let server = Some(server(&name, exported.path(), read_only, mode));
         let mount = Some(mounted_at(&name, folder.path()));
         Self { mount, server, exported, folder, name }
     }
@@ -99,15 +106,17 @@ fn script(folder: &Path, text: &str) -> String {
     printed
 }
 
-/// Runs a script in a mounted export and in a plain folder. Both must print the same.
+/// Runs a script in a plain folder and in an export that is mounted in each way. All must print the same.
 fn same_as_on_a_plain_folder(test: &str, text: &str) {
     if !can_mount(test) {
         return;
     }
-    let (mounted, plain) = (Mounted::new(), tempfile::tempdir().expect("a folder"));
+    let plain = tempfile::tempdir().expect("a folder");
     let expected = script(plain.path(), text);
     assert!(!expected.is_empty(), "the script shows nothing");
-    assert_eq!(script(mounted.folder.path(), text), expected);
+    for mode in [Mode::Messages, Mode::Direct] {
+        assert_eq!(script(Mounted::new(mode).folder.path(), text), expected, "{mode:?}");
+    }
 }
 
 #[test]
@@ -241,7 +250,12 @@ fn fio_verifies_what_it_wrote() {
     if !can_mount("fio_verifies_what_it_wrote") {
         return;
     }
-    let mounted = Mounted::new();
+    for mode in [Mode::Messages, Mode::Direct] {
+        fio_verifies(&Mounted::new(mode));
+    }
+}
+
+fn fio_verifies(mounted: &Mounted) {
     for (name, options) in [
         ("random", "--rw=randrw --bs=4k --iodepth=16 --ioengine=libaio"),
         ("direct", "--rw=randwrite --bs=64k --direct=1 --iodepth=8 --ioengine=libaio"),
@@ -262,7 +276,12 @@ fn two_mounts_see_each_other_from_close_to_open() {
     if !can_mount("two_mounts_see_each_other_from_close_to_open") {
         return;
     }
-    let mounted = Mounted::new();
+    for mode in [Mode::Messages, Mode::Direct] {
+        two_mounts(&Mounted::new(mode));
+    }
+}
+
+fn two_mounts(mounted: &Mounted) {
     let other = tempfile::tempdir().expect("a folder");
     let second = mounted_at(&mounted.name, other.path());
     for round in 0..20 {
@@ -293,7 +312,7 @@ fn a_waiting_lock_is_granted_and_can_be_killed() {
     if !can_mount("a_waiting_lock_is_granted_and_can_be_killed") {
         return;
     }
-    let mounted = Mounted::new();
+    let mounted = Mounted::new(Mode::Messages);
     fs::write(mounted.path("file"), "x").expect("a write");
     let holder = "exec 9<>file; flock 9; echo held; read -r _ || true";
     let mut held = Command::new("bash")
@@ -322,7 +341,7 @@ fn programs_go_on_when_the_server_is_restarted() {
     if !can_mount("programs_go_on_when_the_server_is_restarted") {
         return;
     }
-    let mut mounted = Mounted::new();
+    let mut mounted = Mounted::new(Mode::Messages);
     let file = fs::OpenOptions::new()
         .read(true)
         .write(true)
@@ -339,7 +358,7 @@ fn programs_go_on_when_the_server_is_restarted() {
     let (name, exported) = (mounted.name.clone(), mounted.exported.path().to_owned());
     let restart = thread::spawn(move || {
         thread::sleep(Duration::from_millis(300));
-        server(&name, &exported, false)
+        server(&name, &exported, false, Mode::Messages)
     });
     // This write waits for the server.
     file.write_all_at(b"after!", 6).expect("a write");
@@ -355,7 +374,7 @@ fn a_read_only_export_is_mounted_read_only() {
     if !can_mount("a_read_only_export_is_mounted_read_only") {
         return;
     }
-    let mounted = Mounted::with(true);
+    let mounted = Mounted::with(true, Mode::Messages);
     fs::write(mounted.exported("file"), "text").expect("a file");
     assert_eq!(fs::read_to_string(mounted.path("file")).expect("a read"), "text");
     let refused = fs::write(mounted.path("file"), "x").expect_err("refused");
@@ -369,7 +388,7 @@ fn a_folder_of_many_entries_is_listed_whole() {
     if !can_mount("a_folder_of_many_entries_is_listed_whole") {
         return;
     }
-    let mounted = Mounted::new();
+    let mounted = Mounted::new(Mode::Messages);
     let folder = mounted.exported("many");
     fs::create_dir(&folder).expect("a folder");
     for number in 0..20_000 {

@@ -4,15 +4,15 @@ use super::failure::Failure;
 use super::locate::Source;
 use super::open_files::OpenFiles;
 use super::slots::{Slot, Slots};
-use crate::Result;
 use crate::protocol::{
     Answer, MAX_INLINE_BYTES, Operation, Reply, Request, SERVICE, SessionKey, VERSION, answer_tag, append, data_tag,
     parse_answer, request_tag,
 };
+use crate::{Result, engine_error};
 use motet::node::{Channel, Mode, Node, Outgoing, RecvFrom, Serve};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ pub struct Connection {
     limit: Option<Duration>,
     slots: Slots,
     link: Mutex<Link>,
-    files: OpenFiles,
+    files: Arc<OpenFiles>,
     closed: AtomicBool,
 }
 
@@ -57,21 +57,16 @@ struct Attempt {
 }
 
 impl Connection {
-    /// Connects to a server. `limit`: as for each call later.
-    pub fn open(source: Source, limit: Option<Duration>) -> Result<Self> {
-        let node = Node::open("").map_err(crate::server::failed)?;
-        let context = Serve::Tagged(node.context().map_err(crate::server::failed)?);
+    /// Connects to a server. `limit`: as for each call later. `files`: what is opened again at a restarted server.
+    pub fn open(source: Source, limit: Option<Duration>, files: Arc<OpenFiles>) -> Result<Self> {
+        let node = Node::open("").map_err(engine_error)?;
+        let context = Serve::Tagged(node.context().map_err(engine_error)?);
         let link = Mutex::default();
-        let (slots, files, closed) = (Slots::new(), OpenFiles::default(), AtomicBool::new(false));
+        let (slots, closed) = (Slots::new(), AtomicBool::new(false));
         let connection = Self { node, context, source, limit, slots, link, files, closed };
         // A server that is not there at the beginning is an error, whatever the limit.
         connection.connect(&mut connection.link())?;
         Ok(connection)
-    }
-
-    /// The files that are open.
-    pub fn files(&self) -> &OpenFiles {
-        &self.files
     }
 
     /// Whether the export refuses changes.
@@ -154,12 +149,12 @@ impl Connection {
     /// Connects, and goes on with the session or begins another one, in which the open files are opened again.
     fn connect(&self, link: &mut Link) -> Result<()> {
         let address = self.source.address()?;
-        let opened = self.node.connect(&address, Some(CONNECT_LIMIT)).map_err(crate::server::failed)?;
+        let opened = self.node.connect(&address, Some(CONNECT_LIMIT)).map_err(engine_error)?;
         let channel = match self.node.open_channel(opened, SERVICE, self.context, Some(CONNECT_LIMIT)) {
             Ok(channel) => channel,
             Err(error) => {
                 let _ = self.node.disconnect(opened);
-                return Err(crate::server::failed(error));
+                return Err(engine_error(error));
             }
         };
         let began = self.begin_session(link, channel);

@@ -1,22 +1,24 @@
 //! An open file of a client.
 
-use super::connection::Connection;
+use super::Shared;
 use super::open_files::OpenState;
+use super::transport::Transport;
 use super::{attributes, count, done, unexpected};
 use crate::Result;
 use crate::protocol::{Attributes, Change, LockRange, MAX_DATA_BYTES, Operation, Reply, Target};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// An open file or folder. Dropping it closes it.
 #[derive(Debug)]
 pub struct File {
-    connection: Arc<Connection>,
+    client: Arc<Shared>,
     state: Arc<OpenState>,
 }
 
 impl File {
-    pub(super) fn new(connection: Arc<Connection>, state: Arc<OpenState>) -> Self {
-        Self { connection, state }
+    pub(super) fn new(client: Arc<Shared>, state: Arc<OpenState>) -> Self {
+        Self { client, state }
     }
 
     /// Reads into `buffer` from `offset` on; returns how many bytes, fewer only at the end of the file.
@@ -109,7 +111,15 @@ impl File {
             let (from, to) = (self.state.number()?, to.state.number()?);
             Ok(Operation::Copy { from, from_offset: offset, to, to_offset, length })
         };
-        count(self.connection.call(operation, &[], &mut [])?.0)
+        count(self.client.transport.call(operation, &[], &mut [])?.0)
+    }
+
+    /// A descriptor of the file, if the client uses the folder itself.
+    pub fn descriptor(&self) -> Option<OwnedFd> {
+        match &self.client.transport {
+            Transport::Direct(direct) => direct.descriptor(self.state.number().ok()?).ok(),
+            Transport::Messages(_) => None,
+        }
     }
 
     /// The file has another path now, for the case that it has to be opened again.
@@ -127,7 +137,7 @@ impl File {
         data: &[u8],
         into: &mut [u8],
     ) -> Result<(Reply, usize)> {
-        self.connection.call(|| Ok(operation(self.state.number()?)), data, into)
+        self.client.transport.call(|| Ok(operation(self.state.number()?)), data, into)
     }
 }
 

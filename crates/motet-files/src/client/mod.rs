@@ -4,40 +4,77 @@
 //! or at a restarted server, the open files are opened again by their paths, and their locks are taken again. A file that is not the same any more gives ESTALE.
 
 mod connection;
+mod direct;
 mod failure;
 mod file;
 mod locate;
 mod open_files;
 mod slots;
+mod transport;
 
 pub use file::File;
 pub use locate::Source;
 
 use crate::Result;
+use crate::exports::{self, Query};
 use crate::protocol::{Attributes, Change, MAX_DATA_BYTES, OpenFlags, Operation, RenameFlags, Reply, Space, Target};
 use connection::Connection;
+use direct::Direct;
+use open_files::OpenFiles;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
+use transport::Transport;
 
 /// A client of one export.
 #[derive(Debug, Clone)]
-pub struct Client(Arc<Connection>);
+pub struct Client(Arc<Shared>);
+
+/// What a client shares with its open files.
+#[derive(Debug)]
+struct Shared {
+    transport: Transport,
+    files: Arc<OpenFiles>,
+}
 
 impl Client {
     /// Connects to the server of an export. `limit`: how long a call waits for a server that is away, then it fails with EIO; `None`: until the server is back.
     pub fn connect(source: Source, limit: Option<Duration>) -> Result<Self> {
-        Ok(Self(Arc::new(Connection::open(source, limit)?)))
+        let files = Arc::new(OpenFiles::default());
+        let connection = Connection::open(source, limit, Arc::clone(&files))?;
+        Ok(Self(Arc::new(Shared { transport: Transport::Messages(Box::new(connection)), files })))
+    }
+
+    /// The export `name` of this host: the folder itself if its server allows that, otherwise as [`Client::connect`] does.
+    pub fn open_local(name: &str, limit: Option<Duration>) -> Result<Self> {
+        let found = exports::ask(name, &Query { root: true, listen: None })?;
+        match found.root {
+            Some(root) => {
+                let transport = Transport::Direct(Direct::new(root, found.info.read_only)?);
+                Ok(Self(Arc::new(Shared { transport, files: Arc::default() })))
+            }
+            None => Self::connect(Source::Name(name.to_owned()), limit),
+        }
+    }
+
+    /// Whether the client uses the folder itself, without the server.
+    pub fn is_direct(&self) -> bool {
+        matches!(self.0.transport, Transport::Direct(_))
     }
 
     /// Ends the session, and all calls that wait for the server.
     pub fn close(&self) {
-        self.0.close();
+        if let Transport::Messages(connection) = &self.0.transport {
+            connection.close();
+        }
     }
 
     /// Whether the export refuses changes.
     pub fn is_read_only(&self) -> bool {
-        self.0.is_read_only()
+        match &self.0.transport {
+            Transport::Messages(connection) => connection.is_read_only(),
+            Transport::Direct(direct) => direct.is_read_only(),
+        }
     }
 
     /// Attributes of the file at `path`. A symbolic link is not followed.
@@ -54,7 +91,7 @@ impl Client {
     pub fn open(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(File, Attributes)> {
         match self.request(&Operation::Open { path, flags, mode })? {
             Reply::Opened { file, attributes } => {
-                let state = self.0.files().add(file, path, flags, &attributes);
+                let state = self.0.files.add(file, path, flags, &attributes);
                 Ok((File::new(Arc::clone(&self.0), state), attributes))
             }
             _ => Err(unexpected()),
@@ -117,7 +154,7 @@ impl Client {
     /// Sets an extended attribute. `create`: only if it does not exist; `replace`: only if it does.
     pub fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
         let operation = Operation::SetXattr { target: Target::Path(path), name, create, replace };
-        done(self.0.call(|| Ok(operation.clone()), value, &mut [])?.0)
+        done(self.0.transport.call(|| Ok(operation.clone()), value, &mut [])?.0)
     }
 
     /// Removes an extended attribute.
@@ -126,13 +163,13 @@ impl Client {
     }
 
     fn request(&self, operation: &Operation<'_>) -> Result<Reply> {
-        Ok(self.0.call(|| Ok(operation.clone()), &[], &mut [])?.0)
+        Ok(self.0.transport.call(|| Ok(operation.clone()), &[], &mut [])?.0)
     }
 
     /// A request whose answer has a body of unknown length, at most 64 KiB.
     fn read(&self, operation: &Operation<'_>) -> Result<Vec<u8>> {
         let mut bytes = vec![0; MAX_DATA_BYTES.min(64 << 10)];
-        let (_, length) = self.0.call(|| Ok(operation.clone()), &[], &mut bytes)?;
+        let (_, length) = self.0.transport.call(|| Ok(operation.clone()), &[], &mut bytes)?;
         bytes.truncate(length);
         Ok(bytes)
     }

@@ -8,25 +8,20 @@
 //! | this one | threads, requests, answers |
 //! | `sessions` | the sessions of all clients |
 //! | `session` | one session: slots, open files |
-//! | `execute` | what each operation does |
-//! | `tree` | paths beneath the exported folder |
-//! | `open_file` | reads, writes, listings, locks |
-//! | `attributes` | changes of attributes, extended attributes |
+//!
+//! [`crate::storage`] executes the operations.
 
-mod attributes;
-mod execute;
-mod open_file;
 mod session;
 mod sessions;
-mod tree;
 
 use crate::Result;
+use crate::engine_error as failed;
 use crate::exports::{Exported, Publication};
 use crate::protocol::{
     Answer, MAX_DATA_BYTES, MAX_REQUEST_BYTES, NEVER, Operation, Reply, Request, SERVICE, SLOT_MASK, VERSION,
     answer_tag, append, data_tag, parse_request, request_tag,
 };
-use execute::{Body, execute};
+use crate::storage::{Body, Tree, execute};
 use motet::node::{
     Channel, Completion, CompletionOptions, Context, CqId, Error, Mode, Node, OperationMemory, Outgoing, RecvFrom,
     Serve, Status,
@@ -40,7 +35,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-use tree::Tree;
 
 /// Threads of a server. Those that wait for a device or a client keep none of the others.
 const THREADS: usize = 16;
@@ -99,11 +93,11 @@ struct Counters {
 type Task = fn(&Shared);
 
 /// The turn of a thread to receive requests.
-pub(crate) struct Turn<'a>(Option<MutexGuard<'a, ()>>);
+struct Turn<'a>(Option<MutexGuard<'a, ()>>);
 
 impl Turn<'_> {
     /// Lets another thread receive.
-    pub fn give(&mut self) {
+    fn give(&mut self) {
         self.0 = None;
     }
 }
@@ -163,11 +157,6 @@ impl Drop for Server {
             let _ = thread.join();
         }
     }
-}
-
-/// An error of the engine as one of the system.
-pub(crate) fn failed(error: Error) -> std::io::Error {
-    std::io::Error::from_raw_os_error(error.errno())
 }
 
 impl Exported for Shared {
@@ -293,7 +282,7 @@ impl Shared {
             Admitted::Execute => {
                 let result = match request.operation {
                     Operation::Detach => Ok((Reply::Done, Body::Empty)),
-                    ref operation => execute(&self.tree, &session, operation, data, read, turn),
+                    ref operation => execute(&self.tree, session.files(), operation, data, read, &mut || turn.give()),
                 };
                 self.count(&request.operation, &result);
                 self.answer(&session, &request, result, read, headers, turn);

@@ -1,16 +1,10 @@
 //! A client's session: its slots with the answers that may be asked for again, its open files, and the channel on which it is reached.
 
-use super::open_file::OpenFile;
-use crate::Result;
 use crate::protocol::{Request, SLOTS, SessionKey};
+use crate::storage::FileTable;
 use motet::node::Channel;
-use rustix::io::Errno;
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-/// Files that a session may have open.
-const MAX_OPEN_FILES: usize = 16 << 10;
 
 /// A session.
 #[derive(Debug)]
@@ -18,8 +12,7 @@ pub struct Session {
     key: SessionKey,
     link: Mutex<LinkState>,
     slots: Vec<Mutex<Slot>>,
-    files: RwLock<HashMap<u32, Arc<OpenFile>>>,
-    next_file: Mutex<u32>,
+    files: FileTable,
 }
 
 /// How the client is reached.
@@ -73,8 +66,7 @@ impl Session {
             key,
             link: Mutex::new(LinkState::Up(channel)),
             slots: (0..SLOTS).map(|_| Mutex::default()).collect(),
-            files: RwLock::default(),
-            next_file: Mutex::new(0),
+            files: FileTable::default(),
         }
     }
 
@@ -151,38 +143,9 @@ impl Session {
         }
     }
 
-    /// An open file.
-    pub fn file(&self, number: u32) -> Result<Arc<OpenFile>> {
-        let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
-        files.get(&number).cloned().ok_or_else(|| Errno::BADF.into())
-    }
-
-    /// Takes an open file in; returns its number.
-    pub fn add_file(&self, file: OpenFile) -> Result<u32> {
-        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
-        if files.len() >= MAX_OPEN_FILES {
-            return Err(Errno::MFILE.into());
-        }
-        let mut next = locked(&self.next_file);
-        while files.contains_key(&next) {
-            *next = next.wrapping_add(1);
-        }
-        files.insert(*next, Arc::new(file));
-        let number = *next;
-        *next = next.wrapping_add(1);
-        Ok(number)
-    }
-
-    /// Closes a file.
-    pub fn close_file(&self, number: u32) -> Result<()> {
-        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
-        // The descriptor is closed when the last request that uses it has ended.
-        files.remove(&number).map(drop).ok_or_else(|| Errno::BADF.into())
-    }
-
-    /// How many files are open.
-    pub fn open_files(&self) -> usize {
-        self.files.read().unwrap_or_else(PoisonError::into_inner).len()
+    /// Its open files.
+    pub fn files(&self) -> &FileTable {
+        &self.files
     }
 }
 

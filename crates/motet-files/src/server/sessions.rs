@@ -58,7 +58,7 @@ impl Sessions {
 
     /// How many files all sessions have open.
     pub fn open_files(&self) -> usize {
-        locked(&self.all).values().map(|session| session.open_files()).sum()
+        locked(&self.all).values().map(|session| session.files().len()).sum()
     }
 
     /// Names a channel for the receive that watches it, above 0.

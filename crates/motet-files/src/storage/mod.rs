@@ -1,10 +1,21 @@
-//! Executes requests.
+//! Executes operations on the files of an exported folder: in the server, and in clients of the same host that may use the folder themselves.
+//!
+//! | module | what |
+//! | --- | --- |
+//! | this one | what each operation does |
+//! | `tree` | paths beneath the exported folder |
+//! | `file_table` | the open files of one client |
+//! | `open_file` | reads, writes, listings, locks |
+//! | `attributes` | changes of attributes, extended attributes |
 
-use super::Turn;
-use super::attributes::{self, Located};
-use super::open_file::OpenFile;
-use super::session::Session;
-use super::tree::{Tree, attributes_at, attributes_of};
+mod attributes;
+mod file_table;
+mod open_file;
+mod tree;
+
+pub use file_table::FileTable;
+pub use tree::Tree;
+
 use crate::Result;
 use crate::protocol::{LockKind, MAX_DATA_BYTES, Operation, RenameFlags, Reply, Target};
 use rustix::fs::{
@@ -13,6 +24,10 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use std::os::fd::AsFd;
+
+use attributes::Located;
+use open_file::OpenFile;
+use tree::{attributes_at, attributes_of};
 
 /// Reads up to this many bytes are tried without waiting first, and sent by the thread that receives.
 const SHORT_READ_BYTES: usize = 64 << 10;
@@ -28,21 +43,21 @@ pub enum Body {
     Owned(Vec<u8>),
 }
 
-/// Executes an operation of a session. `data`: what came with the request. `buffer`: for what is read, at least [`MAX_DATA_BYTES`] long. An operation that may wait
-/// gives the turn to receive away.
+/// Executes an operation. `files`: the open files of the client. `data`: what came with the request. `buffer`: for what is read. `before_waiting` is called before
+/// the operation may wait for a device.
 pub fn execute(
     tree: &Tree,
-    session: &Session,
+    files: &FileTable,
     operation: &Operation<'_>,
     data: &[u8],
     buffer: &mut [u8],
-    turn: &mut Turn<'_>,
+    before_waiting: &mut impl FnMut(),
 ) -> Result<(Reply, Body)> {
     if tree.is_read_only() && operation.is_change() {
         return Err(Errno::ROFS.into());
     }
     if !tree.is_in_memory() && waits(operation) {
-        turn.give();
+        before_waiting();
     }
     let done = |result: Result<()>| result.map(|()| (Reply::Done, Body::Empty));
     let count = |count: usize| Ok((Reply::Count(count as u64), Body::Empty));
@@ -50,34 +65,34 @@ pub fn execute(
         Operation::Attach { .. } | Operation::Detach => Err(Errno::PROTO.into()),
         Operation::Read { file, offset, length } => {
             let buffer = buffer.get_mut(..length as usize).ok_or(Errno::INVAL)?;
-            let read = read(tree, &*session.file(file)?, buffer, offset, turn)?;
+            let read = read(tree, &*files.get(file)?, buffer, offset, before_waiting)?;
             Ok((Reply::Count(read as u64), Body::Buffered(read)))
         }
-        Operation::Write { file, offset } => count(session.file(file)?.write(data, offset)?),
+        Operation::Write { file, offset } => count(files.get(file)?.write(data, offset)?),
         Operation::Attributes(Target::Path(path)) => Ok((Reply::Attributes(tree.attributes(path)?), Body::Empty)),
         Operation::Attributes(Target::File(file)) => {
-            Ok((Reply::Attributes(attributes_of(session.file(file)?.descriptor())?), Body::Empty))
+            Ok((Reply::Attributes(attributes_of(files.get(file)?.descriptor())?), Body::Empty))
         }
         Operation::SetAttributes(target, ref change) => {
-            let changed = located(tree, session, target, |file| attributes::change(file, change))?;
+            let changed = located(tree, files, target, |file| attributes::change(file, change))?;
             Ok((Reply::Attributes(changed), Body::Empty))
         }
         Operation::Open { path, flags, mode } => {
             let descriptor = tree.open_file(path, flags, mode)?;
             let attributes = attributes_of(descriptor.as_fd())?;
-            let file = session.add_file(OpenFile::new(descriptor, flags))?;
+            let file = files.add(OpenFile::new(descriptor, flags))?;
             Ok((Reply::Opened { file, attributes }, Body::Empty))
         }
-        Operation::Close { file } => done(session.close_file(file)),
+        Operation::Close { file } => done(files.close(file)),
         Operation::Sync { file, data_only } => {
-            turn.give();
-            let file = session.file(file)?;
+            before_waiting();
+            let file = files.get(file)?;
             done((if data_only { fdatasync(file.descriptor()) } else { fsync(file.descriptor()) }).map_err(Into::into))
         }
         Operation::List { file, cookie, length, attributes } => {
             let mut listing = Vec::new();
             let length = (length as usize).min(MAX_DATA_BYTES);
-            session.file(file)?.list(cookie, length, attributes, &mut listing)?;
+            files.get(file)?.list(cookie, length, attributes, &mut listing)?;
             Ok((Reply::Count(listing.len() as u64), Body::Owned(listing)))
         }
         Operation::MakeFolder { path, mode } => {
@@ -104,33 +119,33 @@ pub fn execute(
         Operation::Rename { from, to, flags } => done(rename(tree, from, to, flags)),
         Operation::Space => Ok((Reply::Space(tree.space()?), Body::Empty)),
         Operation::GetXattr { target, name } => {
-            owned(located(tree, session, target, |file| attributes::get_xattr(file, name))?)
+            owned(located(tree, files, target, |file| attributes::get_xattr(file, name))?)
         }
-        Operation::ListXattr(target) => owned(located(tree, session, target, attributes::list_xattr)?),
+        Operation::ListXattr(target) => owned(located(tree, files, target, attributes::list_xattr)?),
         Operation::SetXattr { target, name, create, replace } => {
-            done(located(tree, session, target, |file| attributes::set_xattr(file, name, data, create, replace)))
+            done(located(tree, files, target, |file| attributes::set_xattr(file, name, data, create, replace)))
         }
         Operation::RemoveXattr { target, name } => {
-            done(located(tree, session, target, |file| attributes::remove_xattr(file, name)))
+            done(located(tree, files, target, |file| attributes::remove_xattr(file, name)))
         }
-        Operation::Lock { file, owner, ref range } => done(session.file(file)?.lock(owner, range)),
+        Operation::Lock { file, owner, ref range } => done(files.get(file)?.lock(owner, range)),
         Operation::TestLock { file, owner, ref range } => {
-            let found = session.file(file)?.test_lock(owner, range)?;
+            let found = files.get(file)?.test_lock(owner, range)?;
             debug_assert!(found.kind != LockKind::Unlocked || found.start == range.start);
             Ok((Reply::Lock(found), Body::Empty))
         }
         Operation::Allocate { file, mode, offset, length } => {
-            turn.give();
+            before_waiting();
             let flags = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
-            done(fallocate(session.file(file)?.descriptor(), flags, offset, length).map_err(Into::into))
+            done(fallocate(files.get(file)?.descriptor(), flags, offset, length).map_err(Into::into))
         }
         Operation::Seek { file, offset, data } => {
             let position = if data { SeekFrom::Data(offset) } else { SeekFrom::Hole(offset) };
-            Ok((Reply::Count(seek(session.file(file)?.descriptor(), position)?), Body::Empty))
+            Ok((Reply::Count(seek(files.get(file)?.descriptor(), position)?), Body::Empty))
         }
         Operation::Copy { from, from_offset, to, to_offset, length } => {
-            turn.give();
-            let (from, to) = (session.file(from)?, session.file(to)?);
+            before_waiting();
+            let (from, to) = (files.get(from)?, files.get(to)?);
             let (mut read_at, mut write_at) = (from_offset, to_offset);
             let length = usize::try_from(length).unwrap_or(usize::MAX);
             count(copy_file_range(from.descriptor(), Some(&mut read_at), to.descriptor(), Some(&mut write_at), length)?)
@@ -144,14 +159,20 @@ fn waits(operation: &Operation<'_>) -> bool {
         || matches!(operation, Operation::Open { .. } | Operation::List { .. } | Operation::Copy { .. })
 }
 
-fn read(tree: &Tree, file: &OpenFile, buffer: &mut [u8], offset: u64, turn: &mut Turn<'_>) -> Result<usize> {
+fn read(
+    tree: &Tree,
+    file: &OpenFile,
+    buffer: &mut [u8],
+    offset: u64,
+    before_waiting: &mut impl FnMut(),
+) -> Result<usize> {
     if buffer.len() > SHORT_READ_BYTES {
-        turn.give();
+        before_waiting();
     } else if !tree.is_in_memory() {
         if let Some(read) = file.read_cached(buffer, offset) {
             return Ok(read);
         }
-        turn.give();
+        before_waiting();
     }
     file.read(buffer, offset)
 }
@@ -184,12 +205,12 @@ fn rename(tree: &Tree, from: &[u8], to: &[u8], flags: RenameFlags) -> Result<()>
 /// Calls `with` with the file of a target.
 fn located<T>(
     tree: &Tree,
-    session: &Session,
+    files: &FileTable,
     target: Target<'_>,
     with: impl FnOnce(Located<'_>) -> Result<T>,
 ) -> Result<T> {
     match target {
         Target::Path(path) => with(Located { file: tree.locate(path)?.as_fd(), open: false }),
-        Target::File(file) => with(Located { file: session.file(file)?.descriptor(), open: true }),
+        Target::File(file) => with(Located { file: files.get(file)?.descriptor(), open: true }),
     }
 }

@@ -49,9 +49,12 @@ impl AsFd for Parent<'_> {
 impl Tree {
     /// The folder at `path`.
     pub fn open(path: &Path, read_only: bool) -> Result<Self> {
-        let root = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let readable = open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let kind = fstatfs(&readable)?.f_type;
+        Self::new(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?, read_only)
+    }
+
+    /// The folder behind this descriptor.
+    pub fn new(root: OwnedFd, read_only: bool) -> Result<Self> {
+        let kind = fstatfs(&root)?.f_type;
         let in_memory = MEMORY_FILE_SYSTEMS.contains(&u64::try_from(kind).unwrap_or(0));
         Ok(Self { root, read_only, in_memory })
     }

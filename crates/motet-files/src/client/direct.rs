@@ -1,0 +1,45 @@
+//! The folder itself: a client on the server's host executes its operations without the server, where the server allows that.
+
+use crate::Result;
+use crate::protocol::{Operation, Reply};
+use crate::storage::{Body, FileTable, Tree, execute};
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+
+/// An exported folder of this host.
+#[derive(Debug)]
+pub struct Direct {
+    tree: Tree,
+    files: FileTable,
+}
+
+impl Direct {
+    /// The folder behind this descriptor.
+    pub fn new(root: OwnedFd, read_only: bool) -> Result<Self> {
+        Ok(Self { tree: Tree::new(root, read_only)?, files: FileTable::default() })
+    }
+
+    /// Whether changes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.tree.is_read_only()
+    }
+
+    /// Executes an operation; returns its answer, with the number of bytes in `into`.
+    pub fn call(&self, operation: &Operation<'_>, data: &[u8], into: &mut [u8]) -> Result<(Reply, usize)> {
+        let (reply, body) = execute(&self.tree, &self.files, operation, data, into, &mut || {})?;
+        let length = match body {
+            Body::Empty => 0,
+            Body::Buffered(length) => length,
+            Body::Owned(bytes) => {
+                into.get_mut(..bytes.len()).ok_or(Errno::RANGE)?.copy_from_slice(&bytes);
+                bytes.len()
+            }
+        };
+        Ok((reply, length))
+    }
+
+    /// The descriptor of an open file, with the same file description.
+    pub fn descriptor(&self, number: u32) -> Result<OwnedFd> {
+        self.files.get(number)?.descriptor().try_clone_to_owned()
+    }
+}

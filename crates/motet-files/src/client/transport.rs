@@ -1,0 +1,30 @@
+//! How a client reaches the exported files.
+
+use super::connection::Connection;
+use super::direct::Direct;
+use crate::Result;
+use crate::protocol::{Operation, Reply};
+
+/// How a client reaches the exported files.
+#[derive(Debug)]
+pub enum Transport {
+    /// By messages to the server.
+    Messages(Box<Connection>),
+    /// The folder itself.
+    Direct(Direct),
+}
+
+impl Transport {
+    /// Makes a request; returns its answer, with the number of bytes in `into`. `operation` is called for each attempt.
+    pub fn call<'a>(
+        &self,
+        operation: impl Fn() -> Result<Operation<'a>>,
+        data: &[u8],
+        into: &mut [u8],
+    ) -> Result<(Reply, usize)> {
+        match self {
+            Self::Messages(connection) => connection.call(operation, data, into),
+            Self::Direct(direct) => direct.call(&operation()?, data, into),
+        }
+    }
+}

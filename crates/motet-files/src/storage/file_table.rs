@@ -1,0 +1,54 @@
+//! The open files of one client.
+
+use super::open_file::OpenFile;
+use crate::Result;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Files that a client may have open.
+const MAX_OPEN_FILES: usize = 16 << 10;
+
+/// Open files, by number.
+#[derive(Debug, Default)]
+pub struct FileTable(RwLock<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    files: HashMap<u32, Arc<OpenFile>>,
+    next: u32,
+}
+
+impl FileTable {
+    /// An open file.
+    pub fn get(&self, number: u32) -> Result<Arc<OpenFile>> {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        table.files.get(&number).cloned().ok_or_else(|| Errno::BADF.into())
+    }
+
+    /// Takes an open file in; returns its number.
+    pub fn add(&self, file: OpenFile) -> Result<u32> {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if table.files.len() >= MAX_OPEN_FILES {
+            return Err(Errno::MFILE.into());
+        }
+        while table.files.contains_key(&table.next) {
+            table.next = table.next.wrapping_add(1);
+        }
+        let number = table.next;
+        table.next = number.wrapping_add(1);
+        table.files.insert(number, Arc::new(file));
+        Ok(number)
+    }
+
+    /// Closes a file. Its descriptor is closed when the last request that uses it has ended.
+    pub fn close(&self, number: u32) -> Result<()> {
+        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        table.files.remove(&number).map(drop).ok_or_else(|| Errno::BADF.into())
+    }
+
+    /// How many files are open.
+    pub fn len(&self) -> usize {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).files.len()
+    }
+}
