@@ -6,6 +6,7 @@ use motet_session::paths::SessionPaths;
 use std::io::Write;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::containers_argument::ContainersArgument;
 use crate::directory_arguments::DirectoryArguments;
 use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
 use crate::names;
@@ -29,6 +30,14 @@ pub struct Arguments {
 
     #[command(flatten)]
     directory: DirectoryArguments,
+
+    /// Whether containers share memory
+    #[arg(long, value_name = "POLICY")]
+    containers: Option<ContainersArgument>,
+
+    /// Stay with the command that has started this one; a signal to end, and that command's end, end the session
+    #[arg(long)]
+    foreground: bool,
 }
 
 /// The command. Prints `ready` once it listens.
@@ -39,27 +48,40 @@ pub fn run(arguments: &Arguments) -> Outcome {
         names::check("host", host)?;
     }
     let directory = arguments.directory.address()?;
-    // Of its own session, so that the end of the terminal is not its end. A leader of a process group has one already.
-    let _ = rustix::process::setsid();
+    if arguments.foreground {
+        let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::TERM));
+    } else {
+        // Of its own session, so that the end of the terminal is not its end. A leader of a process group has one already.
+        let _ = rustix::process::setsid();
+    }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| failed(&error))?;
     runtime.block_on(async {
-        let options =
-            Options { paths, host: arguments.host.clone(), listen: arguments.listen, directory, containers: None };
+        let containers = arguments.containers.map(Into::into);
+        let options = Options { paths, host: arguments.host.clone(), listen: arguments.listen, directory, containers };
         let mut stop = signal(SignalKind::terminate()).map_err(|error| failed(&error))?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(|error| failed(&error))?;
+        let mut hang_up = signal(SignalKind::hangup()).map_err(|error| failed(&error))?;
         let gatekeeper = Gatekeeper::start(options).await.map_err(|error| match error.kind() {
             std::io::ErrorKind::AlreadyExists => Failure::new(ANOTHER_RUNS, error.to_string()),
             _ => failed(&error),
         })?;
         let mut out = std::io::stdout();
-        let _ = writeln!(out, "ready").and_then(|()| out.flush());
+        let told = writeln!(out, "ready").and_then(|()| out.flush());
+        let is_alone = arguments.foreground && told.is_err();
         let stopped = async {
-            tokio::select! {
-                _ = stop.recv() => {}
-                _ = interrupt.recv() => {}
+            if !is_alone {
+                tokio::select! {
+                    _ = stop.recv() => {}
+                    _ = interrupt.recv() => {}
+                    _ = hang_up.recv() => {}
+                }
             }
         };
-        gatekeeper.run(stopped).await.map_err(|error| failed(&error))
+        let run = match arguments.foreground {
+            true => gatekeeper.run_in_front(stopped).await,
+            false => gatekeeper.run(stopped).await,
+        };
+        run.map_err(|error| failed(&error))
     })?;
     Ok(0)
 }

@@ -121,13 +121,18 @@ fn text_of(mut from: impl Read) -> String {
 
 // ---- on the host that joins -----------------------------------------------------------------------------------------
 
-/// Reads a join configuration from standard input, and keeps it for the gatekeeper.
-pub fn accept_join_config(paths: &SessionPaths, is_up: bool) -> Outcome<()> {
-    let failed = |what: &str| Failure::new(FAILED, what.to_owned());
+/// Reads a join configuration from standard input.
+pub fn read_join_config() -> Outcome<JoinConfig> {
     let mut text = Vec::new();
     let read = std::io::stdin().take(MAX_CONFIG_BYTES).read_to_end(&mut text);
-    read.map_err(|error| failed(&format!("standard input: {error}")))?;
-    let config = JoinConfig::parse(&text).map_err(|error| Failure::new(USAGE, error))?;
+    read.map_err(|error| Failure::new(FAILED, format!("standard input: {error}")))?;
+    JoinConfig::parse(&text).map_err(|error| Failure::new(USAGE, error))
+}
+
+/// Keeps a join configuration for the gatekeeper.
+pub fn accept_join_config(paths: &SessionPaths, config: &JoinConfig, is_up: bool) -> Outcome<()> {
+    let failed = |what: &str| Failure::new(FAILED, what.to_owned());
+    let text = serde_json::to_vec(config).map_err(|error| failed(&error.to_string()))?;
     if config.session != paths.name() {
         return Err(failed(&format!("the configuration is of session {}, this is {}", config.session, paths.name())));
     }

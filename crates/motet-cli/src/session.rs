@@ -2,12 +2,13 @@
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::OpenOptionsExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use motet_session::SESSION_ID_VARIABLE;
 use motet_session::api::Session;
 use motet_session::client::{Client, ClientError};
+use motet_session::launcher::PLACE_VARIABLES;
 use motet_session::paths::SessionPaths;
 
 use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome, USAGE};
@@ -37,23 +38,46 @@ pub fn client(paths: &SessionPaths) -> Outcome<Client> {
     match client.get::<serde_json::Value>("/v1/session") {
         Ok(_) => Ok(client),
         Err(ClientError::NotUp) if paths.options().exists() => {
-            start_gatekeeper(paths, &[])?;
+            start_gatekeeper(paths, &[], GatekeeperPlace::Background)?;
             Ok(client)
         }
         Err(error) => Err(error.into()),
     }
 }
 
-/// Starts a gatekeeper in the background, and waits until it listens.
-pub fn start_gatekeeper(paths: &SessionPaths, arguments: &[&str]) -> Outcome<Session> {
+/// Where a gatekeeper runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GatekeeperPlace {
+    /// In a session of its own, until the session of Motet ends.
+    Background,
+    /// With this command: a signal to this command, or to its process group, ends the session.
+    Front,
+}
+
+/// A session that has a gatekeeper.
+#[derive(Debug)]
+pub struct Started {
+    /// The session.
+    pub session: Session,
+    /// The gatekeeper, unless another command has started it at the same time.
+    pub child: Option<Child>,
+}
+
+/// Starts a gatekeeper, and waits until it listens.
+pub fn start_gatekeeper(paths: &SessionPaths, arguments: &[&str], place: GatekeeperPlace) -> Outcome<Started> {
     let failed = |what: String| Failure::new(FAILED, what);
     paths.create().map_err(|error| failed(error.to_string()))?;
     let log = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(paths.log());
     let log = log.map_err(|error| failed(format!("{}: {error}", paths.log().display())))?;
     let own = std::env::current_exe().map_err(|error| failed(format!("cannot find this program: {error}")))?;
-    let mut child = Command::new(own)
+    let mut command = Command::new(own);
+    for variable in PLACE_VARIABLES {
+        command.env_remove(variable); // nodes that the gatekeeper starts are not ranks of this job
+    }
+    let mut child = command
         .args(["gatekeeper", paths.name()])
         .args(arguments)
+        .args((place == GatekeeperPlace::Front).then_some("--foreground"))
         .current_dir("/")
         .env_remove("LD_PRELOAD")
         .env_remove(SESSION_ID_VARIABLE) // the gatekeeper of one session may be started in another one
@@ -65,14 +89,14 @@ pub fn start_gatekeeper(paths: &SessionPaths, arguments: &[&str]) -> Outcome<Ses
     let mut line = String::new();
     let read = BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line);
     match line.trim_end() {
-        "ready" if read.is_ok() => Ok(Client::of(paths)?.get("/v1/session")?),
+        "ready" if read.is_ok() => Ok(Started { session: Client::of(paths)?.get("/v1/session")?, child: Some(child) }),
         _ => {
             let status = child.wait().ok().and_then(|status| status.code());
             // Another command has started one at the same time.
             if status == Some(i32::from(ANOTHER_RUNS))
                 && let Some(session) = wait_for_other(paths)
             {
-                return Ok(session);
+                return Ok(Started { session, child: None });
             }
             let log = std::fs::read_to_string(paths.log()).unwrap_or_default();
             let why = log.lines().last().unwrap_or("it says nothing").trim_start_matches("motet: ");

@@ -78,6 +78,7 @@ async fn session(State(context): State<Context>) -> Json<Session> {
         id: context.session_id,
         listen: context.listen.to_string(),
         address: context.hosts.address(),
+        containers: context.containers,
     })
 }
 

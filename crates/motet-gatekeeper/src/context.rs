@@ -9,7 +9,7 @@ use crate::remote_port::RemotePort;
 use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use motet_session::api::Problem;
+use motet_session::api::{Containers, Problem};
 use motet_session::paths::SessionPaths;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -37,6 +37,8 @@ pub struct Context {
     pub started: Instant,
     /// The address of the TCP socket.
     pub listen: SocketAddr,
+    /// Whether containers of this host share memory.
+    pub containers: Containers,
     /// The session's files.
     pub paths: SessionPaths,
     /// The session's key.

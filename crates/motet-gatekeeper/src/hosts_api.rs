@@ -135,7 +135,8 @@ async fn join_config(
         context.remote_port.open(&context.paths, router, listen).await.map_err(cannot_listen)?;
     let key = context.key.text().to_owned();
     let directory = Kept::load(&context.paths).directory;
-    Ok(Json(JoinConfig { session: context.session, key, authority, addresses, host: None, directory }))
+    let (session, containers) = (context.session, context.containers);
+    Ok(Json(JoinConfig { session, key, authority, addresses, host: None, directory, containers }))
 }
 
 /// Where to listen for other hosts.

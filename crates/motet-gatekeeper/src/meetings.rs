@@ -16,7 +16,7 @@ const REFUSED: motet_sys::Errno = 111;
 pub fn prepare(paths: &SessionPaths, containers: Containers) -> io::Result<()> {
     let folder = paths.nodes();
     let result = match containers {
-        Containers::User => std::fs::DirBuilder::new().mode(0o700).create(&folder),
+        Containers::SameUid => std::fs::DirBuilder::new().mode(0o700).create(&folder),
         Containers::Off => std::fs::remove_dir_all(&folder),
     };
     match result {

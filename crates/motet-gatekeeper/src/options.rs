@@ -1,21 +1,11 @@
 //! What a later gatekeeper of the session takes over from this one: a small file in the session's folder.
 
+pub use motet_session::api::Containers;
 use motet_session::etcd_address::EtcdAddress;
 use motet_session::paths::{SessionPaths, write_private};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::SocketAddr;
-
-/// Whether containers of this host share memory: processes that see the session's folder, but have other network namespaces.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Containers {
-    /// Those of the session's user.
-    #[default]
-    User,
-    /// None.
-    Off,
-}
 
 /// The options that are kept.
 #[derive(Debug, Default, Clone, Serialize, Deserialize)]

@@ -60,7 +60,8 @@ pub struct Options {
     pub listen: Option<SocketAddr>,
     /// The etcd that holds the directory. `None`: the one of the gatekeeper before this one, or the embedded store.
     pub directory: Option<EtcdAddress>,
-    /// Whether containers of this host share memory. `None`: as with the gatekeeper before this one; by default those of the session's user do.
+    /// Whether containers of this host share memory. `None`: as with the primary gatekeeper or the one before this one; by default those of the
+    /// session's user do.
     pub containers: Option<Containers>,
 }
 
@@ -92,6 +93,8 @@ impl Gatekeeper {
         }
         let join = join_config(&paths)?;
         let kept = Kept::load(&paths);
+        let of_session = join.as_ref().map(|join| join.containers);
+        let containers = options.containers.or(of_session).unwrap_or(kept.containers);
         let host = options.host.or(join.as_ref().and_then(|join| join.host.clone())).or(kept.host.clone());
         let host = host.map_or_else(own_name, Ok)?;
         let remote = listen(options.listen, kept.listen).await?;
@@ -129,9 +132,9 @@ impl Gatekeeper {
         Kept::update(&paths, |kept| {
             (kept.host, kept.listen) = (Some(host.clone()), Some(address));
             (kept.directory, kept.instance) = (in_etcd, Some(instance));
-            kept.containers = options.containers.unwrap_or(kept.containers);
+            kept.containers = containers;
         })?;
-        meetings::prepare(&paths, Kept::load(&paths).containers)?;
+        meetings::prepare(&paths, containers)?;
         let views = Views::follow(&directory).await.map_err(io::Error::other)?;
         let nodes =
             Nodes::new(&hosts, &session_id, directory.clone(), views, paths.nodes()).await.map_err(io::Error::other)?;
@@ -157,6 +160,7 @@ impl Gatekeeper {
             nodes,
             started: Instant::now(),
             listen: address,
+            containers,
             paths,
             key,
             live,
@@ -191,6 +195,19 @@ impl Gatekeeper {
     /// The address of the TCP socket.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.remote.local_addr()
+    }
+
+    /// Serves until the session ends. When `stop` ends, the session does so on all hosts.
+    pub async fn run_in_front(self, stop: impl Future<Output = ()>) -> io::Result<()> {
+        let context = self.context.clone();
+        let end = async move {
+            stop.await;
+            if let Err(why) = ending::end_everywhere(&context, None, None).await {
+                eprintln!("motet: {why}");
+            }
+            std::future::pending().await
+        };
+        self.run(end).await
     }
 
     /// Serves until the session ends, or until `stop` does. In the second case the session's files stay, so a later gatekeeper continues.

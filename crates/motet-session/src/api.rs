@@ -18,6 +18,19 @@ pub const MAX_MEMBERS: usize = 1024;
 /// The name of the protocol on the connection of a node, in the `Upgrade` header.
 pub const ATTACH_PROTOCOL: &str = "motet-attach/1";
 
+/// Whether containers of a host share memory: processes that see the session's folder, but have other network namespaces.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Containers {
+    /// Those of the session's user.
+    #[default]
+    #[serde(alias = "user")]
+    SameUid,
+    /// None.
+    Off,
+}
+
 /// A session, as `GET /v1/session` describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -40,6 +53,9 @@ pub struct Session {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub address: Option<std::net::IpAddr>,
+    /// Whether containers of this host share memory.
+    #[serde(default)]
+    pub containers: Containers,
 }
 
 /// A program that `motet run` has started in the session.

@@ -1,5 +1,6 @@
 //! The hosts of a session, in the gatekeeper's API.
 
+use crate::api::Containers;
 use crate::etcd_address::EtcdAddress;
 use crate::paths::check_name;
 use crate::process::Process;
@@ -47,6 +48,9 @@ pub struct JoinConfig {
     /// The etcd that holds the directory, if it is in one. Its files are at the same paths on all hosts.
     #[serde(default)]
     pub directory: Option<EtcdAddress>,
+    /// Whether containers of the host that joins share memory.
+    #[serde(default)]
+    pub containers: Containers,
 }
 
 impl std::fmt::Debug for JoinConfig {

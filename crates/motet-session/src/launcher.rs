@@ -5,6 +5,22 @@
 
 use crate::{GROUP_LAUNCHER_VARIABLE, RANK_VARIABLE, SIZE_VARIABLE};
 
+/// The variables by which launchers tell a place. A daemon that starts other programs does not pass them on.
+pub const PLACE_VARIABLES: [&str; 12] = [
+    "MPI_LOCALNRANKS",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMIX_NAMESPACE",
+    "PMIX_RANK",
+    "PMI_FD",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "SLURM_LOCALID",
+    "SLURM_PROCID",
+    "SLURM_STEP_NUM_TASKS",
+];
+
 /// The place of a process in its job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {

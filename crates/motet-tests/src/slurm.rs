@@ -1,4 +1,5 @@
-//! A Slurm cluster of one node for the time of a test: munged, slurmctld and slurmd, as root, with their own ports, keys and folders.
+//! A Slurm cluster for the time of a test: munged, slurmctld and a slurmd for each node, as root, with their own ports, keys and folders. All nodes are on
+//! this host.
 
 use crate::mpi::skip;
 use motet_programs::{find, free_port, is_root};
@@ -6,6 +7,7 @@ use std::fs;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -20,8 +22,18 @@ pub struct Slurm {
 }
 
 impl Slurm {
-    /// Starts the daemons. `None`, with a message, if a program is missing or this process is not root.
+    /// Starts a cluster of one node. `None`, with a message, if a program is missing or this process is not root.
     pub fn up(test: &str) -> Option<Self> {
+        Self::start_nodes(test, &[host()])
+    }
+
+    /// Starts a cluster of `nodes` nodes, n1 and so on. `None`, with a message, as above.
+    pub fn up_with(test: &str, nodes: usize) -> Option<Self> {
+        let names: Vec<String> = (1..=nodes).map(|node| format!("n{node}")).collect();
+        Self::start_nodes(test, &names)
+    }
+
+    fn start_nodes(test: &str, nodes: &[String]) -> Option<Self> {
         let programs = ["munged", "slurmctld", "slurmd", "srun", "sinfo", "scontrol"];
         // Debian installs daemons in /usr/sbin, which may not be in PATH.
         let path =
@@ -35,7 +47,9 @@ impl Slurm {
             return None;
         }
         // Socket paths must be short, and slurmd requires folders that only root can write.
-        let folder = PathBuf::from(format!("/run/motet-slurm-{}", std::process::id()));
+        static CLUSTERS: AtomicUsize = AtomicUsize::new(0);
+        let number = CLUSTERS.fetch_add(1, Ordering::Relaxed);
+        let folder = PathBuf::from(format!("/run/motet-slurm-{}-{number}", std::process::id()));
         for part in ["state", "spool"] {
             fs::create_dir_all(folder.join(part)).expect("a folder in /run");
         }
@@ -43,7 +57,7 @@ impl Slurm {
         fs::write(&key, format!("{:0>64}", std::process::id())).expect("a key"); // of a cluster without other users
         fs::set_permissions(&key, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("rights");
         let configuration = folder.join("slurm.conf");
-        fs::write(&configuration, text(&folder)).expect("a configuration");
+        fs::write(&configuration, text(&folder, nodes)).expect("a configuration");
         let mut this = Self { daemons: Vec::new(), configuration };
         let munge = [
             "--foreground",
@@ -74,8 +88,11 @@ impl Slurm {
             said.map(|said| String::from_utf8_lossy(&said.stdout).trim().to_owned()).unwrap_or_default()
         };
         this.until("slurmctld is up", |this| says(this, &["scontrol", "ping"]).contains(" is UP"));
-        this.start(path("slurmd")?, &["-D".into(), "-f".into(), at, "-N".into(), host()]);
-        this.until("the node is idle", |this| says(this, &["sinfo", "--noheader", "--format=%T"]) == "idle");
+        for node in nodes {
+            this.start(path("slurmd")?, &["-D".into(), "-f".into(), at.clone(), "-N".into(), node.clone()]);
+        }
+        let idle = format!("{}/idle", nodes.len());
+        this.until("all nodes are idle", |this| says(this, &["sinfo", "--noheader", "--format=%D/%T"]) == idle);
         Some(this)
     }
 
@@ -139,18 +156,29 @@ fn host() -> String {
     name.trim().split('.').next().unwrap_or_default().to_owned()
 }
 
-fn text(folder: &Path) -> String {
+fn text(folder: &Path, nodes: &[String]) -> String {
     let (host, at) = (host(), folder.display());
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let [controller, node] = [(); 2].map(|()| free_port().expect("a port"));
-    format!(
+    let mut text = format!(
         "ClusterName=motet\nSlurmctldHost={host}(127.0.0.1)\nSlurmUser=root\nSlurmdUser=root\nAuthType=auth/munge\n\
-         AuthInfo=socket={at}/munge.socket\nCredType=cred/munge\nSlurmctldPort={controller}\nSlurmdPort={node}\n\
-         StateSaveLocation={at}/state\nSlurmdSpoolDir={at}/spool\nSlurmctldPidFile={at}/slurmctld.pid\n\
-         SlurmdPidFile={at}/slurmd.pid\nSlurmctldLogFile={at}/slurmctld.log\nSlurmdLogFile={at}/slurmd.log\n\
+         AuthInfo=socket={at}/munge.socket\nCredType=cred/munge\nSlurmctldPort={}\nStateSaveLocation={at}/state\n\
+         SlurmdSpoolDir={at}/spool/%n\nSlurmctldPidFile={at}/slurmctld.pid\nSlurmdPidFile={at}/slurmd.%n.pid\n\
+         SlurmctldLogFile={at}/slurmctld.log\nSlurmdLogFile={at}/slurmd.%n.log\nKillWait=20\n\
          ProctrackType=proctrack/pgid\nTaskPlugin=task/none\nMpiDefault=none\nReturnToService=2\nSwitchType=switch/none\n\
          SelectType=select/cons_tres\nSelectTypeParameters=CR_CPU\nJobAcctGatherType=jobacct_gather/none\n\
-         AccountingStorageType=accounting_storage/none\nNodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} State=UNKNOWN\n\
-         PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8\n"
-    )
+         AccountingStorageType=accounting_storage/none\n\
+         PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:8\n",
+        port()
+    );
+    for node in nodes {
+        text += &format!(
+            "NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={} CPUs={cpus} State=UNKNOWN\n",
+            port()
+        );
+    }
+    text
+}
+
+fn port() -> u16 {
+    free_port().expect("a port")
 }
