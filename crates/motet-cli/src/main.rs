@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod capped_log;
 mod children;
 mod config;
 mod containers_argument;
@@ -43,6 +44,7 @@ mod run;
 mod session;
 mod stats;
 mod step;
+mod terminal_end;
 mod top;
 mod tune;
 mod up;
@@ -51,6 +53,7 @@ mod why;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use exit_error::{Failure, Outcome};
+use std::io::Write;
 
 /// One engine under every communication library: the fastest path for each pair of processes, for unmodified programs
 #[derive(Debug, Parser)]
@@ -136,7 +139,8 @@ fn main() -> std::process::ExitCode {
     match outcome {
         Ok(code) => code.into(),
         Err(Failure { code, message }) => {
-            eprintln!("motet: {message}");
+            // eprintln! would panic on a terminal that has gone.
+            let _ = writeln!(std::io::stderr(), "motet: {message}");
             code.into()
         }
     }

@@ -6,6 +6,7 @@ use motet_session::{GROUP_VARIABLE, RANK_VARIABLE, SESSION_ID_VARIABLE};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::capped_log;
 use crate::children;
 use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome};
 use crate::launch::Launch;
@@ -66,6 +67,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
     let node = ModuleNode::attach(options).map_err(|error| failed(&error))?;
     end_by_signal(signals, node.ender()).map_err(|error| failed(&error))?;
     crate::output::text(&format!("{}\n", node.id()))?;
+    if arguments.default {
+        capped_log::keep_small().map_err(|error| failed(&error))?;
+    }
     node.run().map_err(|error| failed(&error))?;
     Ok(0)
 }

@@ -14,6 +14,7 @@ use motet_inspect::report::HostReport;
 use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
 use crate::output::{self, bytes};
 use crate::ps;
+use crate::terminal_end;
 use crate::watched::{self, Source};
 
 /// Watch the processes under Motet: `ps` with rates, refreshed; q quits
@@ -94,6 +95,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
 /// Draws until a key or a signal ends it. Returns true for a signal.
 fn watch(view: &mut View, interval: Duration) -> std::io::Result<bool> {
     let asked = termination_flag()?;
+    terminal_end::watch(&asked)?;
     let _screen = Screen::open()?;
     draw(view)?;
     loop {

@@ -1,5 +1,6 @@
 //! The processes that `ps`, `top` and `why` show: those of every host of the session, or without a session those of this host.
 
+use std::io::Write;
 use std::time::Duration;
 
 use motet_inspect::process_scan::Process;
@@ -45,7 +46,7 @@ impl Source {
                 Ok(_) => Self::Session(client),
                 Err(ClientError::NotUp) => Self::Here(Sampler::default()),
                 Err(error) => {
-                    eprintln!("motet: {error}; this is what this host itself shows");
+                    note(&format!("{error}; this is what this host itself shows"));
                     Self::Here(Sampler::default())
                 }
             },
@@ -75,18 +76,23 @@ fn of_session(client: &Client) -> Vec<HostReport> {
     let hosts = match client.get::<Vec<Host>>("/v1/hosts") {
         Ok(hosts) => hosts,
         Err(error) => {
-            eprintln!("motet: {error}");
+            note(&error.to_string());
             return Vec::new();
         }
     };
     let report = |host: Host| match client.get::<HostReport>(&format!("/v1/hosts/{}/processes", host.name)) {
         Ok(report) => Some(report),
         Err(error) => {
-            eprintln!("motet: host {}: {}", sanitize(&host.name, 64), sanitize(&error.to_string(), 200));
+            note(&format!("host {}: {}", sanitize(&host.name, 64), sanitize(&error.to_string(), 200)));
             None
         }
     };
     hosts.into_iter().filter_map(report).collect()
+}
+
+/// Says why something is missing, unless the terminal has gone.
+fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "motet: {text}");
 }
 
 /// Whether a table needs a column for the host.

@@ -40,6 +40,37 @@ fn compile(session: &Session, name: &str, version: &str) {
     session.0.compile(name, C_MODULE, &options);
 }
 
+/// Writes 9 MiB to standard output, in lines.
+const LOUD: &str = r#"
+#include <motet_module.h>
+#include <stdio.h>
+static int load(const struct motet_module_host *given) { return given->version != MOTET_MODULE_VERSION; }
+static int start(void) {
+    for (int line = 0; line < 9 * 1024 * 16; line++)
+        printf("%63d\n", line);
+    puts("the last line");
+    return fflush(stdout);
+}
+static int stop(void) { return 0; }
+const struct motet_module motet_module = {
+    .version = MOTET_MODULE_VERSION, .size = sizeof(struct motet_module), .load = load, .start = start, .stop = stop };
+"#;
+
+#[test]
+fn output_of_the_default_node_is_kept_within_a_limit() {
+    let session = Session::up("loud");
+    let include = format!("-I{}", PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../include").display());
+    session.0.compile("loud.so", LOUD, &["-shared", "-fPIC", &include]);
+    let log = session.path().join("sessions/default/node.log");
+    let old = log.with_file_name("node.log.old");
+    session.ok(&["load", "--start", &session.descriptor("loud", "shared", "loud.so", "")]);
+    session.until("the log is short", |_| old.exists() && std::fs::metadata(&log).unwrap().len() <= 4 << 20);
+    let kept = std::fs::read_to_string(&old).unwrap();
+    assert!(kept.len() <= 8 << 20 && kept.len() > 1 << 20, "{} bytes", kept.len());
+    let both = kept + &std::fs::read_to_string(&log).unwrap();
+    assert!(both.contains("the last line\n"), "the newest part is kept");
+}
+
 #[test]
 fn shared_object_is_a_module() {
     let session = Session::up("shared");
