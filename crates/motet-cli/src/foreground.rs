@@ -1,4 +1,4 @@
-//! `motet up --foreground`: the command stays in front until the session ends, and ends the session when it is told to end itself.
+//! `motet up --foreground`: the command stays in front until the session ends, and ends the session when it gets a signal to end itself.
 
 use motet_session::paths::SessionPaths;
 use motet_session::registration::Announcement;
