@@ -82,12 +82,12 @@ pub enum Bound {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It was met.
+    /// It was met: by the whole interval of the median.
     Met,
-    /// It was not met.
+    /// It was not met, by no part of the interval.
     Missed,
-    /// The interval of the median includes the bound, but is too wide to decide.
-    Unclear,
+    /// The interval of the median contains the bound.
+    Undecided,
     /// Too few repetitions saw the fast floor for this comparison to count.
     SlowFloor,
     /// Nothing was measured; the note says why.
@@ -125,9 +125,6 @@ pub enum WithMotet {
     /// Neither: the line is about another library.
     Neither,
 }
-
-/// An interval of at most this part of its median is narrow enough for a statement of equality.
-const MAX_NARROW_INTERVAL: f64 = 0.1;
 
 /// One line of the table.
 #[derive(Debug, Clone, Serialize)]
@@ -226,42 +223,36 @@ impl Line {
         self
     }
 
-    /// Sets a target for the median of the ratio (of the figure, where there is no ratio).
-    pub fn bound(self, bound: Bound) -> Self {
-        self.evaluate(bound, false)
+    /// Sets a target for the median of the ratio (of the figure, where there is no ratio). What decides is the interval of the median.
+    pub fn bound(mut self, bound: Bound) -> Self {
+        self.bound = Some(bound);
+        self.verdict = match self.ratio.or(self.figure.as_ref().map(|f| f.spread)) {
+            None => Verdict::NotMeasured,
+            Some(Spread { interval: (low, high), .. }) => {
+                let (is_met, is_missed) = match bound {
+                    Bound::AtMost(b) => (high <= b, low > b),
+                    Bound::AtLeast(b) => (low >= b, high < b),
+                    Bound::Within(b) => (low >= 1.0 - b && high <= 1.0 + b, low > 1.0 + b || high < 1.0 - b),
+                };
+                match (is_met, is_missed) {
+                    (true, _) => Verdict::Met,
+                    (_, true) => Verdict::Missed,
+                    _ => Verdict::Undecided,
+                }
+            }
+        };
+        self
     }
 
-    /// Sets a target of equality: it is also met if the interval of the median includes the bound and is narrow.
+    /// Sets a target that the ratio comes close to: the interval is noted.
     pub fn nearly(self, bound: Bound) -> Self {
-        let line = self.evaluate(bound, true);
+        let line = self.bound(bound);
         match line.ratio {
             Some(Spread { interval: (low, high), .. }) => {
                 line.note(format!("95 % interval of the ratio: {low:.3} .. {high:.3}"))
             }
             None => line,
         }
-    }
-
-    fn evaluate(mut self, bound: Bound, near: bool) -> Self {
-        self.bound = Some(bound);
-        self.verdict = match self.ratio.or(self.figure.as_ref().map(|f| f.spread)) {
-            None => Verdict::NotMeasured,
-            Some(s) => {
-                let is_met = |value: f64| match bound {
-                    Bound::AtMost(b) => value <= b,
-                    Bound::AtLeast(b) => value >= b,
-                    Bound::Within(b) => (value - 1.0).abs() <= b,
-                };
-                let (low, high) = s.interval;
-                match near && (is_met(low) || is_met(high)) {
-                    _ if is_met(s.median) => Verdict::Met,
-                    true if high - low <= MAX_NARROW_INTERVAL * s.median => Verdict::Met,
-                    true => Verdict::Unclear,
-                    false => Verdict::Missed,
-                }
-            }
-        };
-        self
     }
 
     /// Marks a comparison with too few repetitions on a fast floor.
@@ -292,13 +283,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn near_equality_passes_when_the_interval_includes_the_bound() {
-        let ratios = [0.97, 0.99, 0.985, 0.96, 1.01, 0.975, 0.97, 0.982, 0.978];
+    fn interval_of_the_median_decides() {
+        let ratios = [0.97, 0.99, 0.985, 0.96, 1.01, 0.975, 0.97, 0.982, 0.978]; // interval 0.97 .. 0.99
         let line = Line::new("d", "").against(None, &ratios);
-        assert_eq!(line.clone().bound(Bound::AtLeast(0.98)).verdict, Verdict::Missed);
-        assert_eq!(line.nearly(Bound::AtLeast(0.98)).verdict, Verdict::Met);
-        let noisy = Line::new("d", "").against(None, &[0.5, 0.9, 0.95, 0.96, 1.5]);
-        assert_eq!(noisy.nearly(Bound::AtLeast(0.98)).verdict, Verdict::Unclear);
+        let verdict = |bound| line.clone().bound(bound).verdict;
+        assert_eq!(verdict(Bound::AtLeast(0.97)), Verdict::Met);
+        assert_eq!(verdict(Bound::AtLeast(0.98)), Verdict::Undecided);
+        assert_eq!(verdict(Bound::AtLeast(1.0)), Verdict::Missed, "although one value meets it");
+        assert_eq!(verdict(Bound::AtMost(0.99)), Verdict::Met);
+        assert_eq!(verdict(Bound::AtMost(0.98)), Verdict::Undecided);
+        assert_eq!(verdict(Bound::AtMost(0.96)), Verdict::Missed);
+        let near = line.clone().nearly(Bound::AtLeast(0.98));
+        assert_eq!((near.verdict, near.note.unwrap().contains("0.970 .. 0.990")), (Verdict::Undecided, true));
         assert_eq!(Line::new("d", "").bound(Bound::AtLeast(0.98)).verdict, Verdict::NotMeasured);
     }
 
@@ -309,5 +305,7 @@ mod tests {
             [0.84, 0.86, 1.14, 1.16].map(within),
             [Verdict::Missed, Verdict::Met, Verdict::Met, Verdict::Missed]
         );
+        let wide = Line::new("d", "").against(None, &[0.9, 1.2]).bound(Bound::Within(0.15));
+        assert_eq!(wide.verdict, Verdict::Undecided);
     }
 }

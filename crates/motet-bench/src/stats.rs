@@ -42,7 +42,7 @@ impl Spread {
 }
 
 /// How many of the smallest and of the largest of `n` values may be left out so that the rest still spans the true median
-/// with 95 %: the sign test, so nothing is assumed of the distribution.
+/// with 95 %: the sign test, so nothing is assumed of the distribution. The rest fails to span it if no more values than those left out lie on one side of it.
 fn ranks_to_cut(n: usize) -> usize {
     let mut term = 0.5f64.powi(n as i32); // P(exactly k of n values lie below the median)
     let mut below = 0.0;
@@ -52,7 +52,7 @@ fn ranks_to_cut(n: usize) -> usize {
         if below > 0.025 {
             break;
         }
-        cut = k + 1;
+        cut = k;
         term *= (n - k) as f64 / (k + 1) as f64;
     }
     cut.min(n.saturating_sub(1) / 2)
@@ -78,8 +78,10 @@ mod tests {
     #[test]
     fn intervals_are_those_of_the_sign_test() {
         // Tables of the sign test, two-sided 5 %: n = 5 has none, 6 to 8 cut nothing, 9 to 11 one, 12 to 14 two.
-        for (n, kept) in [(5, 0), (6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (15, 4), (17, 5)] {
-            assert_eq!(ranks_to_cut(n), kept, "{n} values");
+        for (n, cut) in [(5, 0), (6, 0), (8, 0), (9, 1), (11, 1), (12, 2), (14, 2), (15, 3), (17, 4)] {
+            assert_eq!(ranks_to_cut(n), cut, "{n} values");
         }
+        let values: Vec<f64> = (1..=9).map(f64::from).collect();
+        assert_eq!(Spread::of(&values).unwrap().interval, (2.0, 8.0));
     }
 }

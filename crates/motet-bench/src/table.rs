@@ -142,7 +142,7 @@ pub fn verdict(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Met => "met",
         Verdict::Missed => "MISSED",
-        Verdict::Unclear => "unclear: too noisy",
+        Verdict::Undecided => "undecided",
         Verdict::SlowFloor => "floor mode not fast",
         Verdict::NotMeasured => "not measured",
         Verdict::Shown => "",
