@@ -1,4 +1,4 @@
-//! Two test hosts on this machine, made by scripts/hosts.
+//! Test hosts on this machine, made by scripts/hosts.
 
 use crate::pair::Program;
 use anyhow::{Context, Result, bail};
@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Two test hosts. They are removed on drop.
+/// Test hosts. They are removed on drop.
 pub struct Hosts {
     script: PathBuf,
     address: String,
@@ -16,18 +16,19 @@ pub struct Hosts {
 const SET: &str = "bench";
 
 impl Hosts {
-    /// The names of the hosts, that of the server first.
+    /// The names of two hosts, that of the server first.
     pub const NAMES: [&str; 2] = ["near", "far"];
 
-    /// Makes the hosts. An error that begins with `SKIPPED` says why that is not possible here.
+    /// Makes two hosts. An error that begins with `SKIPPED` says why that is not possible here.
     pub fn up() -> Result<Self> {
-        let executable = std::env::current_exe()?;
-        let mut roots = vec![PathBuf::from(".")];
-        roots.extend(executable.ancestors().skip(1).take(3).map(Path::to_path_buf));
-        let script = roots.iter().map(|root| root.join("scripts/hosts")).find(|path| path.exists());
-        let script = script.context("SKIPPED: scripts/hosts is in the source tree only")?;
+        Self::up_as(&Self::NAMES)
+    }
+
+    /// Makes hosts of these names.
+    pub fn up_as(names: &[&str]) -> Result<Self> {
+        let script = script("hosts")?;
         crate::cleanup::register(&script, &["--set", SET, "down"]);
-        let up = Command::new(&script).args(["--set", SET, "up", Self::NAMES[0], Self::NAMES[1]]).output()?;
+        let up = Command::new(&script).args(["--set", SET, "up"]).args(names).output()?;
         if !up.status.success() {
             let said = String::from_utf8_lossy(&up.stderr);
             bail!("SKIPPED: no test hosts here: {}", said.lines().last().unwrap_or("scripts/hosts failed"));
@@ -35,8 +36,8 @@ impl Hosts {
         let mut hosts = Self { script, address: String::new() };
         let list = Command::new(&hosts.script).args(["--set", SET, "list"]).output()?;
         let list = String::from_utf8_lossy(&list.stdout).into_owned();
-        let near = list.lines().find_map(|line| line.strip_prefix("near")?.split_whitespace().next());
-        hosts.address = near.context("scripts/hosts list does not name an address")?.to_owned();
+        let first = list.lines().find_map(|line| line.strip_prefix(*names.first()?)?.split_whitespace().next());
+        hosts.address = first.context("scripts/hosts list does not name an address")?.to_owned();
         Ok(hosts)
     }
 
@@ -57,4 +58,14 @@ impl Drop for Hosts {
         let _ = Command::new(&self.script).args(["--set", SET, "down"]).output();
         crate::cleanup::unregister(&self.script);
     }
+}
+
+/// A script of the source tree. The error begins with `SKIPPED`.
+pub fn script(name: &str) -> Result<PathBuf> {
+    let executable = std::env::current_exe()?;
+    let mut roots = vec![PathBuf::from(".")];
+    roots.extend(executable.ancestors().skip(1).take(3).map(Path::to_path_buf));
+    let script = roots.iter().map(|root| root.join("scripts").join(name)).find(|path| path.exists());
+    let script = script.with_context(|| format!("SKIPPED: scripts/{name} is in the source tree only"))?;
+    Ok(std::path::absolute(script)?)
 }

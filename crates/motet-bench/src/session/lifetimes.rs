@@ -11,9 +11,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Members of the group that outlives its gatekeeper.
-const MEMBERS: usize = 8;
+pub const MEMBERS: usize = 8;
 /// Nothing takes so long.
-const LIMIT: Duration = Duration::from_secs(30);
+pub const LIMIT: Duration = Duration::from_secs(30);
 
 fn ms(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
@@ -82,11 +82,7 @@ pub fn killed(bench: &Bench) -> Result<Vec<Line>> {
         let place = [rank, MEMBERS].map(|number| number.to_string());
         children.0.push(scene.worker(&["ring", &place[0], &place[1]], Stdio::piped())?);
     }
-    for child in &mut children.0 {
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().context("a pipe")?).read_line(&mut line)?;
-        ensure!(line == "ready\n", "a member does not start");
-    }
+    wait_until_ready(&mut children)?;
     let correct = || -> Result<bool> {
         let groups: serde_json::Value = serde_json::from_str(&scene.run(&["--json", "groups", GROUP])?)?;
         let view: Option<View> = serde_json::from_value(groups[0]["view"].clone())?;
@@ -104,14 +100,7 @@ pub fn killed(bench: &Bench) -> Result<Vec<Line>> {
         Ok(began.elapsed().as_secs_f64())
     };
     let series = bench.compare(bench.of_programs, false, &mut [Box::new(seconds)])?;
-    // The members have exchanged messages all the time; each ends well if none was lost.
-    for child in &mut children.0 {
-        child.stdin.take().context("a pipe")?.write_all(b"end\n")?;
-    }
-    let ended: Vec<bool> =
-        children.0.iter_mut().map(|child| child.wait().is_ok_and(|status| status.success())).collect();
-    let links_held = ended.into_iter().all(|well| well);
-    ensure!(links_held, "a link broke");
+    end_members(&mut children)?;
     Ok(vec![
         Line::new("killed", format!("kill -9 of the gatekeeper, until all {MEMBERS} nodes are attached again"))
             .figure(Quantity::of("no link broke", &series[0].values, Unit::Seconds))
@@ -119,7 +108,28 @@ pub fn killed(bench: &Bench) -> Result<Vec<Line>> {
     ])
 }
 
+/// Waits until all members have their circuit.
+pub fn wait_until_ready(members: &mut Children) -> Result<()> {
+    for child in &mut members.0 {
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().context("a pipe")?).read_line(&mut line)?;
+        ensure!(line == "ready\n", "a member does not start");
+    }
+    Ok(())
+}
+
+/// Ends members that have exchanged messages all the time: each ends well if none was lost.
+pub fn end_members(members: &mut Children) -> Result<()> {
+    for child in &mut members.0 {
+        child.stdin.take().context("a pipe")?.write_all(b"end\n")?;
+    }
+    let ended: Vec<bool> =
+        members.0.iter_mut().map(|child| child.wait().is_ok_and(|status| status.success())).collect();
+    ensure!(ended.into_iter().all(|well| well), "a link broke");
+    Ok(())
+}
+
 /// Whether all members are attached, by the gatekeeper's counters.
-fn all_attached(scene: &Scene) -> Result<bool> {
+pub fn all_attached(scene: &Scene) -> Result<bool> {
     Ok(scene.metric("motet_nodes_attached")? == MEMBERS as f64)
 }

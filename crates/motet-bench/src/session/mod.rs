@@ -6,7 +6,11 @@
 
 mod collectives;
 mod directory;
+mod etcd;
+mod host_scene;
 mod lifetimes;
+mod modules;
+mod on_hosts;
 mod openings;
 pub(crate) mod scene;
 mod watched;
@@ -43,6 +47,16 @@ pub enum Part {
     Watched,
     /// The gatekeeper is killed: how long until the directory is correct again
     Killed,
+    /// A `multi` module is loaded and started on 16 nodes, over one node
+    Modules,
+    /// `motet up --hosts` on 8 test hosts
+    UpHosts,
+    /// A node attaches and joins until members on 8 test hosts know
+    JoinHosts,
+    /// Gatekeepers of 8 test hosts are killed
+    KilledHosts,
+    /// The etcd with the directory is killed and started again
+    Etcd,
 }
 
 impl Part {
@@ -59,6 +73,11 @@ impl Part {
             Part::Thousand => "thousand",
             Part::Watched => "watched",
             Part::Killed => "killed",
+            Part::Modules => "modules",
+            Part::UpHosts => "up-hosts",
+            Part::JoinHosts => "join-hosts",
+            Part::KilledHosts => "killed-hosts",
+            Part::Etcd => "etcd",
         }
     }
 
@@ -74,6 +93,11 @@ impl Part {
             Part::Thousand => directory::thousand(bench),
             Part::Watched => watched::measure(bench),
             Part::Killed => lifetimes::killed(bench),
+            Part::Modules => modules::measure(bench),
+            Part::UpHosts => on_hosts::up(bench),
+            Part::JoinHosts => on_hosts::join(bench),
+            Part::KilledHosts => on_hosts::killed(bench),
+            Part::Etcd => etcd::killed(bench),
         }
     }
 }

@@ -8,7 +8,7 @@ use motet_session::paths::{DIR_VARIABLE, NAME_VARIABLE, SessionPaths};
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
@@ -28,11 +28,7 @@ pub struct Scene {
 impl Scene {
     /// A folder and a name for a session that is not up.
     pub fn down(bench: &Bench) -> Result<Self> {
-        let own = std::env::current_exe()?;
-        let beside = own.with_file_name("motet");
-        let motet = if beside.exists() { beside } else { bench.find("motet")? };
-        let scene = Self { folder: cleanup::folder()?, motet, worker: bench.worker(&["session"]).words };
-        Ok(scene)
+        Ok(Self { folder: cleanup::folder()?, motet: find_motet(bench)?, worker: bench.worker(&["session"]).words })
     }
 
     /// A session that is up.
@@ -62,6 +58,11 @@ impl Scene {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
+    /// A folder for files of a part.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The folder of sessions: one of its own, which no other user may enter.
     fn root(&self) -> PathBuf {
         self.folder.path().join("sessions")
@@ -84,12 +85,7 @@ impl Scene {
 
     /// A counter of the gatekeeper.
     pub fn metric(&self, name: &str) -> Result<f64> {
-        let mut stream = UnixStream::connect(self.paths()?.socket())?;
-        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
-        let mut text = String::new();
-        stream.take(1 << 20).read_to_string(&mut text)?;
-        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        Ok(value.with_context(|| format!("the gatekeeper has no {name}"))?.trim().parse()?)
+        metric(&self.paths()?, name)
     }
 
     /// Starts a worker of the session.
@@ -118,6 +114,22 @@ impl Scene {
         }
         text.split_whitespace().map(|word| word.parse().with_context(|| format!("`{word}` is no number"))).collect()
     }
+}
+
+/// The command: the built one beside this executable, or another one.
+pub fn find_motet(bench: &Bench) -> Result<PathBuf> {
+    let beside = std::env::current_exe()?.with_file_name("motet");
+    if beside.exists() { Ok(beside) } else { bench.find("motet") }
+}
+
+/// A counter of the gatekeeper of a session.
+pub fn metric(paths: &SessionPaths, name: &str) -> Result<f64> {
+    let mut stream = UnixStream::connect(paths.socket())?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n")?;
+    let mut text = String::new();
+    stream.take(1 << 20).read_to_string(&mut text)?;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    Ok(value.with_context(|| format!("the gatekeeper has no {name}"))?.trim().parse()?)
 }
 
 /// Processes that end with this.

@@ -11,6 +11,7 @@ use motet_group::{Circuit, Group, Membership, op};
 use motet_session::api::ToNode;
 use motet_session::attach::{Attachment, Event};
 use motet_session::paths::SessionPaths;
+use motet_sys::clock::nanoseconds;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::io::Read;
@@ -31,6 +32,8 @@ pub fn run(words: &[&str]) -> Result<()> {
     let (rank, size) = (number(rank)?, number(size)?);
     match (role, more) {
         ("join", [count]) => join(number(count)?),
+        ("visit", [count]) => visit(rank, size, number(count)?),
+        ("witness", []) => witness(rank, size),
         ("open", [count]) => open(&Member::join(rank, size)?, number(count)?),
         ("contend", [count]) => contend(&Member::join(rank, size)?, number(count)?),
         ("collective", [ms]) => collective(&Member::join(rank, size)?, number(ms)?),
@@ -94,6 +97,45 @@ fn join(count: usize) -> Result<()> {
         watching.group.wait_for(|view| view.members.len() == 1, LIMIT)?;
     }
     print(&[median(&times)]);
+    Ok(())
+}
+
+/// Nodes of this process attach and join one after the other, while a member of each host watches. Prints for each: the number of the view that it is in, when
+/// it began, and when it had the view, ns by the monotonic clock.
+fn visit(rank: usize, size: usize, count: usize) -> Result<()> {
+    let watching = Member::join(rank, size)?;
+    watching.open("all")?.barrier()?; // every witness looks
+    for _ in 0..count {
+        let before = watching.group.view()?.number;
+        let node = Arc::new(Node::open("")?);
+        let began = nanoseconds();
+        let membership = Membership::attach(&node)?;
+        membership.join(GROUP, None)?;
+        let view = watching.group.next_view(before, LIMIT)?;
+        println!("{} {began} {}", view.number, nanoseconds());
+        std::thread::sleep(Duration::from_millis(20)); // the other hosts have it before it changes again
+        drop(membership);
+        watching.group.wait_for(|view| view.members.len() == size, LIMIT)?;
+    }
+    Ok(())
+}
+
+/// Prints each view's number and when it came, until standard input ends.
+fn witness(rank: usize, size: usize) -> Result<()> {
+    let member = Member::join(rank, size)?;
+    let ended = input_ended();
+    let mut number = member.group.view()?.number;
+    member.open("all")?.barrier()?;
+    while !ended.load(Ordering::Relaxed) {
+        match member.group.next_view(number, Some(Duration::from_millis(100))) {
+            Ok(view) => {
+                println!("{} {}", view.number, nanoseconds());
+                number = view.number;
+            }
+            Err(motet_group::Error::TimedOut) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
     Ok(())
 }
 
