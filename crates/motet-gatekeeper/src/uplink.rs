@@ -2,6 +2,7 @@
 
 use crate::directory::Directory;
 use crate::hosts::Hosts;
+use crate::hosts_api::HOST_LIMIT;
 use crate::link;
 use crate::nodes::Nodes;
 use crate::tls;
@@ -16,7 +17,7 @@ use motet_session::process::Process;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 
 /// The wait for a connection to one address.
@@ -25,8 +26,8 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(3);
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// The pause before the first new attempt; it doubles with each one.
 const FIRST_RETRY: Duration = Duration::from_millis(20);
-/// The longest pause between two attempts.
-const MAX_RETRY: Duration = Duration::from_secs(1);
+/// The longest pause between two attempts while the primary gatekeeper waits for this host, and later.
+const MAX_RETRY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(1)];
 /// The longest text of a refusal, bytes.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
 
@@ -140,18 +141,19 @@ impl Uplink {
     pub async fn keep(self, connected: Connected) {
         let session_id = connected.session_id.clone();
         self.run(connected).await;
-        let mut pause = FIRST_RETRY;
+        let (mut since, mut pause) = (Instant::now(), FIRST_RETRY);
         loop {
             match connect(&self.config, self.hosts.own(), Some(&session_id)).await {
                 Ok(connected) => {
                     self.run(connected).await;
-                    pause = FIRST_RETRY;
+                    (since, pause) = (Instant::now(), FIRST_RETRY);
                 }
                 Err(UplinkError::Ended) => return,
                 Err(UplinkError::Refused(_) | UplinkError::Unreachable(_)) => {}
             }
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(MAX_RETRY);
+            let [early, late] = MAX_RETRY;
+            pause = (pause * 2).min(if since.elapsed() < HOST_LIMIT { early } else { late });
         }
     }
 
@@ -180,6 +182,6 @@ pub async fn announce(hosts: &Hosts, directory: &Directory) {
     let (name, primary) = (hosts.own().to_owned(), hosts.is_primary());
     let host = Host { name, gatekeeper: Process::this(), primary, up: true };
     while directory.add_host(&host).await.is_err() {
-        tokio::time::sleep(MAX_RETRY).await;
+        tokio::time::sleep(MAX_RETRY[1]).await;
     }
 }
