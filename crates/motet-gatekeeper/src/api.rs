@@ -176,9 +176,10 @@ async fn attach(
         return Err(Failure(StatusCode::BAD_REQUEST, format!("say Upgrade: {ATTACH_PROTOCOL}")));
     }
     let upgrade = hyper::upgrade::on(&mut request);
+    let nodes = context.nodes;
     tokio::spawn(async move {
         if let Ok(stream) = upgrade.await {
-            connection::serve(context.nodes, TokioIo::new(stream), process).await;
+            connection::serve(nodes, TokioIo::new(stream), process).await;
         }
     });
     Ok(upgraded(ATTACH_PROTOCOL))

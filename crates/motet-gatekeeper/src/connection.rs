@@ -20,6 +20,8 @@ use tokio::sync::mpsc;
 const HELLO_LIMIT: Duration = Duration::from_secs(5);
 /// A join that the store cannot take, because it is not connected, is tried again after this time.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// The buffer for what a node says, bytes. Most lines are shorter, and a thousand nodes have one each.
+const READ_BUFFER_BYTES: usize = 1 << 10;
 /// The longest address of a node, bytes.
 const MAX_ADDRESS_BYTES: usize = 4096;
 
@@ -46,13 +48,13 @@ struct Connection {
 /// Serves the connection of a node in this process, until it ends.
 pub async fn serve(nodes: Nodes, stream: impl AsyncRead + AsyncWrite + Unpin, process: Process) {
     let (reader, mut writer) = tokio::io::split(stream);
-    let mut reader = BufReader::new(reader);
+    let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, reader);
     let hello = match tokio::time::timeout(HELLO_LIMIT, read_line(&mut reader)).await {
         Ok(Ok(Some(line))) => Ok(line),
         Ok(Err(why)) => Err(why),
         Ok(Ok(None)) | Err(_) => return,
     };
-    match hello.and_then(|line| Connection::open(nodes, line, process)) {
+    match hello.and_then(|line| Connection::open(nodes, *line, process)) {
         Ok((mut connection, inbox, groups)) => {
             connection.run(reader, writer, inbox, groups).await;
             let Connection { nodes, node, number, said_goodbye, .. } = connection;
@@ -93,7 +95,7 @@ impl Connection {
     ) {
         let mut updates = self.nodes.shared().views.subscribe();
         // Reading and writing go on at the same time as everything else: a node that writes before it reads must not wait for this side to read.
-        let (lines, mut read) = mpsc::channel(16);
+        let (lines, mut read) = mpsc::channel(2);
         let reading = async move {
             loop {
                 let line = read_line(&mut reader).await;
@@ -118,11 +120,12 @@ impl Connection {
             // A full queue is a node that does not read: the connection ends.
             let say = |line: ToNode| out.try_send(Arc::new(line)).map_err(drop);
             say(welcome)?;
-            self.join_all(groups).await.into_iter().try_for_each(say)?;
+            // Boxed: what an operation on the store needs is large, and most connections do none.
+            Box::pin(self.join_all(groups)).await.into_iter().try_for_each(say)?;
             loop {
                 tokio::select! {
                     line = read.recv() => match line {
-                        Some(Ok(Some(line))) => match self.take(line).await {
+                        Some(Ok(Some(line))) => match Box::pin(self.take(*line)).await {
                             Ok(_) if self.said_goodbye => {
                                 drop(out);
                                 return Ok(());
@@ -296,7 +299,7 @@ async fn write_line(writer: &mut (impl AsyncWrite + Unpin), line: &ToNode) -> st
 }
 
 /// Reads a line. `Ok(None)`: the connection has ended. `Err`: the line is no line of a node.
-async fn read_line(reader: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Option<FromNode>, String> {
+async fn read_line(reader: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Option<Box<FromNode>>, String> {
     let mut line = Vec::new();
     match reader.take(MAX_LINE_BYTES as u64).read_until(b'\n', &mut line).await {
         Err(_) | Ok(0) => return Ok(None),
@@ -304,5 +307,7 @@ async fn read_line(reader: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Option
         Ok(MAX_LINE_BYTES) => return Err(format!("a line is longer than {MAX_LINE_BYTES} bytes")),
         Ok(_) => return Ok(None),
     }
-    serde_json::from_slice(&line).map(Some).map_err(|error| format!("a line is not understood: {error}"))
+    serde_json::from_slice(&line)
+        .map(|line| Some(Box::new(line)))
+        .map_err(|error| format!("a line is not understood: {error}"))
 }

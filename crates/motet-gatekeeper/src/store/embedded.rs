@@ -12,8 +12,9 @@ use tokio::sync::watch;
 
 /// Changes that are kept for watchers: their number.
 const MAX_HISTORY: usize = 16 << 10;
-/// Changes that are kept for watchers: the bytes of their values.
-const MAX_HISTORY_BYTES: usize = 32 << 20;
+/// Changes that are kept for watchers: the bytes of their values. A change of a group is its whole view, so these are most of the memory of a gatekeeper
+/// with many nodes.
+const MAX_HISTORY_BYTES: usize = 8 << 20;
 /// The journal is written anew when it is so many times as long as the values, and at least [`MIN_BYTES_TO_COMPACT`].
 const COMPACT_FACTOR: u64 = 8;
 /// See [`COMPACT_FACTOR`].
