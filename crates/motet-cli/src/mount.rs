@@ -26,7 +26,7 @@ const MOUNTED: &[u8] = b"mounted\n";
 #[derive(Debug, Args)]
 #[command(after_help = crate::exit_error::AFTER_HELP)]
 pub struct Arguments {
-    /// The name of the export
+    /// The name of the export, on this host or on another one of the session; HOST:NAME if several have it
     #[arg(value_name = "EXPORT")]
     export: String,
 
@@ -71,7 +71,10 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// `motet mount`.
 pub fn mount(arguments: &Arguments) -> Outcome {
-    names::check("export", &arguments.export)?;
+    match arguments.export.split_once(':') {
+        Some((host, export)) => names::check("host", host).and_then(|()| names::check("export", export))?,
+        None => names::check("export", &arguments.export)?,
+    }
     if arguments.foreground || arguments.notify { serve(arguments) } else { start(arguments) }
 }
 
@@ -82,10 +85,11 @@ fn serve(arguments: &Arguments) -> Outcome {
     let signals = ending::Signals::new().map_err(|error| failed("signals", error))?;
     // The kernel has applied the programs' own masks.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let client = Client::open_local(export, *soft).map_err(|error| match error.raw_os_error() {
-        Some(2) => {
-            Failure::new(NOT_FOUND, format!("no export {export} on this host: motet export FOLDER --as {export}"))
-        }
+    let client = Client::named(export, *soft).map_err(|error| match error.raw_os_error() {
+        Some(2) => Failure::new(
+            NOT_FOUND,
+            format!("no export {export} on this host or in the session: motet export FOLDER --as {export}"),
+        ),
         _ => failed(&format!("export {export}"), error),
     })?;
     let options = Options { name: export.clone(), validity: *validity, other_users: *allow_other, threads: THREADS };

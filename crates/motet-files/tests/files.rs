@@ -51,7 +51,7 @@ impl Scene {
     }
 
     fn create(&self, name: &str) -> File {
-        self.client.open(name.as_bytes(), NEW, 0o644).expect("a new file").0
+        self.client.open_file(name.as_bytes(), NEW, 0o644).expect("a new file").0
     }
 
     fn another_client(&self) -> Client {
@@ -115,7 +115,7 @@ fn reads_and_writes_have_offsets_and_append_goes_to_the_end() {
     assert_eq!(&bytes, b"\0\0hello\0");
     assert_eq!(file.read_at(&mut bytes, (1 << 33) + 3).expect("a read at the end"), 2);
     assert_eq!(file.attributes().expect("attributes").size, (1 << 33) + 5);
-    let (appending, _) = scene.client.open(b"log", NEW | OpenFlags::APPEND, 0o600).expect("a file");
+    let (appending, _) = scene.client.open_file(b"log", NEW | OpenFlags::APPEND, 0o600).expect("a file");
     appending.write_at(b"one ", 0).expect("a write");
     appending.write_at(b"two", 0).expect("a write");
     assert_eq!(fs::read(scene.path("log")).expect("the file"), b"one two");
@@ -165,7 +165,7 @@ fn names_are_made_renamed_linked_and_removed() {
     assert_eq!(fs::read(scene.path("moved/file")).expect("the file"), b"x");
     assert_eq!(errno(client.rename(b"moved/file", b"link", RenameFlags::NO_REPLACE)), EEXIST);
     client.make_node(b"pipe", 0o010_600).expect("a named pipe");
-    assert_eq!(errno(client.open(b"pipe", OpenFlags::READ, 0)), ENXIO, "a pipe belongs to the client's host");
+    assert_eq!(errno(client.open_file(b"pipe", OpenFlags::READ, 0)), ENXIO, "a pipe belongs to the client's host");
     for (path, folder) in [("moved/file", false), ("moved", true), ("link", false), ("symlink", false), ("pipe", false)]
     {
         client.remove(path.as_bytes(), folder).expect("removed");
@@ -189,9 +189,9 @@ fn nothing_leads_out_of_the_export() {
     let client = &scene.client;
     for path in ["absolute/secret", "up/etc/passwd", "magic/etc/passwd", "..", "folder/../../etc/passwd", "../etc"] {
         assert_eq!(errno(client.attributes(path.as_bytes())), ENOENT, "{path}");
-        assert_eq!(errno(client.open(path.as_bytes(), OpenFlags::READ, 0)), ENOENT, "{path}");
+        assert_eq!(errno(client.open_file(path.as_bytes(), OpenFlags::READ, 0)), ENOENT, "{path}");
     }
-    assert_eq!(errno(client.open(b"absolute/new", NEW, 0o644)), ENOENT);
+    assert_eq!(errno(client.open_file(b"absolute/new", NEW, 0o644)), ENOENT);
     assert_eq!(errno(client.remove(b"absolute/secret", false)), ENOENT);
     assert_eq!(errno(client.rename(b"folder", b"up/folder", RenameFlags::empty())), ENOENT);
     assert_eq!(errno(client.attributes(b"loop/x")), ELOOP);
@@ -201,7 +201,7 @@ fn nothing_leads_out_of_the_export() {
     assert!(outside.path().join("secret").exists());
     // Names that are only unusual are names.
     for name in [&b"\xff\xfe"[..], b"new\nline", b"...", b" "] {
-        client.open(name, NEW, 0o644).expect("a file");
+        client.open_file(name, NEW, 0o644).expect("a file");
         client.remove(name, false).expect("removed");
     }
 }
@@ -214,7 +214,7 @@ fn a_listing_has_every_entry_once_with_its_attributes() {
     for name in &names {
         fs::write(scene.path(name), name).expect("a file");
     }
-    let (folder, _) = scene.client.open(b"", OpenFlags::READ | OpenFlags::FOLDER, 0).expect("the folder");
+    let (folder, _) = scene.client.open_file(b"", OpenFlags::READ | OpenFlags::FOLDER, 0).expect("the folder");
     for with_attributes in [true, false] {
         let (mut cookie, mut found, mut buffer) = (0, BTreeSet::new(), vec![0; 20_000]);
         loop {
@@ -259,7 +259,7 @@ fn locks_exclude_other_clients_and_local_processes() {
     let range = |kind, start, end| LockRange { kind, start, end, process: 0 };
     let file = scene.create("file");
     let other = scene.another_client();
-    let (second, _) = other.open(b"file", READ_WRITE, 0).expect("the file");
+    let (second, _) = other.open_file(b"file", READ_WRITE, 0).expect("the file");
     file.lock(1, range(LockKind::Exclusive, 0, 9)).expect("a lock");
     assert_eq!(errno(second.lock(1, range(LockKind::Shared, 5, 5))), EAGAIN);
     assert_eq!(errno(file.lock(2, range(LockKind::Shared, 5, 5))), EAGAIN, "another owner of the same client");
@@ -281,7 +281,7 @@ fn a_read_only_export_refuses_every_change() {
     fs::write(scene.path("file"), b"12345").expect("a file");
     let client = &scene.client;
     assert!(client.is_read_only());
-    let (file, _) = client.open(b"file", OpenFlags::READ, 0).expect("the file");
+    let (file, _) = client.open_file(b"file", OpenFlags::READ, 0).expect("the file");
     for flags in [
         READ_WRITE,
         NEW,
@@ -289,7 +289,7 @@ fn a_read_only_export_refuses_every_change() {
         OpenFlags::APPEND,
         OpenFlags::WRITE | OpenFlags::UNNAMED,
     ] {
-        assert_eq!(errno(client.open(b"file", flags, 0o644)), EROFS, "{flags:?}");
+        assert_eq!(errno(client.open_file(b"file", flags, 0o644)), EROFS, "{flags:?}");
     }
     assert_eq!(errno(file.write_at(b"x", 0)), EROFS);
     assert_eq!(errno(client.make_folder(b"x", 0o755)), EROFS);
@@ -311,7 +311,8 @@ fn an_open_file_outlives_its_name() {
     let mut bytes = [0; 6];
     file.read_at(&mut bytes, 0).expect("a read");
     assert_eq!((&bytes, file.attributes().expect("attributes").links), (b"after!", 0));
-    let (unnamed, _) = scene.client.open(b"", READ_WRITE | OpenFlags::UNNAMED, 0o600).expect("a file without a name");
+    let (unnamed, _) =
+        scene.client.open_file(b"", READ_WRITE | OpenFlags::UNNAMED, 0o600).expect("a file without a name");
     unnamed.write_at(b"x", 0).expect("a write");
     assert_eq!(fs::read_dir(scene.folder.path()).expect("the folder").count(), 0);
 }
@@ -339,7 +340,7 @@ fn many_threads_of_a_client_use_one_session() {
         for number in 0..8_u8 {
             let client = &scene.client;
             scope.spawn(move || {
-                let (file, _) = client.open(&[b'a' + number], NEW, 0o644).expect("a file");
+                let (file, _) = client.open_file(&[b'a' + number], NEW, 0o644).expect("a file");
                 for round in 0..200_u64 {
                     let length = [100, 5000, 50_000, 300_000][round as usize % 4];
                     let bytes = vec![number + round as u8; length];
@@ -367,7 +368,7 @@ fn open_files_and_locks_outlive_a_restarted_server() {
     assert_eq!(fs::read(scene.path("kept")).expect("the file"), b"beforeafter");
     assert_eq!(errno(gone.write_at(b"x", 0)), ESTALE);
     let other = scene.another_client();
-    let (second, _) = other.open(b"kept", READ_WRITE, 0).expect("the file");
+    let (second, _) = other.open_file(b"kept", READ_WRITE, 0).expect("the file");
     assert_eq!(errno(second.lock(1, exclusive)), EAGAIN, "the lock is taken again");
 }
 
@@ -406,10 +407,10 @@ fn a_name_belongs_to_one_server() {
 #[test]
 fn a_client_of_this_host_may_use_the_folder_itself() {
     let mut scene = Scene::with(|options| options.direct = true, None);
-    let direct = Client::open_local(&scene.name, None).expect("a client");
+    let direct = Client::named(&scene.name, None).expect("a client");
     assert!(direct.is_direct() && !scene.client.is_direct());
     drop(scene.server.take());
-    let (file, _) = direct.open(b"file", NEW, 0o644).expect("a file");
+    let (file, _) = direct.open_file(b"file", NEW, 0o644).expect("a file");
     let bytes = pattern(3 << 20);
     assert_eq!(file.write_at(&bytes, 0).expect("a write"), bytes.len());
     let mut read = vec![0; bytes.len()];

@@ -110,14 +110,14 @@ impl MountedExport {
 
     /// Opens a file that has a path. Returns the open file, and whether the kernel may keep what it has cached.
     fn open_file(&self, number: INodeNo, flags: OpenFlags) -> Result<(File, FopenFlags)> {
-        let (file, found) = self.client.open(&self.path(number)?, open_flags(flags.0), 0)?;
+        let (file, found) = self.client.open_file(&self.path(number)?, open_flags(flags.0), 0)?;
         let same = self.nodes_mut().cache(number.0, ContentVersion::of(&found));
         Ok((file, cache_flags(flags.0, same)))
     }
 
     fn create_file(&self, folder: INodeNo, name: &OsStr, mode: u32, flags: i32) -> Result<(File, Attributes)> {
         let flags = open_flags(flags) | protocol::OpenFlags::CREATE;
-        Ok(self.client.open(&self.path_in(folder, name)?, flags, mode)?)
+        Ok(self.client.open_file(&self.path_in(folder, name)?, flags, mode)?)
     }
 
     fn rename_file(&self, from: (INodeNo, &OsStr), to: (INodeNo, &OsStr), flags: RenameFlags) -> Result<()> {
@@ -410,7 +410,7 @@ impl Filesystem for MountedExport {
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let flags = protocol::OpenFlags::READ | protocol::OpenFlags::FOLDER;
-        match self.path(number).and_then(|path| Ok(self.client.open(&path, flags, 0)?)) {
+        match self.path(number).and_then(|path| Ok(self.client.open_file(&path, flags, 0)?)) {
             Ok((file, _)) => reply.opened(FileHandle(self.handles.add(number.0, file, None)), FopenFlags::empty()),
             Err(error) => reply.error(error),
         }

@@ -36,7 +36,7 @@ fn server(name: &str, folder: &Path, read_only: bool, mode: Mode) -> Server {
 }
 
 fn mounted_at(name: &str, folder: &Path) -> Mount {
-    let client = Client::open_local(name, None).expect("a client");
+    let client = Client::named(name, None).expect("a client");
     let options = Options { name: name.to_owned(), validity: Duration::from_secs(1), other_users: false, threads: 4 };
     Mount::start(client, folder, &options).expect("a mount")
 }

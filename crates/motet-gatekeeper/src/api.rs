@@ -4,6 +4,7 @@ use crate::connection;
 use crate::context::{Answer, Context, Failure, upgraded};
 use crate::dashboard;
 use crate::ending;
+use crate::exports_api;
 use crate::hosts_api;
 use crate::modules_api;
 use crate::peer::Peer;
@@ -37,6 +38,7 @@ pub fn router(context: Context) -> Router {
         .merge(watch_api::routes())
         .merge(dashboard::routes())
         .merge(modules_api::routes())
+        .merge(exports_api::routes())
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(context.clone(), authorise))
         .merge(dashboard::public_routes())
@@ -211,6 +213,7 @@ async fn metrics(State(context): State<Context>) -> Result<Response, Failure> {
 async fn openapi() -> Json<utoipa::openapi::OpenApi> {
     let mut document = Documentation::openapi();
     document.merge(modules_api::Documentation::openapi());
+    document.merge(exports_api::Documentation::openapi());
     Json(document)
 }
 

@@ -36,6 +36,7 @@
 //! | [`context`] | what all routes use |
 //! | [`api`] | the HTTP API |
 //! | `peer` | who makes a request |
+//! | `exports_api` | the exports of this host |
 //! | `modules_api` | its routes about modules |
 //! | `limited` | connections over TCP: how many, and for how long |
 //! | `options` | what a later gatekeeper takes over |
@@ -52,6 +53,7 @@ mod default_node;
 pub mod directory;
 mod ending;
 pub mod events;
+mod exports_api;
 mod hidden;
 pub mod hosts;
 mod hosts_api;

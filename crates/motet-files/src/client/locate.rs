@@ -2,11 +2,16 @@
 
 use crate::Result;
 use crate::exports::{self, Query};
+use motet_session::api::{ExportAddress, Session};
+use motet_session::client::{Client, ClientError};
+use motet_session::hosts::Host;
+use motet_session::paths::SessionPaths;
+use rustix::io::Errno;
 
 /// How a server is found, each time a client connects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// By its name on this host.
+    /// By its name on this host, otherwise on the other hosts of the session; `HOST:NAME` on that host.
     Name(String),
     /// At this address, which contains a secret.
     Address(String),
@@ -16,8 +21,56 @@ impl Source {
     /// The address of the server at present.
     pub fn address(&self) -> Result<String> {
         match self {
-            Self::Name(name) => Ok(exports::ask(name, &Query::default())?.info.address),
             Self::Address(address) => Ok(address.clone()),
+            Self::Name(name) => match name.split_once(':') {
+                Some((host, name)) => on_host(&session()?, host, name),
+                None => match exports::ask(name, &Query::default()) {
+                    Ok(found) => Ok(found.info.address),
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => in_session(name),
+                    Err(error) => Err(error),
+                },
+            },
         }
+    }
+}
+
+fn session() -> Result<Client> {
+    let paths = SessionPaths::from_env().map_err(|error| std::io::Error::other(error.to_string()))?;
+    Client::of(&paths).map_err(as_io)
+}
+
+/// The export of this name on the other hosts of the session. There must be one.
+fn in_session(name: &str) -> Result<String> {
+    let client = session()?;
+    let own: Session = client.get("/v1/session").map_err(as_io)?;
+    let hosts: Vec<Host> = client.get("/v1/hosts").map_err(as_io)?;
+    let mut found = Vec::new();
+    for host in hosts.into_iter().filter(|host| host.up && host.name != own.host) {
+        match on_host(&client, &host.name, name) {
+            Ok(address) => found.push((host.name, address)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    match found.len() {
+        0 => Err(Errno::NOENT.into()),
+        1 => Ok(found.swap_remove(0).1),
+        _ => {
+            let hosts: Vec<_> = found.iter().map(|(host, _)| format!("{host}:{name}")).collect();
+            Err(std::io::Error::other(format!("several hosts have it: choose one of {}", hosts.join(", "))))
+        }
+    }
+}
+
+fn on_host(client: &Client, host: &str, name: &str) -> Result<String> {
+    let answer: ExportAddress = client.get(&format!("/v1/hosts/{host}/export-addresses/{name}")).map_err(as_io)?;
+    Ok(answer.address)
+}
+
+/// Without a session, or without the export, there is none of this name.
+fn as_io(error: ClientError) -> std::io::Error {
+    match error {
+        ClientError::NotUp | ClientError::Refused(404, _) => Errno::NOENT.into(),
+        error => std::io::Error::other(error.to_string()),
     }
 }

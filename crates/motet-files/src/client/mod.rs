@@ -45,16 +45,16 @@ impl Client {
         Ok(Self(Arc::new(Shared { transport: Transport::Messages(Box::new(connection)), files })))
     }
 
-    /// The export `name` of this host: the folder itself if its server allows that, otherwise as [`Client::connect`] does.
-    pub fn open_local(name: &str, limit: Option<Duration>) -> Result<Self> {
-        let found = exports::ask(name, &Query { root: true, listen: None })?;
-        match found.root {
-            Some(root) => {
-                let transport = Transport::Direct(Direct::new(root, found.info.read_only)?);
-                Ok(Self(Arc::new(Shared { transport, files: Arc::default() })))
-            }
-            None => Self::connect(Source::Name(name.to_owned()), limit),
+    /// The export `name` ([`Source::Name`]): the folder itself if it is on this host and its server allows that, otherwise as [`Client::connect`] does.
+    pub fn named(name: &str, limit: Option<Duration>) -> Result<Self> {
+        if !name.contains(':')
+            && let Ok(exports::Found { info, root: Some(root) }) =
+                exports::ask(name, &Query { root: true, listen: None })
+        {
+            let transport = Transport::Direct(Direct::new(root, info.read_only)?);
+            return Ok(Self(Arc::new(Shared { transport, files: Arc::default() })));
         }
+        Self::connect(Source::Name(name.to_owned()), limit)
     }
 
     /// Whether the client uses the folder itself, without the server.
@@ -88,7 +88,7 @@ impl Client {
     }
 
     /// Opens a file or folder. `mode`: the permissions of a new file.
-    pub fn open(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(File, Attributes)> {
+    pub fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(File, Attributes)> {
         match self.request(&Operation::Open { path, flags, mode })? {
             Reply::Opened { file, attributes } => {
                 let state = self.0.files.add(file, path, flags, &attributes);
