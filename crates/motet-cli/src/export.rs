@@ -1,4 +1,4 @@
-//! `motet export`: serves a folder until it is told to end.
+//! `motet export`: serves a folder until a signal ends it.
 
 use clap::Args;
 use motet_files::exports;

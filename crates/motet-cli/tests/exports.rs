@@ -1,0 +1,298 @@
+//! `motet export`, `mount` and `umount`: on one host, on two hosts of a session, and with what users do wrong.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Folder, finish, json, motet, refused};
+
+/// Nothing takes so long.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Hosts of a test: each has a folder for its sessions. They share the network, unless a command runs on a test host.
+struct Hosts(Folder);
+
+/// An export that is served; it ends when this is dropped.
+struct Served(Child);
+
+/// A mounted folder; it is unmounted when this is dropped.
+struct Mounted(PathBuf);
+
+impl Hosts {
+    fn new(name: &str) -> Self {
+        let folder = Folder::new(name);
+        folder.libraries();
+        for host in ["a", "b"] {
+            fs::create_dir(folder.path().join(format!("export-{host}"))).unwrap();
+            fs::create_dir(folder.path().join(format!("mount-{host}"))).unwrap();
+        }
+        Self(folder)
+    }
+
+    fn dir(&self, host: &str) -> PathBuf {
+        self.0.path().join(host)
+    }
+
+    fn exported(&self, host: &str) -> PathBuf {
+        self.0.path().join(format!("export-{host}"))
+    }
+
+    fn motet(&self, host: &str, arguments: &[&str]) -> Command {
+        let mut command = motet(arguments);
+        command.env("MOTET_SESSION_DIR", self.dir(host)).env("MOTET_LIBDIR", self.0.path());
+        command
+    }
+
+    fn serve(&self, host: &str, name: &str, more: &[&str]) -> Served {
+        let folder = self.exported(host);
+        let mut command = self.motet(host, &["export", folder.to_str().unwrap(), "--as", name]);
+        served(command.args(more))
+    }
+
+    /// Mounts an export; `None`: not possible here, which is said.
+    fn mount(&self, test: &str, host: &str, export: &str, more: &[&str]) -> Option<Mounted> {
+        if !can_mount(test) {
+            return None;
+        }
+        let folder = self.0.path().join(format!("mount-{host}"));
+        let (code, out, err) = finish(self.motet(host, &["mount", export, folder.to_str().unwrap()]).args(more));
+        assert_eq!((code, out.as_str()), (0, ""), "{err}");
+        Some(Mounted(folder))
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for host in ["a", "b"] {
+            let _ = self.motet(host, &["down"]).output();
+        }
+    }
+}
+
+impl Served {
+    fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.0), signal).unwrap();
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let lazily = if std::thread::panicking() { &["-l"][..] } else { &[] };
+        let _ = Command::new("umount").args(lazily).arg(&self.0).stderr(Stdio::null()).status();
+    }
+}
+
+/// Starts a command that serves, and waits for its first line.
+fn served(command: &mut Command) -> Served {
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let served = Served(child);
+    assert!(line.contains("is exported as"), "{line}");
+    served
+}
+
+fn can_mount(test: &str) -> bool {
+    let able = Path::new("/dev/fuse").exists() && rustix::process::getuid().is_root();
+    if !able {
+        eprintln!("SKIPPED {test}: no /dev/fuse, or not root");
+        if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
+            && let Ok(mut log) = fs::OpenOptions::new().append(true).create(true).open(log)
+        {
+            let _ = log.write_all(format!("SKIP {test}: no /dev/fuse, or not root\n").as_bytes());
+        }
+    }
+    able
+}
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < LIMIT, "never happens: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn an_export_is_mounted_and_unmounted() {
+    let hosts = Hosts::new("mounted");
+    let mut served = hosts.serve("a", "results", &[]);
+    fs::write(hosts.exported("a").join("file"), "text").unwrap();
+    let list = json(&finish(&mut hosts.motet("a", &["--json", "export", "--list"])).1);
+    assert_eq!((&list[0]["name"], &list[0]["address"]), (&"results".into(), &"".into()), "the address is a secret");
+    for more in [&[][..], &["--validity", "0"]] {
+        let Some(mounted) = hosts.mount("an_export_is_mounted_and_unmounted", "a", "results", more) else { return };
+        assert_eq!(fs::read_to_string(mounted.0.join("file")).unwrap(), "text");
+        fs::write(mounted.0.join("new"), "written").unwrap();
+        assert_eq!(fs::read_to_string(hosts.exported("a").join("new")).unwrap(), "written");
+        let busy = fs::File::open(mounted.0.join("file")).unwrap();
+        let folder = mounted.0.to_str().unwrap();
+        assert!(refused(&mut hosts.motet("a", &["umount", folder]), 1).contains("programs use it"));
+        drop(busy);
+        assert_eq!(finish(&mut hosts.motet("a", &["umount", folder])), (0, String::new(), String::new()));
+        assert!(refused(&mut hosts.motet("a", &["umount", folder]), 3).contains("it is not mounted"));
+    }
+    served.signal(rustix::process::Signal::TERM);
+    assert!(served.0.wait().unwrap().success());
+    assert_eq!(fs::read_dir(hosts.dir("a").join(".exports")).unwrap().count(), 0, "nothing is left");
+}
+
+#[test]
+fn wrong_exports_and_mounts_are_one_clear_line() {
+    let hosts = Hosts::new("wrong");
+    let folder = hosts.exported("a").to_str().unwrap().to_owned();
+    let _served = hosts.serve("a", "results", &[]);
+    for (arguments, code, why) in [
+        (&["export", &folder, "--as", "results"][..], 1, "export results is served already on this host"),
+        (&["export", "/does/not/exist"], 1, "No such file"),
+        (&["export", "/etc/passwd", "--as", "x"], 1, "Not a directory"),
+        (&["export", &folder, "--as", "../x"], 2, "no name of a export"),
+        (&["export", "/"], 2, "use --as NAME"),
+        (&["export"], 2, "<FOLDER>"),
+        (&["mount", "missing", &folder], 3, "no export missing on this host or in the session"),
+        (&["mount", "b:results", &folder], 3, "no export b:results"),
+        (&["mount", "a/b", &folder], 2, "no name of a export"),
+        (&["mount", "results", "/does/not/exist"], 1, "/does/not/exist"),
+        (&["mount", "results", &folder, "--soft", "x"], 2, "no number of seconds"),
+        (&["mount", "results", &folder, "--soft", "-1"], 2, "--soft"),
+        (&["umount", "/does/not/exist"], 1, "No such file"),
+    ] {
+        let said = refused(&mut hosts.motet("a", arguments), code);
+        assert!(said.contains(why), "{arguments:?}: {said}");
+    }
+}
+
+#[test]
+fn other_users_find_no_export() {
+    if !rustix::process::getuid().is_root() {
+        return eprintln!("SKIPPED other_users_find_no_export: not root");
+    }
+    let hosts = Hosts::new("users");
+    let _served = hosts.serve("a", "results", &[]);
+    let socket = hosts.dir("a").join(".exports/results.sock");
+    // A folder that lets others in: the server itself must refuse them.
+    for folder in [hosts.0.path(), &hosts.dir("a"), &hosts.dir("a").join(".exports")] {
+        fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    }
+    fs::set_permissions(&socket, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let ask = "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(b'{\"root\":true}\\n'); print(s.recv(100))";
+    let asked = |uid: &str| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", uid, "--regid", uid, "--clear-groups", "python3", "-c", ask]).arg(&socket);
+        finish(&mut command)
+    };
+    assert!(asked("0").1.contains("results"));
+    let (code, out, _) = asked("1");
+    assert!(code != 0 || out == "b''\n", "{out}");
+}
+
+#[test]
+fn a_client_on_another_host_of_the_session_goes_on_after_kill_9() {
+    let test = "a_client_on_another_host_of_the_session_goes_on_after_kill_9";
+    let hosts = Hosts::new("hosts");
+    let agent = format!("env MOTET_SESSION_DIR={}/%h", hosts.0.path().display());
+    let up = ["up", "--host", "a", "--listen", "127.0.0.1:0", "--hosts", "b", "--agent", &agent];
+    assert_eq!(finish(&mut hosts.motet("a", &up)).0, 0);
+    let mut served = hosts.serve("a", "results", &[]);
+    let listed = |from: &str, path: &str| {
+        let request = format!(
+            "import http.client, socket, sys\nclass C(http.client.HTTPConnection):\n  def connect(self):\n    self.sock = socket.socket(socket.AF_UNIX); self.sock.connect(sys.argv[1])\nc = C('localhost'); c.request('GET', '{path}'); r = c.getresponse(); print(r.status, r.read().decode())"
+        );
+        let socket = hosts.dir(from).join("default/gatekeeper.sock");
+        finish(Command::new("python3").args(["-c", &request]).arg(socket)).1
+    };
+    until("b knows the export of a", || listed("b", "/v1/hosts/a/exports").contains("\"name\":\"results\""));
+    assert!(!listed("b", "/v1/hosts/a/exports").contains("address"), "the address is a secret");
+    assert!(listed("b", "/v1/hosts/a/export-addresses/missing").starts_with("404"));
+    for export in ["results", "a:results"] {
+        let Some(mounted) = hosts.mount(test, "b", export, &[]) else { return };
+        let path = mounted.0.join("file");
+        let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+        file.write_all_at(b"before", 0).unwrap();
+        served.signal(rustix::process::Signal::KILL);
+        served.0.wait().unwrap();
+        let writer = std::thread::spawn(move || file.write_all_at(b"after!", 6));
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!writer.is_finished(), "the write waits for the server");
+        served = hosts.serve("a", "results", &[]);
+        writer.join().unwrap().unwrap();
+        assert_eq!(fs::read_to_string(hosts.exported("a").join("file")).unwrap(), "beforeafter!");
+    }
+}
+
+#[test]
+fn git_and_make_work_over_two_test_hosts() {
+    let test = "git_and_make_work_over_two_test_hosts";
+    if !can_mount(test) {
+        return;
+    }
+    let hosts = Hosts::new("two");
+    let set = format!("x{}", std::process::id());
+    let script = || {
+        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/hosts"));
+        command.args(["--set", &set]);
+        command
+    };
+    assert!(script().args(["up", "a", "b"]).status().unwrap().success());
+    struct Down<F: Fn() -> Command>(F);
+    impl<F: Fn() -> Command> Drop for Down<F> {
+        fn drop(&mut self) {
+            let _ = (self.0)().arg("down").status();
+        }
+    }
+    let _down = Down(script);
+    let on = |host: &str, words: &[&str]| {
+        let mut command = script();
+        let folder = hosts.0.path().display();
+        let own = [format!("MOTET_SESSION_DIR={folder}/{host}"), format!("MOTET_LIBDIR={folder}")];
+        command.args(["exec", host, "--", "env"]).args(own).arg("MOTET_CONFIG=/dev/null").args(words);
+        command.stdin(Stdio::null());
+        command
+    };
+    let motet = env!("CARGO_BIN_EXE_motet");
+    let agents: Vec<Served> = ["a", "b"]
+        .iter()
+        .map(|host| {
+            let socket = hosts.0.path().join(format!("{host}.sock"));
+            let serve =
+                [concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/host-agent"), "serve", socket.to_str().unwrap()];
+            let agent = Served(on(host, &serve).spawn().unwrap());
+            until("the agent", || socket.exists());
+            agent
+        })
+        .collect();
+    let folder = hosts.0.path().display();
+    let agent = format!(
+        "{} {folder}/%h.sock env MOTET_SESSION_DIR={folder}/%h",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/host-agent")
+    );
+    let (code, _, err) = finish(&mut on("a", &[motet, "up", "--host", "a", "--hosts", "b", "--agent", &agent]));
+    assert_eq!(code, 0, "{err}");
+    let exported = hosts.exported("a");
+    let _served = served(&mut on("a", &[motet, "export", exported.to_str().unwrap(), "--as", "results"]));
+    let work = format!(
+        "set -e; {motet} mount results {folder}/mount-b; cd {folder}/mount-b; export HOME=$PWD
+        git init -q one; cd one; git config user.email a@b; git config user.name n
+        printf 'int main(void) {{ return 0; }}' > main.c; printf 'main: main.c\\n\\t$(CC) -o main main.c\\n' > Makefile
+        git add .; git commit -qm first; cd ..; git clone -q one two; cd two; make -s; ./main; git status --short
+        cd /; {motet} umount {folder}/mount-b; echo built"
+    );
+    // One command of the host: each has a mount namespace of its own.
+    let (code, out, err) = finish(&mut on("b", &["bash", "-c", &work]));
+    assert!(code == 0 && out.ends_with("?? main\nbuilt\n"), "{out}{err}");
+    assert!(exported.join("two/main").exists() && exported.join("one/.git").is_dir());
+    let _ = on("a", &[motet, "down"]).output();
+    drop(agents);
+}
