@@ -13,6 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#define SCRIPT_DEPTH 4 /* the kernel follows as many levels of scripts */
+
 extern char **environ;
 
 /* ---------------------------------------------------------------- scripts */
@@ -91,7 +93,8 @@ static int start_spawn(const struct start *start, const char *path, char *const 
     return -1;
 }
 
-static NOINLINE int start_mapped(const struct start *start, const char *given, char *const *arguments, char *const *environment)
+/* `depth`: how many scripts this one is the interpreter of. */
+static NOINLINE int start_mapped(const struct start *start, const char *given, char *const *arguments, char *const *environment, int depth)
 {
     char buffer[PATH_MAX], interpreter_buffer[PATH_MAX];
     struct script script;
@@ -107,10 +110,15 @@ static NOINLINE int start_mapped(const struct start *start, const char *given, c
         errno = (int)-refused;
         return -1;
     }
+    if (depth == SCRIPT_DEPTH) {
+        errno = ELOOP;
+        return -1;
+    }
     size_t count = count_of(arguments);
     char *all[count + 4];
     arguments_of(&script, given, arguments, count, all);
-    return start->call(start, interpreter, all, environment);
+    if (interpreter == script.interpreter) return start->call(start, interpreter, all, environment);
+    return start_mapped(start, script.interpreter, all, environment, depth + 1);
 }
 
 static bool is_file(const char *path)
@@ -127,7 +135,7 @@ static int start_path(const struct start *start, const char *path, char *const *
         if (!is_file(path) && !path_meets_link(AT_FDCWD, path, USE_LOOK)) return result;
         errno = ENOENT;
     }
-    return start_mapped(start, path, arguments, environment);
+    return start_mapped(start, path, arguments, environment, 0);
 }
 
 /* ---------------------------------------------------------------- a program in PATH */

@@ -11,6 +11,7 @@
 #include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -18,6 +19,7 @@
 
 #define PAGE_BYTES 4096u
 #define CHANGES (USE_CHANGE | USE_CREATE)
+#define KNOWN_FOLDERS 256
 
 /* ---------------------------------------------------------------- does a path concern a prefix? */
 
@@ -93,7 +95,11 @@ static NOINLINE bool absolute_is_plain(const char *path)
 {
     char buffer[PATH_MAX];
     struct lexical lexical = {.path = buffer};
-    return path_length(path) >= PATH_MAX || !append(&lexical, path) || !lexical.crossed;
+    size_t length = path_length(path);
+    if (length >= PATH_MAX) return true;
+    if (!has_odd_component(path)) return !mapping_of(path, length);
+    buffer[0] = 0;
+    return !append(&lexical, path) || !lexical.crossed;
 }
 
 static NOINLINE bool relative_is_plain(int folder, const char *path)
@@ -282,12 +288,48 @@ const char *path_map(int folder, const char *path, unsigned use, char buffer[PAT
 
 /* ---------------------------------------------------------------- paths that the kernel did not find */
 
-bool path_meets_link(int folder, const char *path, unsigned use)
+/* Hashes of folders that exist by the kernel's own way, so that a name that is missing there is missing. */
+static uint64_t known_folders[KNOWN_FOLDERS];
+
+static uint64_t hash_of(const char *path, size_t length)
+{
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < length; i++) hash = (hash ^ (unsigned char)path[i]) * 1099511628211u;
+    return hash | 1;
+}
+
+static NOINLINE bool folder_exists(const char *path, size_t length)
+{
+    char folder[PATH_MAX];
+    memcpy(folder, path, length);
+    folder[length] = 0;
+    return RAW(SYS_faccessat, AT_FDCWD, folder, F_OK, 0) == 0;
+}
+
+static bool any_link(int folder, const char *path, unsigned use)
 {
     struct open_how how = {.flags = O_PATH | O_CLOEXEC | (use & USE_NOFOLLOW ? O_NOFOLLOW : 0), .resolve = RESOLVE_NO_SYMLINKS};
     long result = RAW(SYS_openat2, folder, path, &how, sizeof how);
     if (result >= 0) RAW(SYS_close, result, 0, 0, 0);
     return result == -ELOOP;
+}
+
+bool path_meets_link(int folder, const char *path, unsigned use)
+{
+    char byte;
+    size_t length = mapping_count ? path_length(path) : 0;
+    if (length == 0 || length >= PATH_MAX) return false;
+    if (path[length - 1] == '/') return any_link(folder, path, use);
+    if (!(use & USE_NOFOLLOW) && RAW(SYS_readlinkat, folder, path, &byte, 1) > 0) return true;
+    while (length > 0 && path[length - 1] != '/') length--;
+    /* The folder of the name is the current one or the root. */
+    if (length <= 1) return false;
+    if (*path != '/') return any_link(folder, path, use);
+    uint64_t hash = hash_of(path, length), *known = &known_folders[(hash >> 32) % KNOWN_FOLDERS];
+    if (__atomic_load_n(known, __ATOMIC_RELAXED) == hash) return false;
+    if (!folder_exists(path, length)) return any_link(folder, path, use);
+    __atomic_store_n(known, hash, __ATOMIC_RELAXED);
+    return false;
 }
 
 const char *path_through_links(int folder, const char *path, unsigned use, char buffer[PATH_MAX])
