@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::exit_error::{Failure, LIBRARIES, Outcome};
-use motet_inspect::process_scan::{ORB_SHIM, PROVIDER, SHIM};
+use motet_inspect::process_scan::{FILES_SHIM, ORB_SHIM, PROVIDER, SHIM};
 
 /// File names of the engine, best first.
 const ENGINE: [&str; 2] = ["libmotet.so.0", "libmotet.so"];
@@ -16,6 +16,8 @@ pub struct Libraries {
     pub shim: PathBuf,
     /// libmotet_omniorb.so, if it exists.
     pub orb_shim: Option<PathBuf>,
+    /// libmotet_files.so, if it exists.
+    pub files_shim: Option<PathBuf>,
     /// libmotet.so.0.
     pub engine: PathBuf,
     /// The folder of libmotet-fi.so, if that exists: libfabric takes a folder.
@@ -29,9 +31,15 @@ impl Libraries {
         self
     }
 
-    /// The objects to preload.
+    /// These libraries, without the files adapter unless it is wanted.
+    pub fn with_files(mut self, wanted: bool) -> Self {
+        self.files_shim.take_if(|_| !wanted);
+        self
+    }
+
+    /// The objects to preload. The files adapter is first: it gives environments to programs from which the sockets adapter then takes what they cannot load.
     pub fn preload_objects(&self) -> impl Iterator<Item = &PathBuf> {
-        std::iter::once(&self.shim).chain(&self.orb_shim)
+        self.files_shim.iter().chain(std::iter::once(&self.shim)).chain(&self.orb_shim)
     }
 }
 
@@ -62,9 +70,10 @@ pub fn find() -> Outcome<Libraries> {
     let shim = first(&[SHIM]).ok_or_else(|| missing(SHIM))?;
     let engine = first(&ENGINE).ok_or_else(|| missing(ENGINE[0]))?;
     let orb_shim = first(&[ORB_SHIM]).map(usable).transpose()?;
+    let files_shim = first(&[FILES_SHIM]).map(usable).transpose()?;
     let provider = first(&[&format!("libfabric/{PROVIDER}")]).map(usable).transpose()?;
     let provider = provider.as_deref().and_then(Path::parent).map(Path::to_owned);
-    Ok(Libraries { shim: usable(shim)?, orb_shim, engine: usable(engine)?, provider })
+    Ok(Libraries { shim: usable(shim)?, orb_shim, files_shim, engine: usable(engine)?, provider })
 }
 
 /// The path without `..`, if LD_PRELOAD can hold it and its file is a shared object.

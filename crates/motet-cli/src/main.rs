@@ -21,6 +21,7 @@ mod doctor;
 mod ending;
 mod exit_error;
 mod export;
+mod files;
 mod foreground;
 mod gatekeeper;
 mod generate;

@@ -15,13 +15,14 @@ use motet_config::{Config, Loaded, Mpi, SETTINGS, Setting, ValueSource};
 use motet_sys::append_file::{Appender, OWN_OUTPUT};
 
 use crate::children::cannot_start;
-use crate::exit_error::{Failure, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
+use crate::exit_error::{Failure, LIBRARIES, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
+use crate::files::{self, Mappings};
 use crate::launch::{self, Launch};
 use crate::libraries::{self, Libraries};
 use crate::mpi_launcher::Launcher;
 use crate::{config, mpi_env, stats};
 use motet_inspect::elf_check::{self, CommandSearch};
-use motet_inspect::process_scan::{ORB_SHIM, SHIM};
+use motet_inspect::process_scan::{FILES_SHIM, ORB_SHIM, SHIM};
 
 /// Run a program under Motet, with all programs that it starts
 ///
@@ -59,6 +60,10 @@ pub struct Arguments {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(launch::MAX_PROGRAMS)))]
     processes: u32,
 
+    /// Let the program and its children see an exported folder of this host at a path, without a mount
+    #[arg(long, value_name = "EXPORT=/PATH", conflicts_with = "off")]
+    files: Vec<String>,
+
     /// Print what is set up, and why a program runs without Motet
     #[arg(short, long)]
     verbose: bool,
@@ -72,7 +77,10 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let (settings, loaded) = settings(arguments)?;
     let program = &arguments.command[0];
-    let file = match elf_check::search(program, std::env::var_os("PATH")) {
+    let mappings = Mappings::find(&arguments.files)?;
+    let real = mappings.real(Path::new(program)).map(PathBuf::into_os_string);
+    let to_run = real.as_deref().unwrap_or(program);
+    let file = match elf_check::search(to_run, std::env::var_os("PATH")) {
         CommandSearch::Executable(file) => file,
         CommandSearch::Missing => return Err(not_found(program)),
         CommandSearch::NotExecutable(file) => return Err(not_executable(&file)),
@@ -80,8 +88,12 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let obstacle = elf_check::inspect(&file).err();
     let libraries = if arguments.off { None } else { Some(libraries::find()?) };
 
-    let mut command = Command::new(program);
-    command.args(&arguments.command[1..]);
+    if let Some(obstacle) = obstacle.filter(|_| !mappings.is_empty()) {
+        let what = format!("{} cannot see files of --files: {obstacle}; or use `motet mount`", file.display());
+        return Err(Failure::new(USAGE, what));
+    }
+    let mut command = Command::new(to_run);
+    command.arg0(program).args(&arguments.command[1..]);
     for (name, value) in &settings {
         command.env(name, value);
     }
@@ -94,12 +106,22 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         note(format!("{} runs without Motet: {obstacle}", file.display()));
     }
     let orb = given(&settings, "MOTET_OMNIORB").map_or(loaded.config.omniorb, |value| value.eq_ignore_ascii_case("on"));
-    match libraries.map(|libraries| libraries.with_orb(orb)) {
+    let sees_files = !mappings.is_empty() || files::outer().is_some();
+    if let Some(Libraries { files_shim: None, .. }) = libraries
+        && !mappings.is_empty()
+    {
+        return Err(Failure::new(LIBRARIES, format!("{FILES_SHIM} is missing; build or install Motet again")));
+    }
+    match libraries.map(|libraries| libraries.with_orb(orb).with_files(sees_files)) {
         Some(libraries) if !obstacle.is_some_and(elf_check::Obstacle::forbids_preload) => {
             let preload_objects: Vec<_> =
                 libraries.preload_objects().map(|object| object.display().to_string()).collect();
             note(format!("preloading {}, engine {}", preload_objects.join(" and "), libraries.engine.display()));
             add_preload(&mut command, &libraries);
+            mappings.notes().for_each(note);
+            if !mappings.is_empty() {
+                mappings.set_variable(&mut command)?;
+            }
             let wanted = given(&settings, "MOTET_MPI").map_or(loaded.config.mpi, Mpi::parse);
             let launcher = Launcher::of(&file);
             match libraries.provider.as_deref() {
@@ -257,6 +279,10 @@ fn add_preload(command: &mut Command, libraries: &Libraries) {
 
 /// Removes the preload objects of an outer `motet run`.
 fn remove_preload(command: &mut Command) {
+    if files::outer().is_some() {
+        // Empty: this process's own files adapter adds nothing to the environment.
+        command.env(files::VARIABLE, "");
+    }
     let users = without_shim(std::env::var_os("LD_PRELOAD"));
     if users.is_empty() {
         command.env_remove("LD_PRELOAD")
@@ -271,7 +297,7 @@ fn without_shim(preload: Option<OsString>) -> OsString {
     let parts = preload.as_bytes().split(|b| *b == b' ' || *b == b':').filter(|part| !part.is_empty());
     let is_ours = |part: &&[u8]| {
         let name = Path::new(OsStr::from_bytes(part)).file_name();
-        [SHIM, ORB_SHIM].iter().any(|object| name == Some(OsStr::new(object)))
+        [SHIM, ORB_SHIM, FILES_SHIM].iter().any(|object| name == Some(OsStr::new(object)))
     };
     let users: Vec<&[u8]> = parts.filter(|part| !is_ours(part)).collect();
     OsString::from_vec(users.join(&b':'))
@@ -298,6 +324,7 @@ mod tests {
         assert_eq!(kept("/x/libmotet_sockets.so"), "");
         assert_eq!(kept("/a.so:/x/libmotet_sockets.so /b.so"), "/a.so:/b.so");
         assert_eq!(kept("/x/libmotet_sockets.so:/x/libmotet_omniorb.so:/b.so"), "/b.so");
+        assert_eq!(kept("/x/libmotet_files.so:/x/libmotet_sockets.so:/b.so"), "/b.so");
         assert_eq!(kept("/not-libmotet_sockets.so"), "/not-libmotet_sockets.so");
         assert_eq!(without_shim(None), "");
     }

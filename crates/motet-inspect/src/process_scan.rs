@@ -24,6 +24,8 @@ use crate::stream_stats::{self, NodeFile, StreamRow};
 pub const SHIM: &str = "libmotet_sockets.so";
 /// The preload object of the omniORB adapter, which may be missing.
 pub const ORB_SHIM: &str = "libmotet_omniorb.so";
+/// The preload object of exported folders, which may be missing.
+pub const FILES_SHIM: &str = "libmotet_files.so";
 /// Motet's libfabric provider, which may be missing.
 pub const PROVIDER: &str = "libmotet-fi.so";
 

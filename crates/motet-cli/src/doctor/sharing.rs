@@ -19,6 +19,7 @@ pub fn checks() -> Vec<Check> {
     vec![
         libraries_found(),
         omniorb_adapter(),
+        files_adapter(),
         memfd(),
         inherited_limits(),
         rendezvous(),
@@ -52,6 +53,19 @@ fn omniorb_adapter() -> Check {
             format!("for {}", versions.join(", ")),
             "CORBA programs use Motet inside the ORB",
         )
+    }
+}
+
+/// The preload object of `motet run --files`.
+fn files_adapter() -> Check {
+    match libraries::find().ok().and_then(|libraries| libraries.files_shim) {
+        Some(shim) => Check::new(
+            "files adapter",
+            CheckVerdict::Ok,
+            shim.display().to_string(),
+            "`motet run --files` shows exported folders to a program",
+        ),
+        None => Check::new("files adapter", CheckVerdict::Limited, "not built", "`motet run --files` is not possible"),
     }
 }
 
