@@ -94,7 +94,7 @@ PATH_AT(int, fanotify_mark, (int fd, unsigned flags, uint64_t mask, int folder, 
 #define BY_DESCRIPTOR(name, parameters, arguments)                                                                      \
     FILES_API int name parameters                                                                                       \
     {                                                                                                                   \
-        if (UNLIKELY(any_read_only)) {                                                                                  \
+        if (UNLIKELY(any_read_only && !confined)) {                                                                                  \
             int kept = errno;                                                                                           \
             const struct mapping *mapping = mapping_of_descriptor(fd);                                                  \
             errno = mapping && mapping->read_only ? EROFS : kept;                                                       \

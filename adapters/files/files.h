@@ -15,6 +15,7 @@
  *                 environment.c, exec.c    programs
  *                 libraries.c              shared libraries
  *                 addresses.c              sockets with paths
+ *                 confined.c               processes that install a seccomp filter
  *                 syscall.c                syscall() of calls that take a path
  *                 libc_symbols.c           libc's own functions
  * What it isn't: a client of an export's server, or a protection: the program may use the folder by its own path as well.
@@ -23,6 +24,8 @@
  *   - Linked to libc only. No allocation and no lock where libc's own function has none.
  *   - A path that has nothing to do with a prefix costs one pass over its bytes and no system call, unless libc's function reports ENOENT.
  *   - errno: kept by what this object does itself.
+ *
+ * Stack: 4 KiB for a mapped path, two paths 8 KiB; up to 32 KiB for links and `..` that lead across a prefix, and for exec.
  *
  * Signal safety: every call is as safe as libc's. Fork and vfork safety: the mappings never change after the constructor; the current directory
  * is asked from the kernel whenever it matters, so nothing that a vfork child changes is wrong in its parent. */
@@ -121,6 +124,13 @@ bool path_real(const char *shown, size_t length, char real[PATH_MAX], const stru
 const char *allowed(const struct mapping *mapping, const char *real, unsigned use);
 /* The mapping that a descriptor's file is in. */
 const struct mapping *mapping_of_descriptor(int fd);
+
+/* ---------------------------------------------------------------- confined.c */
+
+/* True: no system calls but those of the program. */
+extern bool confined;
+/* Whether these arguments of prctl() install a filter. */
+bool begins_confinement(long option, unsigned long mode);
 
 /* ---------------------------------------------------------------- links.c */
 

@@ -121,3 +121,10 @@ FILES_API int fts_close(FTS *walk)
     free(shown);
     return REAL(fts_close)(walk);
 }
+
+/* On 64-bit machines the forms for large files are the same. */
+_Static_assert(sizeof(ino_t) == sizeof(ino64_t), "FTSENT is that of 64-bit file sizes");
+FILES_API FTS64 *fts64_open(char *const *, int, int (*)(const FTSENT64 **, const FTSENT64 **)) __attribute__((alias("fts_open")));
+FILES_API FTSENT64 *fts64_read(FTS64 *) __attribute__((alias("fts_read")));
+FILES_API FTSENT64 *fts64_children(FTS64 *, int) __attribute__((alias("fts_children")));
+FILES_API int fts64_close(FTS64 *) __attribute__((alias("fts_close")));

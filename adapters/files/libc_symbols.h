@@ -15,7 +15,7 @@
     X(mkostemp64) X(mkostemps) X(mkostemps64) X(mkstemp) X(mkstemp64) X(mkstemps) X(mkstemps64) X(mprotect) \
     X(munmap) X(name_to_handle_at) X(nftw) X(nftw64) X(open) X(open64) X(openat) X(openat64) X(opendir) \
     X(pathconf) X(posix_spawn) X(posix_spawn_file_actions_addchdir_np) X(posix_spawn_file_actions_addopen) \
-    X(posix_spawnp) X(readlinkat) X(realpath) X(remove) X(removexattr) X(rename) X(renameat) X(renameat2) \
+    X(posix_spawnp) X(prctl) X(readlinkat) X(realpath) X(remove) X(removexattr) X(rename) X(renameat) X(renameat2) \
     X(rmdir) X(scandir) X(scandir64) X(scandirat) X(scandirat64) X(sendto) X(setxattr) X(stat) X(stat64) \
     X(statfs) X(statfs64) X(statvfs) X(statvfs64) X(statx) X(symlink) X(symlinkat) X(syscall) X(truncate) \
     X(truncate64) X(unlink) X(unlinkat) X(utime) X(utimensat) X(utimes)

@@ -8,6 +8,7 @@
  * Signal, fork and vfork safety: stack and system calls only. errno: set only on failure. */
 #include "files.h"
 
+#include <sys/stat.h>
 #include <sys/syscall.h>
 
 #define LINKS_MAX 40 /* of the kernel */
@@ -40,10 +41,29 @@ static bool put_before(char pending[PATH_MAX], size_t *at, const char *target, s
     return true;
 }
 
+static bool is_folder(const char *shown, size_t length)
+{
+    char real[PATH_MAX];
+    const struct mapping *mapping;
+    struct stat status;
+    return is_in_proc(shown) || (path_real(shown, length, real, &mapping) && RAW(SYS_newfstatat, AT_FDCWD, real, &status, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(status.st_mode));
+}
+
+/* Leaves the rest of a path to the kernel. */
+static bool append_rest(char out[PATH_MAX], size_t length, const char *rest)
+{
+    size_t left = strlen(rest);
+    if (length + left + 2 >= PATH_MAX) return fail(ENAMETOOLONG);
+    out[length] = '/';
+    memcpy(out + length + 1, rest, left + 1);
+    return true;
+}
+
 bool follow(const char *start, const char *path, unsigned use, char out[PATH_MAX], bool *linked)
 {
     char pending[PATH_MAX], target[PATH_MAX];
     size_t length = *path == '/' || start[1] == 0 ? 0 : strlen(start), rest = strlen(path), at = sizeof pending - 1 - rest, links = 0;
+    bool ends_with_slash = false;
     *linked = false;
     if (rest >= sizeof pending) return fail(ENAMETOOLONG);
     memcpy(pending + at, path, rest + 1);
@@ -54,8 +74,13 @@ bool follow(const char *start, const char *path, unsigned use, char out[PATH_MAX
         const char *component = pending + at;
         at += name + (component[name] == '/');
         bool last = pending[at + strspn(pending + at, "/")] == 0, slash = component[name] == '/';
-        if (name == 0 || (name == 1 && *component == '.')) continue;
-        if (name == 2 && component[0] == '.' && component[1] == '.') {
+        bool here = name == 1 && *component == '.', up = name == 2 && component[0] == '.' && component[1] == '.';
+        if (name == 0) continue;
+        ends_with_slash = slash;
+        /* Only a folder has these names. */
+        if ((here || up) && length > 0 && !is_folder(out, length)) return append_rest(out, length, component);
+        if (here) continue;
+        if (up) {
             while (length > 0 && out[--length] != '/') {}
             out[length] = 0;
             continue;
@@ -70,11 +95,8 @@ bool follow(const char *start, const char *path, unsigned use, char out[PATH_MAX
         if (got == -EINVAL) continue;
         if (got < 0) {
             /* The kernel finds the same error. */
-            size_t left = strlen(pending + at);
-            if (length + left + 2 >= PATH_MAX) return fail(ENAMETOOLONG);
-            if (left || slash) out[length++] = '/';
-            memcpy(out + length, pending + at, left + 1);
-            return true;
+            if (slash) return append_rest(out, length, pending + at);
+            break;
         }
         *linked = true;
         if (++links > LINKS_MAX) return fail(ELOOP);
@@ -88,8 +110,6 @@ bool follow(const char *start, const char *path, unsigned use, char out[PATH_MAX
         length = target[0] == '/' ? 0 : before;
         out[length] = 0;
     }
-    size_t given = strlen(path);
-    if (length == 0) strcpy(out, "/");
-    else if (given && path[given - 1] == '/' && length + 1 < PATH_MAX) strcpy(out + length, "/");
+    if (length == 0 || (ends_with_slash && length + 1 < PATH_MAX)) strcpy(out + length, "/");
     return true;
 }

@@ -105,7 +105,7 @@ static NOINLINE bool absolute_is_plain(const char *path)
 static NOINLINE bool relative_is_plain(int folder, const char *path)
 {
     bool climbs = false, meets = false, first = true;
-    if (path_length(path) >= PATH_MAX) return true;
+    if (confined || path_length(path) >= PATH_MAX) return true;
     for (const char *at = path; *at;) {
         size_t length = strcspn(at, "/");
         if (length == 2 && at[0] == '.' && at[1] == '.')
@@ -127,7 +127,7 @@ bool path_is_plain(int folder, const char *path, unsigned use)
         return LIKELY(!first_byte_of_prefix((unsigned char)path[1]) && !has_odd_component(path)) || absolute_is_plain(path);
     }
     if (*path == 0) return true;
-    if (UNLIKELY(any_read_only && use & CHANGES && (may_be_inside || folder != AT_FDCWD))) return false;
+    if (UNLIKELY(any_read_only && !confined && use & CHANGES && (may_be_inside || folder != AT_FDCWD))) return false;
     return LIKELY(*path != '.' && !first_byte_of_component((unsigned char)*path) && !has_odd_component(path)) || relative_is_plain(folder, path);
 }
 
@@ -227,6 +227,7 @@ const char *allowed(const struct mapping *mapping, const char *real, unsigned us
     size_t root = mapping->folder.length;
     if (use & USE_REMOVE && strncmp(real, mapping->folder.at, root) == 0 && real[root + strspn(real + root, "/")] == 0) return refused(EBUSY);
     if (!mapping->read_only || !(use & CHANGES)) return real;
+    if (confined) return refused(EROFS);
     struct stat status;
     long result = RAW(SYS_newfstatat, AT_FDCWD, real, &status, use & USE_NOFOLLOW ? AT_SYMLINK_NOFOLLOW : 0);
     if (result < 0) return refused(result == -ENOENT && use & USE_CREATE ? EROFS : (int)-result);
@@ -317,7 +318,7 @@ static bool any_link(int folder, const char *path, unsigned use)
 bool path_meets_link(int folder, const char *path, unsigned use)
 {
     char byte;
-    size_t length = mapping_count ? path_length(path) : 0;
+    size_t length = mapping_count && !confined ? path_length(path) : 0;
     if (length == 0 || length >= PATH_MAX) return false;
     if (path[length - 1] == '/') return any_link(folder, path, use);
     if (!(use & USE_NOFOLLOW) && RAW(SYS_readlinkat, folder, path, &byte, 1) > 0) return true;
@@ -346,7 +347,6 @@ const char *path_through_links(int folder, const char *path, unsigned use, char 
     base[0] = 0;
     if (*path != '/' && !folder_shown(folder, base)) return NULL;
     if (!follow(base, path, use, shown, &linked) || !linked) return NULL;
-    bool was_mapped = real != path;
     if (!path_real(shown, strlen(shown), buffer, &mapping)) return refused(ENAMETOOLONG);
-    return mapping || was_mapped ? allowed(mapping, buffer, use) : NULL;
+    return allowed(mapping, buffer, use);
 }

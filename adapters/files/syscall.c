@@ -7,6 +7,7 @@
 #include "files.h"
 
 #include <linux/openat2.h>
+#include <linux/seccomp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -77,6 +78,9 @@ static bool redirect(long number, const long a[6], long *result)
         CASE(SYS_execve, execve(PATH(a[0]), P(char *const, a[1]), P(char *const, a[2])))
         CASE(SYS_execveat, execveat(folder, PATH(a[1]), P(char *const, a[2]), P(char *const, a[3]), (int)a[4]))
 #undef CASE
+    case SYS_prctl: confined |= begins_confinement(a[0], (unsigned long)a[1]); return false;
+    /* Libraries call it without a filter to ask what the kernel supports. */
+    case SYS_seccomp: confined |= a[0] == SECCOMP_SET_MODE_STRICT || (a[0] == SECCOMP_SET_MODE_FILTER && a[2] != 0); return false;
     case SYS_openat2:
         if (path_is_plain(folder, PATH(a[1]), USE_LOOK)) return false;
         *result = open2(folder, PATH(a[1]), P(struct open_how, a[2]), (size_t)a[3]);

@@ -142,3 +142,27 @@ fn programs_find_libraries_beneath_a_prefix() {
     );
     prints(&script, &mappings, "7\n7\n7\n");
 }
+
+/// Paths with links, `..`, `.` and double slashes that lead in and out: each is what it is without the adapter on a folder of the same name.
+#[test]
+fn random_paths_are_what_they_are_on_a_folder() {
+    let script = motet_tests::script("path_walks.py");
+    let script = script.to_str().expect("UTF-8");
+    for seed in 1..=8 {
+        let number = seed.to_string();
+        let (above, plain) = real("walks-plain");
+        let (elsewhere, real) = real("walks-mapped");
+        let prefix = elsewhere.path().canonicalize().expect("a path").join("above/real");
+        fs::create_dir(elsewhere.join("above")).expect("a folder");
+        let (plain, prefix) = (plain.to_str().expect("UTF-8"), prefix.to_str().expect("UTF-8"));
+        let one = finish(crate::command(&["python3", script, plain, &number]));
+        let mappings = format!("{prefix}={}", real.display());
+        let other = finish(mapped(&["python3", script, prefix, &number], &mappings));
+        assert_eq!(one.0, Some(0), "{}", one.2);
+        for (line, (one, other)) in one.1.lines().zip(other.1.lines()).enumerate() {
+            assert_eq!(one, other, "seed {seed}, line {line}");
+        }
+        assert_eq!(one, other, "seed {seed}");
+        drop(above);
+    }
+}
