@@ -42,7 +42,7 @@ def random_path():
 
 
 def shown(path):
-    return path.replace(top, "TOP").replace(above, "ABOVE")
+    return path.replace(top, "TOP").replace(above, "ABOVE").replace(os.path.dirname(above), "HIGHER")
 
 
 def tell(what, call):
@@ -59,6 +59,8 @@ def content(path):
 
 
 def made(path):
+    if not os.path.realpath(path).startswith(above):
+        return "elsewhere"
     os.mkdir(path + "/new")
     # A list of the folder above does not show the prefix.
     held = [name for name in sorted(os.listdir(path)) if name != os.path.basename(top)]

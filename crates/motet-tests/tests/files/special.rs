@@ -1,6 +1,7 @@
 //! Links that lead beneath a prefix, several prefixes, read-only exports, environments that a program changes.
 
 use crate::{PREFIX, adapter, finish, mapped, real};
+use motet_tests::temporary::Temporary;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -150,9 +151,10 @@ fn random_paths_are_what_they_are_on_a_folder() {
     let script = script.to_str().expect("UTF-8");
     for seed in 1..=8 {
         let number = seed.to_string();
-        let (above, plain) = real("walks-plain");
-        let (elsewhere, real) = real("walks-mapped");
-        let prefix = elsewhere.path().canonicalize().expect("a path").join("above/real");
+        let (beside, (elsewhere, real)) = (real("walks-plain").0, real("walks-mapped"));
+        let above = |temporary: &Temporary| temporary.path().canonicalize().expect("a path").join("above/real");
+        let (plain, prefix) = (above(&beside), above(&elsewhere));
+        fs::create_dir_all(&plain).expect("folders");
         fs::create_dir(elsewhere.join("above")).expect("a folder");
         let (plain, prefix) = (plain.to_str().expect("UTF-8"), prefix.to_str().expect("UTF-8"));
         let one = finish(crate::command(&["python3", script, plain, &number]));
@@ -163,6 +165,5 @@ fn random_paths_are_what_they_are_on_a_folder() {
             assert_eq!(one, other, "seed {seed}, line {line}");
         }
         assert_eq!(one, other, "seed {seed}");
-        drop(above);
     }
 }
