@@ -2,8 +2,8 @@
  *
  * What it is:   a program that passes another environment, or an empty one, still starts its children with this object and its mappings. One
  *               that sets MOTET_FILES, if only to nothing, decides itself.
- * What it isn't: responsible for programs that cannot load this object. The sockets adapter, which is called behind this one, takes all
- *               adapters out of their environment.
+ *               A program that cannot load this object starts without it.
+ * What it isn't: responsible for other adapters. The sockets adapter, which is called behind this one, does the same for all of them.
  *
  * Signal, fork and vfork safety: stack only. errno: unchanged. */
 #include "environment.h"
@@ -54,26 +54,47 @@ static size_t mapped_bytes(const char *folders)
     return bytes;
 }
 
-struct changed_environment environment_changes(char *const *environment)
+struct changed_environment environment_changes(char *const *environment, bool foreign)
 {
     struct changed_environment change = {.slots = 1, .bytes = 1};
     size_t count = 0;
     const char *setting = NULL;
-    if (!mapping_count || (environment && !readable(environment))) return change;
-    for (; environment && environment[count]; count++) {
+    if (!mapping_count) return change;
+    for (; environment && readable(environment + count) && environment[count]; count++) {
         const char *entry = environment[count], *value;
         if ((value = value_of(entry, FILES_VARIABLE "="))) setting = value;
         if (value_of(entry, PRELOAD)) change.preload = entry;
         if ((value = value_of(entry, LIBRARIES)) && (change.folder_bytes = mapped_bytes(value))) change.folders = entry;
     }
     if (setting && !*setting) return change;
+    bool has_object = change.preload && own_object[0] && names_object(change.preload + strlen(PRELOAD));
     change.adds_setting = !setting;
-    change.adds_object = own_object[0] && !(change.preload && names_object(change.preload + strlen(PRELOAD)));
-    if (!change.adds_setting && !change.adds_object && !change.folders) return change;
+    change.adds_object = own_object[0] && !has_object && !foreign;
+    change.removes_object = has_object && foreign;
+    if (!change.adds_setting && !change.adds_object && !change.removes_object && !change.folders) return change;
+    if (environment && (!readable(environment + count) || environment[count])) return (struct changed_environment){.slots = 1, .bytes = 1};
     change.slots = count + 3;
+    if (change.removes_object) change.bytes += strlen(change.preload) + 1;
     if (change.adds_object) change.bytes += strlen(PRELOAD) + strlen(own_object) + 2 + (change.preload ? strlen(change.preload) : 0);
     if (change.folders) change.bytes += strlen(change.folders) + change.folder_bytes + 1;
     return change;
+}
+
+/* Copies LD_PRELOAD without this object. Returns the end, behind the terminating zero. */
+static char *without_object(const char *preload, char *to)
+{
+    to = stpcpy(to, PRELOAD);
+    char *first = to;
+    for (const char *at = preload + strlen(PRELOAD); *at; at += *at != 0) {
+        size_t length = strcspn(at, ": ");
+        if (length > 0 && !(length == strlen(own_object) && memcmp(at, own_object, length) == 0)) {
+            if (to > first) *to++ = ':';
+            to = mempcpy(to, at, length);
+        }
+        at += length;
+    }
+    *to++ = 0;
+    return to;
 }
 
 char *const *environment_changed(char *const *environment, const struct changed_environment *change, char **into, char *text)
@@ -88,6 +109,9 @@ char *const *environment_changed(char *const *environment, const struct changed_
             while ((real = next_mapped(&list, buffer)))
                 if (!strstr(list, real)) text = stpcpy(stpcpy(text, ":"), real);
             text++;
+        } else if (change->removes_object && *environment == change->preload) {
+            *to++ = text;
+            text = without_object(*environment, text);
         } else if (!change->adds_object || *environment != change->preload)
             *to++ = *environment;
     }

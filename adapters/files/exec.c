@@ -48,8 +48,7 @@ static void read_script(const char *real, struct script *script)
 static size_t count_of(char *const *list)
 {
     size_t count = 0;
-    if (!list || !readable(list)) return 0;
-    while (list[count]) count++;
+    while (list && readable(list + count) && list[count]) count++;
     return count;
 }
 
@@ -172,6 +171,19 @@ static bool searches(const char *file)
     return false;
 }
 
+static bool command_is_foreign(const char *file)
+{
+    char path[PATH_MAX];
+    if (!readable(file) || !*file || strchr(file, '/')) return false;
+    for (const char *folders = search_path(); next_candidate(&folders, file, path);) {
+        int kept = errno;
+        bool found = access(path, X_OK) == 0;
+        errno = kept;
+        if (found) return image_is_foreign(AT_FDCWD, path);
+    }
+    return false;
+}
+
 static NOINLINE int start_found(const struct start *start, const char *file, char *const *arguments, char *const *environment)
 {
     char path[PATH_MAX];
@@ -191,7 +203,7 @@ FILES_API int execve(const char *path, char *const arguments[], char *const envi
 {
     const struct start start = {.call = start_exec};
     int result;
-    WITH_ENVIRONMENT(environment, result = start_path(&start, path, arguments, env));
+    WITH_ENVIRONMENT(environment, image_is_foreign(AT_FDCWD, path), result = start_path(&start, path, arguments, env));
     return result;
 }
 
@@ -203,11 +215,11 @@ FILES_API int execvpe(const char *file, char *const arguments[], char *const env
     bool has_folder = readable(file) && strchr(file, '/');
     int result;
     if (has_folder)
-        WITH_ENVIRONMENT(environment, result = start_path(&start, file, arguments, env));
+        WITH_ENVIRONMENT(environment, image_is_foreign(AT_FDCWD, file), result = start_path(&start, file, arguments, env));
     else if (searches(file))
-        WITH_ENVIRONMENT(environment, result = start_found(&start, file, arguments, env));
+        WITH_ENVIRONMENT(environment, command_is_foreign(file), result = start_found(&start, file, arguments, env));
     else
-        WITH_ENVIRONMENT(environment, result = REAL(execvpe)(file, arguments, env));
+        WITH_ENVIRONMENT(environment, command_is_foreign(file), result = REAL(execvpe)(file, arguments, env));
     return result;
 }
 
@@ -216,7 +228,7 @@ FILES_API int execvp(const char *file, char *const arguments[]) { return execvpe
 FILES_API int fexecve(int fd, char *const arguments[], char *const environment[])
 {
     int result;
-    WITH_ENVIRONMENT(environment, result = REAL(fexecve)(fd, arguments, env));
+    WITH_ENVIRONMENT(environment, descriptor_is_foreign(fd), result = REAL(fexecve)(fd, arguments, env));
     return result;
 }
 
@@ -234,7 +246,8 @@ static int execveat_path(int folder, const char *path, char *const arguments[], 
 FILES_API int execveat(int folder, const char *path, char *const arguments[], char *const environment[], int flags)
 {
     int result;
-    WITH_ENVIRONMENT(environment, result = execveat_path(folder, path, arguments, env, flags));
+    WITH_ENVIRONMENT(environment, readable(path) && *path ? image_is_foreign(folder, path) : descriptor_is_foreign(folder),
+                     result = execveat_path(folder, path, arguments, env, flags));
     return result;
 }
 
@@ -279,7 +292,7 @@ FILES_API int posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_a
 {
     const struct start start = {start_spawn, pid, actions, attributes};
     int result, kept = errno;
-    WITH_ENVIRONMENT(environment, result = start_path(&start, path, arguments, env) == 0 ? 0 : errno);
+    WITH_ENVIRONMENT(environment, image_is_foreign(AT_FDCWD, path), result = start_path(&start, path, arguments, env) == 0 ? 0 : errno);
     errno = kept;
     return result;
 }
@@ -290,11 +303,11 @@ FILES_API int posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_
     const struct start start = {start_spawn, pid, actions, attributes};
     int result, kept = errno;
     if (searches(file))
-        WITH_ENVIRONMENT(environment, result = start_found(&start, file, arguments, env) == 0 ? 0 : errno);
+        WITH_ENVIRONMENT(environment, command_is_foreign(file), result = start_found(&start, file, arguments, env) == 0 ? 0 : errno);
     else if (readable(file) && strchr(file, '/'))
-        WITH_ENVIRONMENT(environment, result = start_path(&start, file, arguments, env) == 0 ? 0 : errno);
+        WITH_ENVIRONMENT(environment, image_is_foreign(AT_FDCWD, file), result = start_path(&start, file, arguments, env) == 0 ? 0 : errno);
     else
-        WITH_ENVIRONMENT(environment, result = REAL(posix_spawnp)(pid, file, actions, attributes, arguments, env));
+        WITH_ENVIRONMENT(environment, command_is_foreign(file), result = REAL(posix_spawnp)(pid, file, actions, attributes, arguments, env));
     errno = kept;
     return result;
 }

@@ -12,7 +12,7 @@
  *                 names.c                  calls that make, rename and remove names
  *                 folders.c                current directory, canonical paths
  *                 listing.c, fts.c         lists and walks of folders
- *                 environment.c, exec.c    programs
+ *                 environment.c, image.c, exec.c   programs
  *                 libraries.c              shared libraries
  *                 addresses.c              sockets with paths
  *                 confined.c               processes that install a seccomp filter

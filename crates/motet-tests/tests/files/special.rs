@@ -130,6 +130,36 @@ fn children_see_files_without_their_parents_environment() {
     assert_eq!(finish(command).1, format!("LD_PRELOAD={object}\n"));
 }
 
+/// A program of another C library would not start with the object.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn programs_with_another_loader_start_without_the_adapter() {
+    let (_real, real) = real("loader");
+    let options = [
+        "-nostdlib",
+        "-static-pie",
+        "-fPIE",
+        "-O2",
+        "-fno-builtin",
+        "-fno-tree-loop-distribute-patterns",
+        "-fno-stack-protector",
+        "-fcf-protection=none",
+    ];
+    let loader = motet_tests::Built::program("other_loader", &real, &options);
+    file(&real.join("m.c"), "int main(void) { return 0; }\n");
+    file(&real.join("script"), &format!("#!{PREFIX}/m\n"));
+    let mappings = format!("{PREFIX}={}", real.display());
+    let script = format!(
+        "set -e; cd {PREFIX}; gcc -o m m.c -Wl,--dynamic-linker={}; chmod +x script; ./m; {PREFIX}/m; env -i {PREFIX}/m; {PREFIX}/script; ./script; \
+         LD_PRELOAD=$LD_PRELOAD:/none.so ./m 2>/dev/null; PATH={PREFIX}:$PATH; m; \
+         python3 -c 'import os, subprocess; subprocess.run([\"m\"]); os.posix_spawnp(\"m\", [\"m\"], os.environ); os.wait()'",
+        loader.display()
+    );
+    let (none, empty) = ("LD_PRELOAD=\n", "\n");
+    let wanted = [none, none, empty, none, none, "LD_PRELOAD=/none.so\n", none, none, none].concat();
+    prints(&script, &mappings, &wanted);
+}
+
 /// The loader looks for libraries without libc's functions.
 #[test]
 fn programs_find_libraries_beneath_a_prefix() {
