@@ -82,15 +82,27 @@ const struct mapping *mapping_of(const char *path, size_t length);
 const struct mapping *mapping_by_folder(const char *path, size_t length);
 /* Whether a path that begins with this component, or has it behind `..`, may reach a prefix. */
 bool is_prefix_component(const char *name, size_t length);
-bool first_byte_of_prefix(unsigned char byte);       /* of its first component */
-bool first_byte_of_component(unsigned char byte);    /* of any component */
+/* For each byte: a prefix has a component that begins with it; a first component. */
+enum { BEGINS_COMPONENT = 1, BEGINS_PREFIX = 2 };
+extern unsigned char first_bytes[256];
 /* `MOTET_FILES=...`, and the entry of LD_PRELOAD, as the process was started with them. `own_object` empty: there was none. */
 extern char files_variable[], own_object[];
 
 /* ---------------------------------------------------------------- readable.c */
 
+#define FILES_PAGE_BYTES 4096u /* the smallest page of any machine */
+#define FILES_READABLE_PAGES 512u
+
+/* Numbers of pages; 0: free. The first page is never readable. */
+extern uintptr_t readable_pages[FILES_READABLE_PAGES];
+/* Asks the kernel. */
+bool page_is_readable(uintptr_t page);
 /* Whether the page of an address can be read. What the kernel has once said counts until munmap() or mprotect(). */
-bool readable(const void *at);
+static inline bool readable(const void *at)
+{
+    uintptr_t page = (uintptr_t)at / FILES_PAGE_BYTES;
+    return LIKELY(__atomic_load_n(&readable_pages[page % FILES_READABLE_PAGES], __ATOMIC_RELAXED) == page && page != 0) || page_is_readable(page);
+}
 /* The length of a path; PATH_MAX if it is longer or cannot be read, so that the kernel says what is wrong. */
 size_t path_length(const char *path);
 

@@ -18,13 +18,7 @@ bool any_read_only, may_be_inside;
 char files_variable[FILES_TEXT_BYTES] = FILES_VARIABLE "=", own_object[PATH_MAX];
 
 static char names[FILES_TEXT_BYTES];
-static unsigned char first_bytes[256 / 8], component_bytes[256 / 8];
-
-static void set_bit(unsigned char *bits, unsigned char byte) { bits[byte / 8] |= (unsigned char)(1 << byte % 8); }
-static bool has_bit(const unsigned char *bits, unsigned char byte) { return bits[byte / 8] >> byte % 8 & 1; }
-
-bool first_byte_of_prefix(unsigned char byte) { return has_bit(first_bytes, byte); }
-bool first_byte_of_component(unsigned char byte) { return has_bit(component_bytes, byte); }
+unsigned char first_bytes[256];
 
 /* Whether a path is `base` or beneath it. */
 static bool is_within(const char *path, size_t length, struct text base)
@@ -69,7 +63,7 @@ static bool same_name(const char *name, size_t length, const void *with)
 static bool note_byte(const char *name, size_t length, const void *with)
 {
     (void)length, (void)with;
-    set_bit(component_bytes, (unsigned char)*name);
+    first_bytes[(unsigned char)*name] |= BEGINS_COMPONENT;
     return false;
 }
 
@@ -176,7 +170,7 @@ __attribute__((constructor(101))) static void read_mappings(void)
     record_own_object(variable("LD_PRELOAD"));
     parse(text);
     for (size_t i = 0; i < mapping_count; i++) {
-        set_bit(first_bytes, (unsigned char)mappings[i].prefix.at[1]);
+        first_bytes[(unsigned char)mappings[i].prefix.at[1]] |= BEGINS_PREFIX;
         any_read_only |= mappings[i].read_only;
     }
     any_component(note_byte, NULL);

@@ -17,7 +17,7 @@
 #include <emmintrin.h>
 #endif
 
-#define PAGE_BYTES 4096u
+#define PAGE_BYTES FILES_PAGE_BYTES
 #define CHANGES (USE_CHANGE | USE_CREATE)
 #define KNOWN_FOLDERS 256
 
@@ -124,11 +124,11 @@ bool path_is_plain(int folder, const char *path, unsigned use)
     if (UNLIKELY(mapping_count == 0) || UNLIKELY(!readable(path))) return true;
     if (*path == '/') {
         if (UNLIKELY(left_in_page(path) == 1) && !readable(path + 1)) return true;
-        return LIKELY(!first_byte_of_prefix((unsigned char)path[1]) && !has_odd_component(path)) || absolute_is_plain(path);
+        return LIKELY(!(first_bytes[(unsigned char)path[1]] & BEGINS_PREFIX) && !has_odd_component(path)) || absolute_is_plain(path);
     }
     if (*path == 0) return true;
     if (UNLIKELY(any_read_only && !confined && use & CHANGES && (may_be_inside || folder != AT_FDCWD))) return false;
-    return LIKELY(*path != '.' && !first_byte_of_component((unsigned char)*path) && !has_odd_component(path)) || relative_is_plain(folder, path);
+    return LIKELY(*path != '.' && !first_bytes[(unsigned char)*path] && !has_odd_component(path)) || relative_is_plain(folder, path);
 }
 
 /* ---------------------------------------------------------------- names of the kernel and of the program */

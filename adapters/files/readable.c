@@ -10,26 +10,19 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#define PAGE_BYTES 4096u /* the smallest page of any machine */
-#define ENTRIES 512u
+#define PAGE_BYTES FILES_PAGE_BYTES
+#define ENTRIES FILES_READABLE_PAGES
 
-/* Page numbers; 0: free. The first page is never readable. */
-static uintptr_t seen[ENTRIES];
+uintptr_t readable_pages[ENTRIES];
 
-static bool ask_kernel(uintptr_t page)
+NOINLINE bool page_is_readable(uintptr_t page)
 {
+    if (page == 0) return false;
     if (UNLIKELY(confined)) return true;
     /* The kernel copies the set before it looks at `how`, which is invalid: EFAULT or EINVAL, and nothing changes. */
     if (RAW(SYS_rt_sigprocmask, -1, page * PAGE_BYTES, 0, 8) == -EFAULT) return false;
-    __atomic_store_n(&seen[page % ENTRIES], page, __ATOMIC_RELAXED);
+    __atomic_store_n(&readable_pages[page % ENTRIES], page, __ATOMIC_RELAXED);
     return true;
-}
-
-bool readable(const void *at)
-{
-    uintptr_t page = (uintptr_t)at / PAGE_BYTES;
-    if (UNLIKELY(page == 0)) return false;
-    return LIKELY(__atomic_load_n(&seen[page % ENTRIES], __ATOMIC_RELAXED) == page) || ask_kernel(page);
 }
 
 size_t path_length(const char *path)
@@ -48,7 +41,7 @@ static void forget(const void *at, size_t length)
 {
     uintptr_t first = (uintptr_t)at / PAGE_BYTES;
     size_t pages = length / PAGE_BYTES + 2;
-    for (size_t i = 0; i < (pages < ENTRIES ? pages : ENTRIES); i++) __atomic_store_n(&seen[(first + i) % ENTRIES], 0, __ATOMIC_RELAXED);
+    for (size_t i = 0; i < (pages < ENTRIES ? pages : ENTRIES); i++) __atomic_store_n(&readable_pages[(first + i) % ENTRIES], 0, __ATOMIC_RELAXED);
 }
 
 FILES_API int munmap(void *at, size_t length)
