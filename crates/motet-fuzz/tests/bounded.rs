@@ -195,6 +195,11 @@ fn fifo() {
 }
 
 #[test]
+fn file_message() {
+    run(target("file_message"));
+}
+
+#[test]
 fn link_frame() {
     run(target("link_frame"));
 }

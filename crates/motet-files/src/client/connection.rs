@@ -99,12 +99,24 @@ impl Connection {
     ) -> Result<(Reply, usize)> {
         let mut slot = self.slots.take();
         slot.begin();
+        let mut lost = None;
         loop {
             let attempt = self.connected()?;
             match self.attempt(attempt, &mut slot, &operation()?, data, into, self.limit) {
                 Ok(answered) => return Ok(answered),
                 Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Lost) => self.lose(attempt.channel),
+                Err(Failure::Broken) => {
+                    self.lose(attempt.channel);
+                    return Err(Failure::Broken.into_error());
+                }
+                Err(Failure::Lost) => {
+                    self.lose(attempt.channel);
+                    // A server that comes and goes does not keep the call for ever.
+                    let began = *lost.get_or_insert_with(Instant::now);
+                    if self.limit.is_some_and(|limit| began.elapsed() >= limit) {
+                        return Err(Errno::IO.into());
+                    }
+                }
             }
         }
     }
@@ -221,8 +233,7 @@ impl Connection {
                 Ok(reply) => Ok((reply, received.length)),
                 Err(errno) => Err(Failure::Final(std::io::Error::from_raw_os_error(errno))),
             },
-            // What the server never sends: a new connection begins anew.
-            _ => Err(Failure::Lost),
+            _ => Err(Failure::Broken),
         }
     }
 }

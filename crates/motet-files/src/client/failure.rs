@@ -9,6 +9,8 @@ pub enum Failure {
     Final(std::io::Error),
     /// The channel is lost.
     Lost,
+    /// The server has answered what no server answers. The channel cannot be used any more.
+    Broken,
 }
 
 impl Failure {
@@ -16,6 +18,7 @@ impl Failure {
     pub fn of(error: Error) -> Self {
         match error {
             Error::NoNode(_) => Self::Final(Errno::SHUTDOWN.into()),
+            Error::Truncated => Self::Broken,
             _ => Self::Lost,
         }
     }
@@ -25,6 +28,7 @@ impl Failure {
         match self {
             Self::Final(error) => error,
             Self::Lost => Errno::CONNRESET.into(),
+            Self::Broken => Errno::PROTO.into(),
         }
     }
 }

@@ -82,7 +82,7 @@ impl OpenState {
                 Ok(())
             }
             Ok(_) | Err(Failure::Final(_)) => stale(),
-            Err(Failure::Lost) => Err(Errno::CONNRESET.into()),
+            Err(failure) => Err(failure.into_error()),
         }
     }
 }
@@ -95,7 +95,7 @@ fn finish(answered: Answered) -> Result<bool> {
     match answered {
         Ok(_) => Ok(true),
         Err(Failure::Final(_)) => Ok(false),
-        Err(Failure::Lost) => Err(Errno::CONNRESET.into()),
+        Err(failure) => Err(failure.into_error()),
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod completions;
 pub mod fifo;
+pub mod files;
 pub mod gatekeeper;
 pub mod message;
 pub mod mutate;
@@ -52,6 +53,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "payload_ring", run: payload_ring::run, seeds: payload_ring::seeds, rounds: 200_000 },
     Target { name: "completions", run: completions::run, seeds: completions::seeds, rounds: 10_000 },
     Target { name: "descriptor", run: descriptor, seeds: descriptor_seeds, rounds: 50_000 },
+    Target { name: "file_message", run: files::file_message, seeds: files::file_message_seeds, rounds: 200_000 },
     Target { name: "link_frame", run: gatekeeper::link_frame, seeds: gatekeeper::link_frame_seeds, rounds: 200_000 },
     Target { name: "node_line", run: gatekeeper::node_line, seeds: gatekeeper::node_line_seeds, rounds: 100_000 },
     Target { name: "session", run: session::run, seeds: session::seeds, rounds: 200_000 },

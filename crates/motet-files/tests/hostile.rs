@@ -1,0 +1,296 @@
+//! Clients and servers that break the protocol: the other side stays whole, and serves those that keep it.
+
+use motet::node::{Channel, Context, Mode, Node, Outgoing, RecvFrom, Serve};
+use motet_files::client::{Client, Source};
+use motet_files::exports::{self, Query};
+use motet_files::protocol::{
+    Answer, Attributes, Change, LockKind, LockRange, MAX_REQUEST_BYTES, OpenFlags, Operation, Reply, Request, SERVICE,
+    SLOTS, SessionKey, Target, VERSION, answer_tag, append, data_tag, parse_answer, parse_request, request_tag,
+};
+use motet_files::server::{Options, Server};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
+
+/// A server, and the folder that it exports.
+struct Scene {
+    _server: Server,
+    folder: TempDir,
+    name: String,
+}
+
+impl Scene {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let folder = tempfile::tempdir().expect("a folder");
+        let name = format!("hostile-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = folder.path().to_owned();
+        let options = Options { name: name.clone(), folder: path, read_only: false, listen: None, direct: false };
+        Self { _server: Server::start(options).expect("a server"), folder, name }
+    }
+
+    /// The server works for a client that keeps the protocol.
+    fn works(&self) {
+        let client = Client::connect(Source::Name(self.name.clone()), Some(Duration::from_secs(5))).expect("a client");
+        let (file, _) =
+            client.open_file(b"check", OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE, 0o644).expect("a file");
+        file.write_at(b"works", 0).expect("a write");
+        assert_eq!(fs::read(self.folder.path().join("check")).expect("the file"), b"works");
+        client.close();
+    }
+}
+
+/// A client that sends what it likes.
+struct Raw {
+    node: Node,
+    channel: Channel,
+}
+
+impl Raw {
+    fn connect(scene: &Scene) -> Self {
+        let address = exports::ask(&scene.name, &Query::default()).expect("the export").info.address;
+        let node = Node::open("").expect("a node");
+        let context: Context = node.context().expect("a context");
+        let link = node.connect(&address, LIMIT).expect("a link");
+        let channel = node.open_channel(link, SERVICE, Serve::Tagged(context), LIMIT).expect("a channel");
+        Self { node, channel }
+    }
+
+    fn attached(scene: &Scene) -> Self {
+        let raw = Self::connect(scene);
+        raw.request(0, 0, 0, Operation::Attach { version: VERSION, resume: None });
+        assert!(matches!(raw.answer(0), Some(Ok(Reply::Attached { .. }))));
+        raw
+    }
+
+    fn send(&self, tag: u64, bytes: &[u8]) {
+        // The server may have ended the link already.
+        let _ = self.node.send(self.channel, tag, bytes, LIMIT);
+    }
+
+    fn request(&self, slot: u16, sequence: u32, data: u32, operation: Operation<'_>) {
+        let mut bytes = Vec::new();
+        append(&Request { slot, sequence, data, operation }, &mut bytes);
+        self.send(request_tag(slot), &bytes);
+    }
+
+    /// The answer in a slot; `None`: the server has ended the link.
+    fn answer(&self, slot: u16) -> Option<Result<Reply, i32>> {
+        let (mut headers, mut body) = (Vec::new(), vec![0; 1 << 20]);
+        let from = RecvFrom::Channel(self.channel);
+        self.node.receive_with(from, answer_tag(slot), 0, &mut headers, &mut body, LIMIT).ok()?;
+        Some(parse_answer(&headers).expect("an answer").result)
+    }
+}
+
+#[test]
+fn messages_that_are_no_requests_end_the_link() {
+    let scene = Scene::new();
+    let mut long = Vec::new();
+    let path = vec![b'x'; 100_000];
+    let too_long = Operation::Attributes(Target::Path(&path));
+    append(&Request { slot: 1, sequence: 1, data: 0, operation: too_long }, &mut long);
+    assert!(long.len() > MAX_REQUEST_BYTES);
+    for (tag, bytes) in [
+        (request_tag(1), vec![]),
+        (request_tag(1), vec![0xff; 300]),
+        (request_tag(1), long),
+        (request_tag(1), {
+            // The slot in the tag is another one than that in the request.
+            let mut bytes = Vec::new();
+            append(&Request { slot: 2, sequence: 1, data: 0, operation: Operation::Space }, &mut bytes);
+            bytes
+        }),
+    ] {
+        let raw = Raw::attached(&scene);
+        raw.send(tag, &bytes);
+        assert_eq!(raw.answer(1), None, "{} bytes", bytes.len());
+    }
+    scene.works();
+}
+
+#[test]
+fn requests_outside_of_a_session_or_of_its_order_end_the_link() {
+    let scene = Scene::new();
+    let raw = Raw::connect(&scene);
+    raw.request(1, 1, 0, Operation::Space);
+    assert_eq!(raw.answer(1), None, "before a session");
+    for (slot, sequence) in [(SLOTS, 1), (u16::MAX, 1), (1, 2), (1, u32::MAX), (3, 0x8000_0000)] {
+        let raw = Raw::attached(&scene);
+        raw.request(slot, sequence, 0, Operation::Space);
+        assert_eq!(raw.answer(slot), None, "slot {slot}, sequence {sequence}");
+    }
+    let raw = Raw::attached(&scene);
+    raw.request(0, 0, 0, Operation::Attach { version: VERSION, resume: None });
+    assert!(matches!(raw.answer(0), Some(Err(_)) | None), "a second session on one channel");
+    let raw = Raw::connect(&scene);
+    raw.request(0, 0, 0, Operation::Attach { version: VERSION + 1, resume: None });
+    assert_eq!(raw.answer(0), Some(Err(93)), "EPROTONOSUPPORT");
+    let raw = Raw::connect(&scene);
+    raw.request(0, 0, 0, Operation::Attach { version: VERSION, resume: Some(SessionKey([7; 16])) });
+    assert!(matches!(raw.answer(0), Some(Ok(Reply::Attached { resumed: false, .. }))), "a key that is guessed");
+    scene.works();
+}
+
+#[test]
+fn arguments_that_are_out_of_range_are_errors() {
+    let scene = Scene::new();
+    let raw = Raw::attached(&scene);
+    let mut sequence = 0;
+    let mut asked = |operation: Operation<'_>| {
+        sequence += 1;
+        raw.request(1, sequence, 0, operation);
+        raw.answer(1).expect("an answer")
+    };
+    let flags = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::CREATE;
+    let Ok(Reply::Opened { file, .. }) = asked(Operation::Open { path: b"file", flags, mode: 0o600 }) else {
+        panic!("no file")
+    };
+    let range = |start, end| LockRange { kind: LockKind::Exclusive, start, end, process: 0 };
+    for operation in [
+        Operation::Read { file, offset: 0, length: u32::MAX },
+        Operation::Read { file: 4711, offset: 0, length: 10 },
+        Operation::Read { file, offset: u64::MAX, length: 10 },
+        Operation::Write { file: u32::MAX, offset: 0 },
+        Operation::Lock { file, owner: 1, range: range(10, 5) },
+        Operation::Lock { file, owner: 1, range: range(u64::MAX, u64::MAX) },
+        Operation::Allocate { file, mode: u32::MAX, offset: 0, length: 1 },
+        Operation::Allocate { file, mode: 0, offset: u64::MAX, length: u64::MAX },
+        Operation::Seek { file, offset: u64::MAX, data: true },
+        Operation::Open { path: b"x", flags: OpenFlags::from_bits_retain(u32::MAX), mode: u32::MAX },
+        Operation::List { file, cookie: u64::MAX, length: 0, attributes: true },
+        Operation::MakeNode { path: b"device", mode: 0o060_666 },
+        Operation::SetAttributes(Target::File(file), Change { size: Some(u64::MAX), ..Change::default() }),
+    ] {
+        assert!(asked(operation.clone()).is_err(), "{operation:?}");
+    }
+    assert_eq!(asked(Operation::Close { file }), Ok(Reply::Done));
+    assert!(asked(Operation::Close { file }).is_err());
+    scene.works();
+}
+
+#[test]
+fn announced_data_that_do_not_come_delay_no_other_client() {
+    let scene = Scene::new();
+    let raws: Vec<_> = (0..4).map(|_| Raw::attached(&scene)).collect();
+    for raw in &raws {
+        // Each keeps a thread of the server waiting.
+        raw.request(1, 1, 1 << 20, Operation::Write { file: 0, offset: 0 });
+        raw.request(2, 1, u32::MAX, Operation::Write { file: 0, offset: 0 });
+    }
+    let (done, finished) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            scene.works();
+            done.send(())
+        });
+        finished.recv_timeout(Duration::from_secs(5)).expect("others are served meanwhile");
+    });
+    // Data of another length than announced.
+    let raw = Raw::attached(&scene);
+    raw.request(1, 1, 1000, Operation::Write { file: 0, offset: 0 });
+    raw.send(data_tag(1), &[0; 999]);
+    assert_eq!(raw.answer(1), None);
+}
+
+#[test]
+fn a_request_that_comes_twice_is_executed_once() {
+    let scene = Scene::new();
+    let raw = Raw::attached(&scene);
+    for _ in 0..3 {
+        raw.request(1, 1, 0, Operation::MakeFolder { path: b"folder", mode: 0o755 });
+        assert!(matches!(raw.answer(1), Some(Ok(Reply::Attributes(_)))), "the answer is repeated");
+    }
+    raw.request(1, 2, 0, Operation::MakeFolder { path: b"folder", mode: 0o755 });
+    assert_eq!(raw.answer(1), Some(Err(17)), "EEXIST");
+}
+
+#[test]
+fn nonsense_at_the_socket_of_an_export_is_refused() {
+    let scene = Scene::new();
+    let path = motet_session::paths::exports_folder().expect("the folder").join(format!("{}.sock", scene.name));
+    for bytes in [&b""[..], b"\n", b"{\n", b"[1]\n", b"{\"listen\":\"nowhere\"}\n", &[0xff; 100_000]] {
+        let mut stream = UnixStream::connect(&path).expect("the socket");
+        let _ = stream.write_all(bytes);
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.is_empty(), "{bytes:?}");
+    }
+    let info = exports::ask(&scene.name, &Query { root: true, listen: None }).expect("the export");
+    assert!(info.root.is_none(), "the folder itself is not for clients of this export");
+    scene.works();
+}
+
+/// A server that answers each request as `answer` says: headers and body.
+fn hostile_server(answer: impl Fn(&Request<'_>) -> (Vec<u8>, Vec<u8>) + Send + 'static) -> String {
+    let node = Node::open("").expect("a node");
+    let address = node.address().expect("its address");
+    let context = node.context().expect("a context");
+    node.serve(SERVICE, Serve::Tagged(context)).expect("a service");
+    thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 20];
+        loop {
+            let Ok(received) = node.receive_tagged(RecvFrom::Any(context), 0, u64::MAX, &mut buffer, LIMIT) else {
+                return;
+            };
+            let Some((request, _)) = parse_request(&buffer[..received.length]) else { continue };
+            let (headers, body) = match request.operation {
+                Operation::Attach { .. } => {
+                    let key = SessionKey([1; 16]);
+                    let result = Ok(Reply::Attached { key, read_only: false, resumed: false });
+                    let mut headers = Vec::new();
+                    append(&Answer { sequence: 0, result }, &mut headers);
+                    (headers, Vec::new())
+                }
+                _ => answer(&request),
+            };
+            let (channel, tag) = (received.channel, answer_tag(request.slot));
+            let message = Outgoing { channel, tag, headers: &headers, mode: Mode::Automatic };
+            let _ = node.send_with(&message, &[&body], LIMIT);
+        }
+    });
+    address
+}
+
+fn answered(sequence: u32, result: Result<Reply, i32>) -> Vec<u8> {
+    let mut headers = Vec::new();
+    append(&Answer { sequence, result }, &mut headers);
+    headers
+}
+
+#[test]
+fn a_client_of_a_server_that_lies_gets_errors() {
+    let limit = Some(Duration::from_millis(200));
+    let opened = |sequence| answered(sequence, Ok(Reply::Opened { file: 1, attributes: Attributes::default() }));
+    // Answers that are none, of another request, of another kind, with too long a body, and with other counts.
+    let cases: [fn(&Request<'_>) -> (Vec<u8>, Vec<u8>); 5] = [
+        |_| (vec![0xff; 200], vec![]),
+        |request| (answered(request.sequence.wrapping_add(1), Ok(Reply::Done)), vec![]),
+        |request| (answered(request.sequence, Ok(Reply::Done)), vec![]),
+        |request| (answered(request.sequence, Ok(Reply::Count(10))), vec![1; 100_000]),
+        |request| (answered(request.sequence, Ok(Reply::Count(u64::MAX))), vec![1; 5]),
+    ];
+    for (number, case) in cases.into_iter().enumerate() {
+        let address = hostile_server(move |request| match request.operation {
+            Operation::Open { .. } => (opened(request.sequence), vec![]),
+            _ => case(request),
+        });
+        let client = Client::connect(Source::Address(address), limit).expect("a session");
+        let (file, _) = client.open_file(b"x", OpenFlags::READ | OpenFlags::WRITE, 0).expect("a file");
+        let mut buffer = [7; 10];
+        assert!(file.read_at(&mut buffer, 0).is_err(), "case {number}");
+        assert!(client.attributes(b"x").is_err(), "case {number}");
+        if let Ok(written) = file.write_at(b"12345", 0) {
+            assert!(written <= 5, "case {number}: no more is written than was asked for");
+        }
+        client.close();
+    }
+}

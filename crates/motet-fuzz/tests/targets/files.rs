@@ -1,0 +1,70 @@
+//! What a server of exported files reads of its clients, and a client of its server.
+
+use motet_files::protocol::{
+    Answer, Attributes, Change, Entry, LockKind, LockRange, OpenFlags, Operation, RenameFlags, Reply, Request,
+    SessionKey, SetTime, Target, Time, VERSION, append, entries, parse_answer, parse_request,
+};
+
+/// One message, read as a request with data, as an answer, and as a listing.
+pub fn file_message(input: &[u8]) {
+    if let Some((request, data)) = parse_request(input) {
+        assert!(input.ends_with(data), "data are the end of the message");
+        let mut written = Vec::new();
+        append(&request, &mut written);
+        assert!(written.len() <= input.len(), "integers have one shortest form");
+        let again = parse_request(&written).expect("what was understood");
+        assert_eq!((again.0.operation, again.1.len()), (request.operation, 0));
+    }
+    if let Some(answer) = parse_answer(input) {
+        let mut written = Vec::new();
+        append(&answer, &mut written);
+        assert_eq!(parse_answer(&written), Some(answer));
+    }
+    let listed: usize = entries(input).map(|entry| entry.name.len()).sum();
+    assert!(listed <= input.len(), "names are part of the listing");
+}
+
+/// Well-formed messages.
+pub fn file_message_seeds() -> Vec<Vec<u8>> {
+    let range = LockRange { kind: LockKind::Exclusive, start: 0, end: u64::MAX, process: 7 };
+    let change = Change {
+        mode: Some(0o644),
+        size: Some(1 << 40),
+        modified: Some(SetTime::At(Time { seconds: -1, nanoseconds: 5 })),
+        ..Change::default()
+    };
+    let operations = [
+        Operation::Attach { version: VERSION, resume: Some(SessionKey([3; 16])) },
+        Operation::Open { path: b"folder/file", flags: OpenFlags::READ | OpenFlags::CREATE, mode: 0o600 },
+        Operation::Read { file: 3, offset: 1 << 33, length: 4096 },
+        Operation::Write { file: 3, offset: 9 },
+        Operation::SetAttributes(Target::Path(b"x"), change),
+        Operation::List { file: 1, cookie: 77, length: 1000, attributes: true },
+        Operation::Rename { from: b"a", to: b"b/c", flags: RenameFlags::EXCHANGE },
+        Operation::SetXattr { target: Target::File(1), name: b"user.k", create: true, replace: false },
+        Operation::Lock { file: 1, owner: u64::MAX, range },
+    ];
+    let requests = operations.into_iter().map(|operation| {
+        let mut bytes = Vec::new();
+        append(&Request { slot: 5, sequence: 1 << 20, data: 4, operation }, &mut bytes);
+        bytes.extend_from_slice(b"data");
+        bytes
+    });
+    let results = [
+        Ok(Reply::Done),
+        Ok(Reply::Opened { file: 9, attributes: Attributes::default() }),
+        Ok(Reply::Lock(range)),
+        Err(2),
+    ];
+    let answers = results.into_iter().map(|result| {
+        let mut bytes = Vec::new();
+        append(&Answer { sequence: 3, result }, &mut bytes);
+        bytes
+    });
+    let mut listing = Vec::new();
+    for name in [&b"."[..], b"file", &[0xff; 255]] {
+        let attributes = (name.len() > 1).then(Attributes::default);
+        append(&Entry { cookie: 1 << 50, inode: 12, kind: 0o100_000, name, attributes }, &mut listing);
+    }
+    requests.chain(answers).chain([listing]).collect()
+}
