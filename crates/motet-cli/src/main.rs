@@ -36,6 +36,7 @@ mod mpi_env;
 mod mpi_hosts;
 mod mpi_launcher;
 mod names;
+mod nbd;
 mod node;
 mod output;
 mod pmi;
@@ -88,6 +89,7 @@ enum Command {
     Export(export::Arguments),
     Mount(mount::Arguments),
     Umount(mount::UmountArguments),
+    Nbd(nbd::Arguments),
     Down(up::DownArguments),
     Bench(bench::Arguments),
     Tune(tune::Arguments),
@@ -120,6 +122,7 @@ fn dispatch(command: Command, json: bool) -> Outcome {
         Command::Export(arguments) => export::run(&arguments, json),
         Command::Mount(arguments) => mount::mount(&arguments),
         Command::Umount(arguments) => mount::umount(&arguments),
+        Command::Nbd(arguments) => nbd::run(&arguments, json),
         Command::Down(arguments) => up::down(&arguments, json),
         Command::Gatekeeper(arguments) => gatekeeper::run(&arguments),
         Command::Bench(arguments) => bench::run(arguments, json),

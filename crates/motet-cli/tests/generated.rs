@@ -16,7 +16,7 @@ fn manual_has_every_setting_and_every_subcommand() {
         assert!(main.contains(setting.env), "{}", setting.env);
     }
     for name in [
-        "run", "ps", "top", "why", "up", "groups", "load", "start", "stop", "unload", "modules", "node", "down",
+        "run", "ps", "top", "why", "up", "groups", "load", "start", "stop", "unload", "modules", "node", "nbd", "down",
         "bench", "tune", "doctor", "config",
     ] {
         assert!(main.contains(&format!("motet\\-{name}(1)")), "{name}");

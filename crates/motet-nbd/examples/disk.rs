@@ -1,0 +1,39 @@
+//! An export and a disk in it, each in a process of its own. Both end with their standard input.
+//!
+//! ```text
+//! disk export NAME FOLDER         exports a folder
+//! disk serve NAME PATH SOCKET     serves a file of it as a disk
+//! ```
+
+use motet_files::client::Source;
+use motet_files::server::{Options, Server as FileServer};
+use motet_nbd::exported_file::ExportedFile;
+use motet_nbd::negotiation::Export;
+use motet_nbd::server::{Listen, Server};
+use std::io::{Error, ErrorKind, Read, Result, stdin};
+use std::sync::Arc;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        ["export", name, folder] => {
+            let options =
+                Options { name: name.into(), folder: folder.into(), read_only: false, listen: None, direct: false };
+            let _server = FileServer::start(options)?;
+            until_end_of_input()
+        }
+        ["serve", name, path, socket] => {
+            let file = ExportedFile::open(Source::Name(name.into()), path.as_bytes(), false, None)?;
+            let export = Export { name: String::new(), blocks: Arc::new(file) };
+            let server = Server::start(export, &Listen::Unix(socket.into()))?;
+            println!("{}", server.uri()?);
+            until_end_of_input()
+        }
+        _ => Err(Error::new(ErrorKind::InvalidInput, "say export NAME FOLDER, or serve NAME PATH SOCKET")),
+    }
+}
+
+fn until_end_of_input() -> Result<()> {
+    stdin().read_to_end(&mut Vec::new()).map(drop)
+}
