@@ -1,5 +1,6 @@
 //! What a disk must be able to do.
 
+pub use motet_files::client::Transfer;
 use std::io::Result;
 
 /// A part of a disk.
@@ -18,15 +19,6 @@ pub struct Zeroing {
     pub may_be_hole: bool,
     /// EOPNOTSUPP if they have to be written like other data.
     pub fast_only: bool,
-}
-
-/// A short read or write, one of several at once.
-#[derive(Debug)]
-pub enum Transfer<'a> {
-    /// Fills memory from `offset` on.
-    Read(u64, &'a mut [u8]),
-    /// Writes memory at `offset`.
-    Write(u64, &'a [u8]),
 }
 
 /// A disk. All offsets and lengths are bytes, and lie within the size that the disk had when the client connected.

@@ -1,6 +1,6 @@
 //! A disk that is a file of an export.
 
-use crate::blocks::{Blocks, Extent, Zeroing};
+use crate::blocks::{Blocks, Extent, Transfer, Zeroing};
 use motet_files::client::{Client, File, Source};
 use motet_files::protocol::{MAX_DATA_BYTES, OpenFlags};
 use rustix::fs::{FallocateFlags, FileType};
@@ -137,6 +137,22 @@ impl Blocks for ExportedFile {
             at = to;
         }
         Ok(extents)
+    }
+
+    fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<Result<()>> {
+        let file = match self.file() {
+            Ok(file) => file,
+            Err(_) => return transfers.iter().map(|_| Err(Errno::SHUTDOWN.into())).collect(),
+        };
+        let results = file.transfer(transfers);
+        let finish = |(transfer, result): (&Transfer<'_>, Result<usize>)| match (transfer, result?) {
+            (Transfer::Read(_, into), read) if read < into.len() => Err(Errno::IO.into()),
+            (Transfer::Write(offset, data), written) if written < data.len() => {
+                self.write_at(&data[written..], offset + written as u64)
+            }
+            _ => Ok(()),
+        };
+        transfers.iter().zip(results).map(finish).collect()
     }
 
     fn shut_down(&self) {

@@ -3,7 +3,7 @@
 use super::failure::Failure;
 use super::locate::Source;
 use super::open_files::OpenFiles;
-use super::slots::{Slot, Slots};
+use super::slots::{Slot, Slots, TakenSlot};
 use crate::protocol::{
     Answer, MAX_INLINE_BYTES, Operation, Reply, Request, SERVICE, SessionKey, VERSION, answer_tag, append, data_tag,
     parse_answer, request_tag,
@@ -99,10 +99,66 @@ impl Connection {
     ) -> Result<(Reply, usize)> {
         let mut slot = self.slots.take();
         slot.begin();
+        self.call_in(&mut slot, operation, data, into)
+    }
+
+    /// Sends several requests before it waits for an answer; returns the answers, each as [`Connection::call`] does. `operation` is called with the position
+    /// of a request, `memory` has for each its data, and where its answer is written.
+    pub fn call_together<'a>(
+        &self,
+        operation: impl Fn(usize) -> Result<Operation<'a>>,
+        memory: &mut [(&[u8], &mut [u8])],
+    ) -> Vec<Result<(Reply, usize)>> {
+        let mut results = Vec::with_capacity(memory.len());
+        while let Some(rest @ [_, ..]) = memory.get_mut(results.len()..) {
+            let first = results.len();
+            let mut slots = self.slots.take_several(rest.len());
+            let attempt = self.connected();
+            let send = |(at, (slot, (data, _))): (usize, (&mut TakenSlot<'_>, &(&[u8], &mut [u8])))| {
+                slot.begin();
+                let attempt = *attempt.as_ref().map_err(|_| Failure::Lost)?;
+                self.send(attempt, slot, &operation(first + at).map_err(Failure::Final)?, data, self.limit)
+            };
+            let sent: Vec<_> = slots.iter_mut().zip(rest.iter()).enumerate().map(send).collect();
+            for (at, ((mut slot, (data, into)), sent)) in slots.into_iter().zip(rest).zip(sent).enumerate() {
+                let answered = match (sent, &attempt) {
+                    (Ok(sequence), Ok(attempt)) => self.receive(*attempt, &mut slot, sequence, into, self.limit),
+                    (Err(failure), _) => Err(failure),
+                    (_, Err(_)) => Err(Failure::Lost),
+                };
+                results.push(match answered {
+                    Ok(answered) => Ok(answered),
+                    Err(Failure::Final(error)) => Err(error),
+                    Err(Failure::Broken) => {
+                        if let Ok(attempt) = &attempt {
+                            self.lose(attempt.channel);
+                        }
+                        Err(Failure::Broken.into_error())
+                    }
+                    Err(Failure::Lost) => {
+                        if let Ok(attempt) = &attempt {
+                            self.lose(attempt.channel);
+                        }
+                        self.call_in(&mut slot, || operation(first + at), data, into)
+                    }
+                });
+            }
+        }
+        results
+    }
+
+    /// Makes the request that has begun in this slot, as often as the connection is lost.
+    fn call_in<'a>(
+        &self,
+        slot: &mut Slot,
+        operation: impl Fn() -> Result<Operation<'a>>,
+        data: &[u8],
+        into: &mut [u8],
+    ) -> Result<(Reply, usize)> {
         let mut lost = None;
         loop {
             let attempt = self.connected()?;
-            match self.attempt(attempt, &mut slot, &operation()?, data, into, self.limit) {
+            match self.attempt(attempt, slot, &operation()?, data, into, self.limit) {
                 Ok(answered) => return Ok(answered),
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Broken) => {
@@ -209,6 +265,19 @@ impl Connection {
         into: &mut [u8],
         limit: Option<Duration>,
     ) -> std::result::Result<(Reply, usize), Failure> {
+        let sequence = self.send(attempt, slot, operation, data, limit)?;
+        self.receive(attempt, slot, sequence, into, limit)
+    }
+
+    /// Sends a request; returns its number in its slot.
+    fn send(
+        &self,
+        attempt: Attempt,
+        slot: &mut Slot,
+        operation: &Operation<'_>,
+        data: &[u8],
+        limit: Option<Duration>,
+    ) -> std::result::Result<u32, Failure> {
         let Attempt { channel, epoch } = attempt;
         let (number, sequence) = slot.request(epoch);
         let data_bytes = u32::try_from(data.len()).map_err(|_| Failure::Final(Errno::INVAL.into()))?;
@@ -225,9 +294,20 @@ impl Connection {
         if inline.len() < data.len() {
             self.node.send_with(&message(data_tag(number)), &[data], limit).map_err(Failure::of)?;
         }
-        let from = RecvFrom::Channel(channel);
-        let received =
-            self.node.receive_with(from, answer_tag(number), 0, &mut slot.headers, into, limit).map_err(Failure::of)?;
+        Ok(sequence)
+    }
+
+    /// Receives the answer to the request with this number in its slot.
+    fn receive(
+        &self,
+        attempt: Attempt,
+        slot: &mut Slot,
+        sequence: u32,
+        into: &mut [u8],
+        limit: Option<Duration>,
+    ) -> std::result::Result<(Reply, usize), Failure> {
+        let (from, tag) = (RecvFrom::Channel(attempt.channel), answer_tag(slot.number()));
+        let received = self.node.receive_with(from, tag, 0, &mut slot.headers, into, limit).map_err(Failure::of)?;
         match parse_answer(&slot.headers) {
             Some(Answer { sequence: answered, result }) if answered == sequence => match result {
                 Ok(reply) => Ok((reply, received.length)),

@@ -16,6 +16,24 @@ pub struct File {
     state: Arc<OpenState>,
 }
 
+/// A read or a write, one of several at once.
+#[derive(Debug)]
+pub enum Transfer<'a> {
+    /// Reads into memory from an offset on, fewer bytes only at the end of the file.
+    Read(u64, &'a mut [u8]),
+    /// Writes memory at an offset.
+    Write(u64, &'a [u8]),
+}
+
+impl Transfer<'_> {
+    fn length(&self) -> usize {
+        match self {
+            Self::Read(_, into) => into.len(),
+            Self::Write(_, data) => data.len(),
+        }
+    }
+}
+
 impl File {
     pub(super) fn new(client: Arc<Shared>, state: Arc<OpenState>) -> Self {
         Self { client, state }
@@ -56,6 +74,47 @@ impl File {
             }
         }
         Ok(done)
+    }
+
+    /// Makes several reads and writes at once, in any order; returns how many bytes of each. Longer ones than 1 MiB are made alone.
+    pub fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {
+        if transfers.iter().any(|transfer| transfer.length() > MAX_DATA_BYTES) {
+            let alone = |transfer: &mut Transfer<'_>| match transfer {
+                Transfer::Read(offset, into) => self.read_at(into, *offset),
+                Transfer::Write(offset, data) => self.write_at(data, *offset),
+            };
+            return transfers.iter_mut().map(alone).collect();
+        }
+        let operations: Vec<_> = transfers
+            .iter()
+            .map(|transfer| match transfer {
+                Transfer::Read(offset, into) => (*offset, Some(u32::try_from(into.len()).unwrap_or(0))),
+                Transfer::Write(offset, _) => (*offset, None),
+            })
+            .collect();
+        let mut memory: Vec<(&[u8], &mut [u8])> = transfers
+            .iter_mut()
+            .map(|transfer| match transfer {
+                Transfer::Read(_, into) => (&[][..], &mut **into),
+                Transfer::Write(_, data) => (*data, &mut [][..]),
+            })
+            .collect();
+        let operation = |at: usize| {
+            let file = self.state.number()?;
+            Ok(match operations[at] {
+                (offset, Some(length)) => Operation::Read { file, offset, length },
+                (offset, None) => Operation::Write { file, offset },
+            })
+        };
+        let answers = self.connection.call_together(operation, &mut memory);
+        let finish = |(answer, (data, into)): (Result<(Reply, usize)>, &(&[u8], &mut [u8]))| {
+            let (reply, read) = answer?;
+            let count = usize::try_from(count(reply)?).unwrap_or(usize::MAX);
+            // Nothing is read for a write, and no more is written than was sent.
+            let is_read = data.is_empty() && count == read && count <= into.len();
+            if is_read || !data.is_empty() && count <= data.len() { Ok(count) } else { Err(unexpected()) }
+        };
+        answers.into_iter().zip(&memory).map(finish).collect()
     }
 
     /// Waits until what was written is on the server's disk; with `data_only` without times.

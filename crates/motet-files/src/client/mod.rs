@@ -12,7 +12,7 @@ mod open_files;
 mod slots;
 mod transport;
 
-pub use file::File;
+pub use file::{File, Transfer};
 pub use locate::Source;
 
 use crate::Result;

@@ -34,6 +34,11 @@ impl Slot {
         Self { epoch: NO_SESSION, ..Self::new(SLOT_OF_CONNECTION) }
     }
 
+    /// Its number.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
     /// A new request begins.
     pub fn begin(&mut self) {
         self.fresh = true;
@@ -85,6 +90,18 @@ impl Slots {
                 None => free = self.returned.wait(free).unwrap_or_else(PoisonError::into_inner),
             }
         }
+    }
+
+    /// Takes at least one and at most `most` free slots. Waits until there is one.
+    pub fn take_several(&self, most: usize) -> Vec<TakenSlot<'_>> {
+        let mut taken = vec![self.take()];
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        while taken.len() < most
+            && let Some(slot) = free.pop()
+        {
+            taken.push(TakenSlot { slots: self, slot: Some(slot) });
+        }
+        taken
     }
 
     /// The slot of the connection itself.
