@@ -1,7 +1,7 @@
 //! A connection after the handshake.
 //!
 //! One thread at a time has the *turn*: it waits for requests and takes one, or several short ones that have arrived together. Then it gives the turn to
-//! another thread, executes them, and sends the replies. So replies come in any order, and a client that sends without reading holds at most the threads of its
+//! another thread, executes them, and sends the replies. While the data are in memory it keeps the turn for short ones. Replies come in any order, and a client that sends without reading holds at most the threads of its
 //! connection, with [`PART_BYTES`] of data each.
 
 use crate::blocks::{Blocks, Transfer, Zeroing};
@@ -12,12 +12,15 @@ use crate::stream::Stream;
 use crate::wire::{ALLOCATION_CONTEXT_ID, Command, CommandFlags, MAX_PAYLOAD_BYTES, Request, error_number, errors};
 use std::io::Result;
 use std::net::Shutdown;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope};
+use std::time::{Duration, Instant};
 
 /// Threads of a connection: requests, or groups of short ones, that are executed at the same time.
 const MAX_THREADS: usize = 16;
+/// Short transfers that take less time than this do not wait for a device.
+const QUICK: Duration = Duration::from_micros(300);
 /// Extents in one reply.
 const MAX_EXTENTS: usize = 256;
 /// The states of an extent: it is a hole, and reads as zeroes.
@@ -34,6 +37,8 @@ pub struct Connection<'a> {
     threads: AtomicUsize,
     /// Threads that wait for the turn.
     waiting: AtomicUsize,
+    /// The last short transfers took little time: the data are in memory.
+    is_quick: AtomicBool,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -51,6 +56,7 @@ impl<'a> Connection<'a> {
             sending: Mutex::default(),
             threads: AtomicUsize::new(1),
             waiting: AtomicUsize::new(0),
+            is_quick: AtomicBool::new(false),
         };
         std::thread::scope(|scope| connection.work(scope));
     }
@@ -62,23 +68,35 @@ impl<'a> Connection<'a> {
             self.waiting.fetch_add(1, Ordering::SeqCst);
             let mut receiver = locked(&self.turn);
             self.waiting.fetch_sub(1, Ordering::SeqCst);
-            let arrived = receiver.receive(self.stream, &self.agreed.limits, &mut batch);
-            let written = match arrived {
-                Ok(Arrived::Requests) => Ok(0),
-                Ok(Arrived::LongWrite) => self.long_write(&mut receiver, &mut batch),
-                // The other threads still send their replies.
-                Ok(Arrived::End) => return,
-                Err(_) => return self.stream.shut_down(Shutdown::Both),
+            let taken = self.take(&mut receiver, &mut batch, &mut replies);
+            let Ok(Some(written)) = taken else {
+                receiver.end();
+                if taken.is_err() {
+                    self.stream.shut_down(Shutdown::Both);
+                }
+                // At the end of all requests the other threads still send their replies.
+                return;
             };
             drop(receiver);
             self.call_another(scope);
-            let sent = match written {
-                Ok(error) => self.execute(&mut batch, &mut replies, error),
-                Err(error) => Err(error),
-            };
-            if sent.is_err() {
+            if self.execute(&mut batch, &mut replies, written).is_err() {
                 locked(&self.turn).end();
                 return self.stream.shut_down(Shutdown::Both);
+            }
+        }
+    }
+
+    /// Receives requests that are to be executed without the turn. Those before them that take little time are executed and answered here: to wake another
+    /// thread for each costs more. Returns the error number of a long write. `None`: nothing more comes. An error: the connection is lost.
+    fn take(&self, receiver: &mut Receiver, batch: &mut Batch, replies: &mut Replies) -> Result<Option<u32>> {
+        loop {
+            match receiver.receive(self.stream, &self.agreed.limits, batch)? {
+                Arrived::End => return Ok(None),
+                Arrived::LongWrite => return self.long_write(receiver, batch).map(Some),
+                Arrived::Requests if self.is_quick.load(Ordering::Relaxed) && batch.is_short() => {
+                    self.execute(batch, replies, 0)?;
+                }
+                Arrived::Requests => return Ok(Some(0)),
             }
         }
     }
@@ -116,6 +134,8 @@ impl<'a> Connection<'a> {
 
     /// Executes what one thread has taken, and sends the replies. `written`: the error number of a long write. An error: the connection is lost.
     fn execute(&self, batch: &mut Batch, replies: &mut Replies, written: u32) -> Result<()> {
+        let is_short = batch.is_short();
+        let began = Instant::now();
         let Batch { requests, data, .. } = batch;
         if let [Pending { request, command, data: range }] = &requests[..] {
             let (request, part) = (*request, range.clone());
@@ -150,6 +170,9 @@ impl<'a> Connection<'a> {
                     _ => replies.finish(request, number(result)),
                 }
             }
+        }
+        if is_short {
+            self.is_quick.store(began.elapsed() < QUICK, Ordering::Relaxed);
         }
         self.send(replies, data)
     }

@@ -1,7 +1,7 @@
 //! Requests of a connection, as they arrive. Short ones that have arrived together are taken together.
 
 use crate::stream::Stream;
-use crate::wire::{Command, ExportLimits, REQUEST_HEADER_BYTES, Request};
+use crate::wire::{Command, CommandFlags, ExportLimits, REQUEST_HEADER_BYTES, Request};
 use std::io::{Error, ErrorKind, IoSliceMut, Read, Result};
 use std::ops::Range;
 
@@ -37,6 +37,15 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// It has short reads and writes only, none of which waits for the disk.
+    pub fn is_short(&self) -> bool {
+        self.requests.iter().all(|pending| {
+            pending.data.len() <= SHORT_BYTES
+                && matches!(pending.command, Ok(Command::Read | Command::Write))
+                && !pending.request.flags.contains(CommandFlags::FUA)
+        })
+    }
+
     fn clear(&mut self) {
         self.requests.clear();
         self.used = 0;
