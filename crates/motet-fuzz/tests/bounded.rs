@@ -219,3 +219,8 @@ fn cargo_fuzz_has_every_target() {
         assert!(text.contains("motet_fuzz::"), "{file} calls the target");
     }
 }
+
+#[test]
+fn nbd() {
+    run(target("nbd"));
+}

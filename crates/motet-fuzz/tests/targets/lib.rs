@@ -10,6 +10,7 @@ pub mod files;
 pub mod gatekeeper;
 pub mod message;
 pub mod mutate;
+pub mod nbd;
 pub mod payload_ring;
 pub mod session;
 pub mod slot;
@@ -56,6 +57,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "file_message", run: files::file_message, seeds: files::file_message_seeds, rounds: 200_000 },
     Target { name: "link_frame", run: gatekeeper::link_frame, seeds: gatekeeper::link_frame_seeds, rounds: 200_000 },
     Target { name: "node_line", run: gatekeeper::node_line, seeds: gatekeeper::node_line_seeds, rounds: 100_000 },
+    Target { name: "nbd", run: nbd::run, seeds: nbd::seeds, rounds: 200_000 },
     Target { name: "session", run: session::run, seeds: session::seeds, rounds: 200_000 },
 ];
 
