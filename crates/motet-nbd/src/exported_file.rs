@@ -15,8 +15,7 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 #[derive(Debug)]
 pub struct ExportedFile {
     client: Client,
-    /// `None` while it is being dropped: a file is closed before its client.
-    file: Option<File>,
+    file: File,
     read_only: bool,
 }
 
@@ -28,16 +27,12 @@ impl ExportedFile {
         let mut flags = OpenFlags::READ;
         flags.set(OpenFlags::WRITE, !read_only);
         let (file, attributes) = client.open(path, flags, 0)?;
-        let opened = Self { client, file: Some(file), read_only };
+        let opened = Self { client, file, read_only };
         match FileType::from_raw_mode(attributes.mode) {
             FileType::RegularFile => Ok(opened),
             FileType::Directory => Err(Errno::ISDIR.into()),
             _ => Err(Errno::NOTBLK.into()),
         }
-    }
-
-    fn file(&self) -> Result<&File> {
-        self.file.as_ref().ok_or_else(|| Errno::SHUTDOWN.into())
     }
 
     fn write_zeroes(&self, mut offset: u64, mut length: u64) -> Result<()> {
@@ -51,12 +46,12 @@ impl ExportedFile {
     }
 
     fn allocate(&self, flags: FallocateFlags, offset: u64, length: u64) -> Result<()> {
-        self.file()?.allocate((flags | FallocateFlags::KEEP_SIZE).bits(), offset, length)
+        self.file.allocate((flags | FallocateFlags::KEEP_SIZE).bits(), offset, length)
     }
 
     /// The next data or hole from `offset` on; `None`: there is none.
     fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
-        match self.file()?.seek(offset, data) {
+        match self.file.seek(offset, data) {
             Ok(found) => Ok(Some(found)),
             Err(error) if Errno::from_io_error(&error) == Some(Errno::NXIO) => Ok(None),
             Err(error) => Err(error),
@@ -70,7 +65,7 @@ fn is_unsupported(error: &std::io::Error) -> bool {
 
 impl Blocks for ExportedFile {
     fn size(&self) -> Result<u64> {
-        Ok(self.file()?.attributes()?.size)
+        Ok(self.file.attributes()?.size)
     }
 
     fn is_read_only(&self) -> bool {
@@ -78,14 +73,14 @@ impl Blocks for ExportedFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        if self.file()?.read_at(buffer, offset)? == buffer.len() { Ok(()) } else { Err(Errno::IO.into()) }
+        if self.file.read_at(buffer, offset)? == buffer.len() { Ok(()) } else { Err(Errno::IO.into()) }
     }
 
     fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         let mut done = 0;
         while done < data.len() {
             // A write that stops before its end fails when the rest is written.
-            match self.file()?.write_at(&data[done..], offset + done as u64)? {
+            match self.file.write_at(&data[done..], offset + done as u64)? {
                 0 => return Err(Errno::NOSPC.into()),
                 written => done += written,
             }
@@ -94,7 +89,7 @@ impl Blocks for ExportedFile {
     }
 
     fn sync(&self) -> Result<()> {
-        self.file()?.sync(true)
+        self.file.sync(true)
     }
 
     fn zero(&self, offset: u64, length: u64, how: Zeroing) -> Result<()> {
@@ -140,11 +135,7 @@ impl Blocks for ExportedFile {
     }
 
     fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<Result<()>> {
-        let file = match self.file() {
-            Ok(file) => file,
-            Err(_) => return transfers.iter().map(|_| Err(Errno::SHUTDOWN.into())).collect(),
-        };
-        let results = file.transfer(transfers);
+        let results = self.file.transfer(transfers);
         let finish = |(transfer, result): (&Transfer<'_>, Result<usize>)| match (transfer, result?) {
             (Transfer::Read(_, into), read) if read < into.len() => Err(Errno::IO.into()),
             (Transfer::Write(offset, data), written) if written < data.len() => {
@@ -162,7 +153,7 @@ impl Blocks for ExportedFile {
 
 impl Drop for ExportedFile {
     fn drop(&mut self) {
-        self.file = None;
+        // The server closes the file with the session. To close it by a request would wait for a server that is away.
         self.client.close();
     }
 }

@@ -22,6 +22,8 @@ const MAX_CONNECTIONS: usize = 32;
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// How long a server that ends waits for requests that it has received.
 const END_LIMIT: Duration = Duration::from_secs(2);
+/// Folders of one process, in which sockets are made.
+const MAX_PRIVATE_FOLDERS: u32 = 100;
 /// The pause after an error of the listening socket, too many open files for example.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
 
@@ -132,6 +134,8 @@ impl Listener {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nodelay(true)?;
+                // The connection of a host that is gone ends.
+                rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
                 Stream::Tcp(stream)
             }
         })
@@ -169,7 +173,7 @@ impl Shared {
         drop(connections);
         let entry = Entry { shared: Arc::clone(self), number };
         let serve = move || {
-            // A client that breaks off concerns nobody else.
+            // A client that breaks off disturbs no other one.
             let _ = entry.shared.serve(&stream);
         };
         // Without a thread the entry is dropped, and the client disconnected.
@@ -234,8 +238,7 @@ fn listen_at(path: &Path) -> Result<UnixListener> {
         _ => {}
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let private = parent.join(format!(".nbd-{}", std::process::id()));
-    fs::DirBuilder::new().mode(0o700).create(&private)?;
+    let private = private_folder(parent)?;
     let socket = private.join("s");
     let made = UnixListener::bind(&socket).and_then(|listener| {
         chmod(&socket, Mode::RUSR | Mode::WUSR)?;
@@ -247,6 +250,20 @@ fn listen_at(path: &Path) -> Result<UnixListener> {
     }
     let _ = fs::remove_dir(&private);
     made
+}
+
+/// Makes a folder that only its user can enter.
+fn private_folder(parent: &Path) -> Result<PathBuf> {
+    let mut number = 0;
+    loop {
+        let path = parent.join(format!(".nbd-{}-{number}", std::process::id()));
+        match fs::DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(path),
+            // Of another server of this process, or of one that was killed.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && number < MAX_PRIVATE_FOLDERS => number += 1,
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Escapes what has a meaning in a URI.

@@ -158,7 +158,7 @@ fn a_disk_that_became_shorter_gives_an_error() {
 }
 
 #[test]
-fn hostile_handshakes_end_and_disturb_nobody() {
+fn hostile_handshakes_end_and_disturb_no_other_client() {
     let scene = Scene::new(1 << 20);
     let socket = scene.path("socket");
     let closed = |bytes: &[u8]| {

@@ -112,3 +112,25 @@ fn acknowledged_writes_survive_a_killed_server_of_files() {
     files.kill().expect("killed");
     files.wait().expect("its end");
 }
+
+#[test]
+fn a_server_ends_while_the_server_of_files_is_away() {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::write(folder.path().join("disk"), vec![7; BLOCK]).expect("a file");
+    let name = export_name();
+    let mut files = start_server(&name, folder.path());
+    let disk = ExportedFile::open(Source::Name(name), b"disk", false, None).expect("a disk");
+    let socket = folder.path().join("socket");
+    let export = Export { name: String::new(), blocks: Arc::new(disk) };
+    let server = Server::start(export, &Listen::Unix(socket.clone())).expect("a server");
+    let mut client = Client::connect(&socket, false);
+    files.kill().expect("killed");
+    files.wait().expect("its end");
+    client.request(WRITE, 0, 1, 0, 3);
+    client.say(b"abc");
+    drop(server);
+    // The request fails, or its connection ends.
+    let mut rest = Vec::new();
+    let _ = client.0.read_to_end(&mut rest);
+    assert_ne!(rest.get(4..8), Some(&[0; 4][..]), "a write was acknowledged without a server of files");
+}
