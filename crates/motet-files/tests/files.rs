@@ -1,6 +1,6 @@
 //! A client and a server of an export in one process: each operation against what the local file system says, and what must be refused.
 
-use motet_files::client::{Client, File, Source};
+use motet_files::client::{Client, File, Source, Transfer};
 use motet_files::protocol::{
     Change, LockKind, LockRange, MAX_DATA_BYTES, OpenFlags, RenameFlags, SetTime, Time, entries,
 };
@@ -432,4 +432,47 @@ fn what_another_program_changes_is_seen() {
     let mut bytes = [0; 5];
     file.read_at(&mut bytes, 0).expect("a read");
     assert_eq!(&bytes, b"local");
+}
+
+#[test]
+fn several_transfers_at_once_are_as_many_alone() {
+    let mut scene = Scene::new();
+    let file = scene.create("file");
+    // More than there are slots, and of every way to carry data.
+    let pieces: Vec<Vec<u8>> = (0..150).map(|at| pattern([0, 1, 4096, 40_000][at % 4] + at)).collect();
+    let offset = |at: usize| (at * 50_000) as u64;
+    let write = |file: &File| {
+        let mut writes: Vec<_> =
+            pieces.iter().enumerate().map(|(at, piece)| Transfer::Write(offset(at), piece)).collect();
+        for (result, piece) in file.transfer(&mut writes).into_iter().zip(&pieces) {
+            assert_eq!(result.expect("a write"), piece.len());
+        }
+    };
+    let read = |file: &File| {
+        let mut memory: Vec<_> = pieces.iter().map(|piece| vec![0; piece.len()]).collect();
+        let mut reads: Vec<_> =
+            memory.iter_mut().enumerate().map(|(at, into)| Transfer::Read(offset(at), into)).collect();
+        assert!(file.transfer(&mut reads).into_iter().all(|result| result.is_ok()));
+        assert!(memory == pieces, "other bytes");
+    };
+    write(&file);
+    read(&file);
+    scene.restart_server();
+    read(&file);
+    scene.restart_server();
+    write(&file);
+    let long = pattern(MAX_DATA_BYTES + 5);
+    let (mut short, mut end) = ([0; 3], [0; 10]);
+    let size = file.attributes().expect("attributes").size;
+    let mut mixed = [
+        Transfer::Write(size, &long),
+        Transfer::Read(0, &mut short),
+        Transfer::Read(size + long.len() as u64 - 4, &mut end),
+    ];
+    let counts: Vec<_> = file.transfer(&mut mixed).into_iter().map(|result| result.expect("a transfer")).collect();
+    assert_eq!(counts, [long.len(), 3, 4]);
+    let (read_only, _) = scene.client.open(b"file", OpenFlags::READ, 0).expect("the file");
+    let mut byte = [0];
+    let results = read_only.transfer(&mut [Transfer::Write(0, b"x"), Transfer::Read(1, &mut byte)]);
+    assert!(results[0].is_err() && matches!(results[1], Ok(1)), "one that fails concerns no other: {results:?}");
 }

@@ -67,14 +67,14 @@ fn acknowledged_writes_survive_a_killed_server_of_files() {
     let (acknowledged, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let versions: Vec<Vec<u64>> = std::thread::scope(|scope| {
         let write = |writer: usize| {
-            let mut client = Client::connect(&socket, writer % 2 == 0);
-            let mut versions = vec![0; BLOCKS_OF_WRITER];
+            let mut client = Client::connect(&socket, writer.is_multiple_of(2));
+            let mut versions = vec![0_u64; BLOCKS_OF_WRITER];
             let mut at = writer;
             while !stop.load(Ordering::SeqCst) {
                 at = (at * 5 + 3) % BLOCKS_OF_WRITER;
                 let version = versions[at] + 1;
                 let offset = ((writer * BLOCKS_OF_WRITER + at) * BLOCK) as u64;
-                let flags = if version % 7 == 0 { FUA } else { 0 };
+                let flags = if version.is_multiple_of(7) { FUA } else { 0 };
                 client.request(WRITE, flags, version, offset, BLOCK as u32);
                 client.say(&block(writer, version));
                 assert_eq!(client.simple_reply(), (0, version), "a write while the server of files is away");

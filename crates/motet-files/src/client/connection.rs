@@ -3,7 +3,7 @@
 use super::failure::Failure;
 use super::locate::Source;
 use super::open_files::OpenFiles;
-use super::slots::{Slot, Slots, TakenSlot};
+use super::slots::{Slot, Slots};
 use crate::protocol::{
     Answer, MAX_INLINE_BYTES, Operation, Reply, Request, SERVICE, SessionKey, VERSION, answer_tag, append, data_tag,
     parse_answer, request_tag,
@@ -47,6 +47,15 @@ struct Link {
     /// Since when the server is away.
     lost: Option<Instant>,
     read_only: bool,
+}
+
+/// Memory of a request.
+#[derive(Debug)]
+pub struct Memory<'a> {
+    /// Data that belong to it.
+    pub data: &'a [u8],
+    /// Where the body of its answer is written.
+    pub into: &'a mut [u8],
 }
 
 /// The channel and the session of an attempt.
@@ -103,24 +112,27 @@ impl Connection {
     }
 
     /// Sends several requests before it waits for an answer; returns the answers, each as [`Connection::call`] does. `operation` is called with the position
-    /// of a request, `memory` has for each its data, and where its answer is written.
+    /// of a request in `memory`.
     pub fn call_together<'a>(
         &self,
         operation: impl Fn(usize) -> Result<Operation<'a>>,
-        memory: &mut [(&[u8], &mut [u8])],
+        memory: &mut [Memory<'_>],
     ) -> Vec<Result<(Reply, usize)>> {
         let mut results = Vec::with_capacity(memory.len());
         while let Some(rest @ [_, ..]) = memory.get_mut(results.len()..) {
             let first = results.len();
             let mut slots = self.slots.take_several(rest.len());
             let attempt = self.connected();
-            let send = |(at, (slot, (data, _))): (usize, (&mut TakenSlot<'_>, &(&[u8], &mut [u8])))| {
+            let mut sent = Vec::with_capacity(slots.len());
+            for (at, (slot, Memory { data, .. })) in slots.iter_mut().zip(rest.iter()).enumerate() {
                 slot.begin();
-                let attempt = *attempt.as_ref().map_err(|_| Failure::Lost)?;
-                self.send(attempt, slot, &operation(first + at).map_err(Failure::Final)?, data, self.limit)
-            };
-            let sent: Vec<_> = slots.iter_mut().zip(rest.iter()).enumerate().map(send).collect();
-            for (at, ((mut slot, (data, into)), sent)) in slots.into_iter().zip(rest).zip(sent).enumerate() {
+                sent.push(match (&attempt, operation(first + at)) {
+                    (Ok(attempt), Ok(operation)) => self.send(*attempt, slot, &operation, data, self.limit),
+                    (_, Err(error)) => Err(Failure::Final(error)),
+                    (Err(_), _) => Err(Failure::Lost),
+                });
+            }
+            for (at, ((mut slot, Memory { data, into }), sent)) in slots.into_iter().zip(rest).zip(sent).enumerate() {
                 let answered = match (sent, &attempt) {
                     (Ok(sequence), Ok(attempt)) => self.receive(*attempt, &mut slot, sequence, into, self.limit),
                     (Err(failure), _) => Err(failure),

@@ -1,6 +1,7 @@
 //! An open file of a client.
 
 use super::Shared;
+use super::connection::Memory;
 use super::open_files::OpenState;
 use super::transport::Transport;
 use super::{attributes, count, done, unexpected};
@@ -92,11 +93,11 @@ impl File {
                 Transfer::Write(offset, _) => (*offset, None),
             })
             .collect();
-        let mut memory: Vec<(&[u8], &mut [u8])> = transfers
+        let mut memory: Vec<Memory<'_>> = transfers
             .iter_mut()
             .map(|transfer| match transfer {
-                Transfer::Read(_, into) => (&[][..], &mut **into),
-                Transfer::Write(_, data) => (*data, &mut [][..]),
+                Transfer::Read(_, into) => Memory { data: &[], into },
+                Transfer::Write(_, data) => Memory { data, into: &mut [] },
             })
             .collect();
         let operation = |at: usize| {
@@ -106,8 +107,8 @@ impl File {
                 (offset, None) => Operation::Write { file, offset },
             })
         };
-        let answers = self.connection.call_together(operation, &mut memory);
-        let finish = |(answer, (data, into)): (Result<(Reply, usize)>, &(&[u8], &mut [u8]))| {
+        let answers = self.client.transport.call_together(operation, &mut memory);
+        let finish = |(answer, Memory { data, into }): (Result<(Reply, usize)>, &Memory<'_>)| {
             let (reply, read) = answer?;
             let count = usize::try_from(count(reply)?).unwrap_or(usize::MAX);
             // Nothing is read for a write, and no more is written than was sent.

@@ -1,6 +1,6 @@
 //! How a client reaches the exported files.
 
-use super::connection::Connection;
+use super::connection::{Connection, Memory};
 use super::direct::Direct;
 use crate::Result;
 use crate::protocol::{Operation, Reply};
@@ -25,6 +25,23 @@ impl Transport {
         match self {
             Self::Messages(connection) => connection.call(operation, data, into),
             Self::Direct(direct) => direct.call(&operation()?, data, into),
+        }
+    }
+
+    /// Makes several requests at once; returns the answers, each as [`Transport::call`] does. `operation` is called with the position of a request in
+    /// `memory`.
+    pub fn call_together<'a>(
+        &self,
+        operation: impl Fn(usize) -> Result<Operation<'a>>,
+        memory: &mut [Memory<'_>],
+    ) -> Vec<Result<(Reply, usize)>> {
+        match self {
+            Self::Messages(connection) => connection.call_together(operation, memory),
+            Self::Direct(direct) => {
+                let one =
+                    |(at, Memory { data, into }): (usize, &mut Memory<'_>)| direct.call(&operation(at)?, data, into);
+                memory.iter_mut().enumerate().map(one).collect()
+            }
         }
     }
 }
