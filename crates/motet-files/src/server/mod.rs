@@ -133,9 +133,8 @@ impl Server {
         let exported = Arc::clone(&shared);
         let publication = Publication::start(&shared.options.name, exported)?;
         let mut server = Self { shared, _publication: publication, threads: Vec::new() };
-        let first = [("accept", Shared::accept as Task), ("expire", Shared::expire)];
         let workers = (0..THREADS).map(|_| ("work", Shared::work as Task));
-        for (name, run) in first.into_iter().chain(workers) {
+        for (name, run) in std::iter::once(("expire", Shared::expire as Task)).chain(workers) {
             let shared = Arc::clone(&server.shared);
             let thread = thread::Builder::new().name(format!("files-{name}")).spawn(move || run(&shared))?;
             server.threads.push(thread);
@@ -198,20 +197,15 @@ impl Shared {
             .map_err(failed)
     }
 
-    /// Accepts channels, and watches each for its loss.
+    /// Accepts the channels that clients have opened, and watches each for its loss. No thread waits for channels: it would run the engine's progress, and
+    /// have to wake the thread that has the turn for each request. A client's first message leads here.
     fn accept(&self) {
-        loop {
-            match self.node.accept(SERVICE, None) {
-                Ok(channel) => {
-                    let user_data = self.sessions.watch(channel);
-                    let options = CompletionOptions { cq: Some(self.cq), user_data, errors_only: false };
-                    let memory = OperationMemory::Owned(Vec::new());
-                    if self.node.post(RecvFrom::Channel(channel), NEVER, 0, memory, options).is_err() {
-                        self.lost(user_data);
-                    }
-                }
-                Err(Error::NoNode(_)) => return,
-                Err(_) => {}
+        while let Ok(channel) = self.node.accept(SERVICE, Some(Duration::ZERO)) {
+            let user_data = self.sessions.watch(channel);
+            let options = CompletionOptions { cq: Some(self.cq), user_data, errors_only: false };
+            let memory = OperationMemory::Owned(Vec::new());
+            if self.node.post(RecvFrom::Channel(channel), NEVER, 0, memory, options).is_err() {
+                self.lost(user_data);
             }
         }
     }
@@ -319,6 +313,7 @@ impl Shared {
     }
 
     fn attach(&self, channel: Channel, version: u32, resume: Option<crate::protocol::SessionKey>, turn: &mut Turn<'_>) {
+        self.accept();
         let result =
             if version == VERSION { self.sessions.attach(channel, resume) } else { Err(Errno::PROTONOSUPPORT.into()) };
         let read_only = self.tree.is_read_only();
