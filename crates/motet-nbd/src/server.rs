@@ -24,6 +24,8 @@ const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 const END_LIMIT: Duration = Duration::from_secs(2);
 /// Folders of one process, in which sockets are made.
 const MAX_PRIVATE_FOLDERS: u32 = 100;
+/// Bytes of the send buffer of a Unix socket.
+const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// The pause after an error of the listening socket, too many open files for example.
 const ERROR_PAUSE: Duration = Duration::from_millis(50);
 
@@ -130,7 +132,12 @@ impl AsFd for Listener {
 impl Listener {
     fn accept(&self) -> Result<Stream> {
         Ok(match self {
-            Self::Unix(listener, _) => Stream::Unix(listener.accept()?.0),
+            Self::Unix(listener, _) => {
+                let (stream, _) = listener.accept()?;
+                // What the system allows, so that long replies are sent with few waits.
+                rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES)?;
+                Stream::Unix(stream)
+            }
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept()?;
                 stream.set_nodelay(true)?;
