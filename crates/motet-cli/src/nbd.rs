@@ -8,7 +8,7 @@ use std::time::Duration;
 use std::{ffi::OsString, io::ErrorKind};
 
 use clap::Args;
-use motet_files::client::Source;
+use motet_files::client::Client;
 use motet_nbd::exported_file::ExportedFile;
 use motet_nbd::negotiation::Export;
 use motet_nbd::server::{Listen, Server};
@@ -68,7 +68,8 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let caught = [SIGTERM, SIGINT, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
     let mut signals = Signals::new(caught).map_err(|error| Failure::new(FAILED, error.to_string()))?;
     let limit = arguments.timeout.map(Duration::from_secs);
-    let opened = ExportedFile::open(Source::Name(export.clone()), path.as_bytes(), arguments.read_only, limit);
+    let opened = Client::named(&export, limit)
+        .and_then(|client| ExportedFile::open(client, path.as_bytes(), arguments.read_only));
     let file = opened.map_err(|error| {
         let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { FAILED };
         Failure::new(code, format!("cannot open {}: {error}", output::sanitize(&arguments.file.to_string_lossy(), 200)))

@@ -471,7 +471,7 @@ fn several_transfers_at_once_are_as_many_alone() {
     ];
     let counts: Vec<_> = file.transfer(&mut mixed).into_iter().map(|result| result.expect("a transfer")).collect();
     assert_eq!(counts, [long.len(), 3, 4]);
-    let (read_only, _) = scene.client.open(b"file", OpenFlags::READ, 0).expect("the file");
+    let (read_only, _) = scene.client.open_file(b"file", OpenFlags::READ, 0).expect("the file");
     let mut byte = [0];
     let results = read_only.transfer(&mut [Transfer::Write(0, b"x"), Transfer::Read(1, &mut byte)]);
     assert!(results[0].is_err() && matches!(results[1], Ok(1)), "one that fails concerns no other: {results:?}");

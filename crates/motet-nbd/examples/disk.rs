@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! disk export NAME FOLDER         exports a folder
+//! disk export-direct NAME FOLDER  the same; processes of this host may use the folder itself
 //! disk serve NAME PATH SOCKET     serves a file of it as a disk
 //! ```
 
-use motet_files::client::Source;
+use motet_files::client::Client;
 use motet_files::server::{Options, Server as FileServer};
 use motet_nbd::exported_file::ExportedFile;
 use motet_nbd::negotiation::Export;
@@ -17,14 +18,15 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
-        ["export", name, folder] => {
-            let options =
-                Options { name: name.into(), folder: folder.into(), read_only: false, listen: None, direct: false };
+        [kind @ ("export" | "export-direct"), name, folder] => {
+            let direct = kind == "export-direct";
+            let options = Options { name: name.into(), folder: folder.into(), read_only: false, listen: None, direct };
             let _server = FileServer::start(options)?;
             until_end_of_input()
         }
         ["serve", name, path, socket] => {
-            let file = ExportedFile::open(Source::Name(name.into()), path.as_bytes(), false, None)?;
+            let client = Client::named(name, None)?;
+            let file = ExportedFile::open(client, path.as_bytes(), false)?;
             let export = Export { name: String::new(), blocks: Arc::new(file) };
             let server = Server::start(export, &Listen::Unix(socket.into()))?;
             println!("{}", server.uri()?);

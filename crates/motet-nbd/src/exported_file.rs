@@ -1,12 +1,11 @@
 //! A disk that is a file of an export.
 
 use crate::blocks::{Blocks, Extent, Transfer, Zeroing};
-use motet_files::client::{Client, File, Source};
+use motet_files::client::{Client, File};
 use motet_files::protocol::{MAX_DATA_BYTES, OpenFlags};
 use rustix::fs::{FallocateFlags, FileType};
 use rustix::io::Errno;
 use std::io::Result;
-use std::time::Duration;
 
 /// Zeroes, for file systems that cannot make them.
 static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
@@ -20,13 +19,12 @@ pub struct ExportedFile {
 }
 
 impl ExportedFile {
-    /// Opens a regular file. `limit`: how long a request waits for a server of files that is away, then it fails; `None`: until the server is back.
-    pub fn open(source: Source, path: &[u8], read_only: bool, limit: Option<Duration>) -> Result<Self> {
-        let client = Client::connect(source, limit)?;
+    /// Opens a regular file. How long a request waits for a server that is away is the client's limit.
+    pub fn open(client: Client, path: &[u8], read_only: bool) -> Result<Self> {
         let read_only = read_only || client.is_read_only();
         let mut flags = OpenFlags::READ;
         flags.set(OpenFlags::WRITE, !read_only);
-        let (file, attributes) = client.open(path, flags, 0)?;
+        let (file, attributes) = client.open_file(path, flags, 0)?;
         let opened = Self { client, file, read_only };
         match FileType::from_raw_mode(attributes.mode) {
             FileType::RegularFile => Ok(opened),

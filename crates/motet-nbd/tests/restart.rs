@@ -2,7 +2,6 @@
 
 mod support;
 
-use motet_files::client::Source;
 use motet_files::server::Server as FileServer;
 use motet_nbd::exported_file::ExportedFile;
 use motet_nbd::negotiation::Export;
@@ -13,7 +12,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use support::{Client, FLUSH, FUA, WRITE, export_name, file_options};
+use support::{Client, FLUSH, FUA, WRITE, client, export_name, file_options};
 
 const BLOCK: usize = 4096;
 const WRITERS: usize = 4;
@@ -59,7 +58,7 @@ fn acknowledged_writes_survive_a_killed_server_of_files() {
     File::create(export.join("disk")).and_then(|file| file.set_len(size)).expect("a file");
     let name = export_name();
     let mut files = start_server(&name, &export);
-    let disk = ExportedFile::open(Source::Name(name.clone()), b"disk", false, None).expect("a disk");
+    let disk = ExportedFile::open(client(name.clone()), b"disk", false).expect("a disk");
     let socket = folder.path().join("socket");
     let server = Server::start(Export { name: String::new(), blocks: Arc::new(disk) }, &Listen::Unix(socket.clone()))
         .expect("a server");
@@ -119,7 +118,7 @@ fn a_server_ends_while_the_server_of_files_is_away() {
     fs::write(folder.path().join("disk"), vec![7; BLOCK]).expect("a file");
     let name = export_name();
     let mut files = start_server(&name, folder.path());
-    let disk = ExportedFile::open(Source::Name(name), b"disk", false, None).expect("a disk");
+    let disk = ExportedFile::open(client(name), b"disk", false).expect("a disk");
     let socket = folder.path().join("socket");
     let export = Export { name: String::new(), blocks: Arc::new(disk) };
     let server = Server::start(export, &Listen::Unix(socket.clone())).expect("a server");

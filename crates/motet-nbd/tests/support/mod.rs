@@ -1,7 +1,7 @@
 //! Helpers of the tests: an export with a disk in it, a disk in memory, a client that says any bytes.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use motet_files::client::Source;
+use motet_files::client::{Client as FileClient, Source};
 use motet_files::server::{Options, Server as FileServer};
 use motet_nbd::blocks::{Blocks, Extent, Zeroing};
 use motet_nbd::exported_file::ExportedFile;
@@ -27,6 +27,11 @@ pub fn file_options(name: &str, folder: &Path) -> Options {
     Options { name: name.to_owned(), folder: folder.to_owned(), read_only: false, listen: None, direct: false }
 }
 
+/// A client that speaks with the server of files.
+pub fn client(export: String) -> FileClient {
+    FileClient::connect(Source::Name(export), None).expect("a client")
+}
+
 /// An export with the file `disk`, which is served as a disk.
 pub struct Scene {
     pub server: Option<Server>,
@@ -47,7 +52,7 @@ impl Scene {
         File::create(disk).and_then(|file| file.set_len(size)).expect("a file");
         let name = export_name();
         let files = FileServer::start(file_options(&name, &folder.path().join("export"))).expect("a server of files");
-        let file = ExportedFile::open(Source::Name(name), b"disk", read_only, None).expect("a disk");
+        let file = ExportedFile::open(client(name), b"disk", read_only).expect("a disk");
         let export = Export { name: "d".to_owned(), blocks: Arc::new(file) };
         let server = Server::start(export, &Listen::Unix(folder.path().join("socket"))).expect("a server");
         Self { server: Some(server), folder, _files: files }
