@@ -49,7 +49,7 @@ pub struct Arguments {
 
     /// Fail requests that wait longer than this for a server of files that is away [default: wait]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: Option<u64>,
+    soft: Option<u64>,
 }
 
 /// The command.
@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let ignored = children::ignored_signals();
     let caught = [SIGTERM, SIGINT, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
     let mut signals = Signals::new(caught).map_err(|error| Failure::new(FAILED, error.to_string()))?;
-    let limit = arguments.timeout.map(Duration::from_secs);
+    let limit = arguments.soft.map(Duration::from_secs);
     let opened = Client::named(&export, limit)
         .and_then(|client| ExportedFile::open(client, path.as_bytes(), arguments.read_only));
     let file = opened.map_err(|error| {
