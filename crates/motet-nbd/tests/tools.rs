@@ -154,6 +154,7 @@ fn fio_verifies_random_writes() {
         "--verify=crc32c",
         "--do_verify=1",
         "--verify_fatal=1",
+        "--verify_state_save=0",
         "--randseed=5",
     ];
     if try_tool("fio", &["--enghelp=nbd"]).is_none_or(|(succeeded, _)| !succeeded) {

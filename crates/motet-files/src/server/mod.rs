@@ -9,7 +9,7 @@
 //! | `sessions` | the sessions of all clients |
 //! | `session` | one session: slots, open files |
 //!
-//! [`crate::storage`] executes the operations.
+//! The module `storage` executes the operations.
 
 mod session;
 mod sessions;
