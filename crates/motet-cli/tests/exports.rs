@@ -60,7 +60,8 @@ impl Hosts {
             return None;
         }
         let folder = self.0.path().join(format!("mount-{host}"));
-        let (code, out, err) = finish(self.motet(host, &["mount", export, folder.to_str().unwrap()]).args(more));
+        let (code, out, err) =
+            finish(self.motet(host, &["mount", "--soft", "20", export, folder.to_str().unwrap()]).args(more));
         assert_eq!((code, out.as_str()), (0, ""), "{err}");
         Some(Mounted(folder))
     }
@@ -283,7 +284,7 @@ fn git_and_make_work_over_two_test_hosts() {
     let exported = hosts.exported("a");
     let _served = served(&mut on("a", &[motet, "export", exported.to_str().unwrap(), "--as", "results"]));
     let work = format!(
-        "set -e; {motet} mount results {folder}/mount-b; cd {folder}/mount-b; export HOME=$PWD
+        "set -e; {motet} mount --soft 20 results {folder}/mount-b; cd {folder}/mount-b; export HOME=$PWD
         git init -q one; cd one; git config user.email a@b; git config user.name n
         printf 'int main(void) {{ return 0; }}' > main.c; printf 'main: main.c\\n\\t$(CC) -o main main.c\\n' > Makefile
         git add .; git commit -qm first; cd ..; git clone -q one two; cd two; make -s; ./main; git status --short

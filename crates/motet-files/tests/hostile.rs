@@ -271,7 +271,8 @@ fn a_client_of_a_server_that_lies_gets_errors() {
     let limit = Some(Duration::from_millis(200));
     let opened = |sequence| answered(sequence, Ok(Reply::Opened { file: 1, attributes: Attributes::default() }));
     // Answers that are none, of another request, of another kind, with too long a body, and with other counts.
-    let cases: [fn(&Request<'_>) -> (Vec<u8>, Vec<u8>); 5] = [
+    type Case = fn(&Request<'_>) -> (Vec<u8>, Vec<u8>);
+    let cases: [Case; 5] = [
         |_| (vec![0xff; 200], vec![]),
         |request| (answered(request.sequence.wrapping_add(1), Ok(Reply::Done)), vec![]),
         |request| (answered(request.sequence, Ok(Reply::Done)), vec![]),
