@@ -108,8 +108,13 @@ fn lives(pid: i32) -> bool {
 
 /// A temporary folder of this run. It is removed when its handle is dropped.
 pub fn folder() -> io::Result<TempDir> {
+    folder_in(&std::env::temp_dir())
+}
+
+/// A folder of this run in another one. It is removed when its handle is dropped.
+pub fn folder_in(parent: &Path) -> io::Result<TempDir> {
     let mut leftovers = leftovers();
-    let folder = tempfile::Builder::new().prefix("motet-bench-").tempdir()?;
+    let folder = tempfile::Builder::new().prefix("motet-bench-").tempdir_in(parent)?;
     leftovers.push(Leftover::Folder(folder.path().to_owned()));
     Ok(folder)
 }

@@ -47,6 +47,11 @@ impl Hosts {
         std::iter::once(self.script.clone().into()).chain(words.map(OsString::from)).collect()
     }
 
+    /// The address of the first host.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// The program with its server on one host and its caller on the other.
     pub fn spread(&self, program: Program) -> Program {
         Program { host_prefix: Self::NAMES.map(|name| self.on(name)), host: Some(self.address.clone()), ..program }

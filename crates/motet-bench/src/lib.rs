@@ -6,14 +6,15 @@
 //!
 //! How it measures: [`pair`] starts two processes on the CPUs that [`place`] chooses. They are programs of `tests/bench`, or this
 //! executable as a `worker`. [`sandbox`] starts programs of other projects. [`measure`] has what rows and tools share. [`tune`]
-//! measures for `motet tune` from which sizes on payload is better copied once. The tools [`corba`], [`messages`], [`mpi`] and
-//! [`session`] each measure one kind of communication. [`report`] is the data; [`table`], [`plot`], [`pages`] and [`overview`] show it.
+//! measures for `motet tune` from which sizes on payload is better copied once. The tools [`corba`], [`files`], [`messages`], [`mpi`]
+//! and [`session`] each measure one kind of communication. [`report`] is the data; [`table`], [`plot`], [`pages`] and [`overview`] show it.
 #![forbid(unsafe_code)]
 
 pub mod bar;
 pub mod bench;
 mod cleanup;
 pub mod corba;
+pub mod files;
 pub mod floor;
 pub mod format;
 mod hosts;
@@ -76,6 +77,8 @@ pub enum Tool {
     Messages(messages::Options),
     /// Measure MPI libraries on Motet beside the same libraries without Motet
     Mpi(mpi::Options),
+    /// Measure remote files: the client, the mounted file system, two test hosts, many clients
+    Files(files::Options),
     /// Measure sessions, groups and circuits beside their limits, and collective operations beside Open MPI
     Session(session::Options),
 }
@@ -87,6 +90,7 @@ impl Options {
             Some(Tool::Corba(corba)) => &mut corba.parts.run,
             Some(Tool::Messages(messages)) => &mut messages.run,
             Some(Tool::Mpi(mpi)) => &mut mpi.run,
+            Some(Tool::Files(files)) => &mut files.run,
             Some(Tool::Session(session)) => &mut session.run,
             None => &mut self.run,
         }
@@ -110,6 +114,11 @@ pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
         Some(Tool::Mpi(mpi)) => {
             let report = mpi::measure(begin(&mpi.run, prefix)?, mpi, |lines| output::show_part(lines, &mpi.run))?;
             return output::show_rest(&report, &mpi.run, |_| Group::Mpi);
+        }
+        Some(Tool::Files(files)) => {
+            let report =
+                files::measure(begin(&files.run, prefix)?, files, |lines| output::show_part(lines, &files.run))?;
+            return output::show_rest(&report, &files.run, |_| Group::Files);
         }
         Some(Tool::Session(session)) => {
             let report = session::measure(begin(&session.run, prefix)?, session)?;

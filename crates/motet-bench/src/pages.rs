@@ -33,12 +33,14 @@ pub enum Group {
     Mpi,
     /// `motet bench session`.
     Session,
+    /// `motet bench files`.
+    Files,
 }
 
 impl Group {
     /// All groups.
-    pub const ALL: [Group; 6] =
-        [Group::Streams, Group::Programs, Group::Messages, Group::Corba, Group::Mpi, Group::Session];
+    pub const ALL: [Group; 7] =
+        [Group::Streams, Group::Programs, Group::Messages, Group::Corba, Group::Mpi, Group::Session, Group::Files];
 
     /// The name of its page.
     pub fn file(self) -> &'static str {
@@ -49,6 +51,7 @@ impl Group {
             Group::Corba => "corba.md",
             Group::Mpi => "mpi.md",
             Group::Session => "session.md",
+            Group::Files => "files.md",
         }
     }
 
@@ -60,6 +63,7 @@ impl Group {
             Group::Corba => "Figures: CORBA calls",
             Group::Mpi => "Figures: MPI",
             Group::Session => "Figures: sessions",
+            Group::Files => "Figures: remote files",
         }
     }
 }

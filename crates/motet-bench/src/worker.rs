@@ -2,9 +2,11 @@
 //!
 //! `--worker ping|stream engine|tcp|tcp-polling serve|call …` speaks the protocol of `tests/bench/peer.h`, and adds to the figures
 //! the part of the payload that shared memory carried. `hub`, `peer` and `hold` are processes that are examined from outside. `fifo`
-//! measures FIFOs without the engine, `node` messages, `loan` loaned messages and regions, `session` circuits. A worker inherits its CPU affinity.
+//! measures FIFOs without the engine, `files` remote files, `node` messages, `loan` loaned messages and regions, `session` circuits. A worker inherits its
+//! CPU affinity.
 
 mod fifo;
+mod files;
 mod loan;
 mod node;
 mod session;
@@ -33,6 +35,7 @@ pub fn run(words: &[String]) -> Result<()> {
         ["sweep", "call", host, port] => call_sweep(connect(host, port, "engine")?),
         ["fifo", _, "serve"] => fifo::serve(),
         ["fifo", what, "call", _, port, size, ms] => fifo::call(what, port, number(size)?, number(ms)?),
+        ["files", ref words @ ..] => files::run(words),
         ["loan", "turn", size, count] => loan::turn(number(size)?, number(count)?),
         ["loan", "serve"] | ["loan", _, "serve"] => loan::serve(),
         ["loan", what, "call", _, port, size, ms] => loan::call(what, port, number(size)?, number(ms)?),

@@ -1,4 +1,4 @@
-//! A session of eight test hosts (scripts/hosts), each with a folder of sessions of its own. Commands reach the hosts by scripts/host-agent.
+//! A session of test hosts (scripts/hosts), eight unless others are named, each with a folder of sessions of its own. Commands reach the hosts by scripts/host-agent.
 
 use super::scene::{Children, find_motet, metric};
 use crate::bench::Bench;
@@ -11,7 +11,7 @@ use motet_session::hosts::Host;
 use motet_session::paths::{DIR_VARIABLE, NAME_VARIABLE, SessionPaths};
 use motet_sys::rustix::process::Pid;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -25,6 +25,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 /// The hosts, and their session if it is up.
 pub struct HostScene {
+    names: &'static [&'static str],
     motet: PathBuf,
     /// This executable as a worker.
     worker: Vec<OsString>,
@@ -32,28 +33,33 @@ pub struct HostScene {
     folder: TempDir,
     /// The agents' servers end before their hosts.
     _servers: Children,
-    _hosts: Hosts,
+    hosts: Hosts,
 }
 
 impl HostScene {
     /// The hosts without a session. An error that begins with `SKIPPED` says why they cannot be made.
     pub fn down(bench: &Bench) -> Result<Self> {
-        let hosts = Hosts::up_as(&HOSTS)?;
+        Self::of(bench, &HOSTS)
+    }
+
+    /// Hosts of these names without a session; the first one will be the primary one.
+    pub fn of(bench: &Bench, names: &'static [&'static str]) -> Result<Self> {
+        let hosts = Hosts::up_as(names)?;
         let (agent, folder) = (script("host-agent")?, cleanup::folder()?);
         let mut servers = Children::default();
-        for host in HOSTS {
+        for host in names {
             let words = hosts.on(host);
             let mut command = Command::new(&words[0]);
             command.args(&words[1..]).arg(&agent).arg("serve").arg(folder.path().join(format!("{host}.sock")));
             servers.0.push(cleanup::start(command.stdin(Stdio::null())).context("scripts/host-agent")?);
         }
         let began = Instant::now();
-        while !HOSTS.iter().all(|host| folder.path().join(format!("{host}.sock")).exists()) {
+        while !names.iter().all(|host| folder.path().join(format!("{host}.sock")).exists()) {
             ensure!(began.elapsed() < LIMIT, "scripts/host-agent does not start");
             std::thread::sleep(Duration::from_millis(5));
         }
         let worker = bench.worker(&["session"]).words;
-        Ok(Self { motet: find_motet(bench)?, worker, agent, folder, _servers: servers, _hosts: hosts })
+        Ok(Self { names, motet: find_motet(bench)?, worker, agent, folder, _servers: servers, hosts })
     }
 
     /// The hosts with a session.
@@ -66,7 +72,32 @@ impl HostScene {
     /// `motet up --hosts`.
     pub fn begin(&self) -> Result<()> {
         let to = format!("{} {}/%h.sock env {DIR_VARIABLE}={}/%h", self.agent.display(), self.root(), self.root());
-        self.run(HOSTS[0], &["up", "--host", HOSTS[0], "--hosts", &HOSTS[1..].join(","), "--agent", &to]).map(drop)
+        let primary = self.names[0];
+        self.run(primary, &["up", "--host", primary, "--hosts", &self.names[1..].join(","), "--agent", &to]).map(drop)
+    }
+
+    /// The hosts.
+    pub fn hosts(&self) -> &Hosts {
+        &self.hosts
+    }
+
+    /// A folder that all hosts see.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The words in front of a command that run it on a host, in its session, on the CPUs of its caller. Each has a mount namespace of its own; those of
+    /// [`HostScene::on`] share one.
+    pub fn words(&self, host: &str) -> Vec<OsString> {
+        let mut words = self.hosts.on(host);
+        words.extend(["env".to_owned(), format!("{DIR_VARIABLE}={}/{host}", self.root())].map(OsString::from));
+        words.push(format!("{NAME_VARIABLE}={NAME}").into());
+        words
+    }
+
+    /// The command `motet`.
+    pub fn motet(&self) -> &Path {
+        &self.motet
     }
 
     fn root(&self) -> String {
@@ -74,7 +105,7 @@ impl HostScene {
     }
 
     /// A command on a host, in its session.
-    fn on(&self, host: &str) -> Command {
+    pub fn on(&self, host: &str) -> Command {
         let mut command = Command::new(&self.agent);
         command.arg(self.folder.path().join(format!("{host}.sock"))).arg("env");
         command.arg(format!("{DIR_VARIABLE}={}/{host}", self.root())).arg(format!("{NAME_VARIABLE}={NAME}"));
@@ -123,13 +154,13 @@ impl HostScene {
 
     /// Whether the directory is right, by the primary gatekeeper: all hosts are up and answer, and each has its one member attached to it.
     pub fn is_right(&self, group: &str) -> Result<bool> {
-        let client = self.client(HOSTS[0])?;
+        let client = self.client(self.names[0])?;
         let hosts = client.get::<Vec<Host>>("/v1/hosts")?;
-        if hosts.iter().filter(|host| host.up).count() != HOSTS.len() {
+        if hosts.iter().filter(|host| host.up).count() != self.names.len() {
             return Ok(false);
         }
-        let has_all = |view: &View| view.members.len() == HOSTS.len();
-        for host in HOSTS {
+        let has_all = |view: &View| view.members.len() == self.names.len();
+        for host in self.names {
             // By the link between the hosts: it is there before the nodes attach again.
             let view = client.get::<View>(&format!("/v1/hosts/{host}/groups/{group}"))?;
             if !has_all(&view) || metric(&self.paths(host)?, "motet_nodes_attached")? != 1.0 {
@@ -142,8 +173,8 @@ impl HostScene {
 
 impl Drop for HostScene {
     fn drop(&mut self) {
-        if self.folder.path().join(HOSTS[0]).join(NAME).exists() {
-            let _ = self.run(HOSTS[0], &["down"]);
+        if self.folder.path().join(self.names[0]).join(NAME).exists() {
+            let _ = self.run(self.names[0], &["down"]);
         }
     }
 }

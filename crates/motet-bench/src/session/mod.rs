@@ -7,7 +7,7 @@
 mod collectives;
 mod directory;
 mod etcd;
-mod host_scene;
+pub(crate) mod host_scene;
 mod lifetimes;
 mod modules;
 mod on_hosts;

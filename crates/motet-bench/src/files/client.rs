@@ -1,0 +1,61 @@
+//! The client that the front ends use, in one thread, beside system calls on the exported folder.
+
+use super::scene::{FILE_BYTES, Scene, Way, ask};
+use crate::bench::{Bench, Measurement, Series};
+use crate::pair::Process;
+use crate::place::Placement;
+use crate::report::{Line, Quantity, Unit};
+use anyhow::Result;
+use std::cell::RefCell;
+
+/// What is measured: the worker's operation, its size, and the line.
+const OPERATIONS: [(&str, usize, &str); 7] = [
+    ("random-read", 4 << 10, "4 KiB random read"),
+    ("random-read", 64 << 10, "64 KiB random read"),
+    ("read", 1 << 20, "1 MiB sequential read"),
+    ("write", 4 << 10, "4 KiB sequential write"),
+    ("write", 1 << 20, "1 MiB sequential write"),
+    ("stat", 0, "attributes of a file"),
+    ("create", 0, "creation and removal of a file"),
+];
+
+/// Part `client`.
+pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
+    let scene = Scene::new(bench)?;
+    let [server, caller] = bench.cpus.of(Placement::Two, 0);
+    let _servers = [scene.serve(bench, Way::Messages, server)?, scene.serve(bench, Way::Direct, server)?];
+    let (data, bytes) = (scene.data().display().to_string(), FILE_BYTES.to_string());
+    let start = |words: [&str; 2]| -> Result<RefCell<Process>> {
+        Ok(RefCell::new(scene.worker(bench, &["client", words[0], words[1], &bytes], caller)?))
+    };
+    let workers = [
+        start(["messages", Way::Messages.export()])?,
+        start(["direct", Way::Direct.export()])?,
+        start(["local", &data])?,
+    ];
+    let mut lines = Vec::new();
+    for (operation, size, what) in OPERATIONS {
+        let question = format!("{operation} {size} {}", bench.ms);
+        let timed = |worker: &RefCell<Process>| Ok(ask(&mut worker.borrow_mut(), &question)?[0]);
+        let mut measurements: Vec<Measurement<'_>> =
+            workers.iter().map(|worker| -> Measurement<'_> { Box::new(move |_| timed(worker)) }).collect();
+        let series = bench.compare(bench.repetitions, false, &mut measurements)?;
+        drop(measurements);
+        for (way, times) in [("by messages", &series[0]), ("the folder itself", &series[1])] {
+            lines.push(line(&format!("{what}, one thread"), size, (way, times), ("local tmpfs", &series[2])));
+        }
+    }
+    Ok(lines)
+}
+
+/// A line of rates, from times of one operation in ns.
+fn line(what: &str, size: usize, (name, times): (&str, &Series), (beside, reference): (&str, &Series)) -> Line {
+    let (rate, unit): (fn(usize, f64) -> f64, Unit) =
+        if size > 4 << 10 { (|size, ns| size as f64 / ns, Unit::GBs) } else { (|_, ns| 1e9 / ns, Unit::PerSecond) };
+    let rates = |series: &Series| series.values.iter().map(|&ns| rate(size, ns)).collect::<Vec<f64>>();
+    Line::new("client", what)
+        .figure(Quantity::of(name, &rates(times), unit))
+        .floors(&times.floors)
+        .against(Quantity::of(beside, &rates(reference), unit), &reference.over(times))
+        .note(times.distances())
+}

@@ -1,0 +1,87 @@
+//! `motet bench files`: remote files (`docs/files.md`) beside local ones and beside sshfs.
+//!
+//! What it is: a part for each way to the files. All files are on a tmpfs, so no disk is measured. A part starts the servers that it needs (`scene`) by the
+//! command `motet`. What it is not: a test of contents; the tests of `motet-files`, `motet-fuse` and `motet-cli` are that.
+//!
+//! | part | what |
+//! | --- | --- |
+//! | `client` | the client of the front ends, by messages and by the folder itself, beside system calls on the folder |
+//! | `mount` | fio on mounted exports, beside the folder and sshfs |
+//! | `hosts` | two test hosts, beside TCP and sshfs |
+//! | `clients` | 1 to 184 clients that write |
+//! | `model` | where the time of a read goes: storage, network, the rest of client and server, the kernel's FUSE |
+
+mod client;
+mod clients;
+mod fio;
+mod hosts;
+mod model;
+mod mount;
+pub(crate) mod scene;
+mod sshfs;
+
+use crate::bench::Bench;
+use crate::options::PartOptions;
+use crate::report::{Line, Report};
+use crate::{machine, output};
+use anyhow::Result;
+
+/// The command line of `motet bench files`.
+pub type Options = PartOptions<Part>;
+
+/// A part of the tool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Part {
+    /// The client of the front ends, by messages and direct, beside the local folder
+    Client,
+    /// fio on a mounted export, by messages and direct, beside the local folder and sshfs
+    Mount,
+    /// A client and a mount on another test host, beside TCP and sshfs
+    Hosts,
+    /// 1, 8, 92 and 184 clients that write 64 KiB at a time
+    Clients,
+    /// The time of a read, by where it goes
+    Model,
+}
+
+impl Part {
+    /// The row of its lines.
+    fn word(self) -> &'static str {
+        match self {
+            Part::Client => "client",
+            Part::Mount => "mount",
+            Part::Hosts => "hosts",
+            Part::Clients => "clients",
+            Part::Model => "model",
+        }
+    }
+
+    fn measure(self, bench: &Bench) -> Result<Vec<Line>> {
+        match self {
+            Part::Client => client::measure(bench),
+            Part::Mount => mount::measure(bench),
+            Part::Hosts => hosts::measure(bench),
+            Part::Clients => clients::measure(bench),
+            Part::Model => model::measure(bench),
+        }
+    }
+}
+
+/// Measures the parts that are chosen. `shown` is called with the lines of each when it ends.
+pub fn measure(bench: Bench, options: &Options, shown: impl Fn(&[Line]) -> Result<()>) -> Result<Report> {
+    let parts = options.chosen();
+    let bar = output::progress(parts.len() as u64)?;
+    let copies = machine::copies(&bench);
+    let mut lines = Vec::new();
+    for part in parts {
+        bar.set_message(part.word());
+        let found = part
+            .measure(&bench)
+            .unwrap_or_else(|error| vec![Line::not_measured(part.word(), part.word(), format!("{error:#}"))]);
+        bar.suspend(|| shown(&found))?;
+        lines.extend(found);
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    Ok(Report { machine: machine::describe(&bench, &copies), lines, curves: Vec::new() })
+}
