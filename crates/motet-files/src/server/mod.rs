@@ -197,17 +197,23 @@ impl Shared {
             .map_err(failed)
     }
 
-    /// Accepts the channels that clients have opened, and watches each for its loss. No thread waits for channels: it would run the engine's progress, and
-    /// have to wake the thread that has the turn for each request. A client's first message leads here.
-    fn accept(&self) {
-        while let Ok(channel) = self.node.accept(SERVICE, Some(Duration::ZERO)) {
-            let user_data = self.sessions.watch(channel);
+    /// Accepts channels up to this one, and watches each for its loss. False: this one is lost already.
+    ///
+    /// The first request of a client calls this. A thread that waited for channels would run the node's progress in turns with the one that waits for
+    /// requests, which costs two switches of threads for each request.
+    fn accept(&self, channel: Channel) -> bool {
+        while let Ok(accepted) = self.node.accept(SERVICE, Some(Duration::ZERO)) {
+            let user_data = self.sessions.watch(accepted);
             let options = CompletionOptions { cq: Some(self.cq), user_data, errors_only: false };
             let memory = OperationMemory::Owned(Vec::new());
-            if self.node.post(RecvFrom::Channel(channel), NEVER, 0, memory, options).is_err() {
+            if self.node.post(RecvFrom::Channel(accepted), NEVER, 0, memory, options).is_err() {
                 self.lost(user_data);
             }
+            if accepted == channel {
+                break;
+            }
         }
+        self.sessions.is_watched(channel)
     }
 
     /// Ends sessions whose clients do not come back.
@@ -312,8 +318,11 @@ impl Shared {
         (received.length == length).then_some(&*buffer)
     }
 
+    /// Begins a session on a new channel, or goes on with one. The thread has the turn, so the loss of the channel is seen after this.
     fn attach(&self, channel: Channel, version: u32, resume: Option<crate::protocol::SessionKey>, turn: &mut Turn<'_>) {
-        self.accept();
+        if !self.accept(channel) {
+            return self.refuse(channel);
+        }
         let result =
             if version == VERSION { self.sessions.attach(channel, resume) } else { Err(Errno::PROTONOSUPPORT.into()) };
         let read_only = self.tree.is_read_only();

@@ -70,6 +70,11 @@ impl Sessions {
         name
     }
 
+    /// Whether a channel is watched.
+    pub fn is_watched(&self, channel: Channel) -> bool {
+        locked(&self.watched).channels.values().any(|watched| *watched == channel)
+    }
+
     /// The channel that is watched under this name is gone. Returns it.
     pub fn lose(&self, name: u64) -> Option<Channel> {
         let channel = locked(&self.watched).channels.remove(&name)?;
