@@ -476,3 +476,32 @@ fn several_transfers_at_once_are_as_many_alone() {
     let results = read_only.transfer(&mut [Transfer::Write(0, b"x"), Transfer::Read(1, &mut byte)]);
     assert!(results[0].is_err() && matches!(results[1], Ok(1)), "one that fails concerns no other: {results:?}");
 }
+
+#[test]
+fn clients_that_connect_at_once_are_all_served_and_forgotten() {
+    const CLIENTS: usize = 24;
+    let scene = Scene::new();
+    let begin = std::sync::Barrier::new(CLIENTS);
+    let clients: Vec<Client> = thread::scope(|scope| {
+        let connecting: Vec<_> = (0..CLIENTS)
+            .map(|at| {
+                let (scene, begin) = (&scene, &begin);
+                scope.spawn(move || {
+                    begin.wait();
+                    let client = scene.another_client();
+                    client.make_folder(format!("folder-{at}").as_bytes(), 0o700).expect("a folder");
+                    client
+                })
+            })
+            .collect();
+        connecting.into_iter().map(|client| client.join().expect("a client")).collect()
+    });
+    assert_eq!(fs::read_dir(scene.folder.path()).unwrap().count(), CLIENTS);
+    let sessions = || motet_files::exports::ask(&scene.name, &Default::default()).expect("the server").info.clients;
+    assert_eq!(sessions(), CLIENTS + 1);
+    drop(clients);
+    while sessions() > 1 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    scene.client.make_folder(b"last", 0o700).expect("the others are gone, this one is not");
+}

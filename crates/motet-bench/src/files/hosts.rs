@@ -36,6 +36,23 @@ struct Pair<'a> {
     data: PathBuf,
 }
 
+/// A folder that is mounted on the client's host by a process that stays. It is unmounted when this is dropped, and the process ends.
+struct HostMount<'a> {
+    pair: &'a Pair<'a>,
+    folder: PathBuf,
+    process: Process,
+}
+
+impl Drop for HostMount<'_> {
+    fn drop(&mut self) {
+        let _ = self.pair.run(Hosts::NAMES[1], &["umount", "-l", &self.folder.to_string_lossy()]);
+        let began = Instant::now();
+        while matches!(self.process.child.try_wait(), Ok(None)) && began.elapsed() < LIMIT {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 /// Part `hosts`.
 pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
     let scene = HostScene::of(bench, &Hosts::NAMES)?;
@@ -142,7 +159,7 @@ impl Pair<'_> {
     }
 
     /// Mounts on the client's host by a command that stays.
-    fn mount(&self, at: &Path, words: &[OsString]) -> Result<Process> {
+    fn mount(&self, at: &Path, words: &[OsString]) -> Result<HostMount<'_>> {
         std::fs::create_dir(at)?;
         let mut command = self.scene.on(Hosts::NAMES[1]);
         command.args(words);
@@ -159,7 +176,7 @@ impl Pair<'_> {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        Ok(process)
+        Ok(HostMount { pair: self, folder: at.to_owned(), process })
     }
 
     fn fio(&self, job: &Job, folders: &[PathBuf]) -> Result<Vec<Line>> {
