@@ -505,3 +505,32 @@ fn clients_that_connect_at_once_are_all_served_and_forgotten() {
     }
     scene.client.make_folder(b"last", 0o700).expect("the others are gone, this one is not");
 }
+
+#[test]
+fn more_clients_than_the_server_has_receives_are_all_served() {
+    const CLIENTS: usize = 100;
+    const WRITES: usize = 20;
+    // Longer than what a request carries itself.
+    const LENGTH: usize = 64 << 10;
+    let scene = Scene::new();
+    let connected = std::sync::Barrier::new(CLIENTS);
+    thread::scope(|scope| {
+        for at in 0..CLIENTS {
+            let (scene, connected) = (&scene, &connected);
+            scope.spawn(move || {
+                let client = scene.another_client();
+                let file = client.open_file(format!("file-{at}").as_bytes(), NEW, 0o600).expect("a file").0;
+                connected.wait();
+                for turn in 0..WRITES {
+                    let data = vec![(at + turn) as u8; LENGTH];
+                    assert_eq!(file.write_at(&data, (turn * LENGTH) as u64).expect("a write"), LENGTH);
+                }
+            });
+        }
+    });
+    for at in 0..CLIENTS {
+        let written = fs::read(scene.path(&format!("file-{at}"))).unwrap();
+        assert_eq!(written.len(), WRITES * LENGTH);
+        assert!(written.iter().enumerate().all(|(place, byte)| *byte == (at + place / LENGTH) as u8), "file-{at}");
+    }
+}

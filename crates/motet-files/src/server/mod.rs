@@ -241,6 +241,8 @@ impl Shared {
                         if self.post(memory).is_err() {
                             return;
                         }
+                        // The wait makes no progress while there are completions: clients beyond the posted receives would starve.
+                        let _ = self.node.progress();
                     }
                     Ok(Completion { user_data: REQUESTS, .. }) => {}
                     Ok(Completion { user_data, .. }) => self.lost(user_data),
