@@ -388,6 +388,22 @@ fn a_call_waits_for_a_server_that_is_away() {
 }
 
 #[test]
+fn a_call_within_the_limit_waits_for_the_server() {
+    let mut scene = Scene::with(|_| {}, Some(Duration::from_secs(30)));
+    let file = scene.create("file");
+    file.write_at(b"before", 0).expect("a write");
+    drop(scene.server.take());
+    let (name, folder) = (scene.name.clone(), scene.folder.path().to_owned());
+    let restart = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(300));
+        Server::start(options(&name, &folder)).expect("a server")
+    });
+    assert_eq!(file.write_at(b"after!", 6).expect("a write"), 6);
+    scene.server = Some(restart.join().expect("a server"));
+    assert_eq!(fs::read(scene.path("file")).expect("the file"), b"beforeafter!");
+}
+
+#[test]
 fn a_client_with_a_limit_gives_up() {
     let mut scene = Scene::with(|_| {}, Some(Duration::from_millis(100)));
     let file = scene.create("file");

@@ -12,7 +12,7 @@ use fuser::{
     Request, TimeOrNow, WriteFlags,
 };
 use motet_files::client::{Client, File};
-use motet_files::protocol::{self, Attributes, Change, LockKind, LockRange, MAX_DATA_BYTES};
+use motet_files::protocol::{self, Attributes, Change, LockRange, MAX_DATA_BYTES};
 use rustix::fs::OFlags;
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -23,9 +23,6 @@ use std::time::{Duration, SystemTime};
 
 /// Numbers of files are not used for two files at a time, so there is one generation.
 const GENERATION: Generation = Generation(0);
-/// The whole file, as a range of bytes.
-const ALL: (u64, u64) = (0, u64::MAX);
-
 type Result<T> = std::result::Result<T, Errno>;
 
 /// A mounted export.
@@ -140,11 +137,6 @@ impl MountedExport {
             }
         }
         Ok(())
-    }
-
-    fn release_locks(&self, handle: FileHandle, owner: LockOwner) -> Result<()> {
-        let range = LockRange { kind: LockKind::Unlocked, start: ALL.0, end: ALL.1, process: 0 };
-        Ok(self.handle(handle)?.file.lock(owner.0, range)?)
     }
 }
 
@@ -379,7 +371,7 @@ impl Filesystem for MountedExport {
 
     fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
         // Writes are at the server when they return, so only locks are left to release.
-        finish(self.release_locks(handle, owner), reply);
+        finish(self.handle(handle).and_then(|handle| Ok(handle.file.release_locks(owner.0)?)), reply);
     }
 
     fn release(
@@ -392,10 +384,9 @@ impl Filesystem for MountedExport {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        if let Some(owner) = owner {
-            let _ = self.release_locks(handle, owner);
-        }
         if let Some(closed) = self.handles.remove(handle.0) {
+            // Closing the file releases its locks, too; another program may wait for them meanwhile.
+            let _ = owner.map(|owner| closed.file.release_locks(owner.0));
             // Later opens keep what this one has cached, if the file has not changed since.
             if let Ok(found) = closed.file.attributes() {
                 self.nodes_mut().cache(number.0, ContentVersion::of(&found));

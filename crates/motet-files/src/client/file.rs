@@ -6,7 +6,7 @@ use super::open_files::OpenState;
 use super::transport::Transport;
 use super::{attributes, count, done, unexpected};
 use crate::Result;
-use crate::protocol::{Attributes, Change, LockRange, MAX_DATA_BYTES, Operation, Reply, Target};
+use crate::protocol::{Attributes, Change, LockKind, LockRange, MAX_DATA_BYTES, Operation, Reply, Target};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -145,6 +145,14 @@ impl File {
         self.finish(|file| Operation::Lock { file, owner, range })?;
         self.state.note_lock(owner, &range);
         Ok(())
+    }
+
+    /// Releases all locks of an owner. Without any the server is not asked.
+    pub fn release_locks(&self, owner: u64) -> Result<()> {
+        if !self.state.has_locks(owner) {
+            return Ok(());
+        }
+        self.lock(owner, LockRange { kind: LockKind::Unlocked, start: 0, end: u64::MAX, process: 0 })
     }
 
     /// The lock that keeps `owner` from this one, or an unlocked range.

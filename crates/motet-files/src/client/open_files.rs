@@ -39,6 +39,11 @@ impl OpenState {
         *locked(&self.path) = path.to_vec();
     }
 
+    /// Whether an owner has locks.
+    pub fn has_locks(&self, owner: u64) -> bool {
+        locked(&self.locks).iter().any(|(other, _)| *other == owner)
+    }
+
     /// Notes a lock that the server has granted or released.
     pub fn note_lock(&self, owner: u64, range: &LockRange) {
         let mut locks = locked(&self.locks);

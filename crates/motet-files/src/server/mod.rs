@@ -274,13 +274,10 @@ impl Shared {
             return self.attach(channel, version, resume, turn);
         }
         let Some(session) = self.sessions.of(channel) else { return self.refuse(channel) };
-        let admitted = session.admit(&request);
-        if admitted == Admitted::Refused {
-            return self.refuse(channel);
-        }
+        // Data come first: a request whose data are lost with the connection is not under way, and may come again.
         let Buffers { data, read, headers } = buffers;
         let Some(data) = self.data(channel, &request, inline, data, turn) else { return self.refuse(channel) };
-        match admitted {
+        match session.admit(&request) {
             Admitted::Execute => {
                 let result = match request.operation {
                     Operation::Detach => Ok((Reply::Done, Body::Empty)),
@@ -293,7 +290,8 @@ impl Shared {
                 }
             }
             Admitted::Repeat(headers, body) => self.send(channel, request.slot, &headers, &body, turn),
-            Admitted::Running | Admitted::Refused => {}
+            Admitted::Running => {}
+            Admitted::Refused => self.refuse(channel),
         }
     }
 
