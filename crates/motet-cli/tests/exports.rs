@@ -167,7 +167,7 @@ fn wrong_exports_and_mounts_are_one_clear_line() {
         (&["mount", "a/b", &folder], 2, "no name of a export"),
         (&["mount", "results", "/does/not/exist"], 1, "/does/not/exist"),
         (&["mount", "results", &folder, "--soft", "x"], 2, "no number of seconds"),
-        (&["mount", "results", &folder, "--soft", "-1"], 2, "--soft"),
+        (&["mount", "results", &folder, "--soft=-1"], 2, "--soft"),
         (&["umount", "/does/not/exist"], 1, "No such file"),
     ] {
         let said = refused(&mut hosts.motet("a", arguments), code);

@@ -252,6 +252,8 @@ pub enum Reply {
         read_only: bool,
         /// Whether the session existed: open files and locks are still there.
         resumed: bool,
+        /// Names the time since the server's host has started: what was not synchronised before may be lost.
+        boot: [u8; 16],
     },
     /// Attributes.
     Attributes(Attributes),

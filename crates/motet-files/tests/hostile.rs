@@ -245,7 +245,7 @@ fn hostile_server(answer: impl Fn(&Request<'_>) -> (Vec<u8>, Vec<u8>) + Send + '
             let (headers, body) = match request.operation {
                 Operation::Attach { .. } => {
                     let key = SessionKey([1; 16]);
-                    let result = Ok(Reply::Attached { key, read_only: false, resumed: false });
+                    let result = Ok(Reply::Attached { key, read_only: false, resumed: false, boot: [2; 16] });
                     let mut headers = Vec::new();
                     append(&Answer { sequence: 0, result }, &mut headers);
                     (headers, Vec::new())

@@ -47,6 +47,8 @@ struct Link {
     /// Since when the server is away.
     lost: Option<Instant>,
     read_only: bool,
+    /// The start of the server's host.
+    boot: [u8; 16],
 }
 
 /// Memory of a request.
@@ -248,22 +250,23 @@ impl Connection {
         let attach = Operation::Attach { version: VERSION, resume: link.key };
         let attempt = Attempt { channel, epoch: link.epoch };
         let answered = self.attempt(attempt, &mut Slot::to_attach(), &attach, &[], &mut [], Some(CONNECT_LIMIT));
-        let Reply::Attached { key, read_only, resumed } = answered.map_err(Failure::into_error)?.0 else {
+        let Reply::Attached { key, read_only, resumed, boot } = answered.map_err(Failure::into_error)?.0 else {
             return Err(Errno::PROTO.into());
         };
         link.read_only = read_only;
+        let restarted_host = link.key.is_some() && link.boot != boot;
         if !resumed {
             link.key = Some(key);
             link.epoch += 1;
             let attempt = Attempt { channel, epoch: link.epoch };
             let mut slot = self.slots.take_connection_slot();
-            self.files.reclaim(|operation| {
+            self.files.reclaim(restarted_host, |operation| {
                 slot.begin();
                 let answered = self.attempt(attempt, &mut slot, operation, &[], &mut [], Some(CONNECT_LIMIT));
                 answered.map(|(reply, _)| reply)
             })?;
         }
-        (link.channel, link.lost) = (Some(channel), None);
+        (link.channel, link.lost, link.boot) = (Some(channel), None, boot);
         Ok(())
     }
 

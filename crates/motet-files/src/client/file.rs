@@ -60,6 +60,7 @@ impl File {
     /// Writes `data` at `offset`, or at the end of a file that is open for appending; returns how many bytes.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
         let mut done = 0;
+        self.state.begin_change();
         for part in data.chunks(MAX_DATA_BYTES) {
             let offset = offset.saturating_add(done as u64);
             match self.call(|file| Operation::Write { file, offset }, part, &mut []) {
@@ -85,6 +86,9 @@ impl File {
                 Transfer::Write(offset, data) => self.write_at(data, *offset),
             };
             return transfers.iter_mut().map(alone).collect();
+        }
+        if transfers.iter().any(|transfer| matches!(transfer, Transfer::Write(..))) {
+            self.state.begin_change();
         }
         let operations: Vec<_> = transfers
             .iter()
@@ -120,7 +124,10 @@ impl File {
 
     /// Waits until what was written is on the server's disk; with `data_only` without times.
     pub fn sync(&self, data_only: bool) -> Result<()> {
-        self.finish(|file| Operation::Sync { file, data_only })
+        let changes = self.state.changes();
+        self.finish(|file| Operation::Sync { file, data_only })?;
+        self.state.synced(changes);
+        Ok(())
     }
 
     /// Its attributes.
@@ -130,6 +137,7 @@ impl File {
 
     /// Changes attributes, and returns the new ones.
     pub fn set_attributes(&self, change: &Change) -> Result<Attributes> {
+        self.state.begin_change();
         attributes(self.call(|file| Operation::SetAttributes(Target::File(file), *change), &[], &mut [])?.0)
     }
 
@@ -165,6 +173,7 @@ impl File {
 
     /// Allocates or frees space, as fallocate(2) does with this mode.
     pub fn allocate(&self, mode: u32, offset: u64, length: u64) -> Result<()> {
+        self.state.begin_change();
         self.finish(|file| Operation::Allocate { file, mode, offset, length })
     }
 
@@ -175,6 +184,7 @@ impl File {
 
     /// Copies to another open file of the same client, on the server; returns how many bytes.
     pub fn copy_to(&self, offset: u64, to: &File, to_offset: u64, length: u64) -> Result<u64> {
+        to.state.begin_change();
         let operation = || {
             let (from, to) = (self.state.number()?, to.state.number()?);
             Ok(Operation::Copy { from, from_offset: offset, to, to_offset, length })

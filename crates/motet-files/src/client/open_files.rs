@@ -4,7 +4,7 @@ use super::failure::Failure;
 use crate::Result;
 use crate::protocol::{Attributes, LockKind, LockRange, OpenFlags, Operation, Reply};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// An open file, as the client knows it.
@@ -17,6 +17,9 @@ pub struct OpenState {
     device: u64,
     inode: u64,
     path: Mutex<Vec<u8>>,
+    /// Changes that were begun, and as many of them as are known to be on the disk.
+    changes: AtomicU64,
+    synced: AtomicU64,
     locks: Mutex<Vec<(u64, LockRange)>>,
 }
 
@@ -37,6 +40,21 @@ impl OpenState {
     /// The file has another path now.
     pub fn renamed(&self, path: &[u8]) {
         *locked(&self.path) = path.to_vec();
+    }
+
+    /// A change of the content begins.
+    pub fn begin_change(&self) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// The changes so far, for [`OpenState::synced`].
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// The first `changes` changes are on the server's disk.
+    pub fn synced(&self, changes: u64) {
+        self.synced.fetch_max(changes, Ordering::AcqRel);
     }
 
     /// Whether an owner has locks.
@@ -60,15 +78,16 @@ impl OpenState {
         }
     }
 
-    /// Opens the file again. An error: the connection is lost again.
-    fn reopen(&self, call: &mut impl FnMut(&Operation<'_>) -> Answered) -> Result<()> {
+    /// Opens the file again. `restarted_host`: changes that were not synchronised may be lost. An error: the connection is lost again.
+    fn reopen(&self, restarted_host: bool, call: &mut impl FnMut(&Operation<'_>) -> Answered) -> Result<()> {
         let path = locked(&self.path).clone();
         let flags = self.flags - OpenFlags::CREATE - OpenFlags::EXCLUSIVE - OpenFlags::TRUNCATE;
         let stale = || {
             self.stale.store(true, Ordering::Release);
             Ok(())
         };
-        if flags.contains(OpenFlags::UNNAMED) {
+        let unsynced = self.changes() != self.synced.load(Ordering::Acquire);
+        if flags.contains(OpenFlags::UNNAMED) || restarted_host && unsynced {
             return stale();
         }
         match call(&Operation::Open { path: &path, flags, mode: 0 }) {
@@ -125,6 +144,8 @@ impl OpenFiles {
             device: attributes.device,
             inode: attributes.inode,
             path: Mutex::new(path.to_vec()),
+            changes: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
             locks: Mutex::default(),
         });
         let mut files = locked(&self.0);
@@ -136,10 +157,13 @@ impl OpenFiles {
         state
     }
 
-    /// Opens all files again at a server that does not know them. An error: the connection is lost again.
-    pub fn reclaim(&self, mut call: impl FnMut(&Operation<'_>) -> Answered) -> Result<()> {
+    /// Opens all files again at a server that does not know them. `restarted_host`: its host has been started again, too; a file with changes that were not
+    /// synchronised is stale then. An error: the connection is lost again.
+    pub fn reclaim(&self, restarted_host: bool, mut call: impl FnMut(&Operation<'_>) -> Answered) -> Result<()> {
         let open: Vec<_> = locked(&self.0).iter().filter_map(Weak::upgrade).collect();
-        open.iter().filter(|state| !state.stale.load(Ordering::Acquire)).try_for_each(|state| state.reopen(&mut call))
+        open.iter()
+            .filter(|state| !state.stale.load(Ordering::Acquire))
+            .try_for_each(|state| state.reopen(restarted_host, &mut call))
     }
 }
 
@@ -182,7 +206,7 @@ mod tests {
             files.add(2, b"replaced", OpenFlags::READ | OpenFlags::CREATE, &attributes),
         );
         files
-            .reclaim(|operation| match operation {
+            .reclaim(false, |operation| match operation {
                 Operation::Open { path, flags, .. } => {
                     assert!(!flags.contains(OpenFlags::CREATE));
                     let inode = if *path == b"kept" { 2 } else { 3 };
@@ -193,5 +217,28 @@ mod tests {
             .expect("the connection");
         assert_eq!(kept.number().expect("a number"), 7);
         assert_eq!(replaced.number().expect_err("stale").raw_os_error(), Some(Errno::STALE.raw_os_error()));
+    }
+
+    #[test]
+    fn unsynchronised_changes_make_a_file_stale_after_a_restart_of_the_host() {
+        let files = OpenFiles::default();
+        let open = || files.add(1, b"file", OpenFlags::WRITE, &Attributes::default());
+        let (unchanged, synced, unsynced) = (open(), open(), open());
+        for state in [&synced, &unsynced] {
+            state.begin_change();
+        }
+        synced.synced(synced.changes());
+        let opened = |operation: &Operation<'_>| match operation {
+            Operation::Open { .. } => Ok(Reply::Opened { file: 2, attributes: Attributes::default() }),
+            _ => Ok(Reply::Done),
+        };
+        files.reclaim(false, opened).expect("the connection");
+        assert!(
+            [&unchanged, &synced, &unsynced].iter().all(|state| state.number().is_ok()),
+            "only the server was restarted"
+        );
+        files.reclaim(true, opened).expect("the connection");
+        assert!(unchanged.number().is_ok() && synced.number().is_ok());
+        assert_eq!(unsynced.number().expect_err("stale").raw_os_error(), Some(Errno::STALE.raw_os_error()));
     }
 }

@@ -77,6 +77,7 @@ struct Shared {
     sessions: Sessions,
     context: Context,
     cq: CqId,
+    boot: [u8; 16],
     /// Held by the thread that has the turn.
     turn: Mutex<()>,
     counters: Counters,
@@ -126,7 +127,17 @@ impl Server {
         node.serve(SERVICE, Serve::Tagged(context)).map_err(failed)?;
         let sessions = Sessions::default();
         let counters = Counters::default();
-        let shared = Arc::new(Shared { options, node, tree, sessions, context, cq, turn: Mutex::new(()), counters });
+        let shared = Arc::new(Shared {
+            options,
+            node,
+            tree,
+            sessions,
+            context,
+            cq,
+            boot: boot_id(),
+            turn: Mutex::new(()),
+            counters,
+        });
         for _ in 0..POSTED {
             shared.post(vec![0; MAX_REQUEST_BYTES])?;
         }
@@ -326,8 +337,9 @@ impl Shared {
         let result =
             if version == VERSION { self.sessions.attach(channel, resume) } else { Err(Errno::PROTONOSUPPORT.into()) };
         let read_only = self.tree.is_read_only();
-        let result =
-            result.map(|(key, resumed)| Reply::Attached { key, read_only, resumed }).map_err(|error| errno(&error));
+        let result = result
+            .map(|(key, resumed)| Reply::Attached { key, read_only, resumed, boot: self.boot })
+            .map_err(|error| errno(&error));
         let mut headers = Vec::new();
         append(&Answer { sequence: 0, result }, &mut headers);
         self.send(channel, 0, &headers, &[], turn);
@@ -385,6 +397,23 @@ impl Shared {
             self.refuse(channel);
         }
     }
+}
+
+/// Names the time since this host has started. Without the kernel's word it is taken for another one each time.
+fn boot_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let mut digits = text.bytes().filter(u8::is_ascii_hexdigit);
+    let mut id = [0; 16];
+    let known = id.iter_mut().all(|byte| {
+        let pair = [digits.next(), digits.next()].map(|digit| char::from(digit.unwrap_or(b'-')).to_digit(16));
+        let [Some(high), Some(low)] = pair else { return false };
+        *byte = (high << 4 | low) as u8;
+        true
+    });
+    if !known {
+        let _ = rustix::rand::getrandom(&mut id, rustix::rand::GetRandomFlags::empty());
+    }
+    id
 }
 
 /// The error number of an error.

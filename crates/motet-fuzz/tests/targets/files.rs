@@ -52,6 +52,7 @@ pub fn file_message_seeds() -> Vec<Vec<u8>> {
     });
     let results = [
         Ok(Reply::Done),
+        Ok(Reply::Attached { key: SessionKey([1; 16]), read_only: true, resumed: false, boot: [9; 16] }),
         Ok(Reply::Opened { file: 9, attributes: Attributes::default() }),
         Ok(Reply::Lock(range)),
         Err(2),
