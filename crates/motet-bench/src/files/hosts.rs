@@ -25,6 +25,8 @@ const EXPORT: &str = "results";
 /// Bytes of a long read or write, and of a short one.
 const LONG: usize = 1 << 20;
 const SHORT: usize = 4 << 10;
+/// How long a process may take to end after its file system is unmounted.
+const END_LIMIT: Duration = Duration::from_secs(3);
 /// Files of the repository that is cloned; each has 4 KiB.
 const CLONED_FILES: usize = 300;
 
@@ -47,7 +49,7 @@ impl Drop for HostMount<'_> {
     fn drop(&mut self) {
         let _ = self.pair.run(Hosts::NAMES[1], &["umount", "-l", &self.folder.to_string_lossy()]);
         let began = Instant::now();
-        while matches!(self.process.child.try_wait(), Ok(None)) && began.elapsed() < LIMIT {
+        while matches!(self.process.child.try_wait(), Ok(None)) && began.elapsed() < END_LIMIT {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
