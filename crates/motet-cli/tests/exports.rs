@@ -297,3 +297,74 @@ fn git_and_make_work_over_two_test_hosts() {
     let _ = on("a", &[motet, "down"]).output();
     drop(agents);
 }
+
+/// Threads that number their records until standard input ends, then print how many each has written.
+const WRITING_PROGRAM: &str = "
+import os, sys, threading
+folder, writers, ends, counts = sys.argv[1], int(sys.argv[2]), threading.Event(), {}
+def write(writer):
+    file, records = os.open(f'{folder}/log-{writer}', os.O_WRONLY | os.O_CREAT), 0
+    while not ends.is_set():
+        # Short ones ride in their requests, long ones follow them.
+        record = (records * writers + writer).to_bytes(8, 'little') * (8192 if records % 8 == 0 else 16)
+        if os.pwrite(file, record, records * 65536) != len(record): os._exit(1)
+        records += 1
+        with open(f'{folder}/named-{writer}-{records % 50}', 'w') as named: named.write(str(records))
+        if records % 50 == 0: os.fsync(file)
+    counts[writer] = records
+def run(writer):
+    try: write(writer)
+    except OSError as error:
+        print(error, file=sys.stderr); os._exit(1)
+threads = [threading.Thread(target=run, args=(writer,)) for writer in range(writers)]
+for thread in threads: thread.start()
+sys.stdin.read(); ends.set()
+for thread in threads: thread.join()
+print(*[counts[writer] for writer in range(writers)])
+";
+
+#[test]
+fn nothing_that_was_written_is_lost_when_the_server_is_killed_again_and_again() {
+    const KILLS: u32 = 25;
+    const WRITERS: u64 = 4;
+    let hosts = Hosts::new("killed");
+    let mut served = hosts.serve("a", "results", &["--no-direct"]);
+    let test = "nothing_that_was_written_is_lost_when_the_server_is_killed_again_and_again";
+    let Some(mounted) = hosts.mount(test, "a", "results", &["--validity", "0"]) else { return };
+    // A process of its own: the start of a program waits while files of this process that it would inherit are being written.
+    let mut writers = Command::new("python3")
+        .args(["-c", WRITING_PROGRAM, mounted.0.to_str().unwrap(), &WRITERS.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut random = u64::from(std::process::id()) | 1;
+    for _ in 0..KILLS {
+        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(Duration::from_micros(2000 + (random >> 40) % 60_000));
+        served.signal(rustix::process::Signal::KILL);
+        served.0.wait().unwrap();
+        served = hosts.serve("a", "results", &["--no-direct"]);
+    }
+    drop(writers.stdin.take());
+    let written = writers.wait_with_output().unwrap();
+    assert!(written.status.success(), "a write has failed");
+    let answered: Vec<u64> =
+        String::from_utf8(written.stdout).unwrap().split_whitespace().map(|count| count.parse().unwrap()).collect();
+    assert_eq!(answered.len() as u64, WRITERS);
+    for (writer, records) in (0..WRITERS).zip(answered) {
+        assert!(records > u64::from(KILLS), "writer {writer} went on between the kills: {records} records");
+        let log = fs::File::open(hosts.exported("a").join(format!("log-{writer}"))).unwrap();
+        for record in 0..records {
+            let (expected, copies) =
+                ((record * WRITERS + writer).to_le_bytes(), if record % 8 == 0 { 8192 } else { 16 });
+            let mut bytes = vec![0; copies * 8];
+            log.read_exact_at(&mut bytes, record * 65536).unwrap();
+            assert!(bytes.chunks(8).all(|chunk| chunk == expected), "writer {writer}, record {record}");
+        }
+        for last in records.saturating_sub(40).max(1)..=records {
+            let name = hosts.exported("a").join(format!("named-{writer}-{}", last % 50));
+            assert_eq!(fs::read_to_string(name).unwrap(), last.to_string(), "writer {writer}");
+        }
+    }
+}
