@@ -1,7 +1,7 @@
 //! The output of the default node, which is a file: its size is kept within a limit.
 //!
 //! Modules and their children write to the descriptor that they have inherited, so the file stays the same one: its contents move to a second file, and it is
-//! truncated. Whoever writes appends, hence goes on at the beginning. What is written between the last copy and the truncation is lost.
+//! truncated. Processes that write to the log append, so their next line is the first one of the truncated file. Lines that are written between the copy and the truncation are lost.
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, OFlags};

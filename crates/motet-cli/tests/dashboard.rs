@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use browser::Browser;
-use common::{Folder, finish, json, motet};
+use common::{Folder, finish, json, motet, skipped};
 use motet::node::Node;
 use motet_group::Membership;
 use motet_session::paths::SessionPaths;
@@ -161,19 +161,10 @@ impl Drop for Session {
     }
 }
 
-/// Says that a test is skipped, in the log that the runner reads.
-fn skip(what: &str) {
-    println!("SKIP dashboard: needs {what}");
-    if let Some(log) = std::env::var_os("MOTET_SKIP_LOG") {
-        let mut log = std::fs::OpenOptions::new().append(true).create(true).open(log).unwrap();
-        writeln!(log, "SKIP dashboard: needs {what}").unwrap();
-    }
-}
-
 fn browser() -> Option<Browser> {
     let browser = Browser::start();
     if browser.is_none() {
-        skip("chromium");
+        skipped("dashboard", "needs chromium");
     }
     browser
 }
@@ -185,7 +176,7 @@ fn libraries() -> Option<PathBuf> {
     let found =
         folders.into_iter().find(|f| f.join("libmotet_sockets.so").is_file() && f.join("libmotet.so").is_file());
     if found.is_none() {
-        skip("libmotet.so and libmotet_sockets.so (make build)");
+        skipped("dashboard", "needs libmotet.so and libmotet_sockets.so (make build)");
     }
     found
 }

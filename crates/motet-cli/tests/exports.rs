@@ -3,16 +3,13 @@
 mod common;
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{Folder, finish, json, motet, refused};
-
-/// Nothing takes so long.
-const LIMIT: Duration = Duration::from_secs(60);
+use common::{Folder, finish, json, motet, refused, skipped, until};
 
 /// Hosts of a test: each has a folder for its sessions. They share the network, unless a command runs on a test host.
 struct Hosts(Folder);
@@ -108,22 +105,9 @@ fn served(command: &mut Command) -> Served {
 fn can_mount(test: &str) -> bool {
     let able = Path::new("/dev/fuse").exists() && rustix::process::getuid().is_root();
     if !able {
-        eprintln!("SKIPPED {test}: no /dev/fuse, or not root");
-        if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
-            && let Ok(mut log) = fs::OpenOptions::new().append(true).create(true).open(log)
-        {
-            let _ = log.write_all(format!("SKIP {test}: no /dev/fuse, or not root\n").as_bytes());
-        }
+        skipped(test, "no /dev/fuse, or not root");
     }
     able
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < LIMIT, "never happens: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]
@@ -178,7 +162,7 @@ fn wrong_exports_and_mounts_are_one_clear_line() {
 #[test]
 fn other_users_find_no_export() {
     if !rustix::process::getuid().is_root() {
-        return eprintln!("SKIPPED other_users_find_no_export: not root");
+        return skipped("other_users_find_no_export", "not root");
     }
     let hosts = Hosts::new("users");
     let _served = hosts.serve("a", "results", &[]);

@@ -2,8 +2,8 @@
 
 mod common;
 
-use common::{Folder, finish, motet};
-use std::io::{BufRead, BufReader, Read, Write};
+use common::{Folder, finish, motet, skipped};
+use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -22,20 +22,10 @@ fn other_user_entry() {
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
 }
 
-fn skip(why: &str) {
-    let line = format!("SKIP doctor_names_the_holder_of_our_names: {why}");
-    eprintln!("{line}");
-    if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
-        && let Ok(mut log) = std::fs::OpenOptions::new().append(true).create(true).open(log)
-    {
-        let _ = writeln!(log, "{line}");
-    }
-}
-
 #[test]
 fn doctor_names_the_holder_of_our_names() {
     if motet_sys::thread::euid() != 0 {
-        return skip("only root can be another user");
+        return skipped("doctor_names_the_holder_of_our_names", "only root can be another user");
     }
     let folder = Folder::new("names");
     let line = || {

@@ -4,12 +4,8 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use common::{Folder, finish, json, motet, refused};
-
-/// Nothing takes so long.
-const LIMIT: Duration = Duration::from_secs(60);
+use common::{Folder, finish, json, motet, refused, skipped, until};
 
 /// A session whose hosts are folders: the agent runs its command here, with the folder of its host.
 struct Session(Folder);
@@ -50,14 +46,6 @@ impl Drop for Session {
         for host in ["a", "b", "c"] {
             let _ = self.motet(host, &["down"]).output();
         }
-    }
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < LIMIT, "never happens: {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 
@@ -156,12 +144,7 @@ impl SshHosts {
     /// `None`: not possible here.
     fn up(folder: &Folder) -> Option<Self> {
         let skip = |why: &str| {
-            eprintln!("SKIPPED ssh_starts_the_gatekeepers_of_a_session: {why}");
-            if let Some(log) = std::env::var_os("MOTET_SKIP_LOG") {
-                let file = std::fs::OpenOptions::new().append(true).create(true).open(log);
-                let _ = file
-                    .and_then(|mut file| std::io::Write::write_all(&mut file, format!("SKIP ssh: {why}\n").as_bytes()));
-            }
+            skipped("ssh_starts_the_gatekeepers_of_a_session", why);
             None
         };
         if !Path::new("/usr/sbin/sshd").exists() {

@@ -5,13 +5,9 @@ mod common;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use common::{Folder, finish, json, motet, refused};
+use common::{Folder, finish, json, motet, refused, until};
 use rustix::process::{Pid, Signal, kill_process};
-
-/// Nothing takes so long.
-const LIMIT: Duration = Duration::from_secs(60);
 
 /// A place for a session, which ends with the test.
 struct Place(Folder);
@@ -61,15 +57,6 @@ impl Drop for Place {
         if self.dir().exists() {
             let _ = self.motet(&["down"]).output();
         }
-    }
-}
-
-#[track_caller]
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < LIMIT, "never happens: {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -95,7 +95,7 @@ fn structured_replies_have_holes_extents_and_errors() {
     assert_eq!(client.chunk(), (false, 2, 2, hole));
     let (last, kind, _, payload) = client.chunk();
     assert!(last && kind == 1 && payload[8..] == data);
-    // The same in one piece.
+    // With NBD_CMD_FLAG_DF the zeroes and the data of that range are one chunk.
     client.request(READ, DF, 3, (1 << 20) - 65536, 2 * 65536);
     let (last, kind, _, payload) = client.chunk();
     assert!(last && kind == 1 && payload.len() == 8 + 2 * 65536 && payload[8 + 65536..] == data);

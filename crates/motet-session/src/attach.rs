@@ -69,7 +69,7 @@ struct Shared {
     node: String,
     address: String,
     state: Mutex<State>,
-    /// What is left to say about circuits. Nobody waits while this is locked.
+    /// Circuit lines that are not sent yet. No thread waits for the connection while it holds this lock.
     told: Mutex<Told>,
     /// Wakes the reader, which writes what is left to say about circuits.
     waker: OwnedFd,

@@ -5,6 +5,7 @@ pub mod module_session;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// A folder that is removed when dropped.
 pub struct Folder(tempfile::TempDir);
@@ -61,6 +62,30 @@ pub fn motet<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) 
         .args(arguments)
         .stdin(Stdio::null());
     command
+}
+
+/// Nothing that a test waits for takes so long.
+pub const LIMIT: Duration = Duration::from_secs(60);
+
+/// Waits for a condition.
+#[track_caller]
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < LIMIT, "never happens: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Says, and logs for the summary of all tests, that a test is skipped.
+pub fn skipped(test: &str, why: &str) {
+    eprintln!("SKIPPED {test}: {why}");
+    if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
+        && let Ok(mut log) = std::fs::OpenOptions::new().append(true).create(true).open(log)
+    {
+        // One write: other tests append at the same time.
+        let _ = std::io::Write::write_all(&mut log, format!("SKIP {test}: {why}\n").as_bytes());
+    }
 }
 
 /// Exit code (-N for signal N), standard output and standard error.

@@ -153,7 +153,7 @@ impl Server {
         Ok(server)
     }
 
-    /// The address of the server, for clients that are told it. It contains a secret.
+    /// The address of the server, which contains a secret. A client connects to it with `Source::Address`.
     pub fn address(&self) -> Result<String> {
         self.shared.node.address().map_err(failed)
     }

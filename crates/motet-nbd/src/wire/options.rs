@@ -48,9 +48,9 @@ pub enum OptionKind {
     Go,
     /// Structured replies.
     StructuredReply,
-    /// Which metadata contexts there are.
+    /// `NBD_OPT_LIST_META_CONTEXT`: the client asks for the names of the metadata contexts.
     ListMetaContext,
-    /// Which metadata contexts the client wants.
+    /// `NBD_OPT_SET_META_CONTEXT`: the client chooses metadata contexts.
     SetMetaContext,
     /// Something else, encryption for example.
     Unknown,

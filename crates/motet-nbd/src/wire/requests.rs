@@ -73,7 +73,7 @@ pub enum Command {
     Cache,
     /// Zeroes.
     WriteZeroes,
-    /// Which parts are holes.
+    /// `NBD_CMD_BLOCK_STATUS`: the client asks which ranges are holes.
     BlockStatus,
 }
 

@@ -44,7 +44,7 @@ fn command(words: &[&str]) -> Command {
     command
 }
 
-/// The same with the adapter and these mappings.
+/// A command that runs under the adapter with these mappings.
 fn mapped(words: &[&str], mappings: &str) -> Command {
     let mut command = command(words);
     command.env("LD_PRELOAD", adapter()).env("MOTET_FILES", mappings);
@@ -89,7 +89,7 @@ fn same(name: &str, words: &[&str]) -> String {
     other.1
 }
 
-/// The same for a script of bash.
+/// Runs a bash script on the plain folder and under the adapter; both must print the same.
 #[track_caller]
 fn same_script(name: &str, script: &str) -> String {
     same(name, &["bash", "-c", script, "bash"])
