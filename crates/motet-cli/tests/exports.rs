@@ -39,6 +39,11 @@ impl Hosts {
         self.0.path().join(format!("export-{host}"))
     }
 
+    /// How long the log of a writer is in the exported folder of host `a`.
+    fn written(&self, writer: u64) -> u64 {
+        fs::metadata(self.exported("a").join(format!("log-{writer}"))).map_or(0, |log| log.len())
+    }
+
     fn motet(&self, host: &str, arguments: &[&str]) -> Command {
         let mut command = motet(arguments);
         command.env("MOTET_SESSION_DIR", self.dir(host)).env("MOTET_LIBDIR", self.0.path());
@@ -323,7 +328,13 @@ fn nothing_that_was_written_is_lost_when_the_server_is_killed_again_and_again() 
         .spawn()
         .unwrap();
     let mut random = u64::from(std::process::id()) | 1;
-    for _ in 0..KILLS {
+    for kill in 0..KILLS {
+        if kill % 2 == 1 {
+            // Every writer goes on after a restart. The other kills may also hit a server that clients still return to.
+            let sizes = || (0..WRITERS).map(|writer| hosts.written(writer)).collect::<Vec<u64>>();
+            let before = sizes();
+            until("each writer writes", || sizes().iter().zip(&before).all(|(size, before)| size > before));
+        }
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         std::thread::sleep(Duration::from_micros(2000 + (random >> 40) % 60_000));
         served.signal(rustix::process::Signal::KILL);
@@ -337,7 +348,7 @@ fn nothing_that_was_written_is_lost_when_the_server_is_killed_again_and_again() 
         String::from_utf8(written.stdout).unwrap().split_whitespace().map(|count| count.parse().unwrap()).collect();
     assert_eq!(answered.len() as u64, WRITERS);
     for (writer, records) in (0..WRITERS).zip(answered) {
-        assert!(records > u64::from(KILLS), "writer {writer} went on between the kills: {records} records");
+        assert!(records >= u64::from(KILLS / 2), "writer {writer} wrote between the kills: {records} records");
         let log = fs::File::open(hosts.exported("a").join(format!("log-{writer}"))).unwrap();
         for record in 0..records {
             let (expected, copies) =
