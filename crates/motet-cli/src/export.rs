@@ -1,4 +1,4 @@
-//! `motet export`: serves a folder until a signal ends it.
+//! `motet export`: serves a directory until a signal ends it.
 
 use clap::Args;
 use motet_files::exports;
@@ -12,18 +12,18 @@ use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
 use crate::names;
 use crate::output::{self, Align, Table};
 
-/// Export a folder: programs of this user can use it here and on other hosts, until SIGTERM or Ctrl-C
+/// Export a directory: programs of this user can use it here and on other hosts, until SIGTERM or Ctrl-C
 ///
-/// Clients find it by its name: `motet mount NAME FOLDER`, `motet run --files NAME=FOLDER -- COMMAND`. Every request is executed as this user.
+/// Clients find it by its name: `motet mount NAME DIRECTORY`, `motet run --files NAME=DIRECTORY -- COMMAND`. Every request is executed as this user.
 /// A client that loses the server goes on when it is started again.
 #[derive(Debug, Args)]
 #[command(after_help = crate::exit_error::AFTER_HELP)]
 pub struct Arguments {
-    /// The folder
-    #[arg(value_name = "FOLDER", required_unless_present = "list")]
-    folder: Option<PathBuf>,
+    /// The directory
+    #[arg(value_name = "DIRECTORY", required_unless_present = "list")]
+    directory: Option<PathBuf>,
 
-    /// The name of the export [default: the last component of FOLDER]
+    /// The name of the export [default: the last component of DIRECTORY]
     #[arg(long = "as", value_name = "NAME")]
     name: Option<String>,
 
@@ -35,24 +35,24 @@ pub struct Arguments {
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
 
-    /// Let programs of this host go through the server, too, instead of to the folder itself
+    /// Let programs of this host go through the server, too, instead of to the directory itself
     #[arg(long)]
     no_direct: bool,
 
     /// Show the exports of this host
-    #[arg(long, conflicts_with_all = ["folder", "name", "read_only", "listen", "no_direct"])]
+    #[arg(long, conflicts_with_all = ["directory", "name", "read_only", "listen", "no_direct"])]
     list: bool,
 }
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
-    let Some(folder) = &arguments.folder else { return list(json) };
-    let shown = folder.display();
+    let Some(directory) = &arguments.directory else { return list(json) };
+    let shown = directory.display();
     let failed = |what: &str, error: std::io::Error| Failure::new(FAILED, format!("{what}: {error}"));
-    let folder = folder.canonicalize().map_err(|error| failed(&shown.to_string(), error))?;
+    let directory = directory.canonicalize().map_err(|error| failed(&shown.to_string(), error))?;
     let name = match &arguments.name {
         Some(name) => name.clone(),
-        None => folder.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
+        None => directory.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default(),
     };
     if arguments.name.is_none() && name.is_empty() {
         return Err(Failure::new(USAGE, format!("{shown} has no name to export it under: use --as NAME")));
@@ -62,12 +62,12 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     // Clients have applied their own masks.
     rustix::process::umask(Mode::empty());
     let (read_only, listen) = (arguments.read_only, arguments.listen);
-    let options = Options { name: name.clone(), folder, read_only, listen, direct: !arguments.no_direct };
+    let options = Options { name: name.clone(), directory, read_only, listen, direct: !arguments.no_direct };
     let server = Server::start(options).map_err(|error| match error.raw_os_error() {
         Some(98) if listen.is_none() => Failure::new(FAILED, format!("export {name} is served already on this host")),
         _ => failed(&format!("export {name}"), error),
     })?;
-    output::text(&format!("{shown} is exported as {name}; use it by: motet mount {name} FOLDER\n"))?;
+    output::text(&format!("{shown} is exported as {name}; use it by: motet mount {name} DIRECTORY\n"))?;
     ending.wait();
     drop(server);
     Ok(0)
@@ -85,7 +85,7 @@ fn list(json: bool) -> Outcome {
     let mut table = Table::new(&[
         ("EXPORT", Align::Left),
         ("PID", Align::Right),
-        ("FOLDER", Align::Left),
+        ("DIRECTORY", Align::Left),
         ("ACCESS", Align::Left),
         ("CLIENTS", Align::Right),
         ("OPEN", Align::Right),
@@ -97,7 +97,7 @@ fn list(json: bool) -> Outcome {
         table.row(vec![
             export.name,
             export.process.to_string(),
-            output::sanitize(&export.folder, 60),
+            output::sanitize(&export.directory, 60),
             if export.read_only { "read-only" } else { "read-write" }.to_owned(),
             export.clients.to_string(),
             export.open_files.to_string(),

@@ -1,7 +1,7 @@
-//! `motet run --files NAME=/path`: exported folders that appear under a path of one program and its children.
+//! `motet run --files NAME=/path`: exported directories that appear under a path of one program and its children.
 //!
-//! The preload object `libmotet_files.so` changes paths; every file is opened by the kernel. So the folder must be usable from here without its server:
-//! the export is one of this host that allows it (`direct`), and its path leads to the same folder here as at the server.
+//! The preload object `libmotet_files.so` changes paths; every file is opened by the kernel. So the directory must be usable from here without its server:
+//! the export is one of this host that allows it (`direct`), and its path leads to the same directory here as at the server.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -18,14 +18,14 @@ pub const VARIABLE: &str = "MOTET_FILES";
 const MAX_MAPPINGS: usize = 16;
 /// Its longest value, bytes.
 const MAX_VALUE: usize = 16_000;
-/// Its longest prefix or folder, bytes.
+/// Its longest prefix or directory, bytes.
 const MAX_PATH: usize = 2047;
 
-/// An exported folder and where it appears.
+/// An exported directory and where it appears.
 #[derive(Debug, PartialEq, Eq)]
 struct Mapping {
     prefix: PathBuf,
-    folder: PathBuf,
+    directory: PathBuf,
     read_only: bool,
 }
 
@@ -39,8 +39,8 @@ impl Mappings {
         let mut mappings = Vec::new();
         for option in options {
             let (name, prefix) = parse(option)?;
-            let (folder, read_only) = folder_of(name)?;
-            mappings.push(Mapping { prefix, folder, read_only });
+            let (directory, read_only) = folder_of(name)?;
+            mappings.push(Mapping { prefix, directory, read_only });
         }
         check(&mappings)?;
         Ok(Self(mappings))
@@ -51,11 +51,11 @@ impl Mappings {
         self.0.is_empty()
     }
 
-    /// The real path of a program, if it lies in a mapped folder. `None`: its path is as it is.
+    /// The real path of a program, if it lies in a mapped directory. `None`: its path is as it is.
     pub fn real(&self, path: &Path) -> Option<PathBuf> {
         let longest = self.0.iter().filter(|mapping| path.starts_with(&mapping.prefix));
         let mapping = longest.max_by_key(|mapping| mapping.prefix.as_os_str().len())?;
-        Some(mapping.folder.join(path.strip_prefix(&mapping.prefix).ok()?))
+        Some(mapping.directory.join(path.strip_prefix(&mapping.prefix).ok()?))
     }
 
     /// Tells the preload object, which goes on with the mappings of an outer `motet run`.
@@ -73,9 +73,9 @@ impl Mappings {
     /// A line for `-v` of each.
     pub fn notes(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|mapping| {
-            let Mapping { prefix, folder, read_only } = mapping;
+            let Mapping { prefix, directory, read_only } = mapping;
             let how = if *read_only { ", read-only" } else { "" };
-            format!("{} is {}{how}", prefix.display(), folder.display())
+            format!("{} is {}{how}", prefix.display(), directory.display())
         })
     }
 }
@@ -89,7 +89,7 @@ impl Mapping {
     fn text(&self) -> Vec<u8> {
         let mut text = escaped(self.prefix.as_os_str());
         text.push(b'=');
-        text.extend(escaped(self.folder.as_os_str()));
+        text.extend(escaped(self.directory.as_os_str()));
         if self.read_only {
             text.extend(b"=ro");
         }
@@ -118,9 +118,9 @@ fn parse(option: &str) -> Outcome<(&str, PathBuf)> {
     }
     let path: PathBuf = path.components().collect();
     let Some(parent) = path.parent() else { return Err(wrong("the root directory cannot be replaced")) };
-    // Programs that look at each folder of a path would not get as far as the prefix.
+    // Programs that look at each directory of a path would not get as far as the prefix.
     if !parent.is_dir() {
-        return Err(wrong(&format!("there is no folder {}; use a path in one that exists", parent.display())));
+        return Err(wrong(&format!("there is no directory {}; use a path in one that exists", parent.display())));
     }
     if path.as_os_str().len() > MAX_PATH {
         return Err(wrong("the path is too long"));
@@ -128,7 +128,7 @@ fn parse(option: &str) -> Outcome<(&str, PathBuf)> {
     Ok((name, path))
 }
 
-/// The folder of an export, and whether it is read-only.
+/// The directory of an export, and whether it is read-only.
 fn folder_of(name: &str) -> Outcome<(PathBuf, bool)> {
     let Found { info, root } = ask(name, &Query { root: true, ..Query::default() }).map_err(|error| {
         let none = error.kind() == std::io::ErrorKind::NotFound;
@@ -143,38 +143,39 @@ fn folder_of(name: &str) -> Outcome<(PathBuf, bool)> {
         Failure::new(FAILED, format!("export {name} is not usable directly here: {why}; use it through `motet mount`"))
     };
     let Some(root) = root.filter(|_| info.direct) else { return Err(unusable("its server does not allow it")) };
-    let folder = PathBuf::from(&info.folder);
-    // Within an outer `motet run --files` this process would get a name that its own prefixes give the folder.
-    let folder = if outer().is_some() { Ok(folder) } else { folder.canonicalize() };
-    let folder = folder.map_err(|error| unusable(&format!("{}: {error}", info.folder)))?;
+    let directory = PathBuf::from(&info.directory);
+    // Within an outer `motet run --files` this process would get a name that its own prefixes give the directory.
+    let directory = if outer().is_some() { Ok(directory) } else { directory.canonicalize() };
+    let directory = directory.map_err(|error| unusable(&format!("{}: {error}", info.directory)))?;
     let same = rustix::fs::fstat(&root)
-        .and_then(|there| Ok((there, rustix::fs::stat(&folder)?)))
+        .and_then(|there| Ok((there, rustix::fs::stat(&directory)?)))
         .is_ok_and(|(there, here)| (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino));
     if !same {
-        return Err(unusable(&format!("{} is another folder here than at its server", folder.display())));
+        return Err(unusable(&format!("{} is another directory here than at its server", directory.display())));
     }
-    if folder.as_os_str().len() > MAX_PATH {
+    if directory.as_os_str().len() > MAX_PATH {
         return Err(unusable("its path is too long"));
     }
-    Ok((folder, info.read_only))
+    Ok((directory, info.read_only))
 }
 
 /// What the preload object would leave out.
 fn check(mappings: &[Mapping]) -> Outcome<()> {
     if mappings.len() > MAX_MAPPINGS {
-        return Err(Failure::new(USAGE, format!("--files: at most {MAX_MAPPINGS} folders")));
+        return Err(Failure::new(USAGE, format!("--files: at most {MAX_MAPPINGS} directories")));
     }
     for (at, mapping) in mappings.iter().enumerate() {
         let prefix = mapping.prefix.display();
         if mappings[..at].iter().any(|other| other.prefix == mapping.prefix) {
             return Err(Failure::new(USAGE, format!("--files: {prefix} is given twice")));
         }
-        let hides = |other: &&Mapping| other.folder.starts_with(&mapping.prefix) && other.folder != mapping.prefix;
+        let hides =
+            |other: &&Mapping| other.directory.starts_with(&mapping.prefix) && other.directory != mapping.prefix;
         if let Some(hidden) = mappings.iter().find(hides) {
-            let folder = hidden.folder.display();
+            let directory = hidden.directory.display();
             return Err(Failure::new(
                 USAGE,
-                format!("--files: {prefix} would hide {folder}, which is exported; use another path"),
+                format!("--files: {prefix} would hide {directory}, which is exported; use another path"),
             ));
         }
     }
@@ -185,14 +186,14 @@ fn check(mappings: &[Mapping]) -> Outcome<()> {
 mod tests {
     use super::*;
 
-    fn mapping(prefix: &str, folder: &str, read_only: bool) -> Mapping {
-        Mapping { prefix: prefix.into(), folder: folder.into(), read_only }
+    fn mapping(prefix: &str, directory: &str, read_only: bool) -> Mapping {
+        Mapping { prefix: prefix.into(), directory: directory.into(), read_only }
     }
 
     #[test]
     fn options_name_an_export_and_a_path() {
         assert_eq!(parse("results=/tmp//r/").unwrap(), ("results", "/tmp/r".into()));
-        for wrong in ["results", "results=r", "results=/", "results=/tmp/../r", "results=/no-such-folder/r"] {
+        for wrong in ["results", "results=r", "results=/", "results=/tmp/../r", "results=/no-such-directory/r"] {
             assert_eq!(parse(wrong).unwrap_err().code, USAGE, "{wrong}");
         }
     }
@@ -204,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_hides_no_exported_folder() {
+    fn a_prefix_hides_no_exported_directory() {
         assert!(check(&[mapping("/mnt/r", "/data", false), mapping("/mnt/r/s", "/more", false)]).is_ok());
         assert!(check(&[mapping("/data", "/data", false)]).is_ok());
         assert!(check(&[mapping("/data", "/data/x", false)]).is_err());

@@ -20,7 +20,7 @@ const THREADS: usize = 4;
 /// What the process in the background writes when the file system is mounted.
 const MOUNTED: &[u8] = b"mounted\n";
 
-/// Mount an export on a folder, for all programs of this user
+/// Mount an export on a directory, for all programs of this user
 ///
 /// The file system is served by a process in the background until `motet umount`. A call waits for a server that is away, or fails with EIO after --soft.
 #[derive(Debug, Args)]
@@ -30,9 +30,9 @@ pub struct Arguments {
     #[arg(value_name = "EXPORT")]
     export: String,
 
-    /// The folder
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
+    /// The directory
+    #[arg(value_name = "DIRECTORY")]
+    directory: PathBuf,
 
     /// Let calls fail with EIO when the server is away for this long [default: they wait]
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -59,9 +59,9 @@ pub struct Arguments {
 #[derive(Debug, Args)]
 #[command(after_help = crate::exit_error::AFTER_HELP)]
 pub struct UmountArguments {
-    /// The folder
-    #[arg(value_name = "FOLDER")]
-    folder: PathBuf,
+    /// The directory
+    #[arg(value_name = "DIRECTORY")]
+    directory: PathBuf,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -80,7 +80,7 @@ pub fn mount(arguments: &Arguments) -> Outcome {
 
 /// Serves the file system in this process.
 fn serve(arguments: &Arguments) -> Outcome {
-    let Arguments { export, folder, soft, validity, allow_other, .. } = arguments;
+    let Arguments { export, directory, soft, validity, allow_other, .. } = arguments;
     let failed = |what: &str, error: std::io::Error| Failure::new(FAILED, format!("{what}: {error}"));
     let signals = ending::Signals::new().map_err(|error| failed("signals", error))?;
     // The kernel has applied the programs' own masks.
@@ -88,22 +88,22 @@ fn serve(arguments: &Arguments) -> Outcome {
     let client = Client::named(export, *soft).map_err(|error| match error.raw_os_error() {
         Some(2) => Failure::new(
             NOT_FOUND,
-            format!("no export {export} on this host or in the session: motet export FOLDER --as {export}"),
+            format!("no export {export} on this host or in the session: motet export DIRECTORY --as {export}"),
         ),
         _ => failed(&format!("export {export}"), error),
     })?;
     let options = Options { name: export.clone(), validity: *validity, other_users: *allow_other, threads: THREADS };
-    let mount = Mount::start(client.clone(), folder, &options)
-        .map_err(|error| failed(&folder.display().to_string(), explained(error)))?;
+    let mount = Mount::start(client.clone(), directory, &options)
+        .map_err(|error| failed(&directory.display().to_string(), explained(error)))?;
     if arguments.notify {
         // A Ctrl-C at the terminal is not for this process any more.
         let _ = rustix::process::setsid();
         let _ = std::io::stdout().write_all(MOUNTED).and_then(|()| std::io::stdout().flush());
         detach().map_err(|error| failed("standard output", error))?;
     } else {
-        output::text(&format!("{export} is mounted on {}\n", folder.display()))?;
+        output::text(&format!("{export} is mounted on {}\n", directory.display()))?;
     }
-    let path = folder.clone();
+    let path = directory.clone();
     let ended = std::thread::Builder::new().name("motet-umount".to_owned()).spawn(move || {
         signals.wait();
         // Programs that still use it keep what they have open; no new ones get in.
@@ -112,7 +112,7 @@ fn serve(arguments: &Arguments) -> Outcome {
     ended.map_err(|error| failed("signals", error))?;
     let waited = mount.wait();
     client.close();
-    waited.map_err(|error| failed(&folder.display().to_string(), error))?;
+    waited.map_err(|error| failed(&directory.display().to_string(), error))?;
     Ok(0)
 }
 
@@ -128,8 +128,8 @@ fn detach() -> std::io::Result<()> {
 /// Starts this command again in the background, and waits until the file system is mounted.
 fn start(arguments: &Arguments) -> Outcome {
     let failed = |error: std::io::Error| Failure::new(FAILED, format!("the process in the background: {error}"));
-    // It does not keep the caller's folder busy, so paths must not depend on that.
-    let folder = std::path::absolute(&arguments.folder).map_err(failed)?;
+    // It does not keep the caller's directory busy, so paths must not depend on that.
+    let directory = std::path::absolute(&arguments.directory).map_err(failed)?;
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.args(["mount", "--notify", "--validity", &arguments.validity.as_secs_f64().to_string()]);
     if let Some(soft) = arguments.soft {
@@ -138,7 +138,7 @@ fn start(arguments: &Arguments) -> Outcome {
     if arguments.allow_other {
         command.arg("--allow-other");
     }
-    command.arg("--").arg(&arguments.export).arg(folder);
+    command.arg("--").arg(&arguments.export).arg(directory);
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     let mut said = Vec::new();
@@ -155,17 +155,17 @@ fn start(arguments: &Arguments) -> Outcome {
 
 /// `motet umount`.
 pub fn umount(arguments: &UmountArguments) -> Outcome {
-    let folder = &arguments.folder;
-    unmount_at(folder, UnmountFlags::empty()).map_err(|error| {
+    let directory = &arguments.directory;
+    unmount_at(directory, UnmountFlags::empty()).map_err(|error| {
         let code = if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) { NOT_FOUND } else { FAILED };
-        Failure::new(code, format!("{}: {}", folder.display(), explained(error)))
+        Failure::new(code, format!("{}: {}", directory.display(), explained(error)))
     })?;
     Ok(0)
 }
 
-/// Unmounts a folder; without the privilege by the program that comes with FUSE.
-fn unmount_at(folder: &Path, flags: UnmountFlags) -> std::io::Result<()> {
-    match unmount(folder, flags) {
+/// Unmounts a directory; without the privilege by the program that comes with FUSE.
+fn unmount_at(directory: &Path, flags: UnmountFlags) -> std::io::Result<()> {
+    match unmount(directory, flags) {
         Err(Errno::PERM) => {}
         done => return Ok(done?),
     }
@@ -174,7 +174,7 @@ fn unmount_at(folder: &Path, flags: UnmountFlags) -> std::io::Result<()> {
     if flags.contains(UnmountFlags::DETACH) {
         command.arg("-z");
     }
-    let output = command.arg("--").arg(folder).stdin(Stdio::null()).output()?;
+    let output = command.arg("--").arg(directory).stdin(Stdio::null()).output()?;
     if output.status.success() {
         return Ok(());
     }
@@ -187,7 +187,7 @@ fn explained(error: std::io::Error) -> std::io::Error {
         Some(code) if code == Errno::BUSY.raw_os_error() => "programs use it",
         Some(code) if code == Errno::INVAL.raw_os_error() => "it is not mounted",
         Some(code) if code == Errno::NOENT.raw_os_error() => {
-            "no such folder, no /dev/fuse, or no fusermount3 (package fuse3)"
+            "no such directory, no /dev/fuse, or no fusermount3 (package fuse3)"
         }
         _ => return error,
     };

@@ -35,7 +35,7 @@ pub struct Arguments {
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
     export_name: String,
 
-    /// Listen at this Unix socket [default: one in the user's private folder]
+    /// Listen at this Unix socket [default: one in the user's private directory]
     #[arg(long, value_name = "PATH", conflicts_with = "listen")]
     socket: Option<PathBuf>,
 
@@ -107,13 +107,13 @@ fn parts(file: &OsString) -> Outcome<(String, OsString)> {
     Ok((export.to_owned(), OsString::from_vec(path.to_vec())))
 }
 
-/// The socket in the user's private folder for this file.
+/// The socket in the user's private directory for this file.
 fn default_socket(file: &OsString) -> Outcome<PathBuf> {
-    let folder = motet_session::paths::exports_folder().map_err(|error| Failure::new(FAILED, error.to_string()))?;
+    let directory = motet_session::paths::exports_folder().map_err(|error| Failure::new(FAILED, error.to_string()))?;
     let plain = |byte: &u8| if byte.is_ascii_alphanumeric() || b"-.".contains(byte) { char::from(*byte) } else { '_' };
     let name: String = file.as_bytes().iter().map(plain).collect();
     if name.len() > MAX_SOCKET_NAME {
         return Err(Failure::new(USAGE, "the name of the file is too long for a socket: choose one with --socket"));
     }
-    Ok(folder.join(format!("{name}.nbd")))
+    Ok(directory.join(format!("{name}.nbd")))
 }

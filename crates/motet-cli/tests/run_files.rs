@@ -29,7 +29,7 @@ impl Export {
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let exported = folder.path().to_owned();
         let mut options =
-            Options { name: name.clone(), folder: exported, read_only: false, listen: None, direct: true };
+            Options { name: name.clone(), directory: exported, read_only: false, listen: None, direct: true };
         change(&mut options);
         let server = Server::start(options).expect("a server");
         Self { name, libraries, folder, _server: server }

@@ -1,6 +1,6 @@
-//! How clients find a server: a Unix socket `NAME.sock` in a folder that only the user may enter.
+//! How clients find a server: a Unix socket `NAME.sock` in a directory that only the user may enter.
 //!
-//! A client sends one line of JSON, [`Query`]; the server answers with one line, [`Info`], and may pass the descriptor of the exported folder with it. Only
+//! A client sends one line of JSON, [`Query`]; the server answers with one line, [`Info`], and may pass the descriptor of the exported directory with it. Only
 //! processes of the same user are answered. The address of the server contains a secret: a client learns it here and nowhere else.
 
 use crate::Result;
@@ -33,7 +33,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Query {
-    /// It wants the exported folder itself.
+    /// It wants the exported directory itself.
     pub root: bool,
     /// The server shall listen for other hosts at this address of its host.
     pub listen: Option<IpAddr>,
@@ -44,13 +44,13 @@ pub struct Query {
 pub struct Info {
     /// The name of the export.
     pub name: String,
-    /// The folder.
-    pub folder: String,
+    /// The directory.
+    pub directory: String,
     /// The server's process.
     pub process: u32,
     /// Whether changes are refused.
     pub read_only: bool,
-    /// Whether clients of this host may use the folder without the server.
+    /// Whether clients of this host may use the directory without the server.
     pub direct: bool,
     /// The address of the server, with a secret.
     pub address: String,
@@ -70,7 +70,7 @@ pub struct Info {
 pub trait Exported: Send + Sync + 'static {
     /// Describes the export, after the server listens at `listen`.
     fn info(&self, listen: Option<IpAddr>) -> Result<Info>;
-    /// The folder, if clients of this host may use it without the server.
+    /// The directory, if clients of this host may use it without the server.
     fn root(&self) -> Option<BorrowedFd<'_>>;
 }
 
@@ -152,7 +152,7 @@ fn send_with(stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_
 pub struct Found {
     /// What its server says.
     pub info: Info,
-    /// The folder, if it was asked for and its server allows it.
+    /// The directory, if it was asked for and its server allows it.
     pub root: Option<OwnedFd>,
 }
 
@@ -163,9 +163,9 @@ pub fn ask(name: &str, query: &Query) -> Result<Found> {
 
 /// The exports of this host whose servers answer.
 pub fn list(listen: Option<IpAddr>) -> Result<Vec<Info>> {
-    let folder = exports_folder().map_err(unusable)?;
+    let directory = exports_folder().map_err(unusable)?;
     let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "sock")
             && let Ok(export) = ask_at(&path, &Query { root: false, listen })

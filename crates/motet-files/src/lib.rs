@@ -1,10 +1,10 @@
-//! Remote files: a server exports a folder, clients on the same host or on others use it. Both speak over messages of the engine, so the fastest path
+//! Remote files: a server exports a directory, clients on the same host or on others use it. Both speak over messages of the engine, so the fastest path
 //! between the two processes carries the data.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | [`protocol`] | requests, answers and their limits |
-//! | [`exports`] | how clients find a server: a socket in a private folder |
+//! | [`exports`] | how clients find a server: a socket in a private directory |
 //! | [`server`] | the server of one export |
 //! | [`client`] | the client that every front end uses |
 //! | `storage` | operations on the exported files |

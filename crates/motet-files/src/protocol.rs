@@ -4,7 +4,7 @@
 //! which the server receives when it has a buffer for them. An answer is a message whose headers are an [`Answer`] and whose body is what was read. Formats
 //! are those of `postcard`: integers of variable length, little-endian, lengths before bytes.
 //!
-//! Paths are relative to the exported folder, without a leading slash; the empty path is the folder itself.
+//! Paths are relative to the exported directory, without a leading slash; the empty path is the directory itself.
 
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
@@ -96,10 +96,10 @@ pub enum Operation<'a> {
     /// Ends the session.
     Detach,
     /// Attributes of a file.
-    Attributes(#[serde(borrow)] Target<'a>),
+    GetAttributes(#[serde(borrow)] Target<'a>),
     /// Changes attributes, and returns the new ones.
     SetAttributes(#[serde(borrow)] Target<'a>, Change),
-    /// Opens a file or a folder.
+    /// Opens a file or a directory.
     Open {
         /// Its path.
         #[serde(with = "serde_bytes")]
@@ -116,45 +116,45 @@ pub enum Operation<'a> {
     /// Writes the request's data.
     Write { file: u32, offset: u64 },
     /// Waits until written data, and with `!data_only` attributes, are on the disk.
-    Sync { file: u32, data_only: bool },
-    /// Lists an open folder from `cookie` on (0: from the beginning). The answer's body is [`Entry`] after [`Entry`], of at most `length` bytes.
-    List { file: u32, cookie: u64, length: u32, attributes: bool },
-    /// Makes a folder.
-    MakeFolder {
+    Fsync { file: u32, data_only: bool },
+    /// Lists an open directory from `cookie` on (0: from the beginning). The answer's body is [`Entry`] after [`Entry`], of at most `length` bytes.
+    Readdir { file: u32, cookie: u64, length: u32, attributes: bool },
+    /// Makes a directory.
+    Mkdir {
         #[serde(with = "serde_bytes")]
         path: &'a [u8],
         mode: u32,
     },
     /// Makes a named pipe, a socket or an empty file, by the type in `mode`.
-    MakeNode {
+    Mknod {
         #[serde(with = "serde_bytes")]
         path: &'a [u8],
         mode: u32,
     },
     /// Makes a symbolic link.
-    MakeSymlink {
+    Symlink {
         #[serde(with = "serde_bytes")]
         path: &'a [u8],
         #[serde(with = "serde_bytes")]
         target: &'a [u8],
     },
     /// Makes a further name for a file.
-    MakeLink {
+    Link {
         #[serde(with = "serde_bytes")]
         from: &'a [u8],
         #[serde(with = "serde_bytes")]
         to: &'a [u8],
     },
     /// The target of a symbolic link, in the answer's body.
-    ReadLink {
+    Readlink {
         #[serde(with = "serde_bytes")]
         path: &'a [u8],
     },
-    /// Removes a name, of a file or of an empty folder.
-    Remove {
+    /// Removes a name, of a file or of an empty directory.
+    Unlink {
         #[serde(with = "serde_bytes")]
         path: &'a [u8],
-        folder: bool,
+        directory: bool,
     },
     /// Renames.
     Rename {
@@ -165,7 +165,7 @@ pub enum Operation<'a> {
         flags: RenameFlags,
     },
     /// Space of the file system.
-    Space,
+    Statfs,
     /// The value of an extended attribute, in the answer's body.
     GetXattr {
         target: Target<'a>,
@@ -193,11 +193,11 @@ pub enum Operation<'a> {
     /// The lock that keeps `owner` from this one, or an unlocked range.
     TestLock { file: u32, owner: u64, range: LockRange },
     /// Allocates or frees space (the modes of fallocate(2) on Linux).
-    Allocate { file: u32, mode: u32, offset: u64, length: u64 },
+    Fallocate { file: u32, mode: u32, offset: u64, length: u64 },
     /// The next data, or the next hole, from `offset` on.
     Seek { file: u32, offset: u64, data: bool },
     /// Copies between two open files on the server.
-    Copy { from: u32, from_offset: u64, to: u32, to_offset: u64, length: u64 },
+    CopyFileRange { from: u32, from_offset: u64, to: u32, to_offset: u64, length: u64 },
 }
 
 impl Operation<'_> {
@@ -205,16 +205,16 @@ impl Operation<'_> {
     pub fn is_idempotent(&self) -> bool {
         matches!(
             self,
-            Self::Attributes(_)
+            Self::GetAttributes(_)
                 | Self::Read { .. }
-                | Self::List { .. }
-                | Self::ReadLink { .. }
-                | Self::Space
+                | Self::Readdir { .. }
+                | Self::Readlink { .. }
+                | Self::Statfs
                 | Self::GetXattr { .. }
                 | Self::ListXattr(_)
                 | Self::TestLock { .. }
                 | Self::Seek { .. }
-                | Self::Sync { .. }
+                | Self::Fsync { .. }
         )
     }
 
@@ -224,16 +224,16 @@ impl Operation<'_> {
             Self::Open { flags, .. } => flags.intersects(OpenFlags::CHANGES),
             Self::SetAttributes(..)
             | Self::Write { .. }
-            | Self::MakeFolder { .. }
-            | Self::MakeNode { .. }
-            | Self::MakeSymlink { .. }
-            | Self::MakeLink { .. }
-            | Self::Remove { .. }
+            | Self::Mkdir { .. }
+            | Self::Mknod { .. }
+            | Self::Symlink { .. }
+            | Self::Link { .. }
+            | Self::Unlink { .. }
             | Self::Rename { .. }
             | Self::SetXattr { .. }
             | Self::RemoveXattr { .. }
-            | Self::Allocate { .. }
-            | Self::Copy { .. } => true,
+            | Self::Fallocate { .. }
+            | Self::CopyFileRange { .. } => true,
             _ => false,
         }
     }
@@ -358,14 +358,14 @@ bitflags! {
         const EXCLUSIVE = 1 << 4;
         /// Its content is removed.
         const TRUNCATE = 1 << 5;
-        /// It must be a folder.
-        const FOLDER = 1 << 6;
+        /// It must be a directory.
+        const DIRECTORY = 1 << 6;
         /// A write is done when it is on the disk (`O_SYNC`).
         const SYNC = 1 << 7;
-        /// A file without a name, in the folder at the path (`O_TMPFILE`).
-        const UNNAMED = 1 << 8;
+        /// A file without a name, in the directory at the path (`O_TMPFILE`).
+        const TMPFILE = 1 << 8;
         /// What a read-only export refuses.
-        const CHANGES = Self::WRITE.bits() | Self::CREATE.bits() | Self::TRUNCATE.bits() | Self::UNNAMED.bits() | Self::APPEND.bits();
+        const CHANGES = Self::WRITE.bits() | Self::CREATE.bits() | Self::TRUNCATE.bits() | Self::TMPFILE.bits() | Self::APPEND.bits();
     }
 
     /// How a name is replaced.
@@ -421,10 +421,10 @@ pub struct Space {
     pub name_length: u32,
 }
 
-/// An entry of a folder.
+/// An entry of a directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry<'a> {
-    /// With which [`Operation::List`] goes on behind this entry.
+    /// With which [`Operation::Readdir`] goes on behind this entry.
     pub cookie: u64,
     /// The number of the file.
     pub inode: u64,

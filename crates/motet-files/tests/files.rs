@@ -27,7 +27,7 @@ struct Scene {
 }
 
 fn options(name: &str, folder: &Path) -> Options {
-    Options { name: name.to_owned(), folder: folder.to_owned(), read_only: false, listen: None, direct: false }
+    Options { name: name.to_owned(), directory: folder.to_owned(), read_only: false, listen: None, direct: false }
 }
 
 impl Scene {
@@ -100,7 +100,7 @@ fn data_of_every_size_arrive_whole() {
         let mut read = vec![0xee; length + 10];
         assert_eq!(file.read_at(&mut read, 0).expect("a read"), length);
         assert!(read[..length] == bytes && read[length..] == [0xee; 10], "{length} bytes were read wrong");
-        scene.client.remove(b"data", false).expect("removed");
+        scene.client.unlink(b"data", false).expect("removed");
     }
 }
 
@@ -153,26 +153,26 @@ fn attributes_are_those_of_the_file_system_and_change() {
 fn names_are_made_renamed_linked_and_removed() {
     let scene = Scene::new();
     let client = &scene.client;
-    client.make_folder(b"folder", 0o755).expect("a folder");
-    client.make_folder(b"folder/inner", 0o755).expect("a folder");
-    assert_eq!(errno(client.make_folder(b"folder", 0o755)), EEXIST);
+    client.mkdir(b"folder", 0o755).expect("a folder");
+    client.mkdir(b"folder/inner", 0o755).expect("a folder");
+    assert_eq!(errno(client.mkdir(b"folder", 0o755)), EEXIST);
     scene.create("folder/inner/file").write_at(b"x", 0).expect("a write");
-    client.make_link(b"folder/inner/file", b"link").expect("a link");
+    client.hard_link(b"folder/inner/file", b"link").expect("a link");
     assert_eq!(client.attributes(b"link").expect("attributes").links, 2);
-    client.make_symlink(b"symlink", b"folder/inner/file").expect("a symbolic link");
+    client.symlink(b"symlink", b"folder/inner/file").expect("a symbolic link");
     assert_eq!(client.read_link(b"symlink").expect("its target"), b"folder/inner/file");
     client.rename(b"folder/inner", b"moved", RenameFlags::empty()).expect("renamed");
     assert_eq!(fs::read(scene.path("moved/file")).expect("the file"), b"x");
     assert_eq!(errno(client.rename(b"moved/file", b"link", RenameFlags::NO_REPLACE)), EEXIST);
-    client.make_node(b"pipe", 0o010_600).expect("a named pipe");
+    client.mknod(b"pipe", 0o010_600).expect("a named pipe");
     assert_eq!(errno(client.open_file(b"pipe", OpenFlags::READ, 0)), ENXIO, "a pipe belongs to the client's host");
     for (path, folder) in [("moved/file", false), ("moved", true), ("link", false), ("symlink", false), ("pipe", false)]
     {
-        client.remove(path.as_bytes(), folder).expect("removed");
+        client.unlink(path.as_bytes(), folder).expect("removed");
     }
     assert_eq!(fs::read_dir(scene.folder.path()).expect("the folder").count(), 1);
     for path in [&b""[..], b".", b"..", b"folder/.."] {
-        assert_eq!(errno(client.remove(path, true)), EINVAL, "{path:?}");
+        assert_eq!(errno(client.unlink(path, true)), EINVAL, "{path:?}");
     }
 }
 
@@ -192,7 +192,7 @@ fn nothing_leads_out_of_the_export() {
         assert_eq!(errno(client.open_file(path.as_bytes(), OpenFlags::READ, 0)), ENOENT, "{path}");
     }
     assert_eq!(errno(client.open_file(b"absolute/new", NEW, 0o644)), ENOENT);
-    assert_eq!(errno(client.remove(b"absolute/secret", false)), ENOENT);
+    assert_eq!(errno(client.unlink(b"absolute/secret", false)), ENOENT);
     assert_eq!(errno(client.rename(b"folder", b"up/folder", RenameFlags::empty())), ENOENT);
     assert_eq!(errno(client.attributes(b"loop/x")), ELOOP);
     for path in [&b"/etc/passwd"[..], b"zero\0byte"] {
@@ -202,7 +202,7 @@ fn nothing_leads_out_of_the_export() {
     // Names that are only unusual are names.
     for name in [&b"\xff\xfe"[..], b"new\nline", b"...", b" "] {
         client.open_file(name, NEW, 0o644).expect("a file");
-        client.remove(name, false).expect("removed");
+        client.unlink(name, false).expect("removed");
     }
 }
 
@@ -214,11 +214,11 @@ fn a_listing_has_every_entry_once_with_its_attributes() {
     for name in &names {
         fs::write(scene.path(name), name).expect("a file");
     }
-    let (folder, _) = scene.client.open_file(b"", OpenFlags::READ | OpenFlags::FOLDER, 0).expect("the folder");
+    let (folder, _) = scene.client.open_file(b"", OpenFlags::READ | OpenFlags::DIRECTORY, 0).expect("the folder");
     for with_attributes in [true, false] {
         let (mut cookie, mut found, mut buffer) = (0, BTreeSet::new(), vec![0; 20_000]);
         loop {
-            let length = folder.list(cookie, with_attributes, &mut buffer).expect("a listing");
+            let length = folder.readdir(cookie, with_attributes, &mut buffer).expect("a listing");
             if length == 0 {
                 break;
             }
@@ -287,15 +287,15 @@ fn a_read_only_export_refuses_every_change() {
         NEW,
         OpenFlags::READ | OpenFlags::TRUNCATE,
         OpenFlags::APPEND,
-        OpenFlags::WRITE | OpenFlags::UNNAMED,
+        OpenFlags::WRITE | OpenFlags::TMPFILE,
     ] {
         assert_eq!(errno(client.open_file(b"file", flags, 0o644)), EROFS, "{flags:?}");
     }
     assert_eq!(errno(file.write_at(b"x", 0)), EROFS);
-    assert_eq!(errno(client.make_folder(b"x", 0o755)), EROFS);
-    assert_eq!(errno(client.remove(b"file", false)), EROFS);
+    assert_eq!(errno(client.mkdir(b"x", 0o755)), EROFS);
+    assert_eq!(errno(client.unlink(b"file", false)), EROFS);
     assert_eq!(errno(client.rename(b"file", b"x", RenameFlags::empty())), EROFS);
-    assert_eq!(errno(file.allocate(0, 0, 100)), EROFS);
+    assert_eq!(errno(file.fallocate(0, 0, 100)), EROFS);
     assert_eq!(errno(client.set_attributes(b"file", &Change { size: Some(0), ..Change::default() })), EROFS);
     assert_eq!(errno(client.set_xattr(b"file", b"user.x", b"x", false, false)), EROFS);
     assert_eq!(fs::read(scene.path("file")).expect("the file"), b"12345");
@@ -306,13 +306,13 @@ fn an_open_file_outlives_its_name() {
     let scene = Scene::new();
     let file = scene.create("file");
     file.write_at(b"before", 0).expect("a write");
-    scene.client.remove(b"file", false).expect("removed");
+    scene.client.unlink(b"file", false).expect("removed");
     file.write_at(b"after!", 0).expect("a write");
     let mut bytes = [0; 6];
     file.read_at(&mut bytes, 0).expect("a read");
     assert_eq!((&bytes, file.attributes().expect("attributes").links), (b"after!", 0));
     let (unnamed, _) =
-        scene.client.open_file(b"", READ_WRITE | OpenFlags::UNNAMED, 0o600).expect("a file without a name");
+        scene.client.open_file(b"", READ_WRITE | OpenFlags::TMPFILE, 0o600).expect("a file without a name");
     unnamed.write_at(b"x", 0).expect("a write");
     assert_eq!(fs::read_dir(scene.folder.path()).expect("the folder").count(), 0);
 }
@@ -325,7 +325,7 @@ fn holes_are_found_punched_and_copied() {
     assert_eq!(file.seek(0, true).expect("data"), 1 << 20);
     assert_eq!(file.seek(1 << 20, false).expect("a hole"), (1 << 20) + (64 << 10));
     assert_eq!(errno(file.seek(2 << 20, true)), ENXIO);
-    file.allocate(3, 1 << 20, 32 << 10).expect("a hole is punched");
+    file.fallocate(3, 1 << 20, 32 << 10).expect("a hole is punched");
     assert_eq!(file.seek(0, true).expect("data"), (1 << 20) + (32 << 10));
     assert_eq!(file.copy_to((1 << 20) + (32 << 10), &copy, 5, 1000).expect("copied"), 1000);
     let mut bytes = vec![0; 1000];
@@ -433,7 +433,7 @@ fn a_client_of_this_host_may_use_the_folder_itself() {
     assert_eq!(file.read_at(&mut read, 0).expect("a read"), bytes.len());
     assert!(read == bytes);
     assert_eq!(errno(direct.attributes(b"../x")), ENOENT);
-    direct.make_symlink(b"link", b"file").expect("a link");
+    direct.symlink(b"link", b"file").expect("a link");
     assert_eq!(direct.read_link(b"link").expect("its target"), b"file");
     let local = fs::File::from(file.descriptor().expect("a descriptor"));
     assert_eq!(local.metadata().expect("metadata").len(), bytes.len() as u64);
@@ -505,7 +505,7 @@ fn clients_that_connect_at_once_are_all_served_and_forgotten() {
                 scope.spawn(move || {
                     begin.wait();
                     let client = scene.another_client();
-                    client.make_folder(format!("folder-{at}").as_bytes(), 0o700).expect("a folder");
+                    client.mkdir(format!("folder-{at}").as_bytes(), 0o700).expect("a folder");
                     client
                 })
             })
@@ -519,7 +519,7 @@ fn clients_that_connect_at_once_are_all_served_and_forgotten() {
     while sessions() > 1 {
         thread::sleep(Duration::from_millis(10));
     }
-    scene.client.make_folder(b"last", 0o700).expect("the others are gone, this one is not");
+    scene.client.mkdir(b"last", 0o700).expect("the others are gone, this one is not");
 }
 
 #[test]

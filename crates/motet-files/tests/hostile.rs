@@ -32,7 +32,7 @@ impl Scene {
         let folder = tempfile::tempdir().expect("a folder");
         let name = format!("hostile-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = folder.path().to_owned();
-        let options = Options { name: name.clone(), folder: path, read_only: false, listen: None, direct: false };
+        let options = Options { name: name.clone(), directory: path, read_only: false, listen: None, direct: false };
         Self { _server: Server::start(options).expect("a server"), folder, name }
     }
 
@@ -95,7 +95,7 @@ fn messages_that_are_no_requests_end_the_link() {
     let scene = Scene::new();
     let mut long = Vec::new();
     let path = vec![b'x'; 100_000];
-    let too_long = Operation::Attributes(Target::Path(&path));
+    let too_long = Operation::GetAttributes(Target::Path(&path));
     append(&Request { slot: 1, sequence: 1, data: 0, operation: too_long }, &mut long);
     assert!(long.len() > MAX_REQUEST_BYTES);
     for (tag, bytes) in [
@@ -105,7 +105,7 @@ fn messages_that_are_no_requests_end_the_link() {
         (request_tag(1), {
             // The slot in the tag is another one than that in the request.
             let mut bytes = Vec::new();
-            append(&Request { slot: 2, sequence: 1, data: 0, operation: Operation::Space }, &mut bytes);
+            append(&Request { slot: 2, sequence: 1, data: 0, operation: Operation::Statfs }, &mut bytes);
             bytes
         }),
     ] {
@@ -120,11 +120,11 @@ fn messages_that_are_no_requests_end_the_link() {
 fn requests_outside_of_a_session_or_of_its_order_end_the_link() {
     let scene = Scene::new();
     let raw = Raw::connect(&scene);
-    raw.request(1, 1, 0, Operation::Space);
+    raw.request(1, 1, 0, Operation::Statfs);
     assert_eq!(raw.answer(1), None, "before a session");
     for (slot, sequence) in [(SLOTS, 1), (u16::MAX, 1), (1, 2), (1, u32::MAX), (3, 0x8000_0000)] {
         let raw = Raw::attached(&scene);
-        raw.request(slot, sequence, 0, Operation::Space);
+        raw.request(slot, sequence, 0, Operation::Statfs);
         assert_eq!(raw.answer(slot), None, "slot {slot}, sequence {sequence}");
     }
     let raw = Raw::attached(&scene);
@@ -161,12 +161,12 @@ fn arguments_that_are_out_of_range_are_errors() {
         Operation::Write { file: u32::MAX, offset: 0 },
         Operation::Lock { file, owner: 1, range: range(10, 5) },
         Operation::Lock { file, owner: 1, range: range(u64::MAX, u64::MAX) },
-        Operation::Allocate { file, mode: u32::MAX, offset: 0, length: 1 },
-        Operation::Allocate { file, mode: 0, offset: u64::MAX, length: u64::MAX },
+        Operation::Fallocate { file, mode: u32::MAX, offset: 0, length: 1 },
+        Operation::Fallocate { file, mode: 0, offset: u64::MAX, length: u64::MAX },
         Operation::Seek { file, offset: u64::MAX, data: true },
         Operation::Open { path: b"x", flags: OpenFlags::from_bits_retain(u32::MAX), mode: u32::MAX },
-        Operation::List { file, cookie: u64::MAX, length: 0, attributes: true },
-        Operation::MakeNode { path: b"device", mode: 0o060_666 },
+        Operation::Readdir { file, cookie: u64::MAX, length: 0, attributes: true },
+        Operation::Mknod { path: b"device", mode: 0o060_666 },
         Operation::SetAttributes(Target::File(file), Change { size: Some(u64::MAX), ..Change::default() }),
     ] {
         assert!(asked(operation.clone()).is_err(), "{operation:?}");
@@ -205,10 +205,10 @@ fn a_request_that_comes_twice_is_executed_once() {
     let scene = Scene::new();
     let raw = Raw::attached(&scene);
     for _ in 0..3 {
-        raw.request(1, 1, 0, Operation::MakeFolder { path: b"folder", mode: 0o755 });
+        raw.request(1, 1, 0, Operation::Mkdir { path: b"folder", mode: 0o755 });
         assert!(matches!(raw.answer(1), Some(Ok(Reply::Attributes(_)))), "the answer is repeated");
     }
-    raw.request(1, 2, 0, Operation::MakeFolder { path: b"folder", mode: 0o755 });
+    raw.request(1, 2, 0, Operation::Mkdir { path: b"folder", mode: 0o755 });
     assert_eq!(raw.answer(1), Some(Err(17)), "EEXIST");
 }
 
@@ -225,7 +225,7 @@ fn nonsense_at_the_socket_of_an_export_is_refused() {
         assert!(answer.is_empty(), "{bytes:?}");
     }
     let info = exports::ask(&scene.name, &Query { root: true, listen: None }).expect("the export");
-    assert!(info.root.is_none(), "the folder itself is not for clients of this export");
+    assert!(info.root.is_none(), "the directory itself is not for clients of this export");
     scene.works();
 }
 

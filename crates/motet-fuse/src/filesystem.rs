@@ -61,8 +61,8 @@ impl MountedExport {
         self.nodes().path(number.0).ok_or(Errno::ESTALE)
     }
 
-    fn path_in(&self, folder: INodeNo, name: &OsStr) -> Result<Vec<u8>> {
-        self.nodes().path_in(folder.0, name).ok_or(Errno::ESTALE)
+    fn path_in(&self, directory: INodeNo, name: &OsStr) -> Result<Vec<u8>> {
+        self.nodes().path_in(directory.0, name).ok_or(Errno::ESTALE)
     }
 
     fn handle(&self, handle: FileHandle) -> Result<Arc<Handle>> {
@@ -87,13 +87,13 @@ impl MountedExport {
     }
 
     /// A file that was found or made under a name.
-    fn enter(&self, folder: INodeNo, name: &OsStr, found: &Attributes) -> fuser::FileAttr {
-        attributes(self.nodes_mut().found(folder.0, name, found), found)
+    fn enter(&self, directory: INodeNo, name: &OsStr, found: &Attributes) -> fuser::FileAttr {
+        attributes(self.nodes_mut().found(directory.0, name, found), found)
     }
 
-    fn answer_entry(&self, folder: INodeNo, name: &OsStr, found: Result<Attributes>, reply: ReplyEntry) {
+    fn answer_entry(&self, directory: INodeNo, name: &OsStr, found: Result<Attributes>, reply: ReplyEntry) {
         match found {
-            Ok(found) => reply.entry(&self.validity, &self.enter(folder, name, &found), GENERATION),
+            Ok(found) => reply.entry(&self.validity, &self.enter(directory, name, &found), GENERATION),
             Err(error) => reply.error(error),
         }
     }
@@ -112,9 +112,9 @@ impl MountedExport {
         Ok((file, cache_flags(flags.0, same)))
     }
 
-    fn create_file(&self, folder: INodeNo, name: &OsStr, mode: u32, flags: i32) -> Result<(File, Attributes)> {
+    fn create_file(&self, directory: INodeNo, name: &OsStr, mode: u32, flags: i32) -> Result<(File, Attributes)> {
         let flags = open_flags(flags) | protocol::OpenFlags::CREATE;
-        Ok(self.client.open_file(&self.path_in(folder, name)?, flags, mode)?)
+        Ok(self.client.open_file(&self.path_in(directory, name)?, flags, mode)?)
     }
 
     fn rename_file(&self, from: (INodeNo, &OsStr), to: (INodeNo, &OsStr), flags: RenameFlags) -> Result<()> {
@@ -130,7 +130,7 @@ impl MountedExport {
         self.client.rename(&old, &new, asked)?;
         let mut nodes = self.nodes_mut();
         nodes.renamed((from.0.0, from.1), (to.0.0, to.1), exchange);
-        // Files below a renamed folder have other paths, too.
+        // Files below a renamed directory have other paths, too.
         for handle in self.handles.all() {
             if let Some(path) = nodes.path(handle.number) {
                 handle.file.renamed(&path);
@@ -247,28 +247,28 @@ impl Filesystem for MountedExport {
     }
 
     fn mknod(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, _: u32, reply: ReplyEntry) {
-        let made = self.path_in(parent, name).and_then(|path| Ok(self.client.make_node(&path, mode)?));
+        let made = self.path_in(parent, name).and_then(|path| Ok(self.client.mknod(&path, mode)?));
         self.answer_entry(parent, name, made, reply);
     }
 
     fn mkdir(&self, _: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
-        let made = self.path_in(parent, name).and_then(|path| Ok(self.client.make_folder(&path, mode)?));
+        let made = self.path_in(parent, name).and_then(|path| Ok(self.client.mkdir(&path, mode)?));
         self.answer_entry(parent, name, made, reply);
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.path_in(parent, name).and_then(|path| Ok(self.client.remove(&path, false)?));
+        let removed = self.path_in(parent, name).and_then(|path| Ok(self.client.unlink(&path, false)?));
         finish(removed.map(|()| self.nodes_mut().removed(parent.0, name)), reply);
     }
 
     fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let removed = self.path_in(parent, name).and_then(|path| Ok(self.client.remove(&path, true)?));
+        let removed = self.path_in(parent, name).and_then(|path| Ok(self.client.unlink(&path, true)?));
         finish(removed.map(|()| self.nodes_mut().removed(parent.0, name)), reply);
     }
 
     fn symlink(&self, _: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let target = target.as_os_str().as_bytes();
-        let made = self.path_in(parent, name).and_then(|path| Ok(self.client.make_symlink(&path, target)?));
+        let made = self.path_in(parent, name).and_then(|path| Ok(self.client.symlink(&path, target)?));
         self.answer_entry(parent, name, made, reply);
     }
 
@@ -286,7 +286,7 @@ impl Filesystem for MountedExport {
     }
 
     fn link(&self, _: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let made = self.path(number).and_then(|from| Ok(self.client.make_link(&from, &self.path_in(parent, name)?)?));
+        let made = self.path(number).and_then(|from| Ok(self.client.hard_link(&from, &self.path_in(parent, name)?)?));
         self.answer_entry(parent, name, made, reply);
     }
 
@@ -400,7 +400,7 @@ impl Filesystem for MountedExport {
     }
 
     fn opendir(&self, _: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let flags = protocol::OpenFlags::READ | protocol::OpenFlags::FOLDER;
+        let flags = protocol::OpenFlags::READ | protocol::OpenFlags::DIRECTORY;
         match self.path(number).and_then(|path| Ok(self.client.open_file(&path, flags, 0)?)) {
             Ok((file, _)) => reply.opened(FileHandle(self.handles.add(number.0, file, None)), FopenFlags::empty()),
             Err(error) => reply.error(error),
@@ -464,7 +464,7 @@ impl Filesystem for MountedExport {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        match self.client.space() {
+        match self.client.statfs() {
             Ok(space) => reply.statfs(
                 space.blocks,
                 space.free,
@@ -582,7 +582,7 @@ impl Filesystem for MountedExport {
     ) {
         let allocated = self.handle(handle).and_then(|handle| {
             let mode = u32::try_from(mode).map_err(|_| Errno::EINVAL)?;
-            Ok(handle.file.allocate(mode, offset, length)?)
+            Ok(handle.file.fallocate(mode, offset, length)?)
         });
         finish(allocated, reply);
     }

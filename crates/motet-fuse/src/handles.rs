@@ -1,4 +1,4 @@
-//! Files and folders that programs have open in the mounted file system.
+//! Files and directories that programs have open in the mounted file system.
 
 use fuser::BackingId;
 use motet_files::client::File;
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 const LISTING_BYTES: usize = 64 << 10;
 const _: () = assert!(LISTING_BYTES <= MAX_DATA_BYTES);
 
-/// An open file or folder.
+/// An open file or directory.
 #[derive(Debug)]
 pub struct Handle {
     /// The number of the file.
@@ -33,7 +33,7 @@ pub struct Listing {
     entries: VecDeque<ListedEntry>,
 }
 
-/// An entry of a folder.
+/// An entry of a directory.
 #[derive(Debug)]
 pub struct ListedEntry {
     /// Where the listing goes on behind it.
@@ -49,7 +49,7 @@ pub struct ListedEntry {
 }
 
 impl Handle {
-    /// Calls `take` with each entry from `offset` on until it returns false, which leaves that entry for the next call, or the folder ends.
+    /// Calls `take` with each entry from `offset` on until it returns false, which leaves that entry for the next call, or the directory ends.
     pub fn list(
         &self,
         offset: u64,
@@ -69,7 +69,7 @@ impl Handle {
                 listing.entries.pop_front();
             }
             let mut buffer = vec![0; LISTING_BYTES];
-            let length = self.file.list(listing.at, with_attributes, &mut buffer)?;
+            let length = self.file.readdir(listing.at, with_attributes, &mut buffer)?;
             listing.entries.extend(entries(&buffer[..length]).map(|entry| ListedEntry {
                 cookie: entry.cookie,
                 inode: entry.inode,
@@ -84,7 +84,7 @@ impl Handle {
     }
 }
 
-/// All open files and folders.
+/// All open files and directories.
 #[derive(Debug, Default)]
 pub struct Handles {
     open: RwLock<HashMap<u64, Arc<Handle>>>,

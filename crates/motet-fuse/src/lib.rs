@@ -1,13 +1,13 @@
 //! Mounts an export as a file system: FUSE requests of the kernel become requests to the server, over the engine's fastest path.
 //!
-//! Every program can use the mounted folder. The kernel caches names and attributes for [`Options::validity`], and the content of a file from its close to its
+//! Every program can use the mounted directory. The kernel caches names and attributes for [`Options::validity`], and the content of a file from its close to its
 //! next open if the file has not changed (close-to-open consistency). Writes are at the server when they return.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | `filesystem` | the kernel's requests |
 //! | `nodes` | the files that the kernel knows, and their paths |
-//! | `handles` | open files and folders |
+//! | `handles` | open files and directories |
 //! | `locks` | locks that a program waits for |
 //! | `passthrough` | files that the kernel reads and writes itself |
 //! | `convert` | attributes, flags and times |
@@ -47,7 +47,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts the export of `client` at `path`, a folder.
+    /// Mounts the export of `client` at `path`, a directory.
     pub fn start(client: Client, path: &Path, options: &Options) -> std::io::Result<Self> {
         let read_only = client.is_read_only();
         let mut config = Config::default();

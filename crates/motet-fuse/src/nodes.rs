@@ -1,17 +1,17 @@
 //! What the kernel knows of the export: numbers of files, each with the names under which it was found.
 //!
-//! The kernel speaks of numbers, the protocol of paths. A file has the number that it has on the server; the exported folder itself is 1.
+//! The kernel speaks of numbers, the protocol of paths. A file has the number that it has on the server; the exported directory itself is 1.
 
 use motet_files::protocol::{Attributes, Time};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// The number of the exported folder.
+/// The number of the exported directory.
 pub const ROOT: u64 = 1;
 /// Deepest path.
 const MAX_DEPTH: usize = 2048;
-/// Where the number of the device begins in numbers of files that are on another device than the exported folder.
+/// Where the number of the device begins in numbers of files that are on another device than the exported directory.
 const DEVICE_SHIFT: u32 = 48;
 
 /// The content that the kernel may have cached: that of a file with these attributes.
@@ -29,7 +29,7 @@ impl ContentVersion {
     }
 }
 
-/// A name: the number of the folder, and the name in it.
+/// A name: the number of the directory, and the name in it.
 type Name = (u64, OsString);
 
 #[derive(Debug, Default)]
@@ -47,12 +47,12 @@ pub struct Nodes {
     nodes: HashMap<u64, Node>,
     names: HashMap<Name, u64>,
     root: (u64, u64),
-    /// Devices in the export other than that of the exported folder.
+    /// Devices in the export other than that of the exported directory.
     devices: Vec<u64>,
 }
 
 impl Nodes {
-    /// Only the exported folder, with these attributes.
+    /// Only the exported directory, with these attributes.
     pub fn new(root: &Attributes) -> Self {
         let nodes = HashMap::from([(ROOT, Node { lookups: 1, ..Node::default() })]);
         Self { nodes, names: HashMap::new(), root: (root.device, root.inode), devices: Vec::new() }
@@ -75,9 +75,9 @@ impl Nodes {
     }
 
     /// The kernel gets to know a file under a name. Returns its number.
-    pub fn found(&mut self, folder: u64, name: &OsStr, attributes: &Attributes) -> u64 {
+    pub fn found(&mut self, directory: u64, name: &OsStr, attributes: &Attributes) -> u64 {
         let number = self.number(attributes);
-        let name = (folder, name.to_owned());
+        let name = (directory, name.to_owned());
         let before = self.names.insert(name.clone(), number);
         if before != Some(number) {
             if let Some(before) = before {
@@ -105,22 +105,22 @@ impl Nodes {
         let mut components = Vec::new();
         let mut at = number;
         while at != ROOT {
-            // A folder has one name. A file may have several, of which the kernel may have forgotten folders.
+            // A directory has one name. A file may have several, of which the kernel may have forgotten directories.
             let names = &self.nodes.get(&at)?.names;
-            let (folder, name) = names.iter().find(|(folder, _)| self.nodes.contains_key(folder))?;
+            let (directory, name) = names.iter().find(|(directory, _)| self.nodes.contains_key(directory))?;
             components.push(name.as_bytes());
             if components.len() > MAX_DEPTH {
                 return None;
             }
-            at = *folder;
+            at = *directory;
         }
         components.reverse();
         Some(components.join(&b'/'))
     }
 
-    /// The path of a name in a folder.
-    pub fn path_in(&self, folder: u64, name: &OsStr) -> Option<Vec<u8>> {
-        let mut path = self.path(folder)?;
+    /// The path of a name in a directory.
+    pub fn path_in(&self, directory: u64, name: &OsStr) -> Option<Vec<u8>> {
+        let mut path = self.path(directory)?;
         if !path.is_empty() {
             path.push(b'/');
         }
@@ -129,13 +129,13 @@ impl Nodes {
     }
 
     /// The number of the file that has this name, if the kernel knows it.
-    pub fn named(&self, folder: u64, name: &OsStr) -> Option<u64> {
-        self.names.get(&(folder, name.to_owned())).copied()
+    pub fn named(&self, directory: u64, name: &OsStr) -> Option<u64> {
+        self.names.get(&(directory, name.to_owned())).copied()
     }
 
     /// A name is removed.
-    pub fn removed(&mut self, folder: u64, name: &OsStr) {
-        let name = (folder, name.to_owned());
+    pub fn removed(&mut self, directory: u64, name: &OsStr) {
+        let name = (directory, name.to_owned());
         if let Some(number) = self.names.remove(&name) {
             self.drop_name(number, &name);
         }
@@ -157,11 +157,11 @@ impl Nodes {
         self.nodes.get_mut(&number).is_some_and(|node| node.cached.replace(version) == Some(version))
     }
 
-    fn add_name(&mut self, number: Option<u64>, (folder, name): (u64, &OsStr)) {
+    fn add_name(&mut self, number: Option<u64>, (directory, name): (u64, &OsStr)) {
         if let Some(number) = number
             && let Some(node) = self.nodes.get_mut(&number)
         {
-            let name = (folder, name.to_owned());
+            let name = (directory, name.to_owned());
             self.names.insert(name.clone(), number);
             node.names.push(name);
         }
@@ -191,12 +191,12 @@ mod tests {
     }
 
     #[test]
-    fn paths_follow_renames_of_folders() {
+    fn paths_follow_renames_of_directories() {
         let mut nodes = nodes();
-        let folder = nodes.found(ROOT, name("folder"), &attributes(2));
-        let file = nodes.found(folder, name("file"), &attributes(3));
-        assert_eq!(nodes.path(file).as_deref(), Some(&b"folder/file"[..]));
-        nodes.renamed((ROOT, name("folder")), (ROOT, name("moved")), false);
+        let directory = nodes.found(ROOT, name("directory"), &attributes(2));
+        let file = nodes.found(directory, name("file"), &attributes(3));
+        assert_eq!(nodes.path(file).as_deref(), Some(&b"directory/file"[..]));
+        nodes.renamed((ROOT, name("directory")), (ROOT, name("moved")), false);
         assert_eq!(nodes.path(file).as_deref(), Some(&b"moved/file"[..]));
         assert_eq!(nodes.path(ROOT).as_deref(), Some(&b""[..]));
     }

@@ -22,7 +22,7 @@ struct Mounted {
     name: String,
 }
 
-/// How the mount reaches the exported folder.
+/// How the mount reaches the exported directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Messages,
@@ -31,7 +31,8 @@ enum Mode {
 
 fn server(name: &str, folder: &Path, read_only: bool, mode: Mode) -> Server {
     let direct = mode == Mode::Direct;
-    let options = ServerOptions { name: name.to_owned(), folder: folder.to_owned(), read_only, listen: None, direct };
+    let options =
+        ServerOptions { name: name.to_owned(), directory: folder.to_owned(), read_only, listen: None, direct };
     Server::start(options).expect("a server")
 }
 

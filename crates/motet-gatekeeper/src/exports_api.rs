@@ -22,7 +22,7 @@ async fn list() -> Answer<Vec<Export>> {
     let found = waiting(|| exports::list(None)).await?;
     let shown = found.into_iter().map(|export| Export {
         name: export.name,
-        folder: export.folder,
+        directory: export.directory,
         process: export.process,
         read_only: export.read_only,
         clients: export.clients as u64,

@@ -44,7 +44,7 @@ impl ExportedFile {
     }
 
     fn allocate(&self, flags: FallocateFlags, offset: u64, length: u64) -> Result<()> {
-        self.file.allocate((flags | FallocateFlags::KEEP_SIZE).bits(), offset, length)
+        self.file.fallocate((flags | FallocateFlags::KEEP_SIZE).bits(), offset, length)
     }
 
     /// The next data or hole from `offset` on; `None`: there is none.

@@ -22,8 +22,8 @@ const MAX_CONNECTIONS: usize = 32;
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// How long a server that ends waits for requests that it has received.
 const END_LIMIT: Duration = Duration::from_secs(2);
-/// Folders of one process, in which sockets are made.
-const MAX_PRIVATE_FOLDERS: u32 = 100;
+/// Directories of one process, in which sockets are made.
+const MAX_PRIVATE_DIRECTORIES: u32 = 100;
 /// Bytes of the send buffer of a Unix socket.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
 /// The pause after an error of the listening socket, too many open files for example.
@@ -245,7 +245,7 @@ fn listen_at(path: &Path) -> Result<UnixListener> {
         _ => {}
     }
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let private = private_folder(parent)?;
+    let private = private_directory(parent)?;
     let socket = private.join("s");
     let made = UnixListener::bind(&socket).and_then(|listener| {
         chmod(&socket, Mode::RUSR | Mode::WUSR)?;
@@ -259,15 +259,15 @@ fn listen_at(path: &Path) -> Result<UnixListener> {
     made
 }
 
-/// Makes a folder that only its user can enter.
-fn private_folder(parent: &Path) -> Result<PathBuf> {
+/// Makes a directory that only its user can enter.
+fn private_directory(parent: &Path) -> Result<PathBuf> {
     let mut number = 0;
     loop {
         let path = parent.join(format!(".nbd-{}-{number}", std::process::id()));
         match fs::DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
             // Of another server of this process, or of one that was killed.
-            Err(error) if error.kind() == ErrorKind::AlreadyExists && number < MAX_PRIVATE_FOLDERS => number += 1,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && number < MAX_PRIVATE_DIRECTORIES => number += 1,
             Err(error) => return Err(error),
         }
     }

@@ -272,6 +272,38 @@ pub enum ToNode {
     },
 }
 
+/// An exported directory of a host.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Export {
+    /// Its name.
+    pub name: String,
+    /// The directory.
+    pub directory: String,
+    /// The server's process.
+    pub process: u32,
+    /// Whether changes are refused.
+    pub read_only: bool,
+    /// Clients that use it by messages.
+    pub clients: u64,
+    /// Files that they have open.
+    pub open_files: u64,
+    /// Requests since the server started.
+    pub requests: u64,
+    /// Bytes that clients have read.
+    pub bytes_read: u64,
+    /// Bytes that clients have written.
+    pub bytes_written: u64,
+}
+
+/// Where the server of an export is.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ExportAddress {
+    /// The address, with a secret.
+    pub address: String,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,36 +342,4 @@ mod tests {
         assert!(!view.apply(&change));
         assert!(!view.apply(&ViewChange { group: "other".to_owned(), number: 5, ..change }));
     }
-}
-
-/// An exported folder of a host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Export {
-    /// Its name.
-    pub name: String,
-    /// The folder.
-    pub folder: String,
-    /// The server's process.
-    pub process: u32,
-    /// Whether changes are refused.
-    pub read_only: bool,
-    /// Clients that use it by messages.
-    pub clients: u64,
-    /// Files that they have open.
-    pub open_files: u64,
-    /// Requests since the server started.
-    pub requests: u64,
-    /// Bytes that clients have read.
-    pub bytes_read: u64,
-    /// Bytes that clients have written.
-    pub bytes_written: u64,
-}
-
-/// Where the server of an export is.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct ExportAddress {
-    /// The address, with a secret.
-    pub address: String,
 }

@@ -1,4 +1,4 @@
-//! The client that the front ends use, in one thread, beside system calls on the exported folder.
+//! The client that the front ends use, in one thread, beside system calls on the exported directory.
 
 use super::scene::{FILE_BYTES, Scene, Way, ask};
 use crate::bench::{Bench, Measurement, Series};
@@ -41,7 +41,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
             workers.iter().map(|worker| -> Measurement<'_> { Box::new(move |_| timed(worker)) }).collect();
         let series = bench.compare(bench.repetitions, false, &mut measurements)?;
         drop(measurements);
-        for (way, times) in [("by messages", &series[0]), ("the folder itself", &series[1])] {
+        for (way, times) in [("by messages", &series[0]), ("the directory itself", &series[1])] {
             lines.push(line(&format!("{what}, one thread"), size, (way, times), ("local tmpfs", &series[2])));
         }
     }

@@ -34,7 +34,7 @@ const CLONED_FILES: usize = 300;
 struct Pair<'a> {
     bench: &'a Bench,
     scene: HostScene,
-    /// The exported folder, on the server's host alone.
+    /// The exported directory, on the server's host alone.
     data: PathBuf,
 }
 

@@ -5,7 +5,7 @@
 //!
 //! | part | what |
 //! | --- | --- |
-//! | `client` | the client of the front ends, by messages and by the folder itself, beside system calls on the folder |
+//! | `client` | the client of the front ends, by messages and by the directory itself, beside system calls on the folder |
 //! | `mount` | fio on mounted exports, beside the folder and sshfs |
 //! | `hosts` | two test hosts, beside TCP and sshfs |
 //! | `clients` | 1 to 184 clients that write |

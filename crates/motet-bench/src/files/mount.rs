@@ -1,4 +1,4 @@
-//! fio on mounted exports, beside the exported folder and sshfs.
+//! fio on mounted exports, beside the exported directory and sshfs.
 
 use super::fio::{self, Job};
 use super::scene::{FILE, FILE_BYTES, Mounted, Scene, Way};
@@ -52,7 +52,7 @@ fn of_job(job: &Job, series: &[Series]) -> Vec<Line> {
         Line::new("mount", what).figure(quantity(way, series)).floors(&series.floors)
     };
     let mut lines = Vec::new();
-    for (way, mounted) in [("by messages", &series[0]), ("the folder itself", &series[1])] {
+    for (way, mounted) in [("by messages", &series[0]), ("the directory itself", &series[1])] {
         lines.push(
             line(format!("fio, {}", job.what), way, mounted)
                 .against(quantity("local tmpfs", &series[2]), &mounted.over(&series[2])),

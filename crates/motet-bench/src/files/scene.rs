@@ -1,4 +1,4 @@
-//! An exported folder of the bench: on a tmpfs, with its servers and mounts. Everything ends and is removed when this is dropped, also by a signal.
+//! An exported directory of the bench: on a tmpfs, with its servers and mounts. Everything ends and is removed when this is dropped, also by a signal.
 
 use crate::bench::Bench;
 use crate::cleanup;
@@ -28,7 +28,7 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 /// How a client or a mount reaches the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// The folder itself.
+    /// The directory itself.
     Direct,
     /// Messages to the server.
     Messages,
@@ -72,12 +72,12 @@ impl Scene {
         Ok(scene)
     }
 
-    /// The exported folder.
+    /// The exported directory.
     pub fn data(&self) -> PathBuf {
         self.path("data")
     }
 
-    /// A path beside the exported folder.
+    /// A path beside the exported directory.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

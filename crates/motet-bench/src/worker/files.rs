@@ -113,7 +113,7 @@ impl Files {
             Self::Remote(client, _) => {
                 let flags = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
                 drop(client.open_file(NEW_FILE.as_bytes(), flags, 0o600)?);
-                client.remove(NEW_FILE.as_bytes(), false)?;
+                client.unlink(NEW_FILE.as_bytes(), false)?;
             }
         }
         Ok(())

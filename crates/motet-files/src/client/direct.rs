@@ -1,4 +1,4 @@
-//! The folder itself: a client on the server's host executes its operations without the server, where the server allows that.
+//! The directory itself: a client on the server's host executes its operations without the server, where the server allows that.
 
 use crate::Result;
 use crate::protocol::{Operation, Reply};
@@ -6,7 +6,7 @@ use crate::storage::{Body, FileTable, Tree, execute};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 
-/// An exported folder of this host.
+/// An exported directory of this host.
 #[derive(Debug)]
 pub struct Direct {
     tree: Tree,
@@ -14,7 +14,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// The folder behind this descriptor.
+    /// The directory behind this descriptor.
     pub fn new(root: OwnedFd, read_only: bool) -> Result<Self> {
         Ok(Self { tree: Tree::new(root, read_only)?, files: FileTable::default() })
     }

@@ -10,7 +10,7 @@ use crate::protocol::{Attributes, Change, LockKind, LockRange, MAX_DATA_BYTES, O
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// An open file or folder. Dropping it closes it.
+/// An open file or directory. Dropping it closes it.
 #[derive(Debug)]
 pub struct File {
     client: Arc<Shared>,
@@ -125,14 +125,14 @@ impl File {
     /// Waits until what was written is on the server's disk; with `data_only` without times.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         let changes = self.state.changes();
-        self.finish(|file| Operation::Sync { file, data_only })?;
+        self.finish(|file| Operation::Fsync { file, data_only })?;
         self.state.synced(changes);
         Ok(())
     }
 
     /// Its attributes.
     pub fn attributes(&self) -> Result<Attributes> {
-        attributes(self.call(|file| Operation::Attributes(Target::File(file)), &[], &mut [])?.0)
+        attributes(self.call(|file| Operation::GetAttributes(Target::File(file)), &[], &mut [])?.0)
     }
 
     /// Changes attributes, and returns the new ones.
@@ -141,10 +141,10 @@ impl File {
         attributes(self.call(|file| Operation::SetAttributes(Target::File(file), *change), &[], &mut [])?.0)
     }
 
-    /// Lists the folder from `cookie` on (0: from the beginning) into `buffer`; returns how many bytes, 0 at the end. [`crate::protocol::entries`] reads them.
-    pub fn list(&self, cookie: u64, with_attributes: bool, buffer: &mut [u8]) -> Result<usize> {
+    /// Lists the directory from `cookie` on (0: from the beginning) into `buffer`; returns how many bytes, 0 at the end. [`crate::protocol::entries`] reads them.
+    pub fn readdir(&self, cookie: u64, with_attributes: bool, buffer: &mut [u8]) -> Result<usize> {
         let length = u32::try_from(buffer.len().min(MAX_DATA_BYTES)).unwrap_or(0);
-        let operation = |file| Operation::List { file, cookie, length, attributes: with_attributes };
+        let operation = |file| Operation::Readdir { file, cookie, length, attributes: with_attributes };
         Ok(self.call(operation, &[], buffer)?.1)
     }
 
@@ -172,9 +172,9 @@ impl File {
     }
 
     /// Allocates or frees space, as fallocate(2) does with this mode.
-    pub fn allocate(&self, mode: u32, offset: u64, length: u64) -> Result<()> {
+    pub fn fallocate(&self, mode: u32, offset: u64, length: u64) -> Result<()> {
         self.state.begin_change();
-        self.finish(|file| Operation::Allocate { file, mode, offset, length })
+        self.finish(|file| Operation::Fallocate { file, mode, offset, length })
     }
 
     /// The next data, or the next hole, from `offset` on. ENXIO: there is none.
@@ -187,12 +187,12 @@ impl File {
         to.state.begin_change();
         let operation = || {
             let (from, to) = (self.state.number()?, to.state.number()?);
-            Ok(Operation::Copy { from, from_offset: offset, to, to_offset, length })
+            Ok(Operation::CopyFileRange { from, from_offset: offset, to, to_offset, length })
         };
         count(self.client.transport.call(operation, &[], &mut [])?.0)
     }
 
-    /// A descriptor of the file, if the client uses the folder itself.
+    /// A descriptor of the file, if the client uses the directory itself.
     pub fn descriptor(&self) -> Option<OwnedFd> {
         match &self.client.transport {
             Transport::Direct(direct) => direct.descriptor(self.state.number().ok()?).ok(),

@@ -45,7 +45,7 @@ impl Client {
         Ok(Self(Arc::new(Shared { transport: Transport::Messages(Box::new(connection)), files })))
     }
 
-    /// The export `name` ([`Source::Name`]): the folder itself if it is on this host and its server allows that, otherwise as [`Client::connect`] does.
+    /// The export `name` ([`Source::Name`]): the directory itself if it is on this host and its server allows that, otherwise as [`Client::connect`] does.
     pub fn named(name: &str, limit: Option<Duration>) -> Result<Self> {
         if !name.contains(':')
             && let Ok(exports::Found { info, root: Some(root) }) =
@@ -57,7 +57,7 @@ impl Client {
         Self::connect(Source::Name(name.to_owned()), limit)
     }
 
-    /// Whether the client uses the folder itself, without the server.
+    /// Whether the client uses the directory itself, without the server.
     pub fn is_direct(&self) -> bool {
         matches!(self.0.transport, Transport::Direct(_))
     }
@@ -79,7 +79,7 @@ impl Client {
 
     /// Attributes of the file at `path`. A symbolic link is not followed.
     pub fn attributes(&self, path: &[u8]) -> Result<Attributes> {
-        attributes(self.request(&Operation::Attributes(Target::Path(path)))?)
+        attributes(self.request(&Operation::GetAttributes(Target::Path(path)))?)
     }
 
     /// Changes attributes of the file at `path`, and returns the new ones.
@@ -87,7 +87,7 @@ impl Client {
         attributes(self.request(&Operation::SetAttributes(Target::Path(path), *change))?)
     }
 
-    /// Opens a file or folder. `mode`: the permissions of a new file.
+    /// Opens a file or directory. `mode`: the permissions of a new file.
     pub fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(File, Attributes)> {
         match self.request(&Operation::Open { path, flags, mode })? {
             Reply::Opened { file, attributes } => {
@@ -98,34 +98,34 @@ impl Client {
         }
     }
 
-    /// Makes a folder.
-    pub fn make_folder(&self, path: &[u8], mode: u32) -> Result<Attributes> {
-        attributes(self.request(&Operation::MakeFolder { path, mode })?)
+    /// Makes a directory.
+    pub fn mkdir(&self, path: &[u8], mode: u32) -> Result<Attributes> {
+        attributes(self.request(&Operation::Mkdir { path, mode })?)
     }
 
     /// Makes a named pipe, a socket or an empty file.
-    pub fn make_node(&self, path: &[u8], mode: u32) -> Result<Attributes> {
-        attributes(self.request(&Operation::MakeNode { path, mode })?)
+    pub fn mknod(&self, path: &[u8], mode: u32) -> Result<Attributes> {
+        attributes(self.request(&Operation::Mknod { path, mode })?)
     }
 
     /// Makes a symbolic link at `path`.
-    pub fn make_symlink(&self, path: &[u8], target: &[u8]) -> Result<Attributes> {
-        attributes(self.request(&Operation::MakeSymlink { path, target })?)
+    pub fn symlink(&self, path: &[u8], target: &[u8]) -> Result<Attributes> {
+        attributes(self.request(&Operation::Symlink { path, target })?)
     }
 
     /// Makes the further name `to` of the file at `from`.
-    pub fn make_link(&self, from: &[u8], to: &[u8]) -> Result<Attributes> {
-        attributes(self.request(&Operation::MakeLink { from, to })?)
+    pub fn hard_link(&self, from: &[u8], to: &[u8]) -> Result<Attributes> {
+        attributes(self.request(&Operation::Link { from, to })?)
     }
 
     /// The target of a symbolic link.
     pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        self.read(&Operation::ReadLink { path })
+        self.read(&Operation::Readlink { path })
     }
 
-    /// Removes a name, of a file or of an empty folder.
-    pub fn remove(&self, path: &[u8], folder: bool) -> Result<()> {
-        done(self.request(&Operation::Remove { path, folder })?)
+    /// Removes a name, of a file or of an empty directory.
+    pub fn unlink(&self, path: &[u8], directory: bool) -> Result<()> {
+        done(self.request(&Operation::Unlink { path, directory })?)
     }
 
     /// Renames.
@@ -134,8 +134,8 @@ impl Client {
     }
 
     /// Space of the export's file system.
-    pub fn space(&self) -> Result<Space> {
-        match self.request(&Operation::Space)? {
+    pub fn statfs(&self) -> Result<Space> {
+        match self.request(&Operation::Statfs)? {
             Reply::Space(space) => Ok(space),
             _ => Err(unexpected()),
         }

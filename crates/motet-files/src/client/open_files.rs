@@ -87,7 +87,7 @@ impl OpenState {
             Ok(())
         };
         let unsynced = self.changes() != self.synced.load(Ordering::Acquire);
-        if flags.contains(OpenFlags::UNNAMED) || restarted_host && unsynced {
+        if flags.contains(OpenFlags::TMPFILE) || restarted_host && unsynced {
             return stale();
         }
         match call(&Operation::Open { path: &path, flags, mode: 0 }) {

@@ -10,7 +10,7 @@ use crate::protocol::{Operation, Reply};
 pub enum Transport {
     /// By messages to the server.
     Messages(Box<Connection>),
-    /// The folder itself.
+    /// The directory itself.
     Direct(Direct),
 }
 

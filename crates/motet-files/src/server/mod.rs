@@ -50,13 +50,13 @@ const REQUESTS: u64 = 0;
 pub struct Options {
     /// The name of the export.
     pub name: String,
-    /// The folder.
-    pub folder: PathBuf,
+    /// The directory.
+    pub directory: PathBuf,
     /// Changes are refused.
     pub read_only: bool,
     /// The address at which clients of other hosts connect. `None`: none, until a gatekeeper asks for one.
     pub listen: Option<SocketAddr>,
-    /// Clients of this host and user may get the folder itself and use it without the server.
+    /// Clients of this host and user may get the directory itself and use it without the server.
     pub direct: bool,
 }
 
@@ -116,7 +116,7 @@ struct Buffers {
 impl Server {
     /// Starts to serve. Fails if another server of this user has an export of this name on this host.
     pub fn start(options: Options) -> Result<Self> {
-        let tree = Tree::open(&options.folder, options.read_only)?;
+        let tree = Tree::open(&options.directory, options.read_only)?;
         let node = match options.listen {
             Some(address) => Node::listen("", address),
             None => Node::open(""),
@@ -175,11 +175,11 @@ impl Exported for Shared {
             // A node that listens already goes on as it is.
             self.node.listen_for_hosts(SocketAddr::new(ip, 0)).map_err(failed)?;
         }
-        let Options { name, folder, read_only, direct, .. } = &self.options;
+        let Options { name, directory, read_only, direct, .. } = &self.options;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Ok(crate::exports::Info {
             name: name.clone(),
-            folder: folder.display().to_string(),
+            directory: directory.display().to_string(),
             process: std::process::id(),
             read_only: *read_only,
             direct: *direct,

@@ -167,7 +167,7 @@ mod tests {
     }
 
     fn request(slot: u16, sequence: u32) -> Request<'static> {
-        Request { slot, sequence, data: 0, operation: Operation::Space }
+        Request { slot, sequence, data: 0, operation: Operation::Statfs }
     }
 
     #[test]

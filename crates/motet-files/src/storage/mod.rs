@@ -1,9 +1,9 @@
-//! Executes operations on the files of an exported folder: in the server, and in clients of the same host that may use the folder themselves.
+//! Executes operations on the files of an exported directory: in the server, and in clients of the same host that may use the directory themselves.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | this one | what each operation does |
-//! | `tree` | paths beneath the exported folder |
+//! | `tree` | paths beneath the exported directory |
 //! | `file_table` | the open files of one client |
 //! | `open_file` | reads, writes, listings, locks |
 //! | `attributes` | changes of attributes, extended attributes |
@@ -69,8 +69,8 @@ pub fn execute(
             Ok((Reply::Count(read as u64), Body::Buffered(read)))
         }
         Operation::Write { file, offset } => count(files.get(file)?.write(data, offset)?),
-        Operation::Attributes(Target::Path(path)) => Ok((Reply::Attributes(tree.attributes(path)?), Body::Empty)),
-        Operation::Attributes(Target::File(file)) => {
+        Operation::GetAttributes(Target::Path(path)) => Ok((Reply::Attributes(tree.attributes(path)?), Body::Empty)),
+        Operation::GetAttributes(Target::File(file)) => {
             Ok((Reply::Attributes(attributes_of(files.get(file)?.descriptor())?), Body::Empty))
         }
         Operation::SetAttributes(target, ref change) => {
@@ -84,40 +84,40 @@ pub fn execute(
             Ok((Reply::Opened { file, attributes }, Body::Empty))
         }
         Operation::Close { file } => done(files.close(file)),
-        Operation::Sync { file, data_only } => {
+        Operation::Fsync { file, data_only } => {
             before_waiting();
             let file = files.get(file)?;
             done((if data_only { fdatasync(file.descriptor()) } else { fsync(file.descriptor()) }).map_err(Into::into))
         }
-        Operation::List { file, cookie, length, attributes } => {
+        Operation::Readdir { file, cookie, length, attributes } => {
             let mut listing = Vec::new();
             let length = (length as usize).min(MAX_DATA_BYTES);
             files.get(file)?.list(cookie, length, attributes, &mut listing)?;
             Ok((Reply::Count(listing.len() as u64), Body::Owned(listing)))
         }
-        Operation::MakeFolder { path, mode } => {
+        Operation::Mkdir { path, mode } => {
             made(tree, path, |parent, name| mkdirat(parent, name, Mode::from_raw_mode(mode & 0o7777)))
         }
-        Operation::MakeNode { path, mode } => {
+        Operation::Mknod { path, mode } => {
             let kind = FileType::from_raw_mode(mode);
             if !matches!(kind, FileType::RegularFile | FileType::Fifo | FileType::Socket) {
                 return Err(Errno::PERM.into());
             }
             made(tree, path, |parent, name| mknodat(parent, name, kind, Mode::from_raw_mode(mode & 0o7777), 0))
         }
-        Operation::MakeSymlink { path, target } => made(tree, path, |parent, name| symlinkat(target, parent, name)),
-        Operation::MakeLink { from, to } => {
+        Operation::Symlink { path, target } => made(tree, path, |parent, name| symlinkat(target, parent, name)),
+        Operation::Link { from, to } => {
             let (old, old_name) = tree.parent(from)?;
             made(tree, to, |parent, name| linkat(&old, old_name, parent, name, AtFlags::empty()))
         }
-        Operation::ReadLink { path } => owned(tree.read_link(path)?),
-        Operation::Remove { path, folder } => {
+        Operation::Readlink { path } => owned(tree.read_link(path)?),
+        Operation::Unlink { path, directory } => {
             let (parent, name) = tree.parent(path)?;
-            let flags = if folder { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             done(unlinkat(&parent, name, flags).map_err(Into::into))
         }
         Operation::Rename { from, to, flags } => done(rename(tree, from, to, flags)),
-        Operation::Space => Ok((Reply::Space(tree.space()?), Body::Empty)),
+        Operation::Statfs => Ok((Reply::Space(tree.statfs()?), Body::Empty)),
         Operation::GetXattr { target, name } => {
             owned(located(tree, files, target, |file| attributes::get_xattr(file, name))?)
         }
@@ -134,7 +134,7 @@ pub fn execute(
             debug_assert!(found.kind != LockKind::Unlocked || found.start == range.start);
             Ok((Reply::Lock(found), Body::Empty))
         }
-        Operation::Allocate { file, mode, offset, length } => {
+        Operation::Fallocate { file, mode, offset, length } => {
             before_waiting();
             let flags = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
             done(fallocate(files.get(file)?.descriptor(), flags, offset, length).map_err(Into::into))
@@ -143,7 +143,7 @@ pub fn execute(
             let position = if data { SeekFrom::Data(offset) } else { SeekFrom::Hole(offset) };
             Ok((Reply::Count(seek(files.get(file)?.descriptor(), position)?), Body::Empty))
         }
-        Operation::Copy { from, from_offset, to, to_offset, length } => {
+        Operation::CopyFileRange { from, from_offset, to, to_offset, length } => {
             before_waiting();
             let (from, to) = (files.get(from)?, files.get(to)?);
             let (mut read_at, mut write_at) = (from_offset, to_offset);
@@ -156,7 +156,7 @@ pub fn execute(
 /// Whether the operation may wait for a device, where the file system has one. Reads find that out themselves.
 fn waits(operation: &Operation<'_>) -> bool {
     operation.is_change()
-        || matches!(operation, Operation::Open { .. } | Operation::List { .. } | Operation::Copy { .. })
+        || matches!(operation, Operation::Open { .. } | Operation::Readdir { .. } | Operation::CopyFileRange { .. })
 }
 
 fn read(

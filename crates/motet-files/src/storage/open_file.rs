@@ -22,7 +22,7 @@ const LISTING_BYTES: usize = 32 << 10;
 pub struct OpenFile {
     descriptor: OwnedFd,
     flags: OpenFlags,
-    /// Held while the position of the folder is used.
+    /// Held while the position of the directory is used.
     listing: Mutex<()>,
     /// A file description for each lock owner: OFD locks belong to the description.
     owners: Mutex<HashMap<u64, OwnedFd>>,
@@ -77,13 +77,13 @@ impl OpenFile {
         Ok(done)
     }
 
-    /// Lists the folder from `cookie` on, into at most `length` bytes.
+    /// Lists the directory from `cookie` on, into at most `length` bytes.
     pub fn list(&self, cookie: u64, length: usize, attributes: bool, into: &mut Vec<u8>) -> Result<()> {
         let _position = locked(&self.listing);
         seek(&self.descriptor, SeekFrom::Start(cookie))?;
         let mut buffer = Vec::with_capacity(LISTING_BYTES);
-        let mut folder = RawDir::new(&self.descriptor, buffer.spare_capacity_mut());
-        while let Some(entry) = folder.next() {
+        let mut directory = RawDir::new(&self.descriptor, buffer.spare_capacity_mut());
+        while let Some(entry) = directory.next() {
             let entry = entry?;
             let name = entry.file_name().to_bytes();
             let described = attributes && name != b"." && name != b"..";

@@ -1,7 +1,7 @@
-//! The exported folder: every path is resolved beneath it by the kernel, and nothing leads out of it.
+//! The exported directory: every path is resolved beneath it by the kernel, and nothing leads out of it.
 //!
-//! `openat2` with RESOLVE_BENEATH refuses "..", absolute symbolic links and whatever else leaves the folder; RESOLVE_NO_MAGICLINKS refuses links of
-//! /proc. Operations on names open the parent folder this way, then name the last component.
+//! `openat2` with RESOLVE_BENEATH refuses "..", absolute symbolic links and whatever else leaves the directory; RESOLVE_NO_MAGICLINKS refuses links of
+//! /proc. Operations on names open the parent directory this way, then name the last component.
 
 use crate::Result;
 use crate::protocol::{Attributes, MAX_PATH_BYTES, OpenFlags, Space, Time};
@@ -21,7 +21,7 @@ const RESOLVE_ATTEMPTS: u32 = 64;
 /// File systems whose operations never wait for a device: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
-/// An exported folder.
+/// An exported directory.
 #[derive(Debug)]
 pub struct Tree {
     root: OwnedFd,
@@ -29,11 +29,11 @@ pub struct Tree {
     in_memory: bool,
 }
 
-/// The folder in which a name is, and the name.
+/// The directory in which a name is, and the name.
 pub enum Parent<'a> {
-    /// The exported folder itself.
+    /// The exported directory itself.
     Root(BorrowedFd<'a>),
-    /// A folder beneath it.
+    /// A directory beneath it.
     Beneath(OwnedFd),
 }
 
@@ -41,25 +41,25 @@ impl AsFd for Parent<'_> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Root(root) => *root,
-            Self::Beneath(folder) => folder.as_fd(),
+            Self::Beneath(directory) => directory.as_fd(),
         }
     }
 }
 
 impl Tree {
-    /// The folder at `path`.
+    /// The directory at `path`.
     pub fn open(path: &Path, read_only: bool) -> Result<Self> {
         Self::new(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?, read_only)
     }
 
-    /// The folder behind this descriptor.
+    /// The directory behind this descriptor.
     pub fn new(root: OwnedFd, read_only: bool) -> Result<Self> {
         let kind = fstatfs(&root)?.f_type;
         let in_memory = MEMORY_FILE_SYSTEMS.contains(&u64::try_from(kind).unwrap_or(0));
         Ok(Self { root, read_only, in_memory })
     }
 
-    /// The folder itself.
+    /// The directory itself.
     pub fn root(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
@@ -85,7 +85,7 @@ impl Tree {
                     std::thread::yield_now();
                 }
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                // What leads out of the folder does not exist for a client.
+                // What leads out of the directory does not exist for a client.
                 Err(Errno::XDEV) => return Err(Errno::NOENT.into()),
                 opened => return Ok(opened?),
             }
@@ -98,13 +98,13 @@ impl Tree {
         self.open_at(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())
     }
 
-    /// Opens a file or folder for a client. Only regular files and folders are opened: a named pipe, socket or device belongs to the client's host.
+    /// Opens a file or directory for a client. Only regular files and directories are opened: a named pipe, socket or device belongs to the client's host.
     pub fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
         // Without NONBLOCK the server waits in open() for the other end of a named pipe.
         let system = system_flags(flags)? | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let creates = flags.intersects(OpenFlags::CREATE | OpenFlags::UNNAMED);
+        let creates = flags.intersects(OpenFlags::CREATE | OpenFlags::TMPFILE);
         let mode = if creates { Mode::from_raw_mode(mode & 0o7777) } else { Mode::empty() };
-        if !creates && !flags.contains(OpenFlags::FOLDER) {
+        if !creates && !flags.contains(OpenFlags::DIRECTORY) {
             // The type is checked before the open, which has effects on a device.
             check_type(&statx_of(self.locate(path)?.as_fd())?)?;
         }
@@ -113,20 +113,20 @@ impl Tree {
         Ok(file)
     }
 
-    /// The parent folder of `path`, and the last component of `path`.
+    /// The parent directory of `path`, and the last component of `path`.
     pub fn parent<'a>(&'a self, path: &'a [u8]) -> Result<(Parent<'a>, &'a OsStr)> {
         let path = checked(path)?;
-        let (folder, name) = match path.iter().rposition(|&byte| byte == b'/') {
+        let (directory, name) = match path.iter().rposition(|&byte| byte == b'/') {
             Some(slash) => (&path[..slash], &path[slash + 1..]),
             None => (&path[..0], path),
         };
         if name.is_empty() || name == b"." || name == b".." {
             return Err(Errno::INVAL.into());
         }
-        let parent = if folder.is_empty() {
+        let parent = if directory.is_empty() {
             Parent::Root(self.root())
         } else {
-            Parent::Beneath(self.open_at(folder, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?)
+            Parent::Beneath(self.open_at(directory, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?)
         };
         Ok((parent, OsStr::from_bytes(name)))
     }
@@ -142,8 +142,8 @@ impl Tree {
         Ok(readlinkat(&link, "", Vec::new())?.into_bytes())
     }
 
-    /// Space of the folder's file system.
-    pub fn space(&self) -> Result<Space> {
+    /// Space of the directory's file system.
+    pub fn statfs(&self) -> Result<Space> {
         let space = fstatvfs(&self.root)?;
         Ok(Space {
             block_size: u32::try_from(space.f_frsize).unwrap_or(u32::MAX),
@@ -182,9 +182,9 @@ fn system_flags(flags: OpenFlags) -> Result<OFlags> {
         (OpenFlags::CREATE, OFlags::CREATE),
         (OpenFlags::EXCLUSIVE, OFlags::EXCL),
         (OpenFlags::TRUNCATE, OFlags::TRUNC),
-        (OpenFlags::FOLDER, OFlags::DIRECTORY),
+        (OpenFlags::DIRECTORY, OFlags::DIRECTORY),
         (OpenFlags::SYNC, OFlags::SYNC),
-        (OpenFlags::UNNAMED, OFlags::TMPFILE),
+        (OpenFlags::TMPFILE, OFlags::TMPFILE),
     ];
     for (flag, bits) in pairs {
         if flags.contains(flag) {
@@ -211,9 +211,9 @@ fn statx_of(file: BorrowedFd<'_>) -> Result<Attributes> {
     attributes_at(file, "", AtFlags::EMPTY_PATH)
 }
 
-/// Attributes of the file `name` in `folder`.
-pub fn attributes_at(folder: BorrowedFd<'_>, name: impl rustix::path::Arg, flags: AtFlags) -> Result<Attributes> {
-    let stat = statx(folder, name, flags | AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS)?;
+/// Attributes of the file `name` in `directory`.
+pub fn attributes_at(directory: BorrowedFd<'_>, name: impl rustix::path::Arg, flags: AtFlags) -> Result<Attributes> {
+    let stat = statx(directory, name, flags | AtFlags::NO_AUTOMOUNT, StatxFlags::BASIC_STATS)?;
     let time = |time: rustix::fs::StatxTimestamp| Time { seconds: time.tv_sec, nanoseconds: time.tv_nsec };
     Ok(Attributes {
         device: rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor),

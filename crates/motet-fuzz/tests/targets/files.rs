@@ -39,7 +39,7 @@ pub fn file_message_seeds() -> Vec<Vec<u8>> {
         Operation::Read { file: 3, offset: 1 << 33, length: 4096 },
         Operation::Write { file: 3, offset: 9 },
         Operation::SetAttributes(Target::Path(b"x"), change),
-        Operation::List { file: 1, cookie: 77, length: 1000, attributes: true },
+        Operation::Readdir { file: 1, cookie: 77, length: 1000, attributes: true },
         Operation::Rename { from: b"a", to: b"b/c", flags: RenameFlags::EXCHANGE },
         Operation::SetXattr { target: Target::File(1), name: b"user.k", create: true, replace: false },
         Operation::Lock { file: 1, owner: u64::MAX, range },
