@@ -7,8 +7,14 @@ use super::transport::Transport;
 use super::{attributes, count, done, unexpected};
 use crate::Result;
 use crate::protocol::{Attributes, Change, LockKind, LockRange, MAX_DATA_BYTES, Operation, Reply, Target};
+use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+/// Bytes of a piece of a long read or write through the server.
+const PIECE_BYTES: usize = 256 << 10;
+/// Pieces of a read or write that are under way at once.
+const PIECES_TOGETHER: usize = 16;
 
 /// An open file or directory. Dropping it closes it.
 #[derive(Debug)]
@@ -42,37 +48,56 @@ impl File {
 
     /// Reads into `buffer` from `offset` on; returns how many bytes, fewer only at the end of the file.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let mut done = 0;
-        for part in buffer.chunks_mut(MAX_DATA_BYTES) {
-            let (length, offset) = (u32::try_from(part.len()).unwrap_or(0), offset.saturating_add(done as u64));
-            let (reply, read) = self.call(|file| Operation::Read { file, offset, length }, &[], part)?;
-            if count(reply)? != read as u64 {
-                return Err(unexpected());
-            }
-            done += read;
-            if read < length as usize {
-                break;
-            }
+        let piece_bytes = self.piece_bytes();
+        if buffer.len() <= piece_bytes {
+            let (length, into_bytes) = (u32::try_from(buffer.len()).map_err(|_| Errno::INVAL)?, buffer.len());
+            let (reply, read) = self.call(|file| Operation::Read { file, offset, length }, &[], buffer)?;
+            return if count(reply)? == read as u64 && read <= into_bytes { Ok(read) } else { Err(unexpected()) };
         }
-        Ok(done)
+        let mut pieces: Vec<Transfer<'_>> = buffer
+            .chunks_mut(piece_bytes)
+            .zip((offset..).step_by(piece_bytes))
+            .map(|(piece, at)| Transfer::Read(at, piece))
+            .collect();
+        self.in_order(&mut pieces)
     }
 
     /// Writes `data` at `offset`, or at the end of a file that is open for appending; returns how many bytes.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
+        let piece_bytes = self.piece_bytes();
+        if data.len() <= piece_bytes {
+            self.state.begin_change();
+            let (reply, _) = self.call(|file| Operation::Write { file, offset }, data, &mut [])?;
+            return Ok(usize::try_from(count(reply)?).unwrap_or(0).min(data.len()));
+        }
+        let pieces = data.chunks(piece_bytes).zip((offset..).step_by(piece_bytes));
+        let mut pieces: Vec<Transfer<'_>> = pieces.map(|(piece, at)| Transfer::Write(at, piece)).collect();
+        self.in_order(&mut pieces)
+    }
+
+    /// The length of the pieces of a long read or write. Through the server, short pieces overlap: it reads the next one from its disk while the last one is
+    /// on the way. What is appended stays whole as long as one request can carry it.
+    fn piece_bytes(&self) -> usize {
+        match self.client.transport {
+            Transport::Messages(_) if !self.state.appends() => PIECE_BYTES,
+            _ => MAX_DATA_BYTES,
+        }
+    }
+
+    /// Makes reads or writes of ranges that follow each other; returns how many bytes, up to the first that was not complete.
+    fn in_order(&self, pieces: &mut [Transfer<'_>]) -> Result<usize> {
+        // Appended pieces are placed by the server in the order in which they arrive.
+        let together = if self.state.appends() { 1 } else { PIECES_TOGETHER };
         let mut done = 0;
-        self.state.begin_change();
-        for part in data.chunks(MAX_DATA_BYTES) {
-            let offset = offset.saturating_add(done as u64);
-            match self.call(|file| Operation::Write { file, offset }, part, &mut []) {
-                Ok((reply, _)) => {
-                    let written = usize::try_from(count(reply)?).unwrap_or(0).min(part.len());
-                    done += written;
-                    if written < part.len() {
-                        break;
-                    }
+        for pieces in pieces.chunks_mut(together) {
+            let results = self.transfer(pieces);
+            for (piece, result) in pieces.iter().zip(results) {
+                match result {
+                    Ok(count) if count == piece.length() => done += count,
+                    Ok(count) => return Ok(done + count),
+                    Err(_) if done > 0 => return Ok(done),
+                    Err(error) => return Err(error),
                 }
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error),
             }
         }
         Ok(done)

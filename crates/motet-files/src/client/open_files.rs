@@ -37,6 +37,11 @@ impl OpenState {
         }
     }
 
+    /// Whether each write goes to the end of the file.
+    pub fn appends(&self) -> bool {
+        self.flags.contains(OpenFlags::APPEND)
+    }
+
     /// The file has another path now.
     pub fn renamed(&self, path: &[u8]) {
         *locked(&self.path) = path.to_vec();
