@@ -14,7 +14,14 @@ fn export(folder: &Folder, name: &str) -> Server {
     let exported = folder.path().join("export");
     std::fs::create_dir(&exported).expect("a folder");
     std::fs::write(exported.join("disk"), vec![7; 1 << 20]).expect("a file");
-    let options = Options { name: name.to_owned(), directory: exported, read_only: false, listen: None, direct: false };
+    let options = Options {
+        name: name.to_owned(),
+        directory: exported,
+        read_only: false,
+        listen: None,
+        direct: false,
+        striping: None,
+    };
     Server::start(options).expect("a server of files")
 }
 

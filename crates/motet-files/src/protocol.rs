@@ -10,7 +10,7 @@ use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol. Both ends must have the same.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// The service of the engine under which a server accepts channels.
 pub const SERVICE: u64 = u64::from_be_bytes(*b"mt.files");
 /// Slots of a session: requests that a client may have outstanding.
@@ -21,6 +21,10 @@ pub const MAX_DATA_BYTES: usize = 1 << 20;
 pub const MAX_INLINE_BYTES: usize = 32 << 10;
 /// Longest path, bytes, as PATH_MAX.
 pub const MAX_PATH_BYTES: usize = 4096;
+/// Exports over which the content of a file may be striped, its own included.
+pub const MAX_STRIPES: usize = 16;
+/// Longest [`Layout`] in an answer, bytes.
+pub const MAX_LAYOUT_BYTES: usize = 4096;
 /// Longest request message, bytes: two paths, the fields, data.
 pub const MAX_REQUEST_BYTES: usize = MAX_INLINE_BYTES + 2 * MAX_PATH_BYTES + 256;
 
@@ -99,7 +103,7 @@ pub enum Operation<'a> {
     GetAttributes(#[serde(borrow)] Target<'a>),
     /// Changes attributes, and returns the new ones.
     SetAttributes(#[serde(borrow)] Target<'a>, Change),
-    /// Opens a file or a directory.
+    /// Opens a file or a directory. The answer's body is the [`Layout`] of a file that is striped.
     Open {
         /// Its path.
         #[serde(with = "serde_bytes")]
@@ -115,6 +119,8 @@ pub enum Operation<'a> {
     Read { file: u32, offset: u64, length: u32 },
     /// Writes the request's data.
     Write { file: u32, offset: u64 },
+    /// Makes the file longer by `length` bytes, and returns its length before. No other client gets the same bytes.
+    Reserve { file: u32, length: u64 },
     /// Waits until written data, and with `!data_only` attributes, are on the disk.
     Fsync { file: u32, data_only: bool },
     /// Lists an open directory from `cookie` on (0: from the beginning). The answer's body is [`Entry`] after [`Entry`], of at most `length` bytes.
@@ -150,13 +156,13 @@ pub enum Operation<'a> {
         #[serde(with = "serde_bytes")]
         path: &'a [u8],
     },
-    /// Removes a name, of a file or of an empty directory.
+    /// Removes a name, of a file or of an empty directory. The answer's body is the [`Layout`] of a striped file that has no name any more.
     Unlink {
         #[serde(with = "serde_bytes")]
         path: &'a [u8],
         directory: bool,
     },
-    /// Renames.
+    /// Renames. The answer's body is as that of [`Operation::Unlink`], for a file that was replaced.
     Rename {
         #[serde(with = "serde_bytes")]
         from: &'a [u8],
@@ -224,6 +230,7 @@ impl Operation<'_> {
             Self::Open { flags, .. } => flags.intersects(OpenFlags::CHANGES),
             Self::SetAttributes(..)
             | Self::Write { .. }
+            | Self::Reserve { .. }
             | Self::Mkdir { .. }
             | Self::Mknod { .. }
             | Self::Symlink { .. }
@@ -275,6 +282,34 @@ pub enum Reply {
 /// What identifies a session. Only its client and its server know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SessionKey(pub [u8; 16]);
+
+/// How the content of a file is divided among exports (the RAID-0 pattern): its first unit is in the file itself, the second one in the first of the other
+/// exports, and so on in turn. In each export a unit is at the offset that it has in the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// Names the file in the other exports.
+    pub id: [u8; 16],
+    /// Bytes of a unit, at least [`Layout::MIN_UNIT_BYTES`].
+    pub unit: u32,
+    /// The other exports, as `NAME` or `HOST:NAME`: 1 to [`MAX_STRIPES`]` - 1`.
+    pub others: Vec<String>,
+}
+
+impl Layout {
+    /// Smallest unit, bytes.
+    pub const MIN_UNIT_BYTES: u32 = 4096;
+
+    /// The layout in bytes that a peer or a file has given. `None`: it is none, or one that cannot be used.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let layout: Self = postcard::from_bytes(bytes).ok()?;
+        layout.is_usable().then_some(layout)
+    }
+
+    /// Whether numbers and lengths are within their limits.
+    pub fn is_usable(&self) -> bool {
+        self.unit >= Self::MIN_UNIT_BYTES && (1..MAX_STRIPES).contains(&self.others.len())
+    }
+}
 
 /// A moment, since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

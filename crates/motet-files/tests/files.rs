@@ -27,7 +27,14 @@ struct Scene {
 }
 
 fn options(name: &str, folder: &Path) -> Options {
-    Options { name: name.to_owned(), directory: folder.to_owned(), read_only: false, listen: None, direct: false }
+    Options {
+        name: name.to_owned(),
+        directory: folder.to_owned(),
+        read_only: false,
+        listen: None,
+        direct: false,
+        striping: None,
+    }
 }
 
 impl Scene {

@@ -31,8 +31,14 @@ enum Mode {
 
 fn server(name: &str, folder: &Path, read_only: bool, mode: Mode) -> Server {
     let direct = mode == Mode::Direct;
-    let options =
-        ServerOptions { name: name.to_owned(), directory: folder.to_owned(), read_only, listen: None, direct };
+    let options = ServerOptions {
+        name: name.to_owned(),
+        directory: folder.to_owned(),
+        read_only,
+        listen: None,
+        direct,
+        striping: None,
+    };
     Server::start(options).expect("a server")
 }
 

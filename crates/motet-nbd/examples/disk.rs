@@ -20,8 +20,14 @@ fn main() -> Result<()> {
     match arguments[..] {
         [kind @ ("export" | "export-direct"), name, folder] => {
             let direct = kind == "export-direct";
-            let options =
-                Options { name: name.into(), directory: folder.into(), read_only: false, listen: None, direct };
+            let options = Options {
+                name: name.into(),
+                directory: folder.into(),
+                read_only: false,
+                listen: None,
+                direct,
+                striping: None,
+            };
             let _server = FileServer::start(options)?;
             until_end_of_input()
         }

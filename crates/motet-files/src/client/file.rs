@@ -3,14 +3,17 @@
 use super::Shared;
 use super::connection::Memory;
 use super::open_files::OpenState;
+use super::stripes::Stripes;
 use super::transport::Transport;
 use super::{attributes, count, done, unexpected};
 use crate::Result;
-use crate::protocol::{Attributes, Change, LockKind, LockRange, MAX_DATA_BYTES, Operation, Reply, Target};
+use crate::protocol::{Attributes, Change, LockKind, LockRange, MAX_DATA_BYTES, OpenFlags, Operation, Reply, Target};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+/// The mode of fallocate(2) that frees space and keeps the length: FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE.
+const FALLOC_PUNCH_HOLE: u32 = 0x02 | 0x01;
 /// Bytes of a piece of a long read or write through the server.
 const PIECE_BYTES: usize = 256 << 10;
 /// Pieces of a read or write that are under way at once.
@@ -21,6 +24,7 @@ const PIECES_TOGETHER: usize = 16;
 pub struct File {
     client: Arc<Shared>,
     state: Arc<OpenState>,
+    stripes: Option<Stripes>,
 }
 
 /// A read or a write, one of several at once.
@@ -42,12 +46,30 @@ impl Transfer<'_> {
 }
 
 impl File {
-    pub(super) fn new(client: Arc<Shared>, state: Arc<OpenState>) -> Self {
-        Self { client, state }
+    pub(super) fn new(client: Arc<Shared>, state: Arc<OpenState>, stripes: Option<Stripes>) -> Self {
+        Self { client, state, stripes }
+    }
+
+    pub(super) fn client(&self) -> &Shared {
+        &self.client
+    }
+
+    /// Finishes the opening of a striped file: makes the parts of a new one, and removes the content if the flags say so. Returns the attributes.
+    pub(super) fn prepare_stripes(&self, flags: OpenFlags, attributes: Attributes) -> Result<Attributes> {
+        let Some(stripes) = &self.stripes else { return Ok(attributes) };
+        if attributes.size == 0 && flags.intersects(OpenFlags::CREATE | OpenFlags::TMPFILE) {
+            stripes.make(self)?;
+        } else if flags.contains(OpenFlags::TRUNCATE) {
+            return self.set_attributes(&Change { size: Some(0), ..Change::default() });
+        }
+        Ok(attributes)
     }
 
     /// Reads into `buffer` from `offset` on; returns how many bytes, fewer only at the end of the file.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        if let Some(stripes) = &self.stripes {
+            return stripes.read(self, buffer, offset);
+        }
         let piece_bytes = self.piece_bytes();
         if buffer.len() <= piece_bytes {
             let (length, into_bytes) = (u32::try_from(buffer.len()).map_err(|_| Errno::INVAL)?, buffer.len());
@@ -64,6 +86,9 @@ impl File {
 
     /// Writes `data` at `offset`, or at the end of a file that is open for appending; returns how many bytes.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
+        if let Some(stripes) = &self.stripes {
+            return stripes.write(self, data, offset);
+        }
         let piece_bytes = self.piece_bytes();
         if data.len() <= piece_bytes {
             self.state.begin_change();
@@ -90,7 +115,7 @@ impl File {
         let together = if self.state.appends() { 1 } else { PIECES_TOGETHER };
         let mut done = 0;
         for pieces in pieces.chunks_mut(together) {
-            let results = self.transfer(pieces);
+            let results = self.transfer_plain(pieces);
             for (piece, result) in pieces.iter().zip(results) {
                 match result {
                     Ok(count) if count == piece.length() => done += count,
@@ -103,8 +128,19 @@ impl File {
         Ok(done)
     }
 
-    /// Makes several reads and writes at once, in any order; returns how many bytes of each. Longer ones than 1 MiB are made alone.
+    /// Makes several reads and writes at once, in any order; returns how many bytes of each. Longer ones than 1 MiB, and those of striped files, are made
+    /// one after the other.
     pub fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {
+        let Some(stripes) = &self.stripes else { return self.transfer_plain(transfers) };
+        let alone = |transfer: &mut Transfer<'_>| match transfer {
+            Transfer::Read(offset, into) => stripes.read(self, into, *offset),
+            Transfer::Write(offset, data) => stripes.write(self, data, *offset),
+        };
+        transfers.iter_mut().map(alone).collect()
+    }
+
+    /// [`File::transfer`] of this export's part alone.
+    pub(super) fn transfer_plain(&self, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {
         if transfers.iter().any(|transfer| transfer.length() > MAX_DATA_BYTES) {
             let alone = |transfer: &mut Transfer<'_>| match transfer {
                 Transfer::Read(offset, into) => self.read_at(into, *offset),
@@ -149,6 +185,9 @@ impl File {
 
     /// Waits until what was written is on the server's disk; with `data_only` without times.
     pub fn sync(&self, data_only: bool) -> Result<()> {
+        if let Some(stripes) = &self.stripes {
+            stripes.sync(self, data_only)?;
+        }
         let changes = self.state.changes();
         self.finish(|file| Operation::Fsync { file, data_only })?;
         self.state.synced(changes);
@@ -162,6 +201,10 @@ impl File {
 
     /// Changes attributes, and returns the new ones.
     pub fn set_attributes(&self, change: &Change) -> Result<Attributes> {
+        if let (Some(stripes), Some(size)) = (&self.stripes, change.size) {
+            // First, so that what was cut off does not come back when the file grows.
+            stripes.truncate(self, size)?;
+        }
         self.state.begin_change();
         attributes(self.call(|file| Operation::SetAttributes(Target::File(file), *change), &[], &mut [])?.0)
     }
@@ -198,17 +241,31 @@ impl File {
 
     /// Allocates or frees space, as fallocate(2) does with this mode.
     pub fn fallocate(&self, mode: u32, offset: u64, length: u64) -> Result<()> {
+        if let Some(stripes) = &self.stripes {
+            if mode != FALLOC_PUNCH_HOLE {
+                return Err(Errno::OPNOTSUPP.into());
+            }
+            stripes.punch_hole(self, mode, offset, length)?;
+        }
         self.state.begin_change();
         self.finish(|file| Operation::Fallocate { file, mode, offset, length })
     }
 
     /// The next data, or the next hole, from `offset` on. ENXIO: there is none.
     pub fn seek(&self, offset: u64, data: bool) -> Result<u64> {
+        if self.stripes.is_some() {
+            // All of a striped file counts as data.
+            let size = self.attributes()?.size;
+            return if offset >= size { Err(Errno::NXIO.into()) } else { Ok(if data { offset } else { size }) };
+        }
         count(self.call(|file| Operation::Seek { file, offset, data }, &[], &mut [])?.0)
     }
 
     /// Copies to another open file of the same client, on the server; returns how many bytes.
     pub fn copy_to(&self, offset: u64, to: &File, to_offset: u64, length: u64) -> Result<u64> {
+        if self.stripes.is_some() || to.stripes.is_some() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         to.state.begin_change();
         let operation = || {
             let (from, to) = (self.state.number()?, to.state.number()?);
@@ -217,9 +274,16 @@ impl File {
         count(self.client.transport.call(operation, &[], &mut [])?.0)
     }
 
+    /// Makes the file longer, and returns its length before. No other client gets the same bytes.
+    pub(super) fn reserve(&self, length: u64) -> Result<u64> {
+        self.state.begin_change();
+        count(self.call(|file| Operation::Reserve { file, length }, &[], &mut [])?.0)
+    }
+
     /// A descriptor of the file, if the client uses the directory itself.
     pub fn descriptor(&self) -> Option<OwnedFd> {
         match &self.client.transport {
+            _ if self.stripes.is_some() => None,
             Transport::Direct(direct) => direct.descriptor(self.state.number().ok()?).ok(),
             Transport::Messages(_) => None,
         }

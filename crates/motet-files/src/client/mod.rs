@@ -10,6 +10,7 @@ mod file;
 mod locate;
 mod open_files;
 mod slots;
+mod stripes;
 mod transport;
 
 pub use file::{File, Transfer};
@@ -17,13 +18,17 @@ pub use locate::Source;
 
 use crate::Result;
 use crate::exports::{self, Query};
-use crate::protocol::{Attributes, Change, MAX_DATA_BYTES, OpenFlags, Operation, RenameFlags, Reply, Space, Target};
+use crate::protocol::{
+    Attributes, Change, Layout, MAX_DATA_BYTES, MAX_LAYOUT_BYTES, OpenFlags, Operation, RenameFlags, Reply, Space,
+    Target,
+};
 use connection::Connection;
 use direct::Direct;
 use open_files::OpenFiles;
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::time::Duration;
+use stripes::{PartClients, Stripes};
 use transport::Transport;
 
 /// A client of one export.
@@ -35,6 +40,8 @@ pub struct Client(Arc<Shared>);
 struct Shared {
     transport: Transport,
     files: Arc<OpenFiles>,
+    /// Clients of exports that have parts of striped files. `None`: this is one of them.
+    parts: Option<PartClients>,
 }
 
 impl Client {
@@ -42,7 +49,8 @@ impl Client {
     pub fn connect(source: Source, limit: Option<Duration>) -> Result<Self> {
         let files = Arc::new(OpenFiles::default());
         let connection = Connection::open(source, limit, Arc::clone(&files))?;
-        Ok(Self(Arc::new(Shared { transport: Transport::Messages(Box::new(connection)), files })))
+        let transport = Transport::Messages(Box::new(connection));
+        Ok(Self(Arc::new(Shared { transport, files, parts: Some(PartClients::new(limit)) })))
     }
 
     /// The export `name` ([`Source::Name`]): the directory itself if it is on this host and its server allows that, otherwise as [`Client::connect`] does.
@@ -52,7 +60,8 @@ impl Client {
                 exports::ask(name, &Query { root: true, listen: None })
         {
             let transport = Transport::Direct(Direct::new(root, info.read_only)?);
-            return Ok(Self(Arc::new(Shared { transport, files: Arc::default() })));
+            let parts = Some(PartClients::new(limit));
+            return Ok(Self(Arc::new(Shared { transport, files: Arc::default(), parts })));
         }
         Self::connect(Source::Name(name.to_owned()), limit)
     }
@@ -66,6 +75,9 @@ impl Client {
     pub fn close(&self) {
         if let Transport::Messages(connection) = &self.0.transport {
             connection.close();
+        }
+        if let Some(parts) = &self.0.parts {
+            parts.close();
         }
     }
 
@@ -84,18 +96,30 @@ impl Client {
 
     /// Changes attributes of the file at `path`, and returns the new ones.
     pub fn set_attributes(&self, path: &[u8], change: &Change) -> Result<Attributes> {
-        attributes(self.request(&Operation::SetAttributes(Target::Path(path), *change))?)
+        match self.request(&Operation::SetAttributes(Target::Path(path), *change)) {
+            // A striped file is changed in all its exports.
+            Err(error) if change.size.is_some() && error.raw_os_error() == Some(Errno::OPNOTSUPP.raw_os_error()) => {
+                self.open_file(path, OpenFlags::WRITE, 0)?.0.set_attributes(change)
+            }
+            changed => attributes(changed?),
+        }
     }
 
     /// Opens a file or directory. `mode`: the permissions of a new file.
     pub fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(File, Attributes)> {
-        match self.request(&Operation::Open { path, flags, mode })? {
-            Reply::Opened { file, attributes } => {
-                let state = self.0.files.add(file, path, flags, &attributes);
-                Ok((File::new(Arc::clone(&self.0), state), attributes))
-            }
-            _ => Err(unexpected()),
+        let mut layout = [0; MAX_LAYOUT_BYTES];
+        let operation = || Ok(Operation::Open { path, flags, mode });
+        let (Reply::Opened { file, attributes }, length) = self.0.transport.call(operation, &[], &mut layout)? else {
+            return Err(unexpected());
+        };
+        let state = self.0.files.add(file, path, flags, &attributes);
+        if length == 0 {
+            return Ok((File::new(Arc::clone(&self.0), state, None), attributes));
         }
+        let layout = Layout::parse(&layout[..length]).ok_or_else(unexpected)?;
+        let file = File::new(Arc::clone(&self.0), state, Some(Stripes::new(layout, flags)));
+        let attributes = file.prepare_stripes(flags, attributes)?;
+        Ok((file, attributes))
     }
 
     /// Makes a directory.
@@ -125,12 +149,12 @@ impl Client {
 
     /// Removes a name, of a file or of an empty directory.
     pub fn unlink(&self, path: &[u8], directory: bool) -> Result<()> {
-        done(self.request(&Operation::Unlink { path, directory })?)
+        self.removing(&Operation::Unlink { path, directory })
     }
 
     /// Renames.
     pub fn rename(&self, from: &[u8], to: &[u8], flags: RenameFlags) -> Result<()> {
-        done(self.request(&Operation::Rename { from, to, flags })?)
+        self.removing(&Operation::Rename { from, to, flags })
     }
 
     /// Space of the export's file system.
@@ -160,6 +184,16 @@ impl Client {
     /// Removes an extended attribute.
     pub fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
         done(self.request(&Operation::RemoveXattr { target: Target::Path(path), name })?)
+    }
+
+    /// A request that may remove the last name of a striped file.
+    fn removing(&self, operation: &Operation<'_>) -> Result<()> {
+        let mut layout = [0; MAX_LAYOUT_BYTES];
+        let (reply, length) = self.0.transport.call(|| Ok(operation.clone()), &[], &mut layout)?;
+        if let (Some(layout), Some(parts)) = (Layout::parse(&layout[..length]), &self.0.parts) {
+            parts.remove(&layout);
+        }
+        done(reply)
     }
 
     fn request(&self, operation: &Operation<'_>) -> Result<Reply> {

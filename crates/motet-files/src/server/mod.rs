@@ -21,6 +21,7 @@ use crate::protocol::{
     Answer, MAX_DATA_BYTES, MAX_REQUEST_BYTES, NEVER, Operation, Reply, Request, SERVICE, SLOT_MASK, VERSION,
     answer_tag, append, data_tag, parse_request, request_tag,
 };
+pub use crate::storage::Striping;
 use crate::storage::{Body, Tree, execute};
 use motet::node::{
     Channel, Completion, CompletionOptions, Context, CqId, Error, Mode, Node, OperationMemory, Outgoing, RecvFrom,
@@ -56,8 +57,10 @@ pub struct Options {
     pub read_only: bool,
     /// The address at which clients of other hosts connect. `None`: none, until a gatekeeper asks for one.
     pub listen: Option<SocketAddr>,
-    /// Clients of this host and user may get the directory itself and use it without the server.
+    /// Clients of this host and user may get the directory itself and use it without the server. Not if files are striped.
     pub direct: bool,
+    /// How new files are striped over this and other exports. `None`: each file is in this export alone.
+    pub striping: Option<Striping>,
 }
 
 /// A running server. Dropping it ends it: clients see a lost server.
@@ -116,7 +119,7 @@ struct Buffers {
 impl Server {
     /// Starts to serve. Fails if another server of this user has an export of this name on this host.
     pub fn start(options: Options) -> Result<Self> {
-        let tree = Tree::open(&options.directory, options.read_only)?;
+        let tree = Tree::open(&options.directory, options.read_only, options.striping.clone())?;
         let node = match options.listen {
             Some(address) => Node::listen("", address),
             None => Node::open(""),
@@ -175,14 +178,14 @@ impl Exported for Shared {
             // A node that listens already goes on as it is.
             self.node.listen_for_hosts(SocketAddr::new(ip, 0)).map_err(failed)?;
         }
-        let Options { name, directory, read_only, direct, .. } = &self.options;
+        let Options { name, directory, read_only, .. } = &self.options;
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Ok(crate::exports::Info {
             name: name.clone(),
             directory: directory.display().to_string(),
             process: std::process::id(),
             read_only: *read_only,
-            direct: *direct,
+            direct: self.is_direct(),
             address: self.node.address().map_err(failed)?,
             clients: self.sessions.count(),
             open_files: self.sessions.open_files(),
@@ -193,11 +196,16 @@ impl Exported for Shared {
     }
 
     fn root(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        self.options.direct.then(|| self.tree.root())
+        self.is_direct().then(|| self.tree.root())
     }
 }
 
 impl Shared {
+    /// Whether clients of this host may use the directory itself.
+    fn is_direct(&self) -> bool {
+        self.options.direct && self.options.striping.is_none()
+    }
+
     /// Posts a receive for a request.
     fn post(&self, memory: Vec<u8>) -> Result<()> {
         let options = CompletionOptions { cq: Some(self.cq), user_data: REQUESTS, errors_only: false };

@@ -1,5 +1,6 @@
 //! Changes of attributes, and extended attributes.
 
+use super::stripes;
 use super::tree::{attributes_of, proc_path, reopen};
 use crate::Result;
 use crate::protocol::{Attributes, Change, SetTime};
@@ -32,7 +33,10 @@ pub fn change(located: Located<'_>, change: &Change) -> Result<Attributes> {
             return Err(Errno::INVAL.into());
         }
         match ftruncate(file, size) {
-            // Opened with O_PATH, or only for reading.
+            // Opened with O_PATH, or only for reading. A striped file must be open: its client has to change the other exports, too.
+            Err(Errno::BADF | Errno::INVAL) if !open && stripes::layout_of_located(file)?.is_some() => {
+                return Err(Errno::OPNOTSUPP.into());
+            }
             Err(Errno::BADF | Errno::INVAL) if !open => {
                 ftruncate(reopen(file, OFlags::WRONLY | OFlags::NONBLOCK)?, size)?
             }
@@ -80,7 +84,7 @@ fn with_path<T>(located: Located<'_>, with: impl FnOnce(&str) -> rustix::io::Res
 /// Whether a client may use an extended attribute: those of users and access lists. Others belong to the server's system.
 fn permitted(name: &[u8]) -> Result<&[u8]> {
     let known = [&b"user."[..], b"system.posix_acl_access", b"system.posix_acl_default"];
-    if known.iter().any(|prefix| name.starts_with(prefix)) && !name.contains(&0) {
+    if known.iter().any(|prefix| name.starts_with(prefix)) && !name.contains(&0) && name != stripes::LAYOUT_XATTR {
         Ok(name)
     } else {
         Err(Errno::OPNOTSUPP.into())

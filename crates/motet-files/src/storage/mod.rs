@@ -6,24 +6,28 @@
 //! | `tree` | paths beneath the exported directory |
 //! | `file_table` | the open files of one client |
 //! | `open_file` | reads, writes, listings, locks |
+//! | `stripes` | layouts of files that are striped over several exports |
 //! | `attributes` | changes of attributes, extended attributes |
 
 mod attributes;
 mod file_table;
 mod open_file;
+mod stripes;
 mod tree;
 
 pub use file_table::FileTable;
+pub use stripes::Striping;
 pub use tree::Tree;
 
 use crate::Result;
-use crate::protocol::{LockKind, MAX_DATA_BYTES, Operation, RenameFlags, Reply, Target};
+use crate::protocol::{Layout, LockKind, MAX_DATA_BYTES, Operation, RenameFlags, Reply, Target, append};
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Mode, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, linkat, mkdirat,
     mknodat, renameat_with, seek, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
-use std::os::fd::AsFd;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, OwnedFd};
 
 use attributes::Located;
 use open_file::OpenFile;
@@ -78,12 +82,16 @@ pub fn execute(
             Ok((Reply::Attributes(changed), Body::Empty))
         }
         Operation::Open { path, flags, mode } => {
-            let descriptor = tree.open_file(path, flags, mode)?;
+            let (descriptor, layout) = tree.open_with_layout(path, flags, mode)?;
             let attributes = attributes_of(descriptor.as_fd())?;
             let file = files.add(OpenFile::new(descriptor, flags))?;
-            Ok((Reply::Opened { file, attributes }, Body::Empty))
+            Ok((Reply::Opened { file, attributes }, layout_body(layout.as_ref())))
         }
         Operation::Close { file } => done(files.close(file)),
+        Operation::Reserve { file, length } => {
+            let before = tree.reserve(files.get(file)?.descriptor(), length)?;
+            Ok((Reply::Count(before), Body::Empty))
+        }
         Operation::Fsync { file, data_only } => {
             before_waiting();
             let file = files.get(file)?;
@@ -114,9 +122,15 @@ pub fn execute(
         Operation::Unlink { path, directory } => {
             let (parent, name) = tree.parent(path)?;
             let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            done(unlinkat(&parent, name, flags).map_err(Into::into))
+            let before = if directory { None } else { striped_file(tree, path)? };
+            unlinkat(&parent, name, flags)?;
+            Ok((Reply::Done, removed(before)?))
         }
-        Operation::Rename { from, to, flags } => done(rename(tree, from, to, flags)),
+        Operation::Rename { from, to, flags } => {
+            let before = if flags.is_empty() { striped_file(tree, to)? } else { None };
+            rename(tree, from, to, flags)?;
+            Ok((Reply::Done, removed(before)?))
+        }
         Operation::Statfs => Ok((Reply::Space(tree.statfs()?), Body::Empty)),
         Operation::GetXattr { target, name } => {
             owned(located(tree, files, target, |file| attributes::get_xattr(file, name))?)
@@ -150,6 +164,35 @@ pub fn execute(
             let length = usize::try_from(length).unwrap_or(usize::MAX);
             count(copy_file_range(from.descriptor(), Some(&mut read_at), to.descriptor(), Some(&mut write_at), length)?)
         }
+    }
+}
+
+/// The body with a layout.
+fn layout_body(layout: Option<&Layout>) -> Body {
+    layout.map_or(Body::Empty, |layout| {
+        let mut bytes = Vec::new();
+        append(layout, &mut bytes);
+        Body::Owned(bytes)
+    })
+}
+
+/// The file at `path` with its layout, if its export stripes files and this is one.
+fn striped_file(tree: &Tree, path: &[u8]) -> Result<Option<(OwnedFd, Layout)>> {
+    if tree.striping().is_none() {
+        return Ok(None);
+    }
+    let file = match tree.locate(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        located => located?,
+    };
+    Ok(stripes::layout_of_located(file.as_fd())?.map(|layout| (file, layout)))
+}
+
+/// The body of the answer to an operation that has removed a name of this striped file.
+fn removed(file: Option<(OwnedFd, Layout)>) -> Result<Body> {
+    match file {
+        Some((file, layout)) if attributes_of(file.as_fd())?.links == 0 => Ok(layout_body(Some(&layout))),
+        _ => Ok(Body::Empty),
     }
 }
 

@@ -3,16 +3,20 @@
 //! `openat2` with RESOLVE_BENEATH refuses "..", absolute symbolic links and whatever else leaves the directory; RESOLVE_NO_MAGICLINKS refuses links of
 //! /proc. Operations on names open the parent directory this way, then name the last component.
 
+use super::stripes::{self, Striping};
 use crate::Result;
-use crate::protocol::{Attributes, MAX_PATH_BYTES, OpenFlags, Space, Time};
+use crate::protocol::{Attributes, Layout, MAX_PATH_BYTES, OpenFlags, Space, Time};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fstatfs, fstatvfs, open, openat2, readlinkat, statx,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, fstatvfs,
+    ftruncate, open, openat2, readlinkat, statx,
 };
-use rustix::io::Errno;
+use rustix::io::{Errno, pwrite};
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::{PoisonError, RwLock};
 
 /// How paths are resolved.
 const CONFINED: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
@@ -27,6 +31,9 @@ pub struct Tree {
     root: OwnedFd,
     read_only: bool,
     in_memory: bool,
+    striping: Option<Striping>,
+    /// Held by those who make a file and give it its layout; others who open files see it only with that.
+    layouts: RwLock<()>,
 }
 
 /// The directory in which a name is, and the name.
@@ -47,16 +54,20 @@ impl AsFd for Parent<'_> {
 }
 
 impl Tree {
-    /// The directory at `path`.
-    pub fn open(path: &Path, read_only: bool) -> Result<Self> {
-        Self::new(open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?, read_only)
+    /// The directory at `path`. `striping`: how new files are striped.
+    pub fn open(path: &Path, read_only: bool, striping: Option<Striping>) -> Result<Self> {
+        let root = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        if let Some(striping) = &striping {
+            striping.check(root.as_fd())?;
+        }
+        Ok(Self { striping, ..Self::new(root, read_only)? })
     }
 
     /// The directory behind this descriptor.
     pub fn new(root: OwnedFd, read_only: bool) -> Result<Self> {
         let kind = fstatfs(&root)?.f_type;
         let in_memory = MEMORY_FILE_SYSTEMS.contains(&u64::try_from(kind).unwrap_or(0));
-        Ok(Self { root, read_only, in_memory })
+        Ok(Self { root, read_only, in_memory, striping: None, layouts: RwLock::default() })
     }
 
     /// The directory itself.
@@ -96,6 +107,64 @@ impl Tree {
     /// Opens the file at `path` for operations on its attributes. A symbolic link at the end is not followed.
     pub fn locate(&self, path: &[u8]) -> Result<OwnedFd> {
         self.open_at(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty())
+    }
+
+    /// How new files are striped.
+    pub fn striping(&self) -> Option<&Striping> {
+        self.striping.as_ref()
+    }
+
+    /// Opens a file or directory for a client, with the layout of a striped file.
+    pub fn open_with_layout(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(OwnedFd, Option<Layout>)> {
+        // A striped file is truncated by its client, in all exports.
+        let (file, layout) = self.open_whole(path, flags - OpenFlags::TRUNCATE, mode)?;
+        match &layout {
+            None if flags.contains(OpenFlags::TRUNCATE) => ftruncate(&file, 0)?,
+            // Its client decides where appended bytes go.
+            Some(_) if flags.contains(OpenFlags::APPEND) => fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::APPEND)?,
+            _ => {}
+        }
+        Ok((file, layout))
+    }
+
+    /// Opens a file, and reads or makes its layout.
+    fn open_whole(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(OwnedFd, Option<Layout>)> {
+        let found = |file: OwnedFd| stripes::layout(file.as_fd()).map(|layout| (file, layout));
+        let Some(striping) = &self.striping else { return self.open_file(path, flags, mode).and_then(found) };
+        if !flags.contains(OpenFlags::TMPFILE) {
+            let _reader = self.layouts.read().unwrap_or_else(PoisonError::into_inner);
+            match self.open_file(path, flags - OpenFlags::CREATE - OpenFlags::EXCLUSIVE, mode) {
+                Ok(_) if flags.contains(OpenFlags::EXCLUSIVE) => return Err(Errno::EXIST.into()),
+                Err(error) if flags.contains(OpenFlags::CREATE) && error.kind() == ErrorKind::NotFound => {}
+                opened => return opened.and_then(found),
+            }
+        }
+        let _writer = self.layouts.write().unwrap_or_else(PoisonError::into_inner);
+        // With TMPFILE it would mean that the file gets no name later.
+        let exclusive = if flags.contains(OpenFlags::TMPFILE) { flags } else { flags | OpenFlags::EXCLUSIVE };
+        match self.open_file(path, exclusive, mode) {
+            // Another client has made it meanwhile, or a program of this host.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && !flags.contains(OpenFlags::EXCLUSIVE) => {
+                self.open_file(path, flags - OpenFlags::CREATE, mode).and_then(found)
+            }
+            made => {
+                let file = made?;
+                let layout = striping.give(file.as_fd())?;
+                Ok((file, Some(layout)))
+            }
+        }
+    }
+
+    /// Makes a striped file longer, and returns its length before.
+    pub fn reserve(&self, file: BorrowedFd<'_>, length: u64) -> Result<u64> {
+        let _writer = self.layouts.write().unwrap_or_else(PoisonError::into_inner);
+        let before = attributes_of(file)?.size;
+        let last = before.checked_add(length).and_then(|end| end.checked_sub(1)).ok_or(Errno::FBIG)?;
+        // The last byte is in another export or is written later.
+        if length > 0 && pwrite(file, &[0], last)? != 1 {
+            return Err(Errno::IO.into());
+        }
+        Ok(before)
     }
 
     /// Opens a file or directory for a client. Only regular files and directories are opened: a named pipe, socket or device belongs to the client's host.

@@ -1,0 +1,357 @@
+//! Files whose content is striped over several exports ([`Layout`]).
+//!
+//! The file itself has the first unit, the length, the times, the locks. Each other export has a file, its *part*, named by the layout's number. Parts are made
+//! when the file is made, so a part that is not there is lost, and reading it is an error.
+
+use super::file::{File, Transfer};
+use super::{Client, Shared};
+use crate::Result;
+use crate::protocol::{Attributes, Change, Layout, OpenFlags};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, HashMap};
+use std::io::Error;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// Permissions of a part: its export is used by the clients of the striped one alone.
+const PART_MODE: u32 = 0o600;
+
+/// The clients of the exports that have parts of striped files.
+#[derive(Debug, Default)]
+pub struct PartClients {
+    limit: Option<Duration>,
+    clients: Mutex<HashMap<String, Client>>,
+}
+
+/// The parts of an open striped file.
+#[derive(Debug)]
+pub struct Stripes {
+    layout: Layout,
+    access: OpenFlags,
+    appends: bool,
+    /// The open parts, in the order of the layout's exports.
+    parts: Vec<Mutex<Option<Arc<File>>>>,
+}
+
+/// A read or write within one unit. Part 0 is the file itself.
+struct Piece<'a> {
+    part: usize,
+    transfer: Transfer<'a>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PartClients {
+    /// `limit`: how long a call waits for a server that is away.
+    pub fn new(limit: Option<Duration>) -> Self {
+        Self { limit, clients: Mutex::default() }
+    }
+
+    /// The client of an export, which connects at first use.
+    fn client(&self, export: &str) -> Result<Client> {
+        if let Some(client) = locked(&self.clients).get(export) {
+            return Ok(client.clone());
+        }
+        // Without the lock, so that a server that is away delays nothing of the others.
+        let client = Client::of_parts(export, self.limit)?;
+        Ok(locked(&self.clients).entry(export.to_owned()).or_insert(client).clone())
+    }
+
+    /// Removes the parts of a file that has no name any more. What cannot be removed stays behind, without a file that it belongs to.
+    pub fn remove(&self, layout: &Layout) {
+        for export in &layout.others {
+            let _ = self.client(export).and_then(|client| client.unlink(name(layout).as_bytes(), false));
+        }
+    }
+
+    /// Ends the sessions.
+    pub fn close(&self) {
+        locked(&self.clients).values().for_each(Client::close);
+    }
+}
+
+/// The path of the parts of a file.
+fn name(layout: &Layout) -> String {
+    layout.id.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn of_export(error: Error, export: &str) -> Error {
+    Error::other(format!("export {export}, which has a part of the file: {error}"))
+}
+
+/// An error of an export of parts. Those that say nothing about the file itself name the export.
+fn named(error: Error, export: &str) -> Error {
+    match error.raw_os_error() {
+        Some(code) if [Errno::IO, Errno::NOENT].map(Errno::raw_os_error).contains(&code) => of_export(error, export),
+        _ => error,
+    }
+}
+
+impl Stripes {
+    /// The parts of a file that is opened with these flags.
+    pub fn new(layout: Layout, flags: OpenFlags) -> Self {
+        let parts = layout.others.iter().map(|_| Mutex::default()).collect();
+        let access = flags & (OpenFlags::READ | OpenFlags::WRITE | OpenFlags::SYNC);
+        Self { layout, access, appends: flags.contains(OpenFlags::APPEND), parts }
+    }
+
+    /// Makes the parts of a new file.
+    pub fn make(&self, file: &File) -> Result<()> {
+        self.each_part(|at| {
+            let part = self.open(file, at, OpenFlags::CREATE).map_err(|error| named(error, &self.layout.others[at]))?;
+            *locked(&self.parts[at]) = Some(part);
+            Ok(())
+        })
+    }
+
+    /// Reads into `buffer` from `offset` on; returns how many bytes, fewer only at the end of the file.
+    pub fn read(&self, file: &File, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let length = buffer.len();
+        let mut results = self.execute(file, self.pieces(buffer, offset, |at, piece| Transfer::Read(at, piece)));
+        // A part ends where its last unit ends, and nothing is where nothing was written: the length of the file decides.
+        let is_short = |(asked, read): (usize, &Result<usize>)| read.as_ref().is_ok_and(|read| *read < asked);
+        let lengths: Vec<usize> = self.lengths(length, offset).collect();
+        if lengths.iter().copied().zip(&results).any(is_short) {
+            let size = file.attributes()?.size;
+            let mut start = 0;
+            for (asked, read) in lengths.iter().copied().zip(&mut results) {
+                if let Ok(read) = read {
+                    let left = size.saturating_sub(offset + start as u64);
+                    let within = usize::try_from(left).unwrap_or(usize::MAX).min(asked);
+                    buffer[start..start + within].get_mut(*read..).unwrap_or_default().fill(0);
+                    *read = within;
+                }
+                start += asked;
+            }
+        }
+        prefix(&lengths, results)
+    }
+
+    /// Writes `data` at `offset`, or at the end of a file that is open for appending; returns how many bytes.
+    pub fn write(&self, file: &File, data: &[u8], offset: u64) -> Result<usize> {
+        if data.is_empty() {
+            return Ok(0);
+        }
+        let length = data.len() as u64;
+        let offset = if self.appends { file.reserve(length)? } else { offset };
+        let last = offset.checked_add(length - 1).filter(|last| *last < i64::MAX as u64).ok_or(Errno::FBIG)?;
+        let mut rest = data;
+        let mut pieces: Vec<Piece<'_>> = self
+            .ranges(data.len(), offset)
+            .map(|(part, at, length)| {
+                let (piece, behind) = rest.split_at(length);
+                rest = behind;
+                Piece { part, transfer: Transfer::Write(at, piece) }
+            })
+            .collect();
+        let lengths: Vec<usize> = self.lengths(data.len(), offset).collect();
+        if self.part_of(last) != 0 {
+            // The file itself gets its length and times by a byte in a unit that another export has.
+            pieces.push(Piece { part: 0, transfer: Transfer::Write(last, &[0]) });
+        }
+        let mut results = self.execute(file, pieces);
+        if results.len() > lengths.len()
+            && let Some(Err(error)) = results.pop()
+        {
+            return Err(error);
+        }
+        prefix(&lengths, results)
+    }
+
+    /// Waits until what was written is on the disks of all exports.
+    pub fn sync(&self, file: &File, data_only: bool) -> Result<()> {
+        self.each_part(|at| self.part(file, at)?.sync(data_only).map_err(|error| named(error, &self.layout.others[at])))
+    }
+
+    /// Makes the parts as long as the file is about to be.
+    pub fn truncate(&self, file: &File, size: u64) -> Result<()> {
+        let change = Change { size: Some(size), ..Change::default() };
+        self.each_part(|at| {
+            let changed = self.part(file, at)?.set_attributes(&change);
+            changed.map(drop).map_err(|error| named(error, &self.layout.others[at]))
+        })
+    }
+
+    /// Frees the space of a range in all parts (the mode of fallocate(2)).
+    pub fn punch_hole(&self, file: &File, mode: u32, offset: u64, length: u64) -> Result<()> {
+        self.each_part(|at| {
+            let punched = self.part(file, at)?.fallocate(mode, offset, length);
+            punched.map_err(|error| named(error, &self.layout.others[at]))
+        })
+    }
+
+    /// Calls `with` with the number of each part, at once.
+    fn each_part(&self, with: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+        thread::scope(|scope| {
+            let with = &with;
+            let others: Vec<_> = (1..self.parts.len()).map(|at| scope.spawn(move || with(at))).collect();
+            let first = with(0);
+            let join = |thread: thread::ScopedJoinHandle<'_, Result<()>>| {
+                thread.join().unwrap_or_else(|_| Err(Errno::IO.into()))
+            };
+            others.into_iter().map(join).fold(first, Result::and)
+        })
+    }
+
+    /// An open part; `at` is its place in the layout.
+    fn part(&self, file: &File, at: usize) -> Result<Arc<File>> {
+        let mut part = locked(&self.parts[at]);
+        if let Some(part) = &*part {
+            return Ok(Arc::clone(part));
+        }
+        let opened = match self.open(file, at, OpenFlags::empty()) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => self.open_absent(file, at)?,
+            opened => opened.map_err(|error| named(error, &self.layout.others[at]))?,
+        };
+        *part = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    /// Opens a part that was not found: of a removed file, of one that another client is making, or lost.
+    fn open_absent(&self, file: &File, at: usize) -> Result<Arc<File>> {
+        let Attributes { links, size, .. } = file.attributes()?;
+        if links == 0 {
+            return Err(Errno::STALE.into());
+        }
+        if size > 0 {
+            return Err(of_export(Error::other("it is lost there"), &self.layout.others[at]));
+        }
+        self.open(file, at, OpenFlags::CREATE)
+    }
+
+    fn open(&self, file: &File, at: usize, more: OpenFlags) -> Result<Arc<File>> {
+        let export = &self.layout.others[at];
+        let Some(clients) = &file.client().parts else {
+            return Err(Error::other(format!("export {export} has parts of striped files, and is striped itself")));
+        };
+        let client = clients.client(export).map_err(|error| of_export(error, export))?;
+        let (part, _) = client.open_file(name(&self.layout).as_bytes(), self.access | more, PART_MODE)?;
+        Ok(Arc::new(part))
+    }
+
+    /// The part that has the byte at `offset`; 0: the file itself.
+    fn part_of(&self, offset: u64) -> usize {
+        let unit = offset / u64::from(self.layout.unit);
+        (unit % (self.parts.len() as u64 + 1)) as usize
+    }
+
+    /// The units of a range: part, offset, and length.
+    fn ranges(&self, length: usize, offset: u64) -> impl Iterator<Item = (usize, u64, usize)> + '_ {
+        let unit = u64::from(self.layout.unit);
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let at = offset.checked_add(done as u64)?;
+            let left = length - done;
+            let within = usize::try_from(unit - at % unit).unwrap_or(usize::MAX).min(left);
+            done += within;
+            (within > 0).then(|| (self.part_of(at), at, within))
+        })
+    }
+
+    fn lengths(&self, length: usize, offset: u64) -> impl Iterator<Item = usize> + '_ {
+        self.ranges(length, offset).map(|(_, _, length)| length)
+    }
+
+    /// Divides a buffer into the units that its bytes belong to.
+    fn pieces<'a>(
+        &self,
+        buffer: &'a mut [u8],
+        offset: u64,
+        transfer: impl Fn(u64, &'a mut [u8]) -> Transfer<'a>,
+    ) -> Vec<Piece<'a>> {
+        let mut rest = buffer;
+        let ranges: Vec<_> = self.ranges(rest.len(), offset).collect();
+        ranges
+            .into_iter()
+            .map(|(part, at, length)| {
+                let (piece, behind) = std::mem::take(&mut rest).split_at_mut(length);
+                rest = behind;
+                Piece { part, transfer: transfer(at, piece) }
+            })
+            .collect()
+    }
+
+    /// Makes the transfers in all exports at once; returns the results in the order of the pieces.
+    fn execute(&self, file: &File, pieces: Vec<Piece<'_>>) -> Vec<Result<usize>> {
+        let mut results: Vec<Result<usize>> = pieces.iter().map(|_| Ok(0)).collect();
+        let mut by_part: BTreeMap<usize, (Vec<usize>, Vec<Transfer<'_>>)> = BTreeMap::new();
+        for (at, piece) in pieces.into_iter().enumerate() {
+            let (places, transfers) = by_part.entry(piece.part).or_default();
+            places.push(at);
+            transfers.push(piece.transfer);
+        }
+        let run = |part: usize, transfers: &mut [Transfer<'_>]| match part {
+            0 => file.transfer_plain(transfers),
+            _ => self.transfer_part(file, part - 1, transfers),
+        };
+        let run = &run;
+        let finished = thread::scope(|scope| {
+            let mut groups = by_part.into_iter();
+            let own = groups.next();
+            let others: Vec<_> = groups
+                .map(|(part, (places, mut transfers))| {
+                    let count = places.len();
+                    (places, count, scope.spawn(move || run(part, &mut transfers)))
+                })
+                .collect();
+            let mut finished = Vec::new();
+            if let Some((part, (places, mut transfers))) = own {
+                finished.push((places, run(part, &mut transfers)));
+            }
+            for (places, count, thread) in others {
+                let broken = |_| (0..count).map(|_| Err(Errno::IO.into())).collect();
+                finished.push((places, thread.join().unwrap_or_else(broken)));
+            }
+            finished
+        });
+        for (places, group) in finished {
+            for (place, result) in places.into_iter().zip(group) {
+                results[place] = result;
+            }
+        }
+        results
+    }
+
+    fn transfer_part(&self, file: &File, at: usize, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {
+        let export = &self.layout.others[at];
+        match self.part(file, at) {
+            Ok(part) => {
+                let results = part.transfer(transfers).into_iter();
+                results.map(|result| result.map_err(|error| named(error, export))).collect()
+            }
+            Err(error) => {
+                let copy = || match error.raw_os_error() {
+                    Some(code) => Error::from_raw_os_error(code),
+                    None => Error::other(error.to_string()),
+                };
+                transfers.iter().map(|_| Err(copy())).collect()
+            }
+        }
+    }
+}
+
+/// How many bytes were transferred, up to the first piece that is not complete.
+fn prefix(lengths: &[usize], results: Vec<Result<usize>>) -> Result<usize> {
+    let mut done = 0;
+    for (length, result) in lengths.iter().zip(results) {
+        match result {
+            Ok(count) if count == *length => done += count,
+            Ok(count) => return Ok(done + count),
+            Err(_) if done > 0 => return Ok(done),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+impl Client {
+    /// The client of an export that has parts of striped files. It uses the directory itself where it can.
+    fn of_parts(export: &str, limit: Option<Duration>) -> Result<Self> {
+        let client = Self::named(export, limit)?;
+        let Some(Shared { transport, files, .. }) = Arc::into_inner(client.0) else { return Err(Errno::IO.into()) };
+        Ok(Self(Arc::new(Shared { transport, files, parts: None })))
+    }
+}
