@@ -2,7 +2,7 @@
 
 use clap::Args;
 use motet_files::exports;
-use motet_files::server::{Options, Server};
+use motet_files::server::{Options, Server, Striping};
 use rustix::fs::Mode;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -39,6 +39,14 @@ pub struct Arguments {
     #[arg(long)]
     no_direct: bool,
 
+    /// Stripe new files over this export and others, NAME or HOST:NAME, in this order. The others serve this one alone
+    #[arg(long, value_name = "EXPORT", value_delimiter = ',')]
+    stripe: Vec<String>,
+
+    /// Bytes of a file in one export before the next one has its turn
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 10, requires = "stripe")]
+    stripe_unit: u32,
+
     /// Show the exports of this host
     #[arg(long, conflicts_with_all = ["directory", "name", "read_only", "listen", "no_direct"])]
     list: bool,
@@ -58,11 +66,16 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         return Err(Failure::new(USAGE, format!("{shown} has no name to export it under: use --as NAME")));
     }
     names::check("export", &name)?;
+    for other in &arguments.stripe {
+        names::check_export(other)?;
+    }
     let ending = ending::Signals::new().map_err(|error| failed("signals", error))?;
     // Clients have applied their own masks.
     rustix::process::umask(Mode::empty());
     let (read_only, listen) = (arguments.read_only, arguments.listen);
-    let options = Options { name: name.clone(), directory, read_only, listen, direct: !arguments.no_direct };
+    let striping = (!arguments.stripe.is_empty())
+        .then(|| Striping { unit: arguments.stripe_unit, others: arguments.stripe.clone() });
+    let options = Options { name: name.clone(), directory, read_only, listen, direct: !arguments.no_direct, striping };
     let server = Server::start(options).map_err(|error| match error.raw_os_error() {
         Some(98) if listen.is_none() => Failure::new(FAILED, format!("export {name} is served already on this host")),
         _ => failed(&format!("export {name}"), error),

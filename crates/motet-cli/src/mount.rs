@@ -71,10 +71,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 
 /// `motet mount`.
 pub fn mount(arguments: &Arguments) -> Outcome {
-    match arguments.export.split_once(':') {
-        Some((host, export)) => names::check("host", host).and_then(|()| names::check("export", export))?,
-        None => names::check("export", &arguments.export)?,
-    }
+    names::check_export(&arguments.export)?;
     if arguments.foreground || arguments.notify { serve(arguments) } else { start(arguments) }
 }
 

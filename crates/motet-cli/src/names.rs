@@ -6,3 +6,11 @@ use crate::exit_error::{Failure, Outcome, USAGE};
 pub fn check(what: &str, name: &str) -> Outcome<()> {
     motet_session::paths::check_name(what, name).map_err(|error| Failure::new(USAGE, error.to_string()))
 }
+
+/// Checks the name of an export: NAME, or HOST:NAME.
+pub fn check_export(text: &str) -> Outcome<()> {
+    match text.split_once(':') {
+        Some((host, export)) => check("host", host).and_then(|()| check("export", export)),
+        None => check("export", text),
+    }
+}

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use common::test_hosts::TestHosts;
 use common::{Folder, finish, json, motet, refused, skipped, until};
 
 /// Hosts of a test: each has a folder for its sessions. They share the network, unless a command runs on a test host.
@@ -150,7 +151,7 @@ fn wrong_exports_and_mounts_are_one_clear_line() {
         (&["export", "/etc/passwd", "--as", "x"], 1, "Not a directory"),
         (&["export", &folder, "--as", "../x"], 2, "no name of a export"),
         (&["export", "/"], 2, "use --as NAME"),
-        (&["export"], 2, "<FOLDER>"),
+        (&["export"], 2, "<DIRECTORY>"),
         (&["mount", "missing", &folder], 3, "no export missing on this host or in the session"),
         (&["mount", "b:results", &folder], 3, "no export b:results"),
         (&["mount", "a/b", &folder], 2, "no name of a export"),
@@ -228,50 +229,13 @@ fn git_and_make_work_over_two_test_hosts() {
     if !can_mount(test) {
         return;
     }
-    let hosts = Hosts::new("two");
-    let set = format!("x{}", std::process::id());
-    let script = || {
-        let mut command = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/hosts"));
-        command.args(["--set", &set]);
-        command
-    };
-    assert!(script().args(["up", "a", "b"]).status().unwrap().success());
-    struct Down<F: Fn() -> Command>(F);
-    impl<F: Fn() -> Command> Drop for Down<F> {
-        fn drop(&mut self) {
-            let _ = (self.0)().arg("down").status();
-        }
+    let hosts = TestHosts::up("two", &["a", "b"]);
+    let exported = hosts.path("export");
+    for directory in ["export", "mount-b"] {
+        fs::create_dir(hosts.path(directory)).unwrap();
     }
-    let _down = Down(script);
-    let on = |host: &str, words: &[&str]| {
-        let mut command = script();
-        let folder = hosts.0.path().display();
-        let own = [format!("MOTET_SESSION_DIR={folder}/{host}"), format!("MOTET_LIBDIR={folder}")];
-        command.args(["exec", host, "--", "env"]).args(own).arg("MOTET_CONFIG=/dev/null").args(words);
-        command.stdin(Stdio::null());
-        command
-    };
-    let motet = env!("CARGO_BIN_EXE_motet");
-    let agents: Vec<Served> = ["a", "b"]
-        .iter()
-        .map(|host| {
-            let socket = hosts.0.path().join(format!("{host}.sock"));
-            let serve =
-                [concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/host-agent"), "serve", socket.to_str().unwrap()];
-            let agent = Served(on(host, &serve).spawn().unwrap());
-            until("the agent", || socket.exists());
-            agent
-        })
-        .collect();
-    let folder = hosts.0.path().display();
-    let agent = format!(
-        "{} {folder}/%h.sock env MOTET_SESSION_DIR={folder}/%h",
-        concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/host-agent")
-    );
-    let (code, _, err) = finish(&mut on("a", &[motet, "up", "--host", "a", "--hosts", "b", "--agent", &agent]));
-    assert_eq!(code, 0, "{err}");
-    let exported = hosts.exported("a");
-    let _served = served(&mut on("a", &[motet, "export", exported.to_str().unwrap(), "--as", "results"]));
+    let _served = served(&mut hosts.motet("a", &["export", exported.to_str().unwrap(), "--as", "results"]));
+    let (motet, folder) = (env!("CARGO_BIN_EXE_motet"), hosts.folder.path().display());
     let work = format!(
         "set -e; {motet} mount --soft 20 results {folder}/mount-b; cd {folder}/mount-b; export HOME=$PWD
         git init -q one; cd one; git config user.email a@b; git config user.name n
@@ -280,11 +244,39 @@ fn git_and_make_work_over_two_test_hosts() {
         cd /; {motet} umount {folder}/mount-b; echo built"
     );
     // One command of the host: each has a mount namespace of its own.
-    let (code, out, err) = finish(&mut on("b", &["bash", "-c", &work]));
+    let (code, out, err) = finish(&mut hosts.on("b", &["bash", "-c", &work]));
     assert!(code == 0 && out.ends_with("?? main\nbuilt\n"), "{out}{err}");
     assert!(exported.join("two/main").exists() && exported.join("one/.git").is_dir());
-    let _ = on("a", &[motet, "down"]).output();
-    drop(agents);
+}
+
+#[test]
+fn a_file_is_striped_over_the_hosts_of_a_session() {
+    let test = "a_file_is_striped_over_the_hosts_of_a_session";
+    if !can_mount(test) {
+        return;
+    }
+    let hosts = TestHosts::up("stripes", &["a", "b", "c"]);
+    for directory in ["export-a", "export-b", "mount-c"] {
+        fs::create_dir(hosts.path(directory)).unwrap();
+    }
+    let (motet, folder) = (env!("CARGO_BIN_EXE_motet"), hosts.folder.path().display().to_string());
+    let _part = served(&mut hosts.motet("b", &["export", &format!("{folder}/export-b"), "--as", "parts"]));
+    let whole = ["export", &format!("{folder}/export-a"), "--as", "results", "--stripe", "b:parts"];
+    let _whole = served(&mut hosts.motet("a", &[&whole[..], &["--stripe-unit", "65536"]].concat()));
+    // The host of the client is not the primary one, and the part is on a third one.
+    let work = format!(
+        "set -e; cd {folder}; {motet} mount --soft 20 results mount-c
+        head -c 3000000 /dev/urandom > original; cp original mount-c/copy; cmp original mount-c/copy
+        dd if=original of=mount-c/copy bs=100000 seek=7 count=5 skip=7 conv=notrunc status=none; cmp original mount-c/copy
+        truncate -s 1000 mount-c/copy; truncate -s 3000000 mount-c/copy; cat mount-c/copy | tail -c +1001 | tr -d '\\0' | wc -c
+        cp original mount-c/kept; rm mount-c/copy; ls mount-c; {motet} umount mount-c"
+    );
+    let (code, out, err) = finish(&mut hosts.on("c", &["bash", "-c", &work]));
+    assert_eq!((code, out.as_str()), (0, "0\nkept\n"), "{err}");
+    let parts: Vec<_> = fs::read_dir(hosts.path("export-b")).unwrap().flatten().collect();
+    assert_eq!(parts.len(), 1, "the part of the removed file is removed, too");
+    let (original, part) = (fs::read(hosts.path("original")).unwrap(), fs::read(parts[0].path()).unwrap());
+    assert!(part[65536..131_072] == original[65536..131_072] && part[..65536].iter().all(|&byte| byte == 0));
 }
 
 /// Threads that number their records until standard input ends, then print how many each has written.

@@ -14,14 +14,7 @@ fn export(folder: &Folder, name: &str) -> Server {
     let exported = folder.path().join("export");
     std::fs::create_dir(&exported).expect("a folder");
     std::fs::write(exported.join("disk"), vec![7; 1 << 20]).expect("a file");
-    let options = Options {
-        name: name.to_owned(),
-        directory: exported,
-        read_only: false,
-        listen: None,
-        direct: false,
-        striping: None,
-    };
+    let options = Options { name: name.to_owned(), directory: exported, ..Options::default() };
     Server::start(options).expect("a server of files")
 }
 

@@ -28,14 +28,7 @@ impl Export {
         let built = Command::new("make").arg("-s").arg("-C").arg(source).arg(out).output().expect("make is installed");
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         let exported = folder.path().to_owned();
-        let mut options = Options {
-            name: name.clone(),
-            directory: exported,
-            read_only: false,
-            listen: None,
-            direct: true,
-            striping: None,
-        };
+        let mut options = Options { name: name.clone(), directory: exported, direct: true, ..Options::default() };
         change(&mut options);
         let server = Server::start(options).expect("a server");
         Self { name, libraries, folder, _server: server }

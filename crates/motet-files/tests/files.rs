@@ -27,14 +27,7 @@ struct Scene {
 }
 
 fn options(name: &str, folder: &Path) -> Options {
-    Options {
-        name: name.to_owned(),
-        directory: folder.to_owned(),
-        read_only: false,
-        listen: None,
-        direct: false,
-        striping: None,
-    }
+    Options { name: name.to_owned(), directory: folder.to_owned(), ..Options::default() }
 }
 
 impl Scene {

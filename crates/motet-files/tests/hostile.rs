@@ -32,14 +32,7 @@ impl Scene {
         let folder = tempfile::tempdir().expect("a folder");
         let name = format!("hostile-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = folder.path().to_owned();
-        let options = Options {
-            name: name.clone(),
-            directory: path,
-            read_only: false,
-            listen: None,
-            direct: false,
-            striping: None,
-        };
+        let options = Options { name: name.clone(), directory: path, ..Options::default() };
         Self { _server: Server::start(options).expect("a server"), folder, name }
     }
 

@@ -59,11 +59,10 @@ fn options(name: &str, folders: &[TempDir], at: usize) -> Options {
     Options {
         name: if at == 0 { name.to_owned() } else { format!("{name}.{at}") },
         directory: folders[at].path().to_owned(),
-        read_only: false,
-        listen: None,
         // The client of the second part uses the directory itself.
         direct: at == 2,
         striping: (at == 0).then_some(Striping { unit: UNIT, others }),
+        ..Options::default()
     }
 }
 

@@ -35,9 +35,8 @@ fn server(name: &str, folder: &Path, read_only: bool, mode: Mode) -> Server {
         name: name.to_owned(),
         directory: folder.to_owned(),
         read_only,
-        listen: None,
         direct,
-        striping: None,
+        ..ServerOptions::default()
     };
     Server::start(options).expect("a server")
 }

@@ -36,7 +36,7 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 /// What is not for clients of other hosts: connections, secrets, and the way through a host to the next one.
 const NOT_FORWARDED: [&str; 6] = ["attach", "hosts", "join", "link", "login", "store"];
 
-/// What is forwarded only for processes of the gatekeeper's own host: secrets.
+/// What is forwarded only for processes of the session, not for browsers: secrets.
 const EXPORT_ADDRESSES: &str = "export-addresses";
 
 /// The routes.
@@ -79,8 +79,9 @@ pub async fn forward(
     if NOT_FORWARDED.contains(&path.split('/').next().unwrap_or_default()) {
         return Err(Failure(StatusCode::FORBIDDEN, format!("/v1/{path} is not for other hosts")));
     }
-    if path.starts_with(EXPORT_ADDRESSES) && !matches!(peer, Peer::Local(_)) {
-        return Err(Failure(StatusCode::FORBIDDEN, format!("/v1/{path} is only for processes of this host")));
+    // The primary gatekeeper forwards what the gatekeeper of another host asks for its own processes.
+    if path.starts_with(EXPORT_ADDRESSES) && matches!(peer, Peer::Remote) {
+        return Err(Failure(StatusCode::FORBIDDEN, format!("/v1/{path} is only for processes of the session")));
     }
     // The path as the client wrote it: what is escaped in it stays so.
     let written = request.uri().path_and_query().map_or("", |path| path.as_str());

@@ -20,14 +20,7 @@ fn main() -> Result<()> {
     match arguments[..] {
         [kind @ ("export" | "export-direct"), name, folder] => {
             let direct = kind == "export-direct";
-            let options = Options {
-                name: name.into(),
-                directory: folder.into(),
-                read_only: false,
-                listen: None,
-                direct,
-                striping: None,
-            };
+            let options = Options { name: name.into(), directory: folder.into(), direct, ..Options::default() };
             let _server = FileServer::start(options)?;
             until_end_of_input()
         }

@@ -8,6 +8,7 @@
 //! | `client` | the client of the front ends, by messages and by the directory itself, beside system calls on the folder |
 //! | `mount` | fio on mounted exports, beside the folder and sshfs |
 //! | `hosts` | two test hosts, beside TCP and sshfs |
+//! | `stripes` | a file striped over two and four test hosts, beside one |
 //! | `clients` | 1 to 184 clients that write |
 //! | `model` | where the time of a read goes: storage, network, the rest of client and server, the kernel's FUSE |
 
@@ -19,6 +20,7 @@ mod model;
 mod mount;
 pub(crate) mod scene;
 mod sshfs;
+mod stripes;
 
 use crate::bench::Bench;
 use crate::options::PartOptions;
@@ -38,6 +40,8 @@ pub enum Part {
     Mount,
     /// A client and a mount on another test host, beside TCP and sshfs
     Hosts,
+    /// A file striped over two and four test hosts, over links of one rate
+    Stripes,
     /// 1, 8, 92 and 184 clients that write 64 KiB at a time
     Clients,
     /// The time of a read, by where it goes
@@ -51,6 +55,7 @@ impl Part {
             Part::Client => "client",
             Part::Mount => "mount",
             Part::Hosts => "hosts",
+            Part::Stripes => "stripes",
             Part::Clients => "clients",
             Part::Model => "model",
         }
@@ -61,6 +66,7 @@ impl Part {
             Part::Client => client::measure(bench),
             Part::Mount => mount::measure(bench),
             Part::Hosts => hosts::measure(bench),
+            Part::Stripes => stripes::measure(bench),
             Part::Clients => clients::measure(bench),
             Part::Model => model::measure(bench),
         }

@@ -1,6 +1,7 @@
 //! Clients of remote files that measure.
 //!
-//! `--worker files client WAY NAME BYTES` reads and writes the file of BYTES bytes of an export, or of a folder for the way `local`. Each line
+//! `--worker files client WAY NAME BYTES` reads and writes the file of BYTES bytes of an export, or of a folder for the way `local`; for the way `new` it makes the file.
+//! Each line
 //! `OPERATION SIZE MS` on standard input is answered with `MEDIAN MEAN COUNT`, times in ns. `--worker files writers NAME FIRST COUNT` has COUNT clients, each
 //! with a thread and a file of its own; each line `SIZE MS` is answered with how many writes each of them made in that time. `echo` and `exchange ADDRESS`
 //! are the two ends of an exchange of messages as a read has it, without files.
@@ -37,7 +38,10 @@ const REQUEST_BYTES: usize = 16;
 /// Runs a role.
 pub fn run(words: &[&str]) -> Result<()> {
     match *words {
-        ["client", way, name, bytes] => client(&Files::open(way, name)?, number(bytes)?),
+        ["client", way, name, bytes] => {
+            let bytes = number(bytes)?;
+            client(&Files::open(way, name, bytes)?, bytes)
+        }
         ["echo"] => echo(),
         ["exchange", address] => exchange(address),
         ["writers", name, first, count] => writers(name, number(first)?, number(count)?),
@@ -54,7 +58,7 @@ enum Files {
 }
 
 impl Files {
-    fn open(way: &str, name: &str) -> Result<Self> {
+    fn open(way: &str, name: &str, bytes: usize) -> Result<Self> {
         let client = match way {
             "local" | "uncached" => {
                 let folder = PathBuf::from(name);
@@ -71,7 +75,14 @@ impl Files {
             }
             _ => Client::connect(Source::Name(name.to_owned()), LIMIT)?,
         };
-        let file = client.open_file(FILE.as_bytes(), OpenFlags::READ | OpenFlags::WRITE, 0)?.0;
+        let create = if way == "new" { OpenFlags::CREATE } else { OpenFlags::empty() };
+        let file = client.open_file(FILE.as_bytes(), OpenFlags::READ | OpenFlags::WRITE | create, 0o600)?.0;
+        if way == "new" {
+            let block = vec![1; WRITTEN_BYTES];
+            for at in 0..bytes / block.len() {
+                file.write_at(&block, (at * block.len()) as u64)?;
+            }
+        }
         Ok(Self::Remote(client, file))
     }
 

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test file uses its own part
 
 pub mod module_session;
+pub mod test_hosts;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -47,7 +47,7 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 const REQUESTS: u64 = 0;
 
 /// What is exported, and how.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Options {
     /// The name of the export.
     pub name: String,

@@ -24,14 +24,7 @@ pub fn export_name() -> String {
 
 /// What a server of files needs.
 pub fn file_options(name: &str, folder: &Path) -> Options {
-    Options {
-        name: name.to_owned(),
-        directory: folder.to_owned(),
-        read_only: false,
-        listen: None,
-        direct: false,
-        striping: None,
-    }
+    Options { name: name.to_owned(), directory: folder.to_owned(), ..Options::default() }
 }
 
 /// A client that speaks with the server of files.
