@@ -1,5 +1,9 @@
 //! The connection of a client: requests in slots, and a new connection when the present one is lost.
 
+mod queued;
+
+pub use queued::{Body, Queued};
+
 use super::failure::Failure;
 use super::locate::Source;
 use super::open_files::OpenFiles;
@@ -258,6 +262,7 @@ impl Connection {
         if !resumed {
             link.key = Some(key);
             link.epoch += 1;
+            self.slots.renew();
             let attempt = Attempt { channel, epoch: link.epoch };
             let mut slot = self.slots.take_connection_slot();
             self.files.reclaim(restarted_host, |operation| {

@@ -4,6 +4,7 @@ use motet::node::Error;
 use rustix::io::Errno;
 
 /// Why an attempt to make a request has failed.
+#[derive(Debug)]
 pub enum Failure {
     /// The server's answer, or a request that cannot be sent: it is final.
     Final(std::io::Error),

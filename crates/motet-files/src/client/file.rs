@@ -183,6 +183,16 @@ impl File {
         answers.into_iter().zip(&memory).map(finish).collect()
     }
 
+    /// What the client knows of it.
+    pub(super) fn state(&self) -> &Arc<OpenState> {
+        &self.state
+    }
+
+    /// Whether it is one of this client.
+    pub(super) fn is_of(&self, client: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.client, client)
+    }
+
     /// Waits until what was written is on the server's disk; with `data_only` without times.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         if let Some(stripes) = &self.stripes {

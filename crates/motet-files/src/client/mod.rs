@@ -3,6 +3,7 @@
 //! A client may be used by many threads; each request takes a slot of the session. A lost connection is made again: within 500 ms the session goes on, later,
 //! or at a restarted server, the open files are opened again by their paths, and their locks are taken again. A file that is not the same any more gives ESTALE.
 
+mod completion_queue;
 mod connection;
 mod direct;
 mod failure;
@@ -13,8 +14,10 @@ mod slots;
 mod stripes;
 mod transport;
 
+pub use completion_queue::{Completed, CompletionQueue, MAX_QUEUED, Submission};
 pub use file::{File, Transfer};
 pub use locate::Source;
+pub use motet::node::{OperationMemory, UserMemory};
 
 use crate::Result;
 use crate::exports::{self, Query};

@@ -6,6 +6,10 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The slot that the connection uses itself: to begin a session, and to open files again.
 const SLOT_OF_CONNECTION: u16 = 0;
+/// Free slots that requests of completion queues leave to calls that wait.
+const RESERVED: usize = 8;
+/// Requests of completion queues that a client may have outstanding.
+pub const MAX_QUEUED: usize = SLOTS as usize - 1 - RESERVED;
 /// The epoch of requests outside of a session.
 const NO_SESSION: u64 = u64::MAX;
 
@@ -44,6 +48,11 @@ impl Slot {
         self.fresh = true;
     }
 
+    /// The request that has begun was not sent, and is none.
+    pub fn retract(&mut self) {
+        self.sequence = self.sequence.wrapping_sub(1);
+    }
+
     /// The numbers of slot and request. A request that is sent again in the same session has the same number.
     pub fn request(&mut self, epoch: u64) -> (u16, u32) {
         if self.epoch == NO_SESSION {
@@ -64,6 +73,7 @@ impl Slot {
 pub struct Slots {
     free: Mutex<Vec<Slot>>,
     returned: Condvar,
+    abandoned: Mutex<Vec<Slot>>,
     connection: Mutex<Slot>,
 }
 
@@ -74,16 +84,25 @@ pub struct TakenSlot<'a> {
     slot: Option<Slot>,
 }
 
+fn locked(slots: &Mutex<Vec<Slot>>) -> MutexGuard<'_, Vec<Slot>> {
+    slots.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Slots {
     /// All slots, free.
     pub fn new() -> Self {
         let free = (1..SLOTS).rev().map(Slot::new).collect();
-        Self { free: Mutex::new(free), returned: Condvar::new(), connection: Mutex::new(Slot::new(SLOT_OF_CONNECTION)) }
+        Self {
+            free: Mutex::new(free),
+            returned: Condvar::new(),
+            abandoned: Mutex::default(),
+            connection: Mutex::new(Slot::new(SLOT_OF_CONNECTION)),
+        }
     }
 
     /// Takes a free slot, the one that was used last. Waits until there is one.
     pub fn take(&self) -> TakenSlot<'_> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = locked(&self.free);
         loop {
             match free.pop() {
                 Some(slot) => return TakenSlot { slots: self, slot: Some(slot) },
@@ -95,13 +114,40 @@ impl Slots {
     /// Takes at least one and at most `most` free slots. Waits until there is one.
     pub fn take_several(&self, most: usize) -> Vec<TakenSlot<'_>> {
         let mut taken = vec![self.take()];
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = locked(&self.free);
         while taken.len() < most
             && let Some(slot) = free.pop()
         {
             taken.push(TakenSlot { slots: self, slot: Some(slot) });
         }
         taken
+    }
+
+    /// A slot for a request of a completion queue, unless few are free. It goes back by [`Slots::put`] or [`Slots::abandon`].
+    pub fn take_for_queue(&self) -> Option<Slot> {
+        let mut free = locked(&self.free);
+        if free.len() > RESERVED { free.pop() } else { None }
+    }
+
+    /// The slot is free again.
+    pub fn put(&self, slot: Slot) {
+        let mut free = locked(&self.free);
+        let none_was_free = free.is_empty();
+        free.push(slot);
+        if none_was_free {
+            self.returned.notify_all();
+        }
+    }
+
+    /// Whether the server has executed the request of this slot is not known: no request of this session can follow it.
+    pub fn abandon(&self, slot: Slot) {
+        locked(&self.abandoned).push(slot);
+    }
+
+    /// A new session has begun: abandoned slots can be used again.
+    pub fn renew(&self) {
+        let abandoned = std::mem::take(&mut *locked(&self.abandoned));
+        abandoned.into_iter().for_each(|slot| self.put(slot));
     }
 
     /// The slot of the connection itself.
@@ -132,12 +178,7 @@ impl DerefMut for TakenSlot<'_> {
 impl Drop for TakenSlot<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
-            let mut free = self.slots.free.lock().unwrap_or_else(PoisonError::into_inner);
-            let none_was_free = free.is_empty();
-            free.push(slot);
-            if none_was_free {
-                self.slots.returned.notify_all();
-            }
+            self.slots.put(slot);
         }
     }
 }
@@ -156,6 +197,28 @@ mod tests {
         assert_eq!(slot.request(1), (5, 2));
         assert_eq!(slot.request(2), (5, 1), "a new session counts from 1");
         assert_eq!(slot.request(2), (5, 1));
+    }
+
+    #[test]
+    fn completion_queues_leave_slots_and_abandoned_ones_come_back_with_a_session() {
+        let slots = Slots::new();
+        let taken: Vec<_> = std::iter::from_fn(|| slots.take_for_queue()).collect();
+        assert_eq!(taken.len(), MAX_QUEUED);
+        assert_eq!(slots.take_several(100).len(), RESERVED);
+        taken.into_iter().for_each(|slot| slots.abandon(slot));
+        assert!(slots.take_for_queue().is_none());
+        slots.renew();
+        assert!(slots.take_for_queue().is_some());
+    }
+
+    #[test]
+    fn a_request_that_was_not_sent_uses_no_number() {
+        let mut slot = Slot::new(5);
+        slot.begin();
+        assert_eq!(slot.request(1), (5, 1));
+        slot.retract();
+        slot.begin();
+        assert_eq!(slot.request(1), (5, 1));
     }
 
     #[test]
