@@ -8,8 +8,11 @@
 mod fifo;
 mod files;
 mod loan;
+mod managed;
 mod node;
 mod session;
+
+pub use managed::DEPTH as MANAGED_DEPTH;
 
 use anyhow::{Context, Result, bail};
 use motet::{Path, Stream};
@@ -35,6 +38,7 @@ pub fn run(words: &[String]) -> Result<()> {
         ["sweep", "call", host, port] => call_sweep(connect(host, port, "engine")?),
         ["fifo", _, "serve"] => fifo::serve(),
         ["fifo", what, "call", _, port, size, ms] => fifo::call(what, port, number(size)?, number(ms)?),
+        ["files", "managed", way, name, bytes] => managed::run(way, name, number(bytes)?),
         ["files", ref words @ ..] => files::run(words),
         ["loan", "turn", size, count] => loan::turn(number(size)?, number(count)?),
         ["loan", "serve"] | ["loan", _, "serve"] => loan::serve(),

@@ -1,9 +1,10 @@
-//! libmotet.so: `include/motet.h`, `include/motet_group.h` and `include/motet_adapter.h` over the engine. Translation only; the headers document every function.
+//! libmotet.so: `include/motet.h`, `include/motet_group.h`, `include/motet_file.h` and `include/motet_adapter.h` over the engine. Translation only; the headers document every function.
 //!
 //! What callers promise for every function: pointers are valid for the length that is passed with them, during the call; `motet_wait` memory
 //! is untouched between begin and end. What the library promises: no panic leaves it, and errno is unchanged.
 
 mod abi;
+mod files;
 mod groups;
 mod memory;
 mod messages;

@@ -1,7 +1,7 @@
 //! Clients and servers that break the protocol: the other side stays whole, and serves those that keep it.
 
 use motet::node::{Channel, Context, Mode, Node, Outgoing, RecvFrom, Serve};
-use motet_files::client::{Client, Source};
+use motet_files::client::{Client, CompletionQueue, OperationMemory, Source, Submission};
 use motet_files::exports::{self, Query};
 use motet_files::protocol::{
     Answer, Attributes, Change, LockKind, LockRange, MAX_REQUEST_BYTES, OpenFlags, Operation, Reply, Request, SERVICE,
@@ -12,7 +12,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -294,4 +294,57 @@ fn a_client_of_a_server_that_lies_gets_errors() {
         }
         client.close();
     }
+}
+
+#[test]
+fn a_completion_queue_of_a_server_that_lies_gets_errors() {
+    let limit = Some(Duration::from_millis(200));
+    let opened = |sequence| answered(sequence, Ok(Reply::Opened { file: 1, attributes: Attributes::default() }));
+    type Case = fn(&Request<'_>) -> (Vec<u8>, Vec<u8>);
+    let cases: [Case; 5] = [
+        |_| (vec![0xff; 200], vec![]),
+        |request| (answered(request.sequence.wrapping_add(1), Ok(Reply::Count(10))), vec![0; 10]),
+        |request| (answered(request.sequence, Ok(Reply::Done)), vec![]),
+        |request| (answered(request.sequence, Ok(Reply::Count(10))), vec![1; 100_000]),
+        |request| (answered(request.sequence, Ok(Reply::Count(u64::MAX))), vec![1; 5]),
+    ];
+    for (number, case) in cases.into_iter().enumerate() {
+        let address = hostile_server(move |request| match request.operation {
+            Operation::Open { .. } => (opened(request.sequence), vec![]),
+            _ => case(request),
+        });
+        let client = Client::connect(Source::Address(address), limit).expect("a session");
+        let file = Arc::new(client.open_file(b"x", OpenFlags::READ | OpenFlags::WRITE, 0).expect("a file").0);
+        let queue = CompletionQueue::new(&client, 4).expect("a queue");
+        let read = Submission::Read { offset: 0, into: OperationMemory::Owned(vec![7; 10]) };
+        queue.submit(&file, read, 1).expect("submitted");
+        assert!(queue.wait(LIMIT).expect("a completion").result.is_err(), "case {number}");
+        client.close();
+    }
+}
+
+#[test]
+fn a_completion_queue_of_a_server_that_is_silent_is_closed() {
+    let address = hostile_server(|request| match request.operation {
+        Operation::Open { .. } => {
+            (answered(request.sequence, Ok(Reply::Opened { file: 1, attributes: Attributes::default() })), vec![])
+        }
+        _ => loop {
+            thread::sleep(Duration::from_secs(60));
+        },
+    });
+    let client = Client::connect(Source::Address(address), None).expect("a session");
+    let file = Arc::new(client.open_file(b"x", OpenFlags::READ | OpenFlags::WRITE, 0).expect("a file").0);
+    let queue = CompletionQueue::new(&client, 4).expect("a queue");
+    let read = Submission::Read { offset: 0, into: OperationMemory::Owned(vec![7; 10]) };
+    let write = Submission::Write { offset: 0, data: OperationMemory::Owned(vec![7; 500_000]) };
+    queue.submit(&file, read, 1).expect("submitted");
+    queue.submit(&file, write, 2).expect("submitted");
+    let waited = thread::scope(|scope| {
+        let waiter = scope.spawn(|| queue.wait(None));
+        queue.close();
+        waiter.join().expect("the thread")
+    });
+    assert!(waited.is_err() && queue.outstanding() == 0);
+    client.close();
 }

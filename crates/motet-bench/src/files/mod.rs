@@ -6,7 +6,8 @@
 //! | part | what |
 //! | --- | --- |
 //! | `client` | the client of the front ends, by messages and by the directory itself, beside system calls on the folder |
-//! | `mount` | fio on mounted exports, beside the folder and sshfs |
+//! | `managed` | completion queues and batches of a program, beside a mount, the preload object, one request at a time, and registration at each request |
+//! | `mount` | fio on mounted exports, beside the folder, sshfs and libfuse's passthrough example |
 //! | `hosts` | two test hosts, beside TCP and sshfs |
 //! | `stripes` | a file striped over two and four test hosts, beside one |
 //! | `clients` | 1 to 184 clients that write |
@@ -16,8 +17,10 @@ mod client;
 mod clients;
 mod fio;
 mod hosts;
+mod managed;
 mod model;
 mod mount;
+mod passthrough;
 pub(crate) mod scene;
 mod sshfs;
 mod stripes;
@@ -36,6 +39,8 @@ pub type Options = PartOptions<Part>;
 pub enum Part {
     /// The client of the front ends, by messages and direct, beside the local folder
     Client,
+    /// Completion queues and batches, beside a mounted export, the preload object and one request at a time
+    Managed,
     /// fio on a mounted export, by messages and direct, beside the local folder and sshfs
     Mount,
     /// A client and a mount on another test host, beside TCP and sshfs
@@ -53,6 +58,7 @@ impl Part {
     fn word(self) -> &'static str {
         match self {
             Part::Client => "client",
+            Part::Managed => "managed",
             Part::Mount => "mount",
             Part::Hosts => "hosts",
             Part::Stripes => "stripes",
@@ -64,6 +70,7 @@ impl Part {
     fn measure(self, bench: &Bench) -> Result<Vec<Line>> {
         match self {
             Part::Client => client::measure(bench),
+            Part::Managed => managed::measure(bench),
             Part::Mount => mount::measure(bench),
             Part::Hosts => hosts::measure(bench),
             Part::Stripes => stripes::measure(bench),

@@ -1,6 +1,7 @@
-//! fio on mounted exports, beside the exported directory and sshfs.
+//! fio on mounted exports, beside the exported directory, sshfs and libfuse's passthrough example.
 
 use super::fio::{self, Job};
+use super::passthrough::Passthrough;
 use super::scene::{FILE, FILE_BYTES, Mounted, Scene, Way};
 use super::sshfs::SshServer;
 use crate::bench::{Bench, Measurement, Series};
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 const LEAST_RATE: f64 = 2.0;
 /// The least rate of random reads of 4 KiB, 1/s.
 const LEAST_READS: f64 = 80e3;
+/// The peer with a target.
+const SSHFS: &str = "sshfs";
 /// How many times as fast as sshfs random reads are at least.
 const LEAST_OVER_SSHFS: f64 = 10.0;
 
@@ -26,6 +29,12 @@ pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
     let mut folders: Vec<PathBuf> = mounts.iter().map(|mount: &Mounted| mount.folder.clone()).collect();
     folders.push(scene.data());
     folders.extend(sshfs.iter().map(|(mount, _)| mount.folder.clone()));
+    let passthrough = Passthrough::mount(&scene.data(), scene.path("passthrough"));
+    folders.extend(passthrough.iter().map(|other| other.mounted.folder.clone()));
+    let peers: Vec<&str> = [(SSHFS, sshfs.is_ok()), ("libfuse passthrough", passthrough.is_ok())]
+        .into_iter()
+        .filter_map(|(name, is_there)| is_there.then_some(name))
+        .collect();
     let seconds = if bench.quick { 1 } else { 4 };
     let mut lines = Vec::new();
     for job in &fio::JOBS {
@@ -37,16 +46,17 @@ pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
             .collect();
         let series = bench.compare(bench.of_programs, false, &mut measurements)?;
         drop(measurements);
-        lines.extend(of_job(job, &series));
+        lines.extend(of_job(job, &series, &peers));
     }
-    if let Err(error) = sshfs {
-        lines.push(Line::not_measured("mount", "beside sshfs", format!("{error:#}")));
+    let errors = [("beside sshfs", sshfs.err()), ("beside libfuse passthrough", passthrough.err())];
+    for (what, error) in errors.into_iter().filter_map(|(what, error)| Some((what, error?))) {
+        lines.push(Line::not_measured("mount", what, format!("{error:#}")));
     }
     Ok(lines)
 }
 
-/// The lines of a job: by messages, direct, in the folder, by sshfs if that is there.
-fn of_job(job: &Job, series: &[Series]) -> Vec<Line> {
+/// The lines of a job: by messages, direct, in the folder, by the peers that are there.
+fn of_job(job: &Job, series: &[Series], peers: &[&str]) -> Vec<Line> {
     let quantity = |name: &str, series: &Series| Quantity::of(name, &series.values, job.unit());
     let line = |what: String, way: &str, series: &Series| {
         Line::new("mount", what).figure(quantity(way, series)).floors(&series.floors)
@@ -66,10 +76,11 @@ fn of_job(job: &Job, series: &[Series]) -> Vec<Line> {
         lines.extend(least.map(|(least, name)| {
             line(format!("fio, {}, {name}", job.what), way, mounted).bound(Bound::AtLeast(least))
         }));
-        if let Some(sshfs) = series.get(3) {
-            let line = line(format!("fio, {}", job.what), way, mounted)
-                .against(quantity("sshfs", sshfs), &mounted.over(sshfs));
-            lines.push(if job.counts { line.bound(Bound::AtLeast(LEAST_OVER_SSHFS)) } else { line });
+        for (&peer, other) in peers.iter().zip(&series[3..]) {
+            let line =
+                line(format!("fio, {}", job.what), way, mounted).against(quantity(peer, other), &mounted.over(other));
+            let has_target = job.counts && peer == SSHFS;
+            lines.push(if has_target { line.bound(Bound::AtLeast(LEAST_OVER_SSHFS)) } else { line });
         }
     }
     lines

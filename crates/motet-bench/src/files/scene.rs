@@ -115,6 +115,17 @@ impl Scene {
     }
 }
 
+impl Scene {
+    /// Starts a worker under `motet run`, for which the export that clients may use themselves is at `prefix`. It runs on all CPUs.
+    pub fn preloaded(&self, bench: &Bench, prefix: &str, words: &[&str]) -> Result<Process> {
+        let mut command = Command::new(&self.motet);
+        command.args(["run", "--files", &format!("{}={prefix}", Way::Direct.export()), "--"]);
+        command.args(&self.worker).args(words);
+        self.set(&mut command);
+        Process::start(command, &bench.cpus, None)
+    }
+}
+
 impl Server {
     /// Starts a command, and waits for the first line of its output, which must contain `ready`.
     fn start(bench: &Bench, command: &mut Command, ready: &str, cpu: Option<usize>) -> Result<Self> {
