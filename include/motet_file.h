@@ -104,8 +104,8 @@ int motet_file_cq_open(motet_files files, unsigned outstanding, motet_file_cq *o
 
 /* Submits up to `count` requests on a file of the queue's client, in order, and returns how many. Each element has the memory in use until its completion is taken;
  * the elements themselves are free. Requests may be executed in any order; a synchronisation covers the writes whose completions were taken before it.
- *   By messages the call returns when the requests are on their way; it waits only while the server is away. Where the client uses the directory itself, it
- * executes them.
+ *   By messages the call returns when the requests are on their way; it waits only while the server is away. Where the client uses the directory itself, and
+ * for striped files, it executes them.
  *   Errors, if there is one at the first element: -EAGAIN (as many as allowed are outstanding, or there is no room to send: take completions, try again), -E2BIG
  * (longer than MOTET_FILE_MAX_BYTES), -EXDEV (a file of another client), -EINVAL, -ESHUTDOWN. */
 int motet_file_submit(motet_file_cq cq, motet_file file, const struct motet_file_request *requests, unsigned count);

@@ -1,10 +1,11 @@
 //! Files that are striped over three exports, against a model in memory, and with exports that are away or have lost something.
 
-use motet_files::client::{Client, File, Source};
+use motet_files::client::{Client, CompletionQueue, File, OperationMemory, Source, Submission};
 use motet_files::protocol::{Change, OpenFlags, RenameFlags};
 use motet_files::server::{Options, Server, Striping};
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -245,4 +246,31 @@ fn layouts_are_hidden_and_plain_files_stay_plain() {
         Server::start(Options { name: "refused".to_owned(), striping, ..options("x", &scene.folders, 1) }).is_err()
     };
     assert!(refused(1000, &["a"]) && refused(UNIT, &[]) && refused(UNIT, &["a"; 16]));
+}
+
+#[test]
+fn a_completion_queue_reads_and_writes_whole_files() {
+    let scene = Scene::new();
+    let (striped, other) = (Arc::new(scene.create("striped")), Arc::new(scene.create("other")));
+    let queue = CompletionQueue::new(&scene.client, 8).expect("a queue");
+    let bytes = pattern(5 * UNIT as usize + 100, 7);
+    for file in [&striped, &other] {
+        let write = Submission::Write { offset: 0, data: OperationMemory::Owned(bytes.clone()) };
+        queue.submit(file, write, 1).expect("submitted");
+        queue.submit(file, Submission::Sync { data_only: false }, 2).expect("submitted");
+        for number in 1..=2 {
+            let completed = queue.wait(Some(Duration::from_secs(30))).expect("a completion");
+            let count = if number == 1 { bytes.len() } else { 0 };
+            assert_eq!((completed.user_data, completed.result.expect("done")), (number, count));
+        }
+    }
+    assert!(whole(&striped) == bytes);
+    let read = Submission::Read { offset: 10, into: OperationMemory::Owned(vec![0; bytes.len()]) };
+    queue.submit(&striped, read, 3).expect("submitted");
+    let completed = queue.wait(Some(Duration::from_secs(30))).expect("a completion");
+    assert_eq!(completed.result.expect("read"), bytes.len() - 10);
+    assert!(completed.memory.expect("memory")[..bytes.len() - 10] == bytes[10..]);
+    queue.submit(&striped, Submission::Sync { data_only: false }, 4).expect("submitted");
+    queue.close();
+    assert_eq!(queue.outstanding(), 0);
 }

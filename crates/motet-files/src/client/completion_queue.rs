@@ -1,10 +1,9 @@
 //! Completion queues: many reads and writes under way without a thread for each, as those of verbs and libfabric.
 //!
 //! By messages a submitted request is on its way when [`CompletionQueue::submit`] returns. Where the client uses the directory itself the request is executed at its submission: the
-//! page cache answers at once, and there is nobody to wait for.
+//! page cache answers at once, and there is nobody to wait for. Requests of striped files are executed at their submission, too.
 
 use super::connection::{Body, Connection, Queued};
-use super::direct::Direct;
 use super::transport::Transport;
 use super::{Client, File, Shared, unexpected};
 use crate::Result;
@@ -76,7 +75,7 @@ struct State {
     count: usize,
     last_key: u64,
     under_way: HashMap<u64, Entry>,
-    /// Of the directory itself.
+    /// Of requests that were executed at their submission.
     completed: VecDeque<Completed>,
 }
 
@@ -201,32 +200,27 @@ impl CompletionQueue {
         if let Some(errno) = refused {
             return Err((errno.into(), owned(body)));
         }
+        let (Transport::Messages(connection), Some(cq), false) = (&self.client.transport, self.cq, file.is_striped())
+        else {
+            state.count += 1;
+            drop(state);
+            let completed = execute(file, kind, body, user_data);
+            self.state().completed.push_back(completed);
+            self.completed.notify_one();
+            return Ok(());
+        };
         match &mut kind {
             Kind::Write { .. } => file.state().begin_change(),
             Kind::Sync { changes, .. } => *changes = Some(file.state().changes()),
             Kind::Read { .. } => {}
         }
         let job = Job { file: Arc::clone(file), kind, user_data };
-        match (&self.client.transport, self.cq) {
-            (Transport::Messages(connection), Some(cq)) => {
-                state.last_key += 1;
-                let key = state.last_key;
-                let request = connection
-                    .start((cq, key), || job.operation(), body)
-                    .map_err(|(error, body)| (error, owned(body)))?;
-                state.under_way.insert(key, Entry { request, job });
-                state.count += 1;
-            }
-            (Transport::Direct(direct), _) => {
-                state.count += 1;
-                drop(state);
-                let (answer, body) = execute(direct, &job, body);
-                let completed = job.complete(answer, body);
-                self.state().completed.push_back(completed);
-                self.completed.notify_one();
-            }
-            (Transport::Messages(_), None) => return Err((unexpected(), owned(body))),
-        }
+        state.last_key += 1;
+        let key = state.last_key;
+        let request =
+            connection.start((cq, key), || job.operation(), body).map_err(|(error, body)| (error, owned(body)))?;
+        state.under_way.insert(key, Entry { request, job });
+        state.count += 1;
         Ok(())
     }
 
@@ -255,6 +249,11 @@ impl CompletionQueue {
             return;
         }
         self.completed.notify_all();
+        {
+            let mut state = self.state();
+            state.count -= state.completed.len();
+            state.completed.clear();
+        }
         let (Transport::Messages(connection), Some(cq)) = (&self.client.transport, self.cq) else { return };
         let began = Instant::now();
         let mut given_up = false;
@@ -317,10 +316,21 @@ impl CompletionQueue {
         }
     }
 
+    /// A completion of a request that was executed at its submission.
+    fn take_executed(&self) -> Option<Completed> {
+        let mut state = self.state();
+        let completed = state.completed.pop_front()?;
+        state.count -= 1;
+        Some(completed)
+    }
+
     fn next_by_messages(&self, connection: &Connection, cq: CqId, until: Option<Instant>) -> Result<Option<Completed>> {
         loop {
             if self.closed.load(Ordering::SeqCst) {
                 return Err(Errno::SHUTDOWN.into());
+            }
+            if let Some(completed) = self.take_executed() {
+                return Ok(Some(completed));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             match connection.next_completion(cq, left.unwrap_or(LOOK).min(LOOK))? {
@@ -357,19 +367,13 @@ impl Drop for CompletionQueue {
     }
 }
 
-/// Executes a request on the directory itself.
-fn execute(direct: &Direct, job: &Job, mut body: Body) -> (Result<(Reply, usize)>, Body) {
-    let operation = match job.operation() {
-        Ok(operation) => operation,
-        Err(error) => return (Err(error), body),
+/// Executes a request, and waits for it.
+fn execute(file: &File, kind: Kind, mut body: Body, user_data: u64) -> Completed {
+    let result = match (kind, &mut body) {
+        (Kind::Read { offset, length }, Body::Into(into)) => into.write(0, length, |into| file.read_at(into, offset)),
+        (Kind::Write { offset, length }, Body::Data(data)) => file.write_at(data.bytes(0, length), offset),
+        (Kind::Sync { data_only, .. }, _) => file.sync(data_only).map(|()| 0),
+        _ => Err(unexpected()),
     };
-    let answer = match &mut body {
-        Body::Empty => direct.call(&operation, &[], &mut []),
-        Body::Data(data) => direct.call(&operation, data.bytes(0, data.len()), &mut []),
-        Body::Into(into) => {
-            let length = into.len();
-            into.write(0, length, |into| direct.call(&operation, &[], into))
-        }
-    };
-    (answer, body)
+    Completed { user_data, result, memory: owned(body) }
 }

@@ -188,6 +188,11 @@ impl File {
         &self.state
     }
 
+    /// Whether it is striped over several exports.
+    pub(super) fn is_striped(&self) -> bool {
+        self.stripes.is_some()
+    }
+
     /// Whether it is one of this client.
     pub(super) fn is_of(&self, client: &Arc<Shared>) -> bool {
         Arc::ptr_eq(&self.client, client)
