@@ -8,6 +8,7 @@
 //! | `client` | the client of the front ends, by messages and by the directory itself, beside system calls on the folder |
 //! | `managed` | completion queues and batches of a program, beside a mount, the preload object, one request at a time, and registration at each request |
 //! | `mount` | fio on mounted exports, beside the folder, sshfs and libfuse's passthrough example |
+//! | `sshfs` | an unmodified remote file system with and without `motet run` |
 //! | `hosts` | two test hosts, beside TCP and sshfs |
 //! | `stripes` | a file striped over two and four test hosts, beside one |
 //! | `clients` | 1 to 184 clients that write |
@@ -15,6 +16,7 @@
 
 mod client;
 mod clients;
+mod directport;
 mod fio;
 mod hosts;
 mod managed;
@@ -43,6 +45,8 @@ pub enum Part {
     Managed,
     /// fio on a mounted export, by messages and direct, beside the local folder and sshfs
     Mount,
+    /// sshfs without encryption, with and without `motet run`
+    Sshfs,
     /// A client and a mount on another test host, beside TCP and sshfs
     Hosts,
     /// A file striped over two and four test hosts, over links of one rate
@@ -60,6 +64,7 @@ impl Part {
             Part::Client => "client",
             Part::Managed => "managed",
             Part::Mount => "mount",
+            Part::Sshfs => "sshfs",
             Part::Hosts => "hosts",
             Part::Stripes => "stripes",
             Part::Clients => "clients",
@@ -72,6 +77,7 @@ impl Part {
             Part::Client => client::measure(bench),
             Part::Managed => managed::measure(bench),
             Part::Mount => mount::measure(bench),
+            Part::Sshfs => directport::measure(bench),
             Part::Hosts => hosts::measure(bench),
             Part::Stripes => stripes::measure(bench),
             Part::Clients => clients::measure(bench),

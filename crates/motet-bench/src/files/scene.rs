@@ -72,6 +72,11 @@ impl Scene {
         Ok(scene)
     }
 
+    /// The command `motet`.
+    pub fn motet(&self) -> &Path {
+        &self.motet
+    }
+
     /// The exported directory.
     pub fn data(&self) -> PathBuf {
         self.path("data")
