@@ -34,6 +34,9 @@ const KIND_SHIFT: u32 = 60;
 const REQUEST: u64 = 1 << KIND_SHIFT;
 const DATA: u64 = 2 << KIND_SHIFT;
 const ANSWER: u64 = 3 << KIND_SHIFT;
+/// The tag of notices, and of what a client answers to them.
+const NOTICE: u64 = 4 << KIND_SHIFT;
+const ACKNOWLEDGEMENT: u64 = 5 << KIND_SHIFT;
 /// The bits of the tag that say the slot.
 pub const SLOT_MASK: u64 = (1 << KIND_SHIFT) - 1;
 /// A tag that no message has. A receive for it completes when the channel is lost.
@@ -52,6 +55,16 @@ pub fn data_tag(slot: u16) -> u64 {
 /// The tag of answers in this slot.
 pub fn answer_tag(slot: u16) -> u64 {
     ANSWER | u64::from(slot)
+}
+
+/// The tag of notices. A notice is a number, one more than that of the notice before, and a [`Notice`].
+pub fn notice_tag() -> u64 {
+    NOTICE
+}
+
+/// The tag of acknowledgements: the number of a notice, of which and of all before the client uses nothing any more.
+pub fn acknowledgement_tag() -> u64 {
+    ACKNOWLEDGEMENT
 }
 
 /// A request.
@@ -96,6 +109,11 @@ pub enum Operation<'a> {
         version: u32,
         /// The session to go on with.
         resume: Option<SessionKey>,
+    },
+    /// Makes this channel the one on which the client of a session gets notices. The first request of a channel, always in slot 0 with sequence 0.
+    Subscribe {
+        /// The session.
+        session: SessionKey,
     },
     /// Ends the session.
     Detach,
@@ -282,6 +300,27 @@ pub enum Reply {
 /// What identifies a session. Only its client and its server know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SessionKey(pub [u8; 16]);
+
+/// What a client must not use any more if it has cached it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Notice<'a> {
+    /// The attributes of a file have changed, and with its times and length its content.
+    Attributes {
+        /// Its device on the server.
+        device: u64,
+        /// Its number there.
+        inode: u64,
+    },
+    /// A name was removed, or names another file.
+    Name {
+        /// Its path.
+        #[serde(with = "serde_bytes")]
+        path: &'a [u8],
+    },
+}
+
+/// Longest notice with its number, bytes.
+pub const MAX_NOTICE_BYTES: usize = MAX_PATH_BYTES + 32;
 
 /// How the content of a file is divided among exports (the RAID-0 pattern): its first unit is in the file itself, the second one in the first of the other
 /// exports, and so on in turn. In each export a unit is at the offset that it has in the file.
@@ -475,6 +514,16 @@ pub struct Entry<'a> {
 /// Takes the request from the front of a message; the rest is data of the request. `None`: it is no request.
 pub fn parse_request(message: &[u8]) -> Option<(Request<'_>, &[u8])> {
     postcard::take_from_bytes(message).ok()
+}
+
+/// The number and the notice in a message. `None`: it is none.
+pub fn parse_notice(message: &[u8]) -> Option<(u32, Notice<'_>)> {
+    postcard::from_bytes(message).ok()
+}
+
+/// The number in an acknowledgement. `None`: it is none.
+pub fn parse_acknowledgement(message: &[u8]) -> Option<u32> {
+    postcard::from_bytes(message).ok()
 }
 
 /// The answer in the headers of a message. `None`: it is none.

@@ -89,6 +89,17 @@ impl Connection {
         self.link().read_only
     }
 
+    /// The present session.
+    pub fn session(&self) -> Option<SessionKey> {
+        let link = self.link();
+        link.key.filter(|_| link.channel.is_some())
+    }
+
+    /// Where the server is found.
+    pub fn source(&self) -> &Source {
+        &self.source
+    }
+
     /// Ends the session. Calls that wait for the server fail with ESHUTDOWN.
     pub fn close(&self) {
         if !self.closed.swap(true, Ordering::SeqCst) {

@@ -9,6 +9,7 @@ mod direct;
 mod failure;
 mod file;
 mod locate;
+mod notices;
 mod open_files;
 mod slots;
 mod stripes;
@@ -18,6 +19,7 @@ pub use completion_queue::{Completed, CompletionQueue, MAX_QUEUED, Submission};
 pub use file::{File, Transfer};
 pub use locate::Source;
 pub use motet::node::{OperationMemory, UserMemory};
+pub use notices::{Notice, Subscription};
 
 use crate::Result;
 use crate::exports::{self, Query};

@@ -7,10 +7,14 @@
 //! | --- | --- |
 //! | this one | threads, requests, answers |
 //! | `sessions` | the sessions of all clients |
-//! | `session` | one session: slots, open files |
+//! | `session` | one session: slots, open files, notices |
+//! | `leases` | what clients may have cached |
+//! | `notices` | tells clients what others have changed |
 //!
 //! The module `storage` executes the operations.
 
+mod leases;
+mod notices;
 mod session;
 mod sessions;
 
@@ -18,15 +22,17 @@ use crate::Result;
 use crate::engine_error as failed;
 use crate::exports::{Exported, Publication};
 use crate::protocol::{
-    Answer, MAX_DATA_BYTES, MAX_REQUEST_BYTES, NEVER, Operation, Reply, Request, SERVICE, SLOT_MASK, VERSION,
-    answer_tag, append, data_tag, parse_request, request_tag,
+    Answer, MAX_DATA_BYTES, MAX_REQUEST_BYTES, NEVER, Operation, Reply, Request, SERVICE, SLOT_MASK, SessionKey,
+    VERSION, acknowledgement_tag, answer_tag, append, data_tag, parse_acknowledgement, parse_request, request_tag,
 };
 pub use crate::storage::Striping;
 use crate::storage::{Body, Tree, execute};
+use leases::Leases;
 use motet::node::{
     Channel, Completion, CompletionOptions, Context, CqId, Error, Mode, Node, OperationMemory, Outgoing, RecvFrom,
     Serve, Status,
 };
+use notices::Changes;
 use rustix::io::Errno;
 use session::{Admitted, Session};
 use sessions::Sessions;
@@ -45,6 +51,11 @@ const POSTED: usize = 64;
 const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 /// The user data of receives for requests. That of receives that watch a channel are larger.
 const REQUESTS: u64 = 0;
+/// The user data of receives for acknowledgements, and how many are posted.
+const ACKNOWLEDGEMENTS: u64 = u64::MAX;
+const ACKNOWLEDGEMENTS_POSTED: usize = 16;
+/// Longest acknowledgement, bytes.
+const MAX_ACKNOWLEDGEMENT_BYTES: usize = 8;
 
 /// What is exported, and how.
 #[derive(Debug, Clone, Default)]
@@ -78,6 +89,7 @@ struct Shared {
     node: Node,
     tree: Tree,
     sessions: Sessions,
+    leases: Leases,
     context: Context,
     cq: CqId,
     boot: [u8; 16],
@@ -135,6 +147,7 @@ impl Server {
             node,
             tree,
             sessions,
+            leases: Leases::default(),
             context,
             cq,
             boot: boot_id(),
@@ -143,6 +156,9 @@ impl Server {
         });
         for _ in 0..POSTED {
             shared.post(vec![0; MAX_REQUEST_BYTES])?;
+        }
+        for _ in 0..ACKNOWLEDGEMENTS_POSTED {
+            shared.post_acknowledgement(vec![0; MAX_ACKNOWLEDGEMENT_BYTES])?;
         }
         let exported = Arc::clone(&shared);
         let publication = Publication::start(&shared.options.name, exported)?;
@@ -216,6 +232,13 @@ impl Shared {
             .map_err(failed)
     }
 
+    /// Posts a receive for an acknowledgement.
+    fn post_acknowledgement(&self, memory: Vec<u8>) -> Result<()> {
+        let options = CompletionOptions { cq: Some(self.cq), user_data: ACKNOWLEDGEMENTS, errors_only: false };
+        let memory = OperationMemory::Owned(memory);
+        self.node.post(RecvFrom::Any(self.context), acknowledgement_tag(), 0, memory, options).map(drop).map_err(failed)
+    }
+
     /// Accepts channels up to this one, and watches each for its loss. False: this one is lost already.
     ///
     /// The first request of a client calls this. A thread that waited for channels would run the node's progress in turns with the one that waits for
@@ -263,7 +286,23 @@ impl Shared {
                         // The wait makes no progress while there are completions: clients beyond the posted receives would starve.
                         let _ = self.node.progress();
                     }
-                    Ok(Completion { user_data: REQUESTS, .. }) => {}
+                    Ok(Completion {
+                        user_data: ACKNOWLEDGEMENTS,
+                        status,
+                        channel,
+                        length,
+                        memory: Some(memory),
+                        ..
+                    }) => {
+                        if let Some(channel) = channel {
+                            let whole = memory.get(..length as usize).filter(|_| status == Status::Done);
+                            self.acknowledge(channel, whole.unwrap_or(&[]));
+                        }
+                        if self.post_acknowledgement(memory).is_err() {
+                            return;
+                        }
+                    }
+                    Ok(Completion { user_data: REQUESTS | ACKNOWLEDGEMENTS, .. }) => {}
                     Ok(Completion { user_data, .. }) => self.lost(user_data),
                     Err(Error::NoNode(_)) => return,
                     Err(_) => {}
@@ -275,7 +314,23 @@ impl Shared {
     /// The channel is gone, or its client has sent what no client sends.
     fn lost(&self, watched: u64) {
         if let Some(channel) = self.sessions.lose(watched) {
+            if let Some(session) = self.sessions.lose_notices(channel)
+                && session.loses_notices(channel)
+            {
+                self.leases.unsubscribe(session.key());
+            }
             let _ = self.node.close_channel(channel);
+        }
+    }
+
+    /// A client uses nothing any more of what it was told.
+    fn acknowledge(&self, channel: Channel, message: &[u8]) {
+        let known = match (self.sessions.of_notices(channel), parse_acknowledgement(message)) {
+            (Some(session), Some(number)) => session.acknowledge(channel, number),
+            _ => false,
+        };
+        if !known {
+            self.refuse(channel);
         }
     }
 
@@ -292,6 +347,9 @@ impl Shared {
         if let Operation::Attach { version, resume } = request.operation {
             return self.attach(channel, version, resume, turn);
         }
+        if let Operation::Subscribe { session } = request.operation {
+            return self.subscribe(channel, session, turn);
+        }
         let Some(session) = self.sessions.of(channel) else { return self.refuse(channel) };
         // Data come first: a request whose data are lost with the connection is not under way, and may come again.
         let Buffers { data, read, headers } = buffers;
@@ -300,11 +358,12 @@ impl Shared {
             Admitted::Execute => {
                 let result = match request.operation {
                     Operation::Detach => Ok((Reply::Done, Body::Empty)),
-                    ref operation => execute(&self.tree, session.files(), operation, data, read, &mut || turn.give()),
+                    ref operation => self.execute(&session, operation, data, read, turn),
                 };
                 self.count(&request.operation, &result);
                 self.answer(&session, &request, result, read, headers, turn);
                 if request.operation == Operation::Detach {
+                    self.end_notices(&session);
                     self.sessions.detach(&session);
                 }
             }
@@ -312,6 +371,28 @@ impl Shared {
             Admitted::Running => {}
             Admitted::Refused => self.refuse(channel),
         }
+    }
+
+    /// Executes an operation of a client, and tells the others what it has changed.
+    fn execute(
+        &self,
+        session: &Session,
+        operation: &Operation<'_>,
+        data: &[u8],
+        buffer: &mut [u8],
+        turn: &mut Turn<'_>,
+    ) -> Result<(Reply, Body)> {
+        let mut execute =
+            |turn: &mut Turn<'_>| execute(&self.tree, session.files(), operation, data, buffer, &mut || turn.give());
+        if self.leases.is_unused() {
+            return execute(turn);
+        }
+        let file = |number| Some(session.files().get(number).ok()?.identity());
+        let changes = Changes::of(&self.tree, operation, file);
+        let (reply, body) = execute(turn)?;
+        self.grant(session, operation, &reply, &body);
+        self.tell(session, &changes, turn);
+        Ok((reply, body))
     }
 
     /// The data of a request: in its message, or in one that follows.
@@ -338,7 +419,7 @@ impl Shared {
     }
 
     /// Begins a session on a new channel, or goes on with one. The thread has the turn, so the loss of the channel is seen after this.
-    fn attach(&self, channel: Channel, version: u32, resume: Option<crate::protocol::SessionKey>, turn: &mut Turn<'_>) {
+    fn attach(&self, channel: Channel, version: u32, resume: Option<SessionKey>, turn: &mut Turn<'_>) {
         if !self.accept(channel) {
             return self.refuse(channel);
         }
@@ -350,6 +431,21 @@ impl Shared {
             .map_err(|error| errno(&error));
         let mut headers = Vec::new();
         append(&Answer { sequence: 0, result }, &mut headers);
+        self.send(channel, 0, &headers, &[], turn);
+    }
+
+    /// The client of a session gets notices on this channel.
+    fn subscribe(&self, channel: Channel, session: SessionKey, turn: &mut Turn<'_>) {
+        if !self.accept(channel) {
+            return self.refuse(channel);
+        }
+        let Some((session, before)) = self.sessions.subscribe(session, channel) else { return self.refuse(channel) };
+        self.leases.subscribe(session.key());
+        if let Some(before) = before {
+            self.refuse(before);
+        }
+        let mut headers = Vec::new();
+        append(&Answer { sequence: 0, result: Ok(Reply::Done) }, &mut headers);
         self.send(channel, 0, &headers, &[], turn);
     }
 

@@ -3,7 +3,7 @@
 use crate::protocol::{Request, SLOTS, SessionKey};
 use crate::storage::FileTable;
 use motet::node::Channel;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// A session.
@@ -13,6 +13,19 @@ pub struct Session {
     link: Mutex<LinkState>,
     slots: Vec<Mutex<Slot>>,
     files: FileTable,
+    notices: Mutex<Notices>,
+    acknowledged: Condvar,
+}
+
+/// The notices that the client gets.
+#[derive(Debug, Default)]
+struct Notices {
+    /// Where it gets them.
+    channel: Option<Channel>,
+    /// The number of the last one.
+    sent: u32,
+    /// The last one of which it has said that it uses nothing any more.
+    acknowledged: u32,
 }
 
 /// How the client is reached.
@@ -67,6 +80,8 @@ impl Session {
             link: Mutex::new(LinkState::Up(channel)),
             slots: (0..SLOTS).map(|_| Mutex::default()).collect(),
             files: FileTable::default(),
+            notices: Mutex::default(),
+            acknowledged: Condvar::new(),
         }
     }
 
@@ -143,6 +158,65 @@ impl Session {
         }
     }
 
+    /// The client gets notices on this channel from now on. Returns the one before.
+    pub fn begin_notices(&self, channel: Channel) -> Option<Channel> {
+        let before =
+            std::mem::replace(&mut *locked(&self.notices), Notices { channel: Some(channel), ..Notices::default() });
+        self.acknowledged.notify_all();
+        before.channel
+    }
+
+    /// The client gets no notices any more. Returns the channel.
+    pub fn end_notices(&self) -> Option<Channel> {
+        let channel = locked(&self.notices).channel.take();
+        self.acknowledged.notify_all();
+        channel
+    }
+
+    /// A channel for notices is lost. Returns whether it is the present one; then the client gets none any more.
+    pub fn loses_notices(&self, channel: Channel) -> bool {
+        let mut notices = locked(&self.notices);
+        let present = notices.channel == Some(channel);
+        if present {
+            notices.channel = None;
+            self.acknowledged.notify_all();
+        }
+        present
+    }
+
+    /// The channel and the number of the next notice.
+    pub fn next_notice(&self) -> Option<(Channel, u32)> {
+        let mut notices = locked(&self.notices);
+        let channel = notices.channel?;
+        notices.sent = notices.sent.wrapping_add(1);
+        Some((channel, notices.sent))
+    }
+
+    /// The client uses nothing any more of what was told up to this notice. False: it has not been sent.
+    pub fn acknowledge(&self, channel: Channel, number: u32) -> bool {
+        let mut notices = locked(&self.notices);
+        let outstanding = notices.sent.wrapping_sub(notices.acknowledged);
+        let valid = notices.channel == Some(channel) && number.wrapping_sub(notices.acknowledged) <= outstanding;
+        if valid {
+            notices.acknowledged = number;
+            self.acknowledged.notify_all();
+        }
+        valid
+    }
+
+    /// Waits until the client has acknowledged a notice, or gets none on this channel any more. False: it has not in time.
+    pub fn wait_for_acknowledgement(&self, channel: Channel, number: u32, deadline: Instant) -> bool {
+        let mut notices = locked(&self.notices);
+        while notices.channel == Some(channel) && (number.wrapping_sub(notices.acknowledged) as i32) > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            notices = self.acknowledged.wait_timeout(notices, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
     /// Its open files.
     pub fn files(&self) -> &FileTable {
         &self.files
@@ -180,6 +254,23 @@ mod tests {
         assert_eq!(session.admit(&request(3, 2)), Admitted::Execute);
         session.answered(&request(3, 2), None);
         assert_eq!(session.admit(&request(3, 2)), Admitted::Execute, "an idempotent request is executed again");
+    }
+
+    #[test]
+    fn acknowledgements_are_of_notices_that_were_sent() {
+        let session = session();
+        let channel = session.channel().expect("a channel");
+        assert_eq!(session.next_notice(), None);
+        assert_eq!(session.begin_notices(channel), None);
+        let long_ago = Instant::now();
+        assert_eq!((session.next_notice(), session.next_notice()), (Some((channel, 1)), Some((channel, 2))));
+        assert!(!session.wait_for_acknowledgement(channel, 1, long_ago));
+        assert!(session.acknowledge(channel, 1) && session.wait_for_acknowledgement(channel, 1, long_ago));
+        assert!(!session.acknowledge(channel, 3), "not sent");
+        assert!(!session.acknowledge(channel, 0), "before the last one");
+        assert!(!session.wait_for_acknowledgement(channel, 2, long_ago));
+        assert_eq!(session.end_notices(), Some(channel));
+        assert!(session.wait_for_acknowledgement(channel, 2, long_ago), "nobody is waited for");
     }
 
     #[test]

@@ -19,6 +19,8 @@ const GRACE: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub struct Sessions {
     by_channel: RwLock<HashMap<Channel, Arc<Session>>>,
+    /// The sessions whose clients get notices on a channel.
+    by_notices: Mutex<HashMap<Channel, Arc<Session>>>,
     all: Mutex<HashMap<SessionKey, Arc<Session>>>,
     watched: Mutex<Watched>,
     /// The number of lost sessions that have not expired, and whether the server has ended.
@@ -49,6 +51,37 @@ impl Sessions {
     /// The session of the client at this channel.
     pub fn of(&self, channel: Channel) -> Option<Arc<Session>> {
         self.channels().get(&channel).cloned()
+    }
+
+    /// The session with this key.
+    pub fn with_key(&self, key: SessionKey) -> Option<Arc<Session>> {
+        locked(&self.all).get(&key).cloned()
+    }
+
+    /// The client of a session gets notices on this channel from now on. Returns the session, and the channel before. `None`: there is no such session.
+    pub fn subscribe(&self, key: SessionKey, channel: Channel) -> Option<(Arc<Session>, Option<Channel>)> {
+        if self.channels().contains_key(&channel) {
+            return None;
+        }
+        let session = self.with_key(key)?;
+        let before = session.begin_notices(channel);
+        let mut channels = locked(&self.by_notices);
+        if let Some(before) = before {
+            channels.remove(&before);
+        }
+        channels.insert(channel, Arc::clone(&session));
+        Some((session, before))
+    }
+
+    /// The session whose client gets notices on this channel.
+    pub fn of_notices(&self, channel: Channel) -> Option<Arc<Session>> {
+        locked(&self.by_notices).get(&channel).cloned()
+    }
+
+    /// A channel for notices is gone. Returns the session whose client has none any more.
+    pub fn lose_notices(&self, channel: Channel) -> Option<Arc<Session>> {
+        let session = locked(&self.by_notices).remove(&channel)?;
+        Some(session)
     }
 
     /// How many sessions there are.

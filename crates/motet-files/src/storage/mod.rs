@@ -66,7 +66,7 @@ pub fn execute(
     let done = |result: Result<()>| result.map(|()| (Reply::Done, Body::Empty));
     let count = |count: usize| Ok((Reply::Count(count as u64), Body::Empty));
     match *operation {
-        Operation::Attach { .. } | Operation::Detach => Err(Errno::PROTO.into()),
+        Operation::Attach { .. } | Operation::Subscribe { .. } | Operation::Detach => Err(Errno::PROTO.into()),
         Operation::Read { file, offset, length } => {
             let buffer = buffer.get_mut(..length as usize).ok_or(Errno::INVAL)?;
             let read = read(tree, &*files.get(file)?, buffer, offset, before_waiting)?;
@@ -84,7 +84,7 @@ pub fn execute(
         Operation::Open { path, flags, mode } => {
             let (descriptor, layout) = tree.open_with_layout(path, flags, mode)?;
             let attributes = attributes_of(descriptor.as_fd())?;
-            let file = files.add(OpenFile::new(descriptor, flags))?;
+            let file = files.add(OpenFile::new(descriptor, flags, &attributes))?;
             Ok((Reply::Opened { file, attributes }, layout_body(layout.as_ref())))
         }
         Operation::Close { file } => done(files.close(file)),

@@ -2,7 +2,7 @@
 
 use super::tree::{attributes_at, reopen};
 use crate::Result;
-use crate::protocol::{Entry, LockKind, LockRange, OpenFlags, append};
+use crate::protocol::{Attributes, Entry, LockKind, LockRange, OpenFlags, append};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET, flock};
 use rustix::fs::{AtFlags, FileType, OFlags, RawDir, SeekFrom, seek};
@@ -22,6 +22,8 @@ const LISTING_BYTES: usize = 32 << 10;
 pub struct OpenFile {
     descriptor: OwnedFd,
     flags: OpenFlags,
+    /// Its device and its number there.
+    identity: (u64, u64),
     /// Held while the position of the directory is used.
     listing: Mutex<()>,
     /// A file description for each lock owner: OFD locks belong to the description.
@@ -33,9 +35,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl OpenFile {
-    /// A file that was opened with these flags.
-    pub fn new(descriptor: OwnedFd, flags: OpenFlags) -> Self {
-        Self { descriptor, flags, listing: Mutex::new(()), owners: Mutex::default() }
+    /// A file with these attributes that was opened with these flags.
+    pub fn new(descriptor: OwnedFd, flags: OpenFlags, attributes: &Attributes) -> Self {
+        let identity = (attributes.device, attributes.inode);
+        Self { descriptor, flags, identity, listing: Mutex::new(()), owners: Mutex::default() }
+    }
+
+    /// Its device and its number there.
+    pub fn identity(&self) -> (u64, u64) {
+        self.identity
     }
 
     /// The descriptor.

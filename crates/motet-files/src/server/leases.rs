@@ -1,0 +1,150 @@
+//! What clients may have cached: the attributes of files and the names of directories. A client that has subscribed to notices is told when another client changes
+//! something of it.
+//!
+//! A lease begins when an answer tells a client attributes or a name. It ends when another client's change is told to it; the client gets another one when it asks
+//! again. So a file that one client writes all the time costs one notice, and not one for each write.
+
+use crate::protocol::SessionKey;
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Leases of one client. Beyond them it gets none, and uses what it has cached as long as without leases.
+const MAX_LEASES: usize = 64 << 10;
+
+/// What is leased.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Leased {
+    /// The attributes of a file: its device and its number there.
+    Attributes(u64, u64),
+    /// The name at a path, by a hash of the path. Two paths of one hash cost a notice too many.
+    Name(u64),
+}
+
+/// The leases of all clients.
+#[derive(Debug, Default)]
+pub struct Leases {
+    hasher: RandomState,
+    subscribers: AtomicUsize,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    holders: HashMap<Leased, Vec<SessionKey>>,
+    /// How many leases each subscriber has.
+    counts: HashMap<SessionKey, usize>,
+}
+
+impl Leases {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name at `path`.
+    pub fn name(&self, path: &[u8]) -> Leased {
+        Leased::Name(self.hasher.hash_one(path))
+    }
+
+    /// A client gets leases from now on.
+    pub fn subscribe(&self, client: SessionKey) {
+        if self.table().counts.insert(client, 0).is_none() {
+            self.subscribers.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    /// A client gets no leases any more, and those that it has end.
+    pub fn unsubscribe(&self, client: SessionKey) {
+        let mut table = self.table();
+        if let Some(leases) = table.counts.remove(&client) {
+            self.subscribers.fetch_sub(1, Ordering::AcqRel);
+            if leases > 0 {
+                table.holders.retain(|_, holders| {
+                    holders.retain(|holder| *holder != client);
+                    !holders.is_empty()
+                });
+            }
+        }
+    }
+
+    /// Whether no client has leases, so that changes need not be looked at.
+    pub fn is_unused(&self) -> bool {
+        self.subscribers.load(Ordering::Acquire) == 0
+    }
+
+    /// A client is told something. Nothing happens if it has not subscribed.
+    pub fn grant(&self, client: SessionKey, leased: Leased) {
+        if self.is_unused() {
+            return;
+        }
+        let Table { holders, counts } = &mut *self.table();
+        let Some(count) = counts.get_mut(&client).filter(|count| **count < MAX_LEASES) else { return };
+        let holders = holders.entry(leased).or_default();
+        if !holders.contains(&client) {
+            holders.push(client);
+            *count += 1;
+        }
+    }
+
+    /// A client has changed something: ends the leases of the others, and returns who they are.
+    pub fn end_of_others(&self, client: SessionKey, leased: Leased) -> Vec<SessionKey> {
+        let Table { holders, counts } = &mut *self.table();
+        let Some(of) = holders.get_mut(&leased) else { return Vec::new() };
+        let (own, others): (Vec<_>, Vec<_>) = of.drain(..).partition(|holder| *holder == client);
+        if own.is_empty() {
+            holders.remove(&leased);
+        } else {
+            *of = own;
+        }
+        for other in &others {
+            if let Some(count) = counts.get_mut(other) {
+                *count = count.saturating_sub(1);
+            }
+        }
+        others
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SessionKey = SessionKey([1; 16]);
+    const B: SessionKey = SessionKey([2; 16]);
+    const FILE: Leased = Leased::Attributes(1, 2);
+
+    #[test]
+    fn a_change_ends_the_leases_of_others_once() {
+        let leases = Leases::default();
+        assert!(leases.is_unused());
+        leases.grant(A, FILE);
+        assert!(leases.end_of_others(B, FILE).is_empty(), "it has not subscribed");
+        leases.subscribe(A);
+        leases.subscribe(B);
+        for client in [A, A, B] {
+            leases.grant(client, FILE);
+        }
+        assert_eq!(leases.end_of_others(B, FILE), [A]);
+        assert!(leases.end_of_others(B, FILE).is_empty());
+        assert_eq!(leases.end_of_others(A, FILE), [B], "its own one goes on");
+        leases.grant(A, leases.name(b"dir/name"));
+        assert_eq!(leases.end_of_others(B, leases.name(b"dir/name")), [A]);
+        assert!(leases.end_of_others(B, leases.name(b"dir/other")).is_empty());
+    }
+
+    #[test]
+    fn leases_are_bounded_and_end_with_the_client() {
+        let leases = Leases::default();
+        leases.subscribe(A);
+        for inode in 0..MAX_LEASES as u64 + 10 {
+            leases.grant(A, Leased::Attributes(1, inode));
+        }
+        assert_eq!(leases.table().holders.len(), MAX_LEASES);
+        assert_eq!(leases.end_of_others(B, Leased::Attributes(1, 0)), [A]);
+        leases.grant(A, FILE);
+        leases.unsubscribe(A);
+        leases.unsubscribe(A);
+        assert!(leases.is_unused() && leases.table().holders.is_empty());
+    }
+}

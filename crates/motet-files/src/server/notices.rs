@@ -1,0 +1,149 @@
+//! Tells clients that something they may have cached has changed.
+//!
+//! A client subscribes on a channel of its own. A change is answered when every other client that had the attributes has said that it uses them no more, so a
+//! program that sees the change done finds it everywhere. A client that says nothing for [`ANSWER_LIMIT`] is not waited for again until it has subscribed again.
+
+use super::leases::Leased;
+use super::session::Session;
+use super::{Shared, Turn};
+use crate::protocol::{Notice, OpenFlags, Operation, Reply, Target, append, entries, notice_tag};
+use crate::storage::{Body, Tree};
+use motet::node::{Channel, Mode, Outgoing};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long a change waits for a client that has cached what it changes.
+const ANSWER_LIMIT: Duration = Duration::from_millis(500);
+
+/// What an operation changes: files by their attributes, names by their paths.
+#[derive(Debug, Default)]
+pub struct Changes<'a> {
+    files: Vec<(u64, u64)>,
+    names: Vec<&'a [u8]>,
+}
+
+impl<'a> Changes<'a> {
+    /// What an operation is about to change. `file`: the device and number of an open file.
+    pub fn of(tree: &Tree, operation: &Operation<'a>, file: impl Fn(u32) -> Option<(u64, u64)>) -> Self {
+        let mut changes = Self::default();
+        let at = |path: &[u8]| tree.attributes(path).ok().map(|found| (found.device, found.inode));
+        let parent = |path: &[u8]| {
+            let slash = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+            at(&path[..slash])
+        };
+        let target = |target: Target<'_>| match target {
+            Target::Path(path) => at(path),
+            Target::File(number) => file(number),
+        };
+        match *operation {
+            Operation::Write { file: number, .. }
+            | Operation::Reserve { file: number, .. }
+            | Operation::Fallocate { file: number, .. }
+            | Operation::CopyFileRange { to: number, .. } => changes.files.extend(file(number)),
+            Operation::SetAttributes(of, _)
+            | Operation::SetXattr { target: of, .. }
+            | Operation::RemoveXattr { target: of, .. } => {
+                changes.files.extend(target(of));
+            }
+            Operation::Open { path, flags, .. } => {
+                if flags.contains(OpenFlags::TRUNCATE) {
+                    changes.files.extend(at(path));
+                }
+                if flags.contains(OpenFlags::CREATE) {
+                    changes.files.extend(parent(path));
+                }
+            }
+            Operation::Mkdir { path, .. } | Operation::Mknod { path, .. } | Operation::Symlink { path, .. } => {
+                changes.files.extend(parent(path));
+            }
+            Operation::Link { from, to } => changes.files.extend([at(from), parent(to)].into_iter().flatten()),
+            Operation::Unlink { path, .. } => {
+                changes.files.extend([at(path), parent(path)].into_iter().flatten());
+                changes.names.push(path);
+            }
+            Operation::Rename { from, to, .. } => {
+                changes.files.extend([at(from), at(to), parent(from), parent(to)].into_iter().flatten());
+                changes.names.extend([from, to]);
+            }
+            _ => {}
+        }
+        changes
+    }
+}
+
+impl Shared {
+    /// A client is told the attributes and the name that an answer contains.
+    pub(super) fn grant(&self, session: &Session, operation: &Operation<'_>, reply: &Reply, body: &Body) {
+        let client = session.key();
+        if let Reply::Attributes(found) | Reply::Opened { attributes: found, .. } = reply {
+            self.leases.grant(client, Leased::Attributes(found.device, found.inode));
+            let path = match *operation {
+                Operation::GetAttributes(Target::Path(path))
+                | Operation::Open { path, .. }
+                | Operation::Mkdir { path, .. }
+                | Operation::Mknod { path, .. }
+                | Operation::Symlink { path, .. }
+                | Operation::Link { to: path, .. } => path,
+                _ => return,
+            };
+            self.leases.grant(client, self.leases.name(path));
+        }
+        if let (Operation::Readdir { attributes: true, .. }, Body::Owned(listing)) = (operation, body) {
+            for found in entries(listing).filter_map(|entry| entry.attributes) {
+                self.leases.grant(client, Leased::Attributes(found.device, found.inode));
+            }
+        }
+    }
+
+    /// Tells other clients what a client has changed, and waits until they use it no more.
+    pub(super) fn tell(&self, session: &Session, changes: &Changes<'_>, turn: &mut Turn<'_>) {
+        let client = session.key();
+        let mut told: Vec<(Arc<Session>, Channel, u32)> = Vec::new();
+        let mut tell = |leased, notice: Notice<'_>| {
+            for other in self.leases.end_of_others(client, leased) {
+                let Some(other) = self.sessions.with_key(other) else { continue };
+                match self.send_notice(&other, &notice) {
+                    Some((channel, number)) => {
+                        told.retain(|(earlier, ..)| !Arc::ptr_eq(earlier, &other));
+                        told.push((other, channel, number));
+                    }
+                    None => self.end_notices(&other),
+                }
+            }
+        };
+        for &(device, inode) in &changes.files {
+            tell(Leased::Attributes(device, inode), Notice::Attributes { device, inode });
+        }
+        for &path in &changes.names {
+            tell(self.leases.name(path), Notice::Name { path });
+        }
+        if told.is_empty() {
+            return;
+        }
+        turn.give();
+        let deadline = Instant::now() + ANSWER_LIMIT;
+        for (other, channel, number) in told {
+            if !other.wait_for_acknowledgement(channel, number, deadline) {
+                self.end_notices(&other);
+            }
+        }
+    }
+
+    /// Sends a notice; returns its channel and number. `None`: the client does not take it.
+    fn send_notice(&self, session: &Session, notice: &Notice<'_>) -> Option<(Channel, u32)> {
+        let (channel, number) = session.next_notice()?;
+        let mut bytes = Vec::new();
+        append(&number, &mut bytes);
+        append(notice, &mut bytes);
+        let message = Outgoing { channel, tag: notice_tag(), headers: &[], mode: Mode::Automatic };
+        self.node.try_inject(&message, &[&bytes]).ok().map(|()| (channel, number))
+    }
+
+    /// A client gets no notices any more: it is too slow, or has gone. It sees its channel lost.
+    pub(super) fn end_notices(&self, session: &Session) {
+        self.leases.unsubscribe(session.key());
+        if let Some(channel) = session.end_notices() {
+            let _ = self.node.disconnect(channel.link);
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! Clients are told what other clients change, before the change is answered.
+
+use motet_files::client::{Client, Notice, Source, Subscription};
+use motet_files::protocol::{Attributes, Change, OpenFlags, RenameFlags};
+use motet_files::server::{Options, Server};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const NEW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE).union(OpenFlags::CREATE);
+
+/// What a client was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Told {
+    Everything,
+    Attributes(u64),
+    Name(Vec<u8>),
+}
+
+/// A client that notes what it is told.
+struct Listener {
+    client: Client,
+    told: Arc<Mutex<Vec<Told>>>,
+    /// It does not return from a notice while this is set.
+    stuck: Arc<AtomicBool>,
+    subscription: Option<Subscription>,
+}
+
+impl Listener {
+    fn new(name: &str) -> Self {
+        let client = Client::connect(Source::Name(name.to_owned()), None).expect("a client");
+        let (told, stuck) = (Arc::<Mutex<Vec<Told>>>::default(), Arc::new(AtomicBool::new(false)));
+        let (notes, waits) = (Arc::clone(&told), Arc::clone(&stuck));
+        let note = move |notice: Notice<'_>| {
+            while waits.load(Ordering::SeqCst) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            notes.lock().expect("notes").push(match notice {
+                Notice::Everything => Told::Everything,
+                Notice::Attributes { inode, .. } => Told::Attributes(inode),
+                Notice::Name { path } => Told::Name(path.to_vec()),
+            });
+        };
+        let subscription = client.subscribe(note).expect("a thread");
+        let listener = Self { client, told, stuck, subscription };
+        listener.until(&Told::Everything);
+        listener
+    }
+
+    fn until(&self, expected: &Told) {
+        let began = Instant::now();
+        while !self.take().contains(expected) {
+            assert!(began.elapsed() < Duration::from_secs(20), "{expected:?} is not told");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What was told since the last call.
+    fn take(&self) -> Vec<Told> {
+        std::mem::take(&mut self.told.lock().expect("notes"))
+    }
+
+    fn look(&self, path: &str) -> Attributes {
+        self.client.attributes(path.as_bytes()).expect("attributes")
+    }
+}
+
+fn name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("notices-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+fn serve(name: &str, directory: &Path) -> Server {
+    Server::start(Options { name: name.to_owned(), directory: directory.to_owned(), ..Options::default() })
+        .expect("a server")
+}
+
+#[test]
+fn a_change_is_told_before_it_is_answered_and_once() {
+    let (name, folder) = (name(), tempfile::tempdir().expect("a folder"));
+    let _server = serve(&name, folder.path());
+    let (reader, writer) = (Listener::new(&name), Listener::new(&name));
+    let (file, _) = writer.client.open_file(b"file", NEW, 0o644).expect("a file");
+    let root = reader.look("").inode;
+    let inode = reader.look("file").inode;
+    for _ in 0..3 {
+        file.write_at(b"text", 0).expect("a write");
+    }
+    assert_eq!(reader.take(), [Told::Attributes(inode)], "once for all writes");
+    assert!(writer.take().is_empty(), "its own changes are not told to it");
+    reader.look("file");
+    let change = Change { mode: Some(0o600), ..Change::default() };
+    writer.client.set_attributes(b"file", &change).expect("a change of mode");
+    assert_eq!(reader.take(), [Told::Attributes(inode)]);
+    reader.look("file");
+    writer.client.rename(b"file", b"other", RenameFlags::empty()).expect("renamed");
+    let mut told = reader.take();
+    told.sort_by_key(|told| format!("{told:?}"));
+    let mut expected = [Told::Attributes(inode), Told::Attributes(root), Told::Name(b"file".to_vec())];
+    expected.sort_by_key(|told| format!("{told:?}"));
+    assert_eq!(told, expected);
+    reader.look("other");
+    writer.client.unlink(b"other", false).expect("removed");
+    assert!(reader.take().contains(&Told::Name(b"other".to_vec())));
+    writer.client.mkdir(b"unknown", 0o755).expect("a directory");
+    assert!(!reader.take().iter().any(|told| matches!(told, Told::Name(_))), "it has not looked there");
+}
+
+#[test]
+fn listings_with_attributes_are_told_too() {
+    let (name, folder) = (name(), tempfile::tempdir().expect("a folder"));
+    let _server = serve(&name, folder.path());
+    let (reader, writer) = (Listener::new(&name), Listener::new(&name));
+    let (file, attributes) = writer.client.open_file(b"file", NEW, 0o644).expect("a file");
+    let (directory, _) =
+        reader.client.open_file(b"", OpenFlags::READ | OpenFlags::DIRECTORY, 0).expect("the directory");
+    directory.readdir(0, true, &mut [0; 4096]).expect("a listing");
+    file.write_at(b"text", 0).expect("a write");
+    assert_eq!(reader.take(), [Told::Attributes(attributes.inode)]);
+}
+
+#[test]
+fn a_client_that_does_not_answer_delays_one_change_only() {
+    let (name, folder) = (name(), tempfile::tempdir().expect("a folder"));
+    let _server = serve(&name, folder.path());
+    let (stuck, writer) = (Listener::new(&name), Listener::new(&name));
+    let (file, _) = writer.client.open_file(b"file", NEW, 0o644).expect("a file");
+    stuck.look("file");
+    stuck.stuck.store(true, Ordering::SeqCst);
+    file.write_at(b"text", 0).expect("the write goes on without it");
+    stuck.stuck.store(false, Ordering::SeqCst);
+    // It has lost its subscription, is told that it knows nothing any more, and subscribes again.
+    stuck.until(&Told::Everything);
+    stuck.until(&Told::Everything);
+    stuck.look("file");
+    file.write_at(b"text", 4).expect("a write");
+    stuck.until(&Told::Attributes(stuck.look("file").inode));
+}
+
+#[test]
+fn a_restarted_server_tells_again_after_everything() {
+    let (name, folder) = (name(), tempfile::tempdir().expect("a folder"));
+    let mut server = Some(serve(&name, folder.path()));
+    let (reader, writer) = (Listener::new(&name), Listener::new(&name));
+    let (file, _) = writer.client.open_file(b"file", NEW, 0o644).expect("a file");
+    let inode = reader.look("file").inode;
+    drop(server.take());
+    reader.until(&Told::Everything);
+    server = Some(serve(&name, folder.path()));
+    reader.look("file");
+    reader.until(&Told::Everything);
+    reader.look("file");
+    file.write_at(b"text", 0).expect("a write");
+    reader.until(&Told::Attributes(inode));
+    drop((file, server));
+}
+
+#[test]
+fn a_client_that_has_gone_is_not_waited_for() {
+    let (name, folder) = (name(), tempfile::tempdir().expect("a folder"));
+    let _server = serve(&name, folder.path());
+    let writer = Listener::new(&name);
+    let (file, _) = writer.client.open_file(b"file", NEW, 0o644).expect("a file");
+    for _ in 0..3 {
+        let mut gone = Listener::new(&name);
+        gone.look("file");
+        drop(gone.subscription.take());
+        gone.client.close();
+        file.write_at(b"text", 0).expect("a write");
+    }
+    let reader = Listener::new(&name);
+    let inode = reader.look("file").inode;
+    file.write_at(b"text", 0).expect("a write");
+    assert_eq!(reader.take(), [Told::Attributes(inode)]);
+}
