@@ -1,83 +1,53 @@
-//! `motet run --files NAME=/path`: exported directories that appear under a path of one program and its children.
-//!
-//! The preload object `libmotet_files.so` changes paths; every file is opened by the kernel. So the directory must be usable from here without its server:
-//! the export is one of this host that allows it (`direct`), and its path leads to the same directory here as at the server.
+//! `motet run --files NAME=/path`: which exported directories appear under which paths. How they do is decided in [`crate::file_ways`].
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
-use std::process::Command;
 
 use motet_files::exports::{Found, Query, ask};
 
-use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome, USAGE};
+use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
+use crate::names;
 
 /// The variable that the preload object reads: `PREFIX=FOLDER[=ro][:...]`, with a backslash before `:`, `=` and backslash within names.
 pub const VARIABLE: &str = "MOTET_FILES";
 /// The most mappings that the preload object takes.
 const MAX_MAPPINGS: usize = 16;
-/// Its longest value, bytes.
-const MAX_VALUE: usize = 16_000;
 /// Its longest prefix or directory, bytes.
 const MAX_PATH: usize = 2047;
 
-/// An exported directory and where it appears.
-#[derive(Debug, PartialEq, Eq)]
-struct Mapping {
-    prefix: PathBuf,
-    directory: PathBuf,
-    read_only: bool,
+/// An export and where it appears.
+#[derive(Debug)]
+pub struct Mapping {
+    /// The export: NAME or HOST:NAME.
+    pub export: String,
+    /// Where it appears.
+    pub prefix: PathBuf,
+    /// The directory, if it can be used without its server by its path; otherwise why not.
+    pub directory: Result<Directory, String>,
 }
 
-/// The mappings of one command.
-#[derive(Debug, Default)]
-pub struct Mappings(Vec<Mapping>);
+/// An exported directory of this host.
+#[derive(Debug, Clone)]
+pub struct Directory {
+    /// Its path, here as at its server.
+    pub path: PathBuf,
+    /// Its device and inode.
+    pub identity: (u64, u64),
+    /// Whether its export refuses changes.
+    pub read_only: bool,
+}
 
-impl Mappings {
-    /// Finds the exports of `NAME=/path` options.
-    pub fn find(options: &[String]) -> Outcome<Self> {
-        let mut mappings = Vec::new();
-        for option in options {
-            let (name, prefix) = parse(option)?;
-            let (directory, read_only) = folder_of(name)?;
-            mappings.push(Mapping { prefix, directory, read_only });
-        }
-        check(&mappings)?;
-        Ok(Self(mappings))
+/// The mappings of `NAME=/path` options.
+pub fn find(options: &[String]) -> Outcome<Vec<Mapping>> {
+    let mut mappings = Vec::new();
+    for option in options {
+        let (name, prefix) = parse(option)?;
+        names::check_export(name)?;
+        mappings.push(Mapping { export: name.to_owned(), prefix, directory: directory_of(name)? });
     }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// The real path of a program, if it lies in a mapped directory. `None`: its path is as it is.
-    pub fn real(&self, path: &Path) -> Option<PathBuf> {
-        let longest = self.0.iter().filter(|mapping| path.starts_with(&mapping.prefix));
-        let mapping = longest.max_by_key(|mapping| mapping.prefix.as_os_str().len())?;
-        Some(mapping.directory.join(path.strip_prefix(&mapping.prefix).ok()?))
-    }
-
-    /// Tells the preload object, which goes on with the mappings of an outer `motet run`.
-    pub fn set_variable(&self, command: &mut Command) -> Outcome<()> {
-        let own = self.0.iter().map(Mapping::text);
-        let value: Vec<Vec<u8>> = own.chain(outer().map(OsString::into_vec)).collect();
-        let value = value.join(&b':');
-        if value.len() > MAX_VALUE {
-            return Err(Failure::new(USAGE, "--files: the paths are too long together"));
-        }
-        command.env(VARIABLE, OsString::from_vec(value));
-        Ok(())
-    }
-
-    /// A line for `-v` of each.
-    pub fn notes(&self) -> impl Iterator<Item = String> {
-        self.0.iter().map(|mapping| {
-            let Mapping { prefix, directory, read_only } = mapping;
-            let how = if *read_only { ", read-only" } else { "" };
-            format!("{} is {}{how}", prefix.display(), directory.display())
-        })
-    }
+    check(&mappings)?;
+    Ok(mappings)
 }
 
 /// The mappings of an outer `motet run`.
@@ -85,16 +55,38 @@ pub fn outer() -> Option<OsString> {
     std::env::var_os(VARIABLE).filter(|outer| !outer.is_empty())
 }
 
-impl Mapping {
-    fn text(&self) -> Vec<u8> {
-        let mut text = escaped(self.prefix.as_os_str());
-        text.push(b'=');
-        text.extend(escaped(self.directory.as_os_str()));
-        if self.read_only {
-            text.extend(b"=ro");
+/// The prefixes in a text for the preload object.
+pub fn prefixes(text: &OsStr) -> Vec<PathBuf> {
+    let mut prefixes = vec![Vec::new()];
+    let mut in_prefix = true;
+    let mut bytes = text.as_bytes().iter().copied();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b':' => {
+                prefixes.push(Vec::new());
+                in_prefix = true;
+            }
+            b'=' => in_prefix = false,
+            _ => {
+                let byte = if byte == b'\\' { bytes.next() } else { Some(byte) };
+                if let (true, Some(last)) = (in_prefix, prefixes.last_mut()) {
+                    last.extend(byte);
+                }
+            }
         }
-        text
     }
+    prefixes.iter().filter(|prefix| !prefix.is_empty()).map(|prefix| OsStr::from_bytes(prefix).into()).collect()
+}
+
+/// What the preload object reads for one mapping.
+pub fn text(prefix: &Path, directory: &Directory) -> Vec<u8> {
+    let mut text = escaped(prefix.as_os_str());
+    text.push(b'=');
+    text.extend(escaped(directory.path.as_os_str()));
+    if directory.read_only {
+        text.extend(b"=ro");
+    }
+    text
 }
 
 fn escaped(path: &OsStr) -> Vec<u8> {
@@ -128,35 +120,37 @@ fn parse(option: &str) -> Outcome<(&str, PathBuf)> {
     Ok((name, path))
 }
 
-/// The directory of an export, and whether it is read-only.
-fn folder_of(name: &str) -> Outcome<(PathBuf, bool)> {
-    let Found { info, root } = ask(name, &Query { root: true, ..Query::default() }).map_err(|error| {
-        let none = error.kind() == std::io::ErrorKind::NotFound;
-        let what = if none {
-            format!("no export {name} on this host")
-        } else {
-            format!("export {name} does not answer: {error}")
-        };
-        Failure::new(if none { NOT_FOUND } else { FAILED }, what)
-    })?;
-    let unusable = |why: &str| {
-        Failure::new(FAILED, format!("export {name} is not usable directly here: {why}; use it through `motet mount`"))
+/// The directory of an export, or why it cannot be used by its path.
+fn directory_of(name: &str) -> Outcome<Result<Directory, String>> {
+    if let Some((host, _)) = name.split_once(':') {
+        return Ok(Err(format!("it is asked for at host {host}")));
+    }
+    let Found { info, root } = match ask(name, &Query { root: true, ..Query::default() }) {
+        Ok(found) => found,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(Err(format!("no export {name} on this host")));
+        }
+        Err(error) => return Err(Failure::new(FAILED, format!("export {name} does not answer: {error}"))),
     };
-    let Some(root) = root.filter(|_| info.direct) else { return Err(unusable("its server does not allow it")) };
+    let Some(root) = root.filter(|_| info.direct) else {
+        return Ok(Err("its server does not allow the use of the directory itself (--no-direct)".to_owned()));
+    };
     let directory = PathBuf::from(&info.directory);
     // Within an outer `motet run --files` this process would get a name that its own prefixes give the directory.
-    let directory = if outer().is_some() { Ok(directory) } else { directory.canonicalize() };
-    let directory = directory.map_err(|error| unusable(&format!("{}: {error}", info.directory)))?;
-    let same = rustix::fs::fstat(&root)
-        .and_then(|there| Ok((there, rustix::fs::stat(&directory)?)))
-        .is_ok_and(|(there, here)| (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino));
-    if !same {
-        return Err(unusable(&format!("{} is another directory here than at its server", directory.display())));
+    let path = if outer().is_some() { Ok(directory) } else { directory.canonicalize() };
+    let path = match path {
+        Ok(path) => path,
+        Err(error) => return Ok(Err(format!("{}: {error}", info.directory))),
+    };
+    let there = rustix::fs::fstat(&root).map_err(|error| Failure::new(FAILED, format!("export {name}: {error}")))?;
+    let identity = (there.st_dev, there.st_ino);
+    if !rustix::fs::stat(&path).is_ok_and(|here| (here.st_dev, here.st_ino) == identity) {
+        return Ok(Err(format!("{} is another directory here than at its server", path.display())));
     }
-    if directory.as_os_str().len() > MAX_PATH {
-        return Err(unusable("its path is too long"));
+    if path.as_os_str().len() > MAX_PATH {
+        return Ok(Err("its path is too long".to_owned()));
     }
-    Ok((directory, info.read_only))
+    Ok(Ok(Directory { path, identity, read_only: info.read_only }))
 }
 
 /// What the preload object would leave out.
@@ -169,10 +163,10 @@ fn check(mappings: &[Mapping]) -> Outcome<()> {
         if mappings[..at].iter().any(|other| other.prefix == mapping.prefix) {
             return Err(Failure::new(USAGE, format!("--files: {prefix} is given twice")));
         }
-        let hides =
-            |other: &&Mapping| other.directory.starts_with(&mapping.prefix) && other.directory != mapping.prefix;
-        if let Some(hidden) = mappings.iter().find(hides) {
-            let directory = hidden.directory.display();
+        let hides = |other: &&Directory| other.path.starts_with(&mapping.prefix) && other.path != mapping.prefix;
+        let directories = mappings.iter().filter_map(|mapping| mapping.directory.as_ref().ok());
+        if let Some(hidden) = directories.into_iter().find(hides) {
+            let directory = hidden.path.display();
             return Err(Failure::new(
                 USAGE,
                 format!("--files: {prefix} would hide {directory}, which is exported; use another path"),
@@ -186,8 +180,12 @@ fn check(mappings: &[Mapping]) -> Outcome<()> {
 mod tests {
     use super::*;
 
-    fn mapping(prefix: &str, directory: &str, read_only: bool) -> Mapping {
-        Mapping { prefix: prefix.into(), directory: directory.into(), read_only }
+    fn directory(path: &str, read_only: bool) -> Directory {
+        Directory { path: path.into(), identity: (1, 1), read_only }
+    }
+
+    fn mapping(prefix: &str, path: &str) -> Mapping {
+        Mapping { export: "e".to_owned(), prefix: prefix.into(), directory: Ok(directory(path, false)) }
     }
 
     #[test]
@@ -200,23 +198,18 @@ mod tests {
 
     #[test]
     fn names_with_special_bytes_are_escaped() {
-        assert_eq!(mapping("/mnt/r", "/data", true).text(), b"/mnt/r=/data=ro");
-        assert_eq!(mapping("/a:b", r"/c=d\e", false).text(), br"/a\:b=/c\=d\\e");
+        assert_eq!(text(Path::new("/mnt/r"), &directory("/data", true)), b"/mnt/r=/data=ro");
+        let special = text(Path::new("/a:b"), &directory(r"/c=d\e", false));
+        assert_eq!(special, br"/a\:b=/c\=d\\e");
+        let both = [&special[..], b":/mnt/r=/data=ro"].concat();
+        assert_eq!(prefixes(OsStr::from_bytes(&both)), [Path::new("/a:b"), Path::new("/mnt/r")]);
     }
 
     #[test]
     fn a_prefix_hides_no_exported_directory() {
-        assert!(check(&[mapping("/mnt/r", "/data", false), mapping("/mnt/r/s", "/more", false)]).is_ok());
-        assert!(check(&[mapping("/data", "/data", false)]).is_ok());
-        assert!(check(&[mapping("/data", "/data/x", false)]).is_err());
-        assert!(check(&[mapping("/mnt/r", "/data", false), mapping("/mnt/r", "/more", false)]).is_err());
-    }
-
-    #[test]
-    fn the_longest_prefix_gives_the_program() {
-        let both = Mappings(vec![mapping("/mnt/r", "/data", false), mapping("/mnt/r/s", "/more", false)]);
-        assert_eq!(both.real(Path::new("/mnt/r/s/run")), Some("/more/run".into()));
-        assert_eq!(both.real(Path::new("/mnt/r/run")), Some("/data/run".into()));
-        assert_eq!(both.real(Path::new("/mnt/run")), None);
+        assert!(check(&[mapping("/mnt/r", "/data"), mapping("/mnt/r/s", "/more")]).is_ok());
+        assert!(check(&[mapping("/data", "/data")]).is_ok());
+        assert!(check(&[mapping("/data", "/data/x")]).is_err());
+        assert!(check(&[mapping("/mnt/r", "/data"), mapping("/mnt/r", "/more")]).is_err());
     }
 }

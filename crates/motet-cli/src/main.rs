@@ -21,6 +21,7 @@ mod doctor;
 mod ending;
 mod exit_error;
 mod export;
+mod file_ways;
 mod files;
 mod foreground;
 mod gatekeeper;
@@ -32,6 +33,7 @@ mod libraries;
 mod module_table;
 mod modules;
 mod mount;
+mod mount_server;
 mod mpi_env;
 mod mpi_hosts;
 mod mpi_launcher;
@@ -40,6 +42,7 @@ mod nbd;
 mod node;
 mod output;
 mod pmi;
+mod private_mount;
 mod probe;
 mod ps;
 mod run;
@@ -101,6 +104,8 @@ enum Command {
     Generate(generate::Arguments),
     #[command(hide = true)]
     Probe(probe::Arguments),
+    #[command(hide = true)]
+    ServeMount(mount_server::Arguments),
 }
 
 fn dispatch(command: Command, json: bool) -> Outcome {
@@ -131,6 +136,7 @@ fn dispatch(command: Command, json: bool) -> Outcome {
         Command::Config(arguments) => config::run(&arguments, json),
         Command::Generate(arguments) => generate::run(&arguments, Cli::command()),
         Command::Probe(arguments) => probe::run(&arguments),
+        Command::ServeMount(arguments) => mount_server::run(&arguments),
     }
 }
 

@@ -16,7 +16,9 @@ use crate::names;
 use crate::output;
 
 /// Threads that answer the kernel.
-const THREADS: usize = 4;
+pub const THREADS: usize = 4;
+/// How long names and attributes may be used without asking the server.
+pub const VALIDITY: Duration = Duration::from_secs(1);
 /// What the process in the background writes when the file system is mounted.
 const MOUNTED: &[u8] = b"mounted\n";
 
@@ -82,13 +84,7 @@ fn serve(arguments: &Arguments) -> Outcome {
     let signals = ending::Signals::new().map_err(|error| failed("signals", error))?;
     // The kernel has applied the programs' own masks.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let client = Client::named(export, *soft).map_err(|error| match error.raw_os_error() {
-        Some(2) => Failure::new(
-            NOT_FOUND,
-            format!("no export {export} on this host or in the session: motet export DIRECTORY --as {export}"),
-        ),
-        _ => failed(&format!("export {export}"), error),
-    })?;
+    let client = Client::named(export, *soft).map_err(|error| not_connected(export, error))?;
     let options = Options { name: export.clone(), validity: *validity, other_users: *allow_other, threads: THREADS };
     let mount = Mount::start(client.clone(), directory, &options)
         .map_err(|error| failed(&directory.display().to_string(), explained(error)))?;
@@ -111,6 +107,17 @@ fn serve(arguments: &Arguments) -> Outcome {
     client.close();
     waited.map_err(|error| failed(&directory.display().to_string(), error))?;
     Ok(0)
+}
+
+/// The failure of a client that does not reach its export.
+pub fn not_connected(export: &str, error: std::io::Error) -> Failure {
+    match error.raw_os_error() {
+        Some(2) => Failure::new(
+            NOT_FOUND,
+            format!("no export {export} on this host or in the session: motet export DIRECTORY --as {export}"),
+        ),
+        _ => Failure::new(FAILED, format!("export {export}: {error}")),
+    }
 }
 
 /// Lets go of the terminal and of what waits for the output's end.

@@ -16,7 +16,8 @@ use motet_sys::append_file::{Appender, OWN_OUTPUT};
 
 use crate::children::cannot_start;
 use crate::exit_error::{Failure, LIBRARIES, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
-use crate::files::{self, Mappings};
+use crate::file_ways::{By, FileWays};
+use crate::files;
 use crate::launch::{self, Launch};
 use crate::libraries::{self, Libraries};
 use crate::mpi_launcher::Launcher;
@@ -60,9 +61,13 @@ pub struct Arguments {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(launch::MAX_PROGRAMS)))]
     processes: u32,
 
-    /// Let the program and its children see an exported folder of this host at a path, without a mount
+    /// Let the program and its children, and no others, see an export at a path; HOST:NAME=/PATH if several hosts have it
     #[arg(long, value_name = "EXPORT=/PATH", conflicts_with = "off")]
     files: Vec<String>,
+
+    /// How they see it [default: by preload where the directory is on this host and the program is dynamic, else by a mount]
+    #[arg(long, value_name = "WAY", requires = "files")]
+    files_by: Option<By>,
 
     /// Print what is set up, and why a program runs without Motet
     #[arg(short, long)]
@@ -77,8 +82,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let (settings, loaded) = settings(arguments)?;
     let program = &arguments.command[0];
-    let mappings = Mappings::find(&arguments.files)?;
-    let real = mappings.real(Path::new(program)).map(PathBuf::into_os_string);
+    let mut exports = FileWays::start(&arguments.files, arguments.files_by)?;
+    let real = exports.real(Path::new(program)).map(PathBuf::into_os_string);
     let to_run = real.as_deref().unwrap_or(program);
     let file = match elf_check::search(to_run, std::env::var_os("PATH")) {
         CommandSearch::Executable(file) => file,
@@ -88,10 +93,11 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let obstacle = elf_check::inspect(&file).err();
     let libraries = if arguments.off { None } else { Some(libraries::find()?) };
 
-    if let Some(obstacle) = obstacle.filter(|_| !mappings.is_empty()) {
-        let what = format!("{} cannot see files of --files: {obstacle}; or use `motet mount`", file.display());
-        return Err(Failure::new(USAGE, what));
+    if let Some(obstacle) = obstacle {
+        exports.mount_for(&file, obstacle)?;
     }
+    // What is mounted has its own path.
+    let to_run = if exports.preloads() { to_run } else { program };
     let mut command = Command::new(to_run);
     command.arg0(program).args(&arguments.command[1..]);
     for (name, value) in &settings {
@@ -106,9 +112,13 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         note(format!("{} runs without Motet: {obstacle}", file.display()));
     }
     let orb = given(&settings, "MOTET_OMNIORB").map_or(loaded.config.omniorb, |value| value.eq_ignore_ascii_case("on"));
-    let sees_files = !mappings.is_empty() || files::outer().is_some();
+    exports.notes().for_each(note);
+    if !exports.is_empty() {
+        exports.set_variables(&mut command)?;
+    }
+    let sees_files = exports.preloads() || files::outer().is_some();
     if let Some(Libraries { files_shim: None, .. }) = libraries
-        && !mappings.is_empty()
+        && exports.preloads()
     {
         return Err(Failure::new(LIBRARIES, format!("{FILES_SHIM} is missing; build or install Motet again")));
     }
@@ -118,10 +128,6 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
                 libraries.preload_objects().map(|object| object.display().to_string()).collect();
             note(format!("preloading {}, engine {}", preload_objects.join(" and "), libraries.engine.display()));
             add_preload(&mut command, &libraries);
-            mappings.notes().for_each(note);
-            if !mappings.is_empty() {
-                mappings.set_variable(&mut command)?;
-            }
             let wanted = given(&settings, "MOTET_MPI").map_or(loaded.config.mpi, Mpi::parse);
             let launcher = Launcher::of(&file);
             match libraries.provider.as_deref() {

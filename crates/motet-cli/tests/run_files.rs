@@ -3,43 +3,9 @@
 mod common;
 
 use std::path::Path;
-use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use common::{Folder, finish, motet, refused};
-use motet_files::server::{Options, Server};
-
-/// An export, and the libraries that `motet run` needs.
-struct Export {
-    name: String,
-    libraries: Folder,
-    folder: Folder,
-    _server: Server,
-}
-
-impl Export {
-    fn new(change: impl FnOnce(&mut Options)) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("run-files-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let (libraries, folder) = (Folder::new("files-libraries"), Folder::new("files-export"));
-        libraries.libraries();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../adapters/files");
-        let out = format!("OUT={}", libraries.path().display());
-        let built = Command::new("make").arg("-s").arg("-C").arg(source).arg(out).output().expect("make is installed");
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        let exported = folder.path().to_owned();
-        let mut options = Options { name: name.clone(), directory: exported, direct: true, ..Options::default() };
-        change(&mut options);
-        let server = Server::start(options).expect("a server");
-        Self { name, libraries, folder, _server: server }
-    }
-
-    fn run(&self, prefix: &str, words: &[&str]) -> Command {
-        let mut command = motet(["run", "--files", &format!("{}={prefix}", self.name), "--"]);
-        command.args(words).env("MOTET_LIBDIR", self.libraries.path());
-        command
-    }
-}
+use common::exported::Export;
+use common::{finish, motet, refused};
 
 #[test]
 fn program_and_children_see_the_export() {
@@ -84,7 +50,7 @@ fn what_cannot_work_is_refused() {
     assert!(refused(&mut with("relative"), 2).contains("absolute"));
     assert!(refused(&mut with("/tmp/../x"), 2).contains("without `..`"));
     assert!(refused(&mut with("/"), 2).contains("root"));
-    assert!(refused(&mut with("/no-such-folder/r"), 2).contains("no folder /no-such-folder"));
+    assert!(refused(&mut with("/no-such-folder/r"), 2).contains("no directory /no-such-folder"));
     assert!(refused(&mut with("/tmp"), 2).contains("would hide"));
     let mut unknown = motet(["run", "--files", "motet-no-such-export=/tmp/r", "--", "true"]);
     assert!(
@@ -93,21 +59,32 @@ fn what_cannot_work_is_refused() {
     let mut off = motet(["run", "--off", "--files", "a=/tmp/r", "true"]);
     assert_eq!(finish(&mut off).0, 2);
     let program = export.folder.compile("static", "int main(void) { return 0; }\n", &["-static"]);
-    let message = refused(&mut export.run("/tmp/motet-r", &[program.to_str().unwrap()]), 2);
-    assert!(message.contains("statically linked") && message.contains("motet mount"), "{message}");
+    let program = program.to_str().unwrap();
+    let mut preloaded = motet(["run", "--files-by", "preload", "--files", &format!("{}=/tmp/motet-r", export.name)]);
+    let message = refused(preloaded.arg(program).env("MOTET_LIBDIR", export.libraries.path()), 2);
+    assert!(message.contains("statically linked"), "{message}");
+    let message = refused(&mut export.run("/tmp/motet-no-such-place", &[program]), 2);
+    assert!(message.contains("there is no directory /tmp/motet-no-such-place to mount on"), "{message}");
+    let message = refused(&mut export.run("/etc/passwd", &[program]), 2);
+    assert!(message.contains("is no directory"), "{message}");
     std::fs::remove_file(export.libraries.path().join("libmotet_files.so")).unwrap();
     assert!(refused(&mut with("/tmp/motet-r"), 70).contains("libmotet_files.so"));
 }
 
 #[test]
-fn export_that_is_not_direct_needs_a_mount() {
+fn export_that_is_not_direct_is_not_preloaded() {
     let export = Export::new(|options| options.direct = false);
-    assert!(refused(&mut export.run("/tmp/motet-r", &["true"]), 1).contains("motet mount"));
+    let preload = |export: &Export| {
+        let mut command = motet(["run", "--files-by", "preload", "--files", &format!("{}=/tmp/motet-r", export.name)]);
+        command.arg("true").env("MOTET_LIBDIR", export.libraries.path());
+        refused(&mut command, 1)
+    };
+    assert!(preload(&export).contains("--no-direct"));
     // Another folder has taken the place of the exported one.
     let moved = Export::new(|_| {});
     let path = moved.folder.path();
     std::fs::rename(path, path.with_extension("moved")).unwrap();
     std::fs::create_dir(path).unwrap();
-    assert!(refused(&mut moved.run("/tmp/motet-r", &["true"]), 1).contains("another folder"));
+    assert!(preload(&moved).contains("another directory"));
     std::fs::remove_dir(path.with_extension("moved")).unwrap();
 }

@@ -11,6 +11,7 @@
 //! | `locks` | locks that a program waits for |
 //! | `passthrough` | files that the kernel reads and writes itself |
 //! | `convert` | attributes, flags and times |
+//! | [`private`] | a mount for the processes of one mount namespace |
 #![forbid(unsafe_code)]
 
 mod convert;
@@ -19,11 +20,12 @@ mod handles;
 mod locks;
 mod nodes;
 mod passthrough;
+pub mod private;
 
 use filesystem::MountedExport;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use motet_files::client::Client;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// How an export is mounted.
@@ -43,7 +45,6 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Mount {
     session: Option<BackgroundSession>,
-    path: PathBuf,
 }
 
 impl Mount {
@@ -63,8 +64,8 @@ impl Mount {
         config.n_threads = Some(options.threads.max(1));
         config.clone_fd = true;
         let session = Session::new(MountedExport::new(client, options.validity)?, path, &config)?;
-        let mount = Self { session: Some(session.spawn()?), path: path.to_owned() };
-        mount.read_ahead();
+        let mount = Self { session: Some(session.spawn()?) };
+        read_ahead(path);
         Ok(mount)
     }
 
@@ -77,12 +78,12 @@ impl Mount {
     pub fn unmount(mut self) -> std::io::Result<()> {
         self.session.take().map_or(Ok(()), BackgroundSession::umount_and_join)
     }
+}
 
-    /// Lets the kernel read 1 MiB ahead where it may be told so: its own limit of 128 KiB makes each request short.
-    fn read_ahead(&self) {
-        if let Ok(stat) = rustix::fs::stat(&self.path) {
-            let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
-            let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), "1024");
-        }
+/// Lets the kernel read 1 MiB ahead in what is mounted at `path`, where it may be told so: its own limit of 128 KiB makes each request short.
+pub fn read_ahead(path: &Path) {
+    if let Ok(stat) = rustix::fs::stat(path) {
+        let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+        let _ = std::fs::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), "1024");
     }
 }

@@ -28,6 +28,16 @@ impl Obstacle {
     /// Why the loader may have skipped the preload object of a preloadable program.
     pub const NOT_FOUND_BY_LOADER: &'static str = "the dynamic loader did not load the preload object; check that the process can see its folder (container, chroot)";
 
+    /// What the program is, in a few words.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Static => "statically linked",
+            Self::OtherLibc => "built for another C library",
+            Self::OtherMachine => "a 32-bit program, or one for another processor",
+            Self::Privileged => "set-uid, set-gid or with file capabilities",
+        }
+    }
+
     /// Whether LD_PRELOAD must not be set, as the loader would complain or refuse. Otherwise the program ignores it, and programs
     /// that it starts run under Motet.
     pub fn forbids_preload(self) -> bool {

@@ -13,6 +13,7 @@
 //! | [`falls`] | which streams are on TCP although no user has chosen that |
 //! | [`stream_stats`], [`node_stats`], [`stats_table`] | the files of streams and nodes |
 //! | [`procfs`] | /proc |
+//! | [`exported`] | the exports that a program of `motet run --files` sees |
 //! | [`elf_check`] | whether a program can run under Motet |
 //! | [`ranks`], [`mpi_skip`] | the transport of MPI ranks |
 //! | [`drivers`] | the drivers of this build |
@@ -21,6 +22,7 @@
 
 pub mod drivers;
 pub mod elf_check;
+pub mod exported;
 pub mod falls;
 pub mod mpi_skip;
 pub mod node_stats;

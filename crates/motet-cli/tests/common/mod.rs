@@ -1,6 +1,7 @@
 //! Helpers of the tests of the command: a clean environment, temporary folders, dummy libraries.
 #![allow(dead_code)] // each test file uses its own part
 
+pub mod exported;
 pub mod module_session;
 pub mod test_hosts;
 
