@@ -1,15 +1,20 @@
-//! `motet export`: serves a directory until a signal ends it.
+//! `motet export`: serves a directory, or one file as a disk, until a signal ends it.
 
 use clap::Args;
+use motet_files::client::Client;
 use motet_files::exports;
 use motet_files::server::{Options, Server, Striping};
+use motet_nbd::exported_file::ExportedFile;
 use rustix::fs::Mode;
+use std::fs::File;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use crate::ending;
-use crate::exit_error::{FAILED, Failure, Outcome, USAGE};
+use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome, USAGE};
 use crate::names;
+use crate::nbd::{self, Disk};
 use crate::output::{self, Align, Table};
 
 /// Export a directory: programs of this user can use it here and on other hosts, until SIGTERM or Ctrl-C
@@ -20,10 +25,18 @@ use crate::output::{self, Align, Table};
 #[command(after_help = crate::exit_error::AFTER_HELP)]
 pub struct Arguments {
     /// The directory
-    #[arg(value_name = "DIRECTORY", required_unless_present = "list")]
+    #[arg(value_name = "DIRECTORY", required_unless_present_any = ["list", "block"])]
     directory: Option<PathBuf>,
 
-    /// The name of the export [default: the last component of DIRECTORY]
+    /// Serve this file as a disk to programs that speak NBD, as `motet nbd` does; NAME is the name by which they ask for it
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["directory", "list", "no_direct", "stripe"])]
+    block: Option<PathBuf>,
+
+    /// With --block: listen at this Unix socket [default: one in the user's private directory]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["directory", "list", "listen"])]
+    socket: Option<PathBuf>,
+
+    /// The name of the export [default: the last component of DIRECTORY or FILE]
     #[arg(long = "as", value_name = "NAME")]
     name: Option<String>,
 
@@ -54,6 +67,9 @@ pub struct Arguments {
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
+    if let Some(file) = &arguments.block {
+        return block(file, arguments, json);
+    }
     let Some(directory) = &arguments.directory else { return list(json) };
     let shown = directory.display();
     let failed = |what: &str, error: std::io::Error| Failure::new(FAILED, format!("{what}: {error}"));
@@ -84,6 +100,29 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     ending.wait();
     drop(server);
     Ok(0)
+}
+
+/// Serves a file as a disk.
+fn block(file: &Path, arguments: &Arguments, json: bool) -> Outcome {
+    let shown = file.display();
+    let failed = |error: std::io::Error| {
+        let code = if error.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { FAILED };
+        Failure::new(code, format!("{shown}: {error}"))
+    };
+    let file = file.canonicalize().map_err(failed)?;
+    let (Some(directory), Some(last)) = (file.parent(), file.file_name()) else {
+        return Err(Failure::new(USAGE, format!("{shown} is no file")));
+    };
+    let name = arguments.name.clone().unwrap_or_else(|| last.to_string_lossy().into_owned());
+    names::check("export", &name)?;
+    let (socket, listen) = (arguments.socket.clone(), arguments.listen);
+    let disk = Disk { shown: name.clone().into(), name, socket, listen };
+    // The file alone is served: no path comes from a client.
+    let open = || {
+        let client = Client::of_directory(File::open(directory)?.into(), arguments.read_only)?;
+        ExportedFile::open(client, last.as_bytes(), arguments.read_only)
+    };
+    nbd::serve(disk, open, json)
 }
 
 fn list(json: bool) -> Outcome {

@@ -12,11 +12,9 @@ use motet_files::client::Client;
 use motet_nbd::exported_file::ExportedFile;
 use motet_nbd::negotiation::Export;
 use motet_nbd::server::{Listen, Server};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome, USAGE};
-use crate::{children, names, output};
+use crate::{ending, names, output};
 
 /// Longest name of the default socket, bytes, so that its path is one that a socket can have.
 const MAX_SOCKET_NAME: usize = 64;
@@ -27,7 +25,7 @@ const MAX_SOCKET_NAME: usize = 64;
 #[derive(Debug, Args)]
 #[command(after_help = crate::exit_error::AFTER_HELP)]
 pub struct Arguments {
-    /// The file: the name of an export of this host, and a path within it
+    /// The file: the name of an export, and a path within it; HOST:EXPORT:PATH if several hosts of the session have the export
     #[arg(value_name = "EXPORT:PATH")]
     file: OsString,
 
@@ -52,57 +50,77 @@ pub struct Arguments {
     soft: Option<u64>,
 }
 
+/// A disk to serve.
+#[derive(Debug)]
+pub struct Disk {
+    /// What it is, for messages and for the name of its default socket.
+    pub shown: OsString,
+    /// The name by which clients ask for it.
+    pub name: String,
+    /// A Unix socket to listen at.
+    pub socket: Option<PathBuf>,
+    /// A TCP address to listen at.
+    pub listen: Option<SocketAddr>,
+}
+
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let (export, path) = parts(&arguments.file)?;
-    if arguments.export_name.len() > 4096 {
+    let disk = Disk {
+        shown: arguments.file.clone(),
+        name: arguments.export_name.clone(),
+        socket: arguments.socket.clone(),
+        listen: arguments.listen,
+    };
+    let limit = arguments.soft.map(Duration::from_secs);
+    let open = || ExportedFile::open(Client::named(&export, limit)?, path.as_bytes(), arguments.read_only);
+    serve(disk, open, json)
+}
+
+/// Serves a disk until a signal comes.
+pub fn serve(disk: Disk, open: impl FnOnce() -> std::io::Result<ExportedFile>, json: bool) -> Outcome {
+    if disk.name.len() > 4096 {
         return Err(Failure::new(USAGE, "the name of the disk is longer than 4096 bytes"));
     }
-    let listen = match (&arguments.listen, &arguments.socket) {
-        (Some(address), _) => Listen::Tcp(*address),
-        (None, Some(path)) => Listen::Unix(path.clone()),
-        (None, None) => Listen::Unix(default_socket(&arguments.file)?),
+    let listen = match (disk.listen, disk.socket) {
+        (Some(address), _) => Listen::Tcp(address),
+        (None, Some(path)) => Listen::Unix(path),
+        (None, None) => Listen::Unix(default_socket(&disk.shown)?),
     };
-    // Ignored signals (nohup) stay ignored.
-    let ignored = children::ignored_signals();
-    let caught = [SIGTERM, SIGINT, SIGHUP].into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0);
-    let mut signals = Signals::new(caught).map_err(|error| Failure::new(FAILED, error.to_string()))?;
-    let limit = arguments.soft.map(Duration::from_secs);
-    let opened = Client::named(&export, limit)
-        .and_then(|client| ExportedFile::open(client, path.as_bytes(), arguments.read_only));
-    let file = opened.map_err(|error| {
+    let ending = ending::Signals::new().map_err(|error| Failure::new(FAILED, error.to_string()))?;
+    let file = open().map_err(|error| {
         let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { FAILED };
-        Failure::new(code, format!("cannot open {}: {error}", output::sanitize(&arguments.file.to_string_lossy(), 200)))
+        Failure::new(code, format!("cannot open {}: {error}", output::sanitize(&disk.shown.to_string_lossy(), 200)))
     })?;
-    let disk = Export { name: arguments.export_name.clone(), blocks: Arc::new(file) };
+    let export = Export { name: disk.name, blocks: Arc::new(file) };
     let failed = |error: std::io::Error| Failure::new(FAILED, format!("cannot listen: {error}"));
-    let server = Server::start(disk, &listen).map_err(failed)?;
+    let server = Server::start(export, &listen).map_err(failed)?;
     let uri = server.uri().map_err(failed)?;
     if json {
         output::json(&serde_json::json!({ "uri": uri }))?;
     } else {
         output::text(&format!("{uri}\n"))?;
     }
-    signals.forever().next();
-    // A second signal ends the process at once.
-    std::thread::Builder::new()
-        .name("motet-signals".to_owned())
-        .spawn(move || {
-            signals.forever().for_each(|signal| drop(signal_hook::low_level::emulate_default_handler(signal)))
-        })
-        .map_err(|error| Failure::new(FAILED, error.to_string()))?;
+    ending.wait();
     drop(server);
     Ok(0)
 }
 
-/// The name of the export, and the path within it without leading slashes.
+/// The export, NAME or HOST:NAME, and the path within it without leading slashes. A path with a colon is told from them by a leading slash.
 fn parts(file: &OsString) -> Outcome<(String, OsString)> {
     let bytes = file.as_bytes();
-    let wrong = || Failure::new(USAGE, "say EXPORT:PATH: the name of an export, and a file within it");
-    let colon = bytes.iter().position(|byte| *byte == b':').ok_or_else(wrong)?;
-    let export = std::str::from_utf8(&bytes[..colon]).map_err(|_| wrong())?;
-    names::check("export", export)?;
-    let path = &bytes[colon + 1..];
+    let wrong =
+        || Failure::new(USAGE, "say EXPORT:PATH or HOST:EXPORT:PATH: the name of an export, and a file within it");
+    let first = bytes.iter().position(|byte| *byte == b':').ok_or_else(wrong)?;
+    let second = bytes[first + 1..].iter().position(|byte| *byte == b':').map(|at| first + 1 + at);
+    let with_host = second.and_then(|end| Some((std::str::from_utf8(&bytes[..end]).ok()?, end)));
+    let with_host = with_host.filter(|(export, _)| names::check_export(export).is_ok());
+    let (export, end) = match with_host {
+        Some(found) => found,
+        None => (std::str::from_utf8(&bytes[..first]).map_err(|_| wrong())?, first),
+    };
+    names::check_export(export)?;
+    let path = &bytes[end + 1..];
     let path = &path[path.iter().position(|byte| *byte != b'/').ok_or_else(wrong)?..];
     Ok((export.to_owned(), OsString::from_vec(path.to_vec())))
 }
@@ -116,4 +134,23 @@ fn default_socket(file: &OsString) -> Outcome<PathBuf> {
         return Err(Failure::new(USAGE, "the name of the file is too long for a socket: choose one with --socket"));
     }
     Ok(directory.join(format!("{name}.nbd")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_an_export_and_perhaps_a_host() {
+        let split = |text: &str| parts(&text.into()).map(|(export, path)| (export, path.into_string().unwrap())).ok();
+        let expected = |export: &str, path: &str| Some((export.to_owned(), path.to_owned()));
+        assert_eq!(split("results:disk"), expected("results", "disk"));
+        assert_eq!(split("a:results://x/disk"), expected("a:results", "x/disk"));
+        assert_eq!(split("results:/x:disk"), expected("results", "x:disk"));
+        assert_eq!(split("results:x/y:disk"), expected("results", "x/y:disk"));
+        assert_eq!(split("a:results:x:disk"), expected("a:results", "x:disk"));
+        for wrong in ["disk", "results:", "a:results:", "../x:disk", "results:/"] {
+            assert_eq!(split(wrong), None, "{wrong}");
+        }
+    }
 }

@@ -23,7 +23,14 @@ impl Source {
         match self {
             Self::Address(address) => Ok(address.clone()),
             Self::Name(name) => match name.split_once(':') {
-                Some((host, name)) => on_host(&session()?, host, name),
+                Some((host, name)) => {
+                    let client = session()?;
+                    let hosts: Vec<Host> = client.get("/v1/hosts").map_err(as_io)?;
+                    if !hosts.iter().any(|known| known.name == host) {
+                        return Err(Errno::NOENT.into());
+                    }
+                    on_host(&client, host, name)
+                }
                 None => match exports::ask(name, &Query::default()) {
                     Ok(found) => Ok(found.info.address),
                     Err(error) if error.kind() == std::io::ErrorKind::NotFound => in_session(name),

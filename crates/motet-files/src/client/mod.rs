@@ -31,6 +31,7 @@ use connection::Connection;
 use direct::Direct;
 use open_files::OpenFiles;
 use rustix::io::Errno;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use stripes::{PartClients, Stripes};
@@ -69,6 +70,12 @@ impl Client {
             return Ok(Self(Arc::new(Shared { transport, files: Arc::default(), parts })));
         }
         Self::connect(Source::Name(name.to_owned()), limit)
+    }
+
+    /// A directory of this host that no server exports.
+    pub fn of_directory(root: OwnedFd, read_only: bool) -> Result<Self> {
+        let transport = Transport::Direct(Direct::new(root, read_only)?);
+        Ok(Self(Arc::new(Shared { transport, files: Arc::default(), parts: None })))
     }
 
     /// Whether the client uses the directory itself, without the server.
