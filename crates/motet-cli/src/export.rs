@@ -116,13 +116,14 @@ fn block(file: &Path, arguments: &Arguments, json: bool) -> Outcome {
     let name = arguments.name.clone().unwrap_or_else(|| last.to_string_lossy().into_owned());
     names::check("export", &name)?;
     let (socket, listen) = (arguments.socket.clone(), arguments.listen);
-    let disk = Disk { shown: name.clone().into(), name, socket, listen };
+    let disk = Disk { shown: name.clone().into(), name: name.clone(), socket, listen };
     // The file alone is served: no path comes from a client.
     let open = || {
         let client = Client::of_directory(File::open(directory)?.into(), arguments.read_only)?;
-        ExportedFile::open(client, last.as_bytes(), arguments.read_only)
+        let why = "the file is on this host".to_owned();
+        Ok((client.clone(), ExportedFile::open(client, last.as_bytes(), arguments.read_only)?, why))
     };
-    nbd::serve(disk, open, json)
+    nbd::serve(disk, &name, open, json)
 }
 
 fn list(json: bool) -> Outcome {

@@ -59,8 +59,10 @@ impl FileWays {
             ));
         }
         // The servers of mounts must not be in the namespace.
-        let servers: Vec<MountServer> =
-            others.iter().map(|mapping| MountServer::start(&mapping.export)).collect::<Outcome<_>>()?;
+        let servers: Vec<MountServer> = others
+            .iter()
+            .map(|mapping| MountServer::start(&mapping.export, &mapping.prefix))
+            .collect::<Outcome<_>>()?;
         for (mapping, server) in others.into_iter().zip(&servers) {
             let why = mapping.directory.err().unwrap_or_default();
             ways.enter(&mapping.prefix)?.mount(server, &mapping.export, &mapping.prefix)?;

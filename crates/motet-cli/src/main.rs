@@ -27,6 +27,7 @@ mod foreground;
 mod gatekeeper;
 mod generate;
 mod groups;
+mod host_files;
 mod hosts;
 mod launch;
 mod libraries;

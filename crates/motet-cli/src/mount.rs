@@ -2,6 +2,7 @@
 
 use clap::Args;
 use motet_files::client::Client;
+use motet_files::uses::{self, Announced};
 use motet_fuse::{Mount, Options};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
@@ -88,6 +89,14 @@ fn serve(arguments: &Arguments) -> Outcome {
     let options = Options { name: export.clone(), validity: *validity, other_users: *allow_other, threads: THREADS };
     let mount = Mount::start(client.clone(), directory, &options)
         .map_err(|error| failed(&directory.display().to_string(), explained(error)))?;
+    // Without it the mount works, and is not listed.
+    let announced = Announced::start(
+        client.clone(),
+        "mount",
+        export,
+        &std::path::absolute(directory).unwrap_or_else(|_| directory.clone()).to_string_lossy(),
+        &uses::why(&client, export),
+    );
     if arguments.notify {
         // A Ctrl-C at the terminal is not for this process any more.
         let _ = rustix::process::setsid();
@@ -104,6 +113,7 @@ fn serve(arguments: &Arguments) -> Outcome {
     });
     ended.map_err(|error| failed("signals", error))?;
     let waited = mount.wait();
+    drop(announced);
     client.close();
     waited.map_err(|error| failed(&directory.display().to_string(), error))?;
     Ok(0)

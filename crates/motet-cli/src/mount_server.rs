@@ -7,10 +7,12 @@ use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use clap::Args;
 use motet_files::client::Client;
+use motet_files::uses::{self, Announced};
 use motet_fuse::private::Private;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -32,6 +34,10 @@ const OTHER_USER_NAMESPACE: u8 = b'o';
 pub struct Arguments {
     /// The export
     export: String,
+
+    /// Where the program sees it
+    #[arg(long)]
+    at: String,
 
     /// Serve; without it, start a process that serves, and end
     #[arg(long)]
@@ -66,12 +72,12 @@ pub struct MountServer {
 
 impl MountServer {
     /// Starts a server that is connected to the export. It must not inherit a mount namespace that it has to outlive.
-    pub fn start(export: &str) -> Outcome<Self> {
+    pub fn start(export: &str, at: &Path) -> Outcome<Self> {
         let failed =
             |error: std::io::Error| Failure::new(FAILED, format!("the process that serves the mount: {error}"));
         let (socket, of_server) = UnixStream::pair().map_err(failed)?;
         let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-        command.args(["serve-mount", "--", export]).stdin(OwnedFd::from(of_server));
+        command.args(["serve-mount", "--at"]).arg(at).args(["--", export]).stdin(OwnedFd::from(of_server));
         // Its own parent ends at once, so that the program gets no child that it has not started.
         let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().map_err(failed)?;
         drop(command);
@@ -124,12 +130,12 @@ fn unexpected(answer: Answer) -> Failure {
 /// The command.
 pub fn run(arguments: &Arguments) -> Outcome {
     if !arguments.detached {
-        return detach(&arguments.export);
+        return detach(arguments);
     }
     // Not std's own, which reads ahead.
     let socket = rustix::stdio::stdin().try_clone_to_owned().map(UnixStream::from);
     let socket = socket.map_err(|error| Failure::new(FAILED, error.to_string()))?;
-    match serve(&arguments.export, &socket) {
+    match serve(arguments, &socket) {
         Ok(()) => Ok(0),
         Err(Failure { code, message }) => {
             // `motet run` says it.
@@ -140,7 +146,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
 }
 
 /// Starts the process that serves, in a session of its own and with no descriptor but its socket.
-fn detach(export: &str) -> Outcome {
+fn detach(arguments: &Arguments) -> Outcome {
     let failed = |error: std::io::Error| Failure::new(FAILED, error.to_string());
     let _ = rustix::process::setsid();
     for entry in std::fs::read_dir("/proc/self/fd").map_err(failed)?.flatten() {
@@ -149,12 +155,13 @@ fn detach(export: &str) -> Outcome {
         }
     }
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-    command.args(["serve-mount", "--detached", "--", export]).current_dir("/");
+    command.args(["serve-mount", "--detached", "--at", &arguments.at, "--", &arguments.export]).current_dir("/");
     command.spawn().map_err(failed)?;
     Ok(0)
 }
 
-fn serve(export: &str, socket: &UnixStream) -> Outcome<()> {
+fn serve(arguments: &Arguments, socket: &UnixStream) -> Outcome<()> {
+    let export = &*arguments.export;
     let failed = |error: std::io::Error| Failure::new(FAILED, format!("export {export}: {error}"));
     // The kernel has applied the programs' own masks.
     rustix::process::umask(rustix::fs::Mode::empty());
@@ -167,8 +174,11 @@ fn serve(export: &str, socket: &UnixStream) -> Outcome<()> {
         return Ok(());
     };
     let mount = Private::start(client.clone(), device, VALIDITY, THREADS, same_user_namespace).map_err(failed)?;
+    // Without it the mount works, and is not listed.
+    let announced = Announced::start(client.clone(), "run", export, &arguments.at, &uses::why(&client, export));
     send(socket, &Answer::Serving).map_err(failed)?;
     let waited = mount.wait();
+    drop(announced);
     client.close();
     waited.map_err(failed)
 }

@@ -9,6 +9,7 @@ use std::{ffi::OsString, io::ErrorKind};
 
 use clap::Args;
 use motet_files::client::Client;
+use motet_files::uses::{self, Announced};
 use motet_nbd::exported_file::ExportedFile;
 use motet_nbd::negotiation::Export;
 use motet_nbd::server::{Listen, Server};
@@ -73,12 +74,21 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         listen: arguments.listen,
     };
     let limit = arguments.soft.map(Duration::from_secs);
-    let open = || ExportedFile::open(Client::named(&export, limit)?, path.as_bytes(), arguments.read_only);
-    serve(disk, open, json)
+    let open = || {
+        let client = Client::named(&export, limit)?;
+        let why = uses::why(&client, &export);
+        Ok((client.clone(), ExportedFile::open(client, path.as_bytes(), arguments.read_only)?, why))
+    };
+    serve(disk, &export, open, json)
 }
 
-/// Serves a disk until a signal comes.
-pub fn serve(disk: Disk, open: impl FnOnce() -> std::io::Result<ExportedFile>, json: bool) -> Outcome {
+/// Serves a disk until a signal comes. `open` returns the client, the file, and why the client uses the directory itself or messages.
+pub fn serve(
+    disk: Disk,
+    export: &str,
+    open: impl FnOnce() -> std::io::Result<(Client, ExportedFile, String)>,
+    json: bool,
+) -> Outcome {
     if disk.name.len() > 4096 {
         return Err(Failure::new(USAGE, "the name of the disk is longer than 4096 bytes"));
     }
@@ -88,20 +98,23 @@ pub fn serve(disk: Disk, open: impl FnOnce() -> std::io::Result<ExportedFile>, j
         (None, None) => Listen::Unix(default_socket(&disk.shown)?),
     };
     let ending = ending::Signals::new().map_err(|error| Failure::new(FAILED, error.to_string()))?;
-    let file = open().map_err(|error| {
+    let (client, file, why) = open().map_err(|error| {
         let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { FAILED };
         Failure::new(code, format!("cannot open {}: {error}", output::sanitize(&disk.shown.to_string_lossy(), 200)))
     })?;
-    let export = Export { name: disk.name, blocks: Arc::new(file) };
+    let served = Export { name: disk.name, blocks: Arc::new(file) };
     let failed = |error: std::io::Error| Failure::new(FAILED, format!("cannot listen: {error}"));
-    let server = Server::start(export, &listen).map_err(failed)?;
+    let server = Server::start(served, &listen).map_err(failed)?;
     let uri = server.uri().map_err(failed)?;
     if json {
         output::json(&serde_json::json!({ "uri": uri }))?;
     } else {
         output::text(&format!("{uri}\n"))?;
     }
+    // Without it the disk works, and is not listed.
+    let announced = Announced::start(client, "nbd", export, &uri, &why);
     ending.wait();
+    drop(announced);
     drop(server);
     Ok(0)
 }

@@ -6,17 +6,19 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::exit_error::Outcome;
+use crate::host_files::{self, HostFiles, OfHost};
 use crate::output::{self, Align, Table, bytes, sanitize};
 use crate::watched::{self, HostProcess, Source};
 use motet_inspect::process_scan::{Moved, Path, Process, ProcessStatus, Stream};
 use motet_inspect::procfs;
 use motet_inspect::report::HostReport;
+use motet_session::api::{Export, ExportUse};
 use motet_wire::stream::record::State;
 
 /// List the processes under Motet: streams, paths, bytes
 #[derive(Debug, Args)]
 pub struct Arguments {
-    /// One line for each stream and for each link as well
+    /// One line for each stream, each link, each export and each use of an export as well
     #[arg(short, long)]
     long: bool,
 
@@ -28,20 +30,38 @@ pub struct Arguments {
 #[derive(Serialize)]
 struct PsReport {
     processes: Vec<HostProcess>,
+    /// With `-l`: what the hosts export, and what uses exports.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    exports: Vec<OfHost<Export>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    export_uses: Vec<OfHost<ExportUse>>,
 }
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
-    let mut reports = Source::from_env().once();
+    let mut source = Source::from_env();
+    let mut reports = source.once();
+    let mut files = if arguments.long { HostFiles::of(&source, &reports) } else { Vec::new() };
     if let Some(pid) = arguments.pid {
+        files.iter_mut().for_each(|host| host.retain(pid));
         reports.iter_mut().for_each(|report| report.processes.retain(|p| p.pid == pid));
     }
     if json {
-        output::json(&PsReport { processes: watched::processes(reports) })?;
-    } else if reports.iter().all(|report| report.processes.is_empty()) {
+        let (mut exports, mut export_uses) = (Vec::new(), Vec::new());
+        for HostFiles { host, exports: own, uses } in files {
+            exports.extend(own.into_iter().map(|is| OfHost { host: host.clone(), is }));
+            export_uses.extend(uses.into_iter().map(|is| OfHost { host: host.clone(), is }));
+        }
+        output::json(&PsReport { processes: watched::processes(reports), exports, export_uses })?;
+        return Ok(0);
+    }
+    let tables = host_files::tables(&files, &reports);
+    if !reports.iter().all(|report| report.processes.is_empty()) {
+        output::text(&(list(&reports, arguments.long) + &tables))?;
+    } else if tables.is_empty() {
         output::text(&nothing(arguments.pid))?;
     } else {
-        output::text(&list(&reports, arguments.long))?;
+        output::text(tables.trim_start())?;
     }
     Ok(0)
 }
@@ -64,8 +84,11 @@ fn list(reports: &[HostReport], long: bool) -> String {
     let mut out = table.render();
     if long {
         let each = reports.iter().flat_map(|report| report.processes.iter().map(move |process| (report, process)));
-        for (report, process) in each.filter(|(_, p)| !p.streams.is_empty() || !p.links.is_empty()) {
+        for (report, process) in
+            each.filter(|(_, p)| !p.streams.is_empty() || !p.links.is_empty() || !p.files.is_empty())
+        {
             out += &format!("\n{} {}\n", of_host(report, process), sanitize(&process.command, 90));
+            out += &host_files::reasons(&[], &[], &process.files, None);
             if !process.streams.is_empty() {
                 out += &streams(report, &process.streams);
             }

@@ -5,14 +5,17 @@ use motet_wire::stream::record::State;
 use serde::Serialize;
 
 use crate::exit_error::{Failure, NOT_FOUND, Outcome};
+use crate::host_files::{self, HostFiles};
 use crate::output::{self, bytes, sanitize};
 use crate::ps::{address, note, of_host, tcp_bytes};
 use crate::watched::Source;
 use motet_inspect::drivers::DriverVerdict;
+use motet_inspect::exported::Use;
 use motet_inspect::node_stats::{MessageLink, MessageNode};
 use motet_inspect::process_scan::{self, Moved, NodeRow, Process, ProcessStatus, Stream};
 use motet_inspect::procfs;
 use motet_inspect::report::HostReport;
+use motet_session::api::{Export, ExportUse};
 
 /// Show the path of every connection, and why it takes no other
 #[derive(Debug, Args)]
@@ -49,6 +52,18 @@ struct Answer {
     /// For an MPI rank: the transport of its messages.
     mpi: Option<String>,
     pairs: Vec<Pair>,
+    /// What it exports.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    exports: Vec<Export>,
+    /// The exports that it uses, as a mount or a disk.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    export_uses: Vec<ExportUse>,
+    /// The exports that `motet run --files` shows to it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    files: Vec<Use>,
+    /// The same in words.
+    #[serde(skip)]
+    of_files: String,
     /// The nodes of messages.
     nodes: Vec<MessageNode>,
     /// The totals of the fork group, ended connections included.
@@ -68,14 +83,16 @@ struct WhyReport {
 
 /// The command.
 pub fn run(arguments: &Arguments, json: bool) -> Outcome {
-    let reports = Source::from_env().once();
-    let answers: Vec<Answer> = match arguments.subject.as_deref() {
+    let mut source = Source::from_env();
+    let reports = source.once();
+    let mut answers: Vec<Answer> = match arguments.subject.as_deref() {
         None => each(&reports).map(|(report, process)| answer(report, process, |_, _| true)).collect(),
         Some(subject) => match subject.parse::<u32>() {
             Ok(pid) => of_process(&reports, pid)?,
             Err(_) => of_peer(&reports, subject)?,
         },
     };
+    add_exports(&mut answers, &HostFiles::of(&source, &reports), &reports);
     if json {
         output::json(&WhyReport { processes: answers })?;
     } else if answers.is_empty() {
@@ -84,6 +101,26 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         output::text(&answers.iter().map(render).collect::<Vec<_>>().join("\n"))?;
     }
     Ok(0)
+}
+
+/// Notes what each process exports and uses. An answer without a host is of this host.
+fn add_exports(answers: &mut [Answer], files: &[HostFiles], reports: &[HostReport]) {
+    for answer in answers {
+        let here;
+        let of_host = match files.iter().find(|files| files.host == answer.host) {
+            Some(files) => files,
+            None => {
+                here = HostFiles::here(&answer.host);
+                &here
+            }
+        };
+        let own = |pid: u32| pid == answer.pid;
+        answer.exports = of_host.exports.iter().filter(|export| own(export.process)).cloned().collect();
+        answer.export_uses = of_host.uses.iter().filter(|used| own(used.process)).cloned().collect();
+        let process = each(reports).find(|(report, process)| report.host == answer.host && own(process.pid));
+        let process = process.map(|(_, process)| process);
+        answer.of_files = host_files::reasons(&answer.exports, &answer.export_uses, &answer.files, process);
+    }
 }
 
 /// All processes with the reports that they are in.
@@ -150,6 +187,10 @@ fn answer(report: &HostReport, process: &Process, matches: impl Fn(&Stream, Opti
         host: report.host.clone(),
         mpi: process.mpi.clone(),
         pairs: pairs.collect(),
+        exports: Vec::new(),
+        export_uses: Vec::new(),
+        files: process.files.clone(),
+        of_files: String::new(),
         nodes: process.nodes.clone(),
         pid: process.pid,
         command: process.command.clone(),
@@ -187,8 +228,13 @@ fn render(answer: &Answer) -> String {
     if let Some(mpi) = &answer.mpi {
         out += &format!("  {}\n", sanitize(mpi, 300));
     }
+    out += &answer.of_files;
     for node in &answer.nodes {
         out += &messages(answer, node);
+    }
+    let serves_files = !answer.exports.is_empty() || !answer.export_uses.is_empty();
+    if serves_files && matches!(answer.status, ProcessStatus::WithoutMotet(_)) {
+        return out;
     }
     if let Some(note) = note(&answer.status).filter(|_| !matches!(answer.status, ProcessStatus::NodesOnly)) {
         return out + &format!("  {note}\n");

@@ -4,7 +4,8 @@
 //! processes of the same user are answered. The address of the server contains a secret: a client learns it here and nowhere else.
 
 use crate::Result;
-use motet_session::paths::{PathError, check_name, exports_folder};
+use motet_session::api::Export;
+use motet_session::paths::{PathError, check_name, existing_exports_folder, exports_folder};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{
@@ -58,12 +59,34 @@ pub struct Info {
     pub clients: usize,
     /// Files that they have open.
     pub open_files: usize,
+    /// Owners of locks on them.
+    #[serde(default)]
+    pub locks: usize,
     /// Requests since the server started.
     pub requests: u64,
     /// Bytes that clients have read.
     pub bytes_read: u64,
     /// Bytes that clients have written.
     pub bytes_written: u64,
+}
+
+/// What is shown of an export: all but its address, which contains a secret.
+impl From<Info> for Export {
+    fn from(info: Info) -> Self {
+        Self {
+            name: info.name,
+            directory: info.directory,
+            process: info.process,
+            read_only: info.read_only,
+            clients: info.clients as u64,
+            open_files: info.open_files as u64,
+            locks: info.locks as u64,
+            direct: info.direct,
+            requests: info.requests,
+            bytes_read: info.bytes_read,
+            bytes_written: info.bytes_written,
+        }
+    }
 }
 
 /// What a server answers with.
@@ -163,7 +186,7 @@ pub fn ask(name: &str, query: &Query) -> Result<Found> {
 
 /// The exports of this host whose servers answer.
 pub fn list(listen: Option<IpAddr>) -> Result<Vec<Info>> {
-    let directory = exports_folder().map_err(unusable)?;
+    let Some(directory) = existing_exports_folder() else { return Ok(Vec::new()) };
     let mut found = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();

@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`protocol`] | requests, answers and their limits |
 //! | [`exports`] | how clients find a server: a socket in a private directory |
+//! | [`uses`] | which processes of this host use which exports |
 //! | [`server`] | the server of one export |
 //! | [`client`] | the client that every front end uses |
 //! | `storage` | operations on the exported files |
@@ -18,6 +19,7 @@ pub mod exports;
 pub mod protocol;
 pub mod server;
 mod storage;
+pub mod uses;
 
 /// What this crate returns for errors. [`std::io::Error::raw_os_error`] is the error number of the system.
 pub type Result<T> = std::io::Result<T>;

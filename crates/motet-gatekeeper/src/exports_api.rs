@@ -7,31 +7,30 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
 use motet_files::exports::{self, Query};
-use motet_session::api::{Export, ExportAddress, Problem};
+use motet_files::uses;
+use motet_session::api::{Export, ExportAddress, ExportUse, Problem};
 use motet_session::paths::check_name;
 use utoipa::OpenApi;
 
 /// The routes.
 pub fn routes() -> Router<Context> {
-    Router::new().route("/v1/exports", get(list)).route("/v1/export-addresses/{name}", get(address))
+    Router::new()
+        .route("/v1/exports", get(list))
+        .route("/v1/export-uses", get(export_uses))
+        .route("/v1/export-addresses/{name}", get(address))
 }
 
 /// The exports of this host, which `motet export` serves
 #[utoipa::path(get, path = "/v1/exports", responses((status = 200, body = [Export])))]
 async fn list() -> Answer<Vec<Export>> {
     let found = waiting(|| exports::list(None)).await?;
-    let shown = found.into_iter().map(|export| Export {
-        name: export.name,
-        directory: export.directory,
-        process: export.process,
-        read_only: export.read_only,
-        clients: export.clients as u64,
-        open_files: export.open_files as u64,
-        requests: export.requests,
-        bytes_read: export.bytes_read,
-        bytes_written: export.bytes_written,
-    });
-    Ok(Json(shown.collect()))
+    Ok(Json(found.into_iter().map(Export::from).collect()))
+}
+
+/// The mounts and disks of this host that use exports
+#[utoipa::path(get, path = "/v1/export-uses", responses((status = 200, body = [ExportUse])))]
+async fn export_uses() -> Answer<Vec<ExportUse>> {
+    Ok(Json(waiting(|| Ok(uses::list())).await?))
 }
 
 /// The address of an export's server, with its secret; the server listens for other hosts from then on. Only for processes of the session's user
@@ -67,5 +66,5 @@ async fn waiting<T: Send + 'static>(
 
 /// Exports of this host
 #[derive(OpenApi)]
-#[openapi(paths(list, address))]
+#[openapi(paths(list, export_uses, address))]
 pub struct Documentation;

@@ -14,6 +14,7 @@ use motet_wire::stream::stats::StreamFormat;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::elf_check::{self, Obstacle};
+use crate::exported::Use;
 use crate::node_stats::{self, MessageNode};
 use crate::procfs;
 use crate::rate::Rate;
@@ -287,6 +288,9 @@ pub struct Process {
     /// For an MPI rank: the transport of its messages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mpi: Option<String>,
+    /// The exports that `motet run --files` shows to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<Use>,
     /// Whether it carries the identity of the gatekeeper's session in its environment; unknown without a gatekeeper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_session: Option<bool>,

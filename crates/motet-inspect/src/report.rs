@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::exported::Use;
 use crate::falls::{self, Fall};
 use crate::process_scan::Process;
 use crate::{procfs, ranks};
@@ -28,6 +29,7 @@ impl HostReport {
     /// The report on processes of this host.
     pub fn of(host: &str, mut processes: Vec<Process>) -> Self {
         for process in &mut processes {
+            process.files = Use::of(process.pid);
             process.mpi = ranks::note(process.pid, !process.nodes.is_empty());
         }
         let peers = processes.iter().flat_map(|process| {

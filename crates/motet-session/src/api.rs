@@ -288,11 +288,46 @@ pub struct Export {
     pub clients: u64,
     /// Files that they have open.
     pub open_files: u64,
+    /// Owners of locks on them.
+    #[serde(default)]
+    pub locks: u64,
+    /// Whether clients of its host may use the directory itself.
+    #[serde(default)]
+    pub direct: bool,
     /// Requests since the server started.
     pub requests: u64,
     /// Bytes that clients have read.
     pub bytes_read: u64,
     /// Bytes that clients have written.
+    pub bytes_written: u64,
+}
+
+/// The use of an export by a process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ExportUse {
+    /// The process, as the kernel says.
+    #[serde(default)]
+    pub process: u32,
+    /// What uses it: `mount`, `run` or `nbd`.
+    pub front: String,
+    /// The export, NAME or HOST:NAME; for a disk of this host that no server exports, the name of the disk.
+    pub export: String,
+    /// Where it appears: a directory, or the address of a disk.
+    pub at: String,
+    /// The directory itself is used, not messages to its server.
+    pub direct: bool,
+    /// Why.
+    pub why: String,
+    /// Files that are open.
+    pub open_files: u64,
+    /// Owners of locks on them.
+    pub locks: u64,
+    /// Requests so far.
+    pub requests: u64,
+    /// Bytes that were read.
+    pub bytes_read: u64,
+    /// Bytes that were written.
     pub bytes_written: u64,
 }
 

@@ -166,6 +166,13 @@ pub fn exports_folder() -> Result<PathBuf, PathError> {
     Ok(folder)
 }
 
+/// The same folder if it exists and is private to this user. It is not created.
+pub fn existing_exports_folder() -> Option<PathBuf> {
+    let base = base(|variable| std::env::var_os(variable).map(PathBuf::from));
+    let folder = base.join(".exports");
+    (check_private(&base).is_ok() && check_private(&folder).is_ok()).then_some(folder)
+}
+
 /// Creates a folder of this user that others cannot enter, or checks the one that exists.
 fn create_private(dir: &Path) -> Result<(), PathError> {
     match mkdir(dir, Mode::RWXU) {

@@ -8,6 +8,7 @@ use super::failure::Failure;
 use super::locate::Source;
 use super::open_files::OpenFiles;
 use super::slots::{Slot, Slots};
+use super::totals::{Counters, Totals};
 use crate::protocol::{
     Answer, MAX_INLINE_BYTES, Operation, Reply, Request, SERVICE, SessionKey, VERSION, answer_tag, append, data_tag,
     parse_answer, request_tag,
@@ -37,6 +38,7 @@ pub struct Connection {
     link: Mutex<Link>,
     files: Arc<OpenFiles>,
     closed: AtomicBool,
+    counters: Counters,
 }
 
 /// How the server is reached.
@@ -78,7 +80,8 @@ impl Connection {
         let context = Serve::Tagged(node.context().map_err(engine_error)?);
         let link = Mutex::default();
         let (slots, closed) = (Slots::new(), AtomicBool::new(false));
-        let connection = Self { node, context, source, limit, slots, link, files, closed };
+        let counters = Counters::default();
+        let connection = Self { node, context, source, limit, slots, link, files, closed, counters };
         // A server that is not there at the beginning is an error, whatever the limit.
         connection.connect(&mut connection.link())?;
         Ok(connection)
@@ -98,6 +101,12 @@ impl Connection {
     /// Where the server is found.
     pub fn source(&self) -> &Source {
         &self.source
+    }
+
+    /// What it has asked for.
+    pub fn totals(&self) -> Totals {
+        let (open_files, locks) = self.files.counts();
+        self.counters.totals(open_files, locks)
     }
 
     /// Ends the session. Calls that wait for the server fail with ESHUTDOWN.
@@ -314,6 +323,7 @@ impl Connection {
         let data_bytes = u32::try_from(data.len()).map_err(|_| Failure::Final(Errno::INVAL.into()))?;
         slot.message.clear();
         append(&Request { slot: number, sequence, data: data_bytes, operation: operation.clone() }, &mut slot.message);
+        self.counters.sent(operation, data.len());
         let inline = if data.len() <= MAX_INLINE_BYTES { data } else { &[] };
         let message = |tag| Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
         let sent = if inline.is_empty() {
@@ -341,8 +351,14 @@ impl Connection {
         let received = self.node.receive_with(from, tag, 0, &mut slot.headers, into, limit).map_err(Failure::of)?;
         match parse_answer(&slot.headers) {
             Some(Answer { sequence: answered, result }) if answered == sequence => match result {
-                Ok(reply) => Ok((reply, received.length)),
-                Err(errno) => Err(Failure::Final(std::io::Error::from_raw_os_error(errno))),
+                Ok(reply) => {
+                    self.counters.answered(&reply, received.length);
+                    Ok((reply, received.length))
+                }
+                Err(errno) => {
+                    self.counters.failed();
+                    Err(Failure::Final(std::io::Error::from_raw_os_error(errno)))
+                }
             },
             _ => Err(Failure::Broken),
         }

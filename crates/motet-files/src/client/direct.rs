@@ -1,5 +1,6 @@
 //! The directory itself: a client on the server's host executes its operations without the server, where the server allows that.
 
+use super::totals::{Counters, Totals};
 use crate::Result;
 use crate::protocol::{Operation, Reply};
 use crate::storage::{Body, FileTable, Tree, execute};
@@ -11,12 +12,13 @@ use std::os::fd::OwnedFd;
 pub struct Direct {
     tree: Tree,
     files: FileTable,
+    counters: Counters,
 }
 
 impl Direct {
     /// The directory behind this descriptor.
     pub fn new(root: OwnedFd, read_only: bool) -> Result<Self> {
-        Ok(Self { tree: Tree::new(root, read_only)?, files: FileTable::default() })
+        Ok(Self { tree: Tree::new(root, read_only)?, files: FileTable::default(), counters: Counters::default() })
     }
 
     /// Whether changes are refused.
@@ -24,9 +26,16 @@ impl Direct {
         self.tree.is_read_only()
     }
 
+    /// What it has asked for.
+    pub fn totals(&self) -> Totals {
+        self.counters.totals(self.files.len(), self.files.lock_owners())
+    }
+
     /// Executes an operation; returns its answer, with the number of bytes in `into`.
     pub fn call(&self, operation: &Operation<'_>, data: &[u8], into: &mut [u8]) -> Result<(Reply, usize)> {
-        let (reply, body) = execute(&self.tree, &self.files, operation, data, into, &mut || {})?;
+        self.counters.sent(operation, data.len());
+        let executed = execute(&self.tree, &self.files, operation, data, into, &mut || {});
+        let (reply, body) = executed.inspect_err(|_| self.counters.failed())?;
         let length = match body {
             Body::Empty => 0,
             Body::Buffered(length) => length,
@@ -35,6 +44,7 @@ impl Direct {
                 bytes.len()
             }
         };
+        self.counters.answered(&reply, length);
         Ok((reply, length))
     }
 

@@ -13,6 +13,7 @@ mod notices;
 mod open_files;
 mod slots;
 mod stripes;
+mod totals;
 mod transport;
 
 pub use completion_queue::{Completed, CompletionQueue, MAX_QUEUED, Submission};
@@ -20,6 +21,7 @@ pub use file::{File, Transfer};
 pub use locate::Source;
 pub use motet::node::{OperationMemory, UserMemory};
 pub use notices::{Notice, Subscription};
+pub use totals::Totals;
 
 use crate::Result;
 use crate::exports::{self, Query};
@@ -81,6 +83,14 @@ impl Client {
     /// Whether the client uses the directory itself, without the server.
     pub fn is_direct(&self) -> bool {
         matches!(self.0.transport, Transport::Direct(_))
+    }
+
+    /// What it uses, and has asked for. What the kernel reads and writes in files of a direct client by itself is not counted.
+    pub fn totals(&self) -> Totals {
+        match &self.0.transport {
+            Transport::Messages(connection) => connection.totals(),
+            Transport::Direct(direct) => direct.totals(),
+        }
     }
 
     /// Ends the session, and all calls that wait for the server.

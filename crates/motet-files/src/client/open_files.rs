@@ -4,6 +4,7 @@ use super::failure::Failure;
 use crate::Result;
 use crate::protocol::{Attributes, LockKind, LockRange, OpenFlags, Operation, Reply};
 use rustix::io::Errno;
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -160,6 +161,16 @@ impl OpenFiles {
         }
         files.push(Arc::downgrade(&state));
         state
+    }
+
+    /// How many files are open, and how many owners have locks on them.
+    pub fn counts(&self) -> (usize, usize) {
+        let open: Vec<_> = locked(&self.0).iter().filter_map(Weak::upgrade).collect();
+        let owners = |state: &Arc<OpenState>| {
+            let owners: HashSet<u64> = locked(&state.locks).iter().map(|(owner, _)| *owner).collect();
+            owners.len()
+        };
+        (open.len(), open.iter().map(owners).sum())
     }
 
     /// Opens all files again at a server that does not know them. `restarted_host`: its host has been started again, too; a file with changes that were not

@@ -205,6 +205,7 @@ impl Exported for Shared {
             address: self.node.address().map_err(failed)?,
             clients: self.sessions.count(),
             open_files: self.sessions.open_files(),
+            locks: self.sessions.lock_owners(),
             requests: count(&self.counters.requests),
             bytes_read: count(&self.counters.bytes_read),
             bytes_written: count(&self.counters.bytes_written),

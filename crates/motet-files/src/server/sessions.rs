@@ -94,6 +94,11 @@ impl Sessions {
         locked(&self.all).values().map(|session| session.files().len()).sum()
     }
 
+    /// How many owners have locks, in all sessions.
+    pub fn lock_owners(&self) -> usize {
+        locked(&self.all).values().map(|session| session.files().lock_owners()).sum()
+    }
+
     /// Names a channel for the receive that watches it, above 0.
     pub fn watch(&self, channel: Channel) -> u64 {
         let mut watched = locked(&self.watched);

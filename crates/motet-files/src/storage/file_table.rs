@@ -47,6 +47,12 @@ impl FileTable {
         table.files.remove(&number).map(drop).ok_or_else(|| Errno::BADF.into())
     }
 
+    /// How many owners have locks, on all files.
+    pub fn lock_owners(&self) -> usize {
+        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        table.files.values().map(|file| file.lock_owners()).sum()
+    }
+
     /// How many files are open.
     pub fn len(&self) -> usize {
         self.0.read().unwrap_or_else(PoisonError::into_inner).files.len()

@@ -130,10 +130,16 @@ impl OpenFile {
         self.with_description(&mut owners, owner, |description| set_lock(description, range))
     }
 
+    /// How many owners have locks.
+    pub fn lock_owners(&self) -> usize {
+        locked(&self.owners).len()
+    }
+
     /// The lock that keeps `owner` from this one.
     pub fn test_lock(&self, owner: u64, range: &LockRange) -> Result<LockRange> {
         let mut owners = locked(&self.owners);
-        self.with_description(&mut owners, owner, |description| {
+        let has_locks = owners.contains_key(&owner);
+        let found = self.with_description(&mut owners, owner, |description| {
             let mut asked = system_lock(range)?;
             fcntl(description, FcntlArg::F_OFD_GETLK(&mut asked))?;
             let kind = match i32::from(asked.l_type) {
@@ -145,7 +151,11 @@ impl OpenFile {
             let length = u64::try_from(asked.l_len).unwrap_or(0);
             let end = if length == 0 { u64::MAX } else { start + length - 1 };
             Ok(LockRange { kind, start, end, process: 0 })
-        })
+        });
+        if !has_locks {
+            owners.remove(&owner);
+        }
+        found
     }
 
     fn with_description<T>(
