@@ -82,6 +82,34 @@ export interface CircuitMember { rank: number; node: string; host: string; proce
 export interface Circuit { group: string; name: string; view: number; number: number; size: number; members: CircuitMember[] }
 export interface Program { host: string; process: ProcessId; command: string[]; group?: string; rank?: number }
 
+export interface Export {
+    name: string;
+    directory: string;
+    process: number;
+    read_only: boolean;
+    direct: boolean;
+    clients: number;
+    open_files: number;
+    locks: number;
+    requests: number;
+    bytes_read: number;
+    bytes_written: number;
+}
+
+export interface ExportUse {
+    process: number;
+    front: string;
+    export: string;
+    at: string;
+    direct: boolean;
+    why: string;
+    open_files: number;
+    locks: number;
+    requests: number;
+    bytes_read: number;
+    bytes_written: number;
+}
+
 /** An event; which of the further fields it has depends on its kind. */
 export interface SessionEvent {
     id: string;

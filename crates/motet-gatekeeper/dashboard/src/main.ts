@@ -5,6 +5,7 @@ import { makeChart } from "./chart";
 import { join } from "./circuits";
 import { byId, el, reconcile, set, text } from "./dom";
 import { EventList } from "./events";
+import { Files } from "./files";
 import { apply, fragment, fromAddress, isEmpty, type Filter } from "./filter";
 import { clean, rate } from "./format";
 import { makeGraph } from "./graph";
@@ -34,6 +35,7 @@ class Page {
     private readonly links = linkTable(() => this.filter.link, () => this.model.hosts.length);
     private readonly procs = procTable();
     private readonly modules = new Modules(() => this.filter, () => this.hosts);
+    private readonly files = new Files();
     private readonly events: EventList;
 
     constructor(private readonly session: Session) {
@@ -95,6 +97,7 @@ class Page {
                 get<Circuit[]>(`/v1/hosts/${encodeURIComponent(name)}/circuits`).catch(() => []))));
         }
         const silent = new Map<string, string>();
+        const files = this.files.ask(this.hosts);
         const reports = await Promise.all(this.hosts.map(async ({ name, up }) => {
             try {
                 if (!up) {
@@ -110,6 +113,7 @@ class Page {
             }
         }));
         this.model = build(reports.filter((report) => report !== null), silent, this.groups, this.circuits, this.programs);
+        await files;
         this.history.add(this.model.at, this.model.links);
         this.render();
     }
@@ -164,6 +168,7 @@ class Page {
         this.links.show(shown.links);
         this.procs.show(shown.procs);
         showGroups(model, filter);
+        this.files.show(filter);
         showWarnings(model);
         this.showSummary(shown);
     }
