@@ -133,7 +133,9 @@ fn directory_of(name: &str) -> Outcome<Result<Directory, String>> {
         Err(error) => return Err(Failure::new(FAILED, format!("export {name} does not answer: {error}"))),
     };
     let Some(root) = root.filter(|_| info.direct) else {
-        return Ok(Err("its server does not allow the use of the directory itself (--no-direct)".to_owned()));
+        return Ok(Err(
+            "its server does not allow the use of the directory itself (--no-direct, or striped files)".to_owned()
+        ));
     };
     let directory = PathBuf::from(&info.directory);
     // Within an outer `motet run --files` this process would get a name that its own prefixes give the directory.

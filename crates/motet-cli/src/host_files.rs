@@ -144,7 +144,7 @@ fn use_table(uses: &[(&str, &ExportUse)], reports: &[HostReport]) -> String {
 pub fn reasons(exports: &[Export], uses: &[ExportUse], seen: &[Use], process: Option<&Process>) -> String {
     let mut out = String::new();
     for export in exports {
-        let direct = if export.direct { "may use the directory itself" } else { "do so, too (--no-direct)" };
+        let direct = if export.direct { "may use the directory itself" } else { "do so, too" };
         let (directory, name) = (sanitize(&export.directory, 120), sanitize(&export.name, 64));
         out += &format!(
             "  exports {directory} as {name}: {} clients send messages; programs of this host {direct}\n",

@@ -132,7 +132,7 @@ pub fn why(client: &Client, export: &str) -> String {
     }
     match exports::ask(export, &Query::default()) {
         Ok(found) if found.info.direct => "the directory itself could not be used".to_owned(),
-        Ok(_) => "its server does not allow the use of the directory itself (--no-direct)".to_owned(),
+        Ok(_) => "its server does not allow the use of the directory itself (--no-direct, or striped files)".to_owned(),
         Err(_) => "it is on another host".to_owned(),
     }
 }

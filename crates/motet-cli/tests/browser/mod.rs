@@ -1,4 +1,5 @@
 //! A headless Chromium, driven by the Chrome DevTools Protocol over a pipe.
+#![allow(dead_code)] // each test file uses its own part
 
 use std::collections::VecDeque;
 use std::fs::File;

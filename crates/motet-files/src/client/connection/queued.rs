@@ -258,6 +258,7 @@ impl Connection {
             }
             body => body,
         };
+        self.counters.sent(operation, length as usize);
         Ok(Begun { sequence, under_way, body })
     }
 
@@ -296,8 +297,14 @@ impl Connection {
     ) -> (Result<(Reply, usize)>, Body) {
         let Queued { mut slot, channel, mut body, answer, .. } = queued;
         let result = match answer {
-            Some(Ok(answered)) => Ok(answered),
-            Some(Err(Failure::Final(error))) => Err(error),
+            Some(Ok((reply, length))) => {
+                self.counters.answered(&reply, length);
+                Ok((reply, length))
+            }
+            Some(Err(Failure::Final(error))) => {
+                self.counters.failed();
+                Err(error)
+            }
             Some(Err(failure)) => {
                 self.lose(channel);
                 self.slots.abandon(slot);
