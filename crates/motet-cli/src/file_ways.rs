@@ -175,6 +175,13 @@ impl FileWays {
     }
 }
 
+/// The program does not see what an outer `motet run` preloads.
+pub fn forget_preloaded(command: &mut Command) {
+    let mut uses = Use::parse(&std::env::var(USES_VARIABLE).unwrap_or_default());
+    uses.retain(|used| used.way != Way::Preload);
+    command.env(USES_VARIABLE, serde_json::to_string(&uses).unwrap_or_default());
+}
+
 fn used(export: String, at: &Path, way: Way, why: String) -> Use {
     Use { export, at: at.to_string_lossy().into_owned(), way, why }
 }

@@ -119,7 +119,7 @@ pub fn serve(
     Ok(0)
 }
 
-/// The export, NAME or HOST:NAME, and the path within it without leading slashes. A path with a colon is told from them by a leading slash.
+/// The export, NAME or HOST:NAME, and the path within it without leading slashes. A path that contains a colon begins with a slash.
 fn parts(file: &OsString) -> Outcome<(String, OsString)> {
     let bytes = file.as_bytes();
     let wrong =

@@ -16,7 +16,7 @@ use motet_sys::append_file::{Appender, OWN_OUTPUT};
 
 use crate::children::cannot_start;
 use crate::exit_error::{Failure, LIBRARIES, NO_COMMAND, NOT_EXECUTABLE, Outcome, USAGE};
-use crate::file_ways::{By, FileWays};
+use crate::file_ways::{self, By, FileWays};
 use crate::files;
 use crate::launch::{self, Launch};
 use crate::libraries::{self, Libraries};
@@ -288,6 +288,7 @@ fn remove_preload(command: &mut Command) {
     if files::outer().is_some() {
         // Empty: this process's own files adapter adds nothing to the environment.
         command.env(files::VARIABLE, "");
+        file_ways::forget_preloaded(command);
     }
     let users = without_shim(std::env::var_os("LD_PRELOAD"));
     if users.is_empty() {

@@ -1,6 +1,6 @@
 //! What a process says about the export that it uses: a mount, or a disk.
 //!
-//! It answers at a Unix socket `PID-NUMBER.use` in the directory in which the servers have theirs: whoever connects gets one line of JSON, an [`ExportUse`]. A process that
+//! It answers at a Unix socket `PID-NUMBER.use` in the directory in which the servers have theirs: a reader that connects gets one line of JSON, an [`ExportUse`]. A process that
 //! was killed answers nothing, so nothing of it is shown; the next reader removes its socket.
 
 use crate::Result;
@@ -16,7 +16,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The end of the names of these sockets.
 const EXTENSION: &str = "use";
@@ -24,6 +24,8 @@ const EXTENSION: &str = "use";
 const MAX_LINE_BYTES: u64 = 16 << 10;
 /// How long either side waits for the other.
 const LIMIT: Duration = Duration::from_millis(500);
+/// Processes that do not answer, such as stopped ones, keep a reader no longer than about this.
+const LIMIT_OF_ALL: Duration = Duration::from_secs(2);
 /// No more of them are read.
 const MAX_USES: usize = 1024;
 
@@ -101,7 +103,9 @@ pub fn list() -> Vec<ExportUse> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let sockets = entries.flatten().map(|entry| entry.path());
     let sockets = sockets.filter(|path| path.extension().is_some_and(|extension| extension == EXTENSION));
-    let mut uses: Vec<ExportUse> = sockets.take(MAX_USES).filter_map(|path| ask(&path).ok()).collect();
+    let began = Instant::now();
+    let sockets = sockets.take(MAX_USES).take_while(|_| began.elapsed() < LIMIT_OF_ALL);
+    let mut uses: Vec<ExportUse> = sockets.filter_map(|path| ask(&path).ok()).collect();
     uses.sort_by(|a, b| (&a.export, a.process, &a.at).cmp(&(&b.export, b.process, &b.at)));
     uses
 }
