@@ -6,9 +6,12 @@
 use crate::cleanup;
 use crate::place::Cpus;
 use anyhow::{Context, Result, bail};
+use motet_sys::rustix::event::{PollFd, PollFlags, Timespec, poll};
+use motet_sys::rustix::io::retry_on_intr;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
 
 /// The times that a caller measured, ns.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -109,6 +112,18 @@ impl Process {
             bail!("{}", self.complaint());
         }
         Ok(line.trim().to_owned())
+    }
+
+    /// The next line of its output, which must begin within this time.
+    pub fn line_within(&mut self, limit: Duration) -> Result<String> {
+        if self.output.buffer().is_empty() {
+            let limit = Timespec::try_from(limit).context("a limit")?;
+            let mut readable = [PollFd::new(self.output.get_ref(), PollFlags::IN)];
+            if retry_on_intr(|| poll(&mut readable, Some(&limit)))? == 0 {
+                bail!("a measuring program does not answer within {} s", limit.tv_sec);
+            }
+        }
+        self.line()
     }
 
     fn complaint(&mut self) -> String {

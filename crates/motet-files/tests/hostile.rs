@@ -1,7 +1,7 @@
 //! Clients and servers that break the protocol: the other side stays whole, and serves those that keep it.
 
 use motet::node::{Channel, Context, Mode, Node, Outgoing, RecvFrom, Serve};
-use motet_files::client::{Client, CompletionQueue, OperationMemory, Source, Submission};
+use motet_files::client::{Client, CompletionQueue, MAX_QUEUED, OperationMemory, Source, Submission};
 use motet_files::exports::{self, Query};
 use motet_files::protocol::{
     Answer, Attributes, Change, LockKind, LockRange, MAX_REQUEST_BYTES, OpenFlags, Operation, Reply, Request, SERVICE,
@@ -11,8 +11,8 @@ use motet_files::server::{Options, Server};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -229,7 +229,7 @@ fn nonsense_at_the_socket_of_an_export_is_refused() {
     scene.works();
 }
 
-/// A server that answers each request as `answer` says: headers and body.
+/// A server that answers each request as `answer` says: headers and body; without headers it does not.
 fn hostile_server(answer: impl Fn(&Request<'_>) -> (Vec<u8>, Vec<u8>) + Send + 'static) -> String {
     let node = Node::open("").expect("a node");
     let address = node.address().expect("its address");
@@ -243,15 +243,18 @@ fn hostile_server(answer: impl Fn(&Request<'_>) -> (Vec<u8>, Vec<u8>) + Send + '
             };
             let Some((request, _)) = parse_request(&buffer[..received.length]) else { continue };
             let (headers, body) = match request.operation {
-                Operation::Attach { .. } => {
-                    let key = SessionKey([1; 16]);
-                    let result = Ok(Reply::Attached { key, read_only: false, resumed: false, boot: [2; 16] });
+                Operation::Attach { resume, .. } => {
+                    let (key, resumed) = (SessionKey([1; 16]), resume.is_some());
+                    let result = Ok(Reply::Attached { key, read_only: false, resumed, boot: [2; 16] });
                     let mut headers = Vec::new();
                     append(&Answer { sequence: 0, result }, &mut headers);
                     (headers, Vec::new())
                 }
                 _ => answer(&request),
             };
+            if headers.is_empty() {
+                continue;
+            }
             let (channel, tag) = (received.channel, answer_tag(request.slot));
             let message = Outgoing { channel, tag, headers: &headers, mode: Mode::Automatic };
             let _ = node.send_with(&message, &[&body], LIMIT);
@@ -346,5 +349,51 @@ fn a_completion_queue_of_a_server_that_is_silent_is_closed() {
         waiter.join().expect("the thread")
     });
     assert!(waited.is_err() && queue.outstanding() == 0);
+    client.close();
+}
+
+/// Requests without an answer leave their slots with numbers that the server may know or not. The next ones in these slots are in order all the same.
+#[test]
+fn a_completion_queue_goes_on_in_the_slots_of_requests_without_an_answer() {
+    static IS_SILENT: AtomicBool = AtomicBool::new(true);
+    static DISORDER: AtomicU32 = AtomicU32::new(0);
+    let last = Mutex::new([0; SLOTS as usize]);
+    let address = hostile_server(move |request| {
+        if IS_SILENT.load(Ordering::SeqCst) && matches!(request.operation, Operation::Read { .. }) {
+            return (vec![], vec![]); // as if it had been lost
+        }
+        let mut last = last.lock().expect("the numbers");
+        let before = &mut last[usize::from(request.slot)];
+        if request.sequence != *before && request.sequence != *before + 1 {
+            DISORDER.fetch_add(1, Ordering::SeqCst);
+        }
+        *before = request.sequence;
+        let reply = match request.operation {
+            Operation::Open { .. } => Reply::Opened { file: 1, attributes: Attributes::default() },
+            Operation::Read { .. } => return (answered(request.sequence, Ok(Reply::Count(3))), vec![1; 3]),
+            _ => Reply::Done,
+        };
+        (answered(request.sequence, Ok(reply)), vec![])
+    });
+    let client = Client::connect(Source::Address(address), Some(Duration::from_millis(200))).expect("a session");
+    let file = Arc::new(client.open_file(b"x", OpenFlags::READ, 0).expect("a file").0);
+    let read = || Submission::Read { offset: 0, into: OperationMemory::Owned(vec![7; 10]) };
+    let queue = CompletionQueue::new(&client, MAX_QUEUED).expect("a queue");
+    for number in 0..5 {
+        queue.submit(&file, read(), number).expect("submitted");
+    }
+    for _ in 0..5 {
+        assert!(queue.wait(LIMIT).expect("a completion").result.is_err());
+    }
+    IS_SILENT.store(false, Ordering::SeqCst);
+    for _ in 0..3 {
+        for number in 0..MAX_QUEUED as u64 {
+            queue.submit(&file, read(), number).expect("submitted");
+        }
+        for _ in 0..MAX_QUEUED {
+            assert_eq!(queue.wait(LIMIT).expect("a completion").result.expect("read"), 3);
+        }
+    }
+    assert_eq!(DISORDER.load(Ordering::SeqCst), 0);
     client.close();
 }

@@ -25,6 +25,8 @@ const EXPORT: &str = "results";
 /// Bytes of a long read or write, and of a short one.
 const LONG: usize = 1 << 20;
 const SHORT: usize = 4 << 10;
+/// How long a command may take.
+const COMMAND_SECONDS: &str = "60";
 /// How long a process may take to end after its file system is unmounted.
 const END_LIMIT: Duration = Duration::from_secs(3);
 /// Files of the repository that is cloned; each has 4 KiB.
@@ -73,7 +75,7 @@ impl Pair<'_> {
         self.run(Hosts::NAMES[0], &["sh", "-c", &make])?;
         let more = ["export".into(), self.data.clone().into(), "--as".into(), EXPORT.into()];
         let mut server = self.start(0, [&[self.scene.motet().as_os_str().to_owned()], &more[..]].concat())?;
-        let line = server.line()?;
+        let line = server.line_within(LIMIT)?;
         ensure!(line.contains("is exported as"), "motet export: {line}");
         Ok(server)
     }
@@ -86,9 +88,16 @@ impl Pair<'_> {
         Process::start(command, &self.bench.cpus, self.bench.cpus.of(Placement::Two, 0)[end])
     }
 
-    /// Runs a command in the namespace in which a host's mounts are; it must succeed.
+    /// A command in the namespace in which a host's mounts are. It ends after [`COMMAND_SECONDS`].
+    fn on(&self, host: &str) -> Command {
+        let mut command = self.scene.on(host);
+        command.args(["timeout", "-k", "5", COMMAND_SECONDS]);
+        command
+    }
+
+    /// Runs a command as [`Pair::on`] does; it must succeed.
     fn run(&self, host: &str, words: &[&str]) -> Result<()> {
-        let output = cleanup::output(self.scene.on(host).args(words))?;
+        let output = cleanup::output(self.on(host).args(words))?;
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "{}: {}", words[0], said.lines().last().unwrap_or_default());
         Ok(())
@@ -172,10 +181,11 @@ impl Pair<'_> {
             self.run(Hosts::NAMES[1], &words).is_ok()
         };
         while !is_mounted() {
-            if process.child.try_wait()?.is_some() || began.elapsed() > LIMIT {
-                drop(process.line()?); // its error, if it has ended
-                anyhow::bail!("{} does not get mounted", at.display());
+            if process.child.try_wait()?.is_some() {
+                process.line()?; // the error is what it has said
+                anyhow::bail!("{} ends before it is mounted", at.display());
             }
+            ensure!(began.elapsed() < LIMIT, "{} does not get mounted", at.display());
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(HostMount { pair: self, folder: at.to_owned(), process })
@@ -189,7 +199,7 @@ impl Pair<'_> {
             .iter()
             .map(|folder| -> Measurement<'_> {
                 let words = job.words(&folder.join(FILE), FILE_BYTES, seconds);
-                Box::new(move |_| job.run(self.scene.on(Hosts::NAMES[1]).args(&words)))
+                Box::new(move |_| job.run(self.on(Hosts::NAMES[1]).args(&words)))
             })
             .collect();
         if job.is_long() {

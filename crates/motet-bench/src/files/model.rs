@@ -3,7 +3,7 @@
 //!
 //! Each term is measured by itself in each repetition, or is the difference of two totals of the same repetition. Reads are at random places, one at a time.
 
-use super::scene::{FILE_BYTES, Scene, Way, ask};
+use super::scene::{FILE_BYTES, LIMIT, Scene, Way, ask};
 use crate::bench::{Bench, Measurement};
 use crate::format::bytes;
 use crate::pair::Process;
@@ -20,7 +20,8 @@ pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
     let [server, caller] = bench.cpus.of(Placement::Two, 0);
     let _server = scene.serve(bench, Way::Messages, server)?;
     let mut echo = scene.worker(bench, &["echo"], server)?;
-    let address = echo.line()?.strip_prefix("address ").context("a worker did not print its address")?.to_owned();
+    let address =
+        echo.line_within(LIMIT)?.strip_prefix("address ").context("a worker did not print its address")?.to_owned();
     let (data, file_bytes) = (scene.data().display().to_string(), FILE_BYTES.to_string());
     let start = |words: &[&str]| Ok::<_, anyhow::Error>(RefCell::new(scene.worker(bench, words, caller)?));
     let mount = scene.mount(bench, Way::Messages);

@@ -206,7 +206,7 @@ pub fn tell(worker: &mut Process, question: &str) -> Result<()> {
 
 /// The numbers of the next line of a worker.
 pub fn answer(worker: &mut Process) -> Result<Vec<f64>> {
-    let line = worker.line()?;
+    let line = worker.line_within(LIMIT)?;
     line.split_whitespace().map(|word| word.parse().with_context(|| format!("`{word}` is no number"))).collect()
 }
 

@@ -22,6 +22,8 @@ pub struct Slot {
     epoch: u64,
     /// A new request has begun, whose sequence number is not decided.
     fresh: bool,
+    /// Whether the server has executed the last request is not known.
+    uncertain: bool,
     /// The request message.
     pub message: Vec<u8>,
     /// The headers of the answer.
@@ -30,7 +32,7 @@ pub struct Slot {
 
 impl Slot {
     fn new(number: u16) -> Self {
-        Self { number, sequence: 0, epoch: 0, fresh: false, message: Vec::new(), headers: Vec::new() }
+        Self { number, sequence: 0, epoch: 0, fresh: false, uncertain: false, message: Vec::new(), headers: Vec::new() }
     }
 
     /// The slot of the request that begins a session or goes on with one, whose number is always 0.
@@ -41,6 +43,16 @@ impl Slot {
     /// Its number.
     pub fn number(&self) -> u16 {
         self.number
+    }
+
+    /// Whether the server has executed the last request is not known. A request with the same number must be answered before another one begins.
+    pub fn is_uncertain(&self) -> bool {
+        self.uncertain
+    }
+
+    /// A request with the number of the last one was answered.
+    pub fn settle(&mut self) {
+        self.uncertain = false;
     }
 
     /// A new request begins.
@@ -126,7 +138,11 @@ impl Slots {
     /// A slot for a request of a completion queue, unless few are free. It goes back by [`Slots::put`] or [`Slots::abandon`].
     pub fn take_for_queue(&self) -> Option<Slot> {
         let mut free = locked(&self.free);
-        if free.len() > RESERVED { free.pop() } else { None }
+        if free.len() > RESERVED {
+            return free.pop();
+        }
+        drop(free);
+        locked(&self.abandoned).pop()
     }
 
     /// The slot is free again.
@@ -139,15 +155,19 @@ impl Slots {
         }
     }
 
-    /// Whether the server has executed the request of this slot is not known: no request of this session can follow it.
-    pub fn abandon(&self, slot: Slot) {
+    /// Whether the server has executed the request of this slot is not known.
+    pub fn abandon(&self, mut slot: Slot) {
+        slot.uncertain = true;
         locked(&self.abandoned).push(slot);
     }
 
-    /// A new session has begun: abandoned slots can be used again.
+    /// A new session has begun, in which no slot has had a request.
     pub fn renew(&self) {
         let abandoned = std::mem::take(&mut *locked(&self.abandoned));
-        abandoned.into_iter().for_each(|slot| self.put(slot));
+        for mut slot in abandoned {
+            slot.settle();
+            self.put(slot);
+        }
     }
 
     /// The slot of the connection itself.
@@ -206,9 +226,12 @@ mod tests {
         assert_eq!(taken.len(), MAX_QUEUED);
         assert_eq!(slots.take_several(100).len(), RESERVED);
         taken.into_iter().for_each(|slot| slots.abandon(slot));
-        assert!(slots.take_for_queue().is_none());
+        slots.take_several(RESERVED).into_iter().for_each(drop);
+        let uncertain = slots.take_for_queue().expect("a slot");
+        assert!(uncertain.is_uncertain(), "no other one is free");
+        slots.abandon(uncertain);
         slots.renew();
-        assert!(slots.take_for_queue().is_some());
+        assert!(!slots.take_for_queue().expect("a slot").is_uncertain());
     }
 
     #[test]

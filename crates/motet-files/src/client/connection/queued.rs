@@ -4,7 +4,8 @@ use super::{Attempt, Connection};
 use crate::client::failure::Failure;
 use crate::client::slots::Slot;
 use crate::protocol::{
-    Answer, MAX_INLINE_BYTES, Operation, Reply, Request, answer_tag, append, data_tag, parse_answer, request_tag,
+    Answer, MAX_DATA_BYTES, MAX_INLINE_BYTES, Operation, Reply, Request, answer_tag, append, data_tag, parse_answer,
+    request_tag,
 };
 use crate::{Result, engine_error};
 use motet::node::{
@@ -141,6 +142,12 @@ impl Connection {
         mut body: Body,
     ) -> std::result::Result<Queued, (std::io::Error, Body)> {
         let Some(mut slot) = self.slots.take_for_queue() else { return Err((Errno::AGAIN.into(), body)) };
+        if slot.is_uncertain()
+            && let Err(error) = self.settle(&mut slot)
+        {
+            self.slots.abandon(slot);
+            return Err((error, body));
+        }
         slot.begin();
         let mut sent = false;
         let fills = matches!(body, Body::Into(_));
@@ -189,6 +196,24 @@ impl Connection {
         }
         self.slots.abandon(slot);
         Err((Errno::IO.into(), body))
+    }
+
+    /// Sends a request with the number of the last one in its slot, which the server may have executed or not. Its answer is of the one or of the other.
+    fn settle(&self, slot: &mut Slot) -> Result<()> {
+        let mut body = vec![0; MAX_DATA_BYTES];
+        match self.call_in(slot, || Ok(Operation::Statfs), &[], &mut body) {
+            Err(error)
+                if [Errno::IO, Errno::PROTO, Errno::SHUTDOWN]
+                    .map(|e| Some(e.raw_os_error()))
+                    .contains(&error.raw_os_error()) =>
+            {
+                Err(error)
+            }
+            _ => {
+                slot.settle();
+                Ok(())
+            }
+        }
     }
 
     /// Starts the operations of a request: it is sent, a receive for its answer is posted, long data are sent.
