@@ -128,7 +128,7 @@ pub unsafe extern "C" fn motet_file_read(file: u64, memory: *mut u8, length: usi
     counted(|| {
         may_wait()?;
         let open = handles::find::<OpenFile>(file)?;
-        // SAFETY: the caller's promise: the memory is writable during the call, and nobody else uses it.
+        // SAFETY: the caller's promise: the memory is writable during the call, and no other thread uses it.
         let memory = unsafe {
             bytes(memory, length)?;
             if length == 0 { &mut [][..] } else { std::slice::from_raw_parts_mut(memory, length) }

@@ -1,7 +1,8 @@
 //! Completion queues: many reads and writes under way without a thread for each, as those of verbs and libfabric.
 //!
-//! By messages a submitted request is on its way when [`CompletionQueue::submit`] returns. Where the client uses the directory itself the request is executed at its submission: the
-//! page cache answers at once, and there is nobody to wait for. Requests of striped files are executed at their submission, too.
+//! By messages a submitted request is on its way when [`CompletionQueue::submit`] returns. Where the client uses the directory itself the request is
+//! executed at its submission: the page cache answers at once, so there is nothing to wait for. Requests of striped files are executed at their submission,
+//! too.
 
 use super::connection::{Body, Connection, Queued};
 use super::transport::Transport;
@@ -154,7 +155,8 @@ fn owned(body: Body) -> Option<Vec<u8>> {
 }
 
 impl CompletionQueue {
-    /// A queue for at most `outstanding` requests, 1 to [`MAX_QUEUED`], that are submitted and not fetched. All queues of a client together have [`MAX_QUEUED`] by messages.
+    /// A queue for at most `outstanding` requests, 1 to [`MAX_QUEUED`], that are submitted and not fetched. All queues of a client together have
+    /// [`MAX_QUEUED`] by messages.
     pub fn new(client: &Client, outstanding: usize) -> Result<Self> {
         if !(1..=MAX_QUEUED).contains(&outstanding) {
             return Err(Errno::INVAL.into());
@@ -176,8 +178,8 @@ impl CompletionQueue {
 
     /// Submits a request; waits only while the server is away. With an error, nothing is submitted, and its memory is returned if it owned some.
     ///
-    /// Errors: EAGAIN (as many requests as are allowed are outstanding, or there is no room to send), E2BIG (longer than 1 MiB), EXDEV (a file of another client), ESHUTDOWN (the
-    /// queue is closed), and those of a lost file.
+    /// Errors: EAGAIN (as many requests as are allowed are outstanding, or there is no room to send), E2BIG (longer than 1 MiB), EXDEV (a file of another
+    /// client), ESHUTDOWN (the queue is closed), and those of a lost file.
     pub fn submit(
         &self,
         file: &Arc<File>,
@@ -242,8 +244,8 @@ impl CompletionQueue {
         self.state().count
     }
 
-    /// Closes the queue: requests without an answer are waited for, a second at most, then cancelled; their completions are dropped. When this returns, their memory is free. Whether a
-    /// cancelled write was executed is not known.
+    /// Closes the queue: requests without an answer are waited for, a second at most, then cancelled; their completions are dropped. When this returns,
+    /// their memory is free. Whether a cancelled write was executed is not known.
     pub fn close(&self) {
         if self.closed.swap(true, Ordering::SeqCst) {
             return;

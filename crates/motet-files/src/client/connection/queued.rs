@@ -133,8 +133,8 @@ impl Connection {
         self.lose(channel);
     }
 
-    /// Sends a request; waits only while the server is away. `key`, below 2^60, names it in its completions. `operation` is called for each attempt. EAGAIN: there is no
-    /// slot, or no room to send. With an error the memory is returned.
+    /// Sends a request; waits only while the server is away. `key`, below 2^60, names it in its completions. `operation` is called for each attempt. EAGAIN:
+    /// there is no slot, or no room to send. With an error the memory is returned.
     pub fn start<'a>(
         &self,
         (cq, key): (CqId, u64),
@@ -313,8 +313,8 @@ impl Connection {
         }
     }
 
-    /// Ends a request whose operations have all completed; makes it again, and waits, if the connection was lost. Returns its answer, with the number of bytes that were
-    /// read, and its memory.
+    /// Ends a request whose operations have all completed; makes it again, and waits, if the connection was lost. Returns its answer, with the number of
+    /// bytes that were read, and its memory.
     pub fn end<'a>(
         &self,
         queued: Queued,
@@ -356,7 +356,7 @@ impl Connection {
         (result, body)
     }
 
-    /// Ends a request that nobody waits for any more. Its operations have all completed.
+    /// Ends a request whose queue is closed. Its operations have all completed.
     pub fn drop_request(&self, queued: Queued) {
         match queued.answer {
             Some(Ok(_) | Err(Failure::Final(_))) => self.slots.put(queued.slot),
