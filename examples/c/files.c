@@ -1,4 +1,4 @@
-/* files.c: reads a file of an export with 16 reads under way, and adds up its bytes.
+/* files.c: reads a file of an export with 8 reads under way, and adds up its bytes.
  *
  *   cc -O2 -I include examples/c/files.c -L target/release -lmotet -o files
  *   motet export /data --as results                      # in another shell
@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { AHEAD = 16, BLOCK = 64 << 10 };
+enum { AHEAD = 8, BLOCK = 64 << 10 };
 
 static long long check(long long result, const char *what)
 {

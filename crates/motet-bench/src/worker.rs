@@ -12,7 +12,7 @@ mod managed;
 mod node;
 mod session;
 
-pub use managed::DEPTH as MANAGED_DEPTH;
+pub use managed::depth as managed_depth;
 
 use anyhow::{Context, Result, bail};
 use motet::{Path, Stream};

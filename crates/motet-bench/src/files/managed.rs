@@ -5,7 +5,7 @@ use crate::bench::{Bench, Measurement, Series};
 use crate::format::bytes;
 use crate::pair::Process;
 use crate::report::{Bound, Line, Quantity, Unit};
-use crate::worker::MANAGED_DEPTH;
+use crate::worker::managed_depth;
 use anyhow::Result;
 use std::cell::RefCell;
 
@@ -15,6 +15,9 @@ const LEAST_OVER_MOUNT: f64 = 1.25;
 const LEAST_OVER_THREAD: f64 = 1.4;
 /// Bytes of the requests with a target.
 const SIZE: usize = 64 << 10;
+
+/// Where the mean is in a worker's answer.
+const MEAN: usize = 1;
 
 /// A worker and what it is asked.
 type Asked<'a> = (&'a RefCell<Process>, &'a str, usize);
@@ -109,12 +112,13 @@ fn registration(bench: &Bench, messages: &RefCell<Process>, single: &RefCell<Pro
     ])
 }
 
+/// Mean times of one operation, ns. Completions of a queue come several at once, so the median over a few of them says nothing.
 fn compare(bench: &Bench, asked: &[Asked<'_>]) -> Result<Vec<Series>> {
     let mut measurements: Vec<Measurement<'_>> = asked
         .iter()
         .map(|&(worker, operation, size)| -> Measurement<'_> {
             let question = format!("{operation} {size} {}", bench.ms);
-            Box::new(move |_| Ok(ask(&mut worker.borrow_mut(), &question)?[0]))
+            Box::new(move |_| Ok(ask(&mut worker.borrow_mut(), &question)?[MEAN]))
         })
         .collect();
     bench.compare(bench.repetitions, false, &mut measurements)
@@ -125,7 +129,7 @@ fn line(size: usize, what: &str, (name, times): (&str, &Series), (beside, refere
     let (rate, unit): (fn(usize, f64) -> f64, Unit) =
         if size > 4 << 10 { (|size, ns| size as f64 / ns, Unit::GBs) } else { (|_, ns| 1e9 / ns, Unit::PerSecond) };
     let rates = |series: &Series| series.values.iter().map(|&ns| rate(size, ns)).collect::<Vec<f64>>();
-    Line::new("managed", format!("{} {what}, {MANAGED_DEPTH} under way or in a batch", bytes(size)))
+    Line::new("managed", format!("{} {what}, {} under way or in a batch", bytes(size), managed_depth(size)))
         .figure(Quantity::of(name, &rates(times), unit))
         .floors(&times.floors)
         .against(Quantity::of(beside, &rates(reference), unit), &reference.over(times))

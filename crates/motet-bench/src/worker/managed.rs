@@ -1,8 +1,8 @@
 //! Programs that manage their own reads and writes of remote files.
 //!
 //! `--worker files managed WAY NAME BYTES` opens the file of BYTES bytes of an export. Each line `OPERATION SIZE MS` on standard input is answered with
-//! `MEDIAN MEAN COUNT`, times in ns. Operations: `queue-read` and `queue-write` through a completion queue with [`DEPTH`] requests under way, `batch-read` by
-//! batches of [`DEPTH`], `thread-read` one at a time by a thread that registers the memory at each request, `register` the registration alone. Places are random.
+//! `MEDIAN MEAN COUNT`, times in ns. Operations: `queue-read` and `queue-write` through a completion queue with [`depth`] requests under way, `batch-read` by
+//! batches of as many, `thread-read` one at a time by a thread that registers the memory at each request, `register` the registration alone. Places are random.
 
 use super::number;
 use crate::files::scene::FILE;
@@ -17,8 +17,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Requests under way, or in a batch.
-pub const DEPTH: usize = 16;
+/// Requests under way, or in a batch: fewer long ones, which occupy both ends.
+pub const fn depth(size: usize) -> usize {
+    if size > 4 << 10 { 4 } else { 16 }
+}
+
 /// How long a call waits for its server.
 const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
 
@@ -66,7 +69,7 @@ impl Managed {
 
     /// Requests through a completion queue. The next one is submitted when one has completed, into the same memory.
     fn queue(&mut self, writes: bool, size: usize, ms: usize) -> Result<String> {
-        let queue = CompletionQueue::new(&self.client, DEPTH)?;
+        let queue = CompletionQueue::new(&self.client, depth(size))?;
         let mut submit = |mut memory: Vec<u8>| -> Result<()> {
             let offset = self.place(size);
             loop {
@@ -82,7 +85,7 @@ impl Managed {
                 }
             }
         };
-        for _ in 0..DEPTH {
+        for _ in 0..depth(size) {
             submit(vec![1; size])?;
         }
         let measured = super::measure(0, ms, 1.0, |count| {
@@ -101,11 +104,11 @@ impl Managed {
     }
 
     fn batches(&mut self, size: usize, ms: usize) -> Result<String> {
-        let mut memory = vec![1; size * DEPTH];
+        let mut memory = vec![1; size * depth(size)];
         super::measure(0, ms, 1.0, |count| {
             let mut left = count;
             while left > 0 {
-                let batch = left.min(DEPTH);
+                let batch = left.min(depth(size));
                 let blocks = memory.chunks_mut(size).take(batch);
                 let mut reads: Vec<_> = blocks.map(|block| Transfer::Read(self.place(size), block)).collect();
                 for read in self.file.transfer(&mut reads) {
