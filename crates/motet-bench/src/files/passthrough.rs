@@ -34,7 +34,8 @@ impl Passthrough {
         std::fs::create_dir(&at)?;
         let mut command = Command::new(&program);
         command.arg("-f").arg("-o").arg(format!("source={}", folder.display())).arg(&at);
-        command.env_remove("LD_PRELOAD").stdin(Stdio::null()).stdout(Stdio::null());
+        // It complains about its own settings.
+        command.env_remove("LD_PRELOAD").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let mounted = Mounted::by(at, Server::of(cleanup::start(&mut command)?))?;
         Ok(Self { mounted, _program: made })
     }
