@@ -19,7 +19,8 @@ use crate::output::{self, Align, Table};
 
 /// Export a directory: programs of this user can use it here and on other hosts, until SIGTERM or Ctrl-C
 ///
-/// Clients find it by its name: `motet mount NAME DIRECTORY`, `motet run --files NAME=DIRECTORY -- COMMAND`. Every request is executed as this user.
+/// Clients find it by its name: `motet mount NAME DIRECTORY`, `motet run --files NAME=DIRECTORY -- COMMAND`. A request is executed as this user; if
+/// this is root, as the user whose program makes it.
 /// A client that loses the server goes on when it is started again.
 #[derive(Debug, Args)]
 #[command(after_help = crate::exit_error::AFTER_HELP)]
@@ -60,8 +61,12 @@ pub struct Arguments {
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 10, requires = "stripe")]
     stripe_unit: u32,
 
+    /// Execute the requests of all users as root, when root exports; otherwise each is executed as its own user
+    #[arg(long)]
+    squash: bool,
+
     /// Show the exports of this host
-    #[arg(long, conflicts_with_all = ["directory", "name", "read_only", "listen", "no_direct"])]
+    #[arg(long, conflicts_with_all = ["directory", "name", "read_only", "listen", "no_direct", "squash"])]
     list: bool,
 }
 
@@ -91,7 +96,8 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let (read_only, listen) = (arguments.read_only, arguments.listen);
     let striping = (!arguments.stripe.is_empty())
         .then(|| Striping { unit: arguments.stripe_unit, others: arguments.stripe.clone() });
-    let options = Options { name: name.clone(), directory, read_only, listen, direct: !arguments.no_direct, striping };
+    let (direct, squash) = (!arguments.no_direct, arguments.squash);
+    let options = Options { name: name.clone(), directory, read_only, listen, direct, striping, squash };
     let server = Server::start(options).map_err(|error| match error.raw_os_error() {
         Some(98) if listen.is_none() => Failure::new(FAILED, format!("export {name} is served already on this host")),
         _ => failed(&format!("export {name}"), error),

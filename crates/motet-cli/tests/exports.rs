@@ -316,7 +316,8 @@ print(*[counts[writer] for writer in range(writers)])
 
 #[test]
 fn nothing_that_was_written_is_lost_when_the_server_is_killed_again_and_again() {
-    const KILLS: u32 = 25;
+    // More for a longer test.
+    let kills: u32 = std::env::var("MOTET_TEST_KILLS").map_or(25, |kills| kills.parse().unwrap());
     const WRITERS: u64 = 4;
     let hosts = Hosts::new("killed");
     let mut served = hosts.serve("a", "results", &["--no-direct"]);
@@ -330,7 +331,7 @@ fn nothing_that_was_written_is_lost_when_the_server_is_killed_again_and_again() 
         .spawn()
         .unwrap();
     let mut random = u64::from(std::process::id()) | 1;
-    for kill in 0..KILLS {
+    for kill in 0..kills {
         if kill % 2 == 1 {
             // Every writer goes on after a restart. The other kills may also hit a server that clients still return to.
             let sizes = || (0..WRITERS).map(|writer| hosts.written(writer)).collect::<Vec<u64>>();
@@ -350,7 +351,7 @@ fn nothing_that_was_written_is_lost_when_the_server_is_killed_again_and_again() 
         String::from_utf8(written.stdout).unwrap().split_whitespace().map(|count| count.parse().unwrap()).collect();
     assert_eq!(answered.len() as u64, WRITERS);
     for (writer, records) in (0..WRITERS).zip(answered) {
-        assert!(records >= u64::from(KILLS / 2), "writer {writer} wrote between the kills: {records} records");
+        assert!(records >= u64::from(kills / 2), "writer {writer} wrote between the kills: {records} records");
         let log = fs::File::open(hosts.exported("a").join(format!("log-{writer}"))).unwrap();
         for record in 0..records {
             let (expected, copies) =

@@ -45,7 +45,7 @@ impl Export {
     fn new(name: &str, direct: bool) -> Self {
         let (name, folder) = (format!("mpi-io-{name}-{}", std::process::id()), Folder::new("mpi-export"));
         let directory = folder.path().to_owned();
-        let options = Options { name: name.clone(), directory, read_only: false, listen: None, direct, striping: None };
+        let options = Options { name: name.clone(), directory, direct, ..Options::default() };
         Self { name, folder, _server: Server::start(options).unwrap() }
     }
 

@@ -53,6 +53,9 @@ pub struct Info {
     pub read_only: bool,
     /// Whether clients of this host may use the directory without the server.
     pub direct: bool,
+    /// Whether requests are executed as the users that they name, or all as the server's user.
+    #[serde(default)]
+    pub identities: bool,
     /// The address of the server, with a secret.
     pub address: String,
     /// Sessions of clients.

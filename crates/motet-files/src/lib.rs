@@ -8,6 +8,7 @@
 //! | [`uses`] | which processes of this host use which exports |
 //! | [`server`] | the server of one export |
 //! | [`client`] | the client that every front end uses |
+//! | [`identity`] | as whom requests are executed |
 //! | `storage` | operations on the exported files |
 //!
 //! A client has a *session* with a server. A session has slots as those of NFSv4.1 (RFC 8881, section 2.10.6): a slot carries one request at a time, and
@@ -16,6 +17,7 @@
 
 pub mod client;
 pub mod exports;
+pub mod identity;
 pub mod protocol;
 pub mod server;
 mod storage;

@@ -6,11 +6,12 @@
 //!
 //! Paths are relative to the exported directory, without a leading slash; the empty path is the directory itself.
 
+use crate::identity::{Identity, MAX_GROUPS};
 use bitflags::bitflags;
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol. Both ends must have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The service of the engine under which a server accepts channels.
 pub const SERVICE: u64 = u64::from_be_bytes(*b"mt.files");
 /// Slots of a session: requests that a client may have outstanding.
@@ -19,14 +20,14 @@ pub const SLOTS: u16 = 64;
 pub const MAX_DATA_BYTES: usize = 1 << 20;
 /// Longest data that are part of the request message, bytes.
 pub const MAX_INLINE_BYTES: usize = 32 << 10;
-/// Longest path, bytes, as PATH_MAX.
-pub const MAX_PATH_BYTES: usize = 4096;
+/// Longest path, bytes. Programs of a client name files from their working directories on, so it is longer than PATH_MAX.
+pub const MAX_PATH_BYTES: usize = 16 << 10;
 /// Exports over which the content of a file may be striped, its own included.
 pub const MAX_STRIPES: usize = 16;
 /// Longest [`Layout`] in an answer, bytes.
 pub const MAX_LAYOUT_BYTES: usize = 4096;
-/// Longest request message, bytes: two paths, the fields, data.
-pub const MAX_REQUEST_BYTES: usize = MAX_INLINE_BYTES + 2 * MAX_PATH_BYTES + 256;
+/// Longest request message, bytes: two paths, the fields, groups of up to 5 bytes each, data.
+pub const MAX_REQUEST_BYTES: usize = MAX_INLINE_BYTES + 2 * MAX_PATH_BYTES + 256 + 5 * MAX_GROUPS;
 
 /// The kind of a message, the upper bits of its tag. The lower bits are the slot.
 const KIND_SHIFT: u32 = 60;
@@ -76,6 +77,8 @@ pub struct Request<'a> {
     pub sequence: u32,
     /// Bytes of data that belong to the request.
     pub data: u32,
+    /// The user for whom the client asks. `None`: the client itself, whose user is the server's.
+    pub identity: Option<Identity>,
     /// What to do.
     #[serde(borrow)]
     pub operation: Operation<'a>,
@@ -149,11 +152,13 @@ pub enum Operation<'a> {
         path: &'a [u8],
         mode: u32,
     },
-    /// Makes a named pipe, a socket or an empty file, by the type in `mode`.
+    /// Makes a named pipe, a socket or an empty file, by the type in `mode`. For a user that the server takes the identity of, also the file of the device
+    /// `device`, which only root may.
     Mknod {
         #[serde(with = "serde_bytes")]
         path: &'a [u8],
         mode: u32,
+        device: u64,
     },
     /// Makes a symbolic link.
     Symlink {
@@ -277,6 +282,8 @@ pub enum Reply {
         read_only: bool,
         /// Whether the session existed: open files and locks are still there.
         resumed: bool,
+        /// Whether requests are executed as the users that they name, or all as the server's user.
+        identities: bool,
         /// Names the time since the server's host has started: what was not synchronised before may be lost.
         boot: [u8; 16],
     },
@@ -438,6 +445,10 @@ bitflags! {
         const SYNC = 1 << 7;
         /// A file without a name, in the directory at the path (`O_TMPFILE`).
         const TMPFILE = 1 << 8;
+        /// It is read to be executed, for which the permission to execute it is enough.
+        const EXECUTE = 1 << 9;
+        /// It was open at a server that was restarted: its owner may go on, whatever the permissions of the file are.
+        const AGAIN = 1 << 10;
         /// What a read-only export refuses.
         const CHANGES = Self::WRITE.bits() | Self::CREATE.bits() | Self::TRUNCATE.bits() | Self::TMPFILE.bits() | Self::APPEND.bits();
     }

@@ -54,8 +54,7 @@ impl Drop for Scene {
 
 fn serve(name: &str, folder: &TempDir, direct: bool) -> Server {
     let directory = folder.path().to_owned();
-    Server::start(Options { name: name.to_owned(), directory, read_only: false, listen: None, direct, striping: None })
-        .expect("a server")
+    Server::start(Options { name: name.to_owned(), directory, direct, ..Options::default() }).expect("a server")
 }
 
 fn owned(bytes: Vec<u8>) -> OperationMemory {

@@ -164,7 +164,7 @@ fn names_are_made_renamed_linked_and_removed() {
     client.rename(b"folder/inner", b"moved", RenameFlags::empty()).expect("renamed");
     assert_eq!(fs::read(scene.path("moved/file")).expect("the file"), b"x");
     assert_eq!(errno(client.rename(b"moved/file", b"link", RenameFlags::NO_REPLACE)), EEXIST);
-    client.mknod(b"pipe", 0o010_600).expect("a named pipe");
+    client.mknod(b"pipe", 0o010_600, 0).expect("a named pipe");
     assert_eq!(errno(client.open_file(b"pipe", OpenFlags::READ, 0)), ENXIO, "a pipe belongs to the client's host");
     for (path, folder) in [("moved/file", false), ("moved", true), ("link", false), ("symlink", false), ("pipe", false)]
     {

@@ -77,7 +77,7 @@ impl Raw {
 
     fn request(&self, slot: u16, sequence: u32, data: u32, operation: Operation<'_>) {
         let mut bytes = Vec::new();
-        append(&Request { slot, sequence, data, operation }, &mut bytes);
+        append(&Request { slot, sequence, data, identity: None, operation }, &mut bytes);
         self.send(request_tag(slot), &bytes);
     }
 
@@ -96,7 +96,7 @@ fn messages_that_are_no_requests_end_the_link() {
     let mut long = Vec::new();
     let path = vec![b'x'; 100_000];
     let too_long = Operation::GetAttributes(Target::Path(&path));
-    append(&Request { slot: 1, sequence: 1, data: 0, operation: too_long }, &mut long);
+    append(&Request { slot: 1, sequence: 1, data: 0, identity: None, operation: too_long }, &mut long);
     assert!(long.len() > MAX_REQUEST_BYTES);
     for (tag, bytes) in [
         (request_tag(1), vec![]),
@@ -105,7 +105,10 @@ fn messages_that_are_no_requests_end_the_link() {
         (request_tag(1), {
             // The slot in the tag is another one than that in the request.
             let mut bytes = Vec::new();
-            append(&Request { slot: 2, sequence: 1, data: 0, operation: Operation::Statfs }, &mut bytes);
+            append(
+                &Request { slot: 2, sequence: 1, data: 0, identity: None, operation: Operation::Statfs },
+                &mut bytes,
+            );
             bytes
         }),
     ] {
@@ -166,7 +169,7 @@ fn arguments_that_are_out_of_range_are_errors() {
         Operation::Seek { file, offset: u64::MAX, data: true },
         Operation::Open { path: b"x", flags: OpenFlags::from_bits_retain(u32::MAX), mode: u32::MAX },
         Operation::Readdir { file, cookie: u64::MAX, length: 0, attributes: true },
-        Operation::Mknod { path: b"device", mode: 0o060_666 },
+        Operation::Mknod { path: b"device", mode: 0o060_666, device: 1 << 8 },
         Operation::SetAttributes(Target::File(file), Change { size: Some(u64::MAX), ..Change::default() }),
     ] {
         assert!(asked(operation.clone()).is_err(), "{operation:?}");
@@ -245,7 +248,8 @@ fn hostile_server(answer: impl Fn(&Request<'_>) -> (Vec<u8>, Vec<u8>) + Send + '
             let (headers, body) = match request.operation {
                 Operation::Attach { resume, .. } => {
                     let (key, resumed) = (SessionKey([1; 16]), resume.is_some());
-                    let result = Ok(Reply::Attached { key, read_only: false, resumed, boot: [2; 16] });
+                    let result =
+                        Ok(Reply::Attached { key, read_only: false, resumed, identities: false, boot: [2; 16] });
                     let mut headers = Vec::new();
                     append(&Answer { sequence: 0, result }, &mut headers);
                     (headers, Vec::new())

@@ -67,6 +67,9 @@ pub fn set_time(time: TimeOrNow) -> SetTime {
     })
 }
 
+/// With this flag the kernel opens a program that it is about to execute (`__FMODE_EXEC`).
+const KERNEL_EXECUTES: OFlags = OFlags::from_bits_retain(0x20);
+
 /// How a file is opened.
 pub fn open_flags(flags: i32) -> OpenFlags {
     let system = OFlags::from_bits_retain(flags.cast_unsigned());
@@ -81,6 +84,7 @@ pub fn open_flags(flags: i32) -> OpenFlags {
         (OFlags::EXCL, OpenFlags::EXCLUSIVE),
         (OFlags::TRUNC, OpenFlags::TRUNCATE),
         (OFlags::DSYNC, OpenFlags::SYNC),
+        (KERNEL_EXECUTES, OpenFlags::EXECUTE),
     ];
     pairs.into_iter().filter(|(bit, _)| system.contains(*bit)).fold(access, |flags, (_, flag)| flags | flag)
 }
@@ -121,5 +125,6 @@ mod tests {
         let flags = OFlags::RDWR | OFlags::APPEND | OFlags::DSYNC;
         let expected = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::APPEND | OpenFlags::SYNC;
         assert_eq!(open_flags(flags.bits().cast_signed()), expected);
+        assert_eq!(open_flags(0x20), OpenFlags::READ | OpenFlags::EXECUTE);
     }
 }

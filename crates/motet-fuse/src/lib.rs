@@ -6,10 +6,14 @@
 //! | module | what |
 //! | --- | --- |
 //! | `filesystem` | the kernel's requests |
+//! | `mounted` | what they share: paths, open files, the client |
+//! | `opens` | opens of files |
+//! | `listings` | listings of directories |
 //! | `nodes` | the files that the kernel knows, and their paths |
 //! | `handles` | open files and directories |
 //! | `locks` | locks that a program waits for |
 //! | `passthrough` | files that the kernel reads and writes itself |
+//! | `notices` | what other clients have changed |
 //! | `convert` | attributes, flags and times |
 //! | [`private`] | a mount for the processes of one mount namespace |
 #![forbid(unsafe_code)]
@@ -17,14 +21,18 @@
 mod convert;
 mod filesystem;
 mod handles;
+mod listings;
 mod locks;
+mod mounted;
 mod nodes;
+mod notices;
+mod opens;
 mod passthrough;
 pub mod private;
 
-use filesystem::MountedExport;
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
-use motet_files::client::Client;
+use motet_files::client::{Client, Subscription};
+use mounted::MountedExport;
 use std::path::Path;
 use std::time::Duration;
 
@@ -45,6 +53,7 @@ pub struct Options {
 #[derive(Debug)]
 pub struct Mount {
     session: Option<BackgroundSession>,
+    _notices: Option<Subscription>,
 }
 
 impl Mount {
@@ -63,8 +72,11 @@ impl Mount {
         config.acl = if options.other_users { SessionACL::All } else { SessionACL::Owner };
         config.n_threads = Some(options.threads.max(1));
         config.clone_fd = true;
-        let session = Session::new(MountedExport::new(client, options.validity)?, path, &config)?;
-        let mount = Self { session: Some(session.spawn()?) };
+        let mounted = MountedExport::new(client.clone(), options.validity)?;
+        let nodes = mounted.shared_nodes();
+        let session = Session::new(mounted, path, &config)?.spawn()?;
+        let notices = notices::tell(&client, nodes, session.notifier())?;
+        let mount = Self { session: Some(session), _notices: notices };
         read_ahead(path);
         Ok(mount)
     }

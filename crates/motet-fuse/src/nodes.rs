@@ -74,6 +74,36 @@ impl Nodes {
         attributes.inode ^ ((index as u64 + 1) << DEVICE_SHIFT)
     }
 
+    /// The number of a file of the server, if the kernel knows it.
+    pub fn known(&self, device: u64, inode: u64) -> Option<u64> {
+        let number = if (device, inode) == self.root {
+            ROOT
+        } else if device == self.root.0 {
+            inode
+        } else {
+            inode ^ ((self.devices.iter().position(|&known| known == device)? as u64 + 1) << DEVICE_SHIFT)
+        };
+        self.nodes.contains_key(&number).then_some(number)
+    }
+
+    /// The numbers of all files that the kernel knows.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.nodes.keys().copied().collect()
+    }
+
+    /// The directory and the name in it that a path leads to, as far as the kernel knows.
+    pub fn name_at(&self, path: &[u8]) -> Option<(u64, OsString)> {
+        let mut components = path.split(|&byte| byte == b'/').map(OsStr::from_bytes);
+        let name = components.next_back()?;
+        let directory = components.try_fold(ROOT, |directory, component| self.named(directory, component))?;
+        self.named(directory, name).map(|_| (directory, name.to_owned()))
+    }
+
+    /// All names that the kernel knows, with the directories that they are in.
+    pub fn all_names(&self) -> Vec<(u64, OsString)> {
+        self.names.keys().cloned().collect()
+    }
+
     /// The kernel gets to know a file under a name. Returns its number.
     pub fn found(&mut self, directory: u64, name: &OsStr, attributes: &Attributes) -> u64 {
         let number = self.number(attributes);
@@ -184,6 +214,19 @@ mod tests {
 
     fn nodes() -> Nodes {
         Nodes::new(&attributes(100))
+    }
+
+    #[test]
+    fn files_and_names_of_the_server_are_found() {
+        let mut nodes = nodes();
+        nodes.found(ROOT, name("dir"), &attributes(2));
+        nodes.found(2, name("file"), &attributes(3));
+        let elsewhere = nodes.found(2, name("mount"), &Attributes { device: 9, ..attributes(3) });
+        assert_eq!((nodes.known(1, 100), nodes.known(1, 3), nodes.known(9, 3)), (Some(ROOT), Some(3), Some(elsewhere)));
+        assert_eq!((nodes.known(1, 4), nodes.known(8, 3)), (None, None));
+        assert_eq!(nodes.name_at(b"dir/file"), Some((2, OsString::from("file"))));
+        assert_eq!((nodes.name_at(b"dir/other"), nodes.name_at(b"other/file"), nodes.name_at(b"")), (None, None, None));
+        assert_eq!((nodes.numbers().len(), nodes.all_names().len()), (4, 3));
     }
 
     fn name(text: &str) -> &OsStr {

@@ -24,6 +24,20 @@ impl Passthrough {
         self.enabled.store(asked, Ordering::Relaxed);
     }
 
+    /// Registers a file. The kernel reads and writes it with the credentials that this thread has now: those of who has opened the file, so that quotas
+    /// and reserved space are that user's. All opens share what the first one has registered.
+    fn register(
+        file: &File,
+        register: impl FnOnce(OwnedFd) -> std::io::Result<BackingId>,
+    ) -> std::io::Result<BackingId> {
+        let descriptor = file.descriptor().ok_or(std::io::ErrorKind::Unsupported)?;
+        let assumed = file.assume_opener()?;
+        if let Some(assumed) = &assumed {
+            assumed.with_administration()?;
+        }
+        register(descriptor)
+    }
+
     /// The backing file of an open file. `register` makes one of a descriptor. `None`: the kernel asks for each read and write.
     pub fn backing(
         &self,
@@ -38,12 +52,16 @@ impl Passthrough {
         if let Some(backing) = open.get(&number).and_then(Weak::upgrade) {
             return Some(backing);
         }
-        let Ok(backing) = register(file.descriptor()?) else {
-            // Without the privilege no file can have one.
-            self.enabled.store(false, Ordering::Relaxed);
-            return None;
+        let backing = match Self::register(file, register) {
+            Ok(backing) => Arc::new(backing),
+            Err(error) => {
+                // Without the privilege no file can have one.
+                if error.kind() == std::io::ErrorKind::PermissionDenied {
+                    self.enabled.store(false, Ordering::Relaxed);
+                }
+                return None;
+            }
         };
-        let backing = Arc::new(backing);
         if open.len() == open.capacity() {
             open.retain(|_, backing| backing.strong_count() > 0);
         }

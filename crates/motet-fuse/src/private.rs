@@ -3,9 +3,10 @@
 //! The process in the namespace calls [`attach`] and hands the descriptor to the other one, which calls [`Private::start`]. The mount ends when the last process
 //! of the namespace has ended, however that happens: the server holds nothing of the namespace.
 
-use crate::filesystem::MountedExport;
+use crate::mounted::MountedExport;
+use crate::notices;
 use fuser::{BackgroundSession, Config, Session, SessionACL};
-use motet_files::client::Client;
+use motet_files::client::{Client, Subscription};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{getegid, geteuid};
@@ -35,7 +36,10 @@ pub fn attach(directory: &Path, name: &str, read_only: bool) -> std::io::Result<
 
 /// A mount that is served.
 #[derive(Debug)]
-pub struct Private(BackgroundSession);
+pub struct Private {
+    session: BackgroundSession,
+    _notices: Option<Subscription>,
+}
 
 impl Private {
     /// Serves what was mounted with this descriptor. `validity`: how long the kernel may use names and attributes without asking. `threads`: those that answer
@@ -52,12 +56,15 @@ impl Private {
         config.n_threads = Some(threads.max(1));
         // A queue for each thread, which the kernel joins only to a device that was opened in the same user namespace.
         config.clone_fd = same_user_namespace;
-        let session = Session::from_fd(MountedExport::new(client, validity)?, device, SessionACL::All, config)?;
-        Ok(Self(session.spawn()?))
+        let mounted = MountedExport::new(client.clone(), validity)?;
+        let nodes = mounted.shared_nodes();
+        let session = Session::from_fd(mounted, device, SessionACL::All, config)?.spawn()?;
+        let notices = notices::tell(&client, nodes, session.notifier())?;
+        Ok(Self { session, _notices: notices })
     }
 
     /// Waits until no process has the mount any more.
     pub fn wait(self) -> std::io::Result<()> {
-        self.0.join()
+        self.session.join()
     }
 }

@@ -1,116 +1,15 @@
 //! Real programs on a mounted export, compared with the same programs on a plain folder.
 
-use motet_files::client::Client;
-use motet_files::server::{Options as ServerOptions, Server};
-use motet_fuse::{Mount, Options};
+mod scene;
+
+use scene::{Mode, Mounted, can_mount, mounted_at, script, server};
 use std::fs;
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
-use tempfile::TempDir;
-
-/// An export that is mounted.
-struct Mounted {
-    mount: Option<Mount>,
-    server: Option<Server>,
-    exported: TempDir,
-    folder: TempDir,
-    name: String,
-}
-
-/// How the mount reaches the exported directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Mode {
-    Messages,
-    Direct,
-}
-
-fn server(name: &str, folder: &Path, read_only: bool, mode: Mode) -> Server {
-    let direct = mode == Mode::Direct;
-    let options = ServerOptions {
-        name: name.to_owned(),
-        directory: folder.to_owned(),
-        read_only,
-        direct,
-        ..ServerOptions::default()
-    };
-    Server::start(options).expect("a server")
-}
-
-fn mounted_at(name: &str, folder: &Path) -> Mount {
-    let client = Client::named(name, None).expect("a client");
-    let options = Options { name: name.to_owned(), validity: Duration::from_secs(1), other_users: false, threads: 4 };
-    Mount::start(client, folder, &options).expect("a mount")
-}
-
-/// Whether file systems can be mounted here. Says that a test is skipped otherwise.
-fn can_mount(test: &str) -> bool {
-    let root = fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
-    let helper = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
-        .any(|dir| dir.join("fusermount3").exists());
-    let reason = match (Path::new("/dev/fuse").exists(), root || helper) {
-        (true, true) => return true,
-        (false, _) => "there is no /dev/fuse",
-        (true, false) => "fusermount3 is not installed (package fuse3)",
-    };
-    eprintln!("SKIPPED {test}: {reason}");
-    if let Some(log) = std::env::var_os("MOTET_SKIP_LOG")
-        && let Ok(mut log) = fs::OpenOptions::new().append(true).create(true).open(log)
-    {
-        let _ = log.write_all(format!("SKIP {test}: {reason}\n").as_bytes());
-    }
-    false
-}
-
-impl Mounted {
-    fn new(mode: Mode) -> Self {
-        Self::with(false, mode)
-    }
-
-    fn with(read_only: bool, mode: Mode) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let (exported, folder) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-        let name = format!("mount-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let server = Some(server(&name, exported.path(), read_only, mode));
-        let mount = Some(mounted_at(&name, folder.path()));
-        Self { mount, server, exported, folder, name }
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
-    }
-
-    fn exported(&self, name: &str) -> PathBuf {
-        self.exported.path().join(name)
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let Some(mount) = self.mount.take() else { return };
-        if !thread::panicking() {
-            return mount.unmount().expect("unmounted");
-        }
-        // Programs of the failed test may use it still; they end with this process, which serves them until then.
-        let _ = Command::new("umount").arg("-l").arg(self.folder.path()).status();
-        std::mem::forget(mount);
-    }
-}
-
-/// Runs a shell script in a folder; returns what it prints.
-fn script(folder: &Path, text: &str) -> String {
-    let mut command = Command::new("bash");
-    command.args(["-e", "-u", "-o", "pipefail", "-c", text]).current_dir(folder).stdin(Stdio::null());
-    command.env("HOME", folder).env("LC_ALL", "C").env("GIT_CONFIG_NOSYSTEM", "1");
-    let output = command.output().expect("bash");
-    let printed = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{:?}\n{printed}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
-    printed
-}
 
 /// Runs a script in a plain folder and in an export that is mounted in each way. All must print the same.
 fn same_as_on_a_plain_folder(test: &str, text: &str) {
@@ -289,7 +188,7 @@ fn two_mounts_see_each_other_from_close_to_open() {
 
 fn two_mounts(mounted: &Mounted) {
     let other = tempfile::tempdir().expect("a folder");
-    let second = mounted_at(&mounted.name, other.path());
+    let second = mounted_at(&mounted.name, other.path(), false);
     for round in 0..20 {
         let text = format!("round {round}").repeat(round + 1);
         fs::write(mounted.path("file"), &text).expect("a write");
@@ -380,7 +279,7 @@ fn a_read_only_export_is_mounted_read_only() {
     if !can_mount("a_read_only_export_is_mounted_read_only") {
         return;
     }
-    let mounted = Mounted::with(true, Mode::Messages);
+    let mounted = Mounted::read_only(Mode::Messages);
     fs::write(mounted.exported("file"), "text").expect("a file");
     assert_eq!(fs::read_to_string(mounted.path("file")).expect("a read"), "text");
     let refused = fs::write(mounted.path("file"), "x").expect_err("refused");

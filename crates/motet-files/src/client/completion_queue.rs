@@ -161,7 +161,7 @@ impl CompletionQueue {
         if !(1..=MAX_QUEUED).contains(&outstanding) {
             return Err(Errno::INVAL.into());
         }
-        let client = Arc::clone(&client.0);
+        let client = Arc::clone(&client.shared);
         let cq = match &client.transport {
             Transport::Messages(connection) => Some(connection.add_cq()?),
             Transport::Direct(_) => None,

@@ -9,6 +9,7 @@ use super::locate::Source;
 use super::open_files::OpenFiles;
 use super::slots::{Slot, Slots};
 use super::totals::{Counters, Totals};
+use crate::identity::Identity;
 use crate::protocol::{
     Answer, MAX_INLINE_BYTES, Operation, Reply, Request, SERVICE, SessionKey, VERSION, answer_tag, append, data_tag,
     parse_answer, request_tag,
@@ -53,6 +54,7 @@ struct Link {
     /// Since when the server is away.
     lost: Option<Instant>,
     read_only: bool,
+    identities: bool,
     /// The start of the server's host.
     boot: [u8; 16],
 }
@@ -71,6 +73,22 @@ pub struct Memory<'a> {
 struct Attempt {
     channel: Channel,
     epoch: u64,
+}
+
+/// What is asked of the server.
+#[derive(Debug, Clone, Copy)]
+struct Question<'a> {
+    /// For whom. `None`: for the client itself.
+    identity: Option<&'a Identity>,
+    operation: &'a Operation<'a>,
+    data: &'a [u8],
+}
+
+impl<'a> Question<'a> {
+    /// A question of the client itself, without data.
+    fn own(operation: &'a Operation<'a>) -> Self {
+        Self { identity: None, operation, data: &[] }
+    }
 }
 
 impl Connection {
@@ -109,6 +127,11 @@ impl Connection {
         self.counters.totals(open_files, locks)
     }
 
+    /// Whether requests are executed as the users that they name.
+    pub fn has_identities(&self) -> bool {
+        self.link().identities
+    }
+
     /// Ends the session. Calls that wait for the server fail with ESHUTDOWN.
     pub fn close(&self) {
         if !self.closed.swap(true, Ordering::SeqCst) {
@@ -118,23 +141,25 @@ impl Connection {
             if let Some(attempt) = attempt {
                 let mut slot = self.slots.take_connection_slot();
                 slot.begin();
-                let _ = self.attempt(attempt, &mut slot, &Operation::Detach, &[], &mut [], Some(CONNECT_LIMIT));
+                let _ =
+                    self.attempt(attempt, &mut slot, Question::own(&Operation::Detach), &mut [], Some(CONNECT_LIMIT));
             }
             let _ = self.node.shut_down();
         }
     }
 
-    /// Sends a request and returns its answer, with the number of bytes in `into`. `operation` is called for each attempt: the numbers of open files
+    /// Sends a request of a user and returns its answer, with the number of bytes in `into`. `operation` is called for each attempt: the numbers of open files
     /// change when a server has been restarted.
     pub fn call<'a>(
         &self,
+        identity: Option<&Identity>,
         operation: impl Fn() -> Result<Operation<'a>>,
         data: &[u8],
         into: &mut [u8],
     ) -> Result<(Reply, usize)> {
         let mut slot = self.slots.take();
         slot.begin();
-        self.call_in(&mut slot, operation, data, into)
+        self.call_in(&mut slot, identity, operation, data, into)
     }
 
     /// Sends several requests before it waits for an answer; returns the answers, each as [`Connection::call`] does. `operation` is called with the position
@@ -153,7 +178,10 @@ impl Connection {
             for (at, (slot, Memory { data, .. })) in slots.iter_mut().zip(rest.iter()).enumerate() {
                 slot.begin();
                 sent.push(match (&attempt, operation(first + at)) {
-                    (Ok(attempt), Ok(operation)) => self.send(*attempt, slot, &operation, data, self.limit),
+                    (Ok(attempt), Ok(operation)) => {
+                        let question = Question { identity: None, operation: &operation, data };
+                        self.send(*attempt, slot, question, self.limit)
+                    }
                     (_, Err(error)) => Err(Failure::Final(error)),
                     (Err(_), _) => Err(Failure::Lost),
                 });
@@ -177,7 +205,7 @@ impl Connection {
                         if let Ok(attempt) = &attempt {
                             self.lose(attempt.channel);
                         }
-                        self.call_in(&mut slot, || operation(first + at), data, into)
+                        self.call_in(&mut slot, None, || operation(first + at), data, into)
                     }
                 });
             }
@@ -189,6 +217,7 @@ impl Connection {
     fn call_in<'a>(
         &self,
         slot: &mut Slot,
+        identity: Option<&Identity>,
         operation: impl Fn() -> Result<Operation<'a>>,
         data: &[u8],
         into: &mut [u8],
@@ -196,7 +225,8 @@ impl Connection {
         let mut lost = None;
         loop {
             let attempt = self.connected()?;
-            match self.attempt(attempt, slot, &operation()?, data, into, self.limit) {
+            let question = Question { identity, operation: &operation()?, data };
+            match self.attempt(attempt, slot, question, into, self.limit) {
                 Ok(answered) => return Ok(answered),
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Broken) => {
@@ -273,11 +303,13 @@ impl Connection {
     fn begin_session(&self, link: &mut Link, channel: Channel) -> Result<()> {
         let attach = Operation::Attach { version: VERSION, resume: link.key };
         let attempt = Attempt { channel, epoch: link.epoch };
-        let answered = self.attempt(attempt, &mut Slot::to_attach(), &attach, &[], &mut [], Some(CONNECT_LIMIT));
-        let Reply::Attached { key, read_only, resumed, boot } = answered.map_err(Failure::into_error)?.0 else {
+        let answered =
+            self.attempt(attempt, &mut Slot::to_attach(), Question::own(&attach), &mut [], Some(CONNECT_LIMIT));
+        let Reply::Attached { key, read_only, resumed, identities, boot } = answered.map_err(Failure::into_error)?.0
+        else {
             return Err(Errno::PROTO.into());
         };
-        link.read_only = read_only;
+        (link.read_only, link.identities) = (read_only, identities);
         let restarted_host = link.key.is_some() && link.boot != boot;
         if !resumed {
             link.key = Some(key);
@@ -285,9 +317,10 @@ impl Connection {
             self.slots.renew();
             let attempt = Attempt { channel, epoch: link.epoch };
             let mut slot = self.slots.take_connection_slot();
-            self.files.reclaim(restarted_host, |operation| {
+            self.files.reclaim(restarted_host, |identity, operation| {
                 slot.begin();
-                let answered = self.attempt(attempt, &mut slot, operation, &[], &mut [], Some(CONNECT_LIMIT));
+                let question = Question { identity, ..Question::own(operation) };
+                let answered = self.attempt(attempt, &mut slot, question, &mut [], Some(CONNECT_LIMIT));
                 answered.map(|(reply, _)| reply)
             })?;
         }
@@ -300,12 +333,11 @@ impl Connection {
         &self,
         attempt: Attempt,
         slot: &mut Slot,
-        operation: &Operation<'_>,
-        data: &[u8],
+        question: Question<'_>,
         into: &mut [u8],
         limit: Option<Duration>,
     ) -> std::result::Result<(Reply, usize), Failure> {
-        let sequence = self.send(attempt, slot, operation, data, limit)?;
+        let sequence = self.send(attempt, slot, question, limit)?;
         self.receive(attempt, slot, sequence, into, limit)
     }
 
@@ -314,15 +346,19 @@ impl Connection {
         &self,
         attempt: Attempt,
         slot: &mut Slot,
-        operation: &Operation<'_>,
-        data: &[u8],
+        question: Question<'_>,
         limit: Option<Duration>,
     ) -> std::result::Result<u32, Failure> {
         let Attempt { channel, epoch } = attempt;
+        let Question { identity, operation, data } = question;
         let (number, sequence) = slot.request(epoch);
         let data_bytes = u32::try_from(data.len()).map_err(|_| Failure::Final(Errno::INVAL.into()))?;
         slot.message.clear();
-        append(&Request { slot: number, sequence, data: data_bytes, operation: operation.clone() }, &mut slot.message);
+        let owned = (identity.cloned(), operation.clone());
+        append(
+            &Request { slot: number, sequence, data: data_bytes, identity: owned.0, operation: owned.1 },
+            &mut slot.message,
+        );
         self.counters.sent(operation, data.len());
         let inline = if data.len() <= MAX_INLINE_BYTES { data } else { &[] };
         let message = |tag| Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };

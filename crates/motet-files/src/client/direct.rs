@@ -2,6 +2,7 @@
 
 use super::totals::{Counters, Totals};
 use crate::Result;
+use crate::identity::{Assumed, Identities, Identity};
 use crate::protocol::{Operation, Reply};
 use crate::storage::{Body, FileTable, Tree, execute};
 use rustix::io::Errno;
@@ -17,8 +18,9 @@ pub struct Direct {
 
 impl Direct {
     /// The directory behind this descriptor.
-    pub fn new(root: OwnedFd, read_only: bool) -> Result<Self> {
-        Ok(Self { tree: Tree::new(root, read_only)?, files: FileTable::default(), counters: Counters::default() })
+    pub fn new(root: OwnedFd, read_only: bool, identities: Option<Identities>) -> Result<Self> {
+        let tree = Tree::new(root, read_only, identities)?;
+        Ok(Self { tree, files: FileTable::default(), counters: Counters::default() })
     }
 
     /// Whether changes are refused.
@@ -31,10 +33,26 @@ impl Direct {
         self.counters.totals(self.files.len(), self.files.lock_owners())
     }
 
-    /// Executes an operation; returns its answer, with the number of bytes in `into`.
-    pub fn call(&self, operation: &Operation<'_>, data: &[u8], into: &mut [u8]) -> Result<(Reply, usize)> {
+    /// Whether operations are executed as the users that they name.
+    pub fn has_identities(&self) -> bool {
+        self.tree.has_identities()
+    }
+
+    /// Gives this thread the identity with which a file was opened.
+    pub fn assume_opener(&self, identity: Option<&Identity>) -> Result<Option<Assumed<'_>>> {
+        self.tree.assume(identity)
+    }
+
+    /// Executes an operation as `identity`; returns its answer, with the number of bytes in `into`.
+    pub fn call(
+        &self,
+        identity: Option<&Identity>,
+        operation: &Operation<'_>,
+        data: &[u8],
+        into: &mut [u8],
+    ) -> Result<(Reply, usize)> {
         self.counters.sent(operation, data.len());
-        let executed = execute(&self.tree, &self.files, operation, data, into, &mut || {});
+        let executed = execute(&self.tree, &self.files, identity, operation, data, into, &mut || {});
         let (reply, body) = executed.inspect_err(|_| self.counters.failed())?;
         let length = match body {
             Body::Empty => 0,

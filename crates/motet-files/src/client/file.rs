@@ -7,6 +7,7 @@ use super::stripes::Stripes;
 use super::transport::Transport;
 use super::{attributes, count, done, unexpected};
 use crate::Result;
+use crate::identity::Assumed;
 use crate::protocol::{Attributes, Change, LockKind, LockRange, MAX_DATA_BYTES, OpenFlags, Operation, Reply, Target};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -286,7 +287,7 @@ impl File {
             let (from, to) = (self.state.number()?, to.state.number()?);
             Ok(Operation::CopyFileRange { from, from_offset: offset, to, to_offset, length })
         };
-        count(self.client.transport.call(operation, &[], &mut [])?.0)
+        count(self.client.transport.call(self.state.identity(), operation, &[], &mut [])?.0)
     }
 
     /// Makes the file longer, and returns its length before. No other client gets the same bytes.
@@ -301,6 +302,14 @@ impl File {
             _ if self.stripes.is_some() => None,
             Transport::Direct(direct) => direct.descriptor(self.state.number().ok()?).ok(),
             Transport::Messages(_) => None,
+        }
+    }
+
+    /// Gives this thread the identity with which the file was opened, if the client uses the directory itself and that is another one than its own.
+    pub fn assume_opener(&self) -> Result<Option<Assumed<'_>>> {
+        match &self.client.transport {
+            Transport::Direct(direct) => direct.assume_opener(self.state.identity()),
+            Transport::Messages(_) => Ok(None),
         }
     }
 
@@ -319,7 +328,7 @@ impl File {
         data: &[u8],
         into: &mut [u8],
     ) -> Result<(Reply, usize)> {
-        self.client.transport.call(|| Ok(operation(self.state.number()?)), data, into)
+        self.client.transport.call(self.state.identity(), || Ok(operation(self.state.number()?)), data, into)
     }
 }
 

@@ -25,6 +25,7 @@ pub use totals::Totals;
 
 use crate::Result;
 use crate::exports::{self, Query};
+use crate::identity::{Identities, Identity};
 use crate::protocol::{
     Attributes, Change, Layout, MAX_DATA_BYTES, MAX_LAYOUT_BYTES, OpenFlags, Operation, RenameFlags, Reply, Space,
     Target,
@@ -41,7 +42,11 @@ use transport::Transport;
 
 /// A client of one export.
 #[derive(Debug, Clone)]
-pub struct Client(Arc<Shared>);
+pub struct Client {
+    shared: Arc<Shared>,
+    /// For whom it asks. `None`: for itself.
+    identity: Option<Arc<Identity>>,
+}
 
 /// What a client shares with its open files.
 #[derive(Debug)]
@@ -58,7 +63,7 @@ impl Client {
         let files = Arc::new(OpenFiles::default());
         let connection = Connection::open(source, limit, Arc::clone(&files))?;
         let transport = Transport::Messages(Box::new(connection));
-        Ok(Self(Arc::new(Shared { transport, files, parts: Some(PartClients::new(limit)) })))
+        Ok(Self::with(transport, files, Some(PartClients::new(limit))))
     }
 
     /// The export `name` ([`Source::Name`]): the directory itself if it is on this host and its server allows that, otherwise as [`Client::connect`] does.
@@ -67,27 +72,47 @@ impl Client {
             && let Ok(exports::Found { info, root: Some(root) }) =
                 exports::ask(name, &Query { root: true, listen: None })
         {
-            let transport = Transport::Direct(Direct::new(root, info.read_only)?);
-            let parts = Some(PartClients::new(limit));
-            return Ok(Self(Arc::new(Shared { transport, files: Arc::default(), parts })));
+            let identities = if info.identities { Identities::find() } else { None };
+            // One that cannot take the identities of users leaves that to the server.
+            if identities.is_some() == info.identities {
+                let transport = Transport::Direct(Direct::new(root, info.read_only, identities)?);
+                return Ok(Self::with(transport, Arc::default(), Some(PartClients::new(limit))));
+            }
         }
         Self::connect(Source::Name(name.to_owned()), limit)
     }
 
     /// A directory of this host that no server exports.
     pub fn of_directory(root: OwnedFd, read_only: bool) -> Result<Self> {
-        let transport = Transport::Direct(Direct::new(root, read_only)?);
-        Ok(Self(Arc::new(Shared { transport, files: Arc::default(), parts: None })))
+        let transport = Transport::Direct(Direct::new(root, read_only, Identities::find())?);
+        Ok(Self::with(transport, Arc::default(), None))
+    }
+
+    fn with(transport: Transport, files: Arc<OpenFiles>, parts: Option<PartClients>) -> Self {
+        Self { shared: Arc::new(Shared { transport, files, parts }), identity: None }
+    }
+
+    /// The same client, asking for a user. A server of another user than root, or one that squashes, executes its requests as its own user all the same.
+    pub fn for_user(&self, identity: Identity) -> Self {
+        Self { shared: Arc::clone(&self.shared), identity: Some(Arc::new(identity)) }
+    }
+
+    /// Whether requests are executed as the users that they name, or all as the server's user.
+    pub fn has_identities(&self) -> bool {
+        match &self.shared.transport {
+            Transport::Messages(connection) => connection.has_identities(),
+            Transport::Direct(direct) => direct.has_identities(),
+        }
     }
 
     /// Whether the client uses the directory itself, without the server.
     pub fn is_direct(&self) -> bool {
-        matches!(self.0.transport, Transport::Direct(_))
+        matches!(self.shared.transport, Transport::Direct(_))
     }
 
     /// What it uses, and has asked for. What the kernel reads and writes in files of a direct client by itself is not counted.
     pub fn totals(&self) -> Totals {
-        match &self.0.transport {
+        match &self.shared.transport {
             Transport::Messages(connection) => connection.totals(),
             Transport::Direct(direct) => direct.totals(),
         }
@@ -95,17 +120,17 @@ impl Client {
 
     /// Ends the session, and all calls that wait for the server.
     pub fn close(&self) {
-        if let Transport::Messages(connection) = &self.0.transport {
+        if let Transport::Messages(connection) = &self.shared.transport {
             connection.close();
         }
-        if let Some(parts) = &self.0.parts {
+        if let Some(parts) = &self.shared.parts {
             parts.close();
         }
     }
 
     /// Whether the export refuses changes.
     pub fn is_read_only(&self) -> bool {
-        match &self.0.transport {
+        match &self.shared.transport {
             Transport::Messages(connection) => connection.is_read_only(),
             Transport::Direct(direct) => direct.is_read_only(),
         }
@@ -130,16 +155,16 @@ impl Client {
     /// Opens a file or directory. `mode`: the permissions of a new file.
     pub fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(File, Attributes)> {
         let mut layout = [0; MAX_LAYOUT_BYTES];
+        let identity = self.identity.as_deref();
         let operation = || Ok(Operation::Open { path, flags, mode });
-        let (Reply::Opened { file, attributes }, length) = self.0.transport.call(operation, &[], &mut layout)? else {
-            return Err(unexpected());
-        };
-        let state = self.0.files.add(file, path, flags, &attributes);
+        let (reply, length) = self.shared.transport.call(identity, operation, &[], &mut layout)?;
+        let Reply::Opened { file, attributes } = reply else { return Err(unexpected()) };
+        let state = self.shared.files.add(file, path, flags, self.identity.clone(), &attributes);
         if length == 0 {
-            return Ok((File::new(Arc::clone(&self.0), state, None), attributes));
+            return Ok((File::new(Arc::clone(&self.shared), state, None), attributes));
         }
         let layout = Layout::parse(&layout[..length]).ok_or_else(unexpected)?;
-        let file = File::new(Arc::clone(&self.0), state, Some(Stripes::new(layout, flags)));
+        let file = File::new(Arc::clone(&self.shared), state, Some(Stripes::new(layout, flags)));
         let attributes = file.prepare_stripes(flags, attributes)?;
         Ok((file, attributes))
     }
@@ -149,9 +174,9 @@ impl Client {
         attributes(self.request(&Operation::Mkdir { path, mode })?)
     }
 
-    /// Makes a named pipe, a socket or an empty file.
-    pub fn mknod(&self, path: &[u8], mode: u32) -> Result<Attributes> {
-        attributes(self.request(&Operation::Mknod { path, mode })?)
+    /// Makes a named pipe, a socket or an empty file, by the type in `mode`; for a user also the file of the device `device`, which only root may.
+    pub fn mknod(&self, path: &[u8], mode: u32, device: u64) -> Result<Attributes> {
+        attributes(self.request(&Operation::Mknod { path, mode, device })?)
     }
 
     /// Makes a symbolic link at `path`.
@@ -200,7 +225,7 @@ impl Client {
     /// Sets an extended attribute. `create`: only if it does not exist; `replace`: only if it does.
     pub fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8], create: bool, replace: bool) -> Result<()> {
         let operation = Operation::SetXattr { target: Target::Path(path), name, create, replace };
-        done(self.0.transport.call(|| Ok(operation.clone()), value, &mut [])?.0)
+        done(self.shared.transport.call(self.identity.as_deref(), || Ok(operation.clone()), value, &mut [])?.0)
     }
 
     /// Removes an extended attribute.
@@ -211,21 +236,23 @@ impl Client {
     /// A request that may remove the last name of a striped file.
     fn removing(&self, operation: &Operation<'_>) -> Result<()> {
         let mut layout = [0; MAX_LAYOUT_BYTES];
-        let (reply, length) = self.0.transport.call(|| Ok(operation.clone()), &[], &mut layout)?;
-        if let (Some(layout), Some(parts)) = (Layout::parse(&layout[..length]), &self.0.parts) {
+        let (reply, length) =
+            self.shared.transport.call(self.identity.as_deref(), || Ok(operation.clone()), &[], &mut layout)?;
+        if let (Some(layout), Some(parts)) = (Layout::parse(&layout[..length]), &self.shared.parts) {
             parts.remove(&layout);
         }
         done(reply)
     }
 
     fn request(&self, operation: &Operation<'_>) -> Result<Reply> {
-        Ok(self.0.transport.call(|| Ok(operation.clone()), &[], &mut [])?.0)
+        Ok(self.shared.transport.call(self.identity.as_deref(), || Ok(operation.clone()), &[], &mut [])?.0)
     }
 
     /// A request whose answer has a body of unknown length, at most 64 KiB.
     fn read(&self, operation: &Operation<'_>) -> Result<Vec<u8>> {
         let mut bytes = vec![0; MAX_DATA_BYTES.min(64 << 10)];
-        let (_, length) = self.0.transport.call(|| Ok(operation.clone()), &[], &mut bytes)?;
+        let (_, length) =
+            self.shared.transport.call(self.identity.as_deref(), || Ok(operation.clone()), &[], &mut bytes)?;
         bytes.truncate(length);
         Ok(bytes)
     }

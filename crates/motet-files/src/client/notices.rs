@@ -65,7 +65,7 @@ impl Client {
     /// Calls `told` with what other clients change, in a thread of its own; the server waits, up to half a second, until it has returned. It must not wait for
     /// other requests of this client. What programs of the server's host change is not told. `None`: the client uses the directory itself.
     pub fn subscribe(&self, told: impl FnMut(Notice<'_>) + Send + 'static) -> Result<Option<Subscription>> {
-        if matches!(self.0.transport, Transport::Direct(_)) {
+        if matches!(self.shared.transport, Transport::Direct(_)) {
             return Ok(None);
         }
         let shared = Arc::new(Shared::default());
@@ -94,7 +94,7 @@ impl Drop for Subscription {
 impl Shared {
     /// Receives notices until the subscription is dropped.
     fn run(&self, client: &Client, mut told: impl FnMut(Notice<'_>)) {
-        let Transport::Messages(connection) = &client.0.transport else { return };
+        let Transport::Messages(connection) = &client.shared.transport else { return };
         while !self.has_ended() {
             if let Some(key) = connection.session()
                 && let Ok((node, channel)) = self.connect(connection.source(), key)
@@ -128,7 +128,7 @@ impl Shared {
         let channel = node.open_channel(link, SERVICE, context, Some(LIMIT)).map_err(engine_error)?;
         let mut message = Vec::new();
         let operation = Operation::Subscribe { session };
-        append(&Request { slot: 0, sequence: 0, data: 0, operation }, &mut message);
+        append(&Request { slot: 0, sequence: 0, data: 0, identity: None, operation }, &mut message);
         node.send(channel, request_tag(0), &message, Some(LIMIT)).map_err(engine_error)?;
         let mut headers = Vec::new();
         let from = RecvFrom::Channel(channel);

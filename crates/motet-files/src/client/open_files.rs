@@ -2,6 +2,7 @@
 
 use super::failure::Failure;
 use crate::Result;
+use crate::identity::Identity;
 use crate::protocol::{Attributes, LockKind, LockRange, OpenFlags, Operation, Reply};
 use rustix::io::Errno;
 use std::collections::HashSet;
@@ -15,6 +16,8 @@ pub struct OpenState {
     /// The file that was open is not there any more, or a lock on it could not be had again.
     stale: AtomicBool,
     flags: OpenFlags,
+    /// As whom it was opened. `None`: as the client itself.
+    identity: Option<Arc<Identity>>,
     device: u64,
     inode: u64,
     path: Mutex<Vec<u8>>,
@@ -41,6 +44,11 @@ impl OpenState {
     /// Whether each write goes to the end of the file.
     pub fn appends(&self) -> bool {
         self.flags.contains(OpenFlags::APPEND)
+    }
+
+    /// As whom it was opened.
+    pub fn identity(&self) -> Option<&Identity> {
+        self.identity.as_deref()
     }
 
     /// The file has another path now.
@@ -85,9 +93,15 @@ impl OpenState {
     }
 
     /// Opens the file again. `restarted_host`: changes that were not synchronised may be lost. An error: the connection is lost again.
-    fn reopen(&self, restarted_host: bool, call: &mut impl FnMut(&Operation<'_>) -> Answered) -> Result<()> {
+    fn reopen(
+        &self,
+        restarted_host: bool,
+        call: &mut impl FnMut(Option<&Identity>, &Operation<'_>) -> Answered,
+    ) -> Result<()> {
+        let mut call = |operation: &Operation<'_>| call(self.identity(), operation);
         let path = locked(&self.path).clone();
-        let flags = self.flags - OpenFlags::CREATE - OpenFlags::EXCLUSIVE - OpenFlags::TRUNCATE;
+        let once = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
+        let flags = (self.flags - once) | OpenFlags::AGAIN;
         let stale = || {
             self.stale.store(true, Ordering::Release);
             Ok(())
@@ -142,11 +156,19 @@ pub struct OpenFiles(Mutex<Vec<Weak<OpenState>>>);
 
 impl OpenFiles {
     /// A file that the server has opened.
-    pub fn add(&self, number: u32, path: &[u8], flags: OpenFlags, attributes: &Attributes) -> Arc<OpenState> {
+    pub fn add(
+        &self,
+        number: u32,
+        path: &[u8],
+        flags: OpenFlags,
+        identity: Option<Arc<Identity>>,
+        attributes: &Attributes,
+    ) -> Arc<OpenState> {
         let state = Arc::new(OpenState {
             number: AtomicU32::new(number),
             stale: AtomicBool::new(false),
             flags,
+            identity,
             device: attributes.device,
             inode: attributes.inode,
             path: Mutex::new(path.to_vec()),
@@ -173,9 +195,13 @@ impl OpenFiles {
         (open.len(), open.iter().map(owners).sum())
     }
 
-    /// Opens all files again at a server that does not know them. `restarted_host`: its host has been started again, too; a file with changes that were not
-    /// synchronised is stale then. An error: the connection is lost again.
-    pub fn reclaim(&self, restarted_host: bool, mut call: impl FnMut(&Operation<'_>) -> Answered) -> Result<()> {
+    /// Opens all files again at a server that does not know them, each as who has opened it. `restarted_host`: its host has been started again, too; a file with
+    /// changes that were not synchronised is stale then. An error: the connection is lost again.
+    pub fn reclaim(
+        &self,
+        restarted_host: bool,
+        mut call: impl FnMut(Option<&Identity>, &Operation<'_>) -> Answered,
+    ) -> Result<()> {
         let open: Vec<_> = locked(&self.0).iter().filter_map(Weak::upgrade).collect();
         open.iter()
             .filter(|state| !state.stale.load(Ordering::Acquire))
@@ -192,7 +218,7 @@ mod tests {
     }
 
     fn state() -> Arc<OpenState> {
-        OpenFiles::default().add(1, b"file", OpenFlags::READ, &Attributes::default())
+        OpenFiles::default().add(1, b"file", OpenFlags::READ, None, &Attributes::default())
     }
 
     #[test]
@@ -216,15 +242,17 @@ mod tests {
     #[test]
     fn a_file_that_was_replaced_is_stale() {
         let files = OpenFiles::default();
+        let user = Some(Arc::new(Identity { user: 7, group: 8, groups: vec![9] }));
         let attributes = Attributes { device: 1, inode: 2, ..Attributes::default() };
         let (kept, replaced) = (
-            files.add(1, b"kept", OpenFlags::READ, &attributes),
-            files.add(2, b"replaced", OpenFlags::READ | OpenFlags::CREATE, &attributes),
+            files.add(1, b"kept", OpenFlags::READ, None, &attributes),
+            files.add(2, b"replaced", OpenFlags::READ | OpenFlags::CREATE, user.clone(), &attributes),
         );
         files
-            .reclaim(false, |operation| match operation {
+            .reclaim(false, |identity, operation| match operation {
                 Operation::Open { path, flags, .. } => {
-                    assert!(!flags.contains(OpenFlags::CREATE));
+                    assert!(flags.contains(OpenFlags::AGAIN) && !flags.contains(OpenFlags::CREATE));
+                    assert_eq!(identity, (*path != b"kept").then_some(user.as_deref()).flatten());
                     let inode = if *path == b"kept" { 2 } else { 3 };
                     Ok(Reply::Opened { file: 7, attributes: Attributes { inode, ..attributes } })
                 }
@@ -238,13 +266,13 @@ mod tests {
     #[test]
     fn unsynchronised_changes_make_a_file_stale_after_a_restart_of_the_host() {
         let files = OpenFiles::default();
-        let open = || files.add(1, b"file", OpenFlags::WRITE, &Attributes::default());
+        let open = || files.add(1, b"file", OpenFlags::WRITE, None, &Attributes::default());
         let (unchanged, synced, unsynced) = (open(), open(), open());
         for state in [&synced, &unsynced] {
             state.begin_change();
         }
         synced.synced(synced.changes());
-        let opened = |operation: &Operation<'_>| match operation {
+        let opened = |_: Option<&Identity>, operation: &Operation<'_>| match operation {
             Operation::Open { .. } => Ok(Reply::Opened { file: 2, attributes: Attributes::default() }),
             _ => Ok(Reply::Done),
         };

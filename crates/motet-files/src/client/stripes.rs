@@ -110,7 +110,7 @@ impl Stripes {
     /// Reads into `buffer` from `offset` on; returns how many bytes, fewer only at the end of the file.
     pub fn read(&self, file: &File, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let length = buffer.len();
-        let mut results = self.execute(file, self.pieces(buffer, offset, |at, piece| Transfer::Read(at, piece)));
+        let mut results = self.execute(file, self.pieces(buffer, offset, Transfer::Read));
         // A part ends where its last unit ends, and nothing is where nothing was written: the length of the file decides.
         let is_short = |(asked, read): (usize, &Result<usize>)| read.as_ref().is_ok_and(|read| *read < asked);
         let lengths: Vec<usize> = self.lengths(length, offset).collect();
@@ -351,7 +351,9 @@ impl Client {
     /// The client of an export that has parts of striped files. It uses the directory itself where it can.
     fn of_parts(export: &str, limit: Option<Duration>) -> Result<Self> {
         let client = Self::named(export, limit)?;
-        let Some(Shared { transport, files, .. }) = Arc::into_inner(client.0) else { return Err(Errno::IO.into()) };
-        Ok(Self(Arc::new(Shared { transport, files, parts: None })))
+        let Some(Shared { transport, files, .. }) = Arc::into_inner(client.shared) else {
+            return Err(Errno::IO.into());
+        };
+        Ok(Self::with(transport, files, None))
     }
 }

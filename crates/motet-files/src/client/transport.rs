@@ -3,6 +3,7 @@
 use super::connection::{Connection, Memory};
 use super::direct::Direct;
 use crate::Result;
+use crate::identity::Identity;
 use crate::protocol::{Operation, Reply};
 
 /// How a client reaches the exported files.
@@ -15,16 +16,17 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Makes a request; returns its answer, with the number of bytes in `into`. `operation` is called for each attempt.
+    /// Makes a request for a user, or for the client itself; returns its answer, with the number of bytes in `into`. `operation` is called for each attempt.
     pub fn call<'a>(
         &self,
+        identity: Option<&Identity>,
         operation: impl Fn() -> Result<Operation<'a>>,
         data: &[u8],
         into: &mut [u8],
     ) -> Result<(Reply, usize)> {
         match self {
-            Self::Messages(connection) => connection.call(operation, data, into),
-            Self::Direct(direct) => direct.call(&operation()?, data, into),
+            Self::Messages(connection) => connection.call(identity, operation, data, into),
+            Self::Direct(direct) => direct.call(identity, &operation()?, data, into),
         }
     }
 
@@ -38,8 +40,9 @@ impl Transport {
         match self {
             Self::Messages(connection) => connection.call_together(operation, memory),
             Self::Direct(direct) => {
-                let one =
-                    |(at, Memory { data, into }): (usize, &mut Memory<'_>)| direct.call(&operation(at)?, data, into);
+                let one = |(at, Memory { data, into }): (usize, &mut Memory<'_>)| {
+                    direct.call(None, &operation(at)?, data, into)
+                };
                 memory.iter_mut().enumerate().map(one).collect()
             }
         }

@@ -7,7 +7,7 @@
 use crate::protocol::SessionKey;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Leases of one client. Beyond them it gets none, and uses what it has cached as long as without leases.
@@ -27,6 +27,8 @@ pub enum Leased {
 pub struct Leases {
     hasher: RandomState,
     subscribers: AtomicUsize,
+    /// Counts changes, so that an answer that was made while something changed is known.
+    changes: AtomicU64,
     table: Mutex<Table>,
 }
 
@@ -71,6 +73,16 @@ impl Leases {
     /// Whether no client has leases, so that changes need not be looked at.
     pub fn is_unused(&self) -> bool {
         self.subscribers.load(Ordering::Acquire) == 0
+    }
+
+    /// How many changes there were.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+
+    /// Something has changed: before the leases of others are ended.
+    pub fn count_change(&self) {
+        self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
     /// A client is told something. Nothing happens if it has not subscribed.

@@ -21,6 +21,7 @@ mod sessions;
 use crate::Result;
 use crate::engine_error as failed;
 use crate::exports::{Exported, Publication};
+use crate::identity::{Identities, Identity};
 use crate::protocol::{
     Answer, MAX_DATA_BYTES, MAX_REQUEST_BYTES, NEVER, Operation, Reply, Request, SERVICE, SLOT_MASK, SessionKey,
     VERSION, acknowledgement_tag, answer_tag, append, data_tag, parse_acknowledgement, parse_request, request_tag,
@@ -72,6 +73,8 @@ pub struct Options {
     pub direct: bool,
     /// How new files are striped over this and other exports. `None`: each file is in this export alone.
     pub striping: Option<Striping>,
+    /// All requests are executed as the user of this process. Otherwise a server of root executes them as the users that they name.
+    pub squash: bool,
 }
 
 /// A running server. Dropping it ends it: clients see a lost server.
@@ -131,7 +134,8 @@ struct Buffers {
 impl Server {
     /// Starts to serve. Fails if another server of this user has an export of this name on this host.
     pub fn start(options: Options) -> Result<Self> {
-        let tree = Tree::open(&options.directory, options.read_only, options.striping.clone())?;
+        let identities = if options.squash { None } else { Identities::find() };
+        let tree = Tree::open(&options.directory, options.read_only, options.striping.clone(), identities)?;
         let node = match options.listen {
             Some(address) => Node::listen("", address),
             None => Node::open(""),
@@ -202,6 +206,7 @@ impl Exported for Shared {
             process: std::process::id(),
             read_only: *read_only,
             direct: self.is_direct(),
+            identities: self.tree.has_identities(),
             address: self.node.address().map_err(failed)?,
             clients: self.sessions.count(),
             open_files: self.sessions.open_files(),
@@ -359,7 +364,7 @@ impl Shared {
             Admitted::Execute => {
                 let result = match request.operation {
                     Operation::Detach => Ok((Reply::Done, Body::Empty)),
-                    ref operation => self.execute(&session, operation, data, read, turn),
+                    ref operation => self.execute(&session, request.identity.as_ref(), operation, data, read, turn),
                 };
                 self.count(&request.operation, &result);
                 self.answer(&session, &request, result, read, headers, turn);
@@ -378,20 +383,23 @@ impl Shared {
     fn execute(
         &self,
         session: &Session,
+        identity: Option<&Identity>,
         operation: &Operation<'_>,
         data: &[u8],
         buffer: &mut [u8],
         turn: &mut Turn<'_>,
     ) -> Result<(Reply, Body)> {
-        let mut execute =
-            |turn: &mut Turn<'_>| execute(&self.tree, session.files(), operation, data, buffer, &mut || turn.give());
+        let mut execute = |turn: &mut Turn<'_>| {
+            execute(&self.tree, session.files(), identity, operation, data, buffer, &mut || turn.give())
+        };
         if self.leases.is_unused() {
             return execute(turn);
         }
         let file = |number| Some(session.files().get(number).ok()?.identity());
         let changes = Changes::of(&self.tree, operation, file);
+        let count = self.leases.changes();
         let (reply, body) = execute(turn)?;
-        self.grant(session, operation, &reply, &body);
+        self.grant(session, operation, (&reply, &body), count);
         self.tell(session, &changes, turn);
         Ok((reply, body))
     }
@@ -426,9 +434,9 @@ impl Shared {
         }
         let result =
             if version == VERSION { self.sessions.attach(channel, resume) } else { Err(Errno::PROTONOSUPPORT.into()) };
-        let read_only = self.tree.is_read_only();
+        let (read_only, identities) = (self.tree.is_read_only(), self.tree.has_identities());
         let result = result
-            .map(|(key, resumed)| Reply::Attached { key, read_only, resumed, boot: self.boot })
+            .map(|(key, resumed)| Reply::Attached { key, read_only, resumed, identities, boot: self.boot })
             .map_err(|error| errno(&error));
         let mut headers = Vec::new();
         append(&Answer { sequence: 0, result }, &mut headers);

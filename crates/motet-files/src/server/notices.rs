@@ -71,12 +71,35 @@ impl<'a> Changes<'a> {
     }
 }
 
+impl Changes<'_> {
+    fn is_empty(&self) -> bool {
+        self.files.is_empty() && self.names.is_empty()
+    }
+}
+
 impl Shared {
-    /// A client is told the attributes and the name that an answer contains.
-    pub(super) fn grant(&self, session: &Session, operation: &Operation<'_>, reply: &Reply, body: &Body) {
+    /// A client is told the attributes and the name that an answer contains. `changes`: the count of changes before the operation was executed. If something has
+    /// changed since, the client may not know of it, and is told at once.
+    pub(super) fn grant(&self, session: &Session, operation: &Operation<'_>, answer: (&Reply, &Body), changes: u64) {
+        let files = self.grant_leases(session, operation, answer);
+        if self.leases.changes() != changes {
+            for (device, inode) in files {
+                let _ = self.send_notice(session, &Notice::Attributes { device, inode });
+            }
+        }
+    }
+
+    fn grant_leases(
+        &self,
+        session: &Session,
+        operation: &Operation<'_>,
+        (reply, body): (&Reply, &Body),
+    ) -> Vec<(u64, u64)> {
         let client = session.key();
+        let mut files = Vec::new();
         if let Reply::Attributes(found) | Reply::Opened { attributes: found, .. } = reply {
             self.leases.grant(client, Leased::Attributes(found.device, found.inode));
+            files.push((found.device, found.inode));
             let path = match *operation {
                 Operation::GetAttributes(Target::Path(path))
                 | Operation::Open { path, .. }
@@ -84,19 +107,25 @@ impl Shared {
                 | Operation::Mknod { path, .. }
                 | Operation::Symlink { path, .. }
                 | Operation::Link { to: path, .. } => path,
-                _ => return,
+                _ => return files,
             };
             self.leases.grant(client, self.leases.name(path));
         }
         if let (Operation::Readdir { attributes: true, .. }, Body::Owned(listing)) = (operation, body) {
             for found in entries(listing).filter_map(|entry| entry.attributes) {
                 self.leases.grant(client, Leased::Attributes(found.device, found.inode));
+                files.push((found.device, found.inode));
             }
         }
+        files
     }
 
     /// Tells other clients what a client has changed, and waits until they use it no more.
     pub(super) fn tell(&self, session: &Session, changes: &Changes<'_>, turn: &mut Turn<'_>) {
+        if changes.is_empty() {
+            return;
+        }
+        self.leases.count_change();
         let client = session.key();
         let mut told: Vec<(Arc<Session>, Channel, u32)> = Vec::new();
         let mut tell = |leased, notice: Notice<'_>| {

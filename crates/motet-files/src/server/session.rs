@@ -241,7 +241,7 @@ mod tests {
     }
 
     fn request(slot: u16, sequence: u32) -> Request<'static> {
-        Request { slot, sequence, data: 0, operation: Operation::Statfs }
+        Request { slot, sequence, data: 0, identity: None, operation: Operation::Statfs }
     }
 
     #[test]

@@ -33,10 +33,7 @@ pub fn change(located: Located<'_>, change: &Change) -> Result<Attributes> {
             return Err(Errno::INVAL.into());
         }
         match ftruncate(file, size) {
-            // Opened with O_PATH, or only for reading. A striped file must be open: its client has to change the other exports, too.
-            Err(Errno::BADF | Errno::INVAL) if !open && stripes::layout_of_located(file)?.is_some() => {
-                return Err(Errno::OPNOTSUPP.into());
-            }
+            // Opened with O_PATH, or only for reading.
             Err(Errno::BADF | Errno::INVAL) if !open => {
                 ftruncate(reopen(file, OFlags::WRONLY | OFlags::NONBLOCK)?, size)?
             }

@@ -20,6 +20,7 @@ pub use stripes::Striping;
 pub use tree::Tree;
 
 use crate::Result;
+use crate::identity::{Assumed, Identity};
 use crate::protocol::{Layout, LockKind, MAX_DATA_BYTES, Operation, RenameFlags, Reply, Target, append};
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Mode, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, linkat, mkdirat,
@@ -47,11 +48,12 @@ pub enum Body {
     Owned(Vec<u8>),
 }
 
-/// Executes an operation. `files`: the open files of the client. `data`: what came with the request. `buffer`: for what is read. `before_waiting` is called before
-/// the operation may wait for a device.
+/// Executes an operation as `identity`, if the tree has identities. `files`: the open files of the client. `data`: what came with the request. `buffer`: for what is
+/// read. `before_waiting` is called before the operation may wait for a device.
 pub fn execute(
     tree: &Tree,
     files: &FileTable,
+    identity: Option<&Identity>,
     operation: &Operation<'_>,
     data: &[u8],
     buffer: &mut [u8],
@@ -63,6 +65,7 @@ pub fn execute(
     if !tree.is_in_memory() && waits(operation) {
         before_waiting();
     }
+    let _assumed = assume(tree, files, identity, operation)?;
     let done = |result: Result<()>| result.map(|()| (Reply::Done, Body::Empty));
     let count = |count: usize| Ok((Reply::Count(count as u64), Body::Empty));
     match *operation {
@@ -78,13 +81,22 @@ pub fn execute(
             Ok((Reply::Attributes(attributes_of(files.get(file)?.descriptor())?), Body::Empty))
         }
         Operation::SetAttributes(target, ref change) => {
+            if let (Target::Path(path), Some(_)) = (target, change.size)
+                && let Ok(file) = tree.locate(path)
+                && stripes::layout_of_located(file.as_fd())?.is_some()
+            {
+                // A striped file must be open: its client has to change the other exports, too.
+                return Err(Errno::OPNOTSUPP.into());
+            }
+            let _assumed = tree.assume(identity)?;
             let changed = located(tree, files, target, |file| attributes::change(file, change))?;
             Ok((Reply::Attributes(changed), Body::Empty))
         }
         Operation::Open { path, flags, mode } => {
-            let (descriptor, layout) = tree.open_with_layout(path, flags, mode)?;
+            let (descriptor, layout) = tree.open_with_layout(identity, path, flags, mode)?;
             let attributes = attributes_of(descriptor.as_fd())?;
-            let file = files.add(OpenFile::new(descriptor, flags, &attributes))?;
+            let opener = identity.filter(|_| tree.has_identities()).cloned();
+            let file = files.add(OpenFile::new(descriptor, flags, opener, &attributes))?;
             Ok((Reply::Opened { file, attributes }, layout_body(layout.as_ref())))
         }
         Operation::Close { file } => done(files.close(file)),
@@ -106,12 +118,17 @@ pub fn execute(
         Operation::Mkdir { path, mode } => {
             made(tree, path, |parent, name| mkdirat(parent, name, Mode::from_raw_mode(mode & 0o7777)))
         }
-        Operation::Mknod { path, mode } => {
+        Operation::Mknod { path, mode, device } => {
             let kind = FileType::from_raw_mode(mode);
-            if !matches!(kind, FileType::RegularFile | FileType::Fifo | FileType::Socket) {
-                return Err(Errno::PERM.into());
-            }
-            made(tree, path, |parent, name| mknodat(parent, name, kind, Mode::from_raw_mode(mode & 0o7777), 0))
+            let device = match kind {
+                FileType::RegularFile | FileType::Fifo | FileType::Socket => 0,
+                // The system refuses it to users other than root.
+                FileType::CharacterDevice | FileType::BlockDevice if tree.has_identities() && identity.is_some() => {
+                    device
+                }
+                _ => return Err(Errno::PERM.into()),
+            };
+            made(tree, path, |parent, name| mknodat(parent, name, kind, Mode::from_raw_mode(mode & 0o7777), device))
         }
         Operation::Symlink { path, target } => made(tree, path, |parent, name| symlinkat(target, parent, name)),
         Operation::Link { from, to } => {
@@ -120,15 +137,19 @@ pub fn execute(
         }
         Operation::Readlink { path } => owned(tree.read_link(path)?),
         Operation::Unlink { path, directory } => {
-            let (parent, name) = tree.parent(path)?;
             let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             let before = if directory { None } else { striped_file(tree, path)? };
+            let assumed = tree.assume(identity)?;
+            let (parent, name) = tree.parent(path)?;
             unlinkat(&parent, name, flags)?;
+            drop(assumed);
             Ok((Reply::Done, removed(before)?))
         }
         Operation::Rename { from, to, flags } => {
             let before = if flags.is_empty() { striped_file(tree, to)? } else { None };
+            let assumed = tree.assume(identity)?;
             rename(tree, from, to, flags)?;
+            drop(assumed);
             Ok((Reply::Done, removed(before)?))
         }
         Operation::Statfs => Ok((Reply::Space(tree.statfs()?), Body::Empty)),
@@ -193,6 +214,50 @@ fn removed(file: Option<(OwnedFd, Layout)>) -> Result<Body> {
     match file {
         Some((file, layout)) if attributes_of(file.as_fd())?.links == 0 => Ok(layout_body(Some(&layout))),
         _ => Ok(Body::Empty),
+    }
+}
+
+/// Gives the thread the identity with which an operation is executed: that of its user; for changes of an open file that of who has opened it. What the open
+/// has allowed already, and what needs no permission, is executed as the process. Operations that read layouts, which are the server's, take the identity themselves.
+fn assume<'a>(
+    tree: &'a Tree,
+    files: &FileTable,
+    identity: Option<&Identity>,
+    operation: &Operation<'_>,
+) -> Result<Option<Assumed<'a>>> {
+    if !tree.has_identities() {
+        return Ok(None);
+    }
+    match *operation {
+        Operation::Write { file, .. }
+        | Operation::Reserve { file, .. }
+        | Operation::Fallocate { file, .. }
+        | Operation::CopyFileRange { to: file, .. } => tree.assume(files.get(file)?.opener()),
+        Operation::Attach { .. }
+        | Operation::Subscribe { .. }
+        | Operation::Detach
+        | Operation::GetAttributes(Target::File(_))
+        | Operation::Close { .. }
+        | Operation::Read { .. }
+        | Operation::Fsync { .. }
+        | Operation::Readdir { .. }
+        | Operation::Statfs
+        | Operation::Lock { .. }
+        | Operation::TestLock { .. }
+        | Operation::Seek { .. } => Ok(None),
+        Operation::Open { .. } | Operation::SetAttributes(..) | Operation::Unlink { .. } | Operation::Rename { .. } => {
+            Ok(None)
+        }
+        Operation::GetAttributes(Target::Path(_))
+        | Operation::Mkdir { .. }
+        | Operation::Mknod { .. }
+        | Operation::Symlink { .. }
+        | Operation::Link { .. }
+        | Operation::Readlink { .. }
+        | Operation::GetXattr { .. }
+        | Operation::ListXattr(_)
+        | Operation::SetXattr { .. }
+        | Operation::RemoveXattr { .. } => tree.assume(identity),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::tree::{attributes_at, reopen};
 use crate::Result;
+use crate::identity::Identity;
 use crate::protocol::{Attributes, Entry, LockKind, LockRange, OpenFlags, append};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET, flock};
@@ -22,6 +23,8 @@ const LISTING_BYTES: usize = 32 << 10;
 pub struct OpenFile {
     descriptor: OwnedFd,
     flags: OpenFlags,
+    /// As whom it was opened, and is written. `None`: as the user of this process.
+    opener: Option<Identity>,
     /// Its device and its number there.
     identity: (u64, u64),
     /// Held while the position of the directory is used.
@@ -35,10 +38,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl OpenFile {
-    /// A file with these attributes that was opened with these flags.
-    pub fn new(descriptor: OwnedFd, flags: OpenFlags, attributes: &Attributes) -> Self {
+    /// A file with these attributes that was opened with these flags, as this user.
+    pub fn new(descriptor: OwnedFd, flags: OpenFlags, opener: Option<Identity>, attributes: &Attributes) -> Self {
         let identity = (attributes.device, attributes.inode);
-        Self { descriptor, flags, identity, listing: Mutex::new(()), owners: Mutex::default() }
+        Self { descriptor, flags, opener, identity, listing: Mutex::new(()), owners: Mutex::default() }
     }
 
     /// Its device and its number there.
@@ -49,6 +52,11 @@ impl OpenFile {
     /// The descriptor.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+
+    /// As whom it was opened.
+    pub fn opener(&self) -> Option<&Identity> {
+        self.opener.as_ref()
     }
 
     /// Reads into `buffer` from `offset` on until it is full or the file ends; returns how many bytes.

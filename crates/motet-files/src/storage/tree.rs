@@ -5,12 +5,14 @@
 
 use super::stripes::{self, Striping};
 use crate::Result;
+use crate::identity::{Assumed, Identities, Identity};
 use crate::protocol::{Attributes, Layout, MAX_PATH_BYTES, OpenFlags, Space, Time};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fcntl_getfl, fcntl_setfl, fstatfs, fstatvfs,
-    ftruncate, open, openat2, readlinkat, statx,
+    Access, AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, accessat, fcntl_getfl, fcntl_setfl,
+    fstatfs, fstatvfs, ftruncate, open, openat2, readlinkat, statx,
 };
 use rustix::io::{Errno, pwrite};
+use rustix::process::geteuid;
 use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -22,6 +24,8 @@ use std::sync::{PoisonError, RwLock};
 const CONFINED: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
 /// How often a path is resolved again when names change meanwhile.
 const RESOLVE_ATTEMPTS: u32 = 64;
+/// Longest path of a system call, bytes: PATH_MAX without the zero byte.
+const LONGEST_OF_CALL: usize = 4095;
 /// File systems whose operations never wait for a device: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
 
@@ -34,6 +38,8 @@ pub struct Tree {
     striping: Option<Striping>,
     /// Held by those who make a file and give it its layout; others who open files see it only with that.
     layouts: RwLock<()>,
+    /// With which operations are executed as the users that they name. `None`: all as the user of this process.
+    identities: Option<Identities>,
 }
 
 /// The directory in which a name is, and the name.
@@ -55,19 +61,24 @@ impl AsFd for Parent<'_> {
 
 impl Tree {
     /// The directory at `path`. `striping`: how new files are striped.
-    pub fn open(path: &Path, read_only: bool, striping: Option<Striping>) -> Result<Self> {
+    pub fn open(
+        path: &Path,
+        read_only: bool,
+        striping: Option<Striping>,
+        identities: Option<Identities>,
+    ) -> Result<Self> {
         let root = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         if let Some(striping) = &striping {
             striping.check(root.as_fd())?;
         }
-        Ok(Self { striping, ..Self::new(root, read_only)? })
+        Ok(Self { striping, ..Self::new(root, read_only, identities)? })
     }
 
     /// The directory behind this descriptor.
-    pub fn new(root: OwnedFd, read_only: bool) -> Result<Self> {
+    pub fn new(root: OwnedFd, read_only: bool, identities: Option<Identities>) -> Result<Self> {
         let kind = fstatfs(&root)?.f_type;
         let in_memory = MEMORY_FILE_SYSTEMS.contains(&u64::try_from(kind).unwrap_or(0));
-        Ok(Self { root, read_only, in_memory, striping: None, layouts: RwLock::default() })
+        Ok(Self { root, read_only, in_memory, striping: None, layouts: RwLock::default(), identities })
     }
 
     /// The directory itself.
@@ -80,6 +91,19 @@ impl Tree {
         self.read_only
     }
 
+    /// Whether operations are executed as the users that they name.
+    pub fn has_identities(&self) -> bool {
+        self.identities.is_some()
+    }
+
+    /// Gives this thread the identity of a user, if operations are executed as users and this is another one than that of the process.
+    pub fn assume(&self, identity: Option<&Identity>) -> Result<Option<Assumed<'_>>> {
+        match (&self.identities, identity) {
+            (Some(own), Some(identity)) if !own.is_own(identity) => own.assume(identity).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     /// Whether operations never wait for a device.
     pub fn is_in_memory(&self) -> bool {
         self.in_memory
@@ -88,20 +112,20 @@ impl Tree {
     /// Opens the file at `path` as the flags of the system say.
     pub fn open_at(&self, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
         let path = checked(path)?;
-        let path: &[u8] = if path.is_empty() { b"." } else { path };
-        for _ in 0..RESOLVE_ATTEMPTS {
-            match openat2(&self.root, path, flags | OFlags::CLOEXEC, mode, CONFINED) {
-                Err(Errno::AGAIN) if !flags.contains(OFlags::PATH) => {
-                    // A rename elsewhere, or a file that another process has leased: the first is over soon.
-                    std::thread::yield_now();
-                }
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                // What leads out of the directory does not exist for a client.
-                Err(Errno::XDEV) => return Err(Errno::NOENT.into()),
-                opened => return Ok(opened?),
-            }
+        let (directory, path) = self.within_reach(path)?;
+        resolved(&directory, path, flags, mode)
+    }
+
+    /// A directory on the way to `path`, and a path from there on that a system call takes.
+    fn within_reach<'a>(&'a self, mut path: &'a [u8]) -> Result<(Parent<'a>, &'a [u8])> {
+        let mut directory = Parent::Root(self.root());
+        while path.len() > LONGEST_OF_CALL {
+            let slash = path[..LONGEST_OF_CALL].iter().rposition(|&byte| byte == b'/').ok_or(Errno::NAMETOOLONG)?;
+            directory =
+                Parent::Beneath(resolved(&directory, &path[..slash], OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?);
+            path = &path[slash + 1..];
         }
-        Err(Errno::AGAIN.into())
+        Ok((directory, if path.is_empty() { b"." } else { path }))
     }
 
     /// Opens the file at `path` for operations on its attributes. A symbolic link at the end is not followed.
@@ -114,12 +138,27 @@ impl Tree {
         self.striping.as_ref()
     }
 
-    /// Opens a file or directory for a client, with the layout of a striped file.
-    pub fn open_with_layout(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(OwnedFd, Option<Layout>)> {
+    /// Opens a file or directory for a client as a user, with the layout of a striped file, which is the server's.
+    pub fn open_with_layout(
+        &self,
+        identity: Option<&Identity>,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<(OwnedFd, Option<Layout>)> {
         // A striped file is truncated by its client, in all exports.
-        let (file, layout) = self.open_whole(path, flags - OpenFlags::TRUNCATE, mode)?;
+        let (file, layout) = self.open_whole(identity, path, flags - OpenFlags::TRUNCATE, mode)?;
         match &layout {
-            None if flags.contains(OpenFlags::TRUNCATE) => ftruncate(&file, 0)?,
+            None if flags.contains(OpenFlags::TRUNCATE) => {
+                let _assumed = self.assume(identity)?;
+                match ftruncate(&file, 0) {
+                    // Opened for reading only.
+                    Err(Errno::INVAL | Errno::BADF) => {
+                        drop(reopen(file.as_fd(), OFlags::WRONLY | OFlags::TRUNC | OFlags::NONBLOCK)?);
+                    }
+                    done => done?,
+                }
+            }
             // Its client decides where appended bytes go.
             Some(_) if flags.contains(OpenFlags::APPEND) => fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::APPEND)?,
             _ => {}
@@ -128,12 +167,18 @@ impl Tree {
     }
 
     /// Opens a file, and reads or makes its layout.
-    fn open_whole(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(OwnedFd, Option<Layout>)> {
+    fn open_whole(
+        &self,
+        identity: Option<&Identity>,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<(OwnedFd, Option<Layout>)> {
         let found = |file: OwnedFd| stripes::layout(file.as_fd()).map(|layout| (file, layout));
-        let Some(striping) = &self.striping else { return self.open_file(path, flags, mode).and_then(found) };
+        let Some(striping) = &self.striping else { return self.open_as(identity, path, flags, mode).and_then(found) };
         if !flags.contains(OpenFlags::TMPFILE) {
             let _reader = self.layouts.read().unwrap_or_else(PoisonError::into_inner);
-            match self.open_file(path, flags - OpenFlags::CREATE - OpenFlags::EXCLUSIVE, mode) {
+            match self.open_as(identity, path, flags - OpenFlags::CREATE - OpenFlags::EXCLUSIVE, mode) {
                 Ok(_) if flags.contains(OpenFlags::EXCLUSIVE) => return Err(Errno::EXIST.into()),
                 Err(error) if flags.contains(OpenFlags::CREATE) && error.kind() == ErrorKind::NotFound => {}
                 opened => return opened.and_then(found),
@@ -142,16 +187,27 @@ impl Tree {
         let _writer = self.layouts.write().unwrap_or_else(PoisonError::into_inner);
         // With TMPFILE it would mean that the file gets no name later.
         let exclusive = if flags.contains(OpenFlags::TMPFILE) { flags } else { flags | OpenFlags::EXCLUSIVE };
-        match self.open_file(path, exclusive, mode) {
+        match self.open_as(identity, path, exclusive, mode) {
             // Another client has made it meanwhile, or a program of this host.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && !flags.contains(OpenFlags::EXCLUSIVE) => {
-                self.open_file(path, flags - OpenFlags::CREATE, mode).and_then(found)
+                self.open_as(identity, path, flags - OpenFlags::CREATE, mode).and_then(found)
             }
             made => {
                 let file = made?;
                 let layout = striping.give(file.as_fd())?;
                 Ok((file, Some(layout)))
             }
+        }
+    }
+
+    /// Opens a file as a user.
+    fn open_as(&self, identity: Option<&Identity>, path: &[u8], flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
+        let assumed = self.assume(identity)?;
+        match (self.open_file(path, flags, mode), assumed) {
+            (Err(error), Some(assumed)) if flags.intersects(OpenFlags::EXECUTE | OpenFlags::AGAIN) => {
+                self.open_refused(path, flags, assumed, error)
+            }
+            (opened, _) => opened,
         }
     }
 
@@ -168,7 +224,7 @@ impl Tree {
     }
 
     /// Opens a file or directory for a client. Only regular files and directories are opened: a named pipe, socket or device belongs to the client's host.
-    pub fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
+    fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
         // Without NONBLOCK the server waits in open() for the other end of a named pipe.
         let system = system_flags(flags)? | OFlags::NONBLOCK | OFlags::NOCTTY;
         let creates = flags.intersects(OpenFlags::CREATE | OpenFlags::TMPFILE);
@@ -180,6 +236,30 @@ impl Tree {
         let file = self.open_at(path, system, mode)?;
         check_type(&statx_of(file.as_fd())?)?;
         Ok(file)
+    }
+
+    /// Opens a file that was refused to the user of this thread, where the user may use it all the same: a program that it may execute and not read, for
+    /// its system reads it; a file that it owns and has had open. `assumed`: the user's identity, which ends. `refused`: what is returned otherwise.
+    fn open_refused(
+        &self,
+        path: &[u8],
+        flags: OpenFlags,
+        assumed: Assumed<'_>,
+        refused: std::io::Error,
+    ) -> Result<OwnedFd> {
+        if refused.kind() != std::io::ErrorKind::PermissionDenied {
+            return Err(refused);
+        }
+        let file = self.locate(path)?;
+        let found = statx_of(file.as_fd())?;
+        let executes = flags.contains(OpenFlags::EXECUTE) && !flags.intersects(OpenFlags::CHANGES);
+        let may = executes && accessat(CWD, proc_path(file.as_fd()), Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+            || flags.contains(OpenFlags::AGAIN) && found.user == geteuid().as_raw();
+        if !may || FileType::from_raw_mode(found.mode) != FileType::RegularFile {
+            return Err(refused);
+        }
+        drop(assumed);
+        reopen(file.as_fd(), system_flags(flags)? | OFlags::NONBLOCK)
     }
 
     /// The parent directory of `path`, and the last component of `path`.
@@ -224,6 +304,23 @@ impl Tree {
             name_length: u32::try_from(space.f_namemax).unwrap_or(255),
         })
     }
+}
+
+/// Opens the file at `path` beneath a directory.
+fn resolved(directory: &Parent<'_>, path: &[u8], flags: OFlags, mode: Mode) -> Result<OwnedFd> {
+    for _ in 0..RESOLVE_ATTEMPTS {
+        match openat2(directory, path, flags | OFlags::CLOEXEC, mode, CONFINED) {
+            Err(Errno::AGAIN) if !flags.contains(OFlags::PATH) => {
+                // A rename elsewhere, or a file that another process has leased: the first is over soon.
+                std::thread::yield_now();
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            // What leads out of the directory does not exist for a client.
+            Err(Errno::XDEV) => return Err(Errno::NOENT.into()),
+            opened => return Ok(opened?),
+        }
+    }
+    Err(Errno::AGAIN.into())
 }
 
 /// A path that may be resolved: relative, without a zero byte, not too long.

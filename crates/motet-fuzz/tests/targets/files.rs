@@ -1,5 +1,6 @@
 //! What a server of exported files reads of its clients, and a client of its server.
 
+use motet_files::identity::Identity;
 use motet_files::protocol::{
     Answer, Attributes, Change, Entry, LockKind, LockRange, OpenFlags, Operation, RenameFlags, Reply, Request,
     SessionKey, SetTime, Target, Time, VERSION, append, entries, parse_answer, parse_request,
@@ -13,7 +14,7 @@ pub fn file_message(input: &[u8]) {
         append(&request, &mut written);
         assert!(written.len() <= input.len(), "integers have one shortest form");
         let again = parse_request(&written).expect("what was understood");
-        assert_eq!((again.0.operation, again.1.len()), (request.operation, 0));
+        assert_eq!((again.0.operation, again.0.identity, again.1.len()), (request.operation, request.identity, 0));
     }
     if let Some(answer) = parse_answer(input) {
         let mut written = Vec::new();
@@ -40,19 +41,28 @@ pub fn file_message_seeds() -> Vec<Vec<u8>> {
         Operation::Write { file: 3, offset: 9 },
         Operation::SetAttributes(Target::Path(b"x"), change),
         Operation::Readdir { file: 1, cookie: 77, length: 1000, attributes: true },
+        Operation::Mknod { path: b"device", mode: 0o20_600, device: 0x103 },
         Operation::Rename { from: b"a", to: b"b/c", flags: RenameFlags::EXCHANGE },
         Operation::SetXattr { target: Target::File(1), name: b"user.k", create: true, replace: false },
         Operation::Lock { file: 1, owner: u64::MAX, range },
     ];
-    let requests = operations.into_iter().map(|operation| {
+    let requests = operations.into_iter().enumerate().map(|(at, operation)| {
+        let user = Identity { user: 1000, group: 100, groups: (0..at as u32 * 4).collect() };
+        let identity = (at > 0).then_some(user);
         let mut bytes = Vec::new();
-        append(&Request { slot: 5, sequence: 1 << 20, data: 4, operation }, &mut bytes);
+        append(&Request { slot: 5, sequence: 1 << 20, data: 4, identity, operation }, &mut bytes);
         bytes.extend_from_slice(b"data");
         bytes
     });
     let results = [
         Ok(Reply::Done),
-        Ok(Reply::Attached { key: SessionKey([1; 16]), read_only: true, resumed: false, boot: [9; 16] }),
+        Ok(Reply::Attached {
+            key: SessionKey([1; 16]),
+            read_only: true,
+            resumed: false,
+            identities: true,
+            boot: [9; 16],
+        }),
         Ok(Reply::Opened { file: 9, attributes: Attributes::default() }),
         Ok(Reply::Lock(range)),
         Err(2),

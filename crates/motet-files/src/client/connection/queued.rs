@@ -201,7 +201,7 @@ impl Connection {
     /// Sends a request with the number of the last one in its slot, which the server may have executed or not. Its answer is of the one or of the other.
     fn settle(&self, slot: &mut Slot) -> Result<()> {
         let mut body = vec![0; MAX_DATA_BYTES];
-        match self.call_in(slot, || Ok(Operation::Statfs), &[], &mut body) {
+        match self.call_in(slot, None, || Ok(Operation::Statfs), &[], &mut body) {
             Err(error)
                 if [Errno::IO, Errno::PROTO, Errno::SHUTDOWN]
                     .map(|e| Some(e.raw_os_error()))
@@ -234,7 +234,10 @@ impl Connection {
         };
         let Ok(length) = u32::try_from(data.len()) else { return Err((Failure::Final(Errno::INVAL.into()), body)) };
         slot.message.clear();
-        append(&Request { slot: number, sequence, data: length, operation: operation.clone() }, &mut slot.message);
+        append(
+            &Request { slot: number, sequence, data: length, identity: None, operation: operation.clone() },
+            &mut slot.message,
+        );
         let inline = if data.len() <= MAX_INLINE_BYTES { data } else { &[] };
         let is_long = inline.len() < data.len();
         let message = |tag| Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
@@ -338,11 +341,11 @@ impl Connection {
             None => {
                 self.lose(channel);
                 let again = match &mut body {
-                    Body::Empty => self.call_in(&mut slot, operation, &[], &mut []),
-                    Body::Data(data) => self.call_in(&mut slot, operation, data.bytes(0, data.len()), &mut []),
+                    Body::Empty => self.call_in(&mut slot, None, operation, &[], &mut []),
+                    Body::Data(data) => self.call_in(&mut slot, None, operation, data.bytes(0, data.len()), &mut []),
                     Body::Into(into) => {
                         let length = into.len();
-                        into.write(0, length, |into| self.call_in(&mut slot, operation, &[], into))
+                        into.write(0, length, |into| self.call_in(&mut slot, None, operation, &[], into))
                     }
                 };
                 if again.as_ref().is_err_and(|error| error.raw_os_error() == Some(Errno::IO.raw_os_error())) {

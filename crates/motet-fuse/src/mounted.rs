@@ -1,0 +1,186 @@
+//! A mounted export: the files that the kernel knows and has open, and the client that asks the server about them.
+
+use crate::convert::attributes;
+use crate::handles::{Handle, Handles};
+use crate::nodes::Nodes;
+use crate::passthrough::Passthrough;
+use fuser::{Errno, FileHandle, INodeNo, RenameFlags, ReplyAttr, ReplyEntry, Request};
+use motet_files::client::{Client, File};
+use motet_files::identity::Identity;
+use motet_files::protocol::{self, Attributes};
+use std::ffi::OsStr;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+
+/// Numbers of files are not used for two files at a time, so there is one generation.
+pub const GENERATION: fuser::Generation = fuser::Generation(0);
+/// The result of a request of the kernel.
+pub type Result<T> = std::result::Result<T, Errno>;
+
+/// A mounted export.
+#[derive(Debug)]
+pub struct MountedExport {
+    /// Asks for itself. Requests of programs are asked for by [`MountedExport::client_of`].
+    pub client: Client,
+    nodes: Arc<RwLock<Nodes>>,
+    /// What programs have open.
+    pub handles: Handles,
+    /// How long the kernel may use names and attributes without asking.
+    pub validity: Duration,
+    /// Files that the kernel reads and writes itself.
+    pub passthrough: Passthrough,
+    /// Whether this process is root's, which speaks for other users.
+    is_root: bool,
+}
+
+/// A name in a directory that the kernel knows.
+pub type Name<'a> = (INodeNo, &'a OsStr);
+
+impl MountedExport {
+    /// The export of this client.
+    pub fn new(client: Client, validity: Duration) -> std::io::Result<Self> {
+        Ok(Self {
+            nodes: Arc::new(RwLock::new(Nodes::new(&client.attributes(b"")?))),
+            client,
+            handles: Handles::default(),
+            validity,
+            passthrough: Passthrough::default(),
+            is_root: rustix::process::geteuid().is_root(),
+        })
+    }
+
+    /// A client that asks for the user whose program has made a request. Of another user than root the server knows that its client is of the same user.
+    pub fn client_of(&self, request: &Request) -> Client {
+        if !self.is_root {
+            return self.client.clone();
+        }
+        self.client.for_user(Identity::of_thread(request.uid(), request.gid(), request.pid()))
+    }
+
+    /// What [`crate::notices`] needs besides the client.
+    pub fn shared_nodes(&self) -> Arc<RwLock<Nodes>> {
+        Arc::clone(&self.nodes)
+    }
+
+    /// The files that the kernel knows.
+    pub fn nodes(&self) -> RwLockReadGuard<'_, Nodes> {
+        self.nodes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same, to be changed.
+    pub fn nodes_mut(&self) -> RwLockWriteGuard<'_, Nodes> {
+        self.nodes.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The path of a file. ESTALE: it has none any more.
+    pub fn path(&self, number: INodeNo) -> Result<Vec<u8>> {
+        self.nodes().path(number.0).ok_or(Errno::ESTALE)
+    }
+
+    /// The path of a name.
+    pub fn path_in(&self, (directory, name): Name<'_>) -> Result<Vec<u8>> {
+        self.nodes().path_in(directory.0, name).ok_or(Errno::ESTALE)
+    }
+
+    /// An open file.
+    pub fn handle(&self, handle: FileHandle) -> Result<Arc<Handle>> {
+        self.handles.get(handle.0).ok_or(Errno::EBADF)
+    }
+
+    /// The file that a request concerns: the open one that it names; any open one, if the file has no name; otherwise the one at its path.
+    pub fn with_file<T>(
+        &self,
+        number: INodeNo,
+        handle: Option<FileHandle>,
+        open: impl FnOnce(&File) -> std::io::Result<T>,
+        at: impl FnOnce(&[u8]) -> std::io::Result<T>,
+    ) -> Result<T> {
+        if let Some(handle) = handle {
+            return Ok(open(&self.handle(handle)?.file)?);
+        }
+        match self.path(number) {
+            Ok(path) => Ok(at(&path)?),
+            Err(error) => Ok(open(&self.handles.of(number.0).ok_or(error)?.file)?),
+        }
+    }
+
+    /// Attributes of a file by its path; if another client has removed it or has put another file in its place, or the user may not search the path, those of
+    /// an open one. ESTALE: the kernel has to look its name up again.
+    pub fn attributes_by_path(&self, request: &Request, number: INodeNo, path: &[u8]) -> std::io::Result<Attributes> {
+        let found = self.client_of(request).attributes(path).and_then(|found| {
+            let same = self.nodes_mut().number(&found) == number.0;
+            if same { Ok(found) } else { Err(rustix::io::Errno::STALE.into()) }
+        });
+        found.or_else(|error| self.of_open(number, error))
+    }
+
+    /// Attributes of an open file, in place of an error that concerns its path.
+    fn of_open(&self, number: INodeNo, error: std::io::Error) -> std::io::Result<Attributes> {
+        match self.handles.of(number.0) {
+            Some(open) if concerns_path(&error) => open.file.attributes(),
+            _ => Err(error),
+        }
+    }
+
+    /// A file that was found or made under a name.
+    pub fn enter(&self, (directory, name): Name<'_>, found: &Attributes) -> fuser::FileAttr {
+        attributes(self.nodes_mut().found(directory.0, name, found), found)
+    }
+
+    /// Makes or finds what `name` names by `make`, and answers with it.
+    pub fn answer_entry(
+        &self,
+        name: Name<'_>,
+        make: impl FnOnce(&[u8]) -> std::io::Result<Attributes>,
+        reply: ReplyEntry,
+    ) {
+        match self.path_in(name).and_then(|path| Ok(make(&path)?)) {
+            Ok(found) => reply.entry(&self.validity, &self.enter(name, &found), GENERATION),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    /// Answers with the attributes of a file.
+    pub fn answer_attributes(&self, number: INodeNo, found: Result<Attributes>, reply: ReplyAttr) {
+        match found {
+            Ok(found) => reply.attr(&self.validity, &attributes(number.0, &found)),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    /// Removes a name.
+    pub fn remove(&self, request: &Request, name: Name<'_>, directory: bool) -> Result<()> {
+        self.client_of(request).unlink(&self.path_in(name)?, directory)?;
+        self.nodes_mut().removed(name.0.0, name.1);
+        Ok(())
+    }
+
+    /// Gives a file another name.
+    pub fn rename_file(&self, request: &Request, from: Name<'_>, to: Name<'_>, flags: RenameFlags) -> Result<()> {
+        let (old, new) = (self.path_in(from)?, self.path_in(to)?);
+        let known = RenameFlags::RENAME_NOREPLACE | RenameFlags::RENAME_EXCHANGE;
+        if !known.contains(flags) {
+            return Err(Errno::EINVAL);
+        }
+        let mut asked = protocol::RenameFlags::empty();
+        asked.set(protocol::RenameFlags::NO_REPLACE, flags.contains(RenameFlags::RENAME_NOREPLACE));
+        let exchange = flags.contains(RenameFlags::RENAME_EXCHANGE);
+        asked.set(protocol::RenameFlags::EXCHANGE, exchange);
+        self.client_of(request).rename(&old, &new, asked)?;
+        let mut nodes = self.nodes_mut();
+        nodes.renamed((from.0.0, from.1), (to.0.0, to.1), exchange);
+        // Files below a renamed directory have other paths, too.
+        for handle in self.handles.all() {
+            if let Some(path) = nodes.path(handle.number) {
+                handle.file.renamed(&path);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether an error is about the path of a file, not the file.
+fn concerns_path(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, StaleNetworkFileHandle};
+    matches!(error.kind(), NotFound | NotADirectory | PermissionDenied | StaleNetworkFileHandle)
+}

@@ -1,0 +1,99 @@
+//! Opens of files, and how the kernel caches what it reads of them.
+
+use crate::convert::open_flags;
+use crate::handles::Handle;
+use crate::mounted::{GENERATION, MountedExport, Name, Result};
+use crate::nodes::ContentVersion;
+use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyOpen, Request};
+use motet_files::client::File;
+use motet_files::protocol::{Attributes, OpenFlags};
+use rustix::fs::OFlags;
+use std::sync::Arc;
+
+impl MountedExport {
+    /// Opens a file that has a path. Returns the open file, and how the kernel may use what it has cached.
+    fn open_file(&self, request: &Request, number: INodeNo, flags: i32) -> Result<(File, FopenFlags)> {
+        let (file, found) = self.client_of(request).open_file(&self.path(number)?, open_flags(flags), 0)?;
+        let same = self.nodes_mut().cache(number.0, ContentVersion::of(&found));
+        Ok((file, cache_flags(flags, same)))
+    }
+
+    fn create_file(&self, request: &Request, name: Name<'_>, mode: u32, flags: i32) -> Result<(File, Attributes)> {
+        let flags = open_flags(flags) | OpenFlags::CREATE;
+        Ok(self.client_of(request).open_file(&self.path_in(name)?, flags, mode)?)
+    }
+
+    /// Opens a file and answers.
+    pub fn answer_open(&self, request: &Request, number: INodeNo, flags: i32, reply: ReplyOpen) {
+        let (file, cache) = match self.open_file(request, number, flags) {
+            Ok(opened) => opened,
+            Err(error) => return reply.error(error),
+        };
+        let backing = self.passthrough.backing(number.0, &file, |descriptor| reply.open_backing(descriptor));
+        let handle = FileHandle(self.handles.add(number.0, file, backing.clone()));
+        match backing {
+            Some(backing) => reply.opened_passthrough(handle, FopenFlags::empty(), &backing),
+            None => reply.opened(handle, cache),
+        }
+    }
+
+    /// Opens a file that is made if it does not exist, and answers.
+    pub fn answer_create(&self, request: &Request, name: Name<'_>, mode: u32, flags: i32, reply: ReplyCreate) {
+        let (file, found) = match self.create_file(request, name, mode, flags) {
+            Ok(created) => created,
+            Err(error) => return reply.error(error),
+        };
+        let entry = self.enter(name, &found);
+        let number = entry.ino.0;
+        self.nodes_mut().cache(number, ContentVersion::of(&found));
+        let backing = self.passthrough.backing(number, &file, |descriptor| reply.open_backing(descriptor));
+        let handle = FileHandle(self.handles.add(number, file, backing.clone()));
+        let (validity, cache) = (&self.validity, cache_flags(flags, false));
+        match backing {
+            Some(backing) => {
+                reply.created_passthrough(validity, &entry, GENERATION, handle, FopenFlags::empty(), &backing);
+            }
+            None => reply.created(validity, &entry, GENERATION, handle, cache),
+        }
+    }
+
+    /// Opens a directory and answers.
+    pub fn answer_opendir(&self, request: &Request, number: INodeNo, reply: ReplyOpen) {
+        let flags = OpenFlags::READ | OpenFlags::DIRECTORY;
+        match self.path(number).and_then(|path| Ok(self.client_of(request).open_file(&path, flags, 0)?)) {
+            Ok((file, _)) => reply.opened(FileHandle(self.handles.add(number.0, file, None)), FopenFlags::empty()),
+            Err(error) => reply.error(error),
+        }
+    }
+
+    /// Closes a file. `owner`: whose locks end.
+    pub fn close(&self, number: INodeNo, handle: FileHandle, owner: Option<u64>) {
+        if let Some(closed) = self.handles.remove(handle.0) {
+            // Closing the file releases its locks, too; another program may wait for them meanwhile.
+            let _ = owner.map(|owner| closed.file.release_locks(owner));
+            // Later opens keep what this one has cached, if the file has not changed since.
+            if let Ok(found) = closed.file.attributes() {
+                self.nodes_mut().cache(number.0, ContentVersion::of(&found));
+            }
+        }
+    }
+
+    /// Copies between two open files on the server; returns how many bytes.
+    pub fn copy(&self, from: (FileHandle, u64), to: (FileHandle, u64), length: u64) -> Result<u32> {
+        let (source, target): (Arc<Handle>, Arc<Handle>) = (self.handle(from.0)?, self.handle(to.0)?);
+        let copied = source.file.copy_to(from.1, &target.file, to.1, length.min(u64::from(u32::MAX)))?;
+        u32::try_from(copied).map_err(|_| Errno::EIO)
+    }
+}
+
+/// How the kernel caches an open file. `same`: what it has cached is the present content.
+fn cache_flags(flags: i32, same: bool) -> FopenFlags {
+    // Through its cache the kernel writes the end of a page and what follows apart, so records that two clients append could mix.
+    if OFlags::from_bits_retain(flags.cast_unsigned()).intersects(OFlags::DIRECT | OFlags::APPEND) {
+        FopenFlags::FOPEN_DIRECT_IO
+    } else if same {
+        FopenFlags::FOPEN_KEEP_CACHE
+    } else {
+        FopenFlags::empty()
+    }
+}

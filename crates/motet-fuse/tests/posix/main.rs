@@ -1,0 +1,7 @@
+//! What POSIX says of a file system, at a mounted export.
+
+mod clients;
+mod limits;
+#[path = "../scene/mod.rs"]
+mod scene;
+mod users;
