@@ -1,0 +1,132 @@
+//! What one mount changes is seen by another one at once, although its kernel may use attributes and names for ten minutes without asking.
+
+#[path = "scene/mod.rs"]
+mod scene;
+
+use motet_files::client::{Client, Source};
+use motet_fuse::{Mount, Options};
+use scene::{Mode, can_mount, open_folder, server};
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Two mounts of one export.
+struct Two {
+    mounts: Vec<(Mount, TempDir)>,
+    exported: TempDir,
+    _server: motet_files::server::Server,
+}
+
+impl Two {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let exported = open_folder();
+        let name = format!("coherence-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let server = server(&name, exported.path(), false, Mode::Messages);
+        let mount = |_| {
+            let (client, folder) =
+                (Client::connect(Source::Name(name.clone()), None).expect("a client"), open_folder());
+            let validity = Duration::from_secs(600);
+            let options = Options { name: name.clone(), validity, other_users: false, threads: 4 };
+            (Mount::start(client, folder.path(), &options).expect("a mount"), folder)
+        };
+        let two = Self { mounts: (0..2).map(mount).collect(), exported, _server: server };
+        // Both have subscribed when each is told what the other one does.
+        for (writer, reader) in [(0, 1), (1, 0)] {
+            let probe = |at: usize| two.path(at, "probe");
+            fs::write(probe(writer), b"").expect("a file");
+            let mut length = 0;
+            two.until("a subscription", || {
+                length += 1;
+                let before = fs::metadata(probe(reader)).expect("attributes").len();
+                fs::OpenOptions::new()
+                    .write(true)
+                    .open(probe(writer))
+                    .expect("the file")
+                    .set_len(length)
+                    .expect("longer");
+                before != length && fs::metadata(probe(reader)).expect("attributes").len() == length
+            });
+        }
+        two
+    }
+
+    fn path(&self, mount: usize, name: &str) -> PathBuf {
+        self.mounts[mount].1.path().join(name)
+    }
+
+    fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !holds() {
+            assert!(began.elapsed() < Duration::from_secs(20), "{what}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn attributes_and_content_are_current_at_once() {
+    if !can_mount("attributes_and_content_are_current_at_once") {
+        return;
+    }
+    let two = Two::new();
+    fs::write(two.path(0, "file"), b"first").expect("a file");
+    assert_eq!(fs::read(two.path(1, "file")).expect("the file"), b"first");
+    let reader = fs::File::open(two.path(1, "file")).expect("the file");
+    let writer = fs::OpenOptions::new().write(true).open(two.path(0, "file")).expect("the file");
+    for round in 0..50_u64 {
+        let text = format!("round {round:6}");
+        writer.write_all_at(text.as_bytes(), 0).expect("a write");
+        let mut bytes = vec![0; text.len()];
+        reader.read_exact_at(&mut bytes, 0).expect("a read");
+        assert_eq!(bytes, text.as_bytes(), "an open file");
+        writer.set_len(100 + round).expect("longer");
+        assert_eq!(fs::metadata(two.path(1, "file")).expect("attributes").len(), 100 + round);
+        fs::set_permissions(two.path(1, "file"), fs::Permissions::from_mode(0o600 + (round % 8) as u32))
+            .expect("a mode");
+        let mode = fs::metadata(two.path(0, "file")).expect("attributes").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600 + (round % 8) as u32);
+    }
+    assert_eq!(fs::read(two.exported.path().join("file")).expect("the file").len(), 149);
+}
+
+#[test]
+fn names_that_are_removed_or_replaced_are_forgotten() {
+    if !can_mount("names_that_are_removed_or_replaced_are_forgotten") {
+        return;
+    }
+    let two = Two::new();
+    fs::create_dir(two.path(0, "dir")).expect("a directory");
+    for round in 0..20 {
+        fs::write(two.path(0, "dir/file"), format!("{round}")).expect("a file");
+        two.until("a new file", || {
+            fs::read(two.path(1, "dir/file")).is_ok_and(|text| text == format!("{round}").as_bytes())
+        });
+        fs::write(two.path(0, "dir/new"), b"replaced").expect("a file");
+        fs::rename(two.path(0, "dir/new"), two.path(0, "dir/file")).expect("renamed");
+        two.until("a replaced file", || fs::read(two.path(1, "dir/file")).is_ok_and(|text| text == b"replaced"));
+        fs::remove_file(two.path(0, "dir/file")).expect("removed");
+        let gone = || fs::metadata(two.path(1, "dir/file")).is_err_and(|error| error.kind() == ErrorKind::NotFound);
+        two.until("a removed file", gone);
+    }
+    // Both change the same directory at the same time: neither waits for the other for ever.
+    std::thread::scope(|scope| {
+        for mount in 0..2 {
+            let two = &two;
+            scope.spawn(move || {
+                for round in 0..100 {
+                    let (name, other) = (format!("dir/{mount}-{round}"), format!("dir/moved-{mount}-{round}"));
+                    fs::write(two.path(mount, &name), b"text").expect("a file");
+                    fs::rename(two.path(mount, &name), two.path(mount, &other)).expect("renamed");
+                    let _ = fs::read_dir(two.path(mount, "dir")).expect("a listing").count();
+                    fs::remove_file(two.path(mount, &other)).expect("removed");
+                }
+            });
+        }
+    });
+    assert_eq!(fs::read_dir(two.path(1, "dir")).expect("a listing").count(), 0);
+}
