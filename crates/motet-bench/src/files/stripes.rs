@@ -57,7 +57,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
             let what = format!("8 MiB sequential {operation}, one thread, {count} servers, links of {LINK_RATE}");
             lines.push(
                 Line::new("stripes", what)
-                    .figure(Quantity::of(&format!("{count} servers"), &rates(at), Unit::GBs))
+                    .figure(Quantity::of(format!("{count} servers"), &rates(at), Unit::GBs))
                     .against(Quantity::of("1 server", &rates(0), Unit::GBs), &series[0].over(&series[at]))
                     .bound(Bound::AtLeast(*least)),
             );
