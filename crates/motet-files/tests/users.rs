@@ -3,7 +3,7 @@
 use motet_files::client::{Client, Source};
 use motet_files::identity::Identity;
 use motet_files::protocol::{Change, OpenFlags};
-use motet_files::server::{Options, Server};
+use motet_files::server::{Options, Server, Striping};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -26,12 +26,16 @@ struct Scene {
 impl Scene {
     /// `direct`: the client uses the directory itself.
     fn new(squash: bool, direct: bool) -> Self {
+        Self::with(squash, direct, None)
+    }
+
+    fn with(squash: bool, direct: bool, striping: Option<Striping>) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let folder = tempfile::tempdir().expect("a folder");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("permissions");
         let name = format!("users-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let directory = folder.path().to_owned();
-        let options = Options { name: name.clone(), directory, direct, squash, ..Options::default() };
+        let options = Options { name: name.clone(), directory, direct, squash, striping, ..Options::default() };
         let server = Server::start(options).expect("a server");
         let client = if direct { Client::named(&name, None) } else { Client::connect(Source::Name(name), None) }
             .expect("a client");
@@ -144,6 +148,35 @@ fn a_program_that_may_only_be_executed_is_opened_for_that() {
         let (file, _) = alice.open_file(b"program", executes, 0).expect("the program");
         assert_eq!((file.read_at(&mut text, 0).expect("a read"), &text), (4, b"text"));
         assert!(file.write_at(b"x", 0).is_err(), "it is open for reading only");
+    }
+}
+
+#[test]
+fn files_of_users_are_striped_whatever_their_modes_are() {
+    if !is_root("files_of_users_are_striped_whatever_their_modes_are") {
+        return;
+    }
+    let parts = tempfile::tempdir().expect("a folder");
+    let name = format!("users-parts-{}", std::process::id());
+    let options = Options { name: name.clone(), directory: parts.path().to_owned(), ..Options::default() };
+    let _parts = Server::start(options).expect("a server");
+    let scene = Scene::with(false, false, Some(Striping { unit: 64 << 10, others: vec![name] }));
+    let alice = scene.client.for_user(user(1000, 1000, &[]));
+    let content = vec![7; 300 << 10];
+    for mode in [0o600, 0o444, 0o222, 0] {
+        let path = format!("file-{mode:o}");
+        // The layout is the server's: the user can neither read it nor write it with most of these modes.
+        let (file, _) = alice.open_file(path.as_bytes(), NEW | OpenFlags::EXCLUSIVE, mode).expect("a new file");
+        assert_eq!(file.write_at(&content, 0).expect("a write"), content.len());
+        assert_eq!(
+            (owner(&scene.path(&path)), fs::read_dir(parts.path()).expect("the parts").count()),
+            ((1000, 1000), 1)
+        );
+        if mode & 0o200 != 0 {
+            alice.set_attributes(path.as_bytes(), &Change { size: Some(5), ..Change::default() }).expect("a length");
+        }
+        alice.unlink(path.as_bytes(), false).expect("removed");
+        assert_eq!(fs::read_dir(parts.path()).expect("the parts").count(), 0, "its parts are removed");
     }
 }
 
