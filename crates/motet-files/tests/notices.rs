@@ -19,7 +19,7 @@ enum Told {
     Name(Vec<u8>),
 }
 
-/// A client that notes what it is told.
+/// A client that notes what it learns.
 struct Listener {
     client: Client,
     told: Arc<Mutex<Vec<Told>>>,
@@ -52,7 +52,7 @@ impl Listener {
     fn until(&self, expected: &Told) {
         let began = Instant::now();
         while !self.take().contains(expected) {
-            assert!(began.elapsed() < Duration::from_secs(20), "{expected:?} is not told");
+            assert!(began.elapsed() < Duration::from_secs(20), "{expected:?} is not reported");
             thread::sleep(Duration::from_millis(1));
         }
     }
@@ -131,7 +131,7 @@ fn a_client_that_does_not_answer_delays_one_change_only() {
     stuck.stuck.store(true, Ordering::SeqCst);
     file.write_at(b"text", 0).expect("the write goes on without it");
     stuck.stuck.store(false, Ordering::SeqCst);
-    // It has lost its subscription, is told that it knows nothing any more, and subscribes again.
+    // It has lost its subscription, learns that it knows nothing any more, and subscribes again.
     stuck.until(&Told::Everything);
     stuck.until(&Told::Everything);
     stuck.look("file");

@@ -35,7 +35,7 @@ impl Two {
             (Mount::start(client, folder.path(), &options).expect("a mount"), folder)
         };
         let two = Self { mounts: (0..2).map(mount).collect(), exported, _server: server };
-        // Both have subscribed when each is told what the other one does.
+        // Both have subscribed when each learns what the other one does.
         for (writer, reader) in [(0, 1), (1, 0)] {
             let probe = |at: usize| two.path(at, "probe");
             fs::write(probe(writer), b"").expect("a file");

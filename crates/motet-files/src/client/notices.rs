@@ -63,7 +63,7 @@ struct State {
 
 impl Client {
     /// Calls `told` with what other clients change, in a thread of its own; the server waits, up to half a second, until it has returned. It must not wait for
-    /// other requests of this client. What programs of the server's host change is not told. `None`: the client uses the directory itself.
+    /// other requests of this client. What programs of the server's host change is not reported. `None`: the client uses the directory itself.
     pub fn subscribe(&self, told: impl FnMut(Notice<'_>) + Send + 'static) -> Result<Option<Subscription>> {
         if matches!(self.shared.transport, Transport::Direct(_)) {
             return Ok(None);
@@ -101,7 +101,7 @@ impl Shared {
             {
                 told(Notice::Everything);
                 while receive(&node, channel, &mut told).is_ok() {}
-                // Until the next subscription nothing is told.
+                // Until the next subscription there are no notices.
                 told(Notice::Everything);
             }
             self.pause();

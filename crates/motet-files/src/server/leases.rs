@@ -1,7 +1,7 @@
-//! What clients may have cached: the attributes of files and the names of directories. A client that has subscribed to notices is told when another client changes
+//! What clients may have cached: the attributes of files and the names of directories. A client that has subscribed to notices learns when another client changes
 //! something of it.
 //!
-//! A lease begins when an answer tells a client attributes or a name. It ends when another client's change is told to it; the client gets another one when it asks
+//! A lease begins when an answer tells a client attributes or a name. It ends when another client's change is reported to it; the client gets another one when it asks
 //! again. So a file that one client writes all the time costs one notice, and not one for each write.
 
 use crate::protocol::SessionKey;
@@ -85,7 +85,7 @@ impl Leases {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A client is told something. Nothing happens if it has not subscribed.
+    /// A client learns something. Nothing happens if it has not subscribed.
     pub fn grant(&self, client: SessionKey, leased: Leased) {
         if self.is_unused() {
             return;

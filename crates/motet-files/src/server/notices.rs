@@ -78,8 +78,8 @@ impl Changes<'_> {
 }
 
 impl Shared {
-    /// A client is told the attributes and the name that an answer contains. `changes`: the count of changes before the operation was executed. If something has
-    /// changed since, the client may not know of it, and is told at once.
+    /// A client learns the attributes and the name that an answer contains. `changes`: the count of changes before the operation was executed. If something has
+    /// changed since, the client may not know of it, and gets a notice at once.
     pub(super) fn grant(&self, session: &Session, operation: &Operation<'_>, answer: (&Reply, &Body), changes: u64) {
         let files = self.grant_leases(session, operation, answer);
         if self.leases.changes() != changes {

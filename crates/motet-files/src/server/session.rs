@@ -270,7 +270,7 @@ mod tests {
         assert!(!session.acknowledge(channel, 0), "before the last one");
         assert!(!session.wait_for_acknowledgement(channel, 2, long_ago));
         assert_eq!(session.end_notices(), Some(channel));
-        assert!(session.wait_for_acknowledgement(channel, 2, long_ago), "nobody is waited for");
+        assert!(session.wait_for_acknowledgement(channel, 2, long_ago), "no client is waited for");
     }
 
     #[test]
