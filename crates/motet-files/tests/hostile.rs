@@ -1,7 +1,7 @@
 //! Clients and servers that break the protocol: the other side stays whole, and serves those that keep it.
 
 use motet::node::{Channel, Context, Mode, Node, Outgoing, RecvFrom, Serve};
-use motet_files::client::{Client, CompletionQueue, MAX_QUEUED, OperationMemory, Source, Submission};
+use motet_files::client::{Client, CompletionQueue, MAX_QUEUED, OperationMemory, Source, Submission, Transfer};
 use motet_files::exports::{self, Query};
 use motet_files::protocol::{
     Answer, Attributes, Change, LockKind, LockRange, MAX_REQUEST_BYTES, OpenFlags, Operation, Reply, Request, SERVICE,
@@ -356,20 +356,19 @@ fn a_completion_queue_of_a_server_that_is_silent_is_closed() {
     client.close();
 }
 
-/// Requests without an answer leave their slots with numbers that the server may know or not. The next ones in these slots are in order all the same.
-#[test]
-fn a_completion_queue_goes_on_in_the_slots_of_requests_without_an_answer() {
-    static IS_SILENT: AtomicBool = AtomicBool::new(true);
-    static DISORDER: AtomicU32 = AtomicU32::new(0);
+/// A server that does not answer reads at first, as if they had been lost. Returns its address, whether it is silent, and how many requests were out of order.
+fn forgetful_server() -> (String, Arc<AtomicBool>, Arc<AtomicU32>) {
+    let (is_silent, disorder) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU32::new(0)));
+    let (silent, wrong) = (Arc::clone(&is_silent), Arc::clone(&disorder));
     let last = Mutex::new([0; SLOTS as usize]);
     let address = hostile_server(move |request| {
-        if IS_SILENT.load(Ordering::SeqCst) && matches!(request.operation, Operation::Read { .. }) {
-            return (vec![], vec![]); // as if it had been lost
+        if silent.load(Ordering::SeqCst) && matches!(request.operation, Operation::Read { .. }) {
+            return (vec![], vec![]);
         }
         let mut last = last.lock().expect("the numbers");
         let before = &mut last[usize::from(request.slot)];
         if request.sequence != *before && request.sequence != *before + 1 {
-            DISORDER.fetch_add(1, Ordering::SeqCst);
+            wrong.fetch_add(1, Ordering::SeqCst);
         }
         *before = request.sequence;
         let reply = match request.operation {
@@ -379,6 +378,13 @@ fn a_completion_queue_goes_on_in_the_slots_of_requests_without_an_answer() {
         };
         (answered(request.sequence, Ok(reply)), vec![])
     });
+    (address, is_silent, disorder)
+}
+
+/// Requests without an answer leave their slots with numbers that the server may know or not. The next ones in these slots are in order all the same.
+#[test]
+fn a_client_goes_on_in_the_slots_of_requests_without_an_answer() {
+    let (address, is_silent, disorder) = forgetful_server();
     let client = Client::connect(Source::Address(address), Some(Duration::from_millis(200))).expect("a session");
     let file = Arc::new(client.open_file(b"x", OpenFlags::READ, 0).expect("a file").0);
     let read = || Submission::Read { offset: 0, into: OperationMemory::Owned(vec![7; 10]) };
@@ -389,7 +395,17 @@ fn a_completion_queue_goes_on_in_the_slots_of_requests_without_an_answer() {
     for _ in 0..5 {
         assert!(queue.wait(LIMIT).expect("a completion").result.is_err());
     }
-    IS_SILENT.store(false, Ordering::SeqCst);
+    let mut buffers = [[0; 10]; 4];
+    assert!(file.read_at(&mut buffers[0], 0).is_err());
+    let mut reads: Vec<_> = buffers.iter_mut().map(|buffer| Transfer::Read(0, buffer)).collect();
+    assert!(file.transfer(&mut reads).iter().all(Result::is_err));
+    is_silent.store(false, Ordering::SeqCst);
+    for _ in 0..10 {
+        assert_eq!(file.read_at(&mut [0; 10], 0).expect("read"), 3);
+    }
+    for read in file.transfer(&mut reads) {
+        assert_eq!(read.expect("read"), 3);
+    }
     for _ in 0..3 {
         for number in 0..MAX_QUEUED as u64 {
             queue.submit(&file, read(), number).expect("submitted");
@@ -398,6 +414,6 @@ fn a_completion_queue_goes_on_in_the_slots_of_requests_without_an_answer() {
             assert_eq!(queue.wait(LIMIT).expect("a completion").result.expect("read"), 3);
         }
     }
-    assert_eq!(DISORDER.load(Ordering::SeqCst), 0);
+    assert_eq!(disorder.load(Ordering::SeqCst), 0);
     client.close();
 }

@@ -158,6 +158,9 @@ impl Connection {
         into: &mut [u8],
     ) -> Result<(Reply, usize)> {
         let mut slot = self.slots.take();
+        if slot.is_uncertain() {
+            self.settle(&mut slot)?;
+        }
         slot.begin();
         self.call_in(&mut slot, identity, operation, data, into)
     }
@@ -173,9 +176,17 @@ impl Connection {
         while let Some(rest @ [_, ..]) = memory.get_mut(results.len()..) {
             let first = results.len();
             let mut slots = self.slots.take_several(rest.len());
+            let unsettled: Vec<_> =
+                slots.iter_mut().map(|slot| if slot.is_uncertain() { self.settle(slot).err() } else { None }).collect();
             let attempt = self.connected();
             let mut sent = Vec::with_capacity(slots.len());
-            for (at, (slot, Memory { data, .. })) in slots.iter_mut().zip(rest.iter()).enumerate() {
+            for (at, ((slot, Memory { data, .. }), unsettled)) in
+                slots.iter_mut().zip(rest.iter()).zip(unsettled).enumerate()
+            {
+                if let Some(error) = unsettled {
+                    sent.push(Err(Failure::Final(error)));
+                    continue;
+                }
                 slot.begin();
                 sent.push(match (&attempt, operation(first + at)) {
                     (Ok(attempt), Ok(operation)) => {
@@ -352,6 +363,7 @@ impl Connection {
         let Attempt { channel, epoch } = attempt;
         let Question { identity, operation, data } = question;
         let (number, sequence) = slot.request(epoch);
+        slot.doubt();
         let data_bytes = u32::try_from(data.len()).map_err(|_| Failure::Final(Errno::INVAL.into()))?;
         slot.message.clear();
         let owned = (identity.cloned(), operation.clone());
@@ -385,18 +397,20 @@ impl Connection {
     ) -> std::result::Result<(Reply, usize), Failure> {
         let (from, tag) = (RecvFrom::Channel(attempt.channel), answer_tag(slot.number()));
         let received = self.node.receive_with(from, tag, 0, &mut slot.headers, into, limit).map_err(Failure::of)?;
-        match parse_answer(&slot.headers) {
-            Some(Answer { sequence: answered, result }) if answered == sequence => match result {
-                Ok(reply) => {
-                    self.counters.answered(&reply, received.length);
-                    Ok((reply, received.length))
-                }
-                Err(errno) => {
-                    self.counters.failed();
-                    Err(Failure::Final(std::io::Error::from_raw_os_error(errno)))
-                }
-            },
-            _ => Err(Failure::Broken),
+        let result = match parse_answer(&slot.headers) {
+            Some(Answer { sequence: answered, result }) if answered == sequence => result,
+            _ => return Err(Failure::Broken),
+        };
+        slot.settle();
+        match result {
+            Ok(reply) => {
+                self.counters.answered(&reply, received.length);
+                Ok((reply, received.length))
+            }
+            Err(errno) => {
+                self.counters.failed();
+                Err(Failure::Final(std::io::Error::from_raw_os_error(errno)))
+            }
         }
     }
 }

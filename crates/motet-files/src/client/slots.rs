@@ -50,6 +50,11 @@ impl Slot {
         self.uncertain
     }
 
+    /// A request is sent.
+    pub fn doubt(&mut self) {
+        self.uncertain = true;
+    }
+
     /// A request with the number of the last one was answered.
     pub fn settle(&mut self) {
         self.uncertain = false;

@@ -199,21 +199,11 @@ impl Connection {
     }
 
     /// Sends a request with the number of the last one in its slot, which the server may have executed or not. Its answer is of the one or of the other.
-    fn settle(&self, slot: &mut Slot) -> Result<()> {
+    pub(super) fn settle(&self, slot: &mut Slot) -> Result<()> {
         let mut body = vec![0; MAX_DATA_BYTES];
-        match self.call_in(slot, None, || Ok(Operation::Statfs), &[], &mut body) {
-            Err(error)
-                if [Errno::IO, Errno::PROTO, Errno::SHUTDOWN]
-                    .map(|e| Some(e.raw_os_error()))
-                    .contains(&error.raw_os_error()) =>
-            {
-                Err(error)
-            }
-            _ => {
-                slot.settle();
-                Ok(())
-            }
-        }
+        let answered = self.call_in(slot, None, || Ok(Operation::Statfs), &[], &mut body);
+        // An answer, whatever it says, has settled it.
+        if slot.is_uncertain() { answered.map(drop) } else { Ok(()) }
     }
 
     /// Starts the operations of a request: it is sent, a receive for its answer is posted, long data are sent.
@@ -348,7 +338,7 @@ impl Connection {
                         into.write(0, length, |into| self.call_in(&mut slot, None, operation, &[], into))
                     }
                 };
-                if again.as_ref().is_err_and(|error| error.raw_os_error() == Some(Errno::IO.raw_os_error())) {
+                if slot.is_uncertain() {
                     self.slots.abandon(slot);
                     return (again, body);
                 }
