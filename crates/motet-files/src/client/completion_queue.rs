@@ -141,7 +141,7 @@ impl Job {
         });
         if let Kind::Write { .. } = self.kind {
             // A synchronisation that began before this does not cover it.
-            state.begin_change();
+            state.note_change();
         }
         Completed { user_data: self.user_data, result: checked, memory: owned(body) }
     }
@@ -212,7 +212,7 @@ impl CompletionQueue {
             return Ok(());
         };
         match &mut kind {
-            Kind::Write { .. } => file.state().begin_change(),
+            Kind::Write { .. } => file.state().note_change(),
             Kind::Sync { changes, .. } => *changes = Some(file.state().changes()),
             Kind::Read { .. } => {}
         }

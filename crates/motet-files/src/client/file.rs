@@ -1,192 +1,46 @@
-//! An open file of a client.
+//! An open file of a client: in one export, or striped over several.
 
 use super::Shared;
-use super::connection::Memory;
+use super::export_file::{ExportFile, Transfer};
 use super::open_files::OpenState;
 use super::stripes::Stripes;
-use super::transport::Transport;
-use super::{attributes, count, done, unexpected};
 use crate::Result;
 use crate::identity::Assumed;
-use crate::protocol::{Attributes, Change, LockKind, LockRange, MAX_DATA_BYTES, OpenFlags, Operation, Reply, Target};
+use crate::protocol::{Attributes, Change, LockRange, OpenFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// The mode of fallocate(2) that frees space and keeps the length: FALLOC_FL_PUNCH_HOLE and FALLOC_FL_KEEP_SIZE.
 const FALLOC_PUNCH_HOLE: u32 = 0x02 | 0x01;
-/// Bytes of a piece of a long read or write through the server.
-const PIECE_BYTES: usize = 256 << 10;
-/// Pieces of a read or write that are under way at once.
-const PIECES_TOGETHER: usize = 16;
 
 /// An open file or directory. Dropping it closes it.
 #[derive(Debug)]
 pub struct File {
-    client: Arc<Shared>,
-    state: Arc<OpenState>,
+    /// Its parts in other exports, which are closed first.
     stripes: Option<Stripes>,
-}
-
-/// A read or a write, one of several at once.
-#[derive(Debug)]
-pub enum Transfer<'a> {
-    /// Reads into memory from an offset on, fewer bytes only at the end of the file.
-    Read(u64, &'a mut [u8]),
-    /// Writes memory at an offset.
-    Write(u64, &'a [u8]),
-}
-
-impl Transfer<'_> {
-    fn length(&self) -> usize {
-        match self {
-            Self::Read(_, into) => into.len(),
-            Self::Write(_, data) => data.len(),
-        }
-    }
+    file: ExportFile,
 }
 
 impl File {
-    pub(super) fn new(client: Arc<Shared>, state: Arc<OpenState>, stripes: Option<Stripes>) -> Self {
-        Self { client, state, stripes }
-    }
-
-    pub(super) fn client(&self) -> &Shared {
-        &self.client
+    pub(super) fn new(file: ExportFile, stripes: Option<Stripes>) -> Self {
+        Self { stripes, file }
     }
 
     /// Finishes the opening of a striped file: makes the parts of a new one, and removes the content if the flags say so. Returns the attributes.
     pub(super) fn prepare_stripes(&self, flags: OpenFlags, attributes: Attributes) -> Result<Attributes> {
         let Some(stripes) = &self.stripes else { return Ok(attributes) };
         if attributes.size == 0 && flags.intersects(OpenFlags::CREATE | OpenFlags::TMPFILE) {
-            stripes.make(self)?;
+            stripes.make(&self.file)?;
         } else if flags.contains(OpenFlags::TRUNCATE) {
             return self.set_attributes(&Change { size: Some(0), ..Change::default() });
         }
         Ok(attributes)
     }
 
-    /// Reads into `buffer` from `offset` on; returns how many bytes, fewer only at the end of the file.
-    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        if let Some(stripes) = &self.stripes {
-            return stripes.read(self, buffer, offset);
-        }
-        let piece_bytes = self.piece_bytes();
-        if buffer.len() <= piece_bytes {
-            let (length, into_bytes) = (u32::try_from(buffer.len()).map_err(|_| Errno::INVAL)?, buffer.len());
-            let (reply, read) = self.call(|file| Operation::Read { file, offset, length }, &[], buffer)?;
-            return if count(reply)? == read as u64 && read <= into_bytes { Ok(read) } else { Err(unexpected()) };
-        }
-        let mut pieces: Vec<Transfer<'_>> = buffer
-            .chunks_mut(piece_bytes)
-            .zip((offset..).step_by(piece_bytes))
-            .map(|(piece, at)| Transfer::Read(at, piece))
-            .collect();
-        self.in_order(&mut pieces)
-    }
-
-    /// Writes `data` at `offset`, or at the end of a file that is open for appending; returns how many bytes.
-    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
-        if let Some(stripes) = &self.stripes {
-            return stripes.write(self, data, offset);
-        }
-        let piece_bytes = self.piece_bytes();
-        if data.len() <= piece_bytes {
-            self.state.begin_change();
-            let (reply, _) = self.call(|file| Operation::Write { file, offset }, data, &mut [])?;
-            return Ok(usize::try_from(count(reply)?).unwrap_or(0).min(data.len()));
-        }
-        let pieces = data.chunks(piece_bytes).zip((offset..).step_by(piece_bytes));
-        let mut pieces: Vec<Transfer<'_>> = pieces.map(|(piece, at)| Transfer::Write(at, piece)).collect();
-        self.in_order(&mut pieces)
-    }
-
-    /// The length of the pieces of a long read or write. Through the server, short pieces overlap: it reads the next one from its disk while the last one is
-    /// on the way. What is appended stays whole as long as one request can carry it.
-    fn piece_bytes(&self) -> usize {
-        match self.client.transport {
-            Transport::Messages(_) if !self.state.appends() => PIECE_BYTES,
-            _ => MAX_DATA_BYTES,
-        }
-    }
-
-    /// Makes reads or writes of ranges that follow each other; returns how many bytes, up to the first that was not complete.
-    fn in_order(&self, pieces: &mut [Transfer<'_>]) -> Result<usize> {
-        // Appended pieces are placed by the server in the order in which they arrive.
-        let together = if self.state.appends() { 1 } else { PIECES_TOGETHER };
-        let mut done = 0;
-        for pieces in pieces.chunks_mut(together) {
-            let results = self.transfer_plain(pieces);
-            for (piece, result) in pieces.iter().zip(results) {
-                match result {
-                    Ok(count) if count == piece.length() => done += count,
-                    Ok(count) => return Ok(done + count),
-                    Err(_) if done > 0 => return Ok(done),
-                    Err(error) => return Err(error),
-                }
-            }
-        }
-        Ok(done)
-    }
-
-    /// Makes several reads and writes at once, in any order; returns how many bytes of each. Longer ones than 1 MiB, and those of striped files, are made
-    /// one after the other.
-    pub fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {
-        let Some(stripes) = &self.stripes else { return self.transfer_plain(transfers) };
-        let alone = |transfer: &mut Transfer<'_>| match transfer {
-            Transfer::Read(offset, into) => stripes.read(self, into, *offset),
-            Transfer::Write(offset, data) => stripes.write(self, data, *offset),
-        };
-        transfers.iter_mut().map(alone).collect()
-    }
-
-    /// [`File::transfer`] of this export's part alone.
-    pub(super) fn transfer_plain(&self, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {
-        if transfers.iter().any(|transfer| transfer.length() > MAX_DATA_BYTES) {
-            let alone = |transfer: &mut Transfer<'_>| match transfer {
-                Transfer::Read(offset, into) => self.read_at(into, *offset),
-                Transfer::Write(offset, data) => self.write_at(data, *offset),
-            };
-            return transfers.iter_mut().map(alone).collect();
-        }
-        if transfers.iter().any(|transfer| matches!(transfer, Transfer::Write(..))) {
-            self.state.begin_change();
-        }
-        let operations: Vec<_> = transfers
-            .iter()
-            .map(|transfer| match transfer {
-                Transfer::Read(offset, into) => (*offset, Some(u32::try_from(into.len()).unwrap_or(0))),
-                Transfer::Write(offset, _) => (*offset, None),
-            })
-            .collect();
-        let mut memory: Vec<Memory<'_>> = transfers
-            .iter_mut()
-            .map(|transfer| match transfer {
-                Transfer::Read(_, into) => Memory { data: &[], into },
-                Transfer::Write(_, data) => Memory { data, into: &mut [] },
-            })
-            .collect();
-        let operation = |at: usize| {
-            let file = self.state.number()?;
-            Ok(match operations[at] {
-                (offset, Some(length)) => Operation::Read { file, offset, length },
-                (offset, None) => Operation::Write { file, offset },
-            })
-        };
-        let answers = self.client.transport.call_together(operation, &mut memory);
-        let finish = |(answer, Memory { data, into }): (Result<(Reply, usize)>, &Memory<'_>)| {
-            let (reply, read) = answer?;
-            let count = usize::try_from(count(reply)?).unwrap_or(usize::MAX);
-            // Nothing is read for a write, and no more is written than was sent.
-            let is_read = data.is_empty() && count == read && count <= into.len();
-            if is_read || !data.is_empty() && count <= data.len() { Ok(count) } else { Err(unexpected()) }
-        };
-        answers.into_iter().zip(&memory).map(finish).collect()
-    }
-
     /// What the client knows of it.
     pub(super) fn state(&self) -> &Arc<OpenState> {
-        &self.state
+        self.file.state()
     }
 
     /// Whether it is striped over several exports.
@@ -196,145 +50,120 @@ impl File {
 
     /// Whether it is one of this client.
     pub(super) fn is_of(&self, client: &Arc<Shared>) -> bool {
-        Arc::ptr_eq(&self.client, client)
+        self.file.is_of(client)
+    }
+
+    /// Reads into `buffer` from `offset` on; returns how many bytes, fewer only at the end of the file.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        match &self.stripes {
+            Some(stripes) => stripes.read(&self.file, buffer, offset),
+            None => self.file.read_at(buffer, offset),
+        }
+    }
+
+    /// Writes `data` at `offset`, or at the end of a file that is open for appending; returns how many bytes.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
+        match &self.stripes {
+            Some(stripes) => stripes.write(&self.file, data, offset),
+            None => self.file.write_at(data, offset),
+        }
+    }
+
+    /// Makes several reads and writes at once, in any order; returns how many bytes of each. Longer ones than 1 MiB, and those of striped files, are made
+    /// one after the other.
+    pub fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {
+        if self.stripes.is_none() {
+            return self.file.transfer(transfers);
+        }
+        let alone = |transfer: &mut Transfer<'_>| match transfer {
+            Transfer::Read(offset, into) => self.read_at(into, *offset),
+            Transfer::Write(offset, data) => self.write_at(data, *offset),
+        };
+        transfers.iter_mut().map(alone).collect()
     }
 
     /// Waits until what was written is on the server's disk; with `data_only` without times.
     pub fn sync(&self, data_only: bool) -> Result<()> {
         if let Some(stripes) = &self.stripes {
-            stripes.sync(self, data_only)?;
+            stripes.sync(&self.file, data_only)?;
         }
-        let changes = self.state.changes();
-        self.finish(|file| Operation::Fsync { file, data_only })?;
-        self.state.synced(changes);
-        Ok(())
+        self.file.sync(data_only)
     }
 
     /// Its attributes.
     pub fn attributes(&self) -> Result<Attributes> {
-        attributes(self.call(|file| Operation::GetAttributes(Target::File(file)), &[], &mut [])?.0)
+        self.file.attributes()
     }
 
     /// Changes attributes, and returns the new ones.
     pub fn set_attributes(&self, change: &Change) -> Result<Attributes> {
         if let (Some(stripes), Some(size)) = (&self.stripes, change.size) {
             // First, so that what was cut off does not come back when the file grows.
-            stripes.truncate(self, size)?;
+            stripes.truncate(&self.file, size)?;
         }
-        self.state.begin_change();
-        attributes(self.call(|file| Operation::SetAttributes(Target::File(file), *change), &[], &mut [])?.0)
+        self.file.set_attributes(change)
     }
 
     /// Lists the directory from `cookie` on (0: from the beginning) into `buffer`; returns how many bytes, 0 at the end. [`crate::protocol::entries`] reads them.
     pub fn readdir(&self, cookie: u64, with_attributes: bool, buffer: &mut [u8]) -> Result<usize> {
-        let length = u32::try_from(buffer.len().min(MAX_DATA_BYTES)).unwrap_or(0);
-        let operation = |file| Operation::Readdir { file, cookie, length, attributes: with_attributes };
-        Ok(self.call(operation, &[], buffer)?.1)
+        self.file.readdir(cookie, with_attributes, buffer)
     }
 
     /// Sets or releases a lock without waiting. EAGAIN: another owner has it.
     pub fn lock(&self, owner: u64, range: LockRange) -> Result<()> {
-        self.finish(|file| Operation::Lock { file, owner, range })?;
-        self.state.note_lock(owner, &range);
-        Ok(())
+        self.file.lock(owner, range)
     }
 
     /// Releases all locks of an owner. Without any the server is not asked.
     pub fn release_locks(&self, owner: u64) -> Result<()> {
-        if !self.state.has_locks(owner) {
-            return Ok(());
-        }
-        self.lock(owner, LockRange { kind: LockKind::Unlocked, start: 0, end: u64::MAX, process: 0 })
+        self.file.release_locks(owner)
     }
 
     /// The lock that keeps `owner` from this one, or an unlocked range.
     pub fn test_lock(&self, owner: u64, range: LockRange) -> Result<LockRange> {
-        match self.call(|file| Operation::TestLock { file, owner, range }, &[], &mut [])?.0 {
-            Reply::Lock(range) => Ok(range),
-            _ => Err(unexpected()),
-        }
+        self.file.test_lock(owner, range)
     }
 
-    /// Allocates or frees space, as fallocate(2) does with this mode.
+    /// Allocates or frees space, as fallocate(2) does with this mode. EOPNOTSUPP: a striped file, whose space can only be freed.
     pub fn fallocate(&self, mode: u32, offset: u64, length: u64) -> Result<()> {
-        if let Some(stripes) = &self.stripes {
-            if mode != FALLOC_PUNCH_HOLE {
-                return Err(Errno::OPNOTSUPP.into());
-            }
-            stripes.punch_hole(self, mode, offset, length)?;
+        match &self.stripes {
+            Some(_) if mode != FALLOC_PUNCH_HOLE => return Err(Errno::OPNOTSUPP.into()),
+            Some(stripes) => stripes.punch_hole(&self.file, mode, offset, length)?,
+            None => {}
         }
-        self.state.begin_change();
-        self.finish(|file| Operation::Fallocate { file, mode, offset, length })
+        self.file.fallocate(mode, offset, length)
     }
 
     /// The next data, or the next hole, from `offset` on. ENXIO: there is none.
     pub fn seek(&self, offset: u64, data: bool) -> Result<u64> {
-        if self.stripes.is_some() {
-            // All of a striped file counts as data.
-            let size = self.attributes()?.size;
-            return if offset >= size { Err(Errno::NXIO.into()) } else { Ok(if data { offset } else { size }) };
+        if self.stripes.is_none() {
+            return self.file.seek(offset, data);
         }
-        count(self.call(|file| Operation::Seek { file, offset, data }, &[], &mut [])?.0)
+        // All of a striped file counts as data.
+        let size = self.attributes()?.size;
+        if offset >= size { Err(Errno::NXIO.into()) } else { Ok(if data { offset } else { size }) }
     }
 
-    /// Copies to another open file of the same client, on the server; returns how many bytes.
+    /// Copies to another open file of the same client, on the server; returns how many bytes. EOPNOTSUPP: one of them is striped.
     pub fn copy_to(&self, offset: u64, to: &File, to_offset: u64, length: u64) -> Result<u64> {
         if self.stripes.is_some() || to.stripes.is_some() {
             return Err(Errno::OPNOTSUPP.into());
         }
-        to.state.begin_change();
-        let operation = || {
-            let (from, to) = (self.state.number()?, to.state.number()?);
-            Ok(Operation::CopyFileRange { from, from_offset: offset, to, to_offset, length })
-        };
-        count(self.client.transport.call(self.state.identity(), operation, &[], &mut [])?.0)
+        self.file.copy_to(offset, &to.file, to_offset, length)
     }
 
-    /// Makes the file longer, and returns its length before. No other client gets the same bytes.
-    pub(super) fn reserve(&self, length: u64) -> Result<u64> {
-        self.state.begin_change();
-        count(self.call(|file| Operation::Reserve { file, length }, &[], &mut [])?.0)
-    }
-
-    /// A descriptor of the file, if the client uses the directory itself.
+    /// A descriptor of the file, if the client uses the directory itself and the whole file is there.
     pub fn descriptor(&self) -> Option<OwnedFd> {
-        match &self.client.transport {
-            _ if self.stripes.is_some() => None,
-            Transport::Direct(direct) => direct.descriptor(self.state.number().ok()?).ok(),
-            Transport::Messages(_) => None,
-        }
+        if self.stripes.is_none() { self.file.descriptor() } else { None }
     }
 
     /// Gives this thread the identity with which the file was opened, if the client uses the directory itself and that is another one than its own.
     pub fn assume_opener(&self) -> Result<Option<Assumed<'_>>> {
-        match &self.client.transport {
-            Transport::Direct(direct) => direct.assume_opener(self.state.identity()),
-            Transport::Messages(_) => Ok(None),
-        }
+        self.file.assume_opener()
     }
 
     /// The file has another path now, for the case that it has to be opened again.
     pub fn renamed(&self, path: &[u8]) {
-        self.state.renamed(path);
-    }
-
-    fn finish(&self, operation: impl Fn(u32) -> Operation<'static>) -> Result<()> {
-        done(self.call(operation, &[], &mut [])?.0)
-    }
-
-    fn call(
-        &self,
-        operation: impl Fn(u32) -> Operation<'static>,
-        data: &[u8],
-        into: &mut [u8],
-    ) -> Result<(Reply, usize)> {
-        self.client.transport.call(self.state.identity(), || Ok(operation(self.state.number()?)), data, into)
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        // A file that is lost is closed already.
-        let _ = self.finish(|file| Operation::Close { file });
+        self.file.renamed(path);
     }
 }

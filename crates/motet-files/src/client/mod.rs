@@ -6,6 +6,7 @@
 mod completion_queue;
 mod connection;
 mod direct;
+mod export_file;
 mod failure;
 mod file;
 mod locate;
@@ -17,7 +18,8 @@ mod totals;
 mod transport;
 
 pub use completion_queue::{Completed, CompletionQueue, MAX_QUEUED, Submission};
-pub use file::{File, Transfer};
+pub use export_file::Transfer;
+pub use file::File;
 pub use locate::Source;
 pub use motet::node::{OperationMemory, UserMemory};
 pub use notices::{Notice, Subscription};
@@ -32,6 +34,7 @@ use crate::protocol::{
 };
 use connection::Connection;
 use direct::Direct;
+use export_file::ExportFile;
 use open_files::OpenFiles;
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
@@ -154,19 +157,31 @@ impl Client {
 
     /// Opens a file or directory. `mode`: the permissions of a new file.
     pub fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<(File, Attributes)> {
+        let (file, attributes, layout) = self.open_in_export(path, flags, mode)?;
+        let file = File::new(file, layout.map(|layout| Stripes::new(layout, flags)));
+        let attributes = file.prepare_stripes(flags, attributes)?;
+        Ok((file, attributes))
+    }
+
+    /// Opens what this export has of a file or directory; returns its attributes, and the layout of a striped file.
+    fn open_in_export(
+        &self,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<(ExportFile, Attributes, Option<Layout>)> {
         let mut layout = [0; MAX_LAYOUT_BYTES];
         let identity = self.identity.as_deref();
         let operation = || Ok(Operation::Open { path, flags, mode });
         let (reply, length) = self.shared.transport.call(identity, operation, &[], &mut layout)?;
         let Reply::Opened { file, attributes } = reply else { return Err(unexpected()) };
         let state = self.shared.files.add(file, path, flags, self.identity.clone(), &attributes);
-        if length == 0 {
-            return Ok((File::new(Arc::clone(&self.shared), state, None), attributes));
-        }
-        let layout = Layout::parse(&layout[..length]).ok_or_else(unexpected)?;
-        let file = File::new(Arc::clone(&self.shared), state, Some(Stripes::new(layout, flags)));
-        let attributes = file.prepare_stripes(flags, attributes)?;
-        Ok((file, attributes))
+        let file = ExportFile::new(Arc::clone(&self.shared), state);
+        let layout = match length {
+            0 => None,
+            _ => Some(Layout::parse(&layout[..length]).ok_or_else(unexpected)?),
+        };
+        Ok((file, attributes, layout))
     }
 
     /// Makes a directory.

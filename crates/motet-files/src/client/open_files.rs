@@ -56,8 +56,14 @@ impl OpenState {
         *locked(&self.path) = path.to_vec();
     }
 
-    /// A change of the content begins.
-    pub fn begin_change(&self) {
+    /// A change of the content is made until what this returns is dropped. A synchronisation that began before its end does not cover it.
+    pub fn changing(&self) -> Changing<'_> {
+        self.note_change();
+        Changing(self)
+    }
+
+    /// A change of the content begins or ends.
+    pub fn note_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -128,6 +134,16 @@ impl OpenState {
             Ok(_) | Err(Failure::Final(_)) => stale(),
             Err(failure) => Err(failure.into_error()),
         }
+    }
+}
+
+/// A change of the content that is under way.
+#[must_use = "the change ends when this is dropped"]
+pub struct Changing<'a>(&'a OpenState);
+
+impl Drop for Changing<'_> {
+    fn drop(&mut self) {
+        self.0.note_change();
     }
 }
 
@@ -269,7 +285,7 @@ mod tests {
         let open = || files.add(1, b"file", OpenFlags::WRITE, None, &Attributes::default());
         let (unchanged, synced, unsynced) = (open(), open(), open());
         for state in [&synced, &unsynced] {
-            state.begin_change();
+            drop(state.changing());
         }
         synced.synced(synced.changes());
         let opened = |_: Option<&Identity>, operation: &Operation<'_>| match operation {

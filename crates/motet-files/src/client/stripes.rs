@@ -3,7 +3,7 @@
 //! The file itself has the first unit, the length, the times, the locks. Each other export has a file, its *part*, named by the layout's number. Parts are made
 //! when the file is made, so a part that is not there is lost, and reading it is an error.
 
-use super::file::{File, Transfer};
+use super::export_file::{ExportFile, Transfer};
 use super::{Client, Shared};
 use crate::Result;
 use crate::protocol::{Attributes, Change, Layout, OpenFlags};
@@ -31,7 +31,7 @@ pub struct Stripes {
     access: OpenFlags,
     appends: bool,
     /// The open parts, in the order of the layout's exports.
-    parts: Vec<Mutex<Option<Arc<File>>>>,
+    parts: Vec<Mutex<Option<Arc<ExportFile>>>>,
 }
 
 /// A read or write within one unit. Part 0 is the file itself.
@@ -99,7 +99,7 @@ impl Stripes {
     }
 
     /// Makes the parts of a new file.
-    pub fn make(&self, file: &File) -> Result<()> {
+    pub fn make(&self, file: &ExportFile) -> Result<()> {
         self.each_part(|at| {
             let part = self.open(file, at, OpenFlags::CREATE).map_err(|error| named(error, &self.layout.others[at]))?;
             *locked(&self.parts[at]) = Some(part);
@@ -108,7 +108,7 @@ impl Stripes {
     }
 
     /// Reads into `buffer` from `offset` on; returns how many bytes, fewer only at the end of the file.
-    pub fn read(&self, file: &File, buffer: &mut [u8], offset: u64) -> Result<usize> {
+    pub fn read(&self, file: &ExportFile, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let length = buffer.len();
         let mut results = self.execute(file, self.pieces(buffer, offset, Transfer::Read));
         // A part ends where its last unit ends, and nothing is where nothing was written: the length of the file decides.
@@ -131,7 +131,7 @@ impl Stripes {
     }
 
     /// Writes `data` at `offset`, or at the end of a file that is open for appending; returns how many bytes.
-    pub fn write(&self, file: &File, data: &[u8], offset: u64) -> Result<usize> {
+    pub fn write(&self, file: &ExportFile, data: &[u8], offset: u64) -> Result<usize> {
         if data.is_empty() {
             return Ok(0);
         }
@@ -162,12 +162,12 @@ impl Stripes {
     }
 
     /// Waits until what was written is on the disks of all exports.
-    pub fn sync(&self, file: &File, data_only: bool) -> Result<()> {
+    pub fn sync(&self, file: &ExportFile, data_only: bool) -> Result<()> {
         self.each_part(|at| self.part(file, at)?.sync(data_only).map_err(|error| named(error, &self.layout.others[at])))
     }
 
     /// Makes the parts as long as the file is about to be.
-    pub fn truncate(&self, file: &File, size: u64) -> Result<()> {
+    pub fn truncate(&self, file: &ExportFile, size: u64) -> Result<()> {
         let change = Change { size: Some(size), ..Change::default() };
         self.each_part(|at| {
             let changed = self.part(file, at)?.set_attributes(&change);
@@ -176,7 +176,7 @@ impl Stripes {
     }
 
     /// Frees the space of a range in all parts (the mode of fallocate(2)).
-    pub fn punch_hole(&self, file: &File, mode: u32, offset: u64, length: u64) -> Result<()> {
+    pub fn punch_hole(&self, file: &ExportFile, mode: u32, offset: u64, length: u64) -> Result<()> {
         self.each_part(|at| {
             let punched = self.part(file, at)?.fallocate(mode, offset, length);
             punched.map_err(|error| named(error, &self.layout.others[at]))
@@ -197,7 +197,7 @@ impl Stripes {
     }
 
     /// An open part; `at` is its place in the layout.
-    fn part(&self, file: &File, at: usize) -> Result<Arc<File>> {
+    fn part(&self, file: &ExportFile, at: usize) -> Result<Arc<ExportFile>> {
         let mut part = locked(&self.parts[at]);
         if let Some(part) = &*part {
             return Ok(Arc::clone(part));
@@ -211,7 +211,7 @@ impl Stripes {
     }
 
     /// Opens a part that was not found: of a removed file, of one that another client is making, or lost.
-    fn open_absent(&self, file: &File, at: usize) -> Result<Arc<File>> {
+    fn open_absent(&self, file: &ExportFile, at: usize) -> Result<Arc<ExportFile>> {
         let Attributes { links, size, .. } = file.attributes()?;
         if links == 0 {
             return Err(Errno::STALE.into());
@@ -222,14 +222,16 @@ impl Stripes {
         self.open(file, at, OpenFlags::CREATE)
     }
 
-    fn open(&self, file: &File, at: usize, more: OpenFlags) -> Result<Arc<File>> {
+    fn open(&self, file: &ExportFile, at: usize, more: OpenFlags) -> Result<Arc<ExportFile>> {
         let export = &self.layout.others[at];
-        let Some(clients) = &file.client().parts else {
-            return Err(Error::other(format!("export {export} has parts of striped files, and is striped itself")));
-        };
+        let clients = file.client().parts.as_ref().ok_or(Errno::PROTO)?;
         let client = clients.client(export).map_err(|error| of_export(error, export))?;
-        let (part, _) = client.open_file(name(&self.layout).as_bytes(), self.access | more, PART_MODE)?;
-        Ok(Arc::new(part))
+        match client.open_in_export(name(&self.layout).as_bytes(), self.access | more, PART_MODE)? {
+            (part, _, None) => Ok(Arc::new(part)),
+            (_, _, Some(_)) => {
+                Err(Error::other(format!("export {export} has parts of striped files, and is striped itself")))
+            }
+        }
     }
 
     /// The part that has the byte at `offset`; 0: the file itself.
@@ -275,7 +277,7 @@ impl Stripes {
     }
 
     /// Makes the transfers in all exports at once; returns the results in the order of the pieces.
-    fn execute(&self, file: &File, pieces: Vec<Piece<'_>>) -> Vec<Result<usize>> {
+    fn execute(&self, file: &ExportFile, pieces: Vec<Piece<'_>>) -> Vec<Result<usize>> {
         let mut results: Vec<Result<usize>> = pieces.iter().map(|_| Ok(0)).collect();
         let mut by_part: BTreeMap<usize, (Vec<usize>, Vec<Transfer<'_>>)> = BTreeMap::new();
         for (at, piece) in pieces.into_iter().enumerate() {
@@ -284,7 +286,7 @@ impl Stripes {
             transfers.push(piece.transfer);
         }
         let run = |part: usize, transfers: &mut [Transfer<'_>]| match part {
-            0 => file.transfer_plain(transfers),
+            0 => file.transfer(transfers),
             _ => self.transfer_part(file, part - 1, transfers),
         };
         let run = &run;
@@ -315,7 +317,7 @@ impl Stripes {
         results
     }
 
-    fn transfer_part(&self, file: &File, at: usize, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {
+    fn transfer_part(&self, file: &ExportFile, at: usize, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {
         let export = &self.layout.others[at];
         match self.part(file, at) {
             Ok(part) => {

@@ -1,7 +1,7 @@
 //! Changes of attributes, and extended attributes.
 
+use super::descriptors::{attributes_of, proc_path, reopen};
 use super::stripes;
-use super::tree::{attributes_of, proc_path, reopen};
 use crate::Result;
 use crate::protocol::{Attributes, Change, SetTime};
 use rustix::fs::{

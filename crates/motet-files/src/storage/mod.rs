@@ -4,14 +4,18 @@
 //! | --- | --- |
 //! | this one | what each operation does |
 //! | `tree` | paths beneath the exported directory |
+//! | `opens` | opens of files, as users and with layouts |
 //! | `file_table` | the open files of one client |
 //! | `open_file` | reads, writes, listings, locks |
 //! | `stripes` | layouts of files that are striped over several exports |
+//! | `descriptors` | attributes and names of open files |
 //! | `attributes` | changes of attributes, extended attributes |
 
 mod attributes;
+mod descriptors;
 mod file_table;
 mod open_file;
+mod opens;
 mod stripes;
 mod tree;
 
@@ -31,8 +35,8 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 
 use attributes::Located;
+use descriptors::{attributes_at, attributes_of};
 use open_file::OpenFile;
-use tree::{attributes_at, attributes_of};
 
 /// Reads up to this many bytes are tried without waiting first, and sent by the thread that receives.
 const SHORT_READ_BYTES: usize = 64 << 10;

@@ -1,6 +1,6 @@
 //! Open files of a session: reads, writes, listings, locks.
 
-use super::tree::{attributes_at, reopen};
+use super::descriptors::{attributes_at, reopen};
 use crate::Result;
 use crate::identity::Identity;
 use crate::protocol::{Attributes, Entry, LockKind, LockRange, OpenFlags, append};

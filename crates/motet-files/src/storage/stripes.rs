@@ -1,6 +1,6 @@
 //! Files whose content is striped over several exports. A file of this export has its layout in an extended attribute, its first unit, and its whole length.
 
-use super::tree::proc_path;
+use super::descriptors::proc_path;
 use crate::Result;
 use crate::protocol::{Layout, MAX_LAYOUT_BYTES, MAX_STRIPES, append};
 use rustix::fs::{FileType, XattrFlags, fgetxattr, fsetxattr, fstat, getxattr, removexattr, setxattr};

@@ -1,0 +1,174 @@
+//! Opens files for clients: as the user who asks, and with the layout of a striped file.
+
+use super::descriptors::{attributes_of, proc_path, reopen};
+use super::stripes;
+use super::tree::Tree;
+use crate::Result;
+use crate::identity::{Assumed, Identity};
+use crate::protocol::{Attributes, Layout, OpenFlags};
+use rustix::fs::{Access, AtFlags, CWD, FileType, Mode, OFlags, accessat, fcntl_getfl, fcntl_setfl, ftruncate};
+use rustix::io::{Errno, pwrite};
+use rustix::process::geteuid;
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::PoisonError;
+
+impl Tree {
+    /// Opens a file or directory for a client as a user, with the layout of a striped file, which is the server's.
+    pub fn open_with_layout(
+        &self,
+        identity: Option<&Identity>,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<(OwnedFd, Option<Layout>)> {
+        // A striped file is truncated by its client, in all exports.
+        let (file, layout) = self.open_whole(identity, path, flags - OpenFlags::TRUNCATE, mode)?;
+        match &layout {
+            None if flags.contains(OpenFlags::TRUNCATE) => {
+                let _assumed = self.assume(identity)?;
+                match ftruncate(&file, 0) {
+                    // Opened for reading only.
+                    Err(Errno::INVAL | Errno::BADF) => {
+                        drop(reopen(file.as_fd(), OFlags::WRONLY | OFlags::TRUNC | OFlags::NONBLOCK)?);
+                    }
+                    done => done?,
+                }
+            }
+            // Its client decides where appended bytes go.
+            Some(_) if flags.contains(OpenFlags::APPEND) => fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::APPEND)?,
+            _ => {}
+        }
+        Ok((file, layout))
+    }
+
+    /// Opens a file, and reads or makes its layout.
+    fn open_whole(
+        &self,
+        identity: Option<&Identity>,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<(OwnedFd, Option<Layout>)> {
+        let found = |file: OwnedFd| stripes::layout(file.as_fd()).map(|layout| (file, layout));
+        let Some(striping) = &self.striping else { return self.open_as(identity, path, flags, mode).and_then(found) };
+        if !flags.contains(OpenFlags::TMPFILE) {
+            let _reader = self.layouts.read().unwrap_or_else(PoisonError::into_inner);
+            match self.open_as(identity, path, flags - OpenFlags::CREATE - OpenFlags::EXCLUSIVE, mode) {
+                Ok(_) if flags.contains(OpenFlags::EXCLUSIVE) => return Err(Errno::EXIST.into()),
+                Err(error) if flags.contains(OpenFlags::CREATE) && error.kind() == ErrorKind::NotFound => {}
+                opened => return opened.and_then(found),
+            }
+        }
+        let _writer = self.layouts.write().unwrap_or_else(PoisonError::into_inner);
+        // With TMPFILE it would mean that the file gets no name later.
+        let exclusive = if flags.contains(OpenFlags::TMPFILE) { flags } else { flags | OpenFlags::EXCLUSIVE };
+        match self.open_as(identity, path, exclusive, mode) {
+            // Another client has made it meanwhile, or a program of this host.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && !flags.contains(OpenFlags::EXCLUSIVE) => {
+                self.open_as(identity, path, flags - OpenFlags::CREATE, mode).and_then(found)
+            }
+            made => {
+                let file = made?;
+                let layout = striping.give(file.as_fd())?;
+                Ok((file, Some(layout)))
+            }
+        }
+    }
+
+    /// Opens a file as a user.
+    fn open_as(&self, identity: Option<&Identity>, path: &[u8], flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
+        let assumed = self.assume(identity)?;
+        match (self.open_file(path, flags, mode), assumed) {
+            (Err(error), Some(assumed)) if flags.intersects(OpenFlags::EXECUTE | OpenFlags::AGAIN) => {
+                self.open_refused(path, flags, assumed, error)
+            }
+            (opened, _) => opened,
+        }
+    }
+
+    /// Opens a file or directory for a client. Only regular files and directories are opened: a named pipe, socket or device belongs to the client's host.
+    fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
+        // Without NONBLOCK the server waits in open() for the other end of a named pipe.
+        let system = system_flags(flags)? | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let creates = flags.intersects(OpenFlags::CREATE | OpenFlags::TMPFILE);
+        let mode = if creates { Mode::from_raw_mode(mode & 0o7777) } else { Mode::empty() };
+        if !creates && !flags.contains(OpenFlags::DIRECTORY) {
+            // The type is checked before the open, which has effects on a device.
+            check_type(&attributes_of(self.locate(path)?.as_fd())?)?;
+        }
+        let file = self.open_at(path, system, mode)?;
+        check_type(&attributes_of(file.as_fd())?)?;
+        Ok(file)
+    }
+
+    /// Opens a file that was refused to the user of this thread, where the user may use it all the same: a program that it may execute and not read, for
+    /// its system reads it; a file that it owns and has had open. `assumed`: the user's identity, which ends. `refused`: what is returned otherwise.
+    fn open_refused(
+        &self,
+        path: &[u8],
+        flags: OpenFlags,
+        assumed: Assumed<'_>,
+        refused: std::io::Error,
+    ) -> Result<OwnedFd> {
+        if refused.kind() != std::io::ErrorKind::PermissionDenied {
+            return Err(refused);
+        }
+        let file = self.locate(path)?;
+        let found = attributes_of(file.as_fd())?;
+        let executes = flags.contains(OpenFlags::EXECUTE) && !flags.intersects(OpenFlags::CHANGES);
+        let may = executes && accessat(CWD, proc_path(file.as_fd()), Access::EXEC_OK, AtFlags::EACCESS).is_ok()
+            || flags.contains(OpenFlags::AGAIN) && found.user == geteuid().as_raw();
+        if !may || FileType::from_raw_mode(found.mode) != FileType::RegularFile {
+            return Err(refused);
+        }
+        drop(assumed);
+        reopen(file.as_fd(), system_flags(flags)? | OFlags::NONBLOCK)
+    }
+
+    /// Makes a striped file longer, and returns its length before.
+    pub fn reserve(&self, file: BorrowedFd<'_>, length: u64) -> Result<u64> {
+        let _writer = self.layouts.write().unwrap_or_else(PoisonError::into_inner);
+        let before = attributes_of(file)?.size;
+        let last = before.checked_add(length).and_then(|end| end.checked_sub(1)).ok_or(Errno::FBIG)?;
+        // The last byte is in another export or is written later.
+        if length > 0 && pwrite(file, &[0], last)? != 1 {
+            return Err(Errno::IO.into());
+        }
+        Ok(before)
+    }
+}
+
+fn system_flags(flags: OpenFlags) -> Result<OFlags> {
+    let mut system = match (flags.contains(OpenFlags::READ), flags.intersects(OpenFlags::WRITE | OpenFlags::APPEND)) {
+        (_, false) => OFlags::RDONLY,
+        (false, true) => OFlags::WRONLY,
+        (true, true) => OFlags::RDWR,
+    };
+    if flags.bits() & !OpenFlags::all().bits() != 0 {
+        return Err(Errno::INVAL.into());
+    }
+    let pairs = [
+        (OpenFlags::APPEND, OFlags::APPEND),
+        (OpenFlags::CREATE, OFlags::CREATE),
+        (OpenFlags::EXCLUSIVE, OFlags::EXCL),
+        (OpenFlags::TRUNCATE, OFlags::TRUNC),
+        (OpenFlags::DIRECTORY, OFlags::DIRECTORY),
+        (OpenFlags::SYNC, OFlags::SYNC),
+        (OpenFlags::TMPFILE, OFlags::TMPFILE),
+    ];
+    for (flag, bits) in pairs {
+        if flags.contains(flag) {
+            system |= bits;
+        }
+    }
+    Ok(system)
+}
+
+fn check_type(stat: &Attributes) -> Result<()> {
+    match FileType::from_raw_mode(stat.mode) {
+        FileType::RegularFile | FileType::Directory => Ok(()),
+        FileType::Symlink => Err(Errno::LOOP.into()),
+        _ => Err(Errno::NXIO.into()),
+    }
+}
