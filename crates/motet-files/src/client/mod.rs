@@ -35,8 +35,9 @@ use crate::protocol::{
 use connection::Connection;
 use direct::Direct;
 use export_file::ExportFile;
-use open_files::OpenFiles;
+use open_files::{OpenFiles, OpenState, again};
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -171,17 +172,50 @@ impl Client {
         mode: u32,
     ) -> Result<(ExportFile, Attributes, Option<Layout>)> {
         let mut layout = [0; MAX_LAYOUT_BYTES];
-        let identity = self.identity.as_deref();
-        let operation = || Ok(Operation::Open { path, flags, mode });
-        let (reply, length) = self.shared.transport.call(identity, operation, &[], &mut layout)?;
-        let Reply::Opened { file, attributes } = reply else { return Err(unexpected()) };
-        let state = self.shared.files.add(file, path, flags, self.identity.clone(), &attributes);
+        let (state, attributes, length) = self.open_state(path, flags, mode, &mut layout)?;
         let file = ExportFile::new(Arc::clone(&self.shared), state);
         let layout = match length {
             0 => None,
             _ => Some(Layout::parse(&layout[..length]).ok_or_else(unexpected)?),
         };
         Ok((file, attributes, layout))
+    }
+
+    /// Opens a file at the server, and again if the server was restarted before its number was noted. Returns also the length of the layout in `layout`.
+    fn open_state(
+        &self,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+        layout: &mut [u8],
+    ) -> Result<(Arc<OpenState>, Attributes, usize)> {
+        let Shared { transport, files, .. } = &*self.shared;
+        let generation = Cell::new(0);
+        let (mut asked, mut opened) = (flags, None);
+        loop {
+            // Called for each attempt, after the connection is there.
+            let operation = || {
+                generation.set(files.generation());
+                Ok(Operation::Open { path, flags: asked, mode })
+            };
+            let (reply, length) = transport.call(self.identity.as_deref(), operation, &[], layout)?;
+            let Reply::Opened { file, attributes } = reply else { return Err(unexpected()) };
+            let is_same =
+                *opened.get_or_insert((attributes.device, attributes.inode)) == (attributes.device, attributes.inode);
+            let state = OpenState::new(file, path, flags, self.identity.clone(), &attributes);
+            if files.add(&state, generation.get()) {
+                if is_same {
+                    return Ok((state, attributes, length));
+                }
+                // Closes it.
+                drop(ExportFile::new(Arc::clone(&self.shared), state));
+                return Err(Errno::STALE.into());
+            }
+            if flags.contains(OpenFlags::TMPFILE) {
+                return Err(Errno::STALE.into());
+            }
+            asked = again(flags);
+        }
     }
 
     /// Makes a directory.

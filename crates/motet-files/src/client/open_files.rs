@@ -32,6 +32,28 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl OpenState {
+    /// A file that the server has opened for a user. `number`: its number at the server.
+    pub fn new(
+        number: u32,
+        path: &[u8],
+        flags: OpenFlags,
+        identity: Option<Arc<Identity>>,
+        attributes: &Attributes,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            number: AtomicU32::new(number),
+            stale: AtomicBool::new(false),
+            flags,
+            identity,
+            device: attributes.device,
+            inode: attributes.inode,
+            path: Mutex::new(path.to_vec()),
+            changes: AtomicU64::new(0),
+            synced: AtomicU64::new(0),
+            locks: Mutex::default(),
+        })
+    }
+
     /// Its number at the server. ESTALE: the file is lost.
     pub fn number(&self) -> Result<u32> {
         if self.stale.load(Ordering::Acquire) {
@@ -106,8 +128,7 @@ impl OpenState {
     ) -> Result<()> {
         let mut call = |operation: &Operation<'_>| call(self.identity(), operation);
         let path = locked(&self.path).clone();
-        let once = OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TRUNCATE;
-        let flags = (self.flags - once) | OpenFlags::AGAIN;
+        let flags = again(self.flags);
         let stale = || {
             self.stale.store(true, Ordering::Release);
             Ok(())
@@ -147,6 +168,11 @@ impl Drop for Changing<'_> {
     }
 }
 
+/// The flags with which a file that was opened with `flags` is opened again.
+pub fn again(flags: OpenFlags) -> OpenFlags {
+    (flags - OpenFlags::CREATE - OpenFlags::EXCLUSIVE - OpenFlags::TRUNCATE) | OpenFlags::AGAIN
+}
+
 /// What an attempt has answered.
 pub type Answered = std::result::Result<Reply, Failure>;
 
@@ -168,42 +194,38 @@ fn outside(held: &LockRange, range: &LockRange) -> impl Iterator<Item = LockRang
 
 /// The open files of a client.
 #[derive(Debug, Default)]
-pub struct OpenFiles(Mutex<Vec<Weak<OpenState>>>);
+pub struct OpenFiles(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    /// How often all files were opened again: the numbers of files at the server are those of one generation.
+    generation: u64,
+    files: Vec<Weak<OpenState>>,
+}
 
 impl OpenFiles {
-    /// A file that the server has opened.
-    pub fn add(
-        &self,
-        number: u32,
-        path: &[u8],
-        flags: OpenFlags,
-        identity: Option<Arc<Identity>>,
-        attributes: &Attributes,
-    ) -> Arc<OpenState> {
-        let state = Arc::new(OpenState {
-            number: AtomicU32::new(number),
-            stale: AtomicBool::new(false),
-            flags,
-            identity,
-            device: attributes.device,
-            inode: attributes.inode,
-            path: Mutex::new(path.to_vec()),
-            changes: AtomicU64::new(0),
-            synced: AtomicU64::new(0),
-            locks: Mutex::default(),
-        });
-        let mut files = locked(&self.0);
-        // Entries of closed files are removed when the table would grow.
-        if files.len() == files.capacity() {
-            files.retain(|file| file.strong_count() > 0);
+    /// The present generation. A request to open a file asks for it before it is sent.
+    pub fn generation(&self) -> u64 {
+        locked(&self.0).generation
+    }
+
+    /// Takes a file in whose number is of this generation. False: all others have been opened again since then, and this one has to be, too.
+    pub fn add(&self, state: &Arc<OpenState>, generation: u64) -> bool {
+        let table = &mut *locked(&self.0);
+        if table.generation != generation {
+            return false;
         }
-        files.push(Arc::downgrade(&state));
-        state
+        // Entries of closed files are removed when the table would grow.
+        if table.files.len() == table.files.capacity() {
+            table.files.retain(|file| file.strong_count() > 0);
+        }
+        table.files.push(Arc::downgrade(state));
+        true
     }
 
     /// How many files are open, and how many owners have locks on them.
     pub fn counts(&self) -> (usize, usize) {
-        let open: Vec<_> = locked(&self.0).iter().filter_map(Weak::upgrade).collect();
+        let open: Vec<_> = locked(&self.0).files.iter().filter_map(Weak::upgrade).collect();
         let owners = |state: &Arc<OpenState>| {
             let owners: HashSet<u64> = locked(&state.locks).iter().map(|(owner, _)| *owner).collect();
             owners.len()
@@ -218,7 +240,11 @@ impl OpenFiles {
         restarted_host: bool,
         mut call: impl FnMut(Option<&Identity>, &Operation<'_>) -> Answered,
     ) -> Result<()> {
-        let open: Vec<_> = locked(&self.0).iter().filter_map(Weak::upgrade).collect();
+        let open: Vec<_> = {
+            let mut table = locked(&self.0);
+            table.generation += 1;
+            table.files.iter().filter_map(Weak::upgrade).collect()
+        };
         open.iter()
             .filter(|state| !state.stale.load(Ordering::Acquire))
             .try_for_each(|state| state.reopen(restarted_host, &mut call))
@@ -234,7 +260,7 @@ mod tests {
     }
 
     fn state() -> Arc<OpenState> {
-        OpenFiles::default().add(1, b"file", OpenFlags::READ, None, &Attributes::default())
+        OpenState::new(1, b"file", OpenFlags::READ, None, &Attributes::default())
     }
 
     #[test]
@@ -261,9 +287,10 @@ mod tests {
         let user = Some(Arc::new(Identity { user: 7, group: 8, groups: vec![9] }));
         let attributes = Attributes { device: 1, inode: 2, ..Attributes::default() };
         let (kept, replaced) = (
-            files.add(1, b"kept", OpenFlags::READ, None, &attributes),
-            files.add(2, b"replaced", OpenFlags::READ | OpenFlags::CREATE, user.clone(), &attributes),
+            OpenState::new(1, b"kept", OpenFlags::READ, None, &attributes),
+            OpenState::new(2, b"replaced", OpenFlags::READ | OpenFlags::CREATE, user.clone(), &attributes),
         );
+        assert!(files.add(&kept, 0) && files.add(&replaced, 0));
         files
             .reclaim(false, |identity, operation| match operation {
                 Operation::Open { path, flags, .. } => {
@@ -280,9 +307,22 @@ mod tests {
     }
 
     #[test]
+    fn a_file_whose_number_is_of_a_server_before_is_not_taken_in() {
+        let files = OpenFiles::default();
+        let asked = files.generation();
+        files.reclaim(false, |_, _| Ok(Reply::Done)).expect("the connection");
+        assert!(!files.add(&state(), asked), "its number is another file's now, or none's");
+        assert!(files.add(&state(), files.generation()));
+    }
+
+    #[test]
     fn unsynchronised_changes_make_a_file_stale_after_a_restart_of_the_host() {
         let files = OpenFiles::default();
-        let open = || files.add(1, b"file", OpenFlags::WRITE, None, &Attributes::default());
+        let open = || {
+            let state = OpenState::new(1, b"file", OpenFlags::WRITE, None, &Attributes::default());
+            assert!(files.add(&state, files.generation()));
+            state
+        };
         let (unchanged, synced, unsynced) = (open(), open(), open());
         for state in [&synced, &unsynced] {
             drop(state.changing());
