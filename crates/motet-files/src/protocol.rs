@@ -8,6 +8,7 @@
 
 use crate::identity::{Identity, MAX_GROUPS};
 use bitflags::bitflags;
+use motet_session::paths::check_name;
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol. Both ends must have the same.
@@ -351,9 +352,17 @@ impl Layout {
         layout.is_usable().then_some(layout)
     }
 
-    /// Whether numbers and lengths are within their limits.
+    /// Whether numbers are within their limits, and names are such.
     pub fn is_usable(&self) -> bool {
-        self.unit >= Self::MIN_UNIT_BYTES && (1..MAX_STRIPES).contains(&self.others.len())
+        // The names may be a peer's: they become parts of paths.
+        let is_name = |name: &str| check_name("export", name).is_ok();
+        let is_export = |export: &String| match export.split_once(':') {
+            Some((host, name)) => is_name(host) && is_name(name),
+            None => is_name(export),
+        };
+        self.unit >= Self::MIN_UNIT_BYTES
+            && (1..MAX_STRIPES).contains(&self.others.len())
+            && self.others.iter().all(is_export)
     }
 }
 

@@ -245,6 +245,7 @@ fn layouts_are_hidden_and_plain_files_stay_plain() {
         let striping = Some(Striping { unit, others });
         Server::start(Options { name: "refused".to_owned(), striping, ..options("x", &scene.folders, 1) }).is_err()
     };
+    assert!(refused(UNIT, &["../a"]) && refused(UNIT, &["a:b/c"]) && refused(UNIT, &[""]));
     assert!(refused(1000, &["a"]) && refused(UNIT, &[]) && refused(UNIT, &["a"; 16]));
 }
 

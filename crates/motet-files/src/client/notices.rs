@@ -122,9 +122,10 @@ impl Shared {
 
     /// Connects, and subscribes for a session.
     fn connect(&self, source: &Source, session: SessionKey) -> Result<(Arc<Node>, Channel)> {
+        let address = source.address()?;
         let node = Arc::new(Node::open("").map_err(engine_error)?);
         let context = Serve::Tagged(node.context().map_err(engine_error)?);
-        let link = node.connect(&source.address()?, Some(LIMIT)).map_err(engine_error)?;
+        let link = node.connect(&address, Some(LIMIT)).map_err(engine_error)?;
         let channel = node.open_channel(link, SERVICE, context, Some(LIMIT)).map_err(engine_error)?;
         let mut message = Vec::new();
         let operation = Operation::Subscribe { session };

@@ -12,6 +12,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Leases of one client. Beyond them it gets none, and uses what it has cached as long as without leases.
 const MAX_LEASES: usize = 64 << 10;
+/// Files and names that are leased to any client.
+const MAX_LEASED: usize = 1 << 20;
 
 /// What is leased.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -92,6 +94,9 @@ impl Leases {
         }
         let Table { holders, counts } = &mut *self.table();
         let Some(count) = counts.get_mut(&client).filter(|count| **count < MAX_LEASES) else { return };
+        if holders.len() >= MAX_LEASED {
+            return;
+        }
         let holders = holders.entry(leased).or_default();
         if !holders.contains(&client) {
             holders.push(client);

@@ -33,7 +33,7 @@ impl Striping {
         let mut bytes = Vec::new();
         append(&layout, &mut bytes);
         if !layout.is_usable() || bytes.len() > MAX_LAYOUT_BYTES {
-            return refused(format!("files are striped over 2 to {MAX_STRIPES} exports"));
+            return refused(format!("files are striped over 2 to {MAX_STRIPES} exports, NAME or HOST:NAME"));
         }
         let path = proc_path(directory);
         match setxattr(&path, TEST_XATTR, b"", XattrFlags::empty()) {
