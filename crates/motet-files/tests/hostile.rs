@@ -5,7 +5,8 @@ use motet_files::client::{Client, CompletionQueue, MAX_QUEUED, OperationMemory, 
 use motet_files::exports::{self, Query};
 use motet_files::protocol::{
     Answer, Attributes, Change, LockKind, LockRange, MAX_REQUEST_BYTES, OpenFlags, Operation, Reply, Request, SERVICE,
-    SLOTS, SessionKey, Target, VERSION, answer_tag, append, data_tag, parse_answer, parse_request, request_tag,
+    SLOTS, SessionKey, Target, VERSION, acknowledgement_tag, answer_tag, append, data_tag, parse_answer, parse_request,
+    request_tag,
 };
 use motet_files::server::{Options, Server};
 use std::fs;
@@ -64,10 +65,16 @@ impl Raw {
     }
 
     fn attached(scene: &Scene) -> Self {
+        Self::with_session(scene).0
+    }
+
+    fn with_session(scene: &Scene) -> (Self, SessionKey) {
         let raw = Self::connect(scene);
         raw.request(0, 0, 0, Operation::Attach { version: VERSION, resume: None });
-        assert!(matches!(raw.answer(0), Some(Ok(Reply::Attached { .. }))));
-        raw
+        match raw.answer(0) {
+            Some(Ok(Reply::Attached { key, .. })) => (raw, key),
+            answer => panic!("{answer:?}"),
+        }
     }
 
     fn send(&self, tag: u64, bytes: &[u8]) {
@@ -416,4 +423,43 @@ fn a_client_goes_on_in_the_slots_of_requests_without_an_answer() {
     }
     assert_eq!(disorder.load(Ordering::SeqCst), 0);
     client.close();
+}
+
+#[test]
+fn subscriptions_and_acknowledgements_out_of_order_end_the_link() {
+    let scene = Scene::new();
+    let acknowledge = |raw: &Raw, number: u32| {
+        let mut bytes = Vec::new();
+        append(&number, &mut bytes);
+        raw.send(acknowledgement_tag(), &bytes);
+    };
+    let raw = Raw::connect(&scene);
+    raw.request(0, 0, 0, Operation::Subscribe { session: SessionKey([9; 16]) });
+    assert_eq!(raw.answer(0), None, "of no session");
+    let raw = Raw::attached(&scene);
+    acknowledge(&raw, 0);
+    assert_eq!(raw.answer(1), None, "without a subscription");
+    for message in [&[][..], &[0xff; 8], &[0xff; 100], &[5]] {
+        let (raw, key) = Raw::with_session(&scene);
+        let notices = Raw::connect(&scene);
+        notices.request(0, 0, 0, Operation::Subscribe { session: key });
+        assert_eq!(notices.answer(0), Some(Ok(Reply::Done)));
+        notices.send(acknowledgement_tag(), message);
+        assert_eq!(notices.answer(1), None, "{} bytes that acknowledge no notice", message.len());
+        raw.request(1, 1, 0, Operation::Statfs);
+        assert!(matches!(raw.answer(1), Some(Ok(Reply::Space(_)))), "the session goes on without notices");
+    }
+    let (raw, key) = Raw::with_session(&scene);
+    raw.request(0, 0, 0, Operation::Subscribe { session: key });
+    assert_eq!(raw.answer(0), None, "on the channel of the session");
+    // A client that subscribes and never acknowledges delays a change by half a second, and is not waited for again.
+    let (raw, key) = Raw::with_session(&scene);
+    let notices = Raw::connect(&scene);
+    notices.request(0, 0, 0, Operation::Subscribe { session: key });
+    assert_eq!(notices.answer(0), Some(Ok(Reply::Done)));
+    fs::write(scene.folder.path().join("check"), b"there").expect("a file");
+    raw.request(1, 1, 0, Operation::GetAttributes(Target::Path(b"check")));
+    assert!(matches!(raw.answer(1), Some(Ok(Reply::Attributes(_)))));
+    scene.works();
+    assert_eq!(notices.answer(1), None, "its subscription has ended");
 }

@@ -199,6 +199,10 @@ fn a_file_system_lives_in_the_disk() {
         Some((true, _)) => {
             fs::write(mounted.join("file"), pattern(5 << 20, 8)).expect("a file in the file system");
             fs::set_permissions(mounted.join("file"), fs::Permissions::from_mode(0o640)).expect("permissions");
+            let build = "set -e; cd \"$0\"; export HOME=$PWD; git init -q one; cd one; git config user.email a@b; git config user.name n
+                printf 'int main(void) { return 0; }' > main.c; printf 'main: main.c\\n\\tcc -o main main.c\\n' > Makefile
+                git add .; git commit -qm first; cd ..; git clone -q one two; cd two; make -s; ./main; test \"$(git status --short)\" = '?? main'";
+            tool("bash", &["-c", build, text(&mounted)]);
             tool("umount", &[text(&mounted)]);
             tool("mount", &["-o", "loop,ro", text(&image), text(&mounted)]);
             let same = fs::read(mounted.join("file")).expect("the file") == pattern(5 << 20, 8);
