@@ -2,11 +2,12 @@
 
 use motet_files::identity::Identity;
 use motet_files::protocol::{
-    Answer, Attributes, Change, Entry, LockKind, LockRange, OpenFlags, Operation, RenameFlags, Reply, Request,
-    SessionKey, SetTime, Target, Time, VERSION, append, entries, parse_answer, parse_request,
+    Answer, Attributes, Change, Entry, Layout, LockKind, LockRange, MAX_STRIPES, Notice, OpenFlags, Operation,
+    RenameFlags, Reply, Request, SessionKey, SetTime, Target, Time, VERSION, append, entries, parse_answer,
+    parse_notice, parse_request,
 };
 
-/// One message, read as a request with data, as an answer, and as a listing.
+/// One message, read as a request with data, as an answer, as a notice, as a layout, and as a listing.
 pub fn file_message(input: &[u8]) {
     if let Some((request, data)) = parse_request(input) {
         assert!(input.ends_with(data), "data are the end of the message");
@@ -20,6 +21,16 @@ pub fn file_message(input: &[u8]) {
         let mut written = Vec::new();
         append(&answer, &mut written);
         assert_eq!(parse_answer(&written), Some(answer));
+    }
+    if let Some((number, notice)) = parse_notice(input) {
+        let mut written = Vec::new();
+        append(&number, &mut written);
+        append(&notice, &mut written);
+        assert_eq!(parse_notice(&written), Some((number, notice)));
+    }
+    if let Some(layout) = Layout::parse(input) {
+        assert!(layout.unit >= Layout::MIN_UNIT_BYTES && (1..MAX_STRIPES).contains(&layout.others.len()));
+        assert!(layout.others.iter().all(|export| !export.contains(['/', '\0'])), "names become parts of paths");
     }
     let listed: usize = entries(input).map(|entry| entry.name.len()).sum();
     assert!(listed <= input.len(), "names are part of the listing");
@@ -37,6 +48,8 @@ pub fn file_message_seeds() -> Vec<Vec<u8>> {
     let operations = [
         Operation::Attach { version: VERSION, resume: Some(SessionKey([3; 16])) },
         Operation::Open { path: b"folder/file", flags: OpenFlags::READ | OpenFlags::CREATE, mode: 0o600 },
+        Operation::Subscribe { session: SessionKey([8; 16]) },
+        Operation::Reserve { file: 3, length: 1 << 20 },
         Operation::Read { file: 3, offset: 1 << 33, length: 4096 },
         Operation::Write { file: 3, offset: 9 },
         Operation::SetAttributes(Target::Path(b"x"), change),
@@ -77,5 +90,11 @@ pub fn file_message_seeds() -> Vec<Vec<u8>> {
         let attributes = (name.len() > 1).then(Attributes::default);
         append(&Entry { cookie: 1 << 50, inode: 12, kind: 0o100_000, name, attributes }, &mut listing);
     }
-    requests.chain(answers).chain([listing]).collect()
+    let mut notice = Vec::new();
+    append(&7_u32, &mut notice);
+    append(&Notice::Name { path: b"directory/file" }, &mut notice);
+    let mut layout = Vec::new();
+    let others = vec!["parts".to_owned(), "host:parts".to_owned()];
+    append(&Layout { id: [5; 16], unit: 65_536, others }, &mut layout);
+    requests.chain(answers).chain([listing, notice, layout]).collect()
 }
