@@ -49,6 +49,10 @@ pub struct Arguments {
     #[arg(long)]
     allow_other: bool,
 
+    /// Let the kernel keep written data until a close, an fsync, or its memory is needed; only for files that no other client changes
+    #[arg(long)]
+    writeback: bool,
+
     /// Stay in the foreground until it is unmounted, or until SIGTERM or Ctrl-C
     #[arg(long)]
     foreground: bool,
@@ -80,13 +84,19 @@ pub fn mount(arguments: &Arguments) -> Outcome {
 
 /// Serves the file system in this process.
 fn serve(arguments: &Arguments) -> Outcome {
-    let Arguments { export, directory, soft, validity, allow_other, .. } = arguments;
+    let Arguments { export, directory, soft, validity, allow_other, writeback, .. } = arguments;
     let failed = |what: &str, error: std::io::Error| Failure::new(FAILED, format!("{what}: {error}"));
     let signals = ending::Signals::new().map_err(|error| failed("signals", error))?;
     // The kernel has applied the programs' own masks.
     rustix::process::umask(rustix::fs::Mode::empty());
     let client = Client::named(export, *soft).map_err(|error| not_connected(export, error))?;
-    let options = Options { name: export.clone(), validity: *validity, other_users: *allow_other, threads: THREADS };
+    let options = Options {
+        name: export.clone(),
+        validity: *validity,
+        other_users: *allow_other,
+        threads: THREADS,
+        writeback: *writeback,
+    };
     let mount = Mount::start(client.clone(), directory, &options)
         .map_err(|error| failed(&directory.display().to_string(), explained(error)))?;
     // Without it the mount works, and is not listed.
@@ -151,6 +161,9 @@ fn start(arguments: &Arguments) -> Outcome {
     }
     if arguments.allow_other {
         command.arg("--allow-other");
+    }
+    if arguments.writeback {
+        command.arg("--writeback");
     }
     command.arg("--").arg(&arguments.export).arg(directory);
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());

@@ -54,6 +54,9 @@ impl Filesystem for MountedExport {
         if self.client.is_direct() {
             self.passthrough.prepare(config);
         }
+        if self.writeback {
+            self.writeback = config.add_capabilities(InitFlags::FUSE_WRITEBACK_CACHE).is_ok();
+        }
         if self.client.has_identities() {
             // The server's system removes set-user-id when a file is written as a user who may not keep it. The kernel could not ask for that as this user.
             let _ = config.add_capabilities(InitFlags::FUSE_HANDLE_KILLPRIV_V2);

@@ -47,6 +47,9 @@ pub struct Options {
     pub other_users: bool,
     /// Threads that answer the kernel.
     pub threads: usize,
+    /// The kernel keeps written data until a close, an fsync, or its memory is needed. Only for files that no other client changes: lengths and times are the
+    /// kernel's then. Without effect where the client uses the directory itself.
+    pub writeback: bool,
 }
 
 /// A mounted export. Dropping it unmounts it.
@@ -72,7 +75,7 @@ impl Mount {
         config.acl = if options.other_users { SessionACL::All } else { SessionACL::Owner };
         config.n_threads = Some(options.threads.max(1));
         config.clone_fd = true;
-        let mounted = MountedExport::new(client.clone(), options.validity)?;
+        let mounted = MountedExport::new(client.clone(), options.validity, options.writeback)?;
         let nodes = mounted.shared_nodes();
         let session = Session::new(mounted, path, &config)?.spawn()?;
         let notices = notices::tell(&client, nodes, session.notifier())?;

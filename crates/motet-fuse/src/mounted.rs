@@ -29,6 +29,8 @@ pub struct MountedExport {
     pub validity: Duration,
     /// Files that the kernel reads and writes itself.
     pub passthrough: Passthrough,
+    /// Whether the kernel keeps written data for a while.
+    pub writeback: bool,
     /// Whether this process is root's, which speaks for other users.
     is_root: bool,
 }
@@ -38,9 +40,10 @@ pub type Name<'a> = (INodeNo, &'a OsStr);
 
 impl MountedExport {
     /// The export of this client.
-    pub fn new(client: Client, validity: Duration) -> std::io::Result<Self> {
+    pub fn new(client: Client, validity: Duration, writeback: bool) -> std::io::Result<Self> {
         Ok(Self {
             nodes: Arc::new(RwLock::new(Nodes::new(&client.attributes(b"")?))),
+            writeback: writeback && !client.is_direct(),
             client,
             handles: Handles::default(),
             validity,

@@ -13,14 +13,43 @@ use std::sync::Arc;
 impl MountedExport {
     /// Opens a file that has a path. Returns the open file, and how the kernel may use what it has cached.
     fn open_file(&self, request: &Request, number: INodeNo, flags: i32) -> Result<(File, FopenFlags)> {
-        let (file, found) = self.client_of(request).open_file(&self.path(number)?, open_flags(flags), 0)?;
+        let path = self.path(number)?;
+        let (file, found, read) = self.open_to_cache(request, &path, open_flags(flags), 0)?;
         let same = self.nodes_mut().cache(number.0, ContentVersion::of(&found));
-        Ok((file, cache_flags(flags, same)))
+        Ok((file, if read { cache_flags(flags, same) } else { FopenFlags::FOPEN_DIRECT_IO }))
     }
 
-    fn create_file(&self, request: &Request, name: Name<'_>, mode: u32, flags: i32) -> Result<(File, Attributes)> {
-        let flags = open_flags(flags) | OpenFlags::CREATE;
-        Ok(self.client_of(request).open_file(&self.path_in(name)?, flags, mode)?)
+    /// Opens a file. The last result: whether the kernel can cache it. A kernel that keeps written data reads the rest of their pages, so a file that is only
+    /// written is opened to be read, too; one that its user may not read is not cached.
+    fn open_to_cache(
+        &self,
+        request: &Request,
+        path: &[u8],
+        flags: OpenFlags,
+        mode: u32,
+    ) -> std::io::Result<(File, Attributes, bool)> {
+        let client = self.client_of(request);
+        if self.writeback && flags.contains(OpenFlags::WRITE) && !flags.contains(OpenFlags::READ) {
+            match client.open_file(path, flags | OpenFlags::READ, mode) {
+                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                    return client.open_file(path, flags, mode).map(|(file, found)| (file, found, false));
+                }
+                opened => return opened.map(|(file, found)| (file, found, true)),
+            }
+        }
+        client.open_file(path, flags, mode).map(|(file, found)| (file, found, true))
+    }
+
+    fn create_file(
+        &self,
+        request: &Request,
+        name: Name<'_>,
+        mode: u32,
+        flags: i32,
+    ) -> Result<(File, Attributes, FopenFlags)> {
+        let wanted = open_flags(flags) | OpenFlags::CREATE;
+        let (file, found, read) = self.open_to_cache(request, &self.path_in(name)?, wanted, mode)?;
+        Ok((file, found, if read { cache_flags(flags, false) } else { FopenFlags::FOPEN_DIRECT_IO }))
     }
 
     /// Opens a file and answers.
@@ -39,7 +68,7 @@ impl MountedExport {
 
     /// Opens a file that is made if it does not exist, and answers.
     pub fn answer_create(&self, request: &Request, name: Name<'_>, mode: u32, flags: i32, reply: ReplyCreate) {
-        let (file, found) = match self.create_file(request, name, mode, flags) {
+        let (file, found, cache) = match self.create_file(request, name, mode, flags) {
             Ok(created) => created,
             Err(error) => return reply.error(error),
         };
@@ -48,7 +77,7 @@ impl MountedExport {
         self.nodes_mut().cache(number, ContentVersion::of(&found));
         let backing = self.passthrough.backing(number, &file, |descriptor| reply.open_backing(descriptor));
         let handle = FileHandle(self.handles.add(number, file, backing.clone()));
-        let (validity, cache) = (&self.validity, cache_flags(flags, false));
+        let validity = &self.validity;
         match backing {
             Some(backing) => {
                 reply.created_passthrough(validity, &entry, GENERATION, handle, FopenFlags::empty(), &backing);

@@ -56,7 +56,7 @@ impl Private {
         config.n_threads = Some(threads.max(1));
         // A queue for each thread, which the kernel joins only to a device that was opened in the same user namespace.
         config.clone_fd = same_user_namespace;
-        let mounted = MountedExport::new(client.clone(), validity)?;
+        let mounted = MountedExport::new(client.clone(), validity, false)?;
         let nodes = mounted.shared_nodes();
         let session = Session::from_fd(mounted, device, SessionACL::All, config)?.spawn()?;
         let notices = notices::tell(&client, nodes, session.notifier())?;

@@ -31,7 +31,7 @@ impl Two {
             let (client, folder) =
                 (Client::connect(Source::Name(name.clone()), None).expect("a client"), open_folder());
             let validity = Duration::from_secs(600);
-            let options = Options { name: name.clone(), validity, other_users: false, threads: 4 };
+            let options = Options { name: name.clone(), validity, other_users: false, threads: 4, writeback: false };
             (Mount::start(client, folder.path(), &options).expect("a mount"), folder)
         };
         let two = Self { mounts: (0..2).map(mount).collect(), exported, _server: server };

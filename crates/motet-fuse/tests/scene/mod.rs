@@ -42,7 +42,8 @@ pub fn server(name: &str, folder: &Path, read_only: bool, mode: Mode) -> Server 
 /// Mounts an export at `folder`, for all users or for this one.
 pub fn mounted_at(name: &str, folder: &Path, other_users: bool) -> Mount {
     let client = Client::named(name, None).expect("a client");
-    let options = Options { name: name.to_owned(), validity: Duration::from_secs(1), other_users, threads: 4 };
+    let options =
+        Options { name: name.to_owned(), validity: Duration::from_secs(1), other_users, threads: 4, writeback: false };
     Mount::start(client, folder, &options).expect("a mount")
 }
 
