@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::exit_error::{Failure, LIBRARIES, Outcome};
-use motet_inspect::process_scan::{FILES_SHIM, ORB_SHIM, PROVIDER, SHIM};
+use motet_inspect::process_scan::{FILES_SHIM, ORB_SHIM, PROVIDER, SHIM, XIO_DRIVER};
 
 /// File names of the engine, best first.
 const ENGINE: [&str; 2] = ["libmotet.so.0", "libmotet.so"];
@@ -22,6 +22,8 @@ pub struct Libraries {
     pub engine: PathBuf,
     /// The folder of libmotet-fi.so, if that exists: libfabric takes a folder.
     pub provider: Option<PathBuf>,
+    /// The folder of the driver of Globus XIO, if that exists: XIO takes a folder.
+    pub xio_driver: Option<PathBuf>,
 }
 
 impl Libraries {
@@ -73,7 +75,9 @@ pub fn find() -> Outcome<Libraries> {
     let files_shim = first(&[FILES_SHIM]).map(usable).transpose()?;
     let provider = first(&[&format!("libfabric/{PROVIDER}")]).map(usable).transpose()?;
     let provider = provider.as_deref().and_then(Path::parent).map(Path::to_owned);
-    Ok(Libraries { shim: usable(shim)?, orb_shim, files_shim, engine: usable(engine)?, provider })
+    let xio_driver = first(&[&format!("globus/{XIO_DRIVER}")]).map(usable).transpose()?;
+    let xio_driver = xio_driver.as_deref().and_then(Path::parent).map(Path::to_owned);
+    Ok(Libraries { shim: usable(shim)?, orb_shim, files_shim, engine: usable(engine)?, provider, xio_driver })
 }
 
 /// The path without `..`, if LD_PRELOAD can hold it and its file is a shared object.

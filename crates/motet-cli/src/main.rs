@@ -26,6 +26,7 @@ mod files;
 mod foreground;
 mod gatekeeper;
 mod generate;
+mod globus;
 mod groups;
 mod host_files;
 mod hosts;

@@ -21,7 +21,7 @@ use crate::files;
 use crate::launch::{self, Launch};
 use crate::libraries::{self, Libraries};
 use crate::mpi_launcher::Launcher;
-use crate::{config, mpi_env, stats};
+use crate::{config, globus, mpi_env, stats};
 use motet_inspect::elf_check::{self, CommandSearch};
 use motet_inspect::process_scan::{FILES_SHIM, ORB_SHIM, SHIM};
 
@@ -136,6 +136,11 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
                     note(mpi_env::configure(&mut command, provider, &launcher, reason));
                 }
                 None => mpi_env::unconfigure(&mut command),
+            }
+            if let Some(line) =
+                globus::configure(&mut command, libraries.xio_driver.as_deref(), &file, &arguments.command)
+            {
+                note(line);
             }
             if orb {
                 set_omniorb_variables(&mut command, &settings, &loaded.config);

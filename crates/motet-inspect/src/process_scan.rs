@@ -29,6 +29,8 @@ pub const ORB_SHIM: &str = "libmotet_omniorb.so";
 pub const FILES_SHIM: &str = "libmotet_files.so";
 /// Motet's libfabric provider, which may be missing.
 pub const PROVIDER: &str = "libmotet-fi.so";
+/// Motet's driver of Globus XIO, which may be missing.
+pub const XIO_DRIVER: &str = "libglobus_xio_motet_driver.so";
 
 /// The name of the memfds that two processes share.
 const SEGMENT: &str = "motet-segment";
