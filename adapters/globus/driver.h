@@ -47,6 +47,7 @@ struct handle {
     motet_stream stream; /* 0: plain TCP */
     globus_mutex_t lock; /* protects the field `operation` of both directions */
     struct transfer read, write;
+    struct motet_wait wait; /* of the operation in `read`, while XIO's event loop waits for it */
 };
 
 /* attributes.c */
@@ -88,9 +89,11 @@ globus_result_t handle_control(void *handle, int command, va_list arguments);
 globus_result_t handle_read(void *handle, const globus_xio_iovec_t *parts, int count, globus_xio_operation_t operation);
 globus_result_t handle_write(void *handle, const globus_xio_iovec_t *parts, int count, globus_xio_operation_t operation);
 
-/* stream_io.c: one step of a transfer on the stream. Returns bytes, 0 at end of file, -EAGAIN (wait, then stream_waited()) or a negative errno. */
-ssize_t stream_receive(struct handle *handle, const struct iovec *parts, int count, bool may_wait);
-ssize_t stream_send(struct handle *handle, const struct iovec *parts, int count, bool may_wait);
-void stream_receive_waited(struct handle *handle);
+/* stream_io.c: one step of a transfer on the stream. Returns bytes, 0 at end of file, or a negative errno. */
+ssize_t stream_receive(struct handle *handle, const struct iovec *parts, int count);
+ssize_t stream_send(struct handle *handle, const struct iovec *parts, int count);
+/* Before XIO's event loop waits for the socket: 1 when a receive would return at once; 0: wait, then call stream_wait_end(). */
+int stream_wait_begin(struct handle *handle);
+void stream_wait_end(struct handle *handle);
 
 #endif

@@ -8,11 +8,13 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 
 static struct {
     ssize_t (*sendmsg)(int, const struct msghdr *, int);
     ssize_t (*recvmsg)(int, struct msghdr *, int);
+    int (*poll)(struct pollfd *, nfds_t, int);
 } kernel;
 
 static void find_kernel_calls(void)
@@ -20,6 +22,7 @@ static void find_kernel_calls(void)
     void *libc = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
     kernel.sendmsg = libc ? (__typeof__(kernel.sendmsg))dlsym(libc, "sendmsg") : sendmsg;
     kernel.recvmsg = libc ? (__typeof__(kernel.recvmsg))dlsym(libc, "recvmsg") : recvmsg;
+    kernel.poll = libc ? (__typeof__(kernel.poll))dlsym(libc, "poll") : poll;
 }
 
 static void need_kernel_calls(void)
@@ -46,34 +49,55 @@ static ssize_t kernel_receive(int fd, const struct iovec *parts, int count)
     return received >= 0 ? received : -errno;
 }
 
-/* With `may_wait` the engine waits a little for room in the ring, because bytes that take TCP instead cost more than the wait. */
-ssize_t stream_send(struct handle *handle, const struct iovec *parts, int count, bool may_wait)
+ssize_t stream_send(struct handle *handle, const struct iovec *parts, int count)
 {
     need_kernel_calls();
     if (!handle->stream) return kernel_send(handle->fd, parts, count);
-    ssize_t step = motet_send_begin(handle->stream, parts, count, MSG_NOSIGNAL | (may_wait ? 0 : MSG_DONTWAIT));
-    if (step == MOTET_POLL) return -EAGAIN;
+    ssize_t step = motet_send_begin(handle->stream, parts, count, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (step != MOTET_KERNEL) return step;
     ssize_t sent = kernel_send(handle->fd, parts, count);
     motet_send_end(handle->stream, sent >= 0 ? sent : -1);
     return sent;
 }
 
-/* -EAGAIN with `may_wait`: every byte that arrives from now on wakes a wait for the socket, after which stream_receive_waited() is called. */
-ssize_t stream_receive(struct handle *handle, const struct iovec *parts, int count, bool may_wait)
+ssize_t stream_receive(struct handle *handle, const struct iovec *parts, int count)
 {
     need_kernel_calls();
     if (!handle->stream) return kernel_receive(handle->fd, parts, count);
-    ssize_t step = motet_recv_begin(handle->stream, parts, count, may_wait ? 0 : MSG_DONTWAIT, may_wait);
-    if (step == MOTET_POLL) return -EAGAIN;
+    ssize_t step = motet_recv_begin(handle->stream, parts, count, MSG_DONTWAIT, 0);
     if (step != MOTET_KERNEL) return step;
     ssize_t received = kernel_receive(handle->fd, parts, count);
-    if (received == -EAGAIN && may_wait) return received; /* the wait ends this step */
     motet_recv_end(handle->stream, received >= 0 ? received : -1, 0);
     return received;
 }
 
-void stream_receive_waited(struct handle *handle)
+static bool kernel_is_readable(int fd)
 {
-    if (handle->stream) motet_recv_wait_end(handle->stream);
+    struct pollfd one = { .fd = fd, .events = POLLIN };
+    return kernel.poll(&one, 1, 0) > 0;
+}
+
+/* A wait of one stream, as the engine has it for poll(): it spins where that pays, and closes the gate before the sleep, so that every byte that arrives later
+ * wakes the kernel's wait. */
+int stream_wait_begin(struct handle *handle)
+{
+    need_kernel_calls();
+    if (!handle->stream) return 0;
+    motet_wait_begin(&handle->wait, &handle->stream, 1);
+    for (;;) {
+        switch (motet_wait_step(&handle->wait, 1)) {
+        case MOTET_WAIT_SLEEP: return 0;
+        case MOTET_WAIT_PROBE:
+            if (!kernel_is_readable(handle->fd)) break;
+            /* fall through */
+        default: motet_wait_end(&handle->wait); return 1;
+        }
+    }
+}
+
+void stream_wait_end(struct handle *handle)
+{
+    if (!handle->stream) return;
+    motet_wait_slept(&handle->wait);
+    motet_wait_end(&handle->wait);
 }

@@ -73,7 +73,7 @@ static void continue_read(struct handle *handle);
 static void readable(globus_result_t result, globus_size_t bytes, void *argument)
 {
     struct handle *handle = argument;
-    stream_receive_waited(handle);
+    stream_wait_end(handle);
     if (result != GLOBUS_SUCCESS) end(handle, &handle->read, globus_xio_driver_finished_read, result);
     else continue_read(handle);
 }
@@ -84,17 +84,17 @@ static void continue_read(struct handle *handle)
     struct transfer *read = &handle->read;
     globus_result_t result = GLOBUS_SUCCESS;
     do {
-        bool may_wait = read->wanted > 0;
-        ssize_t got = stream_receive(handle, read->parts, read->count, may_wait);
-        if (got == -EAGAIN && may_wait) {
+        ssize_t got = stream_receive(handle, read->parts, read->count);
+        if (got == -EAGAIN) {
+            if (!read->wanted || stream_wait_begin(handle)) continue;
             result = globus_xio_system_socket_register_read(read->operation, handle->system, &nothing, 1, 0, 0, NULL, readable, handle);
             if (result == GLOBUS_SUCCESS) return;
-            stream_receive_waited(handle);
+            stream_wait_end(handle);
         } else if (got == 0) {
             result = GlobusXIOErrorEOF();
-        } else if (got < 0 && got != -EAGAIN) {
+        } else if (got < 0) {
             result = GlobusXIOErrorSystemError("recvmsg", (int)-got);
-        } else if (got > 0) {
+        } else {
             advance(read, (size_t)got);
             globus_xio_operation_refresh_timeout(read->operation);
         }
@@ -117,9 +117,8 @@ static void continue_write(struct handle *handle)
     struct transfer *write = &handle->write;
     globus_result_t result = GLOBUS_SUCCESS;
     do {
-        bool may_wait = write->wanted > 0;
-        ssize_t sent = stream_send(handle, write->parts, write->count, may_wait);
-        if (sent == -EAGAIN && may_wait) {
+        ssize_t sent = stream_send(handle, write->parts, write->count);
+        if (sent == -EAGAIN && write->wanted) {
             result = globus_xio_system_socket_register_write(write->operation, handle->system, &nothing, 1, 0, 0, NULL, writable, handle);
             if (result == GLOBUS_SUCCESS) return;
         } else if (sent < 0 && sent != -EAGAIN) {
@@ -136,7 +135,7 @@ static void continue_write(struct handle *handle)
 static void ready_to_read(globus_result_t result, globus_size_t bytes, void *argument)
 {
     struct handle *handle = argument;
-    stream_receive_waited(handle);
+    stream_wait_end(handle);
     end(handle, &handle->read, globus_xio_driver_finished_read, result);
 }
 
@@ -148,24 +147,14 @@ static void ready_to_write(globus_result_t result, globus_size_t bytes, void *ar
 
 static globus_result_t wait_until_readable(struct handle *handle, globus_xio_operation_t operation)
 {
-    if (handle->stream && motet_readable(handle->stream) == 1) {
+    if (stream_wait_begin(handle)) {
         end(handle, &handle->read, globus_xio_driver_finished_read, GLOBUS_SUCCESS);
         return GLOBUS_SUCCESS;
-    }
-    /* A peek for one byte closes the way around the kernel for the time of the wait. */
-    char byte;
-    struct iovec one = { .iov_base = &byte, .iov_len = 1 };
-    if (handle->stream) {
-        ssize_t step = motet_recv_begin(handle->stream, &one, 1, MSG_PEEK, 1);
-        if (step != MOTET_KERNEL && step != MOTET_POLL) { /* data, end of file or an error: all can be read */
-            end(handle, &handle->read, globus_xio_driver_finished_read, GLOBUS_SUCCESS);
-            return GLOBUS_SUCCESS;
-        }
     }
     globus_result_t result =
         globus_xio_system_socket_register_read(operation, handle->system, &nothing, 1, 0, 0, NULL, ready_to_read, handle);
     if (result != GLOBUS_SUCCESS) {
-        stream_receive_waited(handle);
+        stream_wait_end(handle);
         handle->read.operation = NULL;
     }
     return result;
