@@ -95,5 +95,7 @@ ssize_t stream_send(struct handle *handle, const struct iovec *parts, int count)
 /* Before XIO's event loop waits for the socket: 1 when a receive would return at once; 0: wait, then call stream_wait_end(). */
 int stream_wait_begin(struct handle *handle);
 void stream_wait_end(struct handle *handle);
+/* Whether the process's own functions on sockets are an adapter's (`motet run`): it makes the streams then, and XIO's event loop waits in it. */
+bool sockets_are_served(void);
 
 #endif

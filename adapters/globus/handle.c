@@ -41,10 +41,11 @@ static bool is_disabled(void)
     return (value && *value && strcmp(value, "0") != 0) || motet_version() != (((uint32_t)MOTET_VERSION_MAJOR << 16) | MOTET_VERSION_MINOR);
 }
 
-/* The socket is connected now. Whatever keeps it from becoming a stream, it stays a socket. */
+/* The socket is connected now. Whatever keeps it from becoming a stream here, it stays a socket. Two waits for one stream, the driver's and a preloaded
+ * adapter's in select(), would keep its gate closed: where there is such an adapter, it serves the socket. */
 void handle_upgrade(struct handle *handle, const struct attributes *attributes, enum motet_role role)
 {
-    if (attributes->tcp_only || is_disabled()) return;
+    if (attributes->tcp_only || is_disabled() || sockets_are_served()) return;
     struct motet_upgrade_options options = MOTET_INIT(struct motet_upgrade_options);
     options.role = role;
     if (motet_upgrade(handle->fd, &options, &handle->stream) != 0) handle->stream = 0;

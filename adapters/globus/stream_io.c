@@ -3,7 +3,7 @@
  * What it is:   the engine's split calls. The kernel's part is made with MSG_DONTWAIT, so no step sleeps: XIO's event loop does.
  * What it isn't: an operation of XIO.
  *
- * The kernel's functions are libc's own: the sockets adapter may be in the process, and must not see them a second time. */
+ * A handle without a stream uses the process's functions, whoever provides them. The kernel's part of a stream uses libc's own. */
 #include "driver.h"
 
 #include <dlfcn.h>
@@ -31,42 +31,51 @@ static void need_kernel_calls(void)
     pthread_once(&once, find_kernel_calls);
 }
 
-static ssize_t kernel_send(int fd, const struct iovec *parts, int count)
+bool sockets_are_served(void)
+{
+    Dl_info at;
+    void *call = dlsym(RTLD_DEFAULT, "recvmsg");
+    if (!call || !dladdr(call, &at) || !at.dli_fname) return false;
+    const char *slash = strrchr(at.dli_fname, '/');
+    return strncmp(slash ? slash + 1 : at.dli_fname, "libmotet_", sizeof "libmotet_" - 1) == 0;
+}
+
+static ssize_t send_by(__typeof__(kernel.sendmsg) call, int fd, const struct iovec *parts, int count)
 {
     struct msghdr message = { .msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = (size_t)count };
     ssize_t sent;
-    do sent = kernel.sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+    do sent = call(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
     while (sent < 0 && errno == EINTR);
     return sent >= 0 ? sent : -errno;
 }
 
-static ssize_t kernel_receive(int fd, const struct iovec *parts, int count)
+static ssize_t receive_by(__typeof__(kernel.recvmsg) call, int fd, const struct iovec *parts, int count)
 {
     struct msghdr message = { .msg_iov = (struct iovec *)(uintptr_t)parts, .msg_iovlen = (size_t)count };
     ssize_t received;
-    do received = kernel.recvmsg(fd, &message, MSG_DONTWAIT);
+    do received = call(fd, &message, MSG_DONTWAIT);
     while (received < 0 && errno == EINTR);
     return received >= 0 ? received : -errno;
 }
 
 ssize_t stream_send(struct handle *handle, const struct iovec *parts, int count)
 {
+    if (!handle->stream) return send_by(sendmsg, handle->fd, parts, count);
     need_kernel_calls();
-    if (!handle->stream) return kernel_send(handle->fd, parts, count);
     ssize_t step = motet_send_begin(handle->stream, parts, count, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (step != MOTET_KERNEL) return step;
-    ssize_t sent = kernel_send(handle->fd, parts, count);
+    ssize_t sent = send_by(kernel.sendmsg, handle->fd, parts, count);
     motet_send_end(handle->stream, sent >= 0 ? sent : -1);
     return sent;
 }
 
 ssize_t stream_receive(struct handle *handle, const struct iovec *parts, int count)
 {
+    if (!handle->stream) return receive_by(recvmsg, handle->fd, parts, count);
     need_kernel_calls();
-    if (!handle->stream) return kernel_receive(handle->fd, parts, count);
     ssize_t step = motet_recv_begin(handle->stream, parts, count, MSG_DONTWAIT, 0);
     if (step != MOTET_KERNEL) return step;
-    ssize_t received = kernel_receive(handle->fd, parts, count);
+    ssize_t received = receive_by(kernel.recvmsg, handle->fd, parts, count);
     motet_recv_end(handle->stream, received >= 0 ? received : -1, 0);
     return received;
 }
@@ -81,8 +90,8 @@ static bool kernel_is_readable(int fd)
  * wakes the kernel's wait. */
 int stream_wait_begin(struct handle *handle)
 {
-    need_kernel_calls();
     if (!handle->stream) return 0;
+    need_kernel_calls();
     motet_wait_begin(&handle->wait, &handle->stream, 1);
     for (;;) {
         switch (motet_wait_step(&handle->wait, 1)) {

@@ -1,10 +1,10 @@
 //! Sets up programs of the Globus toolkit that `motet run` starts.
 //!
-//! XIO, the I/O library of Globus, loads its drivers by name from LD_LIBRARY_PATH; Motet's folder is put in front of it. A GridFTP server takes drivers from no
-//! environment variable, so its command gets two options: the driver is allowed, and is the bottom of the default stack of data channels. GSI stays above it,
-//! so what a client asks to be encrypted is encrypted before it reaches the driver.
+//! XIO, the I/O library of Globus, loads its drivers by name from LD_LIBRARY_PATH; Motet's folder is put in front of it. A GridFTP server allows drivers by no
+//! environment variable, so its command gets an option that allows `motet` to clients that ask for it. The default stack stays `tcp`, whose sockets the sockets
+//! adapter serves as fast, with all attributes of `tcp` (ADR 49).
 //!
-//! What it is not: a change for a user who chooses. A server whose command or configuration names one of the two options keeps its own.
+//! What it is not: a change for a user who chooses. A server whose command or configuration names drivers of data channels keeps its own.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -13,9 +13,8 @@ use std::process::Command;
 /// The server's options, as on its command line, and in a configuration file.
 const WHITE_LIST: (&str, &str) = ("dc-whitelist", "dc_whitelist");
 const DEFAULT_STACK: (&str, &str) = ("dc-default", "dc_default");
-/// Their values. A stack begins at its bottom.
+/// The drivers that clients may ask for: the server's own default, and Motet's.
 const ALLOWED: &str = "motet,tcp,gsi";
-const STACK: &str = "motet,gsi";
 const SERVER: &str = "globus-gridftp-server";
 /// Where the server looks for its configuration if its command names none.
 const CONFIGURATION: [&str; 2] = ["/etc/gridftp.conf", "/etc/grid-security/gridftp.conf"];
@@ -36,9 +35,13 @@ pub fn configure(command: &mut Command, driver: Option<&Path>, file: &Path, word
     if let Some(whose) = chosen(words) {
         return Some(format!("GridFTP keeps its own data channel, which {whose} chooses; {SERVER} can load motet"));
     }
-    let options = [format!("-{}", WHITE_LIST.0), ALLOWED.into(), format!("-{}", DEFAULT_STACK.0), STACK.into()];
+    let options = [format!("-{}", WHITE_LIST.0), ALLOWED.into()];
     command.args(&options);
-    Some(format!("GridFTP data channels use the driver motet in {}: added {}", driver.display(), options.join(" ")))
+    let added = options.join(" ");
+    Some(format!(
+        "GridFTP: the sockets adapter serves data channels, clients may ask for the driver motet in {}: added {added}",
+        driver.display()
+    ))
 }
 
 /// Motet's folder in front of the user's.
@@ -110,10 +113,10 @@ mod tests {
     }
 
     #[test]
-    fn a_server_gets_the_driver_unless_its_user_chooses() {
-        let both = ["-dc-whitelist", "motet,tcp,gsi", "-dc-default", "motet,gsi"];
+    fn a_server_allows_the_driver_unless_its_user_chooses() {
+        let allowed = ["-dc-whitelist", "motet,tcp,gsi"];
         let none = "-C /nonexistent -c /nonexistent";
-        assert_eq!(added(&format!("globus-gridftp-server -aa {none}")), both);
+        assert_eq!(added(&format!("globus-gridftp-server -aa {none}")), allowed);
         for own in ["-dc-default tcp", "--dc-default tcp", "-dc-whitelist tcp"] {
             assert!(added(&format!("globus-gridftp-server {none} {own}")).is_empty(), "{own}");
         }

@@ -38,7 +38,7 @@ fn anonymous() -> Vec<String> {
 }
 
 #[test]
-fn servers_under_motet_use_the_driver() {
+fn servers_under_motet_use_shared_memory_and_allow_the_driver() {
     let test = "motet run, server to server";
     let Some(site) = Site::new(test) else { return };
     let Some(folder) = installed(&site, test) else { return };
@@ -46,12 +46,15 @@ fn servers_under_motet_use_the_driver() {
         site.serve_with(under_motet(&site, &folder, &["-v"], "globus-gridftp-server"), Channel::Tcp, &anonymous())
     });
     let source = site.file("source", 16 << 20);
-    let target = site.path("out/target");
-    site.copy(&["-p", "2", &servers[0].url(&source), &servers[1].url(&target)]);
-    assert!(same(&source, &target));
+    for words in [&["-p", "2"][..], &["-dcstack", "motet"]] {
+        let target = site.path("out/target");
+        site.copy(&[words, &[&servers[0].url(&source), &servers[1].url(&target)]].concat());
+        assert!(same(&source, &target));
+        fs::remove_file(target).expect("the copy");
+    }
     site.went_over_shared_memory(4);
     let said = fs::read_to_string(site.path(&format!("server-{}", servers[0].port))).expect("the server's output");
-    assert!(said.contains("GridFTP") && said.contains("-dc-default motet,gsi"), "{said}");
+    assert!(said.contains("GridFTP") && said.contains("-dc-whitelist motet,tcp,gsi"), "{said}");
 }
 
 #[test]
@@ -93,5 +96,5 @@ fn without_motet_nothing_is_added() {
         site.serve_with(under_motet(&site, &folder, &["--off"], "globus-gridftp-server"), Channel::Tcp, &anonymous());
     let began = Instant::now();
     let line = fs::read(format!("/proc/{}/cmdline", server.child.id())).expect("its command line");
-    assert!(!String::from_utf8_lossy(&line).contains("motet,gsi") && began.elapsed() < LIMIT);
+    assert!(!String::from_utf8_lossy(&line).contains("motet,tcp") && began.elapsed() < LIMIT);
 }
