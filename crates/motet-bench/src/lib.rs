@@ -6,7 +6,7 @@
 //!
 //! How it measures: [`pair`] starts two processes on the CPUs that [`place`] chooses. They are programs of `tests/bench`, or this
 //! executable as a `worker`. [`sandbox`] starts programs of other projects. [`measure`] has what rows and tools share. [`tune`]
-//! measures for `motet tune` from which sizes on payload is better copied once. The tools [`corba`], [`files`], [`messages`], [`mpi`]
+//! measures for `motet tune` from which sizes on payload is better copied once. The tools [`corba`], [`files`], [`globus`], [`messages`], [`mpi`]
 //! and [`session`] each measure one kind of communication. [`report`] is the data; [`table`], [`plot`], [`pages`] and [`overview`] show it.
 #![forbid(unsafe_code)]
 
@@ -17,6 +17,7 @@ pub mod corba;
 pub mod files;
 pub mod floor;
 pub mod format;
+pub mod globus;
 mod hosts;
 mod jvm;
 mod machine;
@@ -79,6 +80,8 @@ pub enum Tool {
     Mpi(mpi::Options),
     /// Measure remote files: the client, the mounted file system, two test hosts, many clients
     Files(files::Options),
+    /// Measure GridFTP over the driver of Globus XIO and under motet run, beside TCP
+    Globus(globus::Options),
     /// Measure sessions, groups and circuits beside their limits, and collective operations beside Open MPI
     Session(session::Options),
 }
@@ -91,6 +94,7 @@ impl Options {
             Some(Tool::Messages(messages)) => &mut messages.run,
             Some(Tool::Mpi(mpi)) => &mut mpi.run,
             Some(Tool::Files(files)) => &mut files.run,
+            Some(Tool::Globus(globus)) => &mut globus.run,
             Some(Tool::Session(session)) => &mut session.run,
             None => &mut self.run,
         }
@@ -119,6 +123,11 @@ pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
             let report =
                 files::measure(begin(&files.run, prefix)?, files, |lines| output::show_part(lines, &files.run))?;
             return output::show_rest(&report, &files.run, |_| Group::Files);
+        }
+        Some(Tool::Globus(globus)) => {
+            let report =
+                globus::measure(begin(&globus.run, prefix)?, globus, |lines| output::show_part(lines, &globus.run))?;
+            return output::show_rest(&report, &globus.run, |_| Group::Globus);
         }
         Some(Tool::Session(session)) => {
             let report = session::measure(begin(&session.run, prefix)?, session)?;

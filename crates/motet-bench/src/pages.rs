@@ -35,12 +35,22 @@ pub enum Group {
     Session,
     /// `motet bench files`.
     Files,
+    /// `motet bench globus`.
+    Globus,
 }
 
 impl Group {
     /// All groups.
-    pub const ALL: [Group; 7] =
-        [Group::Streams, Group::Programs, Group::Messages, Group::Corba, Group::Mpi, Group::Session, Group::Files];
+    pub const ALL: [Group; 8] = [
+        Group::Streams,
+        Group::Programs,
+        Group::Messages,
+        Group::Corba,
+        Group::Mpi,
+        Group::Session,
+        Group::Files,
+        Group::Globus,
+    ];
 
     /// The name of its page.
     pub fn file(self) -> &'static str {
@@ -52,6 +62,7 @@ impl Group {
             Group::Mpi => "mpi.md",
             Group::Session => "session.md",
             Group::Files => "files.md",
+            Group::Globus => "globus.md",
         }
     }
 
@@ -64,6 +75,7 @@ impl Group {
             Group::Mpi => "Figures: MPI",
             Group::Session => "Figures: sessions",
             Group::Files => "Figures: remote files",
+            Group::Globus => "Figures: GridFTP",
         }
     }
 }
