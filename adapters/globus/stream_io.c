@@ -3,7 +3,7 @@
  * What it is:   the engine's split calls. The kernel's part is made with MSG_DONTWAIT, so no step sleeps: XIO's event loop does.
  * What it isn't: an operation of XIO.
  *
- * A handle without a stream uses the process's functions, whoever provides them. The kernel's part of a stream uses libc's own. */
+ * A handle without a stream uses the functions that the process has, which may be those of a preloaded adapter. The kernel's part of a stream uses libc's own. */
 #include "driver.h"
 
 #include <dlfcn.h>
