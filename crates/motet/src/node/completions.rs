@@ -69,6 +69,17 @@ impl Node {
         self.0.wait_cq(cq, deadline)
     }
 
+    /// Takes the next completion of a queue, if there is one. Makes no progress.
+    #[inline]
+    pub fn test_cq(&self, cq: CqId) -> Result<Option<Completion>, Error> {
+        self.0.test_cq(cq)
+    }
+
+    /// Interrupts one thread that waits for a completion queue, with [`Error::Interrupted`]; if none does, the next wait for it.
+    pub fn signal_cq(&self, cq: CqId) -> Result<(), Error> {
+        self.0.signal_cq(cq)
+    }
+
     /// Hands up to `max` completions to `each`, without copying them; makes one round of progress when the queue is empty. `each` must not use the
     /// node. Returns how many, and whether the next one owns memory or a message in place: [`Node::wait_cq`] takes that.
     #[inline]

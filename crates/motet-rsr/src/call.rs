@@ -1,0 +1,196 @@
+//! Calls: a request, and the wait for its reply.
+//!
+//! The reply goes to a startpoint in the request, for which the call alone receives. So it takes no thread but the caller's, and wakes no other.
+
+use crate::buffer::{Buffer, Reader};
+use crate::deadline::Deadline;
+use crate::error::Error;
+use crate::memory::Memory;
+use crate::options::Reception;
+use crate::reception::{FIRST, Receiver, Shared};
+use crate::request::Data;
+use crate::routes::Route;
+use crate::startpoint::{Startpoint, Target};
+use crate::wire::{Handler, Head, REPLY_TAG, ReplyStatus};
+use motet::node::{
+    Channel, Completion, CompletionOptions, Error as NodeError, OperationId, OperationMemory, RecvFrom, Status,
+    deadline_in,
+};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a wait lasts before the peer is looked at, ns.
+const LOOK_NS: u64 = 20_000_000;
+/// The same where this thread also receives requests: the first time, and the longest.
+const SERVE_NS: [u64; 2] = [50_000, 1_000_000];
+/// Most calls whose replies are still expected after their deadlines.
+const MAX_LATE: usize = 1024;
+
+/// The reply to a call.
+#[derive(Debug)]
+pub struct Reply {
+    data: Data,
+    memory: Arc<Memory>,
+}
+
+impl Reply {
+    /// Gets the data, from their beginning.
+    pub fn reader(&self) -> Reader<'_> {
+        self.data.reader()
+    }
+
+    /// The data as they came.
+    pub fn bytes(&self) -> &[u8] {
+        self.data.bytes()
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        self.memory.give_back(std::mem::take(&mut self.data.memory), self.data.is_first);
+    }
+}
+
+/// Calls whose deadline has passed, oldest first.
+#[derive(Debug, Default)]
+pub struct LateReplies(Mutex<VecDeque<OperationId>>);
+
+/// What a call needs.
+pub struct Caller<'a> {
+    pub shared: &'a Shared,
+    /// Who receives requests: in a process without threads the caller has to, meanwhile.
+    pub receiver: &'a Receiver,
+    pub late: &'a LateReplies,
+}
+
+impl Caller<'_> {
+    /// Sends a request with a startpoint for the reply, and waits for that.
+    pub fn call(
+        &self,
+        start: &Startpoint,
+        handler: Handler<'_>,
+        buffer: &Buffer<'_>,
+        deadline: Deadline,
+    ) -> Result<Reply, Error> {
+        let Shared { sender, memory, .. } = self.shared;
+        let [target] = &start.targets[..] else {
+            return Err(Error::Invalid("a call is to one endpoint"));
+        };
+        let tag = sender.random_number() | REPLY_TAG;
+        let reply_to = Startpoint::to(Target { node: sender.last_own_address(), endpoint: tag }).to_bytes();
+        let head = Head { handler, reply_to: Some(&reply_to), is_reply: false, ..Head::reply(ReplyStatus::Done) };
+        let first = OperationMemory::Owned(memory.first(FIRST));
+        let operation = sender.node.post(RecvFrom::Any(sender.context), tag, 0, first, CompletionOptions::default())?;
+        let waited = match sender.send(target, start.chosen(), &head, buffer, deadline) {
+            Ok(route) => self.wait(operation, &route, deadline),
+            Err(error) => Err(error),
+        };
+        match waited {
+            Ok(completion) => self.reply(completion, deadline),
+            Err(error) => self.give_up(operation, tag, error),
+        }
+    }
+
+    /// Waits for an operation, as long as the peer is there.
+    fn wait(&self, operation: OperationId, route: &Route, deadline: Deadline) -> Result<Completion, Error> {
+        let sender = &self.shared.sender;
+        let serves = sender.options.reception == Reception::Caller;
+        let mut slice = if serves { SERVE_NS[0] } else { LOOK_NS };
+        loop {
+            let limit = deadline.at_most(Duration::from_nanos(slice));
+            match sender.node.wait_for(operation, Some(deadline_in(limit.as_nanos() as u64))) {
+                Err(NodeError::TimedOut) => {}
+                waited => return waited.map_err(Error::from),
+            }
+            if sender.is_gone(route) {
+                return Err(Error::PeerGone);
+            }
+            if deadline.has_passed() {
+                return Err(Error::TimedOut);
+            }
+            if serves {
+                while self.receiver.step(Some(0))? {}
+                slice = (slice * 2).min(SERVE_NS[1]);
+            }
+        }
+    }
+
+    /// Reads the first packet of a reply, and receives its data if they come apart.
+    fn reply(&self, completion: Completion, deadline: Deadline) -> Result<Reply, Error> {
+        let Shared { sender, memory, .. } = self.shared;
+        let Completion { status, length, channel, memory: Some(first), .. } = completion else {
+            return Err(Error::PeerGone);
+        };
+        let (Status::Done, Some(channel)) = (status, channel) else {
+            memory.give_back(first, true);
+            return Err(if status == Status::Truncated { malformed("a reply that is too long") } else { Error::PeerGone });
+        };
+        sender.routes.learn(&sender.node, channel);
+        let length = length as usize;
+        let (head, data) = Head::parse(&first[..length])?;
+        let status = head.status().ok_or(malformed("a request where a reply has to be"))?;
+        let (format, apart, range) = (head.format, head.apart, length - data.len()..length);
+        let data = match apart {
+            None => Data { memory: first, range, format, is_first: true, lease: None },
+            Some((bytes, tag)) => {
+                memory.give_back(first, true);
+                let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= sender.options.max_request) else {
+                    self.receiver.receive_unwanted(channel, tag);
+                    return Err(Error::NotDone(ReplyStatus::TooLong));
+                };
+                let memory = self.data(channel, tag, bytes, deadline)?;
+                Data { memory, range: 0..bytes, format, is_first: false, lease: None }
+            }
+        };
+        let reply = Reply { data, memory: memory.clone() };
+        if status == ReplyStatus::Done { Ok(reply) } else { Err(Error::NotDone(status)) }
+    }
+
+    /// Receives the data of a reply.
+    fn data(&self, channel: Channel, tag: u64, bytes: usize, deadline: Deadline) -> Result<Vec<u8>, Error> {
+        let node = &self.shared.sender.node;
+        let memory = OperationMemory::Owned(self.shared.memory.long(bytes));
+        let operation = node.post(RecvFrom::Channel(channel), tag, 0, memory, CompletionOptions::default())?;
+        let until = deadline.left().map(|left| deadline_in(left.as_nanos() as u64));
+        match node.wait_for(operation, until) {
+            Ok(Completion { status: Status::Done, message_length, memory: Some(memory), .. })
+                if message_length == bytes as u64 =>
+            {
+                Ok(memory)
+            }
+            Ok(_) => Err(Error::PeerGone),
+            Err(error) => {
+                let _ = node.detach(operation); // what still arrives is dropped
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Ends a call that has no reply; one that comes later is dropped.
+    #[cold]
+    fn give_up(&self, operation: OperationId, tag: u64, error: Error) -> Result<Reply, Error> {
+        let node = &self.shared.sender.node;
+        let _ = node.cancel(operation);
+        let ended = node.wait_for(operation, None)?;
+        if ended.status == Status::Done {
+            return self.reply(ended, Deadline::within(Some(Duration::ZERO))).map_err(|_| error);
+        }
+        if let Some(first) = ended.memory {
+            self.shared.memory.give_back(first, true);
+        }
+        let expected = self.receiver.expect_late(tag);
+        let mut late = self.late.0.lock().unwrap_or_else(PoisonError::into_inner);
+        late.extend(expected);
+        if late.len() > MAX_LATE {
+            let oldest = late.pop_front();
+            drop(late);
+            let _ = oldest.map(|oldest| node.cancel(oldest)); // it may have completed
+        }
+        Err(error)
+    }
+}
+
+fn malformed(what: &'static str) -> Error {
+    Error::Malformed(crate::format::Malformed(what))
+}

@@ -1,0 +1,102 @@
+//! Memory of requests: what long ones may take together and by channel, and buffers that are used again.
+
+use motet::node::Channel;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Most buffers that are kept, of those for first packets and of those for long data.
+const KEPT: [usize; 2] = [64, 4];
+/// Longest buffer that is kept, bytes.
+const LONGEST_KEPT: usize = 16 << 20;
+
+/// The memory.
+#[derive(Debug)]
+pub struct Memory {
+    /// Most bytes of long requests together; a channel gets a quarter.
+    most: usize,
+    used: Mutex<(usize, HashMap<Channel, usize>)>,
+    first: Mutex<Vec<Vec<u8>>>,
+    long: Mutex<Vec<Vec<u8>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Leave to hold so many bytes for a request of a channel. Given back when dropped.
+#[derive(Debug)]
+pub struct Lease {
+    memory: Arc<Memory>,
+    channel: Channel,
+    bytes: usize,
+}
+
+impl Memory {
+    pub fn new(most: usize) -> Self {
+        Self { most, used: Mutex::default(), first: Mutex::default(), long: Mutex::default() }
+    }
+
+    /// Leave to hold `bytes`, unless too many are held. A channel that holds none always gets it if all together have room.
+    pub fn lease(self: &Arc<Self>, channel: Channel, bytes: usize) -> Option<Lease> {
+        let mut used = lock(&self.used);
+        let (all, by_channel) = &mut *used;
+        let own = by_channel.get(&channel).copied().unwrap_or(0);
+        if all.saturating_add(bytes) > self.most && *all > 0 || own > 0 && own.saturating_add(bytes) > self.most / 4 {
+            return None;
+        }
+        *all += bytes;
+        *by_channel.entry(channel).or_default() += bytes;
+        Some(Lease { memory: self.clone(), channel, bytes })
+    }
+
+    /// Bytes that are held.
+    pub fn held(&self) -> usize {
+        lock(&self.used).0
+    }
+
+    /// A buffer of `length` bytes for a first packet. All have one length.
+    pub fn first(&self, length: usize) -> Vec<u8> {
+        lock(&self.first).pop().filter(|kept| kept.len() == length).unwrap_or_else(|| vec![0; length])
+    }
+
+    /// A buffer of at least `length` bytes for data.
+    pub fn long(&self, length: usize) -> Vec<u8> {
+        let mut kept = lock(&self.long);
+        let fits = |buffer: &Vec<u8>| buffer.len() >= length && buffer.len() / 4 <= length;
+        match kept.iter().position(fits) {
+            Some(at) => kept.swap_remove(at),
+            None => {
+                drop(kept);
+                vec![0; length]
+            }
+        }
+    }
+
+    /// Takes a buffer back; `is_first`: one for first packets.
+    pub fn give_back(&self, buffer: Vec<u8>, is_first: bool) {
+        let (kept, most) = if is_first { (&self.first, KEPT[0]) } else { (&self.long, KEPT[1]) };
+        if buffer.is_empty() || buffer.len() > LONGEST_KEPT {
+            return;
+        }
+        let mut kept = lock(kept);
+        if kept.len() >= most && !is_first {
+            kept.remove(0); // the lengths of today replace those of yesterday
+        }
+        if kept.len() < most {
+            kept.push(buffer);
+        }
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let mut used = lock(&self.memory.used);
+        used.0 = used.0.saturating_sub(self.bytes);
+        if let Some(own) = used.1.get_mut(&self.channel) {
+            *own = own.saturating_sub(self.bytes);
+            if *own == 0 {
+                used.1.remove(&self.channel);
+            }
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Routes: for each peer one link and one channel, which all startpoints to its endpoints share.
+//!
+//! A route is made when the first request is sent, or when the peer opens a channel to this node: requests and replies then take that one. A
+//! startpoint for which the program has chosen a driver has a route of that driver, beside others.
+
+use crate::deadline::Deadline;
+use crate::error::Error;
+use crate::startpoint::{NodeAddress, parts};
+use motet::node::{Channel, Error as NodeError, LinkId, Node, NodeId, Serve};
+use motet::reason::Reason;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The service of requests on a node ("motetrsr").
+pub const SERVICE: u64 = 0x6d6f_7465_7472_7372;
+/// How long a peer that does not answer is waited for, where a call has no deadline.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+/// The first attempt with each driver: a node that is there answers, one that cannot be there is known not to be.
+const FIRST_ATTEMPT: Duration = Duration::from_millis(2);
+/// After so many new channels, those of peers that are gone are forgotten.
+const PRUNE_AFTER: usize = 64;
+
+/// A way to a peer.
+#[derive(Debug)]
+pub struct Route {
+    /// The driver of its link.
+    pub driver: &'static str,
+    pub channel: Channel,
+    /// Drivers that come before this one and do not work for the pair, each with its reason.
+    pub tried: Vec<(String, NodeError)>,
+    /// Whether the peer has opened the channel.
+    pub by_peer: bool,
+    /// Requests in two packets that are under way.
+    pub two_packets: Turns,
+    /// The link is gone.
+    pub is_gone: AtomicBool,
+}
+
+/// Most requests in two packets that a route has under way: receivers take no more than four times as many of a channel.
+const MOST_TURNS: usize = 64;
+
+/// Counts what is under way, and lets others wait.
+#[derive(Debug, Default)]
+pub struct Turns(Mutex<usize>, Condvar);
+
+/// One of them.
+pub struct Turn<'a>(&'a Turns);
+
+impl Turns {
+    /// Waits for a turn. `None`: the deadline has passed.
+    pub fn take(&self, deadline: Deadline) -> Option<Turn<'_>> {
+        let mut taken = lock(&self.0);
+        while *taken >= MOST_TURNS {
+            let wait = deadline.at_most(CONNECT_LIMIT);
+            if wait.is_zero() {
+                return None;
+            }
+            taken = self.1.wait_timeout(taken, wait).map_or_else(|poisoned| poisoned.into_inner().0, |waited| waited.0);
+        }
+        *taken += 1;
+        Some(Turn(self))
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        *lock(&self.0.0) -= 1;
+        self.0.1.notify_one();
+    }
+}
+
+/// A peer, and the ways to it.
+#[derive(Debug, Default)]
+struct Peer {
+    routes: Mutex<Vec<Arc<Route>>>,
+    /// One thread opens a way at a time: a second channel would be one too many.
+    opening: Mutex<()>,
+}
+
+/// All routes of a node.
+#[derive(Debug, Default)]
+pub struct Routes {
+    peers: Mutex<HashMap<NodeId, Arc<Peer>>>,
+    channels: Mutex<(HashSet<Channel>, usize)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn find(routes: &[Arc<Route>], driver: Option<&str>) -> Option<Arc<Route>> {
+    let fits = |route: &&Arc<Route>| {
+        !route.is_gone.load(Ordering::Relaxed) && driver.is_none_or(|driver| driver == route.driver)
+    };
+    routes.iter().find(fits).cloned()
+}
+
+impl Routes {
+    /// The route to a peer, if there is one; `driver`: by this driver.
+    #[inline]
+    pub fn known(&self, peer: NodeId, driver: Option<&str>) -> Option<Arc<Route>> {
+        let peers = lock(&self.peers);
+        find(&lock(&peers.get(&peer)?.routes), driver)
+    }
+
+    /// The route to a peer, which is made if there is none. `opened` learns of a new channel.
+    pub fn open(
+        &self,
+        node: &Node,
+        to: &NodeAddress,
+        driver: Option<&str>,
+        (serve, deadline): (Serve, Deadline),
+        opened: impl FnOnce(Channel),
+    ) -> Result<Arc<Route>, Error> {
+        let peer = lock(&self.peers).entry(to.id).or_default().clone();
+        let _opening = lock(&peer.opening);
+        if let Some(route) = find(&lock(&peer.routes), driver) {
+            return Ok(route);
+        }
+        let (link, tried) = connect(node, to, driver, deadline)?;
+        let limit = deadline.at_most(CONNECT_LIMIT);
+        let channel = node.open_channel(link, SERVICE, serve, Some(limit)).map_err(|error| match error {
+            NodeError::Refused => Error::NoRoute(vec![("requests".to_owned(), error)]),
+            error => error.into(),
+        })?;
+        lock(&self.channels).0.insert(channel);
+        opened(channel);
+        let driver = node.link_info(link)?.driver;
+        let route = Arc::new(Route {
+            driver,
+            channel,
+            tried,
+            by_peer: false,
+            two_packets: Turns::default(),
+            is_gone: AtomicBool::new(false),
+        });
+        lock(&peer.routes).push(route.clone());
+        Ok(route)
+    }
+
+    /// Notes a channel on which a message has arrived: it is a route back.
+    #[inline]
+    pub fn learn(&self, node: &Node, channel: Channel) {
+        if !lock(&self.channels).0.contains(&channel) {
+            self.add(node, channel);
+        }
+    }
+
+    #[cold]
+    fn add(&self, node: &Node, channel: Channel) {
+        let Ok(info) = node.link_info(channel.link) else { return };
+        if info.gone.is_some() || !self.note(node, channel) {
+            return;
+        }
+        let route = Route {
+            driver: info.driver,
+            channel,
+            tried: Vec::new(),
+            by_peer: true,
+            two_packets: Turns::default(),
+            is_gone: AtomicBool::new(false),
+        };
+        let peer = lock(&self.peers).entry(info.peer).or_default().clone();
+        let mut routes = lock(&peer.routes);
+        if find(&routes, Some(info.driver)).is_none() {
+            routes.push(Arc::new(route));
+        }
+    }
+
+    /// Adds a channel to those that are known, and now and then forgets those that are gone. False: it is known.
+    fn note(&self, node: &Node, channel: Channel) -> bool {
+        let mut channels = lock(&self.channels);
+        let (known, least) = &mut *channels;
+        if !known.insert(channel) {
+            return false;
+        }
+        if known.len() < *least + PRUNE_AFTER {
+            return true;
+        }
+        let is_up = |channel: &Channel| node.link_info(channel.link).is_ok_and(|info| info.gone.is_none());
+        known.retain(is_up);
+        *least = known.len();
+        drop(channels);
+        lock(&self.peers).retain(|_, peer| {
+            let mut routes = lock(&peer.routes);
+            routes.retain(|route| is_up(&route.channel));
+            !routes.is_empty() || Arc::strong_count(peer) > 1
+        });
+        true
+    }
+
+    /// Forgets a route whose link is gone.
+    pub fn forget(&self, node: &Node, peer: NodeId, route: &Arc<Route>) {
+        route.is_gone.store(true, Ordering::Relaxed);
+        lock(&self.channels).0.remove(&route.channel);
+        let known = lock(&self.peers).get(&peer).cloned();
+        if let Some(known) = known {
+            lock(&known.routes).retain(|other| !Arc::ptr_eq(other, route));
+        }
+        let _ = node.close_channel(route.channel);
+        if !route.by_peer && node.link_info(route.channel.link).is_ok_and(|info| info.gone.is_some()) {
+            let _ = node.disconnect(route.channel.link);
+        }
+    }
+
+    /// All channels, which are forgotten.
+    pub fn take_channels(&self) -> Vec<Channel> {
+        lock(&self.peers).clear();
+        lock(&self.channels).0.drain().collect()
+    }
+}
+
+/// A link to a node: one that is there, or a new one by the first driver that works. Returns the drivers that do not, too.
+fn connect(
+    node: &Node,
+    to: &NodeAddress,
+    driver: Option<&str>,
+    deadline: Deadline,
+) -> Result<(LinkId, Vec<(String, NodeError)>), Error> {
+    let is_up = |link: &LinkId| {
+        let info = node.link_info(*link);
+        info.is_ok_and(|info| info.gone.is_none() && info.peer == to.id && driver.is_none_or(|one| one == info.driver))
+    };
+    if let Some(link) = node.links()?.into_iter().find(is_up) {
+        return Ok((link, Vec::new()));
+    }
+    let mut tried = Vec::new();
+    let published: Vec<_> = parts(&to.address).filter(|(name, _)| driver.is_none_or(|one| one == *name)).collect();
+    if published.is_empty() {
+        let driver = driver.unwrap_or_default().to_owned();
+        return Err(Error::NoRoute(vec![(driver, NodeError::Unreachable(Reason::FORBIDDEN))]));
+    }
+    for (name, address) in published {
+        let mut connected = node.connect(address, Some(deadline.at_most(FIRST_ATTEMPT)));
+        if connected == Err(NodeError::TimedOut) {
+            connected = node.connect(address, Some(deadline.at_most(CONNECT_LIMIT)));
+        }
+        match connected {
+            Ok(link) if node.link_info(link)?.peer == to.id => return Ok((link, tried)),
+            Ok(link) => {
+                // A process that has taken the name or the port of one that has ended.
+                let _ = node.disconnect(link);
+                tried.push((name.to_owned(), NodeError::Unreachable(Reason::NO_SUCH_NODE)));
+            }
+            Err(error) => tried.push((name.to_owned(), error)),
+        }
+        if deadline.has_passed() {
+            return Err(Error::TimedOut);
+        }
+    }
+    Err(Error::NoRoute(tried))
+}

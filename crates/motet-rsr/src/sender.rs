@@ -1,0 +1,204 @@
+//! Sending requests: the route, one packet or two, and another attempt where the link was found to be gone.
+
+use crate::buffer::Buffer;
+use crate::counters::Counters;
+use crate::deadline::Deadline;
+use crate::error::Error;
+use crate::options::Options;
+use crate::routes::{Route, Routes};
+use crate::startpoint::{NodeAddress, Startpoint, Target};
+use crate::wire::{DATA_TAG, ENDPOINT_BITS, Head, MAX_HEAD, REPLY_TAG, ReplyStatus, SMALL_HEAD};
+use motet::node::{Channel, Context, Error as NodeError, Mode, Node, Outgoing, Serve};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
+
+/// What sends need.
+pub struct Sender {
+    pub node: Arc<Node>,
+    /// Where all requests, data and replies are received.
+    pub context: Context,
+    pub options: Options,
+    pub routes: Routes,
+    pub counters: Counters,
+    /// Learns of the channels that are opened here.
+    pub opened: OnceLock<Box<dyn Fn(Channel) + Send + Sync>>,
+    own: RwLock<Arc<NodeAddress>>,
+    /// Numbers that peers cannot guess: SipHash, with keys of the system's random source, of a count.
+    keys: RandomState,
+    count: AtomicU64,
+}
+
+impl Sender {
+    pub fn new(node: Arc<Node>, options: Options) -> Result<Self, Error> {
+        let own = RwLock::new(Arc::new(NodeAddress { id: node.id()?, address: node.address()?.into() }));
+        let context = node.context()?;
+        Ok(Self {
+            node,
+            context,
+            options,
+            routes: Routes::default(),
+            counters: Counters::default(),
+            opened: OnceLock::new(),
+            own,
+            keys: RandomState::new(),
+            count: AtomicU64::new(0),
+        })
+    }
+
+    /// A number for an endpoint or a reply.
+    pub fn random_number(&self) -> u64 {
+        self.keys.hash_one(self.count.fetch_add(1, Ordering::Relaxed)) & ENDPOINT_BITS
+    }
+
+    /// This node, as others reach it now.
+    pub fn own_address(&self) -> Result<Arc<NodeAddress>, Error> {
+        let address = self.node.address()?;
+        let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
+        if *own.address != *address {
+            *own = Arc::new(NodeAddress { id: own.id, address: address.into() });
+        }
+        Ok(own.clone())
+    }
+
+    /// This node, as others reached it when the last endpoint or route was made.
+    pub fn last_own_address(&self) -> Arc<NodeAddress> {
+        self.own.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sends a request to every endpoint of a startpoint.
+    pub fn request(
+        &self,
+        start: &Startpoint,
+        head: &Head<'_>,
+        buffer: &Buffer<'_>,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
+        if let [target] = &start.targets[..] {
+            return self.send(target, start.chosen(), head, buffer, deadline).map(drop);
+        }
+        let (mut reached, mut first) = (0, None);
+        for target in &start.targets {
+            match self.send(target, start.chosen(), head, buffer, deadline) {
+                Ok(_) => reached += 1,
+                Err(error) => _ = first.get_or_insert(error),
+            }
+        }
+        first.map_or(Ok(()), |first| Err(if reached > 0 { Error::Partly(reached, Box::new(first)) } else { first }))
+    }
+
+    /// Sends a request to one endpoint. Returns the route that it has taken.
+    #[inline]
+    pub fn send(
+        &self,
+        target: &Target,
+        driver: Option<&str>,
+        head: &Head<'_>,
+        buffer: &Buffer<'_>,
+        deadline: Deadline,
+    ) -> Result<Arc<Route>, Error> {
+        if let Some(route) = self.routes.known(target.node.id, driver) {
+            match self.send_by(&route, target.endpoint, head, buffer, deadline) {
+                Ok(()) => return Ok(route),
+                Err((error, nothing_sent)) => {
+                    if !self.is_gone(&route) {
+                        return Err(error);
+                    }
+                    self.routes.forget(&self.node, target.node.id, &route);
+                    if !nothing_sent {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        let route = self.open(target, driver, deadline)?;
+        self.send_by(&route, target.endpoint, head, buffer, deadline).map_err(|(error, _)| error)?;
+        Ok(route)
+    }
+
+    /// The route to an endpoint, which is made if there is none.
+    #[cold]
+    pub fn open(&self, target: &Target, driver: Option<&str>, deadline: Deadline) -> Result<Arc<Route>, Error> {
+        let opened = |channel| {
+            if let Some(opened) = self.opened.get() {
+                opened(channel);
+            }
+        };
+        let _ = self.own_address(); // a reply to what is sent now finds this node
+        self.routes.open(&self.node, &target.node, driver, (Serve::Tagged(self.context), deadline), opened)
+    }
+
+    /// Whether the link of a route is gone.
+    pub fn is_gone(&self, route: &Route) -> bool {
+        self.node.link_info(route.channel.link).map_or(true, |info| info.gone.is_some())
+    }
+
+    /// Sends by this route. After an error, whether the peer has got nothing of it.
+    #[inline]
+    fn send_by(
+        &self,
+        route: &Route,
+        endpoint: u64,
+        head: &Head<'_>,
+        buffer: &Buffer<'_>,
+        deadline: Deadline,
+    ) -> Result<(), (Error, bool)> {
+        let channel = route.channel;
+        let first = Outgoing { channel, tag: endpoint, headers: &[], mode: Mode::Automatic };
+        if buffer.len() > self.options.one_packet {
+            return self.send_in_two(route, first, head, buffer, deadline);
+        }
+        let (mut small, mut large);
+        let memory: &mut [u8] = if head.reply_to.is_none() {
+            small = [0; SMALL_HEAD];
+            &mut small
+        } else {
+            large = [0; MAX_HEAD];
+            &mut large
+        };
+        let bytes = head.write(memory);
+        let sent = if buffer.is_empty() {
+            self.node.send(channel, endpoint, bytes, deadline.left())
+        } else {
+            buffer.with_pieces(bytes, |pieces| self.node.send_with(&first, pieces, deadline.left()))
+        };
+        sent.map_err(|error| (error.into(), true))
+    }
+
+    /// Sends the head, and then the data by themselves, from where they are.
+    fn send_in_two(
+        &self,
+        route: &Route,
+        first: Outgoing<'_>,
+        head: &Head<'_>,
+        buffer: &Buffer<'_>,
+        deadline: Deadline,
+    ) -> Result<(), (Error, bool)> {
+        let tag = DATA_TAG | self.count.fetch_add(1, Ordering::Relaxed) & ENDPOINT_BITS;
+        let head = Head { apart: Some((buffer.len() as u64, tag)), ..*head };
+        let mut memory = [0; MAX_HEAD];
+        let _turn = route.two_packets.take(deadline).ok_or((Error::TimedOut, true))?;
+        let bytes = head.write(&mut memory);
+        self.node.send_with(&first, &[bytes], deadline.left()).map_err(|error| (error.into(), true))?;
+        let data = Outgoing { tag, ..first };
+        let sent = buffer.with_pieces(&[], |pieces| self.node.send_with(&data, pieces, deadline.left()));
+        if sent == Err(NodeError::TimedOut) {
+            // The receiver waits for data that do not come: a message of another length says so.
+            let _ = self.node.try_inject(&data, &[]);
+        }
+        sent.map_err(|error| (error.into(), false))
+    }
+
+    /// Sends the reply to a call.
+    pub fn reply(&self, to: &Startpoint, status: ReplyStatus, buffer: &Buffer<'_>) -> Result<(), Error> {
+        let limit = Some(Duration::from_nanos(self.options.reply_limit_ns));
+        self.request(to, &Head::reply(status), buffer, Deadline::within(limit))
+    }
+
+    /// The startpoint for the reply to a call, from the bytes of a peer. Only numbers of replies are taken: a call is no means to send to endpoints.
+    pub fn reply_to(&self, bytes: &[u8]) -> Option<Startpoint> {
+        let start = Startpoint::from_bytes(bytes).ok()?;
+        matches!(&start.targets[..], [one] if one.endpoint & REPLY_TAG != 0).then_some(start)
+    }
+}
