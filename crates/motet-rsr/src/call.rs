@@ -124,7 +124,11 @@ impl Caller<'_> {
         };
         let (Status::Done, Some(channel)) = (status, channel) else {
             memory.give_back(first, true);
-            return Err(if status == Status::Truncated { malformed("a reply that is too long") } else { Error::PeerGone });
+            return Err(if status == Status::Truncated {
+                malformed("a reply that is too long")
+            } else {
+                Error::PeerGone
+            });
         };
         sender.routes.learn(&sender.node, channel);
         let length = length as usize;
@@ -135,7 +139,8 @@ impl Caller<'_> {
             None => Data { memory: first, range, format, is_first: true, lease: None },
             Some((bytes, tag)) => {
                 memory.give_back(first, true);
-                let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= sender.options.max_request) else {
+                let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= sender.options.max_request)
+                else {
                     self.receiver.receive_unwanted(channel, tag);
                     return Err(Error::NotDone(ReplyStatus::TooLong));
                 };

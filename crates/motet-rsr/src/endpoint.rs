@@ -42,7 +42,10 @@ pub struct Handlers {
 
 impl fmt::Debug for Handlers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handlers").field("numbers", &self.by_number.keys()).field("names", &self.by_name.keys()).finish()
+        f.debug_struct("Handlers")
+            .field("numbers", &self.by_number.keys())
+            .field("names", &self.by_name.keys())
+            .finish()
     }
 }
 
@@ -53,7 +56,11 @@ impl Handlers {
     }
 
     /// Adds a handler. It replaces one of the same number or name.
-    pub fn on<'a>(self, handler: impl Into<Handler<'a>>, run: impl Fn(&mut Request<'_>) + Send + Sync + 'static) -> Self {
+    pub fn on<'a>(
+        self,
+        handler: impl Into<Handler<'a>>,
+        run: impl Fn(&mut Request<'_>) + Send + Sync + 'static,
+    ) -> Self {
         self.add(handler.into(), Entry { function: Box::new(run), threaded: false })
     }
 

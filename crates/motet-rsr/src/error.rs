@@ -30,14 +30,14 @@ impl Error {
     /// The system's error number for it, positive.
     pub fn errno(&self) -> i32 {
         match self {
-            Self::Invalid(_) => 22,                                                 // EINVAL
-            Self::Malformed(_) => 74,                                               // EBADMSG
-            Self::TimedOut => 110,                                                  // ETIMEDOUT
-            Self::PeerGone => 104,                                                  // ECONNRESET
-            Self::NotDone(ReplyStatus::NoEndpoint) => 2,                            // ENOENT
-            Self::NotDone(ReplyStatus::NoHandler) => 38,                            // ENOSYS
-            Self::NotDone(ReplyStatus::TooLong) => 7,                               // E2BIG
-            Self::NotDone(_) => 5,                                                  // EIO
+            Self::Invalid(_) => 22,                                                       // EINVAL
+            Self::Malformed(_) => 74,                                                     // EBADMSG
+            Self::TimedOut => 110,                                                        // ETIMEDOUT
+            Self::PeerGone => 104,                                                        // ECONNRESET
+            Self::NotDone(ReplyStatus::NoEndpoint) => 2,                                  // ENOENT
+            Self::NotDone(ReplyStatus::NoHandler) => 38,                                  // ENOSYS
+            Self::NotDone(ReplyStatus::TooLong) => 7,                                     // E2BIG
+            Self::NotDone(_) => 5,                                                        // EIO
             Self::NoRoute(tried) => tried.last().map_or(113, |(_, error)| error.errno()), // EHOSTUNREACH
             Self::Partly(_, first) => first.errno(),
             Self::Node(error) => error.errno(),

@@ -167,7 +167,8 @@ impl Receiver {
     #[inline]
     fn first_packet(&self, completion: Completion) -> Result<(), Error> {
         let Completion { status, length, tag, channel, memory, user_data: at, .. } = completion;
-        let mut memory = memory.filter(|memory| memory.len() == FIRST).unwrap_or_else(|| self.shared.memory.first(FIRST));
+        let mut memory =
+            memory.filter(|memory| memory.len() == FIRST).unwrap_or_else(|| self.shared.memory.first(FIRST));
         match (status, channel) {
             (Status::Done, Some(channel)) => {
                 self.shared.sender.routes.learn(&self.shared.sender.node, channel);

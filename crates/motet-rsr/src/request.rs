@@ -49,7 +49,10 @@ pub struct Request<'a> {
 impl std::fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let data = &self.data;
-        f.debug_struct("Request").field("bytes", &data.range.len()).field("format", &data.format).finish_non_exhaustive()
+        f.debug_struct("Request")
+            .field("bytes", &data.range.len())
+            .field("format", &data.format)
+            .finish_non_exhaustive()
     }
 }
 

@@ -17,8 +17,8 @@ use std::time::Duration;
 pub const SERVICE: u64 = 0x6d6f_7465_7472_7372;
 /// How long a peer that does not answer is waited for, where a call has no deadline.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
-/// The first attempt with each driver: a node that is there answers, one that cannot be there is known not to be.
-const FIRST_ATTEMPT: Duration = Duration::from_millis(2);
+/// How often a link is made again that goes while it is being used for the first time.
+const MAX_ATTEMPTS: usize = 3;
 /// After so many new channels, those of peers that are gone are forgotten.
 const PRUNE_AFTER: usize = 64;
 
@@ -119,12 +119,21 @@ impl Routes {
         if let Some(route) = find(&lock(&peer.routes), driver) {
             return Ok(route);
         }
-        let (link, tried) = connect(node, to, driver, deadline)?;
-        let limit = deadline.at_most(CONNECT_LIMIT);
-        let channel = node.open_channel(link, SERVICE, serve, Some(limit)).map_err(|error| match error {
-            NodeError::Refused => Error::NoRoute(vec![("requests".to_owned(), error)]),
-            error => error.into(),
-        })?;
+        let mut attempts = 0;
+        let (link, tried, channel) = loop {
+            let (link, tried) = connect(node, to, driver, deadline)?;
+            match node.open_channel(link, SERVICE, serve, Some(deadline.at_most(CONNECT_LIMIT))) {
+                Ok(channel) => break (link, tried, channel),
+                // The peer has given up the link that it had made.
+                Err(NodeError::Lost(_) | NodeError::Unknown | NodeError::Closed) if attempts < MAX_ATTEMPTS => {
+                    attempts += 1
+                }
+                Err(NodeError::Refused) => {
+                    return Err(Error::NoRoute(vec![("requests".to_owned(), NodeError::Refused)]));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        };
         lock(&self.channels).0.insert(channel);
         opened(channel);
         let driver = node.link_info(link)?.driver;
@@ -233,11 +242,7 @@ fn connect(
         return Err(Error::NoRoute(vec![(driver, NodeError::Unreachable(Reason::FORBIDDEN))]));
     }
     for (name, address) in published {
-        let mut connected = node.connect(address, Some(deadline.at_most(FIRST_ATTEMPT)));
-        if connected == Err(NodeError::TimedOut) {
-            connected = node.connect(address, Some(deadline.at_most(CONNECT_LIMIT)));
-        }
-        match connected {
+        match node.connect_existing(address, Some(deadline.at_most(CONNECT_LIMIT))) {
             Ok(link) if node.link_info(link)?.peer == to.id => return Ok((link, tried)),
             Ok(link) => {
                 // A process that has taken the name or the port of one that has ended.

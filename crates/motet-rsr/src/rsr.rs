@@ -135,7 +135,8 @@ impl Rsr {
         let deadline = Deadline::within(limit);
         let mut came = 0;
         loop {
-            let until = if came > 0 { Some(0) } else { deadline.left().map(|left| deadline_in(left.as_nanos() as u64)) };
+            let until =
+                if came > 0 { Some(0) } else { deadline.left().map(|left| deadline_in(left.as_nanos() as u64)) };
             match self.0.receiver.step(until)? {
                 true => came += 1,
                 false if came > 0 || deadline.has_passed() => return Ok(came),

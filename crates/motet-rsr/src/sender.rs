@@ -14,6 +14,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
+/// How often a request that has not left is sent again, by another link.
+const MAX_ATTEMPTS: usize = 2;
+
 /// What sends need.
 pub struct Sender {
     pub node: Arc<Node>,
@@ -98,23 +101,25 @@ impl Sender {
         buffer: &Buffer<'_>,
         deadline: Deadline,
     ) -> Result<Arc<Route>, Error> {
-        if let Some(route) = self.routes.known(target.node.id, driver) {
-            match self.send_by(&route, target.endpoint, head, buffer, deadline) {
-                Ok(()) => return Ok(route),
-                Err((error, nothing_sent)) => {
-                    if !self.is_gone(&route) {
-                        return Err(error);
-                    }
-                    self.routes.forget(&self.node, target.node.id, &route);
-                    if !nothing_sent {
-                        return Err(error);
-                    }
-                }
+        let mut attempts = 0;
+        loop {
+            let route = match self.routes.known(target.node.id, driver) {
+                Some(route) => route,
+                None => self.open(target, driver, deadline)?,
+            };
+            let Err((error, nothing_sent)) = self.send_by(&route, target.endpoint, head, buffer, deadline) else {
+                return Ok(route);
+            };
+            if !self.is_gone(&route) && error != Error::Node(NodeError::Closed) {
+                return Err(error);
+            }
+            // The peer has ended, and may be there again; or it has closed the channel.
+            self.routes.forget(&self.node, target.node.id, &route);
+            attempts += 1;
+            if !nothing_sent || attempts > MAX_ATTEMPTS {
+                return Err(error);
             }
         }
-        let route = self.open(target, driver, deadline)?;
-        self.send_by(&route, target.endpoint, head, buffer, deadline).map_err(|(error, _)| error)?;
-        Ok(route)
     }
 
     /// The route to an endpoint, which is made if there is none.

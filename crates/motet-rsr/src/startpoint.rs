@@ -254,7 +254,8 @@ pub(crate) fn parts(address: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 fn is_driver(name: &[u8]) -> bool {
-    (1..=MAX_DRIVER).contains(&name.len()) && name.iter().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit())
+    (1..=MAX_DRIVER).contains(&name.len())
+        && name.iter().all(|letter| letter.is_ascii_lowercase() || letter.is_ascii_digit())
 }
 
 #[cfg(test)]

@@ -161,7 +161,8 @@ impl<'a> Head<'a> {
             }
             _ => return Err(Malformed("a handler's name of a wrong length")),
         };
-        let word = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).map_err(|_| Malformed("a head that is cut short"));
+        let word =
+            |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).map_err(|_| Malformed("a head that is cut short"));
         let apart = match flags & APART != 0 {
             true => Some((word(take(8)?)?, word(take(8)?)?)),
             false => None,

@@ -32,7 +32,8 @@ fn serving_process() {
 #[test]
 fn a_startpoint_works_in_a_third_process() {
     for (word, driver) in [("any", "shm"), ("shm", "shm"), ("tcp", "tcp")] {
-        let (mut server, mut third) = (Process::start("serving_process", word), Process::start("serving_process", "any"));
+        let (mut server, mut third) =
+            (Process::start("serving_process", word), Process::start("serving_process", "any"));
         let text = server.line();
         let of_third: Startpoint = third.line().parse().unwrap();
         let here = attach(Options::default());
@@ -70,8 +71,11 @@ fn a_reply_may_come_from_a_third_process() {
 
 #[test]
 fn a_killed_peer_ends_calls_and_no_other_peers() {
-    for (driver, reception) in [("shm", Reception::OneThread), ("tcp", Reception::OneThread), ("shm", Reception::Caller)] {
-        let (mut server, mut other) = (Process::start("serving_process", driver), Process::start("serving_process", driver));
+    for (driver, reception) in
+        [("shm", Reception::OneThread), ("tcp", Reception::OneThread), ("shm", Reception::Caller)]
+    {
+        let (mut server, mut other) =
+            (Process::start("serving_process", driver), Process::start("serving_process", driver));
         let starts = [&mut server, &mut other].map(|process| process.line().parse::<Startpoint>().unwrap());
         let here = attach(with(reception));
         let call = |at: usize, what: &str| here.call(&starts[at], what, &Buffer::new(), LIMIT);

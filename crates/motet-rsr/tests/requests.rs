@@ -152,6 +152,8 @@ fn one_startpoint_reaches_many_endpoints() {
     assert!(matches!(client.call(&all, 0, &Buffer::new(), LIMIT), Err(Error::Invalid(_))));
     // One of them has gone: the others get it.
     drop((endpoints, servers));
+    let gone = |link: &motet::node::LinkId| client.node().link_info(*link).map_or(true, |info| info.gone.is_some());
+    until(|| client.node().links().unwrap().iter().all(gone));
     let here = attach(Options::default());
     let seen = Arc::new(AtomicU64::new(0));
     let run = seen.clone();
@@ -264,7 +266,8 @@ fn short_requests_wait_for_a_slow_receiver_too() {
         first.join().unwrap().unwrap();
         loop {
             sent += 1;
-            let ended = client.request(&start, 1, Buffer::new().put(sent).put_array(&padding), Some(Duration::from_millis(50)));
+            let ended =
+                client.request(&start, 1, Buffer::new().put(sent).put_array(&padding), Some(Duration::from_millis(50)));
             if let Err(error) = ended {
                 break error;
             }

@@ -79,11 +79,26 @@ impl Node {
     ///
     /// Errors: [`Error::Unreachable`] with the reason of the last address that was tried; [`Error::TimedOut`]; [`Error::Full`].
     pub fn connect(&self, address: &str, deadline: Option<u64>) -> Result<LinkId, Error> {
+        self.connect_or_retry(address, deadline, deadline)
+    }
+
+    /// Connects as [`Node::connect`] does, to a node that is there: fails at once where there is none.
+    pub fn connect_existing(&self, address: &str, deadline: Option<u64>) -> Result<LinkId, Error> {
+        self.connect_or_retry(address, deadline, None)
+    }
+
+    /// Connects until `deadline`. Tries again until `retry_until` where there is no node.
+    fn connect_or_retry(
+        &self,
+        address: &str,
+        deadline: Option<u64>,
+        retry_until: Option<u64>,
+    ) -> Result<LinkId, Error> {
         loop {
             let pending = self.begin_connect(address)?;
             match self.wait(self.lock()?, deadline, |node| node.connections.take_result(pending)) {
                 Ok(Ok(link)) => return Ok(link),
-                Ok(Err(Reason::NO_SUCH_NODE)) if deadline.is_some_and(|until| clock::nanoseconds() < until) => {
+                Ok(Err(Reason::NO_SUCH_NODE)) if retry_until.is_some_and(|until| clock::nanoseconds() < until) => {
                     let again = clock::nanoseconds() + RETRY_INTERVAL_NS;
                     let _ = self.wait(self.lock()?, Some(again), |_| None::<()>);
                 }

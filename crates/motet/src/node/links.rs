@@ -14,6 +14,12 @@ impl Node {
         self.0.connect(address, deadline(limit))
     }
 
+    /// Opens a link to a node that is there, as [`Node::connect`] does; where there is none it fails at once. The limit is for a peer that does not answer.
+    #[inline]
+    pub fn connect_existing(&self, address: &str, limit: Option<Duration>) -> Result<LinkId, Error> {
+        self.0.connect_existing(address, deadline(limit))
+    }
+
     /// The links that are up, or down and not closed. A link that the peer opened and that is down closes itself when none of its messages waits
     /// and this side has no channel of it.
     #[inline]
