@@ -1,4 +1,4 @@
-//! libmotet.so: `include/motet.h`, `include/motet_group.h`, `include/motet_file.h` and `include/motet_adapter.h` over the engine. Translation only; the headers document every function.
+//! libmotet.so: `include/motet.h`, `include/motet_group.h`, `include/motet_file.h`, `include/motet_rsr.h` and `include/motet_adapter.h` over the engine. Translation only; the headers document every function.
 //!
 //! What callers promise for every function: pointers are valid for the length that is passed with them, during the call; `motet_wait` memory
 //! is untouched between begin and end. What the library promises: no panic leaves it, and errno is unchanged.
@@ -9,6 +9,7 @@ mod groups;
 mod memory;
 mod messages;
 mod process_life;
+mod rsr;
 mod split_calls;
 mod streams;
 mod user_pointer;

@@ -143,8 +143,14 @@ impl<'a> Buffer<'a> {
         self.borrow(bytes)
     }
 
-    /// Puts bytes that stay where they are, without their count.
-    pub(crate) fn borrow(&mut self, bytes: &'a [u8]) -> &mut Self {
+    /// Puts bytes as they are, without their count: numbers in this machine's format, of whatever types the receiver gets.
+    pub fn put_raw(&mut self, bytes: &[u8]) -> &mut Self {
+        self.own.extend_from_slice(bytes);
+        self
+    }
+
+    /// Puts bytes that stay where they are, without their count; otherwise as [`Buffer::put_raw`].
+    pub fn borrow(&mut self, bytes: &'a [u8]) -> &mut Self {
         if self.open < self.own.len() {
             self.pieces.push(Piece::Own(self.open..self.own.len()));
             self.open = self.own.len();

@@ -1,5 +1,6 @@
 //! The values that go from machine to machine. Macros, because the test and the foreign program compile the buffers separately.
 
+/// Puts the values.
 #[macro_export]
 macro_rules! fill {
     ($buffer:expr) => {
@@ -9,6 +10,7 @@ macro_rules! fill {
     };
 }
 
+/// Gets the values.
 #[macro_export]
 macro_rules! check {
     ($reader:expr) => {
