@@ -34,6 +34,7 @@ pub mod place;
 pub mod plot;
 pub mod report;
 pub mod rows;
+pub mod rsr;
 pub mod sandbox;
 pub mod session;
 pub mod stats;
@@ -82,6 +83,8 @@ pub enum Tool {
     Files(files::Options),
     /// Measure GridFTP over the driver of Globus XIO and under motet run, beside TCP
     Globus(globus::Options),
+    /// Measure remote service requests beside messages of the engine and omniORB
+    Rsr(rsr::Options),
     /// Measure sessions, groups and circuits beside their limits, and collective operations beside Open MPI
     Session(session::Options),
 }
@@ -95,6 +98,7 @@ impl Options {
             Some(Tool::Mpi(mpi)) => &mut mpi.run,
             Some(Tool::Files(files)) => &mut files.run,
             Some(Tool::Globus(globus)) => &mut globus.run,
+            Some(Tool::Rsr(rsr)) => &mut rsr.run,
             Some(Tool::Session(session)) => &mut session.run,
             None => &mut self.run,
         }
@@ -128,6 +132,10 @@ pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
             let report =
                 globus::measure(begin(&globus.run, prefix)?, globus, |lines| output::show_part(lines, &globus.run))?;
             return output::show_rest(&report, &globus.run, |_| Group::Globus);
+        }
+        Some(Tool::Rsr(rsr)) => {
+            let report = rsr::measure(begin(&rsr.run, prefix)?, rsr, |lines| output::show_part(lines, &rsr.run))?;
+            return output::show_rest(&report, &rsr.run, |_| Group::Rsr);
         }
         Some(Tool::Session(session)) => {
             let report = session::measure(begin(&session.run, prefix)?, session)?;

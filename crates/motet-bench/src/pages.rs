@@ -37,11 +37,13 @@ pub enum Group {
     Files,
     /// `motet bench globus`.
     Globus,
+    /// `motet bench rsr`.
+    Rsr,
 }
 
 impl Group {
     /// All groups.
-    pub const ALL: [Group; 8] = [
+    pub const ALL: [Group; 9] = [
         Group::Streams,
         Group::Programs,
         Group::Messages,
@@ -50,6 +52,7 @@ impl Group {
         Group::Session,
         Group::Files,
         Group::Globus,
+        Group::Rsr,
     ];
 
     /// The name of its page.
@@ -63,6 +66,7 @@ impl Group {
             Group::Session => "session.md",
             Group::Files => "files.md",
             Group::Globus => "globus.md",
+            Group::Rsr => "rsr.md",
         }
     }
 
@@ -76,6 +80,7 @@ impl Group {
             Group::Session => "Figures: sessions",
             Group::Files => "Figures: remote files",
             Group::Globus => "Figures: GridFTP",
+            Group::Rsr => "Figures: remote service requests",
         }
     }
 }

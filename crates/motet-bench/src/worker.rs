@@ -2,7 +2,7 @@
 //!
 //! `--worker ping|stream engine|tcp|tcp-polling serve|call …` speaks the protocol of `tests/bench/peer.h`, and adds to the figures
 //! the part of the payload that shared memory carried. `hub`, `peer` and `hold` are processes that are examined from outside. `fifo`
-//! measures FIFOs without the engine, `files` remote files, `node` messages, `loan` loaned messages and regions, `session` circuits. A worker inherits its
+//! measures FIFOs without the engine, `files` remote files, `node` messages, `loan` loaned messages and regions, `rsr` remote service requests, `session` circuits. A worker inherits its
 //! CPU affinity.
 
 mod fifo;
@@ -10,6 +10,7 @@ mod files;
 mod loan;
 mod managed;
 mod node;
+mod rsr;
 mod session;
 
 pub use managed::depth as managed_depth;
@@ -44,6 +45,7 @@ pub fn run(words: &[String]) -> Result<()> {
         ["loan", "serve"] | ["loan", _, "serve"] => loan::serve(),
         ["loan", what, "call", _, port, size, ms] => loan::call(what, port, number(size)?, number(ms)?),
         ["node", ref words @ ..] => node::run(words),
+        ["rsr", ref words @ ..] => rsr::run(words),
         ["session", ref words @ ..] => session::run(words),
         ["hub", "serve"] => hub(),
         ["peer", kind, "call", host, port, links, rounds] => peer(host, port, kind, number(links)?, number(rounds)?),

@@ -117,6 +117,28 @@ impl Receiver {
         }
     }
 
+    /// Handles one of those that have arrived, without waiting and without progress. False: there is none.
+    #[inline]
+    pub fn next(&self) -> Result<bool, Error> {
+        match self.shared.sender.node.test_cq(self.cq)? {
+            Some(completion) => self.completed(completion).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Makes progress once, and handles all that has arrived.
+    pub fn serve(&self) -> Result<usize, Error> {
+        if self.waits.load(Ordering::Relaxed) {
+            self.receive_waiting();
+        }
+        self.shared.sender.node.progress()?;
+        let mut came = 0;
+        while self.next()? {
+            came += 1;
+        }
+        Ok(came)
+    }
+
     /// Receives until the end, or until the channel is gone.
     pub fn run(&self) {
         while !self.shared.ended.load(Ordering::Relaxed) {

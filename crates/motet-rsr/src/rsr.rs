@@ -132,17 +132,21 @@ impl Rsr {
         if self.0.shared.sender.options.reception != Reception::Caller {
             return Err(Error::Invalid("threads receive in this process"));
         }
-        let deadline = Deadline::within(limit);
-        let mut came = 0;
-        loop {
-            let until =
-                if came > 0 { Some(0) } else { deadline.left().map(|left| deadline_in(left.as_nanos() as u64)) };
-            match self.0.receiver.step(until)? {
-                true => came += 1,
-                false if came > 0 || deadline.has_passed() => return Ok(came),
-                false => {} // data wait for memory
-            }
+        if limit == Some(Duration::ZERO) {
+            return self.0.receiver.serve();
         }
+        let deadline = Deadline::within(limit);
+        let until = deadline.left().map(|left| deadline_in(left.as_nanos() as u64));
+        while !self.0.receiver.step(until)? {
+            if deadline.has_passed() {
+                return Ok(0);
+            } // otherwise data wait for memory
+        }
+        let mut came = 1;
+        while self.0.receiver.next()? {
+            came += 1;
+        }
+        Ok(came)
     }
 
     /// By which way requests go to each endpoint of a startpoint, and why. Makes links that are not there.
@@ -247,7 +251,7 @@ impl ChannelThreads {
 /// Accepts channels, until the end.
 fn accept(shared: &Arc<Shared>, late: &Receiver, channels: &ChannelThreads) {
     while !shared.ended.load(Ordering::Relaxed) {
-        while late.step(Some(0)).is_ok_and(|came| came) {}
+        let _ = late.serve();
         match shared.sender.node.accept(SERVICE, Some(ACCEPT_LIMIT)) {
             Ok(channel) => {
                 shared.sender.routes.learn(&shared.sender.node, channel);
