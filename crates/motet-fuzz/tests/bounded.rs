@@ -200,6 +200,11 @@ fn file_message() {
 }
 
 #[test]
+fn request() {
+    run(target("request"));
+}
+
+#[test]
 fn link_frame() {
     run(target("link_frame"));
 }

@@ -84,7 +84,7 @@ struct Announced {
 }
 
 impl Receiver {
-    /// Receives from now on; somebody has to call [`Receiver::step`].
+    /// Receives from now on; the caller then calls [`Receiver::step`].
     pub fn start(shared: &Arc<Shared>, from: Option<RecvFrom>) -> Result<Self, Error> {
         let cq = shared.sender.node.add_cq()?;
         let receiver = Self {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A process that serves `id`, which answers with its process's number, and `sleep`, which never answers; and that calls what it is told.
+/// A process that serves `id`, which answers with its process's number, and `sleep`, which never answers; and that calls what comes on its input.
 #[test]
 fn serving_process() {
     let Some(word) = word() else { return };

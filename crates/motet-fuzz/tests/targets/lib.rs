@@ -12,6 +12,7 @@ pub mod message;
 pub mod mutate;
 pub mod nbd;
 pub mod payload_ring;
+pub mod rsr;
 pub mod session;
 pub mod slot;
 
@@ -55,6 +56,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "completions", run: completions::run, seeds: completions::seeds, rounds: 10_000 },
     Target { name: "descriptor", run: descriptor, seeds: descriptor_seeds, rounds: 50_000 },
     Target { name: "file_message", run: files::file_message, seeds: files::file_message_seeds, rounds: 200_000 },
+    Target { name: "request", run: rsr::request, seeds: rsr::request_seeds, rounds: 200_000 },
     Target { name: "link_frame", run: gatekeeper::link_frame, seeds: gatekeeper::link_frame_seeds, rounds: 200_000 },
     Target { name: "node_line", run: gatekeeper::node_line, seeds: gatekeeper::node_line_seeds, rounds: 100_000 },
     Target { name: "nbd", run: nbd::run, seeds: nbd::seeds, rounds: 200_000 },
