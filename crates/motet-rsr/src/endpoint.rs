@@ -2,6 +2,7 @@
 
 use crate::counters::count;
 use crate::error::Error;
+use crate::numbers::NumberMap;
 use crate::request::{Data, Request};
 use crate::sender::Sender;
 use crate::startpoint::{Startpoint, Target};
@@ -35,7 +36,7 @@ pub struct Entry {
 /// handler runs in a thread of a pool, and may do what it likes.
 #[derive(Default)]
 pub struct Handlers {
-    by_number: HashMap<u32, Arc<Entry>>,
+    by_number: NumberMap<u32, Arc<Entry>>,
     by_name: HashMap<String, Arc<Entry>>,
     user: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -179,7 +180,7 @@ impl Job {
 
 /// The endpoints of a node.
 #[derive(Default)]
-pub struct Table(RwLock<HashMap<u64, Arc<Registered>>>);
+pub struct Table(RwLock<NumberMap<u64, Arc<Registered>>>);
 
 impl Table {
     /// The endpoint of this number.

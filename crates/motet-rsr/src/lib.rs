@@ -41,6 +41,7 @@
 //! | `reception` | packets that arrive, and the checks |
 //! | `endpoint`, `request`, `workers` | handlers, and who runs them |
 //! | `memory` | bounds |
+//! | `numbers` | maps on the way of each request |
 #![forbid(unsafe_code)]
 
 mod block;
@@ -52,6 +53,7 @@ mod endpoint;
 mod error;
 mod format;
 mod memory;
+mod numbers;
 mod options;
 mod reception;
 mod request;

@@ -55,6 +55,8 @@ pub struct Receiver {
     /// The operations of the receives of first packets.
     posted: [AtomicU32; AHEAD],
     apart: Mutex<Apart>,
+    /// The channel of the last request: it is known.
+    last: Mutex<Option<Channel>>,
     /// Whether data wait for memory.
     waits: AtomicBool,
 }
@@ -93,6 +95,7 @@ impl Receiver {
             cq,
             posted: Default::default(),
             apart: Mutex::default(),
+            last: Mutex::default(),
             waits: AtomicBool::new(false),
         };
         for at in 0..AHEAD {
@@ -193,7 +196,12 @@ impl Receiver {
             memory.filter(|memory| memory.len() == FIRST).unwrap_or_else(|| self.shared.memory.first(FIRST));
         match (status, channel) {
             (Status::Done, Some(channel)) => {
-                self.shared.sender.routes.learn(&self.shared.sender.node, channel);
+                let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+                if *last != Some(channel) {
+                    *last = Some(channel);
+                    self.shared.sender.routes.learn(&self.shared.sender.node, channel);
+                }
+                drop(last);
                 match self.handle(memory, length as usize, tag, channel) {
                     Some(back) => memory = back,
                     None => memory = self.shared.memory.first(FIRST),
