@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// Nothing takes so long.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// How long workers may take to hear that the study is finished.
+const LAST_LINES: Duration = Duration::from_secs(2);
+
 /// A process of the farm. It is killed when this is dropped.
 struct Process {
     child: Child,
@@ -110,7 +113,11 @@ pub fn run(words: &[&str]) -> Result<()> {
         drop(former);
     }
     let results = finished(&mut master)?;
-    workers.iter_mut().for_each(|worker| _ = worker.child.wait());
+    // A worker that knows only masters that are gone looks for them for a long time.
+    let ended = Instant::now();
+    while ended.elapsed() < LAST_LINES && workers.iter_mut().any(|worker| matches!(worker.child.try_wait(), Ok(None))) {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     std::thread::sleep(Duration::from_millis(20)); // the last lines of workers
     workers.iter().for_each(|worker| collect(worker, &mut answered));
     check(points, &results, &answered)?;
