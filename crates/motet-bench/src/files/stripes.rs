@@ -18,8 +18,8 @@ const HOSTS: [&str; 5] = ["s1", "s2", "s3", "s4", "client"];
 const LINK_RATE: &str = "400mbit";
 /// Bytes of a unit, of a transfer, and of the file.
 const UNIT: &str = "262144";
-const TRANSFER_BYTES: usize = 8 << 20;
-const FILE_BYTES: usize = 64 << 20;
+const TRANSFER_BYTES: usize = 2 << 20;
+const FILE_BYTES: usize = 32 << 20;
 /// How many servers, and the least part of that many times the rate of one.
 const COUNTS: [(usize, f64); 3] = [(1, 1.0), (2, 1.9), (4, 3.6)];
 
@@ -54,7 +54,7 @@ pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
         let series = bench.compare(bench.of_programs, false, &mut measurements)?;
         let rates = |at: usize| -> Vec<f64> { series[at].values.iter().map(|ns| TRANSFER_BYTES as f64 / ns).collect() };
         for (at, (count, least)) in COUNTS.iter().enumerate().skip(1) {
-            let what = format!("8 MiB sequential {operation}, one thread, {count} servers, links of {LINK_RATE}");
+            let what = format!("2 MiB sequential {operation}, one thread, {count} servers, links of {LINK_RATE}");
             lines.push(
                 Line::new("stripes", what)
                     .figure(Quantity::of(format!("{count} servers"), &rates(at), Unit::GBs))
