@@ -30,6 +30,7 @@ mod output;
 pub mod overview;
 pub mod pages;
 pub mod pair;
+mod parts;
 pub mod place;
 pub mod plot;
 pub mod report;
@@ -43,8 +44,9 @@ pub mod tune;
 mod worker;
 
 use crate::bench::Bench;
-use crate::options::RunOptions;
+use crate::options::{PartOptions, RunOptions};
 use crate::pages::Group;
+use crate::parts::Part;
 use crate::report::Report;
 use anyhow::{Result, bail};
 use std::path::PathBuf;
@@ -123,29 +125,22 @@ pub fn run(options: &Options, prefix: &[&str]) -> Result<()> {
             let report = mpi::measure(begin(&mpi.run, prefix)?, mpi, |lines| output::show_part(lines, &mpi.run))?;
             return output::show_rest(&report, &mpi.run, |_| Group::Mpi);
         }
-        Some(Tool::Files(files)) => {
-            let report =
-                files::measure(begin(&files.run, prefix)?, files, |lines| output::show_part(lines, &files.run))?;
-            return output::show_rest(&report, &files.run, |_| Group::Files);
-        }
-        Some(Tool::Globus(globus)) => {
-            let report =
-                globus::measure(begin(&globus.run, prefix)?, globus, |lines| output::show_part(lines, &globus.run))?;
-            return output::show_rest(&report, &globus.run, |_| Group::Globus);
-        }
-        Some(Tool::Rsr(rsr)) => {
-            let report = rsr::measure(begin(&rsr.run, prefix)?, rsr, |lines| output::show_part(lines, &rsr.run))?;
-            return output::show_rest(&report, &rsr.run, |_| Group::Rsr);
-        }
-        Some(Tool::Session(session)) => {
-            let report = session::measure(begin(&session.run, prefix)?, session)?;
-            return output::show(&report, &session.run, |_| Group::Session);
-        }
+        Some(Tool::Files(files)) => return of_parts(files, prefix, Group::Files),
+        Some(Tool::Globus(globus)) => return of_parts(globus, prefix, Group::Globus),
+        Some(Tool::Rsr(rsr)) => return of_parts(rsr, prefix, Group::Rsr),
+        Some(Tool::Session(session)) => return of_parts(session, prefix, Group::Session),
         None => {}
     }
     let wanted = rows::chosen(&options.only)?;
     let bench = begin(&options.run, prefix)?;
     output::show(&measure(&bench, &wanted, options)?, &options.run, rows::group)
+}
+
+/// Measures a tool by its parts; each is shown when it ends.
+fn of_parts<P: Part>(options: &PartOptions<P>, prefix: &[&str], group: Group) -> Result<()> {
+    let run = &options.run;
+    let report = parts::measure(&begin(run, prefix)?, options, |lines| output::show_part(lines, run))?;
+    output::show_rest(&report, run, |_| group)
 }
 
 fn begin(options: &RunOptions, prefix: &[&str]) -> Result<Bench> {

@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Write as _};
 use std::time::Duration;
 
 /// Prints a report, and writes its files.
-pub fn show(report: &Report, options: &RunOptions, group: fn(&report::Line) -> Group) -> Result<()> {
+pub fn show(report: &Report, options: &RunOptions, group: impl Fn(&report::Line) -> Group) -> Result<()> {
     cleanup::block_while_ending();
     let shown = if options.json {
         serde_json::to_string_pretty(report)? + "\n"
@@ -33,7 +33,7 @@ pub fn show_part(lines: &[report::Line], options: &RunOptions) -> Result<()> {
 }
 
 /// Prints the rest of a run whose parts have been printed, and writes its files.
-pub fn show_rest(report: &Report, options: &RunOptions, group: fn(&report::Line) -> Group) -> Result<()> {
+pub fn show_rest(report: &Report, options: &RunOptions, group: impl Fn(&report::Line) -> Group) -> Result<()> {
     if options.json {
         return show(report, options, group);
     }
@@ -42,7 +42,7 @@ pub fn show_rest(report: &Report, options: &RunOptions, group: fn(&report::Line)
 }
 
 /// Draws the plots, and writes the figures pages where a folder for them is given.
-fn show_files(report: &Report, options: &RunOptions, group: fn(&report::Line) -> Group) -> Result<()> {
+fn show_files(report: &Report, options: &RunOptions, group: impl Fn(&report::Line) -> Group) -> Result<()> {
     if !report.curves.is_empty() {
         let folder = &options.plots;
         std::fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;

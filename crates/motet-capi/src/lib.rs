@@ -8,6 +8,8 @@ mod files;
 mod groups;
 mod memory;
 mod messages;
+mod objects;
+mod pin;
 mod process_life;
 mod rsr;
 mod split_calls;

@@ -29,8 +29,8 @@ mod stripes;
 
 use crate::bench::Bench;
 use crate::options::PartOptions;
-use crate::report::{Line, Report};
-use crate::{machine, output};
+use crate::parts;
+use crate::report::Line;
 use anyhow::Result;
 
 /// The command line of `motet bench files`.
@@ -57,8 +57,7 @@ pub enum Part {
     Model,
 }
 
-impl Part {
-    /// The row of its lines.
+impl parts::Part for Part {
     fn word(self) -> &'static str {
         match self {
             Part::Client => "client",
@@ -84,23 +83,4 @@ impl Part {
             Part::Model => model::measure(bench),
         }
     }
-}
-
-/// Measures the parts that are chosen. `shown` is called with the lines of each when it ends.
-pub fn measure(bench: Bench, options: &Options, shown: impl Fn(&[Line]) -> Result<()>) -> Result<Report> {
-    let parts = options.chosen();
-    let bar = output::progress(parts.len() as u64)?;
-    let copies = machine::copies(&bench);
-    let mut lines = Vec::new();
-    for part in parts {
-        bar.set_message(part.word());
-        let found = part
-            .measure(&bench)
-            .unwrap_or_else(|error| vec![Line::not_measured(part.word(), part.word(), format!("{error:#}"))]);
-        bar.suspend(|| shown(&found))?;
-        lines.extend(found);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    Ok(Report { machine: machine::describe(&bench, &copies), lines, curves: Vec::new() })
 }

@@ -17,8 +17,8 @@ mod pair;
 
 use crate::bench::{Bench, Measurement, Series};
 use crate::options::PartOptions;
-use crate::report::{Bound, Line, Quantity, Report, Unit};
-use crate::{machine, output};
+use crate::parts;
+use crate::report::{Bound, Line, Quantity, Unit};
 use anyhow::Result;
 use pair::{ONE_PACKET, Pair};
 
@@ -48,7 +48,7 @@ const SIZES: [usize; 6] = [16, 256, 1 << 10, 4 << 10, 16 << 10, 32 << 10];
 const BLOCK: usize = 1 << 20;
 const NS_IN_MS: f64 = 1e6;
 
-impl Part {
+impl parts::Part for Part {
     fn word(self) -> &'static str {
         match self {
             Part::Empty => "empty",
@@ -70,25 +70,6 @@ impl Part {
             Part::Receptions => receptions(bench),
         }
     }
-}
-
-/// Measures the parts that are chosen. `shown` is called with the lines of each when it ends.
-pub fn measure(bench: Bench, options: &Options, shown: impl Fn(&[Line]) -> Result<()>) -> Result<Report> {
-    let parts = options.chosen();
-    let bar = output::progress(parts.len() as u64)?;
-    let copies = machine::copies(&bench);
-    let mut lines = Vec::new();
-    for part in parts {
-        bar.set_message(part.word());
-        let found = part
-            .measure(&bench)
-            .unwrap_or_else(|error| vec![Line::not_measured(part.word(), part.word(), format!("{error:#}"))]);
-        bar.suspend(|| shown(&found))?;
-        lines.extend(found);
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    Ok(Report { machine: machine::describe(&bench, &copies), lines, curves: Vec::new() })
 }
 
 /// Asks pairs in turn. Returns the times of each, ns.

@@ -17,8 +17,8 @@ mod watched;
 
 use crate::bench::Bench;
 use crate::options::PartOptions;
-use crate::report::{Line, Report};
-use crate::{machine, output};
+use crate::parts;
+use crate::report::Line;
 use anyhow::Result;
 
 /// The command line of `motet bench session`.
@@ -59,8 +59,7 @@ pub enum Part {
     Etcd,
 }
 
-impl Part {
-    /// The row of its lines.
+impl parts::Part for Part {
     fn word(self) -> &'static str {
         match self {
             Part::Up => "up",
@@ -100,22 +99,4 @@ impl Part {
             Part::Etcd => etcd::killed(bench),
         }
     }
-}
-
-/// Measures the parts that are chosen.
-pub fn measure(bench: Bench, options: &Options) -> Result<Report> {
-    let parts = options.chosen();
-    let bar = output::progress(parts.len() as u64)?;
-    let copies = machine::copies(&bench);
-    let mut lines = Vec::new();
-    for part in parts {
-        bar.set_message(part.word());
-        match part.measure(&bench) {
-            Ok(found) => lines.extend(found),
-            Err(error) => lines.push(Line::not_measured(part.word(), part.word(), format!("{error:#}"))),
-        }
-        bar.inc(1);
-    }
-    bar.finish_and_clear();
-    Ok(Report { machine: machine::describe(&bench, &copies), lines, curves: Vec::new() })
 }
