@@ -61,7 +61,7 @@ struct Answer {
     /// The exports that `motet run --files` shows to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     files: Vec<Use>,
-    /// The same in words.
+    /// What `files` says, in words, for people.
     #[serde(skip)]
     of_files: String,
     /// The nodes of messages.

@@ -247,7 +247,7 @@ fn git_and_make_work_over_two_test_hosts() {
     let (code, out, err) = finish(&mut hosts.on("b", &["bash", "-c", &work]));
     assert!(code == 0 && out.ends_with("?? main\nbuilt\n"), "{out}{err}");
     assert!(exported.join("two/main").exists() && exported.join("one/.git").is_dir());
-    // The same for one program, which mounts the other host's export for itself.
+    // One program mounts the other host's export for itself, and does the same work.
     let place = format!("{folder}/mount-b");
     let work = format!(
         "set -e; cd {place}; export HOME=$PWD; git clone -q one three; cd three; make -s; ./main; git status --short; pwd"

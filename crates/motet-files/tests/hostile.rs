@@ -4,9 +4,9 @@ use motet::node::{Channel, Context, Mode, Node, Outgoing, RecvFrom, Serve};
 use motet_files::client::{Client, CompletionQueue, MAX_QUEUED, OperationMemory, Source, Submission, Transfer};
 use motet_files::exports::{self, Query};
 use motet_files::protocol::{
-    Answer, Attributes, Change, LockKind, LockRange, MAX_REQUEST_BYTES, OpenFlags, Operation, Reply, Request, SERVICE,
-    SLOTS, SessionKey, Target, VERSION, acknowledgement_tag, answer_tag, append, data_tag, parse_answer, parse_request,
-    request_tag,
+    Answer, Attributes, Change, Layout, LockKind, LockRange, MAX_REQUEST_BYTES, OpenFlags, Operation, Reply, Request,
+    SERVICE, SLOTS, SessionKey, Target, VERSION, acknowledgement_tag, answer_tag, append, data_tag, parse_answer,
+    parse_request, request_tag,
 };
 use motet_files::server::{Options, Server};
 use std::fs;
@@ -280,10 +280,52 @@ fn answered(sequence: u32, result: Result<Reply, i32>) -> Vec<u8> {
     headers
 }
 
+/// A client of a server that opens files, and answers all else with `case`.
+fn client_of_liar(
+    case: impl Fn(&Request<'_>) -> (Vec<u8>, Vec<u8>) + Send + 'static,
+    limit: Option<Duration>,
+) -> Client {
+    let address = hostile_server(move |request| match request.operation {
+        Operation::Open { .. } => {
+            let opened = Reply::Opened { file: 1, attributes: Attributes::default() };
+            (answered(request.sequence, Ok(opened)), vec![])
+        }
+        _ => case(request),
+    });
+    Client::connect(Source::Address(address), limit).expect("a session")
+}
+
+#[test]
+fn layouts_of_a_server_that_lies_are_errors() {
+    let layout = |unit, others: Vec<String>| {
+        let mut bytes = Vec::new();
+        append(&Layout { id: [1; 16], unit, others }, &mut bytes);
+        bytes
+    };
+    let name = |text: &str| vec![text.to_owned()];
+    let bodies = [
+        vec![0xff; 100],
+        vec![0; 4096],
+        layout(0, name("parts")),
+        layout(1, name("parts")),
+        layout(65_536, vec![]),
+        layout(65_536, vec!["parts".to_owned(); 16]),
+        layout(65_536, name("../../other")),
+        layout(65_536, name("host/x:parts")),
+    ];
+    for (number, body) in bodies.into_iter().enumerate() {
+        let address = hostile_server(move |request| {
+            let opened = Reply::Opened { file: 1, attributes: Attributes::default() };
+            (answered(request.sequence, Ok(opened)), body.clone())
+        });
+        let client = Client::connect(Source::Address(address), Some(Duration::from_millis(200))).expect("a session");
+        assert!(client.open_file(b"x", OpenFlags::READ, 0).is_err(), "layout {number}");
+    }
+}
+
 #[test]
 fn a_client_of_a_server_that_lies_gets_errors() {
     let limit = Some(Duration::from_millis(200));
-    let opened = |sequence| answered(sequence, Ok(Reply::Opened { file: 1, attributes: Attributes::default() }));
     // Answers that are none, of another request, of another kind, with too long a body, and with other counts.
     type Case = fn(&Request<'_>) -> (Vec<u8>, Vec<u8>);
     let cases: [Case; 5] = [
@@ -294,11 +336,7 @@ fn a_client_of_a_server_that_lies_gets_errors() {
         |request| (answered(request.sequence, Ok(Reply::Count(u64::MAX))), vec![1; 5]),
     ];
     for (number, case) in cases.into_iter().enumerate() {
-        let address = hostile_server(move |request| match request.operation {
-            Operation::Open { .. } => (opened(request.sequence), vec![]),
-            _ => case(request),
-        });
-        let client = Client::connect(Source::Address(address), limit).expect("a session");
+        let client = client_of_liar(case, limit);
         let (file, _) = client.open_file(b"x", OpenFlags::READ | OpenFlags::WRITE, 0).expect("a file");
         let mut buffer = [7; 10];
         assert!(file.read_at(&mut buffer, 0).is_err(), "case {number}");
@@ -313,7 +351,6 @@ fn a_client_of_a_server_that_lies_gets_errors() {
 #[test]
 fn a_completion_queue_of_a_server_that_lies_gets_errors() {
     let limit = Some(Duration::from_millis(200));
-    let opened = |sequence| answered(sequence, Ok(Reply::Opened { file: 1, attributes: Attributes::default() }));
     type Case = fn(&Request<'_>) -> (Vec<u8>, Vec<u8>);
     let cases: [Case; 5] = [
         |_| (vec![0xff; 200], vec![]),
@@ -323,11 +360,7 @@ fn a_completion_queue_of_a_server_that_lies_gets_errors() {
         |request| (answered(request.sequence, Ok(Reply::Count(u64::MAX))), vec![1; 5]),
     ];
     for (number, case) in cases.into_iter().enumerate() {
-        let address = hostile_server(move |request| match request.operation {
-            Operation::Open { .. } => (opened(request.sequence), vec![]),
-            _ => case(request),
-        });
-        let client = Client::connect(Source::Address(address), limit).expect("a session");
+        let client = client_of_liar(case, limit);
         let file = Arc::new(client.open_file(b"x", OpenFlags::READ | OpenFlags::WRITE, 0).expect("a file").0);
         let queue = CompletionQueue::new(&client, 4).expect("a queue");
         let read = Submission::Read { offset: 0, into: OperationMemory::Owned(vec![7; 10]) };

@@ -1,4 +1,4 @@
-//! Clients are told what other clients change, before the change is answered.
+//! A server reports each change to the clients that may have cached what is changed, before it answers the client that has made the change.
 
 use motet_files::client::{Client, Notice, Source, Subscription};
 use motet_files::protocol::{Attributes, Change, OpenFlags, RenameFlags};

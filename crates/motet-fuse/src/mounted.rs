@@ -70,7 +70,7 @@ impl MountedExport {
         self.nodes.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, to be changed.
+    /// The files that the kernel knows, to be changed.
     pub fn nodes_mut(&self) -> RwLockWriteGuard<'_, Nodes> {
         self.nodes.write().unwrap_or_else(PoisonError::into_inner)
     }

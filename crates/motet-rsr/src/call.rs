@@ -22,7 +22,7 @@ use std::time::Duration;
 
 /// How long a wait lasts before the peer is looked at, ns.
 const LOOK_NS: u64 = 20_000_000;
-/// The same where this thread also receives requests: the first time, and the longest.
+/// The pauses of a wait in a thread that also receives requests: the first one, and the longest.
 const SERVE_NS: [u64; 2] = [50_000, 1_000_000];
 /// Most calls whose replies are still expected after their deadlines.
 const MAX_LATE: usize = 1024;

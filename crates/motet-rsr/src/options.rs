@@ -1,6 +1,6 @@
 //! How a process sends and receives requests.
 
-/// Which threads receive requests and run handlers that are not threaded.
+/// The threads that receive requests and run handlers that are not threaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reception {
     /// The program's own, when it calls [`crate::Rsr::poll`] or waits for the reply of a call. No thread is made; threaded handlers run there, too.

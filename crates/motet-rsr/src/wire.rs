@@ -36,7 +36,7 @@ const APART: u8 = 2;
 const CALL: u8 = 4;
 const REPLY: u8 = 8;
 
-/// Which function of an endpoint.
+/// The handler that a request names: a number or a name in the table of its endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Handler<'a> {
     /// By number.

@@ -96,7 +96,7 @@ impl Client {
         Self { shared: Arc::new(Shared { transport, files, parts }), identity: None }
     }
 
-    /// The same client, asking for a user. A server of another user than root, or one that squashes, executes its requests as its own user all the same.
+    /// A client with the same session that asks for a user. A server of another user than root, or one that squashes, executes its requests as its own user all the same.
     pub fn for_user(&self, identity: Identity) -> Self {
         Self { shared: Arc::clone(&self.shared), identity: Some(Arc::new(identity)) }
     }
