@@ -9,7 +9,9 @@
  *
  * HANDED_OVER_OUTSIDE=1: a message before the hand-over must arrive outside the kernel's socket (FIONREAD through the library reports more than
  * the kernel), and so must a part of what is unread; a cell that began otherwise is repeated. So no cell passes without ring bytes at stake.
- * (Of a large send something is outside TCP only while its reader keeps up: after some tries the message before is enough.) */
+ * (Of a large send something is outside TCP only while its reader keeps up: after some tries the message before is enough.)
+ * On an overloaded machine readers sleep and all bytes take TCP: a cell that has begun so each time runs once more in a program of its own whose
+ * waits keep their gates open (MOTET_PATIENCE). */
 #include "handed_over.h"
 #include <sys/ioctl.h>
 #include "raw.h"
@@ -28,6 +30,7 @@ enum phase { FIRST, IDLE, UNREAD_BYTES, LARGE, ENDED, STOPPED, STOPPED_TILL_READ
 enum fate { KEEPS, CLOSES, BOTH, FATES };
 static const char *const phase_names[] = {"before the first byte", "idle", "bytes unread", "in a large send", "all is sent",
                                           "peer stopped", "peer stopped until all is read", "peer stopped in a large send"};
+static const char ONLY_CELL[] = "HANDED_ON_CELL"; /* phase and fate, as two digits */
 static const char *const fate_names[] = {"keeps", "closes", "reads too"};
 
 static const char *reader, *script, *how;
@@ -517,13 +520,29 @@ static int run_cell(bool strict)
     return -1;
 }
 
-static bool judge(void)
+/* Runs this cell in a new process of this program, whose line is the cell's result. Returns whether it succeeded. */
+static bool run_with_open_gates(char **argv)
+{
+    pid_t running = fork_child();
+    if (running == 0) {
+        char only[3] = {(char)('0' + (int)phase), (char)('0' + (int)fate), 0};
+        CHECK(setenv("MOTET_PATIENCE", "300ms", 1) == 0 && setenv(ONLY_CELL, only, 1) == 0);
+        execv("/proc/self/exe", argv);
+        _exit(127);
+    }
+    int status;
+    CHECK(waitpid(running, &status, 0) == running);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+static bool judge(char **argv)
 {
     int result = MISSED;
     for (int i = 0; i < TRIES && result == MISSED; i++) {
         if (i > 0) nap_ms(i);
         result = run_cell(i < STRICT_TRIES);
     }
+    if (result == MISSED && getenv(ONLY_CELL) == NULL) return run_with_open_gates(argv);
     uint64_t *slots = (uint64_t *)words;
     uint64_t bytes = slots[SLOT_BYTES] + slots[SLOT_WORDS + SLOT_BYTES], sum = slots[SLOT_SUM] + slots[SLOT_WORDS + SLOT_SUM];
     if (result == 0) {
@@ -579,7 +598,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         if (strcmp(ways[i].name, how) == 0) way = &ways[i];
     CHECK(way || script);
-    const char *only = getenv("HANDED_ON_CELL"); /* phase and fate, as two digits */
+    const char *only = getenv(ONLY_CELL);
     setvbuf(stdout, NULL, _IOLBF, 4096);
     CHECK(mkdtemp(folder) && chmod(folder, 0755) == 0);
     snprintf(control_path, sizeof control_path, "%s/control", folder);
@@ -594,7 +613,7 @@ int main(int argc, char **argv)
         for (fate = 0; fate < FATES; fate++) {
             if (!is_a_cell() || (only && (only[0] != '0' + (int)phase || only[1] != '0' + (int)fate))) continue;
             if (phase == STOPPED_TILL_READ && !borrows) printf("%s, %s, holder %s: left out\n", how, phase_names[phase], fate_names[fate]);
-            else failed += !judge();
+            else failed += !judge(argv);
         }
     unlink(raised_path);
     CHECK(unlink(control_path) == 0 && rmdir(folder) == 0);
