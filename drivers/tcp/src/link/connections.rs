@@ -77,9 +77,8 @@ impl TcpLink {
     }
 
     fn reconnect(&mut self, now: u64) -> Result<(), Lost> {
-        if self.address.is_some()
-            && let Some(handshake) = self.session.attempt(now)
-        {
+        // Also without an address: an attempt that is never made would stay due, and no thread could sleep until the session is lost.
+        if let Some(handshake) = self.session.attempt(now) {
             self.start_attempt(handshake, now)?;
         }
         Ok(())
