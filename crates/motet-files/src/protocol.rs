@@ -248,6 +248,11 @@ impl Operation<'_> {
         )
     }
 
+    /// Whether data belong to the operation.
+    pub fn takes_data(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::SetXattr { .. })
+    }
+
     /// Whether the operation changes files: what a read-only export refuses.
     pub fn is_change(&self) -> bool {
         match self {

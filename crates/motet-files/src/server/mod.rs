@@ -1,13 +1,17 @@
 //! The server of one export.
 //!
-//! One thread at a time has the *turn*: it waits for requests and executes those that do not wait for a device or a client itself. Before an operation that may
+//! One thread at a time has the *turn*: it waits for requests and executes those that do not wait for a device itself. Before an operation that may
 //! wait it gives the turn to another thread of the pool. So a short request costs no switch of threads, and a slow one keeps none waiting.
+//! No thread waits for a client: data that were announced, and answers that are not taken, are operations of the engine.
 //!
 //! | module | what |
 //! | --- | --- |
 //! | this one | the server, and what its threads share |
 //! | `work` | what its threads do |
 //! | `requests` | a request, from the message to the answer |
+//! | `patience` | what waits for clients |
+//! | `backlog` | the requests of one client that are postponed meanwhile |
+//! | `resumable` | the sessions whose postponed requests may be executed |
 //! | `sessions` | the sessions of all clients |
 //! | `session` | one session: slots, open files, notices |
 //! | `leases` | what clients may have cached |
@@ -15,9 +19,12 @@
 //!
 //! The module `storage` executes the operations.
 
+mod backlog;
 mod leases;
 mod notices;
+mod patience;
 mod requests;
+mod resumable;
 mod session;
 mod sessions;
 mod work;
@@ -31,20 +38,19 @@ pub use crate::storage::Striping;
 use crate::storage::Tree;
 use leases::Leases;
 use motet::node::{Context, CqId, Node, Serve};
+use patience::Patience;
+use resumable::Resumable;
 use sessions::Sessions;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-/// Threads of a server. Those that wait for a device or a client keep none of the others.
+/// Threads of a server. Those that wait for a device keep none of the others.
 const THREADS: usize = 16;
 /// Receives that are posted for requests.
 const POSTED: usize = 64;
-/// How long a client may take to receive an answer, or to send data that it has announced.
-const CLIENT_LIMIT: Duration = Duration::from_secs(10);
 /// The user data of receives for requests. That of receives that watch a channel are larger.
 const REQUESTS: u64 = 0;
 /// The user data of receives for acknowledgements, and how many are posted.
@@ -87,6 +93,8 @@ struct Shared {
     node: Node,
     tree: Tree,
     sessions: Sessions,
+    patience: Patience,
+    resumable: Resumable,
     leases: Leases,
     context: Context,
     cq: CqId,
@@ -118,9 +126,7 @@ impl Turn<'_> {
 
 /// The buffers of a thread.
 struct Buffers {
-    /// Data of a request.
-    data: Vec<u8>,
-    /// What is read for an answer.
+    /// What is read for an answer. A long one leaves with it.
     read: Vec<u8>,
     /// The headers of an answer.
     headers: Vec<u8>,
@@ -146,6 +152,8 @@ impl Server {
             node,
             tree,
             sessions,
+            patience: Patience::default(),
+            resumable: Resumable::default(),
             leases: Leases::default(),
             context,
             cq,
@@ -163,7 +171,8 @@ impl Server {
         let publication = Publication::start(&shared.options.name, exported)?;
         let mut server = Self { shared, _publication: publication, threads: Vec::new() };
         let workers = (0..THREADS).map(|_| ("work", Shared::work as Task));
-        for (name, run) in std::iter::once(("expire", Shared::expire as Task)).chain(workers) {
+        let others = [("expire", Shared::expire as Task), ("patience", Shared::look_after_clients)];
+        for (name, run) in others.into_iter().chain(workers) {
             let shared = Arc::clone(&server.shared);
             let thread = thread::Builder::new().name(format!("files-{name}")).spawn(move || run(&shared))?;
             server.threads.push(thread);
@@ -181,6 +190,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.shared.node.shut_down();
         self.shared.sessions.end();
+        self.shared.patience.end_all();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

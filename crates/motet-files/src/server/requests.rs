@@ -1,51 +1,160 @@
 //! Requests: from the message to the answer.
 
+use super::backlog::{Beginning, Postponed};
 use super::notices::Changes;
+use super::patience::{Answering, Awaited, Wait};
 use super::session::{Admitted, Session};
-use super::{Buffers, CLIENT_LIMIT, Shared, Turn};
+use super::{Buffers, Shared, Turn};
 use crate::Result;
 use crate::identity::Identity;
 use crate::protocol::{
-    Answer, Operation, Reply, Request, SessionKey, VERSION, answer_tag, append, data_tag, parse_request, request_tag,
+    Answer, MAX_DATA_BYTES, Operation, Reply, Request, SessionKey, VERSION, answer_tag, append, data_tag,
+    parse_request, request_tag,
 };
 use crate::storage::{Body, execute};
-use motet::node::{Channel, Error, Mode, Outgoing, RecvFrom};
+use motet::node::{Channel, CompletionOptions, Error, Mode, OperationMemory, Outgoing, RecvFrom, Status};
 use rustix::io::Errno;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// How a wait for a client has ended.
+pub(super) struct Waited {
+    /// The status of its operation.
+    pub status: Status,
+    /// Bytes that have arrived.
+    pub length: u64,
+    /// The buffer.
+    pub memory: Vec<u8>,
+}
+
 impl Shared {
-    /// Executes one request and answers it.
+    /// Executes one request and answers it, unless its client must be waited for: then that comes later.
     pub(super) fn serve(&self, channel: Channel, tag: u64, message: &[u8], buffers: &mut Buffers, turn: &mut Turn<'_>) {
-        let parsed = parse_request(message).filter(|(request, _)| request_tag(request.slot) == tag);
-        let Some((request, inline)) = parsed else { return self.refuse(channel) };
+        let Some((request, inline)) = parse(message, tag) else { return self.refuse(channel) };
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
         if let Operation::Attach { version, resume } = request.operation {
-            return self.attach(channel, version, resume, turn);
+            return self.attach(channel, version, resume);
         }
         if let Operation::Subscribe { session } = request.operation {
-            return self.subscribe(channel, session, turn);
+            return self.subscribe(channel, session);
         }
         let Some(session) = self.sessions.of(channel) else { return self.refuse(channel) };
-        // Data come first: a request whose data are lost with the connection is not under way, and may come again.
-        let Buffers { data, read, headers } = buffers;
-        let Some(data) = self.data(channel, &request, inline, data, turn) else { return self.refuse(channel) };
-        match session.admit(&request) {
+        let postponed = || Postponed { channel, tag, message: message.to_vec() };
+        match session.backlog().admit(|| self.patience.is_strained(), postponed) {
+            Beginning::Now => self.begin((&session, channel), &request, (message, inline), buffers, turn),
+            Beginning::Later => {}
+            Beginning::Never => self.refuse(channel),
+        }
+    }
+
+    /// Executes the next postponed request of a session, if it may be executed now.
+    pub(super) fn resume(&self, session: &Arc<Session>, buffers: &mut Buffers, turn: &mut Turn<'_>) {
+        let Some((postponed, more)) = session.backlog().next(|| self.patience.is_strained()) else { return };
+        if more {
+            // Before this thread gives the turn away, so that the next one finds it.
+            self.resumable.add(session);
+        }
+        let Postponed { channel, tag, message } = postponed;
+        // What came on a lost channel comes again.
+        if session.channel() == Some(channel)
+            && let Some((request, inline)) = parse(&message, tag)
+        {
+            self.begin((session, channel), &request, (&message, inline), buffers, turn);
+        }
+    }
+
+    /// Begins with a request: executes it, or waits for its data.
+    fn begin(
+        &self,
+        (session, channel): (&Arc<Session>, Channel),
+        request: &Request<'_>,
+        (message, inline): (&[u8], &[u8]),
+        buffers: &mut Buffers,
+        turn: &mut Turn<'_>,
+    ) {
+        let length = request.data as usize;
+        if length == inline.len() {
+            return self.run(session, channel, request, inline, buffers, turn);
+        }
+        if !inline.is_empty() || length > MAX_DATA_BYTES || !request.operation.takes_data() {
+            return self.refuse(channel);
+        }
+        session.backlog().begin_wait();
+        let wait = Wait::new(session, channel, Awaited::Data(message.to_vec()), length);
+        let number = self.patience.begin(wait);
+        let options = CompletionOptions { cq: Some(self.cq), user_data: number, errors_only: false };
+        let memory = OperationMemory::Owned(self.patience.buffer(length));
+        if self.node.post(RecvFrom::Channel(channel), data_tag(request.slot), 0, memory, options).is_err() {
+            self.give_up(number);
+            self.refuse(channel);
+        }
+    }
+
+    /// What was waited for is here, or will not come: data of a request, or the word that an answer was taken.
+    pub(super) fn waited(&self, number: u64, completion: Waited, buffers: &mut Buffers, turn: &mut Turn<'_>) {
+        let Waited { status, length, memory } = completion;
+        if let Some(Wait { session, channel, awaited, .. }) = self.give_up(number) {
+            match (awaited, status) {
+                // What came on a lost channel comes again.
+                (Awaited::Data(_), _) if session.channel() != Some(channel) => {}
+                (Awaited::Data(message), Status::Done) if length == memory.len() as u64 => {
+                    if let Some((request, _)) = parse_request(&message) {
+                        self.run(&session, channel, &request, &memory, buffers, turn);
+                    }
+                }
+                (Awaited::Taken, Status::Done) | (_, Status::LinkDown) => {}
+                _ => self.refuse(channel),
+            }
+        }
+        self.patience.put_buffer(memory);
+    }
+
+    /// Executes a request with its data, and answers it.
+    fn run(
+        &self,
+        session: &Arc<Session>,
+        channel: Channel,
+        request: &Request<'_>,
+        data: &[u8],
+        buffers: &mut Buffers,
+        turn: &mut Turn<'_>,
+    ) {
+        // The data were waited for before: a request whose data are lost with the connection is not under way, and may come again.
+        match session.admit(request) {
             Admitted::Execute => {
                 let result = match request.operation {
                     Operation::Detach => Ok((Reply::Done, Body::Empty)),
-                    ref operation => self.execute(&session, request.identity.as_ref(), operation, data, read, turn),
+                    ref operation => {
+                        let buffer = self.buffer_for(operation, &mut buffers.read);
+                        self.execute(session, request.identity.as_ref(), operation, data, buffer, turn)
+                    }
                 };
                 self.count(&request.operation, &result);
-                self.answer(&session, &request, result, read, headers, turn);
+                self.answer(session, request, result, buffers);
                 if request.operation == Operation::Detach {
-                    self.end_notices(&session);
-                    self.sessions.detach(&session);
+                    self.end_notices(session);
+                    self.sessions.detach(session);
                 }
             }
-            Admitted::Repeat(headers, body) => self.send(channel, request.slot, &headers, &body, turn),
+            Admitted::Repeat(headers, body) => {
+                self.send(session, channel, request.slot, &headers, Body::Owned(body), buffers);
+            }
             Admitted::Running => {}
             Admitted::Refused => self.refuse(channel),
         }
+    }
+
+    /// The thread's buffer, long enough for what an operation reads.
+    fn buffer_for<'a>(&self, operation: &Operation<'_>, buffer: &'a mut Vec<u8>) -> &'a mut [u8] {
+        if let Operation::Read { length, .. } = *operation {
+            let length = (length as usize).min(MAX_DATA_BYTES);
+            if buffer.capacity() == 0 {
+                *buffer = self.patience.buffer(length);
+            } else if buffer.len() < length {
+                buffer.resize(length, 0);
+            }
+        }
+        buffer
     }
 
     /// Executes an operation of a client, and tells the others what it has changed.
@@ -73,31 +182,8 @@ impl Shared {
         Ok((reply, body))
     }
 
-    /// The data of a request: in its message, or in one that follows.
-    fn data<'a>(
-        &self,
-        channel: Channel,
-        request: &Request<'_>,
-        inline: &'a [u8],
-        buffer: &'a mut [u8],
-        turn: &mut Turn<'_>,
-    ) -> Option<&'a [u8]> {
-        let length = request.data as usize;
-        if length == inline.len() {
-            return Some(inline);
-        }
-        if !inline.is_empty() {
-            return None;
-        }
-        let buffer = buffer.get_mut(..length)?;
-        turn.give();
-        let from = RecvFrom::Channel(channel);
-        let received = self.node.receive_tagged(from, data_tag(request.slot), 0, buffer, Some(CLIENT_LIMIT)).ok()?;
-        (received.length == length).then_some(&*buffer)
-    }
-
     /// Begins a session on a new channel, or goes on with one. The thread has the turn, so the loss of the channel is seen after this.
-    fn attach(&self, channel: Channel, version: u32, resume: Option<SessionKey>, turn: &mut Turn<'_>) {
+    fn attach(&self, channel: Channel, version: u32, resume: Option<SessionKey>) {
         if !self.accept(channel) {
             return self.refuse(channel);
         }
@@ -109,11 +195,11 @@ impl Shared {
             .map_err(|error| errno(&error));
         let mut headers = Vec::new();
         append(&Answer { sequence: 0, result }, &mut headers);
-        self.send(channel, 0, &headers, &[], turn);
+        self.send_first(channel, &headers);
     }
 
     /// The client of a session gets notices on this channel.
-    fn subscribe(&self, channel: Channel, session: SessionKey, turn: &mut Turn<'_>) {
+    fn subscribe(&self, channel: Channel, session: SessionKey) {
         if !self.accept(channel) {
             return self.refuse(channel);
         }
@@ -124,7 +210,7 @@ impl Shared {
         }
         let mut headers = Vec::new();
         append(&Answer { sequence: 0, result: Ok(Reply::Done) }, &mut headers);
-        self.send(channel, 0, &headers, &[], turn);
+        self.send_first(channel, &headers);
     }
 
     fn count(&self, operation: &Operation<'_>, result: &Result<(Reply, Body)>) {
@@ -140,45 +226,102 @@ impl Shared {
 
     fn answer(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         request: &Request<'_>,
         result: Result<(Reply, Body)>,
-        buffer: &[u8],
-        headers: &mut Vec<u8>,
-        turn: &mut Turn<'_>,
+        buffers: &mut Buffers,
     ) {
         let (result, body) = match result {
             Ok((reply, body)) => (Ok(reply), body),
             Err(error) => (Err(errno(&error)), Body::Empty),
         };
-        let body = match &body {
-            Body::Empty => &[],
-            Body::Buffered(length) => buffer.get(..*length).unwrap_or(&[]),
-            Body::Owned(bytes) => &bytes[..],
-        };
+        let mut headers = std::mem::take(&mut buffers.headers);
         headers.clear();
-        append(&Answer { sequence: request.sequence, result }, headers);
-        session.answered(request, (!request.operation.is_idempotent()).then_some((headers, body)));
+        append(&Answer { sequence: request.sequence, result }, &mut headers);
+        let keep = (!request.operation.is_idempotent()).then(|| (&headers[..], body.bytes(&buffers.read)));
+        session.answered(request, keep);
         // The client may have come back on another channel meanwhile; if it is away, it asks again.
         if let Some(channel) = session.channel() {
-            self.send(channel, request.slot, headers, body, turn);
+            self.send(session, channel, request.slot, &headers, body, buffers);
+        }
+        buffers.headers = headers;
+    }
+
+    /// Sends an answer. No thread waits until the client takes it.
+    fn send(
+        &self,
+        session: &Arc<Session>,
+        channel: Channel,
+        slot: u16,
+        headers: &[u8],
+        body: Body,
+        buffers: &mut Buffers,
+    ) {
+        let message = Outgoing { channel, tag: answer_tag(slot), headers, mode: Mode::Automatic };
+        match self.node.try_inject(&message, &[body.bytes(&buffers.read)]) {
+            Ok(()) => {}
+            Err(Error::WouldBlock | Error::TooLong) => {
+                let body = body.into_bytes(&mut buffers.read);
+                let bytes = body.len();
+                let answering = Answering { slot, headers: headers.to_vec(), body };
+                session.backlog().begin_wait();
+                self.begin_answer(Wait::new(session, channel, Awaited::Room(answering), bytes));
+            }
+            Err(_) => self.refuse(channel),
         }
     }
 
-    /// Sends an answer. The thread keeps the turn if it need not wait for the client.
-    fn send(&self, channel: Channel, slot: u16, headers: &[u8], body: &[u8], turn: &mut Turn<'_>) {
-        let message = Outgoing { channel, tag: answer_tag(slot), headers, mode: Mode::Automatic };
-        let sent = match self.node.try_inject(&message, &[body]) {
-            Err(Error::WouldBlock | Error::TooLong) => {
-                turn.give();
-                self.node.send_with(&message, &[body], Some(CLIENT_LIMIT))
+    /// Begins to send an answer that waits for room. If there is none, it goes on waiting.
+    pub(super) fn begin_answer(&self, mut wait: Wait) {
+        let Awaited::Room(answering) = std::mem::replace(&mut wait.awaited, Awaited::Taken) else { return };
+        let Answering { slot, headers, body } = answering;
+        let channel = wait.channel;
+        let message = Outgoing { channel, tag: answer_tag(slot), headers: &headers, mode: Mode::Automatic };
+        let number = self.patience.begin(wait);
+        let options = CompletionOptions { cq: Some(self.cq), user_data: number, errors_only: false };
+        match self.node.start_send(&message, OperationMemory::Owned(body), Vec::new(), options) {
+            Ok(Some(_)) => {}
+            Err((Error::WouldBlock, OperationMemory::Owned(body), _)) => {
+                if let Some(mut wait) = self.patience.end(number) {
+                    wait.awaited = Awaited::Room(Answering { slot, headers, body });
+                    self.patience.begin(wait);
+                }
             }
-            sent => sent,
-        };
-        if sent.is_err() {
+            failed => {
+                self.give_up(number);
+                if failed.is_err() {
+                    self.refuse(channel);
+                }
+            }
+        }
+    }
+
+    /// Answers the first request of a channel, on which there is room unless its client has broken the protocol.
+    fn send_first(&self, channel: Channel, headers: &[u8]) {
+        let message = Outgoing { channel, tag: answer_tag(0), headers, mode: Mode::Automatic };
+        if self.node.try_inject(&message, &[]).is_err() {
             self.refuse(channel);
         }
     }
+
+    /// Nothing is waited for any more under this number. Postponed requests of the client may be executed.
+    fn give_up(&self, number: u64) -> Option<Wait> {
+        let wait = self.patience.end(number)?;
+        self.wait_ended(&wait.session);
+        Some(wait)
+    }
+
+    /// A client is not waited for any more.
+    pub(super) fn wait_ended(&self, session: &Arc<Session>) {
+        if session.backlog().end_wait() {
+            self.resumable.add(session);
+        }
+    }
+}
+
+/// The request in a message, and the data behind it. `None`: it is no request, or its slot is not that of the message.
+fn parse(message: &[u8], tag: u64) -> Option<(Request<'_>, &[u8])> {
+    parse_request(message).filter(|(request, _)| request_tag(request.slot) == tag)
 }
 
 /// The error number of an error.

@@ -1,5 +1,6 @@
-//! A client's session: its slots with the answers that may be asked for again, its open files, and the channel on which it is reached.
+//! A client's session: its slots with the answers that may be asked for again, its postponed requests, its open files, and the channel on which it is reached.
 
+use super::backlog::Backlog;
 use crate::protocol::{Request, SLOTS, SessionKey};
 use crate::storage::FileTable;
 use motet::node::Channel;
@@ -12,6 +13,7 @@ pub struct Session {
     key: SessionKey,
     link: Mutex<LinkState>,
     slots: Vec<Mutex<Slot>>,
+    backlog: Backlog,
     files: FileTable,
     notices: Mutex<Notices>,
     acknowledged: Condvar,
@@ -79,6 +81,7 @@ impl Session {
             key,
             link: Mutex::new(LinkState::Up(channel)),
             slots: (0..SLOTS).map(|_| Mutex::default()).collect(),
+            backlog: Backlog::default(),
             files: FileTable::default(),
             notices: Mutex::default(),
             acknowledged: Condvar::new(),
@@ -100,6 +103,7 @@ impl Session {
 
     /// The client has come back on another channel; returns the one before.
     pub fn resume(&self, channel: Channel) -> Option<Channel> {
+        self.backlog.clear();
         match std::mem::replace(&mut *locked(&self.link), LinkState::Up(channel)) {
             LinkState::Up(before) => Some(before),
             LinkState::Lost(_) => None,
@@ -122,6 +126,11 @@ impl Session {
             LinkState::Up(_) => None,
             LinkState::Lost(since) => Some(since),
         }
+    }
+
+    /// Its requests that are postponed.
+    pub fn backlog(&self) -> &Backlog {
+        &self.backlog
     }
 
     /// Decides about a request, by its slot and number.
@@ -227,17 +236,10 @@ impl Session {
 mod tests {
     use super::*;
     use crate::protocol::Operation;
+    use crate::server::backlog::tests::channel;
 
     fn session() -> Session {
-        let node = motet::node::Node::open("").expect("a node");
-        let peer = motet::node::Node::open("").expect("a node");
-        peer.serve(1, motet::node::Serve::Queue).expect("a service");
-        let link = std::thread::scope(|scope| {
-            scope.spawn(|| peer.accept(1, None).expect("a channel"));
-            let link = node.connect(&peer.address().expect("an address"), None).expect("a link");
-            node.open_channel(link, 1, motet::node::Serve::Queue, None).expect("a channel")
-        });
-        Session::new(SessionKey([1; 16]), link)
+        Session::new(SessionKey([1; 16]), channel())
     }
 
     fn request(slot: u16, sequence: u32) -> Request<'static> {

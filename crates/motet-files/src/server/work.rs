@@ -1,11 +1,11 @@
 //! What the threads of a server do: they receive requests in turns, and notice what is lost.
 
+use super::patience::{Due, is_wait};
+use super::requests::Waited;
 use super::{ACKNOWLEDGEMENTS, Buffers, REQUESTS, Shared, Turn};
 use crate::Result;
 use crate::engine_error as failed;
-use crate::protocol::{
-    MAX_DATA_BYTES, NEVER, SERVICE, SLOT_MASK, acknowledgement_tag, parse_acknowledgement, request_tag,
-};
+use crate::protocol::{NEVER, SERVICE, SLOT_MASK, acknowledgement_tag, parse_acknowledgement, request_tag};
 use motet::node::{Channel, Completion, CompletionOptions, Error, OperationMemory, RecvFrom, Status};
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -54,10 +54,14 @@ impl Shared {
 
     /// Executes requests until the node is shut down.
     pub(super) fn work(&self) {
-        let mut buffers = Buffers { data: vec![0; MAX_DATA_BYTES], read: vec![0; MAX_DATA_BYTES], headers: Vec::new() };
+        let mut buffers = Buffers { read: Vec::new(), headers: Vec::new() };
         loop {
             let mut turn = Turn(Some(self.turn.lock().unwrap_or_else(PoisonError::into_inner)));
             while turn.0.is_some() {
+                if let Some(session) = self.resumable.next() {
+                    self.resume(&session, &mut buffers, &mut turn);
+                    continue;
+                }
                 match self.node.wait_cq(self.cq, None) {
                     Ok(Completion {
                         user_data: REQUESTS, status, channel, length, tag, memory: Some(memory), ..
@@ -92,6 +96,10 @@ impl Shared {
                         }
                     }
                     Ok(Completion { user_data: REQUESTS | ACKNOWLEDGEMENTS, .. }) => {}
+                    Ok(Completion { user_data, status, length, memory, .. }) if is_wait(user_data) => {
+                        let waited = Waited { status, length, memory: memory.unwrap_or_default() };
+                        self.waited(user_data, waited, &mut buffers, &mut turn);
+                    }
                     Ok(Completion { user_data, .. }) => self.lost(user_data),
                     Err(Error::NoNode(_)) => return,
                     Err(_) => {}
@@ -100,9 +108,28 @@ impl Shared {
         }
     }
 
+    /// Gives up clients that are waited for too long, and tries answers again for which there was no room.
+    pub(super) fn look_after_clients(&self) {
+        while let Some(Due { given_up, answers }) = self.patience.look() {
+            for channel in given_up {
+                self.refuse(channel);
+            }
+            for wait in answers {
+                self.begin_answer(wait);
+            }
+            if self.resumable.is_used() {
+                // The thread that waits for requests goes on with them.
+                let _ = self.node.signal_cq(self.cq);
+            }
+        }
+    }
+
     /// The channel is gone, or its client has sent what no client sends.
     fn lost(&self, watched: u64) {
         if let Some(channel) = self.sessions.lose(watched) {
+            for wait in self.patience.end_room(channel) {
+                self.wait_ended(&wait.session);
+            }
             if let Some(session) = self.sessions.lose_notices(channel)
                 && session.loses_notices(channel)
             {

@@ -52,6 +52,30 @@ pub enum Body {
     Owned(Vec<u8>),
 }
 
+impl Body {
+    /// Its bytes. `buffer`: the thread's.
+    pub fn bytes<'a>(&'a self, buffer: &'a [u8]) -> &'a [u8] {
+        match self {
+            Self::Empty => &[],
+            Self::Buffered(length) => buffer.get(..*length).unwrap_or(&[]),
+            Self::Owned(bytes) => bytes,
+        }
+    }
+
+    /// Its bytes, with the thread's buffer if they are in it.
+    pub fn into_bytes(self, buffer: &mut Vec<u8>) -> Vec<u8> {
+        match self {
+            Self::Empty => Vec::new(),
+            Self::Buffered(length) => {
+                let mut bytes = std::mem::take(buffer);
+                bytes.truncate(length);
+                bytes
+            }
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
 /// Executes an operation as `identity`, if the tree has identities. `files`: the open files of the client. `data`: what came with the request. `buffer`: for what is
 /// read. `before_waiting` is called before the operation may wait for a device.
 pub fn execute(

@@ -1,0 +1,45 @@
+//! Sessions whose postponed requests may be executed. The thread that has the turn takes one after the other.
+
+use super::session::Session;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The sessions, each once.
+#[derive(Debug, Default)]
+pub struct Resumable {
+    sessions: Mutex<VecDeque<Arc<Session>>>,
+    /// Whether there are any: requests of clients that take their answers look at this only.
+    is_used: AtomicBool,
+}
+
+impl Resumable {
+    fn sessions(&self) -> MutexGuard<'_, VecDeque<Arc<Session>>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there are any.
+    pub fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Acquire)
+    }
+
+    /// Requests of this session may be executed.
+    pub fn add(&self, session: &Arc<Session>) {
+        let mut sessions = self.sessions();
+        if !sessions.iter().any(|known| Arc::ptr_eq(known, session)) {
+            sessions.push_back(Arc::clone(session));
+        }
+        self.is_used.store(true, Ordering::Release);
+    }
+
+    /// Takes the session that was added first.
+    pub fn next(&self) -> Option<Arc<Session>> {
+        if !self.is_used() {
+            return None;
+        }
+        let mut sessions = self.sessions();
+        let next = sessions.pop_front();
+        self.is_used.store(!sessions.is_empty(), Ordering::Release);
+        next
+    }
+}
