@@ -37,6 +37,10 @@ pub struct Arguments {
     #[arg(long, value_name = "PATH", conflicts_with_all = ["directory", "list", "listen"])]
     socket: Option<PathBuf>,
 
+    /// With --block: attach the disk to this host as a block device, whose path is printed; needs root, and nbdfuse or nbd-client
+    #[arg(long, conflicts_with_all = ["directory", "list", "listen"])]
+    connect: bool,
+
     /// The name of the export [default: the last component of DIRECTORY or FILE]
     #[arg(long = "as", value_name = "NAME")]
     name: Option<String>,
@@ -122,7 +126,7 @@ fn block(file: &Path, arguments: &Arguments, json: bool) -> Outcome {
     let name = arguments.name.clone().unwrap_or_else(|| last.to_string_lossy().into_owned());
     names::check("export", &name)?;
     let (socket, listen) = (arguments.socket.clone(), arguments.listen);
-    let disk = Disk { shown: name.clone().into(), name: name.clone(), socket, listen };
+    let disk = Disk { shown: name.clone().into(), name: name.clone(), socket, listen, connect: arguments.connect };
     // The file alone is served: no path comes from a client.
     let open = || {
         let client = Client::of_directory(File::open(directory)?.into(), arguments.read_only)?;

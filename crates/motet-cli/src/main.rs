@@ -30,6 +30,7 @@ mod globus;
 mod groups;
 mod host_files;
 mod hosts;
+mod kernel_disk;
 mod launch;
 mod libraries;
 mod module_table;
@@ -108,6 +109,8 @@ enum Command {
     Probe(probe::Arguments),
     #[command(hide = true)]
     ServeMount(mount_server::Arguments),
+    #[command(hide = true)]
+    WithParent(kernel_disk::WithParentArguments),
 }
 
 fn dispatch(command: Command, json: bool) -> Outcome {
@@ -139,6 +142,7 @@ fn dispatch(command: Command, json: bool) -> Outcome {
         Command::Generate(arguments) => generate::run(&arguments, Cli::command()),
         Command::Probe(arguments) => probe::run(&arguments),
         Command::ServeMount(arguments) => mount_server::run(&arguments),
+        Command::WithParent(arguments) => kernel_disk::with_parent(&arguments),
     }
 }
 

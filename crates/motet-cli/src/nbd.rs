@@ -10,11 +10,13 @@ use std::{ffi::OsString, io::ErrorKind};
 use clap::Args;
 use motet_files::client::Client;
 use motet_files::uses::{self, Announced};
+use motet_nbd::blocks::Blocks;
 use motet_nbd::exported_file::ExportedFile;
 use motet_nbd::negotiation::Export;
 use motet_nbd::server::{Listen, Server};
 
 use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome, USAGE};
+use crate::kernel_disk::{KernelDisk, Target};
 use crate::{ending, names, output};
 
 /// Longest name of the default socket, bytes, so that its path is one that a socket can have.
@@ -42,6 +44,10 @@ pub struct Arguments {
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
 
+    /// Attach the disk to this host as a block device, whose path is printed, until SIGTERM or Ctrl-C; needs root, and nbdfuse or nbd-client
+    #[arg(long, conflicts_with = "listen")]
+    connect: bool,
+
     /// Refuse changes
     #[arg(long)]
     read_only: bool,
@@ -62,6 +68,8 @@ pub struct Disk {
     pub socket: Option<PathBuf>,
     /// A TCP address to listen at.
     pub listen: Option<SocketAddr>,
+    /// Attach it to this host as a block device; not with a TCP address.
+    pub connect: bool,
 }
 
 /// The command.
@@ -72,6 +80,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         name: arguments.export_name.clone(),
         socket: arguments.socket.clone(),
         listen: arguments.listen,
+        connect: arguments.connect,
     };
     let limit = arguments.soft.map(Duration::from_secs);
     let open = || {
@@ -102,20 +111,31 @@ pub fn serve(
         let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { FAILED };
         Failure::new(code, format!("cannot open {}: {error}", output::sanitize(&disk.shown.to_string_lossy(), 200)))
     })?;
+    let (name, read_only) = (disk.name.clone(), file.is_read_only());
     let served = Export { name: disk.name, blocks: Arc::new(file) };
     let failed = |error: std::io::Error| Failure::new(FAILED, format!("cannot listen: {error}"));
     let server = Server::start(served, &listen).map_err(failed)?;
     let uri = server.uri().map_err(failed)?;
-    if json {
-        output::json(&serde_json::json!({ "uri": uri }))?;
-    } else {
-        output::text(&format!("{uri}\n"))?;
+    let attached = match &listen {
+        Listen::Unix(socket) if disk.connect => {
+            Some(KernelDisk::connect(&Target { uri: &uri, socket, name: &name, read_only })?)
+        }
+        _ => None,
+    };
+    let device = attached.as_ref().map(KernelDisk::device);
+    match (json, device) {
+        (true, None) => output::json(&serde_json::json!({ "uri": uri }))?,
+        (true, Some(device)) => output::json(&serde_json::json!({ "uri": uri, "device": device }))?,
+        (false, None) => output::text(&format!("{uri}\n"))?,
+        (false, Some(device)) => output::text(&format!("{}\n", device.display()))?,
     }
     // Without it the disk works, and is not listed.
     let announced = Announced::start(client, "nbd", export, &uri, &why);
     ending.wait();
+    let detached = attached.map(KernelDisk::disconnect);
     drop(announced);
     drop(server);
+    detached.transpose()?;
     Ok(0)
 }
 

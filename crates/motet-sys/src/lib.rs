@@ -14,6 +14,7 @@ pub mod fork_detect;
 pub mod fork_safe_mutex;
 pub mod limits;
 pub mod liveness_lock;
+pub mod loop_device;
 pub mod memory;
 pub mod private_fds;
 pub mod process_root;
