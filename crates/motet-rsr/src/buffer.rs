@@ -184,6 +184,24 @@ impl<'a> Buffer<'a> {
         with(&all)
     }
 
+    /// Writes all bytes to `into`, which has as many.
+    #[inline]
+    pub(crate) fn copy_to(&self, into: &mut [u8]) {
+        let mut rest = into;
+        let mut put = |bytes: &[u8]| {
+            let (here, after) = std::mem::take(&mut rest).split_at_mut(bytes.len());
+            here.copy_from_slice(bytes);
+            rest = after;
+        };
+        for piece in &self.pieces {
+            match piece {
+                Piece::Own(range) => put(&self.own[range.clone()]),
+                Piece::Borrowed(bytes) => put(bytes),
+            }
+        }
+        put(&self.own[self.open..]);
+    }
+
     /// All bytes, as they are sent.
     pub fn to_vec(&self) -> Vec<u8> {
         self.with_pieces(&[], |pieces| pieces.concat())

@@ -13,8 +13,8 @@ use crate::routes::Route;
 use crate::startpoint::{Startpoint, Target};
 use crate::wire::{Handler, Head, REPLY_TAG, ReplyStatus};
 use motet::node::{
-    Channel, Completion, CompletionOptions, Error as NodeError, OperationId, OperationMemory, RecvFrom, Status,
-    deadline_in,
+    Channel, Completion, CompletionOptions, Error as NodeError, OperationId, OperationMemory, Received, RecvFrom,
+    Status, deadline_in,
 };
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -80,33 +80,42 @@ impl Caller<'_> {
         let tag = sender.random_number() | REPLY_TAG;
         let reply_to = Startpoint::to(Target { node: sender.last_own_address(), endpoint: tag }).to_bytes();
         let head = Head { handler, reply_to: Some(&reply_to), is_reply: false, ..Head::reply(ReplyStatus::Done) };
-        let first = OperationMemory::Owned(memory.first(FIRST));
-        let operation = sender.node.post(RecvFrom::Any(sender.context), tag, 0, first, CompletionOptions::default())?;
-        let waited = match sender.send(target, start.chosen(), &head, buffer, deadline) {
-            Ok(route) => self.wait(operation, &route, deadline),
-            Err(error) => Err(error),
+        let sent = match sender.try_request(start, &head, buffer) {
+            Some(route) => Ok(route),
+            None => sender.send(target, start.chosen(), &head, buffer, deadline),
         };
+        let mut first = memory.first(FIRST);
+        let waited = sent.and_then(|route| self.wait(tag, &mut first, &route, deadline));
         match waited {
-            Ok(completion) => self.reply(completion, deadline),
-            Err(error) => self.give_up(operation, tag, error),
+            Ok(received) => self.reply(received, first, deadline),
+            Err(error) => {
+                memory.give_back(first, true);
+                self.give_up(tag);
+                Err(error)
+            }
         }
     }
 
-    /// Waits for an operation, as long as the peer is there.
-    fn wait(&self, operation: OperationId, route: &Route, deadline: Deadline) -> Result<Completion, Error> {
+    /// Waits for the first packet of the reply, as long as the peer is there.
+    fn wait(&self, tag: u64, first: &mut [u8], route: &Route, deadline: Deadline) -> Result<Received, Error> {
         let sender = &self.shared.sender;
         let serves = sender.options.reception == Reception::Caller;
         let mut slice = if serves { SERVE_NS[0] } else { LOOK_NS };
+        let mut is_gone = false;
         loop {
-            let limit = deadline.at_most(Duration::from_nanos(slice));
-            match sender.node.wait_for(operation, Some(deadline_in(limit.as_nanos() as u64))) {
+            let limit = if is_gone { Duration::ZERO } else { deadline.at_most(Duration::from_nanos(slice)) };
+            match sender.node.receive_tagged(RecvFrom::Any(sender.context), tag, 0, first, Some(limit)) {
+                Ok(received) => return Ok(received),
                 Err(NodeError::TimedOut) => {}
-                waited => return waited.map_err(Error::from),
+                Err(NodeError::Truncated) => return Err(malformed("a reply that is too long")),
+                Err(NodeError::Lost(_) | NodeError::Closed | NodeError::Cancelled) => return Err(Error::PeerGone),
+                Err(error) => return Err(error.into()),
             }
-            if sender.is_gone(route) {
+            if is_gone {
                 return Err(Error::PeerGone);
             }
-            if deadline.has_passed() {
+            is_gone = sender.is_gone(route); // the reply may be here all the same
+            if !is_gone && deadline.has_passed() {
                 return Err(Error::TimedOut);
             }
             if serves {
@@ -117,21 +126,10 @@ impl Caller<'_> {
     }
 
     /// Reads the first packet of a reply, and receives its data if they come apart.
-    fn reply(&self, completion: Completion, deadline: Deadline) -> Result<Reply, Error> {
+    fn reply(&self, received: Received, first: Vec<u8>, deadline: Deadline) -> Result<Reply, Error> {
         let Shared { sender, memory, .. } = self.shared;
-        let Completion { status, length, channel, memory: Some(first), .. } = completion else {
-            return Err(Error::PeerGone);
-        };
-        let (Status::Done, Some(channel)) = (status, channel) else {
-            memory.give_back(first, true);
-            return Err(if status == Status::Truncated {
-                malformed("a reply that is too long")
-            } else {
-                Error::PeerGone
-            });
-        };
+        let Received { length, channel, .. } = received;
         sender.routes.learn(&sender.node, channel);
-        let length = length as usize;
         let (head, data) = Head::parse(&first[..length])?;
         let status = head.status().ok_or(malformed("a request where a reply has to be"))?;
         let (format, apart, range) = (head.format, head.apart, length - data.len()..length);
@@ -174,25 +172,15 @@ impl Caller<'_> {
 
     /// Ends a call that has no reply; one that comes later is dropped.
     #[cold]
-    fn give_up(&self, operation: OperationId, tag: u64, error: Error) -> Result<Reply, Error> {
-        let node = &self.shared.sender.node;
-        let _ = node.cancel(operation);
-        let ended = node.wait_for(operation, None)?;
-        if ended.status == Status::Done {
-            return self.reply(ended, Deadline::within(Some(Duration::ZERO))).map_err(|_| error);
-        }
-        if let Some(first) = ended.memory {
-            self.shared.memory.give_back(first, true);
-        }
+    fn give_up(&self, tag: u64) {
         let expected = self.receiver.expect_late(tag);
         let mut late = self.late.0.lock().unwrap_or_else(PoisonError::into_inner);
         late.extend(expected);
         if late.len() > MAX_LATE {
             let oldest = late.pop_front();
             drop(late);
-            let _ = oldest.map(|oldest| node.cancel(oldest)); // it may have completed
+            let _ = oldest.map(|oldest| self.shared.sender.node.cancel(oldest)); // it may have completed
         }
-        Err(error)
     }
 }
 

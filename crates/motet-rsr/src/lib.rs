@@ -39,6 +39,7 @@
 //! | `call` | requests with replies |
 //! | `sender`, `routes` | one packet or two; links, drivers |
 //! | `reception` | packets that arrive, and the checks |
+//! | `lines` | the order of requests behind long ones |
 //! | `endpoint`, `request`, `workers` | handlers, and who runs them |
 //! | `memory` | bounds |
 //! | `numbers` | maps on the way of each request |
@@ -52,6 +53,7 @@ mod deadline;
 mod endpoint;
 mod error;
 mod format;
+mod lines;
 mod memory;
 mod numbers;
 mod options;

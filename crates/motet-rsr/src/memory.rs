@@ -63,8 +63,8 @@ impl Memory {
     pub fn long(&self, length: usize) -> Vec<u8> {
         let mut kept = lock(&self.long);
         let fits = |buffer: &Vec<u8>| buffer.len() >= length && buffer.len() / 4 <= length;
-        match kept.iter().position(fits) {
-            Some(at) => kept.swap_remove(at),
+        match kept.iter().rposition(fits) {
+            Some(at) => kept.remove(at), // the one used last: it is in the caches
             None => {
                 drop(kept);
                 vec![0; length]

@@ -1,41 +1,48 @@
 //! Reception: first packets, the data that come apart, and what is done with both.
 //!
 //! Everything here is the word of a peer. A first packet is received into a buffer of fixed length. Data that come apart are received only for a handler
-//! that is there, into memory for which there is leave; until then they stay in the sender's memory. A peer that announces more of them than a
-//! channel may have loses its channel.
+//! that is there, into memory for which there is leave; until then they stay in the sender's memory. Requests behind them wait in line, so that all of a
+//! channel are handled in order. While a line is full, nothing more is received, and senders wait. A peer that announces more data than a channel may
+//! have, or that keeps a line full without sending what it has announced, loses its channel.
+
+mod apart;
 
 use crate::buffer::Buffer;
 use crate::counters::count;
-use crate::endpoint::{Entry, Job, Registered, Table};
+use crate::endpoint::{Job, Table};
 use crate::error::Error;
 use crate::format::Format;
-use crate::memory::{Lease, Memory};
+use crate::lines::{Content, Lines, Waiting};
+use crate::memory::Memory;
 use crate::options::{MAX_ONE_PACKET, Reception};
 use crate::request::Data;
 use crate::sender::Sender;
 use crate::wire::{ENDPOINT_BITS, Head, MAX_HEAD, ReplyStatus};
 use crate::workers::Workers;
 use motet::node::{
-    Channel, Completion, CompletionOptions, CqId, Error as NodeError, OperationId, OperationMemory, RecvFrom, Status,
-    deadline_in,
+    Channel, Completion, CompletionOptions, Context, CqId, Error as NodeError, OperationId, OperationMemory, Received,
+    RecvFrom, Status, deadline_in,
 };
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes of a buffer for first packets.
 pub const FIRST: usize = MAX_ONE_PACKET + MAX_HEAD;
-/// First packets that are received ahead.
+/// First packets that are received ahead, where a thread receives.
 const AHEAD: usize = 8;
-/// Requests of a channel whose data are under way. A sender has at most 64 ([`crate::routes::Turns`]), and some whose deadline has passed.
-const MAX_APART: usize = 256;
 /// How often memory is looked for while data wait for it, ns.
 const MEMORY_POLL_NS: u64 = 1_000_000;
+/// How often a wait looks at full lines, and at operations beside first packets, ns.
+const LOOK_NS: u64 = 20_000_000;
 /// What a completion is of: the first packet of one of [`AHEAD`] receives, a late reply, or data that no handler gets. Larger numbers: the data of a
 /// request.
 const LATE: u64 = AHEAD as u64;
 const UNWANTED: u64 = LATE + 1;
 const FIRST_REQUEST: u64 = LATE + 2;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// What all receptions of a process share.
 pub struct Shared {
@@ -46,60 +53,67 @@ pub struct Shared {
     pub ended: AtomicBool,
 }
 
+/// Where first packets are received.
+#[derive(Debug, Clone, Copy)]
+pub enum Source {
+    /// By receives that are posted ahead, for a thread that sleeps until one completes.
+    Posted(RecvFrom),
+    /// By a blocking receive within [`Receiver::step`]: the shortest way from the packet to the handler. Until then packets stay at the engine, which
+    /// bounds them.
+    Blocking(Context),
+    /// Nowhere.
+    Nothing,
+}
+
 /// The reception of one channel, or of all.
 pub struct Receiver {
     shared: Arc<Shared>,
-    /// Where first packets are received; `None`: nowhere.
-    from: Option<RecvFrom>,
+    source: Source,
     pub cq: CqId,
     /// The operations of the receives of first packets.
     posted: [AtomicU32; AHEAD],
-    apart: Mutex<Apart>,
+    /// Receives that are not posted while a line is full.
+    unposted: Mutex<Vec<(u64, Vec<u8>)>>,
+    /// The buffer of the blocking receive.
+    buffer: Mutex<Vec<u8>>,
+    lines: Mutex<Lines>,
+    /// Requests in lines.
+    in_line: AtomicUsize,
+    /// Operations of the queue beside the receives of first packets.
+    others: AtomicUsize,
+    /// The number of the last receive of data.
+    last_number: AtomicU64,
     /// The channel of the last request: it is known.
     last: Mutex<Option<Channel>>,
     /// Whether data wait for memory.
     waits: AtomicBool,
-}
-
-/// Requests whose data come apart.
-#[derive(Default)]
-struct Apart {
-    /// Their data are being received.
-    arriving: HashMap<u64, Announced>,
-    /// They wait for memory.
-    waiting: VecDeque<Announced>,
-    /// How many there are of each channel.
-    by_channel: HashMap<Channel, usize>,
-    last: u64,
-}
-
-/// A request whose data come apart.
-struct Announced {
-    endpoint: Arc<Registered>,
-    entry: Arc<Entry>,
-    format: Format,
-    channel: Channel,
-    reply_to: Option<crate::Startpoint>,
-    length: usize,
-    tag: u64,
-    lease: Option<Lease>,
+    /// Whether a line is full.
+    is_full: AtomicBool,
 }
 
 impl Receiver {
     /// Receives from now on; the caller then calls [`Receiver::step`].
-    pub fn start(shared: &Arc<Shared>, from: Option<RecvFrom>) -> Result<Self, Error> {
+    pub fn start(shared: &Arc<Shared>, source: Source) -> Result<Self, Error> {
         let cq = shared.sender.node.add_cq()?;
         let receiver = Self {
             shared: shared.clone(),
-            from,
+            source,
             cq,
             posted: Default::default(),
-            apart: Mutex::default(),
+            unposted: Mutex::default(),
+            buffer: Mutex::default(),
+            lines: Mutex::default(),
+            in_line: AtomicUsize::new(0),
+            others: AtomicUsize::new(0),
+            last_number: AtomicU64::new(FIRST_REQUEST),
             last: Mutex::default(),
             waits: AtomicBool::new(false),
+            is_full: AtomicBool::new(false),
         };
-        for at in 0..AHEAD {
-            receiver.post_first(at as u64, shared.memory.first(FIRST))?;
+        if let Source::Posted(_) = source {
+            for at in 0..AHEAD {
+                receiver.post_first(at as u64, shared.memory.first(FIRST))?;
+            }
         }
         Ok(receiver)
     }
@@ -108,10 +122,15 @@ impl Receiver {
     #[inline]
     pub fn step(&self, deadline: Option<u64>) -> Result<bool, Error> {
         let mut deadline = deadline;
-        if self.waits.load(Ordering::Relaxed) {
-            self.receive_waiting();
-            let soon = deadline_in(MEMORY_POLL_NS);
+        let mut is_full = false;
+        if self.waits.load(Ordering::Relaxed) || self.is_full.load(Ordering::Relaxed) {
+            self.look_at_lines()?;
+            is_full = self.is_full.load(Ordering::Relaxed);
+            let soon = deadline_in(if self.waits.load(Ordering::Relaxed) { MEMORY_POLL_NS } else { LOOK_NS });
             deadline = Some(deadline.map_or(soon, |deadline| deadline.min(soon)));
+        }
+        if let (Source::Blocking(context), false) = (self.source, is_full) {
+            return self.receive_first(context, deadline);
         }
         match self.shared.sender.node.wait_cq(self.cq, deadline) {
             Ok(completion) => self.completed(completion).map(|()| true),
@@ -120,19 +139,63 @@ impl Receiver {
         }
     }
 
-    /// Handles one of those that have arrived, without waiting and without progress. False: there is none.
+    /// Waits for a first packet or a completion, by a blocking receive.
     #[inline]
-    pub fn next(&self) -> Result<bool, Error> {
+    fn receive_first(&self, context: Context, mut deadline: Option<u64>) -> Result<bool, Error> {
+        let node = &self.shared.sender.node;
+        if self.others.load(Ordering::Relaxed) > 0 {
+            if self.complete_other()? {
+                return Ok(true);
+            }
+            let soon = deadline_in(LOOK_NS); // another thread may have the receive that notices completions
+            deadline = Some(deadline.map_or(soon, |deadline| deadline.min(soon)));
+        }
+        let kept = std::mem::take(&mut *lock(&self.buffer));
+        let mut memory = if kept.len() == FIRST { kept } else { self.shared.memory.first(FIRST) };
+        let selector = (RecvFrom::Any(context), 0, ENDPOINT_BITS);
+        let mut came = true;
+        match node.receive_or_complete(selector, self.cq, &mut memory, deadline) {
+            Ok(Received { tag, length, channel }) => match self.arrived(memory, length, tag, channel) {
+                Some(back) => memory = back,
+                None => return Ok(true),
+            },
+            Err(NodeError::Truncated) => count(&self.shared.sender.counters.malformed),
+            Err(NodeError::TimedOut | NodeError::Interrupted) => came = self.complete_other()?,
+            Err(NodeError::Lost(_) | NodeError::Closed | NodeError::Cancelled) => {} // one of many peers
+            Err(error) => return Err(error.into()),
+        }
+        *lock(&self.buffer) = memory;
+        Ok(came)
+    }
+
+    /// Handles a completion, if there is one.
+    fn complete_other(&self) -> Result<bool, Error> {
         match self.shared.sender.node.test_cq(self.cq)? {
             Some(completion) => self.completed(completion).map(|()| true),
             None => Ok(false),
         }
     }
 
+    /// Handles one of those that have arrived, without waiting and without progress. False: there is none.
+    #[inline]
+    pub fn next(&self) -> Result<bool, Error> {
+        let Source::Blocking(context) = self.source else { return self.complete_other() };
+        if self.others.load(Ordering::Relaxed) > 0 && self.complete_other()? {
+            return Ok(true);
+        }
+        if self.is_full.load(Ordering::Relaxed) {
+            return Ok(false);
+        }
+        match self.shared.sender.node.peek(RecvFrom::Any(context), 0, ENDPOINT_BITS)? {
+            Some(_) => self.receive_first(context, Some(0)),
+            None => Ok(false),
+        }
+    }
+
     /// Makes progress once, and handles all that has arrived.
     pub fn serve(&self) -> Result<usize, Error> {
-        if self.waits.load(Ordering::Relaxed) {
-            self.receive_waiting();
+        if self.waits.load(Ordering::Relaxed) || self.is_full.load(Ordering::Relaxed) {
+            self.look_at_lines()?;
         }
         self.shared.sender.node.progress()?;
         let mut came = 0;
@@ -153,8 +216,11 @@ impl Receiver {
 
     #[inline]
     fn completed(&self, completion: Completion) -> Result<(), Error> {
+        if completion.user_data < LATE {
+            return self.first_packet(completion);
+        }
+        self.others.fetch_sub(1, Ordering::Relaxed);
         match completion.user_data {
-            ..LATE => self.first_packet(completion),
             LATE => {
                 count(&self.shared.sender.counters.late_replies);
                 self.drop_late(&completion);
@@ -170,7 +236,11 @@ impl Receiver {
 
     #[inline]
     fn post_first(&self, at: u64, memory: Vec<u8>) -> Result<(), Error> {
-        let Some(from) = self.from else { return Ok(()) };
+        let Source::Posted(from) = self.source else { return Ok(()) };
+        if self.is_full.load(Ordering::Relaxed) {
+            lock(&self.unposted).push((at, memory));
+            return Ok(());
+        }
         let options = CompletionOptions { cq: Some(self.cq), user_data: at, errors_only: false };
         let node = &self.shared.sender.node;
         let OperationId(posted) = node.post(from, 0, ENDPOINT_BITS, OperationMemory::Owned(memory), options)?;
@@ -181,8 +251,10 @@ impl Receiver {
     /// Ends all receives. No thread is in [`Receiver::step`].
     pub fn end(&self) {
         let node = &self.shared.sender.node;
-        for posted in self.posted.iter().filter(|_| self.from.is_some()) {
-            let _ = node.cancel(OperationId(posted.load(Ordering::Relaxed)));
+        if let Source::Posted(_) = self.source {
+            for posted in &self.posted {
+                let _ = node.cancel(OperationId(posted.load(Ordering::Relaxed)));
+            }
         }
         while let Ok(Some(_)) = node.test_cq(self.cq) {}
         let _ = node.remove_cq(self.cq); // data or late replies may be under way: then it stays until the node closes
@@ -195,24 +267,28 @@ impl Receiver {
         let mut memory =
             memory.filter(|memory| memory.len() == FIRST).unwrap_or_else(|| self.shared.memory.first(FIRST));
         match (status, channel) {
-            (Status::Done, Some(channel)) => {
-                let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-                if *last != Some(channel) {
-                    *last = Some(channel);
-                    self.shared.sender.routes.learn(&self.shared.sender.node, channel);
-                }
-                drop(last);
-                match self.handle(memory, length as usize, tag, channel) {
-                    Some(back) => memory = back,
-                    None => memory = self.shared.memory.first(FIRST),
-                }
-            }
+            (Status::Done, Some(channel)) => match self.arrived(memory, length as usize, tag, channel) {
+                Some(back) => memory = back,
+                None => memory = self.shared.memory.first(FIRST),
+            },
             (Status::Truncated, _) => count(&self.shared.sender.counters.malformed),
             _ if self.shared.ended.load(Ordering::Relaxed) => return Err(Error::PeerGone),
-            _ if matches!(self.from, Some(RecvFrom::Channel(_))) => return Err(Error::PeerGone),
+            _ if matches!(self.source, Source::Posted(RecvFrom::Channel(_))) => return Err(Error::PeerGone),
             _ => {} // one of many peers
         }
         self.post_first(at, memory)
+    }
+
+    /// Takes a first packet. Returns the buffer, if it is free.
+    #[inline]
+    fn arrived(&self, memory: Vec<u8>, length: usize, tag: u64, channel: Channel) -> Option<Vec<u8>> {
+        let mut last = lock(&self.last);
+        if *last != Some(channel) {
+            *last = Some(channel);
+            self.shared.sender.routes.learn(&self.shared.sender.node, channel);
+        }
+        drop(last);
+        self.handle(memory, length, tag, channel)
     }
 
     /// Handles a request. Returns the buffer, if it is free.
@@ -250,7 +326,8 @@ impl Receiver {
         if let Some((bytes, tag)) = head.apart {
             match usize::try_from(bytes).ok().filter(|bytes| *bytes <= sender.options.max_request) {
                 Some(length) => {
-                    self.announce(Announced { endpoint, entry, format, channel, reply_to, length, tag, lease: None });
+                    let content = Content::Announced { length, tag };
+                    self.announce(channel, Waiting { endpoint, entry, format, reply_to, content });
                 }
                 None => {
                     count(&counters.too_long);
@@ -260,6 +337,17 @@ impl Receiver {
             return Some(memory);
         }
         let range = length - data.len()..length;
+        if self.in_line.load(Ordering::Relaxed) > 0 {
+            let mut lines = self.lines();
+            if lines.has(channel) {
+                let memory_of_line = data.to_vec();
+                let range = 0..memory_of_line.len();
+                let data = Data { memory: memory_of_line, range, format, is_first: false, lease: None };
+                lines.push(channel, Waiting { endpoint, entry, format, reply_to, content: Content::Here(data) });
+                self.note(&lines);
+                return Some(memory);
+            }
+        }
         let data = Data { memory, range, format, is_first: true, lease: None };
         self.dispatch(Job { endpoint, entry, data, channel, reply_to })
     }
@@ -297,98 +385,18 @@ impl Receiver {
     pub fn receive_unwanted(&self, channel: Channel, tag: u64) {
         let options = CompletionOptions { cq: Some(self.cq), user_data: UNWANTED, errors_only: false };
         let memory = OperationMemory::Owned(Vec::new());
-        let _ = self.shared.sender.node.post(RecvFrom::Channel(channel), tag, 0, memory, options);
-    }
-
-    // ---- data that come apart ----------------------------------------------------------------------------------------
-
-    fn apart(&self) -> MutexGuard<'_, Apart> {
-        self.apart.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn announce(&self, announced: Announced) {
-        let mut apart = self.apart();
-        let own = apart.by_channel.entry(announced.channel).or_default();
-        *own += 1;
-        if *own > MAX_APART {
-            drop(apart);
-            count(&self.shared.sender.counters.malformed);
-            let _ = self.shared.sender.node.close_channel(announced.channel); // its receives end as closed
-            self.count_less(announced.channel);
-            return;
-        }
-        self.receive_data(apart, announced);
-    }
-
-    /// Begins to receive the data, or keeps the request until there is memory.
-    fn receive_data(&self, mut apart: MutexGuard<'_, Apart>, mut announced: Announced) {
-        let Announced { channel, length, tag, .. } = announced;
-        let Some(lease) = self.shared.memory.lease(channel, length) else {
-            apart.waiting.push_back(announced);
-            self.waits.store(true, Ordering::Relaxed);
-            return;
-        };
-        announced.lease = Some(lease);
-        apart.last = apart.last.wrapping_add(1).max(FIRST_REQUEST);
-        let number = apart.last;
-        apart.arriving.insert(number, announced);
-        drop(apart);
-        let memory = OperationMemory::Owned(self.shared.memory.long(length));
-        let options = CompletionOptions { cq: Some(self.cq), user_data: number, errors_only: false };
-        if self.shared.sender.node.post(RecvFrom::Channel(channel), tag, 0, memory, options).is_err() {
-            self.apart().arriving.remove(&number);
-            self.count_less(channel);
-            count(&self.shared.sender.counters.incomplete);
+        if self.shared.sender.node.post(RecvFrom::Channel(channel), tag, 0, memory, options).is_ok() {
+            self.others.fetch_add(1, Ordering::Relaxed);
         }
     }
-
-    /// Looks for memory again for those that wait.
-    #[cold]
-    fn receive_waiting(&self) {
-        let mut apart = self.apart();
-        let waiting = std::mem::take(&mut apart.waiting);
-        self.waits.store(false, Ordering::Relaxed);
-        drop(apart);
-        for announced in waiting {
-            self.receive_data(self.apart(), announced);
-        }
-    }
-
-    /// The data of a request are here, or will not come.
-    fn data(&self, number: u64, completion: Completion) {
-        let Some(announced) = self.apart().arriving.remove(&number) else { return };
-        let Announced { endpoint, entry, format, channel, reply_to, length, lease, .. } = announced;
-        self.count_less(channel);
-        let memory = completion.memory.unwrap_or_default();
-        let is_whole = completion.status == Status::Done && completion.message_length == length as u64;
-        if !is_whole || memory.len() < length {
-            count(&self.shared.sender.counters.incomplete);
-            self.shared.memory.give_back(memory, false);
-            return;
-        }
-        let data = Data { memory, range: 0..length, format, is_first: false, lease };
-        if let Some(first) = self.dispatch(Job { endpoint, entry, data, channel, reply_to }) {
-            self.shared.memory.give_back(first, true);
-        }
-    }
-
-    fn count_less(&self, channel: Channel) {
-        let mut apart = self.apart();
-        if let Some(own) = apart.by_channel.get_mut(&channel) {
-            *own -= 1;
-            if *own == 0 {
-                apart.by_channel.remove(&channel);
-            }
-        }
-    }
-
-    // ---- replies that come late --------------------------------------------------------------------------------------
 
     /// Receives the reply to a call that no longer waits for it, so that it does not stay at the engine.
     pub fn expect_late(&self, tag: u64) -> Option<motet::node::OperationId> {
         let options = CompletionOptions { cq: Some(self.cq), user_data: LATE, errors_only: false };
         let (from, memory) = (RecvFrom::Any(self.shared.sender.context), OperationMemory::Owned(vec![0; 64]));
-        self.shared.sender.node.post(from, tag, 0, memory, options).ok()
+        let posted = self.shared.sender.node.post(from, tag, 0, memory, options).ok()?;
+        self.others.fetch_add(1, Ordering::Relaxed);
+        Some(posted)
     }
 
     fn drop_late(&self, completion: &Completion) {

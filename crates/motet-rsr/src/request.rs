@@ -20,7 +20,6 @@ pub struct Data {
     /// Whether the buffer is one for first packets.
     pub is_first: bool,
     /// Leave to hold it.
-    #[expect(dead_code, reason = "its drop gives the leave back")]
     pub lease: Option<Lease>,
 }
 

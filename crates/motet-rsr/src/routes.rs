@@ -83,6 +83,8 @@ struct Peer {
 #[derive(Debug, Default)]
 pub struct Routes {
     peers: Mutex<HashMap<NodeId, Arc<Peer>>>,
+    /// The route that was asked for last, with its peer.
+    last: Mutex<Option<(NodeId, Arc<Route>)>>,
     channels: Mutex<(HashSet<Channel>, usize)>,
 }
 
@@ -101,8 +103,19 @@ impl Routes {
     /// The route to a peer, if there is one; `driver`: by this driver.
     #[inline]
     pub fn known(&self, peer: NodeId, driver: Option<&str>) -> Option<Arc<Route>> {
-        let peers = lock(&self.peers);
-        find(&lock(&peers.get(&peer)?.routes), driver)
+        let mut last = lock(&self.last);
+        if let Some((of, route)) = &*last
+            && *of == peer
+            && !route.is_gone.load(Ordering::Relaxed)
+            && driver.is_none_or(|driver| driver == route.driver)
+        {
+            return Some(route.clone());
+        }
+        let found = find(&lock(&lock(&self.peers).get(&peer)?.routes), driver)?;
+        if driver.is_none() {
+            *last = Some((peer, found.clone()));
+        }
+        Some(found)
     }
 
     /// The route to a peer, which is made if there is none. `opened` learns of a new channel.
@@ -203,6 +216,7 @@ impl Routes {
     /// Forgets a route whose link is gone.
     pub fn forget(&self, node: &Node, peer: NodeId, route: &Arc<Route>) {
         route.is_gone.store(true, Ordering::Relaxed);
+        lock(&self.last).take();
         lock(&self.channels).0.remove(&route.channel);
         let known = lock(&self.peers).get(&peer).cloned();
         if let Some(known) = known {
@@ -217,6 +231,7 @@ impl Routes {
     /// All channels, which are forgotten.
     pub fn take_channels(&self) -> Vec<Channel> {
         lock(&self.peers).clear();
+        lock(&self.last).take();
         lock(&self.channels).0.drain().collect()
     }
 }

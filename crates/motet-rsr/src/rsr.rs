@@ -7,7 +7,7 @@ use crate::endpoint::{Endpoint, Handlers};
 use crate::error::Error;
 use crate::memory::Memory;
 use crate::options::{Counts, MAX_ONE_PACKET, Options, Reception};
-use crate::reception::{Receiver, Shared};
+use crate::reception::{Receiver, Shared, Source};
 use crate::routes::SERVICE;
 use crate::sender::Sender;
 use crate::startpoint::Startpoint;
@@ -96,8 +96,8 @@ impl Rsr {
     /// Sends a request, and waits until its data are free: short ones have left, long ones are in the receiver's memory. No reply comes; put a startpoint
     /// into the data for that. A startpoint of several endpoints: to each of them, also if some fail.
     ///
-    /// Requests of a thread to an endpoint are handled in their order, if each of them has at most [`Options::one_packet`] bytes and their handlers
-    /// are not threaded.
+    /// Requests of a thread to an endpoint are handled in their order, whatever their lengths, if their handlers are not threaded; with
+    /// [`Reception::Caller`] also if one thread at a time receives there.
     pub fn request<'a>(
         &self,
         start: &Startpoint,
@@ -106,7 +106,11 @@ impl Rsr {
         limit: Option<Duration>,
     ) -> Result<(), Error> {
         let head = Head { handler: checked(handler.into())?, is_reply: false, ..Head::reply(ReplyStatus::Done) };
-        self.0.shared.sender.request(start, &head, buffer, Deadline::within(limit))
+        let sender = &self.0.shared.sender;
+        if sender.try_request(start, &head, buffer).is_some() {
+            return Ok(());
+        }
+        sender.request(start, &head, buffer, Deadline::within(limit))
     }
 
     /// Sends a request to one endpoint, and waits for the reply of its handler. [`Error::TimedOut`], [`Error::PeerGone`]: it may have been handled.
@@ -135,10 +139,9 @@ impl Rsr {
         if limit == Some(Duration::ZERO) {
             return self.0.receiver.serve();
         }
-        let deadline = Deadline::within(limit);
-        let until = deadline.left().map(|left| deadline_in(left.as_nanos() as u64));
+        let until = limit.map(|limit| deadline_in(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX)));
         while !self.0.receiver.step(until)? {
-            if deadline.has_passed() {
+            if until.is_some_and(|until| deadline_in(0) >= until) {
                 return Ok(0);
             } // otherwise data wait for memory
         }
@@ -201,9 +204,12 @@ impl Attached {
             ended: AtomicBool::new(false),
         });
         let context = sender.context;
-        // With a thread for each channel this one gets late replies alone.
-        let from = (reception != Reception::ThreadPerChannel).then_some(RecvFrom::Any(context));
-        let receiver = Arc::new(Receiver::start(&shared, from)?);
+        let source = match reception {
+            Reception::Caller => Source::Blocking(context),
+            Reception::OneThread => Source::Posted(RecvFrom::Any(context)),
+            Reception::ThreadPerChannel => Source::Nothing, // it gets late replies alone
+        };
+        let receiver = Arc::new(Receiver::start(&shared, source)?);
         let channels = Arc::new(ChannelThreads::default());
         node.serve(SERVICE, Serve::Tagged(context))?;
         let name = |name: &str| std::thread::Builder::new().name(name.to_owned());
@@ -239,7 +245,9 @@ impl ChannelThreads {
         if shared.ended.load(Ordering::SeqCst) {
             return;
         }
-        let Ok(receiver) = Receiver::start(shared, Some(RecvFrom::Channel(channel))).map(Arc::new) else { return };
+        let Ok(receiver) = Receiver::start(shared, Source::Posted(RecvFrom::Channel(channel))).map(Arc::new) else {
+            return;
+        };
         let runs = receiver.clone();
         let thread = std::thread::Builder::new().name("motet-rsr-channel".to_owned());
         if let Ok(thread) = thread.spawn(move || runs.run()) {

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 /// How often a request that has not left is sent again, by another link.
 const MAX_ATTEMPTS: usize = 2;
+/// Data of up to so many bytes are copied behind their head, so that the message is one piece, bytes.
+const MAX_GATHERED: usize = 512;
 
 /// What sends need.
 pub struct Sender {
@@ -68,6 +70,40 @@ impl Sender {
     /// This node, as others reached it when the last endpoint or route was made.
     pub fn last_own_address(&self) -> Arc<NodeAddress> {
         self.own.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Sends a request at once, if it is to one endpoint to which a route is known, fits one packet, and there is room. Returns the route; `None`:
+    /// nothing was sent. It reads no clock.
+    #[inline]
+    pub fn try_request(&self, start: &Startpoint, head: &Head<'_>, buffer: &Buffer<'_>) -> Option<Arc<Route>> {
+        let [target] = &start.targets[..] else { return None };
+        if buffer.len() > self.options.one_packet.min(MAX_GATHERED) {
+            return None;
+        }
+        let route = self.routes.known(target.node.id, start.chosen())?;
+        let to = (route.channel, target.endpoint);
+        let is_sent = match (head.reply_to, buffer.is_empty()) {
+            (None, true) => self.try_one_piece::<SMALL_HEAD>(to, head, buffer),
+            (None, false) => self.try_one_piece::<{ SMALL_HEAD + MAX_GATHERED }>(to, head, buffer),
+            (Some(_), _) => self.try_one_piece::<{ MAX_HEAD + MAX_GATHERED }>(to, head, buffer),
+        };
+        is_sent.then_some(route)
+    }
+
+    /// Sends head and data, which have at most `N` bytes, as one piece, if there is room.
+    #[inline]
+    fn try_one_piece<const N: usize>(
+        &self,
+        (channel, tag): (Channel, u64),
+        head: &Head<'_>,
+        buffer: &Buffer<'_>,
+    ) -> bool {
+        let mut memory = [0; N];
+        let start = head.write(&mut memory).len();
+        let end = start + buffer.len();
+        buffer.copy_to(&mut memory[start..end]);
+        let message = Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
+        self.node.try_inject(&message, &[&memory[..end]]).is_ok()
     }
 
     /// Sends a request to every endpoint of a startpoint.
@@ -197,8 +233,12 @@ impl Sender {
 
     /// Sends the reply to a call.
     pub fn reply(&self, to: &Startpoint, status: ReplyStatus, buffer: &Buffer<'_>) -> Result<(), Error> {
+        let head = Head::reply(status);
+        if self.try_request(to, &head, buffer).is_some() {
+            return Ok(());
+        }
         let limit = Some(Duration::from_nanos(self.options.reply_limit_ns));
-        self.request(to, &Head::reply(status), buffer, Deadline::within(limit))
+        self.request(to, &head, buffer, Deadline::within(limit))
     }
 
     /// The startpoint for the reply to a call, from the bytes of a peer. Only numbers of replies are taken: a call is no means to send to endpoints.

@@ -28,6 +28,19 @@ impl Node {
         headers: &mut Option<&mut Vec<u8>>,
         deadline: Option<u64>,
     ) -> Result<ReceiveResult, Error> {
+        self.receive_or((from, tag, ignore), span, headers, (CqId::NONE, deadline))
+    }
+
+    /// Receives as [`Node::receive`] does. While no message has arrived, the wait ends with [`Error::Interrupted`] when the completion queue `other`
+    /// has a completion or was signalled ([`Node::signal_cq`]); the signal is left to the next wait for the queue.
+    #[inline(always)]
+    pub fn receive_or(
+        &self,
+        (from, tag, ignore): (RecvFrom, u64, u64),
+        span: UserMemory,
+        headers: &mut Option<&mut Vec<u8>>,
+        (other, deadline): (CqId, Option<u64>),
+    ) -> Result<ReceiveResult, Error> {
         let (mut node, quiet) = self.lock_with(None)?;
         let selector = node.selector(from, tag, ignore)?;
         let mut sink = Blocking { unposted_receive: None, headers, result: None };
@@ -41,7 +54,7 @@ impl Node {
             }
             sink.unposted_receive = None;
         }
-        self.receive_posted(node, (selector, span), sink, polls, deadline)
+        self.receive_posted(node, (selector, span), sink, polls, (other, deadline))
     }
 
     /// Posts the receive, polls for its message on the direct path if that may find it, and then waits with rounds of progress.
@@ -52,7 +65,7 @@ impl Node {
         (selector, span): (Selector, UserMemory),
         mut sink: Blocking<'_, '_>,
         polls: Polls,
-        deadline: Option<u64>,
+        (other, deadline): (CqId, Option<u64>),
     ) -> Result<ReceiveResult, Error> {
         let operations = &mut node.messages.operations;
         if operations.has_blocking_receive() {
@@ -67,7 +80,13 @@ impl Node {
                 return Ok(result);
             }
         }
-        self.wait(node, deadline, |node| node.messages.operations.take_blocking(sink.headers))
+        self.wait(node, deadline, |node| {
+            let operations = &mut node.messages.operations;
+            match operations.take_blocking(sink.headers) {
+                None if operations.must_look_at(other) => Some(Err(Error::Interrupted)),
+                taken => taken.map(Ok),
+            }
+        })?
     }
 
     /// Goes on waiting for the blocking receive after [`Node::receive`] has failed and left it posted.

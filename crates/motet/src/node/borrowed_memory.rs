@@ -5,8 +5,8 @@
 #![allow(unsafe_code)]
 
 use super::{
-    Completion, CompletionOptions, EngineNode, Error, Node, OperationId, OperationMemory, Outgoing, ReceiveResult,
-    RecvFrom, Status,
+    Completion, CompletionOptions, CqId, EngineNode, Error, Node, OperationId, OperationMemory, Outgoing,
+    ReceiveResult, RecvFrom, Status,
 };
 use motet_engine::message::regions::SharedBytes;
 use motet_engine::message::send_cancel::Recall;
@@ -80,11 +80,24 @@ pub(super) fn receive(
     node: &EngineNode,
     selector: (RecvFrom, u64, u64),
     span: UserMemory,
-    mut headers: Option<&mut Vec<u8>>,
+    headers: Option<&mut Vec<u8>>,
     deadline: Option<u64>,
 ) -> Result<ReceiveResult, Error> {
+    receive_or(node, selector, span, headers, (CqId::NONE, deadline))
+}
+
+/// Receives into memory that is valid during the call. Ends as after the deadline when a completion queue has a completion or was signalled, unless
+/// another thread uses the blocking receive.
+#[inline(always)]
+pub(super) fn receive_or(
+    node: &EngineNode,
+    selector: (RecvFrom, u64, u64),
+    span: UserMemory,
+    mut headers: Option<&mut Vec<u8>>,
+    (cq, deadline): (CqId, Option<u64>),
+) -> Result<ReceiveResult, Error> {
     let borrow = Borrow { node, user: User::Blocking(selector.0) };
-    match node.receive(selector, span, &mut headers, deadline) {
+    match node.receive_or(selector, span, &mut headers, (cq, deadline)) {
         Ok(got) if got.status != Status::Cancelled => {
             std::mem::forget(borrow);
             Ok(got)
@@ -111,7 +124,7 @@ fn receive_after_error(
                 std::mem::forget(borrow); // the blocking receive is another thread's
                 return receive_by_operation(node, selector, span, headers, deadline);
             }
-            Error::TimedOut => {
+            Error::TimedOut | Error::Interrupted => {
                 // A receive without a message completes at once; one that has matched completes when its message is here; one whose
                 // channel was closed has completed already.
                 match node.cancel_blocking(selector.0) {

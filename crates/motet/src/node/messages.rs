@@ -120,6 +120,22 @@ impl Node {
         borrowed_memory::lent(buffer, |span| self.receive_into((from, tag, ignore), Some(headers), span, limit))
     }
 
+    /// Receives as [`Node::receive_tagged`] does. [`Error::TimedOut`] also when the completion queue `cq` has a completion or was signalled: take
+    /// what it has ([`Node::test_cq`]). Where several threads receive at a time, only one notices the queue; give the others a deadline.
+    #[inline]
+    pub fn receive_or_complete(
+        &self,
+        (from, tag, ignore): (RecvFrom, u64, u64),
+        cq: CqId,
+        buffer: &mut [u8],
+        deadline: Option<u64>,
+    ) -> Result<Received, Error> {
+        let got = borrowed_memory::lent(buffer, |span| {
+            borrowed_memory::receive_or(&self.0, (from, tag, ignore), span, None, (cq, deadline))
+        })?;
+        self.received(from, got)
+    }
+
     /// Posts a receive: the next message whose tag is `tag`, except for the bits in `ignore`, goes to `memory`.
     #[inline]
     pub fn post(

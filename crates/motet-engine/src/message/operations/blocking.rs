@@ -53,6 +53,12 @@ impl Operations {
         self.completion_queues.get_by_id(SlabId(self.blocking.0)).is_some_and(|cq| !cq.completed.is_empty())
     }
 
+    /// Whether a completion queue has a completion, or was signalled. [`CqId::NONE`]: never.
+    #[inline(always)]
+    pub fn must_look_at(&mut self, cq: CqId) -> bool {
+        cq != CqId::NONE && self.cq(cq).is_some_and(|known| known.signalled || !known.completed.is_empty())
+    }
+
     /// Takes the completion of the blocking receive. `None`: it has not completed.
     #[inline(always)]
     pub fn take_blocking(&mut self, headers: &mut Option<&mut Vec<u8>>) -> Option<ReceiveResult> {
