@@ -4,6 +4,7 @@
 use motet::node::Node;
 use motet_rsr::{Options, Reception, Rsr};
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +19,12 @@ pub fn attach(options: Options) -> Rsr {
 
 /// A new node that hosts can connect to, too.
 pub fn attach_for_hosts(options: Options) -> Rsr {
-    Rsr::attach(&Arc::new(Node::listen("", "127.0.0.1:0".parse().unwrap()).unwrap()), options).unwrap()
+    attach_at("127.0.0.1:0".parse().unwrap(), options)
+}
+
+/// A new node that hosts can connect to at this address.
+pub fn attach_at(address: SocketAddr, options: Options) -> Rsr {
+    Rsr::attach(&Arc::new(Node::listen("", address).unwrap()), options).unwrap()
 }
 
 /// The default options with this reception.
@@ -49,7 +55,11 @@ const MARK: &str = "@@ ";
 
 impl Process {
     pub fn start(role: &str, word: &str) -> Self {
-        let mut command = Command::new(std::env::current_exe().unwrap());
+        Self::start_by(Command::new(std::env::current_exe().unwrap()), role, word)
+    }
+
+    /// Starts it by a command that runs this test program.
+    pub fn start_by(mut command: Command, role: &str, word: &str) -> Self {
         command.args(["--exact", role, "--nocapture", "--test-threads", "1"]).env(WORD, word);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
