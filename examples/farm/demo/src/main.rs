@@ -7,6 +7,7 @@
 //! farm worker STARTPOINT...                         works for the first of them that leads
 //! ```
 //!
+//! `--at ADDRESS` before the word: the address by which other hosts reach this one; without it the processes of one host meet.
 //! `README.md` says how it works.
 #![forbid(unsafe_code)]
 
@@ -19,7 +20,8 @@ use anyhow::{Context, Result, bail};
 use motet::node::Node;
 use motet_rsr::{Options, Rsr};
 use std::io::Write;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The longest wait for an answer. A peer that is gone is noticed at once.
@@ -27,21 +29,31 @@ const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
+    if let ["--at", address, ..] = words[..] {
+        let _ = AT.set(address.parse().context("--at needs an IP address")?);
+        words.drain(..2);
+    }
     match words[..] {
         ["run", ref options @ ..] => run::run(options),
         ["master", points] => master::lead(points.parse().context("POINTS is a number")?),
         ["successor", start] => master::follow(start),
         ["worker", ref starts @ ..] if !starts.is_empty() => worker::work(starts),
         _ => bail!(
-            "usage: farm run [--points N] [--workers N] [--kills N] | master POINTS | successor STARTPOINT | worker STARTPOINT..."
+            "usage: farm [--at ADDRESS] run [--points N] [--workers N] [--kills N] | master POINTS | successor STARTPOINT | worker STARTPOINT..."
         ),
     }
 }
 
-/// A node that takes part in requests; other hosts reach it, too.
+/// The address by which other hosts reach this one.
+static AT: OnceLock<IpAddr> = OnceLock::new();
+
+/// A node that takes part in requests; other hosts reach it, too, if this one's address was given.
 fn attach() -> Result<Rsr> {
-    let node = Node::listen("", "0.0.0.0:0".parse()?).or_else(|_| Node::open(""))?;
+    let node = match AT.get() {
+        Some(address) => Node::listen("", SocketAddr::new(*address, 0)),
+        None => Node::open(""),
+    }?;
     Ok(Rsr::attach(&Arc::new(node), Options::default())?)
 }
 
