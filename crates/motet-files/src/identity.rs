@@ -140,8 +140,12 @@ impl Identities {
 }
 
 impl Assumed<'_> {
-    /// Takes CAP_SYS_ADMIN besides, and no other capability: to register a file by which the kernel reads and writes as this user.
+    /// Takes CAP_SYS_ADMIN besides, and no other capability: to register a file by which the kernel reads and writes as this user. Root keeps all that it has:
+    /// without the others it could not take its groups back.
     pub fn with_administration(&self) -> Result<()> {
+        if geteuid().is_root() {
+            return Ok(());
+        }
         let sets = capabilities(None)?;
         Ok(set_capabilities(None, CapabilitySets { effective: CapabilitySet::SYS_ADMIN, ..sets })?)
     }
@@ -207,6 +211,13 @@ mod tests {
         let assumed = identities.assume(&user).expect("the identity");
         assumed.with_administration().expect("the capability");
         assert_eq!((effective().0, effective().3), (1000, CapabilitySet::SYS_ADMIN));
+        drop(assumed);
+        assert_eq!(effective(), before);
+        // Root in another group.
+        let assumed = identities.assume(&Identity { user: 0, group: 1001, groups: vec![7] }).expect("the identity");
+        assumed.with_administration().expect("the capability");
+        assert_eq!((effective().0, effective().1), (0, 1001));
+        assert!(effective().3.contains(CapabilitySet::SYS_ADMIN));
         drop(assumed);
         assert_eq!(effective(), before);
     }

@@ -18,6 +18,7 @@
 pub mod client;
 pub mod exports;
 pub mod identity;
+mod locked_ranges;
 pub mod protocol;
 pub mod server;
 mod storage;

@@ -12,7 +12,7 @@ use motet_session::paths::check_name;
 use serde::{Deserialize, Serialize};
 
 /// The version of the protocol. Both ends must have the same.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 /// The service of the engine under which a server accepts channels.
 pub const SERVICE: u64 = u64::from_be_bytes(*b"mt.files");
 /// Slots of a session: requests that a client may have outstanding.
@@ -218,8 +218,11 @@ pub enum Operation<'a> {
         #[serde(with = "serde_bytes")]
         name: &'a [u8],
     },
-    /// Sets or releases a lock on a range of bytes, without waiting. EAGAIN: another owner has it.
-    Lock { file: u32, owner: u64, range: LockRange },
+    /// Sets or releases a lock on a range of bytes, without waiting. EAGAIN: another owner has it. EDEADLK: the owner would wait for itself. A lock belongs to
+    /// the owner, through whichever open file it was set. When an open file is closed, the locks of owners that have locked through it last are released.
+    Lock { file: u32, owner: u64, range: LockRange, wait: LockWait },
+    /// A program that waits for a lock gives up. [`Operation::Lock`] has given the request a place among others that wait.
+    StopWaiting { file: u32, owner: u64, range: LockRange },
     /// The lock that keeps `owner` from this one, or an unlocked range.
     TestLock { file: u32, owner: u64, range: LockRange },
     /// Allocates or frees space (the modes of fallocate(2) on Linux).
@@ -242,6 +245,7 @@ impl Operation<'_> {
                 | Self::Statfs
                 | Self::GetXattr { .. }
                 | Self::ListXattr(_)
+                | Self::StopWaiting { .. }
                 | Self::TestLock { .. }
                 | Self::Seek { .. }
                 | Self::Fsync { .. }
@@ -486,6 +490,17 @@ pub enum LockKind {
     Shared,
     /// No other owner has a lock.
     Exclusive,
+}
+
+/// Whether a program waits for a lock. The protocol has no request that waits: the client asks again, and the request keeps its place among others meanwhile.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LockWait {
+    /// It does not wait.
+    No,
+    /// It waits for a lock that belongs to a process, which must not wait for itself.
+    OfProcess,
+    /// It waits for a lock that belongs to an open file. Whether it would wait for itself cannot be known.
+    OfOpenFile,
 }
 
 /// A lock on a range of bytes.

@@ -4,9 +4,9 @@ use motet::node::{Channel, Context, Mode, Node, Outgoing, RecvFrom, Serve};
 use motet_files::client::{Client, CompletionQueue, MAX_QUEUED, OperationMemory, Source, Submission, Transfer};
 use motet_files::exports::{self, Query};
 use motet_files::protocol::{
-    Answer, Attributes, Change, Layout, LockKind, LockRange, MAX_REQUEST_BYTES, OpenFlags, Operation, Reply, Request,
-    SERVICE, SLOTS, SessionKey, Target, VERSION, acknowledgement_tag, answer_tag, append, data_tag, parse_answer,
-    parse_request, request_tag,
+    Answer, Attributes, Change, Layout, LockKind, LockRange, LockWait, MAX_REQUEST_BYTES, OpenFlags, Operation, Reply,
+    Request, SERVICE, SLOTS, SessionKey, Target, VERSION, acknowledgement_tag, answer_tag, append, data_tag,
+    parse_answer, parse_request, request_tag,
 };
 use motet_files::server::{Options, Server};
 use std::fs;
@@ -169,8 +169,9 @@ fn arguments_that_are_out_of_range_are_errors() {
         Operation::Read { file: 4711, offset: 0, length: 10 },
         Operation::Read { file, offset: u64::MAX, length: 10 },
         Operation::Write { file: u32::MAX, offset: 0 },
-        Operation::Lock { file, owner: 1, range: range(10, 5) },
-        Operation::Lock { file, owner: 1, range: range(u64::MAX, u64::MAX) },
+        Operation::Lock { file, owner: 1, range: range(10, 5), wait: LockWait::OfProcess },
+        Operation::StopWaiting { file, owner: 1, range: range(10, 5) },
+        Operation::Lock { file, owner: 1, range: range(u64::MAX, u64::MAX), wait: LockWait::No },
         Operation::Fallocate { file, mode: u32::MAX, offset: 0, length: 1 },
         Operation::Fallocate { file, mode: 0, offset: u64::MAX, length: u64::MAX },
         Operation::Seek { file, offset: u64::MAX, data: true },

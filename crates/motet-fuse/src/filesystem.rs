@@ -1,7 +1,7 @@
 //! The kernel's requests, each as one request to the server.
 
 use crate::convert::{lock_kind, lock_number, set_time};
-use crate::locks;
+use crate::locks::Asked;
 use crate::mounted::{MountedExport, Result};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner,
@@ -9,7 +9,7 @@ use fuser::{
     ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use motet_files::client::File;
-use motet_files::protocol::{Change, LockRange, MAX_DATA_BYTES};
+use motet_files::protocol::{Change, LockKind, LockRange, LockWait, MAX_DATA_BYTES};
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -239,8 +239,7 @@ impl Filesystem for MountedExport {
     }
 
     fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
-        // Writes are at the server when they return, so only locks are left to release.
-        finish(self.handle(handle).and_then(|handle| Ok(handle.file.release_locks(owner.0)?)), reply);
+        finish(self.close_descriptor(handle, owner.0), reply);
     }
 
     fn release(
@@ -249,11 +248,11 @@ impl Filesystem for MountedExport {
         number: INodeNo,
         handle: FileHandle,
         _: OpenFlags,
-        owner: Option<LockOwner>,
+        _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.close(number, handle, owner.map(|owner| owner.0));
+        self.close(number, handle);
         reply.ok();
     }
 
@@ -365,7 +364,10 @@ impl Filesystem for MountedExport {
     ) {
         let found = self.handle(handle).and_then(|handle| {
             let kind = lock_kind(kind).ok_or(Errno::EINVAL)?;
-            Ok(handle.file.test_lock(owner.0, LockRange { kind, start, end, process })?)
+            let ask = || handle.file.test_lock(owner.0, LockRange { kind, start, end, process });
+            let is_free =
+                |found: &std::io::Result<LockRange>| found.as_ref().is_ok_and(|found| found.kind == LockKind::Unlocked);
+            Ok(self.releases.after_closing(&self.handles, handle.number, ask, is_free)?)
         });
         match found {
             Ok(lock) => {
@@ -377,7 +379,7 @@ impl Filesystem for MountedExport {
 
     fn setlk(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
@@ -393,13 +395,24 @@ impl Filesystem for MountedExport {
             Ok(asked) => asked,
             Err(error) => return reply.error(error),
         };
-        let range = LockRange { kind, start, end, process };
-        match handle.file.lock(owner.0, range) {
-            Ok(()) => reply.ok(),
-            Err(error) if waits && error.kind() == std::io::ErrorKind::WouldBlock => {
-                locks::wait(handle, owner.0, range, reply);
+        let (range, owner, thread) = (LockRange { kind, start, end, process }, owner.0, request.pid());
+        let is_refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+        let asked = if waits {
+            handle.file.lock_for_waiter(owner, range, LockWait::OfOpenFile)
+        } else {
+            let ask = || handle.file.lock(owner, range);
+            let is_free = |asked: &std::io::Result<()>| !asked.as_ref().is_err_and(is_refused);
+            self.releases.after_closing(&self.handles, handle.number, ask, is_free)
+        };
+        match asked {
+            Err(error) if waits && is_refused(&error) => {
+                self.releases.wait_for(Asked { handle, owner, range, thread }, reply);
             }
             Err(error) => reply.error(error.into()),
+            Ok(()) => {
+                self.releases.note();
+                reply.ok();
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 /// Bytes of a listing that are asked for at once.
 const LISTING_BYTES: usize = 64 << 10;
@@ -23,6 +24,8 @@ pub struct Handle {
     /// Through which the kernel reads and writes itself, kept while the file is open.
     _backing: Option<Arc<BackingId>>,
     listing: Mutex<Listing>,
+    /// When one of its descriptors was closed, while it has locks that belong to the open file: it may be about to be released.
+    closing: Mutex<Option<Instant>>,
 }
 
 /// Entries that the server has listed and the kernel has not asked for yet.
@@ -49,6 +52,13 @@ pub struct ListedEntry {
 }
 
 impl Handle {
+    /// A descriptor of it is closed.
+    pub fn descriptor_closed(&self) {
+        if !self.file.lock_owners().is_empty() {
+            *self.closing.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        }
+    }
+
     /// Calls `take` with each entry from `offset` on until it returns false, which leaves that entry for the next call, or the directory ends.
     pub fn list(
         &self,
@@ -95,7 +105,8 @@ impl Handles {
     /// Takes an open file in; returns its handle.
     pub fn add(&self, number: u64, file: File, backing: Option<Arc<BackingId>>) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let opened = Arc::new(Handle { number, file, _backing: backing, listing: Mutex::default() });
+        let opened =
+            Arc::new(Handle { number, file, _backing: backing, listing: Mutex::default(), closing: Mutex::default() });
         self.open.write().unwrap_or_else(PoisonError::into_inner).insert(handle, opened);
         handle
     }
@@ -114,6 +125,16 @@ impl Handles {
     pub fn of(&self, number: u64) -> Option<Arc<Handle>> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         open.values().find(|handle| handle.number == number).cloned()
+    }
+
+    /// Whether one of the open files of this number may be about to be released: a descriptor of it was closed not longer than `limit` ago. Later it has others.
+    pub fn is_closing(&self, number: u64, limit: Duration) -> bool {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.values().filter(|handle| handle.number == number).any(|handle| {
+            let mut closing = handle.closing.lock().unwrap_or_else(PoisonError::into_inner);
+            *closing = closing.filter(|since| since.elapsed() < limit);
+            closing.is_some()
+        })
     }
 
     /// All open files.

@@ -11,7 +11,7 @@
 //! | `listings` | listings of directories |
 //! | `nodes` | the files that the kernel knows, and their paths |
 //! | `handles` | open files and directories |
-//! | `locks` | locks that a program waits for |
+//! | `locks` | locks that a program waits for, or that are being released |
 //! | `passthrough` | files that the kernel reads and writes itself |
 //! | `notices` | what other clients have changed |
 //! | `convert` | attributes, flags and times |

@@ -2,6 +2,7 @@
 
 use crate::convert::attributes;
 use crate::handles::{Handle, Handles};
+use crate::locks::Releases;
 use crate::nodes::Nodes;
 use crate::passthrough::Passthrough;
 use fuser::{Errno, FileHandle, INodeNo, RenameFlags, ReplyAttr, ReplyEntry, Request};
@@ -29,6 +30,8 @@ pub struct MountedExport {
     pub validity: Duration,
     /// Files that the kernel reads and writes itself.
     pub passthrough: Passthrough,
+    /// Locks that programs have released.
+    pub releases: Arc<Releases>,
     /// Whether the kernel keeps written data for a while.
     pub writeback: bool,
     /// Whether this process is root's, which speaks for other users.
@@ -48,6 +51,7 @@ impl MountedExport {
             handles: Handles::default(),
             validity,
             passthrough: Passthrough::default(),
+            releases: Arc::default(),
             is_root: rustix::process::geteuid().is_root(),
         })
     }

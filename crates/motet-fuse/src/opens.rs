@@ -95,11 +95,26 @@ impl MountedExport {
         }
     }
 
-    /// Closes a file. `owner`: whose locks end.
-    pub fn close(&self, number: INodeNo, handle: FileHandle, owner: Option<u64>) {
+    /// A descriptor of an open file is closed, not the last one perhaps: the process of this owner has no locks on the file any more (fcntl(2)). Other data than
+    /// locks are at the server already.
+    pub fn close_descriptor(&self, handle: FileHandle, owner: u64) -> Result<()> {
+        let handle = self.handle(handle)?;
+        let released = handle.file.release_locks(owner);
+        handle.descriptor_closed();
+        self.releases.note();
+        Ok(released?)
+    }
+
+    /// Closes a file.
+    pub fn close(&self, number: INodeNo, handle: FileHandle) {
+        if let Ok(open) = self.handle(handle) {
+            // First those locks that belong to the open file. Closing releases them, too; another program may wait for them meanwhile.
+            for owner in open.file.lock_owners() {
+                let _ = open.file.release_locks(owner);
+            }
+        }
         if let Some(closed) = self.handles.remove(handle.0) {
-            // Closing the file releases its locks, too; another program may wait for them meanwhile.
-            let _ = owner.map(|owner| closed.file.release_locks(owner));
+            self.releases.note();
             // Later opens keep what this one has cached, if the file has not changed since.
             if let Ok(found) = closed.file.attributes() {
                 self.nodes_mut().cache(number.0, ContentVersion::of(&found));

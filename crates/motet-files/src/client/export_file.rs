@@ -7,7 +7,7 @@ use super::transport::Transport;
 use super::{attributes, count, done, unexpected};
 use crate::Result;
 use crate::identity::Assumed;
-use crate::protocol::{Attributes, Change, LockKind, LockRange, MAX_DATA_BYTES, Operation, Reply, Target};
+use crate::protocol::{Attributes, Change, LockKind, LockRange, LockWait, MAX_DATA_BYTES, Operation, Reply, Target};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -190,10 +190,20 @@ impl ExportFile {
     }
 
     /// Sets or releases a lock without waiting. EAGAIN: another owner has it.
-    pub fn lock(&self, owner: u64, range: LockRange) -> Result<()> {
-        self.finish(|file| Operation::Lock { file, owner, range })?;
+    pub fn lock(&self, owner: u64, range: LockRange, wait: LockWait) -> Result<()> {
+        self.finish(|file| Operation::Lock { file, owner, range, wait })?;
         self.state.note_lock(owner, &range);
         Ok(())
+    }
+
+    /// A program that waits for a lock gives up.
+    pub fn stop_waiting(&self, owner: u64, range: LockRange) -> Result<()> {
+        self.finish(|file| Operation::StopWaiting { file, owner, range })
+    }
+
+    /// The owners that have locked through this open file last.
+    pub fn lock_owners(&self) -> Vec<u64> {
+        self.state.lock_owners()
     }
 
     /// Releases all locks of an owner. Without any the server is not asked.
@@ -201,7 +211,7 @@ impl ExportFile {
         if !self.state.has_locks(owner) {
             return Ok(());
         }
-        self.lock(owner, LockRange { kind: LockKind::Unlocked, start: 0, end: u64::MAX, process: 0 })
+        self.lock(owner, LockRange { kind: LockKind::Unlocked, start: 0, end: u64::MAX, process: 0 }, LockWait::No)
     }
 
     /// The lock that keeps `owner` from this one, or an unlocked range.
@@ -278,5 +288,6 @@ impl Drop for ExportFile {
     fn drop(&mut self) {
         // A file that is lost is closed already.
         let _ = self.finish(|file| Operation::Close { file });
+        self.state.closed();
     }
 }

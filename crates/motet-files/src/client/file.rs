@@ -6,7 +6,7 @@ use super::open_files::OpenState;
 use super::stripes::Stripes;
 use crate::Result;
 use crate::identity::Assumed;
-use crate::protocol::{Attributes, Change, LockRange, OpenFlags};
+use crate::protocol::{Attributes, Change, LockRange, LockWait, OpenFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -109,12 +109,28 @@ impl File {
         self.file.readdir(cookie, with_attributes, buffer)
     }
 
-    /// Sets or releases a lock without waiting. EAGAIN: another owner has it.
+    /// Sets or releases a lock without waiting. EAGAIN: another owner has it. A lock belongs to its owner, through whichever open file it was set.
     pub fn lock(&self, owner: u64, range: LockRange) -> Result<()> {
-        self.file.lock(owner, range)
+        self.file.lock(owner, range, LockWait::No)
     }
 
-    /// Releases all locks of an owner. Without any the server is not asked.
+    /// Asks for a lock for a program that waits for it. EAGAIN: it has to be asked again, within a second, or [`File::stop_waiting`] called. EDEADLK: the owner
+    /// would wait for itself.
+    pub fn lock_for_waiter(&self, owner: u64, range: LockRange, wait: LockWait) -> Result<()> {
+        self.file.lock(owner, range, wait)
+    }
+
+    /// A program that waits for a lock gives up.
+    pub fn stop_waiting(&self, owner: u64, range: LockRange) -> Result<()> {
+        self.file.stop_waiting(owner, range)
+    }
+
+    /// The owners that have locked through this open file last, which lose their locks when it is closed.
+    pub fn lock_owners(&self) -> Vec<u64> {
+        self.file.lock_owners()
+    }
+
+    /// Releases all locks of an owner on the file, through whichever open file they were set. Without any the server is not asked.
     pub fn release_locks(&self, owner: u64) -> Result<()> {
         self.file.release_locks(owner)
     }

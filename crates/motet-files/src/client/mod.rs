@@ -10,6 +10,7 @@ mod export_file;
 mod failure;
 mod file;
 mod locate;
+mod lock_notes;
 mod notices;
 mod open_files;
 mod slots;
@@ -202,7 +203,7 @@ impl Client {
             let Reply::Opened { file, attributes } = reply else { return Err(unexpected()) };
             let is_same =
                 *opened.get_or_insert((attributes.device, attributes.inode)) == (attributes.device, attributes.inode);
-            let state = OpenState::new(file, path, flags, self.identity.clone(), &attributes);
+            let state = OpenState::new(file, path, flags, self.identity.clone(), &attributes, files.locks(&attributes));
             if files.add(&state, generation.get()) {
                 if is_same {
                     return Ok((state, attributes, length));

@@ -1,11 +1,12 @@
 //! The files that a client has open, so that they can be opened again at a server that was restarted.
 
 use super::failure::Failure;
+use super::lock_notes::LockNotes;
 use crate::Result;
 use crate::identity::Identity;
-use crate::protocol::{Attributes, LockKind, LockRange, OpenFlags, Operation, Reply};
+use crate::protocol::{Attributes, LockRange, LockWait, OpenFlags, Operation, Reply};
 use rustix::io::Errno;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -24,7 +25,9 @@ pub struct OpenState {
     /// Changes that were begun, and as many of them as are known to be on the disk.
     changes: AtomicU64,
     synced: AtomicU64,
-    locks: Mutex<Vec<(u64, LockRange)>>,
+    /// Its number among the client's open files, for its locks.
+    opened: u64,
+    locks: Arc<LockNotes>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -32,14 +35,16 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl OpenState {
-    /// A file that the server has opened for a user. `number`: its number at the server.
+    /// A file that the server has opened for a user. `number`: its number at the server. `locks`: those on this file.
     pub fn new(
         number: u32,
         path: &[u8],
         flags: OpenFlags,
         identity: Option<Arc<Identity>>,
         attributes: &Attributes,
+        locks: Arc<LockNotes>,
     ) -> Arc<Self> {
+        static OPENED: AtomicU64 = AtomicU64::new(0);
         Arc::new(Self {
             number: AtomicU32::new(number),
             stale: AtomicBool::new(false),
@@ -50,7 +55,8 @@ impl OpenState {
             path: Mutex::new(path.to_vec()),
             changes: AtomicU64::new(0),
             synced: AtomicU64::new(0),
-            locks: Mutex::default(),
+            opened: OPENED.fetch_add(1, Ordering::Relaxed),
+            locks,
         })
     }
 
@@ -99,25 +105,24 @@ impl OpenState {
         self.synced.fetch_max(changes, Ordering::AcqRel);
     }
 
-    /// Whether an owner has locks.
+    /// Whether an owner has locks on the file, through this open file or another one of the client.
     pub fn has_locks(&self, owner: u64) -> bool {
-        locked(&self.locks).iter().any(|(other, _)| *other == owner)
+        self.locks.has(owner)
+    }
+
+    /// The owners that have locked through this open file last.
+    pub fn lock_owners(&self) -> Vec<u64> {
+        self.locks.through(self.opened).into_iter().map(|(owner, _)| owner).collect()
     }
 
     /// Notes a lock that the server has granted or released.
     pub fn note_lock(&self, owner: u64, range: &LockRange) {
-        let mut locks = locked(&self.locks);
-        let before = std::mem::take(&mut *locks);
-        for (other, held) in before {
-            if other == owner {
-                locks.extend(outside(&held, range).map(|rest| (owner, rest)));
-            } else {
-                locks.push((other, held));
-            }
-        }
-        if range.kind != LockKind::Unlocked {
-            locks.push((owner, *range));
-        }
+        self.locks.note(self.opened, owner, range);
+    }
+
+    /// It is closed.
+    pub fn closed(&self) {
+        self.locks.closed(self.opened);
     }
 
     /// Opens the file again. `restarted_host`: changes that were not synchronised may be lost. An error: the connection is lost again.
@@ -143,10 +148,12 @@ impl OpenState {
                     finish(call(&Operation::Close { file }))?;
                     return stale();
                 }
-                for &(owner, range) in locked(&self.locks).iter() {
-                    if !finish(call(&Operation::Lock { file, owner, range }))? {
-                        finish(call(&Operation::Close { file }))?;
-                        return stale();
+                for (owner, ranges) in self.locks.through(self.opened) {
+                    for &range in ranges.iter() {
+                        if !finish(call(&Operation::Lock { file, owner, range, wait: LockWait::No }))? {
+                            finish(call(&Operation::Close { file }))?;
+                            return stale();
+                        }
                     }
                 }
                 self.number.store(file, Ordering::Release);
@@ -185,13 +192,6 @@ fn finish(answered: Answered) -> Result<bool> {
     }
 }
 
-/// What is left of a lock outside of `range`: up to two parts.
-fn outside(held: &LockRange, range: &LockRange) -> impl Iterator<Item = LockRange> {
-    let before = (held.start < range.start).then(|| LockRange { end: held.end.min(range.start - 1), ..*held });
-    let after = (held.end > range.end).then(|| LockRange { start: held.start.max(range.end + 1), ..*held });
-    before.into_iter().chain(after)
-}
-
 /// The open files of a client.
 #[derive(Debug, Default)]
 pub struct OpenFiles(Mutex<Table>);
@@ -201,12 +201,28 @@ struct Table {
     /// How often all files were opened again: the numbers of files at the server are those of one generation.
     generation: u64,
     files: Vec<Weak<OpenState>>,
+    /// The locks on each file that is open, by its device and number.
+    locks: HashMap<(u64, u64), Weak<LockNotes>>,
 }
 
 impl OpenFiles {
     /// The present generation. A request to open a file asks for it before it is sent.
     pub fn generation(&self) -> u64 {
         locked(&self.0).generation
+    }
+
+    /// The locks on a file with these attributes.
+    pub fn locks(&self, attributes: &Attributes) -> Arc<LockNotes> {
+        let table = &mut *locked(&self.0);
+        if table.locks.len() == table.locks.capacity() {
+            table.locks.retain(|_, locks| locks.strong_count() > 0);
+        }
+        let known = table.locks.entry((attributes.device, attributes.inode)).or_default();
+        known.upgrade().unwrap_or_else(|| {
+            let locks = Arc::default();
+            *known = Arc::downgrade(&locks);
+            locks
+        })
     }
 
     /// Takes a file in whose number is of this generation. False: all others have been opened again since then, and this one has to be, too.
@@ -226,11 +242,7 @@ impl OpenFiles {
     /// How many files are open, and how many owners have locks on them.
     pub fn counts(&self) -> (usize, usize) {
         let open: Vec<_> = locked(&self.0).files.iter().filter_map(Weak::upgrade).collect();
-        let owners = |state: &Arc<OpenState>| {
-            let owners: HashSet<u64> = locked(&state.locks).iter().map(|(owner, _)| *owner).collect();
-            owners.len()
-        };
-        (open.len(), open.iter().map(owners).sum())
+        (open.len(), open.iter().map(|state| state.lock_owners().len()).sum())
     }
 
     /// Opens all files again at a server that does not know them, each as who has opened it. `restarted_host`: its host has been started again, too; a file with
@@ -254,31 +266,35 @@ impl OpenFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::LockKind;
 
     fn range(kind: LockKind, start: u64, end: u64) -> LockRange {
         LockRange { kind, start, end, process: 0 }
     }
 
     fn state() -> Arc<OpenState> {
-        OpenState::new(1, b"file", OpenFlags::READ, None, &Attributes::default())
+        OpenState::new(1, b"file", OpenFlags::READ, None, &Attributes::default(), Arc::default())
     }
 
     #[test]
-    fn locks_are_split_and_replaced() {
-        let state = state();
-        state.note_lock(1, &range(LockKind::Exclusive, 0, u64::MAX));
-        state.note_lock(1, &range(LockKind::Unlocked, 10, 19));
-        state.note_lock(2, &range(LockKind::Shared, 12, 13));
-        state.note_lock(1, &range(LockKind::Shared, 0, 4));
-        let mut held = locked(&state.locks).clone();
-        held.sort_by_key(|(owner, range)| (*owner, range.start));
-        let expected = [
-            (1, range(LockKind::Shared, 0, 4)),
-            (1, range(LockKind::Exclusive, 5, 9)),
-            (1, range(LockKind::Exclusive, 20, u64::MAX)),
-            (2, range(LockKind::Shared, 12, 13)),
-        ];
-        assert_eq!(held, expected);
+    fn a_lock_belongs_to_its_owner_through_whichever_open_file_it_was_set() {
+        let files = OpenFiles::default();
+        let attributes = Attributes { device: 1, inode: 2, ..Attributes::default() };
+        let open = |attributes| OpenState::new(1, b"file", OpenFlags::READ, None, attributes, files.locks(attributes));
+        let (one, two, other) = (open(&attributes), open(&attributes), open(&Attributes { inode: 3, ..attributes }));
+        one.note_lock(7, &range(LockKind::Exclusive, 0, 9));
+        assert!(two.has_locks(7) && !two.has_locks(8) && !other.has_locks(7));
+        two.note_lock(7, &range(LockKind::Unlocked, 0, 4));
+        assert_eq!((one.lock_owners(), two.lock_owners()), (vec![7], vec![]));
+        two.note_lock(7, &range(LockKind::Shared, 20, 29));
+        one.closed();
+        assert_eq!(
+            (one.lock_owners(), two.lock_owners()),
+            (vec![], vec![7]),
+            "it has locked through another one since"
+        );
+        two.closed();
+        assert!(!one.has_locks(7));
     }
 
     #[test]
@@ -287,8 +303,15 @@ mod tests {
         let user = Some(Arc::new(Identity { user: 7, group: 8, groups: vec![9] }));
         let attributes = Attributes { device: 1, inode: 2, ..Attributes::default() };
         let (kept, replaced) = (
-            OpenState::new(1, b"kept", OpenFlags::READ, None, &attributes),
-            OpenState::new(2, b"replaced", OpenFlags::READ | OpenFlags::CREATE, user.clone(), &attributes),
+            OpenState::new(1, b"kept", OpenFlags::READ, None, &attributes, Arc::default()),
+            OpenState::new(
+                2,
+                b"replaced",
+                OpenFlags::READ | OpenFlags::CREATE,
+                user.clone(),
+                &attributes,
+                Arc::default(),
+            ),
         );
         assert!(files.add(&kept, 0) && files.add(&replaced, 0));
         files
@@ -319,7 +342,7 @@ mod tests {
     fn unsynchronised_changes_make_a_file_stale_after_a_restart_of_the_host() {
         let files = OpenFiles::default();
         let open = || {
-            let state = OpenState::new(1, b"file", OpenFlags::WRITE, None, &Attributes::default());
+            let state = OpenState::new(1, b"file", OpenFlags::WRITE, None, &Attributes::default(), Arc::default());
             assert!(files.add(&state, files.generation()));
             state
         };

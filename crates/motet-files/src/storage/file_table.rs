@@ -4,14 +4,19 @@ use super::open_file::OpenFile;
 use crate::Result;
 use rustix::io::Errno;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// Files that a client may have open.
 const MAX_OPEN_FILES: usize = 16 << 10;
 
 /// Open files, by number.
-#[derive(Debug, Default)]
-pub struct FileTable(RwLock<Table>);
+#[derive(Debug)]
+pub struct FileTable {
+    /// The number of the client, which no other one has.
+    client: u64,
+    table: RwLock<Table>,
+}
 
 #[derive(Debug, Default)]
 struct Table {
@@ -19,16 +24,28 @@ struct Table {
     next: u32,
 }
 
+impl Default for FileTable {
+    fn default() -> Self {
+        static CLIENTS: AtomicU64 = AtomicU64::new(0);
+        Self { client: CLIENTS.fetch_add(1, Ordering::Relaxed), table: RwLock::default() }
+    }
+}
+
 impl FileTable {
+    /// The number of the client.
+    pub fn client(&self) -> u64 {
+        self.client
+    }
+
     /// An open file.
     pub fn get(&self, number: u32) -> Result<Arc<OpenFile>> {
-        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         table.files.get(&number).cloned().ok_or_else(|| Errno::BADF.into())
     }
 
     /// Takes an open file in; returns its number.
     pub fn add(&self, file: OpenFile) -> Result<u32> {
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if table.files.len() >= MAX_OPEN_FILES {
             return Err(Errno::MFILE.into());
         }
@@ -41,20 +58,23 @@ impl FileTable {
         Ok(number)
     }
 
-    /// Closes a file. Its descriptor is closed when the last request that uses it has ended.
+    /// Closes a file, and releases its locks. Its descriptor is closed when the last request that uses it has ended.
     pub fn close(&self, number: u32) -> Result<()> {
-        let mut table = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        table.files.remove(&number).map(drop).ok_or_else(|| Errno::BADF.into())
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let file = table.files.remove(&number).ok_or(Errno::BADF)?;
+        drop(table);
+        file.closed();
+        Ok(())
     }
 
     /// How many owners have locks, on all files.
     pub fn lock_owners(&self) -> usize {
-        let table = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
         table.files.values().map(|file| file.lock_owners()).sum()
     }
 
     /// How many files are open.
     pub fn len(&self) -> usize {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).files.len()
+        self.table.read().unwrap_or_else(PoisonError::into_inner).files.len()
     }
 }

@@ -6,7 +6,9 @@
 //! | `tree` | paths beneath the exported directory |
 //! | `opens` | opens of files, as users and with layouts |
 //! | `file_table` | the open files of one client |
-//! | `open_file` | reads, writes, listings, locks |
+//! | `open_file` | reads, writes, listings |
+//! | `locks` | the locks of all clients, and requests that wait for some |
+//! | `lock_calls` | locks of the system |
 //! | `stripes` | layouts of files that are striped over several exports |
 //! | `descriptors` | attributes and names of open files |
 //! | `attributes` | changes of attributes, extended attributes |
@@ -14,6 +16,8 @@
 mod attributes;
 mod descriptors;
 mod file_table;
+mod lock_calls;
+mod locks;
 mod open_file;
 mod opens;
 mod stripes;
@@ -25,7 +29,7 @@ pub use tree::Tree;
 
 use crate::Result;
 use crate::identity::{Assumed, Identity};
-use crate::protocol::{Layout, LockKind, MAX_DATA_BYTES, Operation, RenameFlags, Reply, Target, append};
+use crate::protocol::{Layout, MAX_DATA_BYTES, Operation, RenameFlags, Reply, Target, append};
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Mode, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, linkat, mkdirat,
     mknodat, renameat_with, seek, symlinkat, unlinkat,
@@ -33,6 +37,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use attributes::Located;
 use descriptors::{attributes_at, attributes_of};
@@ -124,7 +129,8 @@ pub fn execute(
             let (descriptor, layout) = tree.open_with_layout(identity, path, flags, mode)?;
             let attributes = attributes_of(descriptor.as_fd())?;
             let opener = identity.filter(|_| tree.has_identities()).cloned();
-            let file = files.add(OpenFile::new(descriptor, flags, opener, &attributes))?;
+            let locks = Arc::clone(&tree.locks);
+            let file = files.add(OpenFile::new(descriptor, flags, opener, &attributes, locks, files.client()))?;
             Ok((Reply::Opened { file, attributes }, layout_body(layout.as_ref())))
         }
         Operation::Close { file } => done(files.close(file)),
@@ -191,11 +197,10 @@ pub fn execute(
         Operation::RemoveXattr { target, name } => {
             done(located(tree, files, target, |file| attributes::remove_xattr(file, name)))
         }
-        Operation::Lock { file, owner, ref range } => done(files.get(file)?.lock(owner, range)),
+        Operation::Lock { file, owner, ref range, wait } => done(files.get(file)?.lock(owner, range, wait)),
+        Operation::StopWaiting { file, owner, ref range } => done(files.get(file)?.stop_waiting(owner, range)),
         Operation::TestLock { file, owner, ref range } => {
-            let found = files.get(file)?.test_lock(owner, range)?;
-            debug_assert!(found.kind != LockKind::Unlocked || found.start == range.start);
-            Ok((Reply::Lock(found), Body::Empty))
+            Ok((Reply::Lock(files.get(file)?.test_lock(owner, range)?), Body::Empty))
         }
         Operation::Fallocate { file, mode, offset, length } => {
             before_waiting();
@@ -271,6 +276,7 @@ fn assume<'a>(
         | Operation::Readdir { .. }
         | Operation::Statfs
         | Operation::Lock { .. }
+        | Operation::StopWaiting { .. }
         | Operation::TestLock { .. }
         | Operation::Seek { .. } => Ok(None),
         Operation::Open { .. } | Operation::SetAttributes(..) | Operation::Unlink { .. } | Operation::Rename { .. } => {

@@ -1,20 +1,17 @@
-//! Open files of a session: reads, writes, listings, locks.
+//! Open files of a session: reads, writes, listings, and the locks that are set through them.
 
-use super::descriptors::{attributes_at, reopen};
+use super::descriptors::attributes_at;
+use super::locks::{FileId, LockTable, Owner, Through};
 use crate::Result;
 use crate::identity::Identity;
-use crate::protocol::{Attributes, Entry, LockKind, LockRange, OpenFlags, append};
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::libc::{F_RDLCK, F_UNLCK, F_WRLCK, SEEK_SET, flock};
-use rustix::fs::{AtFlags, FileType, OFlags, RawDir, SeekFrom, seek};
+use crate::protocol::{Attributes, Entry, LockRange, LockWait, OpenFlags, append};
+use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, seek};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite, retry_on_intr};
-use std::collections::HashMap;
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lock owners of one open file.
-const MAX_LOCK_OWNERS: usize = 4096;
 /// Bytes of a buffer for entries of the system.
 const LISTING_BYTES: usize = 32 << 10;
 
@@ -26,26 +23,37 @@ pub struct OpenFile {
     /// As whom it was opened, and is written. `None`: as the user of this process.
     opener: Option<Identity>,
     /// Its device and its number there.
-    identity: (u64, u64),
+    identity: FileId,
     /// Held while the position of the directory is used.
     listing: Mutex<()>,
-    /// A file description for each lock owner: OFD locks belong to the description.
-    owners: Mutex<HashMap<u64, OwnedFd>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The locks of all clients.
+    locks: Arc<LockTable>,
+    /// The number of its client, for its locks.
+    client: u64,
+    /// Its own number, which no other open file has.
+    opened: u64,
+    /// Whether the client has closed it.
+    closed: AtomicBool,
 }
 
 impl OpenFile {
-    /// A file with these attributes that was opened with these flags, as this user.
-    pub fn new(descriptor: OwnedFd, flags: OpenFlags, opener: Option<Identity>, attributes: &Attributes) -> Self {
+    /// A file with these attributes that was opened with these flags, as this user, by a client.
+    pub fn new(
+        descriptor: OwnedFd,
+        flags: OpenFlags,
+        opener: Option<Identity>,
+        attributes: &Attributes,
+        locks: Arc<LockTable>,
+        client: u64,
+    ) -> Self {
+        static OPENED: AtomicU64 = AtomicU64::new(0);
         let identity = (attributes.device, attributes.inode);
-        Self { descriptor, flags, opener, identity, listing: Mutex::new(()), owners: Mutex::default() }
+        let (opened, closed) = (OPENED.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
+        Self { descriptor, flags, opener, identity, listing: Mutex::new(()), locks, client, opened, closed }
     }
 
     /// Its device and its number there.
-    pub fn identity(&self) -> (u64, u64) {
+    pub fn identity(&self) -> FileId {
         self.identity
     }
 
@@ -95,7 +103,7 @@ impl OpenFile {
 
     /// Lists the directory from `cookie` on, into at most `length` bytes.
     pub fn list(&self, cookie: u64, length: usize, attributes: bool, into: &mut Vec<u8>) -> Result<()> {
-        let _position = locked(&self.listing);
+        let _position = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
         seek(&self.descriptor, SeekFrom::Start(cookie))?;
         let mut buffer = Vec::with_capacity(LISTING_BYTES);
         let mut directory = RawDir::new(&self.descriptor, buffer.spare_capacity_mut());
@@ -124,94 +132,56 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Sets or releases a lock without waiting.
-    pub fn lock(&self, owner: u64, range: &LockRange) -> Result<()> {
-        let mut owners = locked(&self.owners);
-        if range.kind == LockKind::Unlocked {
-            if range.start == 0 && is_open_ended(range) {
-                owners.remove(&owner);
-                return Ok(());
-            }
-            let Some(description) = owners.get(&owner) else { return Ok(()) };
-            return set_lock(description, range);
+    /// Sets or releases a lock of the client's `owner`. EBADF: the file has been closed meanwhile.
+    pub fn lock(&self, owner: u64, range: &LockRange, wait: LockWait) -> Result<()> {
+        let done = self.locks.set(self.owner(owner), &self.through(), range, wait);
+        // Whichever of the two comes second releases it.
+        if self.closed.load(Ordering::SeqCst) {
+            self.release_locks();
+            return Err(Errno::BADF.into());
         }
-        self.with_description(&mut owners, owner, |description| set_lock(description, range))
+        done
     }
 
-    /// How many owners have locks.
+    /// The request for a lock is given up.
+    pub fn stop_waiting(&self, owner: u64, range: &LockRange) -> Result<()> {
+        self.locks.stop_waiting(self.owner(owner), self.identity, range)
+    }
+
+    /// How many owners have locked through this file last.
     pub fn lock_owners(&self) -> usize {
-        locked(&self.owners).len()
+        self.locks.owners(self.client, self.identity, self.opened)
     }
 
     /// The lock that keeps `owner` from this one.
     pub fn test_lock(&self, owner: u64, range: &LockRange) -> Result<LockRange> {
-        let mut owners = locked(&self.owners);
-        let has_locks = owners.contains_key(&owner);
-        let found = self.with_description(&mut owners, owner, |description| {
-            let mut asked = system_lock(range)?;
-            fcntl(description, FcntlArg::F_OFD_GETLK(&mut asked))?;
-            let kind = match i32::from(asked.l_type) {
-                F_RDLCK => LockKind::Shared,
-                F_WRLCK => LockKind::Exclusive,
-                _ => return Ok(LockRange { kind: LockKind::Unlocked, ..*range }),
-            };
-            let start = u64::try_from(asked.l_start).unwrap_or(0);
-            let length = u64::try_from(asked.l_len).unwrap_or(0);
-            let end = if length == 0 { u64::MAX } else { start + length - 1 };
-            Ok(LockRange { kind, start, end, process: 0 })
-        });
-        if !has_locks {
-            owners.remove(&owner);
-        }
-        found
+        self.locks.test(self.owner(owner), &self.through(), range)
     }
 
-    fn with_description<T>(
-        &self,
-        owners: &mut HashMap<u64, OwnedFd>,
-        owner: u64,
-        with: impl FnOnce(&OwnedFd) -> Result<T>,
-    ) -> Result<T> {
-        if !owners.contains_key(&owner) {
-            if owners.len() >= MAX_LOCK_OWNERS {
-                return Err(Errno::NOLCK.into());
-            }
-            let writes = self.flags.intersects(OpenFlags::WRITE | OpenFlags::APPEND);
-            let access = match (self.flags.contains(OpenFlags::READ), writes) {
-                (true, true) => OFlags::RDWR,
-                (false, true) => OFlags::WRONLY,
-                (_, false) => OFlags::RDONLY,
-            };
-            owners.insert(owner, reopen(self.descriptor(), access | OFlags::NONBLOCK)?);
-        }
-        owners.get(&owner).map_or_else(|| Err(Errno::NOLCK.into()), with)
+    /// The client has closed it; requests that use it may be under way.
+    pub fn closed(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        self.release_locks();
+    }
+
+    fn release_locks(&self) {
+        self.locks.closed(self.client, self.identity, self.opened);
+    }
+
+    fn owner(&self, name: u64) -> Owner {
+        Owner { client: self.client, name }
+    }
+
+    fn through(&self) -> Through<'_> {
+        let Self { identity: file, opened, flags, .. } = *self;
+        Through { file, opened, flags, descriptor: self.descriptor() }
     }
 }
 
-fn set_lock(description: &OwnedFd, range: &LockRange) -> Result<()> {
-    fcntl(description, FcntlArg::F_OFD_SETLK(&system_lock(range)?))?;
-    Ok(())
-}
-
-/// Whether a range goes to the end of the file, however long that becomes.
-fn is_open_ended(range: &LockRange) -> bool {
-    range.end >= i64::MAX.cast_unsigned()
-}
-
-fn system_lock(range: &LockRange) -> Result<flock> {
-    let kind = match range.kind {
-        LockKind::Unlocked => F_UNLCK,
-        LockKind::Shared => F_RDLCK,
-        LockKind::Exclusive => F_WRLCK,
-    };
-    let invalid = || std::io::Error::from(Errno::INVAL);
-    let start = i64::try_from(range.start).map_err(|_| invalid())?;
-    let length = if is_open_ended(range) {
-        0
-    } else {
-        range.end.checked_sub(range.start).and_then(|last| i64::try_from(last + 1).ok()).ok_or_else(invalid)?
-    };
-    Ok(flock { l_type: kind as i16, l_whence: SEEK_SET as i16, l_start: start, l_len: length, l_pid: 0 })
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.release_locks();
+    }
 }
 
 fn kind_bits(kind: FileType) -> u32 {

@@ -13,6 +13,17 @@ use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::PoisonError;
 
+/// How often a file is opened or made while others make and remove it.
+const MAKE_ATTEMPTS: u32 = 64;
+
+/// An open file.
+struct Opened {
+    file: OwnedFd,
+    layout: Option<Layout>,
+    /// Whether this open has made it.
+    is_new: bool,
+}
+
 impl Tree {
     /// Opens a file or directory for a client as a user, with the layout of a striped file, which is the server's.
     pub fn open_with_layout(
@@ -23,9 +34,10 @@ impl Tree {
         mode: u32,
     ) -> Result<(OwnedFd, Option<Layout>)> {
         // A striped file is truncated by its client, in all exports.
-        let (file, layout) = self.open_whole(identity, path, flags - OpenFlags::TRUNCATE, mode)?;
+        let Opened { file, layout, is_new } = self.open_whole(identity, path, flags, mode)?;
         match &layout {
-            None if flags.contains(OpenFlags::TRUNCATE) => {
+            // A new file is empty, and keeps its set-group-id bit, which a truncation removes.
+            None if flags.contains(OpenFlags::TRUNCATE) && !is_new => {
                 let _assumed = self.assume(identity)?;
                 match ftruncate(&file, 0) {
                     // Opened for reading only.
@@ -42,16 +54,19 @@ impl Tree {
         Ok((file, layout))
     }
 
-    /// Opens a file, and reads or makes its layout.
-    fn open_whole(
-        &self,
-        identity: Option<&Identity>,
-        path: &[u8],
-        flags: OpenFlags,
-        mode: u32,
-    ) -> Result<(OwnedFd, Option<Layout>)> {
-        let found = |file: OwnedFd| stripes::layout(file.as_fd()).map(|layout| (file, layout));
-        let Some(striping) = &self.striping else { return self.open_as(identity, path, flags, mode).and_then(found) };
+    /// Opens a file without a truncation, and reads or makes its layout.
+    fn open_whole(&self, identity: Option<&Identity>, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Opened> {
+        let (truncates, flags) = (flags.contains(OpenFlags::TRUNCATE), flags - OpenFlags::TRUNCATE);
+        let found = |file: OwnedFd| {
+            let layout = stripes::layout(file.as_fd())?;
+            Ok(Opened { file, layout, is_new: flags.contains(OpenFlags::EXCLUSIVE) })
+        };
+        let Some(striping) = &self.striping else {
+            if truncates && flags.contains(OpenFlags::CREATE) && !flags.contains(OpenFlags::EXCLUSIVE) {
+                return self.open_or_make(identity, path, flags, mode);
+            }
+            return self.open_as(identity, path, flags, mode).and_then(found);
+        };
         if !flags.contains(OpenFlags::TMPFILE) {
             let _reader = self.layouts.read().unwrap_or_else(PoisonError::into_inner);
             match self.open_as(identity, path, flags - OpenFlags::CREATE - OpenFlags::EXCLUSIVE, mode) {
@@ -71,7 +86,29 @@ impl Tree {
             made => {
                 let file = made?;
                 let layout = striping.give(file.as_fd())?;
-                Ok((file, Some(layout)))
+                Ok(Opened { file, layout: Some(layout), is_new: true })
+            }
+        }
+    }
+
+    /// Opens a file, or makes it, such that it is known which.
+    fn open_or_make(&self, identity: Option<&Identity>, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Opened> {
+        let mut attempts = 0..MAKE_ATTEMPTS;
+        loop {
+            let (opened, is_new) = match self.open_as(identity, path, flags - OpenFlags::CREATE, mode) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {
+                    (self.open_as(identity, path, flags | OpenFlags::EXCLUSIVE, mode), true)
+                }
+                opened => (opened, false),
+            };
+            match opened {
+                // It was made and removed meanwhile.
+                Err(error) if is_new && error.kind() == ErrorKind::AlreadyExists && attempts.next().is_some() => {}
+                opened => {
+                    let file = opened?;
+                    let layout = stripes::layout(file.as_fd())?;
+                    return Ok(Opened { file, layout, is_new });
+                }
             }
         }
     }

@@ -4,6 +4,7 @@
 //! /proc. Operations on names open the parent directory this way, then name the last component.
 
 use super::descriptors::attributes_of;
+use super::locks::LockTable;
 use super::stripes::Striping;
 use crate::Result;
 use crate::identity::{Assumed, Identities, Identity};
@@ -14,7 +15,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::RwLock;
+use std::sync::{Arc, RwLock};
 
 /// How paths are resolved.
 const CONFINED: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
@@ -34,6 +35,8 @@ pub struct Tree {
     pub(super) striping: Option<Striping>,
     /// Held by those who make a file and give it its layout; others who open files see it only with that.
     pub(super) layouts: RwLock<()>,
+    /// The locks of all clients.
+    pub(super) locks: Arc<LockTable>,
     /// With which operations are executed as the users that they name. `None`: all as the user of this process.
     identities: Option<Identities>,
 }
@@ -74,7 +77,15 @@ impl Tree {
     pub fn new(root: OwnedFd, read_only: bool, identities: Option<Identities>) -> Result<Self> {
         let kind = fstatfs(&root)?.f_type;
         let in_memory = MEMORY_FILE_SYSTEMS.contains(&u64::try_from(kind).unwrap_or(0));
-        Ok(Self { root, read_only, in_memory, striping: None, layouts: RwLock::default(), identities })
+        Ok(Self {
+            root,
+            read_only,
+            in_memory,
+            striping: None,
+            layouts: RwLock::default(),
+            locks: Arc::default(),
+            identities,
+        })
     }
 
     /// The directory itself.

@@ -2,6 +2,7 @@
 
 mod clients;
 mod limits;
+mod locks;
 #[path = "../scene/mod.rs"]
 mod scene;
 mod users;

@@ -93,6 +93,51 @@ fn another_user_may_do_what_it_may_do_on_a_plain_folder() {
     }
 }
 
+/// Makes files in several groups, by all ways to open a file, as the user and the group of the arguments. Prints their modes and owners.
+const CREATING: &str = r#"
+import os, sys
+user, group = int(sys.argv[1]), int(sys.argv[2])
+os.umask(0)
+for folder, mode in (("plain", 0o777), ("shared", 0o2777)):
+    os.mkdir(folder); os.chown(folder, 2000, 8); os.chmod(folder, mode)
+os.setgroups([7]); os.setegid(group); os.seteuid(user)
+for folder in ("plain", "shared"):
+    for index, flags in enumerate((os.O_CREAT, os.O_CREAT | os.O_TRUNC, os.O_CREAT | os.O_EXCL | os.O_TRUNC, os.O_CREAT | os.O_TRUNC | os.O_APPEND)):
+        for mode in (0o644, 0o2750, 0o2754, 0o4755):
+            name = f"{folder}/{index}-{mode:o}"
+            file = os.open(name, flags | os.O_RDWR, mode)
+            made = os.stat(name)
+            os.close(os.open(name, flags & ~os.O_EXCL | os.O_RDWR, mode))
+            os.write(file, b"x"); os.close(file)
+            print(name, oct(made.st_mode), made.st_uid, made.st_gid, oct(os.stat(name).st_mode))
+    os.mkdir(folder + "/folder", 0o2755); os.mkfifo(folder + "/pipe", 0o2755)
+    for name in ("folder", "pipe"): made = os.stat(f"{folder}/{name}"); print(name, oct(made.st_mode), made.st_uid, made.st_gid)
+"#;
+
+#[test]
+fn files_are_made_in_other_groups_by_users_and_by_root() {
+    if !is_able("files_are_made_in_other_groups_by_users_and_by_root") {
+        return;
+    }
+    let made = |folder: &Path, user: &str, group: &str| {
+        let mut command = Command::new("python3");
+        command.args(["-c", CREATING, user, group]).current_dir(folder);
+        let output = command.output().expect("python3");
+        assert!(output.status.success(), "{user}, {group}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    for (user, group) in [("0", "0"), ("0", "7"), ("0", "1001"), ("1000", "1001"), ("1000", "7"), ("1000", "8")] {
+        let plain = open_folder();
+        let expected = made(plain.path(), user, group);
+        for mode in MODES {
+            let mounted = Mounted::for_all_users(mode);
+            assert_eq!(made(mounted.folder.path(), user, group), expected, "{mode:?}: {user}, {group}");
+            // The server and the mount go on.
+            fs::write(mounted.path("after"), "text").expect("a file");
+        }
+    }
+}
+
 /// Opens files, and goes on with them after a line on standard input.
 const RESUMING: &str = r#"
 import errno, os, sys

@@ -2,8 +2,8 @@
 
 use motet_files::identity::Identity;
 use motet_files::protocol::{
-    Answer, Attributes, Change, Entry, Layout, LockKind, LockRange, MAX_STRIPES, Notice, OpenFlags, Operation,
-    RenameFlags, Reply, Request, SessionKey, SetTime, Target, Time, VERSION, append, entries, parse_answer,
+    Answer, Attributes, Change, Entry, Layout, LockKind, LockRange, LockWait, MAX_STRIPES, Notice, OpenFlags,
+    Operation, RenameFlags, Reply, Request, SessionKey, SetTime, Target, Time, VERSION, append, entries, parse_answer,
     parse_notice, parse_request,
 };
 
@@ -57,7 +57,8 @@ pub fn file_message_seeds() -> Vec<Vec<u8>> {
         Operation::Mknod { path: b"device", mode: 0o20_600, device: 0x103 },
         Operation::Rename { from: b"a", to: b"b/c", flags: RenameFlags::EXCHANGE },
         Operation::SetXattr { target: Target::File(1), name: b"user.k", create: true, replace: false },
-        Operation::Lock { file: 1, owner: u64::MAX, range },
+        Operation::Lock { file: 1, owner: u64::MAX, range, wait: LockWait::OfProcess },
+        Operation::StopWaiting { file: 1, owner: u64::MAX, range },
     ];
     let requests = operations.into_iter().enumerate().map(|(at, operation)| {
         let user = Identity { user: 1000, group: 100, groups: (0..at as u32 * 4).collect() };
