@@ -41,8 +41,9 @@ int motet_files_close(motet_files files);
 /* Whether the client uses the directory itself: 1 or 0. */
 int motet_files_is_direct(motet_files files);
 
-/* Opens a file by its path from the exported directory on. `flags`: O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_SYNC, O_DSYNC;
- * O_CLOEXEC changes nothing; others give -EINVAL. `mode`: the permissions of a new file. A symbolic link at the end of the path gives -ELOOP. */
+/* Opens a file by its path from the exported directory on. `flags`: O_RDONLY, O_WRONLY or O_RDWR, with O_CREAT, O_EXCL, O_TRUNC, O_APPEND, O_SYNC, O_DSYNC, O_DIRECT;
+ * O_DIRECT goes past the page cache of the server, too; memory, offsets and lengths need no alignment, but whole blocks are faster. O_CLOEXEC changes nothing; others
+ * give -EINVAL. `mode`: the permissions of a new file. A symbolic link at the end of the path gives -ELOOP. */
 int motet_file_open(motet_files files, const char *path, int flags, mode_t mode, motet_file *out);
 
 /* Closes the handle. Requests of it that are under way go on, and keep the file open until they complete. Its locks go. */

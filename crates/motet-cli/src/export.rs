@@ -3,7 +3,7 @@
 use clap::Args;
 use motet_files::client::Client;
 use motet_files::exports;
-use motet_files::server::{Options, Server, Striping};
+use motet_files::server::{self, Options, Server, Striping};
 use motet_nbd::exported_file::ExportedFile;
 use rustix::fs::Mode;
 use std::fs::File;
@@ -69,9 +69,36 @@ pub struct Arguments {
     #[arg(long)]
     squash: bool,
 
+    /// Use the page cache also for files that programs open with O_DIRECT, as NFS servers do
+    #[arg(long, conflicts_with = "block")]
+    ignore_o_direct: bool,
+
+    /// What reads files that are open with O_DIRECT: io_uring where it is permitted, else threads (auto); threads alone; or io_uring, and fail without
+    #[arg(long, value_name = "WAY", value_enum, default_value_t = Storage::Auto, conflicts_with = "block")]
+    storage: Storage,
+
     /// Show the exports of this host
     #[arg(long, conflicts_with_all = ["directory", "name", "read_only", "listen", "no_direct", "squash"])]
     list: bool,
+}
+
+/// What reads files that are open with O_DIRECT.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Storage {
+    Auto,
+    Threads,
+    #[value(name = "io_uring")]
+    IoUring,
+}
+
+impl From<Storage> for server::Storage {
+    fn from(storage: Storage) -> Self {
+        match storage {
+            Storage::Auto => Self::Auto,
+            Storage::Threads => Self::Threads,
+            Storage::IoUring => Self::IoUring,
+        }
+    }
 }
 
 /// The command.
@@ -101,7 +128,9 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let striping = (!arguments.stripe.is_empty())
         .then(|| Striping { unit: arguments.stripe_unit, others: arguments.stripe.clone() });
     let (direct, squash) = (!arguments.no_direct, arguments.squash);
-    let options = Options { name: name.clone(), directory, read_only, listen, direct, striping, squash };
+    let (ignore_o_direct, storage) = (arguments.ignore_o_direct, arguments.storage.into());
+    let options = Options { directory, read_only, listen, direct, striping, squash, ignore_o_direct, storage, name };
+    let name = options.name.clone();
     let server = Server::start(options).map_err(|error| match error.raw_os_error() {
         Some(98) if listen.is_none() => Failure::new(FAILED, format!("export {name} is served already on this host")),
         _ => failed(&format!("export {name}"), error),
@@ -156,6 +185,7 @@ fn list(json: bool) -> Outcome {
         ("REQUESTS", Align::Right),
         ("READ", Align::Right),
         ("WRITTEN", Align::Right),
+        ("STORAGE", Align::Left),
     ]);
     for export in exports {
         table.row(vec![
@@ -169,6 +199,7 @@ fn list(json: bool) -> Outcome {
             export.requests.to_string(),
             output::bytes(export.bytes_read),
             output::bytes(export.bytes_written),
+            output::sanitize(&export.storage, 200),
         ]);
     }
     output::text(&table.render())?;

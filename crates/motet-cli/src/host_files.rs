@@ -150,6 +150,9 @@ pub fn reasons(exports: &[Export], uses: &[ExportUse], seen: &[Use], process: Op
             "  exports {directory} as {name}: {} clients send messages; programs of this host {direct}\n",
             export.clients
         );
+        if !export.storage.is_empty() {
+            out += &format!("    direct reads by {}\n", sanitize(&export.storage, 300));
+        }
     }
     for used in uses {
         let (export, at, front) = (sanitize(&used.export, 64), sanitize(&used.at, 120), sanitize(&used.front, 16));

@@ -52,6 +52,10 @@ pub struct Arguments {
     #[arg(long)]
     read_only: bool,
 
+    /// Read and write the file past the page caches of this host and of the server's
+    #[arg(long)]
+    o_direct: bool,
+
     /// Fail requests that wait longer than this for a server of files that is away [default: wait]
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     soft: Option<u64>,
@@ -86,7 +90,8 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let open = || {
         let client = Client::named(&export, limit)?;
         let why = uses::why(&client, &export);
-        Ok((client.clone(), ExportedFile::open(client, path.as_bytes(), arguments.read_only)?, why))
+        let open = if arguments.o_direct { ExportedFile::open_past_cache } else { ExportedFile::open };
+        Ok((client.clone(), open(client, path.as_bytes(), arguments.read_only)?, why))
     };
     serve(disk, &export, open, json)
 }

@@ -71,6 +71,9 @@ pub struct Info {
     pub bytes_read: u64,
     /// Bytes that clients have written.
     pub bytes_written: u64,
+    /// What reads the storage, and what O_DIRECT has brought, in words.
+    #[serde(default)]
+    pub storage: String,
 }
 
 /// What is shown of an export: all but its address, which contains a secret.
@@ -88,6 +91,7 @@ impl From<Info> for Export {
             requests: info.requests,
             bytes_read: info.bytes_read,
             bytes_written: info.bytes_written,
+            storage: info.storage,
         }
     }
 }

@@ -467,6 +467,8 @@ bitflags! {
         const EXECUTE = 1 << 9;
         /// It was open at a server that was restarted: its owner may go on, whatever the permissions of the file are.
         const AGAIN = 1 << 10;
+        /// It is read and written past the server's page cache, where its file system can do that (`O_DIRECT`).
+        const DIRECT = 1 << 11;
         /// What a read-only export refuses.
         const CHANGES = Self::WRITE.bits() | Self::CREATE.bits() | Self::TRUNCATE.bits() | Self::TMPFILE.bits() | Self::APPEND.bits();
     }

@@ -84,6 +84,7 @@ pub fn open_flags(flags: i32) -> OpenFlags {
         (OFlags::EXCL, OpenFlags::EXCLUSIVE),
         (OFlags::TRUNC, OpenFlags::TRUNCATE),
         (OFlags::DSYNC, OpenFlags::SYNC),
+        (OFlags::DIRECT, OpenFlags::DIRECT),
         (KERNEL_EXECUTES, OpenFlags::EXECUTE),
     ];
     pairs.into_iter().filter(|(bit, _)| system.contains(*bit)).fold(access, |flags, (_, flag)| flags | flag)

@@ -21,8 +21,17 @@ pub struct ExportedFile {
 impl ExportedFile {
     /// Opens a regular file. How long a request waits for a server that is away is the client's limit.
     pub fn open(client: Client, path: &[u8], read_only: bool) -> Result<Self> {
+        Self::open_with(client, path, read_only, OpenFlags::empty())
+    }
+
+    /// Opens a regular file whose content goes past the page cache of the server.
+    pub fn open_past_cache(client: Client, path: &[u8], read_only: bool) -> Result<Self> {
+        Self::open_with(client, path, read_only, OpenFlags::DIRECT)
+    }
+
+    fn open_with(client: Client, path: &[u8], read_only: bool, more: OpenFlags) -> Result<Self> {
         let read_only = read_only || client.is_read_only();
-        let mut flags = OpenFlags::READ;
+        let mut flags = OpenFlags::READ | more;
         flags.set(OpenFlags::WRITE, !read_only);
         let (file, attributes) = client.open_file(path, flags, 0)?;
         let opened = Self { client, file, read_only };

@@ -300,6 +300,9 @@ pub struct Export {
     pub bytes_read: u64,
     /// Bytes that clients have written.
     pub bytes_written: u64,
+    /// What reads the storage of its server, and what opens with O_DIRECT have brought, in words.
+    #[serde(default)]
+    pub storage: String,
 }
 
 /// The use of an export by a process.

@@ -76,6 +76,7 @@ fn open_flags(flags: i32) -> Result<OpenFlags, Errno> {
     for (flag, of) in [
         (OFlags::SYNC, OpenFlags::SYNC),
         (OFlags::DSYNC, OpenFlags::SYNC),
+        (OFlags::DIRECT, OpenFlags::DIRECT),
         (OFlags::CREATE, OpenFlags::CREATE),
         (OFlags::EXCL, OpenFlags::EXCLUSIVE),
         (OFlags::TRUNC, OpenFlags::TRUNCATE),

@@ -94,7 +94,7 @@ impl Stripes {
     /// The parts of a file that is opened with these flags.
     pub fn new(layout: Layout, flags: OpenFlags) -> Self {
         let parts = layout.others.iter().map(|_| Mutex::default()).collect();
-        let access = flags & (OpenFlags::READ | OpenFlags::WRITE | OpenFlags::SYNC);
+        let access = flags & (OpenFlags::READ | OpenFlags::WRITE | OpenFlags::SYNC | OpenFlags::DIRECT);
         Self { layout, access, appends: flags.contains(OpenFlags::APPEND), parts }
     }
 

@@ -14,6 +14,7 @@
 //! | `resumable` | the sessions whose postponed requests may be executed |
 //! | `sessions` | the sessions of all clients |
 //! | `session` | one session: slots, open files, notices |
+//! | `ring_reads` | reads past the cache by io_uring |
 //! | `leases` | what clients may have cached |
 //! | `notices` | tells clients what others have changed |
 //!
@@ -25,6 +26,7 @@ mod notices;
 mod patience;
 mod requests;
 mod resumable;
+mod ring_reads;
 mod session;
 mod sessions;
 mod work;
@@ -40,6 +42,8 @@ use leases::Leases;
 use motet::node::{Context, CqId, Node, Serve};
 use patience::Patience;
 use resumable::Resumable;
+use ring_reads::RingReads;
+pub use ring_reads::Storage;
 use sessions::Sessions;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -76,6 +80,10 @@ pub struct Options {
     pub striping: Option<Striping>,
     /// All requests are executed as the user of this process. Otherwise a server of root executes them as the users that they name.
     pub squash: bool,
+    /// `O_DIRECT` has no effect at the server, as with NFS: all files are read and written through its page cache.
+    pub ignore_o_direct: bool,
+    /// What reads the storage of files that are open with `O_DIRECT`.
+    pub storage: Storage,
 }
 
 /// A running server. Dropping it ends it: clients see a lost server.
@@ -102,6 +110,7 @@ struct Shared {
     /// Held by the thread that has the turn.
     turn: Mutex<()>,
     counters: Counters,
+    ring_reads: RingReads,
 }
 
 #[derive(Debug, Default)]
@@ -112,7 +121,7 @@ struct Counters {
 }
 
 /// What a thread of a server runs.
-type Task = fn(&Shared);
+type Task = fn(&Arc<Shared>);
 
 /// The turn of a thread to receive requests.
 struct Turn<'a>(Option<MutexGuard<'a, ()>>);
@@ -136,7 +145,11 @@ impl Server {
     /// Starts to serve. Fails if another server of this user has an export of this name on this host.
     pub fn start(options: Options) -> Result<Self> {
         let identities = if options.squash { None } else { Identities::find() };
-        let tree = Tree::open(&options.directory, options.read_only, options.striping.clone(), identities)?;
+        let mut tree = Tree::open(&options.directory, options.read_only, options.striping.clone(), identities)?;
+        if options.ignore_o_direct {
+            tree.ignore_o_direct();
+        }
+        let ring_reads = RingReads::new(options.storage)?;
         let node = match options.listen {
             Some(address) => Node::listen("", address),
             None => Node::open(""),
@@ -160,6 +173,7 @@ impl Server {
             boot: boot_id(),
             turn: Mutex::new(()),
             counters,
+            ring_reads,
         });
         for _ in 0..POSTED {
             shared.post(vec![0; MAX_REQUEST_BYTES])?;
@@ -171,7 +185,8 @@ impl Server {
         let publication = Publication::start(&shared.options.name, exported)?;
         let mut server = Self { shared, _publication: publication, threads: Vec::new() };
         let workers = (0..THREADS).map(|_| ("work", Shared::work as Task));
-        let others = [("expire", Shared::expire as Task), ("patience", Shared::look_after_clients)];
+        let others =
+            [("expire", (|shared| shared.expire()) as Task), ("patience", |shared| shared.look_after_clients())];
         for (name, run) in others.into_iter().chain(workers) {
             let shared = Arc::clone(&server.shared);
             let thread = thread::Builder::new().name(format!("files-{name}")).spawn(move || run(&shared))?;
@@ -194,6 +209,7 @@ impl Drop for Server {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+        self.shared.ring_reads.end();
     }
 }
 
@@ -219,6 +235,7 @@ impl Exported for Shared {
             requests: count(&self.counters.requests),
             bytes_read: count(&self.counters.bytes_read),
             bytes_written: count(&self.counters.bytes_written),
+            storage: self.storage(),
         })
     }
 
@@ -228,6 +245,18 @@ impl Exported for Shared {
 }
 
 impl Shared {
+    /// What reads the storage, and what O_DIRECT has brought, in words.
+    fn storage(&self) -> String {
+        let mut text = self.ring_reads.describe();
+        let opens = self.tree.direct_opens();
+        if self.tree.ignores_o_direct() {
+            text += "; O_DIRECT is ignored";
+        } else if opens.cached > 0 {
+            text += &format!("; {} opens with O_DIRECT use the page cache: {}", opens.cached, opens.why);
+        }
+        text
+    }
+
     /// Whether clients of this host may use the directory itself.
     fn is_direct(&self) -> bool {
         self.options.direct && self.options.striping.is_none()

@@ -29,7 +29,14 @@ pub(super) struct Waited {
 
 impl Shared {
     /// Executes one request and answers it, unless its client must be waited for: then that comes later.
-    pub(super) fn serve(&self, channel: Channel, tag: u64, message: &[u8], buffers: &mut Buffers, turn: &mut Turn<'_>) {
+    pub(super) fn serve(
+        self: &Arc<Self>,
+        channel: Channel,
+        tag: u64,
+        message: &[u8],
+        buffers: &mut Buffers,
+        turn: &mut Turn<'_>,
+    ) {
         let Some((request, inline)) = parse(message, tag) else { return self.refuse(channel) };
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
         if let Operation::Attach { version, resume } = request.operation {
@@ -48,7 +55,7 @@ impl Shared {
     }
 
     /// Executes the next postponed request of a session, if it may be executed now.
-    pub(super) fn resume(&self, session: &Arc<Session>, buffers: &mut Buffers, turn: &mut Turn<'_>) {
+    pub(super) fn resume(self: &Arc<Self>, session: &Arc<Session>, buffers: &mut Buffers, turn: &mut Turn<'_>) {
         let Some((postponed, more)) = session.backlog().next(|| self.patience.is_strained()) else { return };
         if more {
             // Before this thread gives the turn away, so that the next one finds it.
@@ -65,7 +72,7 @@ impl Shared {
 
     /// Begins with a request: executes it, or waits for its data.
     fn begin(
-        &self,
+        self: &Arc<Self>,
         (session, channel): (&Arc<Session>, Channel),
         request: &Request<'_>,
         (message, inline): (&[u8], &[u8]),
@@ -91,7 +98,13 @@ impl Shared {
     }
 
     /// What was waited for is here, or will not come: data of a request, or the word that an answer was taken.
-    pub(super) fn waited(&self, number: u64, completion: Waited, buffers: &mut Buffers, turn: &mut Turn<'_>) {
+    pub(super) fn waited(
+        self: &Arc<Self>,
+        number: u64,
+        completion: Waited,
+        buffers: &mut Buffers,
+        turn: &mut Turn<'_>,
+    ) {
         let Waited { status, length, memory } = completion;
         if let Some(Wait { session, channel, awaited, .. }) = self.give_up(number) {
             match (awaited, status) {
@@ -111,7 +124,7 @@ impl Shared {
 
     /// Executes a request with its data, and answers it.
     fn run(
-        &self,
+        self: &Arc<Self>,
         session: &Arc<Session>,
         channel: Channel,
         request: &Request<'_>,
@@ -121,6 +134,7 @@ impl Shared {
     ) {
         // The data were waited for before: a request whose data are lost with the connection is not under way, and may come again.
         match session.admit(request) {
+            Admitted::Execute if self.starts_ring_read(session, request) => {}
             Admitted::Execute => {
                 let result = match request.operation {
                     Operation::Detach => Ok((Reply::Done, Body::Empty)),
@@ -145,7 +159,7 @@ impl Shared {
     }
 
     /// The thread's buffer, long enough for what an operation reads.
-    fn buffer_for<'a>(&self, operation: &Operation<'_>, buffer: &'a mut Vec<u8>) -> &'a mut [u8] {
+    pub(super) fn buffer_for<'a>(&self, operation: &Operation<'_>, buffer: &'a mut Vec<u8>) -> &'a mut [u8] {
         if let Operation::Read { length, .. } = *operation {
             let length = (length as usize).min(MAX_DATA_BYTES);
             if buffer.capacity() == 0 {
@@ -213,7 +227,7 @@ impl Shared {
         self.send_first(channel, &headers);
     }
 
-    fn count(&self, operation: &Operation<'_>, result: &Result<(Reply, Body)>) {
+    pub(super) fn count(&self, operation: &Operation<'_>, result: &Result<(Reply, Body)>) {
         if let Ok((Reply::Count(bytes), _)) = result {
             let counter = match operation {
                 Operation::Read { .. } => &self.counters.bytes_read,
@@ -224,7 +238,7 @@ impl Shared {
         }
     }
 
-    fn answer(
+    pub(super) fn answer(
         &self,
         session: &Arc<Session>,
         request: &Request<'_>,
@@ -261,14 +275,18 @@ impl Shared {
         match self.node.try_inject(&message, &[body.bytes(&buffers.read)]) {
             Ok(()) => {}
             Err(Error::WouldBlock | Error::TooLong) => {
-                let body = body.into_bytes(&mut buffers.read);
-                let bytes = body.len();
-                let answering = Answering { slot, headers: headers.to_vec(), body };
-                session.backlog().begin_wait();
-                self.begin_answer(Wait::new(session, channel, Awaited::Room(answering), bytes));
+                let answering = Answering { slot, headers: headers.to_vec(), body: body.into_bytes(&mut buffers.read) };
+                self.answer_later(session, channel, answering);
             }
             Err(_) => self.refuse(channel),
         }
+    }
+
+    /// Sends an answer that the client has to take first, or has no room for.
+    pub(super) fn answer_later(&self, session: &Arc<Session>, channel: Channel, answering: Answering) {
+        let bytes = answering.body.len();
+        session.backlog().begin_wait();
+        self.begin_answer(Wait::new(session, channel, Awaited::Room(answering), bytes));
     }
 
     /// Begins to send an answer that waits for room. If there is none, it goes on waiting.

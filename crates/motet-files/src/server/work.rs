@@ -7,7 +7,7 @@ use crate::Result;
 use crate::engine_error as failed;
 use crate::protocol::{NEVER, SERVICE, SLOT_MASK, acknowledgement_tag, parse_acknowledgement, request_tag};
 use motet::node::{Channel, Completion, CompletionOptions, Error, OperationMemory, RecvFrom, Status};
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 impl Shared {
@@ -53,7 +53,7 @@ impl Shared {
     }
 
     /// Executes requests until the node is shut down.
-    pub(super) fn work(&self) {
+    pub(super) fn work(self: &Arc<Self>) {
         let mut buffers = Buffers { read: Vec::new(), headers: Vec::new() };
         loop {
             let mut turn = Turn(Some(self.turn.lock().unwrap_or_else(PoisonError::into_inner)));
@@ -102,6 +102,7 @@ impl Shared {
                     }
                     Ok(Completion { user_data, .. }) => self.lost(user_data),
                     Err(Error::NoNode(_)) => return,
+                    Err(Error::Interrupted) => self.repeat_failed_read(&mut buffers, &mut turn),
                     Err(_) => {}
                 }
             }

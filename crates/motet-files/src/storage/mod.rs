@@ -9,6 +9,7 @@
 //! | `open_file` | reads, writes, listings |
 //! | `locks` | the locks of all clients, and requests that wait for some |
 //! | `lock_calls` | locks of the system |
+//! | `past_cache` | reads and writes past the page cache |
 //! | `stripes` | layouts of files that are striped over several exports |
 //! | `descriptors` | attributes and names of open files |
 //! | `attributes` | changes of attributes, extended attributes |
@@ -20,6 +21,7 @@ mod lock_calls;
 mod locks;
 mod open_file;
 mod opens;
+mod past_cache;
 mod stripes;
 mod tree;
 
@@ -41,7 +43,8 @@ use std::sync::Arc;
 
 use attributes::Located;
 use descriptors::{attributes_at, attributes_of};
-use open_file::OpenFile;
+pub use open_file::OpenFile;
+pub use past_cache::PastCache;
 
 /// Reads up to this many bytes are tried without waiting first, and sent by the thread that receives.
 const SHORT_READ_BYTES: usize = 64 << 10;
@@ -130,7 +133,9 @@ pub fn execute(
             let attributes = attributes_of(descriptor.as_fd())?;
             let opener = identity.filter(|_| tree.has_identities()).cloned();
             let locks = Arc::clone(&tree.locks);
-            let file = files.add(OpenFile::new(descriptor, flags, opener, &attributes, locks, files.client()))?;
+            let mut opened = OpenFile::new(descriptor, flags, opener, &attributes, locks, files.client());
+            tree.pass_cache(&mut opened, flags, &attributes);
+            let file = files.add(opened)?;
             Ok((Reply::Opened { file, attributes }, layout_body(layout.as_ref())))
         }
         Operation::Close { file } => done(files.close(file)),
@@ -308,7 +313,7 @@ fn read(
     offset: u64,
     before_waiting: &mut impl FnMut(),
 ) -> Result<usize> {
-    if buffer.len() > SHORT_READ_BYTES {
+    if buffer.len() > SHORT_READ_BYTES || file.past_cache().is_some() {
         before_waiting();
     } else if !tree.is_in_memory() {
         if let Some(read) = file.read_cached(buffer, offset) {

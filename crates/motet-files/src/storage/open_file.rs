@@ -2,11 +2,12 @@
 
 use super::descriptors::attributes_at;
 use super::locks::{FileId, LockTable, Owner, Through};
+use super::past_cache::{PastCache, write_all};
 use crate::Result;
 use crate::identity::Identity;
 use crate::protocol::{Attributes, Entry, LockRange, LockWait, OpenFlags, append};
 use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, seek};
-use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite, retry_on_intr};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, retry_on_intr};
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,6 +25,8 @@ pub struct OpenFile {
     opener: Option<Identity>,
     /// Its device and its number there.
     identity: FileId,
+    /// How it is read and written past the cache. `None`: through the cache.
+    past_cache: Option<PastCache>,
     /// Held while the position of the directory is used.
     listing: Mutex<()>,
     /// The locks of all clients.
@@ -49,7 +52,19 @@ impl OpenFile {
         static OPENED: AtomicU64 = AtomicU64::new(0);
         let identity = (attributes.device, attributes.inode);
         let (opened, closed) = (OPENED.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
-        Self { descriptor, flags, opener, identity, listing: Mutex::new(()), locks, client, opened, closed }
+        let (past_cache, listing) = (None, Mutex::new(()));
+        Self { descriptor, flags, opener, identity, past_cache, listing, locks, client, opened, closed }
+    }
+
+    /// The file is read and written past the cache from now on. An error says why that is not possible.
+    pub fn pass_cache(&mut self) -> std::result::Result<(), String> {
+        self.past_cache = Some(PastCache::open(self.descriptor())?);
+        Ok(())
+    }
+
+    /// How it is read and written past the cache. `None`: through the cache.
+    pub fn past_cache(&self) -> Option<&PastCache> {
+        self.past_cache.as_ref()
     }
 
     /// Its device and its number there.
@@ -69,6 +84,13 @@ impl OpenFile {
 
     /// Reads into `buffer` from `offset` on until it is full or the file ends; returns how many bytes.
     pub fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        if let Some(past_cache) = &self.past_cache {
+            match past_cache.read(buffer, offset) {
+                // The file system has direct I/O, but not for this range.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {}
+                read => return read,
+            }
+        }
         let mut done = 0;
         while done < buffer.len() {
             match retry_on_intr(|| pread(&self.descriptor, &mut buffer[done..], offset.saturating_add(done as u64)))? {
@@ -89,16 +111,12 @@ impl OpenFile {
 
     /// Writes all of `data` at `offset`, or at the end of a file that is open for appending.
     pub fn write(&self, data: &[u8], offset: u64) -> Result<usize> {
-        let mut done = 0;
-        while done < data.len() {
-            match retry_on_intr(|| pwrite(&self.descriptor, &data[done..], offset.saturating_add(done as u64))) {
-                Ok(written) => done += written,
-                // What is written is written: the client sees the error at its next write.
-                Err(_) if done > 0 => break,
-                Err(error) => return Err(error.into()),
+        match &self.past_cache {
+            Some(past_cache) => {
+                past_cache.write(data, offset, self.descriptor(), self.flags.contains(OpenFlags::APPEND))
             }
+            None => write_all(self.descriptor(), data, offset),
         }
-        Ok(done)
     }
 
     /// Lists the directory from `cookie` on, into at most `length` bytes.

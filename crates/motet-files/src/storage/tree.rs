@@ -5,17 +5,18 @@
 
 use super::descriptors::attributes_of;
 use super::locks::LockTable;
+use super::open_file::OpenFile;
 use super::stripes::Striping;
 use crate::Result;
 use crate::identity::{Assumed, Identities, Identity};
-use crate::protocol::{Attributes, MAX_PATH_BYTES, Space};
-use rustix::fs::{Mode, OFlags, ResolveFlags, fstatfs, fstatvfs, open, openat2, readlinkat};
+use crate::protocol::{Attributes, MAX_PATH_BYTES, OpenFlags, Space};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstatfs, fstatvfs, open, openat2, readlinkat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// How paths are resolved.
 const CONFINED: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
@@ -39,6 +40,18 @@ pub struct Tree {
     pub(super) locks: Arc<LockTable>,
     /// With which operations are executed as the users that they name. `None`: all as the user of this process.
     identities: Option<Identities>,
+    /// Files are used through the cache also if they were opened with O_DIRECT.
+    ignore_o_direct: bool,
+    direct_opens: Mutex<DirectOpens>,
+}
+
+/// What became of opens with O_DIRECT.
+#[derive(Debug, Clone, Default)]
+pub struct DirectOpens {
+    /// How many use the cache all the same.
+    pub cached: u64,
+    /// Why the last one of these does.
+    pub why: String,
 }
 
 /// The directory in which a name is, and the name.
@@ -85,7 +98,37 @@ impl Tree {
             layouts: RwLock::default(),
             locks: Arc::default(),
             identities,
+            ignore_o_direct: false,
+            direct_opens: Mutex::default(),
         })
+    }
+
+    /// Files are used through the cache from now on, also if they are opened with O_DIRECT.
+    pub fn ignore_o_direct(&mut self) {
+        self.ignore_o_direct = true;
+    }
+
+    /// Whether O_DIRECT has no effect.
+    pub fn ignores_o_direct(&self) -> bool {
+        self.ignore_o_direct
+    }
+
+    /// A file that was opened with O_DIRECT is read and written past the cache, if that is possible.
+    pub fn pass_cache(&self, file: &mut OpenFile, flags: OpenFlags, attributes: &Attributes) {
+        let is_file = FileType::from_raw_mode(attributes.mode) == FileType::RegularFile;
+        if !flags.contains(OpenFlags::DIRECT) || !is_file || self.ignore_o_direct {
+            return;
+        }
+        let passed = if self.in_memory { Err("its file system is in memory".to_owned()) } else { file.pass_cache() };
+        if let Err(why) = passed {
+            let mut opens = self.direct_opens.lock().unwrap_or_else(PoisonError::into_inner);
+            *opens = DirectOpens { cached: opens.cached + 1, why };
+        }
+    }
+
+    /// What became of opens with O_DIRECT.
+    pub fn direct_opens(&self) -> DirectOpens {
+        self.direct_opens.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The directory itself.
