@@ -12,6 +12,7 @@
 //! | `nodes` | the files that the kernel knows, and their paths |
 //! | `handles` | open files and directories |
 //! | `locks` | locks that a program waits for, or that are being released |
+//! | `replaced` | names that other files have by now |
 //! | `passthrough` | files that the kernel reads and writes itself |
 //! | `notices` | what other clients have changed |
 //! | `convert` | attributes, flags and times |
@@ -29,6 +30,7 @@ mod notices;
 mod opens;
 mod passthrough;
 pub mod private;
+mod replaced;
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use motet_files::client::{Client, Subscription};

@@ -5,6 +5,7 @@ use crate::handles::{Handle, Handles};
 use crate::locks::Releases;
 use crate::nodes::Nodes;
 use crate::passthrough::Passthrough;
+use crate::replaced::Replaced;
 use fuser::{Errno, FileHandle, INodeNo, RenameFlags, ReplyAttr, ReplyEntry, Request};
 use motet_files::client::{Client, File};
 use motet_files::identity::Identity;
@@ -30,6 +31,8 @@ pub struct MountedExport {
     pub validity: Duration,
     /// Files that the kernel reads and writes itself.
     pub passthrough: Passthrough,
+    /// Names that the kernel was asked to look up again.
+    replaced: Replaced,
     /// Locks that programs have released.
     pub releases: Arc<Releases>,
     /// Whether the kernel keeps written data for a while.
@@ -51,6 +54,7 @@ impl MountedExport {
             handles: Handles::default(),
             validity,
             passthrough: Passthrough::default(),
+            replaced: Replaced::default(),
             releases: Arc::default(),
             is_root: rustix::process::geteuid().is_root(),
         })
@@ -89,6 +93,28 @@ impl MountedExport {
         self.nodes().path_in(directory.0, name).ok_or(Errno::ESTALE)
     }
 
+    /// The path of a file, or the one that it had before another file got it. ESTALE: the kernel has to look its name up again.
+    pub fn path_or_last(&self, number: INodeNo) -> Result<Vec<u8>> {
+        if let Ok(path) = self.path(number) {
+            return Ok(path);
+        }
+        let nodes = self.nodes();
+        let (directory, name) = nodes.name_or_last(number.0).ok_or(Errno::ESTALE)?;
+        if self.replaced.is_to_be_looked_up((*directory, name.clone())) {
+            return Err(Errno::ESTALE);
+        }
+        nodes.path_in(*directory, name).ok_or(Errno::ESTALE)
+    }
+
+    /// Another file has the name under which the kernel knows `number`. ESTALE: the kernel has to look it up again; it has not done so a short time ago, or has
+    /// to see that this file is of another type.
+    pub fn use_replacement(&self, number: INodeNo, found: &Attributes) -> std::io::Result<()> {
+        let nodes = self.nodes();
+        let looks_again =
+            nodes.name_or_last(number.0).is_none_or(|name| self.replaced.is_to_be_looked_up(name.clone()));
+        if looks_again || !nodes.is_of_type(number.0, found) { Err(rustix::io::Errno::STALE.into()) } else { Ok(()) }
+    }
+
     /// An open file.
     pub fn handle(&self, handle: FileHandle) -> Result<Arc<Handle>> {
         self.handles.get(handle.0).ok_or(Errno::EBADF)
@@ -105,18 +131,27 @@ impl MountedExport {
         if let Some(handle) = handle {
             return Ok(open(&self.handle(handle)?.file)?);
         }
-        match self.path(number) {
-            Ok(path) => Ok(at(&path)?),
-            Err(error) => Ok(open(&self.handles.of(number.0).ok_or(error)?.file)?),
+        if let Ok(path) = self.path(number) {
+            return Ok(at(&path)?);
+        }
+        match self.handles.of(number.0) {
+            Some(handle) => Ok(open(&handle.file)?),
+            None => Ok(at(&self.path_or_last(number)?).map_err(look_up_again)?),
         }
     }
 
     /// Attributes of a file by its path; if another client has removed it or has put another file in its place, or the user may not search the path, those of
-    /// an open one. ESTALE: the kernel has to look its name up again.
+    /// an open one; without one those of the file in its place. ESTALE: the kernel has to look its name up again.
     pub fn attributes_by_path(&self, request: &Request, number: INodeNo, path: &[u8]) -> std::io::Result<Attributes> {
         let found = self.client_of(request).attributes(path).and_then(|found| {
             let same = self.nodes_mut().number(&found) == number.0;
-            if same { Ok(found) } else { Err(rustix::io::Errno::STALE.into()) }
+            if same {
+                return Ok(found);
+            }
+            match self.handles.of(number.0) {
+                Some(open) => open.file.attributes(),
+                None => self.use_replacement(number, &found).map(|()| found),
+            }
         });
         found.or_else(|error| self.of_open(number, error))
     }
@@ -184,6 +219,11 @@ impl MountedExport {
         }
         Ok(())
     }
+}
+
+/// The error of a call by a path that a file had before. What is not there now is to be looked up again.
+pub fn look_up_again(error: std::io::Error) -> std::io::Error {
+    if error.kind() == std::io::ErrorKind::NotFound { rustix::io::Errno::STALE.into() } else { error }
 }
 
 /// Whether an error is about the path of a file, not the file.

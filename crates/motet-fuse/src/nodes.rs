@@ -30,7 +30,7 @@ impl ContentVersion {
 }
 
 /// A name: the number of the directory, and the name in it.
-type Name = (u64, OsString);
+pub type Name = (u64, OsString);
 
 #[derive(Debug, Default)]
 struct Node {
@@ -38,8 +38,15 @@ struct Node {
     lookups: u64,
     /// Its names; none when all are removed and it is still open.
     names: Vec<Name>,
+    /// The name that it had last, if another file has that by now.
+    last: Option<Name>,
+    /// Its type, as the upper bits of `st_mode`.
+    kind: u32,
     cached: Option<ContentVersion>,
 }
+
+/// The bits of a mode that say the type.
+const TYPE_BITS: u32 = 0o170_000;
 
 /// All files that the kernel knows.
 #[derive(Debug)]
@@ -115,7 +122,9 @@ impl Nodes {
             }
             self.nodes.entry(number).or_default().names.push(name);
         }
-        self.nodes.entry(number).or_default().lookups += 1;
+        let node = self.nodes.entry(number).or_default();
+        node.lookups += 1;
+        node.kind = attributes.mode & TYPE_BITS;
         number
     }
 
@@ -128,6 +137,17 @@ impl Nodes {
                 self.names.remove(&name);
             }
         }
+    }
+
+    /// A name of a file, or the one that it had before another file got it.
+    pub fn name_or_last(&self, number: u64) -> Option<&Name> {
+        let node = self.nodes.get(&number)?;
+        node.names.iter().find(|(directory, _)| self.nodes.contains_key(directory)).or(node.last.as_ref())
+    }
+
+    /// Whether a file of the kernel and one with these attributes are of one type.
+    pub fn is_of_type(&self, number: u64, attributes: &Attributes) -> bool {
+        self.nodes.get(&number).is_some_and(|node| node.kind == attributes.mode & TYPE_BITS)
     }
 
     /// The path of a file; `None`: it has no name any more.
@@ -200,6 +220,8 @@ impl Nodes {
     fn drop_name(&mut self, number: u64, name: &Name) {
         if let Some(node) = self.nodes.get_mut(&number) {
             node.names.retain(|other| other != name);
+            // One that was removed is another thing than one that was replaced; to know which costs a look-up.
+            node.last = Some(name.clone());
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::convert::open_flags;
 use crate::handles::Handle;
-use crate::mounted::{GENERATION, MountedExport, Name, Result};
+use crate::mounted::{GENERATION, MountedExport, Name, Result, look_up_again};
 use crate::nodes::ContentVersion;
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyOpen, Request};
 use motet_files::client::File;
@@ -11,12 +11,27 @@ use rustix::fs::OFlags;
 use std::sync::Arc;
 
 impl MountedExport {
-    /// Opens a file that has a path. Returns the open file, and how the kernel may use what it has cached.
-    fn open_file(&self, request: &Request, number: INodeNo, flags: i32) -> Result<(File, FopenFlags)> {
-        let path = self.path(number)?;
-        let (file, found, read) = self.open_to_cache(request, &path, open_flags(flags), 0)?;
+    /// Opens a file that has a path. Returns the open file, how the kernel may use what it has cached, and the number of the file: another one if it was replaced
+    /// while the kernel was about to open it.
+    fn open_file(&self, request: &Request, number: INodeNo, flags: i32) -> Result<(File, FopenFlags, u64)> {
+        let wanted = open_flags(flags);
+        let (path, has_name) = match self.path(number) {
+            Ok(path) => (path, true),
+            Err(_) => (self.path_or_last(number)?, false),
+        };
+        let opened = self.open_to_cache(request, &path, wanted, 0);
+        let (file, found, read) = if has_name { opened? } else { opened.map_err(look_up_again)? };
+        let opened = self.nodes_mut().number(&found);
+        if opened != number.0 {
+            // What was truncated would be, and its replacement, too.
+            if !wanted.contains(OpenFlags::TRUNCATE) {
+                self.use_replacement(number, &found)?;
+            }
+            // What the kernel caches is of the file that it knows.
+            return Ok((file, FopenFlags::FOPEN_DIRECT_IO, opened));
+        }
         let same = self.nodes_mut().cache(number.0, ContentVersion::of(&found));
-        Ok((file, if read { cache_flags(flags, same) } else { FopenFlags::FOPEN_DIRECT_IO }))
+        Ok((file, if read { cache_flags(flags, same) } else { FopenFlags::FOPEN_DIRECT_IO }, opened))
     }
 
     /// Opens a file. The last result: whether the kernel can cache it. A kernel that keeps written data reads the rest of their pages, so a file that is only
@@ -54,12 +69,15 @@ impl MountedExport {
 
     /// Opens a file and answers.
     pub fn answer_open(&self, request: &Request, number: INodeNo, flags: i32, reply: ReplyOpen) {
-        let (file, cache) = match self.open_file(request, number, flags) {
+        let (file, cache, opened) = match self.open_file(request, number, flags) {
             Ok(opened) => opened,
             Err(error) => return reply.error(error),
         };
-        let backing = self.passthrough.backing(number.0, &file, |descriptor| reply.open_backing(descriptor));
-        let handle = FileHandle(self.handles.add(number.0, file, backing.clone()));
+        // All opens of a file share what the kernel reads and writes, so it must be that file.
+        let backing = (opened == number.0)
+            .then(|| self.passthrough.backing(opened, &file, |descriptor| reply.open_backing(descriptor)))
+            .flatten();
+        let handle = FileHandle(self.handles.add(opened, file, backing.clone()));
         match backing {
             Some(backing) => reply.opened_passthrough(handle, FopenFlags::empty(), &backing),
             None => reply.opened(handle, cache),
@@ -116,7 +134,9 @@ impl MountedExport {
         if let Some(closed) = self.handles.remove(handle.0) {
             self.releases.note();
             // Later opens keep what this one has cached, if the file has not changed since.
-            if let Ok(found) = closed.file.attributes() {
+            if closed.number == number.0
+                && let Ok(found) = closed.file.attributes()
+            {
                 self.nodes_mut().cache(number.0, ContentVersion::of(&found));
             }
         }

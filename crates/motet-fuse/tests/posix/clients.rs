@@ -4,12 +4,13 @@ use crate::scene::{MODES, Mode, Mounted, Second, can_mount, is_root};
 use std::fs;
 use std::io::ErrorKind;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn of_two_clients_that_want_a_name_exactly_one_gets_it() {
@@ -180,5 +181,40 @@ fn a_file_is_never_seen_half_replaced() {
             }
             done.store(1, Ordering::Release);
         });
+    }
+}
+
+#[test]
+fn a_name_that_is_replaced_all_the_time_is_always_there() {
+    if !can_mount("a_name_that_is_replaced_all_the_time_is_always_there") {
+        return;
+    }
+    for mode in MODES {
+        let mounted = Mounted::new(mode);
+        let second = Second::asking(&mounted);
+        fs::write(mounted.path("file"), "0").expect("a file");
+        let (done, calls) = (AtomicU64::new(0), [AtomicU64::new(0), AtomicU64::new(0)]);
+        thread::scope(|scope| {
+            let repeat = |call: usize, make: &dyn Fn(&Path) -> std::io::Result<()>| {
+                while done.load(Ordering::Acquire) == 0 {
+                    make(&second.path("file")).unwrap_or_else(|error| panic!("{mode:?}: call {call}: {error}"));
+                    calls[call].fetch_add(1, Ordering::AcqRel);
+                }
+            };
+            scope.spawn(move || repeat(0, &|path| fs::read(path).map(drop)));
+            scope.spawn(move || repeat(1, &|path| fs::metadata(path).map(drop)));
+            // A failed call ends its thread, and is not waited for.
+            let (mut round, limit) = (0, Instant::now() + Duration::from_secs(60));
+            while round < 300 || calls.iter().any(|calls| calls.load(Ordering::Acquire) < 200) && Instant::now() < limit
+            {
+                round += 1;
+                fs::write(mounted.path("next"), round.to_string()).expect("a file");
+                fs::rename(mounted.path("next"), mounted.path("file")).expect("renamed");
+            }
+            done.store(1, Ordering::Release);
+        });
+        // A file that is replaced once is seen as the new one, with its number.
+        let number = fs::metadata(mounted.path("file")).expect("the file").ino();
+        assert_eq!(fs::metadata(second.path("file")).expect("the file").ino(), number, "{mode:?}");
     }
 }

@@ -41,9 +41,13 @@ pub fn server(name: &str, folder: &Path, read_only: bool, mode: Mode) -> Server 
 
 /// Mounts an export at `folder`, for all users or for this one.
 pub fn mounted_at(name: &str, folder: &Path, other_users: bool) -> Mount {
+    mounted_with(name, folder, other_users, Duration::from_secs(1))
+}
+
+/// Mounts an export such that the kernel uses names and attributes for a time without asking.
+pub fn mounted_with(name: &str, folder: &Path, other_users: bool, validity: Duration) -> Mount {
     let client = Client::named(name, None).expect("a client");
-    let options =
-        Options { name: name.to_owned(), validity: Duration::from_secs(1), other_users, threads: 4, writeback: false };
+    let options = Options { name: name.to_owned(), validity, other_users, threads: 4, writeback: false };
     Mount::start(client, folder, &options).expect("a mount")
 }
 
@@ -144,6 +148,12 @@ impl Second {
     pub fn of(first: &Mounted) -> Self {
         let folder = open_folder();
         Self { mount: Some(mounted_at(&first.name, folder.path(), false)), folder }
+    }
+
+    /// One whose kernel asks for each name and each attribute.
+    pub fn asking(first: &Mounted) -> Self {
+        let folder = open_folder();
+        Self { mount: Some(mounted_with(&first.name, folder.path(), false, Duration::ZERO)), folder }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
