@@ -48,6 +48,65 @@ fn a_transfer_goes_on_after_its_servers_are_killed() {
     panic!("no server was killed in {TRANSFERS} transfers");
 }
 
+/// What a server holds: its descriptors, and the processes that serve clients.
+fn held(server: &Server) -> (usize, usize) {
+    let descriptors = fs::read_dir(format!("/proc/{}/fd", server.child.id())).map_or(0, Iterator::count);
+    (descriptors, server.children().len())
+}
+
+#[test]
+fn a_transfer_that_is_interrupted_leaves_nothing() {
+    let Some(site) = Site::new("cancellation") else { return };
+    let servers = [site.serve(Channel::Motet), site.serve(Channel::Motet)];
+    let source = site.file("source", BYTES);
+    let target = site.path("out/target");
+    let urls = [servers[0].url(&source), servers[1].url(&target)];
+    site.copy(&["-p", "2", &urls[0], &urls[1]]);
+    let before = servers.each_ref().map(|server| settled(server, None));
+    let (mut interrupted, began) = (0, Instant::now());
+    while interrupted < 3 {
+        assert!(began.elapsed() < 2 * LIMIT, "no transfer was interrupted within");
+        fs::remove_file(&target).expect("the copy");
+        // A client that has Motet on neither end of its own: SIGINT reaches it alone, and it cancels the transfer between the servers.
+        let mut client = site.command("globus-url-copy");
+        let mut client = client.args(["-p", "2", &urls[0], &urls[1]]).spawn().expect("globus-url-copy");
+        let is_within = || fs::metadata(&target).is_ok_and(|data| data.len() > 0);
+        while !is_within() && client.try_wait().expect("its status").is_none() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let _ = Command::new("kill").args(["-INT", &client.id().to_string()]).status();
+        let since = Instant::now();
+        let status = loop {
+            if let Some(status) = client.try_wait().expect("its status") {
+                break status;
+            }
+            if since.elapsed() > LIMIT {
+                let _ = client.kill().and_then(|()| client.wait());
+                panic!("the client does not end");
+            }
+            thread::sleep(Duration::from_millis(5));
+        };
+        interrupted += u32::from(!status.success()); // a transfer may have ended before
+    }
+    for (server, before) in servers.iter().zip(before) {
+        assert_eq!(settled(server, Some(before)), before, "a server keeps descriptors or processes");
+    }
+    site.copy(&["-p", "2", &urls[0], &urls[1]]);
+    assert!(same(&source, &target));
+}
+
+/// What a server holds when it serves no client any more: waits for that, and for `expected`.
+fn settled(server: &Server, expected: Option<(usize, usize)>) -> (usize, usize) {
+    let began = Instant::now();
+    loop {
+        let now = held(server);
+        if expected.map_or(now.1 == 0, |expected| now == expected) || began.elapsed() > LIMIT {
+            return now;
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// A control connection that speaks FTP.
 struct Control(BufReader<TcpStream>);
 

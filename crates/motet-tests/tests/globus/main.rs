@@ -9,6 +9,8 @@ mod failures;
 mod programs;
 mod run;
 mod security;
+mod services;
+mod striped;
 mod transfers;
 
 use motet_tests::temporary::Temporary;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 /// A folder as an installation has it, for `MOTET_LIBDIR`: command, engine, sockets adapter and the driver of this checkout. `None`, with a message, if something
 /// is not built.
-fn installed(site: &Site, test: &str) -> Option<PathBuf> {
+pub fn installed(site: &Site, test: &str) -> Option<PathBuf> {
     let built = engine()?.parent()?;
     let folder = site.path("motet");
     fs::create_dir_all(folder.join("globus")).expect("a folder");
@@ -25,14 +25,14 @@ fn installed(site: &Site, test: &str) -> Option<PathBuf> {
 }
 
 /// A command under `motet run` with these words before the program.
-fn under_motet(site: &Site, folder: &Path, words: &[&str], program: &str) -> Command {
+pub fn under_motet(site: &Site, folder: &Path, words: &[&str], program: &str) -> Command {
     let mut command = site.command(folder.join("motet"));
     command.env_remove("LD_LIBRARY_PATH").env("MOTET_LIBDIR", folder);
     command.arg("run").args(words).arg("--").arg(program);
     command
 }
 
-fn anonymous() -> Vec<String> {
+pub fn anonymous() -> Vec<String> {
     let user = if real::is_root() { &["-aa", "-anonymous-user", "root"][..] } else { &["-aa"] };
     user.iter().map(|word| (*word).to_owned()).collect()
 }

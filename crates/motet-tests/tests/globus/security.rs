@@ -18,7 +18,7 @@ done
 echo "\"/O=Test/CN=user\" $(id -un)" > gridmap"#;
 
 /// A site with certificates, whose programs are the user's.
-fn secure(test: &str) -> Option<Site> {
+pub fn secure(test: &str) -> Option<Site> {
     let mut site = Site::new(test)?;
     succeeded(&site.command("sh").args(["-c", CERTIFICATES]).output().expect("sh"));
     let path = |name: &str| site.path(name).display().to_string();
