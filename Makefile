@@ -32,7 +32,7 @@ test: ## every check and test; FAST=1: unit and protocol tests and one program f
 torture: setup ## whatever programs do to sockets, for TORTURE_SECONDS (60) of random schedules
 	@scripts/build --core && scripts/torture
 
-demo: setup ## the coupled simulation, without and with Motet, with a report (ARGS="…" go to it)
+demo: setup ## the coupled simulation, without and with Motet, with a report (ARGS="…" go to it); a study; a GridFTP transfer
 	@scripts/build && scripts/demo $(ARGS)
 
 bench: ## measure against this machine's own floor and plain TCP, and write docs/figures (ARGS="--all" for all groups; others go to `motet bench`)

@@ -101,3 +101,15 @@ fn without_motet_nothing_is_added() {
     let line = fs::read(format!("/proc/{}/cmdline", server.child.id())).expect("its command line");
     assert!(!String::from_utf8_lossy(&line).contains("motet,tcp") && began.elapsed() < LIMIT);
 }
+
+#[test]
+fn the_example_compares_transfers() {
+    let test = "examples/globus/transfer";
+    let Some(site) = Site::new(test) else { return };
+    let Some(folder) = installed(&site, test) else { return };
+    let mut command = site.command(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/globus/transfer"));
+    command.args(["--size", "16", "--rounds", "1", "--motet"]).arg(folder.join("motet")).env("MOTET_LIBDIR", &folder);
+    let said = crate::succeeded(&command.output().expect("python3"));
+    assert!(said.starts_with("16 MiB from server to server") && said.contains("every copy is equal"), "{said}");
+    assert!(["without Motet", "Motet's XIO driver", "motet run"].iter().all(|way| said.contains(way)), "{said}");
+}
