@@ -60,6 +60,7 @@ reasons! {
     UNKNOWN_REGION_KEY = 40, "the peer used a region key that was never given out; the link was closed";
     BAD_SECRET = 41, "the secret of the node's address does not match; connections from other hosts need it";
     NO_RANDOM = 42, "the system gives no random numbers for keys; check for a sandbox";
+    UNREADABLE = 43, "a file that was being sent cannot be read any more; the link was closed";
     TOO_HIGH = 27, "the descriptor's number is too high (65536 or more)";
 }
 

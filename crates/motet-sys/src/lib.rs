@@ -9,6 +9,7 @@ pub mod biased_lock;
 pub mod buffer_pool;
 pub mod clock;
 pub mod cpu_contention;
+pub mod file_cache;
 pub mod file_region;
 pub mod fork_detect;
 pub mod fork_safe_mutex;

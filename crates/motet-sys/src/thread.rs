@@ -247,6 +247,13 @@ fn signal_action(signal: usize) -> [u64; 2] {
     asked.map_or([0; 2], |_| [action[0], action[1]])
 }
 
+/// Whether this process ignores SIGPIPE, which some system calls raise on broken connections.
+pub fn ignores_broken_pipes() -> bool {
+    const SIGPIPE: usize = 13;
+    const SIG_IGN: u64 = 1;
+    signal_action(SIGPIPE)[0] == SIG_IGN
+}
+
 /// Whether system calls return EINTR after this handler (0 and 1 are SIG_DFL and SIG_IGN).
 fn interrupts_calls([handler, flags]: [u64; 2]) -> bool {
     handler > 1 && flags & SA_RESTART == 0

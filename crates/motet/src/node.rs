@@ -45,6 +45,7 @@ mod regions;
 
 pub use loans::{Content, InPlace};
 pub use messages::Received;
+pub use motet_engine::message::file_bodies::is_cached;
 pub use motet_engine::message::loans::{Loan, LoanCounts, LoanedMessage, PeerBytes};
 pub use motet_engine::message::operations::{Buffer, CompletionSink, ReceiveResult};
 pub use motet_engine::message::receive::{PeekedMessage, RecvFrom};
@@ -54,8 +55,8 @@ pub use motet_engine::message::rma::{RemoteLimits, Target};
 pub use motet_engine::message::send::Outgoing;
 pub use motet_engine::message::transport::{NodeId, Secret};
 pub use motet_engine::message::{
-    Bias, Body, BodyPath, Channel, Completion, CompletionOptions, CompletionRef, Context, CqId, Error, LinkId, Message,
-    MessageLimits, Mode, NodeOptions, OperationId, Serve, Stack, Status, pop,
+    Bias, Body, BodyPath, Channel, Completion, CompletionOptions, CompletionRef, Context, CqId, Error, FileRange,
+    LinkId, Message, MessageLimits, Mode, NodeOptions, OperationId, Serve, Stack, Status, pop,
 };
 pub use motet_proto::message::UnexpectedMessage;
 pub use motet_sys::user_memory::{OperationMemory, UserMemory};

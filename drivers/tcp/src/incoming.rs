@@ -73,6 +73,6 @@ impl IncomingConnection {
 
     /// Sends an answer and closes the connection. The send buffer of a new socket has room for the 64 bytes.
     pub fn answer(self, handshake: &Handshake) {
-        let _ = socket::send(&self.fd, &[std::io::IoSlice::new(&handshake.encode())]);
+        let _ = socket::send(&self.fd, &[std::io::IoSlice::new(&handshake.encode())], false);
     }
 }

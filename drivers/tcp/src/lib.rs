@@ -21,7 +21,8 @@
 pub mod acceptor;
 pub mod admission;
 pub mod connect;
-pub mod incoming;
+pub mod file_body;
+mod incoming;
 pub mod link;
 pub mod listener;
 pub mod node;

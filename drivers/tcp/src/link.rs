@@ -7,14 +7,16 @@
 mod connections;
 
 use crate::acceptor::Acceptor;
+use crate::file_body::{self, FileBodyError};
 use crate::node::LocalNode;
 use crate::outgoing::OutgoingConnection;
 use crate::session_table::{Mailbox, lock};
 use crate::socket::{self, PollSet};
 use motet_engine::message::transport::{Lost, PacketTransport};
 use motet_engine::reason::Reason;
-use motet_proto::message::Packets;
+use motet_proto::message::packet::{Kind, MESSAGE_HEAD_BYTES};
 use motet_proto::message::session::{MAX_IO_SLICES, MAX_RAILS, Role, Session};
+use motet_proto::message::{FileRange, Packets};
 use motet_sys::private_fds::PrivateFd;
 use motet_sys::rustix::io::{Errno, Result};
 use std::io::IoSlice;
@@ -222,15 +224,27 @@ impl TcpLink {
         let Some(socket) = &mut self.sockets[slot] else { return true };
         while !socket.failed {
             let mut pieces = [IoSlice::new(&[]); MAX_IO_SLICES];
-            let n = self.session.outgoing(slot, &mut pieces);
+            let (n, file) = self.session.outgoing_with_file(slot, &mut pieces);
             let size: usize = pieces[..n].iter().map(|piece| piece.len()).sum();
-            if size == 0 {
-                if socket.watched {
-                    socket.watched = self.set.change(&socket.fd, true, false).is_err();
+            let (size, sent) = match (size, &file) {
+                (0, None) => {
+                    if socket.watched {
+                        socket.watched = self.set.change(&socket.fd, true, false).is_err();
+                    }
+                    return false;
                 }
-                return false;
-            }
-            match socket::send(&socket.fd, &pieces[..n]) {
+                (0, Some(file)) => match file_body::send(&socket.fd, file) {
+                    Err(FileBodyError::Unreadable) => {
+                        // What was promised cannot be sent, now or over another connection.
+                        self.finish(Reason::UNREADABLE);
+                        return true;
+                    }
+                    Err(FileBodyError::Socket(errno)) => (0, Err(errno)),
+                    Ok(sent) => (file.len() as usize, Ok(sent)),
+                },
+                (size, file) => (size, socket::send(&socket.fd, &pieces[..n], file.is_some())),
+            };
+            match sent {
                 Ok(sent) => {
                     self.session.sent(slot, sent);
                     if sent == size {
@@ -274,6 +288,20 @@ impl Packets for TcpLink {
         }
         true
     }
+
+    fn takes_files(&self) -> bool {
+        file_body::is_possible()
+    }
+
+    fn put_file_piece(&mut self, head: &[u8; MESSAGE_HEAD_BYTES], body: FileRange) -> bool {
+        if self.lost.is_some() || !self.session.put_file(Kind::Piece as u8, head, body) {
+            return false;
+        }
+        if !self.blocked {
+            self.flush(false);
+        }
+        self.lost.is_none()
+    }
 }
 
 impl PacketTransport for TcpLink {
@@ -301,7 +329,7 @@ impl PacketTransport for TcpLink {
 
     fn due(&self) -> Option<u64> {
         if self.lost.is_some() {
-            return None;
+            return Some(0); // `poll` reports it: a send can have found it
         }
         let acceptor = self.acceptor.as_ref().and_then(|acceptor| lock(acceptor).due());
         let attempt = self.attempt.as_ref().map(OutgoingConnection::deadline);

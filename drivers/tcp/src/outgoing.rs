@@ -113,7 +113,7 @@ impl OutgoingConnection {
             }
             socket::take_error(fd)?;
             // The send buffer of a new socket has room for the 64 bytes.
-            if socket::send(fd, &[std::io::IoSlice::new(&self.handshake.encode())])? != HANDSHAKE_BYTES {
+            if socket::send(fd, &[std::io::IoSlice::new(&self.handshake.encode())], false)? != HANDSHAKE_BYTES {
                 return Err(Errno::NOBUFS);
             }
             self.handshake_sent = true;

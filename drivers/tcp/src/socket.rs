@@ -77,10 +77,11 @@ pub fn set_options(fd: &PrivateFd) {
     let _ = sockopt::set_tcp_keepcnt(fd, KEEPALIVE_PROBES);
 }
 
-/// Sends `pieces` without blocking; returns the number of bytes that were taken.
+/// Sends `pieces` without blocking; returns the number of bytes that were taken. `more`: other bytes follow at once.
 #[inline]
-pub fn send(fd: &PrivateFd, pieces: &[IoSlice<'_>]) -> Result<usize> {
-    let flags = net::SendFlags::NOSIGNAL | net::SendFlags::DONTWAIT;
+pub fn send(fd: &PrivateFd, pieces: &[IoSlice<'_>], more: bool) -> Result<usize> {
+    let mut flags = net::SendFlags::NOSIGNAL | net::SendFlags::DONTWAIT;
+    flags.set(net::SendFlags::MORE, more);
     match pieces {
         [piece] => net::send(fd, piece, flags),
         _ => net::sendmsg(fd, pieces, &mut net::SendAncillaryBuffer::default(), flags),

@@ -13,8 +13,8 @@ use motet_proto::message::matching::{Receive, Scope};
 use motet_proto::message::packet::{self, Route};
 use motet_proto::message::rma::RemoteCopy;
 use motet_proto::message::{
-    Arrival, AssistRequest, BodyTransfer, Callbacks, ChannelId, CopyRequest, Envelope, Event, Outcome, Reception,
-    Status, Table, UnexpectedMessage,
+    Arrival, AssistRequest, BodyTransfer, Callbacks, ChannelId, CopyRequest, Envelope, Event, FileRange, Outcome,
+    Reception, Status, Table, UnexpectedMessage,
 };
 use motet_sys::shm_pool::{ShmBlock, ShmPool};
 use motet_sys::{clock, memory};
@@ -312,6 +312,10 @@ impl Callbacks for LinkCallbacks<'_> {
                 None => put(&[]),
             },
         }
+    }
+
+    fn file_body(&mut self, operation: u64) -> Option<&FileRange> {
+        self.messages.operations.get(operation).and_then(|operation| operation.file())
     }
 
     #[inline(always)]

@@ -22,6 +22,7 @@
 //! | `regions/segments` | the segments that each end of a link has announced to the other |
 //! | [`rma`] | gets, puts and atomics on the regions of peers |
 //! | [`error`] | errors |
+//! | [`file_bodies`] | messages whose body is a range of a file |
 //! | `fast_send`, `fast_receive` | the direct path of a message at the sender and at the receiver |
 //! | `pipelined` | messages that the receiver copies while the sender still writes them |
 //! | [`operations`] | operations that are under way, and their completions |
@@ -70,6 +71,7 @@ mod copy_strategy;
 pub mod error;
 mod fast_receive;
 mod fast_send;
+pub mod file_bodies;
 mod link;
 mod links;
 pub mod loaned;
@@ -99,7 +101,7 @@ mod wait;
 pub use connections::Serve;
 pub use error::Error;
 pub use motet_proto::message::header_stack::{Stack, pop};
-pub use motet_proto::message::{Mode, Status};
+pub use motet_proto::message::{FileRange, Mode, Status};
 pub use operations::{Completion, CompletionOptions, CompletionRef, CqId, SinkFn};
 
 use crate::driver::Driver;

@@ -3,7 +3,7 @@
 use super::transport::PacketTransport;
 use motet_proto::copy_mode::CopyModeSelector;
 use motet_proto::message::packet::{self, Kind, Route};
-use motet_proto::message::{Packets, header_stack};
+use motet_proto::message::{FileRange, Packets, header_stack};
 use motet_sys::{clock, memory};
 use motet_wire::copy_mode::CopyMode;
 use motet_wire::message::fifo::payload_ring::{BODY_IN_RING, PayloadTx};
@@ -250,6 +250,17 @@ impl Packets for PacketTx<'_> {
             Self::Fifo(fifo) => fifo.put_piece(head, body, route),
             Self::Packet(packet_transport) => packet_transport.put_piece(head, body, route),
             Self::Lost => false,
+        }
+    }
+
+    fn takes_files(&self) -> bool {
+        matches!(self, Self::Packet(packet_transport) if packet_transport.takes_files())
+    }
+
+    fn put_file_piece(&mut self, head: &[u8; packet::MESSAGE_HEAD_BYTES], body: FileRange) -> bool {
+        match self {
+            Self::Packet(packet_transport) => packet_transport.put_file_piece(head, body),
+            Self::Fifo(_) | Self::Lost => false,
         }
     }
 

@@ -370,7 +370,7 @@ fn try_send_fast(
 impl NodeState {
     /// The error for a send that was refused on a channel.
     #[cold]
-    fn send_error(&mut self, channel: Channel, rejection: Rejected) -> Error {
+    pub(super) fn send_error(&mut self, channel: Channel, rejection: Rejected) -> Error {
         if rejection == Rejected::Closed && self.channel_state(channel.link, channel.id).is_none() {
             return Error::Unknown;
         }

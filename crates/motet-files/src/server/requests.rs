@@ -11,7 +11,7 @@ use crate::protocol::{
     Answer, MAX_DATA_BYTES, Operation, Reply, Request, SessionKey, VERSION, answer_tag, append, data_tag,
     parse_request, request_tag,
 };
-use crate::storage::{Body, execute};
+use crate::storage::{Body, execute, range_of_read};
 use motet::node::{Channel, CompletionOptions, Error, Mode, OperationMemory, Outgoing, RecvFrom, Status};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -134,7 +134,8 @@ impl Shared {
     ) {
         // The data were waited for before: a request whose data are lost with the connection is not under way, and may come again.
         match session.admit(request) {
-            Admitted::Execute if self.starts_ring_read(session, request) => {}
+            Admitted::Execute if self.starts_ring_read(session, request) || self.answer_from_file(session, request) => {
+            }
             Admitted::Execute => {
                 let result = match request.operation {
                     Operation::Detach => Ok((Reply::Done, Body::Empty)),
@@ -259,6 +260,30 @@ impl Shared {
             self.send(session, channel, request.slot, &headers, body, buffers);
         }
         buffers.headers = headers;
+    }
+
+    /// Answers a long read with what is in the file, if the way to the client sends from files. False: it is not answered.
+    fn answer_from_file(&self, session: &Arc<Session>, request: &Request<'_>) -> bool {
+        let Operation::Read { file, offset, length } = request.operation else { return false };
+        let Some(channel) = session.channel().filter(|&channel| self.node.sends_files(channel)) else { return false };
+        let Some(range) = range_of_read(&self.tree, session.files(), file, offset, length) else { return false };
+        let count = range.len();
+        let mut headers = Vec::new();
+        append(&Answer { sequence: request.sequence, result: Ok(Reply::Count(count)) }, &mut headers);
+        // Before the client can have the answer. It may be read once more if it is not sent.
+        session.answered(request, None);
+        session.backlog().begin_wait();
+        let number = self.patience.begin(Wait::new(session, channel, Awaited::Taken, 0));
+        let message = Outgoing { channel, tag: answer_tag(request.slot), headers: &headers, mode: Mode::Automatic };
+        let options = CompletionOptions { cq: Some(self.cq), user_data: number, errors_only: false };
+        let sent = self.node.start_send_file(&message, range, options);
+        if !matches!(sent, Ok(Some(_))) {
+            self.give_up(number);
+        }
+        if sent.is_ok() {
+            self.counters.bytes_read.fetch_add(count, Ordering::Relaxed);
+        }
+        sent.is_ok()
     }
 
     /// Sends an answer. No thread waits until the client takes it.

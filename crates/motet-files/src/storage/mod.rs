@@ -6,6 +6,7 @@
 //! | `tree` | paths beneath the exported directory |
 //! | `opens` | opens of files, as users and with layouts |
 //! | `file_table` | the open files of one client |
+//! | `in_place` | long reads that are sent from the file |
 //! | `open_file` | reads, writes, listings |
 //! | `locks` | the locks of all clients, and requests that wait for some |
 //! | `lock_calls` | locks of the system |
@@ -17,6 +18,7 @@
 mod attributes;
 mod descriptors;
 mod file_table;
+mod in_place;
 mod lock_calls;
 mod locks;
 mod open_file;
@@ -26,6 +28,7 @@ mod stripes;
 mod tree;
 
 pub use file_table::FileTable;
+pub use in_place::range_of_read;
 pub use stripes::Striping;
 pub use tree::Tree;
 

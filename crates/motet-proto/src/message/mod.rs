@@ -20,6 +20,7 @@ pub mod atomic;
 pub mod channels;
 pub mod credit;
 pub mod fast_path;
+pub mod file_range;
 mod gather;
 pub mod header_stack;
 pub mod link;
@@ -35,6 +36,7 @@ pub mod slab;
 pub mod tx;
 
 pub use channels::Reception;
+pub use file_range::FileRange;
 pub use link::Link;
 pub use matching::{Table, UnexpectedMessage};
 use motet_wire::message::fifo::payload_ring::RingSpan;
@@ -231,6 +233,16 @@ pub trait Packets {
         let _ = route;
         gather::put(self, packet::Kind::Piece, head, &[], body)
     }
+    /// Whether [`Packets::put_file_piece`] sends pieces of files.
+    fn takes_files(&self) -> bool {
+        false
+    }
+    /// Sends a piece whose body is a range of a file, which the transport reads when it sends. Bytes that the file has no more are zeros. Returns
+    /// false, and sends nothing, when there is no room.
+    fn put_file_piece(&mut self, head: &[u8; packet::MESSAGE_HEAD_BYTES], body: FileRange) -> bool {
+        let _ = (head, body);
+        false
+    }
     /// Sends a packet of two little-endian words and a body. A transport may override it with a shorter path.
     #[inline(always)]
     fn put_words(&mut self, kind: u8, head: [u64; 2], body: &[u8]) -> bool {
@@ -293,6 +305,11 @@ pub trait Callbacks: Memory {
     }
     /// Calls `put` once with `length` bytes of the body of a send or a put, from `at` on, and returns the result of `put`.
     fn body(&mut self, operation: u64, at: u64, length: usize, put: &mut dyn FnMut(&[&[u8]]) -> bool) -> bool;
+    /// The file that is the body of a send, which [`Callbacks::body`] does not know. Only for a transport that takes files.
+    fn file_body(&mut self, operation: u64) -> Option<&FileRange> {
+        let _ = operation;
+        None
+    }
     /// An operation has completed and its memory belongs to the user again. Called once for each operation that began (invariant
     /// M8).
     fn completed(&mut self, operation: u64, outcome: Outcome);

@@ -1,8 +1,8 @@
 //! Sending and receiving messages.
 
 use super::{
-    Buffer, Channel, CompletionOptions, CqId, Error, Mode, Node, OperationId, OperationMemory, Outgoing, PeekedMessage,
-    ReceiveResult, RecvFrom, Status, UnexpectedMessage, UserMemory, blocking, borrowed_memory, deadline,
+    Buffer, Channel, CompletionOptions, CqId, Error, FileRange, Mode, Node, OperationId, OperationMemory, Outgoing,
+    PeekedMessage, ReceiveResult, RecvFrom, Status, UnexpectedMessage, UserMemory, blocking, borrowed_memory, deadline,
 };
 use std::time::Duration;
 
@@ -76,6 +76,25 @@ impl Node {
         options: CompletionOptions,
     ) -> Result<Option<OperationId>, (Error, OperationMemory, Vec<OperationMemory>)> {
         self.0.start_send(message, memory, more, options)
+    }
+
+    /// Whether [`Node::start_send_file`] sends from the file on the link of this channel, and not from memory.
+    pub fn sends_files(&self, channel: Channel) -> bool {
+        self.0.sends_files(channel)
+    }
+
+    /// Starts a send whose body is a range of a file, without waiting; its completion says that a receive has it. Where the link's driver can, the file is
+    /// sent from the kernel's cache, by a thread that makes progress: it waits for what is not there ([`super::is_cached`]). Bytes that the file has no
+    /// more by then are zeros. A file that cannot be read by then takes the link down.
+    ///
+    /// Errors: [`Error::WouldBlock`]: there is no room, nothing is sent. [`Error::Closed`]: the file cannot be read.
+    pub fn start_send_file(
+        &self,
+        message: &Outgoing<'_>,
+        file: FileRange,
+        options: CompletionOptions,
+    ) -> Result<Option<OperationId>, Error> {
+        self.0.start_send_file(message, file, options)
     }
 
     /// Waits for the next message on a channel that is received as a queue or by tags (any tag), and receives it without its headers;

@@ -5,7 +5,7 @@ use crate::message::Channel;
 use crate::message::loaned::PeerBytes;
 use motet_proto::message::matching::Ticket;
 use motet_proto::message::slab::SlabId;
-use motet_proto::message::{Outcome, Status};
+use motet_proto::message::{FileRange, Outcome, Status};
 use motet_sys::user_memory::OperationMemory;
 use motet_wire::message::fifo::payload_ring::RingSpan;
 use smallvec::SmallVec;
@@ -38,6 +38,7 @@ pub enum InPlaceState {
 #[derive(Debug, Default)]
 struct RareState {
     more: Vec<OperationMemory>,
+    file: Option<FileRange>,
     in_place: InPlaceState,
 }
 
@@ -114,6 +115,16 @@ impl Operation {
             None if more.is_empty() => more,
             rare => std::mem::replace(&mut rare.get_or_insert_default().more, more),
         }
+    }
+
+    /// The file that is the body of a send.
+    pub fn file(&self) -> Option<&FileRange> {
+        self.rare.as_ref()?.file.as_ref()
+    }
+
+    /// Makes a file the body of a send.
+    pub fn set_file(&mut self, file: FileRange) {
+        self.rare.get_or_insert_default().file = Some(file);
     }
 
     /// The state of a receive in place.

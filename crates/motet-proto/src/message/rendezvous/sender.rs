@@ -168,8 +168,13 @@ impl RendezvousSends {
                 let (at, grant) = (transfer.sent, rx_credit.next_grant());
                 let head = Head { to: number, own: 0, grant }.write_word(at);
                 let route = transfer.route;
-                let mut put = |body: &[&[u8]]| packets.put_piece(&head, body, route);
-                let gone = owner.body(transfer.operation, at, length as usize, &mut put);
+                let gone = match owner.file_body(transfer.operation).map(|file| file.part(at, length)) {
+                    Some(part) => packets.put_file_piece(&head, part),
+                    None => {
+                        let mut put = |body: &[&[u8]]| packets.put_piece(&head, body, route);
+                        owner.body(transfer.operation, at, length as usize, &mut put)
+                    }
+                };
                 if !gone {
                     return;
                 }

@@ -20,8 +20,8 @@ pub mod retry;
 
 pub use rail_scheduler::MAX_IO_SLICES;
 
-use super::ProtocolViolation;
 use super::packet::MIN_PACKET_BYTES;
+use super::{FileRange, ProtocolViolation};
 use frame::{FrameKind, HEADER_BYTES, Header, full_position};
 use handshake::{Handshake, HandshakeOp};
 use rail::Rail;
@@ -182,15 +182,30 @@ impl Session {
         true
     }
 
+    /// Puts a packet whose bytes are a head and a range of a file. Returns false, and does nothing, when there is no room.
+    pub fn put_file(&mut self, kind: u8, head: &[u8], file: FileRange) -> bool {
+        let length = file.len().saturating_add(head.len() as u64);
+        if length > self.largest.min(self.room()) as u64 || self.goodbye.is_some() {
+            return false;
+        }
+        let header = self.next_header(FrameKind::Packet, kind, length as usize);
+        self.log.append_file(header.encode(), head, file);
+        true
+    }
+
     fn append(&mut self, what: FrameKind, kind: u8, parts: &[&[u8]], length: usize) {
+        let header = self.next_header(what, kind, length);
+        self.log.append(header.encode(), parts, length);
+    }
+
+    fn next_header(&mut self, what: FrameKind, kind: u8, length: usize) -> Header {
         // Behind other frames, or without a rail, the frame may wait too long to count as an acknowledgement.
         if self.log.end() == self.assigned_to && self.retry.is_none() {
             self.acked_to = self.expected;
             self.ack_now = false;
         }
         let position = self.log.end() as u32;
-        let header = Header { what, kind, length: length as u32, position, acknowledged: self.expected as u32 };
-        self.log.append(header.encode(), parts, length);
+        Header { what, kind, length: length as u32, position, acknowledged: self.expected as u32 }
     }
 
     /// Puts the goodbye. Nothing can be put after it.

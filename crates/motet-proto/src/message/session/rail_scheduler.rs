@@ -7,6 +7,7 @@ use super::handshake::{Handshake, HandshakeOp};
 use super::rail::Rail;
 use super::retry::Retry;
 use super::{ACK_BYTES, ACK_DELAY_NS, ProtocolViolation, Role, Session};
+use crate::message::FileRange;
 use std::io::IoSlice;
 
 /// Slices that a rail sends at a time.
@@ -28,19 +29,33 @@ impl Session {
                 || self.rails.iter().flatten().any(|rail| !rail.is_free() || rail.end_received && !rail.end_sent))
     }
 
-    /// What a rail sends next, as slices. [`Session::sent`] then reports how many of the bytes were sent.
+    /// What a rail sends next, as slices, up to a range of a file. [`Session::sent`] then reports how many of the bytes were sent.
     pub fn outgoing<'a>(&'a mut self, slot: usize, out: &mut [IoSlice<'a>; MAX_IO_SLICES]) -> usize {
+        self.outgoing_with_file(slot, out).0
+    }
+
+    /// What a rail sends next: slices, and the range of a file behind them, if there is one. Its bytes count as those of slices do.
+    pub fn outgoing_with_file<'a>(
+        &'a mut self,
+        slot: usize,
+        out: &mut [IoSlice<'a>; MAX_IO_SLICES],
+    ) -> (usize, Option<FileRange>) {
         self.assign(slot);
-        let Some(rail) = &self.rails[slot] else { return 0 };
-        let mut n = 0;
+        let Some(rail) = &self.rails[slot] else { return (0, None) };
+        let (mut n, mut file) = (0, None);
         if !rail.control().is_empty() {
             out[0] = IoSlice::new(rail.control());
             n = 1;
         }
         if !rail.run.is_empty() {
+            let first = n;
             n += self.log.pieces(rail.run.start, rail.run.end, &mut out[n..]);
+            if self.log.has_files() {
+                let sliced = out[first..n].iter().map(|slice| slice.len() as u64).sum::<u64>();
+                file = self.log.file_at(rail.run.start + sliced, rail.run.end);
+            }
         }
-        n
+        (n, file)
     }
 
     /// `n` bytes of [`Session::outgoing`] were sent.
