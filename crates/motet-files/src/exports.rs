@@ -7,7 +7,7 @@ use crate::Result;
 use motet_session::api::Export;
 use motet_session::paths::{PathError, check_name, existing_exports_folder, exports_folder};
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     Shutdown, recvmsg, sendmsg, shutdown, sockopt,
@@ -15,7 +15,7 @@ use rustix::net::{
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, IoSlice, IoSliceMut, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -124,7 +124,7 @@ impl Publication {
             locked => locked?,
         }
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let listener = UnixListener::bind(&path)?;
@@ -174,7 +174,7 @@ fn send_with(stream: &UnixStream, bytes: &[u8], descriptor: Option<BorrowedFd<'_
     if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(Errno::NOBUFS.into());
     }
-    Ok(sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL)?)
+    Ok(retry_on_intr(|| sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL))?)
 }
 
 /// An export of this host that was found.
@@ -208,10 +208,13 @@ pub fn list(listen: Option<IpAddr>) -> Result<Vec<Info>> {
 }
 
 fn ask_at(path: &Path, query: &Query) -> Result<Found> {
-    let stream = match UnixStream::connect(path) {
-        // The socket of a server that was killed.
-        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => return Err(Errno::NOENT.into()),
-        connected => connected?,
+    let stream = loop {
+        match UnixStream::connect(path) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            // The socket of a server that was killed.
+            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Err(Errno::NOENT.into()),
+            connected => break connected?,
+        }
     };
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
@@ -221,9 +224,12 @@ fn ask_at(path: &Path, query: &Query) -> Result<Found> {
     let mut bytes = vec![0; MAX_LINE_BYTES as usize];
     let (mut length, root) = receive_with(&stream, &mut bytes)?;
     while length > 0 && bytes[length - 1] != b'\n' && length < bytes.len() {
-        match (&stream).read(&mut bytes[length..])? {
-            0 => break,
-            read => length += read,
+        match (&stream).read(&mut bytes[length..]) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            // A signal does not end the search for an export.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(Found { info: serde_json::from_slice(&bytes[..length])?, root })
@@ -232,7 +238,9 @@ fn ask_at(path: &Path, query: &Query) -> Result<Found> {
 fn receive_with(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received = recvmsg(stream.as_fd(), &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let received = retry_on_intr(|| {
+        recvmsg(stream.as_fd(), &mut [IoSliceMut::new(bytes)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
     let mut root = None;
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(descriptors) = message {

@@ -104,6 +104,8 @@ impl OpenFile {
     /// Reads as [`OpenFile::read`] does, without waiting for a device. `None`: that is not possible.
     pub fn read_cached(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
         let length = buffer.len();
+        // preadv2(2) takes the offset -1 for the descriptor's position.
+        i64::try_from(offset).ok()?;
         let read = preadv2(&self.descriptor, &mut [IoSliceMut::new(buffer)], offset, ReadWriteFlags::NOWAIT).ok()?;
         // A short read is the end of the file, or of what is cached.
         (read == length).then_some(read)
