@@ -80,7 +80,7 @@ impl Client {
             let identities = if info.identities { Identities::find() } else { None };
             // One that cannot take the identities of users leaves that to the server.
             if identities.is_some() == info.identities {
-                let transport = Transport::Direct(Direct::new(root, info.read_only, identities)?);
+                let transport = Transport::Direct(Box::new(Direct::new(root, info.read_only, identities)?));
                 return Ok(Self::with(transport, Arc::default(), Some(PartClients::new(limit))));
             }
         }
@@ -89,7 +89,7 @@ impl Client {
 
     /// A directory of this host that no server exports.
     pub fn of_directory(root: OwnedFd, read_only: bool) -> Result<Self> {
-        let transport = Transport::Direct(Direct::new(root, read_only, Identities::find())?);
+        let transport = Transport::Direct(Box::new(Direct::new(root, read_only, Identities::find())?));
         Ok(Self::with(transport, Arc::default(), None))
     }
 

@@ -12,7 +12,7 @@ pub enum Transport {
     /// By messages to the server.
     Messages(Box<Connection>),
     /// The directory itself.
-    Direct(Direct),
+    Direct(Box<Direct>),
 }
 
 impl Transport {
