@@ -174,6 +174,44 @@ static void attributes(void)
     close(watch);
 }
 
+/* System calls that programs make by syscall(). */
+static void by_system_calls(void)
+{
+    struct stat status;
+    struct statx extended;
+    struct statfs system;
+    char value[100] = "", text[PATH_MAX];
+    TRY((int)syscall(SYS_mknodat, AT_FDCWD, at("d/raw"), S_IFREG | 0640, 0));
+    TRY((int)syscall(SYS_utimensat, AT_FDCWD, at("d/raw"), (struct timespec[2]){{1000, 0}, {7000, 7}}, 0));
+    TRY((int)syscall(SYS_statx, AT_FDCWD, at("d/raw"), 0, STATX_BASIC_STATS, &extended));
+    VALUE(extended.stx_mtime.tv_sec);
+    int fd = open(at("d/raw"), O_RDWR);
+    TRY((int)syscall(SYS_utimensat, fd, NULL, (struct timespec[2]){{1000, 0}, {8000, 0}}, 0));
+    close(fd);
+    TRY(stat(at("d/raw"), &status));
+    VALUE(status.st_mtime);
+    TRY((int)syscall(SYS_statfs, at("d/raw"), &system));
+    TRY((int)syscall(SYS_setxattr, at("d/raw"), "user.raw", "x", 1, 0));
+    VALUE(syscall(SYS_getxattr, at("d/raw"), "user.raw", value, sizeof value));
+    VALUE(syscall(SYS_llistxattr, at("d/raw"), value, sizeof value));
+    TRY((int)syscall(SYS_removexattr, at("d/raw"), "user.raw"));
+    TRY((int)syscall(SYS_renameat2, AT_FDCWD, at("d/raw"), AT_FDCWD, at("d/moved"), RENAME_NOREPLACE));
+    TRY((int)syscall(SYS_faccessat, AT_FDCWD, at("d/moved"), W_OK));
+    TRY((int)syscall(SYS_linkat, AT_FDCWD, at("d/moved"), AT_FDCWD, at("d/second"), 0));
+    TRY((int)syscall(SYS_fchmodat, AT_FDCWD, at("d/second"), 0600));
+    TRY((int)syscall(SYS_symlinkat, "moved", AT_FDCWD, at("d/symbolic")));
+    VALUE(syscall(SYS_readlinkat, AT_FDCWD, at("d/symbolic"), text, sizeof text));
+    TRY((int)syscall(SYS_truncate, at("d/symbolic"), 12L));
+    int watch = inotify_init1(IN_NONBLOCK);
+    VALUE(syscall(SYS_inotify_add_watch, watch, at("d"), IN_CREATE));
+    close(watch);
+    for (const char **name = (const char *[]){"d/moved", "d/second", "d/symbolic", NULL}; *name; name++)
+        TRY((int)syscall(SYS_unlinkat, AT_FDCWD, at(*name), 0));
+    TRY((int)syscall(SYS_getcwd, NULL, sizeof text));
+    TRY((int)syscall(SYS_getcwd, text, 0));
+    TRY((int)syscall(SYS_getcwd, text, 2));
+}
+
 static void names(void)
 {
     char text[PATH_MAX];
@@ -194,6 +232,7 @@ static void names(void)
     length = readlinkat(AT_FDCWD, at("d/self"), text, 3);
     printf("readlinkat: %zd\n", length);
     TRY(access(at("d/self/self/hard"), F_OK));
+    by_system_calls();
     TRY(unlink(at("d/hard")));
     TRY(unlinkat(AT_FDCWD, at("d/e"), AT_REMOVEDIR));
     TRY(remove(at("d/f")));
