@@ -21,7 +21,9 @@ const MAX_OWNERS: usize = 4096;
 /// Ranges that all owners of a client have locked.
 const MAX_RANGES: usize = 64 << 10;
 /// Requests of a client that wait. Further ones are asked again, too, but have no place.
-const MAX_WAITS: usize = 4096;
+const MAX_WAITS: usize = 1024;
+/// Owners that are looked at to find one that would wait for itself. Clients could make a search among all of them last long.
+const MAX_SEARCHED: usize = 256;
 /// How long a request that is not asked again keeps its place. Clients ask each 20 ms.
 const PLACE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -191,6 +193,9 @@ impl Table {
         while let Some(holder) = reached.pop() {
             if holder == owner {
                 return true;
+            }
+            if seen.len() >= MAX_SEARCHED {
+                return false;
             }
             if seen.insert(holder) {
                 let waits = self.waits.iter().filter(|wait| wait.owner == holder && wait.of_process);
