@@ -1,8 +1,8 @@
 """gRPC between two Python processes, without generated code: messages are bytes.
 
-    grpc_echo.py serve                prints "port N"; ends at the call that requests it
+    grpc_echo.py serve [HOST]         prints "port N"; ends at the call that requests it
     grpc_echo.py call PORT ROUNDS     single calls, streams both ways, an error; prints a hash of all answers and ends the server
-    grpc_echo.py measure PORT         for each line "SIZE MS" of its input prints "MEDIAN MEAN COUNT": ns for a single call
+    grpc_echo.py measure PORT [HOST]  for each line "SIZE MS" of its input prints "MEDIAN MEAN COUNT": ns for a single call
 """
 import hashlib
 import random
@@ -35,7 +35,7 @@ def end(request, context):
     return b""
 
 
-def serve():
+def serve(host):
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=4))
     handlers = {
         "Back": grpc.unary_unary_rpc_method_handler(back),
@@ -44,7 +44,7 @@ def serve():
         "End": grpc.unary_unary_rpc_method_handler(end),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("motet.Echo", handlers),))
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_insecure_port(f"{host}:0")
     server.start()
     print("port", port, flush=True)
     ENDED.wait()
@@ -97,9 +97,10 @@ def measure(channel):
 
 
 if sys.argv[1] == "serve":
-    serve()
+    serve((sys.argv[2:] or ["127.0.0.1"])[0])
 else:
-    with grpc.insecure_channel(f"127.0.0.1:{sys.argv[2]}") as connected:
+    HOST = sys.argv[3] if sys.argv[1] == "measure" and len(sys.argv) > 3 else "127.0.0.1"
+    with grpc.insecure_channel(f"{HOST}:{sys.argv[2]}") as connected:
         if sys.argv[1] == "call":
             call(connected, int(sys.argv[3]))
         else:

@@ -11,7 +11,9 @@
 //! | `blocks` | 1 MiB in the same format and in the other byte order |
 //! | `take-up` | a startpoint that is made and used by a node that has no link yet |
 //! | `receptions` | a call by the reception of its server |
+//! | `hosts` | calls between two test hosts, beside gRPC in Python; a startpoint taken up there |
 
+mod hosts;
 mod orb;
 mod pair;
 
@@ -40,6 +42,8 @@ pub enum Part {
     TakeUp,
     /// A thread for each channel, the caller, one thread
     Receptions,
+    /// Calls between two test hosts, beside gRPC in Python
+    Hosts,
 }
 
 /// Sizes of data that are sent in one packet and in two, bytes.
@@ -57,6 +61,7 @@ impl parts::Part for Part {
             Part::Blocks => "blocks",
             Part::TakeUp => "take-up",
             Part::Receptions => "receptions",
+            Part::Hosts => "hosts",
         }
     }
 
@@ -68,6 +73,7 @@ impl parts::Part for Part {
             Part::Blocks => blocks(bench),
             Part::TakeUp => take_up(bench),
             Part::Receptions => receptions(bench),
+            Part::Hosts => hosts::measure(bench),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Remote service requests that are measured, beside messages of the engine between the same two processes.
 //!
-//! `--worker rsr serve RECEPTION ONE_PACKET` prints its startpoint. `--worker rsr call RECEPTION ONE_PACKET START` answers each line `WHAT SIZE MS` on
+//! `--worker rsr serve RECEPTION ONE_PACKET [ADDRESS]` prints its startpoint; it listens for other hosts at ADDRESS. `--worker rsr call RECEPTION ONE_PACKET START` answers each line `WHAT SIZE MS` on
 //! standard input with `MEDIAN MEAN COUNT`, times in ns. `RECEPTION`: caller, thread or channel; `engine`: messages without requests, and START is an
 //! address.
 
@@ -10,12 +10,15 @@ use motet::node::{Channel, Node, Serve};
 use motet_rsr::{Buffer, Element, Endpoint, Format, Handlers, Options, Reader, Reception, Request, Rsr, Startpoint};
 use std::cell::Cell;
 use std::io::BufRead;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Nothing takes so long.
 const LIMIT: Option<Duration> = Some(Duration::from_secs(20));
+/// Where processes of one host listen.
+const HERE: &str = "127.0.0.1";
 /// The service of the engine's messages.
 const SERVICE: u64 = u64::from_be_bytes(*b"rsrbench");
 /// Messages or requests of a stream before their receiver answers once.
@@ -37,7 +40,8 @@ pub fn run(words: &[&str]) -> Result<()> {
     match *words {
         ["serve", "engine", _] => serve_messages(),
         ["call", "engine", _, address] => Messages::new(address)?.answer(),
-        ["serve", reception, one_packet] => serve(options(reception, one_packet)?),
+        ["serve", reception, one_packet] => serve(options(reception, one_packet)?, HERE),
+        ["serve", reception, one_packet, address] => serve(options(reception, one_packet)?, address),
         ["call", reception, one_packet, start] => Caller::new(options(reception, one_packet)?, start)?.answer(),
         _ => bail!("no such role: {}", words.join(" ")),
     }
@@ -53,8 +57,8 @@ fn options(reception: &str, one_packet: &str) -> Result<Options> {
     Ok(Options { reception, one_packet: number(one_packet)?, ..Options::default() })
 }
 
-fn attach(options: &Options) -> Result<Rsr> {
-    Ok(Rsr::attach(&Arc::new(Node::listen("", "127.0.0.1:0".parse()?)?), options.clone())?)
+fn attach(options: &Options, address: &str) -> Result<Rsr> {
+    Ok(Rsr::attach(&Arc::new(Node::listen("", SocketAddr::new(address.parse()?, 0))?), options.clone())?)
 }
 
 // ---- the server ----------------------------------------------------------------------------------------------------
@@ -69,8 +73,8 @@ struct Server {
     made: Mutex<Vec<Endpoint>>,
 }
 
-fn serve(options: Options) -> Result<()> {
-    let rsr = attach(&options)?;
+fn serve(options: Options, address: &str) -> Result<()> {
+    let rsr = attach(&options, address)?;
     let server: Arc<Server> = Arc::new(Server {
         rsr: OnceLock::new(),
         back: OnceLock::new(),
@@ -236,7 +240,7 @@ struct Caller {
 
 impl Caller {
     fn new(options: Options, start: &str) -> Result<Self> {
-        let rsr = attach(&options)?;
+        let rsr = attach(&options, HERE)?;
         let pings = Arc::new(AtomicU64::new(0));
         let count = pings.clone();
         let own = rsr.endpoint(Handlers::new().on(PING, move |_| _ = count.fetch_add(1, Ordering::Release)))?;
@@ -299,7 +303,7 @@ impl Caller {
         let mut times = Vec::new();
         let began = Instant::now();
         while times.len() < 3 || began.elapsed().as_millis() < ms as u128 {
-            let fresh = attach(&self.options)?;
+            let fresh = attach(&self.options, HERE)?;
             let since = Instant::now();
             let made = self.rsr.call(&self.start, MAKE, &Buffer::new(), LIMIT)?;
             let start: Startpoint = made.reader().get_str()?.parse()?;
