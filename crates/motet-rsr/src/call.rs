@@ -9,7 +9,6 @@ use crate::memory::Memory;
 use crate::options::Reception;
 use crate::reception::{FIRST, Receiver, Shared};
 use crate::request::Data;
-use crate::routes::Route;
 use crate::startpoint::{Startpoint, Target};
 use crate::wire::{Handler, Head, REPLY_TAG, ReplyStatus};
 use motet::node::{
@@ -81,11 +80,11 @@ impl Caller<'_> {
         let reply_to = Startpoint::to(Target { node: sender.last_own_address(), endpoint: tag }).to_bytes();
         let head = Head { handler, reply_to: Some(&reply_to), is_reply: false, ..Head::reply(ReplyStatus::Done) };
         let sent = match sender.try_request(start, &head, buffer) {
-            Some(route) => Ok(route),
-            None => sender.send(target, start.chosen(), &head, buffer, deadline),
+            Some(channel) => Ok(channel),
+            None => sender.send(target, start.chosen(), &head, buffer, deadline).map(|route| route.channel),
         };
         let mut first = memory.first(FIRST);
-        let waited = sent.and_then(|route| self.wait(tag, &mut first, &route, deadline));
+        let waited = sent.and_then(|channel| self.wait(tag, &mut first, channel, deadline));
         match waited {
             Ok(received) => self.reply(received, first, deadline),
             Err(error) => {
@@ -97,7 +96,7 @@ impl Caller<'_> {
     }
 
     /// Waits for the first packet of the reply, as long as the peer is there.
-    fn wait(&self, tag: u64, first: &mut [u8], route: &Route, deadline: Deadline) -> Result<Received, Error> {
+    fn wait(&self, tag: u64, first: &mut [u8], to: Channel, deadline: Deadline) -> Result<Received, Error> {
         let sender = &self.shared.sender;
         let serves = sender.options.reception == Reception::Caller;
         let mut slice = if serves { SERVE_NS[0] } else { LOOK_NS };
@@ -114,7 +113,7 @@ impl Caller<'_> {
             if is_gone {
                 return Err(Error::PeerGone);
             }
-            is_gone = sender.is_gone(route); // the reply may be here all the same
+            is_gone = sender.is_gone(to); // the reply may be here all the same
             if !is_gone && deadline.has_passed() {
                 return Err(Error::TimedOut);
             }

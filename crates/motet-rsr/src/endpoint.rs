@@ -20,6 +20,8 @@ use std::time::Duration;
 /// Most endpoints of a node, and most handlers of an endpoint.
 const MAX_ENDPOINTS: usize = 1 << 20;
 const MAX_HANDLERS: usize = 4096;
+/// Handlers of smaller numbers are found without a hash.
+const MAX_DIRECT: u32 = 16;
 
 type Function = dyn Fn(&mut Request<'_>) + Send + Sync;
 
@@ -99,6 +101,8 @@ impl Handlers {
 /// An endpoint, for those that dispatch to it.
 pub struct Registered {
     handlers: Handlers,
+    /// Those of small numbers, by number.
+    direct: Vec<Option<Arc<Entry>>>,
     is_closed: AtomicBool,
     /// Handlers that run now.
     running: AtomicUsize,
@@ -121,8 +125,12 @@ impl Drop for Run<'_> {
 
 impl Registered {
     /// The handler of this number or name.
+    #[inline]
     pub fn find(&self, handler: Handler<'_>) -> Option<&Arc<Entry>> {
-        self.handlers.find(handler)
+        match handler {
+            Handler::Number(number) if (number as usize) < self.direct.len() => self.direct[number as usize].as_ref(),
+            handler => self.handlers.find(handler),
+        }
     }
 
     fn address(&self) -> usize {
@@ -154,13 +162,21 @@ impl Job {
     /// Runs the handler, and answers a call that it has not answered. Returns the data, whose memory may be used again.
     pub fn run(self, sender: &Sender) -> Data {
         let Self { endpoint, entry, data, channel, reply_to } = self;
-        endpoint.running.fetch_add(1, Ordering::SeqCst);
-        RUNNING.with_borrow_mut(|running| running.push(endpoint.address()));
-        let run = Run(&endpoint);
-        let user = endpoint.handlers.user.as_deref();
-        let mut request = Request { sender, user, data, channel, reply_to };
+        endpoint.run(&entry, Request { sender, user: None, data, channel, reply_to })
+    }
+}
+
+impl Registered {
+    /// Runs a handler, and answers a call that it has not answered. Returns the data, whose memory may be used again.
+    #[inline]
+    pub fn run<'a>(&'a self, entry: &Entry, mut request: Request<'a>) -> Data {
+        let sender = request.sender;
+        self.running.fetch_add(1, Ordering::SeqCst);
+        RUNNING.with_borrow_mut(|running| running.push(self.address()));
+        let run = Run(self);
+        request.user = self.handlers.user.as_deref();
         let mut status = ReplyStatus::NotAnswered;
-        if endpoint.is_closed.load(Ordering::SeqCst) {
+        if self.is_closed.load(Ordering::SeqCst) {
             count(&sender.counters.no_endpoint);
             status = ReplyStatus::NoEndpoint;
         } else {
@@ -220,7 +236,9 @@ impl Endpoint {
         if !handlers.by_name.keys().all(|name| is_name(name)) {
             return Err(Error::Invalid("the name of a handler has 1 to 64 bytes"));
         }
-        let registered = Registered { handlers, is_closed: AtomicBool::new(false), running: AtomicUsize::new(0) };
+        let direct = (0..MAX_DIRECT).map(|number| handlers.by_number.get(&number).cloned()).collect();
+        let registered =
+            Registered { handlers, direct, is_closed: AtomicBool::new(false), running: AtomicUsize::new(0) };
         let registered = Arc::new(registered);
         let mut endpoints = table.0.write().unwrap_or_else(PoisonError::into_inner);
         if endpoints.len() >= MAX_ENDPOINTS {

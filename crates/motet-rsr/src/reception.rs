@@ -15,7 +15,7 @@ use crate::format::Format;
 use crate::lines::{Content, Lines, Waiting};
 use crate::memory::Memory;
 use crate::options::{MAX_ONE_PACKET, Reception};
-use crate::request::Data;
+use crate::request::{Data, Request};
 use crate::sender::Sender;
 use crate::wire::{ENDPOINT_BITS, Head, MAX_HEAD, ReplyStatus};
 use crate::workers::Workers;
@@ -83,8 +83,6 @@ pub struct Receiver {
     others: AtomicUsize,
     /// The number of the last receive of data.
     last_number: AtomicU64,
-    /// The channel of the last request: it is known.
-    last: Mutex<Option<Channel>>,
     /// Whether data wait for memory.
     waits: AtomicBool,
     /// Whether a line is full.
@@ -106,7 +104,6 @@ impl Receiver {
             in_line: AtomicUsize::new(0),
             others: AtomicUsize::new(0),
             last_number: AtomicU64::new(FIRST_REQUEST),
-            last: Mutex::default(),
             waits: AtomicBool::new(false),
             is_full: AtomicBool::new(false),
         };
@@ -282,12 +279,7 @@ impl Receiver {
     /// Takes a first packet. Returns the buffer, if it is free.
     #[inline]
     fn arrived(&self, memory: Vec<u8>, length: usize, tag: u64, channel: Channel) -> Option<Vec<u8>> {
-        let mut last = lock(&self.last);
-        if *last != Some(channel) {
-            *last = Some(channel);
-            self.shared.sender.routes.learn(&self.shared.sender.node, channel);
-        }
-        drop(last);
+        self.shared.sender.routes.learn(&self.shared.sender.node, channel);
         self.handle(memory, length, tag, channel)
     }
 
@@ -314,7 +306,7 @@ impl Receiver {
             self.refuse(&head, channel, reply_to, ReplyStatus::NoEndpoint);
             return Some(memory);
         };
-        let Some(entry) = endpoint.find(head.handler).filter(|_| !head.is_reply).cloned() else {
+        let Some(entry) = endpoint.find(head.handler).filter(|_| !head.is_reply) else {
             count(&counters.no_handler);
             self.refuse(&head, channel, reply_to, ReplyStatus::NoHandler);
             return Some(memory);
@@ -327,6 +319,7 @@ impl Receiver {
             match usize::try_from(bytes).ok().filter(|bytes| *bytes <= sender.options.max_request) {
                 Some(length) => {
                     let content = Content::Announced { length, tag };
+                    let (entry, endpoint) = (entry.clone(), endpoint.clone());
                     self.announce(channel, Waiting { endpoint, entry, format, reply_to, content });
                 }
                 None => {
@@ -343,13 +336,18 @@ impl Receiver {
                 let memory_of_line = data.to_vec();
                 let range = 0..memory_of_line.len();
                 let data = Data { memory: memory_of_line, range, format, is_first: false, lease: None };
-                lines.push(channel, Waiting { endpoint, entry, format, reply_to, content: Content::Here(data) });
+                let (entry, endpoint, content) = (entry.clone(), endpoint.clone(), Content::Here(data));
+                lines.push(channel, Waiting { endpoint, entry, format, reply_to, content });
                 self.note(&lines);
                 return Some(memory);
             }
         }
         let data = Data { memory, range, format, is_first: true, lease: None };
-        self.dispatch(Job { endpoint, entry, data, channel, reply_to })
+        if entry.threaded && sender.options.reception != Reception::Caller {
+            let (entry, endpoint) = (entry.clone(), endpoint.clone());
+            return self.dispatch(Job { endpoint, entry, data, channel, reply_to });
+        }
+        Some(endpoint.run(entry, Request { sender, user: None, data, channel, reply_to }).memory)
     }
 
     /// Runs a handler, or gives it to a thread. Returns a buffer for first packets, if there is one.

@@ -8,8 +8,9 @@ use crate::error::Error;
 use crate::startpoint::{NodeAddress, parts};
 use motet::node::{Channel, Error as NodeError, LinkId, Node, NodeId, Serve};
 use motet::reason::Reason;
+use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -80,12 +81,34 @@ struct Peer {
 }
 
 /// All routes of a node.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Routes {
+    /// No other routes of this process have it.
+    number: u64,
     peers: Mutex<HashMap<NodeId, Arc<Peer>>>,
-    /// The route that was asked for last, with its peer.
-    last: Mutex<Option<(NodeId, Arc<Route>)>>,
     channels: Mutex<(HashSet<Channel>, usize)>,
+}
+
+/// A route that a thread has used.
+struct Recent {
+    routes: u64,
+    peer: NodeId,
+    route: Arc<Route>,
+}
+
+thread_local! {
+    /// The route that this thread has used last.
+    static RECENT: RefCell<Option<Recent>> = const { RefCell::new(None) };
+    /// The channel on which this thread has got its last message.
+    static LEARNT: Cell<Option<(u64, Channel)>> = const { Cell::new(None) };
+}
+
+impl Default for Routes {
+    fn default() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed);
+        Self { number, peers: Mutex::default(), channels: Mutex::default() }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -103,19 +126,30 @@ impl Routes {
     /// The route to a peer, if there is one; `driver`: by this driver.
     #[inline]
     pub fn known(&self, peer: NodeId, driver: Option<&str>) -> Option<Arc<Route>> {
-        let mut last = lock(&self.last);
-        if let Some((of, route)) = &*last
-            && *of == peer
-            && !route.is_gone.load(Ordering::Relaxed)
-            && driver.is_none_or(|driver| driver == route.driver)
-        {
-            return Some(route.clone());
-        }
-        let found = find(&lock(&lock(&self.peers).get(&peer)?.routes), driver)?;
-        if driver.is_none() {
-            *last = Some((peer, found.clone()));
-        }
-        Some(found)
+        find(&lock(&lock(&self.peers).get(&peer)?.routes), driver)
+    }
+
+    /// The channel of the route to a peer, if there is one. The route that this thread has used last is found without a lock.
+    #[inline]
+    pub fn known_channel(&self, peer: NodeId, driver: Option<&str>) -> Option<Channel> {
+        RECENT.with_borrow_mut(|recent| match recent {
+            Some(Recent { routes, peer: of, route })
+                if *routes == self.number
+                    && *of == peer
+                    && !route.is_gone.load(Ordering::Relaxed)
+                    && driver.is_none_or(|driver| driver == route.driver) =>
+            {
+                Some(route.channel)
+            }
+            recent => {
+                let route = self.known(peer, driver)?;
+                let channel = route.channel;
+                if driver.is_none() {
+                    *recent = Some(Recent { routes: self.number, peer, route });
+                }
+                Some(channel)
+            }
+        })
     }
 
     /// The route to a peer, which is made if there is none. `opened` learns of a new channel.
@@ -165,6 +199,10 @@ impl Routes {
     /// Notes a channel on which a message has arrived: it is a route back.
     #[inline]
     pub fn learn(&self, node: &Node, channel: Channel) {
+        if LEARNT.get() == Some((self.number, channel)) {
+            return;
+        }
+        LEARNT.set(Some((self.number, channel)));
         if !lock(&self.channels).0.contains(&channel) {
             self.add(node, channel);
         }
@@ -216,7 +254,6 @@ impl Routes {
     /// Forgets a route whose link is gone.
     pub fn forget(&self, node: &Node, peer: NodeId, route: &Arc<Route>) {
         route.is_gone.store(true, Ordering::Relaxed);
-        lock(&self.last).take();
         lock(&self.channels).0.remove(&route.channel);
         let known = lock(&self.peers).get(&peer).cloned();
         if let Some(known) = known {
@@ -231,7 +268,6 @@ impl Routes {
     /// All channels, which are forgotten.
     pub fn take_channels(&self) -> Vec<Channel> {
         lock(&self.peers).clear();
-        lock(&self.last).take();
         lock(&self.channels).0.drain().collect()
     }
 }

@@ -72,38 +72,40 @@ impl Sender {
         self.own.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Sends a request at once, if it is to one endpoint to which a route is known, fits one packet, and there is room. Returns the route; `None`:
+    /// Sends a request at once, if it is to one endpoint to which a route is known, fits one packet, and there is room. Returns the channel; `None`:
     /// nothing was sent. It reads no clock.
     #[inline]
-    pub fn try_request(&self, start: &Startpoint, head: &Head<'_>, buffer: &Buffer<'_>) -> Option<Arc<Route>> {
+    pub fn try_request(&self, start: &Startpoint, head: &Head<'_>, buffer: &Buffer<'_>) -> Option<Channel> {
         let [target] = &start.targets[..] else { return None };
         if buffer.len() > self.options.one_packet.min(MAX_GATHERED) {
             return None;
         }
-        let route = self.routes.known(target.node.id, start.chosen())?;
-        let to = (route.channel, target.endpoint);
+        let channel = self.routes.known_channel(target.node.id, start.chosen())?;
+        let to = (channel, target.endpoint);
         let is_sent = match (head.reply_to, buffer.is_empty()) {
-            (None, true) => self.try_one_piece::<SMALL_HEAD>(to, head, buffer),
+            (None, true) => match head.word() {
+                Some(word) => self.try_inject(to, &word),
+                None => self.try_one_piece::<SMALL_HEAD>(to, head, buffer),
+            },
             (None, false) => self.try_one_piece::<{ SMALL_HEAD + MAX_GATHERED }>(to, head, buffer),
             (Some(_), _) => self.try_one_piece::<{ MAX_HEAD + MAX_GATHERED }>(to, head, buffer),
         };
-        is_sent.then_some(route)
+        is_sent.then_some(channel)
     }
 
     /// Sends head and data, which have at most `N` bytes, as one piece, if there is room.
     #[inline]
-    fn try_one_piece<const N: usize>(
-        &self,
-        (channel, tag): (Channel, u64),
-        head: &Head<'_>,
-        buffer: &Buffer<'_>,
-    ) -> bool {
+    fn try_one_piece<const N: usize>(&self, to: (Channel, u64), head: &Head<'_>, buffer: &Buffer<'_>) -> bool {
         let mut memory = [0; N];
         let start = head.write(&mut memory).len();
         let end = start + buffer.len();
         buffer.copy_to(&mut memory[start..end]);
-        let message = Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
-        self.node.try_inject(&message, &[&memory[..end]]).is_ok()
+        self.try_inject(to, &memory[..end])
+    }
+
+    #[inline]
+    fn try_inject(&self, (channel, tag): (Channel, u64), bytes: &[u8]) -> bool {
+        self.node.try_inject(&Outgoing { channel, tag, headers: &[], mode: Mode::Automatic }, &[bytes]).is_ok()
     }
 
     /// Sends a request to every endpoint of a startpoint.
@@ -146,7 +148,7 @@ impl Sender {
             let Err((error, nothing_sent)) = self.send_by(&route, target.endpoint, head, buffer, deadline) else {
                 return Ok(route);
             };
-            if !self.is_gone(&route) && error != Error::Node(NodeError::Closed) {
+            if !self.is_gone(route.channel) && error != Error::Node(NodeError::Closed) {
                 return Err(error);
             }
             // The peer has ended, and may be there again; or it has closed the channel.
@@ -170,9 +172,9 @@ impl Sender {
         self.routes.open(&self.node, &target.node, driver, (Serve::Tagged(self.context), deadline), opened)
     }
 
-    /// Whether the link of a route is gone.
-    pub fn is_gone(&self, route: &Route) -> bool {
-        self.node.link_info(route.channel.link).map_or(true, |info| info.gone.is_some())
+    /// Whether the link of a channel is gone.
+    pub fn is_gone(&self, channel: Channel) -> bool {
+        self.node.link_info(channel.link).map_or(true, |info| info.gone.is_some())
     }
 
     /// Sends by this route. After an error, whether the peer has got nothing of it.

@@ -106,9 +106,22 @@ impl<'a> Head<'a> {
         }
     }
 
+    /// Its bytes, if it is as short as heads are.
+    #[inline]
+    pub fn word(&self) -> Option<[u8; HEAD]> {
+        let (Handler::Number(number), None, None) = (self.handler, self.apart, self.reply_to) else { return None };
+        let flags = if self.is_reply { REPLY } else { 0 };
+        let [a, b, c, d] = number.to_le_bytes();
+        Some([VERSION, self.format.tag(), flags, 0, a, b, c, d])
+    }
+
     /// Writes it to `into`, and returns its bytes. `into` has [`SMALL_HEAD`] bytes if there is no startpoint for a reply, otherwise [`MAX_HEAD`].
     #[inline]
     pub fn write<'b>(&self, into: &'b mut [u8]) -> &'b [u8] {
+        if let Some(word) = self.word() {
+            into[..HEAD].copy_from_slice(&word);
+            return &into[..HEAD];
+        }
         let (number, name) = match self.handler {
             Handler::Number(number) => (number, ""),
             Handler::Name(name) => (0, name),
@@ -120,9 +133,6 @@ impl<'a> Head<'a> {
             | flag(self.is_reply, REPLY);
         into[..4].copy_from_slice(&[VERSION, self.format.tag(), flags, name.len() as u8]);
         into[4..HEAD].copy_from_slice(&number.to_le_bytes());
-        if flags & (NAMED | APART | CALL) == 0 {
-            return &into[..HEAD];
-        }
         let mut at = HEAD;
         let mut put = |bytes: &[u8]| {
             into[at..at + bytes.len()].copy_from_slice(bytes);
