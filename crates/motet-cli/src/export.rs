@@ -3,7 +3,7 @@
 use clap::Args;
 use motet_files::client::Client;
 use motet_files::exports;
-use motet_files::server::{self, Options, Server, Striping};
+use motet_files::server::{self, Group, Options, Server, Striping};
 use motet_nbd::exported_file::ExportedFile;
 use rustix::fs::Mode;
 use std::fs::File;
@@ -77,6 +77,11 @@ pub struct Arguments {
     #[arg(long, value_name = "WAY", value_enum, default_value_t = Storage::Auto, conflicts_with = "block")]
     storage: Storage,
 
+    /// Who may use the export on this host: `user`, this user; or `group:NAME`, also members of that group, as whom their requests are executed where root
+    /// exports, else as this user. They name it USER@NAME, an export of root NAME
+    #[arg(long, value_name = "WHO", default_value = "user", conflicts_with_all = ["block", "stripe"])]
+    to: String,
+
     /// Show the exports of this host
     #[arg(long, conflicts_with_all = ["directory", "name", "read_only", "listen", "no_direct", "squash"])]
     list: bool,
@@ -128,8 +133,10 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     let striping = (!arguments.stripe.is_empty())
         .then(|| Striping { unit: arguments.stripe_unit, others: arguments.stripe.clone() });
     let (direct, squash) = (!arguments.no_direct, arguments.squash);
-    let (ignore_o_direct, storage) = (arguments.ignore_o_direct, arguments.storage.into());
-    let options = Options { directory, read_only, listen, direct, striping, squash, ignore_o_direct, storage, name };
+    let (ignore_o_direct, storage, group) =
+        (arguments.ignore_o_direct, arguments.storage.into(), members(&arguments.to)?);
+    let options =
+        Options { directory, read_only, listen, direct, striping, squash, ignore_o_direct, storage, group, name };
     let name = options.name.clone();
     let server = Server::start(options).map_err(|error| match error.raw_os_error() {
         Some(98) if listen.is_none() => Failure::new(FAILED, format!("export {name} is served already on this host")),
@@ -139,6 +146,17 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     ending.wait();
     drop(server);
     Ok(0)
+}
+
+/// The group that may use an export.
+fn members(to: &str) -> Outcome<Option<Group>> {
+    match to.split_once(':') {
+        None if to == "user" => Ok(None),
+        Some(("group", name)) => {
+            Group::find(name).map(Some).map_err(|error| Failure::new(USAGE, format!("--to {to}: {error}")))
+        }
+        _ => Err(Failure::new(USAGE, format!("--to {to}: use user or group:NAME"))),
+    }
 }
 
 /// Serves a file as a disk.

@@ -1,7 +1,9 @@
 //! How clients find a server: a Unix socket `NAME.sock` in a directory that only the user may enter.
 //!
 //! A client sends one line of JSON, [`Query`]; the server answers with one line, [`Info`], and may pass the descriptor of the exported directory with it. Only
-//! processes of the same user are answered. The address of the server contains a secret: a client learns it here and nowhere else.
+//! processes of the same user are answered; exports for others have a socket for them (`members`). The address of the server contains a secret: a client learns it here and nowhere else.
+
+pub mod members;
 
 use crate::Result;
 use motet_session::api::Export;

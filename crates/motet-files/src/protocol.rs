@@ -231,6 +231,13 @@ pub enum Operation<'a> {
     Seek { file: u32, offset: u64, data: bool },
     /// Copies between two open files on the server.
     CopyFileRange { from: u32, from_offset: u64, to: u32, to_offset: u64, length: u64 },
+    /// As [`Operation::Attach`], of a client of another user of the server's host. Its requests are executed as that user, whatever they name.
+    AttachMember {
+        version: u32,
+        resume: Option<SessionKey>,
+        /// What the client got at the socket of the export.
+        ticket: [u8; 16],
+    },
 }
 
 impl Operation<'_> {

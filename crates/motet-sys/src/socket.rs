@@ -20,6 +20,7 @@ const SO_NETNS_COOKIE: usize = 71;
 const SO_COOKIE: usize = 57;
 const SO_PEERCRED: usize = 17;
 const SO_PEERPIDFD: usize = 77;
+const SO_PEERGROUPS: usize = 59;
 const IPPROTO_TCP: usize = 6;
 const TCP_INFO: usize = 11;
 
@@ -79,6 +80,36 @@ pub fn peer_process(fd: RawFd) -> Result<OwnedFd, Errno> {
 /// Credentials of the process at the other end of a Unix socket (`SO_PEERCRED`).
 pub fn peer_credentials(fd: impl AsFd) -> Result<Credentials, Errno> {
     getsockopt(fd.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERCRED)
+}
+
+/// Supplementary groups of the process at the other end of a Unix socket when it connected (`SO_PEERGROUPS`).
+pub fn peer_groups(fd: impl AsFd) -> Result<Vec<u32>, Errno> {
+    const ERANGE: Errno = 34;
+    /// Most groups that a process has on Linux (NGROUPS_MAX).
+    const MAX_GROUPS: usize = 65_536;
+    let mut groups = vec![0u32; 64];
+    loop {
+        let mut length = size_of_val(&groups[..]) as u32;
+        // SAFETY: the kernel writes at most `length` bytes into `groups`, which has as many.
+        let asked = unsafe {
+            syscall!(
+                Sysno::getsockopt,
+                fd.as_fd().as_raw_fd(),
+                SOL_SOCKET,
+                SO_PEERGROUPS,
+                groups.as_mut_ptr(),
+                &raw mut length
+            )
+        };
+        match asked.map_err(errno) {
+            Ok(_) => {
+                groups.truncate(length as usize / size_of::<u32>());
+                return Ok(groups);
+            }
+            Err(ERANGE) if groups.len() < MAX_GROUPS => groups.resize(MAX_GROUPS, 0),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Local and peer address of a connected TCP socket. Errors: EPROTONOSUPPORT (not TCP), ENOTCONN, EAFNOSUPPORT.

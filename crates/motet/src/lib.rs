@@ -24,6 +24,7 @@
 
 pub mod driver_table;
 pub mod node;
+pub mod peer_user;
 pub mod stats;
 mod stream;
 

@@ -188,6 +188,7 @@ pub fn options(name: &str, listen: Option<SocketAddr>) -> NodeOptions {
         name: name.to_owned(),
         listen,
         secret: None,
+        other_users: false,
         limits: MessageLimits::default(),
         spin: config.spin,
     }

@@ -1,7 +1,7 @@
 //! Admission: decides which connections may begin a session, and checks that the node reached is the one wanted.
 //!
 //! On one host the kernel reports which user has the other end of a connection (sock_diag): a process of our user is admitted, a process
-//! of another user is not, whatever it sends. Where the kernel knows no other end, that is on another host or in another network
+//! of another user is not, whatever it sends, unless the node is for other users, too: then the secret decides. Where the kernel knows no other end, that is on another host or in another network
 //! namespace, and the secret of the address decides. What it is not: protection against a reader of the network traffic.
 
 use motet_engine::message::transport::Secret;
@@ -38,11 +38,11 @@ pub fn peer_owner(local: SocketAddr, peer: SocketAddr) -> PeerOwner {
     }
 }
 
-/// Whether a connection with this owner of its other end may begin a session.
-pub fn is_admitted(owner: PeerOwner, knows_secret: bool) -> bool {
+/// Whether a connection with this owner of its other end may begin a session. `other_users`: the node has peers of other users.
+pub fn is_admitted(owner: PeerOwner, knows_secret: bool, other_users: bool) -> bool {
     match owner {
         PeerOwner::SameUser => true,
-        PeerOwner::OtherUser => false,
+        PeerOwner::OtherUser => other_users && knows_secret,
         PeerOwner::Unknown => knows_secret,
     }
 }
@@ -74,7 +74,9 @@ mod tests {
             (PeerOwner::Unknown, true, true),
             (PeerOwner::Unknown, false, false),
         ] {
-            assert_eq!(is_admitted(owner, knows_secret), expected, "{owner:?} {knows_secret}");
+            assert_eq!(is_admitted(owner, knows_secret, false), expected, "{owner:?} {knows_secret}");
+            let others = owner == PeerOwner::OtherUser && knows_secret;
+            assert_eq!(is_admitted(owner, knows_secret, true), expected || others, "{owner:?} {knows_secret}");
         }
     }
 

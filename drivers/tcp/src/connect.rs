@@ -57,8 +57,8 @@ impl NodeConnector {
     fn authenticate(&self, reply: &Handshake) -> Result<(), Reason> {
         let knows_secret = self.secret.is_some_and(|secret| secret.matches_answer(reply.secret));
         match self.local.map_or(PeerOwner::Unknown, |local| admission::peer_owner(local, self.address)) {
+            owner if admission::is_admitted(owner, knows_secret, self.node.sessions.has_other_users()) => Ok(()),
             PeerOwner::OtherUser => Err(Reason::OTHER_USER),
-            owner if admission::is_admitted(owner, knows_secret) => Ok(()),
             _ => Err(Reason::BAD_SECRET),
         }
     }

@@ -37,6 +37,8 @@ fn max_accepted_sessions() -> usize {
 pub struct SessionTable {
     id: NodeId,
     secret: Secret,
+    /// Other users of this host may begin sessions if they know the secret.
+    other_users: bool,
     /// Where the node's listener listens.
     listen_address: Mutex<Option<SocketAddr>>,
     sessions: Mutex<HashMap<[u8; 16], Arc<Mailbox>>>,
@@ -45,9 +47,9 @@ pub struct SessionTable {
 impl SessionTable {
     /// No sessions.
     pub fn new(identity: &Identity) -> Self {
-        let &Identity { id, secret, .. } = identity;
+        let &Identity { id, secret, other_users, .. } = identity;
         let (listen_address, sessions) = Default::default();
-        Self { id, secret, listen_address, sessions }
+        Self { id, secret, other_users, listen_address, sessions }
     }
 
     /// The node's number.
@@ -60,6 +62,11 @@ impl SessionTable {
         &self.secret
     }
 
+    /// Whether nodes of other users of this host may be peers.
+    pub fn has_other_users(&self) -> bool {
+        self.other_users
+    }
+
     /// Whether an incoming connection may begin a session with this handshake. Nothing else of the handshake is used before that, its
     /// port least of all.
     pub fn admits(&self, incoming: &IncomingConnection, handshake: &Handshake) -> bool {
@@ -67,7 +74,7 @@ impl SessionTable {
         let Ok(local) = incoming.local_address() else { return false };
         // The kernel is not asked about connections from other hosts that do not know the secret: they may be many.
         (knows_secret || may_be_local(local, incoming.peer))
-            && is_admitted(peer_owner(local, incoming.peer), knows_secret)
+            && is_admitted(peer_owner(local, incoming.peer), knows_secret, self.other_users)
     }
 
     /// The port of the node's listener; 0: the node does not listen.

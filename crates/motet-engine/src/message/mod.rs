@@ -259,6 +259,8 @@ pub struct NodeOptions {
     pub listen: Option<SocketAddr>,
     /// The secret that nodes of other hosts must know; `None`: a random one. The node's address contains it.
     pub secret: Option<Secret>,
+    /// Nodes of other users of this host may connect if they know the secret, and this one connects to theirs. Only for drivers that share no memory.
+    pub other_users: bool,
     /// What it allows its peers, and how it sends.
     pub limits: MessageLimits,
     /// Longest time that a wait spins before it sleeps in the kernel, ns.
@@ -316,7 +318,8 @@ impl Node {
             name => name.to_owned(),
         };
         let secret = options.secret.map_or_else(Secret::random, Ok).map_err(Error::NoNode)?;
-        let identity = Identity { id, name, listen: options.listen, secret, folder: None };
+        let (listen, other_users) = (options.listen, options.other_users);
+        let identity = Identity { id, name, listen, secret, other_users, folder: None };
         let messages = MessageState::new(motet_sys::limits::address_space_share(options.limits.pool))?;
         let mut node = NodeState::new(identity, options.limits, messages, poll, wakeup);
         node.watch(node.progress.wakeup(), EventSource::Wakeup)?;

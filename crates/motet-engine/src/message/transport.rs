@@ -163,6 +163,8 @@ pub struct Identity {
     pub listen: Option<std::net::SocketAddr>,
     /// The secret that nodes of other hosts must know.
     pub secret: Secret,
+    /// Nodes of other users of this host may connect to it if they know its secret, and it to theirs.
+    pub other_users: bool,
     /// The folder in which the nodes of its session meet, also those of other network namespaces.
     pub folder: Option<std::path::PathBuf>,
 }

@@ -9,6 +9,7 @@ use super::locate::Source;
 use super::open_files::OpenFiles;
 use super::slots::{Slot, Slots};
 use super::totals::{Counters, Totals};
+use crate::exports::members::split_ticket;
 use crate::identity::Identity;
 use crate::protocol::{
     Answer, MAX_INLINE_BYTES, Operation, Reply, Request, SERVICE, SessionKey, VERSION, answer_tag, append, data_tag,
@@ -94,7 +95,7 @@ impl<'a> Question<'a> {
 impl Connection {
     /// Connects to a server. `limit`: as for each call later. `files`: what is opened again at a restarted server.
     pub fn open(source: Source, limit: Option<Duration>, files: Arc<OpenFiles>) -> Result<Self> {
-        let node = Node::open("").map_err(engine_error)?;
+        let node = source.node()?;
         let context = Serve::Tagged(node.context().map_err(engine_error)?);
         let link = Mutex::default();
         let (slots, closed) = (Slots::new(), AtomicBool::new(false));
@@ -296,7 +297,8 @@ impl Connection {
     /// Connects, and goes on with the session or begins another one, in which the open files are opened again.
     fn connect(&self, link: &mut Link) -> Result<()> {
         let address = self.source.address()?;
-        let opened = self.node.connect(&address, Some(CONNECT_LIMIT)).map_err(engine_error)?;
+        let (address, ticket) = split_ticket(&address)?;
+        let opened = self.node.connect(address, Some(CONNECT_LIMIT)).map_err(engine_error)?;
         let channel = match self.node.open_channel(opened, SERVICE, self.context, Some(CONNECT_LIMIT)) {
             Ok(channel) => channel,
             Err(error) => {
@@ -304,15 +306,19 @@ impl Connection {
                 return Err(engine_error(error));
             }
         };
-        let began = self.begin_session(link, channel);
+        let began = self.begin_session(link, channel, ticket);
         if began.is_err() {
             let _ = self.node.disconnect(channel.link);
         }
         began
     }
 
-    fn begin_session(&self, link: &mut Link, channel: Channel) -> Result<()> {
-        let attach = Operation::Attach { version: VERSION, resume: link.key };
+    fn begin_session(&self, link: &mut Link, channel: Channel, ticket: Option<[u8; 16]>) -> Result<()> {
+        let (version, resume) = (VERSION, link.key);
+        let attach = match ticket {
+            Some(ticket) => Operation::AttachMember { version, resume, ticket },
+            None => Operation::Attach { version, resume },
+        };
         let attempt = Attempt { channel, epoch: link.epoch };
         let answered =
             self.attempt(attempt, &mut Slot::to_attach(), Question::own(&attach), &mut [], Some(CONNECT_LIMIT));

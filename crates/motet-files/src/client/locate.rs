@@ -1,7 +1,8 @@
 //! Where a client finds the server of an export.
 
 use crate::Result;
-use crate::exports::{self, Query};
+use crate::exports::{self, Query, members};
+use motet::node::{Node, NodeOptions, options};
 use motet_session::api::{ExportAddress, Session};
 use motet_session::client::{Client, ClientError};
 use motet_session::hosts::Host;
@@ -11,7 +12,8 @@ use rustix::io::Errno;
 /// How a server is found, each time a client connects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// By its name on this host, otherwise on the other hosts of the session; `HOST:NAME` on that host.
+    /// By its name on this host, otherwise on the other hosts of the session; `HOST:NAME` on that host; `USER@NAME` of another user of this host, whose server
+    /// admits this one's group. Root's need no `USER@`.
     Name(String),
     /// At this address, which contains a secret.
     Address(String),
@@ -19,9 +21,12 @@ pub enum Source {
 
 impl Source {
     /// The address of the server at present.
+    ///
+    /// It may contain a ticket ([`members::split_ticket`]).
     pub fn address(&self) -> Result<String> {
         match self {
             Self::Address(address) => Ok(address.clone()),
+            Self::Name(name) if members::is_of_user(name) => Ok(members::ask(name)?.address),
             Self::Name(name) => match name.split_once(':') {
                 Some((host, name)) => {
                     let client = session()?;
@@ -33,12 +38,31 @@ impl Source {
                 }
                 None => match exports::ask(name, &Query::default()) {
                     Ok(found) => Ok(found.info.address),
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => in_session(name),
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => match of_root(name) {
+                        Err(error) if error.kind() == std::io::ErrorKind::NotFound => in_session(name),
+                        found => found,
+                    },
                     Err(error) => Err(error),
                 },
             },
         }
     }
+}
+
+impl Source {
+    /// A node that connects there.
+    pub fn node(&self) -> Result<Node> {
+        let other_users = matches!(self, Self::Name(name) if !name.contains(':'));
+        Node::with(&NodeOptions { other_users, ..options("", None) }).map_err(crate::engine_error)
+    }
+}
+
+/// The export of this name that root has for others.
+fn of_root(name: &str) -> Result<String> {
+    if rustix::process::getuid().is_root() {
+        return Err(Errno::NOENT.into());
+    }
+    Ok(members::ask(&format!("0@{name}"))?.address)
 }
 
 fn session() -> Result<Client> {

@@ -73,7 +73,7 @@ impl Client {
 
     /// The export `name` ([`Source::Name`]): the directory itself if it is on this host and its server allows that, otherwise as [`Client::connect`] does.
     pub fn named(name: &str, limit: Option<Duration>) -> Result<Self> {
-        if !name.contains(':')
+        if !name.contains([':', '@'])
             && let Ok(exports::Found { info, root: Some(root) }) =
                 exports::ask(name, &Query { root: true, listen: None })
         {

@@ -6,6 +6,7 @@
 use super::Client;
 use super::locate::Source;
 use super::transport::Transport;
+use crate::exports::members::split_ticket;
 use crate::protocol::{
     self, Answer, MAX_NOTICE_BYTES, Operation, Reply, Request, SERVICE, SessionKey, acknowledgement_tag, answer_tag,
     append, notice_tag, parse_answer, parse_notice, request_tag,
@@ -123,9 +124,10 @@ impl Shared {
     /// Connects, and subscribes for a session.
     fn connect(&self, source: &Source, session: SessionKey) -> Result<(Arc<Node>, Channel)> {
         let address = source.address()?;
-        let node = Arc::new(Node::open("").map_err(engine_error)?);
+        let (address, _) = split_ticket(&address)?;
+        let node = Arc::new(source.node()?);
         let context = Serve::Tagged(node.context().map_err(engine_error)?);
-        let link = node.connect(&address, Some(LIMIT)).map_err(engine_error)?;
+        let link = node.connect(address, Some(LIMIT)).map_err(engine_error)?;
         let channel = node.open_channel(link, SERVICE, context, Some(LIMIT)).map_err(engine_error)?;
         let mut message = Vec::new();
         let operation = Operation::Subscribe { session };

@@ -15,6 +15,7 @@
 //! | `sessions` | the sessions of all clients |
 //! | `session` | one session: slots, open files, notices |
 //! | `ring_reads` | reads past the cache by io_uring |
+//! | `members_part` | clients of other users of this host |
 //! | `leases` | what clients may have cached |
 //! | `notices` | tells clients what others have changed |
 //!
@@ -22,6 +23,7 @@
 
 mod backlog;
 mod leases;
+mod members_part;
 mod notices;
 mod patience;
 mod requests;
@@ -33,12 +35,14 @@ mod work;
 
 use crate::Result;
 use crate::engine_error as failed;
-use crate::exports::{Exported, Publication};
+pub use crate::exports::members::Group;
+use crate::exports::{Exported, Publication, members};
 use crate::identity::Identities;
 use crate::protocol::{MAX_REQUEST_BYTES, SERVICE};
 pub use crate::storage::Striping;
 use crate::storage::Tree;
 use leases::Leases;
+use members_part::{Reception, Tickets, node as members_node, options_for_members};
 use motet::node::{Context, CqId, Node, Serve};
 use patience::Patience;
 use resumable::Resumable;
@@ -84,13 +88,24 @@ pub struct Options {
     pub ignore_o_direct: bool,
     /// What reads the storage of files that are open with `O_DIRECT`.
     pub storage: Storage,
+    /// Members of this group may use the export on this host, too. They get to the server by messages only, and each request is executed as the user that the
+    /// kernel says, or as the server's.
+    pub group: Option<Group>,
 }
 
 /// A running server. Dropping it ends it: clients see a lost server.
 #[derive(Debug)]
 pub struct Server {
-    shared: Arc<Shared>,
     _publication: Publication,
+    _members_publication: Option<members::Publication>,
+    _members: Option<Part>,
+    part: Part,
+}
+
+/// A node with its threads. Dropping it ends it.
+#[derive(Debug)]
+struct Part {
+    shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -100,6 +115,8 @@ struct Shared {
     options: Options,
     node: Node,
     tree: Tree,
+    /// Of a part for members of a group: who may begin sessions.
+    tickets: Option<Tickets>,
     sessions: Sessions,
     patience: Patience,
     resumable: Resumable,
@@ -144,17 +161,39 @@ struct Buffers {
 impl Server {
     /// Starts to serve. Fails if another server of this user has an export of this name on this host.
     pub fn start(options: Options) -> Result<Self> {
+        let group = options.group.clone();
+        let for_members = options_for_members(&options);
+        let node = match options.listen {
+            Some(address) => Node::listen("", address),
+            None => Node::open(""),
+        };
+        let part = Part::start(options, node.map_err(failed)?, None)?;
+        let publication = Publication::start(&part.shared.options.name, Arc::clone(&part.shared))?;
+        let (mut members, mut members_publication) = (None, None);
+        if let Some(group) = group {
+            let part = Part::start(for_members, members_node()?, Some(Tickets::default()))?;
+            let reception = Arc::new(Reception { shared: Arc::clone(&part.shared), group });
+            members_publication = Some(members::Publication::start(&part.shared.options.name, reception)?);
+            members = Some(part);
+        }
+        Ok(Self { _publication: publication, _members_publication: members_publication, _members: members, part })
+    }
+
+    /// The address of the server, which contains a secret. A client connects to it with `Source::Address`.
+    pub fn address(&self) -> Result<String> {
+        self.part.shared.node.address().map_err(failed)
+    }
+}
+
+impl Part {
+    /// Starts the threads. `tickets`: the clients are of other users and need them.
+    fn start(options: Options, node: Node, tickets: Option<Tickets>) -> Result<Self> {
         let identities = if options.squash { None } else { Identities::find() };
         let mut tree = Tree::open(&options.directory, options.read_only, options.striping.clone(), identities)?;
         if options.ignore_o_direct {
             tree.ignore_o_direct();
         }
         let ring_reads = RingReads::new(options.storage)?;
-        let node = match options.listen {
-            Some(address) => Node::listen("", address),
-            None => Node::open(""),
-        }
-        .map_err(failed)?;
         let context = node.context().map_err(failed)?;
         let cq = node.add_cq().map_err(failed)?;
         node.serve(SERVICE, Serve::Tagged(context)).map_err(failed)?;
@@ -164,6 +203,7 @@ impl Server {
             options,
             node,
             tree,
+            tickets,
             sessions,
             patience: Patience::default(),
             resumable: Resumable::default(),
@@ -181,27 +221,20 @@ impl Server {
         for _ in 0..ACKNOWLEDGEMENTS_POSTED {
             shared.post_acknowledgement(vec![0; MAX_ACKNOWLEDGEMENT_BYTES])?;
         }
-        let exported = Arc::clone(&shared);
-        let publication = Publication::start(&shared.options.name, exported)?;
-        let mut server = Self { shared, _publication: publication, threads: Vec::new() };
+        let mut part = Self { shared, threads: Vec::new() };
         let workers = (0..THREADS).map(|_| ("work", Shared::work as Task));
         let others =
             [("expire", (|shared| shared.expire()) as Task), ("patience", |shared| shared.look_after_clients())];
         for (name, run) in others.into_iter().chain(workers) {
-            let shared = Arc::clone(&server.shared);
+            let shared = Arc::clone(&part.shared);
             let thread = thread::Builder::new().name(format!("files-{name}")).spawn(move || run(&shared))?;
-            server.threads.push(thread);
+            part.threads.push(thread);
         }
-        Ok(server)
-    }
-
-    /// The address of the server, which contains a secret. A client connects to it with `Source::Address`.
-    pub fn address(&self) -> Result<String> {
-        self.shared.node.address().map_err(failed)
+        Ok(part)
     }
 }
 
-impl Drop for Server {
+impl Drop for Part {
     fn drop(&mut self) {
         let _ = self.shared.node.shut_down();
         self.shared.sessions.end();

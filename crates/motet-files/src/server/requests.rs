@@ -39,11 +39,17 @@ impl Shared {
     ) {
         let Some((request, inline)) = parse(message, tag) else { return self.refuse(channel) };
         self.counters.requests.fetch_add(1, Ordering::Relaxed);
-        if let Operation::Attach { version, resume } = request.operation {
-            return self.attach(channel, version, resume);
-        }
-        if let Operation::Subscribe { session } = request.operation {
-            return self.subscribe(channel, session);
+        match (&request.operation, &self.tickets) {
+            (&Operation::Attach { version, resume }, None) => return self.attach(channel, version, resume, None),
+            (&Operation::AttachMember { version, resume, ticket }, Some(tickets)) => {
+                return match tickets.redeem(&ticket) {
+                    Some(member) => self.attach(channel, version, resume, Some(member)),
+                    None => self.refuse(channel),
+                };
+            }
+            (&Operation::Subscribe { session }, _) => return self.subscribe(channel, session),
+            (Operation::Attach { .. } | Operation::AttachMember { .. }, _) => return self.refuse(channel),
+            _ => {}
         }
         let Some(session) = self.sessions.of(channel) else { return self.refuse(channel) };
         let postponed = || Postponed { channel, tag, message: message.to_vec() };
@@ -141,7 +147,8 @@ impl Shared {
                     Operation::Detach => Ok((Reply::Done, Body::Empty)),
                     ref operation => {
                         let buffer = self.buffer_for(operation, &mut buffers.read);
-                        self.execute(session, request.identity.as_ref(), operation, data, buffer, turn)
+                        let identity = session.member().or(request.identity.as_ref());
+                        self.execute(session, identity, operation, data, buffer, turn)
                     }
                 };
                 self.count(&request.operation, &result);
@@ -198,13 +205,15 @@ impl Shared {
     }
 
     /// Begins a session on a new channel, or goes on with one. The thread has the turn, so the loss of the channel is seen after this.
-    fn attach(&self, channel: Channel, version: u32, resume: Option<SessionKey>) {
+    fn attach(&self, channel: Channel, version: u32, resume: Option<SessionKey>, member: Option<Identity>) {
         if !self.accept(channel) {
             return self.refuse(channel);
         }
-        let result =
-            if version == VERSION { self.sessions.attach(channel, resume) } else { Err(Errno::PROTONOSUPPORT.into()) };
-        let (read_only, identities) = (self.tree.is_read_only(), self.tree.has_identities());
+        let (read_only, identities) = (self.tree.is_read_only(), self.tree.has_identities() && member.is_none());
+        let result = match version {
+            VERSION => self.sessions.attach(channel, resume, member),
+            _ => Err(Errno::PROTONOSUPPORT.into()),
+        };
         let result = result
             .map(|(key, resumed)| Reply::Attached { key, read_only, resumed, identities, boot: self.boot })
             .map_err(|error| errno(&error));

@@ -1,6 +1,7 @@
 //! A client's session: its slots with the answers that may be asked for again, its postponed requests, its open files, and the channel on which it is reached.
 
 use super::backlog::Backlog;
+use crate::identity::Identity;
 use crate::protocol::{Request, SLOTS, SessionKey};
 use crate::storage::FileTable;
 use motet::node::Channel;
@@ -11,6 +12,8 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct Session {
     key: SessionKey,
+    /// The user of a client of another user: as whom all its requests are executed.
+    member: Option<Identity>,
     link: Mutex<LinkState>,
     slots: Vec<Mutex<Slot>>,
     backlog: Backlog,
@@ -76,9 +79,10 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Session {
     /// A session of the client at this channel.
-    pub fn new(key: SessionKey, channel: Channel) -> Self {
+    pub fn new(key: SessionKey, channel: Channel, member: Option<Identity>) -> Self {
         Self {
             key,
+            member,
             link: Mutex::new(LinkState::Up(channel)),
             slots: (0..SLOTS).map(|_| Mutex::default()).collect(),
             backlog: Backlog::default(),
@@ -91,6 +95,11 @@ impl Session {
     /// Its key.
     pub fn key(&self) -> SessionKey {
         self.key
+    }
+
+    /// The user of its client, if that is another one than the server's.
+    pub fn member(&self) -> Option<&Identity> {
+        self.member.as_ref()
     }
 
     /// The channel of its client, if the client is connected.
@@ -239,7 +248,7 @@ mod tests {
     use crate::server::backlog::tests::channel;
 
     fn session() -> Session {
-        Session::new(SessionKey([1; 16]), channel())
+        Session::new(SessionKey([1; 16]), channel(), None)
     }
 
     fn request(slot: u16, sequence: u32) -> Request<'static> {

@@ -2,6 +2,7 @@
 
 use super::session::Session;
 use crate::Result;
+use crate::identity::Identity;
 use crate::protocol::SessionKey;
 use motet::node::Channel;
 use rustix::io::Errno;
@@ -124,14 +125,22 @@ impl Sessions {
         Some(channel)
     }
 
-    /// Begins a session on a channel, or goes on with the one that has this key. Returns its key, and whether it existed.
-    pub fn attach(&self, channel: Channel, resume: Option<SessionKey>) -> Result<(SessionKey, bool)> {
+    /// Begins a session on a channel, or goes on with the one that has this key. Returns its key, and whether it existed. `member`: the client's user, if that
+    /// is another one than the server's.
+    pub fn attach(
+        &self,
+        channel: Channel,
+        resume: Option<SessionKey>,
+        member: Option<Identity>,
+    ) -> Result<(SessionKey, bool)> {
         let mut all = locked(&self.all);
         let mut channels = self.channels_mut();
         if channels.contains_key(&channel) {
             return Err(Errno::PROTO.into());
         }
-        if let Some(session) = resume.and_then(|key| all.get(&key)) {
+        // A session is not continued by another user.
+        let resumed = resume.and_then(|key| all.get(&key)).filter(|session| session.member() == member.as_ref());
+        if let Some(session) = resumed {
             if let Some(before) = session.resume(channel) {
                 channels.remove(&before);
             }
@@ -143,7 +152,7 @@ impl Sessions {
         }
         let mut key = [0; 16];
         getrandom(&mut key, GetRandomFlags::empty())?;
-        let session = Arc::new(Session::new(SessionKey(key), channel));
+        let session = Arc::new(Session::new(SessionKey(key), channel, member));
         all.insert(session.key(), Arc::clone(&session));
         channels.insert(channel, session);
         Ok((SessionKey(key), false))

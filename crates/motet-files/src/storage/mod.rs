@@ -108,7 +108,9 @@ pub fn execute(
     let done = |result: Result<()>| result.map(|()| (Reply::Done, Body::Empty));
     let count = |count: usize| Ok((Reply::Count(count as u64), Body::Empty));
     match *operation {
-        Operation::Attach { .. } | Operation::Subscribe { .. } | Operation::Detach => Err(Errno::PROTO.into()),
+        Operation::Attach { .. } | Operation::AttachMember { .. } | Operation::Subscribe { .. } | Operation::Detach => {
+            Err(Errno::PROTO.into())
+        }
         Operation::Read { file, offset, length } => {
             let buffer = buffer.get_mut(..length as usize).ok_or(Errno::INVAL)?;
             let read = read(tree, &*files.get(file)?, buffer, offset, before_waiting)?;
@@ -275,6 +277,7 @@ fn assume<'a>(
         | Operation::Fallocate { file, .. }
         | Operation::CopyFileRange { to: file, .. } => tree.assume(files.get(file)?.opener()),
         Operation::Attach { .. }
+        | Operation::AttachMember { .. }
         | Operation::Subscribe { .. }
         | Operation::Detach
         | Operation::GetAttributes(Target::File(_))

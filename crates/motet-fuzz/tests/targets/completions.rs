@@ -158,9 +158,16 @@ impl Side {
             pool: 1 << 20,
             ..MessageLimits::default()
         };
-        let node =
-            Node::open(&NodeOptions { drivers, name: String::new(), listen: None, secret: None, limits, spin: 10_000 })
-                .expect("a node");
+        let node = Node::open(&NodeOptions {
+            drivers,
+            name: String::new(),
+            listen: None,
+            secret: None,
+            other_users: false,
+            limits,
+            spin: 10_000,
+        })
+        .expect("a node");
         let context = node.context().expect("a context");
         node.serve(SERVICE, settings.serve(context)).expect("a service");
         let links = 0..settings.links();

@@ -123,7 +123,8 @@ mod tests {
     fn addresses_name_places_and_nothing_else() {
         let folder = Some(PathBuf::from("/f"));
         let secret = Secret::random().unwrap();
-        let node = Identity { id: NodeId([0xab; 16]), name: "n".to_owned(), listen: None, secret, folder };
+        let node =
+            Identity { id: NodeId([0xab; 16]), name: "n".to_owned(), listen: None, secret, other_users: false, folder };
         let own = Place::in_folder(&node).unwrap();
         assert_eq!(own.address(), format!("./{}", "ab".repeat(16)));
         assert_eq!(Place::parse(&node, &own.address()), Ok(own.clone()));

@@ -12,7 +12,7 @@ pub fn identity(n: u8, listens: bool) -> Identity {
     id[0] = n;
     let listen = listens.then(|| "127.0.0.1:0".parse().expect("an address"));
     let secret = Secret::random().expect("random bytes");
-    Identity { id: NodeId(id), name: format!("node-{n}"), listen, secret, folder: None }
+    Identity { id: NodeId(id), name: format!("node-{n}"), listen, secret, other_users: false, folder: None }
 }
 
 /// Waits until `done`; fails after two minutes.

@@ -1,0 +1,227 @@
+//! Exports for other users of this host: a Unix socket `NAME.sock` in a folder of the server's user that everybody may pass.
+//!
+//! The server answers members of one group. Who asks is what the kernel says of the socket's other end: user, group and supplementary groups at the time of the
+//! connection. Others get the reason. A member gets the address of the server's node for members, and a ticket.
+
+use super::{Info, LIMIT, MAX_LINE_BYTES};
+use crate::Result;
+use crate::identity::{Identity, MAX_GROUPS};
+use motet::peer_user::PeerUser;
+use motet_session::paths::{check_name, create_shared_exports_folder, shared_exports_folder};
+use nix::unistd::{Group as SystemGroup, User};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+use rustix::process::getuid;
+use serde::{Deserialize, Serialize};
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+/// What separates the user from the name of an export.
+const OF_USER: char = '@';
+/// What separates a ticket from an address.
+const TICKET: char = '#';
+/// The user that stands for all users that this user namespace does not know.
+const UNKNOWN_USER: u32 = 65_534;
+
+/// The group that an export is for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub number: u32,
+}
+
+impl Group {
+    /// The group of this name or number.
+    pub fn find(name: &str) -> Result<Self> {
+        let found = match name.parse() {
+            Ok(number) => Some(number),
+            Err(_) => SystemGroup::from_name(name)?.map(|group| group.gid.as_raw()),
+        };
+        let number =
+            found.ok_or_else(|| std::io::Error::new(ErrorKind::NotFound, format!("there is no group {name}")))?;
+        Ok(Self { name: name.to_owned(), number })
+    }
+}
+
+/// Who asks, as the kernel says.
+#[derive(Debug, Clone)]
+pub struct Member(PeerUser);
+
+impl Member {
+    /// As whom its requests are executed.
+    pub fn identity(&self) -> Identity {
+        let PeerUser { user, group, groups } = &self.0;
+        Identity { user: *user, group: *group, groups: groups.iter().copied().take(MAX_GROUPS).collect() }
+    }
+}
+
+/// What receives members.
+pub trait Receives: Send + Sync + 'static {
+    /// The group.
+    fn group(&self) -> &Group;
+    /// Describes the export to a member.
+    fn info(&self, member: &Member) -> Result<Info>;
+}
+
+/// Why someone is not answered.
+#[derive(Debug, Serialize, Deserialize)]
+struct Refusal {
+    /// The reason.
+    refused: String,
+}
+
+/// The socket for members. Dropping it removes the socket, and the folder with the last one.
+#[derive(Debug)]
+pub struct Publication {
+    path: PathBuf,
+    listener: UnixListener,
+    thread: Option<JoinHandle<()>>,
+    /// Locked while the server runs, so that only one has the name.
+    _lock: File,
+}
+
+impl Publication {
+    /// Answers members that ask for the export `name`.
+    pub fn start(name: &str, reception: Arc<impl Receives>) -> Result<Self> {
+        check_name("export", name).map_err(super::unusable)?;
+        let folder = create_shared_exports_folder().map_err(super::unusable)?;
+        let path = folder.join(format!("{name}.sock"));
+        let lock = File::options().create(true).truncate(false).write(true).open(path.with_extension("lock"))?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(Errno::ADDRINUSE.into()),
+            locked => locked?,
+        }
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&path)?;
+        // Everybody may ask; the kernel says who.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+        let accepting = listener.try_clone()?;
+        let thread = thread::Builder::new().name("files-members".to_owned()).spawn(move || {
+            while let Ok((stream, _)) = accepting.accept() {
+                // One that breaks off concerns no other.
+                let _ = answer(&stream, &*reception);
+            }
+        })?;
+        Ok(Self { path, listener, thread: Some(thread), _lock: lock })
+    }
+}
+
+impl Drop for Publication {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        // Wakes the thread from accept().
+        let _ = shutdown(&self.listener, Shutdown::Both);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        let _ = fs::remove_file(self.path.with_extension("lock"));
+        if let Some(folder) = self.path.parent() {
+            // It stays while there are others.
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+/// Answers one who asks. Nothing that it says is read: all depends on who it is.
+fn answer(mut stream: &UnixStream, reception: &impl Receives) -> Result<()> {
+    stream.set_write_timeout(Some(LIMIT))?;
+    let who = PeerUser::of(stream)?;
+    let Group { name, number } = reception.group();
+    let is_member = who.group == *number || who.groups.contains(number);
+    let mut text = if who.user == UNKNOWN_USER || !is_member && who.user != getuid().as_raw() {
+        let refused = format!("it is for members of group {name}, and user {} is none", who.user);
+        serde_json::to_vec(&Refusal { refused })?
+    } else {
+        match reception.info(&Member(who)) {
+            Ok(info) => serde_json::to_vec(&info)?,
+            Err(error) => serde_json::to_vec(&Refusal { refused: error.to_string() })?,
+        }
+    };
+    text.push(b'\n');
+    debug_assert!(text.len() <= MAX_LINE_BYTES as usize);
+    stream.write_all(&text)
+}
+
+/// Whether a name is that of another user's export: `USER@NAME`.
+pub fn is_of_user(name: &str) -> bool {
+    name.contains(OF_USER)
+}
+
+/// Asks the server of an export `USER@NAME` of this host. EACCES: the caller is not in its group.
+pub fn ask(name: &str) -> Result<Info> {
+    let (user, name) = name.split_once(OF_USER).ok_or(Errno::INVAL)?;
+    check_name("export", name).map_err(super::unusable)?;
+    let number = match user.parse() {
+        Ok(number) => Some(number),
+        Err(_) => User::from_name(user)?.map(|user| user.uid.as_raw()),
+    };
+    let number = number.ok_or_else(|| std::io::Error::new(ErrorKind::NotFound, format!("there is no user {user}")))?;
+    // The folder belongs to that user, so its server has made the socket.
+    let folder = shared_exports_folder(number).ok_or(Errno::NOENT)?;
+    match UnixStream::connect(folder.join(format!("{name}.sock"))) {
+        // The socket of a server that was killed.
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Err(Errno::NOENT.into()),
+        connected => described(connected?),
+    }
+}
+
+/// What a server says about its export to one who has connected.
+fn described(stream: UnixStream) -> Result<Info> {
+    stream.set_read_timeout(Some(LIMIT))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(MAX_LINE_BYTES)).read_line(&mut line)?;
+    if let Ok(Refusal { refused }) = serde_json::from_str(&line) {
+        return Err(std::io::Error::new(ErrorKind::PermissionDenied, refused));
+    }
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// An address with a ticket.
+pub fn with_ticket(address: &str, ticket: &[u8; 16]) -> String {
+    format!("{address}{TICKET}{:032x}", u128::from_be_bytes(*ticket))
+}
+
+/// The address and the ticket behind it, if there is one.
+pub fn split_ticket(address: &str) -> Result<(&str, Option<[u8; 16]>)> {
+    match address.split_once(TICKET) {
+        None => Ok((address, None)),
+        Some((address, digits)) => {
+            let ticket = u128::from_str_radix(digits, 16).map_err(|_| Errno::INVAL)?;
+            Ok((address, Some(ticket.to_be_bytes())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tickets_follow_addresses() {
+        let ticket = [7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9];
+        let text = with_ticket("tcp://secret@127.0.0.1:5", &ticket);
+        assert_eq!(split_ticket(&text).expect("an address"), ("tcp://secret@127.0.0.1:5", Some(ticket)));
+        assert_eq!(split_ticket("name").expect("an address"), ("name", None));
+        assert!(split_ticket("name#x").is_err() && split_ticket("name#").is_err());
+    }
+
+    #[test]
+    fn groups_and_users_are_found_by_name_and_number() {
+        assert_eq!(Group::find("0").expect("a group").number, 0);
+        assert_eq!(Group::find("root").expect("a group").number, 0);
+        assert!(Group::find("no-such-group").is_err());
+        assert_eq!(ask("4294967294@nothing").expect_err("none").kind(), ErrorKind::NotFound);
+        assert!(ask("no-such-user@x").is_err() && ask("root@../x").is_err());
+    }
+}

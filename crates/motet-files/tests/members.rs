@@ -1,0 +1,263 @@
+//! Clients of other users of the host: who is admitted, and as whom their requests are executed. Needs root, and `setpriv` to run clients as other users.
+
+use motet_files::client::{Client, Source};
+use motet_files::exports::members::{self, split_ticket, with_ticket};
+use motet_files::identity::Identity;
+use motet_files::protocol::OpenFlags;
+use motet_files::server::{Group, Options, Server};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
+const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
+/// A user and a group without names, and groups that files have.
+const USER: u32 = 4001;
+const SERVER_USER: u32 = 4000;
+const WALLS: u32 = 7001;
+const OTHERS: u32 = 7002;
+/// What this program does if it is run as another user.
+const TASK: &str = "MOTET_MEMBERS_TASK";
+
+fn is_root(test: &str) -> bool {
+    let root = rustix::process::getuid().is_root();
+    let setpriv = Command::new("setpriv").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !root || !setpriv {
+        eprintln!("SKIPPED {test}: it needs root, and setpriv");
+    }
+    root && setpriv
+}
+
+fn result<T>(result: std::io::Result<T>) -> String {
+    match result {
+        Ok(_) => "ok".to_owned(),
+        Err(error) => error.raw_os_error().map_or_else(|| error.to_string(), |errno| errno.to_string()),
+    }
+}
+
+/// The part of other users, in a process of its own: not a test by itself.
+#[test]
+fn child() {
+    let Ok(task) = std::env::var(TASK) else { return };
+    let words: Vec<_> = task.split(' ').collect();
+    match words[..] {
+        ["serve", name, folder] => {
+            let group = Some(Group { name: "walls".to_owned(), number: WALLS });
+            let options = Options { name: name.to_owned(), directory: folder.into(), group, ..Options::default() };
+            let _server = Server::start(options).expect("a server");
+            println!("ready");
+            let _ = std::io::stdin().read(&mut [0]);
+        }
+        ["use", export] => {
+            let client = match Client::named(export, LIMIT) {
+                Ok(client) => client,
+                Err(error) => return println!("\nconnect={error}"),
+            };
+            let claims_root = client.for_user(Identity { user: 0, group: 0, groups: vec![] });
+            let claims_other = client.for_user(Identity { user: 1, group: OTHERS, groups: vec![OTHERS] });
+            let create = |client: &Client, name: &str| {
+                let (file, _) = client.open_file(name.as_bytes(), READ_WRITE | OpenFlags::CREATE, 0o644)?;
+                file.write_at(&vec![7; 100_000], 0)
+            };
+            println!("\nconnect=ok");
+            println!("identities={}", client.has_identities());
+            println!("mine={}", result(create(&client, "mine")));
+            println!("claimed={}", result(create(&claims_other, "claimed")));
+            println!("root={}", result(create(&claims_root, "root")));
+            for name in ["of-root", "of-walls", "of-others"] {
+                println!("{name}={}", result(client.open_file(name.as_bytes(), OpenFlags::READ, 0)));
+                println!("{name}-claimed={}", result(claims_root.open_file(name.as_bytes(), OpenFlags::READ, 0)));
+            }
+            println!("chown={}", result(claims_root.mknod(b"device", 0o020_666, 0x103)));
+            println!("up={}", result(client.attributes(b"../x")));
+            client.close();
+        }
+        _ => panic!("{task}"),
+    }
+}
+
+/// This program where other users can execute it, and a private folder of each.
+struct Programs {
+    folder: TempDir,
+}
+
+impl Programs {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("permissions");
+        fs::copy(std::env::current_exe().expect("this program"), folder.path().join("program")).expect("a copy");
+        Self { folder }
+    }
+
+    fn command(&self, (user, group, groups): (u32, u32, &str), task: &str) -> Command {
+        let private = self.folder.path().join(format!("{user}-{group}"));
+        fs::create_dir_all(&private).expect("a folder");
+        fs::set_permissions(&private, fs::Permissions::from_mode(0o700)).expect("permissions");
+        chown(&private, Some(user), Some(group)).expect("an owner");
+        let mut command = Command::new("setpriv");
+        command.args([format!("--reuid={user}"), format!("--regid={group}")]);
+        command.arg(if groups.is_empty() { "--clear-groups".to_owned() } else { format!("--groups={groups}") });
+        command.arg(self.folder.path().join("program")).args(["child", "--exact", "--nocapture"]);
+        command.env(TASK, task).env("MOTET_SESSION_DIR", &private).env_remove("XDG_RUNTIME_DIR").env("HOME", &private);
+        command.current_dir("/");
+        command
+    }
+
+    /// What a user gets of an export.
+    fn used(&self, user: (u32, u32, &str), export: &str) -> Vec<String> {
+        let output = self.command(user, &format!("use {export}")).output().expect("the program");
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        text.lines().filter(|line| line.contains('=')).map(str::to_owned).collect()
+    }
+}
+
+fn name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("members-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A folder to export, with files of root and of two groups.
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().expect("a folder");
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("permissions");
+    for (name, mode, group) in [("of-root", 0o600, 0), ("of-walls", 0o640, WALLS), ("of-others", 0o640, OTHERS)] {
+        let path = folder.path().join(name);
+        fs::write(&path, "text").expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("permissions");
+        chown(&path, Some(0), Some(group)).expect("a group");
+    }
+    folder
+}
+
+fn owner(folder: &Path, name: &str) -> (u32, u32) {
+    let found = fs::metadata(folder.join(name)).expect("the file");
+    (found.uid(), found.gid())
+}
+
+fn server(folder: &Path, name: &str, squash: bool) -> Server {
+    let group = Some(Group { name: "walls".to_owned(), number: WALLS });
+    let (name, directory) = (name.to_owned(), folder.to_owned());
+    Server::start(Options { name, directory, group, squash, direct: true, ..Options::default() }).expect("a server")
+}
+
+fn socket(user: u32, name: &str) -> PathBuf {
+    PathBuf::from(format!("/tmp/motet-exports-{user}/{name}.sock"))
+}
+
+#[test]
+fn members_of_the_group_act_as_themselves_whatever_they_claim() {
+    if !is_root("members_of_the_group_act_as_themselves_whatever_they_claim") {
+        return;
+    }
+    let programs = Programs::new();
+    // By a supplementary group, and by the primary one; root's export has a short name, too.
+    for (user, export_of) in [((USER, USER, "7001"), "0@"), ((USER, WALLS, ""), "root@"), ((USER, USER, "7001,9"), "")]
+    {
+        let (folder, name) = (folder(), name());
+        let server = server(folder.path(), &name, false);
+        let found = programs.used(user, &format!("{export_of}{name}"));
+        let expected = [
+            "connect=ok",
+            "identities=false",
+            "mine=ok",
+            "claimed=ok",
+            "root=ok",
+            "of-root=13",
+            "of-root-claimed=13",
+            "of-walls=ok",
+            "of-walls-claimed=ok",
+            "of-others=13",
+            "of-others-claimed=13",
+            "chown=1",
+        ];
+        assert_eq!(found[..expected.len()], expected, "{user:?}");
+        assert_ne!(found[expected.len()], "up=ok");
+        for name in ["mine", "claimed", "root"] {
+            assert_eq!(owner(folder.path(), name), (user.0, user.1), "{name}");
+        }
+        assert!(!folder.path().join("device").exists());
+        drop(server);
+        assert!(!socket(0, &name).exists());
+    }
+}
+
+#[test]
+fn who_is_no_member_gets_the_reason() {
+    if !is_root("who_is_no_member_gets_the_reason") {
+        return;
+    }
+    let (programs, folder, name) = (Programs::new(), folder(), name());
+    let _server = server(folder.path(), &name, false);
+    for groups in ["", "7002", "7000,7003"] {
+        let found = programs.used((USER, USER, groups), &format!("0@{name}"));
+        assert_eq!(found, [format!("connect=it is for members of group walls, and user {USER} is none")]);
+    }
+    // A user that stands for all unknown ones, though it is in the group.
+    let found = programs.used((65_534, WALLS, ""), &format!("0@{name}"));
+    assert!(found[0].contains("65534 is none"), "{found:?}");
+    assert_eq!(fs::read_dir(folder.path()).expect("the folder").count(), 3, "nothing was made");
+}
+
+#[test]
+fn members_are_squashed_where_the_server_says_so_or_is_not_root() {
+    if !is_root("members_are_squashed_where_the_server_says_so_or_is_not_root") {
+        return;
+    }
+    let (programs, exported, export) = (Programs::new(), folder(), name());
+    let squashing = server(exported.path(), &export, true);
+    let found = programs.used((USER, USER, "7001"), &format!("0@{export}"));
+    assert!(
+        ["mine=ok", "of-root=ok", "of-others=ok"].iter().all(|line| found.iter().any(|other| other == line)),
+        "{found:?}"
+    );
+    assert_eq!(owner(exported.path(), "mine"), (0, 0));
+    drop(squashing);
+    // A server of another user than root.
+    let (exported, export) = (folder(), name());
+    let path = exported.path().display().to_string();
+    let mut served = programs
+        .command((SERVER_USER, SERVER_USER, ""), &format!("serve {export} {path}"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a server");
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(served.stdout.take().expect("its output")));
+    assert!(lines.any(|line| line.expect("a line").ends_with("ready")), "the server is ready");
+    let found = programs.used((USER, USER, "7001"), &format!("{SERVER_USER}@{export}"));
+    assert!(found.iter().any(|line| line == "mine=ok") && found.iter().any(|line| line == "of-root=13"), "{found:?}");
+    assert_eq!(owner(exported.path(), "mine"), (SERVER_USER, SERVER_USER));
+    let refused = programs.used((USER, USER, ""), &format!("{SERVER_USER}@{export}"));
+    assert!(refused[0].contains("members of group walls"), "{refused:?}");
+    served.stdin.take().expect("its input").write_all(b"\n").expect("the word to end");
+    assert!(served.wait().expect("its end").success());
+    assert!(!socket(SERVER_USER, &export).exists());
+}
+
+#[test]
+fn the_node_of_members_takes_no_client_without_a_new_ticket() {
+    let (folder, name) = (tempfile::tempdir().expect("a folder"), name());
+    let _server = server(folder.path(), &name, false);
+    let own = rustix::process::getuid().as_raw();
+    let address = members::ask(&format!("{own}@{name}")).expect("the export").address;
+    let connect = |address: &str| Client::connect(Source::Address(address.to_owned()), LIMIT);
+    let (bare, ticket) = split_ticket(&address).expect("an address");
+    let mut wrong = ticket.expect("a ticket");
+    wrong[3] ^= 1;
+    assert!(connect(bare).is_err(), "without a ticket");
+    assert!(connect(&with_ticket(bare, &wrong)).is_err(), "a ticket that was not issued");
+    let client = connect(&address).expect("a client");
+    client.mkdir(b"made", 0o755).expect("a directory");
+    assert!(!client.has_identities());
+    assert!(connect(&address).is_err(), "a ticket that was used");
+    client.mkdir(b"made-too", 0o755).expect("the session goes on");
+    client.close();
+    let ordinary = Client::connect(Source::Name(name.clone()), LIMIT).expect("a client");
+    ordinary.mkdir(b"ordinary", 0o755).expect("a directory");
+    ordinary.close();
+}
