@@ -104,7 +104,7 @@ fn served(command: &mut Command) -> Served {
     let mut line = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
     let served = Served(child);
-    assert!(line.contains("is exported as"), "{line}");
+    assert!(line.contains("is exported as") || line.starts_with("nbd+unix:"), "{line}");
     served
 }
 
@@ -114,6 +114,44 @@ fn can_mount(test: &str) -> bool {
         skipped(test, "no /dev/fuse, or not root");
     }
     able
+}
+
+#[test]
+fn what_makes_direct_reads_is_shown() {
+    let hosts = Hosts::new("direct-reads");
+    for (options, expected) in [
+        (&["--storage", "threads"][..], "threads (--storage threads)"),
+        (&["--ignore-o-direct"], "O_DIRECT is ignored"),
+        (&["--storage", "auto"], "threads ("),
+    ] {
+        let served = hosts.serve("a", "direct", options);
+        let (code, out, err) = finish(&mut hosts.motet("a", &["export", "--list"]));
+        assert!(code == 0 && out.contains("STORAGE") && out.contains(expected), "{options:?}: {out}{err}");
+        let (code, out, err) = finish(&mut hosts.motet("a", &["why", &served.0.id().to_string()]));
+        let line = out.lines().find(|line| line.contains("direct reads by"));
+        assert!(code == 0 && line.is_some_and(|line| line.contains(expected)), "{options:?}: {out}{err}");
+    }
+    let folder = hosts.exported("a");
+    let other = ["export", folder.to_str().unwrap(), "--storage", "pool"];
+    let (code, _, err) = finish(&mut hosts.motet("a", &other));
+    assert!(code == 2 && err.contains("auto, threads, io_uring"), "{err}");
+}
+
+#[test]
+fn a_disk_may_be_opened_past_the_cache() {
+    let hosts = Hosts::new("disk-past-cache");
+    fs::write(hosts.exported("a").join("disk"), vec![7; 1 << 20]).unwrap();
+    let _served = hosts.serve("a", "disks", &["--no-direct"]);
+    let mut disk = served(&mut hosts.motet("a", &["nbd", "disks:disk", "--o-direct"]));
+    assert!(disk.0.try_wait().unwrap().is_none(), "the disk is served");
+    let (code, out, err) = finish(&mut hosts.motet("a", &["export", "--list", "--json"]));
+    assert_eq!(code, 0, "{err}");
+    let exports = json(&out);
+    let export = exports.as_array().unwrap().iter().find(|export| export["name"] == "disks").unwrap();
+    assert_eq!(export["open_files"], 1, "{out}");
+    // In a folder of the disk nothing is said; in one in memory the cache is used, and that is.
+    let storage = export["storage"].as_str().unwrap();
+    assert!(!storage.is_empty() && (!storage.contains("opens") || storage.contains("in memory")), "{storage}");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Private descriptors of Motet: above the program's usual range, closed on exec, and recorded, so that the sockets adapter can report them
 //! as not open to a program that closes every descriptor.
 
-use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::{Errno, FdFlags};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -114,8 +114,13 @@ extern "C" fn close_in_child() {
             let fd = (at * 64) as i32 + bits.trailing_zeros() as i32;
             bits &= bits - 1;
             set_private(fd, false);
-            // SAFETY: a private descriptor, which this process never uses or drops (contract of `PrivateFd::close_on_fork`).
-            unsafe { rustix::io::close(fd) };
+            // SAFETY: the descriptor is used by this call alone.
+            let is_open = rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok();
+            // The kernel copies the descriptors before the memory: one that another thread has made in between is recorded here, and not open.
+            if is_open {
+                // SAFETY: a private descriptor, which this process never uses or drops (contract of `PrivateFd::close_on_fork`).
+                unsafe { rustix::io::close(fd) };
+            }
         }
     }
 }

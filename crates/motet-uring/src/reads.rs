@@ -107,11 +107,11 @@ impl<T> Shared<T> {
         Ok(())
     }
 
-    /// Takes what was started. Returns whether the thread shall sleep, for there is nothing to submit, and whether the ring ends.
-    pub fn take(&self, into: &mut Vec<Started<T>>) -> (bool, bool) {
+    /// Takes what was started. `busy`: the thread has other things to do. Returns whether it shall sleep, for there is nothing to do, and whether the ring ends.
+    pub fn take(&self, busy: bool, into: &mut Vec<Started<T>>) -> (bool, bool) {
         let mut queue = self.queue();
         into.extend(queue.started.drain(..));
-        queue.asleep = into.is_empty() && !queue.ending;
+        queue.asleep = !busy && into.is_empty() && !queue.ending;
         (queue.asleep, queue.ending)
     }
 

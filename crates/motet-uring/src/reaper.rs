@@ -14,6 +14,8 @@ use std::sync::Arc;
 /// Entries of the submission queue: every buffer, and the read that wakes the thread.
 const ENTRIES: u32 = 128;
 const _: () = assert!(BUFFERS < ENTRIES as usize);
+/// Completions that are handed out before new reads are submitted.
+const BATCH: usize = 8;
 /// The user data of the read that wakes the thread. That of other reads are the numbers of their buffers.
 const WAKE: u64 = u64::MAX;
 
@@ -64,18 +66,19 @@ impl<T: Read> Reaper<T> {
     pub fn run(&mut self, mut completed: impl FnMut(Completed<T>)) {
         // A handler that panics concerns no other read.
         let mut completed = |read| drop(catch_unwind(AssertUnwindSafe(|| completed(read))));
+        let mut busy = false;
         loop {
-            let (asleep, ending) = self.shared.take(&mut self.taken);
+            let (asleep, ending) = self.shared.take(busy, &mut self.taken);
             if ending && self.count == 0 && self.taken.is_empty() && !self.watches {
                 self.in_use = None;
                 return;
             }
             self.submit(ending);
             // An ending ring has written to the descriptor that wakes, so there is always something to wait for.
-            if !self.enter(usize::from(asleep || ending)) {
+            if !self.enter(usize::from(!busy && (asleep || ending))) {
                 return self.give_up(&mut completed);
             }
-            self.reap(&mut completed);
+            busy = self.reap(&mut completed);
         }
     }
 
@@ -130,10 +133,10 @@ impl<T: Read> Reaper<T> {
         }
     }
 
-    /// Takes the completions.
-    fn reap(&mut self, completed: &mut impl FnMut(Completed<T>)) {
-        loop {
-            let Some(entry) = self.ring.completion().next() else { return };
+    /// Takes some completions. Returns whether there may be more: reads that were started meanwhile must not wait for all their handlers.
+    fn reap(&mut self, completed: &mut impl FnMut(Completed<T>)) -> bool {
+        for _ in 0..BATCH {
+            let Some(entry) = self.ring.completion().next() else { return false };
             let (index, result) = (entry.user_data(), entry.result());
             if index == WAKE {
                 self.watches = false;
@@ -151,6 +154,7 @@ impl<T: Read> Reaper<T> {
                 Next::Failed(errno) => completed(Completed::failed(started.read, errno)),
             }
         }
+        true
     }
 
     /// The kernel does not take requests any more: reads that it may still execute fail, and their buffers are not used again.
