@@ -324,6 +324,7 @@ impl Filesystem for MountedExport {
         let client = self.client_of(request);
         let set =
             self.path(number).and_then(|path| Ok(client.set_xattr(&path, name.as_bytes(), value, create, replace)?));
+        self.access_list_changed(number, name);
         finish(set, reply);
     }
 
@@ -347,7 +348,9 @@ impl Filesystem for MountedExport {
 
     fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let client = self.client_of(request);
-        finish(self.path(number).and_then(|path| Ok(client.remove_xattr(&path, name.as_bytes())?)), reply);
+        let removed = self.path(number).and_then(|path| Ok(client.remove_xattr(&path, name.as_bytes())?));
+        self.access_list_changed(number, name);
+        finish(removed, reply);
     }
 
     fn getlk(

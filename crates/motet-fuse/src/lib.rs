@@ -78,8 +78,10 @@ impl Mount {
         config.n_threads = Some(options.threads.max(1));
         config.clone_fd = true;
         let mounted = MountedExport::new(client.clone(), options.validity, options.writeback)?;
-        let nodes = mounted.shared_nodes();
-        let session = Session::new(mounted, path, &config)?.spawn()?;
+        let (nodes, kernel) = (mounted.shared_nodes(), mounted.kernel());
+        let session = Session::new(mounted, path, &config)?;
+        let _ = kernel.set(session.notifier());
+        let session = session.spawn()?;
         let notices = notices::tell(&client, nodes, session.notifier())?;
         let mount = Self { session: Some(session), _notices: notices };
         read_ahead(path);

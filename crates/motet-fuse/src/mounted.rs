@@ -6,12 +6,13 @@ use crate::locks::Releases;
 use crate::nodes::Nodes;
 use crate::passthrough::Passthrough;
 use crate::replaced::Replaced;
-use fuser::{Errno, FileHandle, INodeNo, RenameFlags, ReplyAttr, ReplyEntry, Request};
+use fuser::{Errno, FileHandle, INodeNo, Notifier, RenameFlags, ReplyAttr, ReplyEntry, Request};
 use motet_files::client::{Client, File};
 use motet_files::identity::Identity;
 use motet_files::protocol::{self, Attributes};
 use std::ffi::OsStr;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 /// Numbers of files are not used for two files at a time, so there is one generation.
@@ -33,6 +34,8 @@ pub struct MountedExport {
     pub passthrough: Passthrough,
     /// Names that the kernel was asked to look up again.
     replaced: Replaced,
+    /// Who tells the kernel that what it has cached is not true any more.
+    kernel: Arc<OnceLock<Notifier>>,
     /// Locks that programs have released.
     pub releases: Arc<Releases>,
     /// Whether the kernel keeps written data for a while.
@@ -55,6 +58,7 @@ impl MountedExport {
             validity,
             passthrough: Passthrough::default(),
             replaced: Replaced::default(),
+            kernel: Arc::default(),
             releases: Arc::default(),
             is_root: rustix::process::geteuid().is_root(),
         })
@@ -71,6 +75,21 @@ impl MountedExport {
     /// What [`crate::notices`] needs besides the client.
     pub fn shared_nodes(&self) -> Arc<RwLock<Nodes>> {
         Arc::clone(&self.nodes)
+    }
+
+    /// Where the notifier of the session is put, once there is one.
+    pub fn kernel(&self) -> Arc<OnceLock<Notifier>> {
+        Arc::clone(&self.kernel)
+    }
+
+    /// An extended attribute was set or removed. An access list contains the permissions of the mode (acl(5)), which the kernel has cached.
+    pub fn access_list_changed(&self, number: INodeNo, name: &OsStr) {
+        if name.as_bytes().starts_with(b"system.")
+            && let Some(kernel) = self.kernel.get()
+        {
+            // What the kernel does not know any more need not be forgotten. It takes no lock for attributes, so a request may wait for it.
+            let _ = kernel.inval_inode(number, -1, 0);
+        }
     }
 
     /// The files that the kernel knows.

@@ -1,6 +1,6 @@
 //! Users: what each may do, and whose the files are.
 
-use crate::scene::{MODES, MemoryDisk, Mode, Mounted, is_able, open_folder, server};
+use crate::scene::{MODES, MemoryDisk, Mode, Mounted, is_able, open_folder, server, skip};
 use std::fs;
 use std::io::BufRead;
 use std::io::BufReader;
@@ -135,6 +135,46 @@ fn files_are_made_in_other_groups_by_users_and_by_root() {
             // The server and the mount go on.
             fs::write(mounted.path("after"), "text").expect("a file");
         }
+    }
+}
+
+/// Sets an access list that is the mode alone, and prints the mode that the kernel shows before and after.
+const ACCESS_LIST: &str = r#"
+import os, struct, subprocess
+def entries(*permissions):
+    parts = zip((0x01, 0x04, 0x20), permissions)
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", tag, permission, 0xffffffff) for tag, permission in parts)
+def mode(name):
+    # With what else os.stat asks for, the kernel would not use what it has cached.
+    return subprocess.run(["stat", "-c", "%a", name], check=True, capture_output=True, text=True).stdout.strip()
+os.umask(0)
+os.mkdir("folder", 0o700); os.close(os.open("file", os.O_CREAT | os.O_WRONLY, 0o600))
+for name in ("file", "folder"):
+    shown = [mode(name)]
+    for permissions in ((7, 5, 1), (6, 4, 0)):
+        os.setxattr(name, "system.posix_acl_access", entries(*permissions))
+        shown.append(mode(name))
+    print(name, *shown)
+"#;
+
+#[test]
+fn an_access_list_changes_the_mode_at_once() {
+    if !is_able("an_access_list_changes_the_mode_at_once") {
+        return;
+    }
+    for mode in MODES {
+        let exported = open_folder();
+        let _disk = MemoryDisk::new(exported.path(), "mode=755");
+        let mounted = Mounted::of(exported, false, mode, false);
+        let mut command = Command::new("python3");
+        let output = command.args(["-c", ACCESS_LIST]).current_dir(mounted.folder.path()).output().expect("python3");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        if errors.contains("Operation not supported") {
+            return skip("an_access_list_changes_the_mode_at_once", "no access lists in tmpfs of this system");
+        }
+        let printed = String::from_utf8_lossy(&output.stdout);
+        let expected = "file 600 751 640\nfolder 700 751 640\n";
+        assert_eq!(printed, expected, "{mode:?}: {errors}");
     }
 }
 
