@@ -2,6 +2,7 @@
 
 use motet_files::client::{Client, Source};
 use motet_files::exports::members::{self, split_ticket, with_ticket};
+use motet_files::exports::{self, Query};
 use motet_files::identity::Identity;
 use motet_files::protocol::OpenFlags;
 use motet_files::server::{Group, Options, Server};
@@ -256,6 +257,8 @@ fn the_node_of_members_takes_no_client_without_a_new_ticket() {
     assert!(!client.has_identities());
     assert!(connect(&address).is_err(), "a ticket that was used");
     client.mkdir(b"made-too", 0o755).expect("the session goes on");
+    let info = exports::ask(&name, &Query::default()).expect("the export").info;
+    assert!(info.clients == 1 && info.requests >= 3, "members are counted: {info:?}");
     client.close();
     let ordinary = Client::connect(Source::Name(name.clone()), LIMIT).expect("a client");
     ordinary.mkdir(b"ordinary", 0o755).expect("a directory");

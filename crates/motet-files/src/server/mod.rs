@@ -36,7 +36,7 @@ mod work;
 use crate::Result;
 use crate::engine_error as failed;
 pub use crate::exports::members::Group;
-use crate::exports::{Exported, Publication, members};
+use crate::exports::{Exported, Info, Publication, members};
 use crate::identity::Identities;
 use crate::protocol::{MAX_REQUEST_BYTES, SERVICE};
 pub use crate::storage::Striping;
@@ -52,7 +52,7 @@ use sessions::Sessions;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread::{self, JoinHandle};
 
 /// Threads of a server. Those that wait for a device keep none of the others.
@@ -117,6 +117,8 @@ struct Shared {
     tree: Tree,
     /// Of a part for members of a group: who may begin sessions.
     tickets: Option<Tickets>,
+    /// The part for members, whose clients are counted with the others.
+    members: OnceLock<Arc<Self>>,
     sessions: Sessions,
     patience: Patience,
     resumable: Resumable,
@@ -171,10 +173,11 @@ impl Server {
         let publication = Publication::start(&part.shared.options.name, Arc::clone(&part.shared))?;
         let (mut members, mut members_publication) = (None, None);
         if let Some(group) = group {
-            let part = Part::start(for_members, members_node()?, Some(Tickets::default()))?;
-            let reception = Arc::new(Reception { shared: Arc::clone(&part.shared), group });
+            let others = Part::start(for_members, members_node()?, Some(Tickets::default()))?;
+            let reception = Arc::new(Reception { shared: Arc::clone(&others.shared), group });
             members_publication = Some(members::Publication::start(&part.shared.options.name, reception)?);
-            members = Some(part);
+            let _ = part.shared.members.set(Arc::clone(&others.shared));
+            members = Some(others);
         }
         Ok(Self { _publication: publication, _members_publication: members_publication, _members: members, part })
     }
@@ -204,6 +207,7 @@ impl Part {
             node,
             tree,
             tickets,
+            members: OnceLock::new(),
             sessions,
             patience: Patience::default(),
             resumable: Resumable::default(),
@@ -247,14 +251,18 @@ impl Drop for Part {
 }
 
 impl Exported for Shared {
-    fn info(&self, listen: Option<IpAddr>) -> Result<crate::exports::Info> {
+    fn info(&self, listen: Option<IpAddr>) -> Result<Info> {
         if let Some(ip) = listen {
             // A node that listens already goes on as it is.
             self.node.listen_for_hosts(SocketAddr::new(ip, 0)).map_err(failed)?;
         }
         let Options { name, directory, read_only, .. } = &self.options;
-        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Ok(crate::exports::Info {
+        let parts = || std::iter::once(self).chain(self.members.get().map(|members| &**members));
+        let sum = |counter: fn(&Counters) -> &AtomicU64| {
+            parts().map(|part| counter(&part.counters).load(Ordering::Relaxed)).sum()
+        };
+        let of_sessions = |count: fn(&Sessions) -> usize| parts().map(|part| count(&part.sessions)).sum();
+        Ok(Info {
             name: name.clone(),
             directory: directory.display().to_string(),
             process: std::process::id(),
@@ -262,12 +270,12 @@ impl Exported for Shared {
             direct: self.is_direct(),
             identities: self.tree.has_identities(),
             address: self.node.address().map_err(failed)?,
-            clients: self.sessions.count(),
-            open_files: self.sessions.open_files(),
-            locks: self.sessions.lock_owners(),
-            requests: count(&self.counters.requests),
-            bytes_read: count(&self.counters.bytes_read),
-            bytes_written: count(&self.counters.bytes_written),
+            clients: of_sessions(Sessions::count),
+            open_files: of_sessions(Sessions::open_files),
+            locks: of_sessions(Sessions::lock_owners),
+            requests: sum(|counters| &counters.requests),
+            bytes_read: sum(|counters| &counters.bytes_read),
+            bytes_written: sum(|counters| &counters.bytes_written),
             storage: self.storage(),
         })
     }
