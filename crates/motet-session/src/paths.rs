@@ -183,15 +183,25 @@ pub fn shared_exports_folder(user: u32) -> Option<PathBuf> {
 pub fn create_shared_exports_folder() -> Result<PathBuf, PathError> {
     let user = getuid().as_raw();
     let folder = PathBuf::from(format!("/tmp/motet-exports-{user}"));
-    match mkdir(&folder, Mode::RWXU) {
+    let mut tries = 0;
+    loop {
+        match made_shared(&folder, user) {
+            // A server that ends removes the folder if it is empty at that moment.
+            Err(_) if tries < 100 && !folder.exists() => tries += 1,
+            made => return made.map(|()| folder),
+        }
+    }
+}
+
+fn made_shared(folder: &Path, user: u32) -> Result<(), PathError> {
+    match mkdir(folder, Mode::RWXU) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => {}
         Err(error) => return Err(PathError(format!("{} cannot be created: {error}", folder.display()))),
     }
-    check_shared(&folder, user)?;
+    check_shared(folder, user)?;
     // Whatever the mask of this process is.
-    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o711))
-        .map_err(|error| PathError(format!("{}: {error}", folder.display())))?;
-    Ok(folder)
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o711))
+        .map_err(|error| PathError(format!("{}: {error}", folder.display())))
 }
 
 /// Checks that `dir` is a folder of this user in which no other user can make anything. A symbolic link is refused.

@@ -29,6 +29,9 @@ const TICKET: char = '#';
 /// The user that stands for all users that this user namespace does not know.
 const UNKNOWN_USER: u32 = 65_534;
 
+/// How often the folder is made anew.
+const MAX_TRIES: u32 = 100;
+
 /// The group that an export is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
@@ -92,20 +95,14 @@ impl Publication {
     /// Answers members that ask for the export `name`.
     pub fn start(name: &str, reception: Arc<impl Receives>) -> Result<Self> {
         check_name("export", name).map_err(super::unusable)?;
-        let folder = create_shared_exports_folder().map_err(super::unusable)?;
-        let path = folder.join(format!("{name}.sock"));
-        let lock = File::options().create(true).truncate(false).write(true).open(path.with_extension("lock"))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err(Errno::ADDRINUSE.into()),
-            locked => locked?,
-        }
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        // Everybody may ask; the kernel says who.
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+        // Another server that ends removes the folder if it is empty at that moment.
+        let mut tries = 0;
+        let (path, lock, listener) = loop {
+            match listen(name) {
+                Err(error) if error.kind() == ErrorKind::NotFound && tries < MAX_TRIES => tries += 1,
+                listening => break listening?,
+            }
+        };
         let accepting = listener.try_clone()?;
         let thread = thread::Builder::new().name("files-members".to_owned()).spawn(move || {
             while let Ok((stream, _)) = accepting.accept() {
@@ -131,6 +128,25 @@ impl Drop for Publication {
             let _ = fs::remove_dir(folder);
         }
     }
+}
+
+/// Listens at the socket of an export: its path, the lock of the name, and the socket.
+fn listen(name: &str) -> Result<(PathBuf, File, UnixListener)> {
+    let folder = create_shared_exports_folder().map_err(super::unusable)?;
+    let path = folder.join(format!("{name}.sock"));
+    let lock = File::options().create(true).truncate(false).write(true).open(path.with_extension("lock"))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => return Err(Errno::ADDRINUSE.into()),
+        locked => locked?,
+    }
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let listener = UnixListener::bind(&path)?;
+    // Everybody may ask; the kernel says who.
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+    Ok((path, lock, listener))
 }
 
 /// Answers one who asks. Nothing that it says is read: all depends on who it is.

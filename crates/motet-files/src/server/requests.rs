@@ -17,6 +17,9 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Data of more bytes are written by a thread that has given the turn away: another one receives meanwhile.
+const LONG_DATA_BYTES: usize = 64 << 10;
+
 /// How a wait for a client has ended.
 pub(super) struct Waited {
     /// The status of its operation.
@@ -117,6 +120,9 @@ impl Shared {
                 // What came on a lost channel comes again.
                 (Awaited::Data(_), _) if session.channel() != Some(channel) => {}
                 (Awaited::Data(message), Status::Done) if length == memory.len() as u64 => {
+                    if memory.len() > LONG_DATA_BYTES {
+                        turn.give();
+                    }
                     if let Some((request, _)) = parse_request(&message) {
                         self.run(&session, channel, &request, &memory, buffers, turn);
                     }
