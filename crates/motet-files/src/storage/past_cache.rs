@@ -138,7 +138,7 @@ impl PastCache {
     }
 
     /// Writes data at `offset`, or at the end of a file that is open for appending; returns how many bytes. What is no range of whole blocks goes through the cache,
-    /// by the ordinary descriptor `cached`, and the system is told not to keep it there.
+    /// by the ordinary descriptor `cached`, and the system need not keep it there.
     pub fn write(&self, data: &[u8], offset: u64, cached: BorrowedFd<'_>, appends: bool) -> Result<usize> {
         let whole = data.len().is_multiple_of(self.block) && (appends || offset.is_multiple_of(self.block as u64));
         if whole && !data.is_empty() {
