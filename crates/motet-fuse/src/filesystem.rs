@@ -1,6 +1,7 @@
 //! The kernel's requests, each as one request to the server.
 
 use crate::convert::{lock_kind, lock_number, set_time};
+use crate::handles::Awaited;
 use crate::locks::Asked;
 use crate::mounted::{MountedExport, Result};
 use fuser::{
@@ -47,6 +48,7 @@ impl Filesystem for MountedExport {
             | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_DONT_MASK
             | InitFlags::FUSE_POSIX_LOCKS
             | InitFlags::FUSE_FLOCK_LOCKS
             | InitFlags::FUSE_CACHE_SYMLINKS
@@ -130,15 +132,17 @@ impl Filesystem for MountedExport {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         device: u32,
         reply: ReplyEntry,
     ) {
+        let mode = self.masked(request, parent, mode, umask);
         let make = |path: &[u8]| self.client_of(request).mknod(path, mode, device.into());
         self.answer_entry((parent, name), make, reply);
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        let mode = self.masked(request, parent, mode, umask);
         self.answer_entry((parent, name), |path| self.client_of(request).mkdir(path, mode), reply);
     }
 
@@ -186,10 +190,11 @@ impl Filesystem for MountedExport {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        umask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
+        let mode = self.masked(request, parent, mode, umask);
         self.answer_create(request, (parent, name), mode, flags, reply);
     }
 
@@ -232,7 +237,7 @@ impl Filesystem for MountedExport {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.handle(handle).and_then(|handle| Ok(handle.file.write_at(data, offset)?)) {
+        match self.write_file(handle, data, offset) {
             Ok(written) => reply.written(u32::try_from(written).unwrap_or(u32::MAX)),
             Err(error) => reply.error(error),
         }
@@ -295,7 +300,7 @@ impl Filesystem for MountedExport {
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        match self.client.statfs() {
+        match self.space() {
             Ok(space) => reply.statfs(
                 space.blocks,
                 space.free,
@@ -306,7 +311,7 @@ impl Filesystem for MountedExport {
                 space.name_length,
                 space.block_size,
             ),
-            Err(error) => reply.error(error.into()),
+            Err(error) => reply.error(error),
         }
     }
 
@@ -370,7 +375,7 @@ impl Filesystem for MountedExport {
             let ask = || handle.file.test_lock(owner.0, LockRange { kind, start, end, process });
             let is_free =
                 |found: &std::io::Result<LockRange>| found.as_ref().is_ok_and(|found| found.kind == LockKind::Unlocked);
-            Ok(self.releases.after_closing(&self.handles, handle.number, ask, is_free)?)
+            Ok(self.after_closing(Awaited::Locks(handle.number), ask, is_free)?)
         });
         match found {
             Ok(lock) => {
@@ -405,7 +410,7 @@ impl Filesystem for MountedExport {
         } else {
             let ask = || handle.file.lock(owner, range);
             let is_free = |asked: &std::io::Result<()>| !asked.as_ref().is_err_and(is_refused);
-            self.releases.after_closing(&self.handles, handle.number, ask, is_free)
+            self.after_closing(Awaited::Locks(handle.number), ask, is_free)
         };
         match asked {
             Err(error) if waits && is_refused(&error) => {

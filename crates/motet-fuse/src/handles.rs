@@ -6,7 +6,7 @@ use motet_files::protocol::{Attributes, MAX_DATA_BYTES, entries};
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,26 @@ pub struct Handle {
     /// Through which the kernel reads and writes itself, kept while the file is open.
     _backing: Option<Arc<BackingId>>,
     listing: Mutex<Listing>,
-    /// When one of its descriptors was closed, while it has locks that belong to the open file: it may be about to be released.
-    closing: Mutex<Option<Instant>>,
+    /// Whether it may be about to be released.
+    closing: Mutex<Closing>,
+}
+
+/// When a descriptor of an open file was closed, while that had what others wait for.
+#[derive(Debug, Default)]
+struct Closing {
+    /// Locks that belong to the open file.
+    locked: Option<Instant>,
+    /// The space of a file without a name.
+    removed: Option<Instant>,
+}
+
+/// Why the release of an open file is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    /// Its locks on the file of this number.
+    Locks(u64),
+    /// Its space.
+    Space,
 }
 
 /// Entries that the server has listed and the kernel has not asked for yet.
@@ -52,11 +70,32 @@ pub struct ListedEntry {
 }
 
 impl Handle {
-    /// A descriptor of it is closed.
-    pub fn descriptor_closed(&self) {
-        if !self.file.lock_owners().is_empty() {
-            *self.closing.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    /// A descriptor of it is closed. `removed`: the file has no name any more.
+    pub fn descriptor_closed(&self, removed: bool) {
+        let locked = !self.file.lock_owners().is_empty();
+        if locked || removed {
+            let (mut closing, now) = (self.closing(), Some(Instant::now()));
+            *closing = Closing { locked: now.filter(|_| locked), removed: now.filter(|_| removed) };
         }
+    }
+
+    /// Whether the file had no name any more when a descriptor of it was last closed.
+    pub fn has_been_removed(&self) -> bool {
+        self.closing().removed.is_some()
+    }
+
+    fn closing(&self) -> MutexGuard<'_, Closing> {
+        self.closing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a descriptor was closed not longer than `limit` ago. Later it is known to have others.
+    fn is_closing(&self, awaited: Awaited, limit: Duration) -> bool {
+        let closing = self.closing();
+        let since = match awaited {
+            Awaited::Locks(number) => closing.locked.filter(|_| self.number == number),
+            Awaited::Space => closing.removed,
+        };
+        since.is_some_and(|since| since.elapsed() < limit)
     }
 
     /// Calls `take` with each entry from `offset` on until it returns false, which leaves that entry for the next call, or the directory ends.
@@ -99,6 +138,18 @@ impl Handle {
 pub struct Handles {
     open: RwLock<HashMap<u64, Arc<Handle>>>,
     last: AtomicU64,
+    /// Open files without a name that are being released, and may not be among the others any more.
+    releasing: AtomicUsize,
+}
+
+/// An open file is being released until this is dropped.
+#[must_use = "the release ends when this is dropped"]
+pub struct Releasing<'a>(&'a AtomicUsize);
+
+impl Drop for Releasing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Handles {
@@ -127,14 +178,20 @@ impl Handles {
         open.values().find(|handle| handle.number == number).cloned()
     }
 
-    /// Whether one of the open files of this number may be about to be released: a descriptor of it was closed not longer than `limit` ago. Later it has others.
-    pub fn is_closing(&self, number: u64, limit: Duration) -> bool {
+    /// Whether an open file that has what is waited for may be about to be released: a descriptor of it was closed not longer than `limit` ago.
+    pub fn is_closing(&self, awaited: Awaited, limit: Duration) -> bool {
+        // Locks are released before the open file.
+        if awaited == Awaited::Space && self.releasing.load(Ordering::SeqCst) > 0 {
+            return true;
+        }
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        open.values().filter(|handle| handle.number == number).any(|handle| {
-            let mut closing = handle.closing.lock().unwrap_or_else(PoisonError::into_inner);
-            *closing = closing.filter(|since| since.elapsed() < limit);
-            closing.is_some()
-        })
+        open.values().any(|handle| handle.is_closing(awaited, limit))
+    }
+
+    /// An open file without a name is about to be released.
+    pub fn releasing(&self) -> Releasing<'_> {
+        self.releasing.fetch_add(1, Ordering::SeqCst);
+        Releasing(&self.releasing)
     }
 
     /// All open files.

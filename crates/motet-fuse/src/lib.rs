@@ -11,7 +11,8 @@
 //! | `listings` | listings of directories |
 //! | `nodes` | the files that the kernel knows, and their paths |
 //! | `handles` | open files and directories |
-//! | `locks` | locks that a program waits for, or that are being released |
+//! | `closing` | files that programs close |
+//! | `locks` | locks that a program waits for |
 //! | `replaced` | names that other files have by now |
 //! | `passthrough` | files that the kernel reads and writes itself |
 //! | `notices` | what other clients have changed |
@@ -19,6 +20,7 @@
 //! | [`private`] | a mount for the processes of one mount namespace |
 #![forbid(unsafe_code)]
 
+mod closing;
 mod convert;
 mod filesystem;
 mod handles;

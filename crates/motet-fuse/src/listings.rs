@@ -35,7 +35,7 @@ impl MountedExport {
             let shown = attributes(file, &found);
             let full = reply.add(INodeNo(file), entry.cookie, &entry.name, &self.validity, &shown, GENERATION);
             if !full && !itself {
-                self.nodes_mut().found(directory.0, &entry.name, &found);
+                self.nodes_mut().listed(directory.0, &entry.name, &found);
             }
             !full
         })?)

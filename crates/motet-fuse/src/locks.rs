@@ -1,4 +1,4 @@
-//! Locks that a program waits for, and locks of files that are being closed.
+//! Locks that a program waits for.
 //!
 //! The protocol has no request that waits. So a thread asks again until it has the lock, or the program that waits gets a signal: at once when a program of this
 //! mount has released something, and each 20 ms otherwise. The server keeps the place of the request among others.
@@ -6,23 +6,21 @@
 //! The kernel does not say which call a program waits in. `/proc` does, as far as this process may look there. It matters in two ways: only a process can be
 //! found to wait for itself (fcntl(2), EDEADLK), and `flock` gives up the lock that it converts before it waits (flock(2)).
 
-use crate::handles::{Handle, Handles};
+use crate::handles::Handle;
 use fuser::{Errno, ReplyEmpty};
 use motet_files::protocol::{LockRange, LockWait};
 use std::fs;
 use std::io::ErrorKind;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The first pause, and the longest one.
 const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
-/// How long the kernel may take between the last close of a file and its release.
-const CLOSING_LIMIT: Duration = Duration::from_millis(200);
 /// How often, and with which pauses, a thread is looked at that has not gone to sleep yet.
 const LOOKS: (u32, Duration) = (50, Duration::from_micros(200));
 
-/// Locks that programs of this mount have released: what those that wait look at.
+/// Locks and open files that programs of this mount have released: what those that wait look at.
 #[derive(Debug, Default)]
 pub struct Releases {
     count: Mutex<u64>,
@@ -58,37 +56,21 @@ impl Releases {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lock may have been released.
+    /// How many releases there were.
+    pub fn so_far(&self) -> u64 {
+        *self.count()
+    }
+
+    /// Something may have been released.
     pub fn note(&self) {
         *self.count() += 1;
         self.changed.notify_all();
     }
 
     /// Waits until something was released since there were `seen` releases, at most for a time.
-    fn wait(&self, seen: u64, limit: Duration) {
+    pub fn wait(&self, seen: u64, limit: Duration) {
         let count = self.count();
         drop(self.changed.wait_timeout_while(count, limit, |count| *count == seen));
-    }
-
-    /// Calls `ask`, and again while it says that a file in the way is being closed: the kernel releases a file, and with it locks that belong to the open
-    /// file, after close() has returned.
-    pub fn after_closing<T>(
-        &self,
-        handles: &Handles,
-        number: u64,
-        mut ask: impl FnMut() -> T,
-        is_free: impl Fn(&T) -> bool,
-    ) -> T {
-        let end = Instant::now() + CLOSING_LIMIT;
-        loop {
-            let seen = *self.count();
-            let is_closing = handles.is_closing(number, CLOSING_LIMIT);
-            let answer = ask();
-            if is_free(&answer) || !is_closing || Instant::now() > end {
-                return answer;
-            }
-            self.wait(seen, PAUSES[1]);
-        }
     }
 
     /// Answers when the lock is taken, in a thread of its own.
@@ -112,7 +94,7 @@ impl Releases {
         let wait = if call == Call::OfProcess { LockWait::OfProcess } else { LockWait::OfOpenFile };
         let mut pause = PAUSES[0];
         loop {
-            let seen = *self.count();
+            let seen = self.so_far();
             match handle.file.lock_for_waiter(*owner, *range, wait) {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 taken => {

@@ -20,6 +20,9 @@ pub const GENERATION: fuser::Generation = fuser::Generation(0);
 /// The result of a request of the kernel.
 pub type Result<T> = std::result::Result<T, Errno>;
 
+/// The attribute of a directory with the access list that files get which are made in it.
+const DEFAULT_LIST: &[u8] = b"system.posix_acl_default";
+
 /// A mounted export.
 #[derive(Debug)]
 pub struct MountedExport {
@@ -82,8 +85,26 @@ impl MountedExport {
         Arc::clone(&self.kernel)
     }
 
+    /// The permissions of a new file: those of `mode` without `umask`, unless the directory has a default access list (acl(5)).
+    pub fn masked(&self, request: &Request, directory: INodeNo, mode: u32, umask: u32) -> u32 {
+        if mode & umask == 0 {
+            return mode;
+        }
+        let known = self.nodes().has_default_list(directory.0, self.validity);
+        let has_list = known.unwrap_or_else(|| {
+            let list = |path: Vec<u8>| Ok(self.client_of(request).xattr(&path, DEFAULT_LIST)?);
+            let has_list = self.path(directory).and_then(list).is_ok();
+            self.nodes_mut().note_default_list(directory.0, Some(has_list));
+            has_list
+        });
+        if has_list { mode } else { mode & !umask }
+    }
+
     /// An extended attribute was set or removed. An access list contains the permissions of the mode (acl(5)), which the kernel has cached.
     pub fn access_list_changed(&self, number: INodeNo, name: &OsStr) {
+        if name.as_bytes() == DEFAULT_LIST {
+            self.nodes_mut().note_default_list(number.0, None);
+        }
         if name.as_bytes().starts_with(b"system.")
             && let Some(kernel) = self.kernel.get()
         {

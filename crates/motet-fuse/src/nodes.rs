@@ -6,6 +6,7 @@ use motet_files::protocol::{Attributes, Time};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
 
 /// The number of the exported directory.
 pub const ROOT: u64 = 1;
@@ -43,10 +44,14 @@ struct Node {
     /// Its type, as the upper bits of `st_mode`.
     kind: u32,
     cached: Option<ContentVersion>,
+    /// Whether it is a directory with a default access list, and since when that is known.
+    default_list: Option<(bool, Instant)>,
 }
 
 /// The bits of a mode that say the type.
 const TYPE_BITS: u32 = 0o170_000;
+/// Those of a directory.
+const DIRECTORY: u32 = 0o040_000;
 
 /// All files that the kernel knows.
 #[derive(Debug)]
@@ -113,6 +118,24 @@ impl Nodes {
 
     /// The kernel gets to know a file under a name. Returns its number.
     pub fn found(&mut self, directory: u64, name: &OsStr, attributes: &Attributes) -> u64 {
+        let number = self.listed(directory, name, attributes);
+        // A file system uses the number of a removed file again, also before this process knows that the file is removed.
+        if let Some(node) = self.nodes.get_mut(&number)
+            && node.names.len() > 1
+            && (attributes.links == 1 || node.kind == DIRECTORY)
+        {
+            let (own, others): (Vec<_>, Vec<_>) =
+                node.names.drain(..).partition(|(other, text)| *other == directory && text == name);
+            node.names = own;
+            for other in &others {
+                self.names.remove(other);
+            }
+        }
+        number
+    }
+
+    /// The kernel gets to know a file by a listing, which may have been made a while ago. Returns its number.
+    pub fn listed(&mut self, directory: u64, name: &OsStr, attributes: &Attributes) -> u64 {
         let number = self.number(attributes);
         let name = (directory, name.to_owned());
         let before = self.names.insert(name.clone(), number);
@@ -143,6 +166,19 @@ impl Nodes {
     pub fn name_or_last(&self, number: u64) -> Option<&Name> {
         let node = self.nodes.get(&number)?;
         node.names.iter().find(|(directory, _)| self.nodes.contains_key(directory)).or(node.last.as_ref())
+    }
+
+    /// Whether a directory has a default access list. `None`: it is not known, or longer than `validity` ago.
+    pub fn has_default_list(&self, number: u64, validity: Duration) -> Option<bool> {
+        let (has_list, since) = self.nodes.get(&number)?.default_list?;
+        (since.elapsed() < validity).then_some(has_list)
+    }
+
+    /// Notes whether a directory has a default access list. `None`: it is not known any more.
+    pub fn note_default_list(&mut self, number: u64, has_list: Option<bool>) {
+        if let Some(node) = self.nodes.get_mut(&number) {
+            node.default_list = has_list.map(|has_list| (has_list, Instant::now()));
+        }
     }
 
     /// Whether a file of the kernel and one with these attributes are of one type.
@@ -277,6 +313,24 @@ mod tests {
         assert_eq!(nodes.path(file), None);
         nodes.forget(file, 2);
         assert!(!nodes.nodes.contains_key(&file));
+    }
+
+    #[test]
+    fn a_number_that_is_used_again_has_only_the_new_name() {
+        let mut nodes = nodes();
+        let one = Attributes { links: 1, ..attributes(2) };
+        nodes.found(ROOT, name("removed"), &one);
+        let number = nodes.found(ROOT, name("made"), &one);
+        assert_eq!(nodes.path(number).as_deref(), Some(&b"made"[..]));
+        // Only now its request is answered.
+        nodes.removed(ROOT, name("removed"));
+        assert_eq!(nodes.path(number).as_deref(), Some(&b"made"[..]));
+        let directory = Attributes { links: 3, mode: 0o040_755, ..attributes(2) };
+        assert_eq!(nodes.found(ROOT, name("directory"), &directory), number);
+        assert_eq!((nodes.path(number).as_deref(), nodes.named(ROOT, name("made"))), (Some(&b"directory"[..]), None));
+        // An old listing has the first name.
+        nodes.listed(ROOT, name("removed"), &one);
+        assert_eq!(nodes.path(number).as_deref(), Some(&b"directory"[..]));
     }
 
     #[test]

@@ -113,35 +113,6 @@ impl MountedExport {
         }
     }
 
-    /// A descriptor of an open file is closed, not the last one perhaps: the process of this owner has no locks on the file any more (fcntl(2)). Other data than
-    /// locks are at the server already.
-    pub fn close_descriptor(&self, handle: FileHandle, owner: u64) -> Result<()> {
-        let handle = self.handle(handle)?;
-        let released = handle.file.release_locks(owner);
-        handle.descriptor_closed();
-        self.releases.note();
-        Ok(released?)
-    }
-
-    /// Closes a file.
-    pub fn close(&self, number: INodeNo, handle: FileHandle) {
-        if let Ok(open) = self.handle(handle) {
-            // First those locks that belong to the open file. Closing releases them, too; another program may wait for them meanwhile.
-            for owner in open.file.lock_owners() {
-                let _ = open.file.release_locks(owner);
-            }
-        }
-        if let Some(closed) = self.handles.remove(handle.0) {
-            self.releases.note();
-            // Later opens keep what this one has cached, if the file has not changed since.
-            if closed.number == number.0
-                && let Ok(found) = closed.file.attributes()
-            {
-                self.nodes_mut().cache(number.0, ContentVersion::of(&found));
-            }
-        }
-    }
-
     /// Copies between two open files on the server; returns how many bytes.
     pub fn copy(&self, from: (FileHandle, u64), to: (FileHandle, u64), length: u64) -> Result<u32> {
         let (source, target): (Arc<Handle>, Arc<Handle>) = (self.handle(from.0)?, self.handle(to.0)?);

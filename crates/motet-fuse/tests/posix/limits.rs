@@ -284,3 +284,43 @@ fn stress_ng_finds_no_fault() {
         assert!(!said.contains("skipped") && !said.contains("fail:"), "{mode:?}: {said}");
     }
 }
+
+/// Removes files that are open, and prints how often their space was not free when they were closed.
+const REMOVED: &str = r#"
+import os
+full = 0
+for round in range(100):
+    file = os.open("file", os.O_RDWR | os.O_CREAT, 0o600)
+    before = os.statvfs(".").f_bfree
+    os.write(file, b"x" * 100_000); os.unlink("file"); os.close(file)
+    full += os.statvfs(".").f_bfree < before
+# More than fits at a time. The next one is written as soon as the one before is closed.
+for round in range(20):
+    file = os.open("file", os.O_RDWR | os.O_CREAT, 0o600)
+    os.unlink("file")
+    assert os.write(file, b"y" * 1_000_000) == 1_000_000
+    os.close(file)
+print(full)
+"#;
+
+#[test]
+fn the_space_of_a_removed_file_is_free_when_it_is_closed() {
+    if !is_able("the_space_of_a_removed_file_is_free_when_it_is_closed") {
+        return;
+    }
+    let exported = open_folder();
+    let _disk = MemoryDisk::new(exported.path(), "size=1500k,mode=755");
+    // Where the kernel reads and writes the files itself, it releases them when it likes.
+    let mounted = Mounted::of(exported, false, Mode::Messages, false);
+    let tried = || {
+        let output = Command::new("python3").args(["-c", REMOVED]).current_dir(mounted.folder.path()).output();
+        output
+            .map(|output| {
+                format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+            })
+            .expect("python3")
+    };
+    // On a busy machine the kernel may take longer than the mount waits. Without waiting, hardly any try of 120 rounds succeeds.
+    let tries: Vec<String> = (0..10).map(|_| tried()).take_while(|printed| printed != "0\n").collect();
+    assert!(tries.len() < 10, "{tries:?}");
+}

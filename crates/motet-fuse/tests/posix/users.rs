@@ -138,7 +138,7 @@ fn files_are_made_in_other_groups_by_users_and_by_root() {
     }
 }
 
-/// Sets an access list that is the mode alone, and prints the mode that the kernel shows before and after.
+/// Sets access lists that are the mode alone, and default ones, and prints the modes that the kernel shows.
 const ACCESS_LIST: &str = r#"
 import os, struct, subprocess
 def entries(*permissions):
@@ -155,11 +155,20 @@ for name in ("file", "folder"):
         os.setxattr(name, "system.posix_acl_access", entries(*permissions))
         shown.append(mode(name))
     print(name, *shown)
+# What is made in a directory with a default access list has its permissions, and not those that the umask leaves.
+os.umask(0o077)
+for name in ("with", "without"):
+    os.mkdir(name, 0o700)
+    os.setxattr(name, "system.posix_acl_default", entries(7, 7, 5))
+    if name == "without": os.mkdir("without/before", 0o777); os.removexattr(name, "system.posix_acl_default")
+    os.close(os.open(name + "/file", os.O_CREAT | os.O_WRONLY, 0o666)); os.mkdir(name + "/folder", 0o777); os.mkfifo(name + "/pipe", 0o666)
+    print(name, *(mode(f"{name}/{made}") for made in ("file", "folder", "pipe")))
+print("before", mode("without/before"))
 "#;
 
 #[test]
-fn an_access_list_changes_the_mode_at_once() {
-    if !is_able("an_access_list_changes_the_mode_at_once") {
+fn access_lists_and_modes_go_together() {
+    if !is_able("access_lists_and_modes_go_together") {
         return;
     }
     for mode in MODES {
@@ -170,10 +179,10 @@ fn an_access_list_changes_the_mode_at_once() {
         let output = command.args(["-c", ACCESS_LIST]).current_dir(mounted.folder.path()).output().expect("python3");
         let errors = String::from_utf8_lossy(&output.stderr);
         if errors.contains("Operation not supported") {
-            return skip("an_access_list_changes_the_mode_at_once", "no access lists in tmpfs of this system");
+            return skip("access_lists_and_modes_go_together", "no access lists in tmpfs of this system");
         }
         let printed = String::from_utf8_lossy(&output.stdout);
-        let expected = "file 600 751 640\nfolder 700 751 640\n";
+        let expected = "file 600 751 640\nfolder 700 751 640\nwith 664 775 664\nwithout 600 700 600\nbefore 775\n";
         assert_eq!(printed, expected, "{mode:?}: {errors}");
     }
 }
