@@ -61,10 +61,49 @@ impl SockAddr {
 /// Most vectors in one call (IOV_MAX).
 const MAX_IOVECS: usize = 1024;
 
+/// Vectors that are passed on at once where some of them are nowhere. A call with more of them transfers less than it could.
+const MAX_COPIED: usize = 256;
+
+impl IoVec {
+    /// It has no bytes, and no address either, which a slice must have.
+    fn is_nowhere(&self) -> bool {
+        self.base.is_null() && self.length == 0
+    }
+}
+
+/// Calls `with` with the vectors that have bytes, if some have neither bytes nor an address; `None`: all are slices.
+///
+/// # Safety
+/// `iov` points to `count` vectors.
+pub unsafe fn without_nowhere<T>(
+    iov: *const IoVec,
+    count: i32,
+    with: impl FnOnce(*const IoVec, i32) -> T,
+) -> Option<T> {
+    if iov.is_null() || count <= 0 {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let all = unsafe { std::slice::from_raw_parts(iov, (count as usize).min(MAX_IOVECS)) };
+    if all.iter().any(IoVec::is_nowhere) { Some(with_bytes_only(all, with)) } else { None }
+}
+
+#[cold]
+#[inline(never)]
+fn with_bytes_only<T>(all: &[IoVec], with: impl FnOnce(*const IoVec, i32) -> T) -> T {
+    let mut copies = [const { IoVec { base: std::ptr::null_mut(), length: 0 } }; MAX_COPIED];
+    let mut count = 0;
+    for (copy, vector) in copies.iter_mut().zip(all.iter().filter(|vector| vector.length > 0)) {
+        *copy = IoVec { base: vector.base, length: vector.length };
+        count += 1;
+    }
+    with(copies.as_ptr(), count)
+}
+
 /// The caller's buffers, to read from.
 ///
 /// # Safety
-/// `iov` points to `count` vectors whose memory is readable during `'a`.
+/// `iov` points to `count` vectors whose memory is readable during `'a`; none is nowhere ([`without_nowhere`]).
 pub unsafe fn slices<'a>(iov: *const IoVec, count: i32) -> &'a [IoSlice<'a>] {
     if iov.is_null() || count <= 0 {
         return &[];
@@ -76,7 +115,7 @@ pub unsafe fn slices<'a>(iov: *const IoVec, count: i32) -> &'a [IoSlice<'a>] {
 /// The caller's buffers, to write to.
 ///
 /// # Safety
-/// `iov` points to `count` vectors whose memory is writable during `'a` and not accessed otherwise.
+/// `iov` points to `count` vectors whose memory is writable during `'a` and not accessed otherwise; none is nowhere ([`without_nowhere`]).
 pub unsafe fn slices_mut<'a>(iov: *const IoVec, count: i32) -> &'a mut [IoSliceMut<'a>] {
     if iov.is_null() || count <= 0 {
         return &mut [];

@@ -1,6 +1,6 @@
 //! The split calls of `motet_adapter.h`, for adapters that make the kernel's call themselves.
 
-use crate::abi::{IoVec, slices, slices_mut};
+use crate::abi::{IoVec, slices, slices_mut, without_nowhere};
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::reason::Reason;
@@ -23,6 +23,11 @@ const KERNEL_ONLY: i32 = MOTET_KERNEL_ONLY | MSG_OOB | MSG_ERRQUEUE | MSG_ZEROCO
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_send_begin(s: Handle, iov: *const IoVec, count: i32, flags: i32) -> isize {
+    // SAFETY: the caller's promise.
+    let done = unsafe { without_nowhere(iov, count, |iov, count| motet_send_begin(s, iov, count, flags)) };
+    if let Some(result) = done {
+        return result;
+    }
     let Some(engine) = engine() else { return MOTET_KERNEL };
     guard(EPROTO, || {
         // SAFETY: the caller's promise.
@@ -54,6 +59,11 @@ pub unsafe extern "C" fn motet_recv_begin(
     flags: i32,
     blocking: i32,
 ) -> isize {
+    // SAFETY: the caller's promise.
+    let done = unsafe { without_nowhere(iov, count, |iov, count| motet_recv_begin(s, iov, count, flags, blocking)) };
+    if let Some(result) = done {
+        return result;
+    }
     let Some(engine) = engine() else { return MOTET_KERNEL };
     guard(EPROTO, || {
         // SAFETY: the caller's promise.
@@ -127,6 +137,11 @@ pub extern "C" fn motet_set_tcp_only(s: Handle, reason: u32) -> i32 {
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_drain(s: Handle, iov: *const IoVec, count: i32, flags: i32, before: *mut u64) -> isize {
+    // SAFETY: the caller's promise.
+    let done = unsafe { without_nowhere(iov, count, |iov, count| motet_drain(s, iov, count, flags, before)) };
+    if let Some(result) = done {
+        return result;
+    }
     let Some(engine) = engine() else { return 0 };
     let found = guard(Remaining::Failed(EPROTO as i32), || {
         // SAFETY: the caller's promise.

@@ -1,6 +1,6 @@
 //! Complete calls on streams.
 
-use crate::abi::{IoVec, SockAddr, StreamInfo, UpgradeOptions, slices, slices_mut};
+use crate::abi::{IoVec, SockAddr, StreamInfo, UpgradeOptions, slices, slices_mut, without_nowhere};
 use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::stream::{EBADF, UpgradeParams};
@@ -82,6 +82,11 @@ pub unsafe extern "C" fn motet_sendv(s: Handle, iov: *const IoVec, count: i32, f
     if flags & !FLAGS != 0 {
         return -EOPNOTSUPP;
     }
+    // SAFETY: the caller's promise.
+    let done = unsafe { without_nowhere(iov, count, |iov, count| motet_sendv(s, iov, count, flags)) };
+    if let Some(result) = done {
+        return result;
+    }
     let Some(engine) = engine() else { return -(EBADF as isize) };
     // SAFETY: the caller's promise.
     guard(EPROTO, || result(engine.send(s, unsafe { slices(iov, count) }, flags)))
@@ -93,6 +98,11 @@ pub unsafe extern "C" fn motet_sendv(s: Handle, iov: *const IoVec, count: i32, f
 pub unsafe extern "C" fn motet_recvv(s: Handle, iov: *const IoVec, count: i32, flags: i32) -> isize {
     if flags & !FLAGS != 0 {
         return -EOPNOTSUPP;
+    }
+    // SAFETY: the caller's promise.
+    let done = unsafe { without_nowhere(iov, count, |iov, count| motet_recvv(s, iov, count, flags)) };
+    if let Some(result) = done {
+        return result;
     }
     let Some(engine) = engine() else { return -(EBADF as isize) };
     // SAFETY: the caller's promise.

@@ -91,7 +91,7 @@ struct Watched {
 enum Way {
     /// nbdfuse ends when the device has let go of its file.
     Loop(LoopDevice),
-    /// nbd-client ends when the device is told to disconnect.
+    /// nbd-client ends when the device is disconnected.
     Driver,
 }
 

@@ -1,6 +1,6 @@
 //! Real host programs (Redis, nginx, PostgreSQL, Java, omniORB, …), for the black-box tests and for `motet bench`.
 //!
-//! What it is: where programs are, as which user they run ([`unprivileged`]), how servers are configured ([`servers`], [`services`]), how small
+//! What it is: where programs are, as which user they run ([`unprivileged`]), how servers are configured ([`servers`], [`services`], [`shares`]), how small
 //! programs are built ([`builds`]), and MPI libraries with their launchers ([`mpi`]).
 //!
 //! What it is not: it starts nothing, waits for nothing and judges nothing. The tests compare, the benchmarks measure.
@@ -10,6 +10,7 @@ pub mod builds;
 pub mod mpi;
 pub mod servers;
 pub mod services;
+pub mod shares;
 
 use std::fs;
 use std::io;

@@ -8,7 +8,7 @@ use crate::cpu_steal::retry_on_steal;
 pub use crate::cpu_turns::Exclusive;
 use crate::temporary::Temporary;
 use crate::{Mode, OPEN_GATES};
-pub use motet_programs::{builds, find, is_root, servers, services};
+pub use motet_programs::{builds, find, is_root, servers, services, shares};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;

@@ -8,4 +8,5 @@ mod postgresql;
 mod redis;
 mod services;
 mod services_web;
+mod shares;
 mod tools;
