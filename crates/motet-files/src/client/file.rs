@@ -69,17 +69,13 @@ impl File {
         }
     }
 
-    /// Makes several reads and writes at once, in any order; returns how many bytes of each. Longer ones than 1 MiB, and those of striped files, are made
-    /// one after the other.
+    /// Makes several reads and writes at once, in any order; returns how many bytes of each. Longer ones than 1 MiB of a file that is not striped are made one
+    /// after the other.
     pub fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {
-        if self.stripes.is_none() {
-            return self.file.transfer(transfers);
+        match &self.stripes {
+            Some(stripes) => stripes.transfer(&self.file, transfers),
+            None => self.file.transfer(transfers),
         }
-        let alone = |transfer: &mut Transfer<'_>| match transfer {
-            Transfer::Read(offset, into) => self.read_at(into, *offset),
-            Transfer::Write(offset, data) => self.write_at(data, *offset),
-        };
-        transfers.iter_mut().map(alone).collect()
     }
 
     /// Waits until what was written is on the server's disk; with `data_only` without times.

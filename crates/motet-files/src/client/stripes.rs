@@ -34,6 +34,14 @@ pub struct Stripes {
     parts: Vec<Mutex<Option<Arc<ExportFile>>>>,
 }
 
+/// A read or write of several units.
+struct Planned {
+    /// The lengths of its pieces.
+    lengths: Vec<usize>,
+    /// One more piece gives the file its length.
+    has_end: bool,
+}
+
 /// A read or write within one unit. Part 0 is the file itself.
 struct Piece<'a> {
     part: usize,
@@ -109,56 +117,79 @@ impl Stripes {
 
     /// Reads into `buffer` from `offset` on; returns how many bytes, fewer only at the end of the file.
     pub fn read(&self, file: &ExportFile, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let length = buffer.len();
-        let mut results = self.execute(file, self.pieces(buffer, offset, Transfer::Read));
-        // A part ends where its last unit ends, and nothing is where nothing was written: the length of the file decides.
-        let is_short = |(asked, read): (usize, &Result<usize>)| read.as_ref().is_ok_and(|read| *read < asked);
-        let lengths: Vec<usize> = self.lengths(length, offset).collect();
-        if lengths.iter().copied().zip(&results).any(is_short) {
-            let size = file.attributes()?.size;
-            let mut start = 0;
-            for (asked, read) in lengths.iter().copied().zip(&mut results) {
-                if let Ok(read) = read {
-                    let left = size.saturating_sub(offset + start as u64);
-                    let within = usize::try_from(left).unwrap_or(usize::MAX).min(asked);
-                    buffer[start..start + within].get_mut(*read..).unwrap_or_default().fill(0);
-                    *read = within;
-                }
-                start += asked;
-            }
-        }
-        prefix(&lengths, results)
+        self.alone(file, &mut Transfer::Read(offset, buffer))
     }
 
     /// Writes `data` at `offset`, or at the end of a file that is open for appending; returns how many bytes.
     pub fn write(&self, file: &ExportFile, data: &[u8], offset: u64) -> Result<usize> {
-        if data.is_empty() {
-            return Ok(0);
+        self.alone(file, &mut Transfer::Write(offset, data))
+    }
+
+    fn alone(&self, file: &ExportFile, transfer: &mut Transfer<'_>) -> Result<usize> {
+        let mut results = self.transfer(file, std::slice::from_mut(transfer));
+        results.pop().unwrap_or_else(|| Err(Errno::IO.into()))
+    }
+
+    /// Makes several reads and writes at once, in any order, in all exports at the same time; returns how many bytes of each.
+    pub fn transfer(&self, file: &ExportFile, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {
+        let mut pieces = Vec::new();
+        let planned: Vec<Result<Planned>> =
+            transfers.iter_mut().map(|transfer| self.plan(file, transfer, &mut pieces)).collect();
+        let mut results = self.execute(file, pieces).into_iter();
+        let mut finished = Vec::with_capacity(planned.len());
+        for (planned, transfer) in planned.into_iter().zip(transfers) {
+            finished.push(planned.and_then(|planned| {
+                let mut own: Vec<_> = results.by_ref().take(planned.lengths.len()).collect();
+                if planned.has_end {
+                    results.next().unwrap_or_else(|| Err(Errno::IO.into()))?;
+                }
+                if let Transfer::Read(offset, buffer) = transfer {
+                    fill_holes(file, (buffer, *offset), &planned.lengths, &mut own)?;
+                }
+                prefix(&planned.lengths, own)
+            }));
         }
-        let length = data.len() as u64;
-        let offset = if self.appends { file.reserve(length)? } else { offset };
-        let last = offset.checked_add(length - 1).filter(|last| *last < i64::MAX as u64).ok_or(Errno::FBIG)?;
-        let mut rest = data;
-        let mut pieces: Vec<Piece<'_>> = self
-            .ranges(data.len(), offset)
-            .map(|(part, at, length)| {
-                let (piece, behind) = rest.split_at(length);
-                rest = behind;
-                Piece { part, transfer: Transfer::Write(at, piece) }
-            })
-            .collect();
-        let lengths: Vec<usize> = self.lengths(data.len(), offset).collect();
-        if self.part_of(last) != 0 {
-            // The file itself gets its length and times by a byte in a unit that another export has.
-            pieces.push(Piece { part: 0, transfer: Transfer::Write(last, &[0]) });
+        finished
+    }
+
+    /// Divides a transfer into the units that its bytes belong to.
+    fn plan<'a>(
+        &self,
+        file: &ExportFile,
+        transfer: &'a mut Transfer<'_>,
+        pieces: &mut Vec<Piece<'a>>,
+    ) -> Result<Planned> {
+        match transfer {
+            Transfer::Read(offset, buffer) => {
+                let ranges: Vec<_> = self.ranges(buffer.len(), *offset).collect();
+                let mut rest = &mut buffer[..];
+                for &(part, at, length) in &ranges {
+                    let (piece, behind) = std::mem::take(&mut rest).split_at_mut(length);
+                    rest = behind;
+                    pieces.push(Piece { part, transfer: Transfer::Read(at, piece) });
+                }
+                Ok(Planned { lengths: ranges.iter().map(|&(_, _, length)| length).collect(), has_end: false })
+            }
+            Transfer::Write(_, []) => Ok(Planned { lengths: Vec::new(), has_end: false }),
+            Transfer::Write(offset, data) => {
+                let length = data.len() as u64;
+                let offset = if self.appends { file.reserve(length)? } else { *offset };
+                let last = offset.checked_add(length - 1).filter(|last| *last < i64::MAX as u64).ok_or(Errno::FBIG)?;
+                let ranges: Vec<_> = self.ranges(data.len(), offset).collect();
+                let mut rest = *data;
+                for &(part, at, length) in &ranges {
+                    let (piece, behind) = rest.split_at(length);
+                    rest = behind;
+                    pieces.push(Piece { part, transfer: Transfer::Write(at, piece) });
+                }
+                let has_end = self.part_of(last) != 0;
+                if has_end {
+                    // The file itself gets its length and times by a byte in a unit that another export has.
+                    pieces.push(Piece { part: 0, transfer: Transfer::Write(last, &[0]) });
+                }
+                Ok(Planned { lengths: ranges.iter().map(|&(_, _, length)| length).collect(), has_end })
+            }
         }
-        let mut results = self.execute(file, pieces);
-        if results.len() > lengths.len()
-            && let Some(Err(error)) = results.pop()
-        {
-            return Err(error);
-        }
-        prefix(&lengths, results)
     }
 
     /// Waits until what was written is on the disks of all exports.
@@ -253,29 +284,6 @@ impl Stripes {
         })
     }
 
-    fn lengths(&self, length: usize, offset: u64) -> impl Iterator<Item = usize> + '_ {
-        self.ranges(length, offset).map(|(_, _, length)| length)
-    }
-
-    /// Divides a buffer into the units that its bytes belong to.
-    fn pieces<'a>(
-        &self,
-        buffer: &'a mut [u8],
-        offset: u64,
-        transfer: impl Fn(u64, &'a mut [u8]) -> Transfer<'a>,
-    ) -> Vec<Piece<'a>> {
-        let mut rest = buffer;
-        let ranges: Vec<_> = self.ranges(rest.len(), offset).collect();
-        ranges
-            .into_iter()
-            .map(|(part, at, length)| {
-                let (piece, behind) = std::mem::take(&mut rest).split_at_mut(length);
-                rest = behind;
-                Piece { part, transfer: transfer(at, piece) }
-            })
-            .collect()
-    }
-
     /// Makes the transfers in all exports at once; returns the results in the order of the pieces.
     fn execute(&self, file: &ExportFile, pieces: Vec<Piece<'_>>) -> Vec<Result<usize>> {
         let mut results: Vec<Result<usize>> = pieces.iter().map(|_| Ok(0)).collect();
@@ -333,6 +341,31 @@ impl Stripes {
             }
         }
     }
+}
+
+/// Completes a read in which pieces are short. A part ends where its last unit ends, and nothing is where nothing was written: the length of the file decides.
+fn fill_holes(
+    file: &ExportFile,
+    (buffer, offset): (&mut [u8], u64),
+    lengths: &[usize],
+    results: &mut [Result<usize>],
+) -> Result<()> {
+    let is_short = |(asked, read): (&usize, &Result<usize>)| read.as_ref().is_ok_and(|read| read < asked);
+    if !lengths.iter().zip(&*results).any(is_short) {
+        return Ok(());
+    }
+    let size = file.attributes()?.size;
+    let mut start = 0;
+    for (&asked, read) in lengths.iter().zip(results) {
+        if let Ok(read) = read {
+            let left = size.saturating_sub(offset + start as u64);
+            let within = usize::try_from(left).unwrap_or(usize::MAX).min(asked);
+            buffer[start..start + within].get_mut(*read..).unwrap_or_default().fill(0);
+            *read = within;
+        }
+        start += asked;
+    }
+    Ok(())
 }
 
 /// How many bytes were transferred, up to the first piece that is not complete.

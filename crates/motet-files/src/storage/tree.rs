@@ -3,14 +3,14 @@
 //! `openat2` with RESOLVE_BENEATH refuses "..", absolute symbolic links and whatever else leaves the directory; RESOLVE_NO_MAGICLINKS refuses links of
 //! /proc. Operations on names open the parent directory this way, then name the last component.
 
-use super::descriptors::attributes_of;
+use super::descriptors::{attributes_at, attributes_of};
 use super::locks::LockTable;
 use super::open_file::OpenFile;
 use super::stripes::Striping;
 use crate::Result;
 use crate::identity::{Assumed, Identities, Identity};
 use crate::protocol::{Attributes, MAX_PATH_BYTES, OpenFlags, Space};
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstatfs, fstatvfs, open, openat2, readlinkat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, fstatfs, fstatvfs, open, openat2, readlinkat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -206,8 +206,13 @@ impl Tree {
         Ok((parent, OsStr::from_bytes(name)))
     }
 
-    /// Attributes of the file at `path`.
+    /// Attributes of the file at `path`. A symbolic link at the end is not followed.
     pub fn attributes(&self, path: &[u8]) -> Result<Attributes> {
+        let name = checked(path)?;
+        // A name that is an entry of the directory leads out of nothing: one system call instead of three.
+        if !name.is_empty() && !name.contains(&b'/') && name != b".." {
+            return attributes_at(self.root(), name, AtFlags::SYMLINK_NOFOLLOW);
+        }
         attributes_of(self.locate(path)?.as_fd())
     }
 
