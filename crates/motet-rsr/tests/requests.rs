@@ -202,6 +202,7 @@ fn deadlines_end_calls_and_late_replies_are_dropped() {
         let handlers = handlers.on("fast", echo);
         let endpoint = server.endpoint(handlers).unwrap();
         let start = endpoint.startpoint().unwrap();
+        client.call(&start, "fast", &Buffer::new(), LIMIT).unwrap(); // the link is there: the next request leaves before its deadline
         let slow = client.call(&start, "slow", &Buffer::new(), Some(Duration::from_millis(20)));
         assert_eq!(slow.unwrap_err(), Error::TimedOut);
         give.send(()).unwrap();
