@@ -1,4 +1,5 @@
 /* Every call of motet_file.h, on an export that exists: calls EXPORT messages|direct [OTHER]. Prints "all calls did what they should". */
+#define _GNU_SOURCE 1 /* O_DIRECT */
 #include <errno.h>
 #include <fcntl.h>
 #include <motet_file.h>
@@ -100,6 +101,13 @@ static void one_file(void)
     CHECK(motet_file_read(other, found, 1, 0) == -EBADF && motet_file_size(other) == -EBADF);
     other = open_file("one", O_WRONLY | O_APPEND);
     CHECK(motet_file_write(other, "end", 3, 0) == 3 && motet_file_size(other) == 5003);
+    CHECK(motet_file_close(other) == 0);
+    other = open_file("one", O_RDWR | O_DIRECT); /* memory and offsets without alignment, then whole blocks */
+    CHECK(motet_file_write(other, data + 1, 1000, 4003) == 1000 && motet_file_size(other) == 5003);
+    CHECK(motet_file_read(other, found + 3, 1100, 3950) == 1053 && memcmp(found + 56, data + 1, 1000) == 0);
+    CHECK(motet_file_write(other, data + 5, 8192, 8192) == 8192 && motet_file_size(other) == 16384);
+    CHECK(motet_file_read(other, found + 1, 8192, 8192) == 8192 && memcmp(found + 1, data + 5, 8192) == 0);
+    CHECK(motet_file_read(file, found, 8192, 8192) == 8192 && memcmp(found, data + 5, 8192) == 0);
     CHECK(motet_file_close(other) == 0);
     CHECK(motet_files_close(files) == -EBUSY); /* a file is open */
     CHECK(motet_file_close(file) == 0);
