@@ -2,7 +2,7 @@
 
 use crate::bench::Bench;
 use crate::options::PartOptions;
-use crate::report::{Line, Report};
+use crate::report::{Curve, Line, Report};
 use crate::{machine, output};
 use anyhow::Result;
 use clap::ValueEnum;
@@ -12,8 +12,8 @@ pub trait Part: ValueEnum + Copy + PartialEq + Send + Sync + 'static {
     /// The row of its lines.
     fn word(self) -> &'static str;
 
-    /// Measures it.
-    fn measure(self, bench: &Bench) -> Result<Vec<Line>>;
+    /// Measures it. What it has for plots is added to `curves`.
+    fn measure(self, bench: &Bench, curves: &mut Vec<Curve>) -> Result<Vec<Line>>;
 }
 
 /// Measures the parts that are chosen. `shown` is called with the lines of each when it ends.
@@ -25,16 +25,16 @@ pub fn measure<P: Part>(
     let parts = options.chosen();
     let bar = output::progress(parts.len() as u64)?;
     let copies = machine::copies(bench);
-    let mut lines = Vec::new();
+    let (mut lines, mut curves) = (Vec::new(), Vec::new());
     for part in parts {
         bar.set_message(part.word());
         let found = part
-            .measure(bench)
+            .measure(bench, &mut curves)
             .unwrap_or_else(|error| vec![Line::not_measured(part.word(), part.word(), format!("{error:#}"))]);
         bar.suspend(|| shown(&found))?;
         lines.extend(found);
         bar.inc(1);
     }
     bar.finish_and_clear();
-    Ok(Report { machine: machine::describe(bench, &copies), lines, curves: Vec::new() })
+    Ok(Report { machine: machine::describe(bench, &copies), lines, curves })
 }

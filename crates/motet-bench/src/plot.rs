@@ -31,13 +31,15 @@ struct Plot {
     title: &'static str,
     x: &'static str,
     y: &'static str,
+    /// Whether the x axis counts things, and not bytes.
+    counts: bool,
 }
 
 const fn plot(name: &'static str, title: &'static str, x: &'static str, y: &'static str) -> Plot {
-    Plot { name, title, x, y }
+    Plot { name, title, x, y, counts: false }
 }
 
-const PLOTS: [Plot; 11] = [
+const PLOTS: [Plot; 16] = [
     plot("latency", "One way of a message: time over its size", "size of a message", "one way"),
     plot("bandwidth", "Stream: bandwidth over the size of a message", "size of a message", "bandwidth"),
     plot(
@@ -59,6 +61,27 @@ const PLOTS: [Plot; 11] = [
     plot("corba-rate-octet-refill", "CORBA, sequence of octet back into warm memory: D = S / (T - RTT)", "S", "D"),
     plot("corba-rate-struct-inout", "CORBA, sequence of struct there and back: D = 2S / (T - RTT)", "S", "D"),
     plot("corba-strings", "CORBA request with a string: time over its length", "length", "round trip"),
+    plot("files-read", "Remote files, reads by messages: user-level, mounted, block", "size of a read", "bandwidth"),
+    plot("files-write", "Remote files, writes by messages: user-level, mounted, block", "size of a write", "bandwidth"),
+    plot(
+        "files-cached-read",
+        "Remote files, reads in order: the kernel's cache, and past it",
+        "size of a read",
+        "bandwidth",
+    ),
+    plot(
+        "files-cached-write",
+        "Remote files, writes in order: the kernel's cache, and past it",
+        "size of a write",
+        "bandwidth",
+    ),
+    Plot {
+        name: "files-clients",
+        title: "Remote files: many clients that write 64 KiB at a time",
+        x: "clients",
+        y: "total bandwidth",
+        counts: true,
+    },
 ];
 
 /// Makes the font of the pictures known to the drawing library.
@@ -120,7 +143,7 @@ fn draw<B: DrawingBackend>(
         .configure_mesh()
         .x_desc(plot.x)
         .y_desc(plot.y)
-        .x_label_formatter(&|size| bytes(size.round() as usize))
+        .x_label_formatter(&|size| if plot.counts { format!("{}", size.round()) } else { bytes(size.round() as usize) })
         .y_label_formatter(&|value| if times { time(*value) } else { rate(*value) })
         .x_labels(14)
         .y_labels(12)
@@ -161,6 +184,11 @@ fn draw<B: DrawingBackend>(
 /// The colour of a line, by its name, so that a missing line does not change the others.
 fn colour(name: &str) -> usize {
     match name {
+        name if name.contains("block, cached") => 4,
+        name if name.contains("block") => 5,
+        name if name.contains("mounted, cached") => 2,
+        name if name.contains("mounted") => 3,
+        name if name.contains("user-level") || name.contains("by messages") => 1,
         name if name.contains("engine") => 1,
         name if name.contains("under Motet") || name.contains("sockets adapter") => 2,
         name if name.contains("without Motet") || name.contains("kernel TCP") => 3,

@@ -4,7 +4,7 @@ use super::scene::{FILE_BYTES, Scene, Way, ask};
 use crate::bench::{Bench, Measurement, Series};
 use crate::pair::Process;
 use crate::place::Placement;
-use crate::report::{Line, Quantity, Unit};
+use crate::report::{Bound, Line, Quantity, Unit};
 use anyhow::Result;
 use std::cell::RefCell;
 
@@ -18,6 +18,10 @@ const OPERATIONS: [(&str, usize, &str); 7] = [
     ("stat", 0, "attributes of a file"),
     ("create", 0, "creation and removal of a file"),
 ];
+
+/// The least rates of a client that uses the directory itself, 1/s.
+const LEAST_RATES: [(&str, f64); 3] =
+    [("4 KiB random read", 400e3), ("attributes of a file", 500e3), ("creation and removal of a file", 60e3)];
 
 /// Part `client`.
 pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
@@ -43,6 +47,16 @@ pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
         drop(measurements);
         for (way, times) in [("by messages", &series[0]), ("the directory itself", &series[1])] {
             lines.push(line(&format!("{what}, one thread"), size, (way, times), ("local tmpfs", &series[2])));
+        }
+        // A line has one bound: that of the rate has no reference.
+        if let Some((_, least)) = LEAST_RATES.iter().find(|(of, _)| *of == what) {
+            let rates: Vec<f64> = series[1].values.iter().map(|ns| 1e9 / ns).collect();
+            lines.push(
+                Line::new("client", format!("{what}, one thread, rate"))
+                    .figure(Quantity::of("the directory itself", &rates, Unit::PerSecond))
+                    .floors(&series[1].floors)
+                    .bound(Bound::AtLeast(*least)),
+            );
         }
     }
     Ok(lines)

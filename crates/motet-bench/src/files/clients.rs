@@ -3,12 +3,15 @@
 use super::scene::{Scene, Way, answer, tell};
 use crate::bench::{Bench, Measurement};
 use crate::pair::Process;
-use crate::report::{Bound, Line, Quantity, Unit};
+use crate::report::{Bound, Curve, Line, Quantity, Unit};
+use crate::stats::Spread;
 use anyhow::Result;
 use std::cell::RefCell;
 
 /// How many clients.
-const COUNTS: [usize; 4] = [1, 8, 92, 184];
+const COUNTS: [usize; 6] = [1, 8, 32, 92, 184, 200];
+/// The places of 92 and 184 clients, which are compared.
+const COMPARED: [usize; 2] = [3, 4];
 /// Processes that share the clients.
 const PROCESSES: usize = 4;
 /// Bytes of a write.
@@ -19,7 +22,7 @@ const LEAST_KEPT: f64 = 0.95;
 const MOST_UNEVEN: f64 = 2.0;
 
 /// Part `clients`. The clients and the server run on any CPU.
-pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
+pub fn measure(bench: &Bench, curves: &mut Vec<Curve>) -> Result<Vec<Line>> {
     let scene = Scene::new(bench)?;
     let _server = scene.serve(bench, Way::Messages, None)?;
     // Long enough for each of them to run often.
@@ -70,11 +73,19 @@ pub fn measure(bench: &Bench) -> Result<Vec<Line>> {
                 .push(Line::new("clients", what).against(None, &unevenness.borrow()).bound(Bound::AtMost(MOST_UNEVEN)));
         }
     }
+    let points = COUNTS.into_iter().zip(&series);
+    curves.push(Curve {
+        plot: "files-clients".to_owned(),
+        name: "64 KiB writes by messages, total".to_owned(),
+        unit: Unit::GBs,
+        points: points.filter_map(|(count, series)| Some((count, Spread::of(&series.values)?))).collect(),
+    });
+    let [half, whole] = COMPARED;
     let of = |at: usize| Quantity::of(name(COUNTS[at]), &series[at].values, Unit::GBs);
     lines.push(
         Line::new("clients", "64 KiB writes, total, twice as many clients")
-            .figure(of(3))
-            .against(of(2), &series[3].over(&series[2]))
+            .figure(of(whole))
+            .against(of(half), &series[whole].over(&series[half]))
             .bound(Bound::AtLeast(LEAST_KEPT)),
     );
     Ok(lines)

@@ -39,6 +39,22 @@ pub const JOBS: [Job; 7] = [
     ),
 ];
 
+/// Jobs on a disk that is spoken to by NBD.
+pub const OF_DISKS: [Job; 2] = [
+    job(
+        "4 KiB random read, 16 outstanding",
+        true,
+        true,
+        &["--rw=randread", "--bs=4k", "--ioengine=nbd", "--iodepth=16"],
+    ),
+    job(
+        "1 MiB sequential read, 4 outstanding",
+        true,
+        false,
+        &["--rw=read", "--bs=1m", "--ioengine=nbd", "--iodepth=4"],
+    ),
+];
+
 impl Job {
     /// The unit of its figure.
     pub fn unit(&self) -> Unit {
@@ -68,18 +84,45 @@ impl Job {
         words
     }
 
+    /// The command line on a disk.
+    pub fn words_on_disk(&self, uri: &str, bytes: usize, seconds: usize) -> Vec<String> {
+        let words = self.words(Path::new("disk"), bytes, seconds);
+        let is_local =
+            |word: &String| ["--filename=", "--invalidate=", "--end_fsync="].iter().any(|of| word.starts_with(of));
+        let more = [format!("--uri={uri}"), "--time_based".to_owned()];
+        words.into_iter().filter(|word| !is_local(word)).chain(more).collect()
+    }
+
     /// Runs it by a command that ends in its words. Returns operations a second, or GB/s.
     pub fn run(&self, command: &mut Command) -> Result<f64> {
+        self.figure(&self.report(command)?)
+    }
+
+    /// [`Job::run`]; returns the CPU time of fio's thread for each operation, ns, too.
+    pub fn run_with_cpu(&self, command: &mut Command) -> Result<(f64, f64)> {
+        let report = self.report(command)?;
+        Ok((self.figure(&report)?, self.cpu(&report)?))
+    }
+
+    fn report(&self, command: &mut Command) -> Result<String> {
         let output = cleanup::output(command).context("fio (package fio)")?;
         let (said, printed) = (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
         ensure!(output.status.success(), "fio: {}", said.lines().chain(printed.lines()).last().unwrap_or_default());
-        self.figure(&printed)
+        Ok(printed.into_owned())
     }
 
-    /// The figure in fio's report. Messages of fio may precede the report.
+    /// The CPU time for each operation, ns.
+    fn cpu(&self, printed: &str) -> Result<f64> {
+        let job = &parse(printed)?["jobs"][0];
+        let number = |value: &serde_json::Value| value.as_f64().context("a figure of fio");
+        let percent = number(&job["usr_cpu"])? + number(&job["sys_cpu"])?;
+        let side = &job[if self.reads { "read" } else { "write" }];
+        Ok(percent / 100.0 * number(&job["job_runtime"])? * 1e6 / number(&side["total_ios"])?)
+    }
+
+    /// The figure in fio's report.
     fn figure(&self, printed: &str) -> Result<f64> {
-        let report = printed.find('{').map_or("", |at| &printed[at..]);
-        let report: serde_json::Value = serde_json::from_str(report).context("what fio printed")?;
+        let report = parse(printed)?;
         let side = &report["jobs"][0][if self.reads { "read" } else { "write" }];
         let figure = if self.counts { side["iops"].as_f64() } else { side["bw_bytes"].as_f64().map(|rate| rate / 1e9) };
         match figure {
@@ -87,6 +130,12 @@ impl Job {
             _ => bail!("fio reports no rate"),
         }
     }
+}
+
+/// fio's report. Messages of fio may precede it.
+fn parse(printed: &str) -> Result<serde_json::Value> {
+    let report = printed.find('{').map_or("", |at| &printed[at..]);
+    serde_json::from_str(report).context("what fio printed")
 }
 
 /// Runs a job on a file of this host.
@@ -109,6 +158,11 @@ mod tests {
         assert_eq!(of("4 KiB random read"), 80000.5);
         assert_eq!(of("1 MiB sequential read"), 0.32768);
         assert_eq!(of("1 MiB sequential write"), 2.0);
+        let of_cpu =
+            r#"{"jobs": [{"usr_cpu": 20.0, "sys_cpu": 30.0, "job_runtime": 1000, "read": {"total_ios": 100000}}]}"#;
+        assert_eq!(OF_DISKS[0].cpu(of_cpu).unwrap(), 5000.0);
+        let words = OF_DISKS[0].words_on_disk("nbd://x", 7, 1);
+        assert!(words.contains(&"--uri=nbd://x".to_owned()) && !words.iter().any(|word| word.contains("--filename")));
         assert!(JOBS[0].figure("nothing").is_err());
         assert!(JOBS[0].figure(r#"{"jobs": [{"read": {"bw_bytes": 0}}]}"#).is_err());
     }

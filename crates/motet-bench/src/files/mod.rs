@@ -12,25 +12,34 @@
 //! | `hosts` | two test hosts, beside TCP and sshfs |
 //! | `stripes` | a file striped over two and four test hosts, beside one |
 //! | `clients` | 1 to 184 clients that write |
-//! | `model` | where the time of a read goes: storage, network, the rest of client and server, the kernel's FUSE |
+//! | `preload` | what the preload object costs a program that opens no exported file |
+//! | `blocks` | a file as a disk, beside nbdkit, and as a block device, beside a mounted file |
+//! | `link` | a client and a disk between two test hosts, over a link of one rate |
+//! | `nfs`, `smb`, `gluster` | unmodified file servers with and without `motet run` |
+//! | `model` | where the time of a read goes: client, network, server, disk, each in storage, data, control; and the plots |
 
+mod blocks;
 mod client;
 mod clients;
+mod curves;
 mod directport;
 mod fio;
 mod hosts;
+mod link;
 mod managed;
 mod model;
 mod mount;
 mod passthrough;
+mod preload;
 pub(crate) mod scene;
+mod shares;
 mod sshfs;
 mod stripes;
 
 use crate::bench::Bench;
 use crate::options::PartOptions;
 use crate::parts;
-use crate::report::Line;
+use crate::report::{Curve, Line};
 use anyhow::Result;
 
 /// The command line of `motet bench files`.
@@ -53,7 +62,19 @@ pub enum Part {
     Stripes,
     /// 1, 8, 92 and 184 clients that write 64 KiB at a time
     Clients,
-    /// The time of a read, by where it goes
+    /// The cost of the preload object for a program that opens no exported file
+    Preload,
+    /// A file as a disk, beside nbdkit and beside a mounted file
+    Blocks,
+    /// A client and a disk on another test host, over a link of one rate
+    Link,
+    /// NFS-Ganesha, with and without `motet run`
+    Nfs,
+    /// Samba, with and without `motet run`
+    Smb,
+    /// gluster, with and without `motet run`
+    Gluster,
+    /// The time of a read, by where it goes, and plots of reads and writes over their size
     Model,
 }
 
@@ -67,11 +88,17 @@ impl parts::Part for Part {
             Part::Hosts => "hosts",
             Part::Stripes => "stripes",
             Part::Clients => "clients",
+            Part::Preload => "preload",
+            Part::Blocks => "blocks",
+            Part::Link => "link",
+            Part::Nfs => "nfs",
+            Part::Smb => "smb",
+            Part::Gluster => "gluster",
             Part::Model => "model",
         }
     }
 
-    fn measure(self, bench: &Bench) -> Result<Vec<Line>> {
+    fn measure(self, bench: &Bench, curves: &mut Vec<Curve>) -> Result<Vec<Line>> {
         match self {
             Part::Client => client::measure(bench),
             Part::Managed => managed::measure(bench),
@@ -79,8 +106,14 @@ impl parts::Part for Part {
             Part::Sshfs => directport::measure(bench),
             Part::Hosts => hosts::measure(bench),
             Part::Stripes => stripes::measure(bench),
-            Part::Clients => clients::measure(bench),
-            Part::Model => model::measure(bench),
+            Part::Clients => clients::measure(bench, curves),
+            Part::Preload => preload::measure(bench),
+            Part::Blocks => blocks::measure(bench),
+            Part::Link => link::measure(bench),
+            Part::Nfs => shares::ganesha(bench),
+            Part::Smb => shares::samba(bench),
+            Part::Gluster => shares::gluster(bench),
+            Part::Model => model::measure(bench, curves),
         }
     }
 }

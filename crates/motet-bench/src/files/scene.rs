@@ -104,11 +104,22 @@ impl Scene {
     /// Mounts the export that is reached in this way.
     pub fn mount(&self, bench: &Bench, way: Way) -> Result<Mounted> {
         let folder = self.path(&format!("mount-{}", way.export()));
-        std::fs::create_dir(&folder)?;
+        std::fs::create_dir_all(&folder)?;
         let mut command = Command::new(&self.motet);
         command.args(["mount", "--foreground", way.export()]).arg(&folder);
         let server = Server::start(bench, self.set(&mut command), "is mounted on", None)?;
         Ok(Mounted { folder, _server: server })
+    }
+
+    /// Serves a file as a disk, with more arguments of `motet export --block`, by the words `before`. Returns what it prints: a URI or, with `--connect`, a device.
+    pub fn block(&self, bench: &Bench, before: &[OsString], file: &Path, more: &[&str]) -> Result<(Server, String)> {
+        let mut words = before.to_vec();
+        words.extend([self.motet.as_os_str().to_owned(), "export".into(), "--block".into(), file.into()]);
+        words.extend(more.iter().map(OsString::from));
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
+        let ready = if more.contains(&"--connect") { "/dev/" } else { "nbd" };
+        Server::start_and_say(bench, self.set(&mut command), ready, None)
     }
 
     /// Starts a worker on this CPU (`None`: on all).
@@ -121,25 +132,43 @@ impl Scene {
 }
 
 impl Scene {
-    /// Starts a worker under `motet run`, for which the export that clients may use themselves is at `prefix`. It runs on all CPUs.
-    pub fn preloaded(&self, bench: &Bench, prefix: &str, words: &[&str]) -> Result<Process> {
+    /// A command under `motet run --files`, for which the export that clients may use themselves is at `prefix`.
+    pub fn run_files<S: AsRef<std::ffi::OsStr>>(&self, prefix: &Path, words: &[S]) -> Command {
         let mut command = Command::new(&self.motet);
-        command.args(["run", "--files", &format!("{}={prefix}", Way::Direct.export()), "--"]);
-        command.args(&self.worker).args(words);
+        command.args(["run", "--files", &format!("{}={}", Way::Direct.export(), prefix.display()), "--"]).args(words);
+        self.set(&mut command);
+        command
+    }
+
+    /// Starts a worker under `motet run`, without files. It runs on all CPUs.
+    pub fn under_run(&self, bench: &Bench, words: &[&str]) -> Result<Process> {
+        let mut command = Command::new(&self.motet);
+        command.args(["run", "--"]).args(&self.worker).args(words);
         self.set(&mut command);
         Process::start(command, &bench.cpus, None)
+    }
+
+    /// Starts a worker under `motet run`, for which the export that clients may use themselves is at `prefix`. It runs on all CPUs.
+    pub fn preloaded(&self, bench: &Bench, prefix: &str, words: &[&str]) -> Result<Process> {
+        let all: Vec<OsString> = self.worker.iter().cloned().chain(words.iter().map(OsString::from)).collect();
+        Process::start(self.run_files(Path::new(prefix), &all), &bench.cpus, None)
     }
 }
 
 impl Server {
     /// Starts a command, and waits for the first line of its output, which must contain `ready`.
     fn start(bench: &Bench, command: &mut Command, ready: &str, cpu: Option<usize>) -> Result<Self> {
+        Ok(Self::start_and_say(bench, command, ready, cpu)?.0)
+    }
+
+    /// [`Server::start`]; returns the line, too.
+    fn start_and_say(bench: &Bench, command: &mut Command, ready: &str, cpu: Option<usize>) -> Result<(Self, String)> {
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut server = Self(bench.cpus.on(cpu, || cleanup::start(command))?);
         let mut line = String::new();
         BufReader::new(server.0.stdout.take().context("a pipe")?).read_line(&mut line)?;
         ensure!(line.contains(ready), "{} did not get ready: {}", command.get_program().display(), line.trim());
-        Ok(server)
+        Ok((server, line.trim().to_owned()))
     }
 
     /// A process that is ready in another way.

@@ -16,7 +16,7 @@ mod site;
 use crate::bench::Bench;
 use crate::options::PartOptions;
 use crate::parts;
-use crate::report::Line;
+use crate::report::{Curve, Line};
 use anyhow::Result;
 
 /// The command line of `motet bench globus`.
@@ -42,7 +42,7 @@ impl parts::Part for Part {
         }
     }
 
-    fn measure(self, bench: &Bench) -> Result<Vec<Line>> {
+    fn measure(self, bench: &Bench, _: &mut Vec<Curve>) -> Result<Vec<Line>> {
         match self {
             Part::Servers => servers::third_party(bench),
             Part::Client => servers::download(bench),

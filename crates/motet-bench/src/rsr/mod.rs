@@ -20,7 +20,7 @@ mod pair;
 use crate::bench::{Bench, Measurement, Series};
 use crate::options::PartOptions;
 use crate::parts;
-use crate::report::{Bound, Line, Quantity, Unit};
+use crate::report::{Bound, Curve, Line, Quantity, Unit};
 use anyhow::Result;
 use pair::{ONE_PACKET, Pair};
 
@@ -65,7 +65,7 @@ impl parts::Part for Part {
         }
     }
 
-    fn measure(self, bench: &Bench) -> Result<Vec<Line>> {
+    fn measure(self, bench: &Bench, _: &mut Vec<Curve>) -> Result<Vec<Line>> {
         match self {
             Part::Empty => empty(bench),
             Part::Call => orb::measure(bench),

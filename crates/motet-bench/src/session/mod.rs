@@ -18,7 +18,7 @@ mod watched;
 use crate::bench::Bench;
 use crate::options::PartOptions;
 use crate::parts;
-use crate::report::Line;
+use crate::report::{Curve, Line};
 use anyhow::Result;
 
 /// The command line of `motet bench session`.
@@ -80,7 +80,7 @@ impl parts::Part for Part {
         }
     }
 
-    fn measure(self, bench: &Bench) -> Result<Vec<Line>> {
+    fn measure(self, bench: &Bench, _: &mut Vec<Curve>) -> Result<Vec<Line>> {
         match self {
             Part::Up => lifetimes::up(bench),
             Part::Start => lifetimes::start(bench),

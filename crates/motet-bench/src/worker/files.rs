@@ -17,6 +17,7 @@ use std::io::BufRead;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
 const NEW_FILE: &str = "new";
 /// Bytes of the file of each writer.
 const WRITTEN_BYTES: usize = 1 << 20;
+/// Threads of the operations `read-together` and `write-together`.
+const TOGETHER: usize = 4;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 /// The service, the tags, and the bytes of a request of an exchange.
@@ -139,6 +142,13 @@ fn client(files: &Files, bytes: usize) -> Result<()> {
             bail!("no such command: {line}")
         };
         let size = number(size)?;
+        if let Some(operation) = operation.strip_suffix("-together") {
+            println!(
+                "{}",
+                together(files, operation == "write", size, bytes, Duration::from_millis(number(ms)? as u64))?
+            );
+            continue;
+        }
         // At the beginning of a page, for O_DIRECT.
         let mut memory = vec![1u8; size + PAGE];
         let from = memory.as_ptr().align_offset(PAGE);
@@ -157,6 +167,10 @@ fn client(files: &Files, bytes: usize) -> Result<()> {
                     "write" => files.write(buffer, at % blocks * size as u64)?,
                     "stat" => files.attributes()?,
                     "create" => files.create()?,
+                    "start" => {
+                        let status = std::process::Command::new("/bin/true").status()?;
+                        ensure!(status.success(), "/bin/true has failed");
+                    }
                     _ => bail!("no such operation: {operation}"),
                 }
                 at += 1;
@@ -166,6 +180,28 @@ fn client(files: &Files, bytes: usize) -> Result<()> {
         println!("{result}");
     }
     Ok(())
+}
+
+/// Reads or writes the file in order by [`TOGETHER`] threads, each the next block when it has one. Returns the time for each block, ns, and their number.
+fn together(files: &Files, writes: bool, size: usize, bytes: usize, time: Duration) -> Result<String> {
+    let blocks = (bytes / size) as u64;
+    let next = AtomicU64::new(0);
+    let began = Instant::now();
+    let run = || -> Result<()> {
+        let mut buffer = vec![1; size];
+        while began.elapsed() < time {
+            let offset = next.fetch_add(1, Ordering::Relaxed) % blocks * size as u64;
+            if writes { files.write(&buffer, offset)? } else { files.read(&mut buffer, offset)? }
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..TOGETHER).map(|_| scope.spawn(run)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap_or_else(|_| bail!("a thread has failed")))
+    })?;
+    let count = next.into_inner();
+    let each = began.elapsed().as_nanos() as f64 / count as f64;
+    Ok(format!("{each} {each} {count}"))
 }
 
 /// Clients that write their own files until a time is over.
