@@ -1,6 +1,6 @@
 //! Files that are striped over three exports, against a model in memory, and with exports that are away or have lost something.
 
-use motet_files::client::{Client, CompletionQueue, File, OperationMemory, Source, Submission};
+use motet_files::client::{Client, CompletionQueue, File, OperationMemory, Source, Submission, Transfer};
 use motet_files::protocol::{Change, OpenFlags, RenameFlags};
 use motet_files::server::{Options, Server, Striping};
 use std::fs;
@@ -274,4 +274,43 @@ fn a_completion_queue_reads_and_writes_whole_files() {
     queue.submit(&striped, Submission::Sync { data_only: false }, 4).expect("submitted");
     queue.close();
     assert_eq!(queue.outstanding(), 0);
+}
+
+#[test]
+fn batches_go_to_all_exports_at_once() {
+    let scene = Scene::new();
+    let file = scene.create("file");
+    let data = pattern(10 * UNIT as usize + 777, 3);
+    // Longer and shorter than a unit, in another order than that of the file, with an empty one.
+    let size = 150_000;
+    let chunks: Vec<(u64, &[u8])> =
+        data.chunks(size).enumerate().map(|(at, chunk)| ((at * size) as u64, chunk)).rev().collect();
+    let mut writes: Vec<Transfer<'_>> = chunks.iter().map(|&(at, chunk)| Transfer::Write(at, chunk)).collect();
+    writes.push(Transfer::Write(5, &[]));
+    let written: Vec<usize> = file.transfer(&mut writes).into_iter().map(|result| result.expect("a write")).collect();
+    let expected: Vec<usize> = chunks.iter().map(|(_, chunk)| chunk.len()).chain([0]).collect();
+    assert_eq!(written, expected);
+    assert!(whole(&file) == data && scene.parts(1).len() == 1 && scene.parts(2).len() == 1);
+
+    // Within the file, over its end, and behind it.
+    let end = data.len();
+    let places = [0, UNIT as usize - 1, end - 100, end, end + 5, 300_000];
+    let mut buffers: Vec<Vec<u8>> = places.iter().map(|_| vec![0xee; 200_000]).collect();
+    let mut reads: Vec<Transfer<'_>> =
+        places.iter().zip(&mut buffers).map(|(&at, buffer)| Transfer::Read(at as u64, buffer)).collect();
+    let read = file.transfer(&mut reads);
+    for ((&at, buffer), read) in places.iter().zip(&buffers).zip(read) {
+        let expected = data.get(at.min(end)..end.min(at + 200_000)).expect("a range");
+        assert!(buffer[..read.expect("a read")] == *expected, "a read at {at}");
+    }
+
+    // One that cannot be made keeps no other one from being made.
+    let results = file.transfer(&mut [
+        Transfer::Write(7, b"before"),
+        Transfer::Write(u64::MAX - 2, b"no"),
+        Transfer::Write(end as u64, b"behind"),
+    ]);
+    let [Ok(6), Err(_), Ok(6)] = &results[..] else { panic!("{results:?}") };
+    let all = whole(&file);
+    assert!(all.len() == end + 6 && all[7..13] == *b"before" && all[end..] == *b"behind" && all[13..end] == data[13..]);
 }
