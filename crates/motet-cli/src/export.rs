@@ -73,7 +73,8 @@ pub struct Arguments {
     #[arg(long, conflicts_with = "block")]
     ignore_o_direct: bool,
 
-    /// What reads files that are open with O_DIRECT: io_uring where it is permitted, else threads (auto); threads alone; or io_uring, and fail without
+    /// What reads files that are open with O_DIRECT: io_uring while several reads are under way and where it is permitted, else threads (auto); threads alone; or
+    /// io_uring, and fail without
     #[arg(long, value_name = "WAY", value_enum, default_value_t = Storage::Auto, conflicts_with = "block")]
     storage: Storage,
 

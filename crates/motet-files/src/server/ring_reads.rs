@@ -8,7 +8,7 @@ use super::session::Session;
 use super::{Buffers, Shared, Turn};
 use crate::Result;
 use crate::protocol::{Answer, Operation, Reply, Request, answer_tag, append};
-use crate::storage::{Body, OpenFile, PastCache};
+use crate::storage::{Body, Counted, OpenFile, PastCache};
 use motet::node::{Error, Mode, Outgoing};
 use motet_uring::{Completed, Ring};
 use rustix::io::Errno;
@@ -19,12 +19,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 /// What reads the storage of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Storage {
-    /// io_uring where it is of use and permitted, threads elsewhere.
+    /// io_uring where it is permitted, for reads that are not alone; threads elsewhere. A read that is alone costs less by a thread ([decision 52]).
+    ///
+    /// [decision 52]: ../../../docs/adr/0052-direct-io.md
     #[default]
     Auto,
     /// Threads alone.
     Threads,
-    /// As `Auto`; a server that may not use io_uring does not start.
+    /// io_uring, also for reads that are alone. A server that may not use it does not start.
     IoUring,
 }
 
@@ -46,6 +48,7 @@ pub struct RingRead {
     file: Arc<OpenFile>,
     session: Arc<Session>,
     request: Request<'static>,
+    _counted: Counted,
 }
 
 impl motet_uring::Read for RingRead {
@@ -77,7 +80,7 @@ impl RingReads {
         let made = self.ring.get().map(|made| made.as_ref().map(drop).map_err(String::clone));
         match made {
             Some(Ok(())) => "io_uring and threads".to_owned(),
-            None if self.probe().is_ok() => "threads (io_uring from the first direct read on)".to_owned(),
+            None if self.probe().is_ok() => "threads (io_uring when several direct reads are under way)".to_owned(),
             none => format!("threads ({})", none.unwrap_or_else(|| self.probe()).err().unwrap_or_default()),
         }
     }
@@ -105,11 +108,15 @@ impl Shared {
         if length > motet_uring::BUFFER_BYTES || !past_cache.is_whole(offset, length) {
             return false;
         }
+        if self.ring_reads.storage == Storage::Auto && !past_cache.under_way().any() {
+            return false;
+        }
         let Ok(ring) = self.ring_reads.ring.get_or_init(|| self.start_ring()) else { return false };
         let operation = Operation::Read { file: number, offset, length: length as u32 };
         let Request { slot, sequence, data, .. } = *request;
         let request = Request { slot, sequence, data, identity: None, operation };
-        let read = RingRead { file: Arc::clone(&file), session: Arc::clone(session), request };
+        let counted = past_cache.under_way().begin();
+        let read = RingRead { file: Arc::clone(&file), session: Arc::clone(session), request, _counted: counted };
         ring.read(read, offset, length, block).is_ok()
     }
 
@@ -160,7 +167,7 @@ impl Shared {
     /// Makes a read again that has failed by the ring. Called by the thread that has the turn, whose wait was interrupted.
     pub(super) fn repeat_failed_read(&self, buffers: &mut Buffers, turn: &mut Turn<'_>) {
         let mut queue = self.ring_reads.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(RingRead { file, session, request }) = queue.pop_front() else { return };
+        let Some(RingRead { file, session, request, .. }) = queue.pop_front() else { return };
         if !queue.is_empty() {
             // For the thread that gets the turn.
             let _ = self.node.signal_cq(self.cq);

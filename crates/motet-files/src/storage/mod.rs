@@ -47,7 +47,7 @@ use std::sync::Arc;
 use attributes::Located;
 use descriptors::{attributes_at, attributes_of};
 pub use open_file::OpenFile;
-pub use past_cache::PastCache;
+pub use past_cache::{Counted, PastCache};
 
 /// Reads up to this many bytes are tried without waiting first, and sent by the thread that receives.
 const SHORT_READ_BYTES: usize = 64 << 10;

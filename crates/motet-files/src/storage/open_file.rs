@@ -2,7 +2,7 @@
 
 use super::descriptors::attributes_at;
 use super::locks::{FileId, LockTable, Owner, Through};
-use super::past_cache::{PastCache, write_all};
+use super::past_cache::{PastCache, UnderWay, write_all};
 use crate::Result;
 use crate::identity::Identity;
 use crate::protocol::{Attributes, Entry, LockRange, LockWait, OpenFlags, append};
@@ -57,8 +57,8 @@ impl OpenFile {
     }
 
     /// The file is read and written past the cache from now on. An error says why that is not possible.
-    pub fn pass_cache(&mut self) -> std::result::Result<(), String> {
-        self.past_cache = Some(PastCache::open(self.descriptor())?);
+    pub fn pass_cache(&mut self, under_way: &UnderWay) -> std::result::Result<(), String> {
+        self.past_cache = Some(PastCache::open(self.descriptor(), under_way)?);
         Ok(())
     }
 

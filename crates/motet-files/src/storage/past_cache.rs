@@ -10,6 +10,8 @@ use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use std::cell::RefCell;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The unit of direct reads and writes where the system does not say it: no device of today has larger blocks.
 const USUAL_BLOCK: usize = 4096;
@@ -33,6 +35,35 @@ pub struct PastCache {
     block: usize,
     /// Bytes of which addresses are multiples.
     memory: usize,
+    /// The direct reads of all files of the server.
+    under_way: UnderWay,
+}
+
+/// Counts the direct reads of a server that are under way.
+#[derive(Debug, Clone, Default)]
+pub struct UnderWay(Arc<AtomicUsize>);
+
+/// A direct read that is under way.
+#[derive(Debug)]
+pub struct Counted(UnderWay);
+
+impl UnderWay {
+    /// A read begins. It ends when this is dropped.
+    pub fn begin(&self) -> Counted {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Counted(self.clone())
+    }
+
+    /// Whether there are any.
+    pub fn any(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 0
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Calls `with` with aligned memory of this thread.
@@ -62,8 +93,8 @@ fn alignment(file: BorrowedFd<'_>) -> std::result::Result<(usize, usize), String
 }
 
 impl PastCache {
-    /// Opens an open file again, past the cache. An error says why that is not possible.
-    pub fn open(file: BorrowedFd<'_>) -> std::result::Result<Self, String> {
+    /// Opens an open file again, past the cache. `under_way` counts its reads. An error says why that is not possible.
+    pub fn open(file: BorrowedFd<'_>, under_way: &UnderWay) -> std::result::Result<Self, String> {
         let kept = OFlags::RWMODE | OFlags::APPEND | OFlags::NONBLOCK | OFlags::SYNC | OFlags::DSYNC;
         let flags = fcntl_getfl(file).map_err(|error| error.to_string())? & kept;
         let descriptor = reopen(file, flags | OFlags::DIRECT).map_err(|error| match Errno::from_io_error(&error) {
@@ -71,12 +102,17 @@ impl PastCache {
             _ => format!("it could not be opened with O_DIRECT: {error}"),
         })?;
         let (block, memory) = alignment(descriptor.as_fd())?;
-        Ok(Self { descriptor, block, memory })
+        Ok(Self { descriptor, block, memory, under_way: under_way.clone() })
     }
 
     /// The descriptor with O_DIRECT.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+
+    /// The direct reads of all files of the server.
+    pub fn under_way(&self) -> &UnderWay {
+        &self.under_way
     }
 
     /// Bytes of which offsets and lengths of direct reads and writes are multiples.
@@ -96,6 +132,7 @@ impl PastCache {
     /// Reads into `buffer` from `offset` on until it is full or the file ends; returns how many bytes. Of blocks that are wanted in part, the whole is read. EINVAL:
     /// the file system refuses these direct reads.
     pub fn read(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let _counted = self.under_way.begin();
         if self.is_whole(offset, buffer.len()) && self.is_aligned(buffer) {
             return self.read_blocks(buffer, offset);
         }

@@ -6,6 +6,7 @@
 use super::descriptors::{attributes_at, attributes_of};
 use super::locks::LockTable;
 use super::open_file::OpenFile;
+use super::past_cache::UnderWay;
 use super::stripes::Striping;
 use crate::Result;
 use crate::identity::{Assumed, Identities, Identity};
@@ -43,6 +44,8 @@ pub struct Tree {
     /// Files are used through the cache also if they were opened with O_DIRECT.
     ignore_o_direct: bool,
     direct_opens: Mutex<DirectOpens>,
+    /// Reads past the cache that are under way.
+    direct_reads: UnderWay,
 }
 
 /// What became of opens with O_DIRECT.
@@ -100,6 +103,7 @@ impl Tree {
             identities,
             ignore_o_direct: false,
             direct_opens: Mutex::default(),
+            direct_reads: UnderWay::default(),
         })
     }
 
@@ -119,7 +123,11 @@ impl Tree {
         if !flags.contains(OpenFlags::DIRECT) || !is_file || self.ignore_o_direct {
             return;
         }
-        let passed = if self.in_memory { Err("its file system is in memory".to_owned()) } else { file.pass_cache() };
+        let passed = if self.in_memory {
+            Err("its file system is in memory".to_owned())
+        } else {
+            file.pass_cache(&self.direct_reads)
+        };
         if let Err(why) = passed {
             let mut opens = self.direct_opens.lock().unwrap_or_else(PoisonError::into_inner);
             *opens = DirectOpens { cached: opens.cached + 1, why };
