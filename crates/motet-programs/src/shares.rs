@@ -35,10 +35,10 @@ pub fn samba_configuration(share: &str, state: &str, port: u16) -> String {
     )
 }
 
-/// Samba's server with a configuration file. It leads a process group of its own, which its end ends.
+/// Samba's server with a configuration file. By SIGTERM it ends its process group, so it must be started in one of its own.
 pub fn samba(configuration: &str) -> Vec<String> {
     let configuration = format!("--configfile={configuration}");
-    words(&["smbd", "--foreground", "--debug-stdout", &configuration])
+    words(&["smbd", "--foreground", "--no-process-group", "--debug-stdout", &configuration])
 }
 
 /// Samba's client, which executes commands.

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, ensure};
 use motet_programs::{find, free_port, is_root, shares};
 use std::ffi::OsString;
 use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -69,7 +70,8 @@ impl<'a> Starter<'a> {
 
     /// Starts a server, and waits until it listens.
     fn serve(&self, words: &[String], port: u16) -> Result<Server> {
-        let mut server = Server::of(cleanup::start(&mut self.command(words))?);
+        // Some end their process group with themselves.
+        let mut server = Server::of(cleanup::start(self.command(words).process_group(0))?);
         let began = Instant::now();
         while TcpStream::connect(("127.0.0.1", port)).is_err() {
             ensure!(!server.ended() && began.elapsed() < LIMIT, "{} does not start", words[0]);
@@ -92,7 +94,7 @@ impl<'a> Starter<'a> {
 fn check(programs: &[&str]) -> Result<()> {
     ensure!(is_root(), "SKIPPED: the servers need root");
     for program in programs {
-        find(program).with_context(|| format!("SKIPPED: no {program} (tests/packages.txt)"))?;
+        find(program).with_context(|| format!("SKIPPED: no {program} (tests/programs/packages.txt)"))?;
     }
     Ok(())
 }

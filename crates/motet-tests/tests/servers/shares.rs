@@ -59,7 +59,7 @@ fn missing(programs: &[&str]) -> Option<String> {
         return Some("needs root".to_owned());
     }
     let absent = programs.iter().find(|program| find(program).is_none())?;
-    Some(format!("{absent} is not installed (tests/packages.txt)"))
+    Some(format!("{absent} is not installed (tests/programs/packages.txt)"))
 }
 
 #[test]
