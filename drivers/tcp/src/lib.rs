@@ -14,6 +14,7 @@
 //! | [`admission`] | which connections may begin a session |
 //! | [`session_table`], [`node`] | which sessions a node of this process has, and which acceptors |
 //! | [`socket`] | sockets and epoll sets |
+//! | [`file_body`] | bodies that are ranges of files, sent by sendfile |
 //!
 //! The protocol is `motet_proto::message::session`; only sockets are here.
 #![forbid(unsafe_code)]
@@ -22,7 +23,7 @@ pub mod acceptor;
 pub mod admission;
 pub mod connect;
 pub mod file_body;
-mod incoming;
+pub mod incoming;
 pub mod link;
 pub mod listener;
 pub mod node;
