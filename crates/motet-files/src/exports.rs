@@ -4,27 +4,27 @@
 //! processes of the same user are answered; exports for others have a socket for them (`members`). The address of the server contains a secret: a client learns it here and nowhere else.
 
 pub mod members;
+mod socket;
 
 use crate::Result;
 use motet_session::api::Export;
 use motet_session::paths::{PathError, check_name, existing_exports_folder, exports_folder};
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    Shutdown, recvmsg, sendmsg, shutdown, sockopt,
+    recvmsg, sendmsg, sockopt,
 };
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
+use socket::{Bound, Socket};
+use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 /// Longest query and answer, bytes.
@@ -109,47 +109,15 @@ pub trait Exported: Send + Sync + 'static {
 /// The socket of a running server. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct Publication {
-    path: PathBuf,
-    listener: UnixListener,
-    thread: Option<JoinHandle<()>>,
-    /// Locked while the server runs, so that only one has the name.
-    _lock: File,
+    _socket: Socket,
 }
 
 impl Publication {
     /// Answers clients that ask for the export `name`.
     pub fn start(name: &str, exported: Arc<impl Exported>) -> Result<Self> {
-        let path = socket_path(name)?;
-        let lock = File::create(path.with_extension("lock"))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err(Errno::ADDRINUSE.into()),
-            locked => locked?,
-        }
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        let listener = UnixListener::bind(&path)?;
-        let accepting = listener.try_clone()?;
-        let thread = thread::Builder::new().name("files-exports".to_owned()).spawn(move || {
-            while let Ok((stream, _)) = accepting.accept() {
-                // A client that breaks off, or asks nonsense, concerns no other client.
-                let _ = answer(&stream, &*exported);
-            }
-        })?;
-        Ok(Self { path, listener, thread: Some(thread), _lock: lock })
-    }
-}
-
-impl Drop for Publication {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-        // Wakes the thread from accept().
-        let _ = shutdown(&self.listener, Shutdown::Both);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        let _ = fs::remove_file(self.path.with_extension("lock"));
+        let bound = Bound::at(socket_path(name)?)?;
+        let socket = bound.answer("files-exports", move |stream| answer(stream, &*exported))?;
+        Ok(Self { _socket: socket })
     }
 }
 

@@ -3,7 +3,7 @@
 
 mod disk;
 
-use disk::{Disk, cached, command, drop_cache, skip};
+use disk::{Disk, cached, drop_cache, skip};
 use motet_files::client::{Client, File, Source, Transfer};
 use motet_files::exports::{self, Query};
 use motet_files::protocol::OpenFlags;
@@ -481,13 +481,7 @@ fn a_quota_gives_edquot_and_keeps_what_was_written_directly() {
     let test = "a_quota_gives_edquot_and_keeps_what_was_written_directly";
     for way in ways(test) {
         let Some(disk) = Disk::btrfs(test, 256) else { return };
-        let limited = disk.path().join("limited");
-        let (top, limited_text) = (disk.path().display().to_string(), limited.display().to_string());
-        command("btrfs", &["subvolume", "create", &limited_text]);
-        command("btrfs", &["quota", "enable", &top]);
-        command("btrfs", &["quota", "rescan", "-w", &top]);
-        command("btrfs", &["qgroup", "limit", "16M", &limited_text]);
-        let scene = Scene::new(&limited, way);
+        let scene = Scene::new(&disk.limited_folder(), way);
         assert_eq!(fill(&scene, "full"), EDQUOT);
     }
 }

@@ -1,38 +1,24 @@
 //! Long reads over TCP, which leave the server from the file: while the file becomes shorter, of many clients at once, and to clients that go.
 
+mod scene;
+
 use motet_files::client::{Client, Source};
 use motet_files::exports::{self, Query};
 use motet_files::protocol::{MAX_DATA_BYTES, OpenFlags};
-use motet_files::server::{Options, Server};
+use scene::Scene;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
 const NEW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE).union(OpenFlags::CREATE);
 
-struct Scene {
-    server: Server,
-    folder: TempDir,
-    name: String,
-}
-
 impl Scene {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let folder = tempfile::tempdir().expect("a folder");
-        let name = format!("reads-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let listen = Some("127.0.0.1:0".parse().expect("an address"));
-        let options = Options { name: name.clone(), directory: folder.path().to_owned(), listen, ..Options::default() };
-        Self { server: Server::start(options).expect("a server"), folder, name }
-    }
-
     /// A client over TCP.
     fn client(&self) -> Client {
-        let address = self.server.address().expect("the address");
+        let address = self.address();
         let tcp = address.split(',').find(|part| part.starts_with("tcp://")).expect("an address for TCP");
         Client::connect(Source::Address(tcp.to_owned()), LIMIT).expect("a client")
     }

@@ -1,5 +1,6 @@
 //! Clients that speak to a server over plain TCP connections and misbehave: other clients are served meanwhile, and nothing of the bad ones stays.
 
+mod scene;
 mod wire;
 
 use motet_files::client::{Client, Source};
@@ -7,14 +8,12 @@ use motet_files::exports::{self, Query};
 use motet_files::protocol::{
     MAX_DATA_BYTES, OpenFlags, Operation, Reply, SLOTS, SessionKey, Target, VERSION, data_tag, request_tag,
 };
-use motet_files::server::{Options, Server};
 use motet_proto::message::packet::{Head, Hello, Kind};
 use motet_proto::message::slab::SlabId;
+use scene::Scene;
 use std::fs;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
-use tempfile::TempDir;
 use wire::{ORDINARY, Wire, tcp_part};
 
 /// A client that is waited for is given up after 10 s, and no earlier. Who is served before that has not waited for it.
@@ -23,27 +22,7 @@ const GIVEN_UP_AFTER: Duration = Duration::from_secs(10);
 const LIMIT: Duration = Duration::from_secs(60);
 const NEW: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE).union(OpenFlags::CREATE);
 
-/// A server that listens for TCP, and the folder that it exports.
-struct Scene {
-    server: Server,
-    folder: TempDir,
-    name: String,
-}
-
 impl Scene {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let folder = tempfile::tempdir().expect("a folder");
-        let name = format!("raw-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-        let listen = Some("127.0.0.1:0".parse().expect("an address"));
-        let options = Options { name: name.clone(), directory: folder.path().to_owned(), listen, ..Options::default() };
-        Self { server: Server::start(options).expect("a server"), folder, name }
-    }
-
-    fn address(&self) -> String {
-        self.server.address().expect("the address")
-    }
-
     /// A client that keeps the protocol has its requests executed: short ones, and data of several lengths both ways.
     fn serve_another(&self) {
         let address = tcp_part(&self.address());

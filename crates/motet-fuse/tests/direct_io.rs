@@ -5,7 +5,7 @@ mod disk;
 #[path = "scene/mod.rs"]
 mod scene;
 
-use disk::{Disk, cached, command, drop_cache};
+use disk::{Disk, cached, drop_cache};
 use rustix::fs::OFlags;
 use scene::{MODES, Mode, Mounted, can_mount, script, server};
 use std::fs::{self, File, OpenOptions};
@@ -215,13 +215,7 @@ fn a_quota_gives_edquot_to_direct_writes() {
             return;
         }
         let Some(disk) = Disk::btrfs(test, 256) else { return };
-        let limited = disk.path().join("limited");
-        let (top, limited_text) = (disk.path().display().to_string(), limited.display().to_string());
-        command("btrfs", &["subvolume", "create", &limited_text]);
-        command("btrfs", &["quota", "enable", &top]);
-        command("btrfs", &["quota", "rescan", "-w", &top]);
-        command("btrfs", &["qgroup", "limit", "16M", &limited_text]);
-        let mounted = mounted(&limited, mode);
+        let mounted = mounted(&disk.limited_folder(), mode);
         assert_eq!(fill(&mounted), rustix::io::Errno::DQUOT.raw_os_error(), "{mode:?}");
     }
 }

@@ -179,7 +179,7 @@ pub fn shared_exports_folder(user: u32) -> Option<PathBuf> {
     check_shared(&folder, user).is_ok().then_some(folder)
 }
 
-/// The same folder of this user. It is created if need be.
+/// The folder in which servers of this user have the sockets of exports for other users. It is created if need be.
 pub fn create_shared_exports_folder() -> Result<PathBuf, PathError> {
     let user = getuid().as_raw();
     let folder = PathBuf::from(format!("/tmp/motet-exports-{user}"));

@@ -3,24 +3,22 @@
 //! The server answers members of one group. Who asks is what the kernel says of the socket's other end: user, group and supplementary groups at the time of the
 //! connection. Others get the reason. A member gets the address of the server's node for members, and a ticket.
 
+use super::socket::{Bound, Socket};
 use super::{Info, LIMIT, MAX_LINE_BYTES};
 use crate::Result;
 use crate::identity::{Identity, MAX_GROUPS};
 use motet::peer_user::PeerUser;
 use motet_session::paths::{check_name, create_shared_exports_folder, shared_exports_folder};
 use nix::unistd::{Group as SystemGroup, User};
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown};
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
-use std::fs::{self, File};
+use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
 
 /// What separates the user from the name of an export.
 const OF_USER: char = '@';
@@ -84,11 +82,19 @@ struct Refusal {
 /// The socket for members. Dropping it removes the socket, and the folder with the last one.
 #[derive(Debug)]
 pub struct Publication {
-    path: PathBuf,
-    listener: UnixListener,
-    thread: Option<JoinHandle<()>>,
-    /// Locked while the server runs, so that only one has the name.
-    _lock: File,
+    // In this order: the folder is empty when the socket is gone.
+    _socket: Socket,
+    _folder: Folder,
+}
+
+/// The folder of the socket. Dropping it removes the folder if no other socket is there.
+#[derive(Debug)]
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
 }
 
 impl Publication {
@@ -97,56 +103,24 @@ impl Publication {
         check_name("export", name).map_err(super::unusable)?;
         // Another server that ends removes the folder if it is empty at that moment.
         let mut tries = 0;
-        let (path, lock, listener) = loop {
+        let (folder, bound) = loop {
             match listen(name) {
                 Err(error) if error.kind() == ErrorKind::NotFound && tries < MAX_TRIES => tries += 1,
                 listening => break listening?,
             }
         };
-        let accepting = listener.try_clone()?;
-        let thread = thread::Builder::new().name("files-members".to_owned()).spawn(move || {
-            while let Ok((stream, _)) = accepting.accept() {
-                // One that breaks off concerns no other.
-                let _ = answer(&stream, &*reception);
-            }
-        })?;
-        Ok(Self { path, listener, thread: Some(thread), _lock: lock })
+        let socket = bound.answer("files-members", move |stream| answer(stream, &*reception))?;
+        Ok(Self { _socket: socket, _folder: folder })
     }
 }
 
-impl Drop for Publication {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-        // Wakes the thread from accept().
-        let _ = shutdown(&self.listener, Shutdown::Both);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-        let _ = fs::remove_file(self.path.with_extension("lock"));
-        if let Some(folder) = self.path.parent() {
-            // It stays while there are others.
-            let _ = fs::remove_dir(folder);
-        }
-    }
-}
-
-/// Listens at the socket of an export: its path, the lock of the name, and the socket.
-fn listen(name: &str) -> Result<(PathBuf, File, UnixListener)> {
+/// Makes the socket of an export, and its folder if need be.
+fn listen(name: &str) -> Result<(Folder, Bound)> {
     let folder = create_shared_exports_folder().map_err(super::unusable)?;
-    let path = folder.join(format!("{name}.sock"));
-    let lock = File::options().create(true).truncate(false).write(true).open(path.with_extension("lock"))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => return Err(Errno::ADDRINUSE.into()),
-        locked => locked?,
-    }
-    match fs::remove_file(&path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&path)?;
+    let bound = Bound::at(folder.join(format!("{name}.sock")))?;
     // Everybody may ask; the kernel says who.
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
-    Ok((path, lock, listener))
+    fs::set_permissions(bound.path(), fs::Permissions::from_mode(0o666))?;
+    Ok((Folder(folder), bound))
 }
 
 /// Answers one who asks. Nothing that it says is read: all depends on who it is.

@@ -102,6 +102,17 @@ impl Disk {
         }
     }
 
+    /// A folder of a btrfs file system with a quota of 16 MiB.
+    pub fn limited_folder(&self) -> PathBuf {
+        let limited = self.path().join("limited");
+        let (top, folder) = (self.path().display().to_string(), limited.display().to_string());
+        command("btrfs", &["subvolume", "create", &folder]);
+        command("btrfs", &["quota", "enable", &top]);
+        command("btrfs", &["quota", "rescan", "-w", &top]);
+        command("btrfs", &["qgroup", "limit", "16M", &folder]);
+        limited
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("mounted")

@@ -47,6 +47,7 @@ pub fn file_message_seeds() -> Vec<Vec<u8>> {
     };
     let operations = [
         Operation::Attach { version: VERSION, resume: Some(SessionKey([3; 16])) },
+        Operation::AttachMember { version: VERSION, resume: None, ticket: [4; 16] },
         Operation::Open { path: b"folder/file", flags: OpenFlags::READ | OpenFlags::CREATE, mode: 0o600 },
         Operation::Subscribe { session: SessionKey([8; 16]) },
         Operation::Reserve { file: 3, length: 1 << 20 },
