@@ -6,7 +6,7 @@ use motet_driver_loopback::memory::ExposedSlot;
 use motet_driver_loopback::plan::Plan;
 use motet_proto::{
     EAGAIN, EINTR,
-    stream::{Patience, rx, spin, tx},
+    stream::{Patience, gate, rx, spin, tx},
 };
 use motet_wire::sync::Ordering::Relaxed;
 use std::cell::Cell;
@@ -282,4 +282,30 @@ fn bulk_answer_uses_open_gate_despite_tcp_requests() {
     let world = world();
     let opened = (0..100).filter(|_| gate_opens_for_answer(&world, false, 40 << 10)).count();
     assert_eq!(opened, 100);
+}
+
+#[test]
+fn sender_that_must_not_block_waits_no_longer_than_its_bytes_paid_for() {
+    let mut world = world();
+    let receiver = &world.sides[1];
+    assert!(gate::raise(&receiver.record, &receiver.slot, &mut world.platform(1, 1), || true));
+    assert_eq!(world.send(0, 4096, SEND), tx::Step::Done(4096), "the ring is full, and pays for 4.1 us");
+    let spilled = |world: &World| world.sides[0].record.events.spilled.load(Relaxed);
+    let read_at = Rc::new(Cell::new(world.clock.time() + 3_000));
+    let then = read_at.clone();
+    world.weave = 1;
+    world.scribble = Some(Box::new(move |world: &World| {
+        if world.clock.time() >= then.get() {
+            then.set(u64::MAX);
+            assert_eq!(world.receive(1, 1, 100, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(100));
+        }
+    }));
+    assert_eq!((world.send(0, 100, SEND), spilled(&world)), (tx::Step::Done(100), 0));
+    // About 1.2 us are left, less than the 2 us that every such sender waits.
+    let began = world.clock.time();
+    read_at.set(began + 3_000);
+    assert_ne!(world.send(0, 100, SEND), tx::Step::Done(100));
+    let waited = world.clock.time() - began;
+    assert_eq!(spilled(&world), 1);
+    assert!((2_000..3_000).contains(&waited), "{waited} ns");
 }

@@ -328,6 +328,7 @@ fn reset(record: &StreamRecord) {
         tcp_past_open_gate,
         yield_returned,
         tx_tail_at_wait,
+        tx_waits_paid,
     } = rx;
     for word in [
         head,
@@ -338,7 +339,6 @@ fn reset(record: &StreamRecord) {
         kernel_wait_since,
         head_at_tcp_empty,
         head_at_tcp_probe,
-        tx_tail_at_wait,
     ] {
         word.store(0, Ordering::Relaxed);
     }
@@ -355,6 +355,8 @@ fn reset(record: &StreamRecord) {
         same_cpu,
         tcp_past_open_gate,
         yield_returned,
+        tx_tail_at_wait,
+        tx_waits_paid,
     ] {
         word.store(0, Ordering::Relaxed);
     }

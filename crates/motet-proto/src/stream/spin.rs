@@ -217,7 +217,7 @@ pub fn should_spin<P: Platform>(record: &StreamRecord, platform: &P) -> bool {
 /// Whether bytes were sent since the last wait, and the peer's gate was open. Such a peer is polling on a CPU of its own, so a spin is worthwhile even
 /// while the CPUs are contended.
 fn last_put_met_open_gate(record: &StreamRecord) -> bool {
-    let sent = record.tx.tail.load(Relaxed);
+    let sent = record.tx.tail.load(Relaxed) as u32;
     if record.tx.last_put.load(Relaxed) == 0 || record.rx.tx_tail_at_wait.load(Relaxed) == sent {
         return false;
     }

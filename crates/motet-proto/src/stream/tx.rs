@@ -5,6 +5,7 @@
 //! Unread ring bytes are always the last bytes of the stream: a send that must use the kernel first returns them to TCP (invariant 3). So a process
 //! that reads the socket without the engine gets every byte, in order, from TCP alone.
 
+mod full_ring;
 mod take_back;
 
 pub use take_back::{has_taken_back, is_being_read, is_unread, must_linger, take_back};
@@ -20,7 +21,7 @@ use motet_wire::stream::gate::{Broken, INLINE, Mode};
 use motet_wire::stream::record::StreamRecord;
 use motet_wire::stream::ring::gather;
 use motet_wire::stream::slot::{Lines, Slot};
-use motet_wire::sync::{Ordering::Relaxed, relax};
+use motet_wire::sync::Ordering::Relaxed;
 use std::io::IoSlice;
 use take_back::{Returned, return_unread};
 
@@ -64,14 +65,6 @@ pub const READY: u32 = 1;
 const FINISHED: u32 = 2;
 /// Largest payload of the fast path, bytes: no more than the smallest ring has room for.
 const FAST_PUT_MAX_BYTES: usize = 4096;
-/// A sender that finds the ring full waits this long (ns) for space before it spills to TCP.
-const FULL_WAIT_NS: u64 = 20_000;
-/// A sender that finds the large ring full waits longer (ns): the consumer may be touching fresh memory (the kernel clears 2 MiB for a huge page).
-const FULL_WAIT_WIDE_NS: u64 = 500_000;
-/// A sender that must not block waits this long (ns) for space.
-const FULL_WAIT_NONBLOCKING_NS: u64 = 2_000;
-/// A sender that waits for half the ring accepts any space after this time, ns.
-const HALF_RING_WAIT_NS: u64 = 2_000;
 /// A sender whose bytes stay unread checks the connection at this interval (ns), so a dead peer is noticed.
 const ALIVE_CHECK_NS: u64 = 10_000_000;
 
@@ -290,12 +283,7 @@ fn put<P: Platform>(
         limit = ring.size().min(query_tcp_room(record, platform)); // TCP may have been emptied since
     }
     if tail - seen >= limit {
-        let wait = match (nonblocking, wide) {
-            (true, _) => FULL_WAIT_NONBLOCKING_NS,
-            (false, _) if !wide || platform.is_cpu_contended() => FULL_WAIT_NS,
-            (false, _) => FULL_WAIT_WIDE_NS,
-        };
-        seen = wait_for_space(record, lines, platform, tail, limit, wait)?;
+        seen = full_ring::wait_for_space(record, lines, platform, (tail, limit), (wide, nonblocking))?;
         if tail - seen >= limit {
             if skip > 0 {
                 return Ok(Put::Published(0)); // a part of the call is done: the next one may find space
@@ -394,38 +382,6 @@ fn read_consumer_head(record: &StreamRecord, lines: &Lines, tail: u64) -> Result
     }
     record.tx.head_seen.store(head, Relaxed);
     Ok(head)
-}
-
-/// Spins while the consumer reads; returns the head that was read last.
-#[cold]
-fn wait_for_space<P: Platform>(
-    record: &StreamRecord,
-    lines: &Lines,
-    platform: &mut P,
-    tail: u64,
-    size: u64,
-    wait: u64,
-) -> Result<u64, Broken> {
-    let (wait, some) = (platform.ticks(wait), platform.ticks(HALF_RING_WAIT_NS));
-    let start = platform.now();
-    let there = lines.consumer.cpu.load(Relaxed);
-    if there != 0 && there == platform.cpu() + 1 {
-        platform.yield_now();
-    }
-    loop {
-        let head = read_consumer_head(record, lines, tail)?;
-        // Half the ring at once: fewer and larger transfers than following the consumer line by line.
-        let waited = platform.now().wrapping_sub(start);
-        if tail - head <= size / 2 || (tail - head < size && waited > some) || waited > wait {
-            return Ok(head);
-        }
-        if lines.gate.mode(tail)? == Mode::Tcp {
-            return Ok(head);
-        }
-        for _ in 0..16 {
-            relax();
-        }
-    }
 }
 
 /// False if the connection is known to be gone. Reads the clock at every call and asks the kernel once per [`ALIVE_CHECK_NS`].

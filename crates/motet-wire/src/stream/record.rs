@@ -109,8 +109,10 @@ pub struct Rx {
     pub tcp_past_open_gate: AtomicU32,
     /// 1: the last yield of a wait gave the CPU to a thread that soon gave it back.
     pub yield_returned: AtomicU32,
-    /// [`Tx::tail`] when a wait last spun only because the previous put had found the peer's gate open.
-    pub tx_tail_at_wait: AtomicU64,
+    /// [`Tx::tail`] (lower half) when a wait last spun only because the previous put had found the peer's gate open.
+    pub tx_tail_at_wait: AtomicU32,
+    /// The position (lower half of [`Tx::tail`]) up to which the bytes have paid for waits for space in the ring. Guarded by [`Tx::lock`].
+    pub tx_waits_paid: AtomicU32,
 }
 
 /// The state of a stream.
