@@ -16,7 +16,7 @@ fn other_user_entry() {
     let fd = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let netns = motet_sys::socket::netns_cookie(fd.as_raw_fd()).unwrap();
     let mut names: Vec<String> = (0..20).map(|n| format!("motet/{netns:x}/{:x}", (1u64 << 50) + n)).collect();
-    names.push("motet/node/0/wanted".to_owned());
+    names.extend(["motet/node/0/wanted", "motet/files/0/wanted"].map(str::to_owned));
     let held: Vec<_> = names.iter().map(|n| motet_sys::socket::listen_abstract(n.as_bytes(), 1).unwrap()).collect();
     println!("\nholds {}", held.len());
     let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -45,9 +45,9 @@ fn doctor_names_the_holder_of_our_names() {
     command.args(["--ignored", "--exact", "--nocapture", "other_user_entry"]).uid(65533).gid(65533);
     let mut other = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(other.stdout.take().unwrap()).lines();
-    assert!(said.any(|line| line.unwrap() == "holds 21"));
+    assert!(said.any(|line| line.unwrap() == "holds 22"));
     let shown = line();
-    let who = format!("user 65533 (process {}) holds 1 names of nodes and 20 names of connections", other.id());
+    let who = format!("user 65533 (process {}) holds 1 names of nodes, 1 of exports and 20 of connections", other.id());
     assert!(shown.contains(&who), "{shown}");
     drop(other.stdin.take());
     assert!(other.wait().unwrap().success());

@@ -7,10 +7,12 @@ use motet_files::identity::Identity;
 use motet_files::protocol::OpenFlags;
 use motet_files::server::{Group, Options, Server};
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -51,6 +53,12 @@ fn child() {
             let group = Some(Group { name: "walls".to_owned(), number: WALLS });
             let options = Options { name: name.to_owned(), directory: folder.into(), group, ..Options::default() };
             let _server = Server::start(options).expect("a server");
+            println!("ready");
+            let _ = std::io::stdin().read(&mut [0]);
+        }
+        ["hold", name] => {
+            let address = SocketAddr::from_abstract_name(name).expect("a name");
+            let _listener = UnixListener::bind_addr(&address).expect("a socket");
             println!("ready");
             let _ = std::io::stdin().read(&mut [0]);
         }
@@ -109,12 +117,40 @@ impl Programs {
         command
     }
 
+    /// A part that is ready, and ends with its input.
+    fn started(&self, user: (u32, u32, &str), task: &str) -> Part {
+        let mut command = self.command(user, task);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
+        let mut output = BufReader::new(child.stdout.take().expect("its output"));
+        let ready = output.by_ref().lines().any(|line| line.expect("a line").ends_with("ready"));
+        assert!(ready, "{task} is ready");
+        Part { child, _output: output }
+    }
+
     /// What a user gets of an export.
     fn used(&self, user: (u32, u32, &str), export: &str) -> Vec<String> {
         let output = self.command(user, &format!("use {export}")).output().expect("the program");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         text.lines().filter(|line| line.contains('=')).map(str::to_owned).collect()
+    }
+}
+
+/// A running part. What it prints at its end has a reader.
+struct Part {
+    child: Child,
+    _output: BufReader<ChildStdout>,
+}
+
+impl Part {
+    fn end(mut self) {
+        drop(self.child.stdin.take());
+        assert!(self.child.wait().expect("its end").success());
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("a kill");
+        self.child.wait().expect("its end");
     }
 }
 
@@ -147,8 +183,23 @@ fn server(folder: &Path, name: &str, squash: bool) -> Server {
     Server::start(Options { name, directory, group, squash, direct: true, ..Options::default() }).expect("a server")
 }
 
-fn socket(user: u32, name: &str) -> PathBuf {
-    PathBuf::from(format!("/tmp/motet-exports-{user}/{name}.sock"))
+/// No process has the socket of an export for members, and there is no file of one.
+fn nothing_is_left(user: u32, name: &str) {
+    // A program that another test starts has a copy of this process's descriptors for a moment.
+    let is_there = || fs::read_to_string("/proc/net/unix").expect("the sockets").contains(name);
+    let mut looks = 0..1000;
+    while is_there() {
+        assert!(looks.next().is_some(), "a socket of {name} is left");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    for folder in ["/tmp".to_owned(), format!("/tmp/motet-exports-{user}")] {
+        let found = fs::read_dir(folder)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .find(|entry| entry.file_name().to_str().is_some_and(|found| found.starts_with(name)));
+        assert!(found.is_none(), "{found:?} is left");
+    }
 }
 
 #[test]
@@ -184,7 +235,7 @@ fn members_of_the_group_act_as_themselves_whatever_they_claim() {
         }
         assert!(!folder.path().join("device").exists());
         drop(server);
-        assert!(!socket(0, &name).exists());
+        nothing_is_left(0, &name);
     }
 }
 
@@ -222,22 +273,62 @@ fn members_are_squashed_where_the_server_says_so_or_is_not_root() {
     // A server of another user than root.
     let (exported, export) = (folder(), name());
     let path = exported.path().display().to_string();
-    let mut served = programs
-        .command((SERVER_USER, SERVER_USER, ""), &format!("serve {export} {path}"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a server");
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(served.stdout.take().expect("its output")));
-    assert!(lines.any(|line| line.expect("a line").ends_with("ready")), "the server is ready");
+    let served = programs.started((SERVER_USER, SERVER_USER, ""), &format!("serve {export} {path}"));
     let found = programs.used((USER, USER, "7001"), &format!("{SERVER_USER}@{export}"));
     assert!(found.iter().any(|line| line == "mine=ok") && found.iter().any(|line| line == "of-root=13"), "{found:?}");
     assert_eq!(owner(exported.path(), "mine"), (SERVER_USER, SERVER_USER));
     let refused = programs.used((USER, USER, ""), &format!("{SERVER_USER}@{export}"));
     assert!(refused[0].contains("members of group walls"), "{refused:?}");
-    served.stdin.take().expect("its input").write_all(b"\n").expect("the word to end");
-    assert!(served.wait().expect("its end").success());
-    assert!(!socket(SERVER_USER, &export).exists());
+    served.end();
+    nothing_is_left(SERVER_USER, &export);
+}
+
+#[test]
+fn a_killed_server_leaves_nothing_and_comes_back() {
+    if !is_root("a_killed_server_leaves_nothing_and_comes_back") {
+        return;
+    }
+    let (programs, exported, export) = (Programs::new(), folder(), name());
+    let serve = || {
+        let path = exported.path().display();
+        programs.started((SERVER_USER, SERVER_USER, ""), &format!("serve {export} {path}"))
+    };
+    for _ in 0..2 {
+        let served = serve();
+        assert_eq!(programs.used((USER, USER, "7001"), &format!("{SERVER_USER}@{export}"))[0], "connect=ok");
+        served.kill();
+        nothing_is_left(SERVER_USER, &export);
+        let missing = members::ask(&format!("{SERVER_USER}@{export}")).expect_err("no server");
+        assert_eq!(missing.kind(), ErrorKind::NotFound);
+    }
+}
+
+#[test]
+fn a_socket_of_another_user_is_not_asked() {
+    if !is_root("a_socket_of_another_user_is_not_asked") {
+        return;
+    }
+    let (programs, exported, export) = (Programs::new(), folder(), name());
+    let holding = |user: u32| {
+        let place = format!("hold motet/files/{user}/{export}");
+        programs.started((SERVER_USER, SERVER_USER, ""), &place)
+    };
+    let of_root = holding(0);
+    let refused = members::ask(&format!("0@{export}")).expect_err("another user's socket");
+    assert_eq!(refused.kind(), ErrorKind::NotFound, "the search goes on");
+    assert!(refused.to_string().contains(&format!("user {SERVER_USER} holds the name")), "{refused}");
+    let group = Some(Group { name: "walls".to_owned(), number: WALLS });
+    let (name, directory) = (export.clone(), exported.path().to_owned());
+    let failed =
+        Server::start(Options { name, directory, group, ..Options::default() }).expect_err("its name is taken");
+    assert!(failed.to_string().contains(&format!("user {SERVER_USER} holds the name")), "{failed}");
+    // Who stands for all unknown users stands for none.
+    let of_unknown = programs.started((65_534, 65_534, ""), &format!("hold motet/files/65534/{export}"));
+    assert_eq!(members::ask(&format!("65534@{export}")).expect_err("unknown").kind(), ErrorKind::NotFound);
+    of_root.end();
+    of_unknown.end();
+    let _server = server(exported.path(), &export, false);
+    members::ask(&format!("0@{export}")).expect("the export");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rustix::process::getuid;
 use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The variable that names the folder of all sessions.
@@ -173,49 +173,6 @@ pub fn existing_exports_folder() -> Option<PathBuf> {
     (check_private(&base).is_ok() && check_private(&folder).is_ok()).then_some(folder)
 }
 
-/// The folder in which servers of a user have the sockets of exports for other users of this host, if it exists and is that user's. Others may pass it.
-pub fn shared_exports_folder(user: u32) -> Option<PathBuf> {
-    let folder = PathBuf::from(format!("/tmp/motet-exports-{user}"));
-    check_shared(&folder, user).is_ok().then_some(folder)
-}
-
-/// The folder in which servers of this user have the sockets of exports for other users. It is created if need be.
-pub fn create_shared_exports_folder() -> Result<PathBuf, PathError> {
-    let user = getuid().as_raw();
-    let folder = PathBuf::from(format!("/tmp/motet-exports-{user}"));
-    let mut tries = 0;
-    loop {
-        match made_shared(&folder, user) {
-            // A server that ends removes the folder if it is empty at that moment.
-            Err(_) if tries < 100 && !folder.exists() => tries += 1,
-            made => return made.map(|()| folder),
-        }
-    }
-}
-
-fn made_shared(folder: &Path, user: u32) -> Result<(), PathError> {
-    match mkdir(folder, Mode::RWXU) {
-        Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-        Err(error) => return Err(PathError(format!("{} cannot be created: {error}", folder.display()))),
-    }
-    check_shared(folder, user)?;
-    // Whatever the mask of this process is.
-    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o711))
-        .map_err(|error| PathError(format!("{}: {error}", folder.display())))
-}
-
-/// Checks that `dir` is a folder of this user in which no other user can make anything. A symbolic link is refused.
-fn check_shared(dir: &Path, user: u32) -> Result<(), PathError> {
-    let refuse = |why: &str| Err(PathError(format!("{}: {why}", dir.display())));
-    match statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW) {
-        Err(error) => refuse(&error.to_string()),
-        Ok(stat) if FileType::from_raw_mode(stat.st_mode as RawMode) != FileType::Directory => refuse("is no folder"),
-        Ok(stat) if stat.st_uid != user => refuse("belongs to another user"),
-        Ok(stat) if stat.st_mode & 0o022 != 0 => refuse("others may write to it"),
-        Ok(_) => Ok(()),
-    }
-}
-
 /// Creates a folder of this user that others cannot enter, or checks the one that exists.
 fn create_private(dir: &Path) -> Result<(), PathError> {
     match mkdir(dir, Mode::RWXU) {
@@ -262,7 +219,7 @@ fn check_private(dir: &Path) -> Result<(), PathError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     #[test]
     fn names_are_plain() {
@@ -292,18 +249,6 @@ mod tests {
         std::fs::set_permissions(paths.dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
         assert!(paths.check().unwrap_err().0.contains("others may enter"));
         assert!(paths.create().is_err());
-    }
-
-    #[test]
-    fn shared_folder_is_its_users_alone() {
-        let dir = tempfile::tempdir().unwrap();
-        let own = getuid().as_raw();
-        assert!(check_shared(dir.path(), own).is_ok());
-        assert!(check_shared(dir.path(), own + 1).unwrap_err().0.contains("another user"));
-        symlink(dir.path(), dir.path().join("link")).unwrap();
-        assert!(check_shared(&dir.path().join("link"), own).is_err());
-        std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(check_shared(dir.path(), own).unwrap_err().0.contains("may write"));
     }
 
     #[test]

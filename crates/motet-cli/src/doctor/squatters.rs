@@ -1,8 +1,8 @@
 //! Whether another user holds abstract names at which processes of this user would connect.
 //!
 //! Abstract names have no owner: the first process that binds a name has it. Another user who binds names of this user denies nodes
-//! their names and keeps streams on TCP, but gets nothing, as both ends ask the kernel for the user of the other. So this is a denial
-//! of service, and the kernel knows the process.
+//! and exports for groups their names and keeps streams on TCP, but gets nothing, as both ends ask the kernel for the user of the other.
+//! So this is a denial of service, and the kernel knows the process.
 
 use super::{Check, CheckVerdict};
 use motet_sys::{sock_list, socket, thread};
@@ -17,6 +17,7 @@ const MAX_STALE_NAMES: usize = 8;
 struct Squatter {
     nodes: usize,
     streams: usize,
+    exports: usize,
     /// One of the names, and the inode of its socket.
     sample: Option<(Vec<u8>, u32)>,
 }
@@ -34,7 +35,7 @@ pub fn check() -> Check {
         }
         Ok(all) => {
             let described: Vec<String> = all.iter().map(|(uid, squatter)| describe(*uid, squatter)).collect();
-            let meaning = "nodes cannot have these names, and streams stay on TCP; that user gets no data";
+            let meaning = "nodes and exports cannot have these names, and streams stay on TCP; that user gets no data";
             Check::new(name, CheckVerdict::Limited, described.join("; "), meaning)
         }
     }
@@ -43,15 +44,16 @@ pub fn check() -> Check {
 fn describe(uid: u32, squatter: &Squatter) -> String {
     let process = squatter.sample.as_ref().and_then(|(name, inode)| process(name, *inode));
     let process = process.map_or("in a process that is not visible".to_owned(), |pid| format!("process {pid}"));
-    let Squatter { nodes, streams, .. } = squatter;
-    format!("user {uid} ({process}) holds {nodes} names of nodes and {streams} names of connections of other users")
+    let Squatter { nodes, streams, exports, .. } = squatter;
+    let names = format!("{nodes} names of nodes, {exports} of exports and {streams} of connections");
+    format!("user {uid} ({process}) holds {names} of other users")
 }
 
 fn squatters() -> Result<BTreeMap<u32, Squatter>, i32> {
     let own = thread::euid();
     let fd = std::net::UdpSocket::bind("127.0.0.1:0").map_err(|e| e.raw_os_error().unwrap_or(0))?;
     let here = format!("motet/{:x}/", socket::netns_cookie(fd.as_raw_fd())?);
-    let node = format!("motet/node/{own}/");
+    let (node, export) = (format!("motet/node/{own}/"), format!("motet/files/{own}/"));
     let held: Vec<_> = sock_list::name_holders()?.into_iter().filter(|holder| holder.uid != own).collect();
     let connections: HashSet<(u64, u32)> = sock_list::tcp_connections()?.into_iter().collect();
     let mut all = BTreeMap::<u32, Squatter>::new();
@@ -59,15 +61,17 @@ fn squatters() -> Result<BTreeMap<u32, Squatter>, i32> {
         let Ok(text) = std::str::from_utf8(&holder.name) else { continue };
         let cookie = text.strip_prefix(&here).and_then(|cookie| u64::from_str_radix(cookie, 16).ok());
         let stream = cookie.is_some_and(|cookie| !connections.contains(&(cookie, holder.uid)));
-        if !stream && !text.starts_with(&node) {
+        let (of_node, of_export) = (text.starts_with(&node), text.starts_with(&export));
+        if !stream && !of_node && !of_export {
             continue; // a name of that user's own
         }
         let squatter = all.entry(holder.uid).or_default();
-        squatter.nodes += usize::from(!stream);
+        squatter.nodes += usize::from(of_node);
+        squatter.exports += usize::from(of_export);
         squatter.streams += usize::from(stream);
         squatter.sample.get_or_insert((holder.name, holder.inode));
     }
-    all.retain(|_, squatter| squatter.nodes > 0 || squatter.streams > MAX_STALE_NAMES);
+    all.retain(|_, squatter| squatter.nodes + squatter.exports > 0 || squatter.streams > MAX_STALE_NAMES);
     Ok(all)
 }
 

@@ -1,6 +1,7 @@
-//! Exports for other users of this host: a Unix socket `NAME.sock` in a folder of the server's user that everybody may pass.
+//! Exports for other users of this host: a Unix socket with the abstract name `motet/files/UID/NAME`, UID of the server's user.
 //!
-//! The server answers members of one group. Who asks is what the kernel says of the socket's other end: user, group and supplementary groups at the time of the
+//! An abstract name has no owner and leaves nothing in a file system, however its process ends. So each end asks the kernel who is at the other one. A client goes
+//! on only with a socket of the user that it has named. The server answers members of one group: by user, group and supplementary groups at the time of the
 //! connection. Others get the reason. A member gets the address of the server's node for members, and a ticket.
 
 use super::socket::{Bound, Socket};
@@ -8,16 +9,15 @@ use super::{Info, LIMIT, MAX_LINE_BYTES};
 use crate::Result;
 use crate::identity::{Identity, MAX_GROUPS};
 use motet::peer_user::PeerUser;
-use motet_session::paths::{check_name, create_shared_exports_folder, shared_exports_folder};
+use motet_session::paths::check_name;
 use nix::unistd::{Group as SystemGroup, User};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::sockopt::{self, Timeout};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
-use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// What separates the user from the name of an export.
@@ -26,9 +26,6 @@ const OF_USER: char = '@';
 const TICKET: char = '#';
 /// The user that stands for all users that this user namespace does not know.
 const UNKNOWN_USER: u32 = 65_534;
-
-/// How often the folder is made anew.
-const MAX_TRIES: u32 = 100;
 
 /// The group that an export is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,48 +76,44 @@ struct Refusal {
     refused: String,
 }
 
-/// The socket for members. Dropping it removes the socket, and the folder with the last one.
+/// The socket for members. Dropping it removes the socket.
 #[derive(Debug)]
 pub struct Publication {
-    // In this order: the folder is empty when the socket is gone.
     _socket: Socket,
-    _folder: Folder,
-}
-
-/// The folder of the socket. Dropping it removes the folder if no other socket is there.
-#[derive(Debug)]
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
 }
 
 impl Publication {
     /// Answers members that ask for the export `name`.
     pub fn start(name: &str, reception: Arc<impl Receives>) -> Result<Self> {
         check_name("export", name).map_err(super::unusable)?;
-        // Another server that ends removes the folder if it is empty at that moment.
-        let mut tries = 0;
-        let (folder, bound) = loop {
-            match listen(name) {
-                Err(error) if error.kind() == ErrorKind::NotFound && tries < MAX_TRIES => tries += 1,
-                listening => break listening?,
+        let own = getuid().as_raw();
+        let place = place(own, name);
+        let bound = Bound::named(&place).map_err(|error| match holder(&place) {
+            Ok((_, user)) if error.kind() == ErrorKind::AddrInUse && user != own => {
+                std::io::Error::other(format!("user {user} holds the name of its socket"))
             }
-        };
+            _ => error,
+        })?;
         let socket = bound.answer("files-members", move |stream| answer(stream, &*reception))?;
-        Ok(Self { _socket: socket, _folder: folder })
+        Ok(Self { _socket: socket })
     }
 }
 
-/// Makes the socket of an export, and its folder if need be.
-fn listen(name: &str) -> Result<(Folder, Bound)> {
-    let folder = create_shared_exports_folder().map_err(super::unusable)?;
-    let bound = Bound::at(folder.join(format!("{name}.sock")))?;
-    // Everybody may ask; the kernel says who.
-    fs::set_permissions(bound.path(), fs::Permissions::from_mode(0o666))?;
-    Ok((Folder(folder), bound))
+/// The abstract name of the socket at which a user's server answers members that ask for the export `name`.
+fn place(user: u32, name: &str) -> String {
+    format!("motet/files/{user}/{name}")
+}
+
+/// Connects to a socket, and says which user's it is. ECONNREFUSED: there is none.
+fn holder(place: &str) -> Result<(UnixStream, u32)> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // Another user's socket that accepts nothing keeps a client no longer.
+    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(LIMIT))?;
+    let address = SocketAddrUnix::new_abstract_name(place.as_bytes())?;
+    retry_on_intr(|| connect(&socket, &address))?;
+    let stream = UnixStream::from(socket);
+    let user = PeerUser::of(&stream)?.user;
+    Ok((stream, user))
 }
 
 /// Answers one who asks. Nothing that it says is read: all depends on who it is.
@@ -157,13 +150,16 @@ pub fn ask(name: &str) -> Result<Info> {
         Err(_) => User::from_name(user)?.map(|user| user.uid.as_raw()),
     };
     let number = number.ok_or_else(|| std::io::Error::new(ErrorKind::NotFound, format!("there is no user {user}")))?;
-    // The folder belongs to that user, so its server has made the socket.
-    let folder = shared_exports_folder(number).ok_or(Errno::NOENT)?;
-    match UnixStream::connect(folder.join(format!("{name}.sock"))) {
-        // The socket of a server that was killed.
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => Err(Errno::NOENT.into()),
-        connected => described(connected?),
+    let (stream, holder) = match holder(&place(number, name)) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Err(Errno::NOENT.into()),
+        found => found?,
+    };
+    // Any user can take the name while that user's server does not run.
+    if holder != number || holder == UNKNOWN_USER {
+        let taken = format!("user {holder} holds the name of the export of user {number}");
+        return Err(std::io::Error::new(ErrorKind::NotFound, taken));
     }
+    described(stream)
 }
 
 /// What a server says about its export to one who has connected.

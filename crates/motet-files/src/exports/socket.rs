@@ -1,4 +1,5 @@
-//! A named Unix socket of a server, with a thread that answers who connects. Dropping it removes the socket.
+//! A Unix socket of a server, with a thread that answers who connects. It has a path, or an abstract name, which goes with the server's process however that ends.
+//! Dropping it removes the socket.
 
 use crate::Result;
 use rustix::fs::{FlockOperation, flock};
@@ -6,26 +7,33 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use std::fs::{self, File};
 use std::io::ErrorKind;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 
 /// The socket.
 #[derive(Debug)]
 pub struct Socket {
-    path: PathBuf,
+    /// `None`: it has an abstract name.
+    file: Option<SocketFile>,
     listener: UnixListener,
     thread: Option<JoinHandle<()>>,
-    /// Locked while the server runs, so that only one has the name.
-    _lock: File,
 }
 
 /// A socket without the thread that answers.
 #[derive(Debug)]
 pub struct Bound {
-    path: PathBuf,
+    file: Option<SocketFile>,
     listener: UnixListener,
-    lock: File,
+}
+
+/// The path of a socket.
+#[derive(Debug)]
+struct SocketFile {
+    path: PathBuf,
+    /// Locked while the server runs, so that only one has the name.
+    _lock: File,
 }
 
 impl Bound {
@@ -41,12 +49,12 @@ impl Bound {
             _ => {}
         }
         let listener = UnixListener::bind(&path)?;
-        Ok(Self { path, listener, lock })
+        Ok(Self { file: Some(SocketFile { path, _lock: lock }), listener })
     }
 
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Makes the socket under an abstract name. EADDRINUSE: a process has the name.
+    pub fn named(name: &str) -> Result<Self> {
+        Ok(Self { file: None, listener: UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)? })
     }
 
     /// Calls `answer` for each connection, in a thread of this name. A client that breaks off, or asks nonsense, concerns no other client.
@@ -58,18 +66,22 @@ impl Bound {
             }
         };
         let thread = thread::Builder::new().name(thread.to_owned()).spawn(run)?;
-        Ok(Socket { path: self.path, listener: self.listener, thread: Some(thread), _lock: self.lock })
+        Ok(Socket { file: self.file, listener: self.listener, thread: Some(thread) })
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        if let Some(SocketFile { path, .. }) = &self.file {
+            let _ = fs::remove_file(path);
+        }
         // Wakes the thread from accept().
         let _ = shutdown(&self.listener, Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
-        let _ = fs::remove_file(self.path.with_extension("lock"));
+        if let Some(SocketFile { path, .. }) = &self.file {
+            let _ = fs::remove_file(path.with_extension("lock"));
+        }
     }
 }
