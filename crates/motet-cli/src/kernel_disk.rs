@@ -1,13 +1,14 @@
 //! `--connect` of `motet nbd` and `motet export --block`: a disk as a block device of this host.
 //!
 //! Where the kernel's nbd driver is loaded, `nbd-client` attaches one of its devices. Elsewhere `nbdfuse` makes a file of the disk, and a loop device a block
-//! device of the file. The directory in which nbdfuse makes the file exists until the loop device has the file. Then each part holds the next one: the
-//! users of the device hold the device, the device the file, the file nbdfuse. So nothing stays behind, however this process ends.
+//! device of the file. The directory in which nbdfuse makes the file (module `place`) exists until the loop device has the file. Then each part holds the next
+//! one: the users of the device hold the device, the device the file, the file nbdfuse. So nothing stays behind, however this process ends.
+
+mod place;
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::OpenOptions;
 use std::os::fd::AsFd;
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use motet_sys::loop_device::LoopDevice;
+use place::Place;
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 
 use crate::exit_error::{FAILED, Failure, Outcome};
@@ -111,12 +112,13 @@ impl KernelDisk {
 
     fn by_loop(target: &Target<'_>) -> Outcome<Self> {
         let parent = motet_session::paths::exports_folder().map_err(|error| Failure::new(FAILED, error.to_string()))?;
-        let directory = Directory::new(parent.join(format!("{}.fuse", std::process::id())))?;
+        let made = Place::new(&parent);
+        let place = made.map_err(|error| Failure::new(FAILED, format!("{}: {error}", parent.display())))?;
         let mut words: Vec<&OsStr> = Vec::new();
         if target.read_only {
             words.push(OsStr::new("-r"));
         }
-        let file = directory.0.join(FILE);
+        let file = place.mounted().join(FILE);
         words.extend([file.as_os_str(), OsStr::new(target.uri)]);
         let mut helper = Helper::start("nbdfuse", "libnbd-bin", &words)?;
         helper.until_ready(|| file.try_exists().is_ok_and(|exists| exists))?;
@@ -126,7 +128,7 @@ impl KernelDisk {
             let error = std::io::Error::from_raw_os_error(error);
             Failure::new(FAILED, format!("no loop device (only root has them, and some containers have none): {error}"))
         })?;
-        drop(directory);
+        drop(place);
         Ok(Self { device: device.path().to_owned(), way: Way::Loop(device), helper: helper.watch()? })
     }
 
@@ -195,31 +197,6 @@ fn free_device(blocks: &Path) -> Option<String> {
     names.sort();
     let is_free = |name: &str| !blocks.join(name).join("pid").exists();
     names.into_iter().map(|(_, name)| name).find(|name| is_free(name))
-}
-
-/// The directory in which nbdfuse makes the file. It is unmounted, and removed, when this is dropped.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(path: PathBuf) -> Outcome<Self> {
-        let failed = |error| Failure::new(FAILED, format!("{}: {error}", path.display()));
-        match DirBuilder::new().mode(0o700).create(&path) {
-            // Of a process with this number that was killed.
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                let _ = unmount(&path, UnmountFlags::DETACH);
-            }
-            made => made.map_err(failed)?,
-        }
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        // What has the file open keeps it.
-        let _ = unmount(&self.0, UnmountFlags::DETACH);
-        let _ = std::fs::remove_dir(&self.0);
-    }
 }
 
 /// A program that serves the device. It ends when this process ends. It is killed when this is dropped before [`Helper::watch`].

@@ -228,6 +228,31 @@ fn nothing_is_left_behind_by_a_kill() {
     leaves_nothing(&folder);
 }
 
+/// A kill before the loop device exists, which a program in place of nbdfuse brings about.
+#[test]
+fn what_a_kill_at_the_beginning_has_left_goes_with_the_next_command() {
+    let test = "what_a_kill_at_the_beginning_has_left_goes_with_the_next_command";
+    if Path::new("/sys/block/nbd0").exists() {
+        return skipped(test, "the kernel's nbd driver is loaded");
+    }
+    let folder = Folder::new("connect-early");
+    let path = disk(&folder, MIB);
+    let command = || {
+        let mut command = motet(["export", "--connect", "--block"]);
+        command.arg(&path).env("MOTET_SESSION_DIR", folder.path().join("session")).env("PATH", folder.path());
+        command
+    };
+    let started = folder.path().join("started");
+    folder.file("nbdfuse", &format!("#!/bin/sh\n: > {}\nexec /bin/sleep 1000\n", text(&started)), 0o755);
+    let mut first = command().stderr(Stdio::null()).spawn().expect("the command");
+    until("nbdfuse runs", || started.exists());
+    first.kill().expect("a kill");
+    first.wait().expect("its end");
+    folder.file("nbdfuse", "#!/bin/sh\nexit 1\n", 0o755);
+    refused(&mut command(), 1);
+    leaves_nothing(&folder);
+}
+
 #[test]
 fn the_command_ends_with_its_device() {
     let test = "the_command_ends_with_its_device";
