@@ -2,7 +2,7 @@
 
 use motet_files::client::{Client, Notice, Source, Subscription};
 use motet_files::protocol::{Attributes, Change, OpenFlags, RenameFlags};
-use motet_files::server::{Options, Server};
+use motet_files::server::{Group, Options, Server};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,6 +29,7 @@ struct Listener {
 }
 
 impl Listener {
+    /// One of the server's user, or `UID@NAME` of a member of the group.
     fn new(name: &str) -> Self {
         let client = Client::connect(Source::Name(name.to_owned()), None).expect("a client");
         let (told, stuck) = (Arc::<Mutex<Vec<Told>>>::default(), Arc::new(AtomicBool::new(false)));
@@ -155,6 +156,59 @@ fn a_restarted_server_tells_again_after_everything() {
     file.write_at(b"text", 0).expect("a write");
     reader.until(&Told::Attributes(inode));
     drop((file, server));
+}
+
+#[test]
+fn members_of_the_group_and_clients_of_the_servers_user_are_told_of_each_other() {
+    let (name, folder) = (name(), tempfile::tempdir().expect("a folder"));
+    let (user, number) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let group = Some(Group { name: "own".to_owned(), number });
+    let directory = folder.path().to_owned();
+    let server = Server::start(Options { name: name.clone(), directory, group, ..Options::default() });
+    let _server = server.expect("a server");
+    let (own, member) = (Listener::new(&name), Listener::new(&format!("{user}@{name}")));
+    for (reader, writer, path) in [(&own, &member, "by-member"), (&member, &own, "by-owner")] {
+        let (file, _) = writer.client.open_file(path.as_bytes(), NEW, 0o666).expect("a file");
+        let inode = reader.look(path).inode;
+        reader.take();
+        file.write_at(b"text", 0).expect("a write");
+        assert_eq!(reader.take(), [Told::Attributes(inode)], "{path}");
+        reader.look(path);
+        writer.client.unlink(path.as_bytes(), false).expect("removed");
+        assert!(reader.take().contains(&Told::Name(path.as_bytes().to_vec())), "{path}");
+    }
+}
+
+#[test]
+fn a_member_that_does_not_answer_is_not_waited_for_again() {
+    let (name, folder) = (name(), tempfile::tempdir().expect("a folder"));
+    let (user, number) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let group = Some(Group { name: "own".to_owned(), number });
+    let directory = folder.path().to_owned();
+    let server = Server::start(Options { name: name.clone(), directory, group, ..Options::default() });
+    let _server = server.expect("a server");
+    let (own, member) = (Listener::new(&name), Listener::new(&format!("{user}@{name}")));
+    let (file, _) = own.client.open_file(b"file", NEW, 0o666).expect("a file");
+    member.look("file");
+    member.stuck.store(true, Ordering::SeqCst);
+    file.write_at(b"text", 0).expect("the write goes on without it");
+    member.stuck.store(false, Ordering::SeqCst);
+    member.until(&Told::Everything);
+    member.until(&Told::Everything);
+    // It has subscribed again, and is stuck again for longer than any change waits.
+    let inode = member.look("file").inode;
+    member.stuck.store(true, Ordering::SeqCst);
+    file.write_at(b"text", 4).expect("the write does not wait");
+    member.stuck.store(false, Ordering::SeqCst);
+    // The subscription has not ended: notices come on, with nothing between them.
+    let (mut told, began) = (Vec::new(), Instant::now());
+    while told.iter().filter(|told| **told == Told::Attributes(inode)).count() < 3 {
+        assert!(began.elapsed() < Duration::from_secs(20), "no notice: {told:?}");
+        member.look("file");
+        file.write_at(b"text", 8).expect("a write");
+        told.extend(member.take());
+    }
+    assert!(!told.contains(&Told::Everything), "{told:?}");
 }
 
 #[test]

@@ -4,8 +4,9 @@
 mod scene;
 
 use motet_files::client::{Client, Source};
+use motet_files::server::{Group, Options as ServerOptions, Server};
 use motet_fuse::{Mount, Options};
-use scene::{Mode, can_mount, open_folder, server};
+use scene::{Mode, can_mount, is_able, open_folder, server};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -14,11 +15,18 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+/// A mount whose kernel uses attributes and names without asking.
+fn mounted(client: Client, name: &str) -> (Mount, TempDir) {
+    let (folder, validity) = (open_folder(), Duration::from_secs(600));
+    let options = Options { name: name.to_owned(), validity, other_users: false, threads: 4, writeback: false };
+    (Mount::start(client, folder.path(), &options).expect("a mount"), folder)
+}
+
 /// Two mounts of one export.
 struct Two {
     mounts: Vec<(Mount, TempDir)>,
     exported: TempDir,
-    _server: motet_files::server::Server,
+    _server: Server,
 }
 
 impl Two {
@@ -27,13 +35,7 @@ impl Two {
         let exported = open_folder();
         let name = format!("coherence-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let server = server(&name, exported.path(), false, Mode::Messages);
-        let mount = |_| {
-            let (client, folder) =
-                (Client::connect(Source::Name(name.clone()), None).expect("a client"), open_folder());
-            let validity = Duration::from_secs(600);
-            let options = Options { name: name.clone(), validity, other_users: false, threads: 4, writeback: false };
-            (Mount::start(client, folder.path(), &options).expect("a mount"), folder)
-        };
+        let mount = |_| mounted(Client::connect(Source::Name(name.clone()), None).expect("a client"), &name);
         let two = Self { mounts: (0..2).map(mount).collect(), exported, _server: server };
         // Both have subscribed when each learns what the other one does.
         for (writer, reader) in [(0, 1), (1, 0)] {
@@ -129,4 +131,37 @@ fn names_that_are_removed_or_replaced_are_forgotten() {
         }
     });
     assert_eq!(fs::read_dir(two.path(1, "dir")).expect("a listing").count(), 0);
+}
+
+#[test]
+fn every_mix_of_clients_sees_from_close_to_open_what_others_have_written() {
+    if !is_able("every_mix_of_clients_sees_from_close_to_open_what_others_have_written") {
+        return;
+    }
+    let exported = open_folder();
+    let name = format!("coherence-mix-{}", std::process::id());
+    let group = Some(Group { name: "own".to_owned(), number: rustix::process::getgid().as_raw() });
+    let (directory, direct) = (exported.path().to_owned(), true);
+    let options = ServerOptions { name: name.clone(), directory, direct, group, ..ServerOptions::default() };
+    let _server = Server::start(options).expect("a server");
+    let clients = [
+        Client::named(&name, None).expect("the directory itself"),
+        Client::connect(Source::Name(name.clone()), None).expect("a client by messages"),
+        Client::named(&format!("0@{name}"), None).expect("a member"),
+    ];
+    assert_eq!(clients.each_ref().map(Client::is_direct), [true, false, false]);
+    let mounts = clients.map(|client| mounted(client, &name));
+    let mut places: Vec<PathBuf> = mounts.iter().map(|(_, folder)| folder.path().to_owned()).collect();
+    places.push(exported.path().to_owned());
+    // Longer and shorter, after each reader has cached what was before.
+    for (round, length) in [10_usize, 20, 5, 9000, 100_000, 50].into_iter().enumerate() {
+        for (writer, of_writer) in places.iter().enumerate() {
+            let text = format!("{round}{writer}").repeat(length + writer);
+            fs::write(of_writer.join("file"), &text).expect("a write");
+            for (reader, of_reader) in places.iter().enumerate() {
+                let read = fs::read_to_string(of_reader.join("file")).expect("a read");
+                assert!(read == text, "{writer} to {reader}, round {round}: {} of {} bytes", read.len(), text.len());
+            }
+        }
+    }
 }

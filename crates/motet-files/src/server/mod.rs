@@ -18,6 +18,7 @@
 //! | `members_part` | clients of other users of this host |
 //! | `leases` | what clients may have cached |
 //! | `notices` | tells clients what others have changed |
+//! | `silent` | members of the group that changes do not wait for |
 //!
 //! The module `storage` executes the operations.
 
@@ -31,6 +32,7 @@ mod resumable;
 mod ring_reads;
 mod session;
 mod sessions;
+mod silent;
 mod work;
 
 use crate::Result;
@@ -49,10 +51,11 @@ use resumable::Resumable;
 use ring_reads::RingReads;
 pub use ring_reads::Storage;
 use sessions::Sessions;
+use silent::Silent;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::thread::{self, JoinHandle};
 
 /// Threads of a server. Those that wait for a device keep none of the others.
@@ -119,6 +122,9 @@ struct Shared {
     tickets: Option<Tickets>,
     /// The part for members, whose clients are counted with the others.
     members: OnceLock<Arc<Self>>,
+    /// Of a part for members: the part for the server's user.
+    owner: OnceLock<Weak<Self>>,
+    silent: Silent,
     sessions: Sessions,
     patience: Patience,
     resumable: Resumable,
@@ -174,9 +180,10 @@ impl Server {
         let (mut members, mut members_publication) = (None, None);
         if let Some(group) = group {
             let others = Part::start(for_members, members_node()?, Some(Tickets::default()))?;
+            let _ = others.shared.owner.set(Arc::downgrade(&part.shared));
+            let _ = part.shared.members.set(Arc::clone(&others.shared));
             let reception = Arc::new(Reception { shared: Arc::clone(&others.shared), group });
             members_publication = Some(members::Publication::start(&part.shared.options.name, reception)?);
-            let _ = part.shared.members.set(Arc::clone(&others.shared));
             members = Some(others);
         }
         Ok(Self { _publication: publication, _members_publication: members_publication, _members: members, part })
@@ -208,6 +215,8 @@ impl Part {
             tree,
             tickets,
             members: OnceLock::new(),
+            owner: OnceLock::new(),
+            silent: Silent::default(),
             sessions,
             patience: Patience::default(),
             resumable: Resumable::default(),
@@ -286,6 +295,11 @@ impl Exported for Shared {
 }
 
 impl Shared {
+    /// The part for members of a group, or of that part the one for the server's user: its clients see the same files.
+    fn other_part(&self) -> Option<Arc<Self>> {
+        self.members.get().cloned().or_else(|| self.owner.get()?.upgrade())
+    }
+
     /// What reads the storage, and what O_DIRECT has brought, in words.
     fn storage(&self) -> String {
         let mut text = self.ring_reads.describe();

@@ -1,7 +1,8 @@
 //! Tells clients that something they may have cached has changed.
 //!
 //! A client subscribes on a channel of its own. A change is answered when every other client that had the attributes has said that it uses them no more, so a
-//! program that sees the change done finds it everywhere. A client that says nothing for [`ANSWER_LIMIT`] is not waited for again until it has subscribed again.
+//! program that sees the change done finds it everywhere. A client that says nothing for [`ANSWER_LIMIT`] is not waited for again until it has subscribed again; one of
+//! another user not for a while.
 
 use super::leases::Leased;
 use super::session::Session;
@@ -9,6 +10,7 @@ use super::{Shared, Turn};
 use crate::protocol::{Notice, OpenFlags, Operation, Reply, Target, append, entries, notice_tag};
 use crate::storage::{Body, Tree};
 use motet::node::{Channel, Mode, Outgoing};
+use std::iter;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -71,6 +73,14 @@ impl<'a> Changes<'a> {
     }
 }
 
+/// A client that was sent a notice, and the number of the last one.
+struct Told<'a> {
+    part: &'a Shared,
+    session: Arc<Session>,
+    channel: Channel,
+    number: u32,
+}
+
 impl Changes<'_> {
     fn is_empty(&self) -> bool {
         self.files.is_empty() && self.names.is_empty()
@@ -120,23 +130,50 @@ impl Shared {
         files
     }
 
-    /// Tells other clients what a client has changed, and waits until they use it no more.
-    pub(super) fn tell(&self, session: &Session, changes: &Changes<'_>, turn: &mut Turn<'_>) {
+    /// Tells other clients what a client has changed, those of the other part of the server, too, and waits until they use it no more.
+    pub(super) fn tell(
+        &self,
+        session: &Session,
+        changes: &Changes<'_>,
+        other_part: Option<&Self>,
+        turn: &mut Turn<'_>,
+    ) {
         if changes.is_empty() {
             return;
         }
+        let mut told = Vec::new();
+        for part in iter::once(self).chain(other_part) {
+            part.end_leases(session, changes, &mut told);
+        }
+        if told.is_empty() {
+            return;
+        }
+        turn.give();
+        let deadline = Instant::now() + ANSWER_LIMIT;
+        for Told { part, session, channel, number } in told {
+            let user = session.member().map(|member| member.user);
+            if user.is_some_and(|user| part.silent.has(user)) {
+                continue;
+            }
+            if !session.wait_for_acknowledgement(channel, number, deadline) {
+                part.end_notices(&session);
+                user.into_iter().for_each(|user| part.silent.note(user));
+            }
+        }
+    }
+
+    /// Ends the leases of this part's clients on what a client has changed, and tells them.
+    fn end_leases<'a>(&'a self, by: &Session, changes: &Changes<'_>, told: &mut Vec<Told<'a>>) {
         self.leases.count_change();
-        let client = session.key();
-        let mut told: Vec<(Arc<Session>, Channel, u32)> = Vec::new();
         let mut tell = |leased, notice: Notice<'_>| {
-            for other in self.leases.end_of_others(client, leased) {
-                let Some(other) = self.sessions.with_key(other) else { continue };
-                match self.send_notice(&other, &notice) {
+            for client in self.leases.end_of_others(by.key(), leased) {
+                let Some(session) = self.sessions.with_key(client) else { continue };
+                match self.send_notice(&session, &notice) {
                     Some((channel, number)) => {
-                        told.retain(|(earlier, ..)| !Arc::ptr_eq(earlier, &other));
-                        told.push((other, channel, number));
+                        told.retain(|earlier| !Arc::ptr_eq(&earlier.session, &session));
+                        told.push(Told { part: self, session, channel, number });
                     }
-                    None => self.end_notices(&other),
+                    None => self.end_notices(&session),
                 }
             }
         };
@@ -145,16 +182,6 @@ impl Shared {
         }
         for &path in &changes.names {
             tell(self.leases.name(path), Notice::Name { path });
-        }
-        if told.is_empty() {
-            return;
-        }
-        turn.give();
-        let deadline = Instant::now() + ANSWER_LIMIT;
-        for (other, channel, number) in told {
-            if !other.wait_for_acknowledgement(channel, number, deadline) {
-                self.end_notices(&other);
-            }
         }
     }
 

@@ -198,7 +198,8 @@ impl Shared {
         let mut execute = |turn: &mut Turn<'_>| {
             execute(&self.tree, session.files(), identity, operation, data, buffer, &mut || turn.give())
         };
-        if self.leases.is_unused() {
+        let other = self.other_part();
+        if self.leases.is_unused() && other.as_ref().is_none_or(|other| other.leases.is_unused()) {
             return execute(turn);
         }
         let file = |number| Some(session.files().get(number).ok()?.identity());
@@ -206,7 +207,7 @@ impl Shared {
         let count = self.leases.changes();
         let (reply, body) = execute(turn)?;
         self.grant(session, operation, (&reply, &body), count);
-        self.tell(session, &changes, turn);
+        self.tell(session, &changes, other.as_deref(), turn);
         Ok((reply, body))
     }
 
