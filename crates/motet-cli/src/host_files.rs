@@ -158,6 +158,9 @@ pub fn reasons(exports: &[Export], uses: &[ExportUse], seen: &[Use], process: Op
         let (export, at, front) = (sanitize(&used.export, 64), sanitize(&used.at, 120), sanitize(&used.front, 16));
         let (way, why) = (way(used, process), sanitize(&used.why, 160));
         out += &format!("  uses export {export} at {at} ({front}) by {way}: {why}\n");
+        if !used.storage.is_empty() {
+            out += &format!("    {}\n", sanitize(&used.storage, 300));
+        }
     }
     for seen in seen {
         out += &format!("  {}\n", sanitize(&seen.to_string(), 400));

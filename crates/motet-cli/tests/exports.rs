@@ -155,6 +155,35 @@ fn a_disk_may_be_opened_past_the_cache() {
 }
 
 #[test]
+fn why_says_what_became_of_direct_io_of_a_disk_and_of_a_mount() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let hosts = Hosts::new("direct-io-why");
+    fs::write(hosts.exported("a").join("disk"), vec![7; 1 << 20]).unwrap();
+    let _served = hosts.serve("a", "disks", &["--no-direct", "--ignore-o-direct"]);
+    let why = |pid: u64| {
+        let (code, out, err) = finish(&mut hosts.motet("a", &["why", &pid.to_string()]));
+        assert_eq!(code, 0, "{err}");
+        out
+    };
+    let expected = "1 opens with O_DIRECT use the page cache: its server has --ignore-o-direct";
+    let cached = served(&mut hosts.motet("a", &["nbd", "disks:disk"]));
+    assert!(!why(cached.0.id().into()).contains("O_DIRECT"), "it has not asked for it");
+    drop(cached);
+    let disk = served(&mut hosts.motet("a", &["nbd", "disks:disk", "--o-direct"]));
+    let said = why(disk.0.id().into());
+    assert!(said.contains(expected), "{said}");
+    drop(disk);
+    let test = "why_says_what_became_of_direct_io_of_a_disk_and_of_a_mount";
+    let Some(mounted) = hosts.mount(test, "a", "disks", &[]) else { return };
+    let flags = rustix::fs::OFlags::DIRECT.bits() as i32;
+    let open = fs::OpenOptions::new().read(true).custom_flags(flags).open(mounted.0.join("disk"));
+    drop(open.unwrap());
+    let ps = json(&finish(&mut hosts.motet("a", &["--json", "ps", "-l"])).1);
+    let said = why(ps["export_uses"][0]["process"].as_u64().unwrap());
+    assert!(said.contains("(mount) by messages") && said.contains(expected), "{said}");
+}
+
+#[test]
 fn an_export_is_mounted_and_unmounted() {
     let hosts = Hosts::new("mounted");
     let mut served = hosts.serve("a", "results", &[]);

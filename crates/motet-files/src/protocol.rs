@@ -10,9 +10,10 @@ use crate::identity::{Identity, MAX_GROUPS};
 use bitflags::bitflags;
 use motet_session::paths::check_name;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// The version of the protocol. Both ends must have the same.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// The service of the engine under which a server accepts channels.
 pub const SERVICE: u64 = u64::from_be_bytes(*b"mt.files");
 /// Slots of a session: requests that a client may have outstanding.
@@ -312,6 +313,8 @@ pub enum Reply {
         file: u32,
         /// Its attributes.
         attributes: Attributes,
+        /// Why it uses the server's page cache, although it is open with `O_DIRECT`.
+        cached: Option<Cached>,
     },
     /// Bytes that were written or copied, bytes of the whole value, or a position.
     Count(u64),
@@ -319,6 +322,46 @@ pub enum Reply {
     Lock(LockRange),
     /// Space.
     Space(Space),
+}
+
+/// Why a file that is open with `O_DIRECT` is read and written through the server's page cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Cached {
+    /// Its server was told so.
+    Ignored,
+    /// Its file system is in memory.
+    InMemory,
+    /// Its file system has no direct I/O.
+    NoDirectIo,
+    /// Its file system has none for this file.
+    NoneForIt,
+    /// Its file system wants other units than the server uses.
+    Units {
+        /// Bytes of which offsets would be multiples.
+        block: u32,
+        /// Bytes of which addresses would be multiples.
+        memory: u32,
+    },
+    /// It could not be opened with `O_DIRECT`: the number of the error.
+    Refused(i32),
+}
+
+impl fmt::Display for Cached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Ignored => f.write_str("its server has --ignore-o-direct"),
+            Self::InMemory => f.write_str("its file system is in memory"),
+            Self::NoDirectIo => f.write_str("its file system has no direct I/O"),
+            Self::NoneForIt => f.write_str("its file system has no direct I/O for it"),
+            Self::Units { block, memory } => {
+                write!(f, "its file system wants direct I/O in units of {block} bytes, at addresses of {memory}")
+            }
+            Self::Refused(errno) => {
+                let error = std::io::Error::from_raw_os_error(errno);
+                write!(f, "it could not be opened with O_DIRECT: {error}")
+            }
+        }
+    }
 }
 
 /// What identifies a session. Only its client and its server know it.

@@ -67,6 +67,7 @@ impl Announced {
                     requests: totals.requests,
                     bytes_read: totals.bytes_read,
                     bytes_written: totals.bytes_written,
+                    storage: client.direct_opens(),
                 };
                 // One that breaks off concerns no other.
                 let _ = answer(&stream, &told);

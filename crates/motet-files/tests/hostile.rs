@@ -288,7 +288,7 @@ fn client_of_liar(
 ) -> Client {
     let address = hostile_server(move |request| match request.operation {
         Operation::Open { .. } => {
-            let opened = Reply::Opened { file: 1, attributes: Attributes::default() };
+            let opened = Reply::Opened { file: 1, attributes: Attributes::default(), cached: None };
             (answered(request.sequence, Ok(opened)), vec![])
         }
         _ => case(request),
@@ -316,7 +316,7 @@ fn layouts_of_a_server_that_lies_are_errors() {
     ];
     for (number, body) in bodies.into_iter().enumerate() {
         let address = hostile_server(move |request| {
-            let opened = Reply::Opened { file: 1, attributes: Attributes::default() };
+            let opened = Reply::Opened { file: 1, attributes: Attributes::default(), cached: None };
             (answered(request.sequence, Ok(opened)), body.clone())
         });
         let client = Client::connect(Source::Address(address), Some(Duration::from_millis(200))).expect("a session");
@@ -374,9 +374,10 @@ fn a_completion_queue_of_a_server_that_lies_gets_errors() {
 #[test]
 fn a_completion_queue_of_a_server_that_is_silent_is_closed() {
     let address = hostile_server(|request| match request.operation {
-        Operation::Open { .. } => {
-            (answered(request.sequence, Ok(Reply::Opened { file: 1, attributes: Attributes::default() })), vec![])
-        }
+        Operation::Open { .. } => (
+            answered(request.sequence, Ok(Reply::Opened { file: 1, attributes: Attributes::default(), cached: None })),
+            vec![],
+        ),
         _ => loop {
             thread::sleep(Duration::from_secs(60));
         },
@@ -413,7 +414,7 @@ fn forgetful_server() -> (String, Arc<AtomicBool>, Arc<AtomicU32>) {
         }
         *before = request.sequence;
         let reply = match request.operation {
-            Operation::Open { .. } => Reply::Opened { file: 1, attributes: Attributes::default() },
+            Operation::Open { .. } => Reply::Opened { file: 1, attributes: Attributes::default(), cached: None },
             Operation::Read { .. } => return (answered(request.sequence, Ok(Reply::Count(3))), vec![1; 3]),
             _ => Reply::Done,
         };

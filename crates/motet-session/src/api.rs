@@ -332,6 +332,9 @@ pub struct ExportUse {
     pub bytes_read: u64,
     /// Bytes that were written.
     pub bytes_written: u64,
+    /// What became of its opens with O_DIRECT, in words; empty if all are as the programs want them.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub storage: String,
 }
 
 /// Where the server of an export is.

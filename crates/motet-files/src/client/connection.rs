@@ -128,6 +128,11 @@ impl Connection {
         self.counters.totals(open_files, locks)
     }
 
+    /// What became of its opens with O_DIRECT.
+    pub fn direct_opens(&self) -> String {
+        self.counters.direct_opens().to_string()
+    }
+
     /// Whether requests are executed as the users that they name.
     pub fn has_identities(&self) -> bool {
         self.link().identities

@@ -33,6 +33,11 @@ impl Direct {
         self.counters.totals(self.files.len(), self.files.lock_owners())
     }
 
+    /// What became of its opens with O_DIRECT.
+    pub fn direct_opens(&self) -> String {
+        self.counters.direct_opens().to_string()
+    }
+
     /// Whether operations are executed as the users that they name.
     pub fn has_identities(&self) -> bool {
         self.tree.has_identities()

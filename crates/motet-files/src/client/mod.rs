@@ -123,6 +123,14 @@ impl Client {
         }
     }
 
+    /// What became of its opens with O_DIRECT, in words: how many use a page cache all the same, and why. Empty if none does.
+    pub fn direct_opens(&self) -> String {
+        match &self.shared.transport {
+            Transport::Messages(connection) => connection.direct_opens(),
+            Transport::Direct(direct) => direct.direct_opens(),
+        }
+    }
+
     /// Ends the session, and all calls that wait for the server.
     pub fn close(&self) {
         if let Transport::Messages(connection) = &self.shared.transport {
@@ -200,7 +208,7 @@ impl Client {
                 Ok(Operation::Open { path, flags: asked, mode })
             };
             let (reply, length) = transport.call(self.identity.as_deref(), operation, &[], layout)?;
-            let Reply::Opened { file, attributes } = reply else { return Err(unexpected()) };
+            let Reply::Opened { file, attributes, .. } = reply else { return Err(unexpected()) };
             let is_same =
                 *opened.get_or_insert((attributes.device, attributes.inode)) == (attributes.device, attributes.inode);
             let state = OpenState::new(file, path, flags, self.identity.clone(), &attributes, files.locks(&attributes));

@@ -143,7 +143,7 @@ impl OpenState {
             return stale();
         }
         match call(&Operation::Open { path: &path, flags, mode: 0 }) {
-            Ok(Reply::Opened { file, attributes }) => {
+            Ok(Reply::Opened { file, attributes, .. }) => {
                 if (attributes.device, attributes.inode) != (self.device, self.inode) {
                     finish(call(&Operation::Close { file }))?;
                     return stale();
@@ -320,7 +320,7 @@ mod tests {
                     assert!(flags.contains(OpenFlags::AGAIN) && !flags.contains(OpenFlags::CREATE));
                     assert_eq!(identity, (*path != b"kept").then_some(user.as_deref()).flatten());
                     let inode = if *path == b"kept" { 2 } else { 3 };
-                    Ok(Reply::Opened { file: 7, attributes: Attributes { inode, ..attributes } })
+                    Ok(Reply::Opened { file: 7, attributes: Attributes { inode, ..attributes }, cached: None })
                 }
                 _ => Ok(Reply::Done),
             })
@@ -352,7 +352,7 @@ mod tests {
         }
         synced.synced(synced.changes());
         let opened = |_: Option<&Identity>, operation: &Operation<'_>| match operation {
-            Operation::Open { .. } => Ok(Reply::Opened { file: 2, attributes: Attributes::default() }),
+            Operation::Open { .. } => Ok(Reply::Opened { file: 2, attributes: Attributes::default(), cached: None }),
             _ => Ok(Reply::Done),
         };
         files.reclaim(false, opened).expect("the connection");

@@ -1,6 +1,7 @@
 //! What a client has asked for since it was made.
 
 use crate::protocol::{Operation, Reply};
+use crate::storage::DirectOpens;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The counters of a transport.
@@ -9,6 +10,7 @@ pub struct Counters {
     requests: AtomicU64,
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
+    direct_opens: DirectOpens,
 }
 
 /// What a client uses, and has asked for since it was made.
@@ -37,14 +39,21 @@ impl Counters {
     /// It is answered with so many bytes.
     pub fn answered(&self, reply: &Reply, bytes: usize) {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        if matches!(reply, Reply::Count(_)) {
-            self.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
+        match reply {
+            Reply::Count(_) => drop(self.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed)),
+            Reply::Opened { cached: Some(why), .. } => self.direct_opens.note(*why),
+            _ => {}
         }
     }
 
     /// It is answered with an error.
     pub fn failed(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What became of its opens with O_DIRECT.
+    pub fn direct_opens(&self) -> &DirectOpens {
+        &self.direct_opens
     }
 
     /// The totals, with what is in use now.

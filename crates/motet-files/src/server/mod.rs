@@ -303,11 +303,11 @@ impl Shared {
     /// What reads the storage, and what O_DIRECT has brought, in words.
     fn storage(&self) -> String {
         let mut text = self.ring_reads.describe();
-        let opens = self.tree.direct_opens();
+        let opens = self.tree.direct_opens().to_string();
         if self.tree.ignores_o_direct() {
             text += "; O_DIRECT is ignored";
-        } else if opens.cached > 0 {
-            text += &format!("; {} opens with O_DIRECT use the page cache: {}", opens.cached, opens.why);
+        } else if !opens.is_empty() {
+            text += &format!("; {opens}");
         }
         text
     }

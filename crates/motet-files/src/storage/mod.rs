@@ -17,6 +17,7 @@
 
 mod attributes;
 mod descriptors;
+mod direct_opens;
 mod file_table;
 mod in_place;
 mod lock_calls;
@@ -27,6 +28,7 @@ mod past_cache;
 mod stripes;
 mod tree;
 
+pub use direct_opens::DirectOpens;
 pub use file_table::FileTable;
 pub use in_place::range_of_read;
 pub use stripes::Striping;
@@ -139,9 +141,9 @@ pub fn execute(
             let opener = identity.filter(|_| tree.has_identities()).cloned();
             let locks = Arc::clone(&tree.locks);
             let mut opened = OpenFile::new(descriptor, flags, opener, &attributes, locks, files.client());
-            tree.pass_cache(&mut opened, flags, &attributes);
+            let cached = tree.pass_cache(&mut opened, flags, &attributes);
             let file = files.add(opened)?;
-            Ok((Reply::Opened { file, attributes }, layout_body(layout.as_ref())))
+            Ok((Reply::Opened { file, attributes, cached }, layout_body(layout.as_ref())))
         }
         Operation::Close { file } => done(files.close(file)),
         Operation::Reserve { file, length } => {

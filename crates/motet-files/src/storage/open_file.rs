@@ -5,7 +5,7 @@ use super::locks::{FileId, LockTable, Owner, Through};
 use super::past_cache::{PastCache, UnderWay, write_all};
 use crate::Result;
 use crate::identity::Identity;
-use crate::protocol::{Attributes, Entry, LockRange, LockWait, OpenFlags, append};
+use crate::protocol::{Attributes, Cached, Entry, LockRange, LockWait, OpenFlags, append};
 use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, seek};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, retry_on_intr};
 use std::io::IoSliceMut;
@@ -57,7 +57,7 @@ impl OpenFile {
     }
 
     /// The file is read and written past the cache from now on. An error says why that is not possible.
-    pub fn pass_cache(&mut self, under_way: &UnderWay) -> std::result::Result<(), String> {
+    pub fn pass_cache(&mut self, under_way: &UnderWay) -> std::result::Result<(), Cached> {
         self.past_cache = Some(PastCache::open(self.descriptor(), under_way)?);
         Ok(())
     }

@@ -5,6 +5,7 @@
 
 use super::descriptors::reopen;
 use crate::Result;
+use crate::protocol::Cached;
 use rustix::fs::{Advice, AtFlags, OFlags, StatxFlags, fadvise, fcntl_getfl, statx};
 use rustix::io::{Errno, pread, pwrite, retry_on_intr};
 use std::cell::RefCell;
@@ -76,7 +77,7 @@ fn with_aligned<T>(with: impl FnOnce(&mut [u8]) -> T) -> T {
 }
 
 /// What direct reads and writes of a file need: multiples for offsets, and for addresses. An error says why there are none.
-fn alignment(file: BorrowedFd<'_>) -> std::result::Result<(usize, usize), String> {
+fn alignment(file: BorrowedFd<'_>) -> std::result::Result<(usize, usize), Cached> {
     let unknown = (USUAL_BLOCK, USUAL_BLOCK.min(ALIGNMENT));
     let Ok(found) = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) else { return Ok(unknown) };
     if found.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
@@ -84,22 +85,22 @@ fn alignment(file: BorrowedFd<'_>) -> std::result::Result<(usize, usize), String
     }
     let (block, memory) = (found.stx_dio_offset_align as usize, found.stx_dio_mem_align as usize);
     if block == 0 || memory == 0 {
-        return Err("its file system has no direct I/O for it".to_owned());
+        return Err(Cached::NoneForIt);
     }
     if block > MAX_BLOCK || !block.is_power_of_two() || memory > ALIGNMENT || !memory.is_power_of_two() {
-        return Err(format!("its file system wants direct I/O in units of {block} bytes, at addresses of {memory}"));
+        return Err(Cached::Units { block: found.stx_dio_offset_align, memory: found.stx_dio_mem_align });
     }
     Ok((block, memory))
 }
 
 impl PastCache {
     /// Opens an open file again, past the cache. `under_way` counts its reads. An error says why that is not possible.
-    pub fn open(file: BorrowedFd<'_>, under_way: &UnderWay) -> std::result::Result<Self, String> {
+    pub fn open(file: BorrowedFd<'_>, under_way: &UnderWay) -> std::result::Result<Self, Cached> {
         let kept = OFlags::RWMODE | OFlags::APPEND | OFlags::NONBLOCK | OFlags::SYNC | OFlags::DSYNC;
-        let flags = fcntl_getfl(file).map_err(|error| error.to_string())? & kept;
+        let flags = fcntl_getfl(file).map_err(|error| Cached::Refused(error.raw_os_error()))? & kept;
         let descriptor = reopen(file, flags | OFlags::DIRECT).map_err(|error| match Errno::from_io_error(&error) {
-            Some(Errno::INVAL | Errno::OPNOTSUPP) => "its file system has no direct I/O".to_owned(),
-            _ => format!("it could not be opened with O_DIRECT: {error}"),
+            Some(Errno::INVAL | Errno::OPNOTSUPP) => Cached::NoDirectIo,
+            _ => Cached::Refused(error.raw_os_error().unwrap_or(Errno::IO.raw_os_error())),
         })?;
         let (block, memory) = alignment(descriptor.as_fd())?;
         Ok(Self { descriptor, block, memory, under_way: under_way.clone() })

@@ -4,20 +4,21 @@
 //! /proc. Operations on names open the parent directory this way, then name the last component.
 
 use super::descriptors::{attributes_at, attributes_of};
+use super::direct_opens::DirectOpens;
 use super::locks::LockTable;
 use super::open_file::OpenFile;
 use super::past_cache::UnderWay;
 use super::stripes::Striping;
 use crate::Result;
 use crate::identity::{Assumed, Identities, Identity};
-use crate::protocol::{Attributes, MAX_PATH_BYTES, OpenFlags, Space};
+use crate::protocol::{Attributes, Cached, MAX_PATH_BYTES, OpenFlags, Space};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, fstatfs, fstatvfs, open, openat2, readlinkat};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 /// How paths are resolved.
 const CONFINED: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_MAGICLINKS);
@@ -43,18 +44,9 @@ pub struct Tree {
     identities: Option<Identities>,
     /// Files are used through the cache also if they were opened with O_DIRECT.
     ignore_o_direct: bool,
-    direct_opens: Mutex<DirectOpens>,
+    direct_opens: DirectOpens,
     /// Reads past the cache that are under way.
     direct_reads: UnderWay,
-}
-
-/// What became of opens with O_DIRECT.
-#[derive(Debug, Clone, Default)]
-pub struct DirectOpens {
-    /// How many use the cache all the same.
-    pub cached: u64,
-    /// Why the last one of these does.
-    pub why: String,
 }
 
 /// The directory in which a name is, and the name.
@@ -102,7 +94,7 @@ impl Tree {
             locks: Arc::default(),
             identities,
             ignore_o_direct: false,
-            direct_opens: Mutex::default(),
+            direct_opens: DirectOpens::default(),
             direct_reads: UnderWay::default(),
         })
     }
@@ -117,26 +109,24 @@ impl Tree {
         self.ignore_o_direct
     }
 
-    /// A file that was opened with O_DIRECT is read and written past the cache, if that is possible.
-    pub fn pass_cache(&self, file: &mut OpenFile, flags: OpenFlags, attributes: &Attributes) {
+    /// A file that was opened with O_DIRECT is read and written past the cache, if that is possible. Returns why it is not.
+    pub fn pass_cache(&self, file: &mut OpenFile, flags: OpenFlags, attributes: &Attributes) -> Option<Cached> {
         let is_file = FileType::from_raw_mode(attributes.mode) == FileType::RegularFile;
-        if !flags.contains(OpenFlags::DIRECT) || !is_file || self.ignore_o_direct {
-            return;
+        if !flags.contains(OpenFlags::DIRECT) || !is_file {
+            return None;
         }
-        let passed = if self.in_memory {
-            Err("its file system is in memory".to_owned())
-        } else {
-            file.pass_cache(&self.direct_reads)
-        };
-        if let Err(why) = passed {
-            let mut opens = self.direct_opens.lock().unwrap_or_else(PoisonError::into_inner);
-            *opens = DirectOpens { cached: opens.cached + 1, why };
+        if self.ignore_o_direct {
+            return Some(Cached::Ignored);
         }
+        let passed = if self.in_memory { Err(Cached::InMemory) } else { file.pass_cache(&self.direct_reads) };
+        let why = passed.err()?;
+        self.direct_opens.note(why);
+        Some(why)
     }
 
     /// What became of opens with O_DIRECT.
-    pub fn direct_opens(&self) -> DirectOpens {
-        self.direct_opens.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn direct_opens(&self) -> &DirectOpens {
+        &self.direct_opens
     }
 
     /// The directory itself.

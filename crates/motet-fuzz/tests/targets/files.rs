@@ -2,7 +2,7 @@
 
 use motet_files::identity::Identity;
 use motet_files::protocol::{
-    Answer, Attributes, Change, Entry, Layout, LockKind, LockRange, LockWait, MAX_STRIPES, Notice, OpenFlags,
+    Answer, Attributes, Cached, Change, Entry, Layout, LockKind, LockRange, LockWait, MAX_STRIPES, Notice, OpenFlags,
     Operation, RenameFlags, Reply, Request, SessionKey, SetTime, Target, Time, VERSION, append, entries, parse_answer,
     parse_notice, parse_request,
 };
@@ -78,7 +78,7 @@ pub fn file_message_seeds() -> Vec<Vec<u8>> {
             identities: true,
             boot: [9; 16],
         }),
-        Ok(Reply::Opened { file: 9, attributes: Attributes::default() }),
+        Ok(Reply::Opened { file: 9, attributes: Attributes::default(), cached: Some(Cached::Refused(22)) }),
         Ok(Reply::Lock(range)),
         Err(2),
     ];
