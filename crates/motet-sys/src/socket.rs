@@ -188,6 +188,7 @@ struct TcpInfo {
     acknowledged: u64,
     received: u64,
     written: u64,
+    least_round_trip_us: u32,
 }
 
 /// States after the peer's FIN, which counts as a received byte: TIME_WAIT, CLOSE_WAIT, LAST_ACK, CLOSING.
@@ -204,7 +205,7 @@ fn tcp_info(fd: RawFd) -> Result<TcpInfo, Errno> {
     if length < 216 {
         return Err(rustix::io::Errno::OPNOTSUPP.raw_os_error());
     }
-    let half = |at: usize| u64::from(u32::from_ne_bytes(info[at / 8].to_ne_bytes()[at % 8..][..4].try_into().unwrap()));
+    let half = |at: usize| u32::from_ne_bytes(info[at / 8].to_ne_bytes()[at % 8..][..4].try_into().unwrap());
     let state = info[0].to_ne_bytes()[0];
     let fin = FIN_RECEIVED.contains(&state);
     Ok(TcpInfo {
@@ -212,8 +213,14 @@ fn tcp_info(fd: RawFd) -> Result<TcpInfo, Errno> {
         acknowledged: info[15],
         received: info[16].saturating_sub(u64::from(fin)),
         // tcpi_bytes_sent less tcpi_bytes_retrans, and tcpi_notsent_bytes.
-        written: (info[25].saturating_sub(info[26])) + half(144),
+        written: (info[25].saturating_sub(info[26])) + u64::from(half(144)),
+        least_round_trip_us: half(148),
     })
+}
+
+/// The least round trip of a connection that the kernel has seen lately, us (tcpi_min_rtt).
+pub fn least_round_trip_us(fd: RawFd) -> Result<u32, Errno> {
+    tcp_info(fd).map(|info| info.least_round_trip_us)
 }
 
 /// Free bytes of the send buffer, by the kernel's memory accounting; 0 if the kernel does not tell.

@@ -14,6 +14,7 @@
 //! | [`admission`] | which connections may begin a session |
 //! | [`session_table`], [`node`] | which sessions a node of this process has, and which acceptors |
 //! | [`socket`] | sockets and epoll sets |
+//! | [`congestion`] | the congestion control of connections between near peers |
 //! | [`file_body`] | bodies that are ranges of files, sent by sendfile |
 //!
 //! The protocol is `motet_proto::message::session`; only sockets are here.
@@ -21,6 +22,7 @@
 
 pub mod acceptor;
 pub mod admission;
+pub mod congestion;
 pub mod connect;
 pub mod file_body;
 pub mod incoming;

@@ -7,6 +7,7 @@
 mod connections;
 
 use crate::acceptor::Acceptor;
+use crate::congestion;
 use crate::file_body::{self, FileBodyError};
 use crate::node::LocalNode;
 use crate::outgoing::OutgoingConnection;
@@ -129,6 +130,7 @@ impl TcpLink {
 
     fn add_connection(&mut self, slot: usize, fd: PrivateFd) -> Result<()> {
         self.set.add(&fd)?;
+        congestion::choose(&fd);
         self.sockets[slot] = Some(Socket { fd, watched: false, failed: false, low_water: 1 });
         self.blocked = false;
         Ok(())
