@@ -5,12 +5,12 @@
 use crate::buffer::{Buffer, Reader};
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::memory::Memory;
+use crate::memory::{Memory, first_buffer, give_back_first};
 use crate::options::Reception;
-use crate::reception::{FIRST, Receiver, Shared};
+use crate::reception::{Receiver, Shared};
 use crate::request::Data;
 use crate::startpoint::{Startpoint, Target};
-use crate::wire::{Handler, Head, REPLY_TAG, ReplyStatus};
+use crate::wire::{Handler, Head, REPLY_TAG, ReplyPlace, ReplyStatus};
 use motet::node::{
     Channel, Completion, CompletionOptions, Error as NodeError, OperationId, OperationMemory, Received, RecvFrom,
     Status, deadline_in,
@@ -30,7 +30,8 @@ const MAX_LATE: usize = 1024;
 #[derive(Debug)]
 pub struct Reply {
     data: Data,
-    memory: Arc<Memory>,
+    /// Where the memory of data that came apart goes.
+    memory: Option<Arc<Memory>>,
 }
 
 impl Reply {
@@ -47,7 +48,11 @@ impl Reply {
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        self.memory.give_back(std::mem::take(&mut self.data.memory), self.data.is_first);
+        let memory = std::mem::take(&mut self.data.memory);
+        match &self.memory {
+            None => give_back_first(memory),
+            Some(to) => to.give_back(memory),
+        }
     }
 }
 
@@ -70,25 +75,52 @@ impl Caller<'_> {
         start: &Startpoint,
         handler: Handler<'_>,
         buffer: &Buffer<'_>,
+        limit: Option<Duration>,
+    ) -> Result<Reply, Error> {
+        let sender = &self.shared.sender;
+        let tag = sender.next_number() | REPLY_TAG;
+        let Some(channel) = sender.try_call(start, handler, tag, buffer) else {
+            return self.first_call(start, handler, (tag, buffer), Deadline::within(limit));
+        };
+        let deadline = Deadline::within(limit);
+        sender.prepare_number();
+        self.wait_for(tag, channel, deadline)
+    }
+
+    /// Makes a call with the startpoint of this node, for a receiver that may not know it, and waits for room.
+    #[inline(never)]
+    fn first_call(
+        &self,
+        start: &Startpoint,
+        handler: Handler<'_>,
+        (tag, buffer): (u64, &Buffer<'_>),
         deadline: Deadline,
     ) -> Result<Reply, Error> {
-        let Shared { sender, memory, .. } = self.shared;
+        let sender = &self.shared.sender;
         let [target] = &start.targets[..] else {
             return Err(Error::Invalid("a call is to one endpoint"));
         };
-        let tag = sender.random_number() | REPLY_TAG;
-        let reply_to = Startpoint::to(Target { node: sender.last_own_address(), endpoint: tag }).to_bytes();
-        let head = Head { handler, reply_to: Some(&reply_to), is_reply: false, ..Head::reply(ReplyStatus::Done) };
-        let sent = match sender.try_request(start, &head, buffer) {
-            Some(channel) => Ok(channel),
-            None => sender.send(target, start.chosen(), &head, buffer, deadline).map(|route| route.channel),
-        };
-        let mut first = memory.first(FIRST);
-        let waited = sent.and_then(|channel| self.wait(tag, &mut first, channel, deadline));
-        match waited {
+        let (node, version) = sender.last_own_address();
+        let reply_to = Startpoint::to(Target { node, endpoint: tag }).to_bytes();
+        let reply_to = Some(ReplyPlace::Startpoint(&reply_to));
+        let head = Head { handler, reply_to, is_reply: false, ..Head::reply(ReplyStatus::Done) };
+        let sent = sender.send(target, start.chosen(), &head, buffer, deadline);
+        let channel = sent.inspect_err(|_| self.give_up(tag))?.channel;
+        let reply = self.wait_for(tag, channel, deadline);
+        if matches!(reply, Ok(_) | Err(Error::NotDone(_))) {
+            sender.routes.note_told(target.node.id, channel, version); // the receiver has read the head
+        }
+        reply
+    }
+
+    /// Waits for the reply with this tag to a request that was sent by the channel `to`.
+    #[inline]
+    fn wait_for(&self, tag: u64, to: Channel, deadline: Deadline) -> Result<Reply, Error> {
+        let mut first = first_buffer();
+        match self.wait(tag, &mut first, to, deadline) {
             Ok(received) => self.reply(received, first, deadline),
             Err(error) => {
-                memory.give_back(first, true);
+                give_back_first(first);
                 self.give_up(tag);
                 Err(error)
             }
@@ -132,20 +164,21 @@ impl Caller<'_> {
         let (head, data) = Head::parse(&first[..length])?;
         let status = head.status().ok_or(malformed("a request where a reply has to be"))?;
         let (format, apart, range) = (head.format, head.apart, length - data.len()..length);
-        let data = match apart {
-            None => Data { memory: first, range, format, is_first: true, lease: None },
+        let (data, memory) = match apart {
+            None => (Data { memory: first, range, format, is_first: true, lease: None }, None),
             Some((bytes, tag)) => {
-                memory.give_back(first, true);
+                give_back_first(first);
                 let Some(bytes) = usize::try_from(bytes).ok().filter(|bytes| *bytes <= sender.options.max_request)
                 else {
                     self.receiver.receive_unwanted(channel, tag);
                     return Err(Error::NotDone(ReplyStatus::TooLong));
                 };
-                let memory = self.data(channel, tag, bytes, deadline)?;
-                Data { memory, range: 0..bytes, format, is_first: false, lease: None }
+                let data = self.data(channel, tag, bytes, deadline)?;
+                let data = Data { memory: data, range: 0..bytes, format, is_first: false, lease: None };
+                (data, Some(memory.clone()))
             }
         };
-        let reply = Reply { data, memory: memory.clone() };
+        let reply = Reply { data, memory };
         if status == ReplyStatus::Done { Ok(reply) } else { Err(Error::NotDone(status)) }
     }
 

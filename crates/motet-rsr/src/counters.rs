@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The counts; [`Counts`] says what each is.
 #[derive(Debug, Default)]
 pub struct Counters {
-    pub handled: AtomicU64,
     pub no_endpoint: AtomicU64,
     pub no_handler: AtomicU64,
     pub malformed: AtomicU64,
@@ -24,11 +23,11 @@ pub fn count(counter: &AtomicU64) {
 }
 
 impl Counters {
-    /// The counts now.
-    pub fn read(&self) -> Counts {
+    /// The counts now; `handled`: those that threads count.
+    pub fn read(&self, handled: u64) -> Counts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counts {
-            handled: of(&self.handled),
+            handled,
             no_endpoint: of(&self.no_endpoint),
             no_handler: of(&self.no_handler),
             malformed: of(&self.malformed),

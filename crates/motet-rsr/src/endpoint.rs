@@ -1,21 +1,22 @@
 //! Endpoints: a table of handlers and a user value, on a node.
 
+mod threads;
+
 use crate::counters::count;
 use crate::error::Error;
 use crate::numbers::NumberMap;
 use crate::request::{Data, Request};
-use crate::sender::Sender;
+use crate::sender::{ReplyTo, Sender};
 use crate::startpoint::{Startpoint, Target};
 use crate::wire::{Handler, ReplyStatus, is_name};
 use motet::node::Channel;
 use std::any::Any;
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
+use threads::{Running, Threads};
 
 /// Most endpoints of a node, and most handlers of an endpoint.
 const MAX_ENDPOINTS: usize = 1 << 20;
@@ -104,23 +105,8 @@ pub struct Registered {
     /// Those of small numbers, by number.
     direct: Vec<Option<Arc<Entry>>>,
     is_closed: AtomicBool,
-    /// Handlers that run now.
-    running: AtomicUsize,
-}
-
-thread_local! {
-    /// The endpoints of which this thread runs handlers, by address.
-    static RUNNING: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Ends a run of a handler, by a panic too.
-struct Run<'a>(&'a Registered);
-
-impl Drop for Run<'_> {
-    fn drop(&mut self) {
-        RUNNING.with_borrow_mut(Vec::pop);
-        self.0.running.fetch_sub(1, Ordering::Release);
-    }
+    /// Who runs its handlers.
+    threads: Arc<Threads>,
 }
 
 impl Registered {
@@ -133,19 +119,9 @@ impl Registered {
         }
     }
 
-    fn address(&self) -> usize {
-        std::ptr::from_ref(self).addr()
-    }
-
-    fn is_running_here(&self) -> bool {
-        RUNNING.with_borrow(|running| running.contains(&self.address()))
-    }
-
     fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
-        while self.running.load(Ordering::SeqCst) > 0 && !self.is_running_here() {
-            std::thread::sleep(Duration::from_micros(200));
-        }
+        self.threads.close(self);
     }
 }
 
@@ -155,60 +131,74 @@ pub struct Job {
     pub entry: Arc<Entry>,
     pub data: Data,
     pub channel: Channel,
-    pub reply_to: Option<Startpoint>,
+    pub reply_to: Option<ReplyTo>,
 }
 
 impl Job {
     /// Runs the handler, and answers a call that it has not answered. Returns the data, whose memory may be used again.
     pub fn run(self, sender: &Sender) -> Data {
         let Self { endpoint, entry, data, channel, reply_to } = self;
-        endpoint.run(&entry, Request { sender, user: None, data, channel, reply_to })
+        let threads = endpoint.threads.clone();
+        let running = threads.enter(endpoint, None);
+        let mut request = Request { sender, user: None, data: data.bytes(), format: data.format, channel, reply_to };
+        let status = running.run(&entry, &mut request);
+        let unanswered = request.reply_to;
+        drop(running);
+        sender.answer(unanswered, status);
+        data
     }
 }
 
 impl Registered {
-    /// Runs a handler, and answers a call that it has not answered. Returns the data, whose memory may be used again.
+    /// Runs a handler; the endpoint is [`Running`] here. Returns what a call gets that the handler has not answered.
     #[inline]
-    pub fn run<'a>(&'a self, entry: &Entry, mut request: Request<'a>) -> Data {
-        let sender = request.sender;
-        self.running.fetch_add(1, Ordering::SeqCst);
-        RUNNING.with_borrow_mut(|running| running.push(self.address()));
-        let run = Run(self);
-        request.user = self.handlers.user.as_deref();
-        let mut status = ReplyStatus::NotAnswered;
+    pub fn run<'a>(&'a self, entry: &Entry, request: &mut Request<'a>) -> ReplyStatus {
+        let counters = &request.sender.counters;
         if self.is_closed.load(Ordering::SeqCst) {
-            count(&sender.counters.no_endpoint);
-            status = ReplyStatus::NoEndpoint;
-        } else {
-            count(&sender.counters.handled);
-            if catch_unwind(AssertUnwindSafe(|| (entry.function)(&mut request))).is_err() {
-                count(&sender.counters.panics);
-            }
+            count(&counters.no_endpoint);
+            return ReplyStatus::NoEndpoint;
         }
-        let Request { data, reply_to, .. } = request;
-        drop(run);
-        if let Some(to) = reply_to {
-            let _ = sender.reply(&to, status, &crate::buffer::Buffer::new()); // who called may be gone
+        self.threads.count_handled();
+        request.user = self.handlers.user.as_deref();
+        if catch_unwind(AssertUnwindSafe(|| (entry.function)(request))).is_err() {
+            count(&counters.panics);
         }
-        data
+        ReplyStatus::NotAnswered
     }
 }
 
 /// The endpoints of a node.
 #[derive(Default)]
-pub struct Table(RwLock<NumberMap<u64, Arc<Registered>>>);
+pub struct Table {
+    endpoints: RwLock<NumberMap<u64, Arc<Registered>>>,
+    threads: Arc<Threads>,
+}
 
 impl Table {
-    /// The endpoint of this number.
+    /// The endpoint of this number. A thread finds those that it has used last without a lock.
     #[inline]
-    pub fn find(&self, number: u64) -> Option<Arc<Registered>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
+    pub fn find(&self, number: u64) -> Option<Running<'_>> {
+        match self.threads.recall(number) {
+            Some(running) => Some(running),
+            None => self.look_up(number),
+        }
+    }
+
+    #[inline(never)]
+    fn look_up(&self, number: u64) -> Option<Running<'_>> {
+        let found = self.endpoints.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned();
+        found.map(|endpoint| self.threads.enter(endpoint, Some(number)))
     }
 
     /// Removes all endpoints.
     pub fn clear(&self) {
-        let all = std::mem::take(&mut *self.0.write().unwrap_or_else(PoisonError::into_inner));
+        let all = std::mem::take(&mut *self.endpoints.write().unwrap_or_else(PoisonError::into_inner));
         all.values().for_each(|one| one.close());
+    }
+
+    /// Requests that were handled, or given to a thread.
+    pub fn handled(&self) -> u64 {
+        self.threads.handled()
     }
 }
 
@@ -237,10 +227,9 @@ impl Endpoint {
             return Err(Error::Invalid("the name of a handler has 1 to 64 bytes"));
         }
         let direct = (0..MAX_DIRECT).map(|number| handlers.by_number.get(&number).cloned()).collect();
-        let registered =
-            Registered { handlers, direct, is_closed: AtomicBool::new(false), running: AtomicUsize::new(0) };
-        let registered = Arc::new(registered);
-        let mut endpoints = table.0.write().unwrap_or_else(PoisonError::into_inner);
+        let (is_closed, threads) = (AtomicBool::new(false), table.threads.clone());
+        let registered = Arc::new(Registered { handlers, direct, is_closed, threads });
+        let mut endpoints = table.endpoints.write().unwrap_or_else(PoisonError::into_inner);
         if endpoints.len() >= MAX_ENDPOINTS {
             return Err(Error::Invalid("too many endpoints"));
         }
@@ -262,12 +251,12 @@ impl Endpoint {
 
     /// Whether this thread is within a handler of it.
     pub fn is_running_here(&self) -> bool {
-        self.registered.is_running_here()
+        self.registered.threads.is_running_here(&self.registered)
     }
 
     /// Closes it, as a drop does.
     pub fn close(&self) {
-        self.table.0.write().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+        self.table.endpoints.write().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
         self.registered.close();
     }
 }

@@ -7,7 +7,7 @@ use crate::endpoint::{Entry, Job, Registered};
 use crate::format::Format;
 use crate::memory::Lease;
 use crate::request::Data;
-use crate::startpoint::Startpoint;
+use crate::sender::ReplyTo;
 use motet::node::Channel;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct Waiting {
     pub endpoint: Arc<Registered>,
     pub entry: Arc<Entry>,
     pub format: Format,
-    pub reply_to: Option<Startpoint>,
+    pub reply_to: Option<ReplyTo>,
     pub content: Content,
 }
 

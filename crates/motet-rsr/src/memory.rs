@@ -1,13 +1,59 @@
 //! Memory of requests: what long ones may take together and by channel, and buffers that are used again.
 
+use crate::options::MAX_ONE_PACKET;
+use crate::wire::MAX_HEAD;
 use motet::node::Channel;
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Bytes of a buffer for first packets.
+pub const FIRST: usize = MAX_ONE_PACKET + MAX_HEAD;
 /// Most buffers that are kept, of those for first packets and of those for long data.
 const KEPT: [usize; 2] = [64, 4];
 /// Longest buffer that is kept, bytes.
 const LONGEST_KEPT: usize = 16 << 20;
+
+/// Buffers for first packets that no thread keeps.
+static FIRST_BUFFERS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
+
+thread_local! {
+    /// The buffer for first packets that this thread has given back last: the next one that it takes. Empty: none.
+    static FIRST_HERE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// A buffer for a first packet. All of a process have one length.
+#[inline]
+pub fn first_buffer() -> Vec<u8> {
+    let kept = FIRST_HERE.try_with(Cell::take).unwrap_or_default();
+    if kept.is_empty() { other_first_buffer() } else { kept }
+}
+
+#[cold]
+fn other_first_buffer() -> Vec<u8> {
+    lock(&FIRST_BUFFERS).pop().unwrap_or_else(|| vec![0; FIRST])
+}
+
+/// Takes a buffer for first packets back.
+#[inline]
+pub fn give_back_first(buffer: Vec<u8>) {
+    if buffer.is_empty() {
+        return;
+    }
+    // A thread that ends keeps none.
+    let other = FIRST_HERE.try_with(|kept| kept.replace(buffer)).unwrap_or_default();
+    if !other.is_empty() {
+        keep_first_buffer(other);
+    }
+}
+
+#[cold]
+fn keep_first_buffer(buffer: Vec<u8>) {
+    let mut kept = lock(&FIRST_BUFFERS);
+    if kept.len() < KEPT[0] {
+        kept.push(buffer);
+    }
+}
 
 /// The memory.
 #[derive(Debug)]
@@ -15,7 +61,6 @@ pub struct Memory {
     /// Most bytes of long requests together; a channel gets a quarter.
     most: usize,
     used: Mutex<(usize, HashMap<Channel, usize>)>,
-    first: Mutex<Vec<Vec<u8>>>,
     long: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -33,7 +78,7 @@ pub struct Lease {
 
 impl Memory {
     pub fn new(most: usize) -> Self {
-        Self { most, used: Mutex::default(), first: Mutex::default(), long: Mutex::default() }
+        Self { most, used: Mutex::default(), long: Mutex::default() }
     }
 
     /// Leave to hold `bytes`, unless too many are held. A channel that holds none always gets it if all together have room.
@@ -54,11 +99,6 @@ impl Memory {
         lock(&self.used).0
     }
 
-    /// A buffer of `length` bytes for a first packet. All have one length.
-    pub fn first(&self, length: usize) -> Vec<u8> {
-        lock(&self.first).pop().filter(|kept| kept.len() == length).unwrap_or_else(|| vec![0; length])
-    }
-
     /// A buffer of at least `length` bytes for data.
     pub fn long(&self, length: usize) -> Vec<u8> {
         let mut kept = lock(&self.long);
@@ -72,19 +112,16 @@ impl Memory {
         }
     }
 
-    /// Takes a buffer back; `is_first`: one for first packets.
-    pub fn give_back(&self, buffer: Vec<u8>, is_first: bool) {
-        let (kept, most) = if is_first { (&self.first, KEPT[0]) } else { (&self.long, KEPT[1]) };
+    /// Takes a buffer for data back.
+    pub fn give_back(&self, buffer: Vec<u8>) {
         if buffer.is_empty() || buffer.len() > LONGEST_KEPT {
             return;
         }
-        let mut kept = lock(kept);
-        if kept.len() >= most && !is_first {
+        let mut kept = lock(&self.long);
+        if kept.len() >= KEPT[1] {
             kept.remove(0); // the lengths of today replace those of yesterday
         }
-        if kept.len() < most {
-            kept.push(buffer);
-        }
+        kept.push(buffer);
     }
 }
 

@@ -7,17 +7,16 @@
 
 mod apart;
 
-use crate::buffer::Buffer;
 use crate::counters::count;
 use crate::endpoint::{Job, Table};
 use crate::error::Error;
 use crate::format::Format;
 use crate::lines::{Content, Lines, Waiting};
-use crate::memory::Memory;
-use crate::options::{MAX_ONE_PACKET, Reception};
+use crate::memory::{FIRST, Memory, first_buffer, give_back_first};
+use crate::options::Reception;
 use crate::request::{Data, Request};
-use crate::sender::Sender;
-use crate::wire::{ENDPOINT_BITS, Head, MAX_HEAD, ReplyStatus};
+use crate::sender::{ReplyTo, Sender};
+use crate::wire::{ENDPOINT_BITS, Head, ReplyStatus};
 use crate::workers::Workers;
 use motet::node::{
     Channel, Completion, CompletionOptions, Context, CqId, Error as NodeError, OperationId, OperationMemory, Received,
@@ -26,8 +25,6 @@ use motet::node::{
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a buffer for first packets.
-pub const FIRST: usize = MAX_ONE_PACKET + MAX_HEAD;
 /// First packets that are received ahead, where a thread receives.
 const AHEAD: usize = 8;
 /// How often memory is looked for while data wait for it, ns.
@@ -74,8 +71,6 @@ pub struct Receiver {
     posted: [AtomicU32; AHEAD],
     /// Receives that are not posted while a line is full.
     unposted: Mutex<Vec<(u64, Vec<u8>)>>,
-    /// The buffer of the blocking receive.
-    buffer: Mutex<Vec<u8>>,
     lines: Mutex<Lines>,
     /// Requests in lines.
     in_line: AtomicUsize,
@@ -99,7 +94,6 @@ impl Receiver {
             cq,
             posted: Default::default(),
             unposted: Mutex::default(),
-            buffer: Mutex::default(),
             lines: Mutex::default(),
             in_line: AtomicUsize::new(0),
             others: AtomicUsize::new(0),
@@ -109,7 +103,7 @@ impl Receiver {
         };
         if let Source::Posted(_) = source {
             for at in 0..AHEAD {
-                receiver.post_first(at as u64, shared.memory.first(FIRST))?;
+                receiver.post_first(at as u64, first_buffer())?;
             }
         }
         Ok(receiver)
@@ -147,21 +141,20 @@ impl Receiver {
             let soon = deadline_in(LOOK_NS); // another thread may have the receive that notices completions
             deadline = Some(deadline.map_or(soon, |deadline| deadline.min(soon)));
         }
-        let kept = std::mem::take(&mut *lock(&self.buffer));
-        let mut memory = if kept.len() == FIRST { kept } else { self.shared.memory.first(FIRST) };
+        let mut memory = first_buffer();
         let selector = (RecvFrom::Any(context), 0, ENDPOINT_BITS);
         let mut came = true;
         match node.receive_or_complete(selector, self.cq, &mut memory, deadline) {
-            Ok(Received { tag, length, channel }) => match self.arrived(memory, length, tag, channel) {
-                Some(back) => memory = back,
-                None => return Ok(true),
-            },
+            Ok(Received { tag, length, channel }) => self.arrived(&mut memory, length, tag, channel),
             Err(NodeError::Truncated) => count(&self.shared.sender.counters.malformed),
             Err(NodeError::TimedOut | NodeError::Interrupted) => came = self.complete_other()?,
             Err(NodeError::Lost(_) | NodeError::Closed | NodeError::Cancelled) => {} // one of many peers
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                give_back_first(memory);
+                return Err(error.into());
+            }
         }
-        *lock(&self.buffer) = memory;
+        give_back_first(memory);
         Ok(came)
     }
 
@@ -261,13 +254,14 @@ impl Receiver {
     #[inline]
     fn first_packet(&self, completion: Completion) -> Result<(), Error> {
         let Completion { status, length, tag, channel, memory, user_data: at, .. } = completion;
-        let mut memory =
-            memory.filter(|memory| memory.len() == FIRST).unwrap_or_else(|| self.shared.memory.first(FIRST));
+        let mut memory = memory.filter(|memory| memory.len() == FIRST).unwrap_or_else(first_buffer);
         match (status, channel) {
-            (Status::Done, Some(channel)) => match self.arrived(memory, length as usize, tag, channel) {
-                Some(back) => memory = back,
-                None => memory = self.shared.memory.first(FIRST),
-            },
+            (Status::Done, Some(channel)) => {
+                self.arrived(&mut memory, length as usize, tag, channel);
+                if memory.is_empty() {
+                    memory = first_buffer();
+                }
+            }
             (Status::Truncated, _) => count(&self.shared.sender.counters.malformed),
             _ if self.shared.ended.load(Ordering::Relaxed) => return Err(Error::PeerGone),
             _ if matches!(self.source, Source::Posted(RecvFrom::Channel(_))) => return Err(Error::PeerGone),
@@ -276,50 +270,54 @@ impl Receiver {
         self.post_first(at, memory)
     }
 
-    /// Takes a first packet. Returns the buffer, if it is free.
+    /// Takes a first packet. The buffer is empty afterwards if the request still needs it.
     #[inline]
-    fn arrived(&self, memory: Vec<u8>, length: usize, tag: u64, channel: Channel) -> Option<Vec<u8>> {
+    fn arrived(&self, memory: &mut Vec<u8>, length: usize, tag: u64, channel: Channel) {
         self.shared.sender.routes.learn(&self.shared.sender.node, channel);
-        self.handle(memory, length, tag, channel)
+        self.handle(memory, length, tag, channel);
     }
 
-    /// Handles a request. Returns the buffer, if it is free.
+    /// Handles a request. The buffer is empty afterwards if the request still needs it.
     #[inline]
-    fn handle(&self, memory: Vec<u8>, length: usize, tag: u64, channel: Channel) -> Option<Vec<u8>> {
+    fn handle(&self, memory: &mut Vec<u8>, length: usize, tag: u64, channel: Channel) {
         let Shared { sender, table, .. } = &*self.shared;
         let counters = &sender.counters;
         let Ok((head, data)) = Head::parse(&memory[..length]) else {
             count(&counters.malformed);
-            return Some(memory);
+            return;
         };
-        let reply_to = match head.reply_to.map(|bytes| sender.reply_to(bytes)) {
+        let reply_to = match head.reply_to.map(|place| sender.reply_to(place, channel)) {
             None => None,
-            Some(Some(start)) => Some(start),
+            Some(Some(to)) => Some(to),
             Some(None) => {
                 count(&counters.malformed);
                 self.refuse(&head, channel, None, ReplyStatus::NotAnswered);
-                return Some(memory);
+                return;
             }
         };
-        let Some(endpoint) = table.find(tag) else {
+        let Some(running) = table.find(tag) else {
             count(&counters.no_endpoint);
             self.refuse(&head, channel, reply_to, ReplyStatus::NoEndpoint);
-            return Some(memory);
+            return;
         };
-        let Some(entry) = endpoint.find(head.handler).filter(|_| !head.is_reply) else {
+        let Some(entry) = running.find(head.handler).filter(|_| !head.is_reply) else {
+            drop(running);
             count(&counters.no_handler);
             self.refuse(&head, channel, reply_to, ReplyStatus::NoHandler);
-            return Some(memory);
+            return;
         };
         if head.format != Format::HERE {
             count(&counters.foreign);
         }
         let format = head.format;
+        // What waits from here on does not keep the endpoint from being closed: it is no longer in `running` then.
+        let keep = || (entry.clone(), Arc::clone(&running));
         if let Some((bytes, tag)) = head.apart {
+            let (entry, endpoint) = keep();
+            drop(running);
             match usize::try_from(bytes).ok().filter(|bytes| *bytes <= sender.options.max_request) {
                 Some(length) => {
                     let content = Content::Announced { length, tag };
-                    let (entry, endpoint) = (entry.clone(), endpoint.clone());
                     self.announce(channel, Waiting { endpoint, entry, format, reply_to, content });
                 }
                 None => {
@@ -327,27 +325,33 @@ impl Receiver {
                     self.refuse(&head, channel, reply_to, ReplyStatus::TooLong);
                 }
             }
-            return Some(memory);
+            return;
         }
-        let range = length - data.len()..length;
         if self.in_line.load(Ordering::Relaxed) > 0 {
             let mut lines = self.lines();
             if lines.has(channel) {
-                let memory_of_line = data.to_vec();
-                let range = 0..memory_of_line.len();
-                let data = Data { memory: memory_of_line, range, format, is_first: false, lease: None };
-                let (entry, endpoint, content) = (entry.clone(), endpoint.clone(), Content::Here(data));
+                let data = Data { memory: data.to_vec(), range: 0..data.len(), format, is_first: false, lease: None };
+                let ((entry, endpoint), content) = (keep(), Content::Here(data));
+                drop(running);
                 lines.push(channel, Waiting { endpoint, entry, format, reply_to, content });
                 self.note(&lines);
-                return Some(memory);
+                return;
             }
         }
-        let data = Data { memory, range, format, is_first: true, lease: None };
         if entry.threaded && sender.options.reception != Reception::Caller {
-            let (entry, endpoint) = (entry.clone(), endpoint.clone());
-            return self.dispatch(Job { endpoint, entry, data, channel, reply_to });
+            let ((entry, endpoint), range) = (keep(), length - data.len()..length);
+            drop(running);
+            let data = Data { memory: std::mem::take(memory), range, format, is_first: true, lease: None };
+            if let Some(back) = self.dispatch(Job { endpoint, entry, data, channel, reply_to }) {
+                *memory = back;
+            }
+            return;
         }
-        Some(endpoint.run(entry, Request { sender, user: None, data, channel, reply_to }).memory)
+        let mut request = Request { sender, user: None, data, format, channel, reply_to };
+        let status = running.run(entry, &mut request);
+        let unanswered = request.reply_to;
+        drop(running);
+        sender.answer(unanswered, status);
     }
 
     /// Runs a handler, or gives it to a thread. Returns a buffer for first packets, if there is one.
@@ -363,19 +367,17 @@ impl Receiver {
         if data.is_first {
             return Some(data.memory);
         }
-        memory.give_back(data.memory, false);
+        memory.give_back(data.memory);
         None
     }
 
     /// Drops a request: its data, too, so that its sender does not wait; and says so to who has called.
     #[cold]
-    fn refuse(&self, head: &Head<'_>, channel: Channel, reply_to: Option<crate::Startpoint>, status: ReplyStatus) {
+    fn refuse(&self, head: &Head<'_>, channel: Channel, reply_to: Option<ReplyTo>, status: ReplyStatus) {
         if let Some((_, tag)) = head.apart {
             self.receive_unwanted(channel, tag);
         }
-        if let Some(to) = reply_to {
-            let _ = self.shared.sender.reply(&to, status, &Buffer::new()); // who called may be gone
-        }
+        self.shared.sender.answer(reply_to, status);
     }
 
     /// Receives data into no memory: their send succeeds.

@@ -4,7 +4,7 @@ use crate::buffer::{Buffer, Reader};
 use crate::error::Error;
 use crate::format::Format;
 use crate::memory::Lease;
-use crate::sender::Sender;
+use crate::sender::{ReplyTo, Sender};
 use crate::startpoint::Startpoint;
 use crate::wire::ReplyStatus;
 use motet::node::{Channel, NodeId};
@@ -39,31 +39,30 @@ impl Data {
 pub struct Request<'a> {
     pub(crate) sender: &'a Sender,
     pub(crate) user: Option<&'a (dyn Any + Send + Sync)>,
-    pub(crate) data: Data,
+    pub(crate) data: &'a [u8],
+    pub(crate) format: Format,
     pub(crate) channel: Channel,
     /// Where the reply to a call goes, until it is sent.
-    pub(crate) reply_to: Option<Startpoint>,
+    pub(crate) reply_to: Option<ReplyTo>,
 }
 
 impl std::fmt::Debug for Request<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let data = &self.data;
-        f.debug_struct("Request")
-            .field("bytes", &data.range.len())
-            .field("format", &data.format)
-            .finish_non_exhaustive()
+        f.debug_struct("Request").field("bytes", &self.data.len()).field("format", &self.format).finish_non_exhaustive()
     }
 }
 
 impl Request<'_> {
     /// Gets the data, from their beginning.
+    #[inline]
     pub fn reader(&self) -> Reader<'_> {
-        self.data.reader()
+        Reader::new(self.data, self.format)
     }
 
     /// The data as they came.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
-        self.data.bytes()
+        self.data
     }
 
     /// The user value of the endpoint, if it has one of this type.
@@ -82,9 +81,11 @@ impl Request<'_> {
     }
 
     /// The startpoint to which the reply of a call goes, for a reply that another process or a later time sends ([`crate::Rsr::reply`]). The
-    /// handler then has not to reply.
+    /// handler then has not to reply. `None`: the sender waits for no reply, or has sent a wrong request.
     pub fn take_reply_startpoint(&mut self) -> Option<Startpoint> {
-        self.reply_to.take()
+        let startpoint = self.sender.startpoint_of(self.reply_to.as_ref()?)?;
+        self.reply_to = None;
+        Some(startpoint)
     }
 
     /// Replies to a call. Waits until the data are free, at most [`crate::Options::reply_limit_ns`]. [`Error::Invalid`]: there is no call, or it has

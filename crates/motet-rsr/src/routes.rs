@@ -9,7 +9,7 @@ use crate::startpoint::{NodeAddress, parts};
 use motet::node::{Channel, Error as NodeError, LinkId, Node, NodeId, Serve};
 use motet::reason::Reason;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -37,6 +37,8 @@ pub struct Route {
     pub two_packets: Turns,
     /// The link is gone.
     pub is_gone: AtomicBool,
+    /// Which of this node's startpoints the peer knows: replies to it need no other ([`crate::wire::ReplyPlace::Back`]). 0: none.
+    pub told: AtomicU64,
 }
 
 /// Most requests in two packets that a route has under way: receivers take no more than four times as many of a channel.
@@ -86,8 +88,20 @@ pub struct Routes {
     /// No other routes of this process have it.
     number: u64,
     peers: Mutex<HashMap<NodeId, Arc<Peer>>>,
-    channels: Mutex<(HashSet<Channel>, usize)>,
+    channels: Mutex<Channels>,
 }
+
+/// The channels of a node, and what is known of their peers.
+#[derive(Debug, Default)]
+struct Channels {
+    /// With the peer's address, once a call has told it.
+    known: HashMap<Channel, Option<Arc<NodeAddress>>>,
+    /// How many were left when those of peers that are gone were last forgotten.
+    least: usize,
+}
+
+/// Nodes of which a thread remembers what it has used.
+const NODES: usize = 4;
 
 /// A route that a thread has used.
 struct Recent {
@@ -97,10 +111,10 @@ struct Recent {
 }
 
 thread_local! {
-    /// The route that this thread has used last.
-    static RECENT: RefCell<Option<Recent>> = const { RefCell::new(None) };
-    /// The channel on which this thread has got its last message.
-    static LEARNT: Cell<Option<(u64, Channel)>> = const { Cell::new(None) };
+    /// The routes that this thread has used last: one for each node, by its number.
+    static RECENT: RefCell<[Option<Recent>; NODES]> = const { RefCell::new([const { None }; NODES]) };
+    /// The channels on which this thread has got its last messages.
+    static LEARNT: [Cell<Option<(u64, Channel)>>; NODES] = const { [const { Cell::new(None) }; NODES] };
 }
 
 impl Default for Routes {
@@ -129,25 +143,26 @@ impl Routes {
         find(&lock(&lock(&self.peers).get(&peer)?.routes), driver)
     }
 
-    /// The channel of the route to a peer, if there is one. The route that this thread has used last is found without a lock.
+    /// The channel of the route to a peer, if there is one, and which startpoint the peer knows. The route that this thread has used last is found without
+    /// a lock.
     #[inline]
-    pub fn known_channel(&self, peer: NodeId, driver: Option<&str>) -> Option<Channel> {
-        RECENT.with_borrow_mut(|recent| match recent {
+    pub fn known_channel(&self, peer: NodeId, driver: Option<&str>) -> Option<(Channel, u64)> {
+        RECENT.with_borrow_mut(|recent| match &mut recent[self.number as usize % NODES] {
             Some(Recent { routes, peer: of, route })
                 if *routes == self.number
                     && *of == peer
                     && !route.is_gone.load(Ordering::Relaxed)
                     && driver.is_none_or(|driver| driver == route.driver) =>
             {
-                Some(route.channel)
+                Some((route.channel, route.told.load(Ordering::Relaxed)))
             }
             recent => {
                 let route = self.known(peer, driver)?;
-                let channel = route.channel;
+                let found = (route.channel, route.told.load(Ordering::Relaxed));
                 if driver.is_none() {
                     *recent = Some(Recent { routes: self.number, peer, route });
                 }
-                Some(channel)
+                Some(found)
             }
         })
     }
@@ -181,7 +196,7 @@ impl Routes {
                 Err(error) => return Err(error.into()),
             }
         };
-        lock(&self.channels).0.insert(channel);
+        lock(&self.channels).known.insert(channel, None);
         opened(channel);
         let driver = node.link_info(link)?.driver;
         let route = Arc::new(Route {
@@ -191,6 +206,7 @@ impl Routes {
             by_peer: false,
             two_packets: Turns::default(),
             is_gone: AtomicBool::new(false),
+            told: AtomicU64::new(0),
         });
         lock(&peer.routes).push(route.clone());
         Ok(route)
@@ -199,12 +215,36 @@ impl Routes {
     /// Notes a channel on which a message has arrived: it is a route back.
     #[inline]
     pub fn learn(&self, node: &Node, channel: Channel) {
-        if LEARNT.get() == Some((self.number, channel)) {
-            return;
-        }
-        LEARNT.set(Some((self.number, channel)));
-        if !lock(&self.channels).0.contains(&channel) {
+        let is_new = LEARNT.with(|learnt| {
+            let (last, new) = (&learnt[self.number as usize % NODES], Some((self.number, channel)));
+            last.get() != new && {
+                last.set(new);
+                true
+            }
+        });
+        if is_new && !lock(&self.channels).known.contains_key(&channel) {
             self.add(node, channel);
+        }
+    }
+
+    /// Notes how the peer of a channel is reached, as it says in a call.
+    pub fn note_caller(&self, channel: Channel, caller: &Arc<NodeAddress>) {
+        if let Some(known) = lock(&self.channels).known.get_mut(&channel) {
+            *known = Some(caller.clone());
+        }
+    }
+
+    /// How the peer of a channel is reached, if it has said so in a call.
+    pub fn caller(&self, channel: Channel) -> Option<Arc<NodeAddress>> {
+        lock(&self.channels).known.get(&channel).cloned().flatten()
+    }
+
+    /// Notes which startpoint of this node the peer of a channel knows.
+    #[cold]
+    pub fn note_told(&self, peer: NodeId, channel: Channel, startpoint: u64) {
+        let Some(peer) = lock(&self.peers).get(&peer).cloned() else { return };
+        for route in lock(&peer.routes).iter().filter(|route| route.channel == channel) {
+            route.told.store(startpoint, Ordering::Relaxed);
         }
     }
 
@@ -221,6 +261,7 @@ impl Routes {
             by_peer: true,
             two_packets: Turns::default(),
             is_gone: AtomicBool::new(false),
+            told: AtomicU64::new(0),
         };
         let peer = lock(&self.peers).entry(info.peer).or_default().clone();
         let mut routes = lock(&peer.routes);
@@ -232,15 +273,16 @@ impl Routes {
     /// Adds a channel to those that are known, and now and then forgets those that are gone. False: it is known.
     fn note(&self, node: &Node, channel: Channel) -> bool {
         let mut channels = lock(&self.channels);
-        let (known, least) = &mut *channels;
-        if !known.insert(channel) {
+        let Channels { known, least } = &mut *channels;
+        if known.contains_key(&channel) {
             return false;
         }
+        known.insert(channel, None);
         if known.len() < *least + PRUNE_AFTER {
             return true;
         }
         let is_up = |channel: &Channel| node.link_info(channel.link).is_ok_and(|info| info.gone.is_none());
-        known.retain(is_up);
+        known.retain(|channel, _| is_up(channel));
         *least = known.len();
         drop(channels);
         lock(&self.peers).retain(|_, peer| {
@@ -254,7 +296,7 @@ impl Routes {
     /// Forgets a route whose link is gone.
     pub fn forget(&self, node: &Node, peer: NodeId, route: &Arc<Route>) {
         route.is_gone.store(true, Ordering::Relaxed);
-        lock(&self.channels).0.remove(&route.channel);
+        lock(&self.channels).known.remove(&route.channel);
         let known = lock(&self.peers).get(&peer).cloned();
         if let Some(known) = known {
             lock(&known.routes).retain(|other| !Arc::ptr_eq(other, route));
@@ -268,7 +310,7 @@ impl Routes {
     /// All channels, which are forgotten.
     pub fn take_channels(&self) -> Vec<Channel> {
         lock(&self.peers).clear();
-        lock(&self.channels).0.drain().collect()
+        lock(&self.channels).known.drain().map(|(channel, _)| channel).collect()
     }
 }
 

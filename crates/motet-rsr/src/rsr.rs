@@ -122,12 +122,12 @@ impl Rsr {
         limit: Option<Duration>,
     ) -> Result<Reply, Error> {
         let Attached { shared, receiver, late, .. } = &*self.0;
-        Caller { shared, receiver, late }.call(start, checked(handler.into())?, buffer, Deadline::within(limit))
+        Caller { shared, receiver, late }.call(start, checked(handler.into())?, buffer, limit)
     }
 
     /// Replies to a call in another place than its handler ([`crate::Request::take_reply_startpoint`]).
     pub fn reply(&self, to: &Startpoint, buffer: &Buffer<'_>) -> Result<(), Error> {
-        self.0.shared.sender.reply(to, ReplyStatus::Done, buffer)
+        self.0.shared.sender.reply_to_startpoint(to, ReplyStatus::Done, buffer)
     }
 
     /// Receives and handles requests in this thread: waits for the first one, and handles all that are there. Returns how many packets came.
@@ -170,7 +170,8 @@ impl Rsr {
 
     /// What was done so far.
     pub fn counts(&self) -> Counts {
-        self.0.shared.sender.counters.read()
+        let Shared { sender, table, .. } = &*self.0.shared;
+        sender.counters.read(table.handled())
     }
 
     /// Bytes of requests beyond one packet that are held now: they are arriving, or their handlers have not ended.

@@ -7,8 +7,9 @@ use crate::error::Error;
 use crate::options::Options;
 use crate::routes::{Route, Routes};
 use crate::startpoint::{NodeAddress, Startpoint, Target};
-use crate::wire::{DATA_TAG, ENDPOINT_BITS, Head, MAX_HEAD, REPLY_TAG, ReplyStatus, SMALL_HEAD};
+use crate::wire::{DATA_TAG, ENDPOINT_BITS, Handler, Head, MAX_HEAD, REPLY_TAG, ReplyPlace, ReplyStatus, SMALL_HEAD};
 use motet::node::{Channel, Context, Error as NodeError, Mode, Node, Outgoing, Serve};
+use std::cell::Cell;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -18,6 +19,20 @@ use std::time::Duration;
 const MAX_ATTEMPTS: usize = 2;
 /// Data of up to so many bytes are copied behind their head, so that the message is one piece, bytes.
 const MAX_GATHERED: usize = 512;
+
+/// Where the reply to a call goes.
+#[derive(Debug)]
+pub enum ReplyTo {
+    /// To a startpoint.
+    Startpoint(Startpoint),
+    /// Back by the channel of the request, with this tag.
+    Back(Channel, u64),
+}
+
+thread_local! {
+    /// The sender for which this thread has prepared a number, and the number of the next reply. 0: none.
+    static NEXT_NUMBER: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
 
 /// What sends need.
 pub struct Sender {
@@ -30,6 +45,10 @@ pub struct Sender {
     /// Learns of the channels that are opened here.
     pub opened: OnceLock<Box<dyn Fn(Channel) + Send + Sync>>,
     own: RwLock<Arc<NodeAddress>>,
+    /// Counts the addresses of this node, from 1.
+    own_version: AtomicU64,
+    /// No other sender of this process has it. Not 0.
+    number: u64,
     /// Numbers that peers cannot guess: SipHash, with keys of the system's random source, of a count.
     keys: RandomState,
     count: AtomicU64,
@@ -39,6 +58,7 @@ impl Sender {
     pub fn new(node: Arc<Node>, options: Options) -> Result<Self, Error> {
         let own = RwLock::new(Arc::new(NodeAddress { id: node.id()?, address: node.address()?.into() }));
         let context = node.context()?;
+        static LAST: AtomicU64 = AtomicU64::new(0);
         Ok(Self {
             node,
             context,
@@ -47,6 +67,8 @@ impl Sender {
             counters: Counters::default(),
             opened: OnceLock::new(),
             own,
+            own_version: AtomicU64::new(1),
+            number: LAST.fetch_add(1, Ordering::Relaxed) + 1,
             keys: RandomState::new(),
             count: AtomicU64::new(0),
         })
@@ -57,19 +79,49 @@ impl Sender {
         self.keys.hash_one(self.count.fetch_add(1, Ordering::Relaxed)) & ENDPOINT_BITS
     }
 
+    /// A number for a reply that this thread waits for. It is there already, if [`Sender::prepare_number`] was called.
+    #[inline]
+    pub fn next_number(&self) -> u64 {
+        match NEXT_NUMBER.take() {
+            (sender, number) if sender == self.number => number,
+            _ => self.random_number(),
+        }
+    }
+
+    /// Makes the number of the next reply, while there is time.
+    #[inline]
+    pub fn prepare_number(&self) {
+        NEXT_NUMBER.set((self.number, self.random_number()));
+    }
+
     /// This node, as others reach it now.
     pub fn own_address(&self) -> Result<Arc<NodeAddress>, Error> {
         let address = self.node.address()?;
         let mut own = self.own.write().unwrap_or_else(PoisonError::into_inner);
         if *own.address != *address {
             *own = Arc::new(NodeAddress { id: own.id, address: address.into() });
+            self.own_version.fetch_add(1, Ordering::Relaxed);
         }
         Ok(own.clone())
     }
 
-    /// This node, as others reached it when the last endpoint or route was made.
-    pub fn last_own_address(&self) -> Arc<NodeAddress> {
-        self.own.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// This node, as others reached it when the last endpoint or route was made, and the number of that address.
+    pub fn last_own_address(&self) -> (Arc<NodeAddress>, u64) {
+        let own = self.own.read().unwrap_or_else(PoisonError::into_inner);
+        (own.clone(), self.own_version.load(Ordering::Relaxed))
+    }
+
+    /// Sends a call as [`Sender::try_request`] does, if its receiver knows the startpoint of this node.
+    #[inline]
+    pub fn try_call(&self, start: &Startpoint, handler: Handler<'_>, tag: u64, buffer: &Buffer<'_>) -> Option<Channel> {
+        let [target] = &start.targets[..] else { return None };
+        let (channel, told) = self.routes.known_channel(target.node.id, start.chosen())?;
+        if told != self.own_version.load(Ordering::Relaxed) {
+            return None;
+        }
+        let reply_to = Some(ReplyPlace::Back(tag));
+        let head = Head { handler, reply_to, is_reply: false, ..Head::reply(ReplyStatus::Done) };
+        self.try_by((channel, target.endpoint), &head, buffer).then_some(channel)
     }
 
     /// Sends a request at once, if it is to one endpoint to which a route is known, fits one packet, and there is room. Returns the channel; `None`:
@@ -77,20 +129,27 @@ impl Sender {
     #[inline]
     pub fn try_request(&self, start: &Startpoint, head: &Head<'_>, buffer: &Buffer<'_>) -> Option<Channel> {
         let [target] = &start.targets[..] else { return None };
-        if buffer.len() > self.options.one_packet.min(MAX_GATHERED) {
-            return None;
+        let (channel, _) = self.routes.known_channel(target.node.id, start.chosen())?;
+        self.try_by((channel, target.endpoint), head, buffer).then_some(channel)
+    }
+
+    /// Sends head and data at once, if they fit one packet and there is room.
+    #[inline]
+    fn try_by(&self, to: (Channel, u64), head: &Head<'_>, buffer: &Buffer<'_>) -> bool {
+        if buffer.is_empty() {
+            return match (head.word(), head.reply_to) {
+                (Some(word), _) => self.try_inject(to, &word),
+                (None, Some(ReplyPlace::Startpoint(_))) => self.try_one_piece::<MAX_HEAD>(to, head, buffer),
+                (None, _) => self.try_one_piece::<SMALL_HEAD>(to, head, buffer),
+            };
         }
-        let channel = self.routes.known_channel(target.node.id, start.chosen())?;
-        let to = (channel, target.endpoint);
-        let is_sent = match (head.reply_to, buffer.is_empty()) {
-            (None, true) => match head.word() {
-                Some(word) => self.try_inject(to, &word),
-                None => self.try_one_piece::<SMALL_HEAD>(to, head, buffer),
-            },
-            (None, false) => self.try_one_piece::<{ SMALL_HEAD + MAX_GATHERED }>(to, head, buffer),
-            (Some(_), _) => self.try_one_piece::<{ MAX_HEAD + MAX_GATHERED }>(to, head, buffer),
-        };
-        is_sent.then_some(channel)
+        if buffer.len() > self.options.one_packet.min(MAX_GATHERED) {
+            return false;
+        }
+        match head.reply_to {
+            Some(ReplyPlace::Startpoint(_)) => self.try_one_piece::<{ MAX_HEAD + MAX_GATHERED }>(to, head, buffer),
+            _ => self.try_one_piece::<{ SMALL_HEAD + MAX_GATHERED }>(to, head, buffer),
+        }
     }
 
     /// Sends head and data, which have at most `N` bytes, as one piece, if there is room.
@@ -193,12 +252,12 @@ impl Sender {
             return self.send_in_two(route, first, head, buffer, deadline);
         }
         let (mut small, mut large);
-        let memory: &mut [u8] = if head.reply_to.is_none() {
-            small = [0; SMALL_HEAD];
-            &mut small
-        } else {
+        let memory: &mut [u8] = if let Some(ReplyPlace::Startpoint(_)) = head.reply_to {
             large = [0; MAX_HEAD];
             &mut large
+        } else {
+            small = [0; SMALL_HEAD];
+            &mut small
         };
         let bytes = head.write(memory);
         let sent = if buffer.is_empty() {
@@ -234,7 +293,35 @@ impl Sender {
     }
 
     /// Sends the reply to a call.
-    pub fn reply(&self, to: &Startpoint, status: ReplyStatus, buffer: &Buffer<'_>) -> Result<(), Error> {
+    #[inline]
+    pub fn reply(&self, to: &ReplyTo, status: ReplyStatus, buffer: &Buffer<'_>) -> Result<(), Error> {
+        match to {
+            ReplyTo::Startpoint(start) => self.reply_to_startpoint(start, status, buffer),
+            ReplyTo::Back(channel, tag) if self.try_by((*channel, *tag), &Head::reply(status), buffer) => Ok(()),
+            ReplyTo::Back(channel, tag) => self.reply_later(*channel, *tag, status, buffer),
+        }
+    }
+
+    /// Tells a caller that has no reply from a handler how its call has ended.
+    #[inline]
+    pub fn answer(&self, to: Option<ReplyTo>, status: ReplyStatus) {
+        if let Some(to) = to {
+            let _ = self.reply(&to, status, &Buffer::new()); // who called may be gone
+        }
+    }
+
+    /// Sends a reply that could not leave at once by the channel of its request: by the route to that peer.
+    #[cold]
+    fn reply_later(&self, channel: Channel, tag: u64, status: ReplyStatus, buffer: &Buffer<'_>) -> Result<(), Error> {
+        let node = match self.routes.caller(channel) {
+            Some(node) => node,
+            None => Arc::new(NodeAddress { id: self.node.link_info(channel.link)?.peer, address: "".into() }),
+        };
+        self.reply_to_startpoint(&Startpoint::to(Target { node, endpoint: tag }), status, buffer)
+    }
+
+    /// Sends a reply to a startpoint.
+    pub fn reply_to_startpoint(&self, to: &Startpoint, status: ReplyStatus, buffer: &Buffer<'_>) -> Result<(), Error> {
         let head = Head::reply(status);
         if self.try_request(to, &head, buffer).is_some() {
             return Ok(());
@@ -243,9 +330,37 @@ impl Sender {
         self.request(to, &head, buffer, Deadline::within(limit))
     }
 
-    /// The startpoint for the reply to a call, from the bytes of a peer. Only numbers of replies are taken: a call is no means to send to endpoints.
-    pub fn reply_to(&self, bytes: &[u8]) -> Option<Startpoint> {
+    /// Where the reply to a call goes that has come by this channel, from the word of a peer. Only numbers of replies are taken: a call is no means to send
+    /// to endpoints.
+    #[inline]
+    pub fn reply_to(&self, place: ReplyPlace<'_>, channel: Channel) -> Option<ReplyTo> {
+        match place {
+            ReplyPlace::Back(tag) => Some(ReplyTo::Back(channel, tag)),
+            ReplyPlace::Startpoint(bytes) => self.reply_to_bytes(bytes, channel),
+        }
+    }
+
+    /// Notes the address of a peer that sends its own startpoint: later calls need not have it.
+    #[inline(never)]
+    fn reply_to_bytes(&self, bytes: &[u8], channel: Channel) -> Option<ReplyTo> {
         let start = Startpoint::from_bytes(bytes).ok()?;
-        matches!(&start.targets[..], [one] if one.endpoint & REPLY_TAG != 0).then_some(start)
+        let [target] = &start.targets[..] else { return None };
+        if target.endpoint & REPLY_TAG == 0 {
+            return None;
+        }
+        if self.node.link_info(channel.link).is_ok_and(|info| info.peer == target.node.id) {
+            self.routes.note_caller(channel, &target.node);
+        }
+        Some(ReplyTo::Startpoint(start))
+    }
+
+    /// The startpoint of a reply, for other processes. `None`: the caller has not told its address.
+    pub fn startpoint_of(&self, reply_to: &ReplyTo) -> Option<Startpoint> {
+        match reply_to {
+            ReplyTo::Startpoint(start) => Some(start.clone()),
+            ReplyTo::Back(channel, tag) => {
+                Some(Startpoint::to(Target { node: self.routes.caller(*channel)?, endpoint: *tag }))
+            }
+        }
     }
 }

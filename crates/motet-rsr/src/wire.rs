@@ -2,15 +2,15 @@
 //!
 //! | byte | what |
 //! | --- | --- |
-//! | 0 | version, 1 |
+//! | 0 | version, 2 |
 //! | 1 | the format of the data ([`crate::Format`]) |
 //! | 2 | flags |
 //! | 3 | length of the handler's name, if it has one |
 //! | 4 | number of the handler; of a reply: its status |
 //!
 //! All numbers of the head are little-endian. Then follow, each if its flag is set: the name; the length and the tag of the data that come in a
-//! message of their own (8 and 8 bytes); the startpoint for the reply with its length (2 bytes). Then follow the data, unless they come in a
-//! message of their own. The message's tag says which endpoint it is for.
+//! message of their own (8 and 8 bytes); the startpoint for the reply with its length (2 bytes), or the tag of a reply that is to come back by the
+//! channel of the request (8). Then follow the data, unless they come in a message of their own. The message's tag says which endpoint it is for.
 
 use crate::format::{Format, Malformed};
 
@@ -21,7 +21,7 @@ pub const MAX_REPLY_TO: usize = 1100;
 /// Longest head, bytes.
 pub const MAX_HEAD: usize = HEAD + MAX_NAME + 16 + 2 + MAX_REPLY_TO;
 /// Longest head without a startpoint for a reply, bytes.
-pub const SMALL_HEAD: usize = HEAD + MAX_NAME + 16;
+pub const SMALL_HEAD: usize = HEAD + MAX_NAME + 16 + 8;
 /// Bit of a message's tag: it holds the data of a request.
 pub const DATA_TAG: u64 = 1 << 62;
 /// Bit of a message's tag: it is the reply to a call.
@@ -30,11 +30,12 @@ pub const REPLY_TAG: u64 = 1 << 63;
 pub const ENDPOINT_BITS: u64 = DATA_TAG - 1;
 
 const HEAD: usize = 8;
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const NAMED: u8 = 1;
 const APART: u8 = 2;
 const CALL: u8 = 4;
 const REPLY: u8 = 8;
+const BACK: u8 = 16;
 
 /// The handler that a request names: a number or a name in the table of its endpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,6 +77,15 @@ impl ReplyStatus {
     const ALL: [Self; 5] = [Self::Done, Self::NoEndpoint, Self::NoHandler, Self::NotAnswered, Self::TooLong];
 }
 
+/// Where the reply to a call goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyPlace<'a> {
+    /// To a startpoint, as bytes.
+    Startpoint(&'a [u8]),
+    /// Back by the channel of the request, with this tag. For a receiver that knows its sender's startpoint from an earlier call.
+    Back(u64),
+}
+
 /// The head of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head<'a> {
@@ -85,8 +95,8 @@ pub struct Head<'a> {
     pub handler: Handler<'a>,
     /// The data come in a message of their own: their length and its tag.
     pub apart: Option<(u64, u64)>,
-    /// The startpoint to reply to, as bytes.
-    pub reply_to: Option<&'a [u8]>,
+    /// Where the reply goes.
+    pub reply_to: Option<ReplyPlace<'a>>,
     /// It is a reply.
     pub is_reply: bool,
 }
@@ -129,7 +139,8 @@ impl<'a> Head<'a> {
         let flag = |set: bool, bit: u8| if set { bit } else { 0 };
         let flags = flag(matches!(self.handler, Handler::Name(_)), NAMED)
             | flag(self.apart.is_some(), APART)
-            | flag(self.reply_to.is_some(), CALL)
+            | flag(matches!(self.reply_to, Some(ReplyPlace::Startpoint(_))), CALL)
+            | flag(matches!(self.reply_to, Some(ReplyPlace::Back(_))), BACK)
             | flag(self.is_reply, REPLY);
         into[..4].copy_from_slice(&[VERSION, self.format.tag(), flags, name.len() as u8]);
         into[4..HEAD].copy_from_slice(&number.to_le_bytes());
@@ -143,9 +154,13 @@ impl<'a> Head<'a> {
             put(&length.to_le_bytes());
             put(&tag.to_le_bytes());
         }
-        if let Some(reply_to) = self.reply_to {
-            put(&(reply_to.len() as u16).to_le_bytes());
-            put(reply_to);
+        match self.reply_to {
+            Some(ReplyPlace::Startpoint(start)) => {
+                put(&(start.len() as u16).to_le_bytes());
+                put(start);
+            }
+            Some(ReplyPlace::Back(tag)) => put(&tag.to_le_bytes()),
+            None => {}
         }
         &into[..at]
     }
@@ -155,7 +170,7 @@ impl<'a> Head<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Malformed> {
         let (head, mut rest) = bytes.split_first_chunk::<HEAD>().ok_or(Malformed("a head that is too short"))?;
         let [version, format, flags, name, number @ ..] = *head;
-        if version != VERSION || flags & !(NAMED | APART | CALL | REPLY) != 0 {
+        if version != VERSION || flags & !(NAMED | APART | CALL | REPLY | BACK) != 0 {
             return Err(Malformed("a head of another version"));
         }
         let mut take = |length: usize| {
@@ -180,17 +195,22 @@ impl<'a> Head<'a> {
         if apart.is_some_and(|(_, tag)| tag & (REPLY_TAG | DATA_TAG) != DATA_TAG) {
             return Err(Malformed("a tag that is not one of data"));
         }
-        let reply_to = match flags & CALL != 0 {
-            true => {
+        let reply_to = match (flags & CALL != 0, flags & BACK != 0) {
+            (true, false) => {
                 let length = take(2)?;
                 let length = usize::from(u16::from_le_bytes([length[0], length[1]]));
                 if length > MAX_REPLY_TO {
                     return Err(Malformed("a startpoint for the reply that is too long"));
                 }
-                Some(take(length)?)
+                Some(ReplyPlace::Startpoint(take(length)?))
             }
-            false => None,
+            (false, true) => Some(ReplyPlace::Back(word(take(8)?)?)),
+            (false, false) => None,
+            (true, true) => return Err(Malformed("two places for one reply")),
         };
+        if matches!(reply_to, Some(ReplyPlace::Back(tag)) if tag & (REPLY_TAG | DATA_TAG) != REPLY_TAG) {
+            return Err(Malformed("a tag that is not one of a reply"));
+        }
         Ok((Self { format: Format::of_tag(format)?, handler, apart, reply_to, is_reply: flags & REPLY != 0 }, rest))
     }
 }
@@ -208,7 +228,9 @@ mod tests {
     fn heads_are_read_as_they_were_written() {
         for handler in [Handler::Number(7), Handler::Name("solve")] {
             for apart in [None, Some((1 << 40, DATA_TAG | 5))] {
-                for reply_to in [None, Some(&b"somewhere"[..])] {
+                for reply_to in
+                    [None, Some(ReplyPlace::Startpoint(b"somewhere")), Some(ReplyPlace::Back(REPLY_TAG | 7))]
+                {
                     let head = Head { format: Format::HERE, handler, apart, reply_to, is_reply: false };
                     let mut memory = [0; MAX_HEAD];
                     let bytes = [head.write(&mut memory), b"data"].concat();
@@ -226,7 +248,7 @@ mod tests {
     #[test]
     fn wrong_heads_are_refused() {
         let good = *Head::reply(ReplyStatus::Done).write(&mut [0; MAX_HEAD]).first_chunk::<8>().unwrap();
-        for (at, value) in [(0, 2), (1, 4), (2, 16), (3, 1)] {
+        for (at, value) in [(0, 1), (1, 4), (2, 32), (2, 16), (3, 1)] {
             let mut wrong = good;
             wrong[at] = value;
             assert!(Head::parse(&wrong).is_err(), "{at}");
@@ -234,5 +256,27 @@ mod tests {
         let mut wrong = good;
         wrong[4] = 9;
         assert_eq!(Head::parse(&wrong).unwrap().0.status(), None);
+        for tag in [7, DATA_TAG | 7, REPLY_TAG | DATA_TAG | 7] {
+            let head = Head { reply_to: Some(ReplyPlace::Back(tag)), ..Head::reply(ReplyStatus::Done) };
+            assert!(Head::parse(head.write(&mut [0; MAX_HEAD])).is_err(), "{tag:x}");
+        }
+        let back = Head { reply_to: Some(ReplyPlace::Back(REPLY_TAG | 7)), ..Head::reply(ReplyStatus::Done) };
+        let mut both = [back.write(&mut [0; MAX_HEAD]), &[0; 8]].concat();
+        both[2] |= CALL;
+        assert!(Head::parse(&both).is_err());
+    }
+
+    /// A cell of the engine holds 40 bytes besides its own head, so a call and a request without data take one cache line each.
+    #[test]
+    fn heads_of_short_calls_fit_a_cell() {
+        let handler = Handler::Number(u32::MAX);
+        let call = Head {
+            handler,
+            is_reply: false,
+            reply_to: Some(ReplyPlace::Back(REPLY_TAG | ENDPOINT_BITS)),
+            ..Head::reply(ReplyStatus::Done)
+        };
+        assert_eq!(call.write(&mut [0; SMALL_HEAD]).len(), 16);
+        assert_eq!(Head { reply_to: None, ..call }.write(&mut [0; SMALL_HEAD]).len(), 8);
     }
 }

@@ -1,7 +1,7 @@
 //! The threads of threaded handlers: a pool that grows when it is needed, and a queue with a bound, beyond which reception waits.
 
 use crate::endpoint::Job;
-use crate::memory::Memory;
+use crate::memory::{Memory, give_back_first};
 use crate::sender::Sender;
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -67,7 +67,11 @@ impl Workers {
                 drop(state);
                 self.room.notify_one();
                 let data = job.run(sender);
-                memory.give_back(data.memory, data.is_first);
+                if data.is_first {
+                    give_back_first(data.memory);
+                } else {
+                    memory.give_back(data.memory);
+                }
                 state = self.state();
             } else if state.ended {
                 return;

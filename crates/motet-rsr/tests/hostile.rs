@@ -4,7 +4,7 @@
 mod scene;
 
 use motet::node::{Node, Serve};
-use motet_rsr::wire::{DATA_TAG, Head, MAX_HEAD, ReplyStatus};
+use motet_rsr::wire::{DATA_TAG, Head, MAX_HEAD, ReplyPlace, ReplyStatus};
 use motet_rsr::{Buffer, Format, Handler, Handlers, Options, Reception, SERVICE, Startpoint};
 use scene::{LIMIT, attach, until, with};
 use std::time::Duration;
@@ -58,8 +58,9 @@ fn wrong_messages_are_dropped_and_counted() {
         }
         wrong.push(vec![1; 60_000]); // longer than a first packet
         let other = Startpoint::from_bytes(&start.to_bytes()).unwrap().to_bytes();
-        wrong.push(head(None, Some(&other)).write(&mut memory).to_vec()); // a reply to an endpoint
-        wrong.push(head(None, Some(b"nonsense")).write(&mut memory).to_vec());
+        wrong.push(head(None, Some(ReplyPlace::Startpoint(&other))).write(&mut memory).to_vec()); // a reply to an endpoint
+        wrong.push(head(None, Some(ReplyPlace::Startpoint(b"nonsense"))).write(&mut memory).to_vec());
+        wrong.push(head(None, Some(ReplyPlace::Back(number(&start)))).write(&mut memory).to_vec());
         for bytes in &wrong {
             node.send(channel, number(&start), bytes, LIMIT).unwrap();
         }

@@ -64,14 +64,17 @@ impl Node {
 
     /// Looks at the message that a receive would get, and leaves it waiting.
     pub fn peek(&self, from: RecvFrom, tag: u64, ignore: u64) -> Result<Option<PeekedMessage>, Error> {
-        let mut node = self.lock()?;
+        let (mut node, quiet) = self.lock_with(None)?;
         let selector = node.selector(from, tag, ignore)?;
-        Ok(node.messages.table.peek(selector).map(|unexpected| PeekedMessage {
+        let peeked = node.messages.table.peek(selector).map(|unexpected| PeekedMessage {
             channel: Channel { link: LinkId(unexpected.source), id: unexpected.channel },
             tag: unexpected.tag,
             length: unexpected.length,
             headers: unexpected.headers().to_vec(),
-        }))
+        });
+        node.quiet = quiet;
+        node.release();
+        Ok(peeked)
     }
 
     /// Takes the message that a receive would get, so that no other receive gets it. It must be given memory ([`Node::accept_body`]) or be discarded

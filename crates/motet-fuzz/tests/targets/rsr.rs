@@ -1,6 +1,6 @@
 //! What the receiver of a remote service request reads of its sender: the head, startpoints as bytes and text, and the data.
 
-use motet_rsr::wire::{DATA_TAG, Head, MAX_HEAD, ReplyStatus};
+use motet_rsr::wire::{DATA_TAG, Head, MAX_HEAD, REPLY_TAG, ReplyPlace, ReplyStatus};
 use motet_rsr::{Buffer, Format, Handler, Reader, Startpoint};
 
 /// One message as a request, as a startpoint, and as data of either byte order.
@@ -10,7 +10,12 @@ pub fn request(input: &[u8]) {
         let mut memory = [0; MAX_HEAD];
         let written = head.write(&mut memory);
         assert_eq!(Head::parse(written).expect("what was understood").0, head);
-        let _ = (head.status(), head.reply_to.map(Startpoint::from_bytes));
+        let _ = head.status();
+        match head.reply_to {
+            Some(ReplyPlace::Startpoint(bytes)) => _ = Startpoint::from_bytes(bytes),
+            Some(ReplyPlace::Back(tag)) => assert!(tag & REPLY_TAG != 0, "a tag that is not one of a reply"),
+            None => {}
+        }
     }
     if let Ok(start) = Startpoint::from_bytes(input) {
         assert_eq!(start.to_bytes(), input, "a startpoint has one form");
@@ -52,7 +57,7 @@ pub fn request_seeds() -> Vec<Vec<u8>> {
     let mut seeds = vec![start.clone(), text.into_bytes()];
     for handler in [Handler::Number(3), Handler::Name("solve")] {
         for apart in [None, Some((1 << 20, DATA_TAG | 9))] {
-            for reply_to in [None, Some(&start[..])] {
+            for reply_to in [None, Some(ReplyPlace::Startpoint(&start)), Some(ReplyPlace::Back(REPLY_TAG | 5))] {
                 let head = Head { handler, apart, reply_to, is_reply: false, ..Head::reply(ReplyStatus::Done) };
                 seeds.push([head.write(&mut [0; MAX_HEAD]), b"data"].concat());
             }

@@ -4,6 +4,7 @@ use super::{FIRST_REQUEST, Receiver, Shared, lock};
 use crate::counters::count;
 use crate::error::Error;
 use crate::lines::{Lines, Waiting};
+use crate::memory::give_back_first;
 use crate::request::Data;
 use motet::node::{Channel, Completion, CompletionOptions, OperationMemory, RecvFrom, Status};
 use std::sync::MutexGuard;
@@ -69,7 +70,7 @@ impl Receiver {
             drop(lines);
             let Some(job) = next else { return };
             if let Some(first) = self.dispatch(job) {
-                self.shared.memory.give_back(first, true);
+                give_back_first(first);
             }
         }
     }
@@ -107,7 +108,7 @@ impl Receiver {
                 return Some(Data { memory, range: 0..length, format, is_first: false, lease: Some(lease) });
             }
             count(&self.shared.sender.counters.incomplete);
-            self.shared.memory.give_back(memory, false);
+            self.shared.memory.give_back(memory);
             None
         });
         drop(lines);
