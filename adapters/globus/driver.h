@@ -92,6 +92,8 @@ globus_result_t handle_write(void *handle, const globus_xio_iovec_t *parts, int 
 /* stream_io.c: one step of a transfer on the stream. Returns bytes, 0 at end of file, or a negative errno. */
 ssize_t stream_receive(struct handle *handle, const struct iovec *parts, int count);
 ssize_t stream_send(struct handle *handle, const struct iovec *parts, int count);
+/* At the begin of an operation that will wait when it finds nothing. */
+void stream_wait_announce(struct handle *handle);
 /* Before XIO's event loop waits for the socket: 1 when a receive would return at once; 0: wait, then call stream_wait_end(). */
 int stream_wait_begin(struct handle *handle);
 void stream_wait_end(struct handle *handle);

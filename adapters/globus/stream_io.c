@@ -104,6 +104,15 @@ int stream_wait_begin(struct handle *handle)
     }
 }
 
+/* An operation waits here whenever it finds nothing. The engine learns that at its begin, since a sender that is faster never lets it find nothing: so the gate may
+ * open while TCP has data. */
+void stream_wait_announce(struct handle *handle)
+{
+    if (!handle->stream) return;
+    motet_wait_begin(&handle->wait, &handle->stream, 1);
+    motet_wait_end(&handle->wait);
+}
+
 void stream_wait_end(struct handle *handle)
 {
     if (!handle->stream) return;

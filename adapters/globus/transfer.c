@@ -166,6 +166,7 @@ globus_result_t handle_read(void *driver_handle, const globus_xio_iovec_t *parts
     globus_result_t result = begin(handle, &handle->read, parts, count, operation);
     if (result != GLOBUS_SUCCESS) return result;
     if (!left(&handle->read)) return wait_until_readable(handle, operation);
+    if (handle->read.wanted) stream_wait_announce(handle);
     continue_read(handle);
     return GLOBUS_SUCCESS;
 }

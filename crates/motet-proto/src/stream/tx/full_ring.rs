@@ -16,6 +16,9 @@ const WAIT_NS: u64 = 20_000;
 const WAIT_WIDE_NS: u64 = 500_000;
 /// A sender that must not block always waits this long (ns).
 const WAIT_NONBLOCKING_NS: u64 = 2_000;
+/// It waits no longer than this (ns) for the consumer of a large ring, however much it has put. So long takes a spill of that ring, and about as long a
+/// consumer that has to read first what TCP holds.
+const MAX_ALLOWANCE_NS: u64 = 2_000_000;
 /// A sender that waits for half the ring accepts any space after this time, ns.
 const HALF_RING_WAIT_NS: u64 = 2_000;
 
@@ -28,11 +31,12 @@ pub(super) fn wait_for_space<P: Platform>(
     (tail, size): (u64, u64),
     (wide, nonblocking): (bool, bool),
 ) -> Result<u64, Broken> {
-    let most = if wide && !platform.is_cpu_contended() { WAIT_WIDE_NS } else { WAIT_NS };
+    let may_be_long = wide && !platform.is_cpu_contended();
     if !nonblocking {
+        let most = if may_be_long { WAIT_WIDE_NS } else { WAIT_NS };
         return spin(record, lines, platform, (tail, size), most).map(|(head, _)| head);
     }
-    let allowance = Allowance::at(record, tail, most);
+    let allowance = Allowance::at(record, tail, if may_be_long { MAX_ALLOWANCE_NS } else { WAIT_NS });
     let (head, waited) = spin(record, lines, platform, (tail, size), allowance.0.max(WAIT_NONBLOCKING_NS))?;
     allowance.spend(record, tail, waited);
     Ok(head)
