@@ -158,15 +158,19 @@ fn a_restarted_server_tells_again_after_everything() {
     drop((file, server));
 }
 
-#[test]
-fn members_of_the_group_and_clients_of_the_servers_user_are_told_of_each_other() {
-    let (name, folder) = (name(), tempfile::tempdir().expect("a folder"));
+/// A server for this process's own group, a client of its user, and one that comes as a member.
+fn serve_own_group(directory: &Path) -> (Server, Listener, Listener) {
+    let (name, directory) = (name(), directory.to_owned());
     let (user, number) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
     let group = Some(Group { name: "own".to_owned(), number });
-    let directory = folder.path().to_owned();
     let server = Server::start(Options { name: name.clone(), directory, group, ..Options::default() });
-    let _server = server.expect("a server");
-    let (own, member) = (Listener::new(&name), Listener::new(&format!("{user}@{name}")));
+    (server.expect("a server"), Listener::new(&name), Listener::new(&format!("{user}@{name}")))
+}
+
+#[test]
+fn members_of_the_group_and_clients_of_the_servers_user_are_told_of_each_other() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_server, own, member) = serve_own_group(folder.path());
     for (reader, writer, path) in [(&own, &member, "by-member"), (&member, &own, "by-owner")] {
         let (file, _) = writer.client.open_file(path.as_bytes(), NEW, 0o666).expect("a file");
         let inode = reader.look(path).inode;
@@ -181,13 +185,8 @@ fn members_of_the_group_and_clients_of_the_servers_user_are_told_of_each_other()
 
 #[test]
 fn a_member_that_does_not_answer_is_not_waited_for_again() {
-    let (name, folder) = (name(), tempfile::tempdir().expect("a folder"));
-    let (user, number) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
-    let group = Some(Group { name: "own".to_owned(), number });
-    let directory = folder.path().to_owned();
-    let server = Server::start(Options { name: name.clone(), directory, group, ..Options::default() });
-    let _server = server.expect("a server");
-    let (own, member) = (Listener::new(&name), Listener::new(&format!("{user}@{name}")));
+    let folder = tempfile::tempdir().expect("a folder");
+    let (_server, own, member) = serve_own_group(folder.path());
     let (file, _) = own.client.open_file(b"file", NEW, 0o666).expect("a file");
     member.look("file");
     member.stuck.store(true, Ordering::SeqCst);

@@ -37,7 +37,8 @@ pub struct Route {
     pub two_packets: Turns,
     /// The link is gone.
     pub is_gone: AtomicBool,
-    /// Which of this node's startpoints the peer knows: replies to it need no other ([`crate::wire::ReplyPlace::Back`]). 0: none.
+    /// The version of this node's address that the peer knows from an earlier call, so that a call needs to carry a tag only
+    /// ([`crate::wire::ReplyPlace::Back`]). 0: the peer knows none.
     pub told: AtomicU64,
 }
 
@@ -143,7 +144,7 @@ impl Routes {
         find(&lock(&lock(&self.peers).get(&peer)?.routes), driver)
     }
 
-    /// The channel of the route to a peer, if there is one, and which startpoint the peer knows. The route that this thread has used last is found without
+    /// The channel of the route to a peer, if there is one, and the version of this node's address that the peer knows. The route that this thread has used last is found without
     /// a lock.
     #[inline]
     pub fn known_channel(&self, peer: NodeId, driver: Option<&str>) -> Option<(Channel, u64)> {
@@ -239,12 +240,12 @@ impl Routes {
         lock(&self.channels).known.get(&channel).cloned().flatten()
     }
 
-    /// Notes which startpoint of this node the peer of a channel knows.
+    /// Notes the version of this node's address that the peer of a channel knows.
     #[cold]
-    pub fn note_told(&self, peer: NodeId, channel: Channel, startpoint: u64) {
+    pub fn note_told(&self, peer: NodeId, channel: Channel, version: u64) {
         let Some(peer) = lock(&self.peers).get(&peer).cloned() else { return };
         for route in lock(&peer.routes).iter().filter(|route| route.channel == channel) {
-            route.told.store(startpoint, Ordering::Relaxed);
+            route.told.store(version, Ordering::Relaxed);
         }
     }
 

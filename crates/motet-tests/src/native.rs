@@ -54,6 +54,16 @@ impl Native {
         Some(count.trim().parse().expect("a number"))
     }
 
+    /// Counts as [`Native::instructions`] does, for one of `units`, and prints it. Says what is wrong if that exceeds the budget.
+    #[track_caller]
+    pub fn beyond_budget(&self, function: &str, arguments: &[&str], units: u64, budget: u64) -> Option<Option<String>> {
+        let counted = self.instructions(function, arguments)? / units;
+        let said = format!("{arguments:?}: {counted} of {budget}");
+        println!("{said}");
+        assert!(counted > 20, "{arguments:?}: no instruction was counted");
+        Some((counted > budget).then_some(said))
+    }
+
     /// Runs the program, which must succeed. Returns its output.
     #[track_caller]
     pub fn run(&self, arguments: &[&str]) -> String {

@@ -62,13 +62,8 @@ fn messages_stay_within_instruction_budgets() {
     for (what, size, more, each, budget) in BUDGETS {
         let count = COUNT.to_string();
         let arguments = [&[what, size, &count], more].concat();
-        let Some(counted) = program.instructions("measured", &arguments) else { return };
-        let counted = counted / (each * COUNT);
-        println!("{arguments:?}: {counted} of {budget}");
-        assert!(counted > 20, "{arguments:?}: nothing was counted");
-        if counted > budget {
-            beyond.push(format!("{arguments:?}: {counted} of {budget}"));
-        }
+        let Some(over) = program.beyond_budget("measured", &arguments, each * COUNT, budget) else { return };
+        beyond.extend(over);
     }
     assert!(beyond.is_empty(), "{beyond:#?}");
 }

@@ -18,13 +18,9 @@ fn requests_stay_within_instruction_budgets() {
     let Some(program) = Native::compile("cc", "tests/rsr/instructions.c") else { return };
     let mut beyond = Vec::new();
     for (what, function, each, budget) in BUDGETS {
-        let Some(counted) = program.instructions(function, &[what, &COUNT.to_string()]) else { return };
-        let counted = counted / (each * COUNT);
-        println!("{what}: {counted} of {budget}");
-        assert!(counted > 20, "{what}: nothing was counted");
-        if counted > budget {
-            beyond.push(format!("{what}: {counted} of {budget}"));
-        }
+        let arguments = [what, &COUNT.to_string()];
+        let Some(over) = program.beyond_budget(function, &arguments, each * COUNT, budget) else { return };
+        beyond.extend(over);
     }
     assert!(beyond.is_empty(), "{beyond:#?}");
 }
