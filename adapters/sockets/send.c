@@ -83,8 +83,8 @@ int send_wait_writable(int fd)
  * opened the gate since. Asking more often costs more than it gains where the peer has no CPU to wake up on. */
 #define FIRST_STEP_BYTES (256u << 10)
 
-/* A blocking send in steps, each through the ring or through TCP as the engine decides; `step` is its first answer. Returns early where the
- * kernel would: error, signal, SO_SNDTIMEO. */
+/* A send in steps, each through the ring or through TCP as the engine decides; `step` is its first answer. Returns early where the kernel
+ * would: error, signal, SO_SNDTIMEO, no room for a send that must not block. */
 static __attribute__((noinline)) ssize_t send_in_steps(struct sending *x, ssize_t step, ssize_t total)
 {
     struct iovec rest[SHIM_STEP_BUFFERS];
@@ -159,10 +159,14 @@ static bool send_start(struct sending *x)
         x->mode = SENDING_PLAIN; /* another thread closed it: the kernel reports the error */
         return true;
     }
-    if (UNLIKELY(step < total && blocks))
+    /* A short send that must not block promises an edge of EPOLLOUT, also to programs that wait by system calls of their own. Only a kernel
+     * that was full itself keeps that promise: what the ring had no room for is offered to TCP in this call. */
+    if (UNLIKELY(step < total && (blocks || step > 0))) {
+        x->flags = flags;
         x->result = send_in_steps(x, step, total);
-    else
+    } else {
         x->result = LIKELY(step >= 0) ? step : send_error(x, step);
+    }
     return false;
 }
 

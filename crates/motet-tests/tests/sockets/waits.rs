@@ -119,3 +119,10 @@ fn readiness_beside_a_busy_stream_in_a_set_is_reported_soon() {
         both("beside", &[way, "3000"]).took_the_fast_path(MORE_THAN_THE_EXCHANGES);
     }
 }
+
+/// What a short send, a short receive, EAGAIN, EPOLL_CTL_MOD, EPOLLONESHOT, EPOLLEXCLUSIVE, EPOLLRDHUP, SO_RCVLOWAT, FIONREAD and a peek let a program
+/// conclude about later readiness: 30 random schedules. `make torture` runs others.
+#[test]
+fn results_permit_the_conclusions_that_they_permit_on_tcp() {
+    both("torture_readiness", &["13", "0", "30"]).took_the_fast_path(1_000_000);
+}
