@@ -115,6 +115,10 @@ int motet_epoll_put(motet_epoll *set, motet_stream s, void *cookie, int interest
 /* Removes a stream. Returns 0. */
 int motet_epoll_remove(motet_epoll *set, motet_stream s);
 
+/* Registers the set of one epoll descriptor in that of another, or changes its cookie and interest. -EBADF: one is another process's. */
+int motet_epoll_nest(motet_epoll *set, motet_epoll *inner, void *cookie, int interest);
+int motet_epoll_unnest(motet_epoll *set, motet_epoll *inner);
+
 /* Writes the cookies of at most `max` streams that are ready; returns how many. Looks only at streams whose gate is open. */
 unsigned motet_epoll_ready(motet_epoll *set, void **cookies, unsigned max);
 

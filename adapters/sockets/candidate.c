@@ -88,17 +88,33 @@ static bool ipv4_address(const struct sockaddr_storage *from, uint32_t *host)
     return true;
 }
 
-static bool same_host(int fd)
+static bool same_address(const struct sockaddr_storage *own, const struct sockaddr_storage *peer)
+{
+    uint32_t a, b;
+    if (ipv4_address(own, &a) && ipv4_address(peer, &b)) return a == b || ((ntohl(a) >> 24) == 127 && (ntohl(b) >> 24) == 127);
+    if (own->ss_family != AF_INET6 || peer->ss_family != AF_INET6) return false;
+    return memcmp(&((const struct sockaddr_in6 *)own)->sin6_addr, &((const struct sockaddr_in6 *)peer)->sin6_addr, 16) == 0;
+}
+
+/* True for an address of this network namespace: only to those can a socket be bound. */
+static bool is_local(struct sockaddr_storage *address, socklen_t length)
+{
+    if (address->ss_family == AF_INET) ((struct sockaddr_in *)address)->sin_port = 0;
+    if (address->ss_family == AF_INET6) ((struct sockaddr_in6 *)address)->sin6_port = 0;
+    int probe = REAL(socket)(address->ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool local = probe >= 0 && bind(probe, (struct sockaddr *)address, length) == 0;
+    if (probe >= 0) REAL(close)(probe);
+    return local;
+}
+
+/* Why the ends of the connection cannot be processes that share memory, as far as their addresses say. */
+static enum tcp_reason distance(int fd)
 {
     struct sockaddr_storage own, peer;
     socklen_t own_length = sizeof own, peer_length = sizeof peer;
-    if (getsockname(fd, (struct sockaddr *)&own, &own_length) || getpeername(fd, (struct sockaddr *)&peer, &peer_length))
-        return false;
-    uint32_t a, b;
-    if (ipv4_address(&own, &a) && ipv4_address(&peer, &b))
-        return a == b || ((ntohl(a) >> 24) == 127 && (ntohl(b) >> 24) == 127);
-    if (own.ss_family != AF_INET6 || peer.ss_family != AF_INET6) return false;
-    return memcmp(&((struct sockaddr_in6 *)&own)->sin6_addr, &((struct sockaddr_in6 *)&peer)->sin6_addr, 16) == 0;
+    if (getsockname(fd, (struct sockaddr *)&own, &own_length) || getpeername(fd, (struct sockaddr *)&peer, &peer_length)) return REASON_PEER_GONE;
+    if (same_address(&own, &peer)) return REASON_NONE;
+    return is_local(&peer, peer_length) ? REASON_TWO_ADDRESSES : REASON_OTHER_HOST;
 }
 
 /* The descriptors that refer to the same socket as `fd`, `fd` first. Returns their number; 0 when they are more than `capacity`: the socket
@@ -228,12 +244,13 @@ uint64_t candidate_upgrade_if_due(int fd, enum direction direction)
     }
     if (word_kind(word) == KIND_CANDIDATE && is_due(word, direction) && reentrancy_depth == 0 && !signals_in_handler() && fork_shared_is_sole_owner(fd, word)) {
         int kept = errno;
-        if (engine_disabled() || !same_host(fd) || needs_kernel_semantics(fd))
+        enum tcp_reason reason = engine_disabled() ? REASON_NONE : go_runtime_present() ? REASON_GO : distance(fd);
+        if (engine_disabled() || (!engine_open() && engine_failed()) || needs_kernel_semantics(fd))
             table_force_tcp(fd, REASON_NONE);
-        else if (engine_open())
+        else if (reason != REASON_NONE)
+            table_force_tcp(fd, reason); /* the engine only counts it */
+        else if (engine_is_open())
             upgrade(fd);
-        else if (engine_failed())
-            table_force_tcp(fd, REASON_NONE);
         errno = kept;
         word = table_word(fd);
     }

@@ -6,7 +6,7 @@
  *                 edge       reported again only when the stream's position has advanced or EPOLL_CTL_MOD has armed it (by the engine)
  *                 one-shot   a report of ring data disarms the kernel's registration as well
  *                 exclusive  like any other: the kernel selects the sleeper
- *                 nested     streams of an epoll descriptor that is itself waited on stay on TCP
+ *                 nested     an outer descriptor reports an inner one while a stream there has an event due (epoll_nesting.c)
  *
  * Events with equal data are one event for the program, so merging compares the data only.
  * Cancellation: the kernel call is the cancellation point. Signal safety: a handler that interrupted the engine waits in the kernel only.
@@ -65,6 +65,7 @@ static bool one_shot_stale(struct waiting *x, struct interest *interest)
     struct pollfd now = {.fd = interest->fd, .events = (short)(interest->events & (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLPRI))};
     if (LIKELY(interest->armed <= x->arms)) return false;
     if (interest->stream && (engine.rx_ready(interest->stream) & MOTET_RX_DATA) && interest_wants_data(interest)) return false;
+    if (interest->inner && record_has_ring_data(record_at(interest->inner))) return false;
     if (REAL(poll)(&now, 1, 0) != 0) return false;
     struct epoll_event again = {.events = interest->events, .data.u64 = interest->data};
     REAL(epoll_ctl)(x->epfd, EPOLL_CTL_MOD, interest->fd, &again);
@@ -141,7 +142,7 @@ static int ring_collect(struct waiting *x, int count)
     unsigned found = record->set ? engine.epoll_ready(record->set, cookies, (unsigned)capacity) : 0;
     for (unsigned i = 0; i < found; i++) {
         struct interest *interest = cookies[i];
-        if (!interest->stream || !interest_wants_data(interest) || word_kind(table_word(interest->fd)) == KIND_CLOSED_IN_HANDLER) continue;
+        if ((!interest->stream && !interest->inner) || !interest_wants_data(interest) || word_kind(table_word(interest->fd)) == KIND_CLOSED_IN_HANDLER) continue;
         uint32_t also = 0;
         if (interest->events & EPOLLONESHOT) {
             also = other_conditions(interest);
@@ -393,9 +394,9 @@ SHIM_API int epoll_ctl(int epfd, int operation, int fd, struct epoll_event *even
         errno = kind == KIND_PRIVATE ? EBADF : EFAULT;
         return -1;
     }
-    if (kind == KIND_EPOLL) {
+    if (kind == KIND_EPOLL && (engine_confined() || (operation != EPOLL_CTL_DEL && !interest_may_nest(epfd, fd)))) {
         int result = REAL(epoll_ctl)(epfd, operation, fd, event);
-        if (result == 0 && operation != EPOLL_CTL_DEL && !engine_confined()) interest_epoll_nested(fd);
+        if (result == 0 && !engine_confined()) interest_epoll_nested(fd);
         return result;
     }
     struct epoll_record *record = record_enter(epfd);

@@ -28,6 +28,12 @@ static pthread_mutex_t data_lock = PTHREAD_MUTEX_INITIALIZER;
 
 struct interest *interest_at(uint32_t index) { return &interests[index]; }
 
+uint32_t interest_first_of(int fd) { return first_of_fd[fd]; }
+
+struct epoll_record *record_at(uint32_t index) { return &records[index]; }
+
+uint32_t record_number(const struct epoll_record *record) { return (uint32_t)(record - records); }
+
 /* ---------------------------------------------------------------- records */
 
 uint32_t interest_epoll_new(int epfd)
@@ -79,7 +85,7 @@ void record_leave(struct epoll_record *record)
     table_unlock();
 }
 
-static bool record_ready(struct epoll_record *record)
+bool record_ready(struct epoll_record *record)
 {
     if (record->set) return true;
     int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -160,7 +166,7 @@ void record_wake(struct epoll_record *record)
 
 /* Under the lock of a record that has a set. Threads that fell asleep before the record had a stream count as one sleeper of the set, so no
  * gate opens until the wakeup descriptor has brought them back. */
-static void record_cover(struct epoll_record *record)
+void record_cover(struct epoll_record *record)
 {
     if (LIKELY(atomic_load(&record->uncovered) == 0)) return; /* COVER */
     if (!atomic_exchange(&record->counted, true)) ENGINE_DO(engine.epoll_asleep(record->set));
@@ -180,15 +186,21 @@ void record_uncover(struct epoll_record *record)
     signals_deliver_pending();
 }
 
-/* A thread that waits on the epoll descriptor itself (nested epoll, poll) sees the kernel's readiness only. While a ring holds data, the
- * wakeup descriptor makes the epoll descriptor readable. */
-void record_signal_ring_data(struct epoll_record *record)
+bool record_has_ring_data(struct epoll_record *record)
 {
     struct motet_wait wait;
-    if (!record->set) return;
+    if (!record->set) return false;
     ENGINE_DO(engine.wait_begin_set(&wait, record->set));
-    if (ENGINE(engine.wait_step(&wait, 0)) == MOTET_WAIT_READY) record_wake(record);
+    bool ready = ENGINE(engine.wait_step(&wait, 0)) == MOTET_WAIT_READY;
     ENGINE_DO(engine.wait_end(&wait));
+    return ready;
+}
+
+/* A thread that waits on the epoll descriptor itself by poll sees the kernel's readiness only. While a ring holds data, the wakeup
+ * descriptor makes the epoll descriptor readable. */
+void record_signal_ring_data(struct epoll_record *record)
+{
+    if (record_has_ring_data(record)) record_wake(record);
 }
 
 /* ---------------------------------------------------------------- members */
@@ -218,7 +230,7 @@ static struct interest *insert(int fd, uint32_t record)
 }
 
 /* Locks a record, under the table lock. control_quick() gives way to it. */
-static void record_lock(struct epoll_record *record)
+void record_lock(struct epoll_record *record)
 {
     atomic_store(&record->wanted, true);
     pthread_mutex_lock(&record->lock);
@@ -232,8 +244,9 @@ static void erase(uint32_t index)
     record_lock(record);
     if (interest->stream) {
         if (record->set) ENGINE(engine.epoll_remove(record->set, interest->stream));
-        atomic_fetch_sub(&record->streams, 1);
+        nesting_count(record, -1);
     }
+    if (UNLIKELY(interest->inner)) nesting_erase(record, interest);
     reregister(record, interest, 0, interest->data);
     if (interest->previous_in_epoll)
         interests[interest->previous_in_epoll].next_in_epoll = interest->next_in_epoll;
@@ -276,7 +289,7 @@ void interest_confined(int fd)
         record_lock(record);
         if (interests[index].stream) {
             if (record->set) ENGINE(engine.epoll_remove(record->set, interests[index].stream));
-            atomic_fetch_sub(&record->streams, 1);
+            nesting_count(record, -1);
             interests[index].stream = 0;
         }
         pthread_mutex_unlock(&record->lock);
@@ -305,8 +318,13 @@ static bool has_duplicate(const struct epoll_record *record, const struct intere
 /* Tells the engine which readiness the interest wants. Under the record's lock. */
 void interest_arm(struct epoll_record *record, struct interest *interest)
 {
-    if (!interest->stream || !record->set) return;
+    if ((!interest->stream && !interest->inner) || !record->set) return;
     int wanted = !interest_wants_data(interest) ? MOTET_EPOLL_NONE : interest->events & EPOLLET ? MOTET_EPOLL_EDGE : MOTET_EPOLL_LEVEL;
+    if (UNLIKELY(interest->inner)) {
+        motet_epoll *inner = records[interest->inner].set;
+        if (inner) ENGINE(engine.epoll_nest(record->set, inner, interest, wanted));
+        return;
+    }
     if (UNLIKELY(has_duplicate(record, interest))) { /* the engine reports streams, not descriptors, so two of one stream cannot both be reported */
         ENGINE(engine.set_tcp_only(interest->stream, REASON_UNSEEN_WAIT));
         if (wanted == MOTET_EPOLL_NONE) return; /* the other registration reports what the ring still holds */
@@ -321,7 +339,7 @@ enum upgradable interest_may_upgrade(int fd)
     enum upgradable answer = UPGRADABLE;
     for (uint32_t index = first_of_fd[fd]; index; index = interests[index].next_of_fd) {
         struct epoll_record *record = &records[interests[index].record];
-        atomic_fetch_add(&record->streams, 1); /* COVER */
+        nesting_count(record, 1);
         if (record->inherited && answer == UPGRADABLE) answer = UPGRADABLE_LATER;
         if (atomic_load(&record->nested)) answer = UPGRADABLE_NEVER;
     }
@@ -331,7 +349,7 @@ enum upgradable interest_may_upgrade(int fd)
 void interest_upgrade_aborted(int fd)
 {
     for (uint32_t index = first_of_fd[fd]; index; index = interests[index].next_of_fd)
-        atomic_fetch_sub(&records[interests[index].record].streams, 1);
+        nesting_count(&records[interests[index].record], -1);
 }
 
 void interest_upgraded(int fd, motet_stream s)
@@ -340,13 +358,13 @@ void interest_upgraded(int fd, motet_stream s)
         struct epoll_record *record = &records[interests[index].record];
         record_lock(record);
         interests[index].stream = s;
-        if (record_ready(record)) {
+        bool ready = record_ready(record);
+        if (ready) {
             record_cover(record);
             interest_arm(record, &interests[index]);
-        } else {
-            ENGINE(engine.set_tcp_only(s, REASON_UNSEEN_WAIT));
         }
         pthread_mutex_unlock(&record->lock);
+        if (!ready || !nesting_enter(record)) ENGINE(engine.set_tcp_only(s, REASON_UNSEEN_WAIT));
     }
 }
 
@@ -367,7 +385,7 @@ static int control_quick(struct epoll_record *record, int epfd, int operation, i
     int result = 1;
     reentrancy_enter(); /* defers handlers, which might need this lock */
     pthread_mutex_lock(&record->lock);
-    bool quick = interest->record == number && interest->fd == fd && record->set && !atomic_load(&record->nested);
+    bool quick = interest->record == number && interest->fd == fd && record->set && !atomic_load(&record->nested) && !nesting_is_inner(record);
     motet_stream stream = table_handle(fd);
     if (word_kind(table_word(fd)) != KIND_STREAM) quick = false;
     if (operation == EPOLL_CTL_ADD)
@@ -415,6 +433,7 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
     uint32_t number = (uint32_t)(record - records);
     uint32_t index = find(fd, number);
     bool known = word_kind(word) >= KIND_STREAM || word_kind(word) == KIND_CANDIDATE || word_kind(word) == KIND_UNCONNECTED;
+    known |= word_kind(word) == KIND_EPOLL;
     bool one_shot = operation != EPOLL_CTL_DEL && (event->events & EPOLLONESHOT);
     /* Under the record's lock, and with a new one-shot counted in advance: another thread may get the event before this thread knows the answer. */
     record_lock(record);
@@ -430,36 +449,51 @@ int interest_control(struct epoll_record *record, int epfd, int operation, int f
         if (word_kind(word) == KIND_STREAM) {
             if (!interest->stream) {
                 interest->stream = table_handle(fd);
-                atomic_fetch_add(&record->streams, 1); /* COVER */
+                nesting_count(record, 1);
                 if (record_ready(record)) record_cover(record);
                 else unfit = true;
             }
             interest_arm(record, interest); /* a new registration reports data that is already there */
         }
+        if (interest->inner) interest_arm(record, interest);
     }
     record->one_shots -= one_shot; /* reregister() has counted the final state */
     pthread_mutex_unlock(&record->lock);
+    if (interest && word_kind(word) == KIND_STREAM && !unfit && UNLIKELY(!nesting_enter(record))) unfit = true;
+    if (interest && word_kind(word) == KIND_EPOLL && !interest->inner) {
+        interest->inner = word_extra(word);
+        unfit = !nesting_added(record, interest);
+    }
     if (result == 0 && known && operation == EPOLL_CTL_DEL && index) erase(index);
     bool nested = remembered && atomic_load(&record->nested);
     if ((unfit || nested) && word_kind(word) == KIND_STREAM)
         ENGINE(engine.set_tcp_only(table_handle(fd), nested ? REASON_NESTED_EPOLL : REASON_UNSEEN_WAIT));
-    if (unfit && word_kind(word) != KIND_STREAM) {
+    bool socket_stays = unfit && word_kind(word) != KIND_STREAM && word_kind(word) != KIND_EPOLL;
+    if (socket_stays) {
         interest_forget(fd);
         table_replace(fd, 0);
     }
     table_unlock();
-    if (unfit && word_kind(word) != KIND_STREAM) engine_count_tcp_only(REASON_UNSEEN_WAIT);
+    if (unfit && word_kind(word) == KIND_EPOLL) interest_epoll_nested(fd);
+    if (socket_stays) engine_count_tcp_only(REASON_UNSEEN_WAIT);
     errno = kept;
     return result;
 }
 
 /* ---------------------------------------------------------------- nesting and fork */
 
+static void force_tcp(const struct epoll_record *record, uint32_t reason)
+{
+    for (uint32_t index = record->first; index; index = interests[index].next_in_epoll) {
+        if (interests[index].stream) ENGINE(engine.set_tcp_only(interests[index].stream, reason));
+        if (interests[index].inner) force_tcp(&records[interests[index].inner], reason);
+    }
+}
+
 void record_force_tcp(struct epoll_record *record, uint32_t reason)
 {
     table_lock();
-    for (uint32_t index = record->first; index; index = interests[index].next_in_epoll)
-        if (interests[index].stream) ENGINE(engine.set_tcp_only(interests[index].stream, reason));
+    force_tcp(record, reason);
     table_unlock();
 }
 

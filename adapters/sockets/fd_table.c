@@ -198,6 +198,8 @@ static void untrack(int fd, uint64_t word, bool closes)
         if (waited) ENGINE(engine.set_tcp_only(handle, REASON_UNSEEN_WAIT));
     }
     table_unlock();
+    /* A closed descriptor of an epoll set stays registered elsewhere while a duplicate lives. */
+    if (word_kind(old) == KIND_EPOLL && other >= 0 && waited) interest_epoll_nested(other);
     if (finished) {
         engine_report(finished, fd);
         candidate_stream_closing(finished);

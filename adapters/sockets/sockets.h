@@ -10,7 +10,7 @@
  *                 engine.c                 loads libmotet.so.0 at the first eligible socket
  *                 send.c, receive.c        payload
  *                 splice.c, stdio.c, aio.c, syscall.c   payload through other calls
- *                 poll.c, epoll.c, epoll_interest.c     waiting
+ *                 poll.c, epoll.c, epoll_interest.c, epoll_nesting.c  waiting
  *                 descriptors.c            socket, connect, close, dup, fcntl and the like
  *                 fd_reuse.c               descriptor numbers that were closed without a call to this object
  *                 process_lifecycle.c      fork, first thread, exit
@@ -85,15 +85,19 @@
 /* Why a connection stays on TCP: codes of motet_reason(). */
 enum tcp_reason {
     REASON_NONE = 0,
+    REASON_OTHER_HOST = 2,
     REASON_STDIO = 16,
     REASON_EXEC = 17,
     REASON_PASSED = 18,          /* descriptor passing by SCM_RIGHTS */
     REASON_UNSEEN_WAIT = 19,     /* readiness is observed where the adapter cannot add to it: O_ASYNC, foreign epoll, SO_RCVLOWAT ... */
     REASON_NESTED_EPOLL = 20,
+    REASON_PEER_GONE = 21,
     REASON_CONFINED = 24,        /* seccomp */
     REASON_TOO_HIGH = 27,        /* a descriptor from SHIM_TRACKED_FDS on */
     REASON_URGENT = 28,          /* MSG_OOB */
     REASON_KERNEL_METADATA = 34, /* what only the kernel's queue provides: time stamps, SO_PEEK_OFF, TCP_INQ, AIO ... */
+    REASON_GO = 52,              /* go_runtime.c */
+    REASON_TWO_ADDRESSES = 49,   /* both ends are in this network namespace, at different addresses */
 };
 
 /* ---------------------------------------------------------------- settings (environment.c) */
@@ -308,7 +312,8 @@ void candidate_kernel_leave(int fd);
     X(version) X(upgrade) X(close) X(shutdown) X(info) X(send_begin) X(send_end) X(recv_begin) X(recv_end)              \
     X(recv_wait_end) X(rx_ready) X(rx_position) X(rx_bytes) X(nodelay) X(set_tcp_only) X(count_tcp_only)                \
     X(wait_begin) X(wait_begin_set) X(wait_step) X(wait_slept) X(wait_end) X(epoll_new) X(epoll_free)                   \
-    X(epoll_put) X(epoll_remove) X(epoll_ready) X(epoll_try_sleep) X(epoll_asleep) X(epoll_slept) X(drain)              \
+    X(epoll_put) X(epoll_remove) X(epoll_nest) X(epoll_unnest) X(epoll_ready) X(epoll_try_sleep) X(epoll_asleep)        \
+    X(epoll_slept) X(drain)                                                                                             \
     X(drain_received) X(fork_prepare) X(fork_parent) X(fork_child) X(hand_over) X(before_exec) X(before_exit)           \
     X(owns_fd) X(next_owned_fd)
 
@@ -415,13 +420,16 @@ bool interest_epoll_confined(uint32_t index); /* true: the epoll descriptor hold
 
 /* Without the table lock. */
 uint32_t interest_epoll_new(int epfd); /* 0: no record is left */
-void interest_epoll_nested(int epfd);  /* something other than epoll_wait waits on epfd */
+bool interest_may_nest(int epfd, int fd); /* the epoll descriptor fd may be registered in epfd: both are this process's */
+void interest_epoll_nested(int epfd);  /* something waits on epfd that is not served here */
 
 /* Across fork, with signals blocked. */
 void interest_before_fork(void);
 void interest_after_fork(bool child);
 
 int send_wait_writable(int fd); /* sleeps until the socket is writable; 0, or -1 with errno (send.c) */
+
+bool go_runtime_present(void); /* the process has a Go runtime, whose system calls pass this object by (go_runtime.c) */
 
 /* ---------------------------------------------------------------- confinement (confined.c) */
 

@@ -23,7 +23,7 @@
 
 enum { CONNECTIONS = 4, SIDES = 2, THREADS = 2, LARGEST = 400000, LOWEST_WATER = 3000 };
 enum trigger { LEVEL, EDGE, ONE_SHOT, EXCLUSIVE };
-enum nesting { FLAT, IN_SET, IN_POLL, IN_SELECT, NESTINGS };
+enum nesting { FLAT, IN_SET, IN_POLL, IN_SELECT };
 static const char *const trigger_names[] = {"level", "edge", "one-shot", "exclusive"};
 static const char *const nesting_names[] = {"waited for itself", "in a set", "in poll", "in select"};
 
@@ -32,6 +32,7 @@ struct end {
     uint64_t state, quota, incoming, sent, received;
     int side, number, fd, twin;
     enum trigger trigger;
+    bool low_water; /* it sets SO_RCVLOWAT */
     bool readable, writable, hung_up, shut, ended; /* hung_up: EPOLLRDHUP was reported, so the receives go on until end of file */
 };
 
@@ -134,7 +135,7 @@ static void receive_some(struct end *end, unsigned char *data)
         if (data[i] != byte_at(1 - end->side, end->number, end->received + (uint64_t)i)) wrong(end, "a wrong byte", (long long)i);
     end->received += (uint64_t)n;
     atomic_fetch_add(&shared->progress, 1);
-    if (pick(&end->state, 16) == 0) {
+    if (end->low_water && pick(&end->state, 16) == 0) {
         int lowest = pick(&end->state, 2) ? 1 : 1 + (int)pick(&end->state, LOWEST_WATER);
         if (setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &lowest, sizeof lowest) != 0) wrong(end, "SO_RCVLOWAT", lowest);
     }
@@ -181,7 +182,7 @@ static void wait_outside(const struct side *side, int number)
     fd_set some;
     FD_ZERO(&some);
     FD_SET(set, &some);
-    if (side->nesting == IN_SET) CHECK(epoll_wait(side->outer[number], &event, 1, -1) == 1 && event.data.fd == set);
+    if (side->nesting == IN_SET) CHECK(epoll_wait(side->outer[number], &event, 1, -1) == 1 && (event.data.fd == set || event.data.fd == side->over));
     if (side->nesting == IN_POLL) CHECK(poll(&one, 1, -1) == 1 && one.revents == POLLIN);
     if (side->nesting == IN_SELECT) CHECK(select(set + 1, &some, NULL, NULL, NULL) == 1);
 }
@@ -230,7 +231,7 @@ static void prepare_sets(struct side *side)
         inner.data.fd = side->sets[i];
         CHECK(epoll_ctl(side->sets[i], EPOLL_CTL_ADD, side->over, &over) == 0);
         if (side->nesting == IN_SET) CHECK(epoll_ctl(side->outer[i], EPOLL_CTL_ADD, side->sets[i], &inner) == 0);
-        inner.events = EPOLLIN; /* ends both threads, whichever has got the event of the set */
+        inner = (struct epoll_event){.events = EPOLLIN, .data.fd = side->over}; /* ends both threads, whichever has got the event of the set */
         CHECK(epoll_ctl(side->outer[i], EPOLL_CTL_ADD, side->over, &inner) == 0);
         for (int c = 0; c < CONNECTIONS; c++) control(&side->ends[c], side->sets[i], EPOLL_CTL_ADD);
     }
@@ -259,8 +260,9 @@ static void plan(uint64_t seed)
     for (int s = 0; s < SIDES; s++) {
         struct side *side = &shared->sides[s];
         static const uint32_t outer[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLONESHOT};
+        static const enum nesting nestings[8] = {FLAT, FLAT, FLAT, IN_SET, IN_SET, IN_SET, IN_POLL, IN_SELECT};
         bool exclusive = pick(&state, 4) == 0;
-        side->nesting = (enum nesting)pick(&state, NESTINGS);
+        side->nesting = nestings[pick(&state, 8)];
         side->outer_events = side->nesting == IN_SET ? outer[pick(&state, 3)] : 0;
         side->threads = exclusive ? THREADS : 1 + (int)pick(&state, THREADS);
         side->unfinished = CONNECTIONS;
@@ -268,6 +270,7 @@ static void plan(uint64_t seed)
         for (int c = 0; c < CONNECTIONS; c++) {
             struct end *end = &side->ends[c];
             *end = (struct end){.side = s, .number = c, .state = state + (uint64_t)c, .trigger = exclusive ? EXCLUSIVE : (enum trigger)pick(&state, 3)};
+            end->low_water = pick(&state, 8) == 0;
             end->quota = 1 + pick(&state, pick(&state, 4) ? 3000000 : 3000);
             pthread_mutex_init(&end->lock, NULL);
         }

@@ -125,14 +125,44 @@ pub unsafe extern "C" fn motet_epoll_free(set: *const EpollSet) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn motet_epoll_put(set: *const EpollSet, s: Handle, cookie: usize, interest: i32) -> i32 {
     let Some(engine) = engine() else { return -EBADF };
-    let interest = match interest {
-        0 => Interest::None,
-        1 => Interest::Level,
-        2 => Interest::Edge,
-        _ => return -EINVAL,
-    };
+    let Some(interest) = interest_of(interest) else { return -EINVAL };
     // SAFETY: the caller's promise.
     guard(EPROTO as i32, || if engine.set_insert(&unsafe { shared(set) }, s, cookie, interest) { 0 } else { -EBADF })
+}
+
+fn interest_of(number: i32) -> Option<Interest> {
+    match number {
+        0 => Some(Interest::None),
+        1 => Some(Interest::Level),
+        2 => Some(Interest::Edge),
+        _ => None,
+    }
+}
+
+/// # Safety
+/// The caller keeps what `motet.h` requires.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_epoll_nest(
+    set: *const EpollSet,
+    inner: *const EpollSet,
+    cookie: usize,
+    interest: i32,
+) -> i32 {
+    let Some(engine) = engine() else { return -EBADF };
+    let Some(interest) = interest_of(interest) else { return -EINVAL };
+    // SAFETY: the caller's promise.
+    let (set, inner) = unsafe { (shared(set), shared(inner)) };
+    guard(EPROTO as i32, || if engine.set_nest(&set, &inner, cookie, interest) { 0 } else { -EBADF })
+}
+
+/// # Safety
+/// The caller keeps what `motet.h` requires.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn motet_epoll_unnest(set: *const EpollSet, inner: *const EpollSet) -> i32 {
+    // SAFETY: the caller hands in live sets.
+    let (set, inner) = unsafe { (&*set, &*inner) };
+    guard((), || engine().into_iter().for_each(|engine| engine.set_unnest(set, inner)));
+    0
 }
 
 /// # Safety

@@ -4,9 +4,11 @@
 //! data, and ceases to be hot after many waits without data. So a process with thousands of idle peers polls none of them.
 //!
 //! Threads in a set are *asleep* in the kernel, or *spinners*: they spin, and close every gate before they leave a sleeper behind (invariant 5). A
-//! set is *parked* while every gate in it is closed over an empty ring. A stream may be in several sets: its gate opens if each of them allows it.
+//! set is *parked* while every gate in it is closed over an empty ring. A stream may be in several sets: its gate opens if each of them allows it. Sets
+//! within sets: `nesting`.
 
 pub(in crate::stream) mod members;
+mod nesting;
 
 pub(crate) use members::HotList;
 pub use members::{EpollSet, Interest};
@@ -40,7 +42,7 @@ impl Engine {
                 local.in_set.store(true, Relaxed);
             }
         }
-        let (asleep, hot) = {
+        let hot = {
             let mut inner = set.inner.lock();
             let (known, hot) = inner.members.get(&handle).map_or((false, false), |m| (true, m.hot));
             // Only a gate that was opened outside this set can be open here.
@@ -55,18 +57,19 @@ impl Engine {
                     inner.make_hot(handle);
                 }
             }
-            (inner.sleeping > 0, local.hot.load(Relaxed))
+            local.hot.load(Relaxed)
         };
-        // A gate that was opened outside this set is closed. Bytes that are in the ring already make the stream hot, and a sleeper of this set must look
-        // again: neither an open gate nor unread bytes would wake it.
-        let close = if asleep { gate::close_gate_over_bytes } else { gate::close_gate };
-        if (asleep || !hot)
+        let sleepers = set.sleepers();
+        // A gate that was opened outside this set is closed. Bytes that are in the ring already make the stream hot, and a sleeper of this set, or of one
+        // around it, must look again: neither an open gate nor unread bytes would wake it.
+        let close = if sleepers.is_empty() { gate::close_gate } else { gate::close_gate_over_bytes };
+        if (!sleepers.is_empty() || !hot)
             && let Some(slot) = local.slot.slot()
             && !close(record, &slot, &mut KernelTcp::new(local, handle))
         {
             self.make_hot(set, handle, local);
-            if asleep && interest != Interest::None {
-                socket::ring_eventfd(set.doorbell);
+            if interest != Interest::None {
+                sleepers.iter().for_each(|set| socket::ring_eventfd(set.doorbell));
             }
         }
         true
@@ -95,10 +98,15 @@ impl Engine {
 
     /// Calls `each` with the cookie of every stream for which an event is due, and notes edges as reported. Stops when `each` returns false.
     pub fn set_ready(&self, set: &EpollSet, mut each: impl FnMut(usize) -> bool) {
+        let mut more = true;
         self.poll_hot(set, |member, position| {
             member.reported_position = position;
-            each(member.cookie)
+            more = each(member.cookie);
+            more
         });
+        if more && set.has_inner() {
+            self.inner_ready(set, each);
+        }
     }
 
     /// Whether an event is due for a stream of the set.
@@ -108,11 +116,11 @@ impl Engine {
             any = true;
             false
         });
-        any
+        any || set.has_inner() && self.any_inner_ready(set)
     }
 
     /// Calls `each` for the hot streams for which an event is due, in turn, until it returns false.
-    fn poll_hot(&self, set: &EpollSet, mut each: impl FnMut(&mut Member, u64) -> bool) {
+    pub(in crate::stream) fn poll_hot(&self, set: &EpollSet, mut each: impl FnMut(&mut Member, u64) -> bool) {
         let mut inner = set.inner.lock();
         let Inner { members, hot, waits, turn, parked, .. } = &mut *inner;
         if *parked || hot.is_empty() {
@@ -161,7 +169,8 @@ impl Engine {
                 None => {}
             }
         }
-        left
+        drop(inner);
+        if set.has_inner() { self.inner_hot(set, into) | left } else { left }
     }
 
     /// Notes that the stream has delivered data: it becomes hot in its sets.
@@ -276,7 +285,7 @@ impl Engine {
         }
     }
 
-    fn close_all(&self, handles: Vec<Handle>) {
+    pub(in crate::stream) fn close_all(&self, handles: Vec<Handle>) {
         for handle in handles {
             if let Some(up) = self.attached(handle) {
                 gate::close_gate_over_bytes(up.record, &up.slot, &mut up.kernel_tcp());
@@ -285,7 +294,8 @@ impl Engine {
     }
 
     fn event_is_due(&self, set: &EpollSet, handle: Handle) -> bool {
-        set.inner.lock().members.get(&handle).is_some_and(|member| self.due_position(handle, member).is_some())
+        let own = |member: &Member| self.due_position(handle, member).is_some();
+        set.inner.lock().members.get(&handle).is_some_and(own) || set.has_inner() && self.any_inner_ready(set)
     }
 
     /// Ends a wait. If other threads sleep in the set, a spinner closes the gates; and if an event is due, a sleeper is woken, as the kernel would have
@@ -300,7 +310,8 @@ impl Engine {
             if inner.spinners > 0 || inner.sleeping == 0 {
                 return;
             }
-            if is_spinner { inner.hot.iter().map(|h| h.handle).collect() } else { Vec::new() }
+            drop(inner);
+            if is_spinner { set.all_hot() } else { Vec::new() }
         };
         self.close_all(handles);
         if self.set_any_ready(set) {

@@ -47,6 +47,13 @@ fn nested_sets_report_readiness_of_the_innermost() {
     }
 }
 
+/// As the virtual threads of JDK 22 and later wait: sets of the readers, in one set of the pollers.
+#[test]
+fn pollers_in_sets_within_a_set_take_the_fast_path() {
+    both("nested_pollers", &["8", "1000"]).took_the_fast_path(50_000);
+    both("nested_pollers", &["1", "2000"]).took_the_fast_path(10_000);
+}
+
 #[test]
 fn duplicates_in_one_set_are_reported_separately() {
     for kind in KINDS {

@@ -1,5 +1,6 @@
 //! The streams of one epoll descriptor, which of them are polled, and which threads sleep there.
 
+use super::nesting::Nesting;
 use crate::Handle;
 use motet_sys::fork_safe_mutex::ForkSafeMutex;
 use motet_sys::thread;
@@ -11,6 +12,8 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 /// The streams of one epoll descriptor.
 pub struct EpollSet {
     pub(in crate::stream) inner: ForkSafeMutex<Inner>,
+    /// Sets that are registered in this one, and those that it is registered in.
+    pub(in crate::stream) nesting: Nesting,
     /// Streams in the set, readable without the lock.
     pub(in crate::stream) members: AtomicUsize,
     /// Threads asleep in the set, readable without the lock.
@@ -103,6 +106,7 @@ impl EpollSet {
     pub fn new(doorbell: i32, capacity: usize) -> Arc<Self> {
         Arc::new(Self {
             inner: ForkSafeMutex::default(),
+            nesting: Nesting::default(),
             members: AtomicUsize::new(0),
             asleep: AtomicU32::new(0),
             doorbell,
@@ -113,7 +117,7 @@ impl EpollSet {
 
     /// Whether the system call alone is enough: no stream is in the set, or the set was inherited through a fork.
     pub fn kernel_suffices(&self) -> bool {
-        self.members.load(Relaxed) == 0 || self.pid != thread::pid()
+        self.members.load(Relaxed) == 0 && !self.has_inner() || self.pid != thread::pid()
     }
 
     /// Whether a hot stream is in the set for other events than its data.
@@ -131,7 +135,16 @@ impl EpollSet {
             return false;
         }
         inner.make_hot(handle);
-        true
+        drop(inner);
+        // After it is hot: a thread that falls asleep in an outer set is counted there first, and then closes the gates of the hot streams.
+        self.outer_sets_may_raise()
+    }
+
+    /// Whether no thread sleeps in the set, or another one spins. Ends the parked state.
+    pub(in crate::stream) fn has_no_lone_sleeper(&self) -> bool {
+        let mut inner = self.inner.lock();
+        inner.note_change();
+        inner.sleeping == 0 || inner.spinners > 0
     }
 
     /// Begins to spin for the set, unless another thread does. One spinner is enough; it stops when it finds something.
@@ -142,14 +155,16 @@ impl EpollSet {
         first
     }
 
-    /// Begins a sleep and returns the streams whose gates must be closed; no gate opens from here on. `is_spinner`: this thread was one. `None`:
+    /// Begins a sleep and returns the hot streams, whose gates must be closed; no gate opens from here on. `is_spinner`: this thread was one. `None`:
     /// another thread spins, and closes the gates when it stops.
     pub(in crate::stream) fn sleep(&self, is_spinner: bool) -> Option<(Vec<Handle>, u64)> {
         let mut inner = self.inner.lock();
         inner.sleeping += 1;
         inner.spinners = inner.spinners.saturating_sub(u32::from(is_spinner));
         self.asleep.store(inner.sleeping, Relaxed);
-        (inner.spinners == 0).then(|| (inner.hot.iter().map(|h| h.handle).collect(), inner.changes))
+        let (alone, changes) = (inner.spinners == 0, inner.changes);
+        drop(inner);
+        alone.then(|| (self.all_hot(), changes))
     }
 
     /// Ends a sleep, or takes it back. `spins`: the thread spins again.
@@ -168,6 +183,6 @@ impl EpollSet {
     /// Notes that all gates were closed over empty rings when the count of changes was `changes`.
     pub(in crate::stream) fn note_parked(&self, changes: u64) {
         let mut inner = self.inner.lock();
-        inner.parked = inner.changes == changes && inner.spinners == 0;
+        inner.parked = inner.changes == changes && inner.spinners == 0 && !self.has_inner();
     }
 }
