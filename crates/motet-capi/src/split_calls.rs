@@ -123,9 +123,8 @@ pub extern "C" fn motet_nodelay(s: Handle, set: i32) -> i32 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn motet_count_tcp_only(reason: u32) {
-    if let Some(engine) = engine() {
-        guard((), || engine.count_tcp_only(Reason(reason)));
-    }
+    // The process may have no connection that can be upgraded: the counts start the engine.
+    guard((), || motet_api::engine().into_iter().for_each(|engine| engine.count_tcp_only(Reason(reason))));
 }
 
 #[unsafe(no_mangle)]

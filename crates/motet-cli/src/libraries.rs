@@ -1,6 +1,8 @@
 //! Finds Motet's libraries: beside the program after a build, or in the folders of an installation.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::exit_error::{Failure, LIBRARIES, Outcome};
@@ -80,15 +82,11 @@ pub fn find() -> Outcome<Libraries> {
     Ok(Libraries { shim: usable(shim)?, orb_shim, files_shim, engine: usable(engine)?, provider, xio_driver })
 }
 
-/// The path without `..`, if LD_PRELOAD can hold it and its file is a shared object.
+/// A path that LD_PRELOAD can hold, without `..`, of a shared object.
 fn usable(path: PathBuf) -> Outcome<PathBuf> {
     let folder = path.parent().and_then(|f| f.canonicalize().ok());
+    let folder = folder.map(|folder| if is_separated(&folder) { link_to(&folder) } else { Ok(folder) }).transpose()?;
     let path = folder.zip(path.file_name()).map_or(path.clone(), |(folder, name)| folder.join(name));
-    if path.as_os_str().as_bytes().iter().any(|b| *b == b' ' || *b == b':') {
-        let what =
-            format!("{} has a space or colon in its path, which LD_PRELOAD cannot hold; move it", path.display());
-        return Err(Failure::new(LIBRARIES, what));
-    }
     let mut start = [0; 4];
     let read = std::fs::File::open(&path).and_then(|mut f| std::io::Read::read_exact(&mut f, &mut start));
     match read {
@@ -101,4 +99,31 @@ fn usable(path: PathBuf) -> Outcome<PathBuf> {
             format!("{} cannot be read: {e}; build or install Motet again", path.display()),
         )),
     }
+}
+
+/// Whether LD_PRELOAD would take the path for several: a space or a colon separates its entries, and nothing escapes one.
+fn is_separated(path: &Path) -> bool {
+    path.as_os_str().as_bytes().iter().any(|b| b.is_ascii_whitespace() || *b == b':')
+}
+
+/// The path of a symbolic link to the folder that LD_PRELOAD can hold, in a folder that only this user can enter.
+fn link_to(folder: &Path) -> Outcome<PathBuf> {
+    let refuse = |why: String| {
+        let what = format!("{} has a space or colon in its path, which LD_PRELOAD cannot hold", folder.display());
+        Failure::new(LIBRARIES, format!("{what}, and no link to it can be made: {why}; move it"))
+    };
+    let links = motet_session::paths::libraries_folder().map_err(|why| refuse(why.to_string()))?;
+    if is_separated(&links) {
+        return Err(refuse(format!("{} has one, too", links.display())));
+    }
+    let mut hash = DefaultHasher::new();
+    folder.hash(&mut hash);
+    let link = links.join(format!("{:016x}", hash.finish()));
+    if std::fs::read_link(&link).is_ok_and(|target| target == folder) {
+        return Ok(link);
+    }
+    // Another `motet run` may do the same at this moment: a rename replaces its link by an equal one.
+    let new = links.join(format!("{:016x}.{}", hash.finish(), std::process::id()));
+    let made = symlink(folder, &new).and_then(|()| std::fs::rename(&new, &link));
+    made.map(|()| link).map_err(|why| refuse(why.to_string()))
 }

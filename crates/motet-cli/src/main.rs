@@ -49,6 +49,8 @@ mod private_mount;
 mod probe;
 mod ps;
 mod run;
+mod sandbox;
+mod sanitizers;
 mod session;
 mod stats;
 mod step;

@@ -30,7 +30,7 @@ const LAUNCH_AGENTS: [(&str, &str); 2] =
     [("OMPI_MCA_orte_launch_agent", "orted"), ("PRTE_MCA_prte_launch_agent", "prted")];
 
 /// Variables that prefer the provider, and their values.
-const PREFERENCES: [(&str, &str); 9] = [
+const PREFERENCES: [(&str, &str); 10] = [
     // libfabric's old provider `sockets` scores as high as any other, and MPICH takes the first of the highest score.
     (PROVIDER_CHOICE, "^sockets"),
     ("OMPI_MCA_pml", "^ucx"),
@@ -42,6 +42,9 @@ const PREFERENCES: [(&str, &str); 9] = [
     ("MPIR_CVAR_CH4_NETMOD", "ofi"),
     ("MPIR_CVAR_NOLOCAL", "1"),
     ("I_MPI_FABRICS", "ofi"),
+    // Over any libfabric provider Open MPI leaves a synchronous send that MPI_Mrecv has received without an answer. mpi4py receives by
+    // MPI_Mrecv by default, and its futures send synchronously.
+    ("MPI4PY_RC_RECV_MPROBE", "0"),
 ];
 
 /// Why the MPI of a command is not configured; `None` if it is. (For [`SkipReason::OpenMpi`] other MPI libraries still are.)

@@ -1,4 +1,4 @@
-//! `motet probe`: checks that need a process of their own. Only `motet doctor` starts it.
+//! `motet probe`: checks that need a process of their own. `motet doctor` starts it, and `motet run` under a system call filter.
 
 use std::io::Read;
 
@@ -6,8 +6,9 @@ use clap::{Args, ValueEnum};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::exit_error::{FAILED, Outcome};
+use crate::sandbox;
 
-/// Run a check in a process of its own, for `motet doctor`
+/// Run a check in a process of its own, for `motet doctor` and `motet run`
 #[derive(Debug, Args)]
 pub struct Arguments {
     what: What,
@@ -20,6 +21,10 @@ pub enum What {
     Namespaces,
     /// Wait for the end of standard input, as a target for single copy.
     Wait,
+    /// Exchange messages with a child over a connection that moves to shared memory.
+    Exchange,
+    /// Be the child of such an exchange.
+    Answer,
 }
 
 impl What {
@@ -28,6 +33,8 @@ impl What {
         match self {
             Self::Namespaces => "namespaces",
             Self::Wait => "wait",
+            Self::Exchange => "exchange",
+            Self::Answer => "answer",
         }
     }
 }
@@ -43,5 +50,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
             let _ = std::io::stdin().read(&mut [0]);
             Ok(0)
         }
+        What::Exchange => sandbox::exchange(),
+        What::Answer => sandbox::answer(),
     }
 }

@@ -21,7 +21,7 @@ use crate::files;
 use crate::launch::{self, Launch};
 use crate::libraries::{self, Libraries};
 use crate::mpi_launcher::Launcher;
-use crate::{config, globus, mpi_env, stats};
+use crate::{config, globus, mpi_env, sandbox, sanitizers, stats};
 use motet_inspect::elf_check::{self, CommandSearch};
 use motet_inspect::process_scan::{FILES_SHIM, ORB_SHIM, SHIM};
 
@@ -128,6 +128,8 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
                 libraries.preload_objects().map(|object| object.display().to_string()).collect();
             note(format!("preloading {}, engine {}", preload_objects.join(" and "), libraries.engine.display()));
             add_preload(&mut command, &libraries);
+            sanitizers::configure(&mut command);
+            sandbox::configure(&mut command, sandbox::find(&libraries)).map(note);
             let wanted = given(&settings, "MOTET_MPI").map_or(loaded.config.mpi, Mpi::parse);
             let launcher = Launcher::of(&file);
             match libraries.provider.as_deref() {

@@ -233,6 +233,11 @@ pub const VARIABLES: &[Variable] = &[
         env: "MOTET_MPI_LEFT",
         help: "Why `motet run` has not configured MPI libraries, for `motet why`. Not for users.",
     },
+    Variable {
+        env: "MOTET_SECCOMP_FILTERS",
+        help: "How many system call filters `motet run` started under, if Motet works under them. A process with more has confined \
+               itself. Not for users.",
+    },
 ];
 
 /// The setting with this name.

@@ -55,6 +55,8 @@ reasons! {
     BAD_NAME = 31, "invalid node name or address; a name has 1 to 64 letters, digits and . _ - @";
     UNANSWERED = 32, "the peer neither took a message in time nor released it; the link was closed";
     LIMITED = 33, "a limit of the process leaves no room for shared memory (file size, address space or its memory control group)";
+    TWO_ADDRESSES = 49, "the two ends use different addresses of this host; shared memory is offered between equal ones";
+    GO = 52, "the process has a Go runtime, whose own system calls may move bytes of the connection";
     KERNEL_TELLS = 34, "receives need data of the kernel (time stamps, SO_PEEK_OFF, TCP_INQ, filters) or are made inside the C library (AIO)";
     LEFT_UNREAD = 35, "the peer closed with bytes unread; the connection was reset, as over TCP";
     UNKNOWN_REGION_KEY = 40, "the peer used a region key that was never given out; the link was closed";

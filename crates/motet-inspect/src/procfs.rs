@@ -63,9 +63,22 @@ pub fn variable(pid: u32, name: &str) -> Option<String> {
     text.split('\0').find_map(|v| v.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
 }
 
-/// Whether the process runs under seccomp.
-pub fn confined(pid: u32) -> bool {
+/// Whether the process runs under a system call filter.
+pub fn has_filter(pid: u32) -> bool {
     status(pid, "Seccomp").is_some_and(|mode| mode != "0")
+}
+
+/// The number of its system call filters; `None` if the kernel does not report it (before Linux 5.9), or in strict mode.
+pub fn filters(pid: u32) -> Option<u32> {
+    const FILTER_MODE: &str = "2";
+    let mode = status(pid, "Seccomp")?;
+    if mode == FILTER_MODE { status(pid, "Seccomp_filters")?.parse().ok() } else { None }
+}
+
+/// Whether the process runs under a filter that was not there when `motet run` started it, or under which Motet does not work.
+pub fn confined(pid: u32) -> bool {
+    let before = variable(pid, "MOTET_SECCOMP_FILTERS").and_then(|text| text.parse().ok());
+    has_filter(pid) && filters(pid).zip(before).is_none_or(|(now, before): (u32, u32)| now > before)
 }
 
 /// Whether a file whose name has this ending is mapped; `None` if the maps cannot be read.

@@ -166,7 +166,16 @@ pub fn exports_folder() -> Result<PathBuf, PathError> {
     Ok(folder)
 }
 
-/// The same folder if it exists and is private to this user. It is not created.
+/// The folder for links to libraries whose own path cannot be preloaded. It is created if need be, and checked. No session has its name.
+pub fn libraries_folder() -> Result<PathBuf, PathError> {
+    let base = base(|variable| std::env::var_os(variable).map(PathBuf::from));
+    let folder = base.join(".libraries");
+    create_private(&base)?;
+    create_private(&folder)?;
+    Ok(folder)
+}
+
+/// The folder of [`exports_folder`] if it exists and is private to this user. It is not created.
 pub fn existing_exports_folder() -> Option<PathBuf> {
     let base = base(|variable| std::env::var_os(variable).map(PathBuf::from));
     let folder = base.join(".exports");

@@ -425,8 +425,8 @@ fn adapter() -> &'static Path {
     })
 }
 
-/// A compiled program of `tests/programs`; each is compiled once per test process.
-fn compiled(name: &str) -> PathBuf {
+/// The path of a compiled program of `tests/programs`; each is compiled once per test process.
+pub fn compiled(name: &str) -> PathBuf {
     static COMPILED: Mutex<Option<HashMap<String, PathBuf>>> = Mutex::new(None);
     let mut done = COMPILED.lock().unwrap_or_else(|e| e.into_inner());
     let done = done.get_or_insert_default();

@@ -8,7 +8,9 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::{Resource, getrlimit};
 
 use super::{Check, CheckVerdict};
+use crate::libraries;
 use crate::probe::What;
+use crate::sandbox::{self, Sandbox};
 use motet_inspect::procfs;
 
 /// All checks of the machine.
@@ -54,13 +56,21 @@ fn kernel() -> Check {
 }
 
 fn sandbox() -> Check {
-    let own = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let seccomp = procfs::field(&own, "Seccomp").unwrap_or("0");
-    match seccomp {
-        "0" => Check::new("sandbox", CheckVerdict::Ok, "no system call filter", "programs may make every system call"),
-        mode => {
-            let meaning = "a container or sandbox may refuse single copy, io_uring and namespaces; check their lines";
-            Check::new("sandbox", CheckVerdict::Limited, format!("system call filter (seccomp mode {mode})"), meaning)
+    const NAME: &str = "sandbox";
+    let found = libraries::find().map_or(Sandbox::Refuses, |libraries| sandbox::find(&libraries));
+    let refused = "may refuse single copy, io_uring and namespaces; check their lines";
+    match found {
+        Sandbox::None => {
+            Check::new(NAME, CheckVerdict::Ok, "no system call filter", "programs may make every system call")
+        }
+        Sandbox::Works(filters) => {
+            let meaning = format!("programs use shared memory under it; it {refused}");
+            Check::new(NAME, CheckVerdict::Ok, format!("{filters} system call filters, Motet works"), meaning)
+        }
+        Sandbox::Refuses => {
+            let meaning =
+                format!("no exchange through shared memory works under it: connections stay on TCP; it {refused}");
+            Check::new(NAME, CheckVerdict::Limited, "a system call filter", meaning)
         }
     }
 }

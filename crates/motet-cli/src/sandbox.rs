@@ -1,0 +1,137 @@
+//! Programs that start under a system call filter, such as a container's default profile.
+//!
+//! A filter that a program installs itself confines it: from then on the adapter makes no system call that the program does not make. A filter that was there
+//! before `motet run` restricts all programs alike, and most of them answer a refused call with an error. Whether Motet works under it is found out once, by an
+//! exchange between two processes that use the engine. If it does, [`FILTERS_VARIABLE`] holds the number of filters, and only a process with more of them is
+//! confined.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use motet_inspect::procfs;
+use motet_sys::{process_vm, thread};
+
+use crate::exit_error::{FAILED, Outcome};
+use crate::libraries::Libraries;
+use crate::probe::What;
+
+/// The number of filters that `motet run` started under, if Motet works under them.
+pub const FILTERS_VARIABLE: &str = "MOTET_SECCOMP_FILTERS";
+/// An exchange takes some milliseconds.
+const LIMIT: Duration = Duration::from_secs(5);
+/// Enough messages for the connection to move to shared memory.
+const MESSAGES: usize = 64;
+/// Long enough for every way in which the engine copies.
+const BLOCK_BYTES: usize = 1 << 20;
+
+/// What a filter means for the programs that `motet run` starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sandbox {
+    /// There is no filter.
+    None,
+    /// Motet works under so many filters.
+    Works(u32),
+    /// Motet does not work under them, or they cannot be counted.
+    Refuses,
+}
+
+/// Finds out what this process's filters permit. An outer `motet run` under the same filters has found out already.
+pub fn find(libraries: &Libraries) -> Sandbox {
+    let own = std::process::id();
+    if !procfs::has_filter(own) {
+        return Sandbox::None;
+    }
+    let Some(filters) = procfs::filters(own) else { return Sandbox::Refuses };
+    let known = std::env::var(FILTERS_VARIABLE).ok().and_then(|text| text.parse().ok());
+    if known == Some(filters) || exchange_works(libraries, filters) {
+        Sandbox::Works(filters)
+    } else {
+        Sandbox::Refuses
+    }
+}
+
+/// Sets the variable for a program. Returns a line that says what was found, if there is a filter.
+pub fn configure(command: &mut Command, sandbox: Sandbox) -> Option<String> {
+    match sandbox {
+        Sandbox::None => {
+            command.env_remove(FILTERS_VARIABLE);
+            None
+        }
+        Sandbox::Works(filters) => {
+            command.env(FILTERS_VARIABLE, filters.to_string());
+            Some(format!("{filters} system call filters were there before; Motet works under them"))
+        }
+        Sandbox::Refuses => {
+            command.env_remove(FILTERS_VARIABLE);
+            Some(
+                "a system call filter was there before, under which Motet does not work: connections stay on TCP"
+                    .to_owned(),
+            )
+        }
+    }
+}
+
+fn exchange_works(libraries: &Libraries, filters: u32) -> bool {
+    let Ok(own) = std::env::current_exe() else { return false };
+    let mut command = Command::new(own);
+    command.args(["probe", What::Exchange.name()]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    command.env("LD_PRELOAD", &libraries.shim).env("MOTET_LIBRARY", &libraries.engine).env("MOTET_CONFIG", "/dev/null");
+    command.env(FILTERS_VARIABLE, filters.to_string()).env("MOTET_PATIENCE", "20ms").env("MOTET_DISABLE", "0");
+    let Ok(mut child) = command.spawn() else { return false };
+    let until = Instant::now() + LIMIT;
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.success(),
+            Ok(None) if Instant::now() < until => std::thread::sleep(Duration::from_millis(1)),
+            _ => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return false;
+            }
+        }
+    }
+}
+
+/// `motet probe exchange`: this process and a child exchange messages and blocks over a connection that moves to shared memory.
+pub fn exchange() -> Outcome {
+    let both = || -> std::io::Result<bool> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let mut peer = Command::new(std::env::current_exe()?);
+        let mut peer = peer.args(["probe", What::Answer.name()]).stdin(Stdio::piped()).spawn()?;
+        if let Some(mut port) = peer.stdin.take() {
+            port.write_all(&listener.local_addr()?.port().to_ne_bytes())?;
+        }
+        let (mut stream, _) = listener.accept()?;
+        let mut block = vec![7; BLOCK_BYTES];
+        for length in std::iter::repeat_n(64, MESSAGES).chain([BLOCK_BYTES; 4]) {
+            stream.write_all(&block[..length])?;
+            stream.read_exact(&mut block[..length])?;
+        }
+        // Calls that an exchange makes on some machines only.
+        let mut copy = [0; 8];
+        let _ = process_vm::read_from(peer.id(), block.as_ptr().addr() as u64, &mut copy);
+        let _ = process_vm::write_to(peer.id(), 0, &copy);
+        let _ = thread::open_pidfd(peer.id());
+        drop(stream);
+        Ok(peer.wait()?.success() && block.iter().all(|byte| *byte == 7))
+    };
+    Ok(if both().unwrap_or(false) { 0 } else { FAILED })
+}
+
+/// `motet probe answer`: the child of [`exchange`], which reads the port from standard input.
+pub fn answer() -> Outcome {
+    let all = || -> std::io::Result<()> {
+        let mut port = [0; 2];
+        std::io::stdin().read_exact(&mut port)?;
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, u16::from_ne_bytes(port)))?;
+        let mut block = vec![0; BLOCK_BYTES];
+        for length in std::iter::repeat_n(64, MESSAGES).chain([BLOCK_BYTES; 4]) {
+            stream.read_exact(&mut block[..length])?;
+            stream.write_all(&block[..length])?;
+        }
+        Ok(())
+    };
+    Ok(if all().is_ok() { 0 } else { FAILED })
+}
