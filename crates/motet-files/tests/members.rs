@@ -4,7 +4,7 @@ use motet_files::client::{Client, Source};
 use motet_files::exports::members::{self, split_ticket, with_ticket};
 use motet_files::exports::{self, Query};
 use motet_files::identity::Identity;
-use motet_files::protocol::OpenFlags;
+use motet_files::protocol::{Change, OpenFlags};
 use motet_files::server::{Group, Options, Server};
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -86,6 +86,31 @@ fn child() {
             println!("up={}", result(client.attributes(b"../x")));
             client.close();
         }
+        ["rights", export] => {
+            let client = Client::named(export, LIMIT).expect("a client");
+            let (file, _) = client.open_file(b"opened", READ_WRITE | OpenFlags::CREATE, 0o6755).expect("a file");
+            client.mkdir(b"directory", 0o6755).expect("a directory");
+            client.mknod(b"node", 0o106_755, 0).expect("a file");
+            println!("\ndevice={}", result(client.mknod(b"device", 0o020_666, 0x103)));
+            client.mknod(b"by-path", 0o100_755, 0).expect("a file");
+            let change = Change { mode: Some(0o6755), ..Change::default() };
+            client.set_attributes(b"by-path", &change).expect("a mode");
+            let (by_file, _) = client.open_file(b"by-file", READ_WRITE | OpenFlags::CREATE, 0o755).expect("a file");
+            by_file.set_attributes(&change).expect("a mode");
+            client.set_attributes(b"shared", &Change { mode: Some(0o2775), ..change }).expect("a mode");
+            // Programs of the server's user.
+            let (written, _) = client.open_file(b"written", READ_WRITE, 0).expect("a program");
+            written.write_at(b"x", 0).expect("a write");
+            client.set_attributes(b"cut", &Change { size: Some(1), ..Change::default() }).expect("a length");
+            client.open_file(b"emptied", READ_WRITE | OpenFlags::TRUNCATE, 0).expect("a program");
+            let (target, _) = client.open_file(b"copied", READ_WRITE, 0).expect("a program");
+            file.write_at(b"text", 0).expect("a write");
+            file.copy_to(0, &target, 0, 4).expect("a copy");
+            drop(target);
+            let (allocated, _) = client.open_file(b"allocated", READ_WRITE, 0).expect("a program");
+            allocated.fallocate(0, 0, 10).expect("space");
+            client.close();
+        }
         _ => panic!("{task}"),
     }
 }
@@ -129,7 +154,12 @@ impl Programs {
 
     /// What a user gets of an export.
     fn used(&self, user: (u32, u32, &str), export: &str) -> Vec<String> {
-        let output = self.command(user, &format!("use {export}")).output().expect("the program");
+        self.done(user, &format!("use {export}"))
+    }
+
+    /// What a task of a user prints.
+    fn done(&self, user: (u32, u32, &str), task: &str) -> Vec<String> {
+        let output = self.command(user, task).output().expect("the program");
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         text.lines().filter(|line| line.contains('=')).map(str::to_owned).collect()
@@ -281,6 +311,58 @@ fn members_are_squashed_where_the_server_says_so_or_is_not_root() {
     assert!(refused[0].contains("members of group walls"), "{refused:?}");
     served.end();
     nothing_is_left(SERVER_USER, &export);
+}
+
+/// Makes programs of a user in a folder that run as that user, and a directory with its group.
+fn programs_of(folder: &Path, user: u32) {
+    for name in ["written", "cut", "emptied", "copied", "allocated", "shared"] {
+        let path = folder.join(name);
+        let made = if name == "shared" { fs::create_dir(&path) } else { fs::write(&path, "program") };
+        made.expect("made");
+        chown(&path, Some(user), Some(user)).expect("an owner");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).expect("permissions");
+    }
+}
+
+/// The files of a folder that have set-user-id or set-group-id, and those that are devices.
+fn with_rights(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("an entry"));
+    let found = entries.map(|entry| (entry.file_name(), entry.metadata().expect("attributes").mode()));
+    let mut named: Vec<_> = found
+        .filter(|(_, mode)| mode & 0o6000 != 0 || mode & 0o170_000 == 0o020_000)
+        .map(|(name, mode)| format!("{} {mode:o}", name.to_string_lossy()))
+        .collect();
+    named.sort();
+    named
+}
+
+#[test]
+fn squashed_members_make_and_keep_no_program_that_runs_as_the_server() {
+    if !is_root("squashed_members_make_and_keep_no_program_that_runs_as_the_server") {
+        return;
+    }
+    let programs = Programs::new();
+    let member = (USER, USER, "7001");
+    for of_root in [true, false] {
+        let (exported, export) = (folder(), name());
+        let user = if of_root { 0 } else { SERVER_USER };
+        programs_of(exported.path(), user);
+        let path = exported.path().display().to_string();
+        let squashing = of_root.then(|| server(exported.path(), &export, true));
+        let served = (!of_root).then(|| programs.started((user, user, ""), &format!("serve {export} {path}")));
+        let found = programs.done(member, &format!("rights {user}@{export}"));
+        assert_eq!(found, ["device=1"], "root {of_root}");
+        assert_eq!(with_rights(exported.path()), ["shared 42775"], "root {of_root}");
+        drop(squashing);
+        served.into_iter().for_each(Part::end);
+    }
+    // A member that is executed as itself makes programs of its own.
+    let (exported, export) = (folder(), name());
+    programs_of(exported.path(), USER);
+    let _server = server(exported.path(), &export, false);
+    programs.done(member, &format!("rights 0@{export}"));
+    let found = with_rights(exported.path());
+    assert_eq!(found, ["by-file 106755", "by-path 106755", "node 106755", "shared 42775"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Changes of attributes, and extended attributes.
 
 use super::descriptors::{attributes_of, proc_path, reopen};
+use super::squashed::Modes;
 use super::stripes;
 use crate::Result;
 use crate::protocol::{Attributes, Change, SetTime};
@@ -24,10 +25,11 @@ pub struct Located<'a> {
 }
 
 /// Makes the changes, in the order size, owner, mode, times, so that a mode with set-user-id outlives a change of owner.
-pub fn change(located: Located<'_>, change: &Change) -> Result<Attributes> {
+pub fn change(located: Located<'_>, change: &Change, modes: Modes) -> Result<Attributes> {
     let Located { file, open } = located;
     let path = proc_path(file);
-    let link = FileType::from_raw_mode(attributes_of(file)?.mode) == FileType::Symlink;
+    let found = attributes_of(file)?.mode;
+    let link = FileType::from_raw_mode(found) == FileType::Symlink;
     if let Some(size) = change.size {
         if link {
             return Err(Errno::INVAL.into());
@@ -48,7 +50,7 @@ pub fn change(located: Located<'_>, change: &Change) -> Result<Attributes> {
         if link {
             return Err(Errno::OPNOTSUPP.into());
         }
-        chmodat(CWD, &path, Mode::from_raw_mode(mode & 0o7777), AtFlags::empty())?;
+        chmodat(CWD, &path, Mode::from_raw_mode(modes.changed(mode, found)), AtFlags::empty())?;
     }
     if change.accessed.is_some() || change.modified.is_some() {
         let times =

@@ -14,6 +14,7 @@
 //! | `stripes` | layouts of files that are striped over several exports |
 //! | `descriptors` | attributes and names of open files |
 //! | `attributes` | changes of attributes, extended attributes |
+//! | `squashed` | what requests may not do that are executed as the user of this process for another one |
 
 mod attributes;
 mod descriptors;
@@ -25,6 +26,7 @@ mod locks;
 mod open_file;
 mod opens;
 mod past_cache;
+mod squashed;
 mod stripes;
 mod tree;
 
@@ -50,6 +52,7 @@ use attributes::Located;
 use descriptors::{attributes_at, attributes_of};
 pub use open_file::OpenFile;
 pub use past_cache::{Counted, PastCache};
+use squashed::{Modes, WithoutFsetid};
 
 /// Reads up to this many bytes are tried without waiting first, and sent by the thread that receives.
 const SHORT_READ_BYTES: usize = 64 << 10;
@@ -106,6 +109,8 @@ pub fn execute(
     if !tree.is_in_memory() && waits(operation) {
         before_waiting();
     }
+    let modes = Modes::of(tree, identity);
+    let _without = (modes.is_squashed() && operation.is_change()).then(WithoutFsetid::begin).transpose()?;
     let _assumed = assume(tree, files, identity, operation)?;
     let done = |result: Result<()>| result.map(|()| (Reply::Done, Body::Empty));
     let count = |count: usize| Ok((Reply::Count(count as u64), Body::Empty));
@@ -132,11 +137,11 @@ pub fn execute(
                 return Err(Errno::OPNOTSUPP.into());
             }
             let _assumed = tree.assume(identity)?;
-            let changed = located(tree, files, target, |file| attributes::change(file, change))?;
+            let changed = located(tree, files, target, |file| attributes::change(file, change, modes))?;
             Ok((Reply::Attributes(changed), Body::Empty))
         }
         Operation::Open { path, flags, mode } => {
-            let (descriptor, layout) = tree.open_with_layout(identity, path, flags, mode)?;
+            let (descriptor, layout) = tree.open_with_layout(identity, path, flags, modes.of_new(mode))?;
             let attributes = attributes_of(descriptor.as_fd())?;
             let opener = identity.filter(|_| tree.has_identities()).cloned();
             let locks = Arc::clone(&tree.locks);
@@ -162,7 +167,7 @@ pub fn execute(
             Ok((Reply::Count(listing.len() as u64), Body::Owned(listing)))
         }
         Operation::Mkdir { path, mode } => {
-            made(tree, path, |parent, name| mkdirat(parent, name, Mode::from_raw_mode(mode & 0o7777)))
+            made(tree, path, |parent, name| mkdirat(parent, name, Mode::from_raw_mode(modes.of_new(mode))))
         }
         Operation::Mknod { path, mode, device } => {
             let kind = FileType::from_raw_mode(mode);
@@ -174,7 +179,8 @@ pub fn execute(
                 }
                 _ => return Err(Errno::PERM.into()),
             };
-            made(tree, path, |parent, name| mknodat(parent, name, kind, Mode::from_raw_mode(mode & 0o7777), device))
+            let permissions = Mode::from_raw_mode(modes.of_new(mode));
+            made(tree, path, |parent, name| mknodat(parent, name, kind, permissions, device))
         }
         Operation::Symlink { path, target } => made(tree, path, |parent, name| symlinkat(target, parent, name)),
         Operation::Link { from, to } => {

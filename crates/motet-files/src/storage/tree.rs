@@ -14,6 +14,7 @@ use crate::identity::{Assumed, Identities, Identity};
 use crate::protocol::{Attributes, Cached, MAX_PATH_BYTES, OpenFlags, Space};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, fstatfs, fstatvfs, open, openat2, readlinkat};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -42,6 +43,8 @@ pub struct Tree {
     pub(super) locks: Arc<LockTable>,
     /// With which operations are executed as the users that they name. `None`: all as the user of this process.
     identities: Option<Identities>,
+    /// The user of this process.
+    own: u32,
     /// Files are used through the cache also if they were opened with O_DIRECT.
     ignore_o_direct: bool,
     direct_opens: DirectOpens,
@@ -93,6 +96,7 @@ impl Tree {
             layouts: RwLock::default(),
             locks: Arc::default(),
             identities,
+            own: geteuid().as_raw(),
             ignore_o_direct: false,
             direct_opens: DirectOpens::default(),
             direct_reads: UnderWay::default(),
@@ -150,6 +154,11 @@ impl Tree {
             (Some(own), Some(identity)) if !own.is_own(identity) => own.assume(identity).map(Some),
             _ => Ok(None),
         }
+    }
+
+    /// Whether an operation of this user is executed as the user of this process, and that is another one.
+    pub fn squashes(&self, identity: Option<&Identity>) -> bool {
+        self.identities.is_none() && identity.is_some_and(|identity| identity.user != self.own)
     }
 
     /// Whether operations never wait for a device.
