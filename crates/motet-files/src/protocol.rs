@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The version of the protocol. Both ends must have the same.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// The service of the engine under which a server accepts channels.
 pub const SERVICE: u64 = u64::from_be_bytes(*b"mt.files");
 /// Slots of a session: requests that a client may have outstanding.
@@ -42,6 +42,8 @@ const NOTICE: u64 = 4 << KIND_SHIFT;
 const ACKNOWLEDGEMENT: u64 = 5 << KIND_SHIFT;
 /// The bits of the tag that say the slot.
 pub const SLOT_MASK: u64 = (1 << KIND_SHIFT) - 1;
+/// The modes of fallocate(2) that move what is behind the range: FALLOC_FL_COLLAPSE_RANGE and FALLOC_FL_INSERT_RANGE.
+const FALLOCATE_MOVES: u32 = 0x08 | 0x20;
 /// A tag that no message has. A receive for it completes when the channel is lost.
 pub const NEVER: u64 = u64::MAX;
 
@@ -239,6 +241,10 @@ pub enum Operation<'a> {
         /// What the client got at the socket of the export.
         ticket: [u8; 16],
     },
+    /// Writes the request's data at the end of a file that is open for appending.
+    Append { file: u32 },
+    /// Nothing: a client asks whether its server is there.
+    Ping,
 }
 
 impl Operation<'_> {
@@ -257,12 +263,56 @@ impl Operation<'_> {
                 | Self::TestLock { .. }
                 | Self::Seek { .. }
                 | Self::Fsync { .. }
+                | Self::Ping
         )
+    }
+
+    /// Whether the operation may be executed a second time where the server cannot know that it was executed: it says what the file becomes, whatever that is before. The
+    /// others would do their work twice, or fail because they have done it.
+    pub fn is_repeatable(&self) -> bool {
+        match *self {
+            Self::Open { flags, .. } => !flags.contains(OpenFlags::EXCLUSIVE) || flags.contains(OpenFlags::TMPFILE),
+            Self::SetXattr { create, replace, .. } => !create && !replace,
+            Self::Fallocate { mode, .. } => mode & FALLOCATE_MOVES == 0,
+            Self::Append { .. }
+            | Self::Reserve { .. }
+            | Self::Mkdir { .. }
+            | Self::Mknod { .. }
+            | Self::Symlink { .. }
+            | Self::Link { .. }
+            | Self::Unlink { .. }
+            | Self::Rename { .. }
+            | Self::RemoveXattr { .. } => false,
+            _ => true,
+        }
+    }
+
+    /// What it does, in words, for the log.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Open { .. } => "making a file",
+            Self::Append { .. } => "appending",
+            Self::Reserve { .. } => "appending to a striped file",
+            Self::Mkdir { .. } => "making a directory",
+            Self::Mknod { .. } => "making a file or a pipe",
+            Self::Symlink { .. } => "making a symbolic link",
+            Self::Link { .. } => "making a link",
+            Self::Unlink { .. } => "removing a name",
+            Self::Rename { .. } => "renaming",
+            Self::SetXattr { .. } | Self::RemoveXattr { .. } => "changing an extended attribute",
+            Self::Fallocate { .. } => "allocating space",
+            _ => "a request",
+        }
+    }
+
+    /// Whether the answer is about the open files of the session, and is of no use without them.
+    pub fn concerns_open_files(&self) -> bool {
+        matches!(self, Self::Open { .. } | Self::Close { .. } | Self::Lock { .. })
     }
 
     /// Whether data belong to the operation.
     pub fn takes_data(&self) -> bool {
-        matches!(self, Self::Write { .. } | Self::SetXattr { .. })
+        matches!(self, Self::Write { .. } | Self::Append { .. } | Self::SetXattr { .. })
     }
 
     /// Whether the operation changes files: what a read-only export refuses.
@@ -271,6 +321,7 @@ impl Operation<'_> {
             Self::Open { flags, .. } => flags.intersects(OpenFlags::CHANGES),
             Self::SetAttributes(..)
             | Self::Write { .. }
+            | Self::Append { .. }
             | Self::Reserve { .. }
             | Self::Mkdir { .. }
             | Self::Mknod { .. }
@@ -298,8 +349,8 @@ pub enum Reply {
         key: SessionKey,
         /// Whether the export refuses changes.
         read_only: bool,
-        /// Whether the session existed: open files and locks are still there.
-        resumed: bool,
+        /// What is left of the session that the client wanted to go on with.
+        resumed: Resumed,
         /// Whether requests are executed as the users that they name, or all as the server's user.
         identities: bool,
         /// Names the time since the server's host has started: what was not synchronised before may be lost.
@@ -322,6 +373,17 @@ pub enum Reply {
     Lock(LockRange),
     /// Space.
     Space(Space),
+}
+
+/// What is left of a session with which a client goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Resumed {
+    /// Nothing: this is another session. What was asked for in the one before may have been executed.
+    Nothing,
+    /// The answers to its last requests: none is executed twice. Its files are closed, and its locks released.
+    Answers,
+    /// All of it.
+    Whole,
 }
 
 /// Why a file that is open with `O_DIRECT` is read and written through the server's page cache.
@@ -530,6 +592,13 @@ bitflags! {
         const NO_REPLACE = 1;
         /// Both names exist and are exchanged.
         const EXCHANGE = 1 << 1;
+    }
+}
+
+impl OpenFlags {
+    /// The flags of a file whose writes all have a place.
+    pub fn positioned(self) -> Self {
+        if self.contains(Self::APPEND) { (self - Self::APPEND) | Self::WRITE } else { self }
     }
 }
 

@@ -388,6 +388,24 @@ fn a_call_waits_for_a_server_that_is_away() {
 }
 
 #[test]
+fn what_was_not_sent_to_a_server_before_is_made_at_the_next_one() {
+    let mut scene = Scene::new();
+    let (log, _) =
+        scene.client.open_file(b"log", READ_WRITE | OpenFlags::CREATE | OpenFlags::APPEND, 0o644).expect("a file");
+    for turn in 0..3u8 {
+        log.write_at(&[turn], 0).expect("a write");
+        // So that the client asks first whether the server is there.
+        thread::sleep(Duration::from_millis(50));
+        scene.restart_server();
+        scene.client.mkdir(&[b'a' + turn], 0o755).expect("a directory");
+        thread::sleep(Duration::from_millis(50));
+        scene.restart_server();
+        log.write_at(&[turn], 0).expect("a write");
+    }
+    assert_eq!(fs::read(scene.path("log")).expect("the file"), [0, 0, 1, 1, 2, 2]);
+}
+
+#[test]
 fn a_call_within_the_limit_waits_for_the_server() {
     let mut scene = Scene::with(|_| {}, Some(Duration::from_secs(30)));
     let file = scene.create("file");

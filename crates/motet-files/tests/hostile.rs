@@ -5,7 +5,7 @@ use motet_files::client::{Client, CompletionQueue, MAX_QUEUED, OperationMemory, 
 use motet_files::exports::{self, Query};
 use motet_files::protocol::{
     Answer, Attributes, Change, Layout, LockKind, LockRange, LockWait, MAX_REQUEST_BYTES, OpenFlags, Operation, Reply,
-    Request, SERVICE, SLOTS, SessionKey, Target, VERSION, acknowledgement_tag, answer_tag, append, data_tag,
+    Request, Resumed, SERVICE, SLOTS, SessionKey, Target, VERSION, acknowledgement_tag, answer_tag, append, data_tag,
     parse_answer, parse_request, request_tag,
 };
 use motet_files::server::{Options, Server};
@@ -145,7 +145,10 @@ fn requests_outside_of_a_session_or_of_its_order_end_the_link() {
     assert_eq!(raw.answer(0), Some(Err(93)), "EPROTONOSUPPORT");
     let raw = Raw::connect(&scene);
     raw.request(0, 0, 0, Operation::Attach { version: VERSION, resume: Some(SessionKey([7; 16])) });
-    assert!(matches!(raw.answer(0), Some(Ok(Reply::Attached { resumed: false, .. }))), "a key that is guessed");
+    assert!(
+        matches!(raw.answer(0), Some(Ok(Reply::Attached { resumed: Resumed::Nothing, .. }))),
+        "a key that is guessed"
+    );
     scene.works();
 }
 
@@ -255,7 +258,8 @@ fn hostile_server(answer: impl Fn(&Request<'_>) -> (Vec<u8>, Vec<u8>) + Send + '
             let Some((request, _)) = parse_request(&buffer[..received.length]) else { continue };
             let (headers, body) = match request.operation {
                 Operation::Attach { resume, .. } => {
-                    let (key, resumed) = (SessionKey([1; 16]), resume.is_some());
+                    let (key, resumed) =
+                        (SessionKey([1; 16]), if resume.is_some() { Resumed::Whole } else { Resumed::Nothing });
                     let result =
                         Ok(Reply::Attached { key, read_only: false, resumed, identities: false, boot: [2; 16] });
                     let mut headers = Vec::new();
@@ -396,6 +400,95 @@ fn a_completion_queue_of_a_server_that_is_silent_is_closed() {
     });
     assert!(waited.is_err() && queue.outstanding() == 0);
     client.close();
+}
+
+/// A server that ends the connection at the first request of a kind, without an answer, and says of the next session what is left of it. Returns its address, and
+/// the requests of that kind with their numbers.
+fn server_that_ends(
+    is_last: impl Fn(&Operation<'_>) -> bool + Send + 'static,
+    left: Resumed,
+) -> (String, Arc<Mutex<Vec<u32>>>) {
+    let node = Node::open("").expect("a node");
+    let address = node.address().expect("its address");
+    let context = node.context().expect("a context");
+    node.serve(SERVICE, Serve::Tagged(context)).expect("a service");
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let numbers = Arc::clone(&seen);
+    thread::spawn(move || {
+        let mut buffer = vec![0; 1 << 20];
+        let receive = |buffer: &mut [u8]| node.receive_tagged(RecvFrom::Any(context), 0, u64::MAX, buffer, LIMIT);
+        while let Ok(received) = receive(&mut buffer) {
+            let Some((request, _)) = parse_request(&buffer[..received.length]) else { continue };
+            let ends = is_last(&request.operation) && {
+                let mut numbers = numbers.lock().expect("the numbers");
+                numbers.push(request.sequence);
+                numbers.len() == 1
+            };
+            if ends {
+                let _ = node.disconnect(received.channel.link);
+                continue;
+            }
+            let reply = match request.operation {
+                Operation::Attach { resume, .. } => {
+                    let key = SessionKey([if left == Resumed::Nothing && resume.is_some() { 2 } else { 1 }; 16]);
+                    let resumed = if resume.is_some() { left } else { Resumed::Nothing };
+                    Reply::Attached { key, read_only: false, resumed, identities: false, boot: [2; 16] }
+                }
+                Operation::Open { .. } => Reply::Opened { file: 1, attributes: Attributes::default(), cached: None },
+                Operation::Append { .. } | Operation::Write { .. } => Reply::Count(4),
+                Operation::Mkdir { .. } | Operation::GetAttributes(_) => Reply::Attributes(Attributes::default()),
+                _ => Reply::Done,
+            };
+            let headers = answered(request.sequence, Ok(reply));
+            let (channel, tag) = (received.channel, answer_tag(request.slot));
+            let message = Outgoing { channel, tag, headers: &headers, mode: Mode::Automatic };
+            let _ = node.send_with(&message, &[&[]], LIMIT);
+        }
+    });
+    (address, seen)
+}
+
+#[test]
+fn what_may_have_been_executed_is_not_sent_to_a_server_that_has_forgotten_it() {
+    let flags = OpenFlags::WRITE | OpenFlags::APPEND;
+    for (left, expected) in [(Resumed::Nothing, Some(5)), (Resumed::Answers, None), (Resumed::Whole, None)] {
+        let result = |failed: Option<std::io::Error>| failed.and_then(|error| error.raw_os_error());
+        let (address, mkdirs) = server_that_ends(|operation| matches!(operation, Operation::Mkdir { .. }), left);
+        let client = Client::connect(Source::Address(address), LIMIT).expect("a session");
+        assert_eq!(result(client.mkdir(b"x", 0).err()), expected, "{left:?}");
+        client.mkdir(b"y", 0).expect("the next one");
+        let numbers = mkdirs.lock().expect("the numbers").clone();
+        assert_eq!(numbers.len(), if left == Resumed::Nothing { 2 } else { 3 }, "{left:?}");
+        if left != Resumed::Nothing {
+            assert_eq!(numbers[0], numbers[1], "{left:?}: the number says that it is the same");
+        }
+        client.close();
+        // Appended by a call, in a batch, and by a completion queue.
+        for way in 0..3 {
+            let (address, _) = server_that_ends(|operation| matches!(operation, Operation::Append { .. }), left);
+            let client = Client::connect(Source::Address(address), LIMIT).expect("a session");
+            let file = Arc::new(client.open_file(b"x", flags, 0).expect("a file").0);
+            let failed = match way {
+                0 => file.write_at(b"text", 0).err(),
+                1 => file.transfer(&mut [Transfer::Write(0, b"text")]).remove(0).err(),
+                _ => {
+                    let queue = CompletionQueue::new(&client, 1).expect("a queue");
+                    let data = OperationMemory::Owned(b"text".to_vec());
+                    queue.submit(&file, Submission::Write { offset: 0, data }, 1).expect("submitted");
+                    queue.wait(LIMIT).expect("a completion").result.err()
+                }
+            };
+            assert_eq!(result(failed), expected, "{left:?}, way {way}");
+            client.close();
+        }
+        // What says what the file becomes is made again.
+        let (address, writes) = server_that_ends(|operation| matches!(operation, Operation::Write { .. }), left);
+        let client = Client::connect(Source::Address(address), LIMIT).expect("a session");
+        let (file, _) = client.open_file(b"x", OpenFlags::WRITE, 0).expect("a file");
+        assert_eq!(file.write_at(b"text", 0).expect("a write"), 4, "{left:?}");
+        assert_eq!(writes.lock().expect("the numbers").len(), 2, "{left:?}");
+        client.close();
+    }
 }
 
 /// A server that does not answer reads at first, as if they had been lost. Returns its address, whether it is silent, and how many requests were out of order.

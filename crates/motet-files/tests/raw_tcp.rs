@@ -6,7 +6,7 @@ mod wire;
 use motet_files::client::{Client, Source};
 use motet_files::exports::{self, Query};
 use motet_files::protocol::{
-    MAX_DATA_BYTES, OpenFlags, Operation, Reply, SLOTS, SessionKey, Target, VERSION, data_tag, request_tag,
+    MAX_DATA_BYTES, OpenFlags, Operation, Reply, Resumed, SLOTS, SessionKey, Target, VERSION, data_tag, request_tag,
 };
 use motet_proto::message::packet::{Head, Hello, Kind};
 use motet_proto::message::slab::SlabId;
@@ -224,7 +224,7 @@ fn what_is_sent_twice_is_executed_once() {
     // Another connection goes on with the session: the first one has lost it, and its requests are not executed.
     let mut second = Wire::connect(&scene.address(), ORDINARY);
     second.request(0, 0, 0, Operation::Attach { version: VERSION, resume: Some(key) });
-    assert!(matches!(second.answer(0), Some(Ok(Reply::Attached { resumed: true, .. }))));
+    assert!(matches!(second.answer(0), Some(Ok(Reply::Attached { resumed: Resumed::Whole, .. }))));
     second.request(1, 2, 0, Operation::Mkdir { path: b"one", mode: 0o755 });
     assert_eq!(second.answer(1), Some(Err(17)), "the answer is repeated there");
     wire.request(1, 3, 0, Operation::Mkdir { path: b"two", mode: 0o755 });
@@ -235,6 +235,54 @@ fn what_is_sent_twice_is_executed_once() {
     guess.request(0, 0, 0, Operation::Subscribe { session: SessionKey([3; 16]) });
     assert!(guess.is_ended());
     drop((wire, second, guess));
+    scene.serve_another();
+    scene.is_free();
+}
+
+#[test]
+fn what_was_executed_is_known_after_the_files_of_a_session_have_ended() {
+    let scene = Scene::new();
+    let (mut wire, key) = Wire::attached(&scene.address());
+    let new = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::APPEND;
+    let opened = |wire: &mut Wire, slot, flags| {
+        wire.request(slot, 1, 0, Operation::Open { path: b"log", flags, mode: 0o644 });
+        match wire.answer(slot) {
+            Some(Ok(Reply::Opened { file, .. })) => file,
+            answer => panic!("{answer:?}"),
+        }
+    };
+    let file = opened(&mut wire, 1, new);
+    let mkdir = Operation::Mkdir { path: b"made", mode: 0o755 };
+    wire.request(2, 1, 0, mkdir.clone());
+    assert!(matches!(wire.answer(2), Some(Ok(Reply::Attributes(_)))));
+    let append = |wire: &mut Wire, sequence, file| {
+        wire.request(3, sequence, 5000, Operation::Append { file });
+        wire.message(data_tag(3), &[9; 5000]);
+        wire.answer(3)
+    };
+    assert_eq!(append(&mut wire, 1, file), Some(Ok(Reply::Count(5000))));
+    let exclusive = Operation::Open { path: b"new", flags: new | OpenFlags::EXCLUSIVE, mode: 0o644 };
+    wire.request(4, 1, 0, exclusive.clone());
+    assert!(matches!(wire.answer(4), Some(Ok(Reply::Opened { .. }))));
+    drop(wire);
+    scene.is_free();
+    // The client is back after a long outage, and asks for all of it again.
+    let mut wire = Wire::connect(&scene.address(), ORDINARY);
+    wire.request(0, 0, 0, Operation::Attach { version: VERSION, resume: Some(key) });
+    assert!(
+        matches!(wire.answer(0), Some(Ok(Reply::Attached { resumed: Resumed::Answers, key: same, .. })) if same == key)
+    );
+    wire.request(2, 1, 0, mkdir);
+    assert!(matches!(wire.answer(2), Some(Ok(Reply::Attributes(_)))), "it is not told that the directory exists");
+    assert_eq!(append(&mut wire, 1, file), Some(Ok(Reply::Count(5000))));
+    wire.request(4, 1, 0, exclusive);
+    assert_eq!(wire.answer(4), Some(Err(5)), "EIO: it was made, and its number is lost");
+    assert_eq!(append(&mut wire, 2, file), Some(Err(9)), "EBADF: the file is closed");
+    let file = opened(&mut wire, 1, new);
+    assert_eq!(append(&mut wire, 3, file), Some(Ok(Reply::Count(5000))));
+    let log = fs::read(scene.folder.path().join("log")).expect("the file");
+    assert_eq!(log.len(), 10_000, "the first one is there once");
+    drop(wire);
     scene.serve_another();
     scene.is_free();
 }

@@ -120,7 +120,7 @@ impl Job {
             Kind::Read { offset, length } => {
                 Operation::Read { file, offset, length: u32::try_from(length).unwrap_or(0) }
             }
-            Kind::Write { offset, .. } => Operation::Write { file, offset },
+            Kind::Write { offset, .. } => self.file.state().write(file, offset),
             Kind::Sync { data_only, .. } => Operation::Fsync { file, data_only },
         })
     }

@@ -1,5 +1,6 @@
 //! The connection of a client: requests in slots, and a new connection when the present one is lost.
 
+mod doubt;
 mod queued;
 
 pub use queued::{Body, Queued};
@@ -12,13 +13,13 @@ use super::totals::{Counters, Totals};
 use crate::exports::members::split_ticket;
 use crate::identity::Identity;
 use crate::protocol::{
-    Answer, MAX_INLINE_BYTES, Operation, Reply, Request, SERVICE, SessionKey, VERSION, answer_tag, append, data_tag,
-    parse_answer, request_tag,
+    Answer, MAX_INLINE_BYTES, MAX_LAYOUT_BYTES, Operation, Reply, Request, Resumed, SERVICE, SessionKey, VERSION,
+    answer_tag, append, data_tag, parse_answer, request_tag,
 };
 use crate::{Result, engine_error};
-use motet::node::{Channel, Mode, Node, Outgoing, RecvFrom, Serve};
+use motet::node::{Channel, Error, Mode, Node, Outgoing, RecvFrom, Serve};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,6 +42,9 @@ pub struct Connection {
     files: Arc<OpenFiles>,
     closed: AtomicBool,
     counters: Counters,
+    began: Instant,
+    /// When the last answer came, in milliseconds after `began`.
+    answered: AtomicU64,
 }
 
 /// How the server is reached.
@@ -100,7 +104,8 @@ impl Connection {
         let link = Mutex::default();
         let (slots, closed) = (Slots::new(), AtomicBool::new(false));
         let counters = Counters::default();
-        let connection = Self { node, context, source, limit, slots, link, files, closed, counters };
+        let (began, answered) = (Instant::now(), AtomicU64::new(0));
+        let connection = Self { node, context, source, limit, slots, link, files, closed, counters, began, answered };
         // A server that is not there at the beginning is an error, whatever the limit.
         connection.connect(&mut connection.link())?;
         Ok(connection)
@@ -168,7 +173,7 @@ impl Connection {
             self.settle(&mut slot)?;
         }
         slot.begin();
-        self.call_in(&mut slot, identity, operation, data, into)
+        self.call_in(&mut slot, identity, operation, data, into, None)
     }
 
     /// Sends several requests before it waits for an answer; returns the answers, each as [`Connection::call`] does. `operation` is called with the position
@@ -200,14 +205,14 @@ impl Connection {
                         self.send(*attempt, slot, question, self.limit)
                     }
                     (_, Err(error)) => Err(Failure::Final(error)),
-                    (Err(_), _) => Err(Failure::Lost),
+                    (Err(_), _) => Err(Failure::NotSent),
                 });
             }
             for (at, ((mut slot, Memory { data, into }), sent)) in slots.into_iter().zip(rest).zip(sent).enumerate() {
                 let answered = match (sent, &attempt) {
                     (Ok(sequence), Ok(attempt)) => self.receive(*attempt, &mut slot, sequence, into, self.limit),
                     (Err(failure), _) => Err(failure),
-                    (_, Err(_)) => Err(Failure::Lost),
+                    (_, Err(_)) => Err(Failure::NotSent),
                 };
                 results.push(match answered {
                     Ok(answered) => Ok(answered),
@@ -218,48 +223,17 @@ impl Connection {
                         }
                         Err(Failure::Broken.into_error())
                     }
-                    Err(Failure::Lost) => {
+                    Err(failure) => {
+                        let sent_in = attempt.as_ref().ok().and_then(|attempt| failure.sent_in(attempt.epoch));
                         if let Ok(attempt) = &attempt {
                             self.lose(attempt.channel);
                         }
-                        self.call_in(&mut slot, None, || operation(first + at), data, into)
+                        self.call_in(&mut slot, None, || operation(first + at), data, into, sent_in)
                     }
                 });
             }
         }
         results
-    }
-
-    /// Makes the request that has begun in this slot, as often as the connection is lost.
-    fn call_in<'a>(
-        &self,
-        slot: &mut Slot,
-        identity: Option<&Identity>,
-        operation: impl Fn() -> Result<Operation<'a>>,
-        data: &[u8],
-        into: &mut [u8],
-    ) -> Result<(Reply, usize)> {
-        let mut lost = None;
-        loop {
-            let attempt = self.connected()?;
-            let question = Question { identity, operation: &operation()?, data };
-            match self.attempt(attempt, slot, question, into, self.limit) {
-                Ok(answered) => return Ok(answered),
-                Err(Failure::Final(error)) => return Err(error),
-                Err(Failure::Broken) => {
-                    self.lose(attempt.channel);
-                    return Err(Failure::Broken.into_error());
-                }
-                Err(Failure::Lost) => {
-                    self.lose(attempt.channel);
-                    // A server that comes and goes does not keep the call for ever.
-                    let began = *lost.get_or_insert_with(Instant::now);
-                    if self.limit.is_some_and(|limit| began.elapsed() >= limit) {
-                        return Err(Errno::IO.into());
-                    }
-                }
-            }
-        }
     }
 
     fn link(&self) -> std::sync::MutexGuard<'_, Link> {
@@ -333,21 +307,38 @@ impl Connection {
         };
         (link.read_only, link.identities) = (read_only, identities);
         let restarted_host = link.key.is_some() && link.boot != boot;
-        if !resumed {
-            link.key = Some(key);
+        if resumed == Resumed::Nothing {
             link.epoch += 1;
             self.slots.renew();
-            let attempt = Attempt { channel, epoch: link.epoch };
-            let mut slot = self.slots.take_connection_slot();
-            self.files.reclaim(restarted_host, |identity, operation| {
-                slot.begin();
-                let question = Question { identity, ..Question::own(operation) };
-                let answered = self.attempt(attempt, &mut slot, question, &mut [], Some(CONNECT_LIMIT));
-                answered.map(|(reply, _)| reply)
-            })?;
         }
+        if resumed != Resumed::Whole {
+            // Not before all files are opened again: the numbers of the others would be those of an earlier session.
+            link.key = None;
+            self.reopen_files(Attempt { channel, epoch: link.epoch }, restarted_host)?;
+        }
+        link.key = Some(key);
         (link.channel, link.lost, link.boot) = (Some(channel), None, boot);
         Ok(())
+    }
+
+    /// Opens the files again in a session that does not have them.
+    fn reopen_files(&self, attempt: Attempt, restarted_host: bool) -> Result<()> {
+        let mut slot = self.slots.take_connection_slot();
+        let mut layout = [0; MAX_LAYOUT_BYTES];
+        let limit = Some(CONNECT_LIMIT);
+        if slot.is_uncertain() {
+            // Its last request may have been executed in this session or not.
+            match self.attempt(attempt, &mut slot, Question::own(&Operation::Ping), &mut layout, limit) {
+                Ok(_) | Err(Failure::Final(_)) => {}
+                Err(failure) => return Err(failure.into_error()),
+            }
+        }
+        self.files.reclaim(restarted_host, |identity, operation| {
+            slot.begin();
+            let question = Question { identity, ..Question::own(operation) };
+            let answered = self.attempt(attempt, &mut slot, question, &mut layout, limit);
+            answered.map(|(reply, _)| reply)
+        })
     }
 
     /// Sends a request once, and receives its answer.
@@ -374,7 +365,6 @@ impl Connection {
         let Attempt { channel, epoch } = attempt;
         let Question { identity, operation, data } = question;
         let (number, sequence) = slot.request(epoch);
-        slot.doubt();
         let data_bytes = u32::try_from(data.len()).map_err(|_| Failure::Final(Errno::INVAL.into()))?;
         slot.message.clear();
         let owned = (identity.cloned(), operation.clone());
@@ -385,12 +375,21 @@ impl Connection {
         self.counters.sent(operation, data.len());
         let inline = if data.len() <= MAX_INLINE_BYTES { data } else { &[] };
         let message = |tag| Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
-        let sent = if inline.is_empty() {
-            self.node.send(channel, request_tag(number), &slot.message, limit)
-        } else {
-            self.node.send_with(&message(request_tag(number)), &[&slot.message, inline], limit)
-        };
-        sent.map_err(Failure::of)?;
+        let request = message(request_tag(number));
+        let parts: &[&[u8]] = if inline.is_empty() { &[&slot.message] } else { &[&slot.message, inline] };
+        match self.node.try_inject(&request, parts) {
+            Ok(()) => slot.doubt(),
+            Err(Error::WouldBlock | Error::TooLong) => {
+                let sent = self.node.send_with(&request, parts, limit);
+                slot.doubt();
+                sent.map_err(Failure::of)?;
+            }
+            // A message that fits a packet is sent or not.
+            Err(error) => {
+                slot.not_sent();
+                return Err(Failure::unsent(error));
+            }
+        }
         if inline.len() < data.len() {
             self.node.send_with(&message(data_tag(number)), &[data], limit).map_err(Failure::of)?;
         }
@@ -413,6 +412,7 @@ impl Connection {
             _ => return Err(Failure::Broken),
         };
         slot.settle();
+        self.answered.store(self.now(), Ordering::Relaxed);
         match result {
             Ok(reply) => {
                 self.counters.answered(&reply, received.length);

@@ -74,7 +74,7 @@ impl ExportFile {
         let piece_bytes = self.piece_bytes();
         if data.len() <= piece_bytes {
             let _changing = self.state.changing();
-            let (reply, _) = self.call(|file| Operation::Write { file, offset }, data, &mut [])?;
+            let (reply, _) = self.call(|file| self.state.write(file, offset), data, &mut [])?;
             return Ok(usize::try_from(count(reply)?).unwrap_or(0).min(data.len()));
         }
         let pieces = data.chunks(piece_bytes).zip((offset..).step_by(piece_bytes));
@@ -139,7 +139,7 @@ impl ExportFile {
             let file = self.state.number()?;
             Ok(match operations[at] {
                 (offset, Some(length)) => Operation::Read { file, offset, length },
-                (offset, None) => Operation::Write { file, offset },
+                (offset, None) => self.state.write(file, offset),
             })
         };
         let answers = self.client.transport.call_together(operation, &mut memory);

@@ -2,6 +2,7 @@
 //!
 //! A client may be used by many threads; each request takes a slot of the session. A lost connection is made again: within 500 ms the session goes on, later,
 //! or at a restarted server, the open files are opened again by their paths, and their locks are taken again. A file that is not the same any more gives ESTALE.
+//! The server knows for minutes what the last requests have done. Where it does not, a request that may not be executed twice gives EIO.
 
 mod completion_queue;
 mod connection;
@@ -211,7 +212,9 @@ impl Client {
             let Reply::Opened { file, attributes, .. } = reply else { return Err(unexpected()) };
             let is_same =
                 *opened.get_or_insert((attributes.device, attributes.inode)) == (attributes.device, attributes.inode);
-            let state = OpenState::new(file, path, flags, self.identity.clone(), &attributes, files.locks(&attributes));
+            // Only a striped file has a layout. What is appended to it has a place.
+            let kept = if length > 0 { flags.positioned() } else { flags };
+            let state = OpenState::new(file, path, kept, self.identity.clone(), &attributes, files.locks(&attributes));
             if files.add(&state, generation.get()) {
                 if is_same {
                     return Ok((state, attributes, length));

@@ -74,6 +74,11 @@ impl OpenState {
         self.flags.contains(OpenFlags::APPEND)
     }
 
+    /// A write at `offset`, or at the end if each write goes there. `file`: its number at the server.
+    pub fn write(&self, file: u32, offset: u64) -> Operation<'static> {
+        if self.appends() { Operation::Append { file } } else { Operation::Write { file, offset } }
+    }
+
     /// As whom it was opened.
     pub fn identity(&self) -> Option<&Identity> {
         self.identity.as_deref()

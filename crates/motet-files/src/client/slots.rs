@@ -65,9 +65,11 @@ impl Slot {
         self.fresh = true;
     }
 
-    /// The request that has begun was not sent, and is none.
-    pub fn retract(&mut self) {
-        self.sequence = self.sequence.wrapping_sub(1);
+    /// The request was not sent this time. If it never was, the next one has its number.
+    pub fn not_sent(&mut self) {
+        if !self.uncertain {
+            (self.sequence, self.fresh) = (self.sequence.wrapping_sub(1), true);
+        }
     }
 
     /// The numbers of slot and request. A request that is sent again in the same session has the same number.
@@ -160,6 +162,11 @@ impl Slots {
         }
     }
 
+    /// The request of this slot is over, or whether the server has executed it is not known.
+    pub fn end(&self, slot: Slot) {
+        if slot.is_uncertain() { self.abandon(slot) } else { self.put(slot) }
+    }
+
     /// Whether the server has executed the request of this slot is not known.
     pub fn abandon(&self, mut slot: Slot) {
         slot.uncertain = true;
@@ -244,9 +251,13 @@ mod tests {
         let mut slot = Slot::new(5);
         slot.begin();
         assert_eq!(slot.request(1), (5, 1));
-        slot.retract();
+        slot.not_sent();
         slot.begin();
         assert_eq!(slot.request(1), (5, 1));
+        slot.doubt();
+        assert_eq!(slot.request(1), (5, 1));
+        slot.not_sent();
+        assert_eq!(slot.request(1), (5, 1), "it was sent before");
     }
 
     #[test]

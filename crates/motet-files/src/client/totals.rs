@@ -31,7 +31,7 @@ pub struct Totals {
 impl Counters {
     /// A request with so many bytes of data is made.
     pub fn sent(&self, operation: &Operation<'_>, bytes: usize) {
-        if matches!(operation, Operation::Write { .. }) {
+        if matches!(operation, Operation::Write { .. } | Operation::Append { .. }) {
             self.bytes_written.fetch_add(bytes as u64, Ordering::Relaxed);
         }
     }

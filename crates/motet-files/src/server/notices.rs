@@ -39,6 +39,7 @@ impl<'a> Changes<'a> {
         };
         match *operation {
             Operation::Write { file: number, .. }
+            | Operation::Append { file: number }
             | Operation::Reserve { file: number, .. }
             | Operation::Fallocate { file: number, .. }
             | Operation::CopyFileRange { to: number, .. } => changes.files.extend(file(number)),

@@ -248,7 +248,7 @@ impl Shared {
         if let Ok((Reply::Count(bytes), _)) = result {
             let counter = match operation {
                 Operation::Read { .. } => &self.counters.bytes_read,
-                Operation::Write { .. } => &self.counters.bytes_written,
+                Operation::Write { .. } | Operation::Append { .. } => &self.counters.bytes_written,
                 _ => return,
             };
             counter.fetch_add(*bytes, Ordering::Relaxed);
@@ -270,7 +270,14 @@ impl Shared {
         headers.clear();
         append(&Answer { sequence: request.sequence, result }, &mut headers);
         let keep = (!request.operation.is_idempotent()).then(|| (&headers[..], body.bytes(&buffers.read)));
-        session.answered(request, keep);
+        let body = if session.answered(request, keep) {
+            body
+        } else {
+            // It is about a file that the end of the session's files has closed.
+            headers.clear();
+            append(&Answer { sequence: request.sequence, result: Err(Errno::STALE.raw_os_error()) }, &mut headers);
+            Body::Empty
+        };
         // The client may have come back on another channel meanwhile; if it is away, it asks again.
         if let Some(channel) = session.channel() {
             self.send(session, channel, request.slot, &headers, body, buffers);

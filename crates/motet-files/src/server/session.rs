@@ -2,9 +2,11 @@
 
 use super::backlog::Backlog;
 use crate::identity::Identity;
-use crate::protocol::{Request, SLOTS, SessionKey};
+use crate::protocol::{Answer, OpenFlags, Operation, Request, SLOTS, SessionKey, append};
 use crate::storage::FileTable;
 use motet::node::Channel;
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -18,6 +20,8 @@ pub struct Session {
     slots: Vec<Mutex<Slot>>,
     backlog: Backlog,
     files: FileTable,
+    /// How often its files have ended.
+    ends: AtomicU64,
     notices: Mutex<Notices>,
     acknowledged: Condvar,
 }
@@ -47,6 +51,8 @@ enum LinkState {
 struct Slot {
     sequence: u32,
     state: SlotState,
+    /// How often the files of the session had ended when the request was admitted.
+    ends: u64,
 }
 
 #[derive(Debug, Default)]
@@ -57,7 +63,39 @@ enum SlotState {
     /// A thread executes the request.
     Running,
     /// Answered with these headers and body.
-    Answered(Vec<u8>, Vec<u8>),
+    Answered(Vec<u8>, Vec<u8>, WithoutFiles),
+}
+
+/// What becomes of an answer when the files of the session end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WithoutFiles {
+    /// It is still right.
+    Right,
+    /// The request is executed again.
+    Again,
+    /// It is an error: the request may not be executed again.
+    Error,
+}
+
+impl WithoutFiles {
+    fn of(operation: &Operation<'_>) -> Self {
+        match operation {
+            Operation::Open { flags, .. } if flags.contains(OpenFlags::EXCLUSIVE - OpenFlags::TMPFILE) => {
+                if operation.is_repeatable() { Self::Again } else { Self::Error }
+            }
+            _ if operation.concerns_open_files() => Self::Again,
+            _ => Self::Right,
+        }
+    }
+}
+
+impl SlotState {
+    /// The answer to a request that was executed, and whose result is lost.
+    fn failed(sequence: u32) -> Self {
+        let mut headers = Vec::new();
+        append(&Answer { sequence, result: Err(Errno::IO.raw_os_error()) }, &mut headers);
+        Self::Answered(headers, Vec::new(), WithoutFiles::Right)
+    }
 }
 
 /// What is to be done with a request.
@@ -87,6 +125,7 @@ impl Session {
             slots: (0..SLOTS).map(|_| Mutex::default()).collect(),
             backlog: Backlog::default(),
             files: FileTable::default(),
+            ends: AtomicU64::new(0),
             notices: Mutex::default(),
             acknowledged: Condvar::new(),
         }
@@ -150,7 +189,8 @@ impl Session {
             if matches!(slot.state, SlotState::Running) {
                 return Admitted::Refused;
             }
-            *slot = Slot { sequence: request.sequence, state: SlotState::Running };
+            let ends = self.ends.load(Ordering::SeqCst);
+            *slot = Slot { sequence: request.sequence, state: SlotState::Running, ends };
             return Admitted::Execute;
         }
         if request.sequence != slot.sequence {
@@ -158,21 +198,41 @@ impl Session {
         }
         match &slot.state {
             SlotState::Idle => {
-                slot.state = SlotState::Running;
+                (slot.state, slot.ends) = (SlotState::Running, self.ends.load(Ordering::SeqCst));
                 Admitted::Execute
             }
             SlotState::Running => Admitted::Running,
-            SlotState::Answered(headers, body) => Admitted::Repeat(headers.clone(), body.clone()),
+            SlotState::Answered(headers, body, _) => Admitted::Repeat(headers.clone(), body.clone()),
         }
     }
 
-    /// The request has been executed. `keep`: the answer, which must not be found by executing it again.
-    pub fn answered(&self, request: &Request<'_>, keep: Option<(&[u8], &[u8])>) {
-        if let Some(slot) = self.slots.get(usize::from(request.slot)) {
-            locked(slot).state = match keep {
-                Some((headers, body)) => SlotState::Answered(headers.to_vec(), body.to_vec()),
-                None => SlotState::Idle,
-            };
+    /// The request has been executed. `keep`: the answer, which must not be found by executing it again. False: the answer is about open files, and the files of the
+    /// session have ended meanwhile.
+    pub fn answered(&self, request: &Request<'_>, keep: Option<(&[u8], &[u8])>) -> bool {
+        let Some(slot) = self.slots.get(usize::from(request.slot)) else { return true };
+        let mut slot = locked(slot);
+        let without_files = WithoutFiles::of(&request.operation);
+        let is_valid = without_files == WithoutFiles::Right || slot.ends == self.ends.load(Ordering::SeqCst);
+        slot.state = match keep {
+            Some((headers, body)) if is_valid => SlotState::Answered(headers.to_vec(), body.to_vec(), without_files),
+            Some(_) if without_files == WithoutFiles::Error => SlotState::failed(request.sequence),
+            _ => SlotState::Idle,
+        };
+        is_valid
+    }
+
+    /// The client has not come back in time: its files are closed, and its locks released. What its last requests have done is still known.
+    pub fn end_files(&self) {
+        self.ends.fetch_add(1, Ordering::SeqCst);
+        self.files.end();
+        self.backlog.clear();
+        for slot in &self.slots {
+            let mut slot = locked(slot);
+            match slot.state {
+                SlotState::Answered(_, _, WithoutFiles::Again) => slot.state = SlotState::Idle,
+                SlotState::Answered(_, _, WithoutFiles::Error) => slot.state = SlotState::failed(slot.sequence),
+                _ => {}
+            }
         }
     }
 
@@ -265,6 +325,39 @@ mod tests {
         assert_eq!(session.admit(&request(3, 2)), Admitted::Execute);
         session.answered(&request(3, 2), None);
         assert_eq!(session.admit(&request(3, 2)), Admitted::Execute, "an idempotent request is executed again");
+    }
+
+    #[test]
+    fn answers_outlive_the_files_of_a_session() {
+        let session = session();
+        let open = |flags| Operation::Open { path: b"file", flags, mode: 0 };
+        let new = OpenFlags::CREATE | OpenFlags::EXCLUSIVE;
+        let operations = [
+            Operation::Mkdir { path: b"new", mode: 0 },
+            open(OpenFlags::CREATE),
+            open(new),
+            Operation::Close { file: 1 },
+        ];
+        let requests: Vec<_> =
+            (0..).zip(operations).map(|(slot, operation)| Request { operation, ..request(slot, 1) }).collect();
+        for request in &requests {
+            assert_eq!(session.admit(request), Admitted::Execute);
+            assert!(session.answered(request, Some((b"head", b"body"))));
+        }
+        session.end_files();
+        assert_eq!(session.admit(&requests[0]), Admitted::Repeat(b"head".to_vec(), b"body".to_vec()));
+        assert_eq!(session.admit(&requests[1]), Admitted::Execute, "its file is closed");
+        let Admitted::Repeat(headers, body) = session.admit(&requests[2]) else { panic!("it would be executed twice") };
+        let answer = crate::protocol::parse_answer(&headers).expect("an answer");
+        assert_eq!((answer.result, body.len()), (Err(Errno::IO.raw_os_error()), 0));
+        assert_eq!(session.admit(&requests[3]), Admitted::Execute);
+        // An open that is executed while the files end.
+        assert!(session.answered(&requests[1], Some((b"head", b"body"))));
+        let late = Request { operation: open(OpenFlags::CREATE), ..request(1, 2) };
+        assert_eq!(session.admit(&late), Admitted::Execute);
+        session.end_files();
+        assert!(!session.answered(&late, Some((b"head", b"body"))), "its file is closed");
+        assert_eq!(session.admit(&late), Admitted::Execute);
     }
 
     #[test]

@@ -3,18 +3,21 @@
 use super::session::Session;
 use crate::Result;
 use crate::identity::Identity;
-use crate::protocol::SessionKey;
+use crate::protocol::{Resumed, SessionKey};
 use motet::node::Channel;
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Sessions of one server.
 const MAX_SESSIONS: usize = 4096;
-/// How long a session outlives its connection.
+/// How long a session outlives its connection, with its open files and locks.
 const GRACE: Duration = Duration::from_millis(500);
+/// How long the answers of a session are kept after that, and of how many sessions: a request that comes again after a long outage is not executed twice.
+const ANSWERS_KEPT: Duration = Duration::from_secs(600);
+const MAX_ENDED: usize = 1024;
 
 /// The sessions.
 #[derive(Debug, Default)]
@@ -23,6 +26,8 @@ pub struct Sessions {
     /// The sessions whose clients get notices on a channel.
     by_notices: Mutex<HashMap<Channel, Arc<Session>>>,
     all: Mutex<HashMap<SessionKey, Arc<Session>>>,
+    /// Sessions without files, since when, the first to end first. Locked after `all`.
+    ended: Mutex<VecDeque<(Instant, Arc<Session>)>>,
     watched: Mutex<Watched>,
     /// The number of lost sessions that have not expired, and whether the server has ended.
     lost: Mutex<(usize, bool)>,
@@ -125,14 +130,14 @@ impl Sessions {
         Some(channel)
     }
 
-    /// Begins a session on a channel, or goes on with the one that has this key. Returns its key, and whether it existed. `member`: the client's user, if that
+    /// Begins a session on a channel, or goes on with the one that has this key. Returns its key, and what is left of it. `member`: the client's user, if that
     /// is another one than the server's.
     pub fn attach(
         &self,
         channel: Channel,
         resume: Option<SessionKey>,
         member: Option<Identity>,
-    ) -> Result<(SessionKey, bool)> {
+    ) -> Result<(SessionKey, Resumed)> {
         let mut all = locked(&self.all);
         let mut channels = self.channels_mut();
         if channels.contains_key(&channel) {
@@ -145,17 +150,30 @@ impl Sessions {
                 channels.remove(&before);
             }
             channels.insert(channel, Arc::clone(session));
-            return Ok((session.key(), true));
+            return Ok((session.key(), Resumed::Whole));
         }
         if all.len() >= MAX_SESSIONS {
             return Err(Errno::USERS.into());
+        }
+        if let Some(session) = resume.and_then(|key| self.take_ended(key, member.as_ref())) {
+            session.resume(channel);
+            all.insert(session.key(), Arc::clone(&session));
+            channels.insert(channel, Arc::clone(&session));
+            return Ok((session.key(), Resumed::Answers));
         }
         let mut key = [0; 16];
         getrandom(&mut key, GetRandomFlags::empty())?;
         let session = Arc::new(Session::new(SessionKey(key), channel, member));
         all.insert(session.key(), Arc::clone(&session));
         channels.insert(channel, session);
-        Ok((SessionKey(key), false))
+        Ok((SessionKey(key), Resumed::Nothing))
+    }
+
+    /// The session with this key and user whose files have ended.
+    fn take_ended(&self, key: SessionKey, member: Option<&Identity>) -> Option<Arc<Session>> {
+        let mut ended = locked(&self.ended);
+        let place = ended.iter().position(|(_, session)| session.key() == key && session.member() == member)?;
+        ended.remove(place).map(|(_, session)| session)
     }
 
     /// The client has ended its session.
@@ -178,7 +196,16 @@ impl Sessions {
         // Each lost session is counted after it is marked, so none is missed while the lock is held.
         let (mut lost, _) = self.changed.wait_timeout(lost, GRACE / 2).unwrap_or_else(PoisonError::into_inner);
         let mut all = locked(&self.all);
-        all.retain(|_, session| session.lost_since().is_none_or(|since| since.elapsed() < GRACE));
+        let is_over = |session: &Session| session.lost_since().is_some_and(|since| since.elapsed() >= GRACE);
+        let mut ended = locked(&self.ended);
+        for (_, session) in all.extract_if(|_, session| is_over(session)) {
+            session.end_files();
+            ended.push_back((Instant::now(), session));
+        }
+        while ended.front().is_some_and(|(since, _)| since.elapsed() >= ANSWERS_KEPT) || ended.len() > MAX_ENDED {
+            ended.pop_front();
+        }
+        drop(ended);
         lost.0 = all.values().filter(|session| session.lost_since().is_some()).count();
         true
     }

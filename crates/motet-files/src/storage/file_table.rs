@@ -67,6 +67,14 @@ impl FileTable {
         Ok(())
     }
 
+    /// Closes all files, and releases their locks. The numbers of later ones are others.
+    pub fn end(&self) {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        let files = std::mem::take(&mut table.files);
+        drop(table);
+        files.into_values().for_each(|file| file.closed());
+    }
+
     /// How many owners have locks, on all files.
     pub fn lock_owners(&self) -> usize {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);

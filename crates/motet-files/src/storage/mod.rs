@@ -124,6 +124,8 @@ pub fn execute(
             Ok((Reply::Count(read as u64), Body::Buffered(read)))
         }
         Operation::Write { file, offset } => count(files.get(file)?.write(data, offset)?),
+        Operation::Append { file } => count(files.get(file)?.append(data)?),
+        Operation::Ping => Ok((Reply::Done, Body::Empty)),
         Operation::GetAttributes(Target::Path(path)) => Ok((Reply::Attributes(tree.attributes(path)?), Body::Empty)),
         Operation::GetAttributes(Target::File(file)) => {
             Ok((Reply::Attributes(attributes_of(files.get(file)?.descriptor())?), Body::Empty))
@@ -145,6 +147,8 @@ pub fn execute(
             let attributes = attributes_of(descriptor.as_fd())?;
             let opener = identity.filter(|_| tree.has_identities()).cloned();
             let locks = Arc::clone(&tree.locks);
+            // The client of a striped file decides where appended bytes go.
+            let flags = if layout.is_some() { flags.positioned() } else { flags };
             let mut opened = OpenFile::new(descriptor, flags, opener, &attributes, locks, files.client());
             let cached = tree.pass_cache(&mut opened, flags, &attributes);
             let file = files.add(opened)?;
@@ -281,6 +285,7 @@ fn assume<'a>(
     }
     match *operation {
         Operation::Write { file, .. }
+        | Operation::Append { file }
         | Operation::Reserve { file, .. }
         | Operation::Fallocate { file, .. }
         | Operation::CopyFileRange { to: file, .. } => tree.assume(files.get(file)?.opener()),
@@ -294,6 +299,7 @@ fn assume<'a>(
         | Operation::Fsync { .. }
         | Operation::Readdir { .. }
         | Operation::Statfs
+        | Operation::Ping
         | Operation::Lock { .. }
         | Operation::StopWaiting { .. }
         | Operation::TestLock { .. }

@@ -121,6 +121,14 @@ impl OpenFile {
         }
     }
 
+    /// Writes all of `data` at the end of a file that is open for appending. EINVAL: it is not.
+    pub fn append(&self, data: &[u8]) -> Result<usize> {
+        if !self.flags.contains(OpenFlags::APPEND) {
+            return Err(Errno::INVAL.into());
+        }
+        self.write(data, 0)
+    }
+
     /// Lists the directory from `cookie` on, into at most `length` bytes.
     pub fn list(&self, cookie: u64, length: usize, attributes: bool, into: &mut Vec<u8>) -> Result<()> {
         let _position = self.listing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,6 @@
 //! Squashed requests: those that are executed as the user of this process although another user makes them.
 //!
-//! What such a request makes or changes may belong to the user of this process, and whoever makes it can often reach the file in another way, too. So it never becomes a program
+//! What such a request makes or changes may belong to the user of this process, and its maker can often reach the file in another way, too. So it never becomes a program
 //! that runs with the rights of its owner or group: the mode that a request names loses these bits, and a change of a file's content or owner removes them,
 //! as the kernel does for users without capabilities.
 
@@ -69,7 +69,7 @@ impl WithoutFsetid {
 impl Drop for WithoutFsetid {
     fn drop(&mut self) {
         if let Some(sets) = self.before {
-            // A thread that could not would have fewer rights than before, which harms nobody.
+            // A thread that could not would have fewer rights than before, which is safe.
             let _ = set_capabilities(None, sets);
         }
     }

@@ -3,8 +3,8 @@
 use motet_files::identity::Identity;
 use motet_files::protocol::{
     Answer, Attributes, Cached, Change, Entry, Layout, LockKind, LockRange, LockWait, MAX_STRIPES, Notice, OpenFlags,
-    Operation, RenameFlags, Reply, Request, SessionKey, SetTime, Target, Time, VERSION, append, entries, parse_answer,
-    parse_notice, parse_request,
+    Operation, RenameFlags, Reply, Request, Resumed, SessionKey, SetTime, Target, Time, VERSION, append, entries,
+    parse_answer, parse_notice, parse_request,
 };
 
 /// One message, read as a request with data, as an answer, as a notice, as a layout, and as a listing.
@@ -60,6 +60,8 @@ pub fn file_message_seeds() -> Vec<Vec<u8>> {
         Operation::SetXattr { target: Target::File(1), name: b"user.k", create: true, replace: false },
         Operation::Lock { file: 1, owner: u64::MAX, range, wait: LockWait::OfProcess },
         Operation::StopWaiting { file: 1, owner: u64::MAX, range },
+        Operation::Append { file: 4 },
+        Operation::Ping,
     ];
     let requests = operations.into_iter().enumerate().map(|(at, operation)| {
         let user = Identity { user: 1000, group: 100, groups: (0..at as u32 * 4).collect() };
@@ -74,7 +76,7 @@ pub fn file_message_seeds() -> Vec<Vec<u8>> {
         Ok(Reply::Attached {
             key: SessionKey([1; 16]),
             read_only: true,
-            resumed: false,
+            resumed: Resumed::Answers,
             identities: true,
             boot: [9; 16],
         }),

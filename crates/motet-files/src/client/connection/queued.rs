@@ -42,6 +42,8 @@ pub enum Body {
 #[derive(Debug)]
 pub struct Queued {
     slot: Slot,
+    /// The session in which it was sent.
+    epoch: u64,
     sequence: u32,
     attempt: u64,
     channel: Channel,
@@ -149,27 +151,30 @@ impl Connection {
             return Err((error, body));
         }
         slot.begin();
-        let mut sent = false;
+        let mut sent_in: Option<u64> = None;
         let fills = matches!(body, Body::Into(_));
         for number in 0..ATTEMPTS {
             let prepared = self.connected().and_then(|attempt| Ok((attempt, operation()?)));
             let (attempt, operation) = match prepared {
                 Ok(prepared) => prepared,
                 Err(error) => {
-                    if sent {
-                        self.slots.abandon(slot)
-                    } else {
-                        self.slots.put(slot)
-                    }
+                    self.slots.end(slot);
                     return Err((error, body));
                 }
             };
+            if sent_in.is_some_and(|session| session != attempt.epoch) && !operation.is_repeatable() {
+                slot.settle();
+                self.slots.put(slot);
+                self.note_doubt(&operation);
+                return Err((Errno::IO.into(), body));
+            }
             let began = self.begin(attempt, (cq, key, number), &mut slot, &operation, body);
             match began {
                 Ok(Begun { sequence, under_way, body }) => {
                     let (channel, began) = (attempt.channel, Instant::now());
                     return Ok(Queued {
                         slot,
+                        epoch: attempt.epoch,
                         sequence,
                         attempt: number,
                         channel,
@@ -181,27 +186,26 @@ impl Connection {
                     });
                 }
                 Err((Failure::Final(error), returned)) => {
-                    slot.retract();
-                    self.slots.put(slot);
+                    self.slots.end(slot);
                     return Err((error, returned));
                 }
-                Err((Failure::Lost | Failure::Broken, returned)) => {
+                Err((failure, returned)) => {
                     self.lose(attempt.channel);
-                    (sent, body) = (true, returned);
+                    (sent_in, body) = (failure.sent_in(attempt.epoch).or(sent_in), returned);
                     if fills && matches!(body, Body::Empty) {
                         break; // its memory is lost with the receive
                     }
                 }
             }
         }
-        self.slots.abandon(slot);
+        self.slots.end(slot);
         Err((Errno::IO.into(), body))
     }
 
     /// Sends a request with the number of the last one in its slot, which the server may have executed or not. Its answer is of the one or of the other.
     pub(super) fn settle(&self, slot: &mut Slot) -> Result<()> {
         let mut body = vec![0; MAX_DATA_BYTES];
-        let answered = self.call_in(slot, None, || Ok(Operation::Statfs), &[], &mut body);
+        let answered = self.call_in(slot, None, || Ok(Operation::Ping), &[], &mut body, None);
         // An answer, whatever it says, has settled it.
         if slot.is_uncertain() { answered.map(drop) } else { Ok(()) }
     }
@@ -241,13 +245,21 @@ impl Connection {
                     Err((Error::WouldBlock, ..)) => {
                         // For the next attempt of the caller.
                         let _ = self.node.progress();
+                        slot.not_sent();
                         return Err((Failure::Final(Errno::AGAIN.into()), body));
                     }
-                    Err((error, ..)) => return Err((Failure::of(error), body)),
+                    Err((error, ..)) => {
+                        slot.not_sent();
+                        return Err((Failure::unsent(error), body));
+                    }
                 }
             }
-            Err(error) => return Err((Failure::of(error), body)),
+            Err(error) => {
+                slot.not_sent();
+                return Err((Failure::unsent(error), body));
+            }
         }
+        slot.doubt();
         let (body, into) = match body {
             Body::Into(OperationMemory::User(user)) => {
                 (Body::Into(OperationMemory::User(user)), OperationMemory::User(user))
@@ -313,13 +325,15 @@ impl Connection {
         queued: Queued,
         operation: impl Fn() -> Result<Operation<'a>>,
     ) -> (Result<(Reply, usize)>, Body) {
-        let Queued { mut slot, channel, mut body, answer, .. } = queued;
+        let Queued { mut slot, epoch, channel, mut body, answer, .. } = queued;
         let result = match answer {
             Some(Ok((reply, length))) => {
+                slot.settle();
                 self.counters.answered(&reply, length);
                 Ok((reply, length))
             }
             Some(Err(Failure::Final(error))) => {
+                slot.settle();
                 self.counters.failed();
                 Err(error)
             }
@@ -330,31 +344,30 @@ impl Connection {
             }
             None => {
                 self.lose(channel);
+                let mut again =
+                    |data: &[u8], into: &mut [u8]| self.call_in(&mut slot, None, &operation, data, into, Some(epoch));
                 let again = match &mut body {
-                    Body::Empty => self.call_in(&mut slot, None, operation, &[], &mut []),
-                    Body::Data(data) => self.call_in(&mut slot, None, operation, data.bytes(0, data.len()), &mut []),
+                    Body::Empty => again(&[], &mut []),
+                    Body::Data(data) => again(data.bytes(0, data.len()), &mut []),
                     Body::Into(into) => {
                         let length = into.len();
-                        into.write(0, length, |into| self.call_in(&mut slot, None, operation, &[], into))
+                        into.write(0, length, |into| again(&[], into))
                     }
                 };
-                if slot.is_uncertain() {
-                    self.slots.abandon(slot);
-                    return (again, body);
-                }
                 again
             }
         };
-        self.slots.put(slot);
+        self.slots.end(slot);
         (result, body)
     }
 
     /// Ends a request whose queue is closed. Its operations have all completed.
     pub fn drop_request(&self, queued: Queued) {
-        match queued.answer {
-            Some(Ok(_) | Err(Failure::Final(_))) => self.slots.put(queued.slot),
-            _ => self.slots.abandon(queued.slot),
+        let Queued { mut slot, answer, .. } = queued;
+        if let Some(Ok(_) | Err(Failure::Final(_))) = answer {
+            slot.settle();
         }
+        self.slots.end(slot);
     }
 }
 
