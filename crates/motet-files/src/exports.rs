@@ -16,7 +16,8 @@ use rustix::net::{
 };
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
-use socket::{Bound, Socket};
+pub use socket::Bound;
+use socket::Socket;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -113,9 +114,13 @@ pub struct Publication {
 }
 
 impl Publication {
-    /// Answers clients that ask for the export `name`.
-    pub fn start(name: &str, exported: Arc<impl Exported>) -> Result<Self> {
-        let bound = Bound::at(socket_path(name)?)?;
+    /// Makes the socket of the export `name`. EADDRINUSE: a running server has the name.
+    pub fn bind(name: &str) -> Result<Bound> {
+        Bound::at(socket_path(name)?)
+    }
+
+    /// Answers clients that ask for the export.
+    pub fn start(bound: Bound, exported: Arc<impl Exported>) -> Result<Self> {
         let socket = bound.answer("files-exports", move |stream| answer(stream, &*exported))?;
         Ok(Self { _socket: socket })
     }

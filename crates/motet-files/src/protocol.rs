@@ -622,6 +622,8 @@ pub enum LockWait {
     OfProcess,
     /// It waits for a lock that belongs to an open file. Whether it would wait for itself cannot be known.
     OfOpenFile,
+    /// It does not wait: it had the lock before the session's files ended, or at a server before. ESTALE: another client may have had the lock since.
+    Again,
 }
 
 /// A lock on a range of bytes.

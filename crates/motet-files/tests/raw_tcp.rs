@@ -6,8 +6,10 @@ mod wire;
 use motet_files::client::{Client, Source};
 use motet_files::exports::{self, Query};
 use motet_files::protocol::{
-    MAX_DATA_BYTES, OpenFlags, Operation, Reply, Resumed, SLOTS, SessionKey, Target, VERSION, data_tag, request_tag,
+    LockKind, LockRange, LockWait, MAX_DATA_BYTES, OpenFlags, Operation, Reply, Resumed, SLOTS, SessionKey, Target,
+    VERSION, data_tag, request_tag,
 };
+use motet_files::server::{Options, Server};
 use motet_proto::message::packet::{Head, Hello, Kind};
 use motet_proto::message::slab::SlabId;
 use scene::Scene;
@@ -68,6 +70,23 @@ impl Scene {
             assert!(Instant::now() < until, "{} clients, {} open files", info.clients, info.open_files);
             thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// Another server takes the place of this one, with the name and the folder.
+    fn restart(&mut self) {
+        let (name, directory) = (self.name.clone(), self.folder.path().to_owned());
+        let free =
+            Server::start(Options { name: format!("{name}-x"), directory: directory.clone(), ..Options::default() });
+        drop(std::mem::replace(&mut self.server, free.expect("a server")));
+        let listen = Some("127.0.0.1:0".parse().expect("an address"));
+        let options = Options { name, directory, listen, ..Options::default() };
+        self.server = Server::start(options).expect("a server");
+    }
+
+    /// Removes what the server has noted of clients that have lost their locks.
+    fn forget(self) {
+        let folder = motet_session::paths::exports_folder().expect("the folder of exports");
+        fs::remove_file(folder.join(format!("{}.lost", self.name))).expect("the file");
     }
 
     /// A file with this content.
@@ -285,6 +304,62 @@ fn what_was_executed_is_known_after_the_files_of_a_session_have_ended() {
     drop(wire);
     scene.serve_another();
     scene.is_free();
+}
+
+/// A client that was away for so long that its locks were released. Returns what it gets when it takes its lock again.
+fn locked_again(scene: &Scene, key: SessionKey, expected: Resumed) -> Option<Result<Reply, i32>> {
+    let mut wire = Wire::connect(&scene.address(), ORDINARY);
+    wire.request(0, 0, 0, Operation::Attach { version: VERSION, resume: Some(key) });
+    assert!(matches!(wire.answer(0), Some(Ok(Reply::Attached { resumed, .. })) if resumed == expected));
+    let file = open(&mut wire, (5, 1), b"locked");
+    wire.request(6, 1, 0, Operation::Lock { file, owner: 1, range: WHOLE, wait: LockWait::Again });
+    wire.answer(6)
+}
+
+const WHOLE: LockRange = LockRange { kind: LockKind::Exclusive, start: 0, end: u64::MAX, process: 0 };
+
+/// A client that locks a file and goes. Returns its session, whose files have ended.
+fn locks_and_goes(scene: &Scene) -> SessionKey {
+    let (mut wire, key) = Wire::attached(&scene.address());
+    let file = open(&mut wire, (1, 1), b"locked");
+    wire.request(2, 1, 0, Operation::Lock { file, owner: 1, range: WHOLE, wait: LockWait::No });
+    assert_eq!(wire.answer(2), Some(Ok(Reply::Done)));
+    drop(wire);
+    scene.is_free();
+    key
+}
+
+#[test]
+fn a_lock_that_was_lost_in_an_outage_is_not_taken_again_if_another_client_has_had_it() {
+    let scene = Scene::new();
+    scene.file("locked", 1);
+    let key = locks_and_goes(&scene);
+    assert_eq!(locked_again(&scene, key, Resumed::Answers), Some(Ok(Reply::Done)), "no other client has had it");
+    scene.is_free();
+    let key = locks_and_goes(&scene);
+    locks_and_goes(&scene);
+    assert_eq!(locked_again(&scene, key, Resumed::Answers), Some(Err(116)), "ESTALE: it was another client's");
+    scene.is_free();
+    scene.forget();
+}
+
+#[test]
+fn a_restarted_server_gives_no_lock_back_that_the_one_before_has_released() {
+    let mut scene = Scene::new();
+    scene.file("locked", 1);
+    let (mut wire, held) = Wire::attached(&scene.address());
+    let file = open(&mut wire, (1, 1), b"locked");
+    let shared = LockRange { kind: LockKind::Shared, ..WHOLE };
+    wire.request(2, 1, 0, Operation::Lock { file, owner: 1, range: shared, wait: LockWait::No });
+    assert_eq!(wire.answer(2), Some(Ok(Reply::Done)));
+    scene.restart();
+    assert_eq!(locked_again(&scene, held, Resumed::Nothing), Some(Ok(Reply::Done)), "it was held until the restart");
+    scene.is_free();
+    let released = locks_and_goes(&scene);
+    scene.restart();
+    assert_eq!(locked_again(&scene, released, Resumed::Nothing), Some(Err(116)), "ESTALE");
+    scene.is_free();
+    scene.forget();
 }
 
 #[test]

@@ -130,7 +130,8 @@ impl OpenState {
         self.locks.closed(self.opened);
     }
 
-    /// Opens the file again. `restarted_host`: changes that were not synchronised may be lost. An error: the connection is lost again.
+    /// Opens the file again. `restarted_host`: changes that were not synchronised may be lost, and no server knows who has had locks. An error: the connection is lost
+    /// again.
     fn reopen(
         &self,
         restarted_host: bool,
@@ -144,7 +145,8 @@ impl OpenState {
             Ok(())
         };
         let unsynced = self.changes() != self.synced.load(Ordering::Acquire);
-        if flags.contains(OpenFlags::TMPFILE) || restarted_host && unsynced {
+        let has_locks = !self.lock_owners().is_empty();
+        if flags.contains(OpenFlags::TMPFILE) || restarted_host && (unsynced || has_locks) {
             return stale();
         }
         match call(&Operation::Open { path: &path, flags, mode: 0 }) {
@@ -155,7 +157,7 @@ impl OpenState {
                 }
                 for (owner, ranges) in self.locks.through(self.opened) {
                     for &range in ranges.iter() {
-                        if !finish(call(&Operation::Lock { file, owner, range, wait: LockWait::No }))? {
+                        if !finish(call(&Operation::Lock { file, owner, range, wait: LockWait::Again }))? {
                             finish(call(&Operation::Close { file }))?;
                             return stale();
                         }

@@ -18,12 +18,14 @@
 //! | `members_part` | clients of other users of this host |
 //! | `leases` | what clients may have cached |
 //! | `notices` | tells clients what others have changed |
+//! | `lost_locks` | sessions whose locks were released while their clients were away |
 //! | `silent` | members of the group that changes do not wait for |
 //!
 //! The module `storage` executes the operations.
 
 mod backlog;
 mod leases;
+mod lost_locks;
 mod members_part;
 mod notices;
 mod patience;
@@ -44,6 +46,7 @@ use crate::protocol::{MAX_REQUEST_BYTES, SERVICE};
 pub use crate::storage::Striping;
 use crate::storage::Tree;
 use leases::Leases;
+use lost_locks::LostLocks;
 use members_part::{Reception, Tickets, node as members_node, options_for_members};
 use motet::node::{Context, CqId, Node, Serve};
 use patience::Patience;
@@ -125,6 +128,7 @@ struct Shared {
     /// Of a part for members: the part for the server's user.
     owner: OnceLock<Weak<Self>>,
     silent: Silent,
+    lost_locks: Arc<LostLocks>,
     sessions: Sessions,
     patience: Patience,
     resumable: Resumable,
@@ -175,11 +179,14 @@ impl Server {
             Some(address) => Node::listen("", address),
             None => Node::open(""),
         };
-        let part = Part::start(options, node.map_err(failed)?, None)?;
-        let publication = Publication::start(&part.shared.options.name, Arc::clone(&part.shared))?;
+        let part = Part::start(options, node.map_err(failed)?, None, None)?;
+        let bound = Publication::bind(&part.shared.options.name)?;
+        // Before the first client comes, and after a server that has the name would have been found.
+        part.shared.lost_locks.open(&part.shared.options.name);
+        let publication = Publication::start(bound, Arc::clone(&part.shared))?;
         let (mut members, mut members_publication) = (None, None);
         if let Some(group) = group {
-            let others = Part::start(for_members, members_node()?, Some(Tickets::default()))?;
+            let others = Part::start(for_members, members_node()?, Some(Tickets::default()), Some(&part.shared))?;
             let _ = others.shared.owner.set(Arc::downgrade(&part.shared));
             let _ = part.shared.members.set(Arc::clone(&others.shared));
             let reception = Arc::new(Reception { shared: Arc::clone(&others.shared), group });
@@ -196,10 +203,13 @@ impl Server {
 }
 
 impl Part {
-    /// Starts the threads. `tickets`: the clients are of other users and need them.
-    fn start(options: Options, node: Node, tickets: Option<Tickets>) -> Result<Self> {
+    /// Starts the threads. `tickets`: the clients are of other users and need them. `beside`: the part for the server's user.
+    fn start(options: Options, node: Node, tickets: Option<Tickets>, beside: Option<&Shared>) -> Result<Self> {
         let identities = if options.squash { None } else { Identities::find() };
         let mut tree = Tree::open(&options.directory, options.read_only, options.striping.clone(), identities)?;
+        if let Some(beside) = beside {
+            tree.count_locks_with(&beside.tree);
+        }
         if options.ignore_o_direct {
             tree.ignore_o_direct();
         }
@@ -217,6 +227,7 @@ impl Part {
             members: OnceLock::new(),
             owner: OnceLock::new(),
             silent: Silent::default(),
+            lost_locks: beside.map(|beside| Arc::clone(&beside.lost_locks)).unwrap_or_default(),
             sessions,
             patience: Patience::default(),
             resumable: Resumable::default(),

@@ -218,7 +218,7 @@ impl Shared {
         }
         let (read_only, identities) = (self.tree.is_read_only(), self.tree.has_identities() && member.is_none());
         let result = match version {
-            VERSION => self.sessions.attach(channel, resume, member),
+            VERSION => self.sessions.attach(channel, resume, member, |key| self.lost_locks.has(key)),
             _ => Err(Errno::PROTONOSUPPORT.into()),
         };
         let result = result

@@ -131,12 +131,13 @@ impl Sessions {
     }
 
     /// Begins a session on a channel, or goes on with the one that has this key. Returns its key, and what is left of it. `member`: the client's user, if that
-    /// is another one than the server's.
+    /// is another one than the server's. `has_lost_locks`: whether the locks of a session of an earlier server were released while its client was away.
     pub fn attach(
         &self,
         channel: Channel,
         resume: Option<SessionKey>,
         member: Option<Identity>,
+        has_lost_locks: impl FnOnce(SessionKey) -> bool,
     ) -> Result<(SessionKey, Resumed)> {
         let mut all = locked(&self.all);
         let mut channels = self.channels_mut();
@@ -164,6 +165,9 @@ impl Sessions {
         let mut key = [0; 16];
         getrandom(&mut key, GetRandomFlags::empty())?;
         let session = Arc::new(Session::new(SessionKey(key), channel, member));
+        if resume.is_some_and(has_lost_locks) {
+            session.files().lose_locks();
+        }
         all.insert(session.key(), Arc::clone(&session));
         channels.insert(channel, session);
         Ok((SessionKey(key), Resumed::Nothing))
@@ -184,8 +188,8 @@ impl Sessions {
         }
     }
 
-    /// Waits while no session is lost, then for the grace time, and ends those that were lost that long ago. False: the server has ended.
-    pub fn expire(&self) -> bool {
+    /// Waits while no session is lost, then for the grace time, and ends the files of those that were lost that long ago by `ends`. False: the server has ended.
+    pub fn expire(&self, ends: impl Fn(&Session)) -> bool {
         let mut lost = locked(&self.lost);
         while lost.0 == 0 && !lost.1 {
             lost = self.changed.wait(lost).unwrap_or_else(PoisonError::into_inner);
@@ -199,7 +203,7 @@ impl Sessions {
         let is_over = |session: &Session| session.lost_since().is_some_and(|since| since.elapsed() >= GRACE);
         let mut ended = locked(&self.ended);
         for (_, session) in all.extract_if(|_, session| is_over(session)) {
-            session.end_files();
+            ends(&session);
             ended.push_back((Instant::now(), session));
         }
         while ended.front().is_some_and(|(since, _)| since.elapsed() >= ANSWERS_KEPT) || ended.len() > MAX_ENDED {

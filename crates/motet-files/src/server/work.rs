@@ -2,6 +2,7 @@
 
 use super::patience::{Due, is_wait};
 use super::requests::Waited;
+use super::session::Session;
 use super::{ACKNOWLEDGEMENTS, Buffers, REQUESTS, Shared, Turn};
 use crate::Result;
 use crate::engine_error as failed;
@@ -49,7 +50,13 @@ impl Shared {
 
     /// Ends sessions whose clients do not come back.
     pub(super) fn expire(&self) {
-        while self.sessions.expire() {}
+        let ends = |session: &Session| {
+            if session.files().lock_owners() > 0 {
+                self.lost_locks.note(session.key());
+            }
+            session.end_files();
+        };
+        while self.sessions.expire(ends) {}
     }
 
     /// Executes requests until the node is shut down.

@@ -1,5 +1,7 @@
 //! The open files of one client.
 
+use super::grants::Grants;
+use super::locks::LockClient;
 use super::open_file::OpenFile;
 use crate::Result;
 use rustix::io::Errno;
@@ -15,6 +17,8 @@ const MAX_OPEN_FILES: usize = 16 << 10;
 pub struct FileTable {
     /// The number of the client, which no other one has.
     client: u64,
+    /// How many locks the server had granted when the client lost those that it had.
+    since: AtomicU64,
     table: RwLock<Table>,
 }
 
@@ -27,14 +31,20 @@ struct Table {
 impl Default for FileTable {
     fn default() -> Self {
         static CLIENTS: AtomicU64 = AtomicU64::new(0);
-        Self { client: CLIENTS.fetch_add(1, Ordering::Relaxed), table: RwLock::default() }
+        let (since, table) = (AtomicU64::new(0), RwLock::default());
+        Self { client: CLIENTS.fetch_add(1, Ordering::Relaxed), since, table }
     }
 }
 
 impl FileTable {
-    /// The number of the client.
-    pub fn client(&self) -> u64 {
-        self.client
+    /// The client, for its locks.
+    pub fn lock_client(&self) -> LockClient {
+        LockClient { number: self.client, since: self.since.load(Ordering::Acquire) }
+    }
+
+    /// The client gets none of the locks again that it had before.
+    pub fn lose_locks(&self) {
+        self.since.store(Grants::LOST, Ordering::Release);
     }
 
     /// An open file.
@@ -72,6 +82,10 @@ impl FileTable {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let files = std::mem::take(&mut table.files);
         drop(table);
+        // Before other clients can have them. Without open files there are no locks.
+        if let Some(file) = files.values().next() {
+            self.since.fetch_max(file.grants(), Ordering::AcqRel);
+        }
         files.into_values().for_each(|file| file.closed());
     }
 

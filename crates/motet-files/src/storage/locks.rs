@@ -6,6 +6,8 @@
 //! A request that waits is asked again by its client until it is granted or given up. The table keeps its place meanwhile: no later request that waits gets what
 //! it could have had. A request of a process for a POSIX lock is refused if the process would wait for itself, as Linux does (fcntl(2), EDEADLK).
 
+pub use super::grants::FileId;
+use super::grants::Grants;
 use super::lock_calls::{Description, normal};
 use crate::Result;
 use crate::locked_ranges::Ranges;
@@ -27,9 +29,6 @@ const MAX_SEARCHED: usize = 256;
 /// How long a request that is not asked again keeps its place. Clients ask each 20 ms.
 const PLACE_LIMIT: Duration = Duration::from_secs(1);
 
-/// A file: its device, and its number there.
-pub type FileId = (u64, u64);
-
 /// Whose a lock is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner {
@@ -37,6 +36,15 @@ pub struct Owner {
     pub client: u64,
     /// What the client calls the owner.
     pub name: u64,
+}
+
+/// A client, for its locks.
+#[derive(Debug, Clone, Copy)]
+pub struct LockClient {
+    /// Its number.
+    pub number: u64,
+    /// How many locks the server had granted when the client lost those that it had.
+    pub since: u64,
 }
 
 /// The open file through which a lock is asked for.
@@ -48,13 +56,19 @@ pub struct Through<'a> {
     pub opened: u64,
     /// How it was opened.
     pub flags: OpenFlags,
+    /// As in [`LockClient`].
+    pub since: u64,
     /// The open file.
     pub descriptor: BorrowedFd<'a>,
 }
 
 /// The locks of all clients.
 #[derive(Debug, Default)]
-pub struct LockTable(Mutex<Table>);
+pub struct LockTable {
+    table: Mutex<Table>,
+    /// Those of other parts of the server, too.
+    grants: Grants,
+}
 
 #[derive(Debug, Default)]
 struct Table {
@@ -90,22 +104,40 @@ struct Wait {
 
 impl LockTable {
     fn table(&self) -> MutexGuard<'_, Table> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets or releases a lock. EAGAIN: another owner has it, or waits for it and comes first. EDEADLK: the owner would wait for itself.
+    /// A table whose grants are counted with others.
+    pub fn with(grants: &Grants) -> Self {
+        Self { table: Mutex::default(), grants: grants.clone() }
+    }
+
+    /// The grants.
+    pub fn grants(&self) -> &Grants {
+        &self.grants
+    }
+
+    /// Sets or releases a lock. EAGAIN: another owner has it, or waits for it and comes first. EDEADLK: the owner would wait for itself. ESTALE: the client has lost it, and
+    /// another one may have had it since.
     pub fn set(&self, owner: Owner, through: &Through<'_>, range: &LockRange, wait: LockWait) -> Result<()> {
         let range = normal(range)?;
         let table = &mut *self.table();
         if range.kind == LockKind::Unlocked {
             return table.release(through.file, owner, &range);
         }
+        if wait == LockWait::Again && self.grants.to_others(through.file, owner.client, through.since) {
+            return Err(Errno::STALE.into());
+        }
+        let waits = matches!(wait, LockWait::OfProcess | LockWait::OfOpenFile);
         let place = table.place(owner, through.file, &range);
         let refused = table.is_held(through.file, owner, &range)
-            || wait != LockWait::No && table.is_wanted_before(place, through.file, owner, &range);
+            || waits && table.is_wanted_before(place, through.file, owner, &range);
         let taken = if refused { Err(Errno::AGAIN.into()) } else { table.take(owner, through, &range) };
+        if taken.is_ok() && wait != LockWait::Again {
+            self.grants.note(through.file, owner.client);
+        }
         match taken {
-            Err(error) if wait != LockWait::No && error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => {
+            Err(error) if waits && error.raw_os_error() == Some(Errno::AGAIN.raw_os_error()) => {
                 let of_process = wait == LockWait::OfProcess;
                 if of_process && table.would_wait_for_itself(owner, through.file, &range) {
                     table.stop_waiting(owner, through.file, &range);

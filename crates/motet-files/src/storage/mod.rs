@@ -10,6 +10,7 @@
 //! | `open_file` | reads, writes, listings |
 //! | `locks` | the locks of all clients, and requests that wait for some |
 //! | `lock_calls` | locks of the system |
+//! | `grants` | how often locks were granted, for those who have lost theirs |
 //! | `past_cache` | reads and writes past the page cache |
 //! | `stripes` | layouts of files that are striped over several exports |
 //! | `descriptors` | attributes and names of open files |
@@ -20,6 +21,7 @@ mod attributes;
 mod descriptors;
 mod direct_opens;
 mod file_table;
+mod grants;
 mod in_place;
 mod lock_calls;
 mod locks;
@@ -149,7 +151,7 @@ pub fn execute(
             let locks = Arc::clone(&tree.locks);
             // The client of a striped file decides where appended bytes go.
             let flags = if layout.is_some() { flags.positioned() } else { flags };
-            let mut opened = OpenFile::new(descriptor, flags, opener, &attributes, locks, files.client());
+            let mut opened = OpenFile::new(descriptor, flags, opener, &attributes, locks, files.lock_client());
             let cached = tree.pass_cache(&mut opened, flags, &attributes);
             let file = files.add(opened)?;
             Ok((Reply::Opened { file, attributes, cached }, layout_body(layout.as_ref())))

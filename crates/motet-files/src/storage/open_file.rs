@@ -1,7 +1,7 @@
 //! Open files of a session: reads, writes, listings, and the locks that are set through them.
 
 use super::descriptors::attributes_at;
-use super::locks::{FileId, LockTable, Owner, Through};
+use super::locks::{FileId, LockClient, LockTable, Owner, Through};
 use super::past_cache::{PastCache, UnderWay, write_all};
 use crate::Result;
 use crate::identity::Identity;
@@ -31,8 +31,8 @@ pub struct OpenFile {
     listing: Mutex<()>,
     /// The locks of all clients.
     locks: Arc<LockTable>,
-    /// The number of its client, for its locks.
-    client: u64,
+    /// Its client, for its locks.
+    client: LockClient,
     /// Its own number, which no other open file has.
     opened: u64,
     /// Whether the client has closed it.
@@ -47,7 +47,7 @@ impl OpenFile {
         opener: Option<Identity>,
         attributes: &Attributes,
         locks: Arc<LockTable>,
-        client: u64,
+        client: LockClient,
     ) -> Self {
         static OPENED: AtomicU64 = AtomicU64::new(0);
         let identity = (attributes.device, attributes.inode);
@@ -176,9 +176,14 @@ impl OpenFile {
         self.locks.stop_waiting(self.owner(owner), self.identity, range)
     }
 
+    /// How many locks the server has granted.
+    pub fn grants(&self) -> u64 {
+        self.locks.grants().count()
+    }
+
     /// How many owners have locked through this file last.
     pub fn lock_owners(&self) -> usize {
-        self.locks.owners(self.client, self.identity, self.opened)
+        self.locks.owners(self.client.number, self.identity, self.opened)
     }
 
     /// The lock that keeps `owner` from this one.
@@ -193,16 +198,16 @@ impl OpenFile {
     }
 
     fn release_locks(&self) {
-        self.locks.closed(self.client, self.identity, self.opened);
+        self.locks.closed(self.client.number, self.identity, self.opened);
     }
 
     fn owner(&self, name: u64) -> Owner {
-        Owner { client: self.client, name }
+        Owner { client: self.client.number, name }
     }
 
     fn through(&self) -> Through<'_> {
-        let Self { identity: file, opened, flags, .. } = *self;
-        Through { file, opened, flags, descriptor: self.descriptor() }
+        let Self { identity: file, opened, flags, client: LockClient { since, .. }, .. } = *self;
+        Through { file, opened, flags, since, descriptor: self.descriptor() }
     }
 }
 

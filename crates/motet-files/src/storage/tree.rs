@@ -103,6 +103,11 @@ impl Tree {
         })
     }
 
+    /// Its grants of locks are counted with those of another tree of the same directory.
+    pub fn count_locks_with(&mut self, other: &Self) {
+        self.locks = Arc::new(LockTable::with(other.locks.grants()));
+    }
+
     /// Files are used through the cache from now on, also if they are opened with O_DIRECT.
     pub fn ignore_o_direct(&mut self) {
         self.ignore_o_direct = true;

@@ -27,6 +27,7 @@ fn errno(result: Result<()>) -> i32 {
 
 const EAGAIN: i32 = 11;
 const EDEADLK: i32 = 35;
+const ESTALE: i32 = 116;
 
 /// Two files with a table of locks.
 struct Scene {
@@ -47,11 +48,17 @@ impl Scene {
 
     fn through(&self, file: usize, opened: u64) -> Through<'_> {
         let flags = OpenFlags::READ | OpenFlags::WRITE;
-        Through { file: FILES[file], opened, flags, descriptor: self.files[file].as_fd() }
+        Through { file: FILES[file], opened, flags, since: 0, descriptor: self.files[file].as_fd() }
     }
 
     fn set(&self, name: u64, file: usize, range: LockRange, wait: LockWait) -> i32 {
         errno(self.table.set(owner(name), &self.through(file, name), &range, wait))
+    }
+
+    /// A client takes a lock again that it has lost when there were so many grants.
+    fn again(&self, name: u64, since: u64, range: LockRange) -> i32 {
+        let through = Through { since, ..self.through(0, name) };
+        errno(self.table.set(owner(name), &through, &range, LockWait::Again))
     }
 
     fn take(&self, name: u64, file: usize, range: LockRange) {
@@ -163,4 +170,28 @@ fn a_description_of_a_reader_becomes_one_of_a_writer_with_its_locks() {
             Description::of(scene.files[0].as_fd(), OpenFlags::WRITE, LockKind::Exclusive).expect("another one");
         assert_eq!(errno(other.set(&asked)), expected, "{asked:?}");
     }
+}
+
+#[test]
+fn a_lock_that_another_client_may_have_had_is_not_taken_again() {
+    let scene = Scene::new();
+    let (one, two) = (1, 2);
+    scene.take(one, 0, exclusive(0, 9));
+    let since = scene.table.grants().count();
+    scene.table.closed(owner(one).client, FILES[0], one);
+    assert_eq!(scene.again(one, since, exclusive(0, 9)), 0, "no other client has had it");
+    scene.table.closed(owner(one).client, FILES[0], one);
+    scene.take(two, 1, exclusive(0, 9));
+    assert_eq!(scene.again(one, since, exclusive(0, 9)), 0, "of another file");
+    scene.table.closed(owner(one).client, FILES[0], one);
+    scene.take(two, 0, exclusive(0, 9));
+    scene.table.closed(owner(two).client, FILES[0], two);
+    assert_eq!(scene.again(one, since, exclusive(0, 9)), ESTALE, "it was counted meanwhile");
+    // A server that was restarted knows of no lock before its start.
+    let restarted = Scene::new();
+    assert_eq!(restarted.again(one, 0, exclusive(0, 9)), 0);
+    assert_eq!(restarted.again(two, 0, exclusive(20, 29)), 0, "locks that are taken again are no new ones");
+    restarted.take(4, 0, exclusive(40, 49));
+    assert_eq!(restarted.again(5, 0, exclusive(60, 69)), ESTALE);
+    assert_eq!(restarted.again(one, Grants::LOST, exclusive(80, 89)), ESTALE);
 }
