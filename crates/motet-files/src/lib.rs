@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`protocol`] | requests, answers and their limits |
 //! | [`exports`] | how clients find a server: a socket in a private directory |
+//! | [`accepting`] | loops that accept connections |
 //! | [`uses`] | which processes of this host use which exports |
 //! | [`server`] | the server of one export |
 //! | [`client`] | the client that every front end uses |
@@ -15,6 +16,7 @@
 //! the server keeps the last answer of each slot, so that a request that is sent again after a lost connection is not executed twice.
 #![forbid(unsafe_code)]
 
+pub mod accepting;
 pub mod client;
 pub mod exports;
 pub mod identity;

@@ -4,6 +4,7 @@
 //! was killed answers nothing, so nothing of it is shown; the next reader removes its socket.
 
 use crate::Result;
+use crate::accepting::{Ending, accept_until};
 use crate::client::Client;
 use crate::exports::{self, Query};
 use motet_session::api::ExportUse;
@@ -34,6 +35,7 @@ const MAX_USES: usize = 1024;
 pub struct Announced {
     path: PathBuf,
     listener: UnixListener,
+    ending: Ending,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -52,34 +54,41 @@ impl Announced {
         let accepting = listener.try_clone()?;
         let (front, export, at, why) = (front.to_owned(), export.to_owned(), at.to_owned(), why.to_owned());
         let direct = client.is_direct();
+        let ending = Ending::default();
+        let until = ending.clone();
         let thread = thread::Builder::new().name("files-uses".to_owned()).spawn(move || {
-            while let Ok((stream, _)) = accepting.accept() {
-                let totals = client.totals();
-                let told = ExportUse {
-                    process: 0,
-                    front: front.clone(),
-                    export: export.clone(),
-                    at: at.clone(),
-                    direct,
-                    why: why.clone(),
-                    open_files: totals.open_files as u64,
-                    locks: totals.locks as u64,
-                    requests: totals.requests,
-                    bytes_read: totals.bytes_read,
-                    bytes_written: totals.bytes_written,
-                    storage: client.direct_opens(),
-                };
-                // One that breaks off concerns no other.
-                let _ = answer(&stream, &told);
-            }
+            accept_until(
+                &until,
+                || accepting.accept(),
+                |(stream, _)| {
+                    let totals = client.totals();
+                    let told = ExportUse {
+                        process: 0,
+                        front: front.clone(),
+                        export: export.clone(),
+                        at: at.clone(),
+                        direct,
+                        why: why.clone(),
+                        open_files: totals.open_files as u64,
+                        locks: totals.locks as u64,
+                        requests: totals.requests,
+                        bytes_read: totals.bytes_read,
+                        bytes_written: totals.bytes_written,
+                        storage: client.direct_opens(),
+                    };
+                    // One that breaks off concerns no other.
+                    let _ = answer(&stream, &told);
+                },
+            );
         })?;
-        Ok(Self { path, listener, thread: Some(thread) })
+        Ok(Self { path, listener, ending, thread: Some(thread) })
     }
 }
 
 impl Drop for Announced {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+        self.ending.begin();
         // Wakes the thread from accept().
         let _ = shutdown(&self.listener, Shutdown::Both);
         if let Some(thread) = self.thread.take() {

@@ -3,8 +3,10 @@
 use crate::connection::Connection;
 use crate::negotiation::{Export, negotiate};
 use crate::stream::Stream;
+use motet_files::accepting::{Ending, accept_until};
 use rustix::fs::{Mode, chmod};
 use std::collections::HashMap;
+use std::fs;
 use std::io::{Error, ErrorKind, Result};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -14,7 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
-use std::{fs, thread};
 
 /// Connections at the same time; further clients are disconnected.
 const MAX_CONNECTIONS: usize = 32;
@@ -26,8 +27,6 @@ const END_LIMIT: Duration = Duration::from_secs(2);
 const MAX_PRIVATE_DIRECTORIES: u32 = 100;
 /// Bytes of the send buffer of a Unix socket.
 const SEND_BUFFER_BYTES: usize = 1 << 20;
-/// The pause after an error of the listening socket, too many open files for example.
-const ERROR_PAUSE: Duration = Duration::from_millis(50);
 
 /// Where a server listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -55,6 +54,7 @@ pub struct Server {
 struct Shared {
     export: Export,
     listener: Listener,
+    ending: Ending,
     connections: Mutex<Connections>,
     ended: Condvar,
 }
@@ -63,8 +63,6 @@ struct Shared {
 struct Connections {
     streams: HashMap<u64, Arc<Stream>>,
     next: u64,
-    /// No more are accepted.
-    ending: bool,
 }
 
 impl Server {
@@ -74,7 +72,9 @@ impl Server {
             Listen::Unix(path) => Listener::Unix(listen_at(path)?, path.clone()),
             Listen::Tcp(address) => Listener::Tcp(TcpListener::bind(address)?),
         };
-        let shared = Arc::new(Shared { export, listener, connections: Mutex::default(), ended: Condvar::new() });
+        let ending = Ending::default();
+        let shared =
+            Arc::new(Shared { export, listener, ending, connections: Mutex::default(), ended: Condvar::new() });
         let accepting = Arc::clone(&shared);
         let thread = Builder::new().name("nbd-accept".to_owned()).spawn(move || accepting.accept())?;
         Ok(Self { shared, thread: Some(thread) })
@@ -101,7 +101,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let shared = &self.shared;
-        shared.connections().ending = true;
+        shared.ending.begin();
         if let Listener::Unix(_, path) = &shared.listener {
             let _ = fs::remove_file(path);
         }
@@ -155,16 +155,7 @@ impl Shared {
     }
 
     fn accept(self: &Arc<Self>) {
-        loop {
-            let accepted = self.listener.accept();
-            if self.connections().ending {
-                return;
-            }
-            match accepted {
-                Ok(stream) => self.begin(stream),
-                Err(_) => thread::sleep(ERROR_PAUSE),
-            }
-        }
+        accept_until(&self.ending, || self.listener.accept(), |stream| self.begin(stream));
     }
 
     /// Starts the thread of a connection, unless there are too many.

@@ -2,6 +2,7 @@
 //! Dropping it removes the socket.
 
 use crate::Result;
+use crate::accepting::{Ending, accept_until};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
@@ -18,6 +19,7 @@ pub struct Socket {
     /// `None`: it has an abstract name.
     file: Option<SocketFile>,
     listener: UnixListener,
+    ending: Ending,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -60,13 +62,11 @@ impl Bound {
     /// Calls `answer` for each connection, in a thread of this name. A client that breaks off, or asks nonsense, concerns no other client.
     pub fn answer(self, thread: &str, answer: impl Fn(&UnixStream) -> Result<()> + Send + 'static) -> Result<Socket> {
         let accepting = self.listener.try_clone()?;
-        let run = move || {
-            while let Ok((stream, _)) = accepting.accept() {
-                let _ = answer(&stream);
-            }
-        };
+        let ending = Ending::default();
+        let until = ending.clone();
+        let run = move || accept_until(&until, || accepting.accept(), |(stream, _)| drop(answer(&stream)));
         let thread = thread::Builder::new().name(thread.to_owned()).spawn(run)?;
-        Ok(Socket { file: self.file, listener: self.listener, thread: Some(thread) })
+        Ok(Socket { file: self.file, listener: self.listener, ending, thread: Some(thread) })
     }
 }
 
@@ -75,6 +75,7 @@ impl Drop for Socket {
         if let Some(SocketFile { path, .. }) = &self.file {
             let _ = fs::remove_file(path);
         }
+        self.ending.begin();
         // Wakes the thread from accept().
         let _ = shutdown(&self.listener, Shutdown::Both);
         if let Some(thread) = self.thread.take() {
