@@ -11,7 +11,7 @@ use crate::protocol::{
     Answer, MAX_DATA_BYTES, Operation, Reply, Request, SessionKey, VERSION, answer_tag, append, data_tag,
     parse_request, request_tag,
 };
-use crate::storage::{Body, execute, range_of_read};
+use crate::storage::{Body, execute, range_of_read, waits};
 use motet::node::{Channel, CompletionOptions, Error, Mode, OperationMemory, Outgoing, RecvFrom, Status};
 use rustix::io::Errno;
 use std::sync::Arc;
@@ -203,6 +203,10 @@ impl Shared {
             return execute(turn);
         }
         let file = |number| Some(session.files().get(number).ok()?.identity());
+        if operation.is_change() && waits(&self.tree, session.files(), operation) {
+            // What changes is looked at first.
+            turn.give();
+        }
         let changes = Changes::of(&self.tree, operation, file);
         let count = self.leases.changes();
         let (reply, body) = execute(turn)?;

@@ -3,7 +3,7 @@
 use super::backlog::Backlog;
 use crate::identity::Identity;
 use crate::protocol::{Answer, OpenFlags, Operation, Request, SLOTS, SessionKey, append};
-use crate::storage::FileTable;
+use crate::storage::{ClosedFiles, FileTable};
 use motet::node::Channel;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -221,10 +221,11 @@ impl Session {
         is_valid
     }
 
-    /// The client has not come back in time: its files are closed, and its locks released. What its last requests have done is still known.
-    pub fn end_files(&self) {
+    /// The client has not come back in time: its files are closed, and its locks released. What its last requests have done is still known. Returns the
+    /// files, whose descriptors are closed when that is dropped.
+    pub fn end_files(&self) -> ClosedFiles {
         self.ends.fetch_add(1, Ordering::SeqCst);
-        self.files.end();
+        let closed = self.files.end();
         self.backlog.clear();
         for slot in &self.slots {
             let mut slot = locked(slot);
@@ -234,6 +235,7 @@ impl Session {
                 _ => {}
             }
         }
+        closed
     }
 
     /// The client gets notices on this channel from now on. Returns the one before.
@@ -344,7 +346,7 @@ mod tests {
             assert_eq!(session.admit(request), Admitted::Execute);
             assert!(session.answered(request, Some((b"head", b"body"))));
         }
-        session.end_files();
+        drop(session.end_files());
         assert_eq!(session.admit(&requests[0]), Admitted::Repeat(b"head".to_vec(), b"body".to_vec()));
         assert_eq!(session.admit(&requests[1]), Admitted::Execute, "its file is closed");
         let Admitted::Repeat(headers, body) = session.admit(&requests[2]) else { panic!("it would be executed twice") };
@@ -355,7 +357,7 @@ mod tests {
         assert!(session.answered(&requests[1], Some((b"head", b"body"))));
         let late = Request { operation: open(OpenFlags::CREATE), ..request(1, 2) };
         assert_eq!(session.admit(&late), Admitted::Execute);
-        session.end_files();
+        drop(session.end_files());
         assert!(!session.answered(&late, Some((b"head", b"body"))), "its file is closed");
         assert_eq!(session.admit(&late), Admitted::Execute);
     }

@@ -188,8 +188,9 @@ impl Sessions {
         }
     }
 
-    /// Waits while no session is lost, then for the grace time, and ends the files of those that were lost that long ago by `ends`. False: the server has ended.
-    pub fn expire(&self, ends: impl Fn(&Session)) -> bool {
+    /// Waits while no session is lost, then for the grace time, and ends the files of those that were lost that long ago by `ends`. What that
+    /// returns is dropped when no lock is held. False: the server has ended.
+    pub fn expire<T>(&self, ends: impl Fn(&Session) -> T) -> bool {
         let mut lost = locked(&self.lost);
         while lost.0 == 0 && !lost.1 {
             lost = self.changed.wait(lost).unwrap_or_else(PoisonError::into_inner);
@@ -202,8 +203,9 @@ impl Sessions {
         let mut all = locked(&self.all);
         let is_over = |session: &Session| session.lost_since().is_some_and(|since| since.elapsed() >= GRACE);
         let mut ended = locked(&self.ended);
+        let mut left = Vec::new();
         for (_, session) in all.extract_if(|_, session| is_over(session)) {
-            ends(&session);
+            left.push(ends(&session));
             ended.push_back((Instant::now(), session));
         }
         while ended.front().is_some_and(|(since, _)| since.elapsed() >= ANSWERS_KEPT) || ended.len() > MAX_ENDED {
@@ -211,6 +213,9 @@ impl Sessions {
         }
         drop(ended);
         lost.0 = all.values().filter(|session| session.lost_since().is_some()).count();
+        drop((all, lost));
+        // The descriptors. To close one may take its time, and new clients come meanwhile.
+        drop(left);
         true
     }
 

@@ -54,7 +54,7 @@ impl Shared {
             if session.files().lock_owners() > 0 {
                 self.lost_locks.note(session.key());
             }
-            session.end_files();
+            session.end_files()
         };
         while self.sessions.expire(ends) {}
     }

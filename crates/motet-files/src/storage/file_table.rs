@@ -12,6 +12,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 /// Files that a client may have open.
 const MAX_OPEN_FILES: usize = 16 << 10;
 
+/// Files that a client has open no more.
+#[derive(Debug)]
+#[must_use = "their descriptors are closed when this is dropped"]
+pub struct ClosedFiles {
+    _files: Vec<Arc<OpenFile>>,
+}
+
 /// Open files, by number.
 #[derive(Debug)]
 pub struct FileTable {
@@ -77,8 +84,8 @@ impl FileTable {
         Ok(())
     }
 
-    /// Closes all files, and releases their locks. The numbers of later ones are others.
-    pub fn end(&self) {
+    /// Closes all files, and releases their locks. The numbers of later ones are others. The descriptors are closed when what is returned is dropped.
+    pub fn end(&self) -> ClosedFiles {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         let files = std::mem::take(&mut table.files);
         drop(table);
@@ -86,7 +93,8 @@ impl FileTable {
         if let Some(file) = files.values().next() {
             self.since.fetch_max(file.grants(), Ordering::AcqRel);
         }
-        files.into_values().for_each(|file| file.closed());
+        files.values().for_each(|file| file.closed());
+        ClosedFiles { _files: files.into_values().collect() }
     }
 
     /// How many owners have locks, on all files.

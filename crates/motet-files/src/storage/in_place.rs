@@ -11,7 +11,7 @@ pub fn range_of_read(tree: &Tree, files: &FileTable, file: u32, offset: u64, len
     if length <= SHORT_READ_BYTES as u64 || length > MAX_DATA_BYTES as u64 {
         return None;
     }
-    let file = files.get(file).ok()?;
+    let file = files.get(file).ok().filter(|file| tree.has_device(file.identity().0))?;
     let found = fstat(file.descriptor()).ok()?;
     let length = length.min(u64::try_from(found.st_size).ok()?.saturating_sub(offset));
     let flags = fcntl_getfl(file.descriptor()).ok()?;

@@ -12,6 +12,7 @@
 //! | `lock_calls` | locks of the system |
 //! | `grants` | how often locks were granted, for those who have lost theirs |
 //! | `past_cache` | reads and writes past the page cache |
+//! | `waiting` | which operations may wait for a device, or for another file system |
 //! | `stripes` | layouts of files that are striped over several exports |
 //! | `descriptors` | attributes and names of open files |
 //! | `attributes` | changes of attributes, extended attributes |
@@ -31,12 +32,14 @@ mod past_cache;
 mod squashed;
 mod stripes;
 mod tree;
+mod waiting;
 
 pub use direct_opens::DirectOpens;
-pub use file_table::FileTable;
+pub use file_table::{ClosedFiles, FileTable};
 pub use in_place::range_of_read;
 pub use stripes::Striping;
 pub use tree::Tree;
+pub use waiting::waits;
 
 use crate::Result;
 use crate::identity::{Assumed, Identity};
@@ -108,7 +111,7 @@ pub fn execute(
     if tree.is_read_only() && operation.is_change() {
         return Err(Errno::ROFS.into());
     }
-    if !tree.is_in_memory() && waits(operation) {
+    if waits(tree, files, operation) {
         before_waiting();
     }
     let modes = Modes::of(tree, identity);
@@ -162,7 +165,6 @@ pub fn execute(
             Ok((Reply::Count(before), Body::Empty))
         }
         Operation::Fsync { file, data_only } => {
-            before_waiting();
             let file = files.get(file)?;
             done((if data_only { fdatasync(file.descriptor()) } else { fsync(file.descriptor()) }).map_err(Into::into))
         }
@@ -227,7 +229,6 @@ pub fn execute(
             Ok((Reply::Lock(files.get(file)?.test_lock(owner, range)?), Body::Empty))
         }
         Operation::Fallocate { file, mode, offset, length } => {
-            before_waiting();
             let flags = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
             done(fallocate(files.get(file)?.descriptor(), flags, offset, length).map_err(Into::into))
         }
@@ -236,7 +237,6 @@ pub fn execute(
             Ok((Reply::Count(seek(files.get(file)?.descriptor(), position)?), Body::Empty))
         }
         Operation::CopyFileRange { from, from_offset, to, to_offset, length } => {
-            before_waiting();
             let (from, to) = (files.get(from)?, files.get(to)?);
             let (mut read_at, mut write_at) = (from_offset, to_offset);
             let length = usize::try_from(length).unwrap_or(usize::MAX);
@@ -320,12 +320,6 @@ fn assume<'a>(
         | Operation::SetXattr { .. }
         | Operation::RemoveXattr { .. } => tree.assume(identity),
     }
-}
-
-/// Whether the operation may wait for a device, where the file system has one. Reads find that out themselves.
-fn waits(operation: &Operation<'_>) -> bool {
-    operation.is_change()
-        || matches!(operation, Operation::Open { .. } | Operation::Readdir { .. } | Operation::CopyFileRange { .. })
 }
 
 fn read(

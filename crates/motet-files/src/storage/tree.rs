@@ -29,6 +29,8 @@ const RESOLVE_ATTEMPTS: u32 = 64;
 const LONGEST_OF_CALL: usize = 4095;
 /// File systems whose operations never wait for a device: tmpfs and ramfs.
 const MEMORY_FILE_SYSTEMS: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+/// File systems of this host whose attributes are in memory as long as the kernel knows the file: ext2 to ext4, XFS, btrfs.
+const DISK_FILE_SYSTEMS: [u64; 3] = [0xef53, 0x5846_5342, 0x9123_683e];
 
 /// An exported directory.
 #[derive(Debug)]
@@ -36,6 +38,9 @@ pub struct Tree {
     root: OwnedFd,
     read_only: bool,
     in_memory: bool,
+    /// Whether its file system is one of this host, whose attributes do not wait for another process or host.
+    local: bool,
+    device: u64,
     pub(super) striping: Option<Striping>,
     /// Held by those who make a file and give it its layout; others who open files see it only with that.
     pub(super) layouts: RwLock<()>,
@@ -86,12 +91,16 @@ impl Tree {
 
     /// The directory behind this descriptor.
     pub fn new(root: OwnedFd, read_only: bool, identities: Option<Identities>) -> Result<Self> {
-        let kind = fstatfs(&root)?.f_type;
-        let in_memory = MEMORY_FILE_SYSTEMS.contains(&u64::try_from(kind).unwrap_or(0));
+        let kind = u64::try_from(fstatfs(&root)?.f_type).unwrap_or(0);
+        let in_memory = MEMORY_FILE_SYSTEMS.contains(&kind);
+        let local = in_memory || DISK_FILE_SYSTEMS.contains(&kind);
+        let device = attributes_of(root.as_fd())?.device;
         Ok(Self {
             root,
             read_only,
             in_memory,
+            local,
+            device,
             striping: None,
             layouts: RwLock::default(),
             locks: Arc::default(),
@@ -166,7 +175,24 @@ impl Tree {
         self.identities.is_none() && identity.is_some_and(|identity| identity.user != self.own)
     }
 
-    /// Whether operations never wait for a device.
+    /// Whether its file system is one of this host, which answers by itself.
+    pub fn is_local(&self) -> bool {
+        self.local
+    }
+
+    /// Whether this is the device of its own file system.
+    pub fn has_device(&self, device: u64) -> bool {
+        self.device == device
+    }
+
+    /// Opens what is at `path` if it can be resolved as these flags say.
+    pub(super) fn resolve(&self, path: &[u8], flags: OFlags, mode: Mode, how: ResolveFlags) -> Result<OwnedFd> {
+        let path = checked(path)?;
+        let (directory, path) = self.within_reach(path)?;
+        Ok(openat2(&directory, path, flags | OFlags::CLOEXEC, mode, CONFINED | how)?)
+    }
+
+    /// Whether operations on its own file system never wait for a device.
     pub fn is_in_memory(&self) -> bool {
         self.in_memory
     }

@@ -1,0 +1,85 @@
+//! Which operations may wait: for a device, or for another file system beneath the exported directory, which may be dead. The thread that executes one must not be the one that
+//! receives requests.
+//!
+//! An operation waits for nothing if it concerns the exported directory's own file system, and that is in memory. Attributes are asked for so often that those of a local file
+//! system are looked at, too: if the kernel has all names of a path in its cache, and the path leads to no other file system, its attributes are there.
+
+use super::file_table::FileTable;
+use super::tree::Tree;
+use crate::protocol::{Operation, Target};
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use std::io::ErrorKind;
+
+/// Whether an operation may wait. Reads find out themselves whether their data are in memory.
+pub fn waits(tree: &Tree, files: &FileTable, operation: &Operation<'_>) -> bool {
+    // What takes its time, or waits for a device, wherever it is.
+    if matches!(operation, Operation::Fsync { .. } | Operation::Fallocate { .. } | Operation::CopyFileRange { .. }) {
+        return true;
+    }
+    let leaves = |path: &[u8]| tree.leaves(path);
+    let is_elsewhere = |number: u32| files.get(number).is_ok_and(|file| !tree.has_device(file.identity().0));
+    match *operation {
+        Operation::Attach { .. }
+        | Operation::AttachMember { .. }
+        | Operation::Subscribe { .. }
+        | Operation::Detach
+        | Operation::Ping
+        | Operation::StopWaiting { .. } => false,
+        Operation::GetAttributes(Target::Path(path)) => {
+            if tree.is_in_memory() {
+                leaves(path)
+            } else {
+                !tree.is_local() || !tree.is_known(path)
+            }
+        }
+        Operation::GetAttributes(Target::File(file)) => !tree.is_local() || is_elsewhere(file),
+        // A read of the exported file system is tried without waiting first.
+        Operation::Read { file, .. } => is_elsewhere(file),
+        Operation::Statfs => !tree.is_local(),
+        // Where the locks are those of a file system on a disk, the kernel has them in memory, too.
+        Operation::Lock { file, .. } | Operation::TestLock { file, .. } | Operation::Close { file } => {
+            !tree.is_local() || is_elsewhere(file)
+        }
+        _ if !tree.is_in_memory() => true,
+        Operation::Open { path, .. }
+        | Operation::Mkdir { path, .. }
+        | Operation::Mknod { path, .. }
+        | Operation::Symlink { path, .. }
+        | Operation::Readlink { path }
+        | Operation::Unlink { path, .. }
+        | Operation::SetAttributes(Target::Path(path), _)
+        | Operation::GetXattr { target: Target::Path(path), .. }
+        | Operation::ListXattr(Target::Path(path))
+        | Operation::SetXattr { target: Target::Path(path), .. }
+        | Operation::RemoveXattr { target: Target::Path(path), .. } => leaves(path),
+        Operation::Link { from, to } | Operation::Rename { from, to, .. } => leaves(from) || leaves(to),
+        // A directory on the exported file system may have a mount point among its entries, whose attributes are asked for.
+        Operation::Readdir { .. } => true,
+        Operation::SetAttributes(Target::File(file), _)
+        | Operation::GetXattr { target: Target::File(file), .. }
+        | Operation::ListXattr(Target::File(file))
+        | Operation::SetXattr { target: Target::File(file), .. }
+        | Operation::RemoveXattr { target: Target::File(file), .. }
+        | Operation::Write { file, .. }
+        | Operation::Append { file }
+        | Operation::Reserve { file, .. }
+        | Operation::Seek { file, .. } => is_elsewhere(file),
+        Operation::Fsync { .. } | Operation::Fallocate { .. } | Operation::CopyFileRange { .. } => true,
+    }
+}
+
+impl Tree {
+    /// Whether `path` leads to another file system, or cannot be followed for another reason than a missing name.
+    fn leaves(&self, path: &[u8]) -> bool {
+        match self.resolve(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty(), ResolveFlags::NO_XDEV) {
+            Ok(_) => false,
+            Err(error) => !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+        }
+    }
+
+    /// Whether the kernel has all names of `path` in its cache, and none leads to another file system.
+    fn is_known(&self, path: &[u8]) -> bool {
+        let cached = ResolveFlags::NO_XDEV | ResolveFlags::CACHED;
+        self.resolve(path, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty(), cached).is_ok()
+    }
+}
