@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 use crate::ending;
 use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome, USAGE};
+use crate::limits;
 use crate::names;
 use crate::nbd::{self, Disk};
 use crate::output::{self, Align, Table};
@@ -128,6 +129,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         names::check_export(other)?;
     }
     let ending = ending::Signals::new().map_err(|error| failed("signals", error))?;
+    limits::prepare_to_serve().map_err(|error| failed("signals", error))?;
     // Clients have applied their own masks.
     rustix::process::umask(Mode::empty());
     let (read_only, listen) = (arguments.read_only, arguments.listen);

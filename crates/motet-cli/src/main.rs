@@ -33,6 +33,7 @@ mod hosts;
 mod kernel_disk;
 mod launch;
 mod libraries;
+mod limits;
 mod module_table;
 mod modules;
 mod mount;

@@ -17,7 +17,7 @@ use motet_nbd::server::{Listen, Server};
 
 use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome, USAGE};
 use crate::kernel_disk::{KernelDisk, Target};
-use crate::{ending, names, output};
+use crate::{ending, limits, names, output};
 
 /// Longest name of the default socket, bytes, so that its path is one that a socket can have.
 const MAX_SOCKET_NAME: usize = 64;
@@ -112,6 +112,7 @@ pub fn serve(
         (None, None) => Listen::Unix(default_socket(&disk.shown)?),
     };
     let ending = ending::Signals::new().map_err(|error| Failure::new(FAILED, error.to_string()))?;
+    limits::prepare_to_serve().map_err(|error| Failure::new(FAILED, error.to_string()))?;
     let (client, file, why) = open().map_err(|error| {
         let code = if error.kind() == ErrorKind::NotFound { NOT_FOUND } else { FAILED };
         Failure::new(code, format!("cannot open {}: {error}", output::sanitize(&disk.shown.to_string_lossy(), 200)))

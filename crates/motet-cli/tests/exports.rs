@@ -116,6 +116,51 @@ fn can_mount(test: &str) -> bool {
     able
 }
 
+/// The soft and the hard limit on open files of a process.
+fn descriptor_limits(process: u32) -> (String, String) {
+    let limits = fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let mut words = line.split_whitespace().map(str::to_owned);
+    (words.next().unwrap(), words.next().unwrap())
+}
+
+#[test]
+fn limits_of_the_system_are_errors_of_clients() {
+    let test = "limits_of_the_system_are_errors_of_clients";
+    let hosts = Hosts::new("limits");
+    let (exported, disk) = (hosts.exported("a"), hosts.0.path().join("disk"));
+    fs::write(&disk, "").unwrap();
+    for (way, served_path) in [("--no-direct", exported), ("--block", disk)] {
+        let motet = hosts.motet("a", &["export", "--as", "limited", way, served_path.to_str().unwrap()]);
+        let mut command = Command::new("sh");
+        command.args(["-c", "ulimit -Sn 256; exec \"$@\"", "sh"]).arg(motet.get_program()).args(motet.get_args());
+        for (name, value) in motet.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        let served = served(&mut command);
+        let (soft, hard) = descriptor_limits(served.0.id());
+        assert_eq!(soft, hard, "{way}");
+        if way == "--block" {
+            continue;
+        }
+        // As batch systems limit the sizes of files.
+        let pid = rustix::process::Pid::from_child(&served.0);
+        let limit = rustix::process::Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) };
+        rustix::process::prlimit(Some(pid), rustix::process::Resource::Fsize, limit).unwrap();
+        let Some(mounted) = hosts.mount(test, "a", "limited", &[]) else { return };
+        let file = fs::File::create(mounted.0.join("file")).unwrap();
+        file.write_all_at(b"before", 0).unwrap();
+        assert_eq!(file.write_at(b"x", 10 << 20).unwrap_err().raw_os_error(), Some(27), "EFBIG");
+        assert_eq!(file.set_len(10 << 20).unwrap_err().raw_os_error(), Some(27), "EFBIG");
+        file.write_all_at(b"after!", 6).unwrap();
+        drop(file);
+        assert_eq!(fs::read(hosts.exported("a").join("file")).unwrap(), b"beforeafter!");
+    }
+}
+
 #[test]
 fn what_makes_direct_reads_is_shown() {
     let hosts = Hosts::new("direct-reads");
