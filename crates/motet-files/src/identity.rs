@@ -21,8 +21,8 @@ use std::fs;
 use std::marker::PhantomData;
 use std::thread;
 
-/// Supplementary groups of an identity. Those of a process beyond these are left out, which can only take permissions away.
-pub const MAX_GROUPS: usize = 32;
+/// Supplementary groups of an identity. None is left out, which could give permissions where a group has fewer than others: a user with more is refused.
+pub const MAX_GROUPS: usize = 1024;
 /// A user and group without rights, to try with: those that files of unknown owners have on Linux (`/proc/sys/kernel/overflowuid`).
 const WITHOUT_RIGHTS: u32 = 65_534;
 /// The number that stands for "no change" in system calls, so that no user and no group has it.
@@ -42,9 +42,12 @@ pub struct Identity {
 
 impl Identity {
     /// The identity of a thread of this host that waits for a system call, with the supplementary groups that it has. They are left out if `/proc` does not show
-    /// the thread, and for root, who needs none.
+    /// the thread, and for root, who needs none. A user with more than [`MAX_GROUPS`] is one without rights.
     pub fn of_thread(user: u32, group: u32, thread: u32) -> Self {
         let groups = if user == 0 || thread == 0 { Vec::new() } else { supplementary_groups(thread) };
+        if groups.len() > MAX_GROUPS {
+            return Self { user: WITHOUT_RIGHTS, group: WITHOUT_RIGHTS, groups: Vec::new() };
+        }
         Self { user, group, groups }
     }
 }
@@ -52,7 +55,7 @@ impl Identity {
 fn supplementary_groups(thread: u32) -> Vec<u32> {
     let Ok(status) = fs::read_to_string(format!("/proc/{thread}/status")) else { return Vec::new() };
     let line = status.lines().find_map(|line| line.strip_prefix("Groups:")).unwrap_or_default();
-    line.split_whitespace().filter_map(|group| group.parse().ok()).take(MAX_GROUPS).collect()
+    line.split_whitespace().filter_map(|group| group.parse().ok()).take(MAX_GROUPS + 1).collect()
 }
 
 /// Reads at most [`MAX_GROUPS`] groups.
@@ -131,7 +134,7 @@ impl Identities {
         }
         // From here on any failure gives the thread its own identity back.
         let assumed = Assumed { own: self, _thread: PhantomData };
-        let groups: Vec<_> = groups.iter().take(MAX_GROUPS).copied().map(Gid::from_raw).collect();
+        let groups: Vec<_> = groups.iter().copied().map(Gid::from_raw).collect();
         set_thread_groups(&groups).map_err(|_| Errno::PERM)?;
         set_thread_res_gid(None, Gid::from_raw(*group), None).map_err(|_| Errno::PERM)?;
         set_thread_res_uid(None, Uid::from_raw(*user), None).map_err(|_| Errno::PERM)?;
@@ -177,7 +180,8 @@ mod tests {
     #[test]
     fn groups_are_bounded() {
         let of = |count: u32| Identity { user: 1, group: 2, groups: (0..count).collect() };
-        for (count, accepted) in [(0, true), (32, true), (33, false), (2000, false)] {
+        let most = u32::try_from(MAX_GROUPS).expect("a number");
+        for (count, accepted) in [(0, true), (most, true), (most + 1, false), (2 * most, false)] {
             let mut bytes = Vec::new();
             append(&of(count), &mut bytes);
             let parsed = postcard::from_bytes::<Identity>(&bytes).ok();

@@ -4,7 +4,7 @@ use motet_files::client::{Client, Source};
 use motet_files::exports::members::{self, split_ticket, with_ticket};
 use motet_files::exports::{self, Query};
 use motet_files::identity::Identity;
-use motet_files::protocol::{Change, OpenFlags};
+use motet_files::protocol::{Change, LockKind, LockRange, OpenFlags, entries};
 use motet_files::server::{Group, Options, Server};
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
@@ -84,6 +84,26 @@ fn child() {
             }
             println!("chown={}", result(claims_root.mknod(b"device", 0o020_666, 0x103)));
             println!("up={}", result(client.attributes(b"../x")));
+            client.close();
+        }
+        ["read", export] => {
+            let client = match Client::named(export, LIMIT) {
+                Ok(client) => client,
+                Err(error) => return println!("\nconnect={error}"),
+            };
+            println!("\nopened={}", result(client.open_file(b"of-few", OpenFlags::READ, 0)));
+            let (tool, _) = client.open_file(b"tool", OpenFlags::READ | OpenFlags::EXECUTE, 0).expect("a program");
+            let range = LockRange { kind: LockKind::Exclusive, start: 0, end: u64::MAX, process: 0 };
+            tool.lock(1, range).expect("a lock");
+            let (directory, _) =
+                client.open_file(b"listed", OpenFlags::READ | OpenFlags::DIRECTORY, 0).expect("a folder");
+            let mut listing = [0; 4096];
+            let length = directory.readdir(0, true, &mut listing).expect("a listing");
+            let shown = entries(&listing[..length]).filter(|entry| entry.attributes.is_some()).count();
+            println!("names={} attributes={shown}", entries(&listing[..length]).count());
+            println!("stat={}", result(client.attributes(b"listed/inner")));
+            println!("ready");
+            let _ = std::io::stdin().read(&mut [0]);
             client.close();
         }
         ["rights", export] => {
@@ -311,6 +331,48 @@ fn members_are_squashed_where_the_server_says_so_or_is_not_root() {
     assert!(refused[0].contains("members of group walls"), "{refused:?}");
     served.end();
     nothing_is_left(SERVER_USER, &export);
+}
+
+#[test]
+fn members_get_no_more_than_the_kernel_would_give_them() {
+    if !is_root("members_get_no_more_than_the_kernel_would_give_them") {
+        return;
+    }
+    let (programs, exported, export) = (Programs::new(), folder(), name());
+    let path = |name: &str| exported.path().join(name);
+    fs::write(path("of-few"), "text").expect("a file");
+    chown(path("of-few"), Some(0), Some(9999)).expect("a group");
+    fs::set_permissions(path("of-few"), fs::Permissions::from_mode(0o604)).expect("permissions");
+    fs::copy("/bin/true", path("tool")).expect("a program");
+    fs::set_permissions(path("tool"), fs::Permissions::from_mode(0o755)).expect("permissions");
+    fs::create_dir(path("listed")).expect("a folder");
+    fs::write(path("listed/inner"), "text").expect("a file");
+    fs::set_permissions(path("listed"), fs::Permissions::from_mode(0o744)).expect("permissions");
+    let _server = server(exported.path(), &export, false);
+    // Not one of many groups is left out, also not the one that has fewer permissions than others.
+    let groups = (5001..5041).map(|group| group.to_string()).collect::<Vec<_>>().join(",");
+    let user = |groups: &str| format!("7001,{groups}");
+    let (with, without) = (user(&format!("{groups},9999")), user(&groups));
+    for (groups, opened) in [(&with, "opened=13"), (&without, "opened=ok")] {
+        let mut child = programs.command((USER, USER, groups), &format!("read 0@{export}"));
+        let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
+        let mut lines = Vec::new();
+        let mut output = BufReader::new(child.stdout.take().expect("its output"));
+        for line in output.by_ref().lines() {
+            let line = line.expect("a line");
+            if line == "ready" {
+                break;
+            }
+            lines.extend(line.contains('=').then_some(line));
+        }
+        assert_eq!(lines, [opened, "names=3 attributes=0", "stat=13"], "{groups}");
+        // It has locked the program, and does not keep others from starting it.
+        assert!(Command::new(path("tool")).status().expect("the program starts").success());
+        Part { child, _output: output }.end();
+    }
+    let many = (10_000..11_100).map(|group| group.to_string()).collect::<Vec<_>>().join(",");
+    let refused = programs.done((USER, USER, &user(&many)), &format!("use 0@{export}"));
+    assert_eq!(refused, [format!("connect=user {USER} has more than 1024 supplementary groups")]);
 }
 
 /// Makes programs of a user in a folder that run as that user, and a directory with its group.

@@ -54,10 +54,14 @@ impl Group {
 pub struct Member(PeerUser);
 
 impl Member {
-    /// As whom its requests are executed.
-    pub fn identity(&self) -> Identity {
+    /// As whom its requests are executed. An error: it has more groups than an identity.
+    pub fn identity(&self) -> Result<Identity> {
         let PeerUser { user, group, groups } = &self.0;
-        Identity { user: *user, group: *group, groups: groups.iter().copied().take(MAX_GROUPS).collect() }
+        if groups.len() > MAX_GROUPS {
+            let refused = format!("user {user} has more than {MAX_GROUPS} supplementary groups");
+            return Err(std::io::Error::other(refused));
+        }
+        Ok(Identity { user: *user, group: *group, groups: groups.clone() })
     }
 }
 

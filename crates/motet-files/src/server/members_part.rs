@@ -77,7 +77,7 @@ impl members::Receives for Reception {
 
     fn info(&self, member: &Member) -> Result<Info> {
         let Some(tickets) = &self.shared.tickets else { return Err(Errno::ACCESS.into()) };
-        let ticket = tickets.issue(&member.identity())?;
+        let ticket = tickets.issue(&member.identity()?)?;
         let mut info = self.shared.info(None)?;
         info.address = members::with_ticket(&info.address, &ticket);
         // The path of the directory is none of the members' business.

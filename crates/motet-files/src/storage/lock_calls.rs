@@ -1,6 +1,8 @@
 //! Locks of the system: by which locks of clients exclude programs of this host, and those of other servers.
 //!
 //! They are locks of open file descriptions, one description for each owner: a process that takes several locks has them in one, and two owners in two.
+//! No description writes that is of a file which the client has open for reading alone: as long as it existed, no program could be started from the file.
+//! An exclusive lock through such an open file, which flock(2) allows, excludes other clients exclusively, and the programs of this host as a shared lock does.
 
 use super::descriptors::reopen;
 use crate::Result;
@@ -20,13 +22,13 @@ pub struct Description {
 }
 
 impl Description {
-    /// A description of an open file for a lock of this kind. The system wants one that reads for shared locks, and one that writes for exclusive ones.
+    /// A description of an open file for a lock of this kind. The system wants one that reads for shared locks, and one that writes for exclusive ones. `flags`: how the
+    /// client has opened it.
     pub fn of(file: BorrowedFd<'_>, flags: OpenFlags, kind: LockKind) -> Result<Self> {
         let with = |access, reads, writes| {
             Ok::<_, std::io::Error>(Self { descriptor: reopen(file, access | OFlags::NONBLOCK)?, reads, writes })
         };
-        let writes = kind == LockKind::Exclusive || flags.intersects(OpenFlags::WRITE | OpenFlags::APPEND);
-        if !writes {
+        if !writes(flags) {
             return with(OFlags::RDONLY, true, false);
         }
         // One that does both serves all later locks. The user of this process may not be able to do both.
@@ -36,18 +38,27 @@ impl Description {
         })
     }
 
-    /// Whether it can have locks of this kind.
-    pub fn serves(&self, kind: LockKind) -> bool {
+    /// Whether it can have locks of this kind that are asked for through a file that was opened with these flags.
+    pub fn serves(&self, kind: LockKind, flags: OpenFlags) -> bool {
         match kind {
             LockKind::Unlocked => true,
             LockKind::Shared => self.reads,
-            LockKind::Exclusive => self.writes,
+            LockKind::Exclusive => self.writes || !writes(flags),
         }
+    }
+
+    /// Whether it reads and writes.
+    pub fn serves_all(&self) -> bool {
+        self.reads && self.writes
     }
 
     /// Sets or releases a lock without waiting. EAGAIN: another description has it, or a process of this host.
     pub fn set(&self, range: &LockRange) -> Result<()> {
-        fcntl(&self.descriptor, FcntlArg::F_OFD_SETLK(&system_lock(range)?))?;
+        let kind = match range.kind {
+            LockKind::Exclusive if !self.writes => LockKind::Shared,
+            kind => kind,
+        };
+        fcntl(&self.descriptor, FcntlArg::F_OFD_SETLK(&system_lock(&LockRange { kind, ..*range })?))?;
         Ok(())
     }
 
@@ -65,6 +76,11 @@ impl Description {
         let end = if length == 0 { u64::MAX } else { start.saturating_add(length - 1) };
         Ok(LockRange { kind, start, end, process: u32::try_from(asked.l_pid).unwrap_or(0) })
     }
+}
+
+/// Whether a file that was opened with these flags may be written.
+fn writes(flags: OpenFlags) -> bool {
+    flags.intersects(OpenFlags::WRITE | OpenFlags::APPEND)
 }
 
 /// The range as all parts of the server use it: one to the end of the file, however long that becomes, ends at `u64::MAX`. EINVAL: it is none.

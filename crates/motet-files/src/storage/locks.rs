@@ -327,8 +327,8 @@ impl Held {
     }
 
     fn lock(&mut self, through: &Through<'_>, range: &LockRange) -> Result<()> {
-        if !self.description.serves(range.kind) {
-            self.widen(through)?;
+        if !self.description.serves(range.kind, through.flags) {
+            self.widen(through, range.kind)?;
         }
         self.description.set(range)?;
         self.opened = through.opened;
@@ -337,9 +337,14 @@ impl Held {
     }
 
     /// Goes over to a description that can have locks of each kind. Both have the shared locks for a moment, so that they are never free.
-    fn widen(&mut self, through: &Through<'_>) -> Result<()> {
-        let wider = Description::of(through.descriptor, OpenFlags::READ | OpenFlags::WRITE, LockKind::Exclusive)?;
-        if !wider.serves(LockKind::Shared) || self.ranges.iter().any(|range| range.kind == LockKind::Exclusive) {
+    fn widen(&mut self, through: &Through<'_>, kind: LockKind) -> Result<()> {
+        let has_exclusive = self.ranges.iter().any(|range| range.kind == LockKind::Exclusive);
+        if has_exclusive && kind == LockKind::Exclusive {
+            // It has one already through a file that is open for reading alone, and keeps the description of that.
+            return Ok(());
+        }
+        let wider = Description::of(through.descriptor, through.flags, kind)?;
+        if !wider.serves_all() || has_exclusive {
             return Err(Errno::NOLCK.into());
         }
         self.ranges.iter().try_for_each(|range| wider.set(range))?;

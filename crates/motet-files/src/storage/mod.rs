@@ -290,7 +290,9 @@ fn assume<'a>(
         | Operation::Append { file }
         | Operation::Reserve { file, .. }
         | Operation::Fallocate { file, .. }
-        | Operation::CopyFileRange { to: file, .. } => tree.assume(files.get(file)?.opener()),
+        | Operation::CopyFileRange { to: file, .. }
+        // The attributes of an entry are those that its user can ask for by its name.
+        | Operation::Readdir { file, attributes: true, .. } => tree.assume(files.get(file)?.opener()),
         Operation::Attach { .. }
         | Operation::AttachMember { .. }
         | Operation::Subscribe { .. }
