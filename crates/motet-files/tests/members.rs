@@ -6,6 +6,7 @@ use motet_files::exports::{self, Query};
 use motet_files::identity::Identity;
 use motet_files::protocol::{Change, LockKind, LockRange, OpenFlags, entries};
 use motet_files::server::{Group, Options, Server};
+use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read};
 use std::os::linux::net::SocketAddrExt;
@@ -49,7 +50,11 @@ fn child() {
     let Ok(task) = std::env::var(TASK) else { return };
     let words: Vec<_> = task.split(' ').collect();
     match words[..] {
-        ["serve", name, folder] => {
+        ["serve", name, folder, ref limit @ ..] => {
+            if let [limit] = limit {
+                let current = limit.parse().ok();
+                setrlimit(Resource::Nofile, Rlimit { current, maximum: current }).expect("a limit");
+            }
             let group = Some(Group { name: "walls".to_owned(), number: WALLS });
             let options = Options { name: name.to_owned(), directory: folder.into(), group, ..Options::default() };
             let _server = Server::start(options).expect("a server");
@@ -85,6 +90,20 @@ fn child() {
             println!("chown={}", result(claims_root.mknod(b"device", 0o020_666, 0x103)));
             println!("up={}", result(client.attributes(b"../x")));
             client.close();
+        }
+        ["take", export, count] => {
+            let client = Client::named(export, LIMIT).expect("a client");
+            let open = |number: usize| {
+                let name = format!("taken-{}-{number}", std::process::id());
+                client.open_file(name.as_bytes(), READ_WRITE | OpenFlags::CREATE, 0o644)
+            };
+            let opened: Vec<_> = (0..count.parse().expect("a number")).map_while(|number| open(number).ok()).collect();
+            let sessions: Vec<_> = (0..1100).map_while(|_| Client::named(export, LIMIT).ok()).collect();
+            println!("\nopened={} sessions={}", opened.len(), sessions.len() + 1);
+            println!("ready");
+            let _ = std::io::stdin().read(&mut [0]);
+            drop(opened);
+            sessions.iter().chain([&client]).for_each(Client::close);
         }
         ["read", export] => {
             let client = match Client::named(export, LIMIT) {
@@ -164,12 +183,22 @@ impl Programs {
 
     /// A part that is ready, and ends with its input.
     fn started(&self, user: (u32, u32, &str), task: &str) -> Part {
+        self.begun(user, task).0
+    }
+
+    /// The same, with what it has printed until then.
+    fn begun(&self, user: (u32, u32, &str), task: &str) -> (Part, Vec<String>) {
         let mut command = self.command(user, task);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
         let mut output = BufReader::new(child.stdout.take().expect("its output"));
-        let ready = output.by_ref().lines().any(|line| line.expect("a line").ends_with("ready"));
-        assert!(ready, "{task} is ready");
-        Part { child, _output: output }
+        let mut printed = Vec::new();
+        let ready = output.by_ref().lines().map(|line| line.expect("a line")).any(|line| {
+            let ready = line.ends_with("ready");
+            printed.extend(line.contains('=').then_some(line));
+            ready
+        });
+        assert!(ready, "{task} is ready: {printed:?}");
+        (Part { child, _output: output }, printed)
     }
 
     /// What a user gets of an export.
@@ -354,25 +383,39 @@ fn members_get_no_more_than_the_kernel_would_give_them() {
     let user = |groups: &str| format!("7001,{groups}");
     let (with, without) = (user(&format!("{groups},9999")), user(&groups));
     for (groups, opened) in [(&with, "opened=13"), (&without, "opened=ok")] {
-        let mut child = programs.command((USER, USER, groups), &format!("read 0@{export}"));
-        let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");
-        let mut lines = Vec::new();
-        let mut output = BufReader::new(child.stdout.take().expect("its output"));
-        for line in output.by_ref().lines() {
-            let line = line.expect("a line");
-            if line == "ready" {
-                break;
-            }
-            lines.extend(line.contains('=').then_some(line));
-        }
+        let (part, lines) = programs.begun((USER, USER, groups), &format!("read 0@{export}"));
         assert_eq!(lines, [opened, "names=3 attributes=0", "stat=13"], "{groups}");
         // It has locked the program, and does not keep others from starting it.
         assert!(Command::new(path("tool")).status().expect("the program starts").success());
-        Part { child, _output: output }.end();
+        part.end();
     }
     let many = (10_000..11_100).map(|group| group.to_string()).collect::<Vec<_>>().join(",");
     let refused = programs.done((USER, USER, &user(&many)), &format!("use 0@{export}"));
     assert_eq!(refused, [format!("connect=user {USER} has more than 1024 supplementary groups")]);
+}
+
+#[test]
+fn one_member_takes_neither_all_descriptors_nor_all_sessions() {
+    if !is_root("one_member_takes_neither_all_descriptors_nor_all_sessions") {
+        return;
+    }
+    let (programs, exported, export) = (Programs::new(), folder(), name());
+    let task = format!("serve {export} {} 512", exported.path().display());
+    let served = programs.started((SERVER_USER, SERVER_USER, ""), &task);
+    let place = format!("{SERVER_USER}@{export}");
+    let (taking, taken) = programs.begun((USER, USER, "7001"), &format!("take {place} 1000"));
+    assert_eq!(taken, ["opened=64 sessions=8"]);
+    for user in [(USER + 1, USER + 1, "7001"), (SERVER_USER, SERVER_USER, "")] {
+        let found = programs.used(user, &place);
+        assert!(
+            found.iter().any(|line| line == "connect=ok") && found.iter().any(|line| line == "mine=ok"),
+            "{found:?}"
+        );
+        fs::remove_file(exported.path().join("mine")).expect("removed");
+    }
+    taking.end();
+    served.end();
+    nothing_is_left(SERVER_USER, &export);
 }
 
 /// Makes programs of a user in a folder that run as that user, and a directory with its group.

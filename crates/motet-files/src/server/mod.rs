@@ -13,6 +13,7 @@
 //! | `backlog` | the requests of one client that are postponed meanwhile |
 //! | `resumable` | the sessions whose postponed requests may be executed |
 //! | `sessions` | the sessions of all clients |
+//! | `shares` | what one client may use of the descriptors and sessions |
 //! | `session` | one session: slots, open files, notices |
 //! | `ring_reads` | reads past the cache by io_uring |
 //! | `members_part` | clients of other users of this host |
@@ -34,6 +35,7 @@ mod resumable;
 mod ring_reads;
 mod session;
 mod sessions;
+mod shares;
 mod silent;
 mod work;
 

@@ -3,11 +3,11 @@
 use super::backlog::Backlog;
 use crate::identity::Identity;
 use crate::protocol::{Answer, OpenFlags, Operation, Request, SLOTS, SessionKey, append};
-use crate::storage::{ClosedFiles, FileTable};
+use crate::storage::{ClosedFiles, FileTable, Quota};
 use motet::node::Channel;
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// A session.
@@ -116,15 +116,15 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Session {
-    /// A session of the client at this channel.
-    pub fn new(key: SessionKey, channel: Channel, member: Option<Identity>) -> Self {
+    /// A session of the client at this channel. `quota`: the descriptors that it may use.
+    pub fn new(key: SessionKey, channel: Channel, member: Option<Identity>, quota: Arc<Quota>) -> Self {
         Self {
             key,
             member,
             link: Mutex::new(LinkState::Up(channel)),
             slots: (0..SLOTS).map(|_| Mutex::default()).collect(),
             backlog: Backlog::default(),
-            files: FileTable::default(),
+            files: FileTable::with(quota),
             ends: AtomicU64::new(0),
             notices: Mutex::default(),
             acknowledged: Condvar::new(),
@@ -310,7 +310,7 @@ mod tests {
     use crate::server::backlog::tests::channel;
 
     fn session() -> Session {
-        Session::new(SessionKey([1; 16]), channel(), None)
+        Session::new(SessionKey([1; 16]), channel(), None, Quota::new(100, None))
     }
 
     fn request(slot: u16, sequence: u32) -> Request<'static> {

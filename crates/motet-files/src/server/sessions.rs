@@ -1,6 +1,7 @@
 //! The sessions of all clients of a server.
 
 use super::session::Session;
+use super::shares::Shares;
 use crate::Result;
 use crate::identity::Identity;
 use crate::protocol::{Resumed, SessionKey};
@@ -26,6 +27,7 @@ pub struct Sessions {
     /// The sessions whose clients get notices on a channel.
     by_notices: Mutex<HashMap<Channel, Arc<Session>>>,
     all: Mutex<HashMap<SessionKey, Arc<Session>>>,
+    shares: Shares,
     /// Sessions without files, since when, the first to end first. Locked after `all`.
     ended: Mutex<VecDeque<(Instant, Arc<Session>)>>,
     watched: Mutex<Watched>,
@@ -156,15 +158,22 @@ impl Sessions {
         if all.len() >= MAX_SESSIONS {
             return Err(Errno::USERS.into());
         }
+        if let Some(Identity { user, .. }) = &member {
+            let of_user = all.values().filter(|session| session.member().is_some_and(|member| member.user == *user));
+            if of_user.count() >= self.shares.sessions_of_user() {
+                return Err(Errno::USERS.into());
+            }
+        }
         if let Some(session) = resume.and_then(|key| self.take_ended(key, member.as_ref())) {
             session.resume(channel);
             all.insert(session.key(), Arc::clone(&session));
             channels.insert(channel, Arc::clone(&session));
             return Ok((session.key(), Resumed::Answers));
         }
+        let quota = self.shares.descriptors(member.as_ref());
         let mut key = [0; 16];
         getrandom(&mut key, GetRandomFlags::empty())?;
-        let session = Arc::new(Session::new(SessionKey(key), channel, member));
+        let session = Arc::new(Session::new(SessionKey(key), channel, member, quota));
         if resume.is_some_and(has_lost_locks) {
             session.files().lose_locks();
         }

@@ -3,6 +3,7 @@
 use super::grants::Grants;
 use super::locks::LockClient;
 use super::open_file::OpenFile;
+use super::quota::{Quota, Taken};
 use crate::Result;
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -16,7 +17,7 @@ const MAX_OPEN_FILES: usize = 16 << 10;
 #[derive(Debug)]
 #[must_use = "their descriptors are closed when this is dropped"]
 pub struct ClosedFiles {
-    _files: Vec<Arc<OpenFile>>,
+    _files: Vec<(Arc<OpenFile>, Taken)>,
 }
 
 /// Open files, by number.
@@ -26,27 +27,39 @@ pub struct FileTable {
     client: u64,
     /// How many locks the server had granted when the client lost those that it had.
     since: AtomicU64,
+    /// The descriptors that its files and locks may use.
+    quota: Arc<Quota>,
     table: RwLock<Table>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
-    files: HashMap<u32, Arc<OpenFile>>,
+    files: HashMap<u32, (Arc<OpenFile>, Taken)>,
     next: u32,
 }
 
 impl Default for FileTable {
     fn default() -> Self {
-        static CLIENTS: AtomicU64 = AtomicU64::new(0);
-        let (since, table) = (AtomicU64::new(0), RwLock::default());
-        Self { client: CLIENTS.fetch_add(1, Ordering::Relaxed), since, table }
+        Self::with(Quota::new(2 * MAX_OPEN_FILES, None))
     }
 }
 
 impl FileTable {
+    /// A table of a client that may use so many descriptors.
+    pub fn with(quota: Arc<Quota>) -> Self {
+        static CLIENTS: AtomicU64 = AtomicU64::new(0);
+        let (since, table) = (AtomicU64::new(0), RwLock::default());
+        Self { client: CLIENTS.fetch_add(1, Ordering::Relaxed), since, quota, table }
+    }
+
     /// The client, for its locks.
     pub fn lock_client(&self) -> LockClient {
         LockClient { number: self.client, since: self.since.load(Ordering::Acquire) }
+    }
+
+    /// The descriptors that its files and locks may use.
+    pub fn quota(&self) -> &Arc<Quota> {
+        &self.quota
     }
 
     /// The client gets none of the locks again that it had before.
@@ -57,11 +70,12 @@ impl FileTable {
     /// An open file.
     pub fn get(&self, number: u32) -> Result<Arc<OpenFile>> {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.files.get(&number).cloned().ok_or_else(|| Errno::BADF.into())
+        table.files.get(&number).map(|(file, _)| Arc::clone(file)).ok_or_else(|| Errno::BADF.into())
     }
 
     /// Takes an open file in; returns its number.
     pub fn add(&self, file: OpenFile) -> Result<u32> {
+        let taken = self.quota.take()?;
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if table.files.len() >= MAX_OPEN_FILES {
             return Err(Errno::MFILE.into());
@@ -71,14 +85,14 @@ impl FileTable {
         }
         let number = table.next;
         table.next = number.wrapping_add(1);
-        table.files.insert(number, Arc::new(file));
+        table.files.insert(number, (Arc::new(file), taken));
         Ok(number)
     }
 
     /// Closes a file, and releases its locks. Its descriptor is closed when the last request that uses it has ended.
     pub fn close(&self, number: u32) -> Result<()> {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        let file = table.files.remove(&number).ok_or(Errno::BADF)?;
+        let (file, _taken) = table.files.remove(&number).ok_or(Errno::BADF)?;
         drop(table);
         file.closed();
         Ok(())
@@ -90,17 +104,17 @@ impl FileTable {
         let files = std::mem::take(&mut table.files);
         drop(table);
         // Before other clients can have them. Without open files there are no locks.
-        if let Some(file) = files.values().next() {
+        if let Some((file, _)) = files.values().next() {
             self.since.fetch_max(file.grants(), Ordering::AcqRel);
         }
-        files.values().for_each(|file| file.closed());
+        files.values().for_each(|(file, _)| file.closed());
         ClosedFiles { _files: files.into_values().collect() }
     }
 
     /// How many owners have locks, on all files.
     pub fn lock_owners(&self) -> usize {
         let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
-        table.files.values().map(|file| file.lock_owners()).sum()
+        table.files.values().map(|(file, _)| file.lock_owners()).sum()
     }
 
     /// How many files are open.

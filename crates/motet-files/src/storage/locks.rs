@@ -9,13 +9,14 @@
 pub use super::grants::FileId;
 use super::grants::Grants;
 use super::lock_calls::{Description, normal};
+use super::quota::{Quota, Taken};
 use crate::Result;
 use crate::locked_ranges::Ranges;
 use crate::protocol::{LockKind, LockRange, LockWait, OpenFlags};
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::BorrowedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Owners that have locks on one file.
@@ -58,6 +59,8 @@ pub struct Through<'a> {
     pub flags: OpenFlags,
     /// As in [`LockClient`].
     pub since: u64,
+    /// The descriptors that its client may use.
+    pub quota: &'a Arc<Quota>,
     /// The open file.
     pub descriptor: BorrowedFd<'a>,
 }
@@ -82,6 +85,7 @@ struct Table {
 #[derive(Debug)]
 struct Held {
     description: Description,
+    _taken: Taken,
     /// The open file through which it has last locked something.
     opened: u64,
     ranges: Ranges,
@@ -321,9 +325,11 @@ impl Table {
 
 impl Held {
     fn new(through: &Through<'_>, range: &LockRange) -> Result<Self> {
+        // As fcntl(2) says if there is no room for further locks.
+        let _taken = through.quota.take().map_err(|_| Errno::NOLCK)?;
         let description = Description::of(through.descriptor, through.flags, range.kind)?;
         description.set(range)?;
-        Ok(Self { description, opened: through.opened, ranges: Ranges::of(*range) })
+        Ok(Self { description, _taken, opened: through.opened, ranges: Ranges::of(*range) })
     }
 
     fn lock(&mut self, through: &Through<'_>, range: &LockRange) -> Result<()> {

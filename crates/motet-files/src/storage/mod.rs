@@ -16,6 +16,7 @@
 //! | `stripes` | layouts of files that are striped over several exports |
 //! | `descriptors` | attributes and names of open files |
 //! | `attributes` | changes of attributes, extended attributes |
+//! | `quota` | how many descriptors a client may use |
 //! | `squashed` | what requests may not do that are executed as the user of this process for another one |
 
 mod attributes;
@@ -29,6 +30,7 @@ mod locks;
 mod open_file;
 mod opens;
 mod past_cache;
+mod quota;
 mod squashed;
 mod stripes;
 mod tree;
@@ -57,6 +59,7 @@ use attributes::Located;
 use descriptors::{attributes_at, attributes_of};
 pub use open_file::OpenFile;
 pub use past_cache::{Counted, PastCache};
+pub use quota::Quota;
 use squashed::{Modes, WithoutFsetid};
 
 /// Reads up to this many bytes are tried without waiting first, and sent by the thread that receives.
@@ -154,7 +157,14 @@ pub fn execute(
             let locks = Arc::clone(&tree.locks);
             // The client of a striped file decides where appended bytes go.
             let flags = if layout.is_some() { flags.positioned() } else { flags };
-            let mut opened = OpenFile::new(descriptor, flags, opener, &attributes, locks, files.lock_client());
+            let mut opened = OpenFile::new(
+                descriptor,
+                flags,
+                opener,
+                &attributes,
+                locks,
+                (files.lock_client(), Arc::clone(files.quota())),
+            );
             let cached = tree.pass_cache(&mut opened, flags, &attributes);
             let file = files.add(opened)?;
             Ok((Reply::Opened { file, attributes, cached }, layout_body(layout.as_ref())))

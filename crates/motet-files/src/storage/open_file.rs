@@ -3,6 +3,7 @@
 use super::descriptors::attributes_at;
 use super::locks::{FileId, LockClient, LockTable, Owner, Through};
 use super::past_cache::{PastCache, UnderWay, write_all};
+use super::quota::Quota;
 use crate::Result;
 use crate::identity::Identity;
 use crate::protocol::{Attributes, Cached, Entry, LockRange, LockWait, OpenFlags, append};
@@ -33,6 +34,8 @@ pub struct OpenFile {
     locks: Arc<LockTable>,
     /// Its client, for its locks.
     client: LockClient,
+    /// The descriptors that its client may use.
+    quota: Arc<Quota>,
     /// Its own number, which no other open file has.
     opened: u64,
     /// Whether the client has closed it.
@@ -47,13 +50,13 @@ impl OpenFile {
         opener: Option<Identity>,
         attributes: &Attributes,
         locks: Arc<LockTable>,
-        client: LockClient,
+        (client, quota): (LockClient, Arc<Quota>),
     ) -> Self {
         static OPENED: AtomicU64 = AtomicU64::new(0);
         let identity = (attributes.device, attributes.inode);
         let (opened, closed) = (OPENED.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
         let (past_cache, listing) = (None, Mutex::new(()));
-        Self { descriptor, flags, opener, identity, past_cache, listing, locks, client, opened, closed }
+        Self { descriptor, flags, opener, identity, past_cache, listing, locks, client, quota, opened, closed }
     }
 
     /// The file is read and written past the cache from now on. An error says why that is not possible.
@@ -207,7 +210,7 @@ impl OpenFile {
 
     fn through(&self) -> Through<'_> {
         let Self { identity: file, opened, flags, client: LockClient { since, .. }, .. } = *self;
-        Through { file, opened, flags, since, descriptor: self.descriptor() }
+        Through { file, opened, flags, since, quota: &self.quota, descriptor: self.descriptor() }
     }
 }
 

@@ -346,15 +346,14 @@ impl Connection {
                 self.lose(channel);
                 let mut again =
                     |data: &[u8], into: &mut [u8]| self.call_in(&mut slot, None, &operation, data, into, Some(epoch));
-                let again = match &mut body {
+                match &mut body {
                     Body::Empty => again(&[], &mut []),
                     Body::Data(data) => again(data.bytes(0, data.len()), &mut []),
                     Body::Into(into) => {
                         let length = into.len();
                         into.write(0, length, |into| again(&[], into))
                     }
-                };
-                again
+                }
             }
         };
         self.slots.end(slot);

@@ -34,6 +34,7 @@ struct Scene {
     _folder: tempfile::TempDir,
     files: [File; 2],
     table: LockTable,
+    quota: Arc<Quota>,
 }
 
 impl Scene {
@@ -43,12 +44,17 @@ impl Scene {
             let path: &Path = &folder.path().join(name);
             File::options().read(true).write(true).create(true).truncate(false).open(path).expect("a file")
         };
-        Self { files: [open("one"), open("two")], _folder: folder, table: LockTable::default() }
+        Self {
+            files: [open("one"), open("two")],
+            _folder: folder,
+            table: LockTable::default(),
+            quota: Quota::new(100, None),
+        }
     }
 
     fn through(&self, file: usize, opened: u64) -> Through<'_> {
         let flags = OpenFlags::READ | OpenFlags::WRITE;
-        Through { file: FILES[file], opened, flags, since: 0, descriptor: self.files[file].as_fd() }
+        Through { file: FILES[file], opened, flags, since: 0, quota: &self.quota, descriptor: self.files[file].as_fd() }
     }
 
     fn set(&self, name: u64, file: usize, range: LockRange, wait: LockWait) -> i32 {
