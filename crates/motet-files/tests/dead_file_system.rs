@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How long anything may take on a loaded host.
 const LIMIT: Duration = Duration::from_secs(60);
+/// More requests than a server has threads.
+const MANY: u64 = 40;
 
 /// A mounted file system whose server answers nothing. It goes when this is dropped.
 struct Dead {
@@ -116,4 +118,53 @@ fn a_dead_file_system_beneath_an_export_stops_no_other_request() {
             others_go_on(&folder);
         }
     }
+}
+
+/// One client has more requests under way that wait for the dead file system than the server has threads.
+fn one_client_leaves_threads(folder: &Path) {
+    let exported = tempfile::tempdir_in(folder).expect("a folder");
+    std::fs::create_dir(exported.path().join("nested")).expect("a folder");
+    std::fs::write(exported.path().join("file"), "text").expect("a file");
+    let name = format!("threads-{}", std::process::id());
+    let options = Options { name: name.clone(), directory: exported.path().to_owned(), ..Options::default() };
+    let server = Server::start(options).expect("a server");
+    let connect = || Client::connect(Source::Name(name.clone()), Some(LIMIT)).expect("a client");
+    let (waits, other) = (connect(), connect());
+    let Some(mut dead) = Dead::mount(&exported.path().join("nested")) else { return };
+    thread::scope(|scope| {
+        let before = requests(&name);
+        for _ in 0..MANY {
+            scope.spawn(|| drop(waits.attributes(b"nested")));
+        }
+        let until = Instant::now() + LIMIT;
+        while requests(&name) < before + MANY {
+            assert!(Instant::now() < until, "the requests come");
+            thread::sleep(Duration::from_millis(10));
+        }
+        let served = (|| {
+            for round in 0..20u8 {
+                let (file, _) = other.open_file(&[b'a' + round], OpenFlags::WRITE | OpenFlags::CREATE, 0o644)?;
+                file.write_at(b"text", 0)?;
+                file.sync(false)?;
+            }
+            Ok::<_, std::io::Error>(())
+        })();
+        dead.end();
+        served.expect("others are served");
+    });
+    drop(dead);
+    // What was held has been executed.
+    waits.mkdir(b"made", 0o755).expect("a directory");
+    waits.close();
+    other.close();
+    drop(server);
+}
+
+#[test]
+fn one_client_does_not_occupy_all_threads() {
+    if !rustix::process::getuid().is_root() {
+        eprintln!("SKIPPED one_client_does_not_occupy_all_threads: not root");
+        return;
+    }
+    one_client_leaves_threads(&std::env::temp_dir());
 }

@@ -11,6 +11,7 @@
 //! | `requests` | a request, from the message to the answer |
 //! | `patience` | what waits for clients |
 //! | `backlog` | the requests of one client that are postponed meanwhile |
+//! | `threads` | the threads that one client occupies |
 //! | `resumable` | the sessions whose postponed requests may be executed |
 //! | `sessions` | the sessions of all clients |
 //! | `shares` | what one client may use of the descriptors and sessions |
@@ -37,6 +38,7 @@ mod session;
 mod sessions;
 mod shares;
 mod silent;
+mod threads;
 mod work;
 
 use crate::Result;
@@ -55,6 +57,7 @@ use patience::Patience;
 use resumable::Resumable;
 use ring_reads::RingReads;
 pub use ring_reads::Storage;
+use session::Session;
 use sessions::Sessions;
 use silent::Silent;
 use std::net::{IpAddr, SocketAddr};
@@ -155,12 +158,24 @@ struct Counters {
 type Task = fn(&Arc<Shared>);
 
 /// The turn of a thread to receive requests.
-struct Turn<'a>(Option<MutexGuard<'a, ()>>);
+struct Turn<'a> {
+    held: Option<MutexGuard<'a, ()>>,
+    /// For whose request the thread has given it away.
+    given_for: Option<Arc<Session>>,
+}
 
-impl Turn<'_> {
-    /// Lets another thread receive.
-    fn give(&mut self) {
-        self.0 = None;
+impl<'a> Turn<'a> {
+    fn new(held: MutexGuard<'a, ()>) -> Self {
+        Self { held: Some(held), given_for: None }
+    }
+
+    /// Lets another thread receive. This one is occupied by a client's request from now on.
+    fn give(&mut self, session: &Arc<Session>) {
+        if self.held.is_some() {
+            session.threads().begin();
+            self.given_for = Some(Arc::clone(session));
+            self.held = None;
+        }
     }
 }
 

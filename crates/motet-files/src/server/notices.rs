@@ -134,7 +134,7 @@ impl Shared {
     /// Tells other clients what a client has changed, those of the other part of the server, too, and waits until they use it no more.
     pub(super) fn tell(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         changes: &Changes<'_>,
         other_part: Option<&Self>,
         turn: &mut Turn<'_>,
@@ -149,7 +149,7 @@ impl Shared {
         if told.is_empty() {
             return;
         }
-        turn.give();
+        turn.give(session);
         let deadline = Instant::now() + ANSWER_LIMIT;
         for Told { part, session, channel, number } in told {
             let user = session.member().map(|member| member.user);

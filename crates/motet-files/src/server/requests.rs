@@ -55,16 +55,49 @@ impl Shared {
             _ => {}
         }
         let Some(session) = self.sessions.of(channel) else { return self.refuse(channel) };
+        self.admit(&session, channel, (tag, message), (&request, inline), buffers, turn);
+    }
+
+    /// Decides when a request of a session is executed: at once, when the client occupies fewer threads, or when it has taken what it is sent.
+    fn admit(
+        self: &Arc<Self>,
+        session: &Arc<Session>,
+        channel: Channel,
+        (tag, message): (u64, &[u8]),
+        (request, inline): (&Request<'_>, &[u8]),
+        buffers: &mut Buffers,
+        turn: &mut Turn<'_>,
+    ) {
         let postponed = || Postponed { channel, tag, message: message.to_vec() };
+        let operation = &request.operation;
+        if session.threads().is_full(operation) {
+            let is_read = matches!(operation, Operation::Read { .. }) && !self.tree.is_in_memory();
+            if is_read || waits(&self.tree, session.files(), operation) {
+                if !session.threads().hold(postponed()) {
+                    self.refuse(channel);
+                }
+                return;
+            }
+        }
         match session.backlog().admit(|| self.patience.is_strained(), postponed) {
-            Beginning::Now => self.begin((&session, channel), &request, (message, inline), buffers, turn),
+            Beginning::Now => self.begin((session, channel), request, (message, inline), buffers, turn),
             Beginning::Later => {}
             Beginning::Never => self.refuse(channel),
         }
     }
 
-    /// Executes the next postponed request of a session, if it may be executed now.
+    /// Executes the next request of a session that was held or postponed, if it may be executed now.
     pub(super) fn resume(self: &Arc<Self>, session: &Arc<Session>, buffers: &mut Buffers, turn: &mut Turn<'_>) {
+        if let Some((Postponed { channel, tag, message }, _)) = session.threads().next() {
+            // There may be more of both kinds.
+            self.resumable.add(session);
+            if session.channel() == Some(channel)
+                && let Some((request, inline)) = parse(&message, tag)
+            {
+                self.admit(session, channel, (tag, &message), (&request, inline), buffers, turn);
+            }
+            return;
+        }
         let Some((postponed, more)) = session.backlog().next(|| self.patience.is_strained()) else { return };
         if more {
             // Before this thread gives the turn away, so that the next one finds it.
@@ -121,7 +154,7 @@ impl Shared {
                 (Awaited::Data(_), _) if session.channel() != Some(channel) => {}
                 (Awaited::Data(message), Status::Done) if length == memory.len() as u64 => {
                     if memory.len() > LONG_DATA_BYTES {
-                        turn.give();
+                        turn.give(&session);
                     }
                     if let Some((request, _)) = parse_request(&message) {
                         self.run(&session, channel, &request, &memory, buffers, turn);
@@ -188,7 +221,7 @@ impl Shared {
     /// Executes an operation of a client, and tells the others what it has changed.
     fn execute(
         &self,
-        session: &Session,
+        session: &Arc<Session>,
         identity: Option<&Identity>,
         operation: &Operation<'_>,
         data: &[u8],
@@ -196,7 +229,7 @@ impl Shared {
         turn: &mut Turn<'_>,
     ) -> Result<(Reply, Body)> {
         let mut execute = |turn: &mut Turn<'_>| {
-            execute(&self.tree, session.files(), identity, operation, data, buffer, &mut || turn.give())
+            execute(&self.tree, session.files(), identity, operation, data, buffer, &mut || turn.give(session))
         };
         let other = self.other_part();
         if self.leases.is_unused() && other.as_ref().is_none_or(|other| other.leases.is_unused()) {
@@ -205,7 +238,7 @@ impl Shared {
         let file = |number| Some(session.files().get(number).ok()?.identity());
         if operation.is_change() && waits(&self.tree, session.files(), operation) {
             // What changes is looked at first.
-            turn.give();
+            turn.give(session);
         }
         let changes = Changes::of(&self.tree, operation, file);
         let count = self.leases.changes();

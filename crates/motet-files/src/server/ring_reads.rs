@@ -135,7 +135,7 @@ impl Shared {
 
     /// The ring has completed a read. Called in its thread, which waits for no client.
     fn completed(&self, completed: Completed<RingRead>, headers: &mut Vec<u8>) {
-        let Ok(bytes) = completed.bytes() else { return self.leave(completed.read) };
+        let Ok(bytes) = completed.bytes() else { return self.keep_failed(completed.read) };
         let RingRead { session, request, .. } = &completed.read;
         let (result, body) = read_result(bytes.len());
         self.count(&request.operation, &Ok((result.clone(), body)));
@@ -159,7 +159,7 @@ impl Shared {
         }
     }
 
-    fn leave(&self, failed: RingRead) {
+    fn keep_failed(&self, failed: RingRead) {
         self.ring_reads.failed.lock().unwrap_or_else(PoisonError::into_inner).push_back(failed);
         let _ = self.node.signal_cq(self.cq);
     }
@@ -173,7 +173,7 @@ impl Shared {
             let _ = self.node.signal_cq(self.cq);
         }
         drop(queue);
-        turn.give();
+        turn.give(&session);
         let Operation::Read { offset, length, .. } = request.operation else { return };
         let buffer = self.buffer_for(&request.operation, &mut buffers.read);
         let into = buffer.get_mut(..length as usize).ok_or_else(|| Errno::INVAL.into());

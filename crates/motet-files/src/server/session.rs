@@ -1,6 +1,7 @@
 //! A client's session: its slots with the answers that may be asked for again, its postponed requests, its open files, and the channel on which it is reached.
 
 use super::backlog::Backlog;
+use super::threads::ClientThreads;
 use crate::identity::Identity;
 use crate::protocol::{Answer, OpenFlags, Operation, Request, SLOTS, SessionKey, append};
 use crate::storage::{ClosedFiles, FileTable, Quota};
@@ -19,6 +20,7 @@ pub struct Session {
     link: Mutex<LinkState>,
     slots: Vec<Mutex<Slot>>,
     backlog: Backlog,
+    threads: ClientThreads,
     files: FileTable,
     /// How often its files have ended.
     ends: AtomicU64,
@@ -124,6 +126,7 @@ impl Session {
             link: Mutex::new(LinkState::Up(channel)),
             slots: (0..SLOTS).map(|_| Mutex::default()).collect(),
             backlog: Backlog::default(),
+            threads: ClientThreads::default(),
             files: FileTable::with(quota),
             ends: AtomicU64::new(0),
             notices: Mutex::default(),
@@ -152,6 +155,7 @@ impl Session {
     /// The client has come back on another channel; returns the one before.
     pub fn resume(&self, channel: Channel) -> Option<Channel> {
         self.backlog.clear();
+        self.threads.clear();
         match std::mem::replace(&mut *locked(&self.link), LinkState::Up(channel)) {
             LinkState::Up(before) => Some(before),
             LinkState::Lost(_) => None,
@@ -179,6 +183,11 @@ impl Session {
     /// Its requests that are postponed.
     pub fn backlog(&self) -> &Backlog {
         &self.backlog
+    }
+
+    /// The threads that it occupies.
+    pub fn threads(&self) -> &ClientThreads {
+        &self.threads
     }
 
     /// Decides about a request, by its slot and number.
@@ -227,6 +236,7 @@ impl Session {
         self.ends.fetch_add(1, Ordering::SeqCst);
         let closed = self.files.end();
         self.backlog.clear();
+        self.threads.clear();
         for slot in &self.slots {
             let mut slot = locked(slot);
             match slot.state {

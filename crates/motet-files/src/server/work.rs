@@ -63,8 +63,8 @@ impl Shared {
     pub(super) fn work(self: &Arc<Self>) {
         let mut buffers = Buffers { read: Vec::new(), headers: Vec::new() };
         loop {
-            let mut turn = Turn(Some(self.turn.lock().unwrap_or_else(PoisonError::into_inner)));
-            while turn.0.is_some() {
+            let mut turn = Turn::new(self.turn.lock().unwrap_or_else(PoisonError::into_inner));
+            while turn.held.is_some() {
                 if let Some(session) = self.resumable.next() {
                     self.resume(&session, &mut buffers, &mut turn);
                     continue;
@@ -113,6 +113,16 @@ impl Shared {
                     Err(_) => {}
                 }
             }
+            self.leave(turn);
+        }
+    }
+
+    /// A request is over for which the thread has given the turn away. The client's next one may be executed.
+    fn leave(&self, turn: Turn<'_>) {
+        let Some(session) = turn.given_for else { return };
+        if session.threads().end() {
+            self.resumable.add(&session);
+            let _ = self.node.signal_cq(self.cq);
         }
     }
 
