@@ -1,7 +1,7 @@
 //! A server reports each change to the clients that may have cached what is changed, before it answers the client that has made the change.
 
 use motet_files::client::{Client, Notice, Source, Subscription};
-use motet_files::protocol::{Attributes, Change, OpenFlags, RenameFlags};
+use motet_files::protocol::{Attributes, Change, OpenFlags, RenameFlags, entries};
 use motet_files::server::{Group, Options, Server};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -120,6 +120,50 @@ fn listings_with_attributes_are_told_too() {
     directory.readdir(0, true, &mut [0; 4096]).expect("a listing");
     file.write_at(b"text", 0).expect("a write");
     assert_eq!(reader.take(), [Told::Attributes(attributes.inode)]);
+    // Names that only a listing has shown are told, too: of a directory by whatever path it is known.
+    writer.client.mkdir(b"inner", 0o755).expect("a directory");
+    for name in [&b"inner/old"[..], b"inner/gone"] {
+        writer.client.open_file(name, NEW, 0o644).expect("a file");
+    }
+    let (inner, _) =
+        reader.client.open_file(b"inner", OpenFlags::READ | OpenFlags::DIRECTORY, 0).expect("the directory");
+    inner.readdir(0, true, &mut [0; 4096]).expect("a listing");
+    reader.take();
+    writer.client.rename(b"inner/old", b"inner/new", RenameFlags::empty()).expect("renamed");
+    assert!(reader.take().contains(&Told::Name(b"inner/old".to_vec())));
+    reader.client.rename(b"inner", b"moved", RenameFlags::empty()).expect("renamed");
+    writer.client.unlink(b"moved/gone", false).expect("removed");
+    assert!(reader.take().contains(&Told::Name(b"moved/gone".to_vec())));
+}
+
+#[test]
+fn a_client_with_too_many_leases_forgets_all_and_is_told_again() {
+    let (name, folder) = (name(), tempfile::tempdir().expect("a folder"));
+    let _server = serve(&name, folder.path());
+    let (reader, writer) = (Listener::new(&name), Listener::new(&name));
+    let (file, attributes) = writer.client.open_file(b"file", NEW, 0o644).expect("a file");
+    std::fs::create_dir(folder.path().join("many")).expect("a directory");
+    // A listing gives two leases for each entry, of 65 536.
+    for number in 0..33_000 {
+        std::fs::write(folder.path().join(format!("many/{number}")), "").expect("a file");
+    }
+    let (many, _) = reader.client.open_file(b"many", OpenFlags::READ | OpenFlags::DIRECTORY, 0).expect("the directory");
+    let (mut cookie, mut listing) = (0, vec![0; 1 << 20]);
+    loop {
+        let length = many.readdir(cookie, true, &mut listing).expect("a listing");
+        let Some(last) = entries(&listing[..length]).last() else { break };
+        cookie = last.cookie;
+    }
+    // Once it has forgotten all it is told of changes as before.
+    let (began, mut told) = (Instant::now(), Vec::new());
+    while !told.contains(&Told::Attributes(attributes.inode)) {
+        assert!(began.elapsed() < Duration::from_secs(60), "no change is reported");
+        reader.look("file");
+        file.write_at(b"text", 0).expect("a write");
+        told.extend(reader.take());
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(told.contains(&Told::Everything), "it has forgotten what it had cached");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Leases of one client. Beyond them it gets none, and uses what it has cached as long as without leases.
+/// Leases of one client. A client that needs more has to forget all that it has cached, and begins anew.
 const MAX_LEASES: usize = 64 << 10;
 /// Files and names that are leased to any client.
 const MAX_LEASED: usize = 1 << 20;
@@ -22,6 +22,8 @@ pub enum Leased {
     Attributes(u64, u64),
     /// The name at a path, by a hash of the path. Two paths of one hash cost a notice too many.
     Name(u64),
+    /// A name that a listing has shown, by a hash of the directory's device and number and of the name.
+    Entry(u64),
 }
 
 /// The leases of all clients.
@@ -49,6 +51,11 @@ impl Leases {
     /// The name at `path`.
     pub fn name(&self, path: &[u8]) -> Leased {
         Leased::Name(self.hasher.hash_one(path))
+    }
+
+    /// The entry `name` of a directory, by the directory's device and number.
+    pub fn entry(&self, directory: (u64, u64), name: &[u8]) -> Leased {
+        Leased::Entry(self.hasher.hash_one((directory, name)))
     }
 
     /// A client gets leases from now on.
@@ -87,21 +94,27 @@ impl Leases {
         self.changes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A client learns something. Nothing happens if it has not subscribed.
-    pub fn grant(&self, client: SessionKey, leased: Leased) {
+    /// A client learns something. Nothing happens if it has not subscribed. Returns a client that has to forget all that it has cached, because there are too many
+    /// leases: this one, or the one that has most.
+    #[must_use = "a client that has cached something without a lease does not learn of changes"]
+    pub fn grant(&self, client: SessionKey, leased: Leased) -> Option<SessionKey> {
         if self.is_unused() {
-            return;
+            return None;
         }
         let Table { holders, counts } = &mut *self.table();
-        let Some(count) = counts.get_mut(&client).filter(|count| **count < MAX_LEASES) else { return };
-        if holders.len() >= MAX_LEASED {
-            return;
+        let count = counts.get_mut(&client)?;
+        let is_known = holders.get(&leased).is_some_and(|holders| holders.contains(&client));
+        if is_known {
+            return None;
         }
-        let holders = holders.entry(leased).or_default();
-        if !holders.contains(&client) {
-            holders.push(client);
-            *count += 1;
+        if *count >= MAX_LEASES {
+            return Some(client);
         }
+        let is_full = holders.len() >= MAX_LEASED;
+        holders.entry(leased).or_default().push(client);
+        *count += 1;
+        let most = || counts.iter().max_by_key(|(_, count)| **count).map(|(client, _)| *client);
+        is_full.then(most).flatten()
     }
 
     /// A client has changed something: ends the leases of the others, and returns who they are.
@@ -135,17 +148,17 @@ mod tests {
     fn a_change_ends_the_leases_of_others_once() {
         let leases = Leases::default();
         assert!(leases.is_unused());
-        leases.grant(A, FILE);
+        assert_eq!(leases.grant(A, FILE), None);
         assert!(leases.end_of_others(B, FILE).is_empty(), "it has not subscribed");
         leases.subscribe(A);
         leases.subscribe(B);
         for client in [A, A, B] {
-            leases.grant(client, FILE);
+            assert_eq!(leases.grant(client, FILE), None);
         }
         assert_eq!(leases.end_of_others(B, FILE), [A]);
         assert!(leases.end_of_others(B, FILE).is_empty());
         assert_eq!(leases.end_of_others(A, FILE), [B], "its own one goes on");
-        leases.grant(A, leases.name(b"dir/name"));
+        assert_eq!(leases.grant(A, leases.name(b"dir/name")), None);
         assert_eq!(leases.end_of_others(B, leases.name(b"dir/name")), [A]);
         assert!(leases.end_of_others(B, leases.name(b"dir/other")).is_empty());
     }
@@ -155,11 +168,13 @@ mod tests {
         let leases = Leases::default();
         leases.subscribe(A);
         for inode in 0..MAX_LEASES as u64 + 10 {
-            leases.grant(A, Leased::Attributes(1, inode));
+            let expected = (inode >= MAX_LEASES as u64).then_some(A);
+            assert_eq!(leases.grant(A, Leased::Attributes(1, inode)), expected, "it has to forget what it has");
         }
+        assert_eq!(leases.grant(A, Leased::Attributes(1, 5)), None, "it has that one");
         assert_eq!(leases.table().holders.len(), MAX_LEASES);
         assert_eq!(leases.end_of_others(B, Leased::Attributes(1, 0)), [A]);
-        leases.grant(A, FILE);
+        assert_eq!(leases.grant(A, FILE), None);
         leases.unsubscribe(A);
         leases.unsubscribe(A);
         assert!(leases.is_unused() && leases.table().holders.is_empty());

@@ -21,7 +21,8 @@ const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub struct Changes<'a> {
     files: Vec<(u64, u64)>,
-    names: Vec<&'a [u8]>,
+    /// With the directory of each, if that exists.
+    names: Vec<(&'a [u8], Option<(u64, u64)>)>,
 }
 
 impl<'a> Changes<'a> {
@@ -61,12 +62,14 @@ impl<'a> Changes<'a> {
             }
             Operation::Link { from, to } => changes.files.extend([at(from), parent(to)].into_iter().flatten()),
             Operation::Unlink { path, .. } => {
-                changes.files.extend([at(path), parent(path)].into_iter().flatten());
-                changes.names.push(path);
+                let directory = parent(path);
+                changes.files.extend([at(path), directory].into_iter().flatten());
+                changes.names.push((path, directory));
             }
             Operation::Rename { from, to, .. } => {
-                changes.files.extend([at(from), at(to), parent(from), parent(to)].into_iter().flatten());
-                changes.names.extend([from, to]);
+                let directories = [parent(from), parent(to)];
+                changes.files.extend([at(from), at(to)].into_iter().chain(directories).flatten());
+                changes.names.extend([(from, directories[0]), (to, directories[1])]);
             }
             _ => {}
         }
@@ -106,10 +109,9 @@ impl Shared {
         operation: &Operation<'_>,
         (reply, body): (&Reply, &Body),
     ) -> Vec<(u64, u64)> {
-        let client = session.key();
         let mut files = Vec::new();
         if let Reply::Attributes(found) | Reply::Opened { attributes: found, .. } = reply {
-            self.leases.grant(client, Leased::Attributes(found.device, found.inode));
+            self.lease(session, Leased::Attributes(found.device, found.inode));
             files.push((found.device, found.inode));
             let path = match *operation {
                 Operation::GetAttributes(Target::Path(path))
@@ -120,15 +122,31 @@ impl Shared {
                 | Operation::Link { to: path, .. } => path,
                 _ => return files,
             };
-            self.leases.grant(client, self.leases.name(path));
+            self.lease(session, self.leases.name(path));
         }
-        if let (Operation::Readdir { attributes: true, .. }, Body::Owned(listing)) = (operation, body) {
-            for found in entries(listing).filter_map(|entry| entry.attributes) {
-                self.leases.grant(client, Leased::Attributes(found.device, found.inode));
+        if let (&Operation::Readdir { file, attributes: true, .. }, Body::Owned(listing)) = (operation, body)
+            && let Ok(directory) = session.files().get(file)
+        {
+            for (name, found) in entries(listing).filter_map(|entry| Some((entry.name, entry.attributes?))) {
+                self.lease(session, Leased::Attributes(found.device, found.inode));
+                self.lease(session, self.leases.entry(directory.identity(), name));
                 files.push((found.device, found.inode));
             }
         }
         files
+    }
+
+    /// A client learns something. One that has too many leases forgets all that it has cached: it subscribes again.
+    fn lease(&self, session: &Session, leased: Leased) {
+        match self.leases.grant(session.key(), leased) {
+            Some(client) if client == session.key() => self.end_notices(session),
+            Some(client) => {
+                if let Some(other) = self.sessions.with_key(client) {
+                    self.end_notices(&other);
+                }
+            }
+            None => {}
+        }
     }
 
     /// Tells other clients what a client has changed, those of the other part of the server, too, and waits until they use it no more.
@@ -181,8 +199,12 @@ impl Shared {
         for &(device, inode) in &changes.files {
             tell(Leased::Attributes(device, inode), Notice::Attributes { device, inode });
         }
-        for &path in &changes.names {
+        for &(path, directory) in &changes.names {
             tell(self.leases.name(path), Notice::Name { path });
+            if let Some(directory) = directory {
+                let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+                tell(self.leases.entry(directory, name), Notice::Name { path });
+            }
         }
     }
 
