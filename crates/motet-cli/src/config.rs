@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         output::text(&render(&report, arguments.verbose))?;
     }
     for problem in &report.problems {
-        eprintln!("motet: {problem}");
+        motet_session::notes::note(problem);
     }
     Ok(if report.problems.is_empty() { 0 } else { USAGE })
 }

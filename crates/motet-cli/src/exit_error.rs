@@ -67,7 +67,7 @@ pub fn usage(error: &clap::Error) -> Outcome {
             Ok(0)
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            eprint!("{}", error.render());
+            motet_session::notes::raw(&error.render().to_string());
             Ok(USAGE)
         }
         _ => {

@@ -5,6 +5,7 @@ use motet_session::api::{Program, View};
 use motet_session::circuits::Circuit;
 use motet_session::client::Client;
 use motet_session::hosts::Host;
+use motet_session::notes::note;
 use serde::Serialize;
 
 use crate::exit_error::Outcome;
@@ -70,7 +71,7 @@ fn circuits(client: &Client) -> Outcome<Vec<Circuit>> {
     let hosts = client.get::<Vec<Host>>("/v1/hosts")?;
     let of_host = |host: Host| {
         client.get::<Vec<Circuit>>(&format!("/v1/hosts/{}/circuits", host.name)).unwrap_or_else(|error| {
-            eprintln!("motet: host {}: {}", sanitize(&host.name, 64), sanitize(&error.to_string(), 200));
+            note(format_args!("host {}: {}", sanitize(&host.name, 64), sanitize(&error.to_string(), 200)));
             Vec::new()
         })
     };

@@ -159,10 +159,7 @@ impl KernelDisk {
             if !said && began.elapsed() > QUIET_END {
                 said = true;
                 let text = "is in use, by a mounted file system perhaps: this ends when it is not used any more";
-                let _ = std::io::Write::write_fmt(
-                    &mut std::io::stderr(),
-                    format_args!("motet: {shown} {text}; a second signal ends it at once\n"),
-                );
+                motet_session::notes::note(format_args!("{shown} {text}; a second signal ends it at once"));
             }
         };
         if let Way::Loop(device) = self.way {

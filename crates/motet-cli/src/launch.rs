@@ -11,6 +11,7 @@ use std::time::Duration;
 use motet_session::api::{Program, Session};
 use motet_session::client::{Client, ClientError};
 use motet_session::launcher::Place;
+use motet_session::notes::note;
 use motet_session::paths::NAME_VARIABLE;
 use motet_session::process::Process;
 use motet_session::registration::{Announcement, own_pid_namespace, send_without_answer, shorten};
@@ -45,7 +46,7 @@ impl Launch {
             Ok(about) => Some(Self { client, about }),
             Err(ClientError::NotUp) => None,
             Err(error) => {
-                eprintln!("motet: the program is not in session {}: {error}", paths.name());
+                note(format_args!("the program is not in session {}: {error}", paths.name()));
                 None
             }
         }
@@ -67,7 +68,7 @@ impl Launch {
         let program = program(Process::this(), command, None);
         match send_without_answer(&paths, &program) {
             Err(ClientError::NotUp) => return,
-            Err(error) => eprintln!("motet: the program is not registered in session {}: {error}", paths.name()),
+            Err(error) => note(format_args!("the program is not registered in session {}: {error}", paths.name())),
             Ok(()) => {}
         }
         command.env(NAME_VARIABLE, paths.name()).env(SESSION_ID_VARIABLE, announced.id);
@@ -93,7 +94,7 @@ impl Launch {
         match self.client.post::<Program>("/v1/programs", &program) {
             Err(ClientError::NotUp) => return false,
             Err(error) if process.is_running() => {
-                eprintln!("motet: process {pid} is not registered in session {}: {error}", self.about.name);
+                note(format_args!("process {pid} is not registered in session {}: {error}", self.about.name));
             }
             Ok(_) | Err(_) => {} // it may have ended already
         }
@@ -130,7 +131,7 @@ impl Launch {
         for (rank, status) in statuses.iter().enumerate().filter(|(_, status)| !status.success()) {
             let how = status.code().map(|code| format!("exit status {code}"));
             let how = how.unwrap_or_else(|| format!("signal {}", status.signal().unwrap_or(0)));
-            eprintln!("motet: rank {rank} of group {group} ended with {how}");
+            note(format_args!("rank {rank} of group {group} ended with {how}"));
         }
         match first_failed {
             Some(rank) => children::end_as(statuses[rank]),

@@ -9,6 +9,8 @@
 //!
 //! A new subcommand is a module with `Arguments` and `run`, a line in [`Command`] and a line in [`dispatch`].
 #![forbid(unsafe_code)]
+// Output that cannot be written is no reason to end: see `output` and `motet_session::notes`.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 mod bench;
 mod capped_log;
@@ -64,7 +66,6 @@ mod why;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use exit_error::{Failure, Outcome};
-use std::io::Write;
 
 /// One engine under every communication library: the fastest path for each pair of processes, for unmodified programs
 #[derive(Debug, Parser)]
@@ -158,8 +159,7 @@ fn main() -> std::process::ExitCode {
     match outcome {
         Ok(code) => code.into(),
         Err(Failure { code, message }) => {
-            // eprintln! would panic on a terminal that has gone.
-            let _ = writeln!(std::io::stderr(), "motet: {message}");
+            motet_session::notes::note(message);
             code.into()
         }
     }

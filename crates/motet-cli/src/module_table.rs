@@ -3,6 +3,7 @@
 use clap::Args;
 use motet_session::hosts::Host;
 use motet_session::modules::{MAX_LOG_BYTES, ModuleLog, ModuleStatus};
+use motet_session::notes::note;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::exit_error::{Failure, NOT_FOUND, Outcome};
@@ -38,7 +39,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     for host in hosts.iter().filter(|host| host.up) {
         match client.get::<Vec<ModuleStatus>>(&format!("/v1/hosts/{}/modules", host.name)) {
             Ok(mut known) => modules.append(&mut known),
-            Err(error) => eprintln!("motet: the modules of host {} are not known: {error}", sanitize(&host.name, 64)),
+            Err(error) => note(format_args!("the modules of host {} are not known: {error}", sanitize(&host.name, 64))),
         }
     }
     modules.retain(|module| {

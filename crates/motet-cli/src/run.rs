@@ -24,6 +24,7 @@ use crate::mpi_launcher::Launcher;
 use crate::{config, globus, mpi_env, sandbox, sanitizers, stats};
 use motet_inspect::elf_check::{self, CommandSearch};
 use motet_inspect::process_scan::{FILES_SHIM, ORB_SHIM, SHIM};
+use motet_session::notes;
 
 /// Run a program under Motet, with all programs that it starts
 ///
@@ -105,7 +106,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     }
     let note = |what: String| {
         if arguments.verbose {
-            eprintln!("motet: {what}");
+            notes::note(what);
         }
     };
     if let Some(obstacle) = obstacle {
@@ -158,7 +159,7 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         if let Some(path) = log_file(&settings, &loaded)
             && let Err(why) = try_log(&path)
         {
-            eprintln!("motet: no log: {}: {why}; the program runs without a log", path.display());
+            notes::note(format_args!("no log: {}: {why}; the program runs without a log", path.display()));
         }
     }
     if let Some(group) = &arguments.group {

@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
 
+use motet_session::notes;
 use serde::{Deserialize, Serialize};
 
 use crate::children::{self, cannot_start};
@@ -53,7 +54,7 @@ pub fn run(mut command: Command, program: &OsStr, at: &Path, json: bool) -> Outc
 
     let lines = read(file);
     let shown = if json { json_lines(&lines)? } else { render(&lines) };
-    eprint!("{shown}");
+    notes::raw(&shown);
     children::end_as(status)
 }
 

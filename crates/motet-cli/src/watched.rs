@@ -1,6 +1,5 @@
 //! The processes that `ps`, `top` and `why` show: those of every host of the session, or without a session those of this host.
 
-use std::io::Write;
 use std::time::Duration;
 
 use motet_inspect::process_scan::Process;
@@ -10,6 +9,7 @@ use motet_inspect::sampler::Sampler;
 use motet_session::api::Session;
 use motet_session::client::{Client, ClientError};
 use motet_session::hosts::Host;
+use motet_session::notes::note;
 use serde::Serialize;
 
 use crate::output::sanitize;
@@ -88,11 +88,6 @@ fn of_session(client: &Client) -> Vec<HostReport> {
         }
     };
     hosts.into_iter().filter_map(report).collect()
-}
-
-/// Says why something is missing, unless the terminal has gone.
-fn note(text: &str) {
-    let _ = writeln!(std::io::stderr(), "motet: {text}");
 }
 
 /// Whether a table needs a column for the host.

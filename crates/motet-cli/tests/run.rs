@@ -224,3 +224,27 @@ fn log_has_an_absolute_name_and_fails_in_one_line() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("it is the program's own output"));
     assert_eq!(std::fs::read_to_string(at.join("out")).unwrap(), "text\n");
 }
+
+/// A standard error whose every write fails: a full disk, and a pipe that nobody reads any more.
+fn lost_outputs() -> [Stdio; 2] {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (_, closed) = std::io::pipe().unwrap();
+    [full.into(), closed.into()]
+}
+
+#[test]
+fn standard_error_that_cannot_be_written_changes_nothing() {
+    let folder = folder_with_libraries("lost");
+    for options in [&["-v"][..], &["--stats"], &["--log", "/no/such/log"], &["--stats", "--json", "-v"]] {
+        for lost in lost_outputs() {
+            let output = shell(&folder, options, "echo ran; exit 7").stderr(lost).output().unwrap();
+            let out = String::from_utf8(output.stdout).unwrap();
+            assert_eq!((output.status.code(), out.as_str()), (Some(7), "ran\n"), "{options:?}");
+        }
+    }
+    for lost in lost_outputs() {
+        let status =
+            motet(["config"]).stdout(Stdio::null()).stderr(lost).env("MOTET_RING", "no size").status().unwrap();
+        assert_eq!(status.code(), Some(2));
+    }
+}

@@ -239,6 +239,15 @@ fn group_ends_as_its_first_failed_rank() {
 }
 
 #[test]
+fn group_ends_as_its_rank_also_if_nobody_can_be_told() {
+    let session = Session::up("lost");
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let ranks = ["run", "--group", "lost", "-n", "2", "--", "sh", "-c", "exit $((MOTET_GROUP_RANK * 3))"];
+    let status = session.motet(&ranks).stdout(Stdio::null()).stderr(full).status().unwrap();
+    assert_eq!(status.code(), Some(3));
+}
+
+#[test]
 fn terminated_group_ends() {
     let session = Session::up("terminated");
     let (mut group, _) =

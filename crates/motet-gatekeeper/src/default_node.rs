@@ -5,6 +5,7 @@
 use crate::context::Context;
 use motet_session::SESSION_ID_VARIABLE;
 use motet_session::modules::DEFAULT_NODE;
+use motet_session::notes::note;
 use motet_session::paths::{DIR_VARIABLE, NAME_VARIABLE};
 use std::fs::OpenOptions;
 use std::io;
@@ -75,7 +76,7 @@ fn start(context: &Context) -> io::Result<oneshot::Receiver<ExitStatus>> {
     let (sender, ended) = oneshot::channel();
     std::thread::Builder::new().name("motet-node".to_owned()).spawn(move || {
         if let Ok(status) = child.wait() {
-            eprintln!("motet: the default node has ended: {status}");
+            note(format_args!("the default node has ended: {status}"));
             let _ = sender.send(status);
         }
     })?;

@@ -42,6 +42,8 @@
 //! | `options` | what a later gatekeeper takes over |
 //! | [`server`] | one gatekeeper, from its start to its end |
 #![forbid(unsafe_code)]
+// Standard error may be a full disk: see `motet_session::notes`.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 pub mod api;
 pub mod auth;

@@ -8,6 +8,7 @@ use crate::directory::Directory;
 use crate::hosts::Hosts;
 use crate::store::{Etcd, Store, StoreError};
 use crate::uplink;
+use motet_session::notes::note;
 use std::collections::HashSet;
 use std::io;
 use std::time::Duration;
@@ -90,7 +91,7 @@ impl Presence {
                 Ok(Err(etcd_client::Error::LeaseKeepAliveError(_))) => {
                     while let Err(error) = self.renew().await {
                         if matches!(error, StoreError::Conflict) {
-                            eprintln!("motet: another gatekeeper has taken the place of host {}", self.host);
+                            note(format_args!("another gatekeeper has taken the place of host {}", self.host));
                         }
                         tokio::time::sleep(RENEWAL).await;
                     }

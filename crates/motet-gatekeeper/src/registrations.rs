@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::directory::DirectoryError;
 use crate::programs;
 use motet_session::api::Program;
+use motet_session::notes::note;
 use motet_session::registration::MAX_BYTES;
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +37,7 @@ pub async fn take(listener: UnixListener, context: Context) {
                 && let Err(DirectoryError::Store(error)) =
                     programs::add(&context.directory, &context.host, program).await
             {
-                eprintln!("motet: a program is not registered: {error}");
+                note(format_args!("a program is not registered: {error}"));
             }
             drop(place);
         });

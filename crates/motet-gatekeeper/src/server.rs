@@ -26,6 +26,7 @@ use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use motet_session::etcd_address::EtcdAddress;
 use motet_session::hosts::JoinConfig;
+use motet_session::notes::note;
 use motet_session::paths::{SessionPaths, check_name};
 use motet_session::process::Process;
 use motet_session::registration::{Announcement, own_pid_namespace};
@@ -184,7 +185,7 @@ impl Gatekeeper {
         uplink::announce(hosts, directory).await;
         let Some(address) = remote else { return };
         if let Err(error) = self.context.remote_port.open(paths, router, Some(address)).await {
-            eprintln!("motet: other hosts cannot connect again at {address}: {error}");
+            note(format_args!("other hosts cannot connect again at {address}: {error}"));
         }
         for host in directory.hosts().await.unwrap_or_default().into_iter().filter(|host| host.name != hosts.own()) {
             let (hosts, directory) = (hosts.clone(), directory.clone());
@@ -203,7 +204,7 @@ impl Gatekeeper {
         let end = async move {
             stop.await;
             if let Err(why) = ending::end_everywhere(&context, None, None).await {
-                eprintln!("motet: {why}");
+                note(why);
             }
             std::future::pending().await
         };
@@ -277,7 +278,7 @@ async fn listen(wanted: Option<SocketAddr>, kept: Option<SocketAddr>) -> io::Res
 fn embedded(paths: &SessionPaths) -> io::Result<Store> {
     let (store, damage) = Embedded::open(&paths.journal()).map_err(io::Error::other)?;
     if let Some(damage) = damage {
-        eprintln!("motet: {damage}");
+        note(damage);
     }
     Ok(Store::Embedded(store))
 }

@@ -15,7 +15,10 @@
 //! | [`restart`] | when a program is started again |
 //! | [`log`] | the log of a module |
 //! | [`node`] | the node process |
-#![deny(unsafe_code)] // but for shared.rs, python/interpreter.rs and exec/child.rs
+#![deny(unsafe_code)]
+// but for shared.rs, python/interpreter.rs and exec/child.rs
+// Standard error may be a full disk: see `motet_session::notes`.
+#![cfg_attr(not(test), deny(clippy::print_stderr, clippy::print_stdout))]
 
 pub mod descriptor;
 pub mod driver;

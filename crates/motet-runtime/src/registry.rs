@@ -7,6 +7,7 @@ use crate::log::Log;
 use crate::plan::{self, Library};
 use crate::text::one_line;
 use motet_session::modules::{MAX_MODULES, ModuleAnswer, ModuleState, ModuleStatus, Operation, Outcome};
+use motet_session::notes::note;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -317,7 +318,7 @@ impl Registry {
         let stopped = if module.is_active() { module.stop() } else { Ok(()) };
         let unloaded = module.instance.unload().map_err(|why| format!("{name} is not unloaded in order: {why}"));
         for why in [stopped, unloaded].into_iter().filter_map(Result::err) {
-            eprintln!("motet: {}", one_line(&why));
+            note(one_line(&why));
         }
         self.logs.lock().remove(name);
     }

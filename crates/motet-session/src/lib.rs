@@ -18,6 +18,7 @@
 //! | `told` | what the gatekeeper still has to be told of circuits |
 //! | [`launcher`] | the rank of a process in its parallel job |
 //! | [`link_frame`] | the frames of a link between two gatekeepers |
+//! | [`notes`] | lines on standard error, whose loss harms nothing |
 //! | [`registration`] | how a program is registered that does not wait |
 //! | [`process`] | a process that cannot be confused with a later one of the same id |
 #![forbid(unsafe_code)]
@@ -33,6 +34,7 @@ pub mod launcher;
 pub mod link_frame;
 pub mod login;
 pub mod modules;
+pub mod notes;
 pub mod paths;
 pub mod process;
 pub mod registration;
