@@ -3,9 +3,10 @@
 //! Modules and their children write to the descriptor that they have inherited, so the file stays the same one: its contents move to a second file, and it is
 //! truncated. Processes that write to the log append, so their next line is the first one of the truncated file. Lines that are written between the copy and the truncation are lost.
 
+use motet_session::private_file::create_beside;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FileType, OFlags};
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -43,12 +44,15 @@ fn is_appended_file(fd: BorrowedFd<'_>) -> bool {
 /// Moves the last `keep` bytes of a file, and what is added meanwhile, to `FILE.old`, and truncates it.
 fn shorten(path: &Path, keep: u64) -> io::Result<()> {
     let mut from = OpenOptions::new().read(true).write(true).custom_flags(OFlags::NOFOLLOW.bits() as i32).open(path)?;
-    let (old, new) = (with_end(path, ".old"), with_end(path, ".new"));
-    let mut to = File::options().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
+    let old = with_end(path, ".old");
+    let (new, mut to) = create_beside(&old)?;
     let length = from.metadata()?.len();
     from.seek(SeekFrom::Start(length.saturating_sub(keep)))?;
-    io::copy(&mut from.by_ref().take(2 * keep), &mut to)?; // and what is added meanwhile
-    std::fs::rename(&new, &old)?;
+    let copied = io::copy(&mut from.by_ref().take(2 * keep), &mut to); // and what is added meanwhile
+    if let Err(error) = copied.and_then(|_| std::fs::rename(&new, &old)) {
+        let _ = std::fs::remove_file(&new);
+        return Err(error);
+    }
     from.set_len(0)
 }
 
@@ -62,6 +66,7 @@ fn with_end(path: &Path, end: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::io::Write;
 
     #[test]

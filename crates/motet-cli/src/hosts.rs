@@ -3,7 +3,8 @@
 //! What a host needs to join passes through the agent's standard input, because it holds the session's key.
 
 use motet_session::hosts::{Host, JoinConfig};
-use motet_session::paths::{NAME_VARIABLE, SessionPaths, write_private};
+use motet_session::paths::{NAME_VARIABLE, SessionPaths};
+use motet_session::private_file::write_private;
 use serde::Serialize;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;

@@ -4,7 +4,7 @@
 //! the step's PMI, or through a file of mode 600 in a folder that all hosts see.
 
 use motet_session::hosts::JoinConfig;
-use motet_session::paths::write_private;
+use motet_session::private_file::write_private;
 use rustix::fs::{Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;

@@ -3,7 +3,8 @@
 //! The key is 256 random bits in a file that only the user can read. It is compared in constant time; the answer to a wrong one
 //! comes later with each further one. Browsers have cookies instead, see [`crate::logins`].
 
-use motet_session::paths::{SessionPaths, write_private};
+use motet_session::paths::SessionPaths;
+use motet_session::private_file::write_private;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::fs::File;
 use std::io::{self, Read};

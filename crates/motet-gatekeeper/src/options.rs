@@ -2,7 +2,8 @@
 
 pub use motet_session::api::Containers;
 use motet_session::etcd_address::EtcdAddress;
-use motet_session::paths::{SessionPaths, write_private};
+use motet_session::paths::SessionPaths;
+use motet_session::private_file::write_private;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::SocketAddr;

@@ -4,7 +4,8 @@
 //! get the authority's certificate together with the session's key, and accept nothing else.
 
 use motet_session::hosts::SERVER_NAME;
-use motet_session::paths::{SessionPaths, write_private};
+use motet_session::paths::SessionPaths;
+use motet_session::private_file::write_private;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};

@@ -20,6 +20,7 @@
 //! | [`link_frame`] | the frames of a link between two gatekeepers |
 //! | [`notes`] | lines on standard error, whose loss harms nothing |
 //! | [`registration`] | how a program is registered that does not wait |
+//! | [`private_file`] | files that only their user may read |
 //! | [`process`] | a process that cannot be confused with a later one of the same id |
 #![forbid(unsafe_code)]
 
@@ -36,6 +37,7 @@ pub mod login;
 pub mod modules;
 pub mod notes;
 pub mod paths;
+pub mod private_file;
 pub mod process;
 pub mod registration;
 mod told;

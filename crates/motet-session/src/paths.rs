@@ -1,14 +1,11 @@
 //! The folder of a session on a host, which only its user may enter.
 //!
-//! It is `$MOTET_SESSION_DIR/NAME`, or `$XDG_RUNTIME_DIR/motet/NAME`, or `/tmp/motet-UID/NAME`. Its mode and owner are checked at each use, because `/tmp` is
+//! It is `$MOTET_SESSION_DIR/NAME`, or `$XDG_RUNTIME_DIR/motet/NAME` if that folder is the user's, or `/tmp/motet-UID/NAME`. Its mode and owner are checked at each use, because `/tmp` is
 //! open to everybody.
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, RawMode, mkdir, statat};
 use rustix::process::getuid;
 use std::fmt;
-use std::fs::OpenOptions;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The variable that names the folder of all sessions.
@@ -190,20 +187,21 @@ fn create_private(dir: &Path) -> Result<(), PathError> {
     }
 }
 
-/// Writes a file that only the user may read. A reader finds the old text or the new one, never a part.
-pub fn write_private(path: &Path, text: &[u8]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(0o600).open(&new)?;
-    file.write_all(text)?;
-    std::fs::rename(&new, path)
-}
-
 /// The folder of all sessions, from the variables that `variable` returns.
 fn base(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
     let set = |name: &str| variable(name).filter(|path| path.is_absolute());
     set(DIR_VARIABLE)
-        .or_else(|| set("XDG_RUNTIME_DIR").filter(|dir| dir.is_dir()).map(|dir| dir.join("motet")))
+        .or_else(|| set("XDG_RUNTIME_DIR").filter(|dir| is_own(dir)).map(|dir| dir.join("motet")))
         .unwrap_or_else(|| PathBuf::from(format!("/tmp/motet-{}", getuid().as_raw())))
+}
+
+/// Whether a folder is this user's and nobody else can exchange what is in it. `su` keeps the variables of the user before: such a folder is not used.
+fn is_own(dir: &Path) -> bool {
+    statat(CWD, dir, AtFlags::empty()).is_ok_and(|stat| {
+        FileType::from_raw_mode(stat.st_mode as RawMode) == FileType::Directory
+            && stat.st_uid == getuid().as_raw()
+            && stat.st_mode & 0o022 == 0
+    })
 }
 
 /// Checks that `dir` is a folder of this user that others cannot enter. A symbolic link is refused.
@@ -246,6 +244,13 @@ mod tests {
         let fallback = PathBuf::from(format!("/tmp/motet-{}", getuid().as_raw()));
         assert_eq!(of("XDG_RUNTIME_DIR", "/does/not/exist".into()), fallback);
         assert_eq!(of(DIR_VARIABLE, "relative".into()), fallback);
+        std::fs::set_permissions(&runtime, std::fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(of("XDG_RUNTIME_DIR", runtime.clone()), fallback, "others can exchange what is in it");
+        std::fs::set_permissions(&runtime, std::fs::Permissions::from_mode(0o700)).unwrap();
+        if getuid().is_root() {
+            std::os::unix::fs::chown(&runtime, Some(65_534), None).unwrap();
+            assert_eq!(of("XDG_RUNTIME_DIR", runtime), fallback, "it is another user's, as after su");
+        }
     }
 
     #[test]

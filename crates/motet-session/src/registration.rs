@@ -6,7 +6,8 @@
 
 use crate::api::Program;
 use crate::client::ClientError;
-use crate::paths::{SessionPaths, write_private};
+use crate::paths::SessionPaths;
+use crate::private_file::write_private;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
