@@ -7,11 +7,14 @@
 //! set is *parked* while every gate in it is closed over an empty ring. A stream may be in several sets: its gate opens if each of them allows it. Sets
 //! within sets: `nesting`.
 
+mod inner_events;
+mod interest;
 pub(in crate::stream) mod members;
 mod nesting;
 
+pub use interest::Interest;
+pub use members::EpollSet;
 pub(crate) use members::HotList;
-pub use members::{EpollSet, Interest};
 use members::{Inner, Member};
 
 use crate::reason::Reason;

@@ -1,5 +1,6 @@
 //! The streams of one epoll descriptor, which of them are polled, and which threads sleep there.
 
+use super::interest::Interest;
 use super::nesting::Nesting;
 use crate::Handle;
 use motet_sys::fork_safe_mutex::ForkSafeMutex;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 pub struct EpollSet {
     pub(in crate::stream) inner: ForkSafeMutex<Inner>,
     /// Sets that are registered in this one, and those that it is registered in.
-    pub(in crate::stream) nesting: Nesting,
+    pub(in crate::stream) nesting: Nesting<EpollSet>,
     /// Streams in the set, readable without the lock.
     pub(in crate::stream) members: AtomicUsize,
     /// Threads asleep in the set, readable without the lock.
@@ -53,17 +54,6 @@ pub(in crate::stream) struct Member {
     pub(in crate::stream) reported_position: u64,
     /// The stream is hot.
     pub(in crate::stream) hot: bool,
-}
-
-/// The events that the program wants for a stream's data.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Interest {
-    /// No events.
-    None,
-    /// Level-triggered: as long as there is data.
-    Level,
-    /// Edge-triggered: when more data has arrived.
-    Edge,
 }
 
 /// Hot streams; on the stack if they are few.

@@ -5,180 +5,39 @@
 //!
 //! Locks: lists of inner and outer sets are copied, so no two sets are locked at a time.
 
-use crate::Handle;
-use crate::stream::engine::Engine;
-use crate::stream::epoll_set::{EpollSet, HotList, Interest};
+use super::interest::Interest;
 use motet_sys::fork_safe_mutex::ForkSafeMutex;
-use motet_sys::socket;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Weak};
 
 /// The sets that are registered in a set, and those that it is registered in.
-#[derive(Default)]
-pub(in crate::stream) struct Nesting {
-    inner: ForkSafeMutex<Vec<Inner>>,
-    outer: ForkSafeMutex<Vec<Weak<EpollSet>>>,
+pub(in crate::stream) struct Nesting<Set> {
+    pub(super) inner: ForkSafeMutex<Vec<Inner<Set>>>,
+    pub(super) outer: ForkSafeMutex<Vec<Weak<Set>>>,
     /// Inner sets, readable without the lock.
-    inner_count: AtomicUsize,
+    pub(super) inner_count: AtomicUsize,
     /// Outer sets, readable without the lock.
-    outer_count: AtomicUsize,
+    pub(super) outer_count: AtomicUsize,
 }
 
 /// An inner set.
-#[derive(Clone)]
-struct Inner {
-    set: Arc<EpollSet>,
-    cookie: usize,
-    interest: Interest,
-    /// Edge-triggered: [`Engine::due_within`] when an event was last reported.
-    reported: u64,
+pub(super) struct Inner<Set> {
+    pub(super) set: Arc<Set>,
+    pub(super) cookie: usize,
+    pub(super) interest: Interest,
+    /// Edge-triggered: what was due there when an event was last reported.
+    pub(super) reported: u64,
 }
 
-impl EpollSet {
-    /// Whether it has inner sets.
-    #[inline]
-    pub(in crate::stream) fn has_inner(&self) -> bool {
-        self.nesting.inner_count.load(Relaxed) != 0
-    }
-
-    /// The inner sets whose events the program wants.
-    fn wanted(&self) -> Vec<Inner> {
-        if !self.has_inner() {
-            return Vec::new();
-        }
-        self.nesting.inner.lock().iter().filter(|inner| inner.interest != Interest::None).cloned().collect()
-    }
-
-    /// The outer sets in which its events are wanted.
-    fn wanted_in(&self) -> Vec<Arc<EpollSet>> {
-        if self.nesting.outer_count.load(Relaxed) == 0 {
-            return Vec::new();
-        }
-        let outer: Vec<_> = self.nesting.outer.lock().iter().filter_map(Weak::upgrade).collect();
-        let wants = |outer: &Arc<EpollSet>| {
-            let inner = outer.nesting.inner.lock();
-            inner.iter().any(|inner| std::ptr::eq(Arc::as_ptr(&inner.set), self) && inner.interest != Interest::None)
-        };
-        outer.into_iter().filter(wants).collect()
-    }
-
-    /// Whether no thread sleeps in an outer set, or one spins there. A set that wants no events of this one does not count.
-    pub(in crate::stream) fn outer_sets_may_raise(&self) -> bool {
-        self.wanted_in().iter().all(|outer| outer.has_no_lone_sleeper() && outer.outer_sets_may_raise())
-    }
-
-    /// This set and its outer ones, those in which threads sleep.
-    pub(in crate::stream) fn sleepers(self: &Arc<Self>) -> Vec<Arc<EpollSet>> {
-        let mut found: Vec<_> = self.wanted_in().iter().flat_map(Self::sleepers).collect();
-        if self.asleep.load(Relaxed) > 0 {
-            found.push(self.clone());
-        }
-        found
-    }
-
-    /// The hot streams of this set and of the inner ones whose events are wanted.
-    pub(in crate::stream) fn all_hot(&self) -> Vec<Handle> {
-        let mut hot: Vec<_> = self.inner.lock().hot.iter().map(|hot| hot.handle).collect();
-        self.wanted().iter().for_each(|inner| hot.extend(inner.set.all_hot()));
-        hot
+impl<Set> Default for Nesting<Set> {
+    fn default() -> Self {
+        let (inner_count, outer_count) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { inner: ForkSafeMutex::default(), outer: ForkSafeMutex::default(), inner_count, outer_count }
     }
 }
 
-impl Engine {
-    /// Registers a set in another one, or changes its cookie and whether the program wants its events. False: it belongs to another process.
-    pub fn set_nest(&self, outer: &Arc<EpollSet>, set: &Arc<EpollSet>, cookie: usize, interest: Interest) -> bool {
-        if outer.pid != set.pid || Arc::ptr_eq(outer, set) {
-            return false;
-        }
-        {
-            let mut all = outer.nesting.inner.lock();
-            let new = Inner { set: set.clone(), cookie, interest, reported: 0 };
-            match all.iter_mut().find(|inner| Arc::ptr_eq(&inner.set, set)) {
-                Some(known) => *known = new,
-                None => {
-                    all.push(new);
-                    set.nesting.outer.lock().push(Arc::downgrade(outer));
-                    set.nesting.outer_count.fetch_add(1, Relaxed);
-                }
-            }
-            outer.nesting.inner_count.store(all.len(), Relaxed);
-        }
-        outer.inner.lock().note_change();
-        // Neither an open gate nor unread bytes would wake a thread that sleeps there already.
-        let sleepers = if interest == Interest::None { Vec::new() } else { outer.sleepers() };
-        if !sleepers.is_empty() {
-            self.close_all(set.all_hot());
-            self.wake_where_due(&sleepers);
-        }
-        true
-    }
-
-    /// Takes a set out of another one.
-    pub fn set_unnest(&self, outer: &EpollSet, set: &EpollSet) {
-        let mut all = outer.nesting.inner.lock();
-        all.retain(|inner| !std::ptr::eq(Arc::as_ptr(&inner.set), set));
-        outer.nesting.inner_count.store(all.len(), Relaxed);
-        drop(all);
-        let mut above = set.nesting.outer.lock();
-        above.retain(|other| !std::ptr::eq(other.as_ptr(), outer));
-        set.nesting.outer_count.store(above.len(), Relaxed);
-    }
-
-    /// Wakes a thread in each of these sets for which an event is due.
-    pub(in crate::stream) fn wake_where_due(&self, sets: &[Arc<EpollSet>]) {
-        for set in sets {
-            if self.set_any_ready(set) {
-                socket::ring_eventfd(set.doorbell);
-            }
-        }
-    }
-
-    /// Calls `each` with the cookie of every inner set that has an event due, and notes edges as reported. Stops when `each` returns false.
-    pub(in crate::stream) fn inner_ready(&self, set: &EpollSet, mut each: impl FnMut(usize) -> bool) {
-        for Inner { set: inner, cookie, interest, reported } in set.wanted() {
-            let Some(due) = self.due_within(&inner) else { continue };
-            if interest == Interest::Edge && due == reported {
-                continue;
-            }
-            if let Some(known) = set.nesting.inner.lock().iter_mut().find(|known| Arc::ptr_eq(&known.set, &inner)) {
-                known.reported = due;
-            }
-            if !each(cookie) {
-                return;
-            }
-        }
-    }
-
-    /// Whether an inner set has an event due.
-    pub(in crate::stream) fn any_inner_ready(&self, set: &EpollSet) -> bool {
-        let is_due = |inner: &Inner| {
-            self.due_within(&inner.set).is_some_and(|due| inner.interest != Interest::Edge || due != inner.reported)
-        };
-        set.wanted().iter().any(is_due)
-    }
-
-    /// Adds the streams of inner sets that a wait polls; returns what [`Engine::set_hot`] does.
-    pub(in crate::stream) fn inner_hot(&self, set: &EpollSet, into: &mut HotList) -> bool {
-        let mut left = false;
-        for inner in set.wanted() {
-            let is_reported = inner.interest == Interest::Edge && self.due_within(&inner.set) == Some(inner.reported);
-            left |= is_reported || self.set_hot(&inner.set, into);
-        }
-        left
-    }
-
-    /// A number that changes with the streams of a set for which an event is due, and with their positions; `None`: for none of them.
-    fn due_within(&self, set: &EpollSet) -> Option<u64> {
-        let mut due = None;
-        self.poll_hot(set, |_, position| {
-            due = Some(due.unwrap_or(0u64).wrapping_mul(31).wrapping_add(position));
-            true
-        });
-        for inner in set.wanted() {
-            if let Some(more) = self.due_within(&inner.set) {
-                due = Some(due.unwrap_or(0).wrapping_mul(31).wrapping_add(more));
-            }
-        }
-        due
+impl<Set> Clone for Inner<Set> {
+    fn clone(&self) -> Self {
+        Self { set: self.set.clone(), ..*self }
     }
 }
