@@ -59,6 +59,7 @@ mod stats;
 mod step;
 mod terminal_end;
 mod top;
+mod trial_exchange;
 mod tune;
 mod up;
 mod watched;

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::exit_error::{FAILED, Outcome};
-use crate::sandbox;
+use crate::trial_exchange;
 
 /// Run a check in a process of its own, for `motet doctor` and `motet run`
 #[derive(Debug, Args)]
@@ -50,7 +50,7 @@ pub fn run(arguments: &Arguments) -> Outcome {
             let _ = std::io::stdin().read(&mut [0]);
             Ok(0)
         }
-        What::Exchange => sandbox::exchange(),
-        What::Answer => sandbox::answer(),
+        What::Exchange => trial_exchange::exchange(),
+        What::Answer => trial_exchange::answer(),
     }
 }
