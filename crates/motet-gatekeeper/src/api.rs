@@ -8,6 +8,7 @@ use crate::exports_api;
 use crate::hosts_api;
 use crate::modules_api;
 use crate::peer::Peer;
+use crate::places::Place;
 use crate::programs;
 use crate::watch_api;
 use axum::extract::{ConnectInfo, Path, Query, Request, State};
@@ -23,8 +24,17 @@ use motet_session::process::Process;
 use std::fmt::Write;
 use utoipa::OpenApi;
 
-/// The routes.
+/// The routes of the gatekeeper's own host: the API, and the dashboard.
 pub fn router(context: Context) -> Router {
+    private_routes(&context).merge(dashboard::public_routes()).with_state(context)
+}
+
+/// The routes for other hosts, which all need the key.
+pub fn router_for_hosts(context: Context) -> Router {
+    private_routes(&context).with_state(context)
+}
+
+fn private_routes(context: &Context) -> Router<Context> {
     Router::new()
         .route("/v1/session", get(session).delete(end))
         .route("/v1/groups", get(groups))
@@ -41,8 +51,6 @@ pub fn router(context: Context) -> Router {
         .merge(exports_api::routes())
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(context.clone(), authorise))
-        .merge(dashboard::public_routes())
-        .with_state(context)
 }
 
 /// Lets through: local peers and other gatekeepers, remote ones that know the key, and browsers that have logged in.
@@ -60,6 +68,9 @@ async fn authorise(
     };
     if !is_admitted {
         return Failure(StatusCode::UNAUTHORIZED, "the session's key is missing or wrong".to_owned()).into_response();
+    }
+    if let Some(place) = request.extensions().get::<Place>() {
+        place.admit();
     }
     next.run(request).await
 }

@@ -3,13 +3,12 @@
 use crate::context::{Answer, Context, Failure, upgraded};
 use crate::directory::Directory;
 use crate::hosts::{ANSWER_LIMIT, HostError, Hosts};
-use crate::limited::Place;
 use crate::link;
 use crate::options::Kept;
 use crate::peer::Peer;
-use crate::remote_port::LocalAddress;
 use crate::store::remote::{Operation, Outcome};
 use crate::store::{Change, StoreError};
+use crate::tcp_port::LocalAddress;
 use axum::body::{Body, to_bytes};
 use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Query, Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
@@ -175,9 +174,6 @@ async fn link(
     context.hosts.add(&host, &link).map_err(|why| Failure(StatusCode::CONFLICT, why))?;
     if let Some(LocalAddress(address)) = request.extensions().get() {
         context.hosts.set_address(*address);
-    }
-    if let Some(place) = request.extensions().get::<Place>() {
-        place.give_up();
     }
     let upgrade = hyper::upgrade::on(&mut request);
     let answer = [(HOST_HEADER, context.host.clone()), (SESSION_HEADER, context.session_id.clone())];

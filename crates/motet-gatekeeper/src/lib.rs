@@ -38,7 +38,8 @@
 //! | `peer` | who makes a request |
 //! | `exports_api` | the exports of this host |
 //! | `modules_api` | its routes about modules |
-//! | `limited` | connections over TCP: how many, and for how long |
+//! | `members` | the processes of the session on this host |
+//! | `tcp_port`, `places`, `limited` | connections over TCP: how many, and for how long |
 //! | `options` | what a later gatekeeper takes over |
 //! | [`server`] | one gatekeeper, from its start to its end |
 #![forbid(unsafe_code)]
@@ -65,6 +66,7 @@ pub mod live;
 pub mod liveness;
 pub mod logins;
 mod meetings;
+mod members;
 mod module_events;
 pub mod modules;
 mod modules_api;
@@ -72,6 +74,7 @@ pub mod nodes;
 pub mod options;
 pub mod origin;
 mod peer;
+mod places;
 pub mod presence;
 pub mod processes;
 pub mod programs;
@@ -79,6 +82,7 @@ mod registrations;
 pub mod remote_port;
 pub mod server;
 pub mod store;
+mod tcp_port;
 pub mod tls;
 mod uplink;
 pub mod views;

@@ -1,37 +1,19 @@
 //! The address at which the primary gatekeeper listens for other hosts: TLS, then HTTP with the session's key. It is opened when the first host joins.
 
-use crate::limited::{Limited, Place};
 use crate::options::Kept;
-use crate::peer::Peer;
+use crate::tcp_port;
 use crate::tls::Identity;
 use axum::Router;
-use axum::body::Body;
-use axum::extract::{ConnectInfo, Request};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use motet_session::paths::SessionPaths;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Mutex, Semaphore};
+use tokio::net::TcpListener;
+use tokio::sync::Mutex;
 use tokio::task::AbortHandle;
-use tower::ServiceExt;
 
-/// Connections at a time, without those of gatekeepers that have shown the key.
-const MAX_CONNECTIONS: usize = 64;
-/// The handshake of TLS, and the head of a request, have to come within this time.
-const HANDSHAKE_LIMIT: Duration = Duration::from_secs(5);
-/// Pause after a failure to accept, such as for lack of descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The most addresses of this host in a join configuration.
 const MAX_ADDRESSES: usize = 16;
-
-/// The address of this host on the connection of a request.
-#[derive(Debug, Clone, Copy)]
-pub struct LocalAddress(pub IpAddr);
 
 /// The port. A clone is another handle.
 #[derive(Clone, Default)]
@@ -88,40 +70,9 @@ impl Open {
         let address = listener.local_addr()?;
         Kept::update(paths, |kept| kept.remote = Some(address))?;
         let Identity { authority, acceptor } = identity;
-        let accepting = tokio::spawn(async move {
-            let free = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-            while let Ok(permit) = free.clone().acquire_owned().await {
-                match listener.accept().await {
-                    Ok((stream, _)) => {
-                        let (acceptor, router) = (acceptor.clone(), router.clone());
-                        tokio::spawn(async move { serve(stream, acceptor, router, Place::of(permit)).await });
-                    }
-                    Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-                }
-            }
-        });
+        let accepting = tokio::spawn(tcp_port::serve(listener, Some(acceptor), router));
         Ok(Self { authority, address, accepting: accepting.abort_handle() })
     }
-}
-
-/// Serves a connection.
-async fn serve(stream: TcpStream, acceptor: tokio_rustls::TlsAcceptor, router: Router, place: Place) {
-    let _ = stream.set_nodelay(true);
-    let Ok(address) = stream.local_addr() else { return };
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE_LIMIT, acceptor.accept(stream)).await else { return };
-    let stream = Limited::new(stream, place.clone());
-    let service = service_fn(move |request: hyper::Request<Incoming>| {
-        let (router, mut request): (_, Request) = (router.clone(), request.map(Body::new));
-        request.extensions_mut().insert(ConnectInfo(Peer::Remote));
-        request.extensions_mut().insert(LocalAddress(address.ip()));
-        request.extensions_mut().insert(place.clone());
-        router.oneshot(request)
-    });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HANDSHAKE_LIMIT)
-        .serve_connection(TokioIo::new(stream), service);
-    let _ = connection.with_upgrades().await;
 }
 
 /// The addresses at which other hosts may reach a socket of this address.

@@ -8,7 +8,6 @@ use crate::ending;
 use crate::hidden;
 use crate::hosts::Hosts;
 use crate::hosts_api::expect_back;
-use crate::limited::{Limited, Place};
 use crate::link::Delivery;
 use crate::live::Live;
 use crate::meetings;
@@ -20,6 +19,7 @@ use crate::programs;
 use crate::registrations;
 use crate::remote_port::RemotePort;
 use crate::store::{Embedded, Etcd, Expected, Remote as RemoteStore, Store, StoreError};
+use crate::tcp_port;
 use crate::uplink::{self, Uplink};
 use crate::views::Views;
 use axum::extract::connect_info::Connected;
@@ -39,12 +39,10 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// Connections over TCP at a time.
-const MAX_REMOTE: usize = 64;
 /// Pause after a failure to accept, such as for lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// After the end was requested, answers under way may take so long.
@@ -177,7 +175,7 @@ impl Gatekeeper {
         let Context { hosts, directory, nodes, paths, .. } = &self.context;
         let nodes = nodes.clone();
         let deliver = move |Delivery { group, from, to, body, .. }| nodes.deliver_here(&group, &from, &to, body);
-        let router = api::router(self.context.clone());
+        let router = api::router_for_hosts(self.context.clone());
         hosts.set_handler(router.clone(), Box::new(deliver));
         if !hosts.is_primary() {
             return;
@@ -215,16 +213,15 @@ impl Gatekeeper {
     pub async fn run(self, stop: impl Future<Output = ()>) -> io::Result<()> {
         let Self { context, mut end, local, registrations, remote, uplink, _lock } = self;
         let (paths, hosts, remote_port) = (context.paths.clone(), context.hosts.clone(), context.remote_port.clone());
-        let router = api::router(context.clone()).into_make_service_with_connect_info::<Peer>();
+        let router = api::router(context.clone());
         let mut ended = end.clone();
         let local = tokio::spawn(
-            axum::serve(local, router.clone())
+            axum::serve(local, router.clone().into_make_service_with_connect_info::<Peer>())
                 .with_graceful_shutdown(async move { drop(ended.wait_for(|ended| *ended).await) })
                 .into_future(),
         );
         let registrations = tokio::spawn(registrations::take(registrations, context.clone()));
-        let free = Arc::new(Semaphore::new(MAX_REMOTE));
-        let remote = tokio::spawn(axum::serve(Remote { listener: remote, free }, router).into_future());
+        let remote = tokio::spawn(tcp_port::serve(remote, None, router));
         let ended_elsewhere = async {
             match uplink {
                 Some(uplink) => drop(uplink.await),
@@ -351,40 +348,8 @@ impl Listener for Local {
     }
 }
 
-/// The TCP socket, which any user of the host can reach: it accepts a limited number of connections at a time.
-#[derive(Debug)]
-struct Remote {
-    listener: TcpListener,
-    free: Arc<Semaphore>,
-}
-
-impl Listener for Remote {
-    type Io = Limited<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Limited<TcpStream>, SocketAddr) {
-        loop {
-            let Ok(place) = self.free.clone().acquire_owned().await else { return std::future::pending().await };
-            match self.listener.accept().await {
-                Ok((stream, address)) => return (Limited::new(stream, Place::of(place)), address),
-                Err(_) => tokio::time::sleep(ACCEPT_PAUSE).await,
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
 impl Connected<IncomingStream<'_, Local>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Local>) -> Self {
         Self::Local(*stream.remote_addr())
-    }
-}
-
-impl Connected<IncomingStream<'_, Remote>> for Peer {
-    fn connect_info(_: IncomingStream<'_, Remote>) -> Self {
-        Self::Remote
     }
 }

@@ -142,6 +142,32 @@ fn tcp_needs_the_key() {
     assert!(answer.starts_with("HTTP/1.0 200") && answer.contains("\"name\":\"test\""), "{answer}");
 }
 
+/// Asks for what needs no key; whether there is an answer.
+fn ask_for_the_icon(stream: &mut TcpStream) -> bool {
+    let mut answer = [0; 4096];
+    let asked = stream.write_all(b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    asked.is_ok() && stream.read(&mut answer).is_ok_and(|length| length > 0)
+}
+
+#[test]
+fn connections_without_the_key_do_not_keep_others_out() {
+    let session = Running::start();
+    let connect = || {
+        let stream = TcpStream::connect(session.address.unwrap()).unwrap();
+        stream.set_read_timeout(Some(support::LIMIT)).unwrap();
+        stream
+    };
+    let mut strangers: Vec<_> = (0..100).map(|_| connect()).collect();
+    assert!(ask_for_the_icon(strangers.last_mut().unwrap()), "the last one has a place");
+    let key = std::fs::read_to_string(session.paths.key()).unwrap();
+    let answer = over_tcp(&session, &format!("Authorization: Bearer {key}\r\n"));
+    assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+    // One that is never idle does not stay either.
+    let mut stranger = connect();
+    until("it is closed", || !ask_for_the_icon(&mut stranger));
+    assert_works(&session);
+}
+
 #[test]
 fn other_users_are_not_served() {
     let session = Running::start();

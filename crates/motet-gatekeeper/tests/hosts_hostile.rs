@@ -188,3 +188,25 @@ fn idle_connections_do_not_keep_hosts_out() {
     assert_eq!(host.client().get::<Session>("/v1/hosts/here/session").unwrap().host, "here");
     drop(idle);
 }
+
+#[test]
+fn strangers_do_not_keep_hosts_out() {
+    with_session(async |session, config| {
+        let (status, mut known) = request(config, "GET", "/v1/session", &authorization(config)).await;
+        assert_eq!(status, 200);
+        assert_eq!(request(config, "GET", "/icon.svg", "").await.0, 401, "nothing is for all");
+        let mut strangers = Vec::new();
+        for _ in 0..100 {
+            let mut stranger = connect(config).await;
+            stranger.write_all(b"GET /v1/session HTTP/1.1\r\n").await.unwrap();
+            strangers.push(stranger);
+        }
+        let (status, _kept) = request(config, "GET", "/v1/link", &link(config, "b")).await;
+        assert_eq!(status, 101);
+        // Whoever has shown the key before has no place to lose.
+        let again = format!("GET /v1/session HTTP/1.1\r\nHost: x\r\n{}\r\n", authorization(config));
+        known.write_all(again.as_bytes()).await.unwrap();
+        assert!(rest(&mut known, "200 OK").await.contains("200 OK"));
+        is_alive(session);
+    });
+}
