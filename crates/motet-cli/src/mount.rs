@@ -4,6 +4,7 @@ use clap::Args;
 use motet_files::client::Client;
 use motet_files::uses::{self, Announced};
 use motet_fuse::{Mount, Options};
+use motet_sys::inherited::only_standard_descriptors;
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 use std::io::{Read, Write};
@@ -167,7 +168,7 @@ fn start(arguments: &Arguments) -> Outcome {
     }
     command.arg("--").arg(&arguments.export).arg(directory);
     command.current_dir("/").stdin(Stdio::null()).stdout(Stdio::piped());
-    let mut child = command.spawn().map_err(failed)?;
+    let mut child = only_standard_descriptors(&mut command).spawn().map_err(failed)?;
     let mut said = Vec::new();
     if let Some(output) = child.stdout.take() {
         output.take(MOUNTED.len() as u64).read_to_end(&mut said).map_err(failed)?;

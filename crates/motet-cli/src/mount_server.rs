@@ -14,6 +14,7 @@ use clap::Args;
 use motet_files::client::Client;
 use motet_files::uses::{self, Announced};
 use motet_fuse::private::Private;
+use motet_sys::inherited::only_standard_descriptors;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
@@ -149,14 +150,9 @@ pub fn run(arguments: &Arguments) -> Outcome {
 fn detach(arguments: &Arguments) -> Outcome {
     let failed = |error: std::io::Error| Failure::new(FAILED, error.to_string());
     let _ = rustix::process::setsid();
-    for entry in std::fs::read_dir("/proc/self/fd").map_err(failed)?.flatten() {
-        if let Some(number @ 3..) = entry.file_name().to_str().and_then(|name| name.parse().ok()) {
-            motet_sys::private_fds::set_cloexec(number, true);
-        }
-    }
     let mut command = Command::new(std::env::current_exe().map_err(failed)?);
     command.args(["serve-mount", "--detached", "--at", &arguments.at, "--", &arguments.export]).current_dir("/");
-    command.spawn().map_err(failed)?;
+    only_standard_descriptors(&mut command).spawn().map_err(failed)?;
     Ok(0)
 }
 

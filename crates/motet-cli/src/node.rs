@@ -35,6 +35,8 @@ pub struct Arguments {
 /// The command. Prints the node's identity once it is attached.
 pub fn run(arguments: &Arguments) -> Outcome {
     let failed = |error: &dyn std::fmt::Display| Failure::new(FAILED, error.to_string());
+    // Programs of modules get nothing that this process has inherited.
+    motet_sys::inherited::close_on_exec();
     let variable = |name: &str| std::env::var(name).ok();
     let group = match &arguments.group {
         Some(group) => Some((group.clone(), arguments.rank)),

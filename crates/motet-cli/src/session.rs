@@ -10,6 +10,7 @@ use motet_session::api::Session;
 use motet_session::client::{Client, ClientError};
 use motet_session::launcher::PLACE_VARIABLES;
 use motet_session::paths::SessionPaths;
+use motet_sys::inherited::only_standard_descriptors;
 
 use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome, USAGE};
 use crate::gatekeeper::ANOTHER_RUNS;
@@ -74,13 +75,13 @@ pub fn start_gatekeeper(paths: &SessionPaths, arguments: &[&str], place: Gatekee
     for variable in PLACE_VARIABLES {
         command.env_remove(variable); // nodes that the gatekeeper starts are not ranks of this job
     }
-    let mut child = command
+    let mut child = only_standard_descriptors(&mut command)
         .args(["gatekeeper", paths.name()])
         .args(arguments)
         .args((place == GatekeeperPlace::Front).then_some("--foreground"))
         .current_dir("/")
         .env_remove("LD_PRELOAD")
-        .env_remove(SESSION_ID_VARIABLE) // the gatekeeper of one session may be started in another one
+        .env(SESSION_ID_VARIABLE, "") // the gatekeeper of one session may be started in another one, and is none of its processes
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)

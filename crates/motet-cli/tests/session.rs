@@ -239,7 +239,7 @@ fn group_ends_as_its_first_failed_rank() {
 }
 
 #[test]
-fn group_ends_as_its_rank_also_if_nobody_can_be_told() {
+fn group_ends_as_its_rank_also_if_it_cannot_say_so() {
     let session = Session::up("lost");
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let ranks = ["run", "--group", "lost", "-n", "2", "--", "sh", "-c", "exit $((MOTET_GROUP_RANK * 3))"];
@@ -258,6 +258,26 @@ fn terminated_group_ends() {
     while json(&finish(&mut session.motet(&["--json", "groups"])).1) != serde_json::json!([]) {
         assert!(began.elapsed() < Duration::from_secs(10), "programs that have ended are listed");
     }
+}
+
+/// A script that holds a lock by a descriptor, as cron jobs do, has let it go when it has ended.
+#[test]
+fn gatekeeper_keeps_no_descriptor_of_what_has_started_it() {
+    let session = Session::new("descriptors");
+    let lock = session.0.file("lock", "", 0o600);
+    let script = "exec 9<lock; flock -n 9 && $MOTET up >/dev/null && echo held";
+    let mut shell = Command::new("sh");
+    let settings = session.motet(&[]);
+    for (name, value) in settings.get_envs() {
+        if let Some(value) = value {
+            shell.env(name, value);
+        }
+    }
+    shell.args(["-c", script]).current_dir(session.0.path()).env("MOTET", env!("CARGO_BIN_EXE_motet"));
+    assert_eq!(finish(&mut shell).1, "held\n");
+    let lock = std::fs::File::open(lock).unwrap();
+    lock.try_lock().expect("it is free");
+    assert!(finish(&mut session.motet(&["groups"])).1.contains("has no group"), "the gatekeeper runs");
 }
 
 #[test]

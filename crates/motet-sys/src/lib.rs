@@ -13,6 +13,7 @@ pub mod file_cache;
 pub mod file_region;
 pub mod fork_detect;
 pub mod fork_safe_mutex;
+pub mod inherited;
 pub mod limits;
 pub mod liveness_lock;
 pub mod loop_device;
