@@ -7,6 +7,7 @@
  * Conventions beyond those of motet.h
  *   - Handles are checked: an unknown one gives -EBADF. They are never used again. Every call may be made from any thread.
  *   - -ECONNRESET: a member that the call needs has left its group, by its death or otherwise. Open a circuit in the new view to go on without it.
+ *     Or its link was lost, and messages with it, although it lives: open a circuit of another name to go on with it.
  *     Collective operations then fail at all members, in any call from then on.
  *   - -ENOTCONN: no session is up, or it has ended. -EACCES: the gatekeeper refuses. -ETIMEDOUT: the deadline has passed; with deadline 0 -EAGAIN.
  *   - A membership, a group, a circuit and an end point keep their node open: motet_node_close() gives -EBUSY until all of them are detached, left and

@@ -4,6 +4,7 @@
 
 use crate::error::Error;
 use crate::links::Links;
+use crate::turns::Turns;
 use motet::node::{Channel, Error as NodeError, Node, Serve};
 use motet_session::api::Member;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,8 +24,9 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 pub(crate) struct Channels {
     service: u64,
     by_rank: Mutex<ByRank>,
-    /// Held while a channel is opened. The lock of `by_rank` is not: a circuit that ends takes it under the lock of the groups, which the opening needs.
-    opening: Mutex<()>,
+    /// Taken while a channel to a member is opened: a second one to the same member would not keep the order of messages. The lock of `by_rank` is not
+    /// held then: a circuit that ends takes it under the lock of the groups, which the opening needs.
+    openings: Turns<usize>,
 }
 
 /// The channels that are open.
@@ -47,7 +49,7 @@ impl Channels {
         Self {
             service,
             by_rank: Mutex::new(ByRank { opened: vec![None; size], closed: false }),
-            opening: Mutex::new(()),
+            openings: Turns::default(),
         }
     }
 
@@ -71,12 +73,21 @@ impl Channels {
         self.by_rank().closed
     }
 
-    /// Forgets the channel to a member, whose link is lost.
-    pub fn forget(&self, rank: usize) {
-        self.by_rank().opened[rank] = None;
+    /// The channels that are open, by rank.
+    pub fn opened(&self) -> Vec<Option<Channel>> {
+        self.by_rank().opened.clone()
     }
 
-    /// The channel to a member, which is opened if it is not, within a time limit. `is_gone`: whether the member has left meanwhile.
+    /// Closes the channel to a member, with which the pair is lost.
+    pub fn lose(&self, node: &Node, rank: usize) {
+        let channel = self.by_rank().opened[rank].take();
+        if let Some(channel) = channel {
+            let _ = node.close_channel(channel);
+        }
+    }
+
+    /// The channel to a member, which is opened if it is not, within a time limit. `is_gone`: whether the member has left meanwhile, or the pair with it is lost. A member that does
+    /// not answer delays no channel to another one.
     pub fn open(
         &self,
         (node, links): (&Node, &Links),
@@ -84,9 +95,19 @@ impl Channels {
         limit: Option<Duration>,
         is_gone: impl Fn() -> bool,
     ) -> Result<Channel, Error> {
+        let called = Instant::now();
+        let left = || limit.map(|limit| limit.saturating_sub(called.elapsed()));
+        let _turn = loop {
+            let wait = left().map_or(ATTEMPT_LIMIT, |left| left.min(ATTEMPT_LIMIT));
+            match self.openings.take(rank, wait) {
+                Some(turn) => break turn,
+                None if is_gone() => return Err(Error::MemberGone),
+                None if left() == Some(Duration::ZERO) => return Err(Error::TimedOut),
+                None => {}
+            }
+        };
+        // The wait for another thread's attempt does not count.
         let since = Instant::now();
-        // One thread opens a channel at a time: a second channel to the same member would not keep the order of messages.
-        let _opening = self.opening.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(channel) = self.get(rank) {
             return Ok(channel);
         }
@@ -95,7 +116,7 @@ impl Channels {
             if is_gone() {
                 return Err(Error::MemberGone);
             }
-            let left = limit.map(|limit| limit.saturating_sub(since.elapsed()));
+            let left = left();
             let attempt = left.map_or(ATTEMPT_LIMIT, |left| left.min(ATTEMPT_LIMIT));
             let opened = links.to(node, member, attempt).and_then(|link| {
                 let opened = node.open_channel(link, self.service, Serve::Queue, Some(attempt));
@@ -103,8 +124,9 @@ impl Channels {
             });
             match opened {
                 Ok(channel) => {
+                    let is_gone = is_gone();
                     let mut channels = self.by_rank();
-                    if channels.closed {
+                    if channels.closed || is_gone {
                         drop(channels);
                         let _ = node.close_channel(channel);
                         return Err(Error::MemberGone);

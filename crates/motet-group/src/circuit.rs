@@ -8,8 +8,8 @@ use crate::arrivals::{self, MAX_ACTIVE_BYTES};
 use crate::channels::Channels;
 use crate::end_points::EndPoints;
 use crate::error::Error;
-use crate::group_state::OpenCircuit;
-use crate::membership::Inner;
+use crate::group_state::{MemberId, OpenCircuit, PairLost};
+use crate::membership::{Inner, Notice};
 use motet::node::{
     Channel, CompletionOptions, Error as NodeError, Mode, Node, OperationId, OperationMemory, Outgoing, RecvFrom,
 };
@@ -21,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// A wait checks at this interval whether the members that it needs are still there.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
+/// The interval between two looks whether a member has left, by one that cannot send to it.
+const TOLD_INTERVAL: Duration = Duration::from_millis(10);
 /// How long a collective operation goes on after a member has gone that it does not wait for itself.
 const LEAVE_TIME: Duration = Duration::from_millis(500);
 
@@ -46,17 +48,6 @@ pub(crate) enum Kind {
 /// The tag of a message of a member.
 fn tag_of(kind: Kind, from: usize, tag: u32) -> u64 {
     (kind as u64) << (TAG_BITS + RANK_BITS) | (from as u64) << TAG_BITS | u64::from(tag)
-}
-
-/// The error of a send to a member. When the link is lost, its member has gone, or the next send makes another link.
-fn lost(channels: &Channels, to: usize, error: NodeError) -> Error {
-    match error {
-        NodeError::Lost(_) | NodeError::Closed | NodeError::Unknown => {
-            channels.forget(to);
-            Error::MemberGone
-        }
-        error => error.into(),
-    }
 }
 
 /// A received message.
@@ -199,7 +190,7 @@ impl Circuit {
         send: impl FnOnce(Channel, Option<Duration>) -> Result<(), NodeError>,
     ) -> Result<(), Error> {
         let channel = self.channel_to(channels, to)?;
-        send(channel, self.left()).map_err(|error| lost(channels, to, error))
+        send(channel, self.left()).map_err(|error| self.failed(to, error))
     }
 
     /// The end points of this member, and the channels to those of others.
@@ -214,14 +205,14 @@ impl Circuit {
 
     /// Starts a send of a collective operation, which [`Circuit::finish_send`] ends: two members may send to each other.
     pub(crate) fn start_send(&self, to: usize, tag: u32, bytes: &[u8]) -> Result<Option<OperationId>, Error> {
-        let channel = self.channel_to(self.channels(), to)?;
+        let channel = self.channel_to(self.channels(), to).map_err(|error| self.failed_for_all(to, error))?;
         let tag = tag_of(Kind::Collective, self.rank, tag);
         let message = Outgoing { channel, tag, headers: &[], mode: Mode::Automatic };
         // Short ones leave at once, and need no memory of their own.
         match self.inner.node.try_inject(&message, &[bytes]) {
             Ok(()) => return Ok(None),
             Err(NodeError::WouldBlock | NodeError::TooLong) => {}
-            Err(error) => return Err(lost(self.channels(), to, error)),
+            Err(error) => return Err(self.failed_for_all(to, self.failed(to, error))),
         }
         let mut memory = OperationMemory::Owned(bytes.to_vec());
         let (mut since, mut departure) = (Instant::now(), Departure::default());
@@ -229,7 +220,7 @@ impl Circuit {
             match self.inner.node.start_send(&message, memory, Vec::new(), CompletionOptions::default()) {
                 Ok(begun) => return Ok(begun),
                 Err((NodeError::WouldBlock, same, _)) => memory = same,
-                Err((error, ..)) => return Err(lost(self.channels(), to, error)),
+                Err((error, ..)) => return Err(self.failed_for_all(to, self.failed(to, error))),
             }
             self.inner.node.progress()?;
             if self.left() == Some(Duration::ZERO) {
@@ -261,7 +252,7 @@ impl Circuit {
                         return Err(error);
                     }
                 }
-                Err(error) => return Err(lost(self.channels(), to, error)),
+                Err(error) => return Err(self.failed_for_all(to, self.failed(to, error))),
             }
         }
     }
@@ -288,6 +279,7 @@ impl Circuit {
                 Ok(received) => {
                     let from = ((received.tag & RANK_MASK) >> TAG_BITS) as usize;
                     if from < self.size() {
+                        self.open().shared.pairs.hear(&self.inner.node, from);
                         return Ok(Received { from, length: received.length });
                     }
                     // No member sends so: the message is dropped.
@@ -296,8 +288,10 @@ impl Circuit {
                     return Err(Error::TimedOut);
                 }
                 Err(NodeError::TimedOut) => departure.check(self, kind, from)?,
-                // The sender died within its message, or the circuit has ended here, as the node was out of the group.
-                Err(NodeError::Lost(_) | NodeError::Unknown | NodeError::Closed) => return Err(Error::MemberGone),
+                // The sender died within its message or its link was lost, or the circuit has ended here, as the node was out of the group.
+                Err(error @ (NodeError::Lost(_) | NodeError::Unknown | NodeError::Closed)) => {
+                    return Err(from.map_or(Error::MemberGone, |from| self.failed(from, error)));
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -310,8 +304,53 @@ impl Circuit {
         }
     }
 
-    /// Whether a member, or any, has left the group since the circuit was opened. If this node has, all count as gone.
+    /// The error of a send to a member. A link that is lost takes the pair with it: messages before may be missing, so none may follow.
+    fn failed(&self, to: usize, error: NodeError) -> Error {
+        match error {
+            NodeError::Lost(_) | NodeError::Closed | NodeError::Unknown => {
+                self.open().lose(&self.inner.node, to);
+                Error::MemberGone
+            }
+            error => error.into(),
+        }
+    }
+
+    /// The error of a collective operation, which all members have to see: if the member is there but its link is lost, they are told.
+    #[cold]
+    fn failed_for_all(&self, to: usize, error: Error) -> Error {
+        while matches!(error, Error::MemberGone) && !self.is_gone(Some(to)) && self.left() != Some(Duration::ZERO) {
+            std::thread::sleep(TOLD_INTERVAL);
+        }
+        self.look_for_losses();
+        error
+    }
+
+    /// Looks for links that are lost, and tells the other members of pairs that are lost although both members are there.
+    fn look_for_losses(&self) {
+        let OpenCircuit { opening, view, shared, .. } = self.open();
+        let node = &self.inner.node;
+        for rank in shared.pairs.look(node, &shared.channels.opened()) {
+            self.open().lose(node, rank);
+        }
+        let id_of = |rank: usize| MemberId::of(&view.members[rank]);
+        for rank in shared.pairs.to_tell().into_iter().filter(|rank| !self.has_left(Some(*rank))) {
+            let (Some(from), Some(peer)) = (id_of(self.rank), id_of(rank)) else { continue };
+            let notice = Notice { from, lost: PairLost { view: opening.view, circuit: opening.number, peer } };
+            let Ok(body) = serde_json::to_value(notice) else { continue };
+            for to in (0..self.size()).filter(|to| *to != self.rank) {
+                // Without a gatekeeper the others wait until one of the two has left.
+                let _ = self.sender.send(&self.group, &view.members[to].node, body.clone());
+            }
+        }
+    }
+
+    /// Whether a member, or any, has left the group, or its pair with this one is lost.
     fn is_gone(&self, rank: Option<usize>) -> bool {
+        self.open().shared.pairs.is_over(rank) || self.has_left(rank)
+    }
+
+    /// Whether a member, or any, has left the group since the circuit was opened. If this node has, all count as gone.
+    fn has_left(&self, rank: Option<usize>) -> bool {
         let state = self.inner.lock();
         let Some(group) = state.groups.get(&self.group) else { return true };
         let members = self.members();
@@ -339,7 +378,9 @@ impl Circuit {
     #[cold]
     fn open_channel(&self, channels: &Channels, to: usize) -> Result<Channel, Error> {
         let (node, links) = (&*self.inner.node, &self.inner.links);
-        channels.open((node, links), (to, &self.members()[to]), self.left(), || self.is_gone(Some(to)))
+        channels.open((node, links), (to, &self.members()[to]), self.left(), || {
+            self.open().shared.pairs.is_lost(to) || self.has_left(Some(to))
+        })
     }
 
     /// The number of the next collective operation.
@@ -356,12 +397,14 @@ impl Departure {
     /// Fails if the wait is for a member that has gone, or is a part of a collective operation and any has. The wait goes on for a while after that is
     /// seen: what the member has sent before may still be on its way, and a member may leave as soon as its own part is done.
     fn check(&mut self, circuit: &Circuit, kind: Kind, peer: Option<usize>) -> Result<(), Error> {
+        circuit.look_for_losses();
+        let is_void = kind == Kind::Collective && circuit.open().shared.pairs.is_lost_elsewhere();
         match self.0 {
             Some(since) if peer.is_none_or(|peer| circuit.is_gone(Some(peer))) || since.elapsed() > LEAVE_TIME => {
                 return Err(Error::MemberGone);
             }
             Some(_) => {}
-            None if circuit.is_gone(peer.filter(|_| kind == Kind::Message)) => self.0 = Some(Instant::now()),
+            None if is_void || circuit.is_gone(peer.filter(|_| kind == Kind::Message)) => self.0 = Some(Instant::now()),
             None => {}
         }
         Ok(())

@@ -12,7 +12,8 @@ pub enum Error {
     Invalid(String),
     /// The time limit has passed.
     TimedOut,
-    /// A member that the call needs has left the group. Open a circuit in the new view to go on without it.
+    /// A member that the call needs has left the group: open a circuit in the new view to go on without it. Or the link to it was lost, and with it
+    /// perhaps messages, although the member is there: open a circuit of another name to go on with it.
     MemberGone,
     /// The gatekeeper refused: why.
     Refused(String),
@@ -27,7 +28,7 @@ impl fmt::Display for Error {
             Self::Invalid(why) | Self::Refused(why) => f.write_str(why),
             Self::TimedOut => f.write_str("the time limit has passed"),
             Self::MemberGone => {
-                f.write_str("a member of the circuit has left the group: open a circuit in the new view")
+                f.write_str("a member of the circuit has left the group, or its link is lost: open another circuit")
             }
             Self::Node(error) => error.fmt(f),
         }

@@ -5,6 +5,7 @@ use crate::channels::Channels;
 use crate::end_points::{EndPoints, Table};
 use crate::error::Error;
 use crate::opener::{Message, Opener, Opening, Steps};
+use crate::pairs::Pairs;
 use motet::node::{Context, Node, Serve};
 use motet_session::api::{Member, View};
 use motet_session::attach::Sender;
@@ -62,6 +63,16 @@ impl TryFrom<String> for MemberId {
     }
 }
 
+/// What a member tells the others when it has lost its pair with one of them in a circuit.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct PairLost {
+    /// The view and the number of the circuit.
+    pub view: u64,
+    pub circuit: u64,
+    /// The other member of the pair.
+    pub peer: MemberId,
+}
+
 /// One group of the node.
 #[derive(Debug, Default)]
 pub(crate) struct GroupState {
@@ -93,6 +104,8 @@ pub(crate) struct OpenCircuit {
 pub(crate) struct Shared {
     /// The channels to the other members.
     pub channels: Channels,
+    /// What has become of the links to them.
+    pub pairs: Pairs,
     /// Active messages, which have channels of their own.
     pub active: Arc<Active>,
     /// End points, which have channels of their own, too.
@@ -178,7 +191,8 @@ impl GroupState {
             let channels = Channels::new(service, size);
             let active = Arc::new(Active::new(active_service, size, FunctionCell::default()));
             let end_points = Arc::new(EndPoints::new(end_points_service, size, Table::default()));
-            let shared = Arc::new(Shared { channels, active, end_points, collectives: AtomicU32::new(0) });
+            let pairs = Pairs::new(service, &view.members);
+            let shared = Arc::new(Shared { channels, pairs, active, end_points, collectives: AtomicU32::new(0) });
             Ok(OpenCircuit { opening, view: view.clone(), context, shared })
         };
         let installed = install();
@@ -188,6 +202,22 @@ impl GroupState {
             sender.circuit_opened(part);
         }
         self.circuits.insert(number, installed);
+    }
+
+    /// Another member has lost its pair with the member `peer` in a circuit.
+    pub fn pair_is_lost(&self, own: &str, from: MemberId, notice: &PairLost, node: &Node) {
+        let Some(Ok(circuit)) = self.circuits.get(&notice.circuit) else { return };
+        let rank_of = |id: MemberId| circuit.view.members.iter().position(|member| MemberId::of(member) == Some(id));
+        let (Some(one), Some(other)) = (rank_of(from), rank_of(notice.peer)) else { return };
+        if circuit.opening.view != notice.view || one == other {
+            return;
+        }
+        if circuit.view.rank_of(own) == Some(other) {
+            circuit.lose(node, one);
+            circuit.shared.pairs.told(Some(one));
+        } else {
+            circuit.shared.pairs.told(None);
+        }
     }
 
     /// Whether a member of a circuit is still there, without a break since then.
@@ -227,6 +257,15 @@ impl GroupState {
 }
 
 impl OpenCircuit {
+    /// The link to a member is lost: nothing is sent to it any more.
+    pub fn lose(&self, node: &Node, rank: usize) {
+        let Shared { channels, pairs, active, end_points, .. } = &*self.shared;
+        pairs.lose(rank);
+        for channels in [channels, active.channels(), end_points.channels()] {
+            channels.lose(node, rank);
+        }
+    }
+
     /// What the gatekeeper calls it.
     fn id(&self) -> CircuitId {
         CircuitId { group: self.view.group.clone(), view: self.view.number, number: self.opening.number }
@@ -242,6 +281,7 @@ impl OpenCircuit {
     /// Closes all channels of the circuit, those that peers have opened among them. What was not received is discarded.
     fn retire(&self, node: &Node) {
         self.shared.channels.close(node);
+        self.shared.pairs.close(node);
         self.shared.active.close(node);
         self.shared.end_points.close(node);
         let _ = node.remove_context(self.context);

@@ -29,6 +29,8 @@
 //! | `group` | one group, for the program |
 //! | `links` | the links to other members |
 //! | `channels` | the channels of a circuit, opened when needed |
+//! | `pairs` | the pairs of a circuit's members, each of which has one life |
+//! | `turns` | one thread at a time opens the channel or the link to a member |
 //! | `circuit` | messages between the members of a circuit |
 //! | `pmix` | the size of a job of which only a PMIx server knows it |
 //! | `arrivals` | messages that run code at their receiver: service, channels, long bodies |
@@ -50,9 +52,11 @@ mod group_state;
 mod links;
 mod membership;
 pub mod opener;
+mod pairs;
 mod pmix;
 mod projection;
 pub mod token;
+mod turns;
 
 pub use arrivals::MAX_ACTIVE_BYTES;
 pub use circuit::{Circuit, Received};

@@ -3,7 +3,7 @@
 //! All of this happens in the thread of the connection. The program's threads read the state and wait for its changes.
 
 use crate::error::Error;
-use crate::group_state::{GroupState, MemberId};
+use crate::group_state::{GroupState, MemberId, PairLost};
 use crate::links::Links;
 use crate::opener::{Message, Step, Steps};
 use motet::node::Node;
@@ -27,6 +27,14 @@ struct Envelope {
     from: MemberId,
     view: u64,
     message: Message<MemberId>,
+}
+
+/// A member tells what it has lost.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Notice {
+    /// The sender's membership.
+    pub from: MemberId,
+    pub lost: PairLost,
 }
 
 /// A node that is attached to the session. Dropping it leaves all groups: waits of their handles fail.
@@ -158,7 +166,7 @@ impl Inner {
         limit: Option<Duration>,
         mut ready: impl FnMut(&mut State) -> Option<Result<T, Error>>,
     ) -> Result<T, Error> {
-        let until = limit.map(|limit| Instant::now() + limit);
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit)); // one that is too long to add is none
         let mut state = self.lock();
         loop {
             if let Some(result) = ready(&mut state) {
@@ -195,7 +203,10 @@ impl Inner {
                 }
             }
             Event::Line(ToNode::Message { group, from, body }) => {
-                if let Ok(Envelope { from: member, view, message }) = serde_json::from_value(body)
+                if let Ok(Notice { from: member, lost }) = Notice::deserialize(&body) {
+                    let known = state.groups.get(&group).filter(|_| member.is_of(&from));
+                    known.inspect(|known| known.pair_is_lost(&self.id, member, &lost, &self.node));
+                } else if let Ok(Envelope { from: member, view, message }) = serde_json::from_value(body)
                     && member.is_of(&from)
                     && let Some(known) = state.groups.get_mut(&group)
                 {

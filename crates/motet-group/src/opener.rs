@@ -23,8 +23,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Views whose members are remembered, for circuits of which this member hears late.
 const MAX_PAST_VIEWS: usize = 64;
-/// Messages of later views that are kept. A group that sends more before this member gets the view has to wait for the next view.
-const MAX_FUTURE: usize = 4096;
+/// Messages of later views that are kept, more than the largest group sends in one. If there are more, those of the earliest of these views go: its members
+/// have gone on to a later one.
+const MAX_FUTURE: usize = 16 << 10;
 
 /// A circuit that the group has opened.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -202,12 +203,24 @@ impl<Id: Ord + Copy> Opener<Id> {
     /// A message of a member. Messages of earlier views are void.
     pub fn receive(&mut self, from: Id, view: u64, message: Message<Id>) -> Steps<Id> {
         let mut steps = Vec::new();
-        if view > self.view && self.future.len() < MAX_FUTURE {
-            self.future.push((from, view, message));
+        if view > self.view {
+            self.keep(from, view, message);
         } else if view == self.view && from != self.me && self.members.contains(&from) {
             self.handle(&mut steps, from, message);
         }
         steps
+    }
+
+    /// Keeps a message of a later view.
+    fn keep(&mut self, from: Id, view: u64, message: Message<Id>) {
+        if self.future.len() >= MAX_FUTURE
+            && let Some(earliest) = self.future.iter().map(|(_, view, _)| *view).min().filter(|first| *first < view)
+        {
+            self.future.retain(|(_, view, _)| *view > earliest);
+        }
+        if self.future.len() < MAX_FUTURE {
+            self.future.push((from, view, message));
+        }
     }
 
     /// Sends a message, also to this member itself.

@@ -151,6 +151,111 @@ fn circuit_of_a_killed_process_fails_and_another_one_works() {
     });
 }
 
+/// Cuts the link between two nodes, as an outage of the network does that the gatekeepers do not notice.
+fn cut(near: &Member, far: &Member) {
+    let peer = far.node.id().unwrap();
+    let links = near.node.links().unwrap();
+    let cut: Vec<_> = links.into_iter().filter(|link| near.node.link_info(*link).unwrap().peer == peer).collect();
+    assert!(!cut.is_empty());
+    cut.into_iter().for_each(|link| near.node.disconnect(link).unwrap());
+}
+
+fn is_gone<T>(result: Result<T, Error>) -> bool {
+    matches!(result, Err(Error::MemberGone))
+}
+
+#[test]
+fn pair_whose_link_is_lost_fails_at_both_ends_for_good() {
+    let session = Session::start();
+    let [near, far] = [0, 1].map(|rank| session.member(Some(rank)));
+    near.group.wait_for_members(2, Some(LIMIT)).unwrap();
+    let (circuit, theirs) = (near.open("c"), far.open("c"));
+    for number in 0..3 {
+        circuit.send(1, 1, &[number]).unwrap();
+    }
+    theirs.send(0, 1, b"y").unwrap();
+    let mut byte = [0];
+    theirs.receive(0, 1, &mut byte).unwrap();
+    cut(&near, &far);
+    // No later message follows those that may be missing.
+    assert!(is_gone(circuit.send(1, 1, &[9])) && is_gone(circuit.send(1, 1, &[9])), "a second life");
+    for number in 1..3 {
+        theirs.receive(0, 1, &mut byte).unwrap();
+        assert_eq!(byte, [number], "what has arrived is there");
+    }
+    assert!(is_gone(theirs.receive_within(Some(0), 1, &mut byte, LIMIT)));
+    assert!(is_gone(theirs.receive_within(None, 1, &mut byte, LIMIT)));
+    assert!(is_gone(theirs.send(0, 1, b"z")) && is_gone(theirs.send_active(0, 1, b"z")));
+    // Both are in the view, and meet again on another circuit.
+    let (circuit, theirs) = (near.open("d"), far.open("d"));
+    circuit.send(1, 1, b"a").unwrap();
+    theirs.receive(0, 1, &mut byte).unwrap();
+    theirs.send(0, 1, b"b").unwrap();
+    circuit.receive(1, 1, &mut byte).unwrap();
+}
+
+#[test]
+fn collectives_fail_at_all_members_when_two_have_lost_each_other() {
+    let session = Session::start();
+    let members = [0, 1, 2].map(|rank| session.member(Some(rank)));
+    members[0].group.wait_for_members(3, Some(LIMIT)).unwrap();
+    let circuits = [0, 1, 2].map(|rank: usize| members[rank].open("c"));
+    let barriers = || {
+        std::thread::scope(|scope| {
+            let all = circuits.each_ref().map(|circuit| scope.spawn(|| circuit.barrier()));
+            all.map(|one| one.join().unwrap())
+        })
+    };
+    assert!(barriers().iter().all(Result::is_ok));
+    cut(&members[0], &members[1]);
+    assert!(barriers().into_iter().all(is_gone));
+    // Messages of other pairs go on.
+    circuits[2].send(0, 1, b"x").unwrap();
+    assert_eq!(circuits[0].receive(2, 1, &mut [0; 8]).unwrap().length, 1);
+}
+
+fn signal(child: &std::process::Child, name: &str) {
+    assert!(std::process::Command::new("kill").args([name, &child.id().to_string()]).status().unwrap().success());
+}
+
+#[test]
+fn member_that_is_stopped_delays_no_send_to_another_one() {
+    let session = Session::start();
+    let near = session.member(Some(0));
+    let (mut child, mut output) = session.child("echo", 1);
+    let other = session.member(Some(2));
+    let mut line = String::new();
+    while !line.contains("ready") {
+        assert!(output.read_line(&mut line).unwrap() > 0);
+    }
+    let (circuit, theirs) = (near.open("c"), other.open("c"));
+    signal(&child, "-STOP");
+    let is_stopped = || std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") T ");
+    while !is_stopped() {
+        std::thread::yield_now();
+    }
+    let (began, done) = (std::sync::Barrier::new(2), std::sync::atomic::AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let to_stopped = scope.spawn(|| {
+            began.wait();
+            let sent = circuit.send(1, 1, b"x");
+            done.store(true, std::sync::atomic::Ordering::SeqCst);
+            sent
+        });
+        began.wait();
+        // The other thread is within its attempt by then, or it is not: neither may matter.
+        std::thread::sleep(Duration::from_millis(50));
+        circuit.send(2, 5, b"ab").unwrap();
+        assert_eq!(theirs.receive(0, 5, &mut [0; 8]).unwrap().length, 2);
+        assert!(!done.load(std::sync::atomic::Ordering::SeqCst), "the first message to a member opens a channel");
+        signal(&child, "-CONT");
+        to_stopped.join().unwrap().unwrap();
+    });
+    assert_eq!(circuit.receive(1, 1, &mut [0; 8]).unwrap().length, 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn late_member_leaves_older_circuits_alone() {
     let session = Session::start();
