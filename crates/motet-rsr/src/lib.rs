@@ -38,6 +38,7 @@
 //! | `rsr` | the calls of a program; threads |
 //! | `call` | requests with replies |
 //! | `sender`, `routes` | one packet or two; links, drivers |
+//! | `delayed` | replies that cannot leave at once |
 //! | `reception` | packets that arrive, and the checks |
 //! | `lines` | the order of requests behind long ones |
 //! | `endpoint`, `request`, `workers` | handlers, and who runs them |
@@ -50,6 +51,7 @@ mod buffer;
 mod call;
 mod counters;
 mod deadline;
+mod delayed;
 mod endpoint;
 mod error;
 mod format;

@@ -28,7 +28,7 @@ pub struct Options {
     pub workers: usize,
     /// Requests that wait for such a thread. When there are so many, reception pauses, and senders wait.
     pub queue: usize,
-    /// The longest time that a handler's reply waits for room at a peer that does not receive, ns; and that other requests wait for a peer that
+    /// The longest time that a handler's reply is kept for a peer that does not receive, ns; and that other requests wait for a peer that
     /// has sent many behind one whose data it does not send. It loses its channel then.
     pub reply_limit_ns: u64,
 }

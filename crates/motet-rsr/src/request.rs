@@ -88,8 +88,9 @@ impl Request<'_> {
         Some(startpoint)
     }
 
-    /// Replies to a call. Waits until the data are free, at most [`crate::Options::reply_limit_ns`]. [`Error::Invalid`]: there is no call, or it has
-    /// its reply.
+    /// Replies to a call. A reply that cannot leave at once is copied, and given up after [`crate::Options::reply_limit_ns`]; with
+    /// [`crate::Reception::Caller`] this waits for it instead. [`Error::Invalid`]: there is no call, or it has its reply. [`Error::TimedOut`]: the caller does
+    /// not receive, and as many of its replies are under way as one peer may have.
     pub fn reply(&mut self, buffer: &Buffer<'_>) -> Result<(), Error> {
         let to = self.reply_to.take().ok_or(Error::Invalid("the request wants no reply, or has got it"))?;
         self.sender.reply(&to, ReplyStatus::Done, buffer)

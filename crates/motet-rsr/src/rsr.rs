@@ -196,6 +196,7 @@ fn detached(id: [u8; 16]) {
 impl Attached {
     fn new(node: &Arc<Node>, options: Options) -> Result<Self, Error> {
         let sender = Arc::new(Sender::new(node.clone(), options)?);
+        let _ = sender.own_self.set(Arc::downgrade(&sender));
         let Options { reception, workers, queue, memory, .. } = sender.options;
         let shared = Arc::new(Shared {
             sender: sender.clone(),
@@ -278,6 +279,7 @@ impl Drop for Attached {
         let (node, own) = (&shared.sender.node, std::thread::current().id());
         shared.ended.store(true, Ordering::SeqCst);
         shared.workers.end();
+        shared.sender.delayed.end();
         let _ = node.end_service(SERVICE);
         for channel in shared.sender.routes.take_channels() {
             let _ = node.close_channel(channel);

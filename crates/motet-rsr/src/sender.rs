@@ -3,17 +3,19 @@
 use crate::buffer::Buffer;
 use crate::counters::Counters;
 use crate::deadline::Deadline;
+use crate::delayed::{self, Delayed};
 use crate::error::Error;
-use crate::options::Options;
+use crate::options::{Options, Reception};
 use crate::routes::{Route, Routes};
 use crate::startpoint::{NodeAddress, Startpoint, Target};
 use crate::wire::{DATA_TAG, ENDPOINT_BITS, Handler, Head, MAX_HEAD, REPLY_TAG, ReplyPlace, ReplyStatus, SMALL_HEAD};
 use motet::node::{Channel, Context, Error as NodeError, Mode, Node, Outgoing, Serve};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
 
 /// How often a request that has not left is sent again, by another link.
 const MAX_ATTEMPTS: usize = 2;
@@ -29,6 +31,9 @@ pub enum ReplyTo {
     Back(Channel, u64),
 }
 
+/// A limit that is none.
+const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
 thread_local! {
     /// The sender for which this thread has prepared a number, and the number of the next reply. 0: none.
     static NEXT_NUMBER: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
@@ -42,6 +47,10 @@ pub struct Sender {
     pub options: Options,
     pub routes: Routes,
     pub counters: Counters,
+    /// Replies that cannot leave at once.
+    pub delayed: Arc<Delayed>,
+    /// This sender, for threads that open routes.
+    pub own_self: OnceLock<Weak<Sender>>,
     /// Learns of the channels that are opened here.
     pub opened: OnceLock<Box<dyn Fn(Channel) + Send + Sync>>,
     own: RwLock<Arc<NodeAddress>>,
@@ -65,6 +74,8 @@ impl Sender {
             options,
             routes: Routes::default(),
             counters: Counters::default(),
+            delayed: Arc::default(),
+            own_self: OnceLock::new(),
             opened: OnceLock::new(),
             own,
             own_version: AtomicU64::new(1),
@@ -296,7 +307,8 @@ impl Sender {
     #[inline]
     pub fn reply(&self, to: &ReplyTo, status: ReplyStatus, buffer: &Buffer<'_>) -> Result<(), Error> {
         match to {
-            ReplyTo::Startpoint(start) => self.reply_to_startpoint(start, status, buffer),
+            ReplyTo::Startpoint(start) if !self.delays() => self.reply_to_startpoint(start, status, buffer),
+            ReplyTo::Startpoint(start) => self.reply_without_wait(start, status, buffer),
             ReplyTo::Back(channel, tag) if self.try_by((*channel, *tag), &Head::reply(status), buffer) => Ok(()),
             ReplyTo::Back(channel, tag) => self.reply_later(*channel, *tag, status, buffer),
         }
@@ -313,11 +325,69 @@ impl Sender {
     /// Sends a reply that could not leave at once by the channel of its request: by the route to that peer.
     #[cold]
     fn reply_later(&self, channel: Channel, tag: u64, status: ReplyStatus, buffer: &Buffer<'_>) -> Result<(), Error> {
+        if self.delays() && !self.is_gone(channel) {
+            return self.delay((channel, tag), status, buffer);
+        }
         let node = match self.routes.caller(channel) {
             Some(node) => node,
             None => Arc::new(NodeAddress { id: self.node.link_info(channel.link)?.peer, address: "".into() }),
         };
-        self.reply_to_startpoint(&Startpoint::to(Target { node, endpoint: tag }), status, buffer)
+        let start = Startpoint::to(Target { node, endpoint: tag });
+        if self.delays() {
+            return self.reply_without_wait(&start, status, buffer);
+        }
+        self.reply_to_startpoint(&start, status, buffer)
+    }
+
+    /// Whether replies are sent without waiting. Where the program receives itself, only it makes progress, so it waits.
+    fn delays(&self) -> bool {
+        self.options.reception != Reception::Caller
+    }
+
+    /// The most bytes of replies to one peer that are under way.
+    fn most_delayed(&self) -> usize {
+        self.options.memory / 4
+    }
+
+    /// Sends a reply to a startpoint without waiting for its node, which may be stopped: the thread that runs handlers serves others.
+    fn reply_without_wait(&self, to: &Startpoint, status: ReplyStatus, buffer: &Buffer<'_>) -> Result<(), Error> {
+        if self.try_request(to, &Head::reply(status), buffer).is_some() {
+            return Ok(());
+        }
+        let ([target], Some(sender)) = (&to.targets[..], self.own_self.get().and_then(Weak::upgrade)) else {
+            return self.reply_to_startpoint(to, status, buffer);
+        };
+        match self.routes.known(target.node.id, to.chosen()).filter(|route| !self.is_gone(route.channel)) {
+            Some(route) => self.delay((route.channel, target.endpoint), status, buffer),
+            None => {
+                let (target, driver) = (target.clone(), to.chosen().map(str::to_owned));
+                let reply = self.copy(target.endpoint, status, buffer);
+                let open = move |deadline| Some(sender.open(&target, driver.as_deref(), deadline).ok()?.channel);
+                self.delayed.open_and_send(&self.node, open, reply, self.most_delayed())
+            }
+        }
+    }
+
+    /// Sends a copy of a reply, which ends later.
+    fn delay(&self, to: (Channel, u64), status: ReplyStatus, buffer: &Buffer<'_>) -> Result<(), Error> {
+        self.delayed.send(&self.node, to.0, self.copy(to.1, status, buffer), self.most_delayed())
+    }
+
+    fn copy(&self, endpoint: u64, status: ReplyStatus, buffer: &Buffer<'_>) -> delayed::Reply {
+        let mut memory = [0; MAX_HEAD];
+        let mut messages = VecDeque::new();
+        if buffer.len() > self.options.one_packet {
+            let tag = DATA_TAG | self.count.fetch_add(1, Ordering::Relaxed) & ENDPOINT_BITS;
+            let head = Head { apart: Some((buffer.len() as u64, tag)), ..Head::reply(status) };
+            messages.push_back((endpoint, head.write(&mut memory).to_vec()));
+            messages.push_back((tag, buffer.with_pieces(&[], |pieces| pieces.concat())));
+        } else {
+            let head = Head::reply(status).write(&mut memory);
+            messages.push_back((endpoint, buffer.with_pieces(head, |pieces| pieces.concat())));
+        }
+        let limit = Duration::from_nanos(self.options.reply_limit_ns);
+        let until = Instant::now().checked_add(limit).unwrap_or_else(|| Instant::now() + A_YEAR);
+        delayed::Reply { messages, until }
     }
 
     /// Sends a reply to a startpoint.

@@ -102,6 +102,55 @@ fn a_killed_peer_ends_calls_and_no_other_peers() {
     }
 }
 
+/// A process that asks for a long reply, and says so just before.
+#[test]
+fn asking_process() {
+    let Some(word) = word() else { return };
+    let rsr = attach(Options::default());
+    let start: Startpoint = hear().unwrap().parse().unwrap();
+    rsr.call(&start, "short", &Buffer::new(), LIMIT).unwrap();
+    say("attached");
+    for _ in 0..word.parse().unwrap() {
+        let reply = rsr.call(&start, "long", &Buffer::new(), LIMIT).unwrap();
+        say(&reply.bytes().len().to_string());
+    }
+}
+
+/// The handler that is asked waits until its caller is stopped, so its reply finds a peer that takes nothing.
+#[test]
+fn a_caller_that_is_stopped_stops_no_other() {
+    for reception in [Reception::OneThread, Reception::ThreadPerChannel] {
+        let asked = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let seen = asked.clone();
+        let handlers = Handlers::new()
+            .on("short", |request: &mut Request<'_>| request.reply(Buffer::new().put(1u8)).unwrap())
+            .on("long", move |request: &mut Request<'_>| {
+                let number = seen.0.fetch_add(1, Ordering::SeqCst) + 1;
+                until(|| seen.1.load(Ordering::SeqCst) >= number);
+                request.reply(Buffer::new().borrow(&[7; 4 << 20])).unwrap();
+            });
+        // Whoever waits for the reply here waits for an hour.
+        let server = attach(Options { reply_limit_ns: 3_600_000_000_000, ..with(reception) });
+        let endpoint = server.endpoint(handlers).unwrap();
+        let text = endpoint.startpoint().unwrap().to_text();
+        let mut caller = Process::start("asking_process", "2");
+        caller.tell(&text);
+        assert_eq!(caller.line(), "attached");
+        until(|| asked.0.load(Ordering::SeqCst) == 1);
+        caller.stop();
+        asked.1.store(1, Ordering::SeqCst);
+        let here = attach(Options::default());
+        let start: Startpoint = text.parse().unwrap();
+        for _ in 0..10 {
+            here.call(&start, "short", &Buffer::new(), LIMIT).unwrap();
+        }
+        // It gets its reply when it goes on, and the next one.
+        caller.go_on();
+        asked.1.store(2, Ordering::SeqCst);
+        assert_eq!([caller.line(), caller.line()], ["4194304", "4194304"]);
+    }
+}
+
 #[test]
 fn a_sender_that_is_killed_within_long_requests_leaves_nothing() {
     let here = attach(Options { memory: 64 << 20, ..Options::default() });

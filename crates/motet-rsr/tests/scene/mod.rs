@@ -82,6 +82,22 @@ impl Process {
         }
     }
 
+    /// Stops it with SIGSTOP, and waits until it is.
+    pub fn stop(&self) {
+        self.signal("-STOP");
+        let stat = format!("/proc/{}/stat", self.child.id());
+        until(|| std::fs::read_to_string(&stat).unwrap().contains(") T "));
+    }
+
+    /// Ends that.
+    pub fn go_on(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
     /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
