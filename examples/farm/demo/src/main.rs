@@ -2,17 +2,19 @@
 //!
 //! ```text
 //! farm run [--points N] [--workers N] [--kills N]   the whole study on this host; kills masters and workers, and checks that nothing was lost
-//! farm master POINTS                                a master; prints its startpoint
-//! farm successor STARTPOINT                         follows a master, and takes over when that is gone
-//! farm worker STARTPOINT...                         works for the first of them that leads
+//! farm master POINTS [FILE]                         a master; writes its startpoint to a file, or to standard output
+//! farm successor START [FILE]                       follows a master, and takes over when that is gone
+//! farm worker START...                              works for the first of them that leads
 //! ```
 //!
+//! START is a file with a startpoint, or `-`: lines of standard input up to an empty one.
 //! `--at ADDRESS` before the word: the address by which other hosts reach this one; without it the processes of one host meet.
 //! `README.md` says how it works.
 #![forbid(unsafe_code)]
 
 mod master;
 mod run;
+mod startpoints;
 mod study;
 mod worker;
 
@@ -36,11 +38,14 @@ fn main() -> Result<()> {
     }
     match words[..] {
         ["run", ref options @ ..] => run::run(options),
-        ["master", points] => master::lead(points.parse().context("POINTS is a number")?),
-        ["successor", start] => master::follow(start),
+        ["master", points, ref file @ ..] if file.len() <= 1 => {
+            master::lead(points.parse().context("POINTS is a number")?, file.first().copied())
+        }
+        ["successor", start, ref file @ ..] if file.len() <= 1 => master::follow(start, file.first().copied()),
         ["worker", ref starts @ ..] if !starts.is_empty() => worker::work(starts),
         _ => bail!(
-            "usage: farm [--at ADDRESS] run [--points N] [--workers N] [--kills N] | master POINTS | successor STARTPOINT | worker STARTPOINT..."
+            "usage: farm [--at ADDRESS] run [--points N] [--workers N] [--kills N] | master POINTS [FILE] | successor START [FILE] | worker START...; \
+             START: a file with a startpoint, or - for standard input"
         ),
     }
 }

@@ -4,7 +4,7 @@
 //! its worker, which sends it to the successor. Results are numbered by their workers, and the first one counts, so it may arrive twice.
 
 use crate::study::parameter;
-use crate::{LIMIT, attach, say};
+use crate::{LIMIT, attach, say, startpoints};
 use anyhow::{Context, Result};
 use motet_rsr::{Buffer, Endpoint, Error, Handlers, Malformed, Reader, Request, Rsr, Startpoint};
 use std::collections::{BTreeMap, VecDeque};
@@ -44,21 +44,21 @@ struct Master {
 }
 
 /// Runs a master.
-pub fn lead(points: u64) -> Result<()> {
+pub fn lead(points: u64, file: Option<&str>) -> Result<()> {
     let state = State { leads: true, points, free: (0..points).collect(), ..State::default() };
     let (master, _endpoint) = Master::start(state)?;
-    say(&master.own()?.to_text());
+    startpoints::publish(master.own()?, file)?;
     master.obey()
 }
 
 /// Follows a master, and leads when it is gone.
-pub fn follow(text: &str) -> Result<()> {
-    let former: Startpoint = text.trim().parse()?;
+pub fn follow(start: &str, file: Option<&str>) -> Result<()> {
+    let former = startpoints::read(&[start])?.swap_remove(0);
     let (successor, _endpoint) = Master::start(State::default())?;
     let own = successor.own()?.clone();
     let reply = successor.rsr.call(&former, "follow", Buffer::new().put_startpoint(&own), LIMIT)?;
     successor.merge(&mut reply.reader())?;
-    say(&own.to_text());
+    startpoints::publish(&own, file)?;
     let watcher = successor.clone();
     std::thread::spawn(move || {
         // Only a peer that is gone is replaced; one that is slow is waited for.

@@ -21,7 +21,8 @@ struct Process {
 }
 
 impl Process {
-    fn start(words: &[&str]) -> Result<Self> {
+    /// Starts a process, which gets startpoints by standard input.
+    fn start(words: &[&str], starts: &[&str]) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         let mut child = command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let output = BufReader::new(child.stdout.take().context("a pipe")?);
@@ -33,7 +34,11 @@ impl Process {
                 }
             }
         });
-        Ok(Self { child, lines })
+        let mut process = Self { child, lines };
+        if !starts.is_empty() {
+            process.tell(&format!("{}\n", starts.join("\n")))?; // and an empty line
+        }
+        Ok(process)
     }
 
     fn line(&self) -> Result<String> {
@@ -78,17 +83,17 @@ fn options(words: &[&str]) -> Result<[u64; 3]> {
 pub fn run(words: &[&str]) -> Result<()> {
     let [points, size, kills] = options(words)?;
     let began = Instant::now();
-    let mut master = Process::start(&["master", &points.to_string()])?;
+    let mut master = Process::start(&["master", &points.to_string()], &[])?;
     let mut text = master.line()?;
-    let mut successor = Process::start(&["successor", &text])?;
+    let mut successor = Process::start(&["successor", "-"], &[&text])?;
     let mut next = successor.line()?;
     let mut workers: Vec<Process> =
-        (0..size).map(|_| Process::start(&["worker", &text, &next])).collect::<Result<_>>()?;
+        (0..size).map(|_| Process::start(&["worker", "-"], &[&text, &next])).collect::<Result<_>>()?;
     let mut answered: HashMap<u64, u64> = HashMap::new();
     for round in 1..=kills {
         wait_for(&mut workers, &mut answered, points * round / (kills + 2))?;
         // A worker goes, another one comes; then the master goes. The last one hands over instead.
-        let leaves = Process::start(&["worker", &text, &next])?;
+        let leaves = Process::start(&["worker", "-"], &[&text, &next])?;
         let mut gone = std::mem::replace(&mut workers[(round % size) as usize], leaves);
         gone.kill()?;
         collect(&gone, &mut answered);
@@ -108,7 +113,7 @@ pub fn run(words: &[&str]) -> Result<()> {
         }
         let former = std::mem::replace(&mut master, successor);
         text = next;
-        successor = Process::start(&["successor", &text])?;
+        successor = Process::start(&["successor", "-"], &[&text])?;
         next = successor.line()?;
         drop(former);
     }

@@ -2,9 +2,9 @@
 
 use crate::master::{FINISHED, WORK};
 use crate::study::swing;
-use crate::{LIMIT, attach, say};
+use crate::{LIMIT, attach, say, startpoints};
 use anyhow::{Result, bail};
-use motet_rsr::{Buffer, Error, Malformed, Reply, Rsr, Startpoint};
+use motet_rsr::{Buffer, Error, Reply, Rsr, Startpoint};
 use std::time::{Duration, Instant};
 
 /// How long a worker looks for a master.
@@ -20,7 +20,7 @@ struct Worker {
 
 /// Works until the study is finished.
 pub fn work(starts: &[&str]) -> Result<()> {
-    let known = starts.iter().map(|text| text.parse()).collect::<Result<Vec<Startpoint>, Malformed>>()?;
+    let known = startpoints::read(starts)?;
     let mut worker = Worker { rsr: attach()?, known };
     let mut number = u64::from(std::process::id()) << 32;
     while let Some((point, parameter)) = worker.take()? {

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -41,8 +41,8 @@ impl Hosts {
         command
     }
 
-    /// A process of the farm on a host.
-    fn start(&self, host: usize, words: &[&str]) -> Process {
+    /// A process of the farm on a host, which gets startpoints by standard input.
+    fn start(&self, host: usize, words: &[&str], starts: &[&str]) -> Process {
         let mut command = self.on(host);
         command.args(["sh", "-c", "echo $$; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_farm")]);
         command.args(["--at", &format!("10.77.0.{}", host + 1)]).args(words);
@@ -52,6 +52,9 @@ impl Hosts {
         std::thread::spawn(move || output.lines().map_while(Result::ok).all(|line| give.send(line).is_ok()));
         let mut process = Process { child, lines, id: String::new(), host };
         process.id = process.line();
+        if !starts.is_empty() {
+            writeln!(process.child.stdin.as_mut().unwrap(), "{}\n", starts.join("\n")).unwrap();
+        }
         process
     }
 
@@ -103,11 +106,11 @@ fn collect(workers: &[Process], answered: &mut HashMap<String, String>) {
 #[test]
 fn nothing_is_lost_when_masters_of_other_hosts_are_killed() {
     let Some(hosts) = Hosts::up() else { return };
-    let mut master = hosts.start(0, &["master", &POINTS.to_string()]);
+    let mut master = hosts.start(0, &["master", &POINTS.to_string()], &[]);
     let mut text = master.line();
-    let mut successor = hosts.start(1, &["successor", &text]);
+    let mut successor = hosts.start(1, &["successor", "-"], &[&text]);
     let mut next = successor.line();
-    let workers: Vec<Process> = [1, 2, 2].map(|host| hosts.start(host, &["worker", &text, &next])).into();
+    let workers: Vec<Process> = [1, 2, 2].map(|host| hosts.start(host, &["worker", "-"], &[&text, &next])).into();
     let mut answered = HashMap::new();
     for kills in 1..=2 {
         let began = Instant::now();
@@ -120,7 +123,7 @@ fn nothing_is_lost_when_masters_of_other_hosts_are_killed() {
         while !successor.line().starts_with("leads") {}
         master = successor;
         text = next;
-        successor = hosts.start((kills + 1) % NAMES.len(), &["successor", &text]);
+        successor = hosts.start((kills + 1) % NAMES.len(), &["successor", "-"], &[&text]);
         next = successor.line();
     }
     let mut results = HashMap::new();
