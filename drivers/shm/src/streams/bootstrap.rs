@@ -131,6 +131,8 @@ impl Offerer {
         let netns = socket::netns_cookie(pair.fd).map_err(|_| Reason::NOT_PERMITTED)?;
         match peer_socket(pair)? {
             None => Err(Reason::OTHER_HOST),
+            // A socket that its process has closed has no user: the kernel reports it as root's.
+            Some(found) if !found.attested => Err(Reason::PEER_GONE),
             Some(found) if found.uid != euid() => Err(Reason::OTHER_USER),
             Some(found) => {
                 let offerer = Self { pair: *pair, netns, peer_cookie: found.cookie, pending: None };
@@ -328,3 +330,30 @@ const EPERM: i32 = 1;
 const EAGAIN: i32 = 11;
 const EACCES: i32 = 13;
 const EADDRINUSE: i32 = 98;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn peer_that_has_closed_is_gone_and_no_other_user() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (far, peer) = listener.accept().unwrap();
+        let pair = Pair {
+            fd: far.as_raw_fd(),
+            local: far.local_addr().unwrap(),
+            peer,
+            connected: false,
+            cookie: socket::cookie(far.as_raw_fd()).unwrap(),
+            ring: 1 << 16,
+            bulk: 0,
+            memory: 1 << 20,
+            huge: false,
+        };
+        assert_eq!(Offerer::begin(&pair).err(), None);
+        drop(near);
+        assert_eq!(Offerer::begin(&pair).err(), Some(Reason::PEER_GONE));
+    }
+}
