@@ -136,29 +136,37 @@ pub fn row(report: &HostReport, process: &Process, hosts: bool) -> Vec<String> {
     let command = sanitize(&process.command, 60);
     let mut cells = if hosts { vec![sanitize(&report.host, 64)] } else { Vec::new() };
     cells.extend([process.pid.to_string(), user]);
-    let command = match note(&process.status) {
-        Some(note) => {
-            cells.extend(["-"; 9].map(String::from));
-            format!("{command}  [{note}]")
-        }
-        None => {
-            let (fast, slow) = process.paths();
-            let (sent, received) = process.moved();
-            cells.extend([process.streams.len(), fast, slow].map(|n| n.to_string()));
-            cells.extend([Some(process.memory), process.memory_of_a_stream()].map(|n| n.map_or("-".into(), bytes)));
-            cells.extend([sent.fast, sent.tcp, received.fast, received.tcp].map(bytes));
-            command
-        }
-    };
-    cells.push(command);
+    let note = note(&process.status);
+    if note.is_none() {
+        let (fast, slow) = process.paths();
+        cells.extend([process.streams.len(), fast, slow].map(|n| n.to_string()));
+        cells.extend([Some(process.memory), process.memory_of_a_stream()].map(|n| n.map_or("-".into(), bytes)));
+    } else {
+        cells.extend(["-"; 5].map(String::from));
+    }
+    cells.extend(moved(process, note.is_none()));
+    cells.push(note.map_or(command.clone(), |note| format!("{command}  [{note}]")));
     cells
+}
+
+/// Bytes sent and received by streams and messages, through memory and over TCP. A dash: not known, because only the kernel counts them.
+fn moved(process: &Process, has_streams: bool) -> [String; 4] {
+    if !has_streams && process.nodes.is_empty() {
+        return ["-"; 4].map(String::from);
+    }
+    let (mut sent, mut received) = process.moved();
+    let (of_messages, and_back) = process.messages();
+    sent += of_messages;
+    received += and_back;
+    let tcp = |counted: u64| if counted == 0 && !process.counts_tcp() { "-".into() } else { bytes(counted) };
+    [bytes(sent.fast), tcp(sent.tcp), bytes(received.fast), tcp(received.tcp)]
 }
 
 /// The note for a process without streams to count; `None` for an active process.
 pub fn note(status: &ProcessStatus) -> Option<String> {
     match status {
         ProcessStatus::Active => None,
-        ProcessStatus::NodesOnly => Some("messages only; `motet why` shows its nodes".into()),
+        ProcessStatus::NodesOnly => Some("no streams; `motet why` shows its nodes".into()),
         ProcessStatus::NoSocketYet => Some("no eligible socket yet".into()),
         ProcessStatus::SwitchedOff(why) => Some(format!("on TCP: {why}")),
         ProcessStatus::NotLoaded(why) => Some(format!("without Motet: {why}")),

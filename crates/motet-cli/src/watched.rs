@@ -46,7 +46,7 @@ impl Source {
                 Ok(_) => Self::Session(client),
                 Err(ClientError::NotUp) => Self::Here(Sampler::default()),
                 Err(error) => {
-                    note(&format!("{error}; this is what this host itself shows"));
+                    note(format!("{error}; this is what this host itself shows"));
                     Self::Here(Sampler::default())
                 }
             },
@@ -76,14 +76,14 @@ fn of_session(client: &Client) -> Vec<HostReport> {
     let hosts = match client.get::<Vec<Host>>("/v1/hosts") {
         Ok(hosts) => hosts,
         Err(error) => {
-            note(&error.to_string());
+            note(error.to_string());
             return Vec::new();
         }
     };
     let report = |host: Host| match client.get::<HostReport>(&format!("/v1/hosts/{}/processes", host.name)) {
         Ok(report) => Some(report),
         Err(error) => {
-            note(&format!("host {}: {}", sanitize(&host.name, 64), sanitize(&error.to_string(), 200)));
+            note(format!("host {}: {}", sanitize(&host.name, 64), sanitize(&error.to_string(), 200)));
             None
         }
     };

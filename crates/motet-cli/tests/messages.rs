@@ -166,6 +166,11 @@ fn why_shows_nodes_with_links_drivers_and_counts() {
         }
     }
     refused(&mut motet(["why", "no-such-node-either"]), 3);
+    // The table counts messages, too. (What a receiver copies out of the sender's memory counts with the receiver.)
+    let listed = finish(&mut motet(["ps"])).1;
+    let row = listed.lines().find(|line| line.split_whitespace().next() == Some(&own.to_string())).expect("a row");
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    assert!(row.contains(" MB ") && cells[2] == "-", "{listed}");
 
     // A link that is gone has a reason; a closed link is not listed.
     drop(second);

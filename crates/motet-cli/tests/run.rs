@@ -58,9 +58,22 @@ fn missing_libraries_are_code_70() {
     folder.file("libmotet.so.0", "text", 0o644);
     assert!(refused(&mut run(&folder, &["true"]), 70).contains("is not a library"));
     assert_eq!(finish(&mut run(&folder, &["--off", "true"])).0, 0);
+}
+
+/// LD_PRELOAD cannot hold such a path: it is preloaded by a link in a private folder, and refused where that has a space, too.
+#[test]
+fn libraries_in_a_path_with_a_space_are_preloaded_by_a_link() {
     let spaced = Folder::new("with a space");
     spaced.libraries();
-    assert!(refused(&mut run(&spaced, &["true"]), 70).contains("space or colon"));
+    let (private, folder) = (spaced.path().join("private"), Folder::new("links"));
+    let preloaded = |sessions: &std::path::Path| {
+        let mut command = run(&spaced, &["sh", "-c", "echo $LD_PRELOAD"]);
+        command.env("MOTET_SESSION_DIR", sessions);
+        command
+    };
+    let (code, out, _) = finish(&mut preloaded(&folder.path().join("sessions")));
+    assert!(code == 0 && out.contains("/.libraries/") && !out.trim().contains(' '), "{code}: {out}");
+    assert!(refused(&mut preloaded(&private), 70).contains("space or colon"));
 }
 
 #[test]
@@ -225,7 +238,7 @@ fn log_has_an_absolute_name_and_fails_in_one_line() {
     assert_eq!(std::fs::read_to_string(at.join("out")).unwrap(), "text\n");
 }
 
-/// A standard error whose every write fails: a full disk, and a pipe that nobody reads any more.
+/// A standard error whose every write fails: a full disk, and a pipe without a reader.
 fn lost_outputs() -> [Stdio; 2] {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let (_, closed) = std::io::pipe().unwrap();

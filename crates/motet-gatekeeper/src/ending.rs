@@ -55,7 +55,7 @@ async fn end_host(context: &Context, host: &str, path: &str) -> Result<usize, St
 
 /// Ends the session on this host: its programs, its files and this gatekeeper.
 pub async fn end_here(context: &Context, spared: Option<Process>) -> Result<usize, String> {
-    let ended = programs::end_all(&context.directory, &context.host, &context.session_id, spared).await;
+    let ended = programs::end_all(&context.directory, &context.host, &context.live.members, spared).await;
     let cleared = context.directory.clear(&context.session_id, context.hosts.is_primary()).await;
     // The name of the folder is free before the answer, so that the next session can begin.
     let aside = context.paths.dir().with_extension(format!("ended-{}", std::process::id()));

@@ -3,6 +3,7 @@
 use crate::directory::{Directory, DirectoryError, PROGRAMS, parse_change};
 use crate::events::Events;
 use crate::logins::Logins;
+use crate::members::Members;
 use crate::nodes::{NodeChange, Nodes};
 use crate::processes::Processes;
 use crate::store::StoreError;
@@ -26,6 +27,8 @@ pub struct Live {
     pub processes: Processes,
     /// The events.
     pub events: Events,
+    /// What is known of the session's processes here.
+    pub members: Members,
     /// Browsers that have logged in.
     pub logins: Logins,
 }
@@ -40,13 +43,14 @@ impl Live {
     ) -> Result<Self, DirectoryError> {
         let unavailable = |error: std::io::Error| DirectoryError::Store(StoreError::Unavailable(error.to_string()));
         let events = Events::new().map_err(unavailable)?;
-        let processes = Processes::new(host, session_id, events.clone());
+        let members = Members::new(session_id);
+        let processes = Processes::new(host, directory, &members, events.clone());
         tokio::spawn(follow_views(events.clone(), nodes.clone()));
         tokio::spawn(follow_nodes(events.clone(), nodes.clone(), host.to_owned()));
         tokio::spawn(follow_happenings(events.clone(), nodes.clone()));
         tokio::spawn(follow_programs(events.clone(), directory.clone(), known_programs(directory).await?));
         tokio::spawn(processes.clone().watch_falls(FALL_INTERVAL));
-        Ok(Self { processes, events, logins: Logins::new(session_id) })
+        Ok(Self { processes, events, members, logins: Logins::new(session_id) })
     }
 }
 

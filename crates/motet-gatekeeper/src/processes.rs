@@ -3,12 +3,14 @@
 //! All processes are scanned at most once in [`SCAN_INTERVAL`] however many clients ask, and not at all while none asks. The scan runs in a thread of its
 //! own, and the programs do not notice it.
 
+use crate::directory::Directory;
 use crate::events::Events;
+use crate::members::Members;
+use crate::programs;
 use axum::body::Bytes;
 use motet_inspect::falls::Fall;
 use motet_inspect::report::HostReport;
 use motet_inspect::sampler::Sampler;
-use motet_session::SESSION_ID_VARIABLE;
 use motet_session::events::{Place, What};
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex as BlockingMutex, PoisonError};
@@ -32,7 +34,8 @@ pub struct Processes {
 #[derive(Debug)]
 struct Shared {
     host: String,
-    session_id: String,
+    directory: Directory,
+    members: Members,
     events: Events,
     sampler: BlockingMutex<Sampler>,
     last: Mutex<Option<Scanned>>,
@@ -47,11 +50,11 @@ struct Scanned {
 }
 
 impl Processes {
-    /// No scan so far. `session_id`: the identity that the session's programs carry in their environment.
-    pub fn new(host: &str, session_id: &str, events: Events) -> Self {
-        let (host, session_id) = (host.to_owned(), session_id.to_owned());
+    /// No scan so far.
+    pub fn new(host: &str, directory: &Directory, members: &Members, events: Events) -> Self {
+        let (host, directory, members) = (host.to_owned(), directory.clone(), members.clone());
         let (sampler, last) = (BlockingMutex::default(), Mutex::default());
-        Self { shared: Arc::new(Shared { host, session_id, events, sampler, last }) }
+        Self { shared: Arc::new(Shared { host, directory, members, events, sampler, last }) }
     }
 
     /// The report, as JSON, which is at most [`SCAN_INTERVAL`] old. New falls become events.
@@ -61,13 +64,15 @@ impl Processes {
             return Ok(scanned.text.clone());
         }
         let (shared, at) = (self.shared.clone(), Instant::now());
+        let registered = programs::registered(&shared.directory, &shared.host).await;
         let scan = tokio::task::spawn_blocking(move || {
             let mut sampler = shared.sampler.lock().unwrap_or_else(PoisonError::into_inner);
             let mut processes = sampler.sample_with_rates(MAX_AGE);
             let user = rustix::process::geteuid().as_raw();
             processes.retain(|process| process.uid == Some(user));
             let mut report = HostReport::of(&shared.host, processes);
-            report.mark_session(SESSION_ID_VARIABLE, &shared.session_id);
+            let members = shared.members.find(registered);
+            report.mark_session(&members.iter().map(|process| process.pid).collect());
             let text = serde_json::to_vec(&report).map(Bytes::from);
             text.map(|text| (text, report.falls)).map_err(|error| error.to_string())
         });

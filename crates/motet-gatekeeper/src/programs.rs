@@ -2,10 +2,11 @@
 
 use crate::directory::{Directory, DirectoryError};
 use crate::liveness;
+use crate::members::{Members, belongs_to_user, with_variable};
+use motet_session::MODULE_NODE_VARIABLE;
 use motet_session::api::Program;
 use motet_session::process::Process;
 use motet_session::registration::shorten;
-use motet_session::{MODULE_NODE_VARIABLE, SESSION_ID_VARIABLE};
 use rustix::process::Signal;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -53,9 +54,8 @@ fn watch(directory: Directory, program: Program) {
     });
 }
 
-/// Ends all processes of this host that are registered, or that carry the session's identity, which children inherit; `spared` is left alone. Returns
-/// how many there were.
-pub async fn end_all(directory: &Directory, host: &str, session_id: &str, spared: Option<Process>) -> usize {
+/// Ends all processes of the session on this host; `spared` is left alone. Returns how many there were.
+pub async fn end_all(directory: &Directory, host: &str, members: &Members, spared: Option<Process>) -> usize {
     let mut ended = HashSet::new();
     for (signal, limit) in [(Signal::TERM, TERM_LIMIT), (Signal::KILL, KILL_LIMIT)] {
         let until = Instant::now() + limit;
@@ -63,12 +63,7 @@ pub async fn end_all(directory: &Directory, host: &str, session_id: &str, spared
         let mut empty = 0;
         // Two searches in a row: a process may start another one and end between the first search's look at the two.
         while empty < 2 && Instant::now() < until {
-            // The directory may be on a host that does not answer.
-            let programs = tokio::time::timeout(LIST_LIMIT, directory.programs()).await;
-            let programs = programs.ok().and_then(Result::ok).unwrap_or_default();
-            let registered = programs.into_iter().filter(|program| program.host == host).map(|program| program.process);
-            let mut found: HashSet<_> =
-                processes_with(SESSION_ID_VARIABLE, session_id).into_iter().chain(registered).collect();
+            let mut found = members.find(registered(directory, host).await);
             found.retain(|process| Some(*process) != spared && process.is_running());
             empty = if found.is_empty() { empty + 1 } else { 0 };
             for process in found {
@@ -83,29 +78,16 @@ pub async fn end_all(directory: &Directory, host: &str, session_id: &str, spared
     ended.len()
 }
 
+/// The programs of this host that the directory has. It may be on a host that does not answer: then there are none.
+pub async fn registered(directory: &Directory, host: &str) -> Vec<Process> {
+    let programs = tokio::time::timeout(LIST_LIMIT, directory.programs()).await;
+    let programs = programs.ok().and_then(Result::ok).unwrap_or_default();
+    programs.into_iter().filter(|program| program.host == host).map(|program| program.process).collect()
+}
+
 /// Kills what the programs of a module node have left, once the node has died.
 pub fn kill_orphans(node: &str) {
-    for process in processes_with(MODULE_NODE_VARIABLE, node) {
+    for process in with_variable(MODULE_NODE_VARIABLE, node) {
         liveness::signal(process, Signal::KILL);
     }
-}
-
-/// The processes of this user that have a variable with this value in their environment.
-fn processes_with(variable: &str, value: &str) -> Vec<Process> {
-    let mark = format!("{variable}={value}");
-    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let own = std::process::id();
-    pids.filter(|&pid| pid != own && belongs_to_user(pid))
-        .filter(|pid| {
-            std::fs::read(format!("/proc/{pid}/environ"))
-                .is_ok_and(|environ| environ.split(|&byte| byte == 0).any(|entry| entry == mark.as_bytes()))
-        })
-        .filter_map(Process::of)
-        .collect()
-}
-
-fn belongs_to_user(pid: u32) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(format!("/proc/{pid}")).is_ok_and(|meta| meta.uid() == rustix::process::getuid().as_raw())
 }

@@ -35,6 +35,7 @@ over_both_stores! {
     killed_process_leaves_although_a_child_of_it_lives,
     nodes_find_a_gatekeeper_that_was_killed_and_restarted,
     end_of_the_session_ends_its_programs_and_removes_its_folder,
+    programs_without_the_identity_end_with_the_session,
     program_that_has_ended_is_forgotten,
     second_gatekeeper_of_a_session_is_refused,
     document_describes_the_paths,
@@ -159,6 +160,45 @@ fn end_of_the_session_ends_its_programs_and_removes_its_folder(session: Running)
     assert!(!shell.wait().unwrap().success());
     assert!(!grandchild.is_running());
     until("the folder is gone", || !session.paths.dir().exists());
+}
+
+/// A program that overwrites its environment, as one that sets its title does, with a child; its first thread ends.
+const WITHOUT_IDENTITY: &str = r#"
+import ctypes, os, threading, time
+libc = ctypes.CDLL(None)
+fields = open("/proc/self/stat").read().rsplit(")", 1)[1].split()
+begin, end = int(fields[47]), int(fields[48])
+ctypes.memset(begin, 0, end - begin)
+child = os.fork()
+if child == 0:
+    time.sleep(1000)
+print(os.getpid(), child, flush=True)
+threading.Thread(target=lambda: time.sleep(1000)).start()
+libc.pthread_exit(None)
+"#;
+
+fn programs_without_the_identity_end_with_the_session(session: Running) {
+    let about = session.client().get::<Session>("/v1/session").unwrap();
+    let mut python = Command::new("python3")
+        .args(["-c", WITHOUT_IDENTITY])
+        .env(SESSION_ID_VARIABLE, &about.id)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(python.stdout.take().unwrap()), &mut line).unwrap();
+    let processes: Vec<_> = line.split_whitespace().map(|pid| Process::of(pid.parse().unwrap()).unwrap()).collect();
+    let environ = std::fs::read(format!("/proc/{}/environ", processes[1].pid)).unwrap();
+    assert!(environ.iter().all(|byte| *byte == 0), "it is overwritten");
+    until("the first thread has ended", || {
+        std::fs::read_to_string(format!("/proc/{}/stat", python.id())).unwrap().contains(") Z ")
+    });
+    assert!(processes.iter().all(Process::is_running), "a process runs as long as one of its threads does");
+    let program = Program { host: String::new(), process: processes[0], command: vec![], group: None, rank: None };
+    session.client().post::<Program>("/v1/programs", &program).unwrap();
+    session.client().delete("/v1/session").unwrap();
+    until("both end", || !processes.iter().any(Process::is_running));
+    python.wait().unwrap();
 }
 
 fn program_that_has_ended_is_forgotten(session: Running) {

@@ -64,7 +64,7 @@ impl Path {
 pub struct Moved {
     /// Bytes over the fast path.
     pub fast: u64,
-    /// Bytes over TCP, as far as Motet counted them: it does not for a stream that is never upgraded.
+    /// Bytes over TCP, as far as Motet counts them: 0 for a stream that is not upgraded, whose bytes only the kernel counts.
     pub tcp: u64,
 }
 
@@ -139,6 +139,11 @@ pub struct Receiver {
     pub unseen: bool,
 }
 
+/// Whether Motet counts the bytes over TCP of a stream in this state.
+fn is_counted(state: State) -> bool {
+    matches!(state, State::Attached | State::Broken)
+}
+
 /// The states of streams, and their words.
 const STATES: [(State, &str); 5] = [
     (State::Free, "free"),
@@ -157,6 +162,13 @@ fn state_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<State, D:
     let word = Cow::<str>::deserialize(deserializer)?;
     let state = STATES.iter().find(|(_, known)| *known == word).map(|(state, _)| *state);
     state.ok_or_else(|| serde::de::Error::custom("no state of a stream"))
+}
+
+impl Stream {
+    /// Whether Motet counts its bytes over TCP.
+    pub fn is_counted(&self) -> bool {
+        is_counted(self.state)
+    }
 }
 
 impl From<StreamRow> for Stream {
@@ -178,8 +190,9 @@ impl From<StreamRow> for Stream {
             state: row.state,
             reason: row.reason,
             reason_text: motet::reason::text(row.reason).into(),
-            sent: Moved { fast: row.fast.0, tcp: row.tcp.0 },
-            received: Moved { fast: row.fast.1, tcp: row.tcp.1 },
+            // What the engine has noted once does not count on: only the kernel does.
+            sent: Moved { fast: row.fast.0, tcp: if is_counted(row.state) { row.tcp.0 } else { 0 } },
+            received: Moved { fast: row.fast.1, tcp: if is_counted(row.state) { row.tcp.1 } else { 0 } },
             spilled: row.events.0,
             downgraded: row.events.1,
             single_copy: row.events.2,
@@ -293,7 +306,7 @@ pub struct Process {
     /// The exports that `motet run --files` shows to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<Use>,
-    /// Whether it carries the identity of the gatekeeper's session in its environment; unknown without a gatekeeper.
+    /// Whether it is a process of the gatekeeper's session; unknown without a gatekeeper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_session: Option<bool>,
     /// Bytes per second of its streams and links, from the second of two scans on.
@@ -317,6 +330,24 @@ impl Process {
         for stream in &self.streams {
             sent += stream.sent;
             received += stream.received;
+        }
+        (sent, received)
+    }
+
+    /// Whether Motet counts all bytes over TCP: of all of its streams.
+    pub fn counts_tcp(&self) -> bool {
+        self.streams.iter().all(Stream::is_counted)
+    }
+
+    /// Bytes of messages sent and received by its nodes, through shared memory or by another driver.
+    pub fn messages(&self) -> (Moved, Moved) {
+        let (mut sent, mut received) = (Moved::default(), Moved::default());
+        for link in self.nodes.iter().flat_map(|node| &node.links) {
+            let (out, back) = link.counts.bytes();
+            // Frames are what drivers without shared memory carry.
+            let frames = (link.counts.frames_sent, link.counts.frames_received);
+            sent += Moved { fast: out.saturating_sub(frames.0), tcp: frames.0 };
+            received += Moved { fast: back.saturating_sub(frames.1), tcp: frames.1 };
         }
         (sent, received)
     }
@@ -501,5 +532,41 @@ fn summary(file: &NodeFile) -> NodeRow {
                 count: *count,
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(state: State) -> StreamRow {
+        StreamRow {
+            id: (0, 0),
+            owner: 1,
+            fd: 3,
+            state,
+            reason: 0,
+            receives_over_tcp: false,
+            connected: true,
+            addresses: None,
+            peer: None,
+            cookies: (0, 0),
+            fast: (7, 8),
+            tcp: (5, 6),
+            events: (0, 0, 0),
+            sleeping: 0,
+            waits_seen: false,
+            nonblocking: false,
+            began: 0,
+        }
+    }
+
+    /// The engine notes the bytes of a stream when it looks at it for the last time. The number does not grow, so it is none.
+    #[test]
+    fn bytes_that_only_the_kernel_counts_are_not_shown() {
+        for (state, tcp) in [(State::Candidate, 0), (State::Attached, 5), (State::TcpOnly, 0), (State::Broken, 5)] {
+            let stream = Stream::from(row(state));
+            assert_eq!((stream.sent.fast, stream.sent.tcp, stream.is_counted()), (7, tcp, tcp > 0), "{state:?}");
+        }
     }
 }

@@ -54,7 +54,8 @@ pub fn set(processes: &mut [Process], earlier: &Totals, elapsed: Duration) -> To
         let mut all = Rate::default();
         for stream in &mut process.streams {
             let own = rate(&Key::Stream(process.pid, stream.id));
-            stream.rate = Some(own);
+            // What only the kernel counts has no rate here.
+            stream.rate = stream.is_counted().then_some(own);
             all += own;
         }
         for node in &mut process.nodes {

@@ -1,6 +1,6 @@
 //! What one host shows to `motet ps`, `top` and `why` and to the dashboard.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -46,10 +46,10 @@ impl HostReport {
         Self { host: host.to_owned(), at_ms, processes, commands, falls }
     }
 
-    /// Notes which processes have this variable with this value in their environment: those of a session.
-    pub fn mark_session(&mut self, variable: &str, value: &str) {
+    /// Notes which processes belong to a session.
+    pub fn mark_session(&mut self, members: &HashSet<u32>) {
         for process in &mut self.processes {
-            process.in_session = Some(procfs::variable(process.pid, variable).as_deref() == Some(value));
+            process.in_session = Some(members.contains(&process.pid));
         }
     }
 
@@ -68,9 +68,9 @@ mod tests {
     fn report_survives_the_way_as_json() {
         let own = process_scan::of(std::process::id()).unwrap();
         let mut report = HostReport::of("here", vec![own]);
-        report.mark_session("PATH", &std::env::var("PATH").unwrap());
+        report.mark_session(&HashSet::from([std::process::id()]));
         assert_eq!(report.processes[0].in_session, Some(true));
-        report.mark_session("PATH", "another");
+        report.mark_session(&HashSet::new());
         assert_eq!(report.processes[0].in_session, Some(false));
         report.commands.insert(7, "x".to_owned());
         let text = serde_json::to_string(&report).unwrap();

@@ -195,7 +195,7 @@ fn base(variable: impl Fn(&str) -> Option<PathBuf>) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from(format!("/tmp/motet-{}", getuid().as_raw())))
 }
 
-/// Whether a folder is this user's and nobody else can exchange what is in it. `su` keeps the variables of the user before: such a folder is not used.
+/// Whether a folder is this user's and no other user can exchange what is in it. `su` keeps the variables of the user before: such a folder is not used.
 fn is_own(dir: &Path) -> bool {
     statat(CWD, dir, AtFlags::empty()).is_ok_and(|stat| {
         FileType::from_raw_mode(stat.st_mode as RawMode) == FileType::Directory

@@ -1,6 +1,6 @@
 //! Files that only their user may read, in any folder: also in one where others make files.
 //!
-//! The text goes into a file that this call has made, under a name that nobody else has used, and the file gets its name then. So the
+//! The text goes into a file that this call has made, under a name that no file has had, and the file gets its name then. So the
 //! text is never in a file of another user, nor behind a link that another user has made.
 
 use rustix::fs::{Mode, OFlags, fstat, open};
@@ -11,7 +11,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Names that are tried. A second one is needed only if somebody has guessed the first.
+/// Names that are tried. A second one is needed only if another user has guessed the first.
 const ATTEMPTS: usize = 16;
 
 /// Writes a file that only the user may read. A reader finds the old text or the new one, never a part.
@@ -58,7 +58,7 @@ mod tests {
     fn text_is_never_in_a_file_that_was_there_before() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("join-7.0");
-        // Names that were used once, and the name itself, as links to a file of somebody else.
+        // Names that were used once, and the name itself, as links to a file of another user.
         let victim = dir.path().join("victim");
         std::fs::write(&victim, "theirs").unwrap();
         for name in ["join-7.new", "join-7.0.new", "join-7.0"] {

@@ -21,6 +21,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tower::ServiceExt;
 
+use crate::limited::Limited;
 use crate::peer::Peer;
 
 /// Each side sends something at least this often.
@@ -271,11 +272,13 @@ impl Driver {
     /// Runs the link over a connection, until that ends.
     pub async fn run(self, stream: impl AsyncRead + AsyncWrite, handler: Handler) {
         let Self { link, mut queue, aborted } = self;
-        let (reader, mut writer) = tokio::io::split(stream);
+        // A long frame may take its time on a slow network: silence is that no byte passes.
+        let (reader, writer) = tokio::io::split(stream);
+        let mut writer = Limited::within(writer, SILENCE_LIMIT);
         let running = Running::default();
         let reading = async {
-            let mut reader = BufReader::new(reader);
-            while let Ok(Ok(frame)) = tokio::time::timeout(SILENCE_LIMIT, Frame::read(&mut reader)).await {
+            let mut reader = BufReader::new(Limited::within(reader, SILENCE_LIMIT));
+            while let Ok(frame) = Frame::read(&mut reader).await {
                 take(&link, &handler, &running, frame);
             }
         };
@@ -286,7 +289,8 @@ impl Driver {
                     Ok(None) => return,
                     Err(_) => Frame::of(Message::Alive),
                 };
-                if !matches!(tokio::time::timeout(SILENCE_LIMIT, frame.write(&mut writer)).await, Ok(Ok(()))) {
+                writer.touch();
+                if frame.write(&mut writer).await.is_err() {
                     return;
                 }
             }
@@ -382,4 +386,30 @@ async fn send_answer(out: &mpsc::Sender<Frame>, id: u64, response: Result<axum::
         }
     }
     send(Message::End { id, complete }, Vec::new()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncWriteExt;
+
+    /// A network that passes a byte a second: no frame comes within the limit, but bytes do.
+    #[tokio::test(start_paused = true)]
+    async fn frame_may_take_longer_than_a_silence() {
+        let (_link, driver) = new();
+        let (near, mut far) = tokio::io::duplex(1 << 16);
+        let handler = Handler::default();
+        let (give, mut delivered) = mpsc::unbounded_channel();
+        let _ = handler.deliver.set(Box::new(move |delivery: Delivery| drop(give.send(delivery.group))));
+        let running = tokio::spawn(driver.run(near, handler));
+        let message = Message::Deliver { host: "h".into(), group: "g".into(), from: "f".into(), to: "t".into() };
+        for byte in message.frame(b"[1, 2]").unwrap() {
+            far.write_all(&[byte]).await.unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(delivered.recv().await.as_deref(), Some("g"));
+        // Half a frame and no more bytes is silence.
+        far.write_all(&[1]).await.unwrap();
+        running.await.unwrap();
+    }
 }
