@@ -28,6 +28,8 @@ pub const MAX_PATH_BYTES: usize = 16 << 10;
 pub const MAX_STRIPES: usize = 16;
 /// Longest [`Layout`] in an answer, bytes.
 pub const MAX_LAYOUT_BYTES: usize = 4096;
+/// Longest value, list of extended attributes or target of a symbolic link, bytes.
+pub const MAX_XATTR_BYTES: usize = 64 << 10;
 /// Longest request message, bytes: two paths, the fields, groups of up to 5 bytes each, data.
 pub const MAX_REQUEST_BYTES: usize = MAX_INLINE_BYTES + 2 * MAX_PATH_BYTES + 256 + 5 * MAX_GROUPS;
 
@@ -104,6 +106,16 @@ pub enum Target<'a> {
     Path(#[serde(with = "serde_bytes")] &'a [u8]),
     /// An open file.
     File(u32),
+    /// The file at a path that was found there before, by its device and its number there. ESTALE: by now another one has the path.
+    Known {
+        /// The path. A symbolic link at its end is not followed.
+        #[serde(with = "serde_bytes")]
+        path: &'a [u8],
+        /// The device.
+        device: u64,
+        /// The number.
+        inode: u64,
+    },
 }
 
 /// What a client can ask for. Fields have the names of the system calls' arguments: `file` is the number of an open file, `offset` and `length` are bytes.
@@ -173,15 +185,15 @@ pub enum Operation<'a> {
     },
     /// Makes a further name for a file.
     Link {
-        #[serde(with = "serde_bytes")]
-        from: &'a [u8],
+        #[serde(borrow)]
+        from: Target<'a>,
         #[serde(with = "serde_bytes")]
         to: &'a [u8],
     },
     /// The target of a symbolic link, in the answer's body.
     Readlink {
-        #[serde(with = "serde_bytes")]
-        path: &'a [u8],
+        #[serde(borrow)]
+        target: Target<'a>,
     },
     /// Removes a name, of a file or of an empty directory. The answer's body is the [`Layout`] of a striped file that has no name any more.
     Unlink {
@@ -245,6 +257,12 @@ pub enum Operation<'a> {
     Append { file: u32 },
     /// Nothing: a client asks whether its server is there.
     Ping,
+    /// Opens a file that exists, without making one; otherwise as [`Operation::Open`].
+    OpenKnown {
+        #[serde(borrow)]
+        target: Target<'a>,
+        flags: OpenFlags,
+    },
 }
 
 impl Operation<'_> {
@@ -318,7 +336,7 @@ impl Operation<'_> {
     /// Whether the operation changes files: what a read-only export refuses.
     pub fn is_change(&self) -> bool {
         match self {
-            Self::Open { flags, .. } => flags.intersects(OpenFlags::CHANGES),
+            Self::Open { flags, .. } | Self::OpenKnown { flags, .. } => flags.intersects(OpenFlags::CHANGES),
             Self::SetAttributes(..)
             | Self::Write { .. }
             | Self::Append { .. }
@@ -581,6 +599,8 @@ bitflags! {
         const AGAIN = 1 << 10;
         /// It is read and written past the server's page cache, where its file system can do that (`O_DIRECT`).
         const DIRECT = 1 << 11;
+        /// It is neither read nor written (`O_PATH`): it is kept, to be opened or to have its attributes used, whatever becomes of its name. It may be of any type.
+        const LOCATE = 1 << 12;
         /// What a read-only export refuses.
         const CHANGES = Self::WRITE.bits() | Self::CREATE.bits() | Self::TRUNCATE.bits() | Self::TMPFILE.bits() | Self::APPEND.bits();
     }

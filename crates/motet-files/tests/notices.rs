@@ -154,7 +154,7 @@ fn a_client_with_too_many_leases_forgets_all_and_is_told_again() {
         let Some(last) = entries(&listing[..length]).last() else { break };
         cookie = last.cookie;
     }
-    // Once it has forgotten all it is told of changes as before.
+    // Once it has forgotten all it gets notices of changes as before.
     let (began, mut told) = (Instant::now(), Vec::new());
     while !told.contains(&Told::Attributes(attributes.inode)) {
         assert!(began.elapsed() < Duration::from_secs(60), "no change is reported");

@@ -50,9 +50,9 @@ impl MountedExport {
     /// A descriptor of an open file is closed, not the last one perhaps: the process of this owner has no locks on the file any more (fcntl(2)). Other data than
     /// locks are at the server already.
     pub fn close_descriptor(&self, handle: FileHandle, owner: u64) -> Result<()> {
-        let handle = self.handle(handle)?;
-        let released = handle.file.release_locks(owner);
-        handle.descriptor_closed(self.nodes().path(handle.number).is_none());
+        let open = self.handle(handle)?;
+        let released = open.file.release_locks(owner);
+        self.handles.descriptor_closed(handle.0, self.nodes().path(open.number).is_none());
         self.releases.note();
         Ok(released?)
     }

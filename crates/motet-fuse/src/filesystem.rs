@@ -3,13 +3,12 @@
 use crate::convert::{lock_kind, lock_number, set_time};
 use crate::handles::Awaited;
 use crate::locks::Asked;
-use crate::mounted::{MountedExport, Result};
+use crate::mounted::{GENERATION, MountedExport, Result};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
     ReplyEntry, ReplyLock, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use motet_files::client::File;
 use motet_files::protocol::{Change, LockKind, LockRange, LockWait, MAX_DATA_BYTES};
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -31,12 +30,12 @@ fn finish(result: Result<()>, reply: ReplyEmpty) {
 }
 
 /// Answers with a value of an extended attribute, or its size.
-fn answer_value(value: std::io::Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
+fn answer_value(value: Result<Vec<u8>>, size: u32, reply: ReplyXattr) {
     match value {
         Ok(value) if size == 0 => reply.size(u32::try_from(value.len()).unwrap_or(u32::MAX)),
         Ok(value) if value.len() <= size as usize => reply.data(&value),
         Ok(_) => reply.error(Errno::ERANGE),
-        Err(error) => reply.error(error.into()),
+        Err(error) => reply.error(error),
     }
 }
 
@@ -77,7 +76,7 @@ impl Filesystem for MountedExport {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        self.answer_entry((parent, name), |path| self.client_of(request).attributes(path), reply);
+        self.answer_lookup(request, (parent, name), reply);
     }
 
     fn forget(&self, _: &Request, number: INodeNo, lookups: u64) {
@@ -85,8 +84,10 @@ impl Filesystem for MountedExport {
     }
 
     fn getattr(&self, request: &Request, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
-        let at = |path: &[u8]| self.attributes_by_path(request, number, path);
-        let found = self.with_file(number, handle, File::attributes, at);
+        let found = match handle {
+            Some(handle) => self.handle(handle).and_then(|handle| Ok(handle.file.attributes()?)),
+            None => self.attributes(request, number),
+        };
         self.answer_attributes(number, found, reply);
     }
 
@@ -110,17 +111,15 @@ impl Filesystem for MountedExport {
     ) {
         let (accessed, modified) = (accessed.map(set_time), modified.map(set_time));
         let change = Change { mode, user, group, size, accessed, modified };
-        let changed = self.with_file(
-            number,
-            handle,
-            |file| file.set_attributes(&change),
-            |path| self.client_of(request).set_attributes(path, &change),
-        );
+        let changed = match handle {
+            Some(handle) => self.handle(handle).and_then(|handle| Ok(handle.file.set_attributes(&change)?)),
+            None => self.change(request, number, &change),
+        };
         self.answer_attributes(number, changed, reply);
     }
 
     fn readlink(&self, request: &Request, number: INodeNo, reply: ReplyData) {
-        match self.path(number).and_then(|path| Ok(self.client_of(request).read_link(&path)?)) {
+        match self.link_target(request, number) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(error),
         }
@@ -173,11 +172,13 @@ impl Filesystem for MountedExport {
     }
 
     fn link(&self, request: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let from = match self.path(number) {
-            Ok(from) => from,
-            Err(error) => return reply.error(error),
-        };
-        self.answer_entry((parent, name), |path| self.client_of(request).hard_link(&from, path), reply);
+        let linked = self
+            .path_in((parent, name))
+            .and_then(|path| self.with_found(request, number, |client, file| client.hard_link_of(file, &path)));
+        match linked {
+            Ok(found) => reply.entry(&self.validity, &self.enter((parent, name), &found), GENERATION),
+            Err(error) => reply.error(error),
+        }
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -326,9 +327,9 @@ impl Filesystem for MountedExport {
         reply: ReplyEmpty,
     ) {
         let (create, replace) = (flags & 1 != 0, flags & 2 != 0);
-        let client = self.client_of(request);
-        let set =
-            self.path(number).and_then(|path| Ok(client.set_xattr(&path, name.as_bytes(), value, create, replace)?));
+        let set = self.with_found(request, number, |client, file| {
+            client.set_xattr_of(file, name.as_bytes(), value, (create, replace))
+        });
         self.access_list_changed(number, name);
         finish(set, reply);
     }
@@ -338,22 +339,19 @@ impl Filesystem for MountedExport {
         if name == "security.capability" {
             return reply.error(Errno::ENODATA);
         }
-        match self.path(number) {
-            Ok(path) => answer_value(self.client_of(request).xattr(&path, name.as_bytes()), size, reply),
-            Err(error) => reply.error(error),
-        }
+        answer_value(
+            self.with_found(request, number, |client, file| client.xattr_of(file, name.as_bytes())),
+            size,
+            reply,
+        );
     }
 
     fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
-        match self.path(number) {
-            Ok(path) => answer_value(self.client_of(request).xattrs(&path), size, reply),
-            Err(error) => reply.error(error),
-        }
+        answer_value(self.with_found(request, number, |client, file| client.xattrs_of(file)), size, reply);
     }
 
     fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let client = self.client_of(request);
-        let removed = self.path(number).and_then(|path| Ok(client.remove_xattr(&path, name.as_bytes())?));
+        let removed = self.with_found(request, number, |client, file| client.remove_xattr_of(file, name.as_bytes()));
         self.access_list_changed(number, name);
         finish(removed, reply);
     }

@@ -3,11 +3,12 @@
 use fuser::BackingId;
 use motet_files::client::File;
 use motet_files::protocol::{Attributes, MAX_DATA_BYTES, entries};
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 /// Bytes of a listing that are asked for at once.
@@ -70,13 +71,14 @@ pub struct ListedEntry {
 }
 
 impl Handle {
-    /// A descriptor of it is closed. `removed`: the file has no name any more.
-    pub fn descriptor_closed(&self, removed: bool) {
+    /// A descriptor of it is closed. `removed`: the file has no name any more. Returns whether others may wait for the release of the open file.
+    fn descriptor_closed(&self, removed: bool) -> bool {
         let locked = !self.file.lock_owners().is_empty();
         if locked || removed {
             let (mut closing, now) = (self.closing(), Some(Instant::now()));
             *closing = Closing { locked: now.filter(|_| locked), removed: now.filter(|_| removed) };
         }
+        locked || removed
     }
 
     /// Whether the file had no name any more when a descriptor of it was last closed.
@@ -86,6 +88,12 @@ impl Handle {
 
     fn closing(&self) -> MutexGuard<'_, Closing> {
         self.closing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a descriptor was closed not longer than `limit` ago, while it had anything that others wait for.
+    fn may_be_released(&self, limit: Duration) -> bool {
+        let closing = self.closing();
+        [closing.locked, closing.removed].into_iter().flatten().any(|since| since.elapsed() < limit)
     }
 
     /// Whether a descriptor was closed not longer than `limit` ago. Later it is known to have others.
@@ -136,10 +144,19 @@ impl Handle {
 /// All open files and directories.
 #[derive(Debug, Default)]
 pub struct Handles {
-    open: RwLock<HashMap<u64, Arc<Handle>>>,
+    open: RwLock<Open>,
     last: AtomicU64,
+    /// Open files that may be about to be released, by their handles.
+    closing: Mutex<HashMap<u64, Arc<Handle>>>,
     /// Open files without a name that are being released, and may not be among the others any more.
     releasing: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Open {
+    by_handle: HashMap<u64, Arc<Handle>>,
+    /// The handles of each file, by its number.
+    by_number: HashMap<u64, Vec<u64>>,
 }
 
 /// An open file is being released until this is dropped.
@@ -158,24 +175,44 @@ impl Handles {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let opened =
             Arc::new(Handle { number, file, _backing: backing, listing: Mutex::default(), closing: Mutex::default() });
-        self.open.write().unwrap_or_else(PoisonError::into_inner).insert(handle, opened);
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        open.by_handle.insert(handle, opened);
+        open.by_number.entry(number).or_default().push(handle);
         handle
+    }
+
+    fn open(&self) -> RwLockReadGuard<'_, Open> {
+        self.open.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn closing(&self) -> MutexGuard<'_, HashMap<u64, Arc<Handle>>> {
+        self.closing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The open file of a handle.
     pub fn get(&self, handle: u64) -> Option<Arc<Handle>> {
-        self.open.read().unwrap_or_else(PoisonError::into_inner).get(&handle).cloned()
+        self.open().by_handle.get(&handle).cloned()
     }
 
     /// Removes a handle. The file is closed when the last request that uses it has ended.
     pub fn remove(&self, handle: u64) -> Option<Arc<Handle>> {
-        self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&handle)
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        let removed = open.by_handle.remove(&handle)?;
+        self.closing().remove(&handle);
+        if let Entry::Occupied(mut of_number) = open.by_number.entry(removed.number) {
+            of_number.get_mut().retain(|&other| other != handle);
+            if of_number.get().is_empty() {
+                of_number.remove();
+            }
+        }
+        Some(removed)
     }
 
-    /// An open file of this number, for a file that has no name any more.
+    /// An open file of this number: the one that was opened last.
     pub fn of(&self, number: u64) -> Option<Arc<Handle>> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        open.values().find(|handle| handle.number == number).cloned()
+        let open = self.open();
+        let handle = open.by_number.get(&number)?.last()?;
+        open.by_handle.get(handle).cloned()
     }
 
     /// Whether an open file that has what is waited for may be about to be released: a descriptor of it was closed not longer than `limit` ago.
@@ -184,8 +221,21 @@ impl Handles {
         if awaited == Awaited::Space && self.releasing.load(Ordering::SeqCst) > 0 {
             return true;
         }
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        open.values().any(|handle| handle.is_closing(awaited, limit))
+        let mut closing = self.closing();
+        closing.retain(|_, handle| handle.may_be_released(limit));
+        closing.values().any(|handle| handle.is_closing(awaited, limit))
+    }
+
+    /// A descriptor of an open file is closed. `removed`: the file has no name any more.
+    pub fn descriptor_closed(&self, handle: u64, removed: bool) {
+        let Some(open) = self.get(handle) else { return };
+        if open.descriptor_closed(removed) {
+            self.closing().insert(handle, open);
+            // Its release may have come meanwhile.
+            if self.get(handle).is_none() {
+                self.closing().remove(&handle);
+            }
+        }
     }
 
     /// An open file without a name is about to be released.
@@ -194,8 +244,15 @@ impl Handles {
         Releasing(&self.releasing)
     }
 
+    /// The open files of this number.
+    pub fn all_of(&self, number: u64) -> Vec<Arc<Handle>> {
+        let open = self.open();
+        let handles = open.by_number.get(&number).into_iter().flatten();
+        handles.filter_map(|handle| open.by_handle.get(handle).cloned()).collect()
+    }
+
     /// All open files.
     pub fn all(&self) -> Vec<Arc<Handle>> {
-        self.open.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+        self.open().by_handle.values().cloned().collect()
     }
 }

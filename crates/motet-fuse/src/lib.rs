@@ -7,22 +7,25 @@
 //! | --- | --- |
 //! | `filesystem` | the kernel's requests |
 //! | `mounted` | what they share: paths, open files, the client |
+//! | `found` | the file that a request concerns |
 //! | `opens` | opens of files |
 //! | `listings` | listings of directories |
 //! | `nodes` | the files that the kernel knows, and their paths |
 //! | `handles` | open files and directories |
 //! | `closing` | files that programs close |
 //! | `locks` | locks that a program waits for |
-//! | `replaced` | names that other files have by now |
+//! | `again` | calls that the kernel makes again |
 //! | `passthrough` | files that the kernel reads and writes itself |
 //! | `notices` | what other clients have changed |
 //! | `convert` | attributes, flags and times |
 //! | [`private`] | a mount for the processes of one mount namespace |
 #![forbid(unsafe_code)]
 
+mod again;
 mod closing;
 mod convert;
 mod filesystem;
+mod found;
 mod handles;
 mod listings;
 mod locks;
@@ -32,7 +35,6 @@ mod notices;
 mod opens;
 mod passthrough;
 pub mod private;
-mod replaced;
 
 use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
 use motet_files::client::{Client, Subscription};

@@ -1,13 +1,13 @@
 //! A mounted export: the files that the kernel knows and has open, and the client that asks the server about them.
 
+use crate::again::Again;
 use crate::convert::attributes;
 use crate::handles::{Handle, Handles};
 use crate::locks::Releases;
-use crate::nodes::Nodes;
+use crate::nodes::{ContentVersion, Moved, Nodes};
 use crate::passthrough::Passthrough;
-use crate::replaced::Replaced;
 use fuser::{Errno, FileHandle, INodeNo, Notifier, RenameFlags, ReplyAttr, ReplyEntry, Request};
-use motet_files::client::{Client, File};
+use motet_files::client::Client;
 use motet_files::identity::Identity;
 use motet_files::protocol::{self, Attributes};
 use std::ffi::OsStr;
@@ -35,8 +35,8 @@ pub struct MountedExport {
     pub validity: Duration,
     /// Files that the kernel reads and writes itself.
     pub passthrough: Passthrough,
-    /// Names that the kernel was asked to look up again.
-    replaced: Replaced,
+    /// Calls that the kernel makes again.
+    pub again: Again,
     /// Who tells the kernel that what it has cached is not true any more.
     kernel: Arc<OnceLock<Notifier>>,
     /// Locks that programs have released.
@@ -60,7 +60,7 @@ impl MountedExport {
             handles: Handles::default(),
             validity,
             passthrough: Passthrough::default(),
-            replaced: Replaced::default(),
+            again: Again::default(),
             kernel: Arc::default(),
             releases: Arc::default(),
             is_root: rustix::process::geteuid().is_root(),
@@ -92,8 +92,8 @@ impl MountedExport {
         }
         let known = self.nodes().has_default_list(directory.0, self.validity);
         let has_list = known.unwrap_or_else(|| {
-            let list = |path: Vec<u8>| Ok(self.client_of(request).xattr(&path, DEFAULT_LIST)?);
-            let has_list = self.path(directory).and_then(list).is_ok();
+            let has_list =
+                self.with_found(request, directory, |client, file| client.xattr_of(file, DEFAULT_LIST)).is_ok();
             self.nodes_mut().note_default_list(directory.0, Some(has_list));
             has_list
         });
@@ -105,9 +105,14 @@ impl MountedExport {
         if name.as_bytes() == DEFAULT_LIST {
             self.nodes_mut().note_default_list(number.0, None);
         }
-        if name.as_bytes().starts_with(b"system.")
-            && let Some(kernel) = self.kernel.get()
-        {
+        if name.as_bytes().starts_with(b"system.") {
+            self.forget_attributes(number);
+        }
+    }
+
+    /// The kernel must not use the attributes that it has of a file.
+    pub fn forget_attributes(&self, number: INodeNo) {
+        if let Some(kernel) = self.kernel.get() {
             // What the kernel does not know any more need not be forgotten. It takes no lock for attributes, so a request may wait for it.
             let _ = kernel.inval_inode(number, -1, 0);
         }
@@ -133,75 +138,9 @@ impl MountedExport {
         self.nodes().path_in(directory.0, name).ok_or(Errno::ESTALE)
     }
 
-    /// The path of a file, or the one that it had before another file got it. ESTALE: the kernel has to look its name up again.
-    pub fn path_or_last(&self, number: INodeNo) -> Result<Vec<u8>> {
-        if let Ok(path) = self.path(number) {
-            return Ok(path);
-        }
-        let nodes = self.nodes();
-        let (directory, name) = nodes.name_or_last(number.0).ok_or(Errno::ESTALE)?;
-        if self.replaced.is_to_be_looked_up((*directory, name.clone())) {
-            return Err(Errno::ESTALE);
-        }
-        nodes.path_in(*directory, name).ok_or(Errno::ESTALE)
-    }
-
-    /// Another file has the name under which the kernel knows `number`. ESTALE: the kernel has to look it up again; it has not done so a short time ago, or has
-    /// to see that this file is of another type.
-    pub fn use_replacement(&self, number: INodeNo, found: &Attributes) -> std::io::Result<()> {
-        let nodes = self.nodes();
-        let looks_again =
-            nodes.name_or_last(number.0).is_none_or(|name| self.replaced.is_to_be_looked_up(name.clone()));
-        if looks_again || !nodes.is_of_type(number.0, found) { Err(rustix::io::Errno::STALE.into()) } else { Ok(()) }
-    }
-
     /// An open file.
     pub fn handle(&self, handle: FileHandle) -> Result<Arc<Handle>> {
         self.handles.get(handle.0).ok_or(Errno::EBADF)
-    }
-
-    /// The file that a request concerns: the open one that it names; any open one, if the file has no name; otherwise the one at its path.
-    pub fn with_file<T>(
-        &self,
-        number: INodeNo,
-        handle: Option<FileHandle>,
-        open: impl FnOnce(&File) -> std::io::Result<T>,
-        at: impl FnOnce(&[u8]) -> std::io::Result<T>,
-    ) -> Result<T> {
-        if let Some(handle) = handle {
-            return Ok(open(&self.handle(handle)?.file)?);
-        }
-        if let Ok(path) = self.path(number) {
-            return Ok(at(&path)?);
-        }
-        match self.handles.of(number.0) {
-            Some(handle) => Ok(open(&handle.file)?),
-            None => Ok(at(&self.path_or_last(number)?).map_err(look_up_again)?),
-        }
-    }
-
-    /// Attributes of a file by its path; if another client has removed it or has put another file in its place, or the user may not search the path, those of
-    /// an open one; without one those of the file in its place. ESTALE: the kernel has to look its name up again.
-    pub fn attributes_by_path(&self, request: &Request, number: INodeNo, path: &[u8]) -> std::io::Result<Attributes> {
-        let found = self.client_of(request).attributes(path).and_then(|found| {
-            let same = self.nodes_mut().number(&found) == number.0;
-            if same {
-                return Ok(found);
-            }
-            match self.handles.of(number.0) {
-                Some(open) => open.file.attributes(),
-                None => self.use_replacement(number, &found).map(|()| found),
-            }
-        });
-        found.or_else(|error| self.of_open(number, error))
-    }
-
-    /// Attributes of an open file, in place of an error that concerns its path.
-    fn of_open(&self, number: INodeNo, error: std::io::Error) -> std::io::Result<Attributes> {
-        match self.handles.of(number.0) {
-            Some(open) if concerns_path(&error) => open.file.attributes(),
-            _ => Err(error),
-        }
     }
 
     /// A file that was found or made under a name.
@@ -225,7 +164,10 @@ impl MountedExport {
     /// Answers with the attributes of a file.
     pub fn answer_attributes(&self, number: INodeNo, found: Result<Attributes>, reply: ReplyAttr) {
         match found {
-            Ok(found) => reply.attr(&self.validity, &attributes(number.0, &found)),
+            Ok(found) => {
+                self.nodes_mut().tell(number.0, ContentVersion::of(&found));
+                reply.attr(&self.validity, &attributes(number.0, &found));
+            }
             Err(error) => reply.error(error),
         }
     }
@@ -250,24 +192,17 @@ impl MountedExport {
         asked.set(protocol::RenameFlags::EXCHANGE, exchange);
         self.client_of(request).rename(&old, &new, asked)?;
         let mut nodes = self.nodes_mut();
-        nodes.renamed((from.0.0, from.1), (to.0.0, to.1), exchange);
+        let moved = nodes.renamed((from.0.0, from.1), (to.0.0, to.1), exchange);
         // Files below a renamed directory have other paths, too.
-        for handle in self.handles.all() {
+        let open = match moved {
+            Moved::Files(moved) => moved.into_iter().flatten().flat_map(|number| self.handles.all_of(number)).collect(),
+            Moved::Directory => self.handles.all(),
+        };
+        for handle in open {
             if let Some(path) = nodes.path(handle.number) {
                 handle.file.renamed(&path);
             }
         }
         Ok(())
     }
-}
-
-/// The error of a call by a path that a file had before. What is not there now is to be looked up again.
-pub fn look_up_again(error: std::io::Error) -> std::io::Error {
-    if error.kind() == std::io::ErrorKind::NotFound { rustix::io::Errno::STALE.into() } else { error }
-}
-
-/// Whether an error is about the path of a file, not the file.
-fn concerns_path(error: &std::io::Error) -> bool {
-    use std::io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, StaleNetworkFileHandle};
-    matches!(error.kind(), NotFound | NotADirectory | PermissionDenied | StaleNetworkFileHandle)
 }

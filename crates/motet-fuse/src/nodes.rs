@@ -39,13 +39,24 @@ struct Node {
     lookups: u64,
     /// Its names; none when all are removed and it is still open.
     names: Vec<Name>,
-    /// The name that it had last, if another file has that by now.
-    last: Option<Name>,
+    /// Its device on the server, and its number there.
+    identity: (u64, u64),
     /// Its type, as the upper bits of `st_mode`.
     kind: u32,
     cached: Option<ContentVersion>,
+    /// The version whose attributes, and length, it got last.
+    told: Option<ContentVersion>,
     /// Whether it is a directory with a default access list, and since when that is known.
     default_list: Option<(bool, Instant)>,
+}
+
+/// What has other paths after a rename.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moved {
+    /// These files, as far as the kernel knows them.
+    Files([Option<u64>; 2]),
+    /// What is in a directory.
+    Directory,
 }
 
 /// The bits of a mode that say the type.
@@ -66,8 +77,9 @@ pub struct Nodes {
 impl Nodes {
     /// Only the exported directory, with these attributes.
     pub fn new(root: &Attributes) -> Self {
-        let nodes = HashMap::from([(ROOT, Node { lookups: 1, ..Node::default() })]);
-        Self { nodes, names: HashMap::new(), root: (root.device, root.inode), devices: Vec::new() }
+        let identity = (root.device, root.inode);
+        let nodes = HashMap::from([(ROOT, Node { lookups: 1, identity, ..Node::default() })]);
+        Self { nodes, names: HashMap::new(), root: identity, devices: Vec::new() }
     }
 
     /// The number of a file with these attributes.
@@ -148,6 +160,8 @@ impl Nodes {
         let node = self.nodes.entry(number).or_default();
         node.lookups += 1;
         node.kind = attributes.mode & TYPE_BITS;
+        node.identity = (attributes.device, attributes.inode);
+        node.told = Some(ContentVersion::of(attributes));
         number
     }
 
@@ -162,12 +176,6 @@ impl Nodes {
         }
     }
 
-    /// A name of a file, or the one that it had before another file got it.
-    pub fn name_or_last(&self, number: u64) -> Option<&Name> {
-        let node = self.nodes.get(&number)?;
-        node.names.iter().find(|(directory, _)| self.nodes.contains_key(directory)).or(node.last.as_ref())
-    }
-
     /// Whether a directory has a default access list. `None`: it is not known, or longer than `validity` ago.
     pub fn has_default_list(&self, number: u64, validity: Duration) -> Option<bool> {
         let (has_list, since) = self.nodes.get(&number)?.default_list?;
@@ -179,11 +187,6 @@ impl Nodes {
         if let Some(node) = self.nodes.get_mut(&number) {
             node.default_list = has_list.map(|has_list| (has_list, Instant::now()));
         }
-    }
-
-    /// Whether a file of the kernel and one with these attributes are of one type.
-    pub fn is_of_type(&self, number: u64, attributes: &Attributes) -> bool {
-        self.nodes.get(&number).is_some_and(|node| node.kind == attributes.mode & TYPE_BITS)
     }
 
     /// The path of a file; `None`: it has no name any more.
@@ -202,6 +205,31 @@ impl Nodes {
         }
         components.reverse();
         Some(components.join(&b'/'))
+    }
+
+    /// The names of a file. The exported directory has none: `None` stands for it.
+    pub fn names(&self, number: u64) -> Vec<Option<Name>> {
+        if number == ROOT {
+            return vec![None];
+        }
+        self.nodes.get(&number).map(|node| node.names.iter().cloned().map(Some).collect()).unwrap_or_default()
+    }
+
+    /// The path of a file by one of its names, and its device and number on the server.
+    pub fn path_by(&self, number: u64, name: Option<&Name>) -> Option<(Vec<u8>, (u64, u64))> {
+        let identity = self.nodes.get(&number)?.identity;
+        let path = match name {
+            None => Vec::new(),
+            Some((directory, name)) => self.path_in(*directory, name)?,
+        };
+        Some((path, identity))
+    }
+
+    /// A file has lost a name to another one, or the name is removed.
+    pub fn lost(&mut self, number: u64, directory: u64, name: &OsStr) {
+        if self.named(directory, name) == Some(number) {
+            self.removed(directory, name);
+        }
     }
 
     /// The path of a name in a directory.
@@ -228,19 +256,28 @@ impl Nodes {
     }
 
     /// A file has another name. With `exchange` the file that had it gets the name before.
-    pub fn renamed(&mut self, from: (u64, &OsStr), to: (u64, &OsStr), exchange: bool) {
+    pub fn renamed(&mut self, from: (u64, &OsStr), to: (u64, &OsStr), exchange: bool) -> Moved {
         let (moved, replaced) = (self.named(from.0, from.1), self.named(to.0, to.1));
+        let others = [moved, replaced.filter(|_| exchange)];
+        let is_directory = |number: &u64| self.nodes.get(number).is_none_or(|node| node.kind == DIRECTORY);
+        let has_directory = others.iter().flatten().any(is_directory);
         self.removed(from.0, from.1);
         self.removed(to.0, to.1);
         self.add_name(moved, to);
         if exchange {
             self.add_name(replaced, from);
         }
+        if has_directory { Moved::Directory } else { Moved::Files(others) }
     }
 
     /// Notes the version of the content that the kernel has cached; returns whether it is the one before.
     pub fn cache(&mut self, number: u64, version: ContentVersion) -> bool {
         self.nodes.get_mut(&number).is_some_and(|node| node.cached.replace(version) == Some(version))
+    }
+
+    /// The kernel gets the attributes of this version, or forgets those of another one; returns whether it has had this one before.
+    pub fn tell(&mut self, number: u64, version: ContentVersion) -> bool {
+        self.nodes.get_mut(&number).is_some_and(|node| node.told.replace(version) == Some(version))
     }
 
     fn add_name(&mut self, number: Option<u64>, (directory, name): (u64, &OsStr)) {
@@ -256,8 +293,6 @@ impl Nodes {
     fn drop_name(&mut self, number: u64, name: &Name) {
         if let Some(node) = self.nodes.get_mut(&number) {
             node.names.retain(|other| other != name);
-            // One that was removed is another thing than one that was replaced; to know which costs a look-up.
-            node.last = Some(name.clone());
         }
     }
 }

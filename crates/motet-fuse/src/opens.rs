@@ -2,7 +2,7 @@
 
 use crate::convert::open_flags;
 use crate::handles::Handle;
-use crate::mounted::{GENERATION, MountedExport, Name, Result, look_up_again};
+use crate::mounted::{GENERATION, MountedExport, Name, Result};
 use crate::nodes::ContentVersion;
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyOpen, Request};
 use motet_files::client::File;
@@ -11,48 +11,36 @@ use rustix::fs::OFlags;
 use std::sync::Arc;
 
 impl MountedExport {
-    /// Opens a file that has a path. Returns the open file, how the kernel may use what it has cached, and the number of the file: another one if it was replaced
-    /// while the kernel was about to open it.
-    fn open_file(&self, request: &Request, number: INodeNo, flags: i32) -> Result<(File, FopenFlags, u64)> {
-        let wanted = open_flags(flags);
-        let (path, has_name) = match self.path(number) {
-            Ok(path) => (path, true),
-            Err(_) => (self.path_or_last(number)?, false),
-        };
-        let opened = self.open_to_cache(request, &path, wanted, 0);
-        let (file, found, read) = if has_name { opened? } else { opened.map_err(look_up_again)? };
-        let opened = self.nodes_mut().number(&found);
-        if opened != number.0 {
-            // What was truncated would be, and its replacement, too.
-            if !wanted.contains(OpenFlags::TRUNCATE) {
-                self.use_replacement(number, &found)?;
-            }
-            // What the kernel caches is of the file that it knows.
-            return Ok((file, FopenFlags::FOPEN_DIRECT_IO, opened));
+    /// Opens a file. Returns how the kernel may use what it has cached, too.
+    fn open_file(&self, request: &Request, number: INodeNo, flags: i32) -> Result<(File, FopenFlags)> {
+        let open = |flags| self.open_found(request, number, flags);
+        let (file, found, read) = self.open_to_cache(open_flags(flags), open)?;
+        let version = ContentVersion::of(&found);
+        let mut nodes = self.nodes_mut();
+        let (same, told) = (nodes.cache(number.0, version), nodes.tell(number.0, version));
+        drop(nodes);
+        if !told {
+            // The kernel reads no further than the length that it knows, which may be the one before.
+            self.forget_attributes(number);
         }
-        let same = self.nodes_mut().cache(number.0, ContentVersion::of(&found));
-        Ok((file, if read { cache_flags(flags, same) } else { FopenFlags::FOPEN_DIRECT_IO }, opened))
+        Ok((file, if read { cache_flags(flags, same) } else { FopenFlags::FOPEN_DIRECT_IO }))
     }
 
-    /// Opens a file. The last result: whether the kernel can cache it. A kernel that keeps written data reads the rest of their pages, so a file that is only
-    /// written is opened to be read, too; one that its user may not read is not cached.
+    /// Opens a file by `open`. The last result: whether the kernel can cache it. A kernel that keeps written data reads the rest of their pages, so a file that is
+    /// only written is opened to be read, too; one that its user may not read is not cached.
     fn open_to_cache(
         &self,
-        request: &Request,
-        path: &[u8],
         flags: OpenFlags,
-        mode: u32,
-    ) -> std::io::Result<(File, Attributes, bool)> {
-        let client = self.client_of(request);
-        if self.writeback && flags.contains(OpenFlags::WRITE) && !flags.contains(OpenFlags::READ) {
-            match client.open_file(path, flags | OpenFlags::READ, mode) {
-                Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-                    return client.open_file(path, flags, mode).map(|(file, found)| (file, found, false));
-                }
-                opened => return opened.map(|(file, found)| (file, found, true)),
+        mut open: impl FnMut(OpenFlags) -> Result<(File, Attributes)>,
+    ) -> Result<(File, Attributes, bool)> {
+        let reads_too = self.writeback && flags.contains(OpenFlags::WRITE) && !flags.contains(OpenFlags::READ);
+        let opened = if reads_too { open(flags | OpenFlags::READ) } else { open(flags) };
+        match opened {
+            Err(error) if reads_too && error.code() == Errno::EACCES.code() => {
+                open(flags).map(|(file, found)| (file, found, false))
             }
+            opened => opened.map(|(file, found)| (file, found, true)),
         }
-        client.open_file(path, flags, mode).map(|(file, found)| (file, found, true))
     }
 
     fn create_file(
@@ -63,21 +51,19 @@ impl MountedExport {
         flags: i32,
     ) -> Result<(File, Attributes, FopenFlags)> {
         let wanted = open_flags(flags) | OpenFlags::CREATE;
-        let (file, found, read) = self.open_to_cache(request, &self.path_in(name)?, wanted, mode)?;
+        let (path, client) = (self.path_in(name)?, self.client_of(request));
+        let (file, found, read) = self.open_to_cache(wanted, |flags| Ok(client.open_file(&path, flags, mode)?))?;
         Ok((file, found, if read { cache_flags(flags, false) } else { FopenFlags::FOPEN_DIRECT_IO }))
     }
 
     /// Opens a file and answers.
     pub fn answer_open(&self, request: &Request, number: INodeNo, flags: i32, reply: ReplyOpen) {
-        let (file, cache, opened) = match self.open_file(request, number, flags) {
+        let (file, cache) = match self.open_file(request, number, flags) {
             Ok(opened) => opened,
             Err(error) => return reply.error(error),
         };
-        // All opens of a file share what the kernel reads and writes, so it must be that file.
-        let backing = (opened == number.0)
-            .then(|| self.passthrough.backing(opened, &file, |descriptor| reply.open_backing(descriptor)))
-            .flatten();
-        let handle = FileHandle(self.handles.add(opened, file, backing.clone()));
+        let backing = self.passthrough.backing(number.0, &file, |descriptor| reply.open_backing(descriptor));
+        let handle = FileHandle(self.handles.add(number.0, file, backing.clone()));
         match backing {
             Some(backing) => reply.opened_passthrough(handle, FopenFlags::empty(), &backing),
             None => reply.opened(handle, cache),
@@ -107,7 +93,7 @@ impl MountedExport {
     /// Opens a directory and answers.
     pub fn answer_opendir(&self, request: &Request, number: INodeNo, reply: ReplyOpen) {
         let flags = OpenFlags::READ | OpenFlags::DIRECTORY;
-        match self.path(number).and_then(|path| Ok(self.client_of(request).open_file(&path, flags, 0)?)) {
+        match self.open_found(request, number, flags) {
             Ok((file, _)) => reply.opened(FileHandle(self.handles.add(number.0, file, None)), FopenFlags::empty()),
             Err(error) => reply.error(error),
         }

@@ -10,6 +10,7 @@ mod direct;
 mod export_file;
 mod failure;
 mod file;
+mod found;
 mod locate;
 mod lock_notes;
 mod notices;
@@ -22,6 +23,7 @@ mod transport;
 pub use completion_queue::{Completed, CompletionQueue, MAX_QUEUED, Submission};
 pub use export_file::Transfer;
 pub use file::File;
+pub use found::Found;
 pub use locate::Source;
 pub use motet::node::{OperationMemory, UserMemory};
 pub use notices::{Notice, Subscription};
@@ -31,7 +33,7 @@ use crate::Result;
 use crate::exports::{self, Query};
 use crate::identity::{Identities, Identity};
 use crate::protocol::{
-    Attributes, Change, Layout, MAX_DATA_BYTES, MAX_LAYOUT_BYTES, OpenFlags, Operation, RenameFlags, Reply, Space,
+    Attributes, Change, Layout, MAX_LAYOUT_BYTES, MAX_XATTR_BYTES, OpenFlags, Operation, RenameFlags, Reply, Space,
     Target,
 };
 use connection::Connection;
@@ -247,12 +249,12 @@ impl Client {
 
     /// Makes the further name `to` of the file at `from`.
     pub fn hard_link(&self, from: &[u8], to: &[u8]) -> Result<Attributes> {
-        attributes(self.request(&Operation::Link { from, to })?)
+        attributes(self.request(&Operation::Link { from: Target::Path(from), to })?)
     }
 
     /// The target of a symbolic link.
     pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        self.read(&Operation::Readlink { path })
+        self.read(&Operation::Readlink { target: Target::Path(path) })
     }
 
     /// Removes a name, of a file or of an empty directory.
@@ -311,7 +313,7 @@ impl Client {
 
     /// A request whose answer has a body of unknown length, at most 64 KiB.
     fn read(&self, operation: &Operation<'_>) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; MAX_DATA_BYTES.min(64 << 10)];
+        let mut bytes = vec![0; MAX_XATTR_BYTES];
         let (_, length) =
             self.shared.transport.call(self.identity.as_deref(), || Ok(operation.clone()), &[], &mut bytes)?;
         bytes.truncate(length);

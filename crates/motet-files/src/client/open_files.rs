@@ -84,6 +84,11 @@ impl OpenState {
         self.identity.as_deref()
     }
 
+    /// The path by which it would be opened again.
+    pub fn path(&self) -> Vec<u8> {
+        locked(&self.path).clone()
+    }
+
     /// The file has another path now.
     pub fn renamed(&self, path: &[u8]) {
         *locked(&self.path) = path.to_vec();

@@ -17,12 +17,15 @@ use std::time::{Duration, Instant};
 /// How long a change waits for a client that has cached what it changes.
 const ANSWER_LIMIT: Duration = Duration::from_millis(500);
 
+/// A file: its device, and its number there.
+type FileId = (u64, u64);
+
 /// What an operation changes: files by their attributes, names by their paths.
 #[derive(Debug, Default)]
 pub struct Changes<'a> {
-    files: Vec<(u64, u64)>,
+    files: Vec<FileId>,
     /// With the directory of each, if that exists.
-    names: Vec<(&'a [u8], Option<(u64, u64)>)>,
+    names: Vec<(&'a [u8], Option<FileId>)>,
 }
 
 impl<'a> Changes<'a> {
@@ -37,6 +40,8 @@ impl<'a> Changes<'a> {
         let target = |target: Target<'_>| match target {
             Target::Path(path) => at(path),
             Target::File(number) => file(number),
+            // Otherwise the operation fails.
+            Target::Known { device, inode, .. } => Some((device, inode)),
         };
         match *operation {
             Operation::Write { file: number, .. }
@@ -57,10 +62,13 @@ impl<'a> Changes<'a> {
                     changes.files.extend(parent(path));
                 }
             }
+            Operation::OpenKnown { target: of, flags } if flags.contains(OpenFlags::TRUNCATE) => {
+                changes.files.extend(target(of));
+            }
             Operation::Mkdir { path, .. } | Operation::Mknod { path, .. } | Operation::Symlink { path, .. } => {
                 changes.files.extend(parent(path));
             }
-            Operation::Link { from, to } => changes.files.extend([at(from), parent(to)].into_iter().flatten()),
+            Operation::Link { from, to } => changes.files.extend([target(from), parent(to)].into_iter().flatten()),
             Operation::Unlink { path, .. } => {
                 let directory = parent(path);
                 changes.files.extend([at(path), directory].into_iter().flatten());
@@ -114,7 +122,8 @@ impl Shared {
             self.lease(session, Leased::Attributes(found.device, found.inode));
             files.push((found.device, found.inode));
             let path = match *operation {
-                Operation::GetAttributes(Target::Path(path))
+                Operation::GetAttributes(Target::Path(path) | Target::Known { path, .. })
+                | Operation::OpenKnown { target: Target::Known { path, .. }, .. }
                 | Operation::Open { path, .. }
                 | Operation::Mkdir { path, .. }
                 | Operation::Mknod { path, .. }

@@ -4,16 +4,13 @@ use super::descriptors::{attributes_of, proc_path, reopen};
 use super::squashed::Modes;
 use super::stripes;
 use crate::Result;
-use crate::protocol::{Attributes, Change, SetTime};
+use crate::protocol::{Attributes, Change, MAX_XATTR_BYTES, SetTime};
 use rustix::fs::{
     AtFlags, CWD, FileType, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags, chmodat,
     chownat, ftruncate, getxattr, listxattr, removexattr, setxattr, utimensat,
 };
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
-
-/// Longest value or list of extended attributes, bytes, as XATTR_SIZE_MAX.
-const MAX_XATTR_BYTES: usize = 64 << 10;
 
 /// A file of a request: open, or located by a path with O_PATH.
 #[derive(Debug, Clone, Copy)]

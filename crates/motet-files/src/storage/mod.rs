@@ -45,10 +45,10 @@ pub use waiting::waits;
 
 use crate::Result;
 use crate::identity::{Assumed, Identity};
-use crate::protocol::{Layout, MAX_DATA_BYTES, Operation, RenameFlags, Reply, Target, append};
+use crate::protocol::{Attributes, Layout, MAX_DATA_BYTES, OpenFlags, Operation, RenameFlags, Reply, Target, append};
 use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, Mode, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, linkat, mkdirat,
-    mknodat, renameat_with, seek, symlinkat, unlinkat,
+    AtFlags, CWD, FallocateFlags, FileType, Mode, SeekFrom, copy_file_range, fallocate, fdatasync, fsync, linkat,
+    mkdirat, mknodat, renameat_with, seek, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 use std::io::ErrorKind;
@@ -56,8 +56,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use attributes::Located;
-use descriptors::{attributes_at, attributes_of};
+use descriptors::{attributes_at, attributes_of, proc_path};
 pub use open_file::OpenFile;
+use opens::Place;
 pub use past_cache::{Counted, PastCache};
 pub use quota::Quota;
 use squashed::{Modes, WithoutFsetid};
@@ -135,11 +136,15 @@ pub fn execute(
         Operation::Append { file } => count(files.get(file)?.append(data)?),
         Operation::Ping => Ok((Reply::Done, Body::Empty)),
         Operation::GetAttributes(Target::Path(path)) => Ok((Reply::Attributes(tree.attributes(path)?), Body::Empty)),
+        Operation::GetAttributes(Target::Known { path, device, inode }) => {
+            let found = is_known(tree.attributes(path)?, (device, inode))?;
+            Ok((Reply::Attributes(found), Body::Empty))
+        }
         Operation::GetAttributes(Target::File(file)) => {
             Ok((Reply::Attributes(attributes_of(files.get(file)?.descriptor())?), Body::Empty))
         }
         Operation::SetAttributes(target, ref change) => {
-            if let (Target::Path(path), Some(_)) = (target, change.size)
+            if let (Target::Path(path) | Target::Known { path, .. }, Some(_)) = (target, change.size)
                 && let Ok(file) = tree.locate(path)
                 && stripes::layout_of_located(file.as_fd())?.is_some()
             {
@@ -150,24 +155,21 @@ pub fn execute(
             let changed = located(tree, files, target, |file| attributes::change(file, change, modes))?;
             Ok((Reply::Attributes(changed), Body::Empty))
         }
-        Operation::Open { path, flags, mode } => {
-            let (descriptor, layout) = tree.open_with_layout(identity, path, flags, modes.of_new(mode))?;
-            let attributes = attributes_of(descriptor.as_fd())?;
-            let opener = identity.filter(|_| tree.has_identities()).cloned();
-            let locks = Arc::clone(&tree.locks);
-            // The client of a striped file decides where appended bytes go.
-            let flags = if layout.is_some() { flags.positioned() } else { flags };
-            let mut opened = OpenFile::new(
-                descriptor,
-                flags,
-                opener,
-                &attributes,
-                locks,
-                (files.lock_client(), Arc::clone(files.quota())),
-            );
-            let cached = tree.pass_cache(&mut opened, flags, &attributes);
-            let file = files.add(opened)?;
-            Ok((Reply::Opened { file, attributes, cached }, layout_body(layout.as_ref())))
+        Operation::Open { path, flags, mode } => opened(
+            tree,
+            files,
+            identity,
+            tree.open_with_layout(identity, Place::Path(path), flags, modes.of_new(mode))?,
+            flags,
+        ),
+        Operation::OpenKnown { target, flags } => {
+            if flags.intersects(OpenFlags::CREATE | OpenFlags::EXCLUSIVE | OpenFlags::TMPFILE) {
+                return Err(Errno::INVAL.into());
+            }
+            let assumed = tree.assume(identity)?;
+            let file = located(tree, files, target, |file| file.file.try_clone_to_owned())?;
+            drop(assumed);
+            opened(tree, files, identity, tree.open_with_layout(identity, Place::File(file.as_fd()), flags, 0)?, flags)
         }
         Operation::Close { file } => done(files.close(file)),
         Operation::Reserve { file, length } => {
@@ -202,10 +204,16 @@ pub fn execute(
         }
         Operation::Symlink { path, target } => made(tree, path, |parent, name| symlinkat(target, parent, name)),
         Operation::Link { from, to } => {
-            let (old, old_name) = tree.parent(from)?;
-            made(tree, to, |parent, name| linkat(&old, old_name, parent, name, AtFlags::empty()))
+            if let Target::Path(from) = from {
+                let (old, old_name) = tree.parent(from)?;
+                return made(tree, to, |parent, name| linkat(&old, old_name, parent, name, AtFlags::empty()));
+            }
+            located(tree, files, from, |file| {
+                let old = proc_path(file.file);
+                made(tree, to, |parent, name| linkat(CWD, &*old, parent, name, AtFlags::SYMLINK_FOLLOW))
+            })
         }
-        Operation::Readlink { path } => owned(tree.read_link(path)?),
+        Operation::Readlink { target } => owned(located(tree, files, target, |file| tree::read_link(file.file))?),
         Operation::Unlink { path, directory } => {
             let flags = if directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             let before = if directory { None } else { striped_file(tree, path)? };
@@ -318,10 +326,12 @@ fn assume<'a>(
         | Operation::StopWaiting { .. }
         | Operation::TestLock { .. }
         | Operation::Seek { .. } => Ok(None),
-        Operation::Open { .. } | Operation::SetAttributes(..) | Operation::Unlink { .. } | Operation::Rename { .. } => {
-            Ok(None)
-        }
-        Operation::GetAttributes(Target::Path(_))
+        Operation::Open { .. }
+        | Operation::OpenKnown { .. }
+        | Operation::SetAttributes(..)
+        | Operation::Unlink { .. }
+        | Operation::Rename { .. } => Ok(None),
+        Operation::GetAttributes(Target::Path(_) | Target::Known { .. })
         | Operation::Mkdir { .. }
         | Operation::Mknod { .. }
         | Operation::Symlink { .. }
@@ -386,6 +396,38 @@ fn located<T>(
 ) -> Result<T> {
     match target {
         Target::Path(path) => with(Located { file: tree.locate(path)?.as_fd(), open: false }),
-        Target::File(file) => with(Located { file: files.get(file)?.descriptor(), open: true }),
+        Target::File(file) => {
+            let file = files.get(file)?;
+            with(Located { file: file.descriptor(), open: !file.is_located() })
+        }
+        Target::Known { path, device, inode } => {
+            let file = tree.locate(path)?;
+            is_known(attributes_of(file.as_fd())?, (device, inode))?;
+            with(Located { file: file.as_fd(), open: false })
+        }
     }
+}
+
+/// The attributes that were found, if they are those of the file with this device and number. ESTALE: they are another one's.
+fn is_known(found: Attributes, known: (u64, u64)) -> Result<Attributes> {
+    if (found.device, found.inode) == known { Ok(found) } else { Err(Errno::STALE.into()) }
+}
+
+/// Takes a file that was opened with these flags, as this user, into the open files of a client.
+fn opened(
+    tree: &Tree,
+    files: &FileTable,
+    identity: Option<&Identity>,
+    (descriptor, layout): (OwnedFd, Option<Layout>),
+    flags: OpenFlags,
+) -> Result<(Reply, Body)> {
+    let attributes = attributes_of(descriptor.as_fd())?;
+    let opener = identity.filter(|_| tree.has_identities()).cloned();
+    let (locks, client) = (Arc::clone(&tree.locks), (files.lock_client(), Arc::clone(files.quota())));
+    // The client of a striped file decides where appended bytes go.
+    let flags = if layout.is_some() { flags.positioned() } else { flags };
+    let mut opened = OpenFile::new(descriptor, flags, opener, &attributes, locks, client);
+    let cached = tree.pass_cache(&mut opened, flags, &attributes);
+    let file = files.add(opened)?;
+    Ok((Reply::Opened { file, attributes, cached }, layout_body(layout.as_ref())))
 }

@@ -59,6 +59,11 @@ impl OpenFile {
         Self { descriptor, flags, opener, identity, past_cache, listing, locks, client, quota, opened, closed }
     }
 
+    /// Whether it is neither read nor written, but only kept.
+    pub fn is_located(&self) -> bool {
+        self.flags.contains(OpenFlags::LOCATE)
+    }
+
     /// The file is read and written past the cache from now on. An error says why that is not possible.
     pub fn pass_cache(&mut self, under_way: &UnderWay) -> std::result::Result<(), Cached> {
         self.past_cache = Some(PastCache::open(self.descriptor(), under_way)?);

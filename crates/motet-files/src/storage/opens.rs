@@ -16,6 +16,15 @@ use std::sync::PoisonError;
 /// How often a file is opened or made while others make and remove it.
 const MAKE_ATTEMPTS: u32 = 64;
 
+/// What is opened.
+#[derive(Debug, Clone, Copy)]
+pub enum Place<'a> {
+    /// The file at a path, or one that is made there.
+    Path(&'a [u8]),
+    /// A file that is open already, also with O_PATH.
+    File(BorrowedFd<'a>),
+}
+
 /// An open file.
 struct Opened {
     file: OwnedFd,
@@ -29,12 +38,12 @@ impl Tree {
     pub fn open_with_layout(
         &self,
         identity: Option<&Identity>,
-        path: &[u8],
+        place: Place<'_>,
         flags: OpenFlags,
         mode: u32,
     ) -> Result<(OwnedFd, Option<Layout>)> {
         // A striped file is truncated by its client, in all exports.
-        let Opened { file, layout, is_new } = self.open_whole(identity, path, flags, mode)?;
+        let Opened { file, layout, is_new } = self.open_whole(identity, place, flags, mode)?;
         match &layout {
             // A new file is empty, and keeps its set-group-id bit, which a truncation removes.
             None if flags.contains(OpenFlags::TRUNCATE) && !is_new => {
@@ -55,7 +64,11 @@ impl Tree {
     }
 
     /// Opens a file without a truncation, and reads or makes its layout.
-    fn open_whole(&self, identity: Option<&Identity>, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Opened> {
+    fn open_whole(&self, identity: Option<&Identity>, place: Place<'_>, flags: OpenFlags, mode: u32) -> Result<Opened> {
+        if flags.contains(OpenFlags::LOCATE) {
+            let file = self.open_as(identity, place, OpenFlags::LOCATE, mode)?;
+            return Ok(Opened { file, layout: None, is_new: false });
+        }
         let (truncates, flags) = (flags.contains(OpenFlags::TRUNCATE), flags - OpenFlags::TRUNCATE);
         let found = |file: OwnedFd| {
             let layout = stripes::layout(file.as_fd())?;
@@ -63,13 +76,13 @@ impl Tree {
         };
         let Some(striping) = &self.striping else {
             if truncates && flags.contains(OpenFlags::CREATE) && !flags.contains(OpenFlags::EXCLUSIVE) {
-                return self.open_or_make(identity, path, flags, mode);
+                return self.open_or_make(identity, place, flags, mode);
             }
-            return self.open_as(identity, path, flags, mode).and_then(found);
+            return self.open_as(identity, place, flags, mode).and_then(found);
         };
         if !flags.contains(OpenFlags::TMPFILE) {
             let _reader = self.layouts.read().unwrap_or_else(PoisonError::into_inner);
-            match self.open_as(identity, path, flags - OpenFlags::CREATE - OpenFlags::EXCLUSIVE, mode) {
+            match self.open_as(identity, place, flags - OpenFlags::CREATE - OpenFlags::EXCLUSIVE, mode) {
                 Ok(_) if flags.contains(OpenFlags::EXCLUSIVE) => return Err(Errno::EXIST.into()),
                 Err(error) if flags.contains(OpenFlags::CREATE) && error.kind() == ErrorKind::NotFound => {}
                 opened => return opened.and_then(found),
@@ -78,10 +91,10 @@ impl Tree {
         let _writer = self.layouts.write().unwrap_or_else(PoisonError::into_inner);
         // With TMPFILE it would mean that the file gets no name later.
         let exclusive = if flags.contains(OpenFlags::TMPFILE) { flags } else { flags | OpenFlags::EXCLUSIVE };
-        match self.open_as(identity, path, exclusive, mode) {
+        match self.open_as(identity, place, exclusive, mode) {
             // Another client has made it meanwhile, or a program of this host.
             Err(error) if error.kind() == ErrorKind::AlreadyExists && !flags.contains(OpenFlags::EXCLUSIVE) => {
-                self.open_as(identity, path, flags - OpenFlags::CREATE, mode).and_then(found)
+                self.open_as(identity, place, flags - OpenFlags::CREATE, mode).and_then(found)
             }
             made => {
                 let file = made?;
@@ -92,12 +105,18 @@ impl Tree {
     }
 
     /// Opens a file, or makes it, such that it is known which.
-    fn open_or_make(&self, identity: Option<&Identity>, path: &[u8], flags: OpenFlags, mode: u32) -> Result<Opened> {
+    fn open_or_make(
+        &self,
+        identity: Option<&Identity>,
+        place: Place<'_>,
+        flags: OpenFlags,
+        mode: u32,
+    ) -> Result<Opened> {
         let mut attempts = 0..MAKE_ATTEMPTS;
         loop {
-            let (opened, is_new) = match self.open_as(identity, path, flags - OpenFlags::CREATE, mode) {
+            let (opened, is_new) = match self.open_as(identity, place, flags - OpenFlags::CREATE, mode) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {
-                    (self.open_as(identity, path, flags | OpenFlags::EXCLUSIVE, mode), true)
+                    (self.open_as(identity, place, flags | OpenFlags::EXCLUSIVE, mode), true)
                 }
                 opened => (opened, false),
             };
@@ -114,20 +133,30 @@ impl Tree {
     }
 
     /// Opens a file as a user.
-    fn open_as(&self, identity: Option<&Identity>, path: &[u8], flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
+    fn open_as(&self, identity: Option<&Identity>, place: Place<'_>, flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
         let assumed = self.assume(identity)?;
-        match (self.open_file(path, flags, mode), assumed) {
+        match (self.open_file(place, flags, mode), assumed) {
             (Err(error), Some(assumed)) if flags.intersects(OpenFlags::EXECUTE | OpenFlags::AGAIN) => {
-                self.open_refused(path, flags, assumed, error)
+                self.open_refused(place, flags, assumed, error)
             }
             (opened, _) => opened,
         }
     }
 
     /// Opens a file or directory for a client. Only regular files and directories are opened: a named pipe, socket or device belongs to the client's host.
-    fn open_file(&self, path: &[u8], flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
+    fn open_file(&self, place: Place<'_>, flags: OpenFlags, mode: u32) -> Result<OwnedFd> {
+        if flags.contains(OpenFlags::LOCATE) {
+            return self.located(place);
+        }
         // Without NONBLOCK the server waits in open() for the other end of a named pipe.
         let system = system_flags(flags)? | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let path = match place {
+            Place::Path(path) => path,
+            Place::File(file) => {
+                check_type(&attributes_of(file)?)?;
+                return reopen(file, system);
+            }
+        };
         let creates = flags.intersects(OpenFlags::CREATE | OpenFlags::TMPFILE);
         let mode = if creates { Mode::from_raw_mode(mode & 0o7777) } else { Mode::empty() };
         if !creates && !flags.contains(OpenFlags::DIRECTORY) {
@@ -143,7 +172,7 @@ impl Tree {
     /// its system reads it; a file that it owns and has had open. `assumed`: the user's identity, which ends. `refused`: what is returned otherwise.
     fn open_refused(
         &self,
-        path: &[u8],
+        place: Place<'_>,
         flags: OpenFlags,
         assumed: Assumed<'_>,
         refused: std::io::Error,
@@ -151,7 +180,7 @@ impl Tree {
         if refused.kind() != std::io::ErrorKind::PermissionDenied {
             return Err(refused);
         }
-        let file = self.locate(path)?;
+        let file = self.located(place)?;
         let found = attributes_of(file.as_fd())?;
         let executes = flags.contains(OpenFlags::EXECUTE) && !flags.intersects(OpenFlags::CHANGES);
         let may = executes && accessat(CWD, proc_path(file.as_fd()), Access::EXEC_OK, AtFlags::EACCESS).is_ok()
@@ -161,6 +190,14 @@ impl Tree {
         }
         drop(assumed);
         reopen(file.as_fd(), system_flags(flags)? | OFlags::NONBLOCK)
+    }
+
+    /// A file, opened with O_PATH.
+    fn located(&self, place: Place<'_>) -> Result<OwnedFd> {
+        match place {
+            Place::Path(path) => self.locate(path),
+            Place::File(file) => Ok(file.try_clone_to_owned()?),
+        }
     }
 
     /// Makes a striped file longer, and returns its length before.

@@ -254,12 +254,6 @@ impl Tree {
         attributes_of(self.locate(path)?.as_fd())
     }
 
-    /// The target of the symbolic link at `path`.
-    pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        let link = self.locate(path)?;
-        Ok(readlinkat(&link, "", Vec::new())?.into_bytes())
-    }
-
     /// Space of the directory's file system.
     pub fn statfs(&self) -> Result<Space> {
         let space = fstatvfs(&self.root)?;
@@ -273,6 +267,11 @@ impl Tree {
             name_length: u32::try_from(space.f_namemax).unwrap_or(255),
         })
     }
+}
+
+/// The target of a symbolic link that is open with O_PATH.
+pub fn read_link(link: BorrowedFd<'_>) -> Result<Vec<u8>> {
+    Ok(readlinkat(link, "", Vec::new())?.into_bytes())
 }
 
 /// Opens the file at `path` beneath a directory.

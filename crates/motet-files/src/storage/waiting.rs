@@ -18,6 +18,10 @@ pub fn waits(tree: &Tree, files: &FileTable, operation: &Operation<'_>) -> bool 
     }
     let leaves = |path: &[u8]| tree.leaves(path);
     let is_elsewhere = |number: u32| files.get(number).is_ok_and(|file| !tree.has_device(file.identity().0));
+    let is_outside = |target: Target<'_>| match target {
+        Target::Path(path) | Target::Known { path, .. } => leaves(path),
+        Target::File(file) => is_elsewhere(file),
+    };
     match *operation {
         Operation::Attach { .. }
         | Operation::AttachMember { .. }
@@ -25,7 +29,7 @@ pub fn waits(tree: &Tree, files: &FileTable, operation: &Operation<'_>) -> bool 
         | Operation::Detach
         | Operation::Ping
         | Operation::StopWaiting { .. } => false,
-        Operation::GetAttributes(Target::Path(path)) => {
+        Operation::GetAttributes(Target::Path(path) | Target::Known { path, .. }) => {
             if tree.is_in_memory() {
                 leaves(path)
             } else {
@@ -45,22 +49,19 @@ pub fn waits(tree: &Tree, files: &FileTable, operation: &Operation<'_>) -> bool 
         | Operation::Mkdir { path, .. }
         | Operation::Mknod { path, .. }
         | Operation::Symlink { path, .. }
-        | Operation::Readlink { path }
-        | Operation::Unlink { path, .. }
-        | Operation::SetAttributes(Target::Path(path), _)
-        | Operation::GetXattr { target: Target::Path(path), .. }
-        | Operation::ListXattr(Target::Path(path))
-        | Operation::SetXattr { target: Target::Path(path), .. }
-        | Operation::RemoveXattr { target: Target::Path(path), .. } => leaves(path),
-        Operation::Link { from, to } | Operation::Rename { from, to, .. } => leaves(from) || leaves(to),
+        | Operation::Unlink { path, .. } => leaves(path),
+        Operation::OpenKnown { target, .. }
+        | Operation::Readlink { target }
+        | Operation::SetAttributes(target, _)
+        | Operation::GetXattr { target, .. }
+        | Operation::ListXattr(target)
+        | Operation::SetXattr { target, .. }
+        | Operation::RemoveXattr { target, .. } => is_outside(target),
+        Operation::Link { from, to } => is_outside(from) || leaves(to),
+        Operation::Rename { from, to, .. } => leaves(from) || leaves(to),
         // A directory on the exported file system may have a mount point among its entries, whose attributes are asked for.
         Operation::Readdir { .. } => true,
-        Operation::SetAttributes(Target::File(file), _)
-        | Operation::GetXattr { target: Target::File(file), .. }
-        | Operation::ListXattr(Target::File(file))
-        | Operation::SetXattr { target: Target::File(file), .. }
-        | Operation::RemoveXattr { target: Target::File(file), .. }
-        | Operation::Write { file, .. }
+        Operation::Write { file, .. }
         | Operation::Append { file }
         | Operation::Reserve { file, .. }
         | Operation::Seek { file, .. } => is_elsewhere(file),
