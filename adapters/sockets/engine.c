@@ -47,7 +47,7 @@ static long status_number(const char *status, const char *field)
  * system calls that this check makes, except prctl, which is used where there is no /proc. */
 static bool has_seccomp_filter(void)
 {
-    char status[4096];
+    char status[3072];
     long length = -1, file = syscall(SYS_openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC);
     if (file >= 0) {
         length = syscall(SYS_read, (int)file, status, sizeof status - 1);
