@@ -48,6 +48,7 @@ impl Engine {
         let hot = {
             let mut inner = set.inner.lock();
             let (known, hot) = inner.members.get(&handle).map_or((false, false), |m| (true, m.hot));
+            set.nesting.note_registration();
             // Only a gate that was opened outside this set can be open here.
             if !known && local.slot.slot().is_some() {
                 inner.note_change();

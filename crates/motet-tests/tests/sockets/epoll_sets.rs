@@ -54,6 +54,14 @@ fn pollers_in_sets_within_a_set_take_the_fast_path() {
     both("nested_pollers", &["1", "2000"]).took_the_fast_path(10_000);
 }
 
+/// Two connections that carry the same: a message by the second one is another edge than one by the first at the same place.
+#[test]
+fn edges_of_a_set_within_a_set_are_told_apart() {
+    for kind in ["level", "renewed"] {
+        both("nested_edges", &[kind, "2000"]).took_the_fast_path(50_000);
+    }
+}
+
 #[test]
 fn duplicates_in_one_set_are_reported_separately() {
     for kind in KINDS {

@@ -6,6 +6,7 @@ use super::nesting::Inner;
 use crate::Handle;
 use crate::stream::engine::Engine;
 use motet_sys::socket;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 
@@ -92,6 +93,7 @@ impl Engine {
             return false;
         }
         outer.nest(set, cookie, interest);
+        outer.nesting.note_registration();
         outer.inner.lock().note_change();
         // Neither an open gate nor unread bytes would wake a thread that sleeps there already.
         let sleepers = if interest == Interest::None { Vec::new() } else { outer.sleepers() };
@@ -150,18 +152,22 @@ impl Engine {
         left
     }
 
-    /// A number that changes with the streams of a set for which an event is due, and with their positions; `None`: for none of them.
+    /// A number that changes with the streams of a set for which an event is due, with their positions, and with each registration there: as the kernel,
+    /// which wakes an outer set for a member that is registered anew. `None`: no event is due.
     fn due_within(&self, set: &EpollSet) -> Option<u64> {
-        let mut due = None;
-        self.poll_hot(set, |_, position| {
-            due = Some(due.unwrap_or(0u64).wrapping_mul(31).wrapping_add(position));
+        let (mut any, mut mixed) = (false, DefaultHasher::new());
+        self.poll_hot(set, |member, position| {
+            any = true;
+            (member.cookie, position).hash(&mut mixed);
             true
         });
         for inner in set.wanted() {
-            if let Some(more) = self.due_within(&inner.set) {
-                due = Some(due.unwrap_or(0).wrapping_mul(31).wrapping_add(more));
+            if let Some(due) = self.due_within(&inner.set) {
+                any = true;
+                due.hash(&mut mixed);
             }
         }
-        due
+        set.nesting.registrations.load(Relaxed).hash(&mut mixed);
+        any.then(|| mixed.finish())
     }
 }

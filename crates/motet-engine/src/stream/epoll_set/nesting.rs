@@ -7,13 +7,15 @@
 
 use super::interest::Interest;
 use motet_sys::fork_safe_mutex::ForkSafeMutex;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
 /// The sets that are registered in a set, and those that it is registered in.
 pub(in crate::stream) struct Nesting<Set> {
     pub(super) inner: ForkSafeMutex<Vec<Inner<Set>>>,
     pub(super) outer: ForkSafeMutex<Vec<Weak<Set>>>,
+    /// Registrations in the set so far.
+    pub(super) registrations: AtomicU64,
     /// Inner sets, readable without the lock.
     pub(super) inner_count: AtomicUsize,
     /// Outer sets, readable without the lock.
@@ -32,7 +34,22 @@ pub(super) struct Inner<Set> {
 impl<Set> Default for Nesting<Set> {
     fn default() -> Self {
         let (inner_count, outer_count) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { inner: ForkSafeMutex::default(), outer: ForkSafeMutex::default(), inner_count, outer_count }
+        let registrations = AtomicU64::new(0);
+        Self {
+            inner: ForkSafeMutex::default(),
+            outer: ForkSafeMutex::default(),
+            registrations,
+            inner_count,
+            outer_count,
+        }
+    }
+}
+
+impl<Set> Nesting<Set> {
+    /// A member of the set is registered, or registered anew.
+    #[inline]
+    pub(in crate::stream) fn note_registration(&self) {
+        self.registrations.fetch_add(1, Relaxed);
     }
 }
 
