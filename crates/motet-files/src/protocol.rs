@@ -308,7 +308,7 @@ impl Operation<'_> {
     /// What it does, in words, for the log.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Open { .. } => "making a file",
+            Self::Open { .. } | Self::OpenKnown { .. } => "opening a file",
             Self::Append { .. } => "appending",
             Self::Reserve { .. } => "appending to a striped file",
             Self::Mkdir { .. } => "making a directory",
@@ -325,7 +325,7 @@ impl Operation<'_> {
 
     /// Whether the answer is about the open files of the session, and is of no use without them.
     pub fn concerns_open_files(&self) -> bool {
-        matches!(self, Self::Open { .. } | Self::Close { .. } | Self::Lock { .. })
+        matches!(self, Self::Open { .. } | Self::OpenKnown { .. } | Self::Close { .. } | Self::Lock { .. })
     }
 
     /// Whether data belong to the operation.

@@ -156,8 +156,8 @@ impl Client {
         self.shared.transport.call(self.identity.as_deref(), operation, data, into)
     }
 
-    /// A request whose answer has a body of unknown length.
-    fn ask_for_bytes<'a>(&self, operation: impl Fn() -> Result<Operation<'a>>) -> Result<Vec<u8>> {
+    /// A request whose answer has a body of unknown length, at most 64 KiB.
+    pub(super) fn ask_for_bytes<'a>(&self, operation: impl Fn() -> Result<Operation<'a>>) -> Result<Vec<u8>> {
         let mut bytes = vec![0; MAX_XATTR_BYTES];
         let (_, length) = self.ask(operation, &[], &mut bytes)?;
         bytes.truncate(length);

@@ -33,8 +33,7 @@ use crate::Result;
 use crate::exports::{self, Query};
 use crate::identity::{Identities, Identity};
 use crate::protocol::{
-    Attributes, Change, Layout, MAX_LAYOUT_BYTES, MAX_XATTR_BYTES, OpenFlags, Operation, RenameFlags, Reply, Space,
-    Target,
+    Attributes, Change, Layout, MAX_LAYOUT_BYTES, OpenFlags, Operation, RenameFlags, Reply, Space, Target,
 };
 use connection::Connection;
 use direct::Direct;
@@ -254,7 +253,7 @@ impl Client {
 
     /// The target of a symbolic link.
     pub fn read_link(&self, path: &[u8]) -> Result<Vec<u8>> {
-        self.read(&Operation::Readlink { target: Target::Path(path) })
+        self.ask_for_bytes(|| Ok(Operation::Readlink { target: Target::Path(path) }))
     }
 
     /// Removes a name, of a file or of an empty directory.
@@ -277,12 +276,12 @@ impl Client {
 
     /// The value of an extended attribute.
     pub fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
-        self.read(&Operation::GetXattr { target: Target::Path(path), name })
+        self.ask_for_bytes(|| Ok(Operation::GetXattr { target: Target::Path(path), name }))
     }
 
     /// The names of extended attributes, each with a zero byte at its end.
     pub fn xattrs(&self, path: &[u8]) -> Result<Vec<u8>> {
-        self.read(&Operation::ListXattr(Target::Path(path)))
+        self.ask_for_bytes(|| Ok(Operation::ListXattr(Target::Path(path))))
     }
 
     /// Sets an extended attribute. `create`: only if it does not exist; `replace`: only if it does.
@@ -309,15 +308,6 @@ impl Client {
 
     fn request(&self, operation: &Operation<'_>) -> Result<Reply> {
         Ok(self.shared.transport.call(self.identity.as_deref(), || Ok(operation.clone()), &[], &mut [])?.0)
-    }
-
-    /// A request whose answer has a body of unknown length, at most 64 KiB.
-    fn read(&self, operation: &Operation<'_>) -> Result<Vec<u8>> {
-        let mut bytes = vec![0; MAX_XATTR_BYTES];
-        let (_, length) =
-            self.shared.transport.call(self.identity.as_deref(), || Ok(operation.clone()), &[], &mut bytes)?;
-        bytes.truncate(length);
-        Ok(bytes)
     }
 }
 

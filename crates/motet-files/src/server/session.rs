@@ -317,6 +317,7 @@ impl Session {
 mod tests {
     use super::*;
     use crate::protocol::Operation;
+    use crate::protocol::Target;
     use crate::server::backlog::tests::channel;
 
     fn session() -> Session {
@@ -349,6 +350,7 @@ mod tests {
             open(OpenFlags::CREATE),
             open(new),
             Operation::Close { file: 1 },
+            Operation::OpenKnown { target: Target::Path(b"file"), flags: OpenFlags::READ },
         ];
         let requests: Vec<_> =
             (0..).zip(operations).map(|(slot, operation)| Request { operation, ..request(slot, 1) }).collect();
@@ -363,6 +365,7 @@ mod tests {
         let answer = crate::protocol::parse_answer(&headers).expect("an answer");
         assert_eq!((answer.result, body.len()), (Err(Errno::IO.raw_os_error()), 0));
         assert_eq!(session.admit(&requests[3]), Admitted::Execute);
+        assert_eq!(session.admit(&requests[4]), Admitted::Execute, "its file is closed");
         // An open that is executed while the files end.
         assert!(session.answered(&requests[1], Some((b"head", b"body"))));
         let late = Request { operation: open(OpenFlags::CREATE), ..request(1, 2) };

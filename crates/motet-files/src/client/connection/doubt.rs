@@ -9,6 +9,7 @@ use crate::client::failure::Failure;
 use crate::client::slots::Slot;
 use crate::identity::Identity;
 use crate::protocol::{Operation, Reply};
+use motet_session::notes::note;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -90,8 +91,8 @@ impl Connection {
     /// A request of a session that its server does not know any more fails, although it may have been executed.
     pub(super) fn note_doubt(&self, operation: &Operation<'_>) {
         let what = operation.name();
-        eprintln!(
-            "motet: {what} in an export: the server has no answer to it since it was away, and it may have been done"
-        );
+        note(format_args!(
+            "{what} in an export: the server has no answer to it since it was away, and it may have been done"
+        ));
     }
 }
