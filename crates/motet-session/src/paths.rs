@@ -60,7 +60,7 @@ impl SessionPaths {
 
     /// The session of this name.
     pub fn of(name: &str) -> Result<Self, PathError> {
-        Self::within(&base(|variable| std::env::var_os(variable).map(PathBuf::from)), name)
+        Self::within(&own_base(), name)
     }
 
     /// The session of this name, in this folder of sessions.
@@ -154,29 +154,38 @@ impl SessionPaths {
     }
 }
 
-/// The folder in which servers of exported folders have their sockets. It is created if need be, and checked. No session has its name.
+/// The names of folders that are no session's.
+const EXPORTS: &str = ".exports";
+const LIBRARIES: &str = ".libraries";
+
+/// The folder in which servers of exported folders have their sockets. It is created if need be, and checked.
 pub fn exports_folder() -> Result<PathBuf, PathError> {
-    let base = base(|variable| std::env::var_os(variable).map(PathBuf::from));
-    let folder = base.join(".exports");
-    create_private(&base)?;
-    create_private(&folder)?;
-    Ok(folder)
+    private_folder(EXPORTS)
 }
 
-/// The folder for links to libraries whose own path cannot be preloaded. It is created if need be, and checked. No session has its name.
-pub fn libraries_folder() -> Result<PathBuf, PathError> {
-    let base = base(|variable| std::env::var_os(variable).map(PathBuf::from));
-    let folder = base.join(".libraries");
-    create_private(&base)?;
-    create_private(&folder)?;
-    Ok(folder)
-}
-
-/// The folder of [`exports_folder`] if it exists and is private to this user. It is not created.
+/// The same folder if it exists and is private to this user. It is not created.
 pub fn existing_exports_folder() -> Option<PathBuf> {
-    let base = base(|variable| std::env::var_os(variable).map(PathBuf::from));
-    let folder = base.join(".exports");
+    let base = own_base();
+    let folder = base.join(EXPORTS);
     (check_private(&base).is_ok() && check_private(&folder).is_ok()).then_some(folder)
+}
+
+/// The folder for links to libraries whose own path cannot be preloaded. It is created if need be, and checked.
+pub fn libraries_folder() -> Result<PathBuf, PathError> {
+    private_folder(LIBRARIES)
+}
+
+fn private_folder(name: &str) -> Result<PathBuf, PathError> {
+    let base = own_base();
+    let folder = base.join(name);
+    create_private(&base)?;
+    create_private(&folder)?;
+    Ok(folder)
+}
+
+/// The folder of all sessions of this process.
+fn own_base() -> PathBuf {
+    base(|variable| std::env::var_os(variable).map(PathBuf::from))
 }
 
 /// Creates a folder of this user that others cannot enter, or checks the one that exists.
