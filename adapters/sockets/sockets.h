@@ -10,7 +10,8 @@
  *                 engine.c                 loads libmotet.so.0 at the first eligible socket
  *                 send.c, receive.c        payload
  *                 splice.c, stdio.c, aio.c, syscall.c   payload through other calls
- *                 poll.c, epoll.c, epoll_interest.c, epoll_nesting.c  waiting
+ *                 poll.c, epoll.c, epoll_interest.c, epoll_nesting.c   waiting
+ *                 go_runtime.c             processes whose calls pass this object by
  *                 descriptors.c            socket, connect, close, dup, fcntl and the like
  *                 fd_reuse.c               descriptor numbers that were closed without a call to this object
  *                 process_lifecycle.c      fork, first thread, exit
@@ -96,8 +97,8 @@ enum tcp_reason {
     REASON_TOO_HIGH = 27,        /* a descriptor from SHIM_TRACKED_FDS on */
     REASON_URGENT = 28,          /* MSG_OOB */
     REASON_KERNEL_METADATA = 34, /* what only the kernel's queue provides: time stamps, SO_PEEK_OFF, TCP_INQ, AIO ... */
-    REASON_GO = 52,              /* go_runtime.c */
     REASON_TWO_ADDRESSES = 49,   /* both ends are in this network namespace, at different addresses */
+    REASON_GO = 52,              /* go_runtime.c */
 };
 
 /* ---------------------------------------------------------------- settings (environment.c) */
