@@ -1,4 +1,4 @@
-//! Loops that accept connections. They end when they are told to, whatever accept(2) says: a moment without descriptors ends no server.
+//! Loops that accept connections. An error of accept(2), such as a lack of descriptors, does not end them: only [`Ending`] does.
 
 use std::io::{ErrorKind, Result};
 use std::sync::Arc;

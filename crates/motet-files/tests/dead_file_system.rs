@@ -40,7 +40,7 @@ impl Dead {
         }
     }
 
-    /// Whoever waits for it gets an error.
+    /// Ends the file system: programs that wait for it get an error.
     fn end(&mut self) {
         self.device = None;
     }

@@ -186,7 +186,7 @@ impl Programs {
         self.begun(user, task).0
     }
 
-    /// The same, with what it has printed until then.
+    /// A part that is ready, and the lines that it printed before.
     fn begun(&self, user: (u32, u32, &str), task: &str) -> (Part, Vec<String>) {
         let mut command = self.command(user, task);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program");

@@ -120,7 +120,7 @@ fn listings_with_attributes_are_told_too() {
     directory.readdir(0, true, &mut [0; 4096]).expect("a listing");
     file.write_at(b"text", 0).expect("a write");
     assert_eq!(reader.take(), [Told::Attributes(attributes.inode)]);
-    // Names that only a listing has shown are told, too: of a directory by whatever path it is known.
+    // A client also gets notices for names that it knows only from a listing, whichever path the directory has for it.
     writer.client.mkdir(b"inner", 0o755).expect("a directory");
     for name in [&b"inner/old"[..], b"inner/gone"] {
         writer.client.open_file(name, NEW, 0o644).expect("a file");

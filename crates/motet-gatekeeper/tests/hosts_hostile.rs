@@ -203,7 +203,7 @@ fn strangers_do_not_keep_hosts_out() {
         }
         let (status, _kept) = request(config, "GET", "/v1/link", &link(config, "b")).await;
         assert_eq!(status, 101);
-        // Whoever has shown the key before has no place to lose.
+        // A connection that has shown the key occupies no place, so the crowd does not close it.
         let again = format!("GET /v1/session HTTP/1.1\r\nHost: x\r\n{}\r\n", authorization(config));
         known.write_all(again.as_bytes()).await.unwrap();
         assert!(rest(&mut known, "200 OK").await.contains("200 OK"));

@@ -315,7 +315,7 @@ impl Circuit {
         }
     }
 
-    /// The error of a collective operation, which all members have to see: if the member is there but its link is lost, they are told.
+    /// The error of a collective operation. All members have to get it: if the link is lost although the member is there, this sends them a notice.
     #[cold]
     fn failed_for_all(&self, to: usize, error: Error) -> Error {
         while matches!(error, Error::MemberGone) && !self.is_gone(Some(to)) && self.left() != Some(Duration::ZERO) {

@@ -129,7 +129,7 @@ fn a_caller_that_is_stopped_stops_no_other() {
                 until(|| seen.1.load(Ordering::SeqCst) >= number);
                 request.reply(Buffer::new().borrow(&[7; 4 << 20])).unwrap();
             });
-        // Whoever waits for the reply here waits for an hour.
+        // A receiving thread that waited for the caller would do so for an hour.
         let server = attach(Options { reply_limit_ns: 3_600_000_000_000, ..with(reception) });
         let endpoint = server.endpoint(handlers).unwrap();
         let text = endpoint.startpoint().unwrap().to_text();

@@ -18,7 +18,7 @@ impl Process {
         Self::with_parent(pid).map(|(process, _)| process)
     }
 
-    /// The same, and the id of its parent.
+    /// The process with this id, if it runs, and the id of its parent.
     pub fn with_parent(pid: u32) -> Option<(Self, u32)> {
         // The name of a command is no text perhaps.
         let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;

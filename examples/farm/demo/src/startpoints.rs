@@ -48,7 +48,7 @@ fn parse(text: &str) -> Result<Startpoint> {
     Ok(text.trim().parse()?)
 }
 
-/// The text of a file of this user that nobody else may read.
+/// The text of a file that belongs to this user and that no other user may read.
 fn private(path: &Path) -> Result<String> {
     if !path.exists() && path.as_os_str().len() > 200 {
         bail!("no such file; a startpoint is a secret, and no argument: name the file that it is in");
