@@ -53,6 +53,21 @@ fn invariant_1_ring_rises_only_over_an_empty_ring() {
     assert!(raise(&world, 1));
 }
 
+/// The producer returns ring bytes to TCP and sends more there, while the consumer has read a part of what precedes them. A receive with room takes all: the
+/// program may conclude that nothing is left, and the kernel has reported its bytes.
+#[test]
+fn invariant_8_short_receive_leaves_nothing() {
+    let world = world(10_000);
+    send_tcp(&world, 0, 3000);
+    assert!(raise(&world, 1));
+    put(&world, 0, 1000);
+    assert_eq!(world.receive(1, 1, 500, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(500));
+    world.before_sleep(0, 0);
+    send_tcp(&world, 0, 2000);
+    assert_eq!(world.receive(1, 1, 9999, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(5500));
+    assert_eq!(world.receive(1, 1, 9999, RECEIVE_WITHOUT_SLEEP), rx::Step::Kernel);
+}
+
 #[test]
 fn receive_with_room_takes_tcp_and_ring_in_one_call() {
     let world = world(1000);

@@ -140,19 +140,19 @@ fn take_slow<P: Platform>(
         slot.inward().consumer.landed.store(rate, Relaxed);
     }
     match result {
-        Take::Retry if before > 0 && !peek => Take::Done(take_returned_bytes(record, slot, platform, bufs, before)),
-        // The producer began to return bytes between two chunks.
-        Take::Done(n) if n < room && !peek && rx.mark_known.load(Relaxed) == 0 => {
-            Take::Done(take_returned_bytes(record, slot, platform, bufs, n))
+        Take::Retry if before > 0 && !peek => Take::Done(take_following(record, slot, platform, bufs, before)),
+        // The producer has closed the gate, or is returning bytes: more may be in TCP.
+        Take::Done(n) if n < room && !peek && (rx.mark_known.load(Relaxed) == 0 || !slot.inward().gate.tail().1) => {
+            Take::Done(take_following(record, slot, platform, bufs, n))
         }
         _ => result,
     }
 }
 
-/// Takes what the producer returns behind the first `done` bytes, because the program may expect these bytes. They arrive over TCP, in
-/// several steps if they are many.
+/// Takes what follows the first `done` bytes: bytes that the producer returns to TCP, and those that it has sent over TCP since. A program may conclude
+/// from a short receive that nothing is left, and the kernel has reported these bytes already perhaps (invariant 8).
 #[cold]
-fn take_returned_bytes<P: Platform>(
+fn take_following<P: Platform>(
     record: &StreamRecord,
     slot: &Slot,
     platform: &mut P,
@@ -161,7 +161,8 @@ fn take_returned_bytes<P: Platform>(
 ) -> usize {
     let (rx, room) = (&record.rx, bufs.iter().map(|b| b.len()).sum());
     for _ in 0..MAX_PRODUCER_MOVES {
-        if producer_keeps_claim(record, slot, platform)
+        if done == room
+            || producer_keeps_claim(record, slot, platform)
             || !matches!(settle(record, slot), Settlement::Same | Settlement::Moved)
         {
             break;
@@ -174,18 +175,25 @@ fn take_returned_bytes<P: Platform>(
                 break;
             }
         }
-        let (head, tail) = (rx.head.load(Relaxed), slot.inward().gate.tail().0);
-        let ring = slot.in_ring(rx.wide.load(Relaxed) != 0);
-        if head == tail || done == room || tail.wrapping_sub(head) > ring.size() {
+        let (head, (tail, open)) = (rx.head.load(Relaxed), slot.inward().gate.tail());
+        if head == tail {
+            // Only this side opens the gate, and it is here: what TCP has is all that follows. An error of the connection is left to the next call.
+            if !open
+                && rx.kernel_calls.load(Relaxed) == 0
+                && platform.tcp_pending() > 0
+                && let Take::Done(n) = take_tcp(record, platform, bufs, done, u64::MAX, false)
+            {
+                done += n;
+            }
+            break;
+        }
+        if tail.wrapping_sub(head) > slot.in_ring(rx.wide.load(Relaxed) != 0).size() {
             break;
         }
         match take_ring(record, slot, platform, (head, tail), bufs, (done, room), false) {
             Take::Done(all) => done = all,
-            Take::Retry => continue,
+            Take::Retry => {}
             _ => break,
-        }
-        if rx.mark_known.load(Relaxed) != 0 {
-            break; // all that was there
         }
     }
     done
