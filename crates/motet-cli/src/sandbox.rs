@@ -69,6 +69,10 @@ fn exchange_works(libraries: &Libraries, filters: u32) -> bool {
     let Ok(own) = std::env::current_exe() else { return false };
     let mut command = Command::new(own);
     command.args(["probe", What::Exchange.name()]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // The exchange follows no setting of the program, and appears in none of its reports.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"MOTET_")) {
+        command.env_remove(name);
+    }
     command.env("LD_PRELOAD", &libraries.shim).env("MOTET_LIBRARY", &libraries.engine).env("MOTET_CONFIG", "/dev/null");
     command.env(FILTERS_VARIABLE, filters.to_string()).env("MOTET_PATIENCE", "20ms").env("MOTET_DISABLE", "0");
     let Ok(mut child) = command.spawn() else { return false };
