@@ -26,10 +26,13 @@ int main(int argc, char **argv)
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (argc != 5) MPI_Abort(MPI_COMM_WORLD, 2);
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(atoi(argv[1 + rank % 2]), &set);
-    if (sched_setaffinity(0, sizeof set, &set)) fail("sched_setaffinity");
+    const char *cpu = argv[1 + rank % 2];
+    if (strcmp(cpu, "-") != 0) { /* otherwise as the scheduler places it */
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET(atoi(cpu), &set);
+        if (sched_setaffinity(0, sizeof set, &set)) fail("sched_setaffinity");
+    }
     struct call call = {atoi(argv[3]), calloc(1, atoi(argv[3]))};
     if (rank == 0) {
         measure(round_trips, &call, 0, atof(argv[4]), 2);

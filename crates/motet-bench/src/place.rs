@@ -1,7 +1,8 @@
 //! Where processes and threads run: on one CPU, on two, or wherever the scheduler puts them.
 
 use anyhow::{Context, Result, bail};
-use motet_sys::rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use motet_sys::rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
+use std::fs;
 
 /// Where the two ends of a connection run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,6 +58,23 @@ impl Cpus {
         result
     }
 
+    /// Moves all threads of a process and of its descendants to a CPU; `None`: to any one. Those that have ended, or belong to another user, stay.
+    pub fn move_to(&self, process: u32, cpu: Option<usize>) {
+        let set = cpu.map_or(self.all, only);
+        let Ok(threads) = fs::read_dir(format!("/proc/{process}/task")) else { return };
+        let numbers = threads.flatten().filter_map(|thread| thread.file_name().to_str()?.parse::<u32>().ok());
+        for thread in numbers {
+            if let Some(thread) = i32::try_from(thread).ok().and_then(Pid::from_raw) {
+                let _ = sched_setaffinity(Some(thread), &set);
+            }
+            let children = fs::read_to_string(format!("/proc/{process}/task/{thread}/children")).unwrap_or_default();
+            children
+                .split_whitespace()
+                .filter_map(|child| child.parse().ok())
+                .for_each(|child| self.move_to(child, cpu));
+        }
+    }
+
     /// Runs `body` with this thread on the two CPUs only. Processes that `body` starts inherit that.
     pub fn on_pair<T>(&self, body: impl FnOnce() -> T) -> T {
         let mut pair = CpuSet::new();
@@ -70,7 +88,11 @@ impl Cpus {
 
 /// Keeps this thread on one CPU.
 pub fn pin(cpu: usize) {
+    let _ = sched_setaffinity(None, &only(cpu)); // the set is a subset of the affinity
+}
+
+fn only(cpu: usize) -> CpuSet {
     let mut set = CpuSet::new();
     set.set(cpu);
-    let _ = sched_setaffinity(None, &set); // the set is a subset of the affinity
+    set
 }

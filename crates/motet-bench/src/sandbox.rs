@@ -1,17 +1,17 @@
 //! A sandbox for programs of other projects: a folder of their own, one unprivileged user, without and with Motet.
 //!
-//! A server is started twice, without and with Motet, and stays for all repetitions; it runs on the first CPU. Its callers run on
-//! that CPU or on the second one ([`Setup`]): a client that runs to its end, or a [`Caller`] that answers questions. Every process
-//! ends when its owner is dropped, and with the bench.
+//! A server is started twice, without and with Motet, and stays for all repetitions. It runs on the first CPU, or on any one
+//! ([`Sandbox::place_servers`]). Its callers run on that CPU, on the second one, or on any one ([`Setup`]): a client that runs to its end, or a
+//! [`Caller`] that answers questions. Every process ends when its owner is dropped, and with the bench.
 
 use crate::bench::Bench;
 use crate::cleanup;
 use crate::pair::{Timing, parse};
-use crate::place::Placement::{self, One, Two};
+use crate::place::Placement::{self, Free, One, Two};
 use anyhow::{Context, Result, bail};
 use motet_programs::{find, free_port, give_away, is_root, unprivileged};
 use motet_sys::rustix::process::{Pid, Signal, kill_process};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -43,16 +43,18 @@ pub enum Mode {
 pub struct Setup {
     /// Whether both ends run under Motet.
     pub mode: Mode,
-    /// Both ends on one CPU, or each on its own.
+    /// Both ends on one CPU, each on its own, or as the scheduler places them.
     pub placement: Placement,
 }
 
-/// The setups of a row, in the order in which they take turns. The last one is for rows whose target is "never slower".
-pub const SETUPS: [Setup; 4] = [
+/// The setups of a row, in the order in which they take turns.
+pub const SETUPS: [Setup; 6] = [
     Setup { mode: Mode::WithMotet, placement: Two },
     Setup { mode: Mode::WithoutMotet, placement: One },
     Setup { mode: Mode::WithoutMotet, placement: Two },
     Setup { mode: Mode::WithMotet, placement: One },
+    Setup { mode: Mode::WithMotet, placement: Free },
+    Setup { mode: Mode::WithoutMotet, placement: Free },
 ];
 
 /// A folder in which programs run.
@@ -62,6 +64,10 @@ pub struct Sandbox<'a> {
     folder: TempDir,
     motet_environment: Vec<(String, OsString)>,
     logs: Cell<usize>,
+    /// The servers that it has started.
+    servers: RefCell<Vec<u32>>,
+    /// Where servers run.
+    placement: Cell<Placement>,
 }
 
 /// When a server can be called.
@@ -81,7 +87,8 @@ impl<'a> Sandbox<'a> {
     pub fn new(bench: &'a Bench) -> Result<Self> {
         let folder = cleanup::folder()?;
         give_away(folder.path())?;
-        let mut sandbox = Self { bench, folder, motet_environment: bench.sockets()?, logs: Cell::new(0) };
+        let (logs, servers, placement) = (Cell::new(0), RefCell::default(), Cell::new(One));
+        let mut sandbox = Self { bench, folder, motet_environment: bench.sockets()?, logs, servers, placement };
         for at in 0..sandbox.motet_environment.len() {
             sandbox.motet_environment[at].1 =
                 sandbox.readable(Path::new(&sandbox.motet_environment[at].1))?.into_os_string();
@@ -150,9 +157,20 @@ impl<'a> Sandbox<'a> {
         command
     }
 
-    /// The CPU of the calling end in this placement. Servers run on the first CPU.
-    pub fn cpu(&self, placement: Placement) -> usize {
-        self.bench.cpus.pair[usize::from(placement == Two)]
+    /// The CPU of the calling end in this placement; `None`: any one.
+    pub fn cpu(&self, placement: Placement) -> Option<usize> {
+        (placement != Free).then(|| self.bench.cpus.pair[usize::from(placement == Two)])
+    }
+
+    /// Moves the servers to where they run in this placement: the first CPU, or any one. Later ones start there.
+    pub fn place_servers(&self, placement: Placement) {
+        self.placement.set(placement);
+        let cpu = self.server_cpu();
+        self.servers.borrow().iter().for_each(|&server| self.bench.cpus.move_to(server, cpu));
+    }
+
+    fn server_cpu(&self) -> Option<usize> {
+        (self.placement.get() != Free).then_some(self.bench.cpus.pair[0])
     }
 
     /// Starts a server, and waits until it is ready.
@@ -173,8 +191,9 @@ impl<'a> Sandbox<'a> {
         let file = File::create(&log)?;
         let mut command = self.command(mode, &words, environment);
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
-        let child = self.bench.cpus.on(Some(self.cpu(One)), || cleanup::start(&mut command));
+        let child = self.bench.cpus.on(self.server_cpu(), || cleanup::start(&mut command));
         let child = child.with_context(|| format!("cannot start {}", words[0]))?;
+        self.servers.borrow_mut().push(child.id());
         let mut server = Server { child, log, name: words[0].to_owned(), signal: Signal::TERM };
         server.until(|printed| match ready {
             Ready::Listens(port) => port.parse().is_ok_and(|port: u16| TcpStream::connect(("127.0.0.1", port)).is_ok()),
@@ -214,7 +233,7 @@ impl<'a> Sandbox<'a> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         let mut command = self.command(setup.mode, &[&TIMEOUT_COMMAND, words.as_slice()].concat(), environment);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = self.bench.cpus.on(Some(self.cpu(setup.placement)), || cleanup::start(&mut command));
+        let child = self.bench.cpus.on(self.cpu(setup.placement), || cleanup::start(&mut command));
         let output = child.and_then(Child::wait_with_output).with_context(|| format!("cannot start {}", words[0]))?;
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         if !output.status.success() {
@@ -240,7 +259,7 @@ impl<'a> Sandbox<'a> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
         let mut command = self.command(setup.mode, &[&TIMEOUT_COMMAND, words.as_slice()].concat(), environment);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-        let child = self.bench.cpus.on(Some(self.cpu(setup.placement)), || cleanup::start(&mut command));
+        let child = self.bench.cpus.on(self.cpu(setup.placement), || cleanup::start(&mut command));
         let mut child = child.with_context(|| format!("cannot start {}", words[0]))?;
         let output = child.stdout.take().map(BufReader::new).context("no output pipe")?;
         let input = child.stdin.take();

@@ -1,6 +1,6 @@
 //! Apache's mpm_event: every request passes from a listener's epoll set to a thread and back.
 
-use super::{Plan, Target, missing, number_after};
+use super::{Plan, Target, missing, number_after, sandbox};
 use crate::Options;
 use crate::bench::Bench;
 use crate::report::{Line, Unit};
@@ -18,7 +18,7 @@ pub fn apache(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("apache", what, &["apache2", "wrk"]) {
         return line;
     }
-    let sandbox = Sandbox::new(bench)?;
+    let sandbox = sandbox(bench)?;
     let root = sandbox.path("");
     sandbox.file("60B", "hello\n".repeat(10))?;
     sandbox.file("100kB", "x".repeat(100_000))?;
@@ -35,11 +35,11 @@ pub fn apache(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     for (page, connections) in [("60B", "1"), ("60B", "32"), ("100kB", "1"), ("100kB", "32")] {
         let title = format!("{what}, {page}, wrk c={connections}");
         let load = |setup| load(&sandbox, &both, setup, page, connections);
-        lines.push(
-            plan(title.clone(), Unit::PerSecond, Target::NeverSlower).measure(&sandbox, |setup| Ok(load(setup)?.rate)),
-        );
+        let rate = plan(title.clone(), Unit::PerSecond, Target::NeverSlower);
+        lines.extend(rate.measure(&sandbox, |setup| Ok(load(setup)?.rate)));
         let title = format!("{title}: the server's CPU time a request");
-        lines.push(plan(title, Unit::Ns, Target::NeverSlower).measure(&sandbox, |setup| Ok(load(setup)?.cpu_ns)));
+        let cpu = plan(title, Unit::Ns, Target::NeverSlower).of_cpu_time();
+        lines.extend(cpu.measure(&sandbox, |setup| Ok(load(setup)?.cpu_ns)));
     }
     Ok(lines)
 }

@@ -6,8 +6,8 @@ use crate::bar::{Bar, ProgramKind};
 use crate::bench::{Bench, Measurement};
 use crate::format::bytes;
 use crate::measure::{call, once};
-use crate::place::Placement::{One, Two};
-use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
+use crate::place::Placement::{Free, One, Two};
+use crate::report::{Line, Unit};
 use anyhow::Result;
 
 /// Row `ping-pong`.
@@ -27,22 +27,15 @@ pub fn ping_pong(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
                 Box::new(|turn| once(bench, &plain, One, turn, &arguments)),
                 Box::new(|turn| once(bench, &plain, Two, turn, &arguments)),
                 Box::new(|turn| once(bench, &motet, One, turn, &arguments)),
+                Box::new(|turn| once(bench, &motet, Free, turn, &arguments)),
+                Box::new(|turn| once(bench, &plain, Free, turn, &arguments)),
             ];
             let series = bench.compare(bench.of_programs, true, &mut measurements)?;
-            let [two, plain_one, plain_two, one] = &series[..] else { unreachable!() };
             let what = format!("C ping-pong, {kind}, {} one way", bytes(size));
             let plan = Plan::new("ping-pong", what, Unit::Ns, Target::Times(bound));
-            let line = plan.line(bench, two, plain_one, plain_two);
-            let is_in_overview = kind == "blocking" && size == 64;
-            lines.push(if is_in_overview { line.bar(Bar::one_way(ProgramKind::Sockets)) } else { line });
-            lines.push(
-                Line::new("ping-pong", format!("C ping-pong, {kind}, {} one way, both ends on one CPU", bytes(size)))
-                    .figure(Quantity::of("without Motet", &plain_one.values, Unit::Ns))
-                    .floors(&one.floors)
-                    .against(Quantity::of("under Motet", &one.values, Unit::Ns), &plain_one.over(one))
-                    .with_motet(WithMotet::Reference)
-                    .nearly(Bound::AtLeast(1.0)),
-            );
+            let mut measured = plan.lines(bench, &series);
+            measured[0].bar = (kind == "blocking" && size == 64).then(|| Bar::one_way(ProgramKind::Sockets));
+            lines.extend(measured);
         }
     }
     Ok(lines)

@@ -5,6 +5,7 @@ use crate::Options;
 use crate::bar::{Bar, ProgramKind};
 use crate::bench::Bench;
 use crate::jvm::{self, RMI_WARM_UP_MS, WARM_UP_MS};
+use crate::place::Placement::Free;
 use crate::report::{Line, Unit};
 use crate::sandbox::Mode::{WithMotet, WithoutMotet};
 use crate::sandbox::{Ready, Setup};
@@ -17,6 +18,7 @@ pub fn echo(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         return line;
     }
     let sandbox = jvm::compiled(bench)?;
+    sandbox.place_servers(Free);
     let mut lines = Vec::new();
     for (kind, caller, name) in [
         ("nio", "nio", "Java NIO, a selector serves a channel"),
@@ -27,13 +29,15 @@ pub fn echo(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         let start = |setup: Setup| jvm::command(&sandbox, &["PingPong", "call", caller, both.port(setup.mode)]);
         let ask = |size: usize, how: &str| format!("{size} {} {how}", bench.ms * 2);
         let plan = Plan::new("java", format!("{name}, 64 B round trips"), Unit::Ns, Target::Times(15.0));
-        let line = called(&sandbox, plan, start, &ask(64, "echo"), &format!("64 {WARM_UP_MS} echo"), |ns| ns);
-        lines.push(if caller == "nio" { line.bar(Bar::round_trip(ProgramKind::Java)) } else { line });
+        let mut times = called(&sandbox, plan, start, &ask(64, "echo"), &format!("64 {WARM_UP_MS} echo"), |ns| ns);
+        times[0].bar = (caller == "nio").then(|| Bar::round_trip(ProgramKind::Java));
+        lines.extend(times);
         if caller != "select" {
             let plan = Plan::new("java", format!("{name}, 64 KiB writes"), Unit::GBs, Target::Times(8.0));
             let (question, first) = (ask(65536, "stream"), format!("65536 {WARM_UP_MS} stream"));
-            let line = called(&sandbox, plan, start, &question, &first, |ns| 65536.0 / ns);
-            lines.push(if caller == "nio" { line.bar(Bar::bandwidth(ProgramKind::Java)) } else { line });
+            let mut rates = called(&sandbox, plan, start, &question, &first, |ns| 65536.0 / ns);
+            rates[0].bar = (caller == "nio").then(|| Bar::bandwidth(ProgramKind::Java));
+            lines.extend(rates);
         }
     }
     Ok(lines)
@@ -46,6 +50,7 @@ pub fn rmi(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         return line;
     }
     let sandbox = jvm::compiled(bench)?;
+    sandbox.place_servers(Free);
     let folder = sandbox.path("");
     // The registry only has the reference; calls go to the server.
     let registries = sandbox.both(|mode, port| {
@@ -58,5 +63,5 @@ pub fn rmi(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let plan = Plan::new("rmi", what, Unit::Ns, Target::Times(3.0));
     let start = |setup: Setup| jvm::command(&sandbox, &["PingPong", "call", "rmi", registries.port(setup.mode)]);
     let question = format!("8 {} echo", bench.ms * 2);
-    Ok(vec![called(&sandbox, plan, start, &question, &format!("8 {RMI_WARM_UP_MS} echo"), |ns| ns)])
+    Ok(called(&sandbox, plan, start, &question, &format!("8 {RMI_WARM_UP_MS} echo"), |ns| ns))
 }

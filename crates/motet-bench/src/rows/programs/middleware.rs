@@ -1,6 +1,6 @@
 //! Communication libraries over TCP: omniORB, Open MPI, ZeroMQ, gRPC.
 
-use super::{Plan, Target, called, missing, words};
+use super::{Plan, Target, called, missing, sandbox, words};
 use crate::Options;
 use crate::bar::{Bar, ProgramKind};
 use crate::bench::{Bench, Series};
@@ -29,7 +29,7 @@ pub fn omniorb(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if !std::path::Path::new("/usr/include/omniORB4/CORBA.h").exists() {
         return skipped("omniorb", what, "libomniorb4-dev");
     }
-    let sandbox = Sandbox::new(bench)?;
+    let sandbox = sandbox(bench)?;
     sandbox.file("omniorb_echo.idl", ORB_INTERFACE)?;
     sandbox.file("omniorb_echo.cc", ORB_PROGRAM)?;
     for step in builds::omniorb(sandbox.path("").trim_end_matches('/'), "omniorb_echo") {
@@ -39,7 +39,7 @@ pub fn omniorb(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let both = sandbox.both(|mode, port| sandbox.server(mode, &[&program, "serve", port], Ready::Says("ready")))?;
     let plan = Plan::new("omniorb", what, Unit::Ns, Target::Shown);
     let start = |setup: Setup| words(&[&program, "measure", both.port(setup.mode)]);
-    let mut lines = vec![called(&sandbox, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns)];
+    let mut lines = called(&sandbox, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns);
     drop(both);
     let failed = |error| vec![Line::not_measured("omniorb", WITH_ADAPTER, format!("{error:#}"))];
     lines.extend(with_adapter(&sandbox).unwrap_or_else(failed));
@@ -85,12 +85,12 @@ pub fn openmpi(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("openmpi", what, &["mpicc", "mpirun"]) {
         return line;
     }
-    let sandbox = Sandbox::new(bench)?;
+    let sandbox = sandbox(bench)?;
     let program = mpi_pingpong::compiled(&sandbox)?;
     let mut lines = Vec::new();
     for (size, name) in [(64, "64 B one way"), (65536, "64 KiB one way")] {
         let plan = Plan::new("openmpi", format!("Open MPI, btl tcp, {name}"), Unit::Ns, Target::Shown);
-        lines.push(plan.measure(&sandbox, |setup| {
+        lines.extend(plan.measure(&sandbox, |setup| {
             mpi_pingpong::one_way(&sandbox, setup, &builds::MPIRUN_OVER_TCP, &program, size)
         }));
     }
@@ -113,7 +113,7 @@ pub fn zeromq(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if !std::path::Path::new("/usr/include/zmq.h").exists() {
         return skipped("zeromq", what, "libzmq3-dev");
     }
-    let sandbox = Sandbox::new(bench)?;
+    let sandbox = sandbox(bench)?;
     sandbox.file("peer.h", PEER)?;
     let source = sandbox.file("zeromq.c", include_str!("../../../../../tests/bench/zeromq.c"))?;
     let program = sandbox.path("zeromq");
@@ -121,7 +121,7 @@ pub fn zeromq(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let both = sandbox.both_say(&[&program, "serve"])?;
     let plan = Plan::new("zeromq", what, Unit::Ns, Target::Shown);
     let start = |setup: Setup| words(&[&program, "call", both.port(setup.mode)]);
-    Ok(vec![called(&sandbox, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns)])
+    Ok(called(&sandbox, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns))
 }
 
 /// Row `grpc`.
@@ -130,7 +130,7 @@ pub fn grpc(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("grpc", what, &["python3"]) {
         return line;
     }
-    let sandbox = Sandbox::new(bench)?;
+    let sandbox = sandbox(bench)?;
     let python = motet_programs::find("python3").unwrap_or_default().to_string_lossy().into_owned();
     if sandbox.build(&[&python, "-c", "import grpc"]).is_err() {
         return skipped("grpc", what, "python3-grpcio");
@@ -139,5 +139,5 @@ pub fn grpc(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let both = sandbox.both_say(&["python3", &script, "serve"])?;
     let plan = Plan::new("grpc", what, Unit::Ns, Target::Shown);
     let start = |setup: Setup| words(&["python3", &script, "measure", both.port(setup.mode)]);
-    Ok(vec![called(&sandbox, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns)])
+    Ok(called(&sandbox, plan, start, &format!("64 {}", bench.ms * 2), "", |ns| ns))
 }

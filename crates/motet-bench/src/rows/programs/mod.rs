@@ -1,8 +1,8 @@
 //! Unmodified programs of other projects: each without Motet and as under `motet run`, in the same run.
 //!
-//! Every line is measured in the setups of [`SETUPS`], which take turns in each repetition. [`Plan::line`] compares Motet with the
-//! ends on two CPUs with TCP in its better placement. The ratio says how many times better Motet is. Where the target is low, the
-//! note adds the ratios within one placement. A row whose program is missing says so.
+//! Each measurement is taken in the setups of [`SETUPS`], which take turns in each repetition, and makes three lines ([`Plan::lines`]). The first compares
+//! Motet with the ends on two CPUs with TCP in its better placement. The others compare both within one placement: as the scheduler places them, and both ends
+//! on one CPU. The ratio says how many times better Motet is. A row whose program is missing says so.
 
 mod apache;
 mod c;
@@ -16,6 +16,7 @@ mod tools;
 use super::{Row, row};
 use crate::bench::{Bench, Measurement, Series};
 use crate::measure::counted;
+use crate::place::Placement::Free;
 use crate::report::{Bound, Line, Quantity, Unit, WithMotet};
 use crate::sandbox::{Caller, SETUPS, Sandbox, Setup};
 use crate::stats::median;
@@ -55,58 +56,86 @@ enum Target {
     Shown,
 }
 
-/// A line that is to be measured.
+/// What the ratio of programs as scheduled is at least.
+const SCHEDULED_BOUND: f64 = 0.97;
+/// What the ratio of CPU times as scheduled, and of programs on one CPU, is at least.
+const ONE_CPU_BOUND: f64 = 0.95;
+
+/// A measurement that is to be taken.
 struct Plan<'a> {
     row: &'a str,
     what: String,
     unit: Unit,
     target: Target,
+    scheduled_bound: f64,
 }
 
 impl<'a> Plan<'a> {
     fn new(row: &'a str, what: impl Into<String>, unit: Unit, target: Target) -> Self {
-        Self { row, what: what.into(), unit, target }
+        Self { row, what: what.into(), unit, target, scheduled_bound: SCHEDULED_BOUND }
     }
 
-    /// Measures all setups in turn. An error of a setup fails this line, not the row.
-    fn measure(self, sandbox: &Sandbox<'_>, measure: impl FnMut(Setup) -> Result<f64>) -> Line {
+    /// It measures CPU time, which may be a little more.
+    fn of_cpu_time(self) -> Self {
+        Self { scheduled_bound: ONE_CPU_BOUND, ..self }
+    }
+
+    /// Measures all setups in turn. An error of a setup fails these lines, not the row.
+    fn measure(self, sandbox: &Sandbox<'_>, measure: impl FnMut(Setup) -> Result<f64>) -> Vec<Line> {
         let (row, what) = (self.row, self.what.clone());
-        self.compare(sandbox, measure).unwrap_or_else(|error| Line::not_measured(row, what, format!("{error:#}")))
+        let failed = |error| vec![Line::not_measured(row, what, format!("{error:#}"))];
+        self.compare(sandbox, measure).unwrap_or_else(failed)
     }
 
     /// Drops `measure` before it asks for the shared part of the bytes, as programs report that when they end.
-    fn compare(self, sandbox: &Sandbox<'_>, measure: impl FnMut(Setup) -> Result<f64>) -> Result<Line> {
+    fn compare(self, sandbox: &Sandbox<'_>, measure: impl FnMut(Setup) -> Result<f64>) -> Result<Vec<Line>> {
         let bench = sandbox.bench;
         sandbox.shared(); // reports of programs of earlier lines
         let measure = RefCell::new(measure);
-        let (time, times) = (self.unit == Unit::Ns, matches!(self.target, Target::Times(_)));
-        let measured = if times { &SETUPS[..3] } else { &SETUPS[..] };
+        let times = matches!(self.target, Target::Times(_));
         let mut setups: Vec<Measurement<'_>> = Vec::new();
-        for &setup in measured {
+        for setup in SETUPS {
             setups.push(Box::new({
                 let measure = &measure;
-                move |_| (measure.borrow_mut())(setup)
+                move |_| {
+                    sandbox.place_servers(setup.placement);
+                    (measure.borrow_mut())(setup)
+                }
             }));
         }
         let series = bench.compare(bench.of_programs, times, &mut setups)?;
         drop(setups);
         drop(measure);
-        let mut line = self.line(bench, &series[0], &series[1], &series[2]);
-        if let [two, plain_one, plain_two, one] = &series[..] {
-            let gain =
-                |motet: &Series, plain: &Series| median(&if time { plain.over(motet) } else { motet.over(plain) });
-            line = line.note(format!(
-                "within one placement: one CPU {:.2} x, two CPUs {:.2} x",
-                gain(one, plain_one),
-                gain(two, plain_two)
-            ));
-        }
-        Ok(match sandbox.shared() {
-            Some(part) => {
-                line.note(format!("through shared memory: {:.0} % of what programs under Motet sent", part * 100.0))
-            }
-            None => line.note("no stream was upgraded, as far as the programs said when they ended"),
-        })
+        // Those of the next line start as the scheduler places them.
+        sandbox.place_servers(Free);
+        let mut lines = self.lines(bench, &series);
+        let note = match sandbox.shared() {
+            Some(part) => format!("through shared memory: {:.0} % of what programs under Motet sent", part * 100.0),
+            None => "no stream was upgraded, as far as the programs said when they ended".to_owned(),
+        };
+        lines[0] = lines[0].clone().note(note);
+        Ok(lines)
+    }
+
+    /// The lines of a measurement, from its series in the order of [`SETUPS`].
+    fn lines(self, bench: &Bench, series: &[Series]) -> Vec<Line> {
+        let [two, plain_one, plain_two, one, free, plain_free] = series else { return Vec::new() };
+        let scheduled = self.within("as scheduled", self.scheduled_bound, free, plain_free);
+        let on_one = self.within("both ends on one CPU", ONE_CPU_BOUND, one, plain_one);
+        vec![self.line(bench, two, plain_one, plain_two), scheduled, on_one]
+    }
+
+    /// Compares Motet with TCP in the same placement.
+    fn within(&self, placement: &str, bound: f64, motet: &Series, plain: &Series) -> Line {
+        let ours = Quantity::of("under Motet", &motet.values, self.unit);
+        let theirs = Quantity::of("without Motet", &plain.values, self.unit);
+        let line = Line::new(self.row, format!("{}, {placement}", self.what)).floors(&motet.floors);
+        let line = if self.unit == Unit::Ns {
+            line.figure(theirs).against(ours, &plain.over(motet)).with_motet(WithMotet::Reference)
+        } else {
+            line.figure(ours).against(theirs, &motet.over(plain))
+        };
+        line.nearly(Bound::AtLeast(bound))
     }
 
     /// Compares Motet with the better of two placements without Motet.
@@ -135,6 +164,13 @@ impl<'a> Plan<'a> {
     }
 }
 
+/// A sandbox whose servers start as the scheduler places them.
+fn sandbox(bench: &Bench) -> Result<Sandbox<'_>> {
+    let sandbox = Sandbox::new(bench)?;
+    sandbox.place_servers(Free);
+    Ok(sandbox)
+}
+
 /// The line of a row that lacks a program; `None` if all programs are installed.
 fn missing(row: &str, what: &str, needs: &[&str]) -> Option<Result<Vec<Line>>> {
     let absent = needs.iter().find(|program| find(program).is_none())?;
@@ -150,7 +186,7 @@ fn called(
     question: &str,
     warm_up: &str,
     value: impl Fn(f64) -> f64,
-) -> Line {
+) -> Vec<Line> {
     let mut callers: Vec<(Setup, Caller)> = Vec::new();
     plan.measure(sandbox, move |setup| {
         let at = match callers.iter().position(|(of, _)| *of == setup) {

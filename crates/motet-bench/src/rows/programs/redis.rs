@@ -1,6 +1,6 @@
 //! Redis and its own tools.
 
-use super::{Plan, Target, missing};
+use super::{Plan, Target, missing, sandbox};
 use crate::Options;
 use crate::bar::{Bar, ProgramKind};
 use crate::bench::Bench;
@@ -17,7 +17,7 @@ pub fn redis(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("redis", "Redis with redis-benchmark and redis-cli", &needs) {
         return line;
     }
-    let sandbox = Sandbox::new(bench)?;
+    let sandbox = sandbox(bench)?;
     let both = sandbox
         .both(|mode, port| sandbox.server(mode, &servers::redis(port), Ready::Says("Ready to accept connections")))?;
     let mut lines = Vec::new();
@@ -30,18 +30,18 @@ pub fn redis(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         let requests = (if bench.quick { requests / 4 } else { requests }).to_string();
         let depth = if pipeline == "1" { "" } else { ", 16 requests at once" };
         let what = format!("Redis GET, c={clients}{depth}");
-        lines.push(Plan::new("redis", what, Unit::PerSecond, target).measure(&sandbox, |setup| {
+        lines.extend(Plan::new("redis", what, Unit::PerSecond, target).measure(&sandbox, |setup| {
             gets(&sandbox, &both, setup, &["-c", clients, "-P", pipeline, "-n", &requests])
         }));
     }
     lines[0].bar = Some(Bar::round_trip(ProgramKind::Redis));
-    lines.push(latency(&sandbox, &both)?);
-    lines.push(large(&sandbox, &both)?);
+    lines.extend(latency(&sandbox, &both)?);
+    lines.extend(large(&sandbox, &both)?);
     Ok(lines)
 }
 
 /// Measures answers of 64 KiB.
-fn large(sandbox: &Sandbox<'_>, both: &BothServers) -> Result<Line> {
+fn large(sandbox: &Sandbox<'_>, both: &BothServers) -> Result<Vec<Line>> {
     const SIZE: &str = "65536";
     for setup in [SETUPS[1], SETUPS[0]] {
         let port = both.port(setup.mode);
@@ -49,11 +49,12 @@ fn large(sandbox: &Sandbox<'_>, both: &BothServers) -> Result<Line> {
     }
     let requests = if sandbox.bench.quick { "2000" } else { "8000" };
     let plan = Plan::new("redis", "Redis GET, values of 64 KiB, c=1", Unit::GBs, Target::Shown);
-    let line = plan.measure(sandbox, |setup| {
+    let mut lines = plan.measure(sandbox, |setup| {
         let a_second = gets(sandbox, both, setup, &["-c", "1", "-n", requests, "-d", SIZE])?;
         Ok(a_second * 65536e-9)
     });
-    Ok(line.bar(Bar::bandwidth(ProgramKind::Redis)))
+    lines[0].bar = Some(Bar::bandwidth(ProgramKind::Redis));
+    Ok(lines)
 }
 
 /// GETs a second, as redis-benchmark reports them.
@@ -66,17 +67,18 @@ fn gets(sandbox: &Sandbox<'_>, both: &BothServers, setup: Setup, more: &[&str]) 
 }
 
 /// `redis-cli --latency`: a PING every 10 ms.
-fn latency(sandbox: &Sandbox<'_>, both: &BothServers) -> Result<Line> {
+fn latency(sandbox: &Sandbox<'_>, both: &BothServers) -> Result<Vec<Line>> {
     let (source, clock) = (sandbox.file("fine_clock.c", CLOCK)?, sandbox.path("libfine_clock.so"));
     sandbox.build(&["cc", "-O2", "-shared", "-fPIC", "-o", &clock, &source])?;
     // A second of redis-cli is a millisecond by that clock.
     let seconds = if sandbox.bench.quick { "300" } else { "1000" };
     let plan = Plan::new("redis", "redis-cli --latency, a PING every 10 ms", Unit::Ns, Target::NeverSlower);
-    let line = plan.measure(sandbox, |setup| {
+    let lines = plan.measure(sandbox, |setup| {
         let all = ["redis-cli", "-p", both.port(setup.mode), "--latency", "--raw", "-i", seconds];
         let reported = sandbox.client_with(setup, &all, &[("LD_PRELOAD", &clock)])?;
         let average = reported.split_whitespace().nth(2).and_then(|word| word.parse::<f64>().ok());
         Ok(average.context("redis-cli reports no average")? * 1e3)
     });
-    Ok(line.note("by a clock that counts microseconds instead of its milliseconds"))
+    let by_clock = "by a clock that counts microseconds instead of its milliseconds";
+    Ok(lines.into_iter().map(|line| line.note(by_clock)).collect())
 }

@@ -1,10 +1,10 @@
 //! nginx, PostgreSQL and memcached with their own load generators.
 
-use super::{Plan, Target, missing, number_after};
+use super::{Plan, Target, missing, number_after, sandbox};
 use crate::Options;
 use crate::bench::Bench;
 use crate::report::{Line, Unit};
-use crate::sandbox::{Ready, SETUPS, Sandbox};
+use crate::sandbox::{Ready, SETUPS};
 use anyhow::{Context, Result};
 use motet_programs::servers;
 use motet_sys::rustix::process::Signal;
@@ -18,7 +18,7 @@ pub fn nginx(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("nginx", "nginx and wrk, keep-alive", &["nginx", "wrk"]) {
         return line;
     }
-    let sandbox = Sandbox::new(bench)?;
+    let sandbox = sandbox(bench)?;
     let folder = sandbox.path("");
     sandbox.file("small", "hello\n".repeat(10))?;
     let both = sandbox.both(|mode, port| {
@@ -34,7 +34,7 @@ pub fn nginx(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let mut lines = Vec::new();
     for (connections, target) in [("1", ONE_CLIENT_TARGET), ("32", MANY_CLIENTS_TARGET)] {
         let plan = Plan::new("nginx", format!("nginx, keep-alive, wrk c={connections}"), Unit::PerSecond, target);
-        lines.push(plan.measure(&sandbox, |setup| {
+        lines.extend(plan.measure(&sandbox, |setup| {
             let url = format!("http://127.0.0.1:{}/small", both.port(setup.mode));
             // wrk counts whole seconds. When it is interrupted it reports what it has done so far.
             let seconds = format!("{:.2}", bench.ms as f64 * 4e-3);
@@ -53,7 +53,7 @@ pub fn postgresql(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if ["initdb", "postgres", "pgbench"].iter().any(|name| servers::postgresql_program(name).is_none()) {
         return Ok(vec![Line::not_measured("postgresql", what, "skipped: postgresql is not installed")]);
     }
-    let sandbox = Sandbox::new(bench)?;
+    let sandbox = sandbox(bench)?;
     let pgbench = servers::postgresql_program("pgbench").context("no pgbench")?;
     let without_motet = SETUPS[1];
     let both = sandbox.both(|mode, port| {
@@ -72,7 +72,7 @@ pub fn postgresql(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     for (clients, transactions, target) in [("1", 6000, ONE_CLIENT_TARGET), ("8", 1500, MANY_CLIENTS_TARGET)] {
         let transactions = (if bench.quick { transactions / 4 } else { transactions }).to_string();
         let plan = Plan::new("postgresql", format!("{what}, c={clients}"), Unit::PerSecond, target);
-        lines.push(plan.measure(&sandbox, |setup| {
+        lines.extend(plan.measure(&sandbox, |setup| {
             let at = [&pgbench, "-h", "127.0.0.1", "-p", both.port(setup.mode), "-U", "tester"];
             let how = ["-S", "-n", "-M", "prepared", "-c", clients, "-t", &transactions, "postgres"];
             number_after(&sandbox.client(setup, &[&at[..], &how].concat())?, "tps =")
@@ -86,13 +86,13 @@ pub fn memcached(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("memcached", "memcached and memcslap, GET", &["memcached", "memcslap"]) {
         return line;
     }
-    let sandbox = Sandbox::new(bench)?;
+    let sandbox = sandbox(bench)?;
     let both = sandbox.both(|mode, port| sandbox.server(mode, &servers::memcached(port), Ready::Listens(port)))?;
     let mut lines = Vec::new();
     for (clients, keys, target) in [(1, 10_000, ONE_CLIENT_TARGET), (32, 400, MANY_CLIENTS_TARGET)] {
         let keys = if bench.quick { keys / 4 } else { keys };
         let plan = Plan::new("memcached", format!("memcached GET, c={clients}"), Unit::PerSecond, target);
-        lines.push(plan.measure(&sandbox, |setup| {
+        lines.extend(plan.measure(&sandbox, |setup| {
             let server = format!("--servers=127.0.0.1:{}", both.port(setup.mode));
             let how = [format!("--concurrency={clients}"), format!("--execute-number={keys}")];
             let reported = sandbox.client(setup, &["memcslap", "--test=get", &server, &how[0], &how[1]])?;

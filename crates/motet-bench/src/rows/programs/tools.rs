@@ -1,10 +1,10 @@
 //! Programs that measure networks: sockperf, iperf3, qperf.
 
-use super::{Plan, Target, missing, number_after};
+use super::{Plan, Target, missing, number_after, sandbox};
 use crate::Options;
 use crate::bench::Bench;
 use crate::report::{Line, Unit};
-use crate::sandbox::{Ready, Sandbox};
+use crate::sandbox::Ready;
 use anyhow::{Context, Result};
 use motet_programs::free_port;
 use motet_sys::rustix::process::Signal;
@@ -17,9 +17,9 @@ pub fn sockperf(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("sockperf", what, &["sockperf"]) {
         return line;
     }
-    let sandbox = Sandbox::new(bench)?;
+    let sandbox = sandbox(bench)?;
     let plan = Plan::new("sockperf", what, Unit::Ns, Target::Times(8.0));
-    let line = plan.measure(&sandbox, |setup| {
+    let lines = plan.measure(&sandbox, |setup| {
         let port = free_port()?.to_string();
         let at = ["--tcp", "-i", "127.0.0.1", "-p", &port];
         let mut server =
@@ -30,7 +30,7 @@ pub fn sockperf(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         server.end();
         Ok(number_after(&reported, "percentile 50.000 =")? * 1e3)
     });
-    Ok(vec![line])
+    Ok(lines)
 }
 
 /// Row `iperf3`.
@@ -39,20 +39,20 @@ pub fn iperf3(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("iperf3", what, &["iperf3"]) {
         return line;
     }
-    let sandbox = Sandbox::new(bench)?;
+    let sandbox = sandbox(bench)?;
     let both = sandbox.both(|mode, port| {
         sandbox.server(mode, &["iperf3", "-s", "-B", "127.0.0.1", "-p", port, "--forceflush"], Ready::Says("listening"))
     })?;
     let amount = if bench.quick { "1G" } else { "4G" };
     let plan = Plan::new("iperf3", what, Unit::GBs, Target::Times(4.0));
-    let line = plan.measure(&sandbox, |setup| {
+    let lines = plan.measure(&sandbox, |setup| {
         let reported = sandbox
             .client(setup, &["iperf3", "-c", "127.0.0.1", "-p", both.port(setup.mode), "-n", amount, "--json"])?;
         let reported: serde_json::Value = serde_json::from_str(&reported)?;
         let bits = reported["end"]["sum_received"]["bits_per_second"].as_f64();
         Ok(bits.context("iperf3 reports no rate")? / 8e9)
     });
-    Ok(vec![line])
+    Ok(lines)
 }
 
 /// Row `qperf`. Its shortest run takes a second.
@@ -61,10 +61,10 @@ pub fn qperf(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     if let Some(line) = missing("qperf", what, &["qperf"]) {
         return line;
     }
-    let sandbox = Sandbox::new(bench)?;
+    let sandbox = sandbox(bench)?;
     let both = sandbox.both(|mode, port| sandbox.server(mode, &["qperf", "-lp", port], Ready::Started))?;
     let plan = Plan::new("qperf", what, Unit::Ns, Target::Shown);
-    let line = plan.measure(&sandbox, |setup| {
+    let lines = plan.measure(&sandbox, |setup| {
         let (port, data) = (both.port(setup.mode), free_port()?.to_string());
         let reported =
             sandbox.client(setup, &["qperf", "-lp", port, "-ip", &data, "-t", "1", "127.0.0.1", "tcp_lat"])?;
@@ -78,5 +78,5 @@ pub fn qperf(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
                 _ => 1e9,
             })
     });
-    Ok(vec![line])
+    Ok(lines)
 }
