@@ -10,10 +10,14 @@ use std::fmt;
 use std::io::{self, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 /// The longest wait for an answer.
 pub const LIMIT: Duration = Duration::from_secs(10);
+/// How often, and after which pauses, a gatekeeper that has cut the connection is asked again.
+const PAUSES_AFTER_A_CUT: [Duration; 3] =
+    [Duration::from_millis(1), Duration::from_millis(20), Duration::from_millis(200)];
 /// The longest answer, bytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 /// The longest head of an answer, bytes.
@@ -90,9 +94,18 @@ impl Client {
         Self { limit, ..self }
     }
 
-    /// `GET`: the object at a path.
+    /// `GET`: the object at a path. A gatekeeper that ends meanwhile cuts the connection, so it is asked again.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        parse(&self.exchange("GET", path, &[])?)
+        let exchange = || self.exchange("GET", path, &[]);
+        let mut answer = exchange();
+        for pause in PAUSES_AFTER_A_CUT {
+            if !matches!(&answer, Err(ClientError::Io(error)) if is_cut(error)) {
+                break;
+            }
+            thread::sleep(pause);
+            answer = exchange();
+        }
+        parse(&answer?)
     }
 
     /// `POST`: sends an object, and returns the answer.
@@ -123,6 +136,11 @@ impl Client {
             _ => Err(refusal(status, &answer)),
         }
     }
+}
+
+/// Whether the other end has closed the connection.
+fn is_cut(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof)
 }
 
 /// The head of a request.
@@ -173,7 +191,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let listener = UnixListener::bind(&path).unwrap();
-        std::thread::spawn(move || {
+        thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let mut request = [0; 1024];
             let _ = stream.read(&mut request);
@@ -205,6 +223,31 @@ mod tests {
             let (_dir, client) = answering(answer.to_vec().leak());
             assert!(client.get::<Vec<u32>>("/v1/x").is_err());
         }
+    }
+
+    #[test]
+    fn gatekeeper_that_ends_while_it_is_asked_is_asked_for_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let client = Client::at(&path).within(Duration::from_secs(30));
+        let listener = UnixListener::bind(&path).unwrap();
+        let ended = thread::spawn(move || {
+            let stream = listener.accept().unwrap();
+            drop(listener);
+            drop(stream);
+        });
+        assert!(matches!(client.get::<()>("/v1/x").unwrap_err(), ClientError::NotUp));
+        ended.join().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let listener = UnixListener::bind(&path).unwrap();
+        let restarted = thread::spawn(move || {
+            drop(listener.accept().unwrap());
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            let _ = stream.write_all(b"HTTP/1.0 200 OK\r\n\r\n[1]");
+        });
+        assert_eq!(client.get::<Vec<u32>>("/v1/x").unwrap(), [1]);
+        restarted.join().unwrap();
     }
 
     #[test]
