@@ -2,6 +2,7 @@
 
 mod doubt;
 mod queued;
+mod reconnect;
 
 pub use queued::{Body, Queued};
 
@@ -10,18 +11,16 @@ use super::locate::Source;
 use super::open_files::OpenFiles;
 use super::slots::{Slot, Slots};
 use super::totals::{Counters, Totals};
-use crate::exports::members::split_ticket;
 use crate::identity::Identity;
 use crate::protocol::{
-    Answer, MAX_INLINE_BYTES, MAX_LAYOUT_BYTES, Operation, Reply, Request, Resumed, SERVICE, SessionKey, VERSION,
-    answer_tag, append, data_tag, parse_answer, request_tag,
+    Answer, MAX_INLINE_BYTES, Operation, Reply, Request, SessionKey, answer_tag, append, data_tag, parse_answer,
+    request_tag,
 };
 use crate::{Result, engine_error};
 use motet::node::{Channel, Error, Mode, Node, Outgoing, RecvFrom, Serve};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long one attempt to connect may take.
@@ -240,30 +239,6 @@ impl Connection {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The present channel; waits for the server if it is away.
-    fn connected(&self) -> Result<Attempt> {
-        let mut link = self.link();
-        loop {
-            if self.closed.load(Ordering::SeqCst) {
-                return Err(std::io::Error::from_raw_os_error(Errno::SHUTDOWN.raw_os_error()));
-            }
-            if let Some(channel) = link.channel {
-                return Ok(Attempt { channel, epoch: link.epoch });
-            }
-            let began = *link.lost.get_or_insert_with(Instant::now);
-            match self.connect(&mut link) {
-                Ok(()) => {}
-                Err(_) if self.limit.is_none_or(|limit| began.elapsed() < limit) => {
-                    // Others may close the connection meanwhile, or find the server.
-                    drop(link);
-                    thread::sleep(RETRY_PAUSE);
-                    link = self.link();
-                }
-                Err(_) => return Err(Errno::IO.into()),
-            }
-        }
-    }
-
     /// The channel is lost: the next call connects again.
     fn lose(&self, channel: Channel) {
         let mut link = self.link();
@@ -271,74 +246,6 @@ impl Connection {
             link.channel = None;
             let _ = self.node.disconnect(channel.link);
         }
-    }
-
-    /// Connects, and goes on with the session or begins another one, in which the open files are opened again.
-    fn connect(&self, link: &mut Link) -> Result<()> {
-        let address = self.source.address()?;
-        let (address, ticket) = split_ticket(&address)?;
-        let opened = self.node.connect(address, Some(CONNECT_LIMIT)).map_err(engine_error)?;
-        let channel = match self.node.open_channel(opened, SERVICE, self.context, Some(CONNECT_LIMIT)) {
-            Ok(channel) => channel,
-            Err(error) => {
-                let _ = self.node.disconnect(opened);
-                return Err(engine_error(error));
-            }
-        };
-        let began = self.begin_session(link, channel, ticket);
-        if began.is_err() {
-            let _ = self.node.disconnect(channel.link);
-        }
-        began
-    }
-
-    fn begin_session(&self, link: &mut Link, channel: Channel, ticket: Option<[u8; 16]>) -> Result<()> {
-        let (version, resume) = (VERSION, link.key);
-        let attach = match ticket {
-            Some(ticket) => Operation::AttachMember { version, resume, ticket },
-            None => Operation::Attach { version, resume },
-        };
-        let attempt = Attempt { channel, epoch: link.epoch };
-        let answered =
-            self.attempt(attempt, &mut Slot::to_attach(), Question::own(&attach), &mut [], Some(CONNECT_LIMIT));
-        let Reply::Attached { key, read_only, resumed, identities, boot } = answered.map_err(Failure::into_error)?.0
-        else {
-            return Err(Errno::PROTO.into());
-        };
-        (link.read_only, link.identities) = (read_only, identities);
-        let restarted_host = link.key.is_some() && link.boot != boot;
-        if resumed == Resumed::Nothing {
-            link.epoch += 1;
-            self.slots.renew();
-        }
-        if resumed != Resumed::Whole {
-            // Not before all files are opened again: the numbers of the others would be those of an earlier session.
-            link.key = None;
-            self.reopen_files(Attempt { channel, epoch: link.epoch }, restarted_host)?;
-        }
-        link.key = Some(key);
-        (link.channel, link.lost, link.boot) = (Some(channel), None, boot);
-        Ok(())
-    }
-
-    /// Opens the files again in a session that does not have them.
-    fn reopen_files(&self, attempt: Attempt, restarted_host: bool) -> Result<()> {
-        let mut slot = self.slots.take_connection_slot();
-        let mut layout = [0; MAX_LAYOUT_BYTES];
-        let limit = Some(CONNECT_LIMIT);
-        if slot.is_uncertain() {
-            // Its last request may have been executed in this session or not.
-            match self.attempt(attempt, &mut slot, Question::own(&Operation::Ping), &mut layout, limit) {
-                Ok(_) | Err(Failure::Final(_)) => {}
-                Err(failure) => return Err(failure.into_error()),
-            }
-        }
-        self.files.reclaim(restarted_host, |identity, operation| {
-            slot.begin();
-            let question = Question { identity, ..Question::own(operation) };
-            let answered = self.attempt(attempt, &mut slot, question, &mut layout, limit);
-            answered.map(|(reply, _)| reply)
-        })
     }
 
     /// Sends a request once, and receives its answer.
