@@ -1,6 +1,7 @@
 //! A client and a server of an export in one process: each operation against what the local file system says, and what must be refused.
 
 use motet_files::client::{Client, File, Source, Transfer};
+use motet_files::exports::{self, Query};
 use motet_files::protocol::{
     Change, LockKind, LockRange, MAX_DATA_BYTES, OpenFlags, RenameFlags, SetTime, Time, entries,
 };
@@ -428,6 +429,23 @@ fn a_client_with_a_limit_gives_up() {
     drop(scene.server.take());
     assert_eq!(errno(file.write_at(b"x", 0)), EIO);
     assert_eq!(errno(scene.client.attributes(b"")), EIO);
+}
+
+#[test]
+fn a_file_that_is_closed_while_its_server_is_away_is_not_opened_again() {
+    let mut scene = Scene::new();
+    let (closed, kept) = (scene.create("closed"), scene.create("kept"));
+    drop(scene.server.take());
+    let (done, waits) = mpsc::channel();
+    thread::spawn(move || {
+        drop(closed);
+        let _ = done.send(());
+    });
+    waits.recv_timeout(Duration::from_secs(60)).expect("a close does not wait");
+    scene.restart_server();
+    kept.write_at(b"text", 0).expect("a write");
+    let info = exports::ask(&scene.name, &Query::default()).expect("the export").info;
+    assert_eq!((info.clients, info.open_files), (1, 1));
 }
 
 #[test]

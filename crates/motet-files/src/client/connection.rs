@@ -1,9 +1,13 @@
 //! The connection of a client: requests in slots, and a new connection when the present one is lost.
 
 mod doubt;
+mod owed;
 mod queued;
 mod reconnect;
+mod watch;
 
+pub use owed::Due;
+use owed::Owed;
 pub use queued::{Body, Queued};
 
 use super::failure::Failure;
@@ -11,6 +15,7 @@ use super::locate::Source;
 use super::open_files::OpenFiles;
 use super::slots::{Slot, Slots};
 use super::totals::{Counters, Totals};
+use super::waits::{Waits, caller};
 use crate::identity::Identity;
 use crate::protocol::{
     Answer, MAX_INLINE_BYTES, Operation, Reply, Request, SessionKey, answer_tag, append, data_tag, parse_answer,
@@ -19,8 +24,9 @@ use crate::protocol::{
 use crate::{Result, engine_error};
 use motet::node::{Channel, Error, Mode, Node, Outgoing, RecvFrom, Serve};
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long one attempt to connect may take.
@@ -38,6 +44,11 @@ pub struct Connection {
     limit: Option<Duration>,
     slots: Slots,
     link: Mutex<Link>,
+    /// An attempt to connect has ended.
+    connected: Condvar,
+    waits: OnceLock<Arc<Waits>>,
+    /// What is to be done when the server is back.
+    owed: Mutex<VecDeque<Owed>>,
     files: Arc<OpenFiles>,
     closed: AtomicBool,
     counters: Counters,
@@ -51,12 +62,22 @@ pub struct Connection {
 struct Link {
     /// The channel, while it works.
     channel: Option<Channel>,
-    /// The session.
-    key: Option<SessionKey>,
-    /// The number of the session: each has its own sequence numbers.
-    epoch: u64,
+    session: Session,
     /// Since when the server is away.
     lost: Option<Instant>,
+    /// A thread tries to connect.
+    connecting: bool,
+    /// How many attempts to connect have ended, and when the last one.
+    attempts: u64,
+    tried: Option<Instant>,
+}
+
+/// A session, as the client knows it.
+#[derive(Debug, Clone, Copy, Default)]
+struct Session {
+    key: Option<SessionKey>,
+    /// Its number: each session has its own sequence numbers.
+    epoch: u64,
     read_only: bool,
     identities: bool,
     /// The start of the server's host.
@@ -100,25 +121,40 @@ impl Connection {
     pub fn open(source: Source, limit: Option<Duration>, files: Arc<OpenFiles>) -> Result<Self> {
         let node = source.node()?;
         let context = Serve::Tagged(node.context().map_err(engine_error)?);
-        let link = Mutex::default();
+        let (link, connected, waits, owed) = Default::default();
         let (slots, closed) = (Slots::new(), AtomicBool::new(false));
         let counters = Counters::default();
         let (began, answered) = (Instant::now(), AtomicU64::new(0));
-        let connection = Self { node, context, source, limit, slots, link, files, closed, counters, began, answered };
+        let connection = Self {
+            node,
+            context,
+            source,
+            limit,
+            slots,
+            link,
+            connected,
+            waits,
+            owed,
+            files,
+            closed,
+            counters,
+            began,
+            answered,
+        };
         // A server that is not there at the beginning is an error, whatever the limit.
-        connection.connect(&mut connection.link())?;
+        connection.try_to_connect(connection.link()).1?;
         Ok(connection)
     }
 
     /// Whether the export refuses changes.
     pub fn is_read_only(&self) -> bool {
-        self.link().read_only
+        self.link().session.read_only
     }
 
     /// The present session.
     pub fn session(&self) -> Option<SessionKey> {
         let link = self.link();
-        link.key.filter(|_| link.channel.is_some())
+        link.session.key.filter(|_| link.channel.is_some())
     }
 
     /// Where the server is found.
@@ -139,14 +175,14 @@ impl Connection {
 
     /// Whether requests are executed as the users that they name.
     pub fn has_identities(&self) -> bool {
-        self.link().identities
+        self.link().session.identities
     }
 
     /// Ends the session. Calls that wait for the server fail with ESHUTDOWN.
     pub fn close(&self) {
         if !self.closed.swap(true, Ordering::SeqCst) {
             let link = self.link();
-            let attempt = link.channel.map(|channel| Attempt { channel, epoch: link.epoch });
+            let attempt = link.channel.map(|channel| Attempt { channel, epoch: link.session.epoch });
             drop(link);
             if let Some(attempt) = attempt {
                 let mut slot = self.slots.take_connection_slot();
@@ -155,6 +191,7 @@ impl Connection {
                     self.attempt(attempt, &mut slot, Question::own(&Operation::Detach), &mut [], Some(CONNECT_LIMIT));
             }
             let _ = self.node.shut_down();
+            self.slots.wake_watcher();
         }
     }
 
@@ -167,12 +204,15 @@ impl Connection {
         data: &[u8],
         into: &mut [u8],
     ) -> Result<(Reply, usize)> {
-        let mut slot = self.slots.take();
-        if slot.is_uncertain() {
-            self.settle(&mut slot)?;
-        }
-        slot.begin();
-        self.call_in(&mut slot, identity, operation, data, into, None)
+        let caller = caller();
+        let mut slot = self.slots.take(caller, || self.gives_up(caller)).ok_or(Errno::INTR)?;
+        let settled = if slot.is_uncertain() { self.settle(&mut slot) } else { Ok(()) };
+        let answered = settled.and_then(|()| {
+            slot.begin();
+            self.call_in(&mut slot, identity, operation, data, into, None)
+        });
+        self.end_call(slot);
+        answered
     }
 
     /// Sends several requests before it waits for an answer; returns the answers, each as [`Connection::call`] does. `operation` is called with the position
@@ -183,12 +223,16 @@ impl Connection {
         memory: &mut [Memory<'_>],
     ) -> Vec<Result<(Reply, usize)>> {
         let mut results = Vec::with_capacity(memory.len());
+        let caller = caller();
         while let Some(rest @ [_, ..]) = memory.get_mut(results.len()..) {
             let first = results.len();
-            let mut slots = self.slots.take_several(rest.len());
+            let Some(mut slots) = self.slots.take_several(rest.len(), caller, || self.gives_up(caller)) else {
+                results.extend(rest.iter().map(|_| Err(Errno::INTR.into())));
+                break;
+            };
             let unsettled: Vec<_> =
                 slots.iter_mut().map(|slot| if slot.is_uncertain() { self.settle(slot).err() } else { None }).collect();
-            let attempt = self.connected();
+            let attempt = slots.first().map_or_else(|| Err(Errno::IO.into()), |slot| self.connected(slot));
             let mut sent = Vec::with_capacity(slots.len());
             for (at, ((slot, Memory { data, .. }), unsettled)) in
                 slots.iter_mut().zip(rest.iter()).zip(unsettled).enumerate()

@@ -1,7 +1,7 @@
 //! An open file in one export.
 
 use super::Shared;
-use super::connection::Memory;
+use super::connection::{Due, Memory};
 use super::open_files::OpenState;
 use super::transport::Transport;
 use super::{attributes, count, done, unexpected};
@@ -9,6 +9,7 @@ use crate::Result;
 use crate::identity::Assumed;
 use crate::protocol::{Attributes, Change, LockKind, LockRange, LockWait, MAX_DATA_BYTES, Operation, Reply, Target};
 use rustix::io::Errno;
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -191,9 +192,13 @@ impl ExportFile {
 
     /// Sets or releases a lock without waiting. EAGAIN: another owner has it.
     pub fn lock(&self, owner: u64, range: LockRange, wait: LockWait) -> Result<()> {
-        self.finish(|file| Operation::Lock { file, owner, range, wait })?;
-        self.state.note_lock(owner, &range);
-        Ok(())
+        let locked = self.finish(|file| Operation::Lock { file, owner, range, wait });
+        // A call that was ended may have locked it, which is released then with the owner's other locks.
+        let was_ended = locked.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted);
+        if locked.is_ok() || was_ended && range.kind != LockKind::Unlocked {
+            self.state.note_lock(owner, &range);
+        }
+        locked
     }
 
     /// A program that waits for a lock gives up.
@@ -206,12 +211,20 @@ impl ExportFile {
         self.state.lock_owners()
     }
 
-    /// Releases all locks of an owner. Without any the server is not asked.
+    /// Releases all locks of an owner. Without any the server is not asked. If the call is ended, or does not wait, the server releases them when it is back.
     pub fn release_locks(&self, owner: u64) -> Result<()> {
         if !self.state.has_locks(owner) {
             return Ok(());
         }
-        self.lock(owner, LockRange { kind: LockKind::Unlocked, start: 0, end: u64::MAX, process: 0 }, LockWait::No)
+        let all = LockRange { kind: LockKind::Unlocked, start: 0, end: u64::MAX, process: 0 };
+        let released = self.lock(owner, all, LockWait::No);
+        if let Err(error) = &released
+            && matches!(error.raw_os_error().map(Errno::from_raw_os_error), Some(Errno::INTR | Errno::IO))
+        {
+            self.state.note_lock(owner, &all);
+            self.client.transport.finish(&self.state, Due::Unlock(owner));
+        }
+        released
     }
 
     /// The lock that keeps `owner` from this one, or an unlocked range.
@@ -286,8 +299,8 @@ impl ExportFile {
 
 impl Drop for ExportFile {
     fn drop(&mut self) {
-        // A file that is lost is closed already.
-        let _ = self.finish(|file| Operation::Close { file });
+        self.state.forget();
+        self.client.transport.finish(&self.state, Due::Close);
         self.state.closed();
     }
 }

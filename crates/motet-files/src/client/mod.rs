@@ -19,6 +19,7 @@ mod slots;
 mod stripes;
 mod totals;
 mod transport;
+mod waits;
 
 pub use completion_queue::{Completed, CompletionQueue, MAX_QUEUED, Submission};
 pub use export_file::Transfer;
@@ -28,6 +29,7 @@ pub use locate::Source;
 pub use motet::node::{OperationMemory, UserMemory};
 pub use notices::{Notice, Subscription};
 pub use totals::Totals;
+pub use waits::{HasEnded, UNATTENDED, call_for};
 
 use crate::Result;
 use crate::exports::{self, Query};
@@ -46,6 +48,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use stripes::{PartClients, Stripes};
 use transport::Transport;
+use waits::Waits;
 
 /// A client of one export.
 #[derive(Debug, Clone)]
@@ -62,6 +65,7 @@ struct Shared {
     files: Arc<OpenFiles>,
     /// Clients of exports that have parts of striped files. `None`: this is one of them.
     parts: Option<PartClients>,
+    waits: Arc<Waits>,
 }
 
 impl Client {
@@ -69,7 +73,7 @@ impl Client {
     pub fn connect(source: Source, limit: Option<Duration>) -> Result<Self> {
         let files = Arc::new(OpenFiles::default());
         let connection = Connection::open(source, limit, Arc::clone(&files))?;
-        let transport = Transport::Messages(Box::new(connection));
+        let transport = Transport::Messages(Arc::new(connection));
         Ok(Self::with(transport, files, Some(PartClients::new(limit))))
     }
 
@@ -96,7 +100,7 @@ impl Client {
     }
 
     fn with(transport: Transport, files: Arc<OpenFiles>, parts: Option<PartClients>) -> Self {
-        Self { shared: Arc::new(Shared { transport, files, parts }), identity: None }
+        Self { shared: Arc::new(Shared { transport, files, parts, waits: Arc::default() }), identity: None }
     }
 
     /// A client with the same session that asks for a user. A server of another user than root, or one that squashes, executes its requests as its own user all the same.
@@ -141,6 +145,29 @@ impl Client {
         if let Some(parts) = &self.shared.parts {
             parts.close();
         }
+    }
+
+    /// From now on calls that wait for the server for long end with EINTR when `has_ended` says so of their callers ([`call_for`]). It is asked in a thread of
+    /// the client, and says also whether calls of an unknown caller (0) are to end.
+    pub fn end_waits_by(&self, has_ended: Box<HasEnded>) -> Result<()> {
+        self.shared.waits.ask(has_ended);
+        if let Some(parts) = &self.shared.parts {
+            parts.share_waits(&self.shared.waits);
+        }
+        self.share_waits(&self.shared.waits)
+    }
+
+    /// Its calls wait as those of another client do.
+    fn share_waits(&self, waits: &Arc<Waits>) -> Result<()> {
+        match &self.shared.transport {
+            Transport::Messages(connection) => connection.share_waits(waits),
+            Transport::Direct(_) => Ok(()),
+        }
+    }
+
+    /// From now on no call waits for a server that is away: it fails with EIO. For clients with [`Client::end_waits_by`].
+    pub fn stop_waiting(&self) {
+        self.shared.waits.stop();
     }
 
     /// Whether the export refuses changes.

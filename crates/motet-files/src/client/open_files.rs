@@ -16,6 +16,8 @@ pub struct OpenState {
     number: AtomicU32,
     /// The file that was open is not there any more, or a lock on it could not be had again.
     stale: AtomicBool,
+    /// It is closed, and must not be opened again.
+    forgotten: AtomicBool,
     flags: OpenFlags,
     /// As whom it was opened. `None`: as the client itself.
     identity: Option<Arc<Identity>>,
@@ -48,6 +50,7 @@ impl OpenState {
         Arc::new(Self {
             number: AtomicU32::new(number),
             stale: AtomicBool::new(false),
+            forgotten: AtomicBool::new(false),
             flags,
             identity,
             device: attributes.device,
@@ -130,6 +133,11 @@ impl OpenState {
         self.locks.note(self.opened, owner, range);
     }
 
+    /// From now on it is not opened again: it is about to be closed.
+    pub fn forget(&self) {
+        self.forgotten.store(true, Ordering::SeqCst);
+    }
+
     /// It is closed.
     pub fn closed(&self) {
         self.locks.closed(self.opened);
@@ -151,7 +159,8 @@ impl OpenState {
         };
         let unsynced = self.changes() != self.synced.load(Ordering::Acquire);
         let has_locks = !self.lock_owners().is_empty();
-        if flags.contains(OpenFlags::TMPFILE) || restarted_host && (unsynced || has_locks) {
+        let forgotten = self.forgotten.load(Ordering::SeqCst);
+        if forgotten || flags.contains(OpenFlags::TMPFILE) || restarted_host && (unsynced || has_locks) {
             return stale();
         }
         match call(&Operation::Open { path: &path, flags, mode: 0 }) {

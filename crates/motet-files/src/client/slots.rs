@@ -1,8 +1,11 @@
 //! The slots of a client's session.
 
+use super::waits::{LOOK, UNATTENDED, Watch};
 use crate::protocol::SLOTS;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::Thread;
 
 /// The slot that the connection uses itself: to begin a session, and to open files again.
 const SLOT_OF_CONNECTION: u16 = 0;
@@ -28,11 +31,22 @@ pub struct Slot {
     pub message: Vec<u8>,
     /// The headers of the answer.
     pub headers: Vec<u8>,
+    /// The call that uses it, if that may be ended.
+    watch: Arc<Watch>,
 }
 
 impl Slot {
     fn new(number: u16) -> Self {
-        Self { number, sequence: 0, epoch: 0, fresh: false, uncertain: false, message: Vec::new(), headers: Vec::new() }
+        Self {
+            number,
+            sequence: 0,
+            epoch: 0,
+            fresh: false,
+            uncertain: false,
+            message: Vec::new(),
+            headers: Vec::new(),
+            watch: Arc::default(),
+        }
     }
 
     /// The slot of the request that begins a session or goes on with one, whose number is always 0.
@@ -43,6 +57,16 @@ impl Slot {
     /// Its number.
     pub fn number(&self) -> u16 {
         self.number
+    }
+
+    /// Whether the call that uses it is to end.
+    pub fn has_ended(&self) -> bool {
+        self.watch.has_ended()
+    }
+
+    /// Whether no program waits for the call that uses it.
+    pub fn is_unattended(&self) -> bool {
+        self.watch.turn().is_some() && self.watch.caller() == UNATTENDED
     }
 
     /// Whether the server has executed the last request is not known. A request with the same number must be answered before another one begins.
@@ -94,6 +118,16 @@ pub struct Slots {
     returned: Condvar,
     abandoned: Mutex<Vec<Slot>>,
     connection: Mutex<Slot>,
+    /// The calls that use the slots.
+    watches: Vec<Arc<Watch>>,
+    watcher: Watcher,
+}
+
+/// The thread that looks at calls that wait for long. It sleeps while there are none.
+#[derive(Debug, Default)]
+struct Watcher {
+    thread: OnceLock<Thread>,
+    sleeps: AtomicBool,
 }
 
 /// A slot in use. It is free again when this is dropped.
@@ -110,8 +144,10 @@ fn locked(slots: &Mutex<Vec<Slot>>) -> MutexGuard<'_, Vec<Slot>> {
 impl Slots {
     /// All slots, free.
     pub fn new() -> Self {
-        let free = (1..SLOTS).rev().map(Slot::new).collect();
+        let free: Vec<_> = (1..SLOTS).rev().map(Slot::new).collect();
         Self {
+            watches: free.iter().map(|slot| Arc::clone(&slot.watch)).collect(),
+            watcher: Watcher::default(),
             free: Mutex::new(free),
             returned: Condvar::new(),
             abandoned: Mutex::default(),
@@ -119,27 +155,77 @@ impl Slots {
         }
     }
 
-    /// Takes a free slot, the one that was used last. Waits until there is one.
-    pub fn take(&self) -> TakenSlot<'_> {
+    /// Takes a free slot for a call, the one that was used last. Waits until there is one. `None`: `has_ended` says that the caller waits no longer.
+    pub fn take(&self, caller: u32, has_ended: impl Fn() -> bool) -> Option<TakenSlot<'_>> {
         let mut free = locked(&self.free);
         loop {
-            match free.pop() {
-                Some(slot) => return TakenSlot { slots: self, slot: Some(slot) },
-                None => free = self.returned.wait(free).unwrap_or_else(PoisonError::into_inner),
+            if let Some(slot) = free.pop() {
+                drop(free);
+                return Some(self.taken(slot, caller));
+            }
+            free = self.returned.wait_timeout(free, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            if free.is_empty() && has_ended() {
+                return None;
             }
         }
     }
 
-    /// Takes at least one and at most `most` free slots. Waits until there is one.
-    pub fn take_several(&self, most: usize) -> Vec<TakenSlot<'_>> {
-        let mut taken = vec![self.take()];
-        let mut free = locked(&self.free);
+    /// Takes a free slot for a call, if there is one.
+    pub fn take_free(&self, caller: u32) -> Option<TakenSlot<'_>> {
+        let slot = locked(&self.free).pop()?;
+        Some(self.taken(slot, caller))
+    }
+
+    /// Takes at least one and at most `most` free slots as [`Slots::take`] does.
+    pub fn take_several(&self, most: usize, caller: u32, has_ended: impl Fn() -> bool) -> Option<Vec<TakenSlot<'_>>> {
+        let mut taken = vec![self.take(caller, has_ended)?];
         while taken.len() < most
-            && let Some(slot) = free.pop()
+            && let Some(slot) = self.take_free(caller)
         {
-            taken.push(TakenSlot { slots: self, slot: Some(slot) });
+            taken.push(slot);
         }
-        taken
+        Some(taken)
+    }
+
+    fn taken(&self, slot: Slot, caller: u32) -> TakenSlot<'_> {
+        slot.watch.begin(caller);
+        if self.watcher.sleeps.load(Ordering::SeqCst) {
+            self.wake_watcher();
+        }
+        TakenSlot { slots: self, slot: Some(slot) }
+    }
+
+    /// Whether there are more free slots than are left to calls that wait.
+    pub fn has_many_free(&self) -> bool {
+        locked(&self.free).len() > RESERVED
+    }
+
+    /// The calls that use the slots.
+    pub fn watches(&self) -> &[Arc<Watch>] {
+        &self.watches
+    }
+
+    /// This thread looks at calls that wait for long.
+    pub fn is_watched_by(&self, thread: Thread) {
+        let _ = self.watcher.thread.set(thread);
+    }
+
+    /// Whether the thread that looks at calls may sleep until it is woken, because there are none.
+    pub fn watcher_may_sleep(&self) -> bool {
+        self.watcher.sleeps.store(true, Ordering::SeqCst);
+        let may_sleep = self.watches.iter().all(|watch| watch.turn().is_none());
+        if !may_sleep {
+            self.watcher.sleeps.store(false, Ordering::SeqCst);
+        }
+        may_sleep
+    }
+
+    /// The thread that looks at calls goes on.
+    pub fn wake_watcher(&self) {
+        self.watcher.sleeps.store(false, Ordering::SeqCst);
+        if let Some(thread) = self.watcher.thread.get() {
+            thread.unpark();
+        }
     }
 
     /// A slot for a request of a completion queue, unless few are free. It goes back by [`Slots::put`] or [`Slots::abandon`].
@@ -207,9 +293,17 @@ impl DerefMut for TakenSlot<'_> {
     }
 }
 
+impl TakenSlot<'_> {
+    /// Keeps the slot beyond the call. It goes back by [`Slots::put`].
+    pub fn keep(mut self) -> Option<Slot> {
+        self.slot.take().inspect(|slot| slot.watch.end())
+    }
+}
+
 impl Drop for TakenSlot<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot.take() {
+            slot.watch.end();
             self.slots.put(slot);
         }
     }
@@ -236,9 +330,9 @@ mod tests {
         let slots = Slots::new();
         let taken: Vec<_> = std::iter::from_fn(|| slots.take_for_queue()).collect();
         assert_eq!(taken.len(), MAX_QUEUED);
-        assert_eq!(slots.take_several(100).len(), RESERVED);
+        assert_eq!(slots.take_several(100, 0, || false).expect("slots").len(), RESERVED);
         taken.into_iter().for_each(|slot| slots.abandon(slot));
-        slots.take_several(RESERVED).into_iter().for_each(drop);
+        slots.take_several(RESERVED, 0, || false).expect("slots").into_iter().for_each(drop);
         let uncertain = slots.take_for_queue().expect("a slot");
         assert!(uncertain.is_uncertain(), "no other one is free");
         slots.abandon(uncertain);

@@ -4,13 +4,14 @@
 //! when the file is made, so a part that is not there is lost, and reading it is an error.
 
 use super::export_file::{ExportFile, Transfer};
+use super::waits::{Waits, call_for, caller};
 use super::{Client, Shared};
 use crate::Result;
 use crate::protocol::{Attributes, Change, Layout, OpenFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::io::Error;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ const PART_MODE: u32 = 0o600;
 pub struct PartClients {
     limit: Option<Duration>,
     clients: Mutex<HashMap<String, Client>>,
+    waits: OnceLock<Arc<Waits>>,
 }
 
 /// The parts of an open striped file.
@@ -55,7 +57,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl PartClients {
     /// `limit`: how long a call waits for a server that is away.
     pub fn new(limit: Option<Duration>) -> Self {
-        Self { limit, clients: Mutex::default() }
+        Self { limit, clients: Mutex::default(), waits: OnceLock::new() }
     }
 
     /// The client of an export, which connects at first use.
@@ -65,7 +67,15 @@ impl PartClients {
         }
         // Without the lock, so that a server that is away delays nothing of the others.
         let client = Client::of_parts(export, self.limit)?;
+        if let Some(waits) = self.waits.get() {
+            client.share_waits(waits)?;
+        }
         Ok(locked(&self.clients).entry(export.to_owned()).or_insert(client).clone())
+    }
+
+    /// Calls of the clients wait as those of another one do.
+    pub fn share_waits(&self, waits: &Arc<Waits>) {
+        let _ = self.waits.set(Arc::clone(waits));
     }
 
     /// Removes the parts of a file that has no name any more. What cannot be removed stays behind, without a file that it belongs to.
@@ -217,8 +227,12 @@ impl Stripes {
     /// Calls `with` with the number of each part, at once.
     fn each_part(&self, with: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
         thread::scope(|scope| {
-            let with = &with;
-            let others: Vec<_> = (1..self.parts.len()).map(|at| scope.spawn(move || with(at))).collect();
+            let (with, caller) = (&with, caller());
+            let as_caller = move |at| {
+                call_for(caller);
+                with(at)
+            };
+            let others: Vec<_> = (1..self.parts.len()).map(|at| scope.spawn(move || as_caller(at))).collect();
             let first = with(0);
             let join = |thread: thread::ScopedJoinHandle<'_, Result<()>>| {
                 thread.join().unwrap_or_else(|_| Err(Errno::IO.into()))
@@ -297,14 +311,18 @@ impl Stripes {
             0 => file.transfer(transfers),
             _ => self.transfer_part(file, part - 1, transfers),
         };
-        let run = &run;
+        let (run, caller) = (&run, caller());
         let finished = thread::scope(|scope| {
             let mut groups = by_part.into_iter();
             let own = groups.next();
             let others: Vec<_> = groups
                 .map(|(part, (places, mut transfers))| {
                     let count = places.len();
-                    (places, count, scope.spawn(move || run(part, &mut transfers)))
+                    let as_caller = move || {
+                        call_for(caller);
+                        run(part, &mut transfers)
+                    };
+                    (places, count, scope.spawn(as_caller))
                 })
                 .collect();
             let mut finished = Vec::new();

@@ -1,16 +1,18 @@
 //! How a client reaches the exported files.
 
-use super::connection::{Connection, Memory};
+use super::connection::{Connection, Due, Memory};
 use super::direct::Direct;
+use super::open_files::OpenState;
 use crate::Result;
 use crate::identity::Identity;
 use crate::protocol::{Operation, Reply};
+use std::sync::Arc;
 
 /// How a client reaches the exported files.
 #[derive(Debug)]
 pub enum Transport {
     /// By messages to the server.
-    Messages(Box<Connection>),
+    Messages(Arc<Connection>),
     /// The directory itself.
     Direct(Box<Direct>),
 }
@@ -27,6 +29,18 @@ impl Transport {
         match self {
             Self::Messages(connection) => connection.call(identity, operation, data, into),
             Self::Direct(direct) => direct.call(identity, &operation()?, data, into),
+        }
+    }
+
+    /// Does what no program waits for with an open file: now, or when a server that is away is back.
+    pub fn finish(&self, state: &Arc<OpenState>, due: Due) {
+        match self {
+            Self::Messages(connection) => connection.finish(state, due),
+            Self::Direct(direct) => {
+                // A file that is lost is closed already.
+                let number = state.number();
+                let _ = number.and_then(|file| direct.call(state.identity(), &due.operation(file), &[], &mut []));
+            }
         }
     }
 

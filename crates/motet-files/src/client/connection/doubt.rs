@@ -31,7 +31,7 @@ impl Connection {
     ) -> Result<(Reply, usize)> {
         let mut lost = None;
         loop {
-            let attempt = self.connected()?;
+            let attempt = self.connected(slot)?;
             let operation = &operation()?;
             if sent_in.is_some_and(|session| session != attempt.epoch) && !operation.is_repeatable() {
                 // In the present session the slot has had no request.

@@ -4,8 +4,7 @@ use super::{Attempt, Connection};
 use crate::client::failure::Failure;
 use crate::client::slots::Slot;
 use crate::protocol::{
-    Answer, MAX_DATA_BYTES, MAX_INLINE_BYTES, Operation, Reply, Request, answer_tag, append, data_tag, parse_answer,
-    request_tag,
+    Answer, MAX_INLINE_BYTES, Operation, Reply, Request, answer_tag, append, data_tag, parse_answer, request_tag,
 };
 use crate::{Result, engine_error};
 use motet::node::{
@@ -154,7 +153,7 @@ impl Connection {
         let mut sent_in: Option<u64> = None;
         let fills = matches!(body, Body::Into(_));
         for number in 0..ATTEMPTS {
-            let prepared = self.connected().and_then(|attempt| Ok((attempt, operation()?)));
+            let prepared = self.connected(&slot).and_then(|attempt| Ok((attempt, operation()?)));
             let (attempt, operation) = match prepared {
                 Ok(prepared) => prepared,
                 Err(error) => {
@@ -200,14 +199,6 @@ impl Connection {
         }
         self.slots.end(slot);
         Err((Errno::IO.into(), body))
-    }
-
-    /// Sends a request with the number of the last one in its slot, which the server may have executed or not. Its answer is of the one or of the other.
-    pub(super) fn settle(&self, slot: &mut Slot) -> Result<()> {
-        let mut body = vec![0; MAX_DATA_BYTES];
-        let answered = self.call_in(slot, None, || Ok(Operation::Ping), &[], &mut body, None);
-        // An answer, whatever it says, has settled it.
-        if slot.is_uncertain() { answered.map(drop) } else { Ok(()) }
     }
 
     /// Starts the operations of a request: it is sent, a receive for its answer is posted, long data are sent.
