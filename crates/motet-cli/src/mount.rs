@@ -3,10 +3,10 @@
 use clap::Args;
 use motet_files::client::Client;
 use motet_files::uses::{self, Announced};
-use motet_fuse::{Mount, Options};
+use motet_fuse::{Mount, Options, unmount};
 use motet_sys::inherited::only_standard_descriptors;
 use rustix::io::Errno;
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::UnmountFlags;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -117,10 +117,13 @@ fn serve(arguments: &Arguments) -> Outcome {
         output::text(&format!("{export} is mounted on {}\n", directory.display()))?;
     }
     let path = directory.clone();
+    let of_signals = client.clone();
     let ended = std::thread::Builder::new().name("motet-umount".to_owned()).spawn(move || {
         signals.wait();
         // Programs that still use it keep what they have open; no new ones get in.
-        let _ = unmount_at(&path, UnmountFlags::DETACH);
+        let _ = unmount(&path, UnmountFlags::DETACH);
+        // They go on as long as the server answers.
+        of_signals.stop_waiting();
     });
     ended.map_err(|error| failed("signals", error))?;
     let waited = mount.wait();
@@ -184,29 +187,11 @@ fn start(arguments: &Arguments) -> Outcome {
 /// `motet umount`.
 pub fn umount(arguments: &UmountArguments) -> Outcome {
     let directory = &arguments.directory;
-    unmount_at(directory, UnmountFlags::empty()).map_err(|error| {
+    unmount(directory, UnmountFlags::empty()).map_err(|error| {
         let code = if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) { NOT_FOUND } else { FAILED };
         Failure::new(code, format!("{}: {}", directory.display(), explained(error)))
     })?;
     Ok(0)
-}
-
-/// Unmounts a directory; without the privilege by the program that comes with FUSE.
-fn unmount_at(directory: &Path, flags: UnmountFlags) -> std::io::Result<()> {
-    match unmount(directory, flags) {
-        Err(Errno::PERM) => {}
-        done => return Ok(done?),
-    }
-    let mut command = Command::new("fusermount3");
-    command.arg("-u");
-    if flags.contains(UnmountFlags::DETACH) {
-        command.arg("-z");
-    }
-    let output = command.arg("--").arg(directory).stdin(Stdio::null()).output()?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(std::io::Error::other(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
 }
 
 /// Says what to do about errors of mounting that users meet.

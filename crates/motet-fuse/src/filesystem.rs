@@ -1,5 +1,6 @@
 //! The kernel's requests, each as one request to the server.
 
+use crate::callers;
 use crate::convert::{lock_kind, lock_number, set_time};
 use crate::handles::Awaited;
 use crate::locks::Asked;
@@ -76,6 +77,7 @@ impl Filesystem for MountedExport {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        callers::serve(request);
         self.answer_lookup(request, (parent, name), reply);
     }
 
@@ -84,6 +86,7 @@ impl Filesystem for MountedExport {
     }
 
     fn getattr(&self, request: &Request, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
+        callers::serve(request);
         let found = match handle {
             Some(handle) => self.handle(handle).and_then(|handle| Ok(handle.file.attributes()?)),
             None => self.attributes(request, number),
@@ -109,6 +112,7 @@ impl Filesystem for MountedExport {
         _: Option<BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        callers::serve(request);
         let (accessed, modified) = (accessed.map(set_time), modified.map(set_time));
         let change = Change { mode, user, group, size, accessed, modified };
         let changed = match handle {
@@ -119,6 +123,7 @@ impl Filesystem for MountedExport {
     }
 
     fn readlink(&self, request: &Request, number: INodeNo, reply: ReplyData) {
+        callers::serve(request);
         match self.link_target(request, number) {
             Ok(target) => reply.data(&target),
             Err(error) => reply.error(error),
@@ -135,25 +140,30 @@ impl Filesystem for MountedExport {
         device: u32,
         reply: ReplyEntry,
     ) {
+        callers::serve(request);
         let mode = self.masked(request, parent, mode, umask);
         let make = |path: &[u8]| self.client_of(request).mknod(path, mode, device.into());
         self.answer_entry((parent, name), make, reply);
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32, reply: ReplyEntry) {
+        callers::serve(request);
         let mode = self.masked(request, parent, mode, umask);
         self.answer_entry((parent, name), |path| self.client_of(request).mkdir(path, mode), reply);
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        callers::serve(request);
         finish(self.remove(request, (parent, name), false), reply);
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        callers::serve(request);
         finish(self.remove(request, (parent, name), true), reply);
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
+        callers::serve(request);
         let target = target.as_os_str().as_bytes();
         self.answer_entry((parent, name), |path| self.client_of(request).symlink(path, target), reply);
     }
@@ -168,10 +178,12 @@ impl Filesystem for MountedExport {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        callers::serve(request);
         finish(self.rename_file(request, (parent, name), (new_parent, new_name), flags), reply);
     }
 
     fn link(&self, request: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        callers::serve(request);
         let linked = self
             .path_in((parent, name))
             .and_then(|path| self.with_found(request, number, |client, file| client.hard_link_of(file, &path)));
@@ -182,6 +194,7 @@ impl Filesystem for MountedExport {
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        callers::serve(request);
         self.answer_open(request, number, flags.0, reply);
     }
 
@@ -195,13 +208,14 @@ impl Filesystem for MountedExport {
         flags: i32,
         reply: ReplyCreate,
     ) {
+        callers::serve(request);
         let mode = self.masked(request, parent, mode, umask);
         self.answer_create(request, (parent, name), mode, flags, reply);
     }
 
     fn read(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -210,6 +224,7 @@ impl Filesystem for MountedExport {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        callers::serve(request);
         let handle = match self.handle(handle) {
             Ok(handle) => handle,
             Err(error) => return reply.error(error),
@@ -228,7 +243,7 @@ impl Filesystem for MountedExport {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -238,13 +253,15 @@ impl Filesystem for MountedExport {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        callers::serve(request);
         match self.write_file(handle, data, offset) {
             Ok(written) => reply.written(u32::try_from(written).unwrap_or(u32::MAX)),
             Err(error) => reply.error(error),
         }
     }
 
-    fn flush(&self, _: &Request, _: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+    fn flush(&self, request: &Request, _: INodeNo, handle: FileHandle, owner: LockOwner, reply: ReplyEmpty) {
+        callers::serve(request);
         finish(self.close_descriptor(handle, owner.0), reply);
     }
 
@@ -258,19 +275,23 @@ impl Filesystem for MountedExport {
         _: bool,
         reply: ReplyEmpty,
     ) {
+        callers::serve_unattended();
         self.close(number, handle);
         reply.ok();
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+    fn fsync(&self, request: &Request, _: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        callers::serve(request);
         finish(self.handle(handle).and_then(|handle| Ok(handle.file.sync(data_only)?)), reply);
     }
 
     fn opendir(&self, request: &Request, number: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        callers::serve(request);
         self.answer_opendir(request, number, reply);
     }
 
-    fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, request: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        callers::serve(request);
         match self.list(handle, offset, &mut reply) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(error),
@@ -279,12 +300,13 @@ impl Filesystem for MountedExport {
 
     fn readdirplus(
         &self,
-        _: &Request,
+        request: &Request,
         number: INodeNo,
         handle: FileHandle,
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
+        callers::serve(request);
         match self.list_with_attributes(number, handle, offset, &mut reply) {
             Ok(()) => reply.ok(),
             Err(error) => reply.error(error),
@@ -292,15 +314,18 @@ impl Filesystem for MountedExport {
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        callers::serve_unattended();
         drop(self.handles.remove(handle.0));
         reply.ok();
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+    fn fsyncdir(&self, request: &Request, _: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        callers::serve(request);
         finish(self.handle(handle).and_then(|handle| Ok(handle.file.sync(data_only)?)), reply);
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+    fn statfs(&self, request: &Request, _: INodeNo, reply: ReplyStatfs) {
+        callers::serve(request);
         match self.space() {
             Ok(space) => reply.statfs(
                 space.blocks,
@@ -326,6 +351,7 @@ impl Filesystem for MountedExport {
         _: u32,
         reply: ReplyEmpty,
     ) {
+        callers::serve(request);
         let (create, replace) = (flags & 1 != 0, flags & 2 != 0);
         let set = self.with_found(request, number, |client, file| {
             client.set_xattr_of(file, name.as_bytes(), value, (create, replace))
@@ -335,6 +361,7 @@ impl Filesystem for MountedExport {
     }
 
     fn getxattr(&self, request: &Request, number: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        callers::serve(request);
         // The kernel asks for this one at each write. No export has it.
         if name == "security.capability" {
             return reply.error(Errno::ENODATA);
@@ -347,10 +374,12 @@ impl Filesystem for MountedExport {
     }
 
     fn listxattr(&self, request: &Request, number: INodeNo, size: u32, reply: ReplyXattr) {
+        callers::serve(request);
         answer_value(self.with_found(request, number, |client, file| client.xattrs_of(file)), size, reply);
     }
 
     fn removexattr(&self, request: &Request, number: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        callers::serve(request);
         let removed = self.with_found(request, number, |client, file| client.remove_xattr_of(file, name.as_bytes()));
         self.access_list_changed(number, name);
         finish(removed, reply);
@@ -358,7 +387,7 @@ impl Filesystem for MountedExport {
 
     fn getlk(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         handle: FileHandle,
         owner: LockOwner,
@@ -368,6 +397,7 @@ impl Filesystem for MountedExport {
         process: u32,
         reply: ReplyLock,
     ) {
+        callers::serve(request);
         let found = self.handle(handle).and_then(|handle| {
             let kind = lock_kind(kind).ok_or(Errno::EINVAL)?;
             let ask = || handle.file.test_lock(owner.0, LockRange { kind, start, end, process });
@@ -396,6 +426,7 @@ impl Filesystem for MountedExport {
         waits: bool,
         reply: ReplyEmpty,
     ) {
+        callers::serve(request);
         let asked = self.handle(handle).and_then(|handle| Ok((handle, lock_kind(kind).ok_or(Errno::EINVAL)?)));
         let (handle, kind) = match asked {
             Ok(asked) => asked,
@@ -424,7 +455,7 @@ impl Filesystem for MountedExport {
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -432,6 +463,7 @@ impl Filesystem for MountedExport {
         mode: i32,
         reply: ReplyEmpty,
     ) {
+        callers::serve(request);
         let allocated = self.handle(handle).and_then(|handle| {
             let mode = u32::try_from(mode).map_err(|_| Errno::EINVAL)?;
             Ok(handle.file.fallocate(mode, offset, length)?)
@@ -439,7 +471,8 @@ impl Filesystem for MountedExport {
         finish(allocated, reply);
     }
 
-    fn lseek(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, request: &Request, _: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+        callers::serve(request);
         let data = match whence {
             3 => true,  // SEEK_DATA
             4 => false, // SEEK_HOLE
@@ -457,7 +490,7 @@ impl Filesystem for MountedExport {
 
     fn copy_file_range(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         from: FileHandle,
         offset: u64,
@@ -468,6 +501,7 @@ impl Filesystem for MountedExport {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
+        callers::serve(request);
         match self.copy((from, offset), (to, to_offset), length) {
             Ok(copied) => reply.written(copied),
             Err(error) => reply.error(error),

@@ -17,13 +17,18 @@
 //! | `again` | calls that the kernel makes again |
 //! | `passthrough` | files that the kernel reads and writes itself |
 //! | `notices` | what other clients have changed |
+//! | `callers` | the programs whose calls wait |
+//! | `serving` | the threads that serve a mount |
+//! | `device` | how the kernel gets a mount, and how it is taken away |
 //! | `convert` | attributes, flags and times |
 //! | [`private`] | a mount for the processes of one mount namespace |
 #![forbid(unsafe_code)]
 
 mod again;
+mod callers;
 mod closing;
 mod convert;
+mod device;
 mod filesystem;
 mod found;
 mod handles;
@@ -35,11 +40,16 @@ mod notices;
 mod opens;
 mod passthrough;
 pub mod private;
+mod serving;
 
-use fuser::{BackgroundSession, Config, MountOption, Session, SessionACL};
-use motet_files::client::{Client, Subscription};
-use mounted::MountedExport;
-use std::path::Path;
+pub use device::unmount;
+
+use device::Mounting;
+use fuser::SessionACL;
+use motet_files::client::Client;
+use rustix::mount::UnmountFlags;
+use serving::{Service, Serving};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How an export is mounted.
@@ -58,48 +68,51 @@ pub struct Options {
     pub writeback: bool,
 }
 
-/// A mounted export. Dropping it unmounts it.
+/// A mounted export. Dropping it unmounts it: programs that use it go on.
 #[derive(Debug)]
 pub struct Mount {
-    session: Option<BackgroundSession>,
-    _notices: Option<Subscription>,
+    serving: Option<Serving>,
+    path: PathBuf,
 }
 
 impl Mount {
     /// Mounts the export of `client` at `path`, a directory.
     pub fn start(client: Client, path: &Path, options: &Options) -> std::io::Result<Self> {
-        let read_only = client.is_read_only();
-        let mut config = Config::default();
-        config.mount_options = vec![
-            MountOption::FSName(format!("motet:{}", options.name)),
-            MountOption::Subtype("motet".to_owned()),
-            MountOption::DefaultPermissions,
-            MountOption::NoDev,
-            MountOption::NoSuid,
-            if read_only { MountOption::RO } else { MountOption::RW },
-        ];
-        config.acl = if options.other_users { SessionACL::All } else { SessionACL::Owner };
-        config.n_threads = Some(options.threads.max(1));
-        config.clone_fd = true;
-        let mounted = MountedExport::new(client.clone(), options.validity, options.writeback)?;
-        let (nodes, kernel) = (mounted.shared_nodes(), mounted.kernel());
-        let session = Session::new(mounted, path, &config)?;
-        let _ = kernel.set(session.notifier());
-        let session = session.spawn()?;
-        let notices = notices::tell(&client, nodes, session.notifier())?;
-        let mount = Self { session: Some(session), _notices: notices };
-        read_ahead(path);
-        Ok(mount)
+        let &Options { ref name, validity, other_users, threads, writeback } = options;
+        let path = path.canonicalize()?;
+        let users = if other_users { SessionACL::All } else { SessionACL::Owner };
+        let device = Mounting { name, read_only: client.is_read_only(), other_users }.attach(&path)?;
+        let service = Service { validity, writeback, threads, users, queues: true };
+        match Serving::start(client, device, service) {
+            Ok(serving) => {
+                read_ahead(&path);
+                Ok(Self { serving: Some(serving), path })
+            }
+            Err(error) => {
+                let _ = unmount(&path, UnmountFlags::DETACH);
+                Err(error)
+            }
+        }
     }
 
     /// Waits until the file system is unmounted, by whichever means.
     pub fn wait(mut self) -> std::io::Result<()> {
-        self.session.take().map_or(Ok(()), BackgroundSession::join)
+        self.serving.take().map_or(Ok(()), Serving::wait)
     }
 
     /// Unmounts it, and waits for requests under way.
     pub fn unmount(mut self) -> std::io::Result<()> {
-        self.session.take().map_or(Ok(()), BackgroundSession::umount_and_join)
+        unmount(&self.path, UnmountFlags::empty())?;
+        self.serving.take().map_or(Ok(()), Serving::wait)
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        // One that has ended may have another one in its place.
+        if self.serving.take().is_some_and(|serving| !serving.is_gone()) {
+            let _ = unmount(&self.path, UnmountFlags::DETACH);
+        }
     }
 }
 

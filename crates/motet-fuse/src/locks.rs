@@ -6,8 +6,10 @@
 //! The kernel does not say which call a program waits in. `/proc` does, as far as this process may look there. It matters in two ways: only a process can be
 //! found to wait for itself (fcntl(2), EDEADLK), and `flock` gives up the lock that it converts before it waits (flock(2)).
 
+use crate::callers::has_signal;
 use crate::handles::Handle;
 use fuser::{Errno, ReplyEmpty};
+use motet_files::client::call_for;
 use motet_files::protocol::{LockRange, LockWait};
 use std::fs;
 use std::io::ErrorKind;
@@ -76,9 +78,12 @@ impl Releases {
     /// Answers when the lock is taken, in a thread of its own.
     pub fn wait_for(self: &Arc<Self>, asked: Asked, reply: ReplyEmpty) {
         let releases = Arc::clone(self);
-        let waiter = move || match releases.take(&asked) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(error),
+        let waiter = move || {
+            call_for(asked.thread);
+            match releases.take(&asked) {
+                Ok(()) => reply.ok(),
+                Err(error) => reply.error(error),
+            }
         };
         // Without a thread the reply is dropped, which answers EIO.
         drop(thread::Builder::new().name("lock".to_owned()).spawn(waiter));
@@ -112,16 +117,6 @@ impl Releases {
             pause = (pause * 2).min(PAUSES[1]);
         }
     }
-}
-
-/// Whether a thread is gone, or a signal waits for it that it does not block. The kernel keeps a program in its call until this answers, also one that is killed.
-fn has_signal(thread: u32) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{thread}/status")) else { return true };
-    let mask = |field: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(field));
-        line.and_then(|value| u64::from_str_radix(value.trim(), 16).ok()).unwrap_or(0)
-    };
-    (mask("SigPnd:") | mask("ShdPnd:")) & !mask("SigBlk:") != 0
 }
 
 /// The call in which a thread waits.
