@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crate::ending;
 use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome};
+use crate::limits;
 use crate::names;
 use crate::output;
 
@@ -88,6 +89,7 @@ fn serve(arguments: &Arguments) -> Outcome {
     let Arguments { export, directory, soft, validity, allow_other, writeback, .. } = arguments;
     let failed = |what: &str, error: std::io::Error| Failure::new(FAILED, format!("{what}: {error}"));
     let signals = ending::Signals::new().map_err(|error| failed("signals", error))?;
+    limits::prepare_to_serve().map_err(|error| failed("signals", error))?;
     // The kernel has applied the programs' own masks.
     rustix::process::umask(rustix::fs::Mode::empty());
     let client = Client::named(export, *soft).map_err(|error| not_connected(export, error))?;

@@ -22,6 +22,7 @@ use rustix::net::{
 use serde::{Deserialize, Serialize};
 
 use crate::exit_error::{FAILED, Failure, Outcome};
+use crate::limits;
 use crate::mount::{self, THREADS, VALIDITY};
 
 /// Longest line, bytes.
@@ -159,6 +160,7 @@ fn detach(arguments: &Arguments) -> Outcome {
 fn serve(arguments: &Arguments, socket: &UnixStream) -> Outcome<()> {
     let export = &*arguments.export;
     let failed = |error: std::io::Error| Failure::new(FAILED, format!("export {export}: {error}"));
+    limits::prepare_to_serve().map_err(failed)?;
     // The kernel has applied the programs' own masks.
     rustix::process::umask(rustix::fs::Mode::empty());
     let client = Client::named(export, None).map_err(|error| mount::not_connected(export, error))?;
