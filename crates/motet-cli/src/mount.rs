@@ -7,6 +7,7 @@ use motet_fuse::{Mount, Options, unmount};
 use motet_sys::inherited::only_standard_descriptors;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -71,6 +72,10 @@ pub struct UmountArguments {
     /// The directory
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
+
+    /// Unmount it although programs use it: calls that wait for the server fail
+    #[arg(long)]
+    force: bool,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -189,11 +194,27 @@ fn start(arguments: &Arguments) -> Outcome {
 /// `motet umount`.
 pub fn umount(arguments: &UmountArguments) -> Outcome {
     let directory = &arguments.directory;
-    unmount(directory, UnmountFlags::empty()).map_err(|error| {
+    let unmounted = if arguments.force { force(directory) } else { unmount(directory, UnmountFlags::empty()) };
+    unmounted.map_err(|error| {
         let code = if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) { NOT_FOUND } else { FAILED };
         Failure::new(code, format!("{}: {}", directory.display(), explained(error)))
     })?;
     Ok(0)
+}
+
+/// Takes a mount away although programs use it. Root ends the connection to the kernel, and all calls with it. Another user detaches the mount, and its
+/// process ends the calls that wait.
+fn force(directory: &Path) -> std::io::Result<()> {
+    // Nothing here looks at the directory itself, which could wait for the server.
+    let at = std::path::absolute(directory)?;
+    let uses = uses::list().into_iter().filter(|found| found.front == "mount" && Path::new(&found.at) == at);
+    let servers: Vec<_> = uses.filter_map(|found| i32::try_from(found.process).ok().and_then(Pid::from_raw)).collect();
+    unmount(directory, UnmountFlags::FORCE | UnmountFlags::DETACH)?;
+    for server in servers {
+        // One that has ended with the mount is gone.
+        let _ = kill_process(server, Signal::TERM);
+    }
+    Ok(())
 }
 
 /// Says what to do about errors of mounting that users meet.
