@@ -39,6 +39,7 @@ mod limits;
 mod module_table;
 mod modules;
 mod mount;
+mod mount_points;
 mod mount_server;
 mod mpi_env;
 mod mpi_hosts;
