@@ -4,6 +4,7 @@ use clap::Args;
 use motet_files::client::Client;
 use motet_files::uses::{self, Announced};
 use motet_fuse::{Mount, Options, unmount};
+use motet_session::api::ExportUse;
 use motet_sys::inherited::only_standard_descriptors;
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use crate::ending;
 use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome};
 use crate::limits;
+use crate::mount_points::is_mount_of_export;
 use crate::names;
 use crate::output;
 
@@ -206,8 +208,16 @@ pub fn umount(arguments: &UmountArguments) -> Outcome {
 /// process ends the calls that wait.
 fn force(directory: &Path) -> std::io::Result<()> {
     // Nothing here looks at the directory itself, which could wait for the server.
-    let at = std::path::absolute(directory)?;
-    let uses = uses::list().into_iter().filter(|found| found.front == "mount" && Path::new(&found.at) == at);
+    let named = std::path::absolute(directory)?;
+    let at = match (named.parent(), named.file_name()) {
+        (Some(parent), Some(name)) => parent.canonicalize()?.join(name),
+        _ => named.clone(),
+    };
+    if !is_mount_of_export(&at)? {
+        return Err(Errno::INVAL.into());
+    }
+    let is_it = |found: &ExportUse| found.front == "mount" && [&named, &at].contains(&&PathBuf::from(&found.at));
+    let uses = uses::list().into_iter().filter(is_it);
     let servers: Vec<_> = uses.filter_map(|found| i32::try_from(found.process).ok().and_then(Pid::from_raw)).collect();
     unmount(directory, UnmountFlags::FORCE | UnmountFlags::DETACH)?;
     for server in servers {

@@ -1,8 +1,9 @@
 //! What is mounted where, as /proc/self/mountinfo says.
 
 use std::ffi::OsString;
+use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The directories in a text of the kind of /proc/self/mountinfo on which something is mounted.
 pub fn mount_points(text: &[u8]) -> impl Iterator<Item = PathBuf> {
@@ -18,6 +19,14 @@ pub fn mount_points(text: &[u8]) -> impl Iterator<Item = PathBuf> {
         }
         Some(OsString::from_vec(path).into())
     })
+}
+
+/// Whether what is mounted at this path, and seen there, is a mount of an export.
+pub fn is_mount_of_export(at: &Path) -> std::io::Result<bool> {
+    let mounts = fs::read("/proc/self/mountinfo")?;
+    let there = mounts.split(|byte| *byte == b'\n').rfind(|line| mount_points(line).next().as_deref() == Some(at));
+    let kind = b" - fuse.motet ";
+    Ok(there.is_some_and(|line| line.windows(kind.len()).any(|part| part == kind)))
 }
 
 #[cfg(test)]

@@ -283,6 +283,10 @@ fn mounts_end_although_their_server_is_away() {
             scene.programs[waits].waits("look");
             let (code, _, err) = scene.umount(&[]);
             assert!(code == 1 && err.contains("programs use it"), "{code} {err}");
+            let exported = scene.folder.path().join("exported");
+            let (code, _, err) =
+                finish(&mut command(&scene.folder, &["umount", "--force", exported.to_str().unwrap()]));
+            assert!(code == 3 && err.contains("it is not mounted"), "{code} {err}");
             let (code, out, err) = scene.umount(&["--force"]);
             assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
             let answer = scene.programs[waits].line();
