@@ -5,6 +5,7 @@ use crate::mounted::MountedExport;
 use crate::notices;
 use fuser::{BackgroundSession, Config, Session, SessionACL};
 use motet_files::client::{Client, Subscription};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +60,10 @@ impl Serving {
 
     /// Waits until the connection to the kernel has ended, and the threads with it.
     pub fn wait(self) -> std::io::Result<()> {
-        self.session.join()
+        match self.session.join() {
+            // A thread that is reading a request when the connection ends gets this, others ENODEV, which fuser knows.
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => Ok(()),
+            ended => ended,
+        }
     }
 }
