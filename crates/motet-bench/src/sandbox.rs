@@ -18,6 +18,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::rc::{Rc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -64,8 +65,8 @@ pub struct Sandbox<'a> {
     folder: TempDir,
     motet_environment: Vec<(String, OsString)>,
     logs: Cell<usize>,
-    /// The servers that it has started.
-    servers: RefCell<Vec<u32>>,
+    /// The servers that it has started. The number of one that has ended may be another process's.
+    servers: RefCell<Vec<Weak<u32>>>,
     /// Where servers run.
     placement: Cell<Placement>,
 }
@@ -166,7 +167,9 @@ impl<'a> Sandbox<'a> {
     pub fn place_servers(&self, placement: Placement) {
         self.placement.set(placement);
         let cpu = self.server_cpu();
-        self.servers.borrow().iter().for_each(|&server| self.bench.cpus.move_to(server, cpu));
+        let mut servers = self.servers.borrow_mut();
+        servers.retain(|server| server.upgrade().is_some());
+        servers.iter().filter_map(Weak::upgrade).for_each(|server| self.bench.cpus.move_to(*server, cpu));
     }
 
     fn server_cpu(&self) -> Option<usize> {
@@ -193,8 +196,9 @@ impl<'a> Sandbox<'a> {
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let child = self.bench.cpus.on(self.server_cpu(), || cleanup::start(&mut command));
         let child = child.with_context(|| format!("cannot start {}", words[0]))?;
-        self.servers.borrow_mut().push(child.id());
-        let mut server = Server { child, log, name: words[0].to_owned(), signal: Signal::TERM };
+        let process = Rc::new(child.id());
+        self.servers.borrow_mut().push(Rc::downgrade(&process));
+        let mut server = Server { child, process, log, name: words[0].to_owned(), signal: Signal::TERM };
         server.until(|printed| match ready {
             Ready::Listens(port) => port.parse().is_ok_and(|port: u16| TcpStream::connect(("127.0.0.1", port)).is_ok()),
             Ready::Says(text) => printed.contains(text),
@@ -305,6 +309,8 @@ impl BothServers {
 /// A server. On drop it gets a signal, and SIGKILL if it does not end.
 pub struct Server {
     child: Child,
+    /// Its number, as long as it is this process's.
+    process: Rc<u32>,
     log: PathBuf,
     name: String,
     /// The signal that asks it to end.
@@ -314,7 +320,7 @@ pub struct Server {
 impl Server {
     /// The process that was started.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        *self.process
     }
 
     fn printed(&self) -> String {
