@@ -219,7 +219,8 @@ fn force(directory: &Path) -> std::io::Result<()> {
     let is_it = |found: &ExportUse| found.front == "mount" && [&named, &at].contains(&&PathBuf::from(&found.at));
     let uses = uses::list().into_iter().filter(is_it);
     let servers: Vec<_> = uses.filter_map(|found| i32::try_from(found.process).ok().and_then(Pid::from_raw)).collect();
-    unmount(directory, UnmountFlags::FORCE | UnmountFlags::DETACH)?;
+    // What was looked at, and not what a link leads to by now.
+    unmount(&at, UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
     for server in servers {
         // One that has ended with the mount is gone.
         let _ = kill_process(server, Signal::TERM);
