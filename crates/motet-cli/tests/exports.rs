@@ -5,12 +5,14 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::test_hosts::TestHosts;
-use common::{Folder, finish, json, motet, refused, skipped, until};
+use common::{
+    Folder, can_mount, descriptor_limits, finish, json, motet, refused, skipped, until, with_few_descriptors,
+};
 
 /// Hosts of a test: each has a folder for its sessions. They share the network, unless a command runs on a test host.
 struct Hosts(Folder);
@@ -108,22 +110,6 @@ fn served(command: &mut Command) -> Served {
     served
 }
 
-fn can_mount(test: &str) -> bool {
-    let able = Path::new("/dev/fuse").exists() && rustix::process::getuid().is_root();
-    if !able {
-        skipped(test, "no /dev/fuse, or not root");
-    }
-    able
-}
-
-/// The soft and the hard limit on open files of a process.
-fn descriptor_limits(process: u32) -> (String, String) {
-    let limits = fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
-    let mut words = line.split_whitespace().map(str::to_owned);
-    (words.next().unwrap(), words.next().unwrap())
-}
-
 #[test]
 fn limits_of_the_system_are_errors_of_clients() {
     let test = "limits_of_the_system_are_errors_of_clients";
@@ -132,15 +118,7 @@ fn limits_of_the_system_are_errors_of_clients() {
     fs::write(&disk, "").unwrap();
     for (way, served_path) in [("--no-direct", exported), ("--block", disk)] {
         let motet = hosts.motet("a", &["export", "--as", "limited", way, served_path.to_str().unwrap()]);
-        let mut command = Command::new("sh");
-        command.args(["-c", "ulimit -Sn 256; exec \"$@\"", "sh"]).arg(motet.get_program()).args(motet.get_args());
-        for (name, value) in motet.get_envs() {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
-        let served = served(&mut command);
+        let served = served(&mut with_few_descriptors(&motet));
         let (soft, hard) = descriptor_limits(served.0.id());
         assert_eq!(soft, hard, "{way}");
         if way == "--block" {

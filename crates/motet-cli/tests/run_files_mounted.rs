@@ -5,11 +5,10 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::exported::Export;
-use common::{Folder, finish, motet, refused, skipped, until};
+use common::{Folder, can_mount, finish, motet, refused, skipped, until};
 
 /// Copies its first file to standard output, then standard input to its second one, by system calls alone. Its status is 7.
 const STATIC_PROGRAM: &str = r#"
@@ -31,15 +30,6 @@ int main(int count, char **words) {
     return 7;
 }
 "#;
-
-/// Whether this process may mount, and FUSE is there; if not, it is said.
-fn can_mount(test: &str) -> bool {
-    let able = Path::new("/dev/fuse").exists() && rustix::process::getuid().is_root();
-    if !able {
-        skipped(test, "no /dev/fuse, or not root");
-    }
-    able
-}
 
 /// The processes that serve mounts of an export for programs.
 fn serving(export: &str) -> usize {

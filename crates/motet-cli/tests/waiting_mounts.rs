@@ -7,7 +7,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
@@ -15,7 +15,7 @@ use std::thread;
 use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
-use common::{Folder, LIMIT, finish, json, motet, skipped, until};
+use common::{Folder, LIMIT, can_mount, descriptor_limits, finish, json, motet, until, with_few_descriptors};
 
 /// Opens the file of a mount, says so, and does in the mount what lines of its standard input say.
 const PROGRAM: &str = r#"
@@ -106,8 +106,7 @@ struct Scene {
 
 /// `None`: no file system can be mounted here, which is said.
 fn scene(test: &str) -> Option<Scene> {
-    if !Path::new("/dev/fuse").exists() || !rustix::process::getuid().is_root() {
-        skipped(test, "no /dev/fuse, or not root");
+    if !can_mount(test) {
         return None;
     }
     let folder = Folder::new("waiting");
@@ -118,15 +117,7 @@ fn scene(test: &str) -> Option<Scene> {
     let server = serve(&folder);
     let at = folder.path().join("mount");
     let motet = command(&folder, &["mount", "--foreground", "waited", at.to_str().unwrap()]);
-    let mut mount = Command::new("sh");
-    mount.args(["-c", "ulimit -Sn 256; exec \"$@\"", "sh"]).arg(motet.get_program()).args(motet.get_args());
-    for (name, value) in motet.get_envs() {
-        match value {
-            Some(value) => mount.env(name, value),
-            None => mount.env_remove(name),
-        };
-    }
-    let mount = said(mount, "is mounted on");
+    let mount = said(with_few_descriptors(&motet), "is mounted on");
     Some(Scene { folder, server, mount, programs: Vec::new() })
 }
 
@@ -304,10 +295,8 @@ fn a_mount_that_gets_sigterm_serves_open_files_as_long_as_the_server_answers() {
     let test = "a_mount_that_gets_sigterm_serves_open_files_as_long_as_the_server_answers";
     let Some(mut scene) = scene(test) else { return };
     let program = scene.program();
-    let limits = fs::read_to_string(format!("/proc/{}/limits", scene.mount.id())).unwrap();
-    let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
-    let mut limit = limit.split_whitespace();
-    assert_eq!(limit.next(), limit.next(), "it may open as many files as the system allows");
+    let (soft, hard) = descriptor_limits(scene.mount.id());
+    assert_eq!(soft, hard, "it may open as many files as the system allows");
     kill_process(Pid::from_child(&scene.mount), Signal::TERM).unwrap();
     let at = scene.at();
     let is_mounted = || fs::read_to_string("/proc/self/mountinfo").unwrap().contains(at.to_str().unwrap());

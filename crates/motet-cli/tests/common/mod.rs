@@ -110,3 +110,33 @@ pub fn refused(command: &mut Command, code: i32) -> String {
 pub fn json(text: &str) -> serde_json::Value {
     serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
 }
+
+/// Whether file systems can be mounted here. Says that a test is skipped otherwise.
+pub fn can_mount(test: &str) -> bool {
+    let able = Path::new("/dev/fuse").exists() && rustix::process::getuid().is_root();
+    if !able {
+        skipped(test, "no /dev/fuse, or not root");
+    }
+    able
+}
+
+/// A command as a shell starts it whose soft limit on open files is low.
+pub fn with_few_descriptors(command: &Command) -> Command {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -Sn 256; exec \"$@\"", "sh"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    limited
+}
+
+/// The soft and the hard limit on open files of a process.
+pub fn descriptor_limits(process: u32) -> (String, String) {
+    let limits = std::fs::read_to_string(format!("/proc/{process}/limits")).unwrap();
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let mut words = line.split_whitespace().map(str::to_owned);
+    (words.next().unwrap(), words.next().unwrap())
+}
