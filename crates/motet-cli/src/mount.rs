@@ -27,6 +27,8 @@ pub const THREADS: usize = 4;
 pub const VALIDITY: Duration = Duration::from_secs(1);
 /// What the process in the background writes when the file system is mounted.
 const MOUNTED: &[u8] = b"mounted\n";
+/// Most links that lead to a mount, as in path_resolution(7).
+const MAX_LINKS: usize = 40;
 
 /// Mount an export on a directory, for all programs of this user
 ///
@@ -196,31 +198,47 @@ fn start(arguments: &Arguments) -> Outcome {
 /// `motet umount`.
 pub fn umount(arguments: &UmountArguments) -> Outcome {
     let directory = &arguments.directory;
-    let unmounted = if arguments.force { force(directory) } else { unmount(directory, UnmountFlags::empty()) };
-    unmounted.map_err(|error| {
+    take_away(directory, arguments.force).map_err(|error| {
         let code = if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) { NOT_FOUND } else { FAILED };
         Failure::new(code, format!("{}: {}", directory.display(), explained(error)))
     })?;
     Ok(0)
 }
 
-/// Takes a mount away although programs use it. Root ends the connection to the kernel, and all calls with it. Another user detaches the mount, and its
-/// process ends the calls that wait.
-fn force(directory: &Path) -> std::io::Result<()> {
-    // Nothing here looks at the directory itself, which could wait for the server.
+/// Unmounts an export, and nothing else.
+fn take_away(directory: &Path, by_force: bool) -> std::io::Result<()> {
     let named = std::path::absolute(directory)?;
-    let at = match (named.parent(), named.file_name()) {
-        (Some(parent), Some(name)) => parent.canonicalize()?.join(name),
-        _ => named.clone(),
-    };
+    let at = without_links(&named)?;
     if !is_mount_of_export(&at)? {
         return Err(Errno::INVAL.into());
     }
-    let is_it = |found: &ExportUse| found.front == "mount" && [&named, &at].contains(&&PathBuf::from(&found.at));
+    // What was looked at, and not what a link leads to by now.
+    let kept = UnmountFlags::NOFOLLOW;
+    if by_force { force(&named, &at, kept) } else { unmount(&at, kept) }
+}
+
+/// The path that links lead to. Nothing here asks the directory itself, which could wait for its server.
+fn without_links(named: &Path) -> std::io::Result<PathBuf> {
+    let mut at = named.to_owned();
+    for _ in 0..MAX_LINKS {
+        let (Some(parent), Some(name)) = (at.parent(), at.file_name()) else { return Ok(at) };
+        let parent = parent.canonicalize()?;
+        at = parent.join(name);
+        match std::fs::read_link(&at) {
+            Ok(target) => at = parent.join(target),
+            Err(_) => return Ok(at),
+        }
+    }
+    Err(Errno::LOOP.into())
+}
+
+/// Takes a mount away although programs use it. Root ends the connection to the kernel, and all calls with it. Another user detaches the mount, and its
+/// process ends the calls that wait.
+fn force(named: &Path, at: &Path, kept: UnmountFlags) -> std::io::Result<()> {
+    let is_it = |found: &ExportUse| found.front == "mount" && [named, at].contains(&Path::new(&found.at));
     let uses = uses::list().into_iter().filter(is_it);
     let servers: Vec<_> = uses.filter_map(|found| i32::try_from(found.process).ok().and_then(Pid::from_raw)).collect();
-    // What was looked at, and not what a link leads to by now.
-    unmount(&at, UnmountFlags::FORCE | UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?;
+    unmount(at, UnmountFlags::FORCE | UnmountFlags::DETACH | kept)?;
     for server in servers {
         // One that has ended with the mount is gone.
         let _ = kill_process(server, Signal::TERM);

@@ -6,13 +6,14 @@ mod common;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use rustix::mount::{UnmountFlags, unmount};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 
 use common::{Folder, LIMIT, can_mount, descriptor_limits, finish, json, motet, until, with_few_descriptors};
@@ -274,10 +275,6 @@ fn mounts_end_although_their_server_is_away() {
             scene.programs[waits].waits("look");
             let (code, _, err) = scene.umount(&[]);
             assert!(code == 1 && err.contains("programs use it"), "{code} {err}");
-            let exported = scene.folder.path().join("exported");
-            let (code, _, err) =
-                finish(&mut command(&scene.folder, &["umount", "--force", exported.to_str().unwrap()]));
-            assert!(code == 3 && err.contains("it is not mounted"), "{code} {err}");
             let (code, out, err) = scene.umount(&["--force"]);
             assert_eq!((code, out.as_str(), err.as_str()), (0, "", ""));
             let answer = scene.programs[waits].line();
@@ -307,5 +304,29 @@ fn a_mount_that_gets_sigterm_serves_open_files_as_long_as_the_server_answers() {
     let answer = scene.programs[program].does("write");
     assert_eq!(answer, "error 5", "EIO");
     assert_eq!(scene.programs[program].does("close"), "done");
+    scene.mount_ends();
+}
+
+#[test]
+fn only_mounts_of_exports_are_unmounted() {
+    let Some(mut scene) = scene("only_mounts_of_exports_are_unmounted") else { return };
+    let (exported, other) = (scene.folder.path().join("exported"), scene.folder.path().join("other"));
+    fs::create_dir(&other).unwrap();
+    let has_other = mount("tmpfs", &other, "tmpfs", MountFlags::empty(), None).is_ok();
+    for at in [&exported, &other] {
+        for more in [&[][..], &["--force"]] {
+            let (code, _, err) = finish(command(&scene.folder, &["umount", at.to_str().unwrap()]).args(more));
+            assert!(code == 3 && err.contains("it is not mounted"), "{at:?} {more:?} {code} {err}");
+        }
+    }
+    if has_other {
+        unmount(&other, UnmountFlags::empty()).expect("it is still mounted");
+    }
+    // A mount is found by links, too.
+    let (first, second) = (scene.folder.path().join("first"), scene.folder.path().join("second"));
+    symlink("second", &first).unwrap();
+    symlink(scene.at(), &second).unwrap();
+    let unmounted = finish(&mut command(&scene.folder, &["umount", first.to_str().unwrap()]));
+    assert_eq!(unmounted, (0, String::new(), String::new()));
     scene.mount_ends();
 }
