@@ -92,7 +92,10 @@ static enum image image_at(const char *path)
 {
     char next[256];
     for (int depth = 0; depth <= SCRIPT_DEPTH; depth++) {
-        long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+        /* Not a regular file: a FIFO would make the open wait. The kernel refuses to execute it. */
+        struct stat status;
+        if (syscall(SYS_newfstatat, AT_FDCWD, path, &status, 0) == 0 && !S_ISREG(status.st_mode)) return IMAGE_INDIFFERENT;
+        long fd = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (fd < 0) return fd == -1 && (errno == ENOENT || errno == ENOTDIR) ? IMAGE_ABSENT : IMAGE_INDIFFERENT;
         enum image image = image_in_file((int)fd, next);
         syscall(SYS_close, (int)fd);
