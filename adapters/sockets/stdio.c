@@ -11,59 +11,102 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void unread_stream(FILE *file, int fd, motet_stream s)
+/* Bytes of a ring that a FILE reads before those of its descriptor. */
+struct held {
+    int fd;
+    unsigned char *bytes;
+    size_t count, at;
+};
+
+/* Reads all that the ring holds until it is empty; false: more may come. */
+static bool hold(struct held *held, bool (*is_drained)(const struct held *), ssize_t (*take)(int fd, void *into, size_t room))
 {
-    size_t held = 0, capacity = 0;
-    unsigned char *bytes = NULL;
-    bool drained = ENGINE(engine.hand_over(s, fd, REASON_STDIO)) == 1;
-    while (!drained && !(drained = ENGINE(engine.set_tcp_only(s, REASON_STDIO)) != 0)) {
-        if (held == capacity) {
-            unsigned char *more = realloc(bytes, capacity = capacity ? capacity * 2 : 65536);
-            if (!more) break;
-            bytes = more;
+    size_t capacity = 0;
+    while (!is_drained(held)) {
+        if (held->count == capacity) {
+            unsigned char *more = realloc(held->bytes, capacity = capacity ? capacity * 2 : 65536);
+            if (!more) return false;
+            held->bytes = more;
         }
-        ssize_t got = recv(fd, bytes + held, capacity - held, MSG_DONTWAIT);
-        if (got <= 0) break;
-        held += (size_t)got;
+        ssize_t got = take(held->fd, held->bytes + held->count, capacity - held->count);
+        if (got <= 0) return is_drained(held);
+        held->count += (size_t)got;
     }
-    while (held > 0) ungetc(bytes[--held], file);
-    free(bytes);
-    /* The FILE reads the descriptor without this object: the engine releases the stream. */
-    if (drained) table_set(fd, KIND_NONE);
+    return true;
 }
 
-/* Pushes the rest of a confined process's ring back into the FILE. */
-static void unread_ring_rest(FILE *file, int fd)
+static bool stream_is_drained(const struct held *held) { return ENGINE(engine.set_tcp_only(table_handle(held->fd), REASON_STDIO)) != 0; }
+static ssize_t take_now(int fd, void *into, size_t room) { return recv(fd, into, room, MSG_DONTWAIT); }
+
+/* The rest of a confined process's ring. */
+static bool rest_is_drained(const struct held *held) { return word_kind(table_word(held->fd)) != KIND_RING_REST; }
+static ssize_t take_rest(int fd, void *into, size_t room) { return read(fd, into, room); }
+
+static ssize_t held_read(void *cookie, char *into, size_t room)
 {
-    unsigned char *bytes = NULL;
-    size_t held = 0, capacity = 0;
-    for (ssize_t got = 1; got > 0 && word_kind(table_word(fd)) == KIND_RING_REST; held += got > 0 ? (size_t)got : 0) {
-        if (held == capacity) {
-            unsigned char *more = realloc(bytes, capacity = capacity ? capacity * 2 : 65536);
-            if (!more) break;
-            bytes = more;
-        }
-        got = read(fd, bytes + held, capacity - held);
+    struct held *held = cookie;
+    size_t left = held->count - held->at;
+    if (left == 0) return read(held->fd, into, room);
+    if (room < left) left = room;
+    memcpy(into, held->bytes + held->at, left);
+    held->at += left;
+    return (ssize_t)left;
+}
+
+static ssize_t held_write(void *cookie, const char *from, size_t length) { return write(((struct held *)cookie)->fd, from, length); }
+
+static int held_close(void *cookie)
+{
+    struct held *held = cookie;
+    int fd = held->fd;
+    free(held->bytes);
+    free(held);
+    return close(fd);
+}
+
+/* A FILE for reading and writing whose first input is in memory. ungetc() cannot hold it: a program that writes first, as it has read nothing, would write into
+ * libc's memory for what was pushed back. */
+static FILE *open_held(const struct held *first, const char *mode)
+{
+    struct held *held = malloc(sizeof *held);
+    FILE *file = held ? fopencookie(held, mode, (cookie_io_functions_t){held_read, held_write, NULL, held_close}) : NULL;
+    if (!file) {
+        free(held);
+        return NULL;
     }
-    while (held > 0) ungetc(bytes[--held], file);
-    free(bytes);
+    *held = *first;
+    file->_fileno = held->fd; /* what fileno() returns */
+    return file;
+}
+
+/* Gives stdio a descriptor that is read, with what its ring holds. */
+static FILE *open_readable(int fd, const char *mode, bool is_stream)
+{
+    struct held held = {.fd = fd};
+    bool drained = is_stream ? ENGINE(engine.hand_over(table_handle(fd), fd, REASON_STDIO)) == 1 || hold(&held, stream_is_drained, take_now)
+                             : hold(&held, rest_is_drained, take_rest);
+    FILE *file = held.count > 0 && strchr(mode, '+') ? open_held(&held, mode) : REAL(fdopen)(fd, mode);
+    if (!file || !strchr(mode, '+')) {
+        while (file && held.count > 0) ungetc(held.bytes[--held.count], file);
+        free(held.bytes);
+    }
+    /* The FILE reads the descriptor without this object: the engine releases the stream. */
+    if (file && is_stream && drained) table_set(fd, KIND_NONE);
+    return file;
 }
 
 SHIM_API FILE *fdopen(int fd, const char *mode)
 {
     if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || reentrancy_depth > 0) return REAL(fdopen)(fd, mode);
-    motet_stream s = word_kind(table_word(fd)) == KIND_STREAM ? table_handle(fd) : 0;
-    FILE *file = REAL(fdopen)(fd, mode);
-    if (!file) return NULL;
     int kept = errno;
-    if (word_kind(table_word(fd)) == KIND_RING_REST && (*mode == 'r' || strchr(mode, '+')))
-        unread_ring_rest(file, fd);
-    else if (!s)
+    enum kind kind = word_kind(table_word(fd));
+    bool reads = *mode == 'r' || (strchr("wa", *mode) && strchr(mode, '+'));
+    FILE *file = reads && (kind == KIND_STREAM || kind == KIND_RING_REST) ? open_readable(fd, mode, kind == KIND_STREAM) : REAL(fdopen)(fd, mode);
+    if (!file) return NULL;
+    if (kind == KIND_STREAM && !reads)
+        ENGINE_DO(engine.set_tcp_only(table_handle(fd), REASON_STDIO)); /* incoming bytes do not belong to the FILE: the program still receives them by recv() or read() */
+    else if (kind != KIND_STREAM && kind != KIND_RING_REST)
         table_force_tcp(fd, REASON_STDIO);
-    else if (*mode == 'r' || strchr(mode, '+'))
-        unread_stream(file, fd, s);
-    else
-        ENGINE_DO(engine.set_tcp_only(s, REASON_STDIO)); /* incoming bytes do not belong to the FILE: the program still receives them by recv() or read() */
     errno = kept;
     return file;
 }
