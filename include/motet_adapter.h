@@ -119,8 +119,9 @@ int motet_epoll_remove(motet_epoll *set, motet_stream s);
 int motet_epoll_nest(motet_epoll *set, motet_epoll *inner, void *cookie, int interest);
 int motet_epoll_unnest(motet_epoll *set, motet_epoll *inner);
 
-/* Writes the cookies of at most `max` streams that are ready; returns how many. Looks only at streams whose gate is open. */
-unsigned motet_epoll_ready(motet_epoll *set, void **cookies, unsigned max);
+/* Writes the cookies of at most `max` streams that are ready; returns how many. Their events count as reported. Looks only at streams whose gate is
+ * open, and only at those whose cookie is `wanted`, if that is not NULL. `wanted` must not call the engine. */
+unsigned motet_epoll_ready(motet_epoll *set, void **cookies, unsigned max, int (*wanted)(void *cookie, void *context), void *context);
 
 /* Replaces the first steps of a wait where no gate is open and spinning does not pay. Returns 1: the sleep is counted; make the kernel's wait,
  * then call motet_epoll_slept(). Returns 0: nothing happened; begin a wait. */

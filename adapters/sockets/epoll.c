@@ -130,20 +130,30 @@ static int merge(struct epoll_event *events, int count, const struct interest *i
     return count + 1;
 }
 
+/* Whether an interest is among the events of an array that has no room for another one. */
+static int is_among_events(void *interest, void *waiting)
+{
+    const struct waiting *x = waiting;
+    int i = 0;
+    while (i < x->capacity && x->events[i].data.u64 != ((struct interest *)interest)->data) i++;
+    return i < x->capacity;
+}
+
 /* Adds streams with ring data to `count` events. */
 static int ring_collect(struct waiting *x, int count)
 {
     void *cookies[128];
     struct epoll_record *record = x->record;
-    int capacity = x->capacity - count < 128 ? x->capacity - count : 128; /* what the engine returns counts as reported */
-    if (capacity <= 0) return count;
+    bool full = count == x->capacity;
+    int capacity = !full && x->capacity - count < 128 ? x->capacity - count : 128; /* what the engine returns counts as reported */
     reentrancy_enter(); /* defers handlers, which might need this lock */
     pthread_mutex_lock(&record->lock);
-    unsigned found = record->set ? engine.epoll_ready(record->set, cookies, (unsigned)capacity) : 0;
+    unsigned found = record->set ? engine.epoll_ready(record->set, cookies, (unsigned)capacity, full ? is_among_events : NULL, x) : 0;
     for (unsigned i = 0; i < found; i++) {
         struct interest *interest = cookies[i];
         if ((!interest->stream && !interest->inner) || !interest_wants_data(interest) || word_kind(table_word(interest->fd)) == KIND_CLOSED_IN_HANDLER) continue;
-        uint32_t also = 0;
+        /* Where the array is full, the kernel cannot add what it knows of the descriptor. */
+        uint32_t also = !full && (int)found == capacity && x->capacity <= 128 ? other_conditions(interest) : 0;
         if (interest->events & EPOLLONESHOT) {
             also = other_conditions(interest);
             struct epoll_event off = {.events = EPOLLONESHOT, .data.u64 = (uintptr_t)&interest_marker};
@@ -174,20 +184,30 @@ static int kernel_events(struct waiting *x, bool sleep)
     return count > 0 ? kernel_filter(x, count) : 0;
 }
 
+/* The latest answer of this thread that had the kernel's events first. */
+static __thread struct {
+    const struct epoll_record *record;
+    uint64_t since;
+    unsigned answers;
+    bool was_full; /* of the kernel's events: the next answer has those of rings first */
+} last_kernel_answer;
+
 /* True when this answer must include the kernel's events. A thread gives few answers in a row from rings alone, and only for a short time.
  * That bounds the delay of other events, however few events the program takes at a time and however its threads and sets alternate. */
 static bool kernel_is_due(const struct epoll_record *record)
 {
-    static __thread struct {
-        const struct epoll_record *record;
-        uint64_t since;
-        unsigned answers;
-    } last;
     uint64_t now = clock_ticks();
-    if (last.record == record && ++last.answers % SHIM_KERNEL_PROBE_EVERY != 0 && now - last.since < clock_ticks_of_probe()) return false;
-    last.record = record;
-    last.answers = 0;
-    last.since = now;
+    if (last_kernel_answer.record == record) {
+        bool is_turn_of_rings = last_kernel_answer.was_full;
+        last_kernel_answer.was_full = false;
+        if (is_turn_of_rings) return false;
+        if (++last_kernel_answer.answers % SHIM_KERNEL_PROBE_EVERY != 0 && now - last_kernel_answer.since < clock_ticks_of_probe())
+            return false;
+    }
+    last_kernel_answer.record = record;
+    last_kernel_answer.answers = 0;
+    last_kernel_answer.since = now;
+    last_kernel_answer.was_full = false;
     return true;
 }
 
@@ -225,6 +245,7 @@ static int ready_events(struct waiting *x)
     int count = kernel_events(x, false);
     if (count < 0 && errno != EINTR) return count;
     bool interrupted = count < 0;
+    last_kernel_answer.was_full = count == x->capacity;
     count = ring_collect(x, interrupted ? 0 : count);
     errno = interrupted && count == 0 ? EINTR : kept;
     return interrupted && count == 0 ? -1 : count;
@@ -234,12 +255,14 @@ static bool is_time_over(const struct waiting *x) { return x->at == 0 || (x->at 
 
 static int wait_covered(struct waiting *x)
 {
-    int count;
+    int count, looks = 0;
     ENGINE_DO(engine.wait_begin_set(&x->wait, x->record->set));
     x->covered = true;
     for (;;) {
+        bool had_data = false;
         switch (ENGINE(engine.wait_step(&x->wait, x->at != 0))) {
         case MOTET_WAIT_READY:
+            had_data = ++looks < SHIM_LOOKS_MAX;
             count = ready_events(x);
             break;
         case MOTET_WAIT_PROBE:
@@ -250,7 +273,7 @@ static int wait_covered(struct waiting *x)
             ENGINE_DO(engine.wait_slept(&x->wait));
             if (count == 0) count = ring_collect(x, 0);
         }
-        if (count != 0 || is_time_over(x)) return count;
+        if (count != 0 || (is_time_over(x) && !had_data)) return count; /* data that the sender has taken back meanwhile are in the kernel */
     }
 }
 

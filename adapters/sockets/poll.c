@@ -162,12 +162,15 @@ static int wait_for_streams(struct covered *x, struct waiter *waiter, const stru
 {
     struct timespec left;
     static const struct timespec zero;
-    int ready = 0;
+    int ready = 0, looks = 0;
+    bool had_data;
     ENGINE_DO(engine.wait_begin(&x->wait, x->streams, (unsigned)x->count));
     x->waiting = true;
     do {
+        had_data = false;
         switch (ENGINE(engine.wait_step(&x->wait, !deadline->zero))) {
         case MOTET_WAIT_READY:
+            had_data = ++looks < SHIM_LOOKS_MAX;
             ready = ready_now(x, waiter);
             break;
         case MOTET_WAIT_PROBE:
@@ -181,7 +184,7 @@ static int wait_for_streams(struct covered *x, struct waiter *waiter, const stru
             ENGINE_DO(engine.wait_slept(&x->wait));
             if (ready >= 0) ready = collect(x, waiter, ready);
         }
-    } while (ready == 0 && !deadline_passed(deadline));
+    } while (ready == 0 && (had_data || !deadline_passed(deadline))); /* data that the sender has taken back meanwhile are in the kernel */
     return ready;
 }
 

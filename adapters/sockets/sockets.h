@@ -68,6 +68,8 @@
 #define SHIM_ENVIRONMENT_BYTES 16384        /* settings kept from the start of the process */
 #define SHIM_STACK_BYTES 4096               /* stack of one function at most: scripts/test checks each */
 #define SHIM_SCRATCH_BYTES (128 << 10)      /* one piece of scratch.c */
+#define SHIM_LOOKS_MAX 16                   /* how often a wait whose time is over looks again for data that were there and moved */
+#define SHIM_DISCARD_BUFFERS 64             /* times the memory for discarded bytes is used by one call */
 #define SHIM_STEP_BUFFERS 64                /* iovec entries of one step of a call that proceeds in steps */
 #define SHIM_TRACKED_FDS 65536              /* descriptors from this number on are not tracked */
 #define SHIM_UPGRADE_MESSAGES_MIN 4         /* lowest upgrade threshold: sends of a connected socket, receives of an accepted one */

@@ -4,6 +4,7 @@ use crate::{EPROTO, engine, guard};
 use motet_engine::Handle;
 use motet_engine::stream::epoll_set::{EpollSet, Interest};
 use motet_engine::stream::wait::{Wait, WaitStep};
+use std::ffi::c_void;
 use std::sync::Arc;
 
 const EBADF: i32 = 9;
@@ -177,12 +178,20 @@ pub unsafe extern "C" fn motet_epoll_remove(set: *const EpollSet, s: Handle) -> 
 /// # Safety
 /// The caller keeps what `motet.h` requires.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn motet_epoll_ready(set: *const EpollSet, cookies: *mut usize, max: u32) -> u32 {
+pub unsafe extern "C" fn motet_epoll_ready(
+    set: *const EpollSet,
+    cookies: *mut usize,
+    max: u32,
+    wanted: Option<unsafe extern "C" fn(usize, *mut c_void) -> i32>,
+    context: *mut c_void,
+) -> u32 {
     let Some(engine) = engine() else { return 0 };
     guard(0, || {
         let mut n = 0;
+        // SAFETY: the caller hands in a function for cookies with its context.
+        let wanted = |cookie| wanted.is_none_or(|wanted| unsafe { wanted(cookie, context) } != 0);
         // SAFETY: the caller hands in a live set and room for `max` cookies.
-        engine.set_ready(unsafe { &*set }, |cookie| {
+        engine.set_ready(unsafe { &*set }, wanted, |cookie| {
             if n < max {
                 // SAFETY: n < max.
                 unsafe { cookies.add(n as usize).write(cookie) };

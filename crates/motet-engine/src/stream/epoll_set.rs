@@ -100,16 +100,19 @@ impl Engine {
         }
     }
 
-    /// Calls `each` with the cookie of every stream for which an event is due, and notes edges as reported. Stops when `each` returns false.
-    pub fn set_ready(&self, set: &EpollSet, mut each: impl FnMut(usize) -> bool) {
+    /// Calls `each` with the cookie of every stream for which an event is due, if it is `wanted`, and notes edges as reported. Stops when `each` returns false.
+    pub fn set_ready(&self, set: &EpollSet, wanted: impl Fn(usize) -> bool, mut each: impl FnMut(usize) -> bool) {
         let mut more = true;
         self.poll_hot(set, |member, position| {
+            if !wanted(member.cookie) {
+                return true;
+            }
             member.reported_position = position;
             more = each(member.cookie);
             more
         });
         if more && set.has_inner() {
-            self.inner_ready(set, each);
+            self.inner_ready(set, wanted, each);
         }
     }
 

@@ -119,8 +119,16 @@ impl Engine {
     }
 
     /// Calls `each` with the cookie of every inner set that has an event due, and notes edges as reported. Stops when `each` returns false.
-    pub(in crate::stream) fn inner_ready(&self, set: &EpollSet, mut each: impl FnMut(usize) -> bool) {
+    pub(in crate::stream) fn inner_ready(
+        &self,
+        set: &EpollSet,
+        wanted: impl Fn(usize) -> bool,
+        mut each: impl FnMut(usize) -> bool,
+    ) {
         for Inner { set: inner, cookie, interest, reported } in set.wanted() {
+            if !wanted(cookie) {
+                continue;
+            }
             let Some(due) = self.due_within(&inner) else { continue };
             if interest == Interest::Edge && due == reported {
                 continue;
