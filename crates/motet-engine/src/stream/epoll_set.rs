@@ -18,9 +18,9 @@ pub(crate) use members::HotList;
 use members::{Inner, Member};
 
 use crate::reason::Reason;
-use crate::stream::engine::{Engine, Handle, Local};
+use crate::stream::engine::{Engine, Handle, Local, UpgradedStream};
 use crate::stream::kernel_tcp::KernelTcp;
-use motet_proto::stream::gate;
+use motet_proto::stream::{gate, rx};
 use motet_sys::socket;
 use motet_wire::stream::record::StreamRecord;
 use std::sync::Arc;
@@ -148,13 +148,17 @@ impl Engine {
         }
     }
 
-    /// The position of a stream that has data, if an event is due for it.
+    /// The position of a stream that has data, if an event is due for it. Each arrival is an edge, also that of bytes behind unread bytes of TCP, for which the
+    /// kernel has reported the one before.
     fn due_position(&self, handle: Handle, member: &Member) -> Option<u64> {
-        if member.interest == Interest::None || !self.rx_ready(handle) {
-            return None;
-        }
-        let position = self.rx_position(handle);
-        (member.interest == Interest::Level || position != member.reported_position).then_some(position)
+        let UpgradedStream { record, slot, .. } = self.attached(handle)?;
+        let position = slot.inward().gate.tail().0;
+        let is_due = match member.interest {
+            Interest::None => false,
+            Interest::Level => rx::ready(record, &slot),
+            Interest::Edge => position != member.reported_position && rx::has_bytes(record, &slot),
+        };
+        is_due.then_some(position)
     }
 
     /// Puts into `into` the streams that a wait polls: hot ones whose events the program wants, except those with edges that were reported and whose

@@ -7,7 +7,7 @@ mod readiness;
 mod return_bytes;
 mod take;
 
-pub use readiness::{missing_tcp_bytes, ready};
+pub use readiness::{has_bytes, missing_tcp_bytes, ready};
 pub use return_bytes::return_for_producer;
 pub use take::{Take, take};
 

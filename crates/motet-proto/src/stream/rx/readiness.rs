@@ -28,6 +28,11 @@ pub fn ready(record: &StreamRecord, slot: &Slot) -> bool {
     }
 }
 
+/// Whether the ring holds bytes, which TCP bytes may precede, or has held some that the producer returned to TCP.
+pub fn has_bytes(record: &StreamRecord, slot: &Slot) -> bool {
+    slot.inward().gate.tail().0 != record.rx.head.load(Relaxed)
+}
+
 /// TCP bytes that precede the ring and have not been received.
 pub fn missing_tcp_bytes(record: &StreamRecord, slot: &Slot) -> u64 {
     let rx = &record.rx;
