@@ -90,13 +90,11 @@ ssize_t confined_take(int fd, const struct iovec *iov, int count, int flags, uin
 {
     *limit = UINT64_MAX;
     if (flags & (MSG_OOB | MSG_ERRQUEUE) || count <= 0 || reentrancy_depth > 0) return 0;
-    char discarded[512];
-    struct iovec bounce = {discarded, 0};
+    static char discarded[16 << 10];
+    struct iovec bounce[SHIM_DISCARD_BUFFERS];
     if (flags & MSG_TRUNC) { /* discards the bytes; the program's buffer may be invalid */
-        for (int i = 0; i < count && bounce.iov_len < sizeof discarded; i++) bounce.iov_len += iov[i].iov_len;
-        if (bounce.iov_len > sizeof discarded) bounce.iov_len = sizeof discarded;
-        iov = &bounce;
-        count = 1;
+        count = iov_discarding(iov, count, bounce, (struct iovec){discarded, sizeof discarded});
+        iov = bounce;
     }
     ssize_t step = ENGINE(engine.drain(table_handle(fd), iov, count, flags, limit));
     if (step == 0 && *limit == UINT64_MAX) rest_drained(fd);

@@ -50,14 +50,13 @@ static int receive_wait(struct receiving *x)
     return peeked < 0 ? -1 : 0;
 }
 
-/* MSG_TRUNC discards the bytes, and the program's buffer may be invalid. The bytes go to a small buffer here; programs expect short receives. */
+/* MSG_TRUNC discards the bytes, or with MSG_PEEK counts them, and the program's buffer may be invalid. All of them go to one place. */
 static __attribute__((noinline)) ssize_t receive_begin_discarding(struct receiving *x, bool blocking)
 {
-    char bounce[2048];
-    struct iovec iov = {bounce, 0};
-    for (int i = 0; i < x->count && iov.iov_len < sizeof bounce; i++) iov.iov_len += x->iov[i].iov_len;
-    if (iov.iov_len > sizeof bounce) iov.iov_len = sizeof bounce;
-    return ENGINE_HELD(engine.recv_begin(x->stream, &iov, 1, x->flags, blocking));
+    static char discarded[64 << 10];
+    struct iovec iov[SHIM_DISCARD_BUFFERS];
+    int count = iov_discarding(x->iov, x->count, iov, (struct iovec){discarded, sizeof discarded});
+    return ENGINE_HELD(engine.recv_begin(x->stream, iov, count, x->flags, blocking));
 }
 
 static ssize_t receive_begin(struct receiving *x, const struct iovec *iov, int count, bool blocking)

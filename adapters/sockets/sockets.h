@@ -355,6 +355,21 @@ static inline int iov_after(const struct iovec *iov, int count, size_t skip, str
     return kept;
 }
 
+/* Stores in `into`, which has SHIM_DISCARD_BUFFERS entries, as many bytes as the buffers have, all in `place`. Returns the number of entries. */
+static inline int iov_discarding(const struct iovec *iov, int count, struct iovec *into, struct iovec place)
+{
+    size_t wanted = 0;
+    for (int i = 0; i < count; i++)
+        if (__builtin_add_overflow(wanted, iov[i].iov_len, &wanted)) wanted = SIZE_MAX;
+    int entries = 0;
+    while (entries < SHIM_DISCARD_BUFFERS && (wanted > 0 || entries == 0)) {
+        into[entries] = place;
+        if (into[entries].iov_len > wanted) into[entries].iov_len = wanted;
+        wanted -= into[entries++].iov_len;
+    }
+    return entries;
+}
+
 /* Shortens the buffers to their first `limit` bytes. Returns the number of entries that are left; *length: bytes in them. */
 static inline int iov_first(struct iovec *iov, int count, size_t limit, size_t *length)
 {
