@@ -253,7 +253,16 @@ static ssize_t receive_finish(struct receiving *x, ssize_t result)
 
 SHIM_API ssize_t read(int fd, void *data, size_t length)
 {
-    if (word_passes_through(table_word(fd))) return REAL(read)(fd, data, length);
+/* read(2) and its variants return 0 for no bytes, whatever the state of the socket; recv(2) looks at it. */
+static bool wants_nothing(uint64_t word, const struct iovec *iov, int count)
+{
+    if (word_kind(word) == KIND_PRIVATE || count < 0 || count > IOV_MAX) return false;
+    while (count > 0 && iov[count - 1].iov_len == 0) count--;
+    return count == 0;
+}
+
+    uint64_t word = table_word(fd);
+    if (word_passes_through(word) || (UNLIKELY(length == 0) && word_kind(word) != KIND_PRIVATE)) return REAL(read)(fd, data, length);
     struct iovec iov = {data, length};
     RECEIVE_THROUGH(fd, &iov, 1, 0, REAL(read)(fd, data, x.iov->iov_len))
     return result;
@@ -261,7 +270,8 @@ SHIM_API ssize_t read(int fd, void *data, size_t length)
 
 SHIM_API ssize_t readv(int fd, const struct iovec *iov, int count)
 {
-    if (word_passes_through(table_word(fd))) return REAL(readv)(fd, iov, count);
+    uint64_t word = table_word(fd);
+    if (word_passes_through(word) || UNLIKELY(wants_nothing(word, iov, count))) return REAL(readv)(fd, iov, count);
     RECEIVE_THROUGH(fd, iov, count, 0, REAL(readv)(fd, x.iov, x.count))
     return result;
 }
@@ -269,7 +279,9 @@ SHIM_API ssize_t readv(int fd, const struct iovec *iov, int count)
 /* Offset and flags: see pwritev2() in send.c. */
 SHIM_API ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
-    if (word_passes_through(table_word(fd)) || offset != -1 || flags & ~SHIM_RWF_IGNORED) return REAL(preadv2)(fd, iov, count, offset, flags);
+    uint64_t word = table_word(fd);
+    if (word_passes_through(word) || offset != -1 || flags & ~SHIM_RWF_IGNORED || UNLIKELY(wants_nothing(word, iov, count)))
+        return REAL(preadv2)(fd, iov, count, offset, flags);
     int nowait = flags & RWF_NOWAIT ? MSG_DONTWAIT : 0;
     RECEIVE_THROUGH(fd, iov, count, nowait, REAL(preadv2)(fd, x.iov, x.count, offset, flags))
     return result;
