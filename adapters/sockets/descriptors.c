@@ -327,9 +327,9 @@ SHIM_API int setsockopt(int fd, int level, int name, const void *value, socklen_
     if (LIKELY(word_kind(table_word(fd)) < KIND_CANDIDATE) || result != 0 || reentrancy_depth > 0) return result;
     if (level == IPPROTO_TCP && name == TCP_NODELAY) nodelay_changed(fd, *(const int *)value != 0);
     if (option_needs_kernel(level, name)) table_force_tcp(fd, REASON_KERNEL_METADATA);
-    if ((level == SOL_SOCKET && name == SO_RCVLOWAT && length >= sizeof(int) && *(const int *)value > 1) ||
-        (level == IPPROTO_TCP && (name == TCP_ULP || name == TCP_REPAIR)))
-        table_force_tcp(fd, REASON_UNSEEN_WAIT);
+    /* What is unread counts for the mark, so it returns to TCP. */
+    if (level == SOL_SOCKET && name == SO_RCVLOWAT && length >= sizeof(int) && *(const int *)value > 1) handover_fd(fd, REASON_UNSEEN_WAIT);
+    if (level == IPPROTO_TCP && (name == TCP_ULP || name == TCP_REPAIR)) table_force_tcp(fd, REASON_UNSEEN_WAIT);
     return result;
 }
 

@@ -177,6 +177,8 @@ static bool receive_start(struct receiving *x)
     bool blocks = !(x->flags & (MSG_DONTWAIT | MSG_ERRQUEUE)) && table_is_blocking(x->fd, word);
     int kept = errno;
     bool timed_out = false;
+    /* A receive that waits until all is there, and takes nothing, is the kernel's: no ring waits for more than its first byte. */
+    if (UNLIKELY((x->flags & (MSG_PEEK | MSG_WAITALL)) == (MSG_PEEK | MSG_WAITALL)) && blocks) handover_fd(x->fd, REASON_UNSEEN_WAIT);
     for (;;) {
         ssize_t step = receive_begin(x, x->iov, x->count, blocks && !timed_out);
         if (LIKELY(step >= 0)) {
@@ -251,8 +253,6 @@ static ssize_t receive_finish(struct receiving *x, ssize_t result)
         result = receive_finish(&x, result);                                                                            \
     }
 
-SHIM_API ssize_t read(int fd, void *data, size_t length)
-{
 /* read(2) and its variants return 0 for no bytes, whatever the state of the socket; recv(2) looks at it. */
 static bool wants_nothing(uint64_t word, const struct iovec *iov, int count)
 {
@@ -261,6 +261,8 @@ static bool wants_nothing(uint64_t word, const struct iovec *iov, int count)
     return count == 0;
 }
 
+SHIM_API ssize_t read(int fd, void *data, size_t length)
+{
     uint64_t word = table_word(fd);
     if (word_passes_through(word) || (UNLIKELY(length == 0) && word_kind(word) != KIND_PRIVATE)) return REAL(read)(fd, data, length);
     struct iovec iov = {data, length};
