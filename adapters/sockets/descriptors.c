@@ -14,6 +14,7 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <sys/ioctl.h>
 
@@ -263,6 +264,29 @@ SHIM_API int fcntl(int fd, int command, ...)
     }
 }
 
+/* Looks at the ring and at the kernel so often, while the sender takes bytes of the ring back to TCP. */
+#define COUNTS_MAX 64
+
+/* FIONREAD of a stream: the bytes of the ring and of the kernel at one time. The sender may take bytes of the ring back to TCP between the two, so the ring
+ * must be the same before and after the kernel was asked. */
+static int count_unread(int fd, motet_stream stream, int *unread)
+{
+    for (int counts = 1;; counts++) {
+        uint64_t position = ENGINE(engine.rx_position(stream));
+        size_t before = ENGINE(engine.rx_bytes(stream));
+        int result = REAL(ioctl)(fd, FIONREAD, unread);
+        if (result < 0) return result;
+        size_t after = ENGINE(engine.rx_bytes(stream));
+        bool returning = after == 0 && (ENGINE(engine.rx_ready(stream)) & MOTET_RX_DATA);
+        bool same = before == after && position == ENGINE(engine.rx_position(stream)) && !returning;
+        if (same || counts == COUNTS_MAX) {
+            *unread = after > (size_t)(INT_MAX - *unread) ? INT_MAX : *unread + (int)after;
+            return result;
+        }
+        if (returning) sched_yield();
+    }
+}
+
 SHIM_API int ioctl(int fd, unsigned long request, ...)
 {
     va_list list;
@@ -270,6 +294,7 @@ SHIM_API int ioctl(int fd, unsigned long request, ...)
     void *argument = va_arg(list, void *);
     va_end(list);
     uint64_t word = table_word(fd);
+    if (request == FIONREAD && word_kind(word) == KIND_STREAM && reentrancy_depth == 0 && argument) return count_unread(fd, table_handle(fd), argument);
     int result = REAL(ioctl)(fd, request, argument);
     if (LIKELY(word_kind(word) < KIND_CANDIDATE) || result < 0 || reentrancy_depth > 0) return result;
     if (request == FIONBIO) {
@@ -277,8 +302,8 @@ SHIM_API int ioctl(int fd, unsigned long request, ...)
         table_record_nonblock(fd, *(int *)argument != 0);
     }
     if (request == FIOASYNC && *(int *)argument != 0) table_force_tcp(fd, REASON_UNSEEN_WAIT);
-    if (request == FIONREAD && word_kind(word) >= KIND_STREAM) {
-        size_t bytes = word_kind(word) == KIND_RING_REST ? confined_bytes(fd) : ENGINE(engine.rx_bytes(table_handle(fd)));
+    if (request == FIONREAD && word_kind(word) == KIND_RING_REST) {
+        size_t bytes = confined_bytes(fd);
         int kernel = *(int *)argument;
         *(int *)argument = bytes > (size_t)(INT_MAX - kernel) ? INT_MAX : kernel + (int)bytes;
     }
