@@ -51,6 +51,14 @@ fn waitall_receives_whole_blocks_while_children_exit() {
     both("amounts", &["children"]).took_the_fast_path(1);
 }
 
+/// MSG_TRUNC, reads of nothing, MSG_PEEK with MSG_WAITALL, a message that is sent in part, and a FILE that is written before it is read.
+#[test]
+fn rare_forms_match_the_kernel() {
+    for case in ["discards", "nothing", "peeks all", "messages", "greets"] {
+        Program::c("kernel_results", &[case]).with_open_gates().same_both_ways().took_the_fast_path(1);
+    }
+}
+
 // ---- calls that bypass the adapter -----------------------------------------------------------------------------------------
 
 #[test]

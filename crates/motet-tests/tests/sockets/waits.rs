@@ -126,3 +126,27 @@ fn readiness_beside_a_busy_stream_in_a_set_is_reported_soon() {
 fn results_permit_the_conclusions_that_they_permit_on_tcp() {
     both("torture_readiness", &["13", "0", "30"]).took_the_fast_path(1_000_000);
 }
+
+// ---- results that say what is there -----------------------------------------------------------------------------------------
+
+#[test]
+fn each_arrival_is_an_edge_although_what_came_before_is_unread() {
+    both("kernel_results", &["edges"]).took_the_fast_path(10_000);
+}
+
+#[test]
+fn a_full_array_has_all_events_of_its_descriptors() {
+    for trigger in ["full", "full edges"] {
+        Program::c("kernel_results", &[trigger]).with_open_gates().same_both_ways().took_the_fast_path(1000);
+    }
+}
+
+#[test]
+fn what_is_there_stays_there_until_it_is_read() {
+    both("kernel_results", &["stays"]).took_the_fast_path(1);
+}
+
+#[test]
+fn a_low_water_mark_counts_what_is_unread() {
+    Program::c("kernel_results", &["low water"]).with_open_gates().same_both_ways().took_the_fast_path(1);
+}
