@@ -41,13 +41,14 @@ pub fn attributes(number: u64, attributes: &Attributes) -> FileAttr {
     }
 }
 
+/// A time as fuser takes it. Of a time before 1970 fuser gives the kernel the seconds and the nanoseconds of its distance, and the kernel adds the nanoseconds.
 fn system_time(time: Time) -> SystemTime {
-    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
-    let whole = if time.seconds < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };
-    whole.and_then(|whole| whole.checked_add(Duration::from_nanos(time.nanoseconds.into()))).unwrap_or(UNIX_EPOCH)
+    let distance = Duration::new(time.seconds.unsigned_abs(), time.nanoseconds);
+    let time = if time.seconds < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) };
+    time.unwrap_or(UNIX_EPOCH)
 }
 
-/// A moment to set.
+/// A moment to set. Of a time before 1970 fuser makes what [`system_time`] makes.
 pub fn set_time(time: TimeOrNow) -> SetTime {
     let time = match time {
         TimeOrNow::Now => return SetTime::Now,
@@ -57,12 +58,7 @@ pub fn set_time(time: TimeOrNow) -> SetTime {
         Ok(since) => Time { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() },
         Err(before) => {
             let before = before.duration();
-            match before.subsec_nanos() {
-                0 => Time { seconds: -(before.as_secs() as i64), nanoseconds: 0 },
-                nanoseconds => {
-                    Time { seconds: -(before.as_secs() as i64) - 1, nanoseconds: 1_000_000_000 - nanoseconds }
-                }
-            }
+            Time { seconds: -(before.as_secs() as i64), nanoseconds: before.subsec_nanos() }
         }
     })
 }

@@ -56,6 +56,80 @@ fn archives_and_copies() {
 }
 
 #[test]
+fn pages_of_a_mapping_are_written_at_their_place() {
+    same_as_on_a_plain_folder(
+        "pages_of_a_mapping_are_written_at_their_place",
+        r#"
+        cat > map.py <<-'END'
+	import mmap, os
+	for mode in "a+b", "w+b":
+	    with open("mapped", mode) as file:
+	        file.truncate(10000)
+	        with mmap.mmap(file.fileno(), 10000) as mapped:
+	            mapped[0:4], mapped[5000:5004] = b"abcd", b"wxyz"
+	            mapped.flush()
+	        if mode == "a+b": file.write(b"end"); file.flush()
+	        with open("mapped", "rb") as read: data = read.read()
+	        print(mode, len(data), data[:4], data[5000:5004], data[-3:])
+	END
+        python3 map.py
+        "#,
+    );
+}
+
+#[test]
+fn times_before_1970_are_kept() {
+    same_as_on_a_plain_folder(
+        "times_before_1970_are_kept",
+        r#"
+        python3 -c "
+import os
+open('old', 'w').close()
+for time in -5_000_000_001, -5_000_000_000, -1, 1, 1_500_000_000:
+    os.utime('old', ns=(time, time))
+    print(time, os.stat('old').st_mtime_ns, os.stat('old').st_atime_ns)
+"
+        "#,
+    );
+}
+
+/// A process without the privilege changes it through a descriptor that root has opened.
+#[test]
+fn a_program_that_is_changed_does_not_run_as_its_owner_any_more() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    same_as_on_a_plain_folder(
+        "a_program_that_is_changed_does_not_run_as_its_owner_any_more",
+        r#"
+        python3 -c "
+import os
+changes = {
+    'write': lambda file: os.write(file, b'evil'),
+    'pwrite': lambda file: os.pwrite(file, b'evil', 2),
+    'ftruncate': lambda file: os.ftruncate(file, 3),
+    'fallocate': lambda file: os.posix_fallocate(file, 0, 9000),
+    'nothing': lambda file: 0,
+}
+for name, change in changes.items():
+    with open('program', 'w') as file: file.write('program')
+    os.chmod('program', 0o6755)
+    file = os.open('program', os.O_RDWR)
+    child = os.fork()
+    if child == 0:
+        os.setgroups([]); os.setgid(4051); os.setuid(4051)
+        change(file)
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(name, oct(os.fstat(file).st_mode), oct(os.stat('program').st_mode), os.stat('program').st_size)
+    os.close(file)
+    os.unlink('program')
+"
+        "#,
+    );
+}
+
+#[test]
 fn git_works_in_an_export() {
     same_as_on_a_plain_folder(
         "git_works_in_an_export",
