@@ -6,7 +6,7 @@
 use crate::handles::Awaited;
 use crate::mounted::{MountedExport, Result};
 use crate::nodes::ContentVersion;
-use fuser::{FileHandle, INodeNo};
+use fuser::{FileHandle, INodeNo, WriteFlags};
 use motet_files::protocol::Space;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ impl MountedExport {
     }
 
     /// Writes to an open file; returns how many bytes. On a full disk the space of removed files that programs have closed is free.
-    pub fn write_file(&self, handle: FileHandle, data: &[u8], offset: u64) -> Result<usize> {
+    pub fn write_file(&self, handle: FileHandle, data: &[u8], offset: u64, flags: WriteFlags) -> Result<usize> {
         let handle = self.handle(handle)?;
         let write = || handle.file.write_at(data, offset);
         let is_good = |written: &std::io::Result<usize>| {

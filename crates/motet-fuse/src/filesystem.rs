@@ -248,13 +248,13 @@ impl Filesystem for MountedExport {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
         callers::serve(request);
-        match self.write_file(handle, data, offset) {
+        match self.write_file(handle, data, offset, flags) {
             Ok(written) => reply.written(u32::try_from(written).unwrap_or(u32::MAX)),
             Err(error) => reply.error(error),
         }

@@ -83,6 +83,13 @@ impl ExportFile {
         self.in_order(&mut pieces)
     }
 
+    /// Writes `data`, 1 MiB at most, at `offset`, also into a file that is open for appending; returns how many bytes.
+    pub fn write_back(&self, data: &[u8], offset: u64) -> Result<usize> {
+        let _changing = self.state.changing();
+        let (reply, _) = self.call(|file| Operation::Write { file, offset }, data, &mut [])?;
+        Ok(usize::try_from(count(reply)?).unwrap_or(0).min(data.len()))
+    }
+
     /// The length of the pieces of a long read or write. Through the server, short pieces overlap: it reads the next one from its disk while the last one is
     /// on the way. What is appended stays whole as long as one request can carry it.
     fn piece_bytes(&self) -> usize {

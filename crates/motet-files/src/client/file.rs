@@ -69,6 +69,14 @@ impl File {
         }
     }
 
+    /// Writes what a kernel has in its cache at its place, also into a file that is open for appending; returns how many bytes. 1 MiB at most.
+    pub fn write_back(&self, data: &[u8], offset: u64) -> Result<usize> {
+        match &self.stripes {
+            Some(stripes) => stripes.write_back(&self.file, data, offset),
+            None => self.file.write_back(data, offset),
+        }
+    }
+
     /// Makes several reads and writes at once, in any order; returns how many bytes of each. Longer ones than 1 MiB of a file that is not striped are made one
     /// after the other.
     pub fn transfer(&self, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {

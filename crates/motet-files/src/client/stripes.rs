@@ -135,6 +135,12 @@ impl Stripes {
         self.alone(file, &mut Transfer::Write(offset, data))
     }
 
+    /// Writes `data` at `offset`, also into a file that is open for appending; returns how many bytes.
+    pub fn write_back(&self, file: &ExportFile, data: &[u8], offset: u64) -> Result<usize> {
+        let mut results = self.transfer_as(file, &mut [Transfer::Write(offset, data)], false);
+        results.pop().unwrap_or_else(|| Err(Errno::IO.into()))
+    }
+
     fn alone(&self, file: &ExportFile, transfer: &mut Transfer<'_>) -> Result<usize> {
         let mut results = self.transfer(file, std::slice::from_mut(transfer));
         results.pop().unwrap_or_else(|| Err(Errno::IO.into()))
@@ -142,9 +148,13 @@ impl Stripes {
 
     /// Makes several reads and writes at once, in any order, in all exports at the same time; returns how many bytes of each.
     pub fn transfer(&self, file: &ExportFile, transfers: &mut [Transfer<'_>]) -> Vec<Result<usize>> {
+        self.transfer_as(file, transfers, self.appends)
+    }
+
+    fn transfer_as(&self, file: &ExportFile, transfers: &mut [Transfer<'_>], appends: bool) -> Vec<Result<usize>> {
         let mut pieces = Vec::new();
         let planned: Vec<Result<Planned>> =
-            transfers.iter_mut().map(|transfer| self.plan(file, transfer, &mut pieces)).collect();
+            transfers.iter_mut().map(|transfer| self.plan(file, transfer, appends, &mut pieces)).collect();
         let mut results = self.execute(file, pieces).into_iter();
         let mut finished = Vec::with_capacity(planned.len());
         for (planned, transfer) in planned.into_iter().zip(transfers) {
@@ -167,6 +177,7 @@ impl Stripes {
         &self,
         file: &ExportFile,
         transfer: &'a mut Transfer<'_>,
+        appends: bool,
         pieces: &mut Vec<Piece<'a>>,
     ) -> Result<Planned> {
         match transfer {
@@ -183,7 +194,7 @@ impl Stripes {
             Transfer::Write(_, []) => Ok(Planned { lengths: Vec::new(), has_end: false }),
             Transfer::Write(offset, data) => {
                 let length = data.len() as u64;
-                let offset = if self.appends { file.reserve(length)? } else { *offset };
+                let offset = if appends { file.reserve(length)? } else { *offset };
                 let last = offset.checked_add(length - 1).filter(|last| *last < i64::MAX as u64).ok_or(Errno::FBIG)?;
                 let ranges: Vec<_> = self.ranges(data.len(), offset).collect();
                 let mut rest = *data;

@@ -1,18 +1,18 @@
 //! Open files of a session: reads, writes, listings, and the locks that are set through them.
 
-use super::descriptors::attributes_at;
+use super::descriptors::{attributes_at, reopen};
 use super::locks::{FileId, LockClient, LockTable, Owner, Through};
 use super::past_cache::{PastCache, UnderWay, write_all};
 use super::quota::Quota;
 use crate::Result;
 use crate::identity::Identity;
 use crate::protocol::{Attributes, Cached, Entry, LockRange, LockWait, OpenFlags, append};
-use rustix::fs::{AtFlags, FileType, RawDir, SeekFrom, seek};
+use rustix::fs::{AtFlags, FileType, OFlags, RawDir, SeekFrom, fcntl_getfl, seek};
 use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, retry_on_intr};
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Bytes of a buffer for entries of the system.
 const LISTING_BYTES: usize = 32 << 10;
@@ -28,6 +28,8 @@ pub struct OpenFile {
     identity: FileId,
     /// How it is read and written past the cache. `None`: through the cache.
     past_cache: Option<PastCache>,
+    /// By which a file that is open for appending is written at a place, once that was asked for.
+    placing: OnceLock<OwnedFd>,
     /// Held while the position of the directory is used.
     listing: Mutex<()>,
     /// The locks of all clients.
@@ -55,8 +57,8 @@ impl OpenFile {
         static OPENED: AtomicU64 = AtomicU64::new(0);
         let identity = (attributes.device, attributes.inode);
         let (opened, closed) = (OPENED.fetch_add(1, Ordering::Relaxed), AtomicBool::new(false));
-        let (past_cache, listing) = (None, Mutex::new(()));
-        Self { descriptor, flags, opener, identity, past_cache, listing, locks, client, quota, opened, closed }
+        let (past_cache, placing, listing) = (None, OnceLock::new(), Mutex::new(()));
+        Self { descriptor, flags, opener, identity, past_cache, placing, listing, locks, client, quota, opened, closed }
     }
 
     /// Whether it is neither read nor written, but only kept.
@@ -119,14 +121,27 @@ impl OpenFile {
         (read == length).then_some(read)
     }
 
-    /// Writes all of `data` at `offset`, or at the end of a file that is open for appending.
+    /// Writes all of `data` at `offset`, also into a file that is open for appending.
     pub fn write(&self, data: &[u8], offset: u64) -> Result<usize> {
         match &self.past_cache {
-            Some(past_cache) => {
-                past_cache.write(data, offset, self.descriptor(), self.flags.contains(OpenFlags::APPEND))
-            }
+            _ if self.flags.contains(OpenFlags::APPEND) => write_all(self.placing()?, data, offset),
+            Some(past_cache) => past_cache.write(data, offset, self.descriptor(), false),
             None => write_all(self.descriptor(), data, offset),
         }
+    }
+
+    /// The descriptor by which a file that is open for appending is written at a place: pwrite(2) on one with O_APPEND writes at the end.
+    fn placing(&self) -> Result<BorrowedFd<'_>> {
+        if let Some(placing) = self.placing.get() {
+            return Ok(placing.as_fd());
+        }
+        let flags = fcntl_getfl(&self.descriptor)?;
+        if !flags.contains(OFlags::APPEND) {
+            return Ok(self.descriptor());
+        }
+        let kept = OFlags::RWMODE | OFlags::SYNC | OFlags::DSYNC;
+        let opened = reopen(self.descriptor(), flags & kept)?;
+        Ok(self.placing.get_or_init(|| opened).as_fd())
     }
 
     /// Writes all of `data` at the end of a file that is open for appending. EINVAL: it is not.
@@ -134,7 +149,10 @@ impl OpenFile {
         if !self.flags.contains(OpenFlags::APPEND) {
             return Err(Errno::INVAL.into());
         }
-        self.write(data, 0)
+        match &self.past_cache {
+            Some(past_cache) => past_cache.write(data, 0, self.descriptor(), true),
+            None => write_all(self.descriptor(), data, 0),
+        }
     }
 
     /// Lists the directory from `cookie` on, into at most `length` bytes.
