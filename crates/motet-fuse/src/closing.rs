@@ -33,7 +33,12 @@ impl MountedExport {
     /// Writes to an open file; returns how many bytes. On a full disk the space of removed files that programs have closed is free.
     pub fn write_file(&self, handle: FileHandle, data: &[u8], offset: u64, flags: WriteFlags) -> Result<usize> {
         let handle = self.handle(handle)?;
-        let write = || handle.file.write_at(data, offset);
+        // Pages of the kernel's cache have their place, whatever the descriptor was opened for by which the kernel writes them.
+        let is_page = flags.contains(WriteFlags::FUSE_WRITE_CACHE);
+        if flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+            self.stop_raising(&handle)?;
+        }
+        let write = || if is_page { handle.file.write_back(data, offset) } else { handle.file.write_at(data, offset) };
         let is_good = |written: &std::io::Result<usize>| {
             !written.as_ref().is_err_and(|error| error.kind() == ErrorKind::StorageFull)
         };

@@ -118,6 +118,9 @@ impl Filesystem for MountedExport {
         let changed = match handle {
             Some(handle) => self.handle(handle).and_then(|handle| Ok(handle.file.set_attributes(&change)?)),
             None => self.change(request, number, &change),
+            Some(handle) if size.is_some() => {
+                self.handle_to_change(request, handle).and_then(|handle| Ok(handle.file.set_attributes(&change)?))
+            }
         };
         self.answer_attributes(number, changed, reply);
     }
@@ -464,7 +467,7 @@ impl Filesystem for MountedExport {
         reply: ReplyEmpty,
     ) {
         callers::serve(request);
-        let allocated = self.handle(handle).and_then(|handle| {
+        let allocated = self.handle_to_change(request, handle).and_then(|handle| {
             let mode = u32::try_from(mode).map_err(|_| Errno::EINVAL)?;
             Ok(handle.file.fallocate(mode, offset, length)?)
         });
@@ -502,7 +505,7 @@ impl Filesystem for MountedExport {
         reply: ReplyWrite,
     ) {
         callers::serve(request);
-        match self.copy((from, offset), (to, to_offset), length) {
+        match self.copy(request, (from, offset), (to, to_offset), length) {
             Ok(copied) => reply.written(copied),
             Err(error) => reply.error(error),
         }

@@ -23,6 +23,8 @@ pub struct Handle {
     /// The file at the server.
     pub file: File,
     /// Through which the kernel reads and writes itself, kept while the file is open.
+    /// Whether root has opened it.
+    pub by_root: bool,
     _backing: Option<Arc<BackingId>>,
     listing: Mutex<Listing>,
     /// Whether it may be about to be released.
@@ -170,11 +172,11 @@ impl Drop for Releasing<'_> {
 }
 
 impl Handles {
-    /// Takes an open file in; returns its handle.
-    pub fn add(&self, number: u64, file: File, backing: Option<Arc<BackingId>>) -> u64 {
+    /// Takes an open file in; returns its handle. `user`: who has opened it.
+    pub fn add(&self, number: u64, file: File, user: u32, backing: Option<Arc<BackingId>>) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let opened =
-            Arc::new(Handle { number, file, _backing: backing, listing: Mutex::default(), closing: Mutex::default() });
+        let (listing, closing) = (Mutex::default(), Mutex::default());
+        let opened = Arc::new(Handle { number, file, by_root: user == 0, _backing: backing, listing, closing });
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         open.by_handle.insert(handle, opened);
         open.by_number.entry(number).or_default().push(handle);

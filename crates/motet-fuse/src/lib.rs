@@ -41,6 +41,7 @@ mod opens;
 mod passthrough;
 pub mod private;
 mod serving;
+mod raising;
 
 pub use device::unmount;
 

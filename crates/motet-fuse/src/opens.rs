@@ -3,6 +3,7 @@
 use crate::convert::open_flags;
 use crate::handles::Handle;
 use crate::mounted::{GENERATION, MountedExport, Name, Result};
+use crate::raising::raising_bits;
 use crate::nodes::ContentVersion;
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyOpen, Request};
 use motet_files::client::File;
@@ -11,8 +12,8 @@ use rustix::fs::OFlags;
 use std::sync::Arc;
 
 impl MountedExport {
-    /// Opens a file. Returns how the kernel may use what it has cached, too.
-    fn open_file(&self, request: &Request, number: INodeNo, flags: i32) -> Result<(File, FopenFlags)> {
+    /// Opens a file. Returns its mode and how the kernel may use what it has cached, too.
+    fn open_file(&self, request: &Request, number: INodeNo, flags: i32) -> Result<(File, u32, FopenFlags)> {
         let open = |flags| self.open_found(request, number, flags);
         let (file, found, read) = self.open_to_cache(open_flags(flags), open)?;
         let version = ContentVersion::of(&found);
@@ -23,7 +24,7 @@ impl MountedExport {
             // The kernel reads no further than the length that it knows, which may be the one before.
             self.forget_attributes(number);
         }
-        Ok((file, if read { cache_flags(flags, same) } else { FopenFlags::FOPEN_DIRECT_IO }))
+        Ok((file, found.mode, if read { cache_flags(flags, same) } else { FopenFlags::FOPEN_DIRECT_IO }))
     }
 
     /// Opens a file by `open`. The last result: whether the kernel can cache it. A kernel that keeps written data reads the rest of their pages, so a file that is
@@ -58,12 +59,16 @@ impl MountedExport {
 
     /// Opens a file and answers.
     pub fn answer_open(&self, request: &Request, number: INodeNo, flags: i32, reply: ReplyOpen) {
-        let (file, cache) = match self.open_file(request, number, flags) {
+        let (file, mode, cache) = match self.open_file(request, number, flags) {
             Ok(opened) => opened,
             Err(error) => return reply.error(error),
         };
-        let backing = self.passthrough.backing(number.0, &file, |descriptor| reply.open_backing(descriptor));
-        let handle = FileHandle(self.handles.add(number.0, file, backing.clone()));
+        // The kernel would write as this process, and the file would go on to raise who executes it.
+        let backing = match raising_bits(mode) {
+            0 => self.passthrough.backing(number.0, &file, |descriptor| reply.open_backing(descriptor)),
+            _ => None,
+        };
+        let handle = FileHandle(self.handles.add(number.0, file, request.uid(), backing.clone()));
         match backing {
             Some(backing) => reply.opened_passthrough(handle, FopenFlags::empty(), &backing),
             None => reply.opened(handle, cache),
@@ -79,9 +84,11 @@ impl MountedExport {
         let entry = self.enter(name, &found);
         let number = entry.ino.0;
         self.nodes_mut().cache(number, ContentVersion::of(&found));
-        let backing = self.passthrough.backing(number, &file, |descriptor| reply.open_backing(descriptor));
-        let handle = FileHandle(self.handles.add(number, file, backing.clone()));
-        let validity = &self.validity;
+        let backing = match raising_bits(found.mode) {
+            0 => self.passthrough.backing(number, &file, |descriptor| reply.open_backing(descriptor)),
+            _ => None,
+        };
+        let handle = FileHandle(self.handles.add(number, file, request.uid(), backing.clone()));
         match backing {
             Some(backing) => {
                 reply.created_passthrough(validity, &entry, GENERATION, handle, FopenFlags::empty(), &backing);
@@ -94,14 +101,23 @@ impl MountedExport {
     pub fn answer_opendir(&self, request: &Request, number: INodeNo, reply: ReplyOpen) {
         let flags = OpenFlags::READ | OpenFlags::DIRECTORY;
         match self.open_found(request, number, flags) {
-            Ok((file, _)) => reply.opened(FileHandle(self.handles.add(number.0, file, None)), FopenFlags::empty()),
+            Ok((file, _)) => {
+                let handle = self.handles.add(number.0, file, request.uid(), None);
+                reply.opened(FileHandle(handle), FopenFlags::empty());
+            }
             Err(error) => reply.error(error),
         }
     }
 
     /// Copies between two open files on the server; returns how many bytes.
-    pub fn copy(&self, from: (FileHandle, u64), to: (FileHandle, u64), length: u64) -> Result<u32> {
-        let (source, target): (Arc<Handle>, Arc<Handle>) = (self.handle(from.0)?, self.handle(to.0)?);
+    pub fn copy(
+        &self,
+        request: &Request,
+        from: (FileHandle, u64),
+        to: (FileHandle, u64),
+        length: u64,
+    ) -> Result<u32> {
+        let (source, target) = (self.handle(from.0)?, self.handle_to_change(request, to.0)?);
         let copied = source.file.copy_to(from.1, &target.file, to.1, length.min(u64::from(u32::MAX)))?;
         u32::try_from(copied).map_err(|_| Errno::EIO)
     }
