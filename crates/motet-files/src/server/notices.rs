@@ -99,50 +99,63 @@ impl Changes<'_> {
     }
 }
 
-impl Shared {
-    /// A client learns the attributes and the name that an answer contains. `changes`: the count of changes before the operation was executed. If something has
-    /// changed since, the client may not know of it, and gets a notice at once.
-    pub(super) fn grant(&self, session: &Session, operation: &Operation<'_>, answer: (&Reply, &Body), changes: u64) {
-        let files = self.grant_leases(session, operation, answer);
-        if self.leases.changes() != changes {
-            for (device, inode) in files {
-                let _ = self.send_notice(session, &Notice::Attributes { device, inode });
-            }
-        }
+/// The file whose attributes an answer shows.
+fn shown_file(reply: &Reply) -> Option<FileId> {
+    match reply {
+        Reply::Attributes(found) | Reply::Opened { attributes: found, .. } => Some((found.device, found.inode)),
+        _ => None,
     }
+}
 
-    fn grant_leases(
+/// The path that the answer of an operation shows to exist.
+fn shown_path<'a>(operation: &Operation<'a>) -> Option<&'a [u8]> {
+    match *operation {
+        Operation::GetAttributes(Target::Path(path) | Target::Known { path, .. })
+        | Operation::OpenKnown { target: Target::Known { path, .. }, .. }
+        | Operation::Open { path, .. }
+        | Operation::Mkdir { path, .. }
+        | Operation::Mknod { path, .. }
+        | Operation::Symlink { path, .. }
+        | Operation::Link { to: path, .. } => Some(path),
+        _ => None,
+    }
+}
+
+impl Shared {
+    /// A client learns the attributes and the names that an answer contains. Returns them.
+    pub(super) fn grant(
         &self,
         session: &Session,
         operation: &Operation<'_>,
         (reply, body): (&Reply, &Body),
-    ) -> Vec<(u64, u64)> {
-        let mut files = Vec::new();
-        if let Reply::Attributes(found) | Reply::Opened { attributes: found, .. } = reply {
-            self.lease(session, Leased::Attributes(found.device, found.inode));
-            files.push((found.device, found.inode));
-            let path = match *operation {
-                Operation::GetAttributes(Target::Path(path) | Target::Known { path, .. })
-                | Operation::OpenKnown { target: Target::Known { path, .. }, .. }
-                | Operation::Open { path, .. }
-                | Operation::Mkdir { path, .. }
-                | Operation::Mknod { path, .. }
-                | Operation::Symlink { path, .. }
-                | Operation::Link { to: path, .. } => path,
-                _ => return files,
-            };
-            self.lease(session, self.leases.name(path));
+    ) -> Vec<Leased> {
+        let mut granted = Vec::new();
+        if let Some(file) = shown_file(reply) {
+            granted.push(Leased::Attributes(file.0, file.1));
+            granted.extend(shown_path(operation).map(|path| self.leases.name(path)));
         }
         if let (&Operation::Readdir { file, attributes: true, .. }, Body::Owned(listing)) = (operation, body)
             && let Ok(directory) = session.files().get(file)
         {
             for (name, found) in entries(listing).filter_map(|entry| Some((entry.name, entry.attributes?))) {
-                self.lease(session, Leased::Attributes(found.device, found.inode));
-                self.lease(session, self.leases.entry(directory.identity(), name));
-                files.push((found.device, found.inode));
+                granted.push(Leased::Attributes(found.device, found.inode));
+                granted.push(self.leases.entry(directory.identity(), name));
             }
         }
-        files
+        for &leased in &granted {
+            self.lease(session, leased);
+        }
+        granted
+    }
+
+    /// Tells a client that what an answer shows may have changed already.
+    pub(super) fn recall(&self, session: &Session, operation: &Operation<'_>, reply: &Reply) {
+        if let Some((device, inode)) = shown_file(reply) {
+            let _ = self.send_notice(session, &Notice::Attributes { device, inode });
+            if let Some(path) = shown_path(operation) {
+                let _ = self.send_notice(session, &Notice::Name { path });
+            }
+        }
     }
 
     /// A client learns something. One that has too many leases forgets all that it has cached: it subscribes again.

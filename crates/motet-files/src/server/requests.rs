@@ -18,6 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Data of more bytes are written by a thread that has given the turn away: another one receives meanwhile.
+/// How often what an answer shows is looked at, while others change it all the time, before its client forgets all that it has cached.
+const MOST_LOOKS: usize = 8;
 const LONG_DATA_BYTES: usize = 64 << 10;
 
 /// How a wait for a client has ended.
@@ -241,11 +243,39 @@ impl Shared {
             turn.give(session);
         }
         let changes = Changes::of(&self.tree, operation, file);
-        let count = self.leases.changes();
-        let (reply, body) = execute(turn)?;
-        self.grant(session, operation, (&reply, &body), count);
+        let (reply, body) = self.execute_leased(session, operation, || execute(turn))?;
         self.tell(session, &changes, other.as_deref(), turn);
         Ok((reply, body))
+    }
+
+    /// Executes an operation, and gives the client leases on what the answer shows. What has changed before the leases began would not be told, so it is looked at
+    /// again then.
+    fn execute_leased(
+        &self,
+        session: &Session,
+        operation: &Operation<'_>,
+        mut execute: impl FnMut() -> Result<(Reply, Body)>,
+    ) -> Result<(Reply, Body)> {
+        let mut before = Vec::new();
+        for looks_left in (0..MOST_LOOKS).rev() {
+            let changes = self.leases.changes();
+            let (reply, body) = execute()?;
+            let granted = self.grant(session, operation, (&reply, &body));
+            // With these leases from before, the client is told of everything since then.
+            if before == granted || changes == self.leases.changes() {
+                return Ok((reply, body));
+            }
+            if !operation.is_idempotent() {
+                self.recall(session, operation, &reply);
+                return Ok((reply, body));
+            }
+            if looks_left == 0 {
+                self.end_notices(session);
+                return Ok((reply, body));
+            }
+            before = granted;
+        }
+        unreachable!("the last look returns")
     }
 
     /// Begins a session on a new channel, or goes on with one. The thread has the turn, so the loss of the channel is seen after this.
