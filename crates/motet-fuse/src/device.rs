@@ -91,6 +91,30 @@ fn receive(socket: &OwnedFd) -> Result<Option<OwnedFd>> {
     }))
 }
 
+/// `FUSE_NOTIFY_INVAL_INODE` of the kernel's interface.
+const INVALIDATE_FILE: i32 = 2;
+
+/// Makes the kernel forget the attributes that it has of a file. False: it does not have the file, which fuser's notifier does not tell.
+pub fn forget_attributes(device: &OwnedFd, number: u64) -> bool {
+    // A header: the length, the notice, and the request that it answers. Then the file, and a range of its content: none.
+    let mut message = [0_u8; 40];
+    let parts: [&[u8]; 6] = [
+        &40_u32.to_ne_bytes(),
+        &INVALIDATE_FILE.to_ne_bytes(),
+        &0_u64.to_ne_bytes(),
+        &number.to_ne_bytes(),
+        &(-1_i64).to_ne_bytes(),
+        &0_i64.to_ne_bytes(),
+    ];
+    let mut rest = &mut message[..];
+    for part in parts {
+        let (field, others) = rest.split_at_mut(part.len());
+        field.copy_from_slice(part);
+        rest = others;
+    }
+    rustix::io::write(device, &message) != Err(Errno::NOENT)
+}
+
 /// Unmounts a directory; without the privilege by the program that comes with FUSE, which does not know [`UnmountFlags::FORCE`].
 pub fn unmount(directory: &Path, flags: UnmountFlags) -> Result<()> {
     match rustix::mount::unmount(directory, flags) {

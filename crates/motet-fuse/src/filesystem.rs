@@ -4,7 +4,7 @@ use crate::callers;
 use crate::convert::{lock_kind, lock_number, set_time};
 use crate::handles::Awaited;
 use crate::locks::Asked;
-use crate::mounted::{GENERATION, MountedExport, Result};
+use crate::mounted::{MountedExport, Result};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, INodeNo, InitFlags, KernelConfig, LockOwner,
     OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty,
@@ -87,11 +87,12 @@ impl Filesystem for MountedExport {
 
     fn getattr(&self, request: &Request, number: INodeNo, handle: Option<FileHandle>, reply: ReplyAttr) {
         callers::serve(request);
+        let asked = self.asked();
         let found = match handle {
             Some(handle) => self.handle(handle).and_then(|handle| Ok(handle.file.attributes()?)),
             None => self.attributes(request, number),
         };
-        self.answer_attributes(number, found, reply);
+        self.reply_attributes(asked, number, found, reply);
     }
 
     fn setattr(
@@ -113,16 +114,17 @@ impl Filesystem for MountedExport {
         reply: ReplyAttr,
     ) {
         callers::serve(request);
+        let asked = self.asked();
         let (accessed, modified) = (accessed.map(set_time), modified.map(set_time));
         let change = Change { mode, user, group, size, accessed, modified };
         let changed = match handle {
-            Some(handle) => self.handle(handle).and_then(|handle| Ok(handle.file.set_attributes(&change)?)),
-            None => self.change(request, number, &change),
             Some(handle) if size.is_some() => {
                 self.handle_to_change(request, handle).and_then(|handle| Ok(handle.file.set_attributes(&change)?))
             }
+            Some(handle) => self.handle(handle).and_then(|handle| Ok(handle.file.set_attributes(&change)?)),
+            None => self.change(request, number, &change),
         };
-        self.answer_attributes(number, changed, reply);
+        self.reply_attributes(asked, number, changed, reply);
     }
 
     fn readlink(&self, request: &Request, number: INodeNo, reply: ReplyData) {
@@ -187,13 +189,11 @@ impl Filesystem for MountedExport {
 
     fn link(&self, request: &Request, number: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         callers::serve(request);
+        let asked = self.asked();
         let linked = self
             .path_in((parent, name))
             .and_then(|path| self.with_found(request, number, |client, file| client.hard_link_of(file, &path)));
-        match linked {
-            Ok(found) => reply.entry(&self.validity, &self.enter((parent, name), &found), GENERATION),
-            Err(error) => reply.error(error),
-        }
+        self.reply_entry(asked, (parent, name), linked, reply);
     }
 
     fn open(&self, request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -293,12 +293,9 @@ impl Filesystem for MountedExport {
         self.answer_opendir(request, number, reply);
     }
 
-    fn readdir(&self, request: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+    fn readdir(&self, request: &Request, _: INodeNo, handle: FileHandle, offset: u64, reply: ReplyDirectory) {
         callers::serve(request);
-        match self.list(handle, offset, &mut reply) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(error),
-        }
+        self.answer_listing(handle, offset, reply);
     }
 
     fn readdirplus(
@@ -307,13 +304,10 @@ impl Filesystem for MountedExport {
         number: INodeNo,
         handle: FileHandle,
         offset: u64,
-        mut reply: ReplyDirectoryPlus,
+        reply: ReplyDirectoryPlus,
     ) {
         callers::serve(request);
-        match self.list_with_attributes(number, handle, offset, &mut reply) {
-            Ok(()) => reply.ok(),
-            Err(error) => reply.error(error),
-        }
+        self.answer_listing_with_attributes(number, handle, offset, reply);
     }
 
     fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {

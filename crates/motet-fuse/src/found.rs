@@ -127,12 +127,14 @@ impl MountedExport {
         if !self.again.is_noted(request.pid()) {
             return self.answer_entry(name, |path| self.client_of(request).attributes(path), reply);
         }
+        let asked = self.asked();
         let locate = |path: &[u8]| self.client_of(request).open_file(path, OpenFlags::LOCATE, 0);
         match self.path_in(name).and_then(|path| Ok(locate(&path)?)) {
             Ok((file, found)) => {
+                let (_answering, validity) = self.answering(asked);
                 let entry = self.enter(name, &found);
                 self.again.keep(request.pid(), entry.ino.0, Arc::new(file));
-                reply.entry(&self.validity, &entry, GENERATION);
+                reply.entry(&validity, &entry, GENERATION);
             }
             Err(error) => reply.error(error),
         }

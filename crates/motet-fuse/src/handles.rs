@@ -1,9 +1,10 @@
 //! Files and directories that programs have open in the mounted file system.
 
+use crate::freshness::Asked;
 use fuser::BackingId;
 use motet_files::client::File;
-use motet_files::protocol::{Attributes, MAX_DATA_BYTES, entries};
-use std::collections::hash_map::Entry;
+use motet_files::protocol::{Attributes, Entry, MAX_DATA_BYTES, entries};
+use std::collections::hash_map;
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -22,9 +23,9 @@ pub struct Handle {
     pub number: u64,
     /// The file at the server.
     pub file: File,
-    /// Through which the kernel reads and writes itself, kept while the file is open.
     /// Whether root has opened it.
     pub by_root: bool,
+    /// Through which the kernel reads and writes itself, kept while the file is open.
     _backing: Option<Arc<BackingId>>,
     listing: Mutex<Listing>,
     /// Whether it may be about to be released.
@@ -54,6 +55,7 @@ pub enum Awaited {
 pub struct Listing {
     /// Where the kernel goes on, if it reads in order.
     at: u64,
+    asked: Asked,
     entries: VecDeque<ListedEntry>,
 }
 
@@ -68,7 +70,9 @@ pub struct ListedEntry {
     pub kind: u32,
     /// Its name.
     pub name: OsString,
-    /// Its attributes.
+    /// Whether it is the directory itself, or its parent.
+    pub is_itself: bool,
+    /// Its attributes, if they were asked for; those of a directory itself and its parent are none.
     pub attributes: Option<Attributes>,
 }
 
@@ -108,37 +112,67 @@ impl Handle {
         since.is_some_and(|since| since.elapsed() < limit)
     }
 
-    /// Calls `take` with each entry from `offset` on until it returns false, which leaves that entry for the next call, or the directory ends.
-    pub fn list(
+    /// The entries of a directory from `offset` on, as far as one answer of the server goes; none: the directory ends there. `asked` says when it is asked.
+    pub fn listing(
         &self,
         offset: u64,
         with_attributes: bool,
-        mut take: impl FnMut(&ListedEntry) -> bool,
-    ) -> std::io::Result<()> {
-        let mut listing: MutexGuard<'_, Listing> = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
+        asked: impl Fn() -> Asked,
+    ) -> std::io::Result<MutexGuard<'_, Listing>> {
+        let mut listing = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
         if listing.at != offset || offset == 0 {
-            *listing = Listing { at: offset, entries: VecDeque::new() };
+            *listing = Listing { at: offset, ..Listing::default() };
         }
-        loop {
-            while let Some(entry) = listing.entries.front() {
-                if !take(entry) {
-                    return Ok(());
-                }
-                listing.at = entry.cookie;
-                listing.entries.pop_front();
-            }
+        let (mut from, mut is_end) = (offset, false);
+        while listing.entries.is_empty() && !is_end {
+            listing.asked = asked();
             let mut buffer = vec![0; LISTING_BYTES];
-            let length = self.file.readdir(listing.at, with_attributes, &mut buffer)?;
-            listing.entries.extend(entries(&buffer[..length]).map(|entry| ListedEntry {
-                cookie: entry.cookie,
-                inode: entry.inode,
-                kind: entry.kind,
-                name: OsString::from_vec(entry.name.to_vec()),
-                attributes: entry.attributes,
-            }));
-            if listing.entries.is_empty() {
-                return Ok(());
+            let length = self.file.readdir(from, with_attributes, &mut buffer)?;
+            is_end = true;
+            for entry in entries(&buffer[..length]) {
+                (from, is_end) = (entry.cookie, false);
+                let is_gone = with_attributes && entry.attributes.is_none() && !is_itself(entry.name);
+                if !is_gone {
+                    listing.entries.push_back(ListedEntry::of(&entry));
+                }
             }
+        }
+        Ok(listing)
+    }
+}
+
+/// Whether this is a directory's own name, or its parent's, in a listing.
+fn is_itself(name: &[u8]) -> bool {
+    name == b"." || name == b".."
+}
+
+impl ListedEntry {
+    fn of(entry: &Entry<'_>) -> Self {
+        Self {
+            cookie: entry.cookie,
+            inode: entry.inode,
+            kind: entry.kind,
+            name: OsString::from_vec(entry.name.to_vec()),
+            is_itself: is_itself(entry.name),
+            attributes: entry.attributes,
+        }
+    }
+}
+
+impl Listing {
+    /// Before the server was asked for these entries.
+    pub fn asked(&self) -> Asked {
+        self.asked
+    }
+
+    /// Calls `take` with each entry until it returns false, which leaves that entry for the next call.
+    pub fn take(&mut self, mut take: impl FnMut(&ListedEntry) -> bool) {
+        while let Some(entry) = self.entries.front() {
+            if !take(entry) {
+                return;
+            }
+            self.at = entry.cookie;
+            self.entries.pop_front();
         }
     }
 }
@@ -201,7 +235,7 @@ impl Handles {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         let removed = open.by_handle.remove(&handle)?;
         self.closing().remove(&handle);
-        if let Entry::Occupied(mut of_number) = open.by_number.entry(removed.number) {
+        if let hash_map::Entry::Occupied(mut of_number) = open.by_number.entry(removed.number) {
             of_number.get_mut().retain(|&other| other != handle);
             if of_number.get().is_empty() {
                 of_number.remove();

@@ -31,6 +31,7 @@ mod convert;
 mod device;
 mod filesystem;
 mod found;
+mod freshness;
 mod handles;
 mod listings;
 mod locks;
@@ -40,8 +41,8 @@ mod notices;
 mod opens;
 mod passthrough;
 pub mod private;
-mod serving;
 mod raising;
+mod serving;
 
 pub use device::unmount;
 

@@ -1,43 +1,55 @@
 //! Listings of directories.
 
 use crate::convert::{attributes, kind};
-use crate::mounted::{GENERATION, MountedExport, Result};
+use crate::mounted::{GENERATION, MountedExport};
 use fuser::{FileHandle, FileType, INodeNo, ReplyDirectory, ReplyDirectoryPlus};
 use motet_files::protocol::Attributes;
 
 impl MountedExport {
-    /// Lists names from `offset` on.
-    pub fn list(&self, handle: FileHandle, offset: u64, reply: &mut ReplyDirectory) -> Result<()> {
-        Ok(self.handle(handle)?.list(offset, false, |entry| {
-            let kind = kind(entry.kind).unwrap_or(FileType::RegularFile);
-            !reply.add(INodeNo(entry.inode), entry.cookie, kind, &entry.name)
-        })?)
+    /// Answers with names from `offset` on.
+    pub fn answer_listing(&self, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        let listed = self.handle(handle).and_then(|handle| {
+            handle.listing(offset, false, || self.asked())?.take(|entry| {
+                let kind = kind(entry.kind).unwrap_or(FileType::RegularFile);
+                !reply.add(INodeNo(entry.inode), entry.cookie, kind, &entry.name)
+            });
+            Ok(())
+        });
+        match listed {
+            Ok(()) => reply.ok(),
+            Err(error) => reply.error(error),
+        }
     }
 
-    /// Lists names with attributes from `offset` on: the kernel has looked each of them up.
-    pub fn list_with_attributes(
+    /// Answers with names and attributes from `offset` on: the kernel has looked each of them up.
+    pub fn answer_listing_with_attributes(
         &self,
         directory: INodeNo,
         handle: FileHandle,
         offset: u64,
-        reply: &mut ReplyDirectoryPlus,
-    ) -> Result<()> {
-        Ok(self.handle(handle)?.list(offset, true, |entry| {
-            let itself = entry.name == "." || entry.name == "..";
-            let found = match entry.attributes {
-                Some(found) => found,
-                // The kernel takes only the name of these two.
-                None if itself => Attributes { inode: entry.inode, mode: entry.kind, ..Attributes::default() },
-                // The file is gone by now.
-                None => return true,
-            };
-            let file = if itself { entry.inode } else { self.nodes_mut().number(&found) };
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let handle = match self.handle(handle) {
+            Ok(handle) => handle,
+            Err(error) => return reply.error(error),
+        };
+        let mut listing = match handle.listing(offset, true, || self.asked()) {
+            Ok(listing) => listing,
+            Err(error) => return reply.error(error.into()),
+        };
+        let (_answering, validity) = self.answering(listing.asked());
+        listing.take(|entry| {
+            // The kernel takes only the name of the directory itself and its parent.
+            let nameless = Attributes { inode: entry.inode, mode: entry.kind, ..Attributes::default() };
+            let found = entry.attributes.unwrap_or(nameless);
+            let file = if entry.is_itself { entry.inode } else { self.nodes_mut().number(&found) };
             let shown = attributes(file, &found);
-            let full = reply.add(INodeNo(file), entry.cookie, &entry.name, &self.validity, &shown, GENERATION);
-            if !full && !itself {
+            let full = reply.add(INodeNo(file), entry.cookie, &entry.name, &validity, &shown, GENERATION);
+            if !full && !entry.is_itself {
                 self.nodes_mut().listed(directory.0, &entry.name, &found);
             }
             !full
-        })?)
+        });
+        reply.ok();
     }
 }

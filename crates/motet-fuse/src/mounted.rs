@@ -2,6 +2,7 @@
 
 use crate::again::Again;
 use crate::convert::attributes;
+use crate::freshness::{Answering, Asked, Freshness};
 use crate::handles::{Handle, Handles};
 use crate::locks::Releases;
 use crate::nodes::{ContentVersion, Moved, Nodes};
@@ -29,10 +30,11 @@ pub struct MountedExport {
     /// Asks for itself. Requests of programs are asked for by [`MountedExport::client_of`].
     pub client: Client,
     nodes: Arc<RwLock<Nodes>>,
+    freshness: Arc<Freshness>,
     /// What programs have open.
     pub handles: Handles,
     /// How long the kernel may use names and attributes without asking.
-    pub validity: Duration,
+    validity: Duration,
     /// Files that the kernel reads and writes itself.
     pub passthrough: Passthrough,
     /// Calls that the kernel makes again.
@@ -57,6 +59,7 @@ impl MountedExport {
             nodes: Arc::new(RwLock::new(Nodes::new(&client.attributes(b"")?))),
             writeback: writeback && !client.is_direct(),
             client,
+            freshness: Arc::default(),
             handles: Handles::default(),
             validity,
             passthrough: Passthrough::default(),
@@ -78,6 +81,23 @@ impl MountedExport {
     /// What [`crate::notices`] needs besides the client.
     pub fn shared_nodes(&self) -> Arc<RwLock<Nodes>> {
         Arc::clone(&self.nodes)
+    }
+
+    /// Notices that come meanwhile make an answer one that is not kept.
+    pub fn freshness(&self) -> Arc<Freshness> {
+        Arc::clone(&self.freshness)
+    }
+
+    /// To be called before the server is asked for what the kernel may keep.
+    pub fn asked(&self) -> Asked {
+        self.freshness.asked()
+    }
+
+    /// To be held from before the file is entered until the kernel has its answer; says how long the kernel may keep it.
+    pub fn answering(&self, asked: Asked) -> (Answering<'_>, Duration) {
+        let answering = self.freshness.answering(asked);
+        let validity = if answering.is_fresh() { self.validity } else { Duration::ZERO };
+        (answering, validity)
     }
 
     /// Where the notifier of the session is put, once there is one.
@@ -155,18 +175,29 @@ impl MountedExport {
         make: impl FnOnce(&[u8]) -> std::io::Result<Attributes>,
         reply: ReplyEntry,
     ) {
-        match self.path_in(name).and_then(|path| Ok(make(&path)?)) {
-            Ok(found) => reply.entry(&self.validity, &self.enter(name, &found), GENERATION),
+        let asked = self.asked();
+        let made = self.path_in(name).and_then(|path| Ok(make(&path)?));
+        self.reply_entry(asked, name, made, reply);
+    }
+
+    /// Answers with a file that was found or made under a name.
+    pub fn reply_entry(&self, asked: Asked, name: Name<'_>, found: Result<Attributes>, reply: ReplyEntry) {
+        match found {
+            Ok(found) => {
+                let (_answering, validity) = self.answering(asked);
+                reply.entry(&validity, &self.enter(name, &found), GENERATION);
+            }
             Err(error) => reply.error(error),
         }
     }
 
     /// Answers with the attributes of a file.
-    pub fn answer_attributes(&self, number: INodeNo, found: Result<Attributes>, reply: ReplyAttr) {
+    pub fn reply_attributes(&self, asked: Asked, number: INodeNo, found: Result<Attributes>, reply: ReplyAttr) {
         match found {
             Ok(found) => {
+                let (_answering, validity) = self.answering(asked);
                 self.nodes_mut().tell(number.0, ContentVersion::of(&found));
-                reply.attr(&self.validity, &attributes(number.0, &found));
+                reply.attr(&validity, &attributes(number.0, &found));
             }
             Err(error) => reply.error(error),
         }

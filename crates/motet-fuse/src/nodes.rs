@@ -107,7 +107,12 @@ impl Nodes {
         } else {
             inode ^ ((self.devices.iter().position(|&known| known == device)? as u64 + 1) << DEVICE_SHIFT)
         };
-        self.nodes.contains_key(&number).then_some(number)
+        self.knows(number).then_some(number)
+    }
+
+    /// Whether the kernel knows a file of this number, or is about to.
+    pub fn knows(&self, number: u64) -> bool {
+        self.nodes.contains_key(&number)
     }
 
     /// The numbers of all files that the kernel knows.

@@ -1,15 +1,13 @@
 //! Opens of files, and how the kernel caches what it reads of them.
 
 use crate::convert::open_flags;
-use crate::handles::Handle;
 use crate::mounted::{GENERATION, MountedExport, Name, Result};
-use crate::raising::raising_bits;
 use crate::nodes::ContentVersion;
+use crate::raising::raising_bits;
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyOpen, Request};
 use motet_files::client::File;
 use motet_files::protocol::{Attributes, OpenFlags};
 use rustix::fs::OFlags;
-use std::sync::Arc;
 
 impl MountedExport {
     /// Opens a file. Returns its mode and how the kernel may use what it has cached, too.
@@ -77,10 +75,12 @@ impl MountedExport {
 
     /// Opens a file that is made if it does not exist, and answers.
     pub fn answer_create(&self, request: &Request, name: Name<'_>, mode: u32, flags: i32, reply: ReplyCreate) {
+        let asked = self.asked();
         let (file, found, cache) = match self.create_file(request, name, mode, flags) {
             Ok(created) => created,
             Err(error) => return reply.error(error),
         };
+        let (_answering, validity) = self.answering(asked);
         let entry = self.enter(name, &found);
         let number = entry.ino.0;
         self.nodes_mut().cache(number, ContentVersion::of(&found));
@@ -91,9 +91,9 @@ impl MountedExport {
         let handle = FileHandle(self.handles.add(number, file, request.uid(), backing.clone()));
         match backing {
             Some(backing) => {
-                reply.created_passthrough(validity, &entry, GENERATION, handle, FopenFlags::empty(), &backing);
+                reply.created_passthrough(&validity, &entry, GENERATION, handle, FopenFlags::empty(), &backing);
             }
-            None => reply.created(validity, &entry, GENERATION, handle, cache),
+            None => reply.created(&validity, &entry, GENERATION, handle, cache),
         }
     }
 

@@ -45,11 +45,11 @@ impl Serving {
         let of_callers = Arc::downgrade(&watched);
         client.end_waits_by(Box::new(move |thread| has_ended(&of_callers, thread)))?;
         let mounted = MountedExport::new(client.clone(), validity, writeback)?;
-        let (nodes, kernel) = (mounted.shared_nodes(), mounted.kernel());
+        let (nodes, freshness, kernel) = (mounted.shared_nodes(), mounted.freshness(), mounted.kernel());
         let session = Session::from_fd(mounted, device, users, config)?;
         let _ = kernel.set(session.notifier());
         let session = session.spawn()?;
-        let notices = notices::tell(&client, nodes, session.notifier())?;
+        let notices = notices::tell(&client, nodes, freshness, (Arc::downgrade(&watched), session.notifier()))?;
         Ok(Self { session, device: watched, _notices: notices })
     }
 

@@ -11,6 +11,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -94,6 +95,37 @@ fn attributes_and_content_are_current_at_once() {
         assert_eq!(mode & 0o777, 0o600 + (round % 8) as u32);
     }
     assert_eq!(fs::read(two.exported.path().join("file")).expect("the file").len(), 149);
+}
+
+/// The kernel gets a file to know just when another mount changes it: the notice may come before the answer, or before the kernel has taken that.
+#[test]
+fn what_is_found_while_it_changes_is_current_afterwards() {
+    if !can_mount("what_is_found_while_it_changes_is_current_afterwards") {
+        return;
+    }
+    let two = Two::new();
+    for by_listing in [false, true] {
+        for round in 0..300 {
+            let folder = format!("folder-{by_listing}-{round}");
+            let name = format!("{folder}/file");
+            fs::create_dir(two.path(0, &folder)).expect("a directory");
+            let writer = fs::File::create(two.path(0, &name)).expect("a file");
+            let begin = Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    begin.wait();
+                    if by_listing {
+                        assert_eq!(fs::read_dir(two.path(1, &folder)).expect("a listing").count(), 1);
+                    } else {
+                        fs::metadata(two.path(1, &name)).expect("attributes");
+                    }
+                });
+                begin.wait();
+                writer.set_len(7).expect("longer");
+            });
+            assert_eq!(fs::metadata(two.path(1, &name)).expect("attributes").len(), 7, "{name}");
+        }
+    }
 }
 
 #[test]
