@@ -79,18 +79,30 @@ impl Client {
 
     /// The export `name` ([`Source::Name`]): the directory itself if it is on this host and its server allows that, otherwise as [`Client::connect`] does.
     pub fn named(name: &str, limit: Option<Duration>) -> Result<Self> {
-        if !name.contains([':', '@'])
-            && let Ok(exports::Found { info, root: Some(root) }) =
-                exports::ask(name, &Query { root: true, listen: None })
-        {
-            let identities = if info.identities { Identities::find() } else { None };
-            // One that cannot take the identities of users leaves that to the server.
-            if identities.is_some() == info.identities {
-                let transport = Transport::Direct(Box::new(Direct::new(root, info.read_only, identities)?));
-                return Ok(Self::with(transport, Arc::default(), Some(PartClients::new(limit))));
-            }
+        let connect = || Self::connect(Source::Name(name.to_owned()), limit);
+        if name.contains([':', '@']) {
+            return connect();
         }
-        Self::connect(Source::Name(name.to_owned()), limit)
+        let ask = || exports::ask(name, &Query { root: true, listen: None });
+        if let Ok(found) = ask() {
+            return Self::direct(found, limit)?.map_or_else(connect, Ok);
+        }
+        let connected = connect()?;
+        // The server has begun to serve since it was asked.
+        let direct = ask().map_or(Ok(None), |found| Self::direct(found, limit))?;
+        Ok(direct.unwrap_or(connected))
+    }
+
+    /// A client that uses the directory of an export itself. `None`: the server does not hand it out, or as this user the client cannot take the identities of users,
+    /// which leaves that to the server.
+    fn direct(found: exports::Found, limit: Option<Duration>) -> Result<Option<Self>> {
+        let exports::Found { info, root: Some(root) } = found else { return Ok(None) };
+        let identities = if info.identities { Identities::find() } else { None };
+        if identities.is_some() != info.identities {
+            return Ok(None);
+        }
+        let transport = Transport::Direct(Box::new(Direct::new(root, info.read_only, identities)?));
+        Ok(Some(Self::with(transport, Arc::default(), Some(PartClients::new(limit)))))
     }
 
     /// A directory of this host that no server exports.
