@@ -2,6 +2,7 @@
 //!
 //! The mount belongs to this crate, not to fuser, which would unmount by path when its session ends: that could be the next mount on the same directory.
 
+use fuser::InitFlags;
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags, mount};
@@ -9,12 +10,14 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType, recvmsg, socketpair,
 };
 use rustix::process::{getegid, geteuid};
-use std::ffi::CString;
+use std::ffi::{CString, OsStr};
 use std::io::{Error, ErrorKind, IoSliceMut, Result};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The program that mounts for users without the privilege.
 const HELPER: &str = "fusermount3";
@@ -94,25 +97,47 @@ fn receive(socket: &OwnedFd) -> Result<Option<OwnedFd>> {
 /// `FUSE_NOTIFY_INVAL_INODE` of the kernel's interface.
 const INVALIDATE_FILE: i32 = 2;
 
+/// `FUSE_NOTIFY_INVAL_ENTRY` of the kernel's interface, and a flag of it since Linux 6.2: the name is only looked up again.
+const INVALIDATE_NAME: i32 = 3;
+const EXPIRE_ONLY: u32 = 1;
+
 /// Makes the kernel forget the attributes that it has of a file. False: it does not have the file, which fuser's notifier does not tell.
 pub fn forget_attributes(device: &OwnedFd, number: u64) -> bool {
-    // A header: the length, the notice, and the request that it answers. Then the file, and a range of its content: none.
-    let mut message = [0_u8; 40];
-    let parts: [&[u8]; 6] = [
-        &40_u32.to_ne_bytes(),
-        &INVALIDATE_FILE.to_ne_bytes(),
-        &0_u64.to_ne_bytes(),
-        &number.to_ne_bytes(),
-        &(-1_i64).to_ne_bytes(),
-        &0_i64.to_ne_bytes(),
-    ];
-    let mut rest = &mut message[..];
-    for part in parts {
-        let (field, others) = rest.split_at_mut(part.len());
-        field.copy_from_slice(part);
-        rest = others;
-    }
-    rustix::io::write(device, &message) != Err(Errno::NOENT)
+    // The file, and a range of its content: none.
+    let fields = [&number.to_ne_bytes()[..], &(-1_i64).to_ne_bytes(), &0_i64.to_ne_bytes()];
+    notify(device, INVALIDATE_FILE, &fields) != Err(Errno::NOENT)
+}
+
+static KERNEL_EXPIRES_NAMES: AtomicBool = AtomicBool::new(false);
+
+/// Notes what the kernel can do.
+pub fn note_kernel(capabilities: InitFlags) {
+    KERNEL_EXPIRES_NAMES.store(capabilities.contains(InitFlags::FUSE_HAS_EXPIRE_ONLY), Ordering::Relaxed);
+}
+
+/// Whether [`expire_name`] leaves directories to programs that work in them: Linux 6.2.
+pub fn kernel_expires_names() -> bool {
+    KERNEL_EXPIRES_NAMES.load(Ordering::Relaxed)
+}
+
+/// Makes the kernel look a name up again before it uses it. A directory that is the working directory of a program must not be invalidated: it would count as
+/// removed. fuser's notifier can do only that.
+pub fn expire_name(device: &OwnedFd, directory: u64, name: &OsStr) {
+    let length = name.len() as u32; // 255 at most
+    let fields = [&directory.to_ne_bytes()[..], &length.to_ne_bytes(), &EXPIRE_ONLY.to_ne_bytes(), name.as_bytes(), &[0]];
+    // What the kernel does not know any more need not expire.
+    let _ = notify(device, INVALIDATE_NAME, &fields);
+}
+
+fn notify(device: &OwnedFd, notice: i32, fields: &[&[u8]]) -> rustix::io::Result<usize> {
+    // The length, the notice, and the request that it answers: none.
+    let length = 16 + fields.iter().map(|field| field.len()).sum::<usize>();
+    let mut message = Vec::with_capacity(length);
+    message.extend((length as u32).to_ne_bytes());
+    message.extend(notice.to_ne_bytes());
+    message.extend(0_u64.to_ne_bytes());
+    fields.iter().for_each(|field| message.extend(*field));
+    rustix::io::write(device, &message)
 }
 
 /// Unmounts a directory; without the privilege by the program that comes with FUSE, which does not know [`UnmountFlags::FORCE`].

@@ -2,6 +2,7 @@
 
 use crate::callers;
 use crate::convert::{lock_kind, lock_number, set_time};
+use crate::device;
 use crate::handles::Awaited;
 use crate::locks::Asked;
 use crate::mounted::{MountedExport, Result};
@@ -53,6 +54,7 @@ impl Filesystem for MountedExport {
             | InitFlags::FUSE_FLOCK_LOCKS
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+        device::note_kernel(config.capabilities());
         if self.client.is_direct() {
             self.passthrough.prepare(config);
         }

@@ -128,9 +128,11 @@ impl Nodes {
         self.named(directory, name).map(|_| (directory, name.to_owned()))
     }
 
-    /// All names that the kernel knows, with the directories that they are in.
-    pub fn all_names(&self) -> Vec<(u64, OsString)> {
-        self.names.keys().cloned().collect()
+    /// All names that the kernel knows, with the directories that they are in; those of directories only if asked for.
+    pub fn all_names(&self, of_directories: bool) -> Vec<(u64, OsString)> {
+        let is_directory = |number| self.nodes.get(number).is_some_and(|node| node.kind == DIRECTORY);
+        let names = self.names.iter().filter(|(_, number)| of_directories || !is_directory(number));
+        names.map(|(name, _)| name.clone()).collect()
     }
 
     /// The kernel gets to know a file under a name. Returns its number.
@@ -324,7 +326,7 @@ mod tests {
         assert_eq!((nodes.known(1, 4), nodes.known(8, 3)), (None, None));
         assert_eq!(nodes.name_at(b"dir/file"), Some((2, OsString::from("file"))));
         assert_eq!((nodes.name_at(b"dir/other"), nodes.name_at(b"other/file"), nodes.name_at(b"")), (None, None, None));
-        assert_eq!((nodes.numbers().len(), nodes.all_names().len()), (4, 3));
+        assert_eq!((nodes.numbers().len(), nodes.all_names(true).len()), (4, 3));
     }
 
     fn name(text: &str) -> &OsStr {

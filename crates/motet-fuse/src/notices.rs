@@ -6,7 +6,6 @@
 use crate::device;
 use crate::freshness::Freshness;
 use crate::nodes::Nodes;
-use fuser::{INodeNo, Notifier};
 use motet_files::client::{Client, Notice, Subscription};
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -31,14 +30,14 @@ pub fn tell(
     client: &Client,
     nodes: Arc<RwLock<Nodes>>,
     freshness: Arc<Freshness>,
-    (device, kernel): (Weak<OwnedFd>, Notifier),
+    device: Weak<OwnedFd>,
 ) -> std::io::Result<Option<Subscription>> {
     if client.is_direct() {
         return Ok(None);
     }
     let (names, queue) = channel();
-    let of_names = Arc::clone(&nodes);
-    let forget = move || forget_names(&queue, &of_names, &kernel);
+    let (of_names, for_names) = (Arc::clone(&nodes), Weak::clone(&device));
+    let forget = move || forget_names(&queue, &of_names, &for_names);
     thread::Builder::new().name("fuse-names".to_owned()).spawn(forget)?;
     client.subscribe(move |notice| {
         freshness.noticed();
@@ -77,14 +76,14 @@ fn forget_attributes(number: u64, nodes: &RwLock<Nodes>, device: &OwnedFd, until
     }
 }
 
-fn forget_names(queue: &Receiver<Names>, nodes: &RwLock<Nodes>, kernel: &Notifier) {
+fn forget_names(queue: &Receiver<Names>, nodes: &RwLock<Nodes>, device: &Weak<OwnedFd>) {
     for names in queue {
         let names: Vec<(u64, OsString)> = match names {
             Names::At(path) => read(nodes).name_at(&path).into_iter().collect(),
-            Names::All => read(nodes).all_names(),
+            // Nothing says that they have changed. An older kernel would take directories away from programs that work in them.
+            Names::All => read(nodes).all_names(device::kernel_expires_names()),
         };
-        for (directory, name) in names {
-            let _ = kernel.inval_entry(INodeNo(directory), &name);
-        }
+        let Some(device) = device.upgrade() else { return };
+        names.iter().for_each(|(directory, name)| device::expire_name(&device, *directory, name));
     }
 }

@@ -49,7 +49,7 @@ impl Serving {
         let session = Session::from_fd(mounted, device, users, config)?;
         let _ = kernel.set(session.notifier());
         let session = session.spawn()?;
-        let notices = notices::tell(&client, nodes, freshness, (Arc::downgrade(&watched), session.notifier()))?;
+        let notices = notices::tell(&client, nodes, freshness, Arc::downgrade(&watched))?;
         Ok(Self { session, device: watched, _notices: notices })
     }
 

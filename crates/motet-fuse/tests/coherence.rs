@@ -8,9 +8,10 @@ use motet_files::server::{Group, Options as ServerOptions, Server};
 use motet_fuse::{Mount, Options};
 use scene::{Mode, can_mount, is_able, open_folder, server};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -196,4 +197,39 @@ fn every_mix_of_clients_sees_from_close_to_open_what_others_have_written() {
             }
         }
     }
+}
+
+/// The kernel is told to forget everything when a subscription begins or ends.
+#[test]
+fn a_program_keeps_its_directory_when_the_server_comes_back() {
+    if !can_mount("a_program_keeps_its_directory_when_the_server_comes_back") {
+        return;
+    }
+    let exported = open_folder();
+    let name = format!("coherence-back-{}", std::process::id());
+    let first = server(&name, exported.path(), false, Mode::Messages);
+    let (mount, folder) = mounted(Client::connect(Source::Name(name.clone()), None).expect("a client"), &name);
+    let within = folder.path().join("a/b");
+    fs::create_dir_all(&within).expect("directories");
+    let mut program = Command::new("sh");
+    program.args(["-c", "while read -r _; do /bin/pwd || echo lost; done"]).current_dir(&within);
+    let mut program = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("sh");
+    let (mut asks, says) = (program.stdin.take().unwrap(), BufReader::new(program.stdout.take().unwrap()));
+    let mut says = says.lines();
+    let mut is_there = |when: &str| {
+        asks.write_all(b"\n").expect("a line");
+        let said = says.next().expect("an answer").expect("a line");
+        assert_eq!(PathBuf::from(said), within.canonicalize().expect("it is there"), "{when}");
+    };
+    is_there("at first");
+    drop(first);
+    let _second = server(&name, exported.path(), false, Mode::Messages);
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(3) {
+        is_there("afterwards");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(asks);
+    program.wait().expect("an end");
+    drop(mount);
 }
