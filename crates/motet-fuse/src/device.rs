@@ -124,7 +124,8 @@ pub fn kernel_expires_names() -> bool {
 /// removed. fuser's notifier can do only that.
 pub fn expire_name(device: &OwnedFd, directory: u64, name: &OsStr) {
     let length = name.len() as u32; // 255 at most
-    let fields = [&directory.to_ne_bytes()[..], &length.to_ne_bytes(), &EXPIRE_ONLY.to_ne_bytes(), name.as_bytes(), &[0]];
+    let fields =
+        [&directory.to_ne_bytes()[..], &length.to_ne_bytes(), &EXPIRE_ONLY.to_ne_bytes(), name.as_bytes(), &[0]];
     // What the kernel does not know any more need not expire.
     let _ = notify(device, INVALIDATE_NAME, &fields);
 }

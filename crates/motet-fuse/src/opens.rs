@@ -110,13 +110,7 @@ impl MountedExport {
     }
 
     /// Copies between two open files on the server; returns how many bytes.
-    pub fn copy(
-        &self,
-        request: &Request,
-        from: (FileHandle, u64),
-        to: (FileHandle, u64),
-        length: u64,
-    ) -> Result<u32> {
+    pub fn copy(&self, request: &Request, from: (FileHandle, u64), to: (FileHandle, u64), length: u64) -> Result<u32> {
         let (source, target) = (self.handle(from.0)?, self.handle_to_change(request, to.0)?);
         let copied = source.file.copy_to(from.1, &target.file, to.1, length.min(u64::from(u32::MAX)))?;
         u32::try_from(copied).map_err(|_| Errno::EIO)

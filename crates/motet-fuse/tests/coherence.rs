@@ -199,7 +199,7 @@ fn every_mix_of_clients_sees_from_close_to_open_what_others_have_written() {
     }
 }
 
-/// The kernel is told to forget everything when a subscription begins or ends.
+/// The kernel forgets everything when a subscription begins or ends.
 #[test]
 fn a_program_keeps_its_directory_when_the_server_comes_back() {
     if !can_mount("a_program_keeps_its_directory_when_the_server_comes_back") {

@@ -17,9 +17,9 @@ use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Data of more bytes are written by a thread that has given the turn away: another one receives meanwhile.
 /// How often what an answer shows is looked at, while others change it all the time, before its client forgets all that it has cached.
 const MOST_LOOKS: usize = 8;
+/// Data of more bytes are written by a thread that has given the turn away: another one receives meanwhile.
 const LONG_DATA_BYTES: usize = 64 << 10;
 
 /// How a wait for a client has ended.
@@ -256,26 +256,24 @@ impl Shared {
         operation: &Operation<'_>,
         mut execute: impl FnMut() -> Result<(Reply, Body)>,
     ) -> Result<(Reply, Body)> {
-        let mut before = Vec::new();
-        for looks_left in (0..MOST_LOOKS).rev() {
+        let (mut before, mut looks) = (Vec::new(), 0);
+        loop {
+            looks += 1;
             let changes = self.leases.changes();
             let (reply, body) = execute()?;
             let granted = self.grant(session, operation, (&reply, &body));
-            // With these leases from before, the client is told of everything since then.
-            if before == granted || changes == self.leases.changes() {
-                return Ok((reply, body));
-            }
-            if !operation.is_idempotent() {
-                self.recall(session, operation, &reply);
-                return Ok((reply, body));
-            }
-            if looks_left == 0 {
-                self.end_notices(session);
+            // With these leases from before, the client learns of everything since then.
+            let learns = before == granted || changes == self.leases.changes();
+            if learns || looks == MOST_LOOKS || !operation.is_idempotent() {
+                match operation.is_idempotent() {
+                    _ if learns => {}
+                    true => self.end_notices(session),
+                    false => self.recall(session, operation, &reply),
+                }
                 return Ok((reply, body));
             }
             before = granted;
         }
-        unreachable!("the last look returns")
     }
 
     /// Begins a session on a new channel, or goes on with one. The thread has the turn, so the loss of the channel is seen after this.
