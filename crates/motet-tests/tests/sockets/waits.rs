@@ -1,6 +1,6 @@
 //! Waits: every wait call reports for an upgraded connection what the kernel reports for a TCP connection.
 
-use motet_tests::{both, engine};
+use motet_tests::{Program, both, engine};
 
 #[test]
 fn poll_server_echoes() {
