@@ -263,11 +263,11 @@ SHIM_API int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flag
     unsigned done = 0;
     while (done < count) {
         struct msghdr *message = &messages[done].msg_hdr;
-        size_t whole = 0;
-        for (size_t i = 0; i < message->msg_iovlen; i++) whole += message->msg_iov[i].iov_len;
         ssize_t sent = sendmsg(fd, message, flags);
         if (sent < 0) break;
         messages[done++].msg_len = (unsigned)sent;
+        size_t whole = 0;
+        for (size_t i = 0; i < message->msg_iovlen; i++) whole += message->msg_iov[i].iov_len;
         if ((size_t)sent < whole) break; /* the next message must not follow a part of this one */
     }
     return done > 0 || count == 0 ? (int)done : -1;
