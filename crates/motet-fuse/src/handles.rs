@@ -55,6 +55,7 @@ pub enum Awaited {
 pub struct Listing {
     /// Where the kernel goes on, if it reads in order.
     at: u64,
+    with_attributes: bool,
     asked: Asked,
     entries: VecDeque<ListedEntry>,
 }
@@ -120,8 +121,9 @@ impl Handle {
         asked: impl Fn() -> Asked,
     ) -> std::io::Result<MutexGuard<'_, Listing>> {
         let mut listing = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
-        if listing.at != offset || offset == 0 {
-            *listing = Listing { at: offset, ..Listing::default() };
+        // The kernel asks by turns with attributes and without.
+        if listing.at != offset || offset == 0 || listing.with_attributes != with_attributes {
+            *listing = Listing { at: offset, with_attributes, ..Listing::default() };
         }
         let (mut from, mut is_end) = (offset, false);
         while listing.entries.is_empty() && !is_end {
