@@ -41,14 +41,13 @@ pub fn attributes(number: u64, attributes: &Attributes) -> FileAttr {
     }
 }
 
-/// A time as fuser takes it. Of a time before 1970 fuser gives the kernel the seconds and the nanoseconds of its distance, and the kernel adds the nanoseconds.
 fn system_time(time: Time) -> SystemTime {
-    let distance = Duration::new(time.seconds.unsigned_abs(), time.nanoseconds);
-    let time = if time.seconds < 0 { UNIX_EPOCH.checked_sub(distance) } else { UNIX_EPOCH.checked_add(distance) };
-    time.unwrap_or(UNIX_EPOCH)
+    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
+    let whole = if time.seconds < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };
+    whole.and_then(|whole| whole.checked_add(Duration::from_nanos(time.nanoseconds.into()))).unwrap_or(UNIX_EPOCH)
 }
 
-/// A moment to set. Of a time before 1970 fuser makes what [`system_time`] makes.
+/// A moment to set. Of a time before 1970 fuser takes the nanoseconds, which the kernel counts forwards, for a part of the distance.
 pub fn set_time(time: TimeOrNow) -> SetTime {
     let time = match time {
         TimeOrNow::Now => return SetTime::Now,
@@ -106,13 +105,20 @@ mod tests {
 
     #[test]
     fn times_before_1970_keep_their_nanoseconds() {
-        for time in [
-            Time { seconds: -1, nanoseconds: 250_000_000 },
-            Time { seconds: 0, nanoseconds: 0 },
-            Time { seconds: -7, nanoseconds: 0 },
-            Time { seconds: 2_000_000_000, nanoseconds: 999_999_999 },
+        // What fuser makes of the kernel's seconds and nanoseconds, and what it makes the kernel's of.
+        let by_distance = |time: Time| {
+            let distance = Duration::new(time.seconds.unsigned_abs(), time.nanoseconds);
+            if time.seconds < 0 { UNIX_EPOCH - distance } else { UNIX_EPOCH + distance }
+        };
+        let before = UNIX_EPOCH - Duration::from_millis(750);
+        for (time, shown) in [
+            (Time { seconds: -1, nanoseconds: 250_000_000 }, before),
+            (Time { seconds: 0, nanoseconds: 0 }, UNIX_EPOCH),
+            (Time { seconds: -7, nanoseconds: 0 }, UNIX_EPOCH - Duration::from_secs(7)),
+            (Time { seconds: 2, nanoseconds: 500_000_000 }, UNIX_EPOCH + Duration::from_millis(2500)),
         ] {
-            assert_eq!(set_time(TimeOrNow::SpecificTime(system_time(time))), SetTime::At(time));
+            assert_eq!(set_time(TimeOrNow::SpecificTime(by_distance(time))), SetTime::At(time));
+            assert_eq!(system_time(time), shown);
         }
     }
 
