@@ -71,6 +71,9 @@ impl MountedExport {
             let _ = closed.file.release_locks(owner);
         }
         drop(self.handles.remove(handle.0));
+        if !closed.is_backed() {
+            self.passthrough.closed(closed.number);
+        }
         // Later opens keep what this one has cached, if the file has not changed since.
         if closed.number == number.0
             && let Ok(found) = closed.file.attributes()

@@ -26,7 +26,7 @@ pub struct Handle {
     /// Whether root has opened it.
     pub by_root: bool,
     /// Through which the kernel reads and writes itself, kept while the file is open.
-    _backing: Option<Arc<BackingId>>,
+    backing: Option<Arc<BackingId>>,
     listing: Mutex<Listing>,
     /// Whether it may be about to be released.
     closing: Mutex<Closing>,
@@ -78,6 +78,11 @@ pub struct ListedEntry {
 }
 
 impl Handle {
+    /// Whether the kernel reads and writes it itself.
+    pub fn is_backed(&self) -> bool {
+        self.backing.is_some()
+    }
+
     /// A descriptor of it is closed. `removed`: the file has no name any more. Returns whether others may wait for the release of the open file.
     fn descriptor_closed(&self, removed: bool) -> bool {
         let locked = !self.file.lock_owners().is_empty();
@@ -212,7 +217,7 @@ impl Handles {
     pub fn add(&self, number: u64, file: File, user: u32, backing: Option<Arc<BackingId>>) -> u64 {
         let handle = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let (listing, closing) = (Mutex::default(), Mutex::default());
-        let opened = Arc::new(Handle { number, file, by_root: user == 0, _backing: backing, listing, closing });
+        let opened = Arc::new(Handle { number, file, by_root: user == 0, backing, listing, closing });
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         open.by_handle.insert(handle, opened);
         open.by_number.entry(number).or_default().push(handle);

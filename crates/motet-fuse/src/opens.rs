@@ -3,7 +3,6 @@
 use crate::convert::open_flags;
 use crate::mounted::{GENERATION, MountedExport, Name, Result};
 use crate::nodes::ContentVersion;
-use crate::raising::raising_bits;
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyOpen, Request};
 use motet_files::client::File;
 use motet_files::protocol::{Attributes, OpenFlags};
@@ -61,11 +60,7 @@ impl MountedExport {
             Ok(opened) => opened,
             Err(error) => return reply.error(error),
         };
-        // The kernel would write as this process, and the file would go on to raise who executes it.
-        let backing = match raising_bits(mode) {
-            0 => self.passthrough.backing(number.0, &file, |descriptor| reply.open_backing(descriptor)),
-            _ => None,
-        };
+        let backing = self.passthrough.backing((number.0, mode), &file, |descriptor| reply.open_backing(descriptor));
         let handle = FileHandle(self.handles.add(number.0, file, request.uid(), backing.clone()));
         match backing {
             Some(backing) => reply.opened_passthrough(handle, FopenFlags::empty(), &backing),
@@ -84,10 +79,8 @@ impl MountedExport {
         let entry = self.enter(name, &found);
         let number = entry.ino.0;
         self.nodes_mut().cache(number, ContentVersion::of(&found));
-        let backing = match raising_bits(found.mode) {
-            0 => self.passthrough.backing(number, &file, |descriptor| reply.open_backing(descriptor)),
-            _ => None,
-        };
+        let backing =
+            self.passthrough.backing((number, found.mode), &file, |descriptor| reply.open_backing(descriptor));
         let handle = FileHandle(self.handles.add(number, file, request.uid(), backing.clone()));
         match backing {
             Some(backing) => {
