@@ -2,7 +2,7 @@
 
 use fuser::{FileAttr, FileType, INodeNo, TimeOrNow};
 use motet_files::protocol::{Attributes, LockKind, OpenFlags, SetTime, Time};
-use rustix::fs::{FileType as SystemType, OFlags};
+use rustix::fs::{FileType as SystemType, Mode as SystemMode, OFlags};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The type of a file. `None`: one that is not known.
@@ -45,6 +45,16 @@ fn system_time(time: Time) -> SystemTime {
     let seconds = Duration::from_secs(time.seconds.unsigned_abs());
     let whole = if time.seconds < 0 { UNIX_EPOCH.checked_sub(seconds) } else { UNIX_EPOCH.checked_add(seconds) };
     whole.and_then(|whole| whole.checked_add(Duration::from_nanos(time.nanoseconds.into()))).unwrap_or(UNIX_EPOCH)
+}
+
+/// The bits of a mode by which a program runs as another user or group.
+pub fn raising_bits(mode: u32) -> u32 {
+    if SystemType::from_raw_mode(mode) != SystemType::RegularFile {
+        return 0;
+    }
+    // Without execution by the group, the bit stands for mandatory locks.
+    let by_group = (SystemMode::SGID | SystemMode::XGRP).bits();
+    (mode & SystemMode::SUID.bits()) | if mode & by_group == by_group { SystemMode::SGID.bits() } else { 0 }
 }
 
 /// A moment to set. Of a time before 1970 fuser takes the nanoseconds, which the kernel counts forwards, for a part of the distance.
@@ -129,5 +139,15 @@ mod tests {
         let expected = OpenFlags::READ | OpenFlags::WRITE | OpenFlags::APPEND | OpenFlags::SYNC;
         assert_eq!(open_flags(flags.bits().cast_signed()), expected);
         assert_eq!(open_flags(0x20), OpenFlags::READ | OpenFlags::EXECUTE);
+    }
+
+    #[test]
+    fn only_programs_raise() {
+        let regular = SystemType::RegularFile.as_raw_mode();
+        let cases = [(0o755, 0), (0o4755, 0o4000), (0o2755, 0o2000), (0o2745, 0), (0o6711, 0o6000), (0o1777, 0)];
+        for (mode, bits) in cases {
+            assert_eq!(raising_bits(regular | mode), bits, "{mode:o}");
+        }
+        assert_eq!(raising_bits(SystemType::Directory.as_raw_mode() | 0o2775), 0);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! The kernel allows it to processes with CAP_SYS_ADMIN. All opens of a file share one backing file, or none has one: the kernel refuses a mixture (EIO).
 
-use crate::raising::raising_bits;
+use crate::convert::raising_bits;
 use fuser::{BackingId, InitFlags, KernelConfig};
 use motet_files::client::File;
 use std::collections::HashMap;
