@@ -3,7 +3,7 @@
 use super::descriptors::{attributes_at, reopen};
 use super::locks::{FileId, LockClient, LockTable, Owner, Through};
 use super::past_cache::{PastCache, UnderWay, write_all};
-use super::quota::Quota;
+use super::quota::{Quota, Taken};
 use crate::Result;
 use crate::identity::Identity;
 use crate::protocol::{Attributes, Cached, Entry, LockRange, LockWait, OpenFlags, append};
@@ -29,7 +29,7 @@ pub struct OpenFile {
     /// How it is read and written past the cache. `None`: through the cache.
     past_cache: Option<PastCache>,
     /// By which a file that is open for appending is written at a place, once that was asked for.
-    placing: OnceLock<OwnedFd>,
+    placing: OnceLock<(OwnedFd, Taken)>,
     /// Held while the position of the directory is used.
     listing: Mutex<()>,
     /// The locks of all clients.
@@ -132,16 +132,13 @@ impl OpenFile {
 
     /// The descriptor by which a file that is open for appending is written at a place: pwrite(2) on one with O_APPEND writes at the end.
     fn placing(&self) -> Result<BorrowedFd<'_>> {
-        if let Some(placing) = self.placing.get() {
+        if let Some((placing, _)) = self.placing.get() {
             return Ok(placing.as_fd());
         }
-        let flags = fcntl_getfl(&self.descriptor)?;
-        if !flags.contains(OFlags::APPEND) {
-            return Ok(self.descriptor());
-        }
+        let taken = self.quota.take()?;
         let kept = OFlags::RWMODE | OFlags::SYNC | OFlags::DSYNC;
-        let opened = reopen(self.descriptor(), flags & kept)?;
-        Ok(self.placing.get_or_init(|| opened).as_fd())
+        let opened = reopen(self.descriptor(), fcntl_getfl(&self.descriptor)? & kept)?;
+        Ok(self.placing.get_or_init(|| (opened, taken)).0.as_fd())
     }
 
     /// Writes all of `data` at the end of a file that is open for appending. EINVAL: it is not.
@@ -245,4 +242,35 @@ impl Drop for OpenFile {
 
 fn kind_bits(kind: FileType) -> u32 {
     if kind == FileType::Unknown { 0 } else { kind.as_raw_mode() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file_table::FileTable;
+    use super::*;
+    use std::fs::OpenOptions;
+
+    /// A client may not get a second descriptor for each file by a write at a place.
+    #[test]
+    fn a_write_at_a_place_takes_a_descriptor_of_the_client() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("log");
+        let files = FileTable::with(Quota::new(1, None));
+        let open = || {
+            let file = OpenOptions::new().append(true).create(true).open(&path).expect("a file");
+            let client = (files.lock_client(), Arc::clone(files.quota()));
+            let flags = OpenFlags::WRITE | OpenFlags::APPEND;
+            OpenFile::new(file.into(), flags, None, &Attributes::default(), Arc::default(), client)
+        };
+        let (first, second) = (open(), open());
+        assert_eq!(first.append(b"appended").expect("a write"), 8);
+        assert_eq!(first.write(b"placed", 0).expect("a write"), 6);
+        assert_eq!(first.write(b"P", 0).expect("a write"), 1);
+        assert_eq!(first.append(b" again").expect("a write"), 6);
+        let refused = second.write(b"x", 0).expect_err("the only descriptor is used");
+        assert_eq!(Errno::from_io_error(&refused), Some(Errno::MFILE));
+        drop(first);
+        assert_eq!(second.write(b"p", 0).expect("a write"), 1);
+        assert_eq!(std::fs::read(path).expect("the file"), b"placeded again");
+    }
 }
