@@ -96,10 +96,11 @@ fn receive(socket: &OwnedFd) -> Result<Option<OwnedFd>> {
 
 /// `FUSE_NOTIFY_INVAL_INODE` of the kernel's interface.
 const INVALIDATE_FILE: i32 = 2;
-
 /// `FUSE_NOTIFY_INVAL_ENTRY` of the kernel's interface, and a flag of it since Linux 6.2: the name is only looked up again.
 const INVALIDATE_NAME: i32 = 3;
 const EXPIRE_ONLY: u32 = 1;
+/// Whether the kernel knows the flag.
+static KERNEL_EXPIRES_NAMES: AtomicBool = AtomicBool::new(false);
 
 /// Makes the kernel forget the attributes that it has of a file. False: it does not have the file, which fuser's notifier does not tell.
 pub fn forget_attributes(device: &OwnedFd, number: u64) -> bool {
@@ -107,8 +108,6 @@ pub fn forget_attributes(device: &OwnedFd, number: u64) -> bool {
     let fields = [&number.to_ne_bytes()[..], &(-1_i64).to_ne_bytes(), &0_i64.to_ne_bytes()];
     notify(device, INVALIDATE_FILE, &fields) != Err(Errno::NOENT)
 }
-
-static KERNEL_EXPIRES_NAMES: AtomicBool = AtomicBool::new(false);
 
 /// Notes what the kernel can do.
 pub fn note_kernel(capabilities: InitFlags) {

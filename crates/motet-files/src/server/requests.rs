@@ -248,8 +248,8 @@ impl Shared {
         Ok((reply, body))
     }
 
-    /// Executes an operation, and gives the client leases on what the answer shows. What has changed before the leases began would not be told, so it is looked at
-    /// again then.
+    /// Executes an operation, and gives the client leases on what the answer shows. A change before they began brings no notice, so what only looks is
+    /// executed again then.
     fn execute_leased(
         &self,
         session: &Session,
@@ -264,12 +264,15 @@ impl Shared {
             let granted = self.grant(session, operation, (&reply, &body));
             // With these leases from before, the client learns of everything since then.
             let learns = before == granted || changes == self.leases.changes();
-            if learns || looks == MOST_LOOKS || !operation.is_idempotent() {
-                match operation.is_idempotent() {
-                    _ if learns => {}
-                    true => self.end_notices(session),
-                    false => self.recall(session, operation, &reply),
-                }
+            if learns {
+                return Ok((reply, body));
+            }
+            if !operation.is_idempotent() {
+                self.recall(session, operation, &reply);
+                return Ok((reply, body));
+            }
+            if looks == MOST_LOOKS {
+                self.end_notices(session);
                 return Ok((reply, body));
             }
             before = granted;
