@@ -275,6 +275,26 @@ fn bytes_being_returned_to_tcp_are_readable() {
     assert!(world.receive_on(1, 1, true) && !ready(), "they are received");
 }
 
+/// Where other threads have the CPUs for long, a producer may get none for long: a receive of what was reported as readable waits for it.
+#[test]
+fn producer_without_a_cpu_during_take_back_is_waited_for() {
+    let mut world = world();
+    let goes_on_at = world.clock.time() + 500_000_000;
+    world.yield_ns.set(20_000_000);
+    assert!(raise(&world));
+    put(&world, 10);
+    assert_eq!(world.sides[0].slot.outward().consumer.claim(), Some(0));
+    world.weave = 1;
+    world.scribble = Some(Box::new(move |world| {
+        let producer = &world.sides[0].slot.outward().consumer;
+        if world.clock.time() > goes_on_at && producer.settled().is_none() {
+            producer.release(0);
+        }
+    }));
+    assert!(rx::ready(&world.sides[1].record, &world.sides[1].slot));
+    assert_eq!(receive(&world), rx::Step::Done(10));
+}
+
 /// A producer that is stopped with its claim held, or keeps it forever, costs one long receive; after that a program that polls can sleep.
 #[test]
 fn producer_stopped_during_take_back_is_waited_for_once() {

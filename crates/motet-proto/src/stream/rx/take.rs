@@ -21,8 +21,10 @@ use std::io::IoSliceMut;
 const RELEASE_BYTES: usize = 64 << 10;
 /// A payload up to this size is taken without further checks if it is all that the ring holds.
 const FAST_TAKE_MAX_BYTES: usize = 4096;
-/// A producer whose connection is gone and that does not finish returning bytes within this time (ns) has died of it.
+/// A producer that does not finish returning bytes within this time (ns) is stalled. If its connection is gone, too, it has died of it.
 const PRODUCER_STALL_NS: u64 = 50_000_000;
+/// What one yield counts of [`PRODUCER_STALL_NS`] at most (ns): where others have the CPU for longer, the producer may be without one as well.
+const YIELD_COUNTS_NS: u64 = 1_000_000;
 
 /// What [`take`] did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -367,13 +369,17 @@ fn slices_of<'a>(
 pub(super) fn producer_keeps_claim<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P) -> bool {
     let stalled = &record.connection.producer_stalled;
     let known = stalled.load(Relaxed) != 0 && platform.tcp_alive();
-    let (start, limit) = (platform.now(), if known { 0 } else { platform.ticks(PRODUCER_STALL_NS) });
+    let limit = if known { 0 } else { platform.ticks(PRODUCER_STALL_NS) };
+    let (mut waited, mut last) = (0, platform.now());
     while slot.inward().consumer.settled().is_none() {
-        if platform.now().wrapping_sub(start) >= limit {
+        if waited >= limit {
             stalled.store(1, Relaxed);
             return true;
         }
         platform.yield_now();
+        let now = platform.now();
+        waited += now.wrapping_sub(last).min(platform.ticks(YIELD_COUNTS_NS));
+        last = now;
     }
     false
 }
