@@ -26,7 +26,7 @@ static _Atomic bool any_rest; /* some ring held bytes at the confinement */
 
 bool confined_prctl(long option, unsigned long filter)
 {
-    return option == PR_SET_NO_NEW_PRIVS || (option == PR_SET_SECCOMP && (filter == SECCOMP_MODE_STRICT || filter == SECCOMP_MODE_FILTER));
+    return option == PR_SET_SECCOMP && (filter == SECCOMP_MODE_STRICT || filter == SECCOMP_MODE_FILTER);
 }
 
 /* Operation and arguments of seccomp(2). Libraries call it without a filter to ask what the kernel supports. */

@@ -111,8 +111,8 @@ SHIM_API int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
 
 /* ---------------------------------------------------------------- confinement */
 
-/* PR_SET_NO_NEW_PRIVS precedes the installation of a seccomp filter, under which a system call that the program itself never makes may end
- * the process. From then on every connection is on TCP (confined.c). */
+/* Under a seccomp filter, a system call that the program itself never makes may end the process. From just before it is installed, every
+ * connection is on TCP (confined.c). PR_SET_NO_NEW_PRIVS alone restricts no call: HAProxy sets it and installs no filter. */
 SHIM_API int prctl(int option, ...)
 {
     va_list list;

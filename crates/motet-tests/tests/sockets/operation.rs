@@ -99,6 +99,11 @@ fn process_that_confines_itself_by_seccomp_survives() {
     both("confined", &["late"]).took_the_fast_path(1);
 }
 
+#[test]
+fn process_that_gives_up_new_privileges_is_not_confined() {
+    both("confined", &["privileges"]).took_the_fast_path(400);
+}
+
 // ---- users and privileges ------------------------------------------------------------------------------------------------
 
 /// Two user ids. The programs are copied to where every user may read them.
