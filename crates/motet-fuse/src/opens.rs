@@ -1,6 +1,6 @@
 //! Opens of files, and how the kernel caches what it reads of them.
 
-use crate::convert::open_flags;
+use crate::convert::{open_flags, raising_bits};
 use crate::mounted::{GENERATION, MountedExport, Name, Result};
 use crate::nodes::ContentVersion;
 use fuser::{Errno, FileHandle, FopenFlags, INodeNo, ReplyCreate, ReplyOpen, Request};
@@ -63,7 +63,7 @@ impl MountedExport {
         let backing = self.passthrough.backing((number.0, mode), &file, |descriptor| reply.open_backing(descriptor));
         let handle = FileHandle(self.handles.add(number.0, file, request.uid(), backing.clone()));
         match backing {
-            Some(backing) => reply.opened_passthrough(handle, FopenFlags::empty(), &backing),
+            Some(backing) => reply.opened_passthrough(handle, backed_flags(mode), &backing),
             None => reply.opened(handle, cache),
         }
     }
@@ -84,7 +84,7 @@ impl MountedExport {
         let handle = FileHandle(self.handles.add(number, file, request.uid(), backing.clone()));
         match backing {
             Some(backing) => {
-                reply.created_passthrough(&validity, &entry, GENERATION, handle, FopenFlags::empty(), &backing);
+                reply.created_passthrough(&validity, &entry, GENERATION, handle, backed_flags(found.mode), &backing);
             }
             None => reply.created(&validity, &entry, GENERATION, handle, cache),
         }
@@ -108,6 +108,12 @@ impl MountedExport {
         let copied = source.file.copy_to(from.1, &target.file, to.1, length.min(u64::from(u32::MAX)))?;
         u32::try_from(copied).map_err(|_| Errno::EIO)
     }
+}
+
+/// How the kernel uses an open file with a backing file. A program that raises has one if it was opened before it had the bits, as all opens of a
+/// file must have the same; the kernel asks for its reads and writes all the same. The earlier open may only be about to be released.
+fn backed_flags(mode: u32) -> FopenFlags {
+    if raising_bits(mode) != 0 { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() }
 }
 
 /// How the kernel caches an open file. `same`: what it has cached is the present content.

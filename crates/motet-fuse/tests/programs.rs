@@ -105,7 +105,7 @@ fn a_program_that_is_changed_does_not_run_as_its_owner_any_more() {
     }
     let text = r#"
         python3 -c "
-import os
+import itertools, os
 changes = {
     'write': lambda file: os.write(file, b'evil'),
     'pwrite': lambda file: os.pwrite(file, b'evil', 2),
@@ -113,18 +113,21 @@ changes = {
     'fallocate': lambda file: os.posix_fallocate(file, 0, 9000),
     'nothing': lambda file: 0,
 }
-for name, change in changes.items():
+for name, is_open_before in itertools.product(changes, (False, True)):
     with open('program', 'w') as file: file.write('program')
+    before = os.open('program', os.O_RDONLY)
+    if not is_open_before: os.close(before)
     os.chmod('program', 0o6755)
     file = os.open('program', os.O_RDWR)
     child = os.fork()
     if child == 0:
         os.setgroups([]); os.setgid(4051); os.setuid(4051)
-        change(file)
+        changes[name](file)
         os._exit(0)
     os.waitpid(child, 0)
-    print(name, oct(os.fstat(file).st_mode), oct(os.stat('program').st_mode), os.stat('program').st_size)
+    print(name, is_open_before, oct(os.fstat(file).st_mode), oct(os.stat('program').st_mode), os.stat('program').st_size)
     os.close(file)
+    if is_open_before: os.close(before)
     os.unlink('program')
 "
         "#;
