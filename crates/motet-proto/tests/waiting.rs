@@ -112,6 +112,28 @@ fn peer_waiting_for_this_cpu_gets_it() {
 }
 
 #[test]
+fn long_send_lets_peer_that_waits_on_this_cpu_run() {
+    let world = world();
+    let (me, peer) = (&world.sides[0], &world.sides[1]);
+    world.yield_ns.set(1000);
+    let yields = |length: usize| {
+        assert!(gate::raise(&peer.record, &peer.slot, &mut world.platform(1, 1), || true));
+        let before = world.clock.time();
+        assert!(matches!(world.send(0, length, SEND), tx::Step::Done(_)));
+        let took = world.clock.time() - before;
+        assert!(matches!(world.receive(1, 1, length, RECEIVE_WITHOUT_SLEEP), rx::Step::Done(_)));
+        took >= 1000
+    };
+    assert!(!yields(6000), "the peer is on another CPU");
+    me.slot.outward().consumer.cpu.store(1, Relaxed); // plus one; end 0 runs on CPU 0
+    assert!(yields(6000));
+    assert_eq!(peer.slot.outward().consumer.cpu.load(Relaxed), 1, "the peer knows where this end runs");
+    assert!(!yields(60), "short sends are made in one turn");
+    world.contended.set(true);
+    assert!(!yields(6000), "another thread would keep the CPU");
+}
+
+#[test]
 fn wait_begins_with_yield_if_cpu_is_soon_returned() {
     let world = world();
     let me = &world.sides[1];

@@ -263,7 +263,7 @@ pub(crate) fn note_kernel_wake_up<P: Platform>(record: &StreamRecord, platform: 
     }
 }
 
-/// Shows the peer on which CPU this thread waits.
+/// Shows the peer on which CPU this thread waits, or sends what takes long.
 pub fn publish_cpu<P: Platform>(slot: &Slot, platform: &P) {
     let line = &slot.inward().consumer;
     let cpu = platform.cpu() + 1;
@@ -272,7 +272,7 @@ pub fn publish_cpu<P: Platform>(slot: &Slot, platform: &P) {
     }
 }
 
-/// Whether the peer last waited on the CPU that this thread runs on.
+/// Whether the peer last waited or sent on the CPU that this thread runs on.
 pub fn peer_on_this_cpu<P: Platform>(slot: &Slot, platform: &P) -> bool {
     slot.outward().consumer.cpu.load(Relaxed) == platform.cpu() + 1
 }

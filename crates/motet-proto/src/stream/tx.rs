@@ -13,6 +13,7 @@ pub use take_back::{has_taken_back, is_being_read, is_unread, must_linger, take_
 use crate::copy_mode::CopyModeSelector;
 use crate::stream::broken::break_stream;
 use crate::stream::half_lock::{Acquired, HalfGuard, acquire};
+use crate::stream::spin::{peer_on_this_cpu, publish_cpu};
 use crate::{
     EAGAIN, EBADF, ECONNRESET, Errno,
     stream::{Platform, bulk, exchange, single_copy},
@@ -105,13 +106,17 @@ fn begin_slow<P: Platform>(
     platform: &mut P,
     bufs: &[IoSlice<'_>],
     request: Request,
-    _held: HalfGuard<'_>,
+    held: HalfGuard<'_>,
 ) -> Step {
     let tx = &record.tx;
     let take_sent_ahead = single_copy::take_sent_ahead(record);
     if let Some(slot) = slot {
         let lines = slot.outward();
         let tail = tx.tail.load(Relaxed);
+        let is_long = bufs.iter().map(|b| b.len()).sum::<usize>() > FAST_PUT_MAX_BYTES;
+        if is_long {
+            publish_cpu(slot, platform);
+        }
         match lines.gate.mode(tail) {
             Ok(Mode::Tcp) => exchange::note_closed_gate(record),
             Ok(Mode::Ring | Mode::Wide)
@@ -144,7 +149,13 @@ fn begin_slow<P: Platform>(
                 }
                 match put_all(record, slot, platform, parts, (mode, tail), request.nonblocking) {
                     Ok(0) => {}
-                    Ok(n) => return Step::Done(n),
+                    Ok(n) => {
+                        drop(held);
+                        if is_long {
+                            let_waiting_peer_run(slot, platform);
+                        }
+                        return Step::Done(n);
+                    }
                     Err(Broken) => return fail_broken(record),
                 }
             }
@@ -159,6 +170,15 @@ fn begin_slow<P: Platform>(
     tx.last_put.store(0, Relaxed);
     tx.kernel_calls.store(tx.kernel_calls.load(Relaxed) + 1, Relaxed);
     Step::Kernel
+}
+
+/// A peer that waits on this CPU runs now, as after a send to the kernel, which wakes it. Its next bytes may be there before this program looks for
+/// them; else a server of many threads, such as Apache, hands the connection on to wait for them. After short sends it does not pay: a program that
+/// serves many connections (Redis) makes them all in one turn.
+fn let_waiting_peer_run<P: Platform>(slot: &Slot, platform: &mut P) {
+    if peer_on_this_cpu(slot, platform) && !platform.is_cpu_contended() {
+        platform.yield_now();
+    }
 }
 
 /// Ends a send that went to the kernel with `sent` bytes (0 when it failed).
