@@ -1,7 +1,8 @@
 // Measures messages over java.nio and java.net, and calls over RMI. Nothing here knows of Motet.
 //
-//   PingPong serve nio|net          prints "port N" and serves until it is ended; nio: a selector, net: a thread a connection
-//   PingPong call nio|select|net PORT
+//   PingPong serve nio|net|virtual  prints "port N" and serves until it is ended; nio: a selector, net: a thread a connection,
+//                                   virtual: a virtual thread a connection (JDK 21 and later)
+//   PingPong call nio|select|net|virtual PORT
 //   PingPong call rmi PORT          PORT is that of the registry in which `Remote serve` is bound
 //
 // A caller measures for each line "SIZE MS HOW" of its input and prints "MEDIAN MEAN COUNT" as tests/bench/peer.h says, in ns for
@@ -31,16 +32,47 @@ public class PingPong {
 
     public static void main(String[] words) throws Exception {
         if (words[0].equals("serve")) {
-            if (words[1].equals("nio")) serveNio(); else serveNet();
+            if (words[1].equals("nio")) serveNio(); else serveNet(words[1].equals("virtual"));
             return;
         }
+        if (words[1].equals("virtual")) {
+            start(() -> call(words), true).join();
+        } else {
+            call(words);
+        }
+        System.exit(0);
+    }
+
+    interface Task {
+        void run() throws Exception;
+    }
+
+    /** Starts a thread. The compiler may be older than virtual threads, which are found by name. */
+    static Thread start(Task task, boolean virtual) throws Exception {
+        Runnable guarded = () -> {
+            try {
+                task.run();
+            } catch (EOFException end) {
+                // the caller has closed the connection
+            } catch (Exception e) {
+                e.printStackTrace();
+                System.exit(1);
+            }
+        };
+        if (virtual) return (Thread) Thread.class.getMethod("startVirtualThread", Runnable.class).invoke(null, guarded);
+        Thread thread = new Thread(guarded);
+        thread.setDaemon(true);
+        thread.start();
+        return thread;
+    }
+
+    static void call(String[] words) throws Exception {
         Peer peer = connect(words[1], Integer.parseInt(words[2]));
         BufferedReader lines = new BufferedReader(new InputStreamReader(System.in));
         for (String line; (line = lines.readLine()) != null;) {
             String[] asked = line.split(" ");
             measure(peer, Integer.parseInt(asked[0]), Double.parseDouble(asked[1]), asked[2].equals("echo"));
         }
-        System.exit(0);
     }
 
     // ---- measuring ----
@@ -81,7 +113,7 @@ public class PingPong {
             case "rmi":
                 Remote.Desk desk = (Remote.Desk) LocateRegistry.getRegistry("127.0.0.1", port).lookup("desk");
                 return (size, count, echo) -> { while (count-- > 0) desk.add(1); };
-            case "net":
+            case "net": case "virtual":
                 Socket socket = new Socket(InetAddress.getLoopbackAddress(), port);
                 socket.setTcpNoDelay(true);
                 return new NetPeer(socket.getInputStream(), socket.getOutputStream());
@@ -158,34 +190,34 @@ public class PingPong {
         }
     }
 
-    static void serveNet() throws IOException {
+    static void serveNet(boolean virtual) throws Exception {
         ServerSocket listener = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
         System.out.println("port " + listener.getLocalPort());
         for (;;) {
             Socket socket = listener.accept();
             socket.setTcpNoDelay(true);
-            Thread thread = new Thread(() -> {
-                try (socket) {
-                    InputStream in = socket.getInputStream();
-                    OutputStream out = socket.getOutputStream();
-                    for (byte[] head = new byte[HEAD];;) {
-                        fill(in, head);
-                        ByteBuffer plan = ByteBuffer.wrap(head);
-                        byte[] data = new byte[plan.getInt()];
-                        int count = plan.getInt();
-                        boolean echo = plan.getInt() != 0;
-                        while (count-- > 0) {
-                            fill(in, data);
-                            if (echo) out.write(data);
-                        }
-                        if (!echo) out.write(1);
-                    }
-                } catch (IOException e) {
-                    // the caller has closed the connection
+            start(() -> serveOne(socket), virtual);
+        }
+    }
+
+    static void serveOne(Socket socket) throws IOException {
+        try (socket) {
+            InputStream in = socket.getInputStream();
+            OutputStream out = socket.getOutputStream();
+            for (byte[] head = new byte[HEAD];;) {
+                fill(in, head);
+                ByteBuffer plan = ByteBuffer.wrap(head);
+                byte[] data = new byte[plan.getInt()];
+                int count = plan.getInt();
+                boolean echo = plan.getInt() != 0;
+                while (count-- > 0) {
+                    fill(in, data);
+                    if (echo) out.write(data);
                 }
-            });
-            thread.setDaemon(true);
-            thread.start();
+                if (!echo) out.write(1);
+            }
+        } catch (java.net.SocketException e) {
+            // the caller has closed the connection
         }
     }
 

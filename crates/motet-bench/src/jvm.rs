@@ -1,4 +1,5 @@
-//! The measuring programs in Java: compiled, and how one is started.
+//! The measuring programs in Java: compiled, and how one is started. Virtual threads need a newer JDK than that of Debian 12: `scripts/zoo virtual-threads`
+//! fetches one, and [`NEWER_JAVA`] names it.
 
 use crate::bench::Bench;
 use crate::sandbox::Sandbox;
@@ -20,10 +21,18 @@ pub fn compiled(bench: &Bench) -> Result<Sandbox<'_>> {
     Ok(sandbox)
 }
 
+/// The variable with the path of a `java` that has virtual threads: JDK 22 or later.
+pub const NEWER_JAVA: &str = "MOTET_BENCH_JAVA";
+
 /// The command that starts one of them.
 pub fn command(sandbox: &Sandbox<'_>, more: &[&str]) -> Vec<String> {
+    command_of("java", sandbox, more)
+}
+
+/// The command that starts one of them on this virtual machine.
+pub fn command_of(java: &str, sandbox: &Sandbox<'_>, more: &[&str]) -> Vec<String> {
     let folder = sandbox.path("");
-    let all = ["java", "-Xshare:auto", "-Xmx128m", "-Djava.rmi.server.hostname=127.0.0.1", "-cp", &folder];
+    let all = [java, "-Xshare:auto", "-Xmx128m", "-Djava.rmi.server.hostname=127.0.0.1", "-cp", &folder];
     [&all, more].concat().into_iter().map(str::to_owned).collect()
 }
 

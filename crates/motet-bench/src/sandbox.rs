@@ -124,6 +124,14 @@ impl<'a> Sandbox<'a> {
         Ok(self.path(name))
     }
 
+    /// Makes a folder in the folder. Returns its path, with a slash at its end.
+    pub fn subfolder(&self, name: &str) -> Result<String> {
+        let path = format!("{}/", self.path(name));
+        fs::create_dir(&path)?;
+        give_away(path.as_ref())?;
+        Ok(path)
+    }
+
     /// Runs a compiler or another command that is not measured, without Motet and as the user of the bench. Fails if it fails.
     pub fn build<W: AsRef<str>>(&self, words: &[W]) -> Result<()> {
         let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();

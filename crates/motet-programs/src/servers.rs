@@ -69,3 +69,49 @@ pub fn postgresql(data: &str, port: &str) -> Option<Vec<String>> {
 pub fn rmiregistry(port: &str) -> Vec<String> {
     words(&["rmiregistry", "-J-Djava.rmi.server.hostname=127.0.0.1", port])
 }
+
+/// PHP's process manager. Debian's name of it contains the version.
+pub fn php_fpm() -> Option<String> {
+    let all = std::fs::read_dir("/usr/sbin").into_iter().flatten().flatten();
+    let paths = all.map(|entry| entry.path().to_string_lossy().into_owned());
+    paths.filter(|path| path.starts_with("/usr/sbin/php-fpm")).max()
+}
+
+/// Makes a data folder of MariaDB whose user `root` needs no password.
+pub fn mariadb_data(data: &str) -> Vec<String> {
+    let mut all =
+        words(&["mariadb-install-db", "--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal"]);
+    all.push(format!("--datadir={data}"));
+    all
+}
+
+/// The server of a data folder, over TCP and a socket in that folder. It prints "ready for connections".
+pub fn mariadb(data: &str, port: &str) -> Vec<String> {
+    let mut all =
+        words(&["mariadbd", "--no-defaults", "--bind-address=127.0.0.1", "--innodb-flush-log-at-trx-commit=0"]);
+    all.extend([format!("--datadir={data}"), format!("--socket={data}/socket"), format!("--port={port}")]);
+    all
+}
+
+/// The script that starts RabbitMQ. Debian's command of that name runs as one user only.
+pub fn rabbitmq() -> Option<String> {
+    let script = "/usr/lib/rabbitmq/bin/rabbitmq-server";
+    PathBuf::from(script).exists().then(|| script.to_owned())
+}
+
+/// The settings of a node of RabbitMQ that keeps its files in `folder` (which ends in `/`). `inner` are ports of Erlang's own.
+pub fn rabbitmq_environment(folder: &str, port: u16, inner: [u16; 2]) -> Vec<(&'static str, String)> {
+    vec![
+        ("HOME", folder.to_owned()),
+        ("ERL_EPMD_PORT", inner[0].to_string()),
+        ("RABBITMQ_DIST_PORT", inner[1].to_string()),
+        ("RABBITMQ_NODENAME", "tested@localhost".to_owned()),
+        ("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1".to_owned()),
+        ("RABBITMQ_NODE_PORT", port.to_string()),
+        ("RABBITMQ_MNESIA_BASE", format!("{folder}db")),
+        ("RABBITMQ_LOG_BASE", format!("{folder}log")),
+        ("RABBITMQ_PID_FILE", format!("{folder}pid")),
+        ("RABBITMQ_ENABLED_PLUGINS_FILE", format!("{folder}plugins")),
+        ("RABBITMQ_CONF_ENV_FILE", "/dev/null".to_owned()),
+    ]
+}

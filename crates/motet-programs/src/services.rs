@@ -64,6 +64,15 @@ pub fn apache_event(folder: &str, modules: &str, root: &str, port: u16) -> Strin
     )
 }
 
+/// HAProxy that passes HTTP requests on to one server on this host. Connections to it stay open.
+pub fn haproxy(port: u16, server: u16) -> String {
+    format!(
+        "global\n maxconn 200\ndefaults\n mode http\n http-reuse always\n timeout connect 5s\n timeout client 60s\n timeout server 60s\n\
+         frontend tested\n bind 127.0.0.1:{port}\n default_backend behind\n\
+         backend behind\n server one 127.0.0.1:{server}\n"
+    )
+}
+
 /// PHP's process manager over TCP, with two workers.
 pub fn php_fpm(folder: &str, port: u16) -> String {
     format!(

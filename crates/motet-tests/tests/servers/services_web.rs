@@ -3,8 +3,7 @@
 //! Each runs without and with Motet, server and clients. The status and the digest of every answer are compared. One connection carries all requests
 //! of a client and must be upgraded; how many bytes use shared memory is not checked.
 
-use motet_tests::programs::{Sandbox, Started, both_ways, free_port, services, skip, source};
-use std::fs;
+use motet_tests::programs::{Sandbox, Started, both_ways, free_port, servers, services, skip, source};
 use std::path::Path;
 
 const TERM: i32 = 15;
@@ -77,19 +76,10 @@ fn apache_prefork_runs_cgi_by_cgid() {
     apache("apache_prefork_runs_cgi_by_cgid", "cgid");
 }
 
-/// Debian's name of the program contains the version.
-fn php_fpm() -> Option<String> {
-    let all = fs::read_dir("/usr/sbin").into_iter().flatten().flatten();
-    let mut names: Vec<String> = all.map(|entry| entry.path().to_string_lossy().into_owned()).collect();
-    names.retain(|name| name.starts_with("/usr/sbin/php-fpm"));
-    names.sort();
-    names.pop()
-}
-
 #[test]
 fn nginx_passes_requests_to_php() {
     let test = "nginx_passes_requests_to_php";
-    let Some(program) = php_fpm() else {
+    let Some(program) = servers::php_fpm() else {
         skip::<()>(test, "php-fpm is not installed (tests/packages.txt)");
         return;
     };

@@ -1,5 +1,6 @@
 //! Apache's mpm_event: every request passes from a listener's epoll set to a thread and back.
 
+use super::servers::wrk_report;
 use super::{Plan, Target, missing, number_after, sandbox};
 use crate::Options;
 use crate::bench::Bench;
@@ -23,9 +24,7 @@ pub fn apache(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     sandbox.file("60B", "hello\n".repeat(10))?;
     sandbox.file("100kB", "x".repeat(100_000))?;
     let both = sandbox.both(|mode, port| {
-        let own = format!("{root}{port}/");
-        fs::create_dir(&own)?;
-        motet_programs::give_away(own.as_ref())?;
+        let own = sandbox.subfolder(port)?;
         let text = services::apache_event(&own, MODULES, &root, port.parse()?);
         let configuration = sandbox.file(&format!("{port}.conf"), text)?;
         sandbox.server(mode, &["apache2", "-f", &configuration, "-DFOREGROUND"], Ready::Listens(port))
@@ -53,14 +52,9 @@ struct Load {
 }
 
 fn load(sandbox: &Sandbox<'_>, both: &BothServers, setup: Setup, page: &str, connections: &str) -> Result<Load> {
-    let url = format!("http://127.0.0.1:{}/{page}", both.port(setup.mode));
-    // wrk counts whole seconds. When it is interrupted it reports what it has done so far.
-    let seconds = format!("{:.2}", sandbox.bench.ms as f64 * 4e-3);
-    let limited = ["timeout", "--preserve-status", "-s", "INT", &seconds];
     let server = both.server(setup.mode).pid();
     let before = cpu_of_children(server)?;
-    let reported =
-        sandbox.client(setup, &[&limited[..], &["wrk", "-t", "1", "-c", connections, "-d", "30s", &url]].concat())?;
+    let reported = wrk_report(sandbox, setup, both.port(setup.mode), page, connections)?;
     let spent = cpu_of_children(server)? - before;
     let requests: f64 = reported
         .lines()

@@ -43,6 +43,33 @@ pub fn echo(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     Ok(lines)
 }
 
+/// Row `virtual-threads`: one for each connection, at both ends. They wait in an epoll set of epoll sets.
+pub fn virtual_threads(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
+    let what = "JDK virtual threads, java.net";
+    if let Some(line) = missing("virtual-threads", what, &["javac"]) {
+        return line;
+    }
+    let Ok(java) = std::env::var(jvm::NEWER_JAVA) else {
+        let why = format!("skipped: {} does not name a java of JDK 22 or later", jvm::NEWER_JAVA);
+        return Ok(vec![Line::not_measured("virtual-threads", what, why)]);
+    };
+    let sandbox = jvm::compiled(bench)?;
+    sandbox.place_servers(Free);
+    let both = sandbox.both_say(&jvm::command_of(&java, &sandbox, &["PingPong", "serve", "virtual"]))?;
+    let start =
+        |setup: Setup| jvm::command_of(&java, &sandbox, &["PingPong", "call", "virtual", both.port(setup.mode)]);
+    let mut lines = Vec::new();
+    for (size, how, name, unit) in
+        [(64, "echo", "64 B round trips", Unit::Ns), (65536, "stream", "64 KiB writes", Unit::GBs)]
+    {
+        let plan = Plan::new("virtual-threads", format!("{what}, {name}"), unit, Target::NeverSlower);
+        let question = |ms: usize| format!("{size} {ms} {how}");
+        let value = |ns: f64| if unit == Unit::Ns { ns } else { f64::from(size) / ns };
+        lines.extend(called(&sandbox, plan, start, &question(bench.ms * 2), &question(WARM_UP_MS), value));
+    }
+    Ok(lines)
+}
+
 /// Row `rmi`.
 pub fn rmi(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
     let what = "Java RMI, calls with a number";

@@ -5,9 +5,11 @@
 //! on one CPU. The ratio says how many times better Motet is. A row whose program is missing says so.
 
 mod apache;
+mod brokers;
 mod c;
 mod java;
 mod middleware;
+mod proxies;
 mod python;
 mod redis;
 mod servers;
@@ -25,19 +27,25 @@ use motet_programs::find;
 use std::cell::RefCell;
 
 /// The rows, in the order of the table.
-pub const ROWS: [Row; 17] = [
+pub const ROWS: [Row; 23] = [
     row("ping-pong", "C ping-pong, blocking and epoll", c::ping_pong),
     row("sockperf", "sockperf", tools::sockperf),
     row("iperf3", "iperf3", tools::iperf3),
     row("qperf", "qperf", tools::qperf),
     row("java", "Java NIO and java.net", java::echo),
+    row("virtual-threads", "JDK 22 and later: virtual threads", java::virtual_threads),
     row("rmi", "Java RMI", java::rmi),
     row("python", "Python, blocking and asyncio", python::echo),
     row("redis", "Redis", redis::redis),
     row("nginx", "nginx and wrk", servers::nginx),
     row("apache", "Apache, a server of threads and epoll sets", apache::apache),
+    row("haproxy", "HAProxy in front of nginx", proxies::haproxy),
+    row("php", "PHP-FPM behind nginx", proxies::php),
     row("postgresql", "PostgreSQL", servers::postgresql),
     row("memcached", "memcached", servers::memcached),
+    row("mariadb", "MariaDB", servers::mariadb),
+    row("nats", "NATS, a broker in Go", brokers::nats),
+    row("rabbitmq", "RabbitMQ, a broker in Erlang", brokers::rabbitmq),
     row("omniorb", "omniORB", middleware::omniorb),
     row("openmpi", "Open MPI over TCP", middleware::openmpi),
     row("mpi", "Open MPI on Motet, beside its own transport", middleware::mpi_on_motet),

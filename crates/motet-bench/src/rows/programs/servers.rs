@@ -1,16 +1,16 @@
-//! nginx, PostgreSQL and memcached with their own load generators.
+//! nginx, PostgreSQL, MariaDB and memcached with their own load generators.
 
 use super::{Plan, Target, missing, number_after, sandbox};
 use crate::Options;
 use crate::bench::Bench;
 use crate::report::{Line, Unit};
-use crate::sandbox::{Ready, SETUPS};
+use crate::sandbox::{Mode, Ready, SETUPS, Sandbox, Server, Setup};
 use anyhow::{Context, Result};
 use motet_programs::servers;
 use motet_sys::rustix::process::Signal;
 
 /// The targets with one client, and with many.
-const ONE_CLIENT_TARGET: Target = Target::Times(1.3);
+pub(super) const ONE_CLIENT_TARGET: Target = Target::Times(1.3);
 const MANY_CLIENTS_TARGET: Target = Target::NeverSlower;
 
 /// Row `nginx`: one worker, which runs as the same user as `wrk`.
@@ -19,32 +19,43 @@ pub fn nginx(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
         return line;
     }
     let sandbox = sandbox(bench)?;
-    let folder = sandbox.path("");
     sandbox.file("small", "hello\n".repeat(10))?;
-    let both = sandbox.both(|mode, port| {
-        // Each has its own pid and temporary files.
-        let own = format!("{folder}{port}/");
-        std::fs::create_dir(&own)?;
-        motet_programs::give_away(own.as_ref())?;
-        let text = servers::nginx_configuration(&own, port.parse()?, 1, "on")
-            .replace(&format!("root {own}"), &format!("root {folder}"));
-        let configuration = sandbox.file(&format!("{port}.conf"), text)?;
-        sandbox.server(mode, &servers::nginx(&own, &configuration), Ready::Listens(port))
-    })?;
+    let both = sandbox.both(|mode, port| start_nginx(&sandbox, mode, port.parse()?))?;
     let mut lines = Vec::new();
     for (connections, target) in [("1", ONE_CLIENT_TARGET), ("32", MANY_CLIENTS_TARGET)] {
         let plan = Plan::new("nginx", format!("nginx, keep-alive, wrk c={connections}"), Unit::PerSecond, target);
-        lines.extend(plan.measure(&sandbox, |setup| {
-            let url = format!("http://127.0.0.1:{}/small", both.port(setup.mode));
-            // wrk counts whole seconds. When it is interrupted it reports what it has done so far.
-            let seconds = format!("{:.2}", bench.ms as f64 * 4e-3);
-            let limited = ["timeout", "--preserve-status", "-s", "INT", &seconds];
-            let reported = sandbox
-                .client(setup, &[&limited[..], &["wrk", "-t", "1", "-c", connections, "-d", "30s", &url]].concat())?;
-            number_after(&reported, "Requests/sec:")
-        }));
+        lines.extend(plan.measure(&sandbox, |setup| wrk(&sandbox, setup, both.port(setup.mode), "small", connections)));
     }
     Ok(lines)
+}
+
+/// nginx with one worker, which serves the files of the sandbox's folder. Its pid and temporary files are in a folder of its own.
+pub(super) fn start_nginx(sandbox: &Sandbox<'_>, mode: Mode, port: u16) -> Result<Server> {
+    let (own, folder) = (sandbox.subfolder(&port.to_string())?, sandbox.path(""));
+    let text = servers::nginx_configuration(&own, port, 1, "on");
+    let text = text.replace(&format!("root {own}"), &format!("root {folder}"));
+    let configuration = sandbox.file(&format!("{port}.conf"), text)?;
+    sandbox.server(mode, &servers::nginx(&own, &configuration), Ready::Listens(&port.to_string()))
+}
+
+/// Requests a second that wrk reports for one page.
+pub(super) fn wrk(sandbox: &Sandbox<'_>, setup: Setup, port: &str, page: &str, connections: &str) -> Result<f64> {
+    number_after(&wrk_report(sandbox, setup, port, page, connections)?, "Requests/sec:")
+}
+
+/// What wrk reports for one page.
+pub(super) fn wrk_report(
+    sandbox: &Sandbox<'_>,
+    setup: Setup,
+    port: &str,
+    page: &str,
+    connections: &str,
+) -> Result<String> {
+    let url = format!("http://127.0.0.1:{port}/{page}");
+    // wrk counts whole seconds. When it is interrupted it reports what it has done so far.
+    let seconds = format!("{:.2}", sandbox.bench.ms as f64 * 4e-3);
+    let limited = ["timeout", "--preserve-status", "-s", "INT", &seconds];
+    sandbox.client(setup, &[&limited[..], &["wrk", "-t", "1", "-c", connections, "-d", "30s", &url]].concat())
 }
 
 /// Row `postgresql`: a process for each connection.
@@ -76,6 +87,38 @@ pub fn postgresql(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
             let at = [&pgbench, "-h", "127.0.0.1", "-p", both.port(setup.mode), "-U", "tester"];
             let how = ["-S", "-n", "-M", "prepared", "-c", clients, "-t", &transactions, "postgres"];
             number_after(&sandbox.client(setup, &[&at[..], &how].concat())?, "tps =")
+        }));
+    }
+    Ok(lines)
+}
+
+/// Row `mariadb`: a thread for each connection. The load generator is MariaDB's own.
+pub fn mariadb(bench: &Bench, _: &Options) -> Result<Vec<Line>> {
+    let what = "MariaDB, selects by key over TCP";
+    if let Some(line) = missing("mariadb", what, &["mariadbd", "mariadb-install-db", "mysqlslap"]) {
+        return line;
+    }
+    let sandbox = sandbox(bench)?;
+    let both = sandbox.both(|mode, port| {
+        let data = sandbox.path(&format!("data-{mode:?}"));
+        sandbox.client(SETUPS[1], &servers::mariadb_data(&data))?;
+        sandbox.server(mode, &servers::mariadb(&data, port), Ready::Says("ready for connections"))
+    })?;
+    let mut lines = Vec::new();
+    for (clients, queries, target) in [("1", 8000, ONE_CLIENT_TARGET), ("8", 8000, MANY_CLIENTS_TARGET)] {
+        let queries = if bench.quick { queries / 4 } else { queries };
+        let plan = Plan::new("mariadb", format!("{what}, c={clients}"), Unit::PerSecond, target);
+        lines.extend(plan.measure(&sandbox, |setup| {
+            let at = ["mysqlslap", "--no-defaults", "-h", "127.0.0.1", "-P", both.port(setup.mode), "-u", "root"];
+            let how = [
+                "--create=create table t (a int primary key, b varchar(60)); insert into t values (7, repeat('x', 60))",
+                "--delimiter=;",
+                "--query=select b from t where a = 7",
+                &format!("--concurrency={clients}"),
+                &format!("--number-of-queries={queries}"),
+            ];
+            let reported = sandbox.client(setup, &[&at[..], &how].concat())?;
+            Ok(f64::from(queries) / number_after(&reported, "Average number of seconds to run all queries:")?)
         }));
     }
     Ok(lines)
