@@ -15,8 +15,8 @@ struct Memory;
 #[global_allocator]
 static MEMORY: Memory = Memory;
 
-/// Addresses of the blocks that were mapped in handlers and are in use.
-static MAPPED_BLOCKS: [AtomicUsize; 256] = [const { AtomicUsize::new(0) }; 256];
+/// Addresses of the blocks that were mapped in handlers and are in use: a list of pages, which grows and stays.
+static MAPPED_BLOCKS: BlockPage = BlockPage::new();
 static MAPPED_BLOCK_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Blocks of the C library that handlers freed: a list, each holds the address of the next.
 static FREED_IN_HANDLERS: AtomicPtr<u8> = AtomicPtr::new(null_mut());
@@ -75,6 +75,58 @@ unsafe impl GlobalAlloc for Memory {
     }
 }
 
+/// A page of the list of mapped blocks. A place holds an address, 0 if it is free, or [`TAKEN`].
+#[repr(C)]
+struct BlockPage {
+    next: AtomicPtr<BlockPage>,
+    places: [AtomicUsize; PAGE / size_of::<usize>() - 1],
+}
+
+const _: () = assert!(size_of::<BlockPage>() == PAGE);
+
+/// In a place whose block is being mapped: the address of no block.
+const TAKEN: usize = 1;
+
+impl BlockPage {
+    const fn new() -> Self {
+        Self {
+            next: AtomicPtr::new(null_mut()),
+            places: [const { AtomicUsize::new(0) }; PAGE / size_of::<usize>() - 1],
+        }
+    }
+
+    fn next(&self) -> Option<&'static BlockPage> {
+        // SAFETY: null, or a page of zeros that `add` mapped, which is never unmapped.
+        unsafe { self.next.load(Acquire).as_ref() }
+    }
+
+    /// Puts a new page behind this one. `None`: there is no memory. Another thread may have been first; its page serves both.
+    fn add(&self) -> Option<&'static BlockPage> {
+        let page = motet_sys::memory::map_anonymous(PAGE).ok()?;
+        if self.next.compare_exchange(null_mut(), page.cast(), AcqRel, Acquire).is_err() {
+            // SAFETY: it was mapped just now, and nobody else knows it.
+            unsafe { motet_sys::memory::unmap_anonymous(page, PAGE) };
+        }
+        self.next()
+    }
+}
+
+fn places() -> impl Iterator<Item = &'static AtomicUsize> {
+    std::iter::successors(Some(&MAPPED_BLOCKS), |page| page.next()).flat_map(|page| &page.places)
+}
+
+/// Takes a place for a new block.
+fn free_place() -> Option<&'static AtomicUsize> {
+    let mut page = &MAPPED_BLOCKS;
+    loop {
+        let is_ours = |place: &&AtomicUsize| place.compare_exchange(0, TAKEN, Acquire, Relaxed).is_ok();
+        if let Some(place) = page.places.iter().find(is_ours) {
+            return Some(place);
+        }
+        page = page.next().or_else(|| page.add())?;
+    }
+}
+
 /// The layout with room for the address that `free_later` may write there.
 #[inline]
 fn roomy(layout: Layout) -> Layout {
@@ -93,9 +145,7 @@ fn map(layout: Layout) -> *mut u8 {
     if layout.align() > PAGE {
         return null_mut();
     }
-    let Some(place) = MAPPED_BLOCKS.iter().find(|place| place.compare_exchange(0, 1, Acquire, Relaxed).is_ok()) else {
-        return null_mut();
-    };
+    let Some(place) = free_place() else { return null_mut() };
     let block = motet_sys::memory::map_anonymous(pages(layout)).unwrap_or(null_mut());
     place.store(block as usize, Release);
     if !block.is_null() {
@@ -107,7 +157,7 @@ fn map(layout: Layout) -> *mut u8 {
 /// Unmaps the block if it was mapped; returns whether it was.
 #[cold]
 fn unmap(block: *mut u8, layout: Layout) -> bool {
-    let Some(place) = MAPPED_BLOCKS.iter().find(|place| place.load(Acquire) == block as usize) else { return false };
+    let Some(place) = places().find(|place| place.load(Acquire) == block as usize) else { return false };
     // SAFETY: it was mapped with this length, and its owner frees it.
     unsafe { motet_sys::memory::unmap_anonymous(block, pages(layout)) };
     place.store(0, Release);
@@ -138,5 +188,26 @@ fn free_later_ones() {
             System.dealloc(block, Layout::new::<*mut u8>());
             block = next;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_handlers_have_no_limit_in_number() {
+        let layout = Layout::new::<u64>();
+        let blocks: Vec<*mut u8> = (0..1200).map(|_| map(layout)).collect();
+        assert!(blocks.iter().all(|block| !block.is_null()), "three pages of places");
+        for &block in &blocks {
+            // SAFETY: a page of its own, mapped above.
+            unsafe { block.cast::<u64>().write(block as u64) };
+        }
+        // SAFETY: as above; no block shares its page with another one.
+        assert!(blocks.iter().all(|&block| unsafe { block.cast::<u64>().read() } == block as u64));
+        assert!(blocks.iter().all(|&block| unmap(block, layout)));
+        let again = map(layout);
+        assert!(unmap(again, layout) && !unmap(again, layout), "a place is free once its block is unmapped");
     }
 }
