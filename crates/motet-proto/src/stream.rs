@@ -20,7 +20,7 @@
 mod broken;
 pub mod bulk;
 pub mod confined;
-mod exchange;
+pub mod exchange;
 pub mod gate;
 pub mod half_lock;
 pub mod rx;
@@ -76,6 +76,12 @@ pub trait Platform {
     /// Whether a send would fail: the connection has an error, which the send would consume, or no process has the other end. `peer` is the process that
     /// had it.
     fn tcp_failed(&mut self, peer: u32) -> bool;
+    /// Whether `peer`, which has not finished what this thread waits for, lacks a CPU rather than the will, and may have more time. Says so rarely: a
+    /// process that pretends gains little.
+    fn may_lack_cpu(&mut self, peer: u32) -> bool {
+        let _ = peer;
+        false
+    }
     /// Copies from an address in process `pid` into `into`; false if the kernel refuses or nothing is mapped there.
     fn read_peer_memory(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool;
     /// Copies `from` to an address in process `pid`; false if the kernel refuses or nothing is mapped there.

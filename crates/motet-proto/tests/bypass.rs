@@ -295,6 +295,50 @@ fn producer_without_a_cpu_during_take_back_is_waited_for() {
     assert_eq!(receive(&world), rx::Step::Done(10));
 }
 
+/// A producer whose process is runnable but gets no CPU for longer than that, while this thread has one to itself, gets more time once.
+#[test]
+fn runnable_producer_gets_more_time() {
+    for (lacks_cpu, expected) in [(true, rx::Step::Done(10)), (false, rx::Step::Failed(EAGAIN))] {
+        let mut world = world();
+        let goes_on_at = world.clock.time() + 200_000_000;
+        world.lacks_cpu.set(lacks_cpu);
+        world.yield_ns.set(1_000);
+        assert!(raise(&world));
+        put(&world, 10);
+        assert_eq!(world.sides[0].slot.outward().consumer.claim(), Some(0));
+        world.weave = 1;
+        world.scribble = Some(Box::new(move |world| {
+            let producer = &world.sides[0].slot.outward().consumer;
+            if world.clock.time() > goes_on_at && producer.settled().is_none() {
+                producer.release(0);
+            }
+        }));
+        assert_eq!(receive(&world), expected);
+        assert!(!world.lacks_cpu.get(), "asked once");
+    }
+}
+
+/// A producer stops after it has returned a part of the ring to TCP: the kernel has reported that part as readable, so a receive takes it.
+#[test]
+fn bytes_that_a_stopped_producer_has_returned_are_received() {
+    let world = world();
+    world.yield_ns.set(1_000_000);
+    assert!(raise(&world));
+    put(&world, 3000);
+    let (me, lines) = (&world.sides[0], world.sides[0].slot.outward());
+    lines.gate.lower_by_producer(3000).unwrap();
+    let first = lines.consumer.claim().unwrap();
+    assert_eq!(me.end.connection(|c| c.send(0, &bytes(0, 0, 1000))), Ok(1000));
+    assert_eq!(receive(&world), rx::Step::Done(1000));
+    assert_eq!(receive(&world), rx::Step::Failed(EAGAIN), "the others are in its hands");
+    // It goes on: as at the end of a return of bytes, the mark first, then the head.
+    me.record.tx.tcp_bytes.store(1000, Relaxed);
+    me.record.tx.mark.store(1000, Relaxed);
+    lines.mark.mark.store(1000, Relaxed);
+    lines.consumer.release(first + 1000);
+    assert_eq!([receive(&world), receive(&world)], [rx::Step::Done(1000); 2]);
+}
+
 /// A producer that is stopped with its claim held, or keeps it forever, costs one long receive; after that a program that polls can sleep.
 #[test]
 fn producer_stopped_during_take_back_is_waited_for_once() {

@@ -116,9 +116,7 @@ fn process_status(pid: u32) -> ProcessStatus {
         rustix::io::read(&file, &mut bytes)
     };
     let Ok(length) = read() else { return ProcessStatus::Unreadable };
-    // The name, in parentheses, may contain any bytes: fields are counted after it.
-    let Some(end) = bytes[..length].iter().rposition(|&byte| byte == b')') else { return ProcessStatus::Unreadable };
-    let fields = String::from_utf8_lossy(&bytes[end + 1..length]);
+    let Some(fields) = fields_of_stat(&bytes[..length]) else { return ProcessStatus::Unreadable };
     let mut fields = fields.split_ascii_whitespace();
     let state = fields.next().and_then(|state| state.bytes().next());
     let mut number = |skip| fields.nth(skip).and_then(|field| field.parse().ok());
@@ -126,6 +124,40 @@ fn process_status(pid: u32) -> ProcessStatus {
         (Some(state), Some(started), Some(memory)) => ProcessStatus::Known { state, started, memory },
         _ => ProcessStatus::Unreadable,
     }
+}
+
+/// The fields of a stat file from the state letter on. They are counted after the name, which is in parentheses and may contain any bytes.
+fn fields_of_stat(bytes: &[u8]) -> Option<&str> {
+    let end = bytes.iter().rposition(|&byte| byte == b')')?;
+    std::str::from_utf8(&bytes[end + 1..]).ok()
+}
+
+/// Whether a thread of the process is on a CPU or waits for one. False if the kernel does not say.
+pub fn has_runnable_thread(pid: u32) -> bool {
+    any_runnable_thread(pid).unwrap_or(false)
+}
+
+fn any_runnable_thread(pid: u32) -> Option<bool> {
+    let mut path = [0u8; 32];
+    let path = format_into(&mut path, format_args!("/proc/{pid}/task"))?;
+    let folder = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let mut entries = [std::mem::MaybeUninit::uninit(); 1024];
+    let mut entries = rustix::fs::RawDir::new(&folder, &mut entries);
+    while let Some(Ok(entry)) = entries.next() {
+        let mut path = [0u8; 32];
+        let Some(path) = format_into(&mut path, format_args!("{}/stat", entry.file_name().to_str().ok()?)) else {
+            continue;
+        };
+        let Ok(file) = rustix::fs::openat(&folder, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
+            continue; // a folder, or the thread has ended
+        };
+        let mut bytes = [0; 512];
+        let length = rustix::io::read(&file, &mut bytes).unwrap_or(0);
+        if fields_of_stat(&bytes[..length]).is_some_and(|fields| fields.trim_start().starts_with('R')) {
+            return Some(true);
+        }
+    }
+    Some(false)
 }
 
 /// Start time of a process, clock ticks since boot: distinguishes it from a later process with the same number. 0: the kernel does not say.
@@ -300,6 +332,26 @@ mod tests {
         for pid in [0, 7, 10, 4194304, u32::MAX] {
             assert_eq!(stat_of(pid, &mut [0; 24]).to_str(), Ok(format!("/proc/{pid}/stat").as_str()));
         }
+    }
+
+    #[test]
+    fn runnable_threads_are_found_whatever_the_leader_does() {
+        assert!(has_runnable_thread(std::process::id()), "this thread runs, the leader waits for it");
+        // The shell computes; stopped, it does not.
+        let mut busy = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+        let until = |expected: bool| {
+            (0..10_000).any(|_| {
+                sleep_ns(1_000_000);
+                has_runnable_thread(busy.id()) == expected
+            })
+        };
+        assert!(until(true));
+        let pid = rustix::process::Pid::from_child(&busy);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        assert!(until(false));
+        busy.kill().unwrap();
+        busy.wait().unwrap();
+        assert!(!has_runnable_thread(pid.as_raw_nonzero().get() as u32) && !has_runnable_thread(0));
     }
 
     #[test]

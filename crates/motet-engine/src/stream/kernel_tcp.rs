@@ -24,6 +24,11 @@ const LARGE_RINGS_WITHOUT_BULK_MAX_BYTES: usize = 8 << 20;
 /// Bytes of large rings whose pages this process has allocated.
 static LARGE_RING_BYTES: AtomicUsize = AtomicUsize::new(0);
 
+/// Between two long waits of this process for peers that lack a CPU (ns).
+const TIME_BETWEEN_WAITS_FOR_CPU_NS: u64 = 5_000_000_000;
+/// When this process last began such a wait (ns).
+static LAST_WAIT_FOR_CPU_NS: AtomicU64 = AtomicU64::new(0);
+
 /// How long (ns) a wait of this process rests behind open gates before it sleeps in the kernel.
 static GATE_REST_NS: AtomicU64 = AtomicU64::new(0);
 
@@ -137,6 +142,14 @@ impl Platform for KernelTcp<'_> {
         }
         !socket::is_connected(self.fd)
             && (socket::has_error(self.fd) || socket::addresses(self.fd).is_err() || other_end_is_gone(self.fd, peer))
+    }
+
+    #[cold]
+    fn may_lack_cpu(&mut self, peer: u32) -> bool {
+        let (now, last) = (clock::nanoseconds(), LAST_WAIT_FOR_CPU_NS.load(Relaxed));
+        (last == 0 || now.saturating_sub(last) > TIME_BETWEEN_WAITS_FOR_CPU_NS)
+            && thread::has_runnable_thread(peer)
+            && LAST_WAIT_FOR_CPU_NS.compare_exchange(last, now, Relaxed, Relaxed).is_ok()
     }
 
     fn read_peer_memory(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {

@@ -28,7 +28,7 @@ use motet_wire::stream::record::{State, StreamRecord};
 use motet_wire::stream::slot::Slot;
 use motet_wire::sync::Ordering::Relaxed;
 use std::io::IoSliceMut;
-use take::{producer_keeps_claim, take_pending};
+use take::{producer_keeps_claim, take_pending, take_returned};
 
 /// What the caller of [`begin`] does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -224,6 +224,9 @@ impl<P: Platform, Raise: Fn() -> bool, Sleep: FnMut(&mut P, bool) -> bool> Recei
         if self.retries < MAX_TAKE_RETRIES {
             self.retries += 1;
             return Next::Take;
+        }
+        if let Some(n) = take_returned(self.record, self.slot, self.platform, self.bufs, self.request.peek) {
+            return Next::Return(Step::Done(n));
         }
         // A call that must not block waits for the few calls that move the bytes: the program has learned that there is data.
         if !self.request.blocking || !self.platform.tcp_alive() {

@@ -98,6 +98,8 @@ pub struct World {
     pub yield_ns: Cell<u64>,
     /// Whether other threads compute on every CPU.
     pub contended: Cell<bool>,
+    /// The next time it is asked, the peer lacks a CPU.
+    pub lacks_cpu: Cell<bool>,
     /// How long receives rest behind their open gates.
     pub patience: Cell<Patience>,
     pub interrupted: Cell<bool>,
@@ -180,6 +182,7 @@ impl World {
             calls: Cell::new(0),
             yield_ns: Cell::new(0),
             contended: Cell::new(false),
+            lacks_cpu: Cell::new(false),
             patience: Cell::new(Patience::NONE),
             interrupted: Cell::new(false),
             certain_room: Cell::new(u64::MAX),
@@ -531,6 +534,9 @@ impl Platform for InterleavedPlatform<'_> {
     fn tcp_failed(&mut self, peer: u32) -> bool {
         self.pause();
         self.end.tcp_failed(peer)
+    }
+    fn may_lack_cpu(&mut self, _peer: u32) -> bool {
+        self.world.lacks_cpu.take()
     }
     fn read_peer_memory(&mut self, pid: u32, address: u64, into: &mut [u8]) -> bool {
         self.pause();

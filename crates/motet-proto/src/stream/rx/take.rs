@@ -23,6 +23,8 @@ const RELEASE_BYTES: usize = 64 << 10;
 const FAST_TAKE_MAX_BYTES: usize = 4096;
 /// A producer that does not finish returning bytes within this time (ns) is stalled. If its connection is gone, too, it has died of it.
 const PRODUCER_STALL_NS: u64 = 50_000_000;
+/// What a producer that lacks a CPU gets in addition (ns).
+const PRODUCER_WITHOUT_CPU_NS: u64 = 250_000_000;
 /// What one yield counts of [`PRODUCER_STALL_NS`] at most (ns): where others have the CPU for longer, the producer may be without one as well.
 const YIELD_COUNTS_NS: u64 = 1_000_000;
 
@@ -361,6 +363,29 @@ fn slices_of<'a>(
     (slices, count)
 }
 
+/// Receives what a producer that is returning bytes has sent over TCP so far. Those precede all that the ring holds, because the gate is closed and
+/// nobody but this side opens it. `None`: nothing has arrived.
+#[cold]
+pub(super) fn take_returned<P: Platform>(
+    record: &StreamRecord,
+    slot: &Slot,
+    platform: &mut P,
+    bufs: &mut [IoSliceMut<'_>],
+    peek: bool,
+) -> Option<usize> {
+    let _held = lock_rx(record, platform)?;
+    if slot.inward().gate.tail().1 || record.rx.kernel_calls.load(Relaxed) != 0 {
+        return None;
+    }
+    record.rx.mark_known.store(0, Relaxed); // the mark that the producer publishes at the end counts these bytes
+    let pending = platform.tcp_pending();
+    match take_tcp(record, platform, bufs, 0, pending, peek) {
+        Take::Done(n) if n > 0 && peek => Some(n),
+        Take::Done(n) if n > 0 => Some(take_following(record, slot, platform, bufs, n)),
+        _ => None,
+    }
+}
+
 /// Waits for a producer that is returning bytes to TCP. True: it did not finish within several time slices. If the connection is gone, too, the
 /// producer has died of it (a connection that is only half-closed does not show that at once).
 ///
@@ -369,9 +394,13 @@ fn slices_of<'a>(
 pub(super) fn producer_keeps_claim<P: Platform>(record: &StreamRecord, slot: &Slot, platform: &mut P) -> bool {
     let stalled = &record.connection.producer_stalled;
     let known = stalled.load(Relaxed) != 0 && platform.tcp_alive();
-    let limit = if known { 0 } else { platform.ticks(PRODUCER_STALL_NS) };
+    let (usual, peer) = (platform.ticks(PRODUCER_STALL_NS), record.connection.pid.load(Relaxed));
+    let mut limit = if known { 0 } else { usual };
     let (mut waited, mut last) = (0, platform.now());
     while slot.inward().consumer.settled().is_none() {
+        if waited >= limit && limit == usual && platform.may_lack_cpu(peer) {
+            limit += platform.ticks(PRODUCER_WITHOUT_CPU_NS);
+        }
         if waited >= limit {
             stalled.store(1, Relaxed);
             return true;
