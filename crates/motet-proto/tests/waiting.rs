@@ -6,7 +6,7 @@ use motet_driver_loopback::memory::ExposedSlot;
 use motet_driver_loopback::plan::Plan;
 use motet_proto::{
     EAGAIN, EINTR,
-    stream::{Patience, gate, rx, spin, tx},
+    stream::{Patience, exchange, gate, rx, spin, tx},
 };
 use motet_wire::sync::Ordering::Relaxed;
 use std::cell::Cell;
@@ -297,6 +297,25 @@ fn exchange_with_closed_gate_stays_on_tcp_both_ways() {
     // The peer's answers found closed gates, too: each side may wait for the other's trial, and the first request that finds an open gate ends that.
     count(257, true, 200);
     assert_eq!(count(100, true, 200), 100);
+}
+
+/// An epoll set does not poll such a stream, nor opens its gate, except for one trial in 256 deliveries.
+#[test]
+fn epoll_sets_leave_exchange_with_closed_gate_to_kernel() {
+    let world = world();
+    let record = &world.sides[1].record;
+    assert!(!exchange::is_left_to_kernel(record) && !exchange::stays_left_to_kernel(record), "a new stream is polled");
+    (0..20).for_each(|_| drop(gate_opens_for_answer(&world, false, 200)));
+    let polled = (0..2560).filter(|_| {
+        let left = exchange::stays_left_to_kernel(record);
+        assert!(left || gate_opens_for_answer(&world, false, 200), "the gate opens in a trial");
+        !left
+    });
+    assert_eq!(polled.count(), 10);
+    // A trial that finds the peer's gate open ends that.
+    while exchange::stays_left_to_kernel(record) {}
+    assert!(gate_opens_for_answer(&world, true, 200) && gate_opens_for_answer(&world, true, 200));
+    assert!(!exchange::is_left_to_kernel(record));
 }
 
 #[test]

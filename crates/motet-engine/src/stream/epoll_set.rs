@@ -20,7 +20,7 @@ use members::{Inner, Member};
 use crate::reason::Reason;
 use crate::stream::engine::{Engine, Handle, Local, UpgradedStream};
 use crate::stream::kernel_tcp::KernelTcp;
-use motet_proto::stream::{gate, rx};
+use motet_proto::stream::{exchange, gate, rx};
 use motet_sys::socket;
 use motet_wire::stream::record::StreamRecord;
 use std::sync::Arc;
@@ -47,11 +47,15 @@ impl Engine {
         }
         let hot = {
             let mut inner = set.inner.lock();
-            let (known, hot) = inner.members.get(&handle).map_or((false, false), |m| (true, m.hot));
+            let hot = inner.members.get(&handle).is_some_and(|m| m.hot);
             set.nesting.note_registration();
-            // Only a gate that was opened outside this set can be open here.
-            if !known && local.slot.slot().is_some() {
-                inner.note_change();
+            // Programs that change whether they want to write around each request: nothing changes for the set.
+            let same = |m: &Member| (m.cookie, m.interest) == (cookie, interest);
+            if interest == Interest::Level
+                && inner.members.get(&handle).is_some_and(same)
+                && !self.has_ring_bytes(handle)
+            {
+                return true;
             }
             if inner.members.insert(handle, Member { cookie, interest, reported_position: 0, hot }).is_none() {
                 set.members.fetch_add(1, Relaxed);
@@ -65,7 +69,7 @@ impl Engine {
         };
         let sleepers = set.sleepers();
         // A gate that was opened outside this set is closed. Bytes that are in the ring already make the stream hot, and a sleeper of this set, or of one
-        // around it, must look again: neither an open gate nor unread bytes would wake it.
+        // around it, must look again: neither an open gate nor unread bytes would wake it. That includes one that has fallen asleep meanwhile.
         let close = if sleepers.is_empty() { gate::close_gate } else { gate::close_gate_over_bytes };
         if (!sleepers.is_empty() || !hot)
             && let Some(slot) = local.slot.slot()
@@ -73,7 +77,7 @@ impl Engine {
         {
             self.make_hot(set, handle, local);
             if interest != Interest::None {
-                sleepers.iter().for_each(|set| socket::ring_eventfd(set.doorbell));
+                set.sleepers().iter().for_each(|set| socket::ring_eventfd(set.doorbell));
             }
         }
         true
@@ -187,7 +191,7 @@ impl Engine {
     /// Notes that the stream has delivered data: it becomes hot in its sets.
     #[inline]
     pub(crate) fn note_delivery(&self, handle: Handle, record: &StreamRecord, local: &Local) {
-        if local.hot.load(Relaxed) {
+        if local.hot.load(Relaxed) || exchange::stays_left_to_kernel(record) && !self.options.is_patient() {
             return;
         }
         if record.rx.ready.load(Relaxed) != 0 {
@@ -197,12 +201,15 @@ impl Engine {
         }
     }
 
-    /// Begins a wait: streams without data for many waits cease to be hot.
+    /// Begins a wait: streams that are left to the kernel, and those without data for many waits, cease to be hot.
     pub(crate) fn set_begin_wait(&self, set: &EpollSet) {
         let mut cold = Vec::new();
         {
             let mut inner = set.inner.lock();
             inner.waits += 1;
+            if !self.options.is_patient() {
+                cold.extend(inner.hot.extract_if(.., |hot| self.is_left_to_kernel(hot.handle)).map(|hot| hot.handle));
+            }
             let (waits, capacity) = (inner.waits, set.capacity);
             if inner.hot.len() > capacity {
                 inner.hot.sort_unstable_by_key(|h| std::cmp::Reverse(h.last_data_at));
@@ -328,6 +335,17 @@ impl Engine {
         if self.set_any_ready(set) {
             socket::ring_eventfd(set.doorbell);
         }
+    }
+
+    fn has_ring_bytes(&self, handle: Handle) -> bool {
+        self.attached(handle).is_some_and(|up| rx::has_bytes(up.record, &up.slot))
+    }
+
+    /// Whether the gate of a stream is closed over an empty ring, and stays so for a while.
+    fn is_left_to_kernel(&self, handle: Handle) -> bool {
+        self.attached(handle).is_some_and(|UpgradedStream { record, slot, .. }| {
+            exchange::is_left_to_kernel(record) && slot.inward().gate.tail() == (record.rx.head.load(Relaxed), false)
+        })
     }
 
     fn make_hot(&self, set: &EpollSet, handle: Handle, local: &Local) {

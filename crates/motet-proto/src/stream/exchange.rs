@@ -34,13 +34,34 @@ pub(crate) fn finds_open_gates(record: &StreamRecord) -> bool {
     record.events.gate_misses.in_a_row.load(Relaxed) < MISSES_THAT_CLOSE
 }
 
+/// Whether the last sends found the peer's gate closed, again and again.
+fn is_one_sided(record: &StreamRecord) -> bool {
+    !finds_open_gates(record)
+        && record.events.gate_misses.sent_at_miss.load(Relaxed) == record.tx.tail.load(Relaxed) as u32
+}
+
+/// Whether an epoll set leaves the stream to the kernel: it does not poll it, and opens no gate. Not if the next [`keeps_gate_closed`] is false.
+pub fn is_left_to_kernel(record: &StreamRecord) -> bool {
+    let kept = record.events.gate_misses.gate_kept_closed.load(Relaxed);
+    is_one_sided(record) && !kept.wrapping_add(1).is_multiple_of(TRIAL_INTERVAL)
+}
+
+/// [`is_left_to_kernel`] after bytes were received. Counts, so that a trial is due after some of them.
+pub fn stays_left_to_kernel(record: &StreamRecord) -> bool {
+    let left = is_left_to_kernel(record);
+    if left {
+        record.events.gate_misses.gate_kept_closed.fetch_add(1, Relaxed);
+    }
+    left
+}
+
 /// Whether this side's gate stays closed, because what it sends goes over TCP anyway.
 pub(crate) fn keeps_gate_closed<P: Platform>(record: &StreamRecord, platform: &P) -> bool {
     let exchange = &record.events.gate_misses;
     if finds_open_gates(record) {
         return false;
     }
-    if exchange.sent_at_miss.load(Relaxed) != record.tx.tail.load(Relaxed) as u32 || platform.patience(record).ns > 0 {
+    if !is_one_sided(record) || platform.patience(record).ns > 0 {
         exchange.in_a_row.store(0, Relaxed); // the last send found an open gate
         return false;
     }
