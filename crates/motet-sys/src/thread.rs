@@ -4,28 +4,55 @@ use crate::Errno;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-static PID: AtomicU32 = AtomicU32::new(0);
+/// Where [`pid`] is cached: a page that the kernel wipes in a forked child, also in one whose fork went past every handler. Until it is mapped:
+/// [`UNMAPPED_PID`].
+static PID: AtomicPtr<AtomicU32> = AtomicPtr::new((&raw const UNMAPPED_PID).cast_mut());
+static UNMAPPED_PID: AtomicU32 = AtomicU32::new(0);
 
-/// The number of this process, cached. A forked child has to call [`forget_pid`].
+#[inline(always)]
+fn cached_pid() -> &'static AtomicU32 {
+    // SAFETY: a static, or a page that stays mapped. Both are valid as zeros.
+    unsafe { &*PID.load(Ordering::Acquire) }
+}
+
+/// The number of this process, cached.
 #[inline(always)]
 pub fn pid() -> u32 {
-    let known = PID.load(Ordering::Relaxed);
+    let known = cached_pid().load(Ordering::Relaxed);
     if known != 0 { known } else { real_pid() }
+}
+
+#[cold]
+fn map_pid() {
+    const SIZE: usize = 4096;
+    let Ok(page) = crate::memory::map_anonymous(SIZE) else { return };
+    let before = (&raw const UNMAPPED_PID).cast_mut();
+    // SAFETY: the page was mapped just now, and nothing else refers to it.
+    unsafe {
+        if rustix::mm::madvise(page.cast(), SIZE, rustix::mm::Advice::LinuxWipeOnFork).is_err()
+            || PID.compare_exchange(before, page.cast(), Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            crate::memory::unmap_anonymous(page, SIZE);
+        }
+    }
 }
 
 /// The number of this process, from the kernel. Updates the cache of [`pid`].
 #[cold]
 pub fn real_pid() -> u32 {
+    if std::ptr::eq(cached_pid(), &UNMAPPED_PID) {
+        map_pid();
+    }
     let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
-    PID.store(pid, Ordering::Relaxed);
+    cached_pid().store(pid, Ordering::Relaxed);
     pid
 }
 
-/// Clears the cache of [`pid`]. For a forked child.
+/// Clears the cache of [`pid`]. For a forked child, where the kernel may not wipe pages.
 pub fn forget_pid() {
-    PID.store(0, Ordering::Relaxed);
+    cached_pid().store(0, Ordering::Relaxed);
 }
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -325,6 +352,21 @@ mod tests {
         let [pipe, segv] = [13, 11].map(signal_action);
         assert!(pipe[0] == 1 && segv[0] > 1, "{pipe:?} {segv:?}");
         assert!(interruptible_sleep(1000), "nothing interrupts it");
+    }
+
+    #[test]
+    fn pid_is_right_in_a_child_whose_fork_nobody_saw() {
+        assert_eq!(pid(), std::process::id());
+        // SAFETY: a fork without handlers; the child makes two system calls and no other.
+        let child = unsafe { syscalls::syscall!(syscalls::Sysno::clone, 17, 0, 0, 0, 0) }.unwrap();
+        if child == 0 {
+            let right = pid() == rustix::process::getpid().as_raw_nonzero().get() as u32;
+            // SAFETY: ends the child.
+            let _ = unsafe { syscalls::syscall!(syscalls::Sysno::exit_group, usize::from(!right)) };
+        }
+        let child = rustix::process::Pid::from_raw(child as i32);
+        let ended = rustix::process::waitpid(child, rustix::process::WaitOptions::empty()).unwrap().unwrap().1;
+        assert_eq!(ended.exit_status(), Some(0));
     }
 
     #[test]
