@@ -1,4 +1,4 @@
-/* confined.c: processes that restrict their system calls by a seccomp filter ("confined").
+/* confined.c: processes that restrict their system calls by a seccomp filter ("confined"), or that give a thread descriptors of its own.
  *
  * What it is:   from just before the filter is installed, this object makes no system call except those that the program itself makes, with
  *               the program's arguments (a receive may be shorter, a wait may have timeout 0). Every gate closes for good, candidates are
@@ -35,13 +35,13 @@ bool confined_seccomp(long operation, const void *arguments)
     return operation == SECCOMP_SET_MODE_STRICT || (operation == SECCOMP_SET_MODE_FILTER && arguments != NULL);
 }
 
-static void detach(int fd)
+static void detach(int fd, enum tcp_reason reason)
 {
-    table_force_tcp(fd, REASON_CONFINED);
+    table_force_tcp(fd, reason);
     uint64_t word = table_word(fd);
     motet_stream s = table_handle(fd);
     if (word_kind(word) != KIND_STREAM) return;
-    bool empty = ENGINE(engine.hand_over(s, fd, REASON_CONFINED)) != 0;
+    bool empty = ENGINE(engine.hand_over(s, fd, reason)) != 0;
     table_lock();
     if (table_word(fd) == word && table_handle(fd) == s) {
         engine_report(s, fd);
@@ -55,14 +55,14 @@ static void detach(int fd)
     table_unlock();
 }
 
-void confined_begin(void)
+void confined_begin(enum tcp_reason reason)
 {
     if (reentrancy_depth > 0 || engine_confined() || !table_in_own_process()) return;
     int kept = errno;
     engine_disable(); /* first, so that no thread upgrades another stream */
     for (int fd = 0; fd <= atomic_load(&fd_top); fd++) {
         enum kind kind = word_kind(table_word(fd));
-        if (kind == KIND_UNCONNECTED || kind >= KIND_CANDIDATE) detach(fd);
+        if (kind == KIND_UNCONNECTED || kind >= KIND_CANDIDATE) detach(fd, reason);
     }
     for (int fd = 0; fd <= atomic_load(&fd_top); fd++)
         if (word_kind(table_word(fd)) == KIND_EPOLL && interest_epoll_confined(word_extra(table_word(fd))) && !any_rest) table_replace(fd, 0);

@@ -154,6 +154,7 @@ static unsigned next_private_fd(unsigned from)
 
 SHIM_API int close_range(unsigned first, unsigned last, int flags)
 {
+    if (UNLIKELY(flags & CLOSE_RANGE_UNSHARE)) lifecycle_before_unshare();
     if (first > last || (flags & CLOSE_RANGE_CLOEXEC) || table_is_empty() || !may_change_table()) return REAL(close_range)(first, last, flags);
     for (unsigned fd = first; fd <= last && (int)fd <= atomic_load(&fd_top); fd++)
         if (word_kind(table_word((int)fd)) != KIND_NONE && word_kind(table_word((int)fd)) != KIND_PRIVATE)

@@ -42,18 +42,36 @@ static long status_number(const char *status, const char *field)
     return line ? strtol(line + strlen(field), NULL, 10) : -1;
 }
 
+#define STATUS_SIZE 3072
+
+/* /proc/self/status; empty where there is no /proc. */
+static void read_status(char status[STATUS_SIZE])
+{
+    long length = -1, file = syscall(SYS_openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC);
+    if (file >= 0) {
+        length = syscall(SYS_read, (int)file, status, STATUS_SIZE - 1);
+        syscall(SYS_close, (int)file);
+    }
+    status[length > 0 ? length : 0] = 0;
+}
+
+/* True when the process has several threads, or the kernel does not say. Keeps errno. */
+bool engine_counts_threads(void)
+{
+    int kept = errno;
+    char status[STATUS_SIZE];
+    read_status(status);
+    errno = kept;
+    return status_number(status, "\nThreads:\t") != 1;
+}
+
 /* True when this process, or an earlier image of it, has installed a seccomp filter. Filters that were there when `motet run` started the
  * first program confine no one: it has found out that Motet works under them, and says how many there were. The loader has just used the
  * system calls that this check makes, except prctl, which is used where there is no /proc. */
 static bool has_seccomp_filter(void)
 {
-    char status[3072];
-    long length = -1, file = syscall(SYS_openat, AT_FDCWD, "/proc/self/status", O_RDONLY | O_CLOEXEC);
-    if (file >= 0) {
-        length = syscall(SYS_read, (int)file, status, sizeof status - 1);
-        syscall(SYS_close, (int)file);
-    }
-    status[length > 0 ? length : 0] = 0;
+    char status[STATUS_SIZE];
+    read_status(status);
     long mode = status_number(status, "\nSeccomp:\t"), filters = status_number(status, "\nSeccomp_filters:\t");
     if (mode < 0) mode = syscall(SYS_prctl, PR_GET_SECCOMP, 0, 0, 0, 0);
     const char *before = environment_get("MOTET_SECCOMP_FILTERS");

@@ -69,7 +69,7 @@ SHIM_API int clone(int (*run)(void *), void *stack, int flags, void *argument, .
     va_start(list, argument);
     void *parent_id = va_arg(list, void *), *storage = va_arg(list, void *), *child_id = va_arg(list, void *);
     va_end(list);
-    if ((flags & CLONE_VM) || !run || !forks_unseen()) return REAL(clone)(run, stack, flags, argument, parent_id, storage, child_id);
+    if (clone_shares_memory((unsigned)flags) || !run || !forks_unseen()) return REAL(clone)(run, stack, flags, argument, parent_id, storage, child_id);
     struct clone_request clone_request = {run, argument};
     lifecycle_before_fork();
     int child = REAL(clone)(run_in_clone, stack, flags, &clone_request, parent_id, storage, child_id);
@@ -109,6 +109,28 @@ SHIM_API int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
     return REAL(pthread_create)(thread, attributes, run, argument);
 }
 
+/* ---------------------------------------------------------------- descriptor tables */
+
+/* The table of this object is one for the process. Before a thread gets descriptors of its own, where a number means another connection, every
+ * connection returns to TCP. A process with one thread only leaves a table that it shares with other processes, if any. */
+void lifecycle_before_unshare(void)
+{
+    if (reentrancy_depth == 0 && table_in_own_process() && engine_counts_threads()) confined_begin(REASON_OWN_DESCRIPTORS);
+}
+
+SHIM_API int unshare(int flags)
+{
+    if (flags & CLONE_FILES) lifecycle_before_unshare();
+    return REAL(unshare)(flags);
+}
+
+/* True for a clone that shares the memory: a thread, or a child that will execute a program. */
+bool clone_shares_memory(unsigned long flags)
+{
+    if ((flags & CLONE_THREAD) && !(flags & CLONE_FILES) && reentrancy_depth == 0 && table_in_own_process()) confined_begin(REASON_OWN_DESCRIPTORS);
+    return flags & CLONE_VM;
+}
+
 /* ---------------------------------------------------------------- confinement */
 
 /* Under a seccomp filter, a system call that the program itself never makes may end the process. From just before it is installed, every
@@ -120,7 +142,7 @@ SHIM_API int prctl(int option, ...)
     unsigned long a = va_arg(list, unsigned long), b = va_arg(list, unsigned long);
     unsigned long c = va_arg(list, unsigned long), d = va_arg(list, unsigned long);
     va_end(list);
-    if (confined_prctl(option, a)) confined_begin();
+    if (confined_prctl(option, a)) confined_begin(REASON_CONFINED);
     return REAL(prctl)(option, a, b, c, d);
 }
 

@@ -101,6 +101,7 @@ enum tcp_reason {
     REASON_KERNEL_METADATA = 34, /* what only the kernel's queue provides: time stamps, SO_PEEK_OFF, TCP_INQ, AIO ... */
     REASON_TWO_ADDRESSES = 49,   /* both ends are in this network namespace, at different addresses */
     REASON_GO = 52,              /* go_runtime.c */
+    REASON_OWN_DESCRIPTORS = 53, /* a thread has a descriptor table of its own */
 };
 
 /* ---------------------------------------------------------------- settings (environment.c) */
@@ -335,6 +336,7 @@ bool engine_known_disabled(void); /* like engine_disabled(), but false until the
 void engine_disable(void);        /* no socket is upgraded from then on */
 void engine_confine(void);        /* engine_disable(), and this object makes no system calls of its own from then on */
 bool engine_confined(void);
+bool engine_counts_threads(void); /* the process has several threads */
 bool engine_owns(int fd);
 void engine_count_tcp_only(enum tcp_reason reason); /* counts a connection that never becomes a stream, if the engine is open */
 void engine_report(motet_stream s, int fd);         /* appends a line to the file MOTET_SHIM_REPORT, if that is set */
@@ -473,7 +475,7 @@ struct confined_epoll_call {
 };
 bool confined_prctl(long option, unsigned long argument); /* the call is about to confine the process */
 bool confined_seccomp(long operation, const void *arguments);
-void confined_begin(void);    /* before such a call. Keeps errno */
+void confined_begin(enum tcp_reason reason); /* before such a call. Keeps errno */
 bool confined_has_rest(void); /* some ring held bytes at the confinement */
 ssize_t confined_take(int fd, const struct iovec *iov, int count, int flags, uint64_t *limit);
 void confined_received(int fd, ssize_t received, int flags);
@@ -492,6 +494,8 @@ void scratch_call(void (*work)(void *), void *with); /* on a stack of its own. T
 /* ---------------------------------------------------------------- process (process_lifecycle.c) */
 
 void lifecycle_before_fork(void);
+void lifecycle_before_unshare(void); /* before this thread gets a descriptor table of its own */
+bool clone_shares_memory(unsigned long flags);
 void lifecycle_after_fork(bool child);
 void lifecycle_exit(void);
 
@@ -564,6 +568,7 @@ struct aiocb;
     X(FILE *, popen, (const char *, const char *))                                                                      \
     X(int, wordexp, (const char *, wordexp_t *, int))                                                                   \
     X(int, execveat, (int, const char *, char *const[], char *const[], int))                                            \
+    X(int, unshare, (int flags))                                                                                        \
     X(pid_t, _Fork, (void))                                                                                             \
     X(int, clone, (int (*)(void *), void *, int, void *, ...))                                                          \
     X(int, posix_spawnp, (pid_t *, const char *, const posix_spawn_file_actions_t *, const posix_spawnattr_t *,         \

@@ -69,7 +69,7 @@ static bool redirect(long number, const long a[6], long *result)
         REDIRECT(SYS_getsockopt, carries_payload(fd), getsockopt(fd, (int)a[1], (int)a[2], POINTER(void, a[3]), POINTER(socklen_t, a[4])));
         REDIRECT(SYS_prctl, confined_prctl(fd, (unsigned long)a[1]), prctl(fd, a[1], a[2], a[3], a[4]));
     case SYS_seccomp:
-        if (confined_seccomp(a[0], POINTER(void, a[2]))) confined_begin();
+        if (confined_seccomp(a[0], POINTER(void, a[2]))) confined_begin(REASON_CONFINED);
         return false;
         REDIRECT(SYS_fcntl, is_tracked(fd), fcntl(fd, (int)a[1], a[2]));
         REDIRECT(SYS_close, is_tracked(fd), close(fd));
@@ -87,9 +87,14 @@ static bool redirect(long number, const long a[6], long *result)
     case SYS_fork: *result = fork_child(number, a); return true;
 #endif
     case SYS_clone:
-        if (a[0] & CLONE_VM) return false;
+        if (clone_shares_memory((unsigned long)a[0])) return false;
         *result = fork_child(number, a);
         return true;
+    case SYS_clone3:
+        if (a[1] < (long)sizeof(uint64_t) || clone_shares_memory(*POINTER(uint64_t, a[0]))) return false; /* the flags are the first field */
+        *result = fork_child(number, a);
+        return true;
+        REDIRECT(SYS_unshare, true, unshare(fd));
         REDIRECT(SYS_close_range, !table_is_empty(), close_range((unsigned)a[0], (unsigned)a[1], (int)a[2]));
     default: return false;
     }

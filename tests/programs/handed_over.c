@@ -15,6 +15,7 @@
 #include "handed_over.h"
 #include <sys/ioctl.h>
 #include "raw.h"
+#include <linux/sched.h>
 #include <sched.h>
 #include <spawn.h>
 #include <stdbool.h>
@@ -204,6 +205,13 @@ static void by_raw_clone(int fd)
     if (child == 0) run_child(&fd);
 }
 
+static void by_raw_clone3(int fd)
+{
+    struct clone_args how = {.exit_signal = SIGCHLD};
+    CHECK((child = (pid_t)syscall(SYS_clone3, &how, sizeof how)) >= 0);
+    if (child == 0) run_child(&fd);
+}
+
 /* fork and exec: the descriptor keeps its number. */
 static void by_exec(int fd)
 {
@@ -355,7 +363,7 @@ static const struct way {
     void (*before)(void); /* called when the connection exists */
     void (*hand_on)(int fd);
 } ways[] = {
-    {"fork", NULL, by_fork}, {"clone", NULL, by_clone}, {"raw-clone", NULL, by_raw_clone}, {"exec", NULL, by_exec}, {"inetd", NULL, by_inetd},
+    {"fork", NULL, by_fork}, {"clone", NULL, by_clone}, {"raw-clone", NULL, by_raw_clone}, {"raw-clone3", NULL, by_raw_clone3}, {"exec", NULL, by_exec}, {"inetd", NULL, by_inetd},
     {"stdio", NULL, by_stdio}, {"clean", NULL, by_clean}, {"helper", NULL, by_helper}, {"vfork", NULL, by_vfork}, {"vfork-number", NULL, by_vfork_number},
     {"spawn", NULL, by_spawn}, {"spawn-actions", NULL, by_spawn_actions}, {"system", NULL, by_system}, {"popen", NULL, by_popen},
     {"chain", NULL, by_chain}, {"itself", NULL, by_itself}, {"set-uid", set_uid_image, by_set_uid}, {"passing", worker, by_passing},

@@ -57,6 +57,7 @@ reasons! {
     LIMITED = 33, "a limit of the process leaves no room for shared memory (file size, address space or its memory control group)";
     TWO_ADDRESSES = 49, "the two ends use different addresses of this host; shared memory is offered between equal ones";
     GO = 52, "the process has a Go runtime, whose own system calls may move bytes of the connection";
+    OWN_DESCRIPTORS = 53, "a thread of the process has a descriptor table of its own (unshare), so a number means several connections";
     KERNEL_TELLS = 34, "receives need data of the kernel (time stamps, SO_PEEK_OFF, TCP_INQ, filters) or are made inside the C library (AIO)";
     LEFT_UNREAD = 35, "the peer closed with bytes unread; the connection was reset, as over TCP";
     UNKNOWN_REGION_KEY = 40, "the peer used a region key that was never given out; the link was closed";

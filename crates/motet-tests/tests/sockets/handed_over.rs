@@ -94,6 +94,7 @@ ways! {
     by_fork: "fork", Dynamic, ACTION_COUNT;
     by_clone: "clone", Dynamic, ACTION_COUNT;
     by_raw_clone: "raw-clone", Dynamic, ACTION_COUNT;
+    by_raw_clone3: "raw-clone3", Dynamic, ACTION_COUNT;
     by_exec: "exec", Dynamic, ACTION_COUNT;
     by_exec_of_a_static_image: "exec", Static, ACTION_COUNT;
     by_exec_of_a_go_image: "exec", Go, ACTION_COUNT;

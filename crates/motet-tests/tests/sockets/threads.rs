@@ -10,6 +10,14 @@ fn threads_and_handlers_with_small_stacks_make_every_call() {
     }
 }
 
+/// In a table of its own a thread has other connections under the numbers of the others: all of them return to TCP, with what is unread.
+#[test]
+fn threads_with_descriptors_of_their_own_keep_to_their_connections() {
+    for how in ["unshare", "raw unshare", "close_range"] {
+        both("own_descriptors", &[how]).took_the_fast_path(1);
+    }
+}
+
 /// The thread of lower priority holds a lock of the stream when the other one calls.
 #[test]
 fn threads_of_unequal_realtime_priority_share_a_connection() {
