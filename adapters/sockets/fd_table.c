@@ -194,10 +194,14 @@ static void untrack(int fd, uint64_t word, bool closes)
     if (word_kind(old) == KIND_CANDIDATE && other < 0) fork_shared_release(handle);
     if (word_kind(old) == KIND_STREAM && other >= 0) {
         rebind(other, handle);
-        /* The kernel keeps the registration of a closed descriptor while a duplicate lives. The engine's sets do not, so the stream stays on TCP. */
-        if (waited) ENGINE(engine.set_tcp_only(handle, REASON_UNSEEN_WAIT));
     }
     table_unlock();
+    /* The kernel keeps the registration of a closed descriptor while a duplicate, or another process, has the socket. The engine's sets do not, so
+     * the stream returns to TCP, with what is unread. */
+    if (UNLIKELY(waited && word_kind(old) == KIND_STREAM)) {
+        if (other >= 0) handover_fd(other, REASON_UNSEEN_WAIT);
+        else if (old & WORD_OTHER_PROCESS) ENGINE(engine.hand_over(handle, fd, REASON_UNSEEN_WAIT));
+    }
     /* A closed descriptor of an epoll set stays registered elsewhere while a duplicate lives. */
     if (word_kind(old) == KIND_EPOLL && other >= 0 && waited) interest_epoll_nested(other);
     if (finished) {

@@ -214,6 +214,28 @@ static void greets(int fd)
     CHECK(fclose(file) == 0);
 }
 
+/* The registration of a closed descriptor lives as long as a copy of it: for what is there, and for what comes. */
+static void closed_copy(int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    int set = epoll_create1(EPOLL_CLOEXEC), copy = dup(fd);
+    CHECK(copy >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, copy, &event) == 0);
+    for (int round = 0; round < 100; round++) { /* until the gate is open */
+        ask(64, 0, 0);
+        CHECK(epoll_wait(set, &event, 1, 5000) == 1);
+        receive_all(fd, data, 64);
+    }
+    ask(64, 0, 0);
+    printf("open %d, ", epoll_wait(set, &event, 1, 5000));
+    close(copy);
+    printf("closed %d, unread %d, ", epoll_wait(set, &event, 1, 1000), unread(fd));
+    receive_all(fd, data, 64);
+    ask(64, 0, 0);
+    printf("later %d\n", epoll_wait(set, &event, 1, 1000));
+    receive_all(fd, data, 64);
+    close(set);
+}
+
 static void reads(int fd)
 {
     exchange_until_settled(fd, 0);
@@ -227,6 +249,7 @@ static void reads(int fd)
     if (strcmp(which, "peeks all") == 0) peeks_all(fd);
     if (strcmp(which, "messages") == 0) messages(fd);
     if (strcmp(which, "greets") == 0) greets(fd);
+    if (strcmp(which, "closed copy") == 0) closed_copy(fd);
     turn->wanted = -1;
 }
 

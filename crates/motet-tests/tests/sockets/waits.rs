@@ -149,6 +149,11 @@ fn what_is_there_stays_there_until_it_is_read() {
 }
 
 #[test]
+fn a_closed_copy_stays_registered_over_what_is_unread() {
+    Program::c("kernel_results", &["closed copy"]).with_open_gates().same_both_ways().took_the_fast_path(100);
+}
+
+#[test]
 fn a_low_water_mark_counts_what_is_unread() {
     Program::c("kernel_results", &["low water"]).with_open_gates().same_both_ways().took_the_fast_path(1);
 }
