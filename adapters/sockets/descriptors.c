@@ -16,6 +16,7 @@
 #include <netinet/tcp.h>
 #include <sched.h>
 #include <stdarg.h>
+#include <string.h>
 #include <sys/ioctl.h>
 
 #ifndef TCP_ULP
@@ -364,9 +365,9 @@ SHIM_API int getsockopt(int fd, int level, int name, void *value, socklen_t *len
     if (UNLIKELY(level == IPPROTO_TCP && name == TCP_ZEROCOPY_RECEIVE) && reentrancy_depth == 0) table_force_tcp(fd, REASON_KERNEL_METADATA);
     int result = REAL(getsockopt)(fd, level, name, value, length);
     if (LIKELY(level != IPPROTO_TCP || name != TCP_NODELAY) || result != 0 || reentrancy_depth > 0) return result;
-    if (word_kind(table_word(fd)) != KIND_STREAM || *length < sizeof(int)) return result;
+    if (word_kind(table_word(fd)) != KIND_STREAM) return result;
     int seen = ENGINE(engine.nodelay(table_handle(fd), -1));
-    if (seen >= 0) *(int *)value = seen;
+    if (seen >= 0) memcpy(value, &seen, *length < sizeof seen ? *length : sizeof seen);
     return result;
 }
 

@@ -38,6 +38,10 @@ static void connected(int fd)
         CHECK(raw(SYS_getsockopt, fd, IPPROTO_TCP, TCP_NODELAY, (long)&on, (long)&length) == 0);
         printf("the kernel's: %d\n", on != 0);
     }
+    unsigned char first = 7;
+    socklen_t one = 1;
+    CHECK(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &first, &one) == 0 && one == 1);
+    printf("its first byte: %d\n", first);
     int short_value = 0;
     CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &short_value, 1) == -1 && errno == EINVAL);
     FILE *file = fdopen(copy, "w"); /* on TCP from here on */
