@@ -19,17 +19,17 @@ use serde::{Deserialize, Serialize};
 pub use socket::Bound;
 use socket::Socket;
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, IoSlice, IoSliceMut, Read, Write};
+use std::io::{ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longest query and answer, bytes.
-const MAX_LINE_BYTES: u64 = 16 << 10;
+const MAX_LINE_BYTES: usize = 16 << 10;
 /// How long either side waits for the other.
 const LIMIT: Duration = Duration::from_secs(2);
 
@@ -130,11 +130,8 @@ fn answer(stream: &UnixStream, exported: &impl Exported) -> Result<()> {
     if sockopt::socket_peercred(stream)?.uid != getuid() {
         return Err(Errno::ACCESS.into());
     }
-    stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(MAX_LINE_BYTES)).read_line(&mut line)?;
-    let query: Query = serde_json::from_str(&line)?;
+    let query: Query = serde_json::from_slice(&line_until(stream, Vec::new(), Instant::now() + LIMIT)?)?;
     let mut text = serde_json::to_vec(&exported.info(query.listen)?)?;
     text.push(b'\n');
     let root = if query.root { exported.root() } else { None };
@@ -196,18 +193,33 @@ fn ask_at(path: &Path, query: &Query) -> Result<Found> {
     let mut line = serde_json::to_vec(query)?;
     line.push(b'\n');
     (&stream).write_all(&line)?;
-    let mut bytes = vec![0; MAX_LINE_BYTES as usize];
-    let (mut length, root) = receive_with(&stream, &mut bytes)?;
-    while length > 0 && bytes[length - 1] != b'\n' && length < bytes.len() {
-        match (&stream).read(&mut bytes[length..]) {
+    let end = Instant::now() + LIMIT;
+    let mut bytes = vec![0; MAX_LINE_BYTES];
+    let (length, root) = receive_with(&stream, &mut bytes)?;
+    bytes.truncate(length);
+    let line = if length == 0 { bytes } else { line_until(&stream, bytes, end)? };
+    Ok(Found { info: serde_json::from_slice(&line)?, root })
+}
+
+/// Reads a line that begins with `line`. It must be complete at `end`: a peer that sends it byte by byte gets no more time.
+pub(crate) fn line_until(stream: &UnixStream, mut line: Vec<u8>, end: Instant) -> Result<Vec<u8>> {
+    let mut piece = [0; 1024];
+    while !line.contains(&b'\n') && line.len() < MAX_LINE_BYTES {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Errno::TIMEDOUT.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match (&*stream).read(&mut piece) {
             Ok(0) => break,
-            Ok(read) => length += read,
+            Ok(read) => line.extend_from_slice(&piece[..read]),
             // A signal does not end the search for an export.
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(Found { info: serde_json::from_slice(&bytes[..length])?, root })
+    line.truncate(line.iter().position(|&byte| byte == b'\n').unwrap_or(line.len()));
+    Ok(line)
 }
 
 fn receive_with(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>)> {
@@ -232,4 +244,32 @@ fn socket_path(name: &str) -> Result<PathBuf> {
 
 fn unusable(error: PathError) -> std::io::Error {
     std::io::Error::new(std::io::ErrorKind::PermissionDenied, error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_that_comes_byte_by_byte_gets_no_more_time() {
+        let (reader, mut writer) = UnixStream::pair().expect("a pair");
+        let trickles = std::thread::spawn(move || {
+            while writer.write_all(b" ").is_ok() {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let end = Instant::now() + Duration::from_millis(500);
+        let error = line_until(&reader, Vec::new(), end).expect_err("no line");
+        assert!(matches!(error.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock), "{error}");
+        drop(reader);
+        trickles.join().expect("ends with the connection");
+    }
+
+    #[test]
+    fn line_in_two_pieces_is_one() {
+        let (reader, mut writer) = UnixStream::pair().expect("a pair");
+        writer.write_all(b"two}\nmore").expect("room");
+        let line = line_until(&reader, b"{one, ".to_vec(), Instant::now() + LIMIT).expect("a line");
+        assert_eq!(line, b"{one, two}");
+    }
 }

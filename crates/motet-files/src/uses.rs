@@ -6,13 +6,13 @@
 use crate::Result;
 use crate::accepting::{Ending, accept_until};
 use crate::client::Client;
-use crate::exports::{self, Query};
+use crate::exports::{self, Query, line_until};
 use motet_session::api::ExportUse;
 use motet_session::paths::{existing_exports_folder, exports_folder};
 use rustix::net::{Shutdown, shutdown, sockopt};
 use rustix::process::getuid;
 use std::fs;
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -21,8 +21,6 @@ use std::time::{Duration, Instant};
 
 /// The end of the names of these sockets.
 const EXTENSION: &str = "use";
-/// Longest line, bytes.
-const MAX_LINE_BYTES: u64 = 16 << 10;
 /// How long either side waits for the other.
 const LIMIT: Duration = Duration::from_millis(500);
 /// Processes that do not answer, such as stopped ones, keep a reader no longer than about this.
@@ -129,10 +127,8 @@ fn ask(path: &Path) -> Result<ExportUse> {
         connected => connected?,
     };
     let process = sockopt::socket_peercred(&stream)?.pid.as_raw_nonzero().get();
-    stream.set_read_timeout(Some(LIMIT))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(MAX_LINE_BYTES)).read_line(&mut line)?;
-    let told: ExportUse = serde_json::from_str(&line)?;
+    let line = line_until(&stream, Vec::new(), Instant::now() + LIMIT)?;
+    let told: ExportUse = serde_json::from_slice(&line)?;
     Ok(ExportUse { process: process.unsigned_abs(), ..told })
 }
 

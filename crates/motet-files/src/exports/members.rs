@@ -5,7 +5,7 @@
 //! connection. Others get the reason. A member gets the address of the server's node for members, and a ticket.
 
 use super::socket::{Bound, Socket};
-use super::{Info, LIMIT, MAX_LINE_BYTES};
+use super::{Info, LIMIT, MAX_LINE_BYTES, line_until};
 use crate::Result;
 use crate::identity::{Identity, MAX_GROUPS};
 use motet::peer_user::PeerUser;
@@ -16,9 +16,10 @@ use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What separates the user from the name of an export.
 const OF_USER: char = '@';
@@ -136,7 +137,7 @@ fn answer(mut stream: &UnixStream, reception: &impl Receives) -> Result<()> {
         }
     };
     text.push(b'\n');
-    debug_assert!(text.len() <= MAX_LINE_BYTES as usize);
+    debug_assert!(text.len() <= MAX_LINE_BYTES);
     stream.write_all(&text)
 }
 
@@ -168,13 +169,11 @@ pub fn ask(name: &str) -> Result<Info> {
 
 /// What a server says about its export to one who has connected.
 fn described(stream: UnixStream) -> Result<Info> {
-    stream.set_read_timeout(Some(LIMIT))?;
-    let mut line = String::new();
-    BufReader::new(stream.take(MAX_LINE_BYTES)).read_line(&mut line)?;
-    if let Ok(Refusal { refused }) = serde_json::from_str(&line) {
+    let line = line_until(&stream, Vec::new(), Instant::now() + LIMIT)?;
+    if let Ok(Refusal { refused }) = serde_json::from_slice(&line) {
         return Err(std::io::Error::new(ErrorKind::PermissionDenied, refused));
     }
-    Ok(serde_json::from_str(&line)?)
+    Ok(serde_json::from_slice(&line)?)
 }
 
 /// An address with a ticket.
