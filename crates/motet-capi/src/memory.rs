@@ -104,7 +104,7 @@ impl BlockPage {
     fn add(&self) -> Option<&'static BlockPage> {
         let page = motet_sys::memory::map_anonymous(PAGE).ok()?;
         if self.next.compare_exchange(null_mut(), page.cast(), AcqRel, Acquire).is_err() {
-            // SAFETY: it was mapped just now, and nobody else knows it.
+            // SAFETY: it was mapped just now, and no other thread knows it.
             unsafe { motet_sys::memory::unmap_anonymous(page, PAGE) };
         }
         self.next()

@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn pid_is_right_in_a_child_whose_fork_nobody_saw() {
+    fn pid_is_right_in_a_child_of_an_unseen_fork() {
         assert_eq!(pid(), std::process::id());
         // SAFETY: a fork without handlers; the child makes two system calls and no other.
         let child = unsafe { syscalls::syscall!(syscalls::Sysno::clone, 17, 0, 0, 0, 0) }.unwrap();

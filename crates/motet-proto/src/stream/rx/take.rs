@@ -364,7 +364,7 @@ fn slices_of<'a>(
 }
 
 /// Receives what a producer that is returning bytes has sent over TCP so far. Those precede all that the ring holds, because the gate is closed and
-/// nobody but this side opens it. `None`: nothing has arrived.
+/// only this side opens it. `None`: nothing has arrived.
 #[cold]
 pub(super) fn take_returned<P: Platform>(
     record: &StreamRecord,
