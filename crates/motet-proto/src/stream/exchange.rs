@@ -40,7 +40,7 @@ fn is_one_sided(record: &StreamRecord) -> bool {
         && record.events.gate_misses.sent_at_miss.load(Relaxed) == record.tx.tail.load(Relaxed) as u32
 }
 
-/// Whether an epoll set leaves the stream to the kernel: it does not poll it, and opens no gate. Not if the next [`keeps_gate_closed`] is false.
+/// Whether an epoll set leaves the stream to the kernel: it does not poll it, and opens no gate. Not if a trial is due.
 pub fn is_left_to_kernel(record: &StreamRecord) -> bool {
     let kept = record.events.gate_misses.gate_kept_closed.load(Relaxed);
     is_one_sided(record) && !kept.wrapping_add(1).is_multiple_of(TRIAL_INTERVAL)
