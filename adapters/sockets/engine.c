@@ -56,7 +56,7 @@ static void read_status(char status[STATUS_SIZE])
 }
 
 /* True when the process has several threads, or the kernel does not say. Keeps errno. */
-bool engine_counts_threads(void)
+bool engine_process_has_threads(void)
 {
     int kept = errno;
     char status[STATUS_SIZE];

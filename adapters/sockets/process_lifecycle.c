@@ -1,7 +1,7 @@
-/* process_lifecycle.c: events of the process: fork, first thread, confinement, exit. (exec and spawn: exec.c.)
+/* process_lifecycle.c: events of the process: fork, threads, descriptor tables, confinement, exit. (exec and spawn: exec.c.)
  *
  * What it is:   fork handlers that lock the table and the engine across the copy; the call of confined.c before a seccomp filter is
- *               installed; the engine's shutdown at exit.
+ *               installed, or a thread gets a descriptor table of its own; the engine's shutdown at exit.
  *
  * Signal safety: _exit() may be called in a handler; one that interrupted the engine (reentrancy_depth > 0) makes the system call only. Fork
  * safety: in a vfork child every function here makes the system call only. errno: kept on success. */
@@ -69,7 +69,8 @@ SHIM_API int clone(int (*run)(void *), void *stack, int flags, void *argument, .
     va_start(list, argument);
     void *parent_id = va_arg(list, void *), *storage = va_arg(list, void *), *child_id = va_arg(list, void *);
     va_end(list);
-    if (clone_shares_memory((unsigned)flags) || !run || !forks_unseen()) return REAL(clone)(run, stack, flags, argument, parent_id, storage, child_id);
+    lifecycle_before_clone((unsigned)flags);
+    if ((flags & CLONE_VM) || !run || !forks_unseen()) return REAL(clone)(run, stack, flags, argument, parent_id, storage, child_id);
     struct clone_request clone_request = {run, argument};
     lifecycle_before_fork();
     int child = REAL(clone)(run_in_clone, stack, flags, &clone_request, parent_id, storage, child_id);
@@ -115,7 +116,7 @@ SHIM_API int pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
  * connection returns to TCP. A process with one thread only leaves a table that it shares with other processes, if any. */
 void lifecycle_before_unshare(void)
 {
-    if (reentrancy_depth == 0 && table_in_own_process() && engine_counts_threads()) confined_begin(REASON_OWN_DESCRIPTORS);
+    if (reentrancy_depth == 0 && table_in_own_process() && engine_process_has_threads()) confined_begin(REASON_OWN_DESCRIPTORS);
 }
 
 SHIM_API int unshare(int flags)
@@ -124,11 +125,10 @@ SHIM_API int unshare(int flags)
     return REAL(unshare)(flags);
 }
 
-/* True for a clone that shares the memory: a thread, or a child that will execute a program. */
-bool clone_shares_memory(unsigned long flags)
+/* A thread that is made without CLONE_FILES has a table of its own from the beginning. */
+void lifecycle_before_clone(unsigned long flags)
 {
-    if ((flags & CLONE_THREAD) && !(flags & CLONE_FILES) && reentrancy_depth == 0 && table_in_own_process()) confined_begin(REASON_OWN_DESCRIPTORS);
-    return flags & CLONE_VM;
+    if ((flags & CLONE_THREAD) && !(flags & CLONE_FILES)) confined_begin(REASON_OWN_DESCRIPTORS);
 }
 
 /* ---------------------------------------------------------------- confinement */

@@ -14,8 +14,8 @@
  *                 go_runtime.c             processes whose calls pass this object by
  *                 descriptors.c            socket, connect, close, dup, fcntl and the like
  *                 fd_reuse.c               descriptor numbers that were closed without a call to this object
- *                 process_lifecycle.c      fork, first thread, exit
- *                 confined.c               processes that install a seccomp filter
+ *                 process_lifecycle.c      fork, threads, descriptor tables, exit
+ *                 confined.c               processes that Motet leaves: seccomp filters, descriptor tables of threads
  *                 exec.c, exec_handover.c  exec and spawn; descriptors that reach other programs
  *                 signals.c                signal handlers of the program
  *                 scratch.c                memory for what does not fit on a small stack
@@ -336,7 +336,7 @@ bool engine_known_disabled(void); /* like engine_disabled(), but false until the
 void engine_disable(void);        /* no socket is upgraded from then on */
 void engine_confine(void);        /* engine_disable(), and this object makes no system calls of its own from then on */
 bool engine_confined(void);
-bool engine_counts_threads(void); /* the process has several threads */
+bool engine_process_has_threads(void); /* several, or the kernel does not say */
 bool engine_owns(int fd);
 void engine_count_tcp_only(enum tcp_reason reason); /* counts a connection that never becomes a stream, if the engine is open */
 void engine_report(motet_stream s, int fd);         /* appends a line to the file MOTET_SHIM_REPORT, if that is set */
@@ -475,7 +475,7 @@ struct confined_epoll_call {
 };
 bool confined_prctl(long option, unsigned long argument); /* the call is about to confine the process */
 bool confined_seccomp(long operation, const void *arguments);
-void confined_begin(enum tcp_reason reason); /* before such a call. Keeps errno */
+void confined_begin(enum tcp_reason reason); /* before such a call, or before a thread has its own descriptors. Keeps errno */
 bool confined_has_rest(void); /* some ring held bytes at the confinement */
 ssize_t confined_take(int fd, const struct iovec *iov, int count, int flags, uint64_t *limit);
 void confined_received(int fd, ssize_t received, int flags);
@@ -495,7 +495,7 @@ void scratch_call(void (*work)(void *), void *with); /* on a stack of its own. T
 
 void lifecycle_before_fork(void);
 void lifecycle_before_unshare(void); /* before this thread gets a descriptor table of its own */
-bool clone_shares_memory(unsigned long flags);
+void lifecycle_before_clone(unsigned long flags);
 void lifecycle_after_fork(bool child);
 void lifecycle_exit(void);
 

@@ -87,13 +87,18 @@ static bool redirect(long number, const long a[6], long *result)
     case SYS_fork: *result = fork_child(number, a); return true;
 #endif
     case SYS_clone:
-        if (clone_shares_memory((unsigned long)a[0])) return false;
+        lifecycle_before_clone((unsigned long)a[0]);
+        if (a[0] & CLONE_VM) return false;
         *result = fork_child(number, a);
         return true;
-    case SYS_clone3:
-        if (a[1] < (long)sizeof(uint64_t) || clone_shares_memory(*POINTER(uint64_t, a[0]))) return false; /* the flags are the first field */
+    case SYS_clone3: {
+        if (a[1] < (long)sizeof(uint64_t)) return false;
+        uint64_t flags = *POINTER(uint64_t, a[0]); /* the first field */
+        lifecycle_before_clone(flags);
+        if (flags & CLONE_VM) return false;
         *result = fork_child(number, a);
         return true;
+    }
         REDIRECT(SYS_unshare, true, unshare(fd));
         REDIRECT(SYS_close_range, !table_is_empty(), close_range((unsigned)a[0], (unsigned)a[1], (int)a[2]));
     default: return false;
