@@ -275,15 +275,9 @@ fn bytes_being_returned_to_tcp_are_readable() {
     assert!(world.receive_on(1, 1, true) && !ready(), "they are received");
 }
 
-/// Where other threads have the CPUs for long, a producer may get none for long: a receive of what was reported as readable waits for it.
-#[test]
-fn producer_without_a_cpu_during_take_back_is_waited_for() {
-    let mut world = world();
-    let goes_on_at = world.clock.time() + 500_000_000;
-    world.yield_ns.set(20_000_000);
-    assert!(raise(&world));
-    put(&world, 10);
-    assert_eq!(world.sides[0].slot.outward().consumer.claim(), Some(0));
+/// The producer that has claimed the first byte gives it back after so long, having returned nothing.
+fn goes_on_after(world: &mut World, ns: u64) {
+    let goes_on_at = world.clock.time() + ns;
     world.weave = 1;
     world.scribble = Some(Box::new(move |world| {
         let producer = &world.sides[0].slot.outward().consumer;
@@ -291,6 +285,17 @@ fn producer_without_a_cpu_during_take_back_is_waited_for() {
             producer.release(0);
         }
     }));
+}
+
+/// Where other threads have the CPUs for long, a producer may get none for long: a receive of what was reported as readable waits for it.
+#[test]
+fn producer_without_a_cpu_during_take_back_is_waited_for() {
+    let mut world = world();
+    world.yield_ns.set(20_000_000);
+    assert!(raise(&world));
+    put(&world, 10);
+    assert_eq!(world.sides[0].slot.outward().consumer.claim(), Some(0));
+    goes_on_after(&mut world, 500_000_000);
     assert!(rx::ready(&world.sides[1].record, &world.sides[1].slot));
     assert_eq!(receive(&world), rx::Step::Done(10));
 }
@@ -300,43 +305,46 @@ fn producer_without_a_cpu_during_take_back_is_waited_for() {
 fn runnable_producer_gets_more_time() {
     for (lacks_cpu, expected) in [(true, rx::Step::Done(10)), (false, rx::Step::Failed(EAGAIN))] {
         let mut world = world();
-        let goes_on_at = world.clock.time() + 200_000_000;
         world.lacks_cpu.set(lacks_cpu);
         world.yield_ns.set(1_000);
         assert!(raise(&world));
         put(&world, 10);
         assert_eq!(world.sides[0].slot.outward().consumer.claim(), Some(0));
-        world.weave = 1;
-        world.scribble = Some(Box::new(move |world| {
-            let producer = &world.sides[0].slot.outward().consumer;
-            if world.clock.time() > goes_on_at && producer.settled().is_none() {
-                producer.release(0);
-            }
-        }));
+        goes_on_after(&mut world, 200_000_000);
         assert_eq!(receive(&world), expected);
         assert!(!world.lacks_cpu.get(), "asked once");
     }
 }
 
-/// A producer stops after it has returned a part of the ring to TCP: the kernel has reported that part as readable, so a receive takes it.
-#[test]
-fn bytes_that_a_stopped_producer_has_returned_are_received() {
-    let world = world();
+/// A producer stops after it has returned 1000 of 3000 bytes to TCP: the kernel has reported them as readable, so a receive takes them. Then it goes
+/// on, and publishes `mark` as the number of bytes over TCP that precede the ring.
+fn producer_stops_and_publishes(world: &World, mark: u64) {
     world.yield_ns.set(1_000_000);
-    assert!(raise(&world));
-    put(&world, 3000);
+    assert!(raise(world));
+    put(world, 3000);
     let (me, lines) = (&world.sides[0], world.sides[0].slot.outward());
     lines.gate.lower_by_producer(3000).unwrap();
     let first = lines.consumer.claim().unwrap();
     assert_eq!(me.end.connection(|c| c.send(0, &bytes(0, 0, 1000))), Ok(1000));
-    assert_eq!(receive(&world), rx::Step::Done(1000));
-    assert_eq!(receive(&world), rx::Step::Failed(EAGAIN), "the others are in its hands");
-    // It goes on: as at the end of a return of bytes, the mark first, then the head.
-    me.record.tx.tcp_bytes.store(1000, Relaxed);
-    me.record.tx.mark.store(1000, Relaxed);
-    lines.mark.mark.store(1000, Relaxed);
+    assert_eq!(receive(world), rx::Step::Done(1000));
+    assert_eq!(receive(world), rx::Step::Failed(EAGAIN), "the others are in its hands");
+    lines.mark.mark.store(mark, Relaxed);
     lines.consumer.release(first + 1000);
+}
+
+#[test]
+fn bytes_that_a_stopped_producer_has_returned_are_received() {
+    let world = world();
+    producer_stops_and_publishes(&world, 1000);
     assert_eq!([receive(&world), receive(&world)], [rx::Step::Done(1000); 2]);
+}
+
+#[test]
+fn producer_whose_mark_omits_bytes_that_were_received_is_reset() {
+    let world = world();
+    producer_stops_and_publishes(&world, 500);
+    assert_eq!(receive(&world), rx::Step::Failed(ECONNRESET));
+    assert_eq!(world.sides[1].record.state(), State::Broken);
 }
 
 /// A producer that is stopped with its claim held, or keeps it forever, costs one long receive; after that a program that polls can sleep.
