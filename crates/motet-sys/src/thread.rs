@@ -168,7 +168,7 @@ fn any_runnable_thread(pid: u32) -> Option<bool> {
     let mut path = [0u8; 32];
     let path = format_into(&mut path, format_args!("/proc/{pid}/task"))?;
     let folder = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok()?;
-    let mut entries = [std::mem::MaybeUninit::uninit(); 1024];
+    let mut entries = [std::mem::MaybeUninit::uninit(); 256]; // the stack may be small
     let mut entries = rustix::fs::RawDir::new(&folder, &mut entries);
     while let Some(Ok(entry)) = entries.next() {
         let mut path = [0u8; 32];
@@ -178,7 +178,7 @@ fn any_runnable_thread(pid: u32) -> Option<bool> {
         let Ok(file) = rustix::fs::openat(&folder, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
             continue; // a folder, or the thread has ended
         };
-        let mut bytes = [0; 512];
+        let mut bytes = [0; 128]; // the number, the name of 15 bytes, the state
         let length = rustix::io::read(&file, &mut bytes).unwrap_or(0);
         if fields_of_stat(&bytes[..length]).is_some_and(|fields| fields.trim_start().starts_with('R')) {
             return Some(true);

@@ -191,7 +191,7 @@ impl Engine {
     /// Notes that the stream has delivered data: it becomes hot in its sets.
     #[inline]
     pub(crate) fn note_delivery(&self, handle: Handle, record: &StreamRecord, local: &Local) {
-        if local.hot.load(Relaxed) || exchange::stays_left_to_kernel(record) && !self.options.is_patient() {
+        if local.hot.load(Relaxed) || !self.options.is_patient() && exchange::stays_left_to_kernel(record) {
             return;
         }
         if record.rx.ready.load(Relaxed) != 0 {
