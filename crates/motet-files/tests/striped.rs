@@ -14,6 +14,8 @@ use tempfile::TempDir;
 const READ_WRITE: OpenFlags = OpenFlags::READ.union(OpenFlags::WRITE);
 const NEW: OpenFlags = READ_WRITE.union(OpenFlags::CREATE);
 const UNIT: u32 = 64 << 10;
+/// The extended attributes with the layout: of a server that may set trusted ones, and of others.
+const LAYOUT_NAMES: [&[u8]; 2] = [b"trusted.motet.layout", b"user.motet.layout"];
 /// How long a call waits for a server that is away.
 const LIMIT: Duration = Duration::from_millis(300);
 const ESTALE: i32 = 116;
@@ -235,10 +237,11 @@ fn layouts_are_hidden_and_plain_files_stay_plain() {
     let (plain, _) = scene.client.open_file(b"plain", READ_WRITE, 0).expect("the file");
     assert!(whole(&plain) == pattern(1 << 20, 3));
     drop(scene.create("striped"));
-    let layout = b"user.motet.layout";
-    assert!(scene.client.xattr(b"striped", layout).is_err());
-    assert!(scene.client.set_xattr(b"plain", layout, b"anything", false, false).is_err());
-    assert!(scene.client.remove_xattr(b"striped", layout).is_err());
+    for layout in LAYOUT_NAMES {
+        assert!(scene.client.xattr(b"striped", layout).is_err());
+        assert!(scene.client.set_xattr(b"plain", layout, b"anything", false, false).is_err());
+        assert!(scene.client.remove_xattr(b"striped", layout).is_err());
+    }
     assert_eq!(scene.client.xattrs(b"striped").expect("a list"), b"");
     let refused = |unit, others: &[&str]| {
         let others = others.iter().map(|&name| name.to_owned()).collect();
@@ -247,6 +250,33 @@ fn layouts_are_hidden_and_plain_files_stay_plain() {
     };
     assert!(refused(UNIT, &["../a"]) && refused(UNIT, &["a:b/c"]) && refused(UNIT, &[""]));
     assert!(refused(1000, &["a"]) && refused(UNIT, &[]) && refused(UNIT, &["a"; 16]));
+}
+
+/// A user of the server's host gives a file of its own the layout of another one.
+#[test]
+fn a_layout_that_a_user_has_set_gives_no_parts() {
+    let scene = Scene::new();
+    scene.create("victim").write_at(&pattern(1 << 20, 3), 0).expect("a write");
+    fs::write(scene.folders[0].path().join("own"), pattern(1 << 20, 0)).expect("a file of the server's host");
+    let (victim, own) = (scene.folders[0].path().join("victim"), scene.folders[0].path().join("own"));
+    let mut value = [0; 4096];
+    let (found, length) = LAYOUT_NAMES
+        .into_iter()
+        .find_map(|name| rustix::fs::getxattr(&victim, name, &mut value[..]).ok().map(|length| (name, length)))
+        .expect("a layout");
+    if found == LAYOUT_NAMES[1] {
+        eprintln!("SKIPPED: this user's layouts are in attributes of users");
+        return;
+    }
+    rustix::fs::setxattr(&own, LAYOUT_NAMES[1], &value[..length], rustix::fs::XattrFlags::empty()).expect("set");
+    for flags in [OpenFlags::READ, READ_WRITE, READ_WRITE | OpenFlags::TRUNCATE] {
+        let refused = scene.client.open_file(b"own", flags, 0).expect_err("its content cannot be known");
+        assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+    }
+    scene.client.unlink(b"own", false).expect("removed");
+    assert!(!own.exists() && (scene.parts(1).len(), scene.parts(2).len()) == (1, 1));
+    let (victim, _) = scene.client.open_file(b"victim", OpenFlags::READ, 0).expect("the file");
+    assert!(whole(&victim) == pattern(1 << 20, 3));
 }
 
 #[test]

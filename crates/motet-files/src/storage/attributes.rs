@@ -80,7 +80,7 @@ fn with_path<T>(located: Located<'_>, with: impl FnOnce(&str) -> rustix::io::Res
 /// Whether a client may use an extended attribute: those of users and access lists. Others belong to the server's system.
 fn permitted(name: &[u8]) -> Result<&[u8]> {
     let known = [&b"user."[..], b"system.posix_acl_access", b"system.posix_acl_default"];
-    if known.iter().any(|prefix| name.starts_with(prefix)) && !name.contains(&0) && name != stripes::LAYOUT_XATTR {
+    if known.iter().any(|prefix| name.starts_with(prefix)) && !name.contains(&0) && name != stripes::LAYOUT_OF_USERS {
         Ok(name)
     } else {
         Err(Errno::OPNOTSUPP.into())

@@ -272,7 +272,7 @@ fn layout_body(layout: Option<&Layout>) -> Body {
     })
 }
 
-/// The file at `path` with its layout, if its export stripes files and this is one.
+/// The file at `path` with its layout, if its export stripes files and this is one. A layout that cannot be used names no parts.
 fn striped_file(tree: &Tree, path: &[u8]) -> Result<Option<(OwnedFd, Layout)>> {
     if tree.striping().is_none() {
         return Ok(None);
@@ -281,7 +281,7 @@ fn striped_file(tree: &Tree, path: &[u8]) -> Result<Option<(OwnedFd, Layout)>> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         located => located?,
     };
-    Ok(stripes::layout_of_located(file.as_fd())?.map(|layout| (file, layout)))
+    Ok(stripes::layout_of_located(file.as_fd()).ok().flatten().map(|layout| (file, layout)))
 }
 
 /// The body of the answer to an operation that has removed a name of this striped file.

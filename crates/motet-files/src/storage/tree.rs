@@ -84,7 +84,7 @@ impl Tree {
     ) -> Result<Self> {
         let root = open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         if let Some(striping) = &striping {
-            striping.check(root.as_fd())?;
+            striping.check(root.as_fd(), identities.is_some())?;
         }
         Ok(Self { striping, ..Self::new(root, read_only, identities)? })
     }
