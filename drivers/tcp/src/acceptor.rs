@@ -4,6 +4,7 @@
 //! link of that session, a question whether a session exists is answered, and a new session needs permission ([`crate::admission`]).
 //! What it is not: it makes no links. An admitted new session is returned to the acceptor's owner.
 
+use crate::admission::PeerOwner;
 use crate::incoming::{FirstMessage, IncomingConnection};
 use crate::session_table::{SessionConnection, SessionTable};
 use crate::socket::{self, PollSet};
@@ -20,6 +21,17 @@ const MAX_INCOMING: usize = 64;
 const MAX_ACCEPTS_PER_STEP: usize = 256;
 /// After a failure to accept for lack of descriptors or memory, the socket is left alone for this time, ns.
 const ACCEPT_PAUSE_NS: u64 = 100_000_000;
+
+/// A connection that may begin a new session.
+#[derive(Debug)]
+pub struct Admitted {
+    /// The connection, whose next byte is the session's.
+    pub incoming: IncomingConnection,
+    /// Its handshake.
+    pub handshake: Handshake,
+    /// The owner of its other end.
+    pub owner: PeerOwner,
+}
 
 /// A listening socket with its incoming connections.
 #[derive(Debug)]
@@ -56,9 +68,9 @@ impl Acceptor {
         self.incoming.iter().map(IncomingConnection::deadline).chain(self.paused_until).min()
     }
 
-    /// Accepts connections and answers handshakes. Returns the next admitted connection that asks for a new session, with its handshake;
-    /// call again until it returns `None`.
-    pub fn step(&mut self, sessions: &SessionTable, now: u64) -> Option<(IncomingConnection, Handshake)> {
+    /// Accepts connections and answers handshakes. Returns the next admitted connection that asks for a new session; call again until it
+    /// returns `None`.
+    pub fn step(&mut self, sessions: &SessionTable, now: u64) -> Option<Admitted> {
         let mut i = 0;
         while i < self.incoming.len() {
             match self.incoming[i].step(now) {
@@ -77,7 +89,7 @@ impl Acceptor {
     }
 
     /// Reads each connection as it is accepted, so one that has sent its handshake neither waits behind silent ones nor is dropped for them.
-    fn accept_incoming(&mut self, sessions: &SessionTable, now: u64) -> Option<(IncomingConnection, Handshake)> {
+    fn accept_incoming(&mut self, sessions: &SessionTable, now: u64) -> Option<Admitted> {
         if let Some(until) = self.paused_until {
             if now < until {
                 return None;
@@ -127,17 +139,15 @@ fn handle_first_message(
     sessions: &SessionTable,
     incoming: IncomingConnection,
     message: FirstMessage,
-) -> Option<(IncomingConnection, Handshake)> {
+) -> Option<Admitted> {
     match message {
         FirstMessage::Handshake(handshake) if handshake.op != HandshakeOp::New => {
             serve_known_session(sessions, incoming, &handshake);
         }
-        FirstMessage::Handshake(handshake) if sessions.admits(&incoming, &handshake) => {
-            return Some((incoming, handshake));
-        }
-        FirstMessage::Handshake(handshake) => {
-            incoming.answer(&reply(sessions, HandshakeOp::NotPermitted, &handshake));
-        }
+        FirstMessage::Handshake(handshake) => match sessions.admits(&incoming, &handshake) {
+            Some(owner) => return Some(Admitted { incoming, handshake, owner }),
+            None => incoming.answer(&reply(sessions, HandshakeOp::NotPermitted, &handshake)),
+        },
         FirstMessage::OtherVersion => {
             let (op, id, session) = (HandshakeOp::Version, sessions.id().0, [0; 16]);
             incoming.answer(&Handshake {

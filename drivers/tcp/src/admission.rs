@@ -17,8 +17,8 @@ const OVERFLOW_UID: u32 = 65534;
 pub enum PeerOwner {
     /// A process of our user, on this host.
     SameUser,
-    /// A process of another user of this host.
-    OtherUser,
+    /// A process of another user of this host, with its number.
+    OtherUser(u32),
     /// The kernel knows no process at that address.
     Unknown,
 }
@@ -31,7 +31,7 @@ pub fn peer_owner(local: SocketAddr, peer: SocketAddr) -> PeerOwner {
             if found.uid == euid() {
                 PeerOwner::SameUser
             } else {
-                PeerOwner::OtherUser
+                PeerOwner::OtherUser(found.uid)
             }
         }
         _ => PeerOwner::Unknown,
@@ -42,7 +42,7 @@ pub fn peer_owner(local: SocketAddr, peer: SocketAddr) -> PeerOwner {
 pub fn is_admitted(owner: PeerOwner, knows_secret: bool, other_users: bool) -> bool {
     match owner {
         PeerOwner::SameUser => true,
-        PeerOwner::OtherUser => other_users && knows_secret,
+        PeerOwner::OtherUser(_) => other_users && knows_secret,
         PeerOwner::Unknown => knows_secret,
     }
 }
@@ -69,13 +69,13 @@ mod tests {
         for (owner, knows_secret, expected) in [
             (PeerOwner::SameUser, false, true),
             (PeerOwner::SameUser, true, true),
-            (PeerOwner::OtherUser, true, false),
-            (PeerOwner::OtherUser, false, false),
+            (PeerOwner::OtherUser(7), true, false),
+            (PeerOwner::OtherUser(7), false, false),
             (PeerOwner::Unknown, true, true),
             (PeerOwner::Unknown, false, false),
         ] {
             assert_eq!(is_admitted(owner, knows_secret, false), expected, "{owner:?} {knows_secret}");
-            let others = owner == PeerOwner::OtherUser && knows_secret;
+            let others = owner == PeerOwner::OtherUser(7) && knows_secret;
             assert_eq!(is_admitted(owner, knows_secret, true), expected || others, "{owner:?} {knows_secret}");
         }
     }

@@ -5,6 +5,7 @@ use crate::admission::{self, PeerOwner};
 use crate::link::TcpLink;
 use crate::node::LocalNode;
 use crate::outgoing::{AttemptError, AttemptOutcome, OutgoingConnection};
+use crate::session_table::Origin;
 use motet_engine::message::transport::{Connected, Connector, Identity, NodeId, Secret, Transport};
 use motet_engine::reason::Reason;
 use motet_proto::message::session::handshake::{Handshake, HandshakeOp};
@@ -58,7 +59,7 @@ impl NodeConnector {
         let knows_secret = self.secret.is_some_and(|secret| secret.matches_answer(reply.secret));
         match self.local.map_or(PeerOwner::Unknown, |local| admission::peer_owner(local, self.address)) {
             owner if admission::is_admitted(owner, knows_secret, self.node.sessions.has_other_users()) => Ok(()),
-            PeerOwner::OtherUser => Err(Reason::OTHER_USER),
+            PeerOwner::OtherUser(_) => Err(Reason::OTHER_USER),
             _ => Err(Reason::BAD_SECRET),
         }
     }
@@ -72,7 +73,7 @@ impl NodeConnector {
         }
         let own = *self.attempt.handshake();
         let session = Session::new(Role::Caller, own, reply, now).map_err(|_| Reason::BROKEN)?;
-        let mailbox = self.node.sessions.add(own.session, false).ok_or(Reason::NO_MEMORY)?;
+        let mailbox = self.node.sessions.add(own.session, Origin::Own).ok_or(Reason::NO_MEMORY)?;
         let (address, acceptor) = (Some(self.address), self.acceptor.clone());
         let link = TcpLink::new(session, Role::Caller, fd, (self.node.clone(), mailbox), address, acceptor);
         let link = link.map_err(|_| {

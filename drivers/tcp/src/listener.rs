@@ -1,9 +1,9 @@
 //! Listens for other nodes: an acceptor, and a link for each admitted session.
 
-use crate::acceptor::{Acceptor, reply};
-use crate::incoming::IncomingConnection;
+use crate::acceptor::{Acceptor, Admitted, reply};
 use crate::link::TcpLink;
 use crate::node::LocalNode;
+use crate::session_table::Origin;
 use crate::socket;
 use motet_engine::message::transport::{Connected, Identity, Listener, NodeId, Transport};
 use motet_engine::reason::Reason;
@@ -37,13 +37,15 @@ impl NodeListener {
     }
 
     /// Begins a session with an admitted peer.
-    fn establish(&self, incoming: IncomingConnection, handshake: &Handshake, now: u64) -> Option<Connected> {
+    fn establish(&self, admitted: Admitted, now: u64) -> Option<Connected> {
+        let Admitted { incoming, ref handshake, owner } = admitted;
         let own = reply(&self.node.sessions, HandshakeOp::Admitted, handshake);
         let refused = Handshake { op: HandshakeOp::Refused, secret: 0, ..own };
         // A node has no link to itself.
         let session = Session::new(Role::Called, own, handshake, now).ok().filter(|_| handshake.node != own.node);
         // Only a valid session is added to the table.
-        let added = session.and_then(|session| Some((session, self.node.sessions.add(handshake.session, true)?)));
+        let add = || self.node.sessions.add(handshake.session, Origin::Accepted(owner));
+        let added = session.and_then(|session| Some((session, add()?)));
         let Some((session, mailbox)) = added else {
             incoming.answer(&refused);
             return None;
@@ -66,8 +68,8 @@ impl Listener for NodeListener {
     }
 
     fn step(&mut self, now: u64) -> Option<Connected> {
-        while let Some((incoming, handshake)) = self.acceptor.step(&self.node.sessions, now) {
-            let connected = self.establish(incoming, &handshake, now);
+        while let Some(admitted) = self.acceptor.step(&self.node.sessions, now) {
+            let connected = self.establish(admitted, now);
             if connected.is_some() {
                 return connected;
             }

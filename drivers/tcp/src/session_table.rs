@@ -3,7 +3,7 @@
 //! Links and the listener may run in different threads: a connection for a link is delivered to the link's [`Mailbox`], whose doorbell is
 //! in the link's epoll set.
 
-use crate::admission::{is_admitted, may_be_local, peer_owner};
+use crate::admission::{PeerOwner, is_admitted, may_be_local, peer_owner};
 use crate::incoming::IncomingConnection;
 use motet_engine::message::transport::{Identity, NodeId, Secret};
 use motet_proto::message::session::handshake::Handshake;
@@ -21,6 +21,9 @@ const MAX_WAITING: usize = 8;
 /// 1/DESCRIPTOR_SHARE of the process's descriptors.
 const MAX_ACCEPTED_SESSIONS: usize = 4096;
 const DESCRIPTOR_SHARE: u64 = 8;
+/// The shares of these sessions that one other user of this host may have, and that all other users may have together.
+const USER_SHARE: usize = 8;
+const OTHERS_SHARE: usize = 2;
 
 /// Locks. A lock that is poisoned is still consistent: each is held for one step that cannot be left half done.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -30,6 +33,15 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn max_accepted_sessions() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     MAX_ACCEPTED_SESSIONS.min((descriptors / DESCRIPTOR_SHARE) as usize)
+}
+
+/// Who has begun a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// This node.
+    Own,
+    /// Another node, of this user.
+    Accepted(PeerOwner),
 }
 
 /// The sessions of a node, and what the node answers with.
@@ -67,14 +79,17 @@ impl SessionTable {
         self.other_users
     }
 
-    /// Whether an incoming connection may begin a session with this handshake. Nothing else of the handshake is used before that, its
-    /// port least of all.
-    pub fn admits(&self, incoming: &IncomingConnection, handshake: &Handshake) -> bool {
+    /// The owner of an incoming connection that may begin a session with this handshake; `None`: it may not. Nothing else of the handshake is used before
+    /// that, its port least of all.
+    pub fn admits(&self, incoming: &IncomingConnection, handshake: &Handshake) -> Option<PeerOwner> {
         let knows_secret = self.secret.matches_caller(handshake.secret);
-        let Ok(local) = incoming.local_address() else { return false };
+        let local = incoming.local_address().ok()?;
         // The kernel is not asked about connections from other hosts that do not know the secret: they may be many.
-        (knows_secret || may_be_local(local, incoming.peer))
-            && is_admitted(peer_owner(local, incoming.peer), knows_secret, self.other_users)
+        if !knows_secret && !may_be_local(local, incoming.peer) {
+            return None;
+        }
+        let owner = peer_owner(local, incoming.peer);
+        is_admitted(owner, knows_secret, self.other_users).then_some(owner)
     }
 
     /// The port of the node's listener; 0: the node does not listen.
@@ -93,16 +108,13 @@ impl SessionTable {
         *lock(&self.listen_address) = address;
     }
 
-    /// Adds a session. `accepted`: another node has begun it. `None`: the number is taken, there are too many accepted sessions, or no
-    /// descriptor for the doorbell.
-    pub fn add(&self, session: [u8; 16], accepted: bool) -> Option<Arc<Mailbox>> {
+    /// Adds a session. `None`: the number is taken, there are too many accepted sessions, of all or of this user, or no descriptor for the doorbell.
+    pub fn add(&self, session: [u8; 16], origin: Origin) -> Option<Arc<Mailbox>> {
         let doorbell = PrivateFd::new(motet_sys::socket::eventfd().ok()?);
         let (non_empty, waiting) = (AtomicBool::new(false), Mutex::default());
-        let mailbox = Arc::new(Mailbox { accepted, doorbell, non_empty, waiting });
+        let mailbox = Arc::new(Mailbox { origin, doorbell, non_empty, waiting });
         let mut sessions = lock(&self.sessions);
-        let max = max_accepted_sessions;
-        let accepted_sessions = || sessions.values().filter(|other| other.accepted).count();
-        if sessions.contains_key(&session) || accepted && sessions.len() >= max() && accepted_sessions() >= max() {
+        if sessions.contains_key(&session) || !has_room(&sessions, origin, max_accepted_sessions()) {
             return None;
         }
         sessions.insert(session, mailbox.clone());
@@ -120,6 +132,20 @@ impl SessionTable {
     }
 }
 
+/// Whether one more session of this origin may be, if `max` may be accepted.
+fn has_room(sessions: &HashMap<[u8; 16], Arc<Mailbox>>, origin: Origin, max: usize) -> bool {
+    let Origin::Accepted(owner) = origin else { return true };
+    let count = |counted: &dyn Fn(PeerOwner) -> bool| {
+        sessions.values().filter(|other| matches!(other.origin, Origin::Accepted(owner) if counted(owner))).count()
+    };
+    let of_others = |owner| matches!(owner, PeerOwner::OtherUser(_));
+    if of_others(owner) && (count(&|other| other == owner) >= max / USER_SHARE || count(&of_others) >= max / OTHERS_SHARE)
+    {
+        return false;
+    }
+    sessions.len() < max || count(&|_| true) < max
+}
+
 /// An incoming connection for an existing session.
 #[derive(Debug)]
 pub struct SessionConnection {
@@ -132,7 +158,7 @@ pub struct SessionConnection {
 /// Where incoming connections wait for their link.
 #[derive(Debug)]
 pub struct Mailbox {
-    accepted: bool,
+    origin: Origin,
     doorbell: PrivateFd,
     non_empty: AtomicBool,
     waiting: Mutex<Vec<SessionConnection>>,
@@ -141,7 +167,7 @@ pub struct Mailbox {
 impl Mailbox {
     /// Whether another node has begun the session: then its connections are incoming. Otherwise the link makes them.
     pub fn is_accepted(&self) -> bool {
-        self.accepted
+        self.origin != Origin::Own
     }
 
     /// Readable while connections wait.
@@ -171,5 +197,29 @@ impl Mailbox {
         self.non_empty.store(false, Ordering::Release);
         motet_sys::socket::drain_eventfd(self.doorbell.as_fd().as_raw_fd());
         std::mem::take(&mut waiting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_other_user_takes_all_sessions_and_all_together_leave_half() {
+        let mut sessions = HashMap::new();
+        let mut fill = |owner| {
+            let before = sessions.len();
+            while has_room(&sessions, Origin::Accepted(owner), 64) {
+                let doorbell = PrivateFd::new(motet_sys::socket::eventfd().expect("a doorbell"));
+                let (non_empty, waiting) = (AtomicBool::new(false), Mutex::default());
+                let mailbox = Mailbox { origin: Origin::Accepted(owner), doorbell, non_empty, waiting };
+                sessions.insert([u8::try_from(sessions.len()).expect("few"); 16], Arc::new(mailbox));
+            }
+            sessions.len() - before
+        };
+        let of_others: Vec<_> = [1, 1, 2, 3, 4, 5].map(|user| fill(PeerOwner::OtherUser(user))).into();
+        assert_eq!(of_others, [8, 0, 8, 8, 8, 0]);
+        assert_eq!((fill(PeerOwner::SameUser), fill(PeerOwner::Unknown), fill(PeerOwner::OtherUser(9))), (32, 0, 0));
+        assert!(has_room(&sessions, Origin::Own, 64));
     }
 }

@@ -1,7 +1,7 @@
 //! The connections of a link: further rails, reconnection after a break, and the probe for a caller that may be gone.
 
 use super::TcpLink;
-use crate::acceptor::reply;
+use crate::acceptor::{Admitted, reply};
 use crate::outgoing::{AttemptError, AttemptOutcome, OutgoingConnection};
 use motet_engine::message::transport::Lost;
 use motet_engine::reason::Reason;
@@ -51,7 +51,7 @@ impl TcpLink {
         let Some(mut acceptor) = self.acceptor.as_ref().and_then(|acceptor| acceptor.try_lock().ok()) else { return };
         let is_due = acceptor.due().is_some_and(|due| due <= now);
         if acceptor.set().is_ready() || is_due {
-            while let Some((incoming, handshake)) = acceptor.step(&self.node.sessions, now) {
+            while let Some(Admitted { incoming, handshake, .. }) = acceptor.step(&self.node.sessions, now) {
                 incoming.answer(&reply(&self.node.sessions, HandshakeOp::Refused, &handshake));
             }
         }
