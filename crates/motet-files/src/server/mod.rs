@@ -54,7 +54,7 @@ use lost_locks::LostLocks;
 use members_part::{Reception, Tickets, node as members_node, options_for_members};
 use motet::node::{Context, CqId, Node, Serve};
 use patience::Patience;
-use resumable::Resumable;
+use resumable::{Resumable, WithoutThreads};
 use ring_reads::RingReads;
 pub use ring_reads::Storage;
 use session::Session;
@@ -137,6 +137,7 @@ struct Shared {
     sessions: Sessions,
     patience: Patience,
     resumable: Resumable,
+    without_threads: WithoutThreads,
     leases: Leases,
     context: Context,
     cq: CqId,
@@ -248,6 +249,7 @@ impl Part {
             sessions,
             patience: Patience::default(),
             resumable: Resumable::default(),
+            without_threads: WithoutThreads::default(),
             leases: Leases::default(),
             context,
             cq,

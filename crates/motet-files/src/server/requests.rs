@@ -76,7 +76,12 @@ impl Shared {
             let is_read = matches!(operation, Operation::Read { .. }) && !self.tree.is_in_memory();
             if is_read || waits(&self.tree, session.files(), operation) {
                 if !session.threads().hold(postponed()) {
-                    self.refuse(channel);
+                    return self.refuse(channel);
+                }
+                self.wait_for_thread(session);
+                if !session.threads().is_full(operation) {
+                    // A thread has become free before the request was held.
+                    self.resumable.add(session);
                 }
                 return;
             }
@@ -90,7 +95,11 @@ impl Shared {
 
     /// Executes the next request of a session that was held or postponed, if it may be executed now.
     pub(super) fn resume(self: &Arc<Self>, session: &Arc<Session>, buffers: &mut Buffers, turn: &mut Turn<'_>) {
-        if let Some((Postponed { channel, tag, message }, _)) = session.threads().next() {
+        if session.threads().holds() {
+            // Before the question whether a thread is free, so that one that becomes free finds the session.
+            self.wait_for_thread(session);
+        }
+        if let Some(Postponed { channel, tag, message }) = session.threads().next() {
             // There may be more of both kinds.
             self.resumable.add(session);
             if session.channel() == Some(channel)
@@ -111,6 +120,13 @@ impl Shared {
             && let Some((request, inline)) = parse(&message, tag)
         {
             self.begin((session, channel), &request, (&message, inline), buffers, turn);
+        }
+    }
+
+    /// The requests of a session are held until one of its threads is free, or one that another client of its user occupies.
+    fn wait_for_thread(&self, session: &Arc<Session>) {
+        if session.member().is_some() {
+            self.without_threads.add(session);
         }
     }
 

@@ -118,15 +118,21 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Session {
-    /// A session of the client at this channel. `quota`: the descriptors that it may use.
-    pub fn new(key: SessionKey, channel: Channel, member: Option<Identity>, quota: Arc<Quota>) -> Self {
+    /// A session of the client at this channel. `quota`: the descriptors that it may use; `threads`: the threads.
+    pub fn new(
+        key: SessionKey,
+        channel: Channel,
+        member: Option<Identity>,
+        quota: Arc<Quota>,
+        threads: ClientThreads,
+    ) -> Self {
         Self {
             key,
             member,
             link: Mutex::new(LinkState::Up(channel)),
             slots: (0..SLOTS).map(|_| Mutex::default()).collect(),
             backlog: Backlog::default(),
-            threads: ClientThreads::default(),
+            threads,
             files: FileTable::with(quota),
             ends: AtomicU64::new(0),
             notices: Mutex::default(),
@@ -321,7 +327,7 @@ mod tests {
     use crate::server::backlog::tests::channel;
 
     fn session() -> Session {
-        Session::new(SessionKey([1; 16]), channel(), None, Quota::new(100, None))
+        Session::new(SessionKey([1; 16]), channel(), None, Quota::new(100, None), ClientThreads::default())
     }
 
     fn request(slot: u16, sequence: u32) -> Request<'static> {

@@ -170,10 +170,10 @@ impl Sessions {
             channels.insert(channel, Arc::clone(&session));
             return Ok((session.key(), Resumed::Answers));
         }
-        let quota = self.shares.descriptors(member.as_ref());
+        let (quota, threads) = self.shares.of_client(member.as_ref());
         let mut key = [0; 16];
         getrandom(&mut key, GetRandomFlags::empty())?;
-        let session = Arc::new(Session::new(SessionKey(key), channel, member, quota));
+        let session = Arc::new(Session::new(SessionKey(key), channel, member, quota, threads));
         if resume.is_some_and(has_lost_locks) {
             session.files().lose_locks();
         }

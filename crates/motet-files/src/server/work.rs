@@ -120,8 +120,15 @@ impl Shared {
     /// A request is over for which the thread has given the turn away. The client's next one may be executed.
     fn leave(&self, turn: Turn<'_>) {
         let Some(session) = turn.given_for else { return };
+        let mut continued = Vec::new();
         if session.threads().end() {
-            self.resumable.add(&session);
+            continued.push(Arc::clone(&session));
+        }
+        if session.member().is_some() {
+            continued.extend(self.without_threads.take(&session));
+        }
+        if !continued.is_empty() {
+            continued.iter().for_each(|session| self.resumable.add(session));
             let _ = self.node.signal_cq(self.cq);
         }
     }
