@@ -1,20 +1,29 @@
 //! The ranges of a file that one owner has locked: as the server has them, and as a client notes them to lock them again at a restarted server.
 
 use crate::protocol::{LockKind, LockRange};
+use std::collections::BTreeMap;
 
 /// Ranges that do not overlap, and do not touch where they are of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Ranges(Vec<LockRange>);
+pub struct Ranges(BTreeMap<u64, LockRange>);
 
 impl Ranges {
     /// One range.
     pub fn of(range: LockRange) -> Self {
-        Self(vec![range])
+        Self(BTreeMap::from([(range.start, range)]))
     }
 
-    /// The ranges, in no order.
+    /// The ranges, by their start.
     pub fn iter(&self) -> impl Iterator<Item = &LockRange> {
-        self.0.iter()
+        self.0.values()
+    }
+
+    /// The ranges that overlap with this one, by their start.
+    pub fn overlapping(&self, range: &LockRange) -> impl Iterator<Item = &LockRange> + use<'_> {
+        let LockRange { start, end, .. } = *range;
+        let before = self.0.range(..start).next_back().filter(|(_, held)| held.end >= start);
+        let within = (start <= end).then(|| self.0.range(start..=end)).into_iter().flatten();
+        before.into_iter().chain(within).map(|(_, held)| held)
     }
 
     /// Whether nothing is locked.
@@ -27,27 +36,31 @@ impl Ranges {
         self.0.len()
     }
 
-    /// What is locked outside of a range.
-    pub fn outside(&self, range: &LockRange) -> Self {
-        Self(self.0.iter().flat_map(|held| outside(held, range)).collect())
+    /// Whether all is locked within a range.
+    pub fn is_within(&self, range: &LockRange) -> bool {
+        let first = self.0.values().next().is_none_or(|first| first.start >= range.start);
+        first && self.0.values().next_back().is_none_or(|last| last.end <= range.end)
     }
 
     /// Locks a range, or releases one that is of the kind [`LockKind::Unlocked`].
     pub fn lock(&mut self, range: LockRange) {
-        *self = self.outside(&range);
+        let replaced: Vec<LockRange> = self.overlapping(&range).copied().collect();
+        for held in replaced {
+            self.0.remove(&held.start);
+            self.0.extend(outside(&held, &range).map(|part| (part.start, part)));
+        }
         if range.kind == LockKind::Unlocked {
             return;
         }
         let mut whole = range;
-        self.0.retain(|held| {
-            let touches = held.kind == whole.kind
-                && (held.end.checked_add(1) == Some(range.start) || range.end.checked_add(1) == Some(held.start));
-            if touches {
-                (whole.start, whole.end) = (whole.start.min(held.start), whole.end.max(held.end));
-            }
-            !touches
-        });
-        self.0.push(whole);
+        let before = self.0.range(..range.start).next_back().map(|(_, held)| *held);
+        let after = range.end.checked_add(1).and_then(|next| self.0.get(&next)).copied();
+        let touches = |held: &LockRange| held.kind == range.kind && (held.end >= range.end || held.end + 1 == range.start);
+        for held in before.into_iter().chain(after).filter(touches) {
+            self.0.remove(&held.start);
+            (whole.start, whole.end) = (whole.start.min(held.start), whole.end.max(held.end));
+        }
+        self.0.insert(whole.start, whole);
     }
 }
 
@@ -68,9 +81,7 @@ mod tests {
     }
 
     fn sorted(ranges: &Ranges) -> Vec<LockRange> {
-        let mut sorted = ranges.0.clone();
-        sorted.sort_by_key(|range| range.start);
-        sorted
+        ranges.iter().copied().collect()
     }
 
     #[test]
@@ -94,5 +105,40 @@ mod tests {
         ranges.lock(range(LockKind::Exclusive, 30, 39));
         let expected = [range(LockKind::Shared, 0, 19), range(LockKind::Exclusive, 20, u64::MAX)];
         assert_eq!(sorted(&ranges), expected);
+    }
+
+    /// Random locks of small ranges, as a table of single bytes has them.
+    #[test]
+    fn ranges_agree_with_a_model() {
+        const BYTES: u64 = 24;
+        let (mut state, mut ranges) = (1_u64, Ranges::default());
+        let mut model = [LockKind::Unlocked; BYTES as usize];
+        let mut random = move |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        for _ in 0..20_000 {
+            let start = random(BYTES);
+            let end = start + random(BYTES - start);
+            let kind = [LockKind::Unlocked, LockKind::Shared, LockKind::Exclusive][random(3) as usize];
+            ranges.lock(range(kind, start, end));
+            model[start as usize..=end as usize].fill(kind);
+            let mut expected: Vec<LockRange> = Vec::new();
+            for (at, &kind) in (0..).zip(&model).filter(|&(_, &kind)| kind != LockKind::Unlocked) {
+                match expected.last_mut() {
+                    Some(last) if last.kind == kind && last.end + 1 == at => last.end = at,
+                    _ => expected.push(range(kind, at, at)),
+                }
+            }
+            assert_eq!(sorted(&ranges), expected);
+            let asked = range(LockKind::Shared, random(BYTES), random(BYTES));
+            let overlaps = |held: &&LockRange| {
+                asked.start <= asked.end && held.start <= asked.end && asked.start <= held.end
+            };
+            let found: Vec<_> = ranges.overlapping(&asked).collect();
+            if asked.start <= asked.end {
+                assert_eq!(found, expected.iter().filter(overlaps).collect::<Vec<_>>());
+            }
+        }
     }
 }

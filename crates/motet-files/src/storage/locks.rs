@@ -21,11 +21,11 @@ use std::time::{Duration, Instant};
 
 /// Owners that have locks on one file.
 const MAX_OWNERS: usize = 4096;
-/// Ranges that all owners of a client have locked.
-const MAX_RANGES: usize = 64 << 10;
-/// Requests of a client that wait. Further ones are asked again, too, but have no place.
+/// Ranges that all owners of a client have locked, or of all clients of another user. The system looks at each lock of a file for each call.
+const MAX_RANGES: usize = 16 << 10;
+/// Requests of a client that wait, or of all clients of another user. Further ones are asked again, too, but have no place.
 const MAX_WAITS: usize = 1024;
-/// Owners that are looked at to find one that would wait for itself. Clients could make a search among all of them last long.
+/// Requests that are looked at to find one that comes first, or an owner that would wait for itself. Clients could make a search among all of them last long.
 const MAX_SEARCHED: usize = 256;
 /// How long a request that is not asked again keeps its place. Clients ask each 20 ms.
 const PLACE_LIMIT: Duration = Duration::from_secs(1);
@@ -76,8 +76,6 @@ pub struct LockTable {
 #[derive(Debug, Default)]
 struct Table {
     files: HashMap<FileId, HashMap<Owner, Held>>,
-    /// How many ranges each client has locked.
-    ranges: HashMap<u64, usize>,
     waits: Vec<Wait>,
 }
 
@@ -85,7 +83,7 @@ struct Table {
 #[derive(Debug)]
 struct Held {
     description: Description,
-    _taken: Taken,
+    taken: Taken,
     /// The open file through which it has last locked something.
     opened: u64,
     ranges: Ranges,
@@ -99,6 +97,8 @@ struct Wait {
     range: LockRange,
     /// The open file through which it is asked for.
     opened: u64,
+    /// What its client may use, or all clients of its user.
+    quota: Arc<Quota>,
     /// Whether its owner is a process, which may wait for itself.
     of_process: bool,
     /// A program of this host has what it waits for, or another server.
@@ -147,8 +147,9 @@ impl LockTable {
                     table.stop_waiting(owner, through.file, &range);
                     return Err(Errno::DEADLK.into());
                 }
-                let (asked, Through { file, opened, .. }) = (Instant::now(), *through);
-                table.keep_place(place, Wait { owner, file, range, opened, of_process, outside: !refused, asked });
+                let (asked, quota) = (Instant::now(), Arc::clone(through.quota));
+                let Through { file, opened, .. } = *through;
+                table.keep_place(place, Wait { owner, file, range, opened, quota, of_process, outside: !refused, asked });
                 Err(error)
             }
             done => {
@@ -199,8 +200,9 @@ impl Table {
     /// What other owners have locked of a range, such that `owner` cannot lock it.
     fn holders(&self, file: FileId, owner: Owner, range: &LockRange) -> impl Iterator<Item = (Owner, &LockRange)> {
         let of_others = self.files.get(&file).into_iter().flatten().filter(move |(other, _)| **other != owner);
-        let ranges = of_others.flat_map(|(other, held)| held.ranges.iter().map(move |range| (*other, range)));
         let asked = *range;
+        let ranges =
+            of_others.flat_map(move |(other, held)| held.ranges.overlapping(&asked).map(move |range| (*other, range)));
         ranges.filter(move |(_, held)| excludes(held, &asked))
     }
 
@@ -212,32 +214,34 @@ impl Table {
     /// wait, as with Linux; waiting for it could be waiting for oneself.
     fn is_wanted_before(&self, place: Option<usize>, file: FileId, owner: Owner, range: &LockRange) -> bool {
         let before = &self.waits[..place.unwrap_or(self.waits.len())];
-        before.iter().any(|wait| {
+        let wanted = before.iter().filter(|wait| {
             wait.file == file
                 && wait.owner != owner
                 && !wait.outside
                 && wait.asked.elapsed() < PLACE_LIMIT
                 && excludes(&wait.range, range)
-                && !self.is_held(file, wait.owner, &wait.range)
-        })
+        });
+        wanted.take(MAX_SEARCHED).any(|wait| !self.is_held(file, wait.owner, &wait.range))
     }
 
     /// Whether `owner` would wait for an owner who waits, over others perhaps, for it.
     fn would_wait_for_itself(&self, owner: Owner, file: FileId, range: &LockRange) -> bool {
         let mut reached: Vec<Owner> = self.holders(file, owner, range).map(|(holder, _)| holder).collect();
-        let mut seen = HashSet::new();
+        let (mut seen, mut searched) = (HashSet::new(), 0);
         while let Some(holder) = reached.pop() {
             if holder == owner {
                 return true;
             }
-            if seen.len() >= MAX_SEARCHED {
-                return false;
+            if !seen.insert(holder) {
+                continue;
             }
-            if seen.insert(holder) {
-                let waits = self.waits.iter().filter(|wait| wait.owner == holder && wait.of_process);
-                for wait in waits.filter(|wait| wait.asked.elapsed() < PLACE_LIMIT) {
-                    reached.extend(self.holders(wait.file, holder, &wait.range).map(|(next, _)| next));
+            let waits = self.waits.iter().filter(|wait| wait.owner == holder && wait.of_process);
+            for wait in waits.filter(|wait| wait.asked.elapsed() < PLACE_LIMIT) {
+                searched += 1;
+                if searched > MAX_SEARCHED {
+                    return false;
                 }
+                reached.extend(self.holders(wait.file, holder, &wait.range).map(|(next, _)| next));
             }
         }
         false
@@ -252,7 +256,7 @@ impl Table {
             Some(present) => *present = wait,
             None => {
                 self.waits.retain(|wait| wait.asked.elapsed() < PLACE_LIMIT);
-                if self.waits.iter().filter(|other| other.owner.client == wait.owner.client).count() < MAX_WAITS {
+                if self.waits.iter().filter(|other| Arc::ptr_eq(&other.quota, &wait.quota)).count() < MAX_WAITS {
                     self.waits.push(wait);
                 }
             }
@@ -275,50 +279,37 @@ impl Table {
 
     /// Takes a lock that no other client has.
     fn take(&mut self, owner: Owner, through: &Through<'_>, range: &LockRange) -> Result<()> {
-        let locked = self.ranges.get(&owner.client).copied().unwrap_or(0);
-        let owners = self.files.entry(through.file).or_default();
-        let before = owners.get(&owner).map_or(0, |held| held.ranges.len());
-        let taken = if locked >= MAX_RANGES || owners.len() >= MAX_OWNERS && before == 0 {
-            Err(Errno::NOLCK.into())
-        } else if let Some(held) = owners.get_mut(&owner) {
-            held.lock(through, range)
-        } else {
-            Held::new(through, range).map(|held| drop(owners.insert(owner, held)))
-        };
-        self.count(owner, through.file, before);
-        taken
+        if through.quota.locked_ranges() >= MAX_RANGES {
+            return Err(Errno::NOLCK.into());
+        }
+        if let Some(held) = self.files.get_mut(&through.file).and_then(|owners| owners.get_mut(&owner)) {
+            return held.lock(through, range);
+        }
+        if self.files.get(&through.file).is_some_and(|owners| owners.len() >= MAX_OWNERS) {
+            return Err(Errno::NOLCK.into());
+        }
+        let held = Held::new(through, range)?;
+        self.files.entry(through.file).or_default().insert(owner, held);
+        Ok(())
     }
 
     fn release(&mut self, file: FileId, owner: Owner, range: &LockRange) -> Result<()> {
         let Some(held) = self.files.get_mut(&file).and_then(|owners| owners.get_mut(&owner)) else { return Ok(()) };
-        let (before, rest) = (held.ranges.len(), held.ranges.outside(range));
-        if rest.is_empty() {
+        if held.ranges.is_within(range) {
             self.release_all(file, owner);
             return Ok(());
         }
         held.description.set(range)?;
-        held.ranges = rest;
-        self.count(owner, file, before);
+        held.note(range);
         Ok(())
     }
 
-    /// Releases what an owner has locked in a file. With the description the locks of the system go.
+    /// Releases what an owner has locked in a file, and forgets a file that has no locks.
     fn release_all(&mut self, file: FileId, owner: Owner) {
-        let removed = self.files.get_mut(&file).and_then(|owners| owners.remove(&owner));
-        self.count(owner, file, removed.map_or(0, |held| held.ranges.len()));
-    }
-
-    /// Counts the ranges of a client, of which `before` were in this file for this owner, and forgets a file that has no locks.
-    fn count(&mut self, owner: Owner, file: FileId, before: usize) {
-        let owners = self.files.get(&file);
-        let now = owners.and_then(|owners| owners.get(&owner)).map_or(0, |held| held.ranges.len());
-        if owners.is_some_and(HashMap::is_empty) {
+        let Some(owners) = self.files.get_mut(&file) else { return };
+        owners.remove(&owner);
+        if owners.is_empty() {
             self.files.remove(&file);
-        }
-        let ranges = self.ranges.entry(owner.client).or_default();
-        *ranges = *ranges + now - before;
-        if *ranges == 0 {
-            self.ranges.remove(&owner.client);
         }
     }
 }
@@ -326,10 +317,19 @@ impl Table {
 impl Held {
     fn new(through: &Through<'_>, range: &LockRange) -> Result<Self> {
         // As fcntl(2) says if there is no room for further locks.
-        let _taken = through.quota.take().map_err(|_| Errno::NOLCK)?;
+        let taken = through.quota.take().map_err(|_| Errno::NOLCK)?;
         let description = Description::of(through.descriptor, through.flags, range.kind)?;
         description.set(range)?;
-        Ok(Self { description, _taken, opened: through.opened, ranges: Ranges::of(*range) })
+        let mut held = Self { description, taken, opened: through.opened, ranges: Ranges::default() };
+        held.note(range);
+        Ok(held)
+    }
+
+    /// The system has this lock, or has it no more.
+    fn note(&mut self, range: &LockRange) {
+        let before = self.ranges.len();
+        self.ranges.lock(*range);
+        self.taken.quota().count_ranges(before, self.ranges.len());
     }
 
     fn lock(&mut self, through: &Through<'_>, range: &LockRange) -> Result<()> {
@@ -338,7 +338,7 @@ impl Held {
         }
         self.description.set(range)?;
         self.opened = through.opened;
-        self.ranges.lock(*range);
+        self.note(range);
         Ok(())
     }
 
@@ -356,6 +356,13 @@ impl Held {
         self.ranges.iter().try_for_each(|range| wider.set(range))?;
         self.description = wider;
         Ok(())
+    }
+}
+
+/// With its description the locks of the system go.
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.taken.quota().count_ranges(self.ranges.len(), 0);
     }
 }
 

@@ -1,4 +1,5 @@
-//! How many descriptors of this process the files and locks of a client may use, or those of all clients of a user: others need some, too.
+//! How many descriptors of this process the files and locks of a client may use, or those of all clients of a user: others need some, too. The ranges that
+//! they have locked are counted with them.
 
 use crate::Result;
 use rustix::io::Errno;
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub struct Quota {
     most: usize,
     used: AtomicUsize,
+    locked_ranges: AtomicUsize,
     /// It is part of this one, which others use, too.
     of: Option<Arc<Self>>,
 }
@@ -21,13 +23,23 @@ pub struct Taken(Arc<Quota>);
 impl Quota {
     /// One of so many descriptors, which is a part of another one.
     pub fn new(most: usize, of: Option<Arc<Self>>) -> Arc<Self> {
-        Arc::new(Self { most, used: AtomicUsize::new(0), of })
+        Arc::new(Self { most, used: AtomicUsize::new(0), locked_ranges: AtomicUsize::new(0), of })
     }
 
     /// Takes a descriptor. EMFILE: all are used.
     pub fn take(self: &Arc<Self>) -> Result<Taken> {
         self.count()?;
         Ok(Taken(Arc::clone(self)))
+    }
+
+    /// The ranges that are locked.
+    pub fn locked_ranges(&self) -> usize {
+        self.locked_ranges.load(Ordering::Acquire)
+    }
+
+    /// There are `now` locked ranges in place of `before`.
+    pub fn count_ranges(&self, before: usize, now: usize) {
+        self.locked_ranges.fetch_add(now.wrapping_sub(before), Ordering::AcqRel);
     }
 
     fn count(&self) -> Result<()> {
@@ -47,6 +59,13 @@ impl Quota {
         if let Some(of) = &self.of {
             of.give_back();
         }
+    }
+}
+
+impl Taken {
+    /// Of what it is one.
+    pub fn quota(&self) -> &Arc<Quota> {
+        &self.0
     }
 }
 

@@ -89,7 +89,7 @@ fn owners_exclude_each_other_and_never_themselves() {
     scene.take(2, 0, range(LockKind::Unlocked, 0, u64::MAX));
     scene.take(2, 1, range(LockKind::Unlocked, 0, u64::MAX));
     let table = scene.table.table();
-    assert!(table.files.is_empty() && table.ranges.is_empty() && table.waits.is_empty());
+    assert!(table.files.is_empty() && scene.quota.locked_ranges() == 0 && table.waits.is_empty());
 }
 
 #[test]
@@ -200,4 +200,26 @@ fn a_lock_that_another_client_may_have_had_is_not_taken_again() {
     restarted.take(4, 0, exclusive(40, 49));
     assert_eq!(restarted.again(5, 0, exclusive(60, 69)), ESTALE);
     assert_eq!(restarted.again(one, Grants::LOST, exclusive(80, 89)), ESTALE);
+}
+
+/// What one user locks, over all of its sessions, makes calls of others last only so long.
+#[test]
+fn ranges_and_waits_of_one_user_are_bounded() {
+    const ENOLCK: i32 = 37;
+    let scene = Scene::new();
+    let odd = |at: usize| exclusive(2 * at as u64, 2 * at as u64);
+    let taken = (0..).take_while(|&at| scene.set(at as u64 % 3, at % 2, odd(at), LockWait::No) == 0).count();
+    assert_eq!((taken, scene.quota.locked_ranges()), (MAX_RANGES, MAX_RANGES));
+    assert_eq!(scene.set(0, 0, odd(taken), LockWait::No), ENOLCK);
+    let another = Quota::new(1, None);
+    let through = Through { quota: &another, ..scene.through(0, 4) };
+    scene.table.set(owner(4), &through, &odd(taken + 2), LockWait::No).expect("another user");
+    for at in 0..=MAX_WAITS {
+        let through = Through { opened: 100 + at as u64 % 2, ..scene.through(0, 0) };
+        let asked = owner(5 + at as u64);
+        assert_eq!(errno(scene.table.set(asked, &through, &odd(0), LockWait::OfProcess)), EAGAIN);
+    }
+    assert_eq!(scene.table.table().waits.len(), MAX_WAITS);
+    scene.take(1, 0, range(LockKind::Unlocked, 0, u64::MAX));
+    assert!(scene.quota.locked_ranges() < MAX_RANGES);
 }
