@@ -55,7 +55,8 @@ impl Ranges {
         let mut whole = range;
         let before = self.0.range(..range.start).next_back().map(|(_, held)| *held);
         let after = range.end.checked_add(1).and_then(|next| self.0.get(&next)).copied();
-        let touches = |held: &LockRange| held.kind == range.kind && (held.end >= range.end || held.end + 1 == range.start);
+        let touches =
+            |held: &LockRange| held.kind == range.kind && (held.end >= range.end || held.end + 1 == range.start);
         for held in before.into_iter().chain(after).filter(touches) {
             self.0.remove(&held.start);
             (whole.start, whole.end) = (whole.start.min(held.start), whole.end.max(held.end));
@@ -132,9 +133,8 @@ mod tests {
             }
             assert_eq!(sorted(&ranges), expected);
             let asked = range(LockKind::Shared, random(BYTES), random(BYTES));
-            let overlaps = |held: &&LockRange| {
-                asked.start <= asked.end && held.start <= asked.end && asked.start <= held.end
-            };
+            let overlaps =
+                |held: &&LockRange| asked.start <= asked.end && held.start <= asked.end && asked.start <= held.end;
             let found: Vec<_> = ranges.overlapping(&asked).collect();
             if asked.start <= asked.end {
                 assert_eq!(found, expected.iter().filter(overlaps).collect::<Vec<_>>());

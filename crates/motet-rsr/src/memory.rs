@@ -6,6 +6,7 @@ use motet::node::Channel;
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Bytes of a buffer for first packets.
 pub const FIRST: usize = MAX_ONE_PACKET + MAX_HEAD;
@@ -13,6 +14,10 @@ pub const FIRST: usize = MAX_ONE_PACKET + MAX_HEAD;
 const KEPT: [usize; 2] = [64, 4];
 /// Longest buffer that is kept, bytes.
 const LONGEST_KEPT: usize = 16 << 20;
+/// Leases of more than this part of the memory leave a quarter of it to shorter ones.
+const LONG_PART: usize = 16;
+/// Data for which memory is held arrive at this rate at least while other data wait for memory, bytes/s.
+const MIN_RATE: u64 = 1 << 20;
 
 /// Buffers for first packets that no thread keeps.
 static FIRST_BUFFERS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
@@ -58,10 +63,22 @@ fn keep_first_buffer(buffer: Vec<u8>) {
 /// The memory.
 #[derive(Debug)]
 pub struct Memory {
-    /// Most bytes of long requests together; a channel gets a quarter.
+    /// Most bytes of requests together; a channel gets a quarter.
     most: usize,
-    used: Mutex<(usize, HashMap<Channel, usize>)>,
+    used: Mutex<Used>,
     long: Mutex<Vec<Vec<u8>>>,
+}
+
+/// What is held.
+#[derive(Debug, Default)]
+struct Used {
+    all: usize,
+    /// Of it by long leases.
+    long: usize,
+    by_channel: HashMap<Channel, usize>,
+    /// Leases whose data have not arrived: since when, by number.
+    arriving: HashMap<u64, (Channel, usize, Instant)>,
+    last: u64,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -74,6 +91,7 @@ pub struct Lease {
     memory: Arc<Memory>,
     channel: Channel,
     bytes: usize,
+    number: u64,
 }
 
 impl Memory {
@@ -81,22 +99,42 @@ impl Memory {
         Self { most, used: Mutex::default(), long: Mutex::default() }
     }
 
-    /// Leave to hold `bytes`, unless too many are held. A channel that holds none always gets it if all together have room.
+    /// Leave to hold `bytes` for data that arrive now, unless too many are held. A channel that holds none always gets it if all together have room.
     pub fn lease(self: &Arc<Self>, channel: Channel, bytes: usize) -> Option<Lease> {
-        let mut used = lock(&self.used);
-        let (all, by_channel) = &mut *used;
-        let own = by_channel.get(&channel).copied().unwrap_or(0);
-        if all.saturating_add(bytes) > self.most && *all > 0 || own > 0 && own.saturating_add(bytes) > self.most / 4 {
+        let used = &mut *lock(&self.used);
+        let own = used.by_channel.get(&channel).copied().unwrap_or(0);
+        let is_long = self.is_long(bytes);
+        let exceeds = |held: usize, most: usize| held > 0 && held.saturating_add(bytes) > most;
+        if exceeds(used.all, self.most)
+            || exceeds(own, self.most / 4)
+            || is_long && exceeds(used.long, self.most - self.most / 4)
+        {
             return None;
         }
-        *all += bytes;
-        *by_channel.entry(channel).or_default() += bytes;
-        Some(Lease { memory: self.clone(), channel, bytes })
+        used.all += bytes;
+        used.long += if is_long { bytes } else { 0 };
+        *used.by_channel.entry(channel).or_default() += bytes;
+        used.last += 1;
+        used.arriving.insert(used.last, (channel, bytes, Instant::now()));
+        Some(Lease { memory: self.clone(), channel, bytes, number: used.last })
+    }
+
+    fn is_long(&self, bytes: usize) -> bool {
+        bytes > self.most / LONG_PART
     }
 
     /// Bytes that are held.
     pub fn held(&self) -> usize {
-        lock(&self.used).0
+        lock(&self.used).all
+    }
+
+    /// The channels that hold memory for data that should be here: they began to arrive longer ago than `limit`, and the time that they take at the lowest rate.
+    pub fn overdue(&self, limit: Duration) -> Vec<Channel> {
+        let used = lock(&self.used);
+        let is_overdue = |&&(_, bytes, since): &&(Channel, usize, Instant)| {
+            since.elapsed() > limit.saturating_add(Duration::from_secs(bytes as u64 / MIN_RATE))
+        };
+        used.arriving.values().filter(is_overdue).map(|(channel, ..)| *channel).collect()
     }
 
     /// A buffer of at least `length` bytes for data.
@@ -125,14 +163,25 @@ impl Memory {
     }
 }
 
+impl Lease {
+    /// The data are here.
+    pub fn arrived(&self) {
+        lock(&self.memory.used).arriving.remove(&self.number);
+    }
+}
+
 impl Drop for Lease {
     fn drop(&mut self) {
-        let mut used = lock(&self.memory.used);
-        used.0 = used.0.saturating_sub(self.bytes);
-        if let Some(own) = used.1.get_mut(&self.channel) {
+        let used = &mut *lock(&self.memory.used);
+        used.arriving.remove(&self.number);
+        used.all = used.all.saturating_sub(self.bytes);
+        if self.memory.is_long(self.bytes) {
+            used.long = used.long.saturating_sub(self.bytes);
+        }
+        if let Some(own) = used.by_channel.get_mut(&self.channel) {
             *own = own.saturating_sub(self.bytes);
             if *own == 0 {
-                used.1.remove(&self.channel);
+                used.by_channel.remove(&self.channel);
             }
         }
     }

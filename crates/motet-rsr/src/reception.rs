@@ -3,7 +3,7 @@
 //! Everything here is the word of a peer. A first packet is received into a buffer of fixed length. Data that come apart are received only for a handler
 //! that is there, into memory for which there is leave; until then they stay in the sender's memory. Requests behind them wait in line, so that all of a
 //! channel are handled in order. While a line is full, nothing more is received, and senders wait. A peer that announces more data than a channel may
-//! have, or that keeps a line full without sending what it has announced, loses its channel.
+//! have, that keeps a line full without sending what it has announced, or whose data hold memory that others wait for and do not arrive, is disconnected.
 
 mod apart;
 
@@ -195,13 +195,23 @@ impl Receiver {
         Ok(came)
     }
 
-    /// Receives until the end, or until the channel is gone.
+    /// Receives until the end, or until the channel is gone. Then all that has arrived is handled, and no memory is held.
     pub fn run(&self) {
-        while !self.shared.ended.load(Ordering::Relaxed) {
+        let is_over = || self.shared.ended.load(Ordering::Relaxed);
+        while !is_over() {
             if self.step(None).is_err() {
-                return;
+                break;
             }
         }
+        // The receives of data end with their channel.
+        while self.others.load(Ordering::Relaxed) > 0 && !is_over() {
+            match self.shared.sender.node.wait_cq(self.cq, Some(deadline_in(LOOK_NS))) {
+                Ok(completion) => drop(self.completed(completion)),
+                Err(NodeError::TimedOut | NodeError::Interrupted) => {}
+                Err(_) => break,
+            }
+        }
+        *self.lines() = Lines::default();
     }
 
     #[inline]

@@ -243,7 +243,9 @@ impl ChannelThreads {
     /// Receives from a channel in a thread of its own.
     fn add(&self, shared: &Arc<Shared>, channel: Channel) {
         let mut threads = lock(&self.0);
-        threads.retain(|(_, thread)| !thread.is_finished());
+        for (receiver, _) in threads.extract_if(.., |(_, thread)| thread.is_finished()) {
+            receiver.end();
+        }
         if shared.ended.load(Ordering::SeqCst) {
             return;
         }

@@ -114,3 +114,31 @@ fn data_that_do_not_come_hold_a_bounded_part_and_end_the_channel() {
         until(|| server.held() == 0);
     }
 }
+
+/// Four peers announce as much as a channel may hold each, and stop.
+#[test]
+fn peers_that_stop_within_long_requests_do_not_keep_all_memory() {
+    const LONG: usize = 1 << 20;
+    for reception in ALL {
+        let options = Options { memory: 4 * LONG, reply_limit_ns: 100_000_000, ..with(reception) };
+        let (server, friend) = (attach(options), attach(Options::default()));
+        let endpoint =
+            server.endpoint(Handlers::new().on(1, |request| request.reply(&Buffer::new()).unwrap())).unwrap();
+        let start = endpoint.startpoint().unwrap();
+        let stopped: Vec<_> = (0..4).map(|_| attacker(&server)).collect();
+        for (node, channel) in &stopped {
+            let apart = Some((LONG as u64, DATA_TAG | 1));
+            let head = Head { apart, handler: Handler::Number(1), is_reply: false, ..Head::reply(ReplyStatus::Done) };
+            node.send(*channel, number(&start), head.write(&mut [0; MAX_HEAD]), LIMIT).unwrap();
+        }
+        until(|| server.held() == 3 * LONG);
+        // A short one finds room at once, and a long one when those have had the time for their data.
+        friend.call(&start, 1, Buffer::new().put_block(&vec![1; LONG / 8]), LIMIT).unwrap();
+        assert_eq!(server.counts().malformed, 0);
+        until(|| server.held() == 3 * LONG);
+        friend.call(&start, 1, Buffer::new().put_block(&vec![1; LONG - 1000]), LIMIT).unwrap();
+        assert!(server.counts().malformed >= 1);
+        drop(stopped);
+        until(|| server.held() == 0);
+    }
+}

@@ -172,6 +172,32 @@ fn a_sender_that_is_killed_within_long_requests_leaves_nothing() {
     assert_eq!(here.counts().panics, 0);
 }
 
+#[test]
+fn senders_that_are_stopped_within_long_requests_stop_no_other() {
+    for (driver, reception) in [("shm", Reception::OneThread), ("tcp", Reception::ThreadPerChannel)] {
+        let options = Options { memory: 20 << 20, reply_limit_ns: 100_000_000, ..with(reception) };
+        let (here, friend) = (attach_for_hosts(options), attach(Options::default()));
+        let count = Arc::new(AtomicU64::new(0));
+        let run = count.clone();
+        let handlers = Handlers::new().on(1, move |request: &mut Request<'_>| {
+            run.fetch_add(1, Ordering::SeqCst);
+            if request.wants_reply() {
+                request.reply(&Buffer::new()).unwrap();
+            }
+        });
+        let endpoint = here.endpoint(handlers).unwrap();
+        let mut start = endpoint.startpoint().unwrap();
+        start.choose(Some(driver)).unwrap();
+        let mut senders = [0; 4].map(|_| Process::start("sending_process", &start.to_text()));
+        until(|| count.load(Ordering::SeqCst) > 12);
+        senders.iter().for_each(Process::stop);
+        friend.call(&start, 1, Buffer::new().put_block(&vec![1; 5 << 20]), LIMIT).unwrap();
+        senders.iter_mut().for_each(Process::kill);
+        until(|| here.held() == 0);
+        assert_eq!(here.counts().panics, 0);
+    }
+}
+
 /// A process that sends long requests from three threads, without end.
 #[test]
 fn sending_process() {

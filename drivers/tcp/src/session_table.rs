@@ -139,7 +139,8 @@ fn has_room(sessions: &HashMap<[u8; 16], Arc<Mailbox>>, origin: Origin, max: usi
         sessions.values().filter(|other| matches!(other.origin, Origin::Accepted(owner) if counted(owner))).count()
     };
     let of_others = |owner| matches!(owner, PeerOwner::OtherUser(_));
-    if of_others(owner) && (count(&|other| other == owner) >= max / USER_SHARE || count(&of_others) >= max / OTHERS_SHARE)
+    if of_others(owner)
+        && (count(&|other| other == owner) >= max / USER_SHARE || count(&of_others) >= max / OTHERS_SHARE)
     {
         return false;
     }

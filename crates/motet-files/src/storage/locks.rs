@@ -149,7 +149,10 @@ impl LockTable {
                 }
                 let (asked, quota) = (Instant::now(), Arc::clone(through.quota));
                 let Through { file, opened, .. } = *through;
-                table.keep_place(place, Wait { owner, file, range, opened, quota, of_process, outside: !refused, asked });
+                table.keep_place(
+                    place,
+                    Wait { owner, file, range, opened, quota, of_process, outside: !refused, asked },
+                );
                 Err(error)
             }
             done => {

@@ -27,7 +27,7 @@ impl Receiver {
     pub(super) fn announce(&self, channel: Channel, waiting: Waiting) {
         let mut lines = self.lines();
         if !lines.push(channel, waiting) {
-            self.close(&mut lines, channel);
+            self.disconnect(&mut lines, channel);
         }
         self.receive_data(&mut lines, channel);
         self.note(&lines);
@@ -35,12 +35,13 @@ impl Receiver {
         self.run_next(channel);
     }
 
-    /// Closes the channel of a peer that keeps to no bounds. Its receives end as closed.
+    /// Ends the link to a peer that keeps to no bounds. Its receives end with that, also those that have got a part of their data: a closed channel would leave them.
     #[cold]
-    fn close(&self, lines: &mut Lines, channel: Channel) {
-        count(&self.shared.sender.counters.malformed);
+    fn disconnect(&self, lines: &mut Lines, channel: Channel) {
         lines.abandon(channel);
-        let _ = self.shared.sender.node.close_channel(channel);
+        if self.shared.sender.node.disconnect(channel.link).is_ok() {
+            count(&self.shared.sender.counters.malformed);
+        }
     }
 
     /// Begins to receive the data of a line for which there is memory.
@@ -75,16 +76,19 @@ impl Receiver {
         }
     }
 
-    /// Looks for memory again, closes channels that are stuck, and receives again when no line is full any more.
+    /// Looks for memory again, ends links to peers whose lines are stuck or whose data hold it and do not arrive, and receives again when no line is full any more.
     #[cold]
     pub(super) fn look_at_lines(&self) -> Result<(), Error> {
         let mut lines = self.lines();
         self.waits.store(false, Ordering::Relaxed);
         let waiting = lines.without_memory();
         waiting.iter().for_each(|channel| self.receive_data(&mut lines, *channel));
-        for channel in lines.stuck(Duration::from_nanos(self.shared.sender.options.reply_limit_ns)) {
-            self.close(&mut lines, channel);
+        let limit = Duration::from_nanos(self.shared.sender.options.reply_limit_ns);
+        let mut stuck = lines.stuck(limit);
+        if self.waits.load(Ordering::Relaxed) {
+            stuck.extend(self.shared.memory.overdue(limit));
         }
+        stuck.into_iter().for_each(|channel| self.disconnect(&mut lines, channel));
         self.is_full.store(lines.is_full(), Ordering::Relaxed);
         self.note(&lines);
         drop(lines);
@@ -105,6 +109,7 @@ impl Receiver {
             let is_whole = status == Status::Done && message_length == length as u64 && memory.len() >= length;
             let memory = std::mem::take(&mut memory);
             if is_whole {
+                lease.arrived();
                 return Some(Data { memory, range: 0..length, format, is_first: false, lease: Some(lease) });
             }
             count(&self.shared.sender.counters.incomplete);
