@@ -9,6 +9,7 @@ mod socket;
 use crate::Result;
 use motet_session::api::Export;
 use motet_session::paths::{PathError, check_name, existing_exports_folder, exports_folder};
+use motet_session::unix_socket::connect_to;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
@@ -180,13 +181,10 @@ pub fn list(listen: Option<IpAddr>) -> Result<Vec<Info>> {
 }
 
 fn ask_at(path: &Path, query: &Query) -> Result<Found> {
-    let stream = loop {
-        match UnixStream::connect(path) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // The socket of a server that was killed.
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Err(Errno::NOENT.into()),
-            connected => break connected?,
-        }
+    let stream = match connect_to(path, LIMIT) {
+        // The socket of a server that was killed.
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Err(Errno::NOENT.into()),
+        connected => connected?,
     };
     stream.set_read_timeout(Some(LIMIT))?;
     stream.set_write_timeout(Some(LIMIT))?;

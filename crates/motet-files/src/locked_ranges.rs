@@ -8,11 +8,6 @@ use std::collections::BTreeMap;
 pub struct Ranges(BTreeMap<u64, LockRange>);
 
 impl Ranges {
-    /// One range.
-    pub fn of(range: LockRange) -> Self {
-        Self(BTreeMap::from([(range.start, range)]))
-    }
-
     /// The ranges, by their start.
     pub fn iter(&self) -> impl Iterator<Item = &LockRange> {
         self.0.values()
@@ -87,7 +82,8 @@ mod tests {
 
     #[test]
     fn ranges_are_split_and_replaced() {
-        let mut ranges = Ranges::of(range(LockKind::Exclusive, 0, u64::MAX));
+        let mut ranges = Ranges::default();
+        ranges.lock(range(LockKind::Exclusive, 0, u64::MAX));
         ranges.lock(range(LockKind::Unlocked, 10, 19));
         ranges.lock(range(LockKind::Shared, 0, 4));
         let expected =
@@ -99,7 +95,8 @@ mod tests {
 
     #[test]
     fn ranges_of_one_kind_that_touch_are_one() {
-        let mut ranges = Ranges::of(range(LockKind::Shared, 10, 19));
+        let mut ranges = Ranges::default();
+        ranges.lock(range(LockKind::Shared, 10, 19));
         ranges.lock(range(LockKind::Exclusive, 20, 29));
         ranges.lock(range(LockKind::Shared, 0, 9));
         ranges.lock(range(LockKind::Exclusive, 40, u64::MAX));

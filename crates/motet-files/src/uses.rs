@@ -9,6 +9,7 @@ use crate::client::Client;
 use crate::exports::{self, Query, line_until};
 use motet_session::api::ExportUse;
 use motet_session::paths::{existing_exports_folder, exports_folder};
+use motet_session::unix_socket::connect_to;
 use rustix::net::{Shutdown, shutdown, sockopt};
 use rustix::process::getuid;
 use std::fs;
@@ -119,7 +120,7 @@ pub fn list() -> Vec<ExportUse> {
 }
 
 fn ask(path: &Path) -> Result<ExportUse> {
-    let stream = match UnixStream::connect(path) {
+    let stream = match connect_to(path, LIMIT) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             let _ = fs::remove_file(path);
             return Err(error);

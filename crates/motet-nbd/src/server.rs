@@ -4,6 +4,7 @@ use crate::connection::Connection;
 use crate::negotiation::{Export, negotiate};
 use crate::stream::Stream;
 use motet_files::accepting::{Ending, accept_until};
+use motet_session::unix_socket::connect_to;
 use rustix::fs::{Mode, chmod};
 use std::collections::HashMap;
 use std::fs;
@@ -11,7 +12,7 @@ use std::io::{Error, ErrorKind, Result};
 use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// Connections at the same time; further clients are disconnected.
 const MAX_CONNECTIONS: usize = 32;
+/// How long a server at the wanted socket may take to accept a connection.
+const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 /// How long a client may be silent during the handshake.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// How long a server that ends waits for requests that it has received.
@@ -231,7 +234,10 @@ fn listen_at(path: &Path) -> Result<UnixListener> {
         Ok(existing) if !existing.file_type().is_socket() => {
             return Err(Error::new(ErrorKind::AlreadyExists, "it exists and is not a socket"));
         }
-        Ok(_) if UnixStream::connect(path).is_ok() => return Err(ErrorKind::AddrInUse.into()),
+        // One that accepts nothing is one, too.
+        Ok(_) if connect_to(path, CONNECT_LIMIT).map_or_else(|error| error.kind() == ErrorKind::TimedOut, |_| true) => {
+            return Err(ErrorKind::AddrInUse.into());
+        }
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
         _ => {}
     }

@@ -4,6 +4,7 @@
 
 use crate::api::Problem;
 use crate::paths::SessionPaths;
+use crate::unix_socket::connect_to;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
@@ -68,7 +69,7 @@ pub struct Client {
 /// Connects to the gatekeeper of a session, after the session's folder was checked: a process of another user in its place gets nothing.
 pub(crate) fn connect(paths: &SessionPaths) -> Result<UnixStream, ClientError> {
     match paths.check() {
-        Ok(()) => Ok(UnixStream::connect(paths.socket())?),
+        Ok(()) => Ok(connect_to(&paths.socket(), LIMIT)?),
         Err(_) if !paths.dir().exists() => Err(ClientError::NotUp),
         Err(error) => Err(ClientError::Io(io::Error::other(error))),
     }
@@ -121,7 +122,7 @@ impl Client {
 
     /// Sends a request and returns the body of a successful answer. HTTP 1.0, so that the answer ends with the connection.
     fn exchange(&self, method: &str, path: &str, body: &[u8]) -> Result<Vec<u8>, ClientError> {
-        let mut stream = UnixStream::connect(&self.socket)?;
+        let mut stream = connect_to(&self.socket, self.limit)?;
         stream.set_read_timeout(Some(self.limit))?;
         stream.set_write_timeout(Some(self.limit))?;
         let mut request = head(method, path, &format!("Content-Length: {}\r\n", body.len()));

@@ -21,6 +21,7 @@
 //! | [`notes`] | lines on standard error, whose loss harms nothing |
 //! | [`registration`] | how a program is registered that does not wait |
 //! | [`private_file`] | files that only their user may read |
+//! | [`unix_socket`] | connections to Unix sockets within a limit |
 //! | [`process`] | a process that cannot be confused with a later one of the same id |
 #![forbid(unsafe_code)]
 
@@ -41,6 +42,7 @@ pub mod private_file;
 pub mod process;
 pub mod registration;
 mod told;
+pub mod unix_socket;
 
 /// The variable by which programs of a session carry its identity, and with which `motet down` finds them.
 pub const SESSION_ID_VARIABLE: &str = "MOTET_SESSION_ID";

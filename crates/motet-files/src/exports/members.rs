@@ -10,10 +10,10 @@ use crate::Result;
 use crate::identity::{Identity, MAX_GROUPS};
 use motet::peer_user::PeerUser;
 use motet_session::paths::check_name;
+use motet_session::unix_socket::connect_within;
 use nix::unistd::{Group as SystemGroup, User};
-use rustix::io::{Errno, retry_on_intr};
-use rustix::net::sockopt::{self, Timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::io::Errno;
+use rustix::net::SocketAddrUnix;
 use rustix::process::getuid;
 use serde::{Deserialize, Serialize};
 use std::io::{ErrorKind, Write};
@@ -111,12 +111,9 @@ fn place(user: u32, name: &str) -> String {
 
 /// Connects to a socket, and says which user's it is. ECONNREFUSED: there is none.
 fn holder(place: &str) -> Result<(UnixStream, u32)> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    // Another user's socket that accepts nothing keeps a client no longer.
-    sockopt::set_socket_timeout(&socket, Timeout::Send, Some(LIMIT))?;
     let address = SocketAddrUnix::new_abstract_name(place.as_bytes())?;
-    retry_on_intr(|| connect(&socket, &address))?;
-    let stream = UnixStream::from(socket);
+    // Another user's socket that accepts nothing keeps a client no longer.
+    let stream = connect_within(&address, LIMIT)?;
     let user = PeerUser::of(&stream)?.user;
     Ok((stream, user))
 }
