@@ -98,6 +98,7 @@ static void cover_init(struct covered *x, struct wait_scratch *scratch)
 
 static void cover(struct covered *x, int fd, int position, bool wants_data, bool sleeps)
 {
+    if (UNLIKELY(atomic_load_explicit(&uring_by_system_call, memory_order_relaxed))) uring_before_wait(fd);
     uint64_t word = table_word(fd);
     if (LIKELY(word_kind(word) < KIND_EPOLL)) return;
     if (word_kind(word) == KIND_EPOLL) {

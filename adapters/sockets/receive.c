@@ -179,6 +179,7 @@ static bool receive_start(struct receiving *x)
     bool timed_out = false;
     /* A receive that waits until all is there, and takes nothing, is the kernel's: no ring waits for more than its first byte. */
     if (UNLIKELY((x->flags & (MSG_PEEK | MSG_WAITALL)) == (MSG_PEEK | MSG_WAITALL)) && blocks) handover_fd(x->fd, REASON_UNSEEN_WAIT);
+    if (UNLIKELY(atomic_load_explicit(&uring_by_system_call, memory_order_relaxed)) && blocks) uring_before_wait(x->fd);
     for (;;) {
         ssize_t step = receive_begin(x, x->iov, x->count, blocks && !timed_out);
         if (LIKELY(step >= 0)) {

@@ -300,6 +300,12 @@ void handover_exec_failed(void);
 void handover_before_spawn(bool with_actions);
 void handover_after_spawn(bool with_actions);
 
+/* ---------------------------------------------------------------- io_uring (uring.c) */
+
+extern atomic_bool uring_by_system_call;
+void uring_set_up_by_system_call(void);
+void uring_before_wait(int fd); /* where uring_by_system_call is set: before a wait on one descriptor, which is not in an epoll set. Keeps errno */
+
 /* ---------------------------------------------------------------- candidates (candidate.c) */
 
 enum direction { SENDING, RECEIVING };

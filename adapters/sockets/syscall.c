@@ -99,6 +99,9 @@ static bool redirect(long number, const long a[6], long *result)
         *result = fork_child(number, a);
         return true;
     }
+    case SYS_io_uring_setup:
+        uring_set_up_by_system_call();
+        return false;
         REDIRECT(SYS_unshare, true, unshare(fd));
         REDIRECT(SYS_close_range, !table_is_empty(), close_range((unsigned)a[0], (unsigned)a[1], (int)a[2]));
     default: return false;

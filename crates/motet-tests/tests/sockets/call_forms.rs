@@ -1,7 +1,7 @@
 //! Forms of calls: names and options, amounts and flags, and calls that bypass the adapter.
 
 use motet_tests::programs::skip;
-use motet_tests::{Mode, Program, both};
+use motet_tests::{Built, Mode, Program, both};
 
 // ---- names and options ---------------------------------------------------------------------------------------------------
 
@@ -123,6 +123,21 @@ fn io_uring_continues_a_connection() {
             return skip("io_uring_continues_a_connection", "no io_uring here").unwrap_or(());
         }
         program.same_both_ways().took_the_fast_path(1);
+    }
+}
+
+/// The peer computes after it has sent, so nothing but the kernel tells the reader.
+#[test]
+fn waits_by_io_uring_after_receives_find_every_byte() {
+    let path = Built::program("uring_waits", &motet_tests::folder("uring-waits"), &["-luring"]);
+    for way in ["poll", "receive", "fixed", "syscall-poll", "syscall-receive"] {
+        let program = Program::built(&path, &[way]);
+        if program.run(Mode::WithoutMotet).stderr.contains("77") {
+            return skip("waits_by_io_uring_after_receives_find_every_byte", "no io_uring here").unwrap_or(());
+        }
+        let outcome = program.same_both_ways();
+        outcome.took_the_fast_path(1);
+        assert!(motet_tests::engine().is_none() || outcome.streams.iter().any(|s| s.reason == UNSEEN_WAIT_REASON));
     }
 }
 
