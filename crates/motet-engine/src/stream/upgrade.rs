@@ -29,7 +29,11 @@ impl Engine {
         if !self.is_sole_member(record) {
             return; // other processes of the fork group could not use the wire
         }
-        let Some(mut pending) = local.pending.try_lock() else { return };
+        let Some(mut pending) = local.pending.try_lock() else {
+            // Another thread makes the step before. The next message makes this one: the next gap is twice as long.
+            record.lifecycle.pending_messages.fetch_sub(1, Relaxed);
+            return;
+        };
         // Checked again under the lock: close makes the handle stale before it takes what is pending.
         if self.look_up(handle).is_none() || record.state() != State::Candidate {
             return;
