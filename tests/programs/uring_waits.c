@@ -1,5 +1,5 @@
 /* A reader that changes from receives to waits by io_uring, and a writer that computes after it has sent: the kernel alone tells the reader.
- * Usage: uring_waits poll|receive|fixed|syscall-poll|syscall-receive
+ * Usage: uring_waits poll|receive|fixed|syscall-poll|syscall-receive (the poll only waits by it, the others send and receive)
  * The first three submit by liburing (`fixed`: with a registered file), the others by syscall(). Exits with 77 where the kernel offers no io_uring.
  * Links with -luring. */
 #include "check.h"
@@ -81,7 +81,8 @@ static void read_answers(int fd)
     for (int i = 0; i < 5; i++) exchange_until_settled(fd, 1);
     set_up(fd);
     for (int round = 1; round <= ROUNDS; round++) {
-        send_all(fd, "?", 1);
+        if (strstr(way, "poll")) send_all(fd, "?", 1);
+        else CHECK(operate(IORING_OP_SEND, fd, "?", 1) == 1);
         receive(fd, answer, FIRST_PART);
         receive(fd, answer + FIRST_PART, LENGTH - FIRST_PART);
         for (int i = 0; i < LENGTH; i++) CHECK(answer[i] == round);

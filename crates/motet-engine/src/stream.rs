@@ -49,6 +49,19 @@ pub struct UpgradeParams {
     pub lazy: bool,
 }
 
+/// Reasons for which a stream stays on TCP and bytes may be sent past the engine from then on: by other programs, by threads whose calls are not seen, by the
+/// kernel.
+const SENT_PAST_THE_ENGINE: &[Reason] = &[
+    Reason::STDIO,
+    Reason::EXEC,
+    Reason::PASSED,
+    Reason::UNSEEN_WAIT,
+    Reason::CONFINED,
+    Reason::URGENT,
+    Reason::KERNEL_TELLS,
+    Reason::OWN_DESCRIPTORS,
+];
+
 impl Engine {
     /// Takes a connected TCP descriptor: makes a stream of it, which may be upgraded to a wire.
     pub fn upgrade(&self, fd: i32, UpgradeParams { connected, lazy }: UpgradeParams) -> Result<Handle, Errno> {
@@ -252,10 +265,8 @@ impl Engine {
         }
         let mut kernel = KernelTcp::new(local, handle).on_descriptor(fd);
         tx::take_back(record, &slot, &mut kernel);
-        // Other programs may send past the engine from here on, and the mark would be wrong.
-        if [Reason::STDIO, Reason::EXEC, Reason::PASSED, Reason::CONFINED, Reason::URGENT, Reason::KERNEL_TELLS]
-            .contains(&reason)
-        {
+        // The mark would be wrong.
+        if SENT_PAST_THE_ENGINE.contains(&reason) {
             tx::finish(record, &slot, &mut kernel);
         }
         gate::close_gate_over_bytes(record, &slot, &mut kernel)
