@@ -13,7 +13,6 @@ use motet_inspect::process_scan::{Moved, Path, Process, ProcessStatus, Stream};
 use motet_inspect::procfs;
 use motet_inspect::report::HostReport;
 use motet_session::api::{Export, ExportUse};
-use motet_wire::stream::record::State;
 
 /// List the processes under Motet: streams, paths, bytes
 #[derive(Debug, Args)]
@@ -183,7 +182,7 @@ pub fn address(address: Option<SocketAddr>) -> String {
 
 /// Bytes over TCP; a dash if only the kernel counted them.
 pub fn tcp_bytes(stream: &Stream, moved: Moved) -> String {
-    if stream.state != State::Attached && moved.tcp == 0 { "-".into() } else { bytes(moved.tcp) }
+    if !stream.is_counted() && moved.tcp == 0 { "-".into() } else { bytes(moved.tcp) }
 }
 
 fn links(report: &HostReport, process: &Process) -> String {

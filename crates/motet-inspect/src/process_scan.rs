@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 
+use motet::reason::Reason;
 use motet_wire::message::stats::NodeFormat;
 use motet_wire::stats_table::StatsFormat;
 use motet_wire::stream::record::State;
@@ -140,8 +141,10 @@ pub struct Receiver {
 }
 
 /// Whether Motet counts the bytes over TCP of a stream in this state.
-fn is_counted(state: State) -> bool {
-    matches!(state, State::Attached | State::Broken)
+fn is_counted(state: State, reason: Reason) -> bool {
+    // The calls of a process that is confined, or of one that has several descriptor tables, are the C library's own.
+    let is_past_the_engine = [Reason::CONFINED, Reason::OWN_DESCRIPTORS].contains(&reason);
+    matches!(state, State::Attached | State::Broken) && !is_past_the_engine
 }
 
 /// The states of streams, and their words.
@@ -167,12 +170,13 @@ fn state_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<State, D:
 impl Stream {
     /// Whether Motet counts its bytes over TCP.
     pub fn is_counted(&self) -> bool {
-        is_counted(self.state)
+        is_counted(self.state, Reason(self.reason))
     }
 }
 
 impl From<StreamRow> for Stream {
     fn from(row: StreamRow) -> Self {
+        let is_counted = is_counted(row.state, Reason(row.reason));
         Self {
             fd: row.fd,
             local: row.addresses.map(|a| a.0),
@@ -191,8 +195,8 @@ impl From<StreamRow> for Stream {
             reason: row.reason,
             reason_text: motet::reason::text(row.reason).into(),
             // What the engine has noted once does not count on: only the kernel does.
-            sent: Moved { fast: row.fast.0, tcp: if is_counted(row.state) { row.tcp.0 } else { 0 } },
-            received: Moved { fast: row.fast.1, tcp: if is_counted(row.state) { row.tcp.1 } else { 0 } },
+            sent: Moved { fast: row.fast.0, tcp: if is_counted { row.tcp.0 } else { 0 } },
+            received: Moved { fast: row.fast.1, tcp: if is_counted { row.tcp.1 } else { 0 } },
             spilled: row.events.0,
             downgraded: row.events.1,
             single_copy: row.events.2,
@@ -567,6 +571,10 @@ mod tests {
         for (state, tcp) in [(State::Candidate, 0), (State::Attached, 5), (State::TcpOnly, 0), (State::Broken, 5)] {
             let stream = Stream::from(row(state));
             assert_eq!((stream.sent.fast, stream.sent.tcp, stream.is_counted()), (7, tcp, tcp > 0), "{state:?}");
+        }
+        for reason in [Reason::CONFINED, Reason::OWN_DESCRIPTORS] {
+            let stream = Stream::from(StreamRow { reason: reason.0, ..row(State::Attached) });
+            assert_eq!((stream.sent.fast, stream.sent.tcp, stream.is_counted()), (7, 0, false), "{reason:?}");
         }
     }
 }
