@@ -6,7 +6,7 @@ use motet_files::client::File;
 use motet_files::protocol::{Attributes, Entry, MAX_DATA_BYTES, entries};
 use std::collections::hash_map;
 use std::collections::{HashMap, VecDeque};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
@@ -75,6 +75,18 @@ pub struct ListedEntry {
     pub is_itself: bool,
     /// Its attributes, if they were asked for; those of a directory itself and its parent are none.
     pub attributes: Option<Attributes>,
+    /// The user who lists may not see the attributes: the kernel must not use them for one who asks by the name.
+    pub is_unseen: bool,
+}
+
+/// What is known of an entry that a server has listed without attributes.
+pub enum Unseen {
+    /// It is removed.
+    Gone,
+    /// Its attributes, which the user who lists may not see: it may read the directory, and not search it.
+    Known(Attributes),
+    /// Its attributes are not this mount's to see, either.
+    Unknown,
 }
 
 impl Handle {
@@ -124,6 +136,7 @@ impl Handle {
         offset: u64,
         with_attributes: bool,
         asked: impl Fn() -> Asked,
+        unseen: impl Fn(&OsStr) -> Unseen,
     ) -> std::io::Result<MutexGuard<'_, Listing>> {
         let mut listing = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
         // The kernel asks by turns with attributes and without.
@@ -138,10 +151,16 @@ impl Handle {
             is_end = true;
             for entry in entries(&buffer[..length]) {
                 (from, is_end) = (entry.cookie, false);
-                let is_gone = with_attributes && entry.attributes.is_none() && !is_itself(entry.name);
-                if !is_gone {
-                    listing.entries.push_back(ListedEntry::of(&entry));
+                let mut listed = ListedEntry::of(&entry);
+                if with_attributes && listed.attributes.is_none() && !listed.is_itself {
+                    listed.is_unseen = true;
+                    match unseen(&listed.name) {
+                        Unseen::Gone => continue,
+                        Unseen::Known(attributes) => listed.attributes = Some(attributes),
+                        Unseen::Unknown => {}
+                    }
                 }
+                listing.entries.push_back(listed);
             }
         }
         Ok(listing)
@@ -162,6 +181,7 @@ impl ListedEntry {
             name: OsString::from_vec(entry.name.to_vec()),
             is_itself: is_itself(entry.name),
             attributes: entry.attributes,
+            is_unseen: false,
         }
     }
 }
