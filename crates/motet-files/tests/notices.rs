@@ -109,6 +109,26 @@ fn a_change_is_told_before_it_is_answered_and_once() {
     assert!(!reader.take().iter().any(|told| matches!(told, Told::Name(_))), "it has not looked there");
 }
 
+/// The kernel keeps the names beneath a directory that it renames.
+#[test]
+fn names_beneath_a_renamed_directory_are_told() {
+    let (name, folder) = (name(), tempfile::tempdir().expect("a folder"));
+    let _server = serve(&name, folder.path());
+    let (reader, writer) = (Listener::new(&name), Listener::new(&name));
+    for (at, renames) in [&reader, &writer].into_iter().enumerate() {
+        let (before, after) = (format!("before{at}"), format!("after{at}"));
+        let of = |directory: &str, name: &str| format!("{directory}/{name}").into_bytes();
+        writer.client.mkdir(before.as_bytes(), 0o755).expect("a directory");
+        writer.client.symlink(&of(&before, "current"), b"one").expect("a link");
+        reader.look(&format!("{before}/current"));
+        renames.client.rename(before.as_bytes(), after.as_bytes(), RenameFlags::empty()).expect("renamed");
+        reader.take();
+        writer.client.symlink(&of(&after, "new"), b"two").expect("a link");
+        writer.client.rename(&of(&after, "new"), &of(&after, "current"), RenameFlags::empty()).expect("replaced");
+        assert!(reader.take().contains(&Told::Name(of(&after, "current"))), "renamed by client {at}");
+    }
+}
+
 #[test]
 fn listings_with_attributes_are_told_too() {
     let (name, folder) = (name(), tempfile::tempdir().expect("a folder"));

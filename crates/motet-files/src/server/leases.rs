@@ -20,9 +20,8 @@ const MAX_LEASED: usize = 1 << 20;
 pub enum Leased {
     /// The attributes of a file: its device and its number there.
     Attributes(u64, u64),
-    /// The name at a path, by a hash of the path. Two paths of one hash cost a notice too many.
-    Name(u64),
-    /// A name that a listing has shown, by a hash of the directory's device and number and of the name.
+    /// A name in a directory, by a hash of the directory's device and number and of the name: the path changes when a directory is renamed. Two names of one
+    /// hash cost a notice too many.
     Entry(u64),
 }
 
@@ -46,11 +45,6 @@ struct Table {
 impl Leases {
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The name at `path`.
-    pub fn name(&self, path: &[u8]) -> Leased {
-        Leased::Name(self.hasher.hash_one(path))
     }
 
     /// The entry `name` of a directory, by the directory's device and number.
@@ -158,9 +152,11 @@ mod tests {
         assert_eq!(leases.end_of_others(B, FILE), [A]);
         assert!(leases.end_of_others(B, FILE).is_empty());
         assert_eq!(leases.end_of_others(A, FILE), [B], "its own one goes on");
-        assert_eq!(leases.grant(A, leases.name(b"dir/name")), None);
-        assert_eq!(leases.end_of_others(B, leases.name(b"dir/name")), [A]);
-        assert!(leases.end_of_others(B, leases.name(b"dir/other")).is_empty());
+        let entry = |inode, name: &[u8]| leases.entry((1, inode), name);
+        assert_eq!(leases.grant(A, entry(2, b"name")), None);
+        assert!(leases.end_of_others(B, entry(2, b"other")).is_empty());
+        assert!(leases.end_of_others(B, entry(3, b"name")).is_empty());
+        assert_eq!(leases.end_of_others(B, entry(2, b"name")), [A]);
     }
 
     #[test]

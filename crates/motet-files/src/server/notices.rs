@@ -28,15 +28,20 @@ pub struct Changes<'a> {
     names: Vec<(&'a [u8], Option<FileId>)>,
 }
 
+/// The path of a directory, and a name in it.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (&[], path),
+    }
+}
+
 impl<'a> Changes<'a> {
     /// What an operation is about to change. `file`: the device and number of an open file.
     pub fn of(tree: &Tree, operation: &Operation<'a>, file: impl Fn(u32) -> Option<(u64, u64)>) -> Self {
         let mut changes = Self::default();
         let at = |path: &[u8]| tree.attributes(path).ok().map(|found| (found.device, found.inode));
-        let parent = |path: &[u8]| {
-            let slash = path.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
-            at(&path[..slash])
-        };
+        let parent = |path: &[u8]| at(split(path).0);
         let target = |target: Target<'_>| match target {
             Target::Path(path) => at(path),
             Target::File(number) => file(number),
@@ -132,7 +137,11 @@ impl Shared {
         let mut granted = Vec::new();
         if let Some(file) = shown_file(reply) {
             granted.push(Leased::Attributes(file.0, file.1));
-            granted.extend(shown_path(operation).map(|path| self.leases.name(path)));
+            if let Some((directory, name)) = shown_path(operation).map(split)
+                && let Ok(directory) = self.tree.attributes(directory)
+            {
+                granted.push(self.leases.entry((directory.device, directory.inode), name));
+            }
         }
         if let (&Operation::Readdir { file, attributes: true, .. }, Body::Owned(listing)) = (operation, body)
             && let Ok(directory) = session.files().get(file)
@@ -222,10 +231,8 @@ impl Shared {
             tell(Leased::Attributes(device, inode), Notice::Attributes { device, inode });
         }
         for &(path, directory) in &changes.names {
-            tell(self.leases.name(path), Notice::Name { path });
             if let Some(directory) = directory {
-                let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-                tell(self.leases.entry(directory, name), Notice::Name { path });
+                tell(self.leases.entry(directory, split(path).1), Notice::Name { path });
             }
         }
     }
