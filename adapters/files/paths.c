@@ -19,7 +19,6 @@
 
 #define PAGE_BYTES FILES_PAGE_BYTES
 #define CHANGES (USE_CHANGE | USE_CREATE)
-#define KNOWN_FOLDERS 256
 
 /* ---------------------------------------------------------------- does a path concern a prefix? */
 
@@ -289,16 +288,7 @@ const char *path_map(int folder, const char *path, unsigned use, char buffer[PAT
 
 /* ---------------------------------------------------------------- paths that the kernel did not find */
 
-/* Hashes of folders that exist by the kernel's own way, so that a name that is missing there is missing. */
-static uint64_t known_folders[KNOWN_FOLDERS];
-
-static uint64_t hash_of(const char *path, size_t length)
-{
-    uint64_t hash = 14695981039346656037u; /* FNV-1a */
-    for (size_t i = 0; i < length; i++) hash = (hash ^ (unsigned char)path[i]) * 1099511628211u;
-    return hash | 1;
-}
-
+/* The folder of a name exists by the kernel's own way: a name that is missing there is missing. It is asked each time, as a folder may become a link. */
 static NOINLINE bool folder_exists(const char *path, size_t length)
 {
     char folder[PATH_MAX];
@@ -326,11 +316,7 @@ bool path_meets_link(int folder, const char *path, unsigned use)
     /* The folder of the name is the current one or the root. */
     if (length <= 1) return false;
     if (*path != '/') return any_link(folder, path, use);
-    uint64_t hash = hash_of(path, length), *known = &known_folders[(hash >> 32) % KNOWN_FOLDERS];
-    if (__atomic_load_n(known, __ATOMIC_RELAXED) == hash) return false;
-    if (!folder_exists(path, length)) return any_link(folder, path, use);
-    __atomic_store_n(known, hash, __ATOMIC_RELAXED);
-    return false;
+    return !folder_exists(path, length) && any_link(folder, path, use);
 }
 
 const char *path_through_links(int folder, const char *path, unsigned use, char buffer[PATH_MAX])

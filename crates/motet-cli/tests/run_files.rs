@@ -34,6 +34,18 @@ fn program_and_children_see_the_export() {
 }
 
 #[test]
+fn a_folder_that_becomes_a_link_into_the_export_is_one() {
+    let export = Export::new(|_| {});
+    export.folder.file("f", "text\n", 0o644);
+    let (prefix, folder) = ("/tmp/motet-run-files-linked", "/tmp/motet-run-files-link");
+    // One process looks into the folder, and opens a file through the link.
+    let script =
+        "mkdir $1 && ! test -e $1/missing && rmdir $1 && ln -s $0 $1 && read line < $1/f && echo $line; rm -f $1";
+    let (code, out, err) = finish(&mut export.run(prefix, &["sh", "-c", script, prefix, folder]));
+    assert_eq!((code, out.as_str()), (0, "text\n"), "{err}");
+}
+
+#[test]
 fn read_only_export_stays_as_it_is() {
     let export = Export::new(|options| options.read_only = true);
     export.folder.file("f", "text\n", 0o644);
