@@ -338,9 +338,10 @@ impl Process {
         (sent, received)
     }
 
-    /// Whether Motet counts all bytes over TCP: of all of its streams.
+    /// Whether Motet counts all bytes over TCP: of all of its streams, and no connection was left to TCP.
     pub fn counts_tcp(&self) -> bool {
-        self.streams.iter().all(Stream::is_counted)
+        let has_others = self.node.as_ref().is_some_and(|node| !node.stayed_on_tcp.is_empty());
+        !has_others && self.streams.iter().all(Stream::is_counted)
     }
 
     /// Bytes of messages sent and received by its nodes, through shared memory or by another driver.
