@@ -8,8 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The least wait: a limit of zero is none.
-const LEAST: Duration = Duration::from_millis(1);
+/// The bounds of a wait: the system takes zero for no limit, and no times that its clock cannot count.
+const BOUNDS: [Duration; 2] = [Duration::from_millis(1), Duration::from_secs(1 << 30)];
 
 /// Connects to the socket with this path.
 pub fn connect_to(path: &Path, limit: Duration) -> io::Result<UnixStream> {
@@ -18,14 +18,14 @@ pub fn connect_to(path: &Path, limit: Duration) -> io::Result<UnixStream> {
 
 /// Connects to the socket with this address. `TimedOut`: its server accepts no connections.
 pub fn connect_within(address: &SocketAddrUnix, limit: Duration) -> io::Result<UnixStream> {
-    let end = Instant::now() + limit;
+    let end = Instant::now() + limit.clamp(BOUNDS[0], BOUNDS[1]);
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     loop {
         let left = end.saturating_duration_since(Instant::now());
-        set_socket_timeout(&socket, Timeout::Send, Some(left.max(LEAST)))?;
+        set_socket_timeout(&socket, Timeout::Send, Some(left.max(BOUNDS[0])))?;
         match connect(&socket, address) {
-            Err(Errno::INTR) => {}
-            Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+            Err(Errno::INTR) if !left.is_zero() => {}
+            Err(Errno::INTR | Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
             connected => {
                 connected?;
                 set_socket_timeout(&socket, Timeout::Send, None)?;
@@ -45,7 +45,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         let limit = Duration::from_millis(50);
-        assert_eq!(connect_to(&path, limit).expect_err("no socket").kind(), io::ErrorKind::NotFound);
+        for limit in [limit, Duration::ZERO, Duration::MAX] {
+            assert_eq!(connect_to(&path, limit).expect_err("no socket").kind(), io::ErrorKind::NotFound);
+        }
         let server =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
         bind(&server, &SocketAddrUnix::new(&path).expect("an address")).expect("bound");
