@@ -7,7 +7,7 @@
  *
  * liburing may be loaded late, and by dlopen() for one library alone. Its functions are found behind this object, or from the caller's object.
  *
- * Signal safety: none, as in liburing. Fork safety: there is no state. errno: kept. */
+ * Signal safety: none, as in liburing. Fork safety: a child inherits what the process is, and liburing's functions. errno: kept. */
 #include "sockets.h"
 
 #include "epoll_interest.h"

@@ -17,25 +17,25 @@ use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
 /// The attribute with the layout where the server may set it.
-const TRUSTED: Attributes = Attributes { layout: b"trusted.motet.layout", test: b"trusted.motet.test" };
+const TRUSTED: XattrNames = XattrNames { layout: b"trusted.motet.layout", test: b"trusted.motet.test" };
 /// The attribute with the layout of other servers.
-const OF_USERS: Attributes = Attributes { layout: LAYOUT_OF_USERS, test: b"user.motet.test" };
+const OF_USERS: XattrNames = XattrNames { layout: LAYOUT_OF_USERS, test: b"user.motet.test" };
 /// The attribute with the layout that users of the host can set. Clients neither see nor change it.
 pub const LAYOUT_OF_USERS: &[u8] = b"user.motet.layout";
 
 /// The names of the extended attributes of a server.
 #[derive(Debug, PartialEq, Eq)]
-struct Attributes {
+struct XattrNames {
     /// The one with the layout.
     layout: &'static [u8],
     /// The one by which an export is tested.
     test: &'static [u8],
 }
 
-impl Attributes {
+impl XattrNames {
     /// Those of this process.
     fn own() -> &'static Self {
-        static OWN: OnceLock<&Attributes> = OnceLock::new();
+        static OWN: OnceLock<&XattrNames> = OnceLock::new();
         OWN.get_or_init(|| {
             let file = memfd_create("motet test", MemfdFlags::CLOEXEC);
             let set = file.and_then(|file| fsetxattr(file, TRUSTED.test, b"", XattrFlags::empty()));
@@ -66,7 +66,7 @@ impl Striping {
         if !layout.is_usable() || bytes.len() > MAX_LAYOUT_BYTES {
             return refused(format!("files are striped over 2 to {MAX_STRIPES} exports, NAME or HOST:NAME"));
         }
-        let own = Attributes::own();
+        let own = XattrNames::own();
         if of_others && *own == OF_USERS {
             return refused("striping the files of several users needs CAP_SYS_ADMIN".to_owned());
         }
@@ -88,7 +88,7 @@ impl Striping {
         let layout = self.layout(id);
         let mut bytes = Vec::new();
         append(&layout, &mut bytes);
-        fsetxattr(file, Attributes::own().layout, &bytes, XattrFlags::CREATE)?;
+        fsetxattr(file, XattrNames::own().layout, &bytes, XattrFlags::CREATE)?;
         Ok(layout)
     }
 
@@ -122,14 +122,14 @@ fn layout_by(
         Err(Errno::RANGE) => Err(Errno::IO),
         Err(error) => Err(error),
     };
-    if *Attributes::own() == TRUSTED
+    if *XattrNames::own() == TRUSTED
         && let Some(layout) = read(TRUSTED.layout)?
     {
         return Ok(Some(layout));
     }
     match read(OF_USERS.layout)? {
         // Anyone who may write the file can have set it.
-        Some(_) if *Attributes::own() == TRUSTED || fstat(file)?.st_uid != getuid().as_raw() => Err(Errno::IO.into()),
+        Some(_) if *XattrNames::own() == TRUSTED || fstat(file)?.st_uid != getuid().as_raw() => Err(Errno::IO.into()),
         found => Ok(found),
     }
 }
