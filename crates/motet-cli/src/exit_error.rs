@@ -22,7 +22,7 @@ pub const CODES: &[(&str, &str)] = &[
     ("2", "wrong option, setting or driver name"),
     (
         "3",
-        "`why`: no such process or peer; `groups`, `down`, `run --group`: no such session or group; `modules` and others: no such module or node",
+        "no such process, peer, session, group, module, node, export or mount (`why`, `ps`, `groups`, `down`, `run --group`, `modules`, `export`, `mount`, `umount`, `nbd`)",
     ),
     ("70", "`run`: Motet's libraries are missing or damaged"),
     ("126", "`run`: the command cannot be executed"),

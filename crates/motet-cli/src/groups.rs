@@ -9,7 +9,7 @@ use motet_session::notes::note;
 use serde::Serialize;
 
 use crate::exit_error::Outcome;
-use crate::output::{self, Align, Table, sanitize};
+use crate::output::{self, Align, Table, count, sanitize};
 use crate::session;
 
 /// List the groups of the session, their programs, members and circuits
@@ -92,8 +92,8 @@ fn line(circuit: &Circuit) -> String {
 
 fn text(group: &Group) -> String {
     let (number, members) = group.view.as_ref().map_or((0, &[][..]), |view| (view.number, &view.members));
-    let mut text =
-        format!("{}: {} nodes in view {number}, {} programs\n", group.name, members.len(), group.programs.len());
+    let (nodes, programs) = (count(members.len(), "node"), count(group.programs.len(), "program"));
+    let mut text = format!("{}: {nodes} in view {number}, {programs}\n", group.name);
     let (right, left) = (Align::Right, Align::Left);
     let mut table = Table::new(&[("RANK", right), ("HOST", left), ("PID", right), ("NODE", left), ("COMMAND", left)]);
     let rank = |rank: Option<usize>| rank.map_or("-".to_owned(), |rank| rank.to_string());

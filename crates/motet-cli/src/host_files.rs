@@ -54,6 +54,11 @@ impl HostFiles {
         Self { host: host.to_owned(), exports, uses }
     }
 
+    /// Nothing is exported or used.
+    pub fn is_empty(&self) -> bool {
+        self.exports.is_empty() && self.uses.is_empty()
+    }
+
     /// Leaves only what one process exports and uses.
     pub fn retain(&mut self, pid: u32) {
         self.exports.retain(|export| export.process == pid);

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use crate::exit_error::{FAILED, Failure, Outcome};
 
-pub use motet_inspect::quantity::bytes;
+pub use motet_inspect::quantity::{bytes, count, tcp_bytes};
 
 /// Writes to standard output. A closed pipe (`| head`) is not an error.
 pub fn text(text: &str) -> Outcome<()> {

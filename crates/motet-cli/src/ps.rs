@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use clap::Args;
 use serde::Serialize;
 
-use crate::exit_error::Outcome;
+use crate::exit_error::{Failure, NOT_FOUND, Outcome};
 use crate::host_files::{self, HostFiles, OfHost};
 use crate::output::{self, Align, Table, bytes, sanitize};
 use crate::watched::{self, HostProcess, Source};
@@ -44,6 +44,16 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
     if let Some(pid) = arguments.pid {
         files.iter_mut().for_each(|host| host.retain(pid));
         reports.iter_mut().for_each(|report| report.processes.retain(|p| p.pid == pid));
+    }
+    if let Some(pid) = arguments.pid {
+        let is_known =
+            files.iter().any(|host| !host.is_empty()) || reports.iter().any(|report| !report.processes.is_empty());
+        if !is_known && !procfs::exists(pid) {
+            return Err(Failure::new(
+                NOT_FOUND,
+                format!("no process {pid}; `motet ps` lists the processes under Motet"),
+            ));
+        }
     }
     if json {
         let (mut exports, mut export_uses) = (Vec::new(), Vec::new());
@@ -157,7 +167,7 @@ fn moved(process: &Process, has_streams: bool) -> [String; 4] {
     let (of_messages, and_back) = process.messages();
     sent += of_messages;
     received += and_back;
-    let tcp = |counted: u64| if counted == 0 && !process.counts_tcp() { "-".into() } else { bytes(counted) };
+    let tcp = |counted: u64| output::tcp_bytes(counted, process.counts_tcp());
     [bytes(sent.fast), tcp(sent.tcp), bytes(received.fast), tcp(received.tcp)]
 }
 
@@ -166,7 +176,7 @@ pub fn note(status: &ProcessStatus) -> Option<String> {
     match status {
         ProcessStatus::Active => None,
         ProcessStatus::NodesOnly => Some("no streams; `motet why` shows its nodes".into()),
-        ProcessStatus::NoSocketYet => Some("no eligible socket yet".into()),
+        ProcessStatus::NoSocketYet => Some("no TCP connection so far that could be upgraded".into()),
         ProcessStatus::SwitchedOff(why) => Some(format!("on TCP: {why}")),
         ProcessStatus::NotLoaded(why) => Some(format!("without Motet: {why}")),
         ProcessStatus::Unreadable(why) => Some(format!("node file unreadable: {why}")),
@@ -182,7 +192,7 @@ pub fn address(address: Option<SocketAddr>) -> String {
 
 /// Bytes over TCP; a dash if only the kernel counted them.
 pub fn tcp_bytes(stream: &Stream, moved: Moved) -> String {
-    if !stream.is_counted() && moved.tcp == 0 { "-".into() } else { bytes(moved.tcp) }
+    output::tcp_bytes(moved.tcp, stream.is_counted())
 }
 
 fn links(report: &HostReport, process: &Process) -> String {

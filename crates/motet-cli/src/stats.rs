@@ -31,6 +31,8 @@ struct ProcessCounters {
     sent_tcp: u64,
     received_fast: u64,
     received_tcp: u64,
+    /// Streams whose bytes over TCP the kernel alone counts, so they are not in `sent_tcp` and `received_tcp`.
+    uncounted_tcp: u64,
     /// Number of spills of a full ring, of downgrades, and of single copies.
     spilled: u64,
     downgraded: u64,
@@ -87,10 +89,10 @@ fn render(lines: &[ProcessCounters]) -> String {
     columns.push(("COMMAND", Align::Left));
     let mut table = Table::new(&columns);
     let cells = |first: String, line: &ProcessCounters, last: String| {
-        let moved = [line.sent_fast, line.sent_tcp, line.received_fast, line.received_tcp].map(output::bytes);
+        let tcp = |counted| output::tcp_bytes(counted, line.uncounted_tcp == 0);
         let mut cells = vec![first, line.streams.to_string(), line.upgraded.to_string()];
-        cells.extend(moved);
-        cells.push(last);
+        cells.extend([output::bytes(line.sent_fast), tcp(line.sent_tcp)]);
+        cells.extend([output::bytes(line.received_fast), tcp(line.received_tcp), last]);
         cells
     };
     let mut total = ProcessCounters::default();
@@ -117,6 +119,7 @@ impl ProcessCounters {
         sum(&mut self.sent_tcp, other.sent_tcp);
         sum(&mut self.received_fast, other.received_fast);
         sum(&mut self.received_tcp, other.received_tcp);
+        sum(&mut self.uncounted_tcp, other.uncounted_tcp);
         sum(&mut self.links, other.links);
         sum(&mut self.links_closed, other.links_closed);
         for (code, count) in &other.stayed_on_tcp {
@@ -139,5 +142,18 @@ mod tests {
         assert_eq!(lines.iter().map(|l| (l.pid, l.streams)).collect::<Vec<_>>(), [(7, 2), (8, 1)]);
         let shown = render(&lines);
         assert!(shown.contains("1.00 kB") && shown.contains("all") && shown.contains("stayed on tcp: 1 x "), "{shown}");
+    }
+
+    #[test]
+    fn bytes_that_the_kernel_alone_counts_are_not_shown_as_few() {
+        let whole = ProcessCounters { streams: 1, sent_tcp: 5000, ..Default::default() };
+        let none = ProcessCounters { streams: 1, uncounted_tcp: 1, ..Default::default() };
+        let last_row = |lines: &[ProcessCounters]| {
+            let words = render(lines).lines().last().unwrap_or_default().to_owned();
+            words.split_whitespace().skip(5).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(last_row(std::slice::from_ref(&whole)), ["5.00", "kB", "0", "B", "0", "B"]);
+        assert_eq!(last_row(std::slice::from_ref(&none)), ["-", "0", "B", "-"]);
+        assert_eq!(last_row(&[whole, none]), [">=5.00", "kB", "0", "B", "-"]);
     }
 }

@@ -313,7 +313,8 @@ pub fn down(_: &DownArguments, json: bool) -> Outcome {
     if json {
         output::json(&serde_json::json!({ "session": name, "programs": programs, "groups": groups }))?;
     } else {
-        output::text(&format!("session {name} has ended: {programs} programs, {groups} groups\n"))?;
+        let ended = [output::count(programs, "program"), output::count(groups, "group")].join(", ");
+        output::text(&format!("session {name} has ended: {ended}\n"))?;
     }
     Ok(0)
 }

@@ -227,7 +227,7 @@ fn ssh_starts_the_gatekeepers_of_a_session() {
     let names = json(&finish(&mut run("c", &["--json", "hosts"])).1);
     assert_eq!(names.as_array().unwrap().len(), 3);
     let (code, out, err) = finish(&mut run("a", &["down"]));
-    assert_eq!((code, out.as_str()), (0, "session default has ended: 1 programs, 0 groups\n"), "{err}");
+    assert_eq!((code, out.as_str()), (0, "session default has ended: 1 program, 0 groups\n"), "{err}");
     assert!(!program.0.wait().unwrap().success());
     for host in SshHosts::NAMES {
         until("the folder is gone", || !folder.path().join(host).join("default").exists());

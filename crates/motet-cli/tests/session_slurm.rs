@@ -146,7 +146,7 @@ fn tasks_of_a_step_are_a_session_that_down_ends() {
         code == 0 && json(&out)[0]["programs"].as_array().is_some_and(|programs| programs.len() == 1)
     });
     let (code, out, err) = finish(&mut session.motet("n3", &["down"]));
-    assert_eq!((code, out.as_str()), (0, "session default has ended: 1 programs, 0 groups\n"), "{err}");
+    assert_eq!((code, out.as_str()), (0, "session default has ended: 1 program, 0 groups\n"), "{err}");
     assert!(!program.wait().unwrap().success());
     assert!(session.srun_ends(), "{}", session.said());
     session.until_nothing_is_left();

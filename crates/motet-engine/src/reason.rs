@@ -1,5 +1,7 @@
 //! Reasons for the path of a stream or link: a code for records and counters, and a text for users.
 
+use motet_wire::stream::record::State;
+
 /// A reason code. Codes are never reused; the stats file counts the connections that stayed on TCP by code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reason(pub u32);
@@ -25,7 +27,7 @@ reasons! {
     FASTEST = 0, "the fastest path there is";
     PENDING = 1, "the upgrade begins after the first few messages";
     OTHER_HOST = 2, "the peer is on another host or in another network namespace";
-    PEER_WITHOUT_MOTET = 3, "the peer does not run under Motet (or has not used the connection yet)";
+    PEER_WITHOUT_MOTET = 3, "the peer makes no offer: it does not run under Motet, keeps the connection on TCP, or has not used it yet";
     OTHER_USER = 4, "the peer runs as another user; memory is offered to the same user only";
     VERSION = 5, "the peer's Motet has another segment layout";
     FORBIDDEN = 6, "the driver is switched off by MOTET_DRIVERS";
@@ -65,6 +67,13 @@ reasons! {
     NO_RANDOM = 42, "the system gives no random numbers for keys; check for a sandbox";
     UNREADABLE = 43, "a file that was being sent cannot be read any more; the link was closed";
     TOO_HIGH = 27, "the descriptor's number is too high (65536 or more)";
+}
+
+/// Whether Motet counts the bytes over TCP of a stream in this state. A stream that stays on TCP counts only what it has passed before that was decided.
+pub fn counts_tcp(state: State, reason: Reason) -> bool {
+    // The calls of a process that is confined, or of one that has several descriptor tables, are the C library's own.
+    let is_past_the_engine = [Reason::CONFINED, Reason::OWN_DESCRIPTORS].contains(&reason);
+    matches!(state, State::Attached | State::Broken) && !is_past_the_engine
 }
 
 #[cfg(test)]

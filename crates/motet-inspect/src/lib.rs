@@ -11,6 +11,7 @@
 //! | [`sampler`] | scan after scan, with rates and recent paths |
 //! | [`report`] | what one host shows to the commands and to the dashboard |
 //! | [`falls`] | which streams are on TCP although no user has chosen that |
+//! | `other_end` | why a stream gets no offer, if its other end says so |
 //! | [`stream_stats`], [`node_stats`], [`stats_table`] | the files of streams and nodes |
 //! | [`procfs`] | /proc |
 //! | [`exported`] | the exports that a program of `motet run --files` sees |
@@ -26,6 +27,7 @@ pub mod exported;
 pub mod falls;
 pub mod mpi_skip;
 pub mod node_stats;
+mod other_end;
 pub mod process_scan;
 pub mod procfs;
 pub mod quantity;

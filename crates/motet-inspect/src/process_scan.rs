@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 
-use motet::reason::Reason;
+use motet::reason::{Reason, counts_tcp};
 use motet_wire::message::stats::NodeFormat;
 use motet_wire::stats_table::StatsFormat;
 use motet_wire::stream::record::State;
@@ -140,13 +140,6 @@ pub struct Receiver {
     pub unseen: bool,
 }
 
-/// Whether Motet counts the bytes over TCP of a stream in this state.
-fn is_counted(state: State, reason: Reason) -> bool {
-    // The calls of a process that is confined, or of one that has several descriptor tables, are the C library's own.
-    let is_past_the_engine = [Reason::CONFINED, Reason::OWN_DESCRIPTORS].contains(&reason);
-    matches!(state, State::Attached | State::Broken) && !is_past_the_engine
-}
-
 /// The states of streams, and their words.
 const STATES: [(State, &str); 5] = [
     (State::Free, "free"),
@@ -170,13 +163,13 @@ fn state_of_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<State, D:
 impl Stream {
     /// Whether Motet counts its bytes over TCP.
     pub fn is_counted(&self) -> bool {
-        is_counted(self.state, Reason(self.reason))
+        counts_tcp(self.state, Reason(self.reason))
     }
 }
 
 impl From<StreamRow> for Stream {
     fn from(row: StreamRow) -> Self {
-        let is_counted = is_counted(row.state, Reason(row.reason));
+        let is_counted = counts_tcp(row.state, Reason(row.reason));
         Self {
             fd: row.fd,
             local: row.addresses.map(|a| a.0),

@@ -13,6 +13,11 @@ pub fn pids() -> Vec<u32> {
     pids
 }
 
+/// Whether there is a process with this id.
+pub fn exists(pid: u32) -> bool {
+    path(pid, "").exists()
+}
+
 fn path(pid: u32, name: &str) -> PathBuf {
     Path::new("/proc").join(pid.to_string()).join(name)
 }
@@ -125,6 +130,11 @@ fn memfd(line: &str, name: &str) -> Option<(u64, u64)> {
 /// A path to the program's file, valid for a deleted file and in another mount namespace as well.
 pub fn executable(pid: u32) -> PathBuf {
     path(pid, "exe")
+}
+
+/// The network namespace of the process.
+pub fn network(pid: u32) -> Option<PathBuf> {
+    fs::read_link(path(pid, "ns/net")).ok()
 }
 
 /// Descriptors and their link targets. Fails if they cannot be read.

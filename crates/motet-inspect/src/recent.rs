@@ -20,13 +20,12 @@ pub(crate) const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 const RECEIVER_ON_TCP: &str = "upgraded, but the receiving end uses TCP only";
 /// A thread sleeps on the socket in the kernel.
 const RECEIVER_SLEEPS: &str =
-    "upgraded, but the receiver sleeps in the kernel when bytes arrive, and its ring is closed then";
+    "upgraded, but the receiver sleeps in the kernel when bytes come, and they go by TCP then";
 /// No wait that Motet sees precedes the receives.
 const WAIT_UNSEEN: &str =
     "upgraded, but the receiver learns readiness by calls that Motet does not see, so its ring stays closed";
 /// The cause is no longer visible.
-const RING_CLOSED: &str =
-    "upgraded, but the receiver's ring is closed when bytes arrive: a thread of it sleeps, or the ring is full";
+const RING_CLOSED: &str = "upgraded, but the receiver's ring was full or a thread slept in the kernel when bytes came, as is normal for a receiver slower than its sender";
 
 /// Scans all processes twice, and sets the path of each upgraded stream to the path of its recent bytes.
 pub fn scan() -> Vec<Process> {

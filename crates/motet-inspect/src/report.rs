@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::exported::Use;
 use crate::falls::{self, Fall};
 use crate::process_scan::Process;
-use crate::{procfs, ranks};
+use crate::{other_end, procfs, ranks};
 
 /// The processes of one host.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -28,6 +28,7 @@ pub struct HostReport {
 impl HostReport {
     /// The report on processes of this host.
     pub fn of(host: &str, mut processes: Vec<Process>) -> Self {
+        other_end::set_reasons(&mut processes);
         for process in &mut processes {
             process.files = Use::of(process.pid);
             process.mpi = ranks::note(process.pid, !process.nodes.is_empty());

@@ -63,13 +63,14 @@ fn line(engine: &Engine, text: &mut Text) -> fmt::Result {
     write!(
         text,
         "\",\"streams\":{},\"upgraded\":{},\"sent_fast\":{},\"sent_tcp\":{},\
-         \"received_fast\":{},\"received_tcp\":{},\"spilled\":{},\"downgraded\":{},\"single_copy\":{},\"links\":{},\"links_closed\":{},\"stayed_on_tcp\":{{",
+         \"received_fast\":{},\"received_tcp\":{},\"uncounted_tcp\":{},\"spilled\":{},\"downgraded\":{},\"single_copy\":{},\"links\":{},\"links_closed\":{},\"stayed_on_tcp\":{{",
         totals.streams.0,
         totals.streams.1,
         totals.fast.0,
         totals.tcp.0,
         totals.fast.1,
         totals.tcp.1,
+        totals.uncounted,
         totals.events[0],
         totals.events[1],
         totals.events[2],

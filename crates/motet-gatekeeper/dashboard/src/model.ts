@@ -64,7 +64,7 @@ export function procKey(host: string, pid: number): string {
 
 const NOTES: Record<string, string> = {
     nodes_only: "messages only",
-    no_socket_yet: "no eligible socket yet",
+    no_socket_yet: "no TCP connection so far that could be upgraded",
     switched_off: "on TCP",
     not_loaded: "without Motet",
     unreadable: "node file unreadable",

@@ -72,6 +72,20 @@ fn settings_survive_an_overwritten_environment() {
     assert!(program().with("MOTET_DISABLE", "1").same_both_ways().streams.is_empty());
 }
 
+/// The engine sees the first messages of a stream that stays on TCP, and not the later ones: a part of the bytes would look like all.
+#[test]
+fn bytes_over_tcp_are_counted_whole_or_not_at_all() {
+    let server = Program::c("ping_pong", &["serve", "1"]).start(Mode::WithoutMotet);
+    let client = Program::c("ping_pong", &["call", "1", &server.first_line(), "5000", "1000"]).counted();
+    let client = client.run(Mode::WithMotet);
+    assert!(client.succeeded && server.finish().succeeded, "{}", client.stderr);
+    if engine().is_some() {
+        for counted in ["\"sent_tcp\":0,", "\"received_tcp\":0,", "\"uncounted_tcp\":1,"] {
+            assert!(client.counts.contains(counted), "{counted} in {}", client.counts);
+        }
+    }
+}
+
 #[test]
 fn process_without_sockets_never_loads_the_engine() {
     let outcome = Program::c("not_loaded", &["idle"]).run(Mode::WithMotet);

@@ -2,7 +2,7 @@
 
 use super::{Engine, Local};
 use crate::lock;
-use crate::reason::Reason;
+use crate::reason::{Reason, counts_tcp};
 use motet_sys::thread;
 use motet_wire::stream::record::StreamRecord;
 use std::sync::atomic::Ordering;
@@ -14,8 +14,10 @@ pub struct Totals {
     pub streams: (u64, u64),
     /// Bytes sent and received over wires.
     pub fast: (u64, u64),
-    /// Bytes sent and received over TCP by streams whose wire came up.
+    /// Bytes sent and received over TCP by the streams of which Motet counts them ([`counts_tcp`]).
     pub tcp: (u64, u64),
+    /// Streams whose bytes over TCP the kernel alone counts.
+    pub uncounted: u64,
     /// Counts of full rings, of downgrades and of single copies.
     pub events: [u64; 3],
 }
@@ -27,7 +29,11 @@ impl Totals {
         self.streams.0 += 1;
         self.streams.1 += u64::from(local.slot.slot().is_some());
         self.fast = (self.fast.0 + fast_out, self.fast.1 + fast_in);
-        self.tcp = (self.tcp.0 + tcp_out, self.tcp.1 + tcp_in);
+        if counts_tcp(record.state(), Reason(record.lifecycle.reason.load(Ordering::Relaxed))) {
+            self.tcp = (self.tcp.0 + tcp_out, self.tcp.1 + tcp_in);
+        } else {
+            self.uncounted += 1;
+        }
         let events = [&record.events.spilled, &record.events.downgraded, &record.events.single_copy];
         self.events.iter_mut().zip(events).for_each(|(sum, n)| *sum += load(n));
     }
