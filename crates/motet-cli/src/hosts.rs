@@ -151,9 +151,9 @@ pub fn accept_join_config(paths: &SessionPaths, config: &JoinConfig, is_up: bool
     Ok(())
 }
 
-/// Removes what [`accept_join_config`] has kept, and the empty folder: this host has not joined.
+/// Removes what [`accept_join_config`] has kept, and the folder: this host has not joined.
 pub fn forget_join_config(paths: &SessionPaths) {
-    let _ = std::fs::remove_dir_all(paths.dir());
+    paths.remove_unbegun();
 }
 
 // ---- the list ---------------------------------------------------------------------------------------------------------

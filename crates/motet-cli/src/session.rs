@@ -67,6 +67,7 @@ pub struct Started {
 /// Starts a gatekeeper, and waits until it listens.
 pub fn start_gatekeeper(paths: &SessionPaths, arguments: &[&str], place: GatekeeperPlace) -> Outcome<Started> {
     let failed = |what: String| Failure::new(FAILED, what);
+    let is_new = !paths.dir().exists();
     paths.create().map_err(|error| failed(error.to_string()))?;
     let log = std::fs::OpenOptions::new().create(true).append(true).mode(0o600).open(paths.log());
     let log = log.map_err(|error| failed(format!("{}: {error}", paths.log().display())))?;
@@ -101,6 +102,9 @@ pub fn start_gatekeeper(paths: &SessionPaths, arguments: &[&str], place: Gatekee
             }
             let log = std::fs::read_to_string(paths.log()).unwrap_or_default();
             let why = log.lines().last().unwrap_or("it says nothing").trim_start_matches("motet: ");
+            if is_new {
+                paths.remove_unbegun();
+            }
             Err(failed(format!("the gatekeeper does not start: {why}")))
         }
     }

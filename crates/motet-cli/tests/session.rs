@@ -148,6 +148,15 @@ fn sessions_of_two_names_are_two() {
 }
 
 #[test]
+fn folder_too_deep_for_a_socket_is_named() {
+    let session = Session::new("deep");
+    let deep = session.0.path().join("d".repeat(100));
+    let why = refused(session.motet(&["up"]).env("MOTET_SESSION_DIR", &deep), 1);
+    assert!(why.contains("at most 107 bytes") && why.contains("shorter MOTET_SESSION_DIR"), "{why}");
+    assert!(!deep.exists(), "nothing is left");
+}
+
+#[test]
 fn session_in_an_etcd_is_found_again() {
     let session = Session::new("etcd");
     assert!(refused(&mut session.motet(&["up", "--directory", "localhost:2379"]), 2).contains("etcd://HOST:PORT"));
@@ -156,16 +165,17 @@ fn session_in_an_etcd_is_found_again() {
     server.kill();
     let why = refused(&mut session.motet(&["up", "--directory", &url]), 1);
     assert!(why.contains("the gatekeeper does not start") && why.contains(&url), "{why}");
+    assert_eq!(std::fs::read_dir(session.0.path().join("sessions")).unwrap().count(), 0, "nothing is left");
     assert!(refused(&mut session.motet(&["groups"]), 3).contains("motet up"));
     server.start_again();
     assert_eq!(finish(&mut session.motet(&["up", "--directory", &url])).0, 0);
     let (mut program, _) = session.start(&["run", "--group", "fluid", "--", "sh", "-c", "echo; exec sleep 1000"], 1);
     session.kill_gatekeeper();
     let (_, out, err) = finish(&mut session.motet(&["groups"]));
-    assert!(out.starts_with("fluid: 0 nodes in view 0, 1 programs\n"), "{out}{err}");
+    assert!(out.starts_with("fluid: 0 nodes in view 0, 1 program\n"), "{out}{err}");
     assert!(server.ctl(&["get", "", "--prefix", "--keys-only"]).unwrap().contains("/program/"));
     let (code, out, _) = finish(&mut session.motet(&["down"]));
-    assert_eq!((code, out.as_str()), (0, "session default has ended: 1 programs, 0 groups\n"));
+    assert_eq!((code, out.as_str()), (0, "session default has ended: 1 program, 0 groups\n"));
     assert!(!program.wait().unwrap().success());
     assert_eq!(server.ctl(&["get", "", "--prefix", "--keys-only"]).unwrap(), "");
 }
@@ -286,7 +296,7 @@ fn killed_gatekeeper_is_started_again() {
     let (mut group, _) = session.start(&["run", "--group", "g", "--", "sh", "-c", "echo; exec sleep 1000"], 1);
     let first = session.kill_gatekeeper();
     let (_, out, _) = finish(&mut session.motet(&["groups"]));
-    assert!(out.starts_with("g: 0 nodes in view 0, 1 programs\n"), "the program is still known: {out}");
+    assert!(out.starts_with("g: 0 nodes in view 0, 1 program\n"), "the program is still known: {out}");
     assert_ne!(session.gatekeeper(), first);
     let about = json(&finish(&mut session.motet(&["--json", "up"])).1);
     assert_eq!(about["session"]["host"], "here", "the host keeps its name");

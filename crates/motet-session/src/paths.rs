@@ -3,7 +3,7 @@
 //! It is `$MOTET_SESSION_DIR/NAME`, or `$XDG_RUNTIME_DIR/motet/NAME` if that folder is the user's, or `/tmp/motet-UID/NAME`. Its mode and owner are checked at each use, because `/tmp` is
 //! open to everybody.
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, RawMode, mkdir, statat};
+use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, RawMode, flock, mkdir, statat};
 use rustix::process::getuid;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,6 +16,8 @@ pub const NAME_VARIABLE: &str = "MOTET_SESSION";
 pub const DEFAULT_NAME: &str = "default";
 /// The longest name of a session, group or host, bytes.
 pub const MAX_NAME_BYTES: usize = 64;
+/// The longest path of a Unix socket, bytes: `sun_path` less its ending zero.
+const MAX_SOCKET_BYTES: usize = 107;
 
 /// Why the folder of a session cannot be used. The text says what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,7 +44,8 @@ pub fn check_name(what: &str, name: &str) -> Result<(), PathError> {
         return Ok(());
     }
     let shown: String = name.chars().take(MAX_NAME_BYTES + 16).collect();
-    Err(PathError(format!("{shown:?} is no name of a {what}: use 1 to 64 letters, digits and . _ -")))
+    let article = if what.starts_with(['a', 'e', 'i', 'o', 'u']) && what != "user" { "an" } else { "a" };
+    Err(PathError(format!("{shown:?} is no name of {article} {what}: use 1 to 64 letters, digits and . _ -")))
 }
 
 /// The files of one session on this host.
@@ -141,10 +144,29 @@ impl SessionPaths {
 
     /// Creates the folder and the folder of all sessions, and checks both.
     pub fn create(&self) -> Result<(), PathError> {
+        let socket = self.socket();
+        let length = socket.as_os_str().len();
+        if length > MAX_SOCKET_BYTES {
+            let why = format!(
+                "{}: the path of a Unix socket has at most {MAX_SOCKET_BYTES} bytes, and this one has {length}: choose a shorter {DIR_VARIABLE} or name",
+                socket.display()
+            );
+            return Err(PathError(why));
+        }
         for dir in [self.dir.parent().unwrap_or(Path::new("/")), &self.dir] {
             create_private(dir)?;
         }
         Ok(())
+    }
+
+    /// Removes the folder of a session that has not begun. It stays if a gatekeeper runs in it.
+    pub fn remove_unbegun(&self) {
+        let Ok(lock) = std::fs::File::create(self.lock()) else { return };
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            // Aside first: a gatekeeper that starts now makes a new one.
+            let aside = self.dir.with_extension(format!("unbegun-{}", std::process::id()));
+            let _ = std::fs::rename(&self.dir, &aside).and_then(|()| std::fs::remove_dir_all(&aside));
+        }
     }
 
     /// Checks that the folder and the folder of all sessions exist and are this user's alone.
