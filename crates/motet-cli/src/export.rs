@@ -5,11 +5,13 @@ use motet_files::client::Client;
 use motet_files::exports;
 use motet_files::server::{self, Group, Options, Server, Striping};
 use motet_nbd::exported_file::ExportedFile;
+use motet_session::notes;
 use rustix::fs::Mode;
 use std::fs::File;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::ending;
 use crate::exit_error::{FAILED, Failure, NOT_FOUND, Outcome, USAGE};
@@ -146,9 +148,18 @@ pub fn run(arguments: &Arguments, json: bool) -> Outcome {
         _ => failed(&format!("export {name}"), error),
     })?;
     output::text(&format!("{shown} is exported as {name}; use it by: motet mount {name} DIRECTORY\n"))?;
+    for other in arguments.stripe.iter().filter(|other| is_missing(other)) {
+        notes::note(format!("there is no export {other} yet: new files cannot be used before there is"));
+    }
     ending.wait();
     drop(server);
     Ok(0)
+}
+
+/// Whether no export has this name at present.
+fn is_missing(export: &str) -> bool {
+    let found = Client::named(export, Some(Duration::ZERO)).map(|client| client.close());
+    found.is_err_and(|error| error.raw_os_error() == Some(2))
 }
 
 /// The group that may use an export.

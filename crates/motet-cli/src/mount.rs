@@ -90,6 +90,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// `motet mount`.
 pub fn mount(arguments: &Arguments) -> Outcome {
     names::check_export(&arguments.export)?;
+    let at = std::path::absolute(&arguments.directory).and_then(|named| without_links(&named));
+    // A second one would hide the first.
+    if at.is_ok_and(|at| is_mount_of_export(&at).unwrap_or(false)) {
+        let shown = arguments.directory.display();
+        return Err(Failure::new(FAILED, format!("{shown}: an export is mounted here already: motet umount {shown}")));
+    }
     if arguments.foreground || arguments.notify { serve(arguments) } else { start(arguments) }
 }
 
@@ -110,7 +116,7 @@ fn serve(arguments: &Arguments) -> Outcome {
         writeback: *writeback,
     };
     let mount = Mount::start(client.clone(), directory, &options)
-        .map_err(|error| failed(&directory.display().to_string(), explained(error)))?;
+        .map_err(|error| failed(&directory.display().to_string(), explained(error, directory)))?;
     // Without it the mount works, and is not listed.
     let announced = Announced::start(
         client.clone(),
@@ -147,11 +153,23 @@ fn serve(arguments: &Arguments) -> Outcome {
 /// The failure of a client that does not reach its export.
 pub fn not_connected(export: &str, error: std::io::Error) -> Failure {
     match error.raw_os_error() {
-        Some(2) => Failure::new(
-            NOT_FOUND,
-            format!("no export {export} on this host or in the session: motet export DIRECTORY --as {export}"),
-        ),
+        Some(2) => Failure::new(NOT_FOUND, not_found(export)),
         _ => Failure::new(FAILED, format!("export {export}: {error}")),
+    }
+}
+
+/// Says that an export is not there, and how it comes to be there.
+fn not_found(export: &str) -> String {
+    match (export.split_once(':'), export.split_once('@')) {
+        (Some((host, name)), _) => format!(
+            "no export {name} on host {host} of the session (`motet hosts` lists them): on {host}, motet export DIRECTORY --as {name}"
+        ),
+        (None, Some((user, name))) => format!(
+            "user {user} has no export {name} on this host that you may use: as {user}, motet export DIRECTORY --as {name} --to group:GROUP"
+        ),
+        (None, None) => {
+            format!("no export {export} on this host or in the session: motet export DIRECTORY --as {export}")
+        }
     }
 }
 
@@ -200,7 +218,7 @@ pub fn umount(arguments: &UmountArguments) -> Outcome {
     let directory = &arguments.directory;
     take_away(directory, arguments.force).map_err(|error| {
         let code = if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) { NOT_FOUND } else { FAILED };
-        Failure::new(code, format!("{}: {}", directory.display(), explained(error)))
+        Failure::new(code, format!("{}: {}", directory.display(), explained(error, directory)))
     })?;
     Ok(0)
 }
@@ -247,13 +265,15 @@ fn force(named: &Path, at: &Path, kept: UnmountFlags) -> std::io::Result<()> {
 }
 
 /// Says what to do about errors of mounting that users meet.
-fn explained(error: std::io::Error) -> std::io::Error {
+fn explained(error: std::io::Error, directory: &Path) -> std::io::Error {
     let hint = match error.raw_os_error() {
         Some(code) if code == Errno::BUSY.raw_os_error() => "programs use it",
         Some(code) if code == Errno::INVAL.raw_os_error() => "it is not mounted",
-        Some(code) if code == Errno::NOENT.raw_os_error() => {
-            "no such directory, no /dev/fuse, or no fusermount3 (package fuse3)"
-        }
+        Some(code) if code == Errno::NOENT.raw_os_error() => match () {
+            () if !directory.exists() => return error,
+            () if !Path::new("/dev/fuse").exists() => "there is no /dev/fuse (module fuse)",
+            () => "there is no fusermount3 (package fuse3)",
+        },
         _ => return error,
     };
     std::io::Error::other(format!("{error}: {hint}"))

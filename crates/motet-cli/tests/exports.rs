@@ -221,6 +221,8 @@ fn an_export_is_mounted_and_unmounted() {
         let busy = fs::File::open(mounted.0.join("file")).unwrap();
         let folder = mounted.0.to_str().unwrap();
         assert!(refused(&mut hosts.motet("a", &["umount", folder]), 1).contains("programs use it"));
+        let again = refused(&mut hosts.motet("a", &["mount", "results", folder]), 1);
+        assert!(again.contains("an export is mounted here already: motet umount"), "{again}");
         drop(busy);
         assert_eq!(finish(&mut hosts.motet("a", &["umount", folder])), (0, String::new(), String::new()));
         assert!(refused(&mut hosts.motet("a", &["umount", folder]), 3).contains("it is not mounted"));
@@ -239,12 +241,13 @@ fn wrong_exports_and_mounts_are_one_clear_line() {
         (&["export", &folder, "--as", "results"][..], 1, "export results is served already on this host"),
         (&["export", "/does/not/exist"], 1, "No such file"),
         (&["export", "/etc/passwd", "--as", "x"], 1, "Not a directory"),
-        (&["export", &folder, "--as", "../x"], 2, "no name of a export"),
+        (&["export", &folder, "--as", "../x"], 2, "no name of an export"),
         (&["export", "/"], 2, "use --as NAME"),
         (&["export"], 2, "<DIRECTORY>"),
         (&["mount", "missing", &folder], 3, "no export missing on this host or in the session"),
-        (&["mount", "b:results", &folder], 3, "no export b:results"),
-        (&["mount", "a/b", &folder], 2, "no name of a export"),
+        (&["mount", "b:results", &folder], 3, "no export results on host b of the session"),
+        (&["mount", "root@missing", &folder], 3, "user root has no export missing on this host"),
+        (&["mount", "a/b", &folder], 2, "no name of an export"),
         (&["mount", "results", "/does/not/exist"], 1, "/does/not/exist"),
         (&["mount", "results", &folder, "--soft", "x"], 2, "no number of seconds"),
         (&["mount", "results", &folder, "--soft=-1"], 2, "--soft"),

@@ -117,7 +117,9 @@ pub struct Publication {
 impl Publication {
     /// Makes the socket of the export `name`. EADDRINUSE: a running server has the name.
     pub fn bind(name: &str) -> Result<Bound> {
-        Bound::at(socket_path(name)?)
+        let path = socket_path(name)?;
+        path.parent().map(socket::remove_dead);
+        Bound::at(path)
     }
 
     /// Answers clients that ask for the export.

@@ -9,8 +9,9 @@ use rustix::net::{Shutdown, shutdown};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread::{self, JoinHandle};
 
 /// The socket.
@@ -41,11 +42,7 @@ struct SocketFile {
 impl Bound {
     /// Makes the socket, in place of one of a server that was killed. EADDRINUSE: a running server has the name.
     pub fn at(path: PathBuf) -> Result<Self> {
-        let lock = File::create(path.with_extension("lock"))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err(Errno::ADDRINUSE.into()),
-            locked => locked?,
-        }
+        let lock = lock(&path.with_extension("lock"))?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -70,6 +67,35 @@ impl Bound {
     }
 }
 
+/// Locks the file of this name, which may be new. EADDRINUSE: another process has locked it.
+fn lock(path: &Path) -> Result<File> {
+    loop {
+        let file = File::create(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => return Err(Errno::ADDRINUSE.into()),
+            locked => locked?,
+        }
+        // A server that ends removes the file; the next one makes another.
+        let found = fs::metadata(path);
+        let own = file.metadata()?;
+        if found.is_ok_and(|found| (found.dev(), found.ino()) == (own.dev(), own.ino())) {
+            return Ok(file);
+        }
+    }
+}
+
+/// Removes the sockets in a folder whose servers were killed.
+pub fn remove_dead(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    let paths = entries.flatten().map(|entry| entry.path());
+    for path in paths.filter(|path| path.extension().is_some_and(|extension| extension == "lock")) {
+        if let Ok(_lock) = lock(&path) {
+            let _ = fs::remove_file(path.with_extension("sock"));
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
 impl Drop for Socket {
     fn drop(&mut self) {
         if let Some(SocketFile { path, .. }) = &self.file {
@@ -84,5 +110,37 @@ impl Drop for Socket {
         if let Some(SocketFile { path, .. }) = &self.file {
             let _ = fs::remove_file(path.with_extension("lock"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_killed_servers_are_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let dead = Bound::at(at("dead.sock")).unwrap();
+        let held = dead.file.as_ref().unwrap().path.clone();
+        drop(dead); // as a kill would: the files stay
+        assert!(held.exists() && at("dead.lock").exists());
+        let running = Bound::at(at("running.sock")).unwrap();
+        remove_dead(folder.path());
+        assert!(!held.exists() && !at("dead.lock").exists());
+        assert!(at("running.sock").exists() && at("running.lock").exists());
+        assert_eq!(Bound::at(at("running.sock")).unwrap_err().kind(), ErrorKind::AddrInUse);
+        drop(running);
+    }
+
+    #[test]
+    fn removed_lock_file_gives_no_second_lock() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.lock");
+        let first = lock(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = lock(&path).unwrap();
+        assert_ne!(first.metadata().unwrap().ino(), second.metadata().unwrap().ino());
+        assert_eq!(lock(&path).unwrap_err().kind(), ErrorKind::AddrInUse);
     }
 }
