@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::case::Case;
+use crate::machine_load::MachineLoad;
 use crate::outcome::Outcome;
 use crate::paths::{self, Measured};
 use crate::run::Runner;
@@ -61,6 +62,8 @@ pub struct Comparison {
     pub runs: usize,
     /// Largest error of the energy balances, relative.
     pub balance_error: f64,
+    /// CPUs that other programs used on average during the timed runs.
+    pub used_by_others: f64,
     /// What Motet reported about the links, in a run that was not timed.
     pub links: Measured,
     /// The directory of the run without Motet.
@@ -96,6 +99,7 @@ pub fn compare(
     let bar = ProgressBar::new((repetitions * each + usize::from(under.is_some())) as u64)
         .with_style(ProgressStyle::with_template("{msg:28} {bar:30} {pos}/{len}  {elapsed}")?);
     let (mut plain_runs, mut motet_runs) = (Vec::new(), Vec::new());
+    let machine = MachineLoad::begin();
     for _ in 0..repetitions {
         bar.set_message(format!("{name}: without Motet"));
         plain_runs.push(plain.run(case, layout, &directory.join(format!("{name}-plain")))?);
@@ -106,6 +110,8 @@ pub fn compare(
             bar.inc(1);
         }
     }
+    let own = plain_runs.iter().chain(&motet_runs).map(Outcome::cpu_seconds).sum();
+    let used_by_others = machine.used_by_others(own);
     let mut links = Measured::default();
     if let (Some(under), Some(motet)) = (&under, motet) {
         bar.set_message(format!("{name}: links"));
@@ -121,10 +127,20 @@ pub fn compare(
         let identical_only = outcome;
         bar.inc(1);
         bar.finish_and_clear();
-        return assemble(case, name, layout, &plain_runs, &motet_runs, Some(&identical_only), links, directory);
+        return assemble(
+            case,
+            name,
+            layout,
+            &plain_runs,
+            &motet_runs,
+            Some(&identical_only),
+            links,
+            used_by_others,
+            directory,
+        );
     }
     bar.finish_and_clear();
-    assemble(case, name, layout, &plain_runs, &motet_runs, None, links, directory)
+    assemble(case, name, layout, &plain_runs, &motet_runs, None, links, used_by_others, directory)
 }
 
 #[allow(clippy::too_many_arguments)] // one private caller; a struct would only repeat Comparison
@@ -136,6 +152,7 @@ fn assemble(
     motet: &[Outcome],
     untimed: Option<&Outcome>,
     links: Measured,
+    used_by_others: f64,
     directory: &Path,
 ) -> Result<Comparison> {
     let first = plain.first().context("no repetition")?;
@@ -155,6 +172,7 @@ fn assemble(
         identical: all().all(|outcome| outcome.checksums() == first.checksums()),
         runs: all().count(),
         balance_error: errors.fold(0.0, f64::max),
+        used_by_others,
         links,
     })
 }

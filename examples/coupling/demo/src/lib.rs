@@ -9,6 +9,7 @@ pub mod children;
 pub mod compare;
 pub mod exact;
 pub mod field;
+mod machine_load;
 pub mod outcome;
 pub mod paths;
 pub mod picture;

@@ -278,7 +278,7 @@ impl Painter for Bars<'_> {
                 if i == 1 && case.motet.is_none() {
                     continue;
                 }
-                let x = 90 + 85 * i as i32;
+                let x = 85 + 125 * i as i32;
                 panel.draw(&Rectangle::new([(x, 46), (x + 13, 59)], colour.filled())).map_err(failed)?;
                 panel.draw(&Text::new(*name, (x + 19, 46), (FONT, 15).into_font())).map_err(failed)?;
             }

@@ -24,6 +24,9 @@ pub struct Report {
     pub time: Vec<TimeError>,
 }
 
+/// Others that use this many CPUs make the comparison worth a warning.
+const BUSY_CPUS: f64 = 0.5;
+
 type Quantity = (&'static str, fn(&Medians) -> f64);
 
 /// What the table shows, one row per quantity.
@@ -71,6 +74,14 @@ fn spread(case: &Comparison) -> String {
     format!("time in coupling calls over the repetitions: without Motet {}{motet}", range(&case.plain))
 }
 
+/// A warning, if other programs have used the CPUs meanwhile.
+fn load(case: &Comparison) -> Option<String> {
+    let used = case.used_by_others;
+    (used >= BUSY_CPUS).then(|| {
+        format!("other programs used {used:.1} CPUs meanwhile: the ratios are nearer to 1 than on an idle machine")
+    })
+}
+
 fn identity(case: &Comparison) -> String {
     format!("bit-identical in {} runs: {}", case.runs, if case.identical { "yes" } else { "NO" })
 }
@@ -88,6 +99,9 @@ pub fn terminal(cases: &[Comparison]) -> String {
         }
         let _ = writeln!(text, "  {}; largest error of an energy balance {:.1e}", identity(case), case.balance_error);
         let _ = writeln!(text, "  {}", spread(case));
+        if let Some(load) = load(case) {
+            let _ = writeln!(text, "  {load}");
+        }
         for link in links(case) {
             let _ = writeln!(text, "  link {link}");
         }
@@ -126,8 +140,9 @@ pub fn write(directory: &Path, report: &Report) -> Result<()> {
         }
         let _ = writeln!(
             page,
-            "</table><p>{}; {}. Largest error of an energy balance, relative: {:.1e}. Links:</p><ul>",
+            "</table><p>{}{}; {}. Largest error of an energy balance, relative: {:.1e}. Links:</p><ul>",
             spread(case),
+            load(case).map_or(String::new(), |load| format!("; {load}")),
             identity(case),
             case.balance_error
         );
