@@ -224,7 +224,7 @@ fn log_plot<B: DrawingBackend>(
     Ok(())
 }
 
-/// Time in coupling calls and total time per case, without Motet and with Motet, as bars of microseconds per exchange.
+/// Time in coupling calls and total time per case, without Motet and with Motet, as bars of the time per exchange.
 pub fn comparison(path: &Path, cases: &[Comparison]) -> Result<()> {
     draw(path, (1300, 540), Bars { cases })
 }
@@ -238,14 +238,16 @@ impl Painter for Bars<'_> {
         area.fill(&WHITE).map_err(failed)?;
         let count = self.cases.len().max(1);
         for (panel, case) in area.split_evenly((1, count)).iter().zip(self.cases) {
-            let per_exchange = |seconds: f64| seconds / case.exchanges as f64 * 1e6;
+            let longest = case.plain.stepping.max(case.motet.map_or(0.0, |m| m.stepping)) / case.exchanges as f64;
+            let (unit, parts) = if longest < 0.01 { ("µs", 1e6) } else { ("ms", 1e3) };
+            let per_exchange = |seconds: f64| seconds / case.exchanges as f64 * parts;
             let quantities = [
                 ("in calls", [case.plain.coupling, case.motet.map_or(0.0, |m| m.coupling)]),
                 ("whole step", [case.plain.stepping, case.motet.map_or(0.0, |m| m.stepping)]),
             ];
             let highest = quantities.iter().flat_map(|(_, v)| *v).map(per_exchange).fold(0.0, f64::max) * 1.3;
             let mut chart = ChartBuilder::on(panel)
-                .caption(format!("{}: µs per exchange", case.case), (FONT, 20))
+                .caption(format!("{}: {unit} per exchange", case.case), (FONT, 20))
                 .margin(12)
                 .x_label_area_size(40)
                 .y_label_area_size(75)
@@ -278,7 +280,7 @@ impl Painter for Bars<'_> {
                 if i == 1 && case.motet.is_none() {
                     continue;
                 }
-                let x = 85 + 125 * i as i32;
+                let x = 98 + 120 * i as i32;
                 panel.draw(&Rectangle::new([(x, 46), (x + 13, 59)], colour.filled())).map_err(failed)?;
                 panel.draw(&Text::new(*name, (x + 19, 46), (FONT, 15).into_font())).map_err(failed)?;
             }
