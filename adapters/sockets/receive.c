@@ -11,6 +11,7 @@
 #include "sockets.h"
 
 #include <limits.h>
+#include <poll.h>
 #include <string.h>
 #include <time.h>
 
@@ -24,6 +25,7 @@ struct receiving {
     motet_stream stream;
     ssize_t result;     /* the answer when no kernel call follows */
     bool message;       /* the program called recvmsg() */
+    struct timespec began; /* MSG_WAITALL on a stream: when the call began, from which its time limit counts */
     struct iovec *rest; /* REST_VECTORS entries: replaces iov where a confined process must receive less than the program asked for */
 };
 
@@ -65,28 +67,66 @@ static ssize_t receive_begin(struct receiving *x, const struct iovec *iov, int c
     return ENGINE_HELD(engine.recv_begin(x->stream, iov, count, x->flags, blocking));
 }
 
+/* What is left of SO_RCVTIMEO, which counts from the beginning of the call. NULL: no limit. */
+static const struct timespec *time_left(const struct receiving *x, struct timespec *left)
+{
+    struct timeval limit = {0};
+    socklen_t length = sizeof limit;
+    struct timespec now;
+    if (getsockopt(x->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, &length) != 0 || (limit.tv_sec == 0 && limit.tv_usec == 0)) return NULL;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t spent = (now.tv_sec - x->began.tv_sec) * 1000000000 + now.tv_nsec - x->began.tv_nsec;
+    int64_t rest = limit.tv_sec >= INT64_MAX / 2000000000 ? INT64_MAX : limit.tv_sec * 1000000000 + limit.tv_usec * 1000 - spent;
+    *left = rest <= 0 ? (struct timespec){0} : (struct timespec){rest / 1000000000, rest % 1000000000};
+    return left;
+}
+
+/* Sleeps until the rest of a MSG_WAITALL may be there. False: a signal or SO_RCVTIMEO ends the call, which has received a part. A receive in
+ * the kernel would go on after a handler with SA_RESTART, because the kernel does not know of the part. */
+static bool rest_wait(struct receiving *x, unsigned handled)
+{
+    struct pollfd readable = {.fd = x->fd, .events = POLLIN};
+    struct timespec left;
+    int ready;
+    WITH_CLEANUP(receive_cancelled, x, ready = signals_poll(&readable, time_left(x, &left), handled));
+    return ready > 0;
+}
+
+/* Receives what is there of the rest, in the kernel. */
+static ssize_t rest_step(struct receiving *x, struct iovec *rest, int count, unsigned handled)
+{
+    if (!rest_wait(x, handled)) {
+        ENGINE_DO(engine.recv_end(x->stream, -1, x->flags));
+        return 0;
+    }
+    struct msghdr message = {.msg_iov = rest, .msg_iovlen = (size_t)count};
+    ssize_t step = REAL(recvmsg)(x->fd, &message, (x->flags & ~(MOTET_KERNEL_ONLY | MSG_WAITALL)) | MSG_DONTWAIT);
+    bool retry = step < 0 && errno == EAGAIN; /* another thread was first */
+    /* An error that ends the connection is reported once, after the bytes that were received before it. */
+    bool dead = step < 0 && !retry && errno != EINTR && errno != EFAULT && errno != EBADF && errno != ENOMEM;
+    ENGINE_DO(engine.recv_end(x->stream, dead ? -errno : step, x->flags));
+    return retry ? MOTET_POLL : step;
+}
+
 /* MSG_WAITALL when the ring had only a part: receives the rest from the ring or from TCP. Returns early where the kernel would: end of file,
  * error, signal, SO_RCVTIMEO. */
 static __attribute__((noinline)) ssize_t receive_rest(struct receiving *x, size_t done)
 {
     struct iovec rest[SHIM_STEP_BUFFERS];
+    unsigned handled = signals_handled; /* handlers that have begun since end the call */
     for (;;) {
         int count = iov_after(x->iov, x->count, done, rest);
         if (count == 0) return (ssize_t)done;
         ssize_t step = receive_begin(x, rest, count, true);
-        if (step == MOTET_KERNEL) {
-            size_t wanted = 0;
-            for (int i = 0; i < count; i++) wanted += rest[i].iov_len;
-            struct msghdr message = {.msg_iov = rest, .msg_iovlen = (size_t)count};
-            WITH_CLEANUP(receive_cancelled, x, step = REAL(recvmsg)(x->fd, &message, x->flags & ~MOTET_KERNEL_ONLY));
-            /* An error that ends the connection is reported once, after the bytes that were received before it. */
-            bool dead = step < 0 && errno != EINTR && errno != EAGAIN && errno != EFAULT && errno != EBADF && errno != ENOMEM;
-            ENGINE_DO(engine.recv_end(x->stream, dead ? -errno : step, x->flags));
-            if (step > 0) done += (size_t)step;
-            if (step == (ssize_t)wanted) continue; /* more buffers may follow */
+        if (step == MOTET_POLL) {
+            x->mode = RECEIVING_WAIT;
+            bool ready = rest_wait(x, handled);
+            x->mode = RECEIVING_STREAM;
+            ENGINE_DO(engine.recv_wait_end(x->stream));
+            if (ready) continue;
             return (ssize_t)done;
         }
-        if (step == MOTET_POLL && receive_wait(x) == 0) continue;
+        if (step == MOTET_KERNEL && (step = rest_step(x, rest, count, handled)) == MOTET_POLL) continue;
         if (step <= 0) return (ssize_t)done;
         done += (size_t)step;
     }
@@ -179,6 +219,7 @@ static bool receive_start(struct receiving *x)
     bool timed_out = false;
     /* A receive that waits until all is there, and takes nothing, is the kernel's: no ring waits for more than its first byte. */
     if (UNLIKELY((x->flags & (MSG_PEEK | MSG_WAITALL)) == (MSG_PEEK | MSG_WAITALL)) && blocks) handover_fd(x->fd, REASON_UNSEEN_WAIT);
+    if (UNLIKELY(x->flags & MSG_WAITALL) && blocks) clock_gettime(CLOCK_MONOTONIC, &x->began);
     if (UNLIKELY(atomic_load_explicit(&uring_by_system_call, memory_order_relaxed)) && blocks) uring_before_wait(x->fd);
     for (;;) {
         ssize_t step = receive_begin(x, x->iov, x->count, blocks && !timed_out);
@@ -254,10 +295,19 @@ static ssize_t receive_finish(struct receiving *x, ssize_t result)
         result = receive_finish(&x, result);                                                                            \
     }
 
-/* read(2) and its variants return 0 for no bytes, whatever the state of the socket; recv(2) looks at it. */
-static bool wants_nothing(uint64_t word, const struct iovec *iov, int count)
+/* Whether the kernel refuses one of the lengths: its own call reports that. */
+static bool has_refused_length(const struct iovec *iov, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (UNLIKELY(iov[i].iov_len > SSIZE_MAX)) return true;
+    return false;
+}
+
+/* read(2) and its variants return 0 for no bytes, whatever the state of the socket; recv(2) looks at it. A length that is refused is an error first. */
+static bool takes_nothing(uint64_t word, const struct iovec *iov, int count)
 {
     if (word_kind(word) == KIND_PRIVATE || count < 0 || count > IOV_MAX) return false;
+    if (has_refused_length(iov, count)) return true;
     while (count > 0 && iov[count - 1].iov_len == 0) count--;
     return count == 0;
 }
@@ -265,8 +315,8 @@ static bool wants_nothing(uint64_t word, const struct iovec *iov, int count)
 SHIM_API ssize_t read(int fd, void *data, size_t length)
 {
     uint64_t word = table_word(fd);
-    if (word_passes_through(word) || (UNLIKELY(length == 0) && word_kind(word) != KIND_PRIVATE)) return REAL(read)(fd, data, length);
     struct iovec iov = {data, length};
+    if (word_passes_through(word) || UNLIKELY(takes_nothing(word, &iov, 1))) return REAL(read)(fd, data, length);
     RECEIVE_THROUGH(fd, &iov, 1, 0, REAL(read)(fd, data, x.iov->iov_len))
     return result;
 }
@@ -274,7 +324,7 @@ SHIM_API ssize_t read(int fd, void *data, size_t length)
 SHIM_API ssize_t readv(int fd, const struct iovec *iov, int count)
 {
     uint64_t word = table_word(fd);
-    if (word_passes_through(word) || UNLIKELY(wants_nothing(word, iov, count))) return REAL(readv)(fd, iov, count);
+    if (word_passes_through(word) || UNLIKELY(takes_nothing(word, iov, count))) return REAL(readv)(fd, iov, count);
     RECEIVE_THROUGH(fd, iov, count, 0, REAL(readv)(fd, x.iov, x.count))
     return result;
 }
@@ -283,7 +333,7 @@ SHIM_API ssize_t readv(int fd, const struct iovec *iov, int count)
 SHIM_API ssize_t preadv2(int fd, const struct iovec *iov, int count, off_t offset, int flags)
 {
     uint64_t word = table_word(fd);
-    if (word_passes_through(word) || offset != -1 || flags & ~SHIM_RWF_IGNORED || UNLIKELY(wants_nothing(word, iov, count)))
+    if (word_passes_through(word) || offset != -1 || flags & ~SHIM_RWF_IGNORED || UNLIKELY(takes_nothing(word, iov, count)))
         return REAL(preadv2)(fd, iov, count, offset, flags);
     int nowait = flags & RWF_NOWAIT ? MSG_DONTWAIT : 0;
     RECEIVE_THROUGH(fd, iov, count, nowait, REAL(preadv2)(fd, x.iov, x.count, offset, flags))
@@ -325,7 +375,8 @@ static __attribute__((noinline)) ssize_t rest_message(struct receiving *x, struc
 SHIM_API ssize_t recvmsg(int fd, struct msghdr *message, int flags)
 {
     if (word_passes_through(table_word(fd))) return REAL(recvmsg)(fd, message, flags);
-    int count = message->msg_iovlen > IOV_MAX ? -1 : (int)message->msg_iovlen;
+    bool is_refused = message->msg_iovlen > IOV_MAX || has_refused_length(message->msg_iov, (int)message->msg_iovlen);
+    int count = is_refused ? -1 : (int)message->msg_iovlen;
     RECEIVE_AS(true, fd, message->msg_iov, count, flags,
                UNLIKELY(x.mode == RECEIVING_REST) ? rest_message(&x, message) : REAL(recvmsg)(fd, message, flags))
     if (from_ring && result >= 0) {

@@ -24,6 +24,7 @@
 
 __thread volatile int signals_pending;
 __thread int signals_handler_depth;
+__thread unsigned signals_handled;
 static __thread bool in_long_sleep; /* the thread is in a long sleep of the engine */
 static __thread uint64_t unblocked; /* signals to unblock when the thread leaves the engine */
 
@@ -191,8 +192,24 @@ static void handler_entry(int number, siginfo_t *info, void *context)
     int level __attribute__((cleanup(restore_depth))) = signals_handler_depth;
     if (level < SHIM_HANDLER_DEPTH_MAX) frames[level] = __builtin_frame_address(0);
     signals_handler_depth = level + 1;
+    signals_handled++;
     void (*handler)(int, siginfo_t *, void *) = (void (*)(int, siginfo_t *, void *))(uintptr_t)atomic_load(&handlers[number]);
     handler(number, info, context);
+}
+
+int signals_poll(struct pollfd *descriptor, const struct timespec *limit, unsigned handled)
+{
+    uint64_t before;
+    sigset_t mask;
+    signals_deliver_pending();
+    block(all_deferrable(), &before);
+    sigemptyset(&mask);
+    memcpy(&mask, &before, sizeof before); /* the kernel's mask is shorter than libc's */
+    int ready = signals_handled == handled ? REAL(ppoll)(descriptor, 1, limit, &mask) : -1;
+    int kept = errno;
+    syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before);
+    errno = kept;
+    return ready;
 }
 
 /* ---------------------------------------------------------------- callbacks of the engine */

@@ -187,7 +187,11 @@ static inline void reentrancy_exit(void)
 
 extern __thread volatile int signals_pending __attribute__((tls_model("initial-exec"), visibility("hidden")));  /* deferred signals exist */
 extern __thread int signals_handler_depth __attribute__((tls_model("initial-exec"), visibility("hidden"))); /* handlers that run */
+extern __thread unsigned signals_handled __attribute__((tls_model("initial-exec"), visibility("hidden")));  /* handlers that have begun */
 void signals_deliver(void);                  /* async-signal-safe, keeps errno */
+
+/* As ppoll() of one descriptor. -1 also if a handler has begun since signals_handled was `handled`: no signal comes between that and the sleep. */
+int signals_poll(struct pollfd *descriptor, const struct timespec *limit, unsigned handled);
 void signals_attach_engine(void *library);   /* registers the callbacks of motet_signal_hooks() */
 
 static inline bool signals_in_handler(void) { return UNLIKELY(signals_handler_depth > 0); }

@@ -23,13 +23,14 @@
 struct kernel_transfer {
     motet_stream stream;
     int fd;
-    bool sends, active, counted;
+    bool sends, active, counted, waits;
 };
 
 static void transfer_cancelled(void *transfer)
 {
     struct kernel_transfer *x = transfer;
     if (x->counted) candidate_kernel_leave(x->fd);
+    if (x->waits) ENGINE_DO(engine.recv_wait_end(x->stream));
     if (!x->active) return;
     if (x->sends)
         ENGINE_DO(engine.send_end(x->stream, -1));
@@ -120,8 +121,10 @@ SHIM_API ssize_t sendfile(int out, int in, off_t *offset, size_t length)
 
 SHIM_API ssize_t sendfile64(int out, int in, off_t *offset, size_t length) __attribute__((alias("sendfile")));
 
+#define RING_IS_EMPTY ((ssize_t)-2)
+
 /* Copies ring bytes into a pipe. They are written first and then taken, as many as the pipe accepted, so none is lost when the pipe fills up
- * or its reader closes. */
+ * or its reader closes. RING_IS_EMPTY, with EAGAIN: no byte can be taken now. */
 static ssize_t splice_from_ring(int from, int to, size_t length, unsigned flags)
 {
     char bounce[SPLICE_BYTES_MAX];
@@ -133,6 +136,7 @@ static ssize_t splice_from_ring(int from, int to, size_t length, unsigned flags)
         return -1;
     }
     ssize_t seen = recv(from, bounce, length < sizeof bounce ? length : sizeof bounce, MSG_PEEK | MSG_DONTWAIT);
+    if (seen < 0 && errno == EAGAIN) return RING_IS_EMPTY;
     if (seen <= 0) return seen;
     ssize_t written = REAL(write)(to, bounce, (size_t)seen);
     int kept = errno;
@@ -143,6 +147,46 @@ static ssize_t splice_from_ring(int from, int to, size_t length, unsigned flags)
     }
     errno = kept;
     return written;
+}
+
+/* Sleeps until the kernel has bytes, which precede those of the ring. As receive_wait(). */
+static int splice_wait(struct kernel_transfer *x)
+{
+    char byte;
+    ssize_t peeked;
+    x->waits = true;
+    WITH_CLEANUP(transfer_cancelled, x, peeked = REAL(recv)(x->fd, &byte, 1, MSG_PEEK));
+    x->waits = false;
+    ENGINE_DO(engine.recv_wait_end(x->stream));
+    return peeked < 0 ? -1 : 0;
+}
+
+/* Splices out of the ring. True: make the kernel's call instead. */
+static bool begin_splice(struct kernel_transfer *x, int out, size_t length, unsigned flags, bool blocks, ssize_t *result)
+{
+    struct iovec none = {NULL, 0};
+    struct pollfd moment = {.fd = -1}; /* a pause of a millisecond */
+    for (;;) {
+        ssize_t step = 0;
+        if (!(ENGINE(engine.rx_ready(x->stream)) & MOTET_RX_DATA))
+            step = ENGINE(engine.recv_begin(x->stream, &none, 0, MOTET_KERNEL_ONLY, !(flags & SPLICE_F_NONBLOCK)));
+        if (step < 0 && step != MOTET_POLL) {
+            x->active = step == MOTET_KERNEL;
+            return true;
+        }
+        if (step == MOTET_POLL && blocks) {
+            *result = -1;
+            if (splice_wait(x) != 0) return false;
+            continue;
+        }
+        if (step == MOTET_POLL) ENGINE_DO(engine.recv_wait_end(x->stream));
+        *result = splice_from_ring(x->fd, out, length, flags);
+        /* The producer has taken its bytes back: they come again, over TCP. */
+        if (*result != RING_IS_EMPTY || !blocks) break;
+        REAL(poll)(&moment, 1, 1);
+    }
+    if (*result == RING_IS_EMPTY) *result = -1;
+    return false;
 }
 
 /* Copies ring bytes into a pipe in a confined process. What the pipe did not accept stays in the ring. */
@@ -177,14 +221,8 @@ SHIM_API ssize_t splice(int in, off_t *in_offset, int out, off_t *out_offset, si
         if (UNLIKELY(word_kind(word) == KIND_RING_REST)) return splice_rest(in, in_offset, out, out_offset, length, flags);
         if (word_kind(word) == KIND_STREAM && reentrancy_depth == 0) {
             x.stream = table_handle(in);
-            if (ENGINE(engine.rx_ready(x.stream)) & MOTET_RX_DATA) return splice_from_ring(in, out, length, flags);
-            struct iovec none = {NULL, 0};
-            ssize_t step = ENGINE(engine.recv_begin(x.stream, &none, 0, MOTET_KERNEL_ONLY, !(flags & SPLICE_F_NONBLOCK)));
-            if (step >= 0 || step == MOTET_POLL) {
-                if (step == MOTET_POLL) ENGINE_DO(engine.recv_wait_end(x.stream));
-                return splice_from_ring(in, out, length, flags);
-            }
-            x.active = step == MOTET_KERNEL;
+            bool blocks = !(flags & SPLICE_F_NONBLOCK) && table_is_blocking(in, word);
+            if (!begin_splice(&x, out, length, flags, blocks, &result)) return result;
         }
     }
     WITH_CLEANUP(transfer_cancelled, &x, result = REAL(splice)(in, in_offset, out, out_offset, length, flags));

@@ -3,7 +3,11 @@
 #include "check.h"
 
 #include <stdbool.h>
+#include <limits.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
 
 struct turn {
     _Atomic int wanted, sent;
@@ -183,6 +187,50 @@ static void peeks_all(int fd)
     printf("received %zd\n", recv(fd, data, 209, MSG_WAITALL));
 }
 
+static volatile sig_atomic_t signals;
+
+static void note_signal(int number)
+{
+    (void)number;
+    if (++signals == 10) ask(91, 0, 0); /* a receive that no signal ends has its rest then */
+}
+
+/* A signal ends a MSG_WAITALL that has received a part, also if its handler has SA_RESTART. */
+static void ended_parts(int fd)
+{
+    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    for (int round = 0; round < 10; round++) {
+        struct itimerval each = {{0, 20000}, {0, 20000}}, none = {{0, 0}, {0, 0}};
+        is_readable(fd);
+        ask_and_wait(9);
+        signals = 0;
+        CHECK(setitimer(ITIMER_REAL, &each, NULL) == 0);
+        ssize_t part = recv(fd, data, 100, MSG_WAITALL);
+        CHECK(setitimer(ITIMER_REAL, &none, NULL) == 0);
+        printf("part %zd, ", part);
+    }
+    printf("ended by signals\n");
+}
+
+/* A length that the kernel refuses is an error, wherever the bytes are. */
+static void refused(int fd)
+{
+    struct iovec first[1] = {{data, SIZE_MAX}}, second[2] = {{data, 5}, {data + 5, (size_t)SSIZE_MAX + 1}};
+    struct msghdr message = {.msg_iov = second, .msg_iovlen = 2};
+    is_readable(fd);
+    ask_and_wait(9);
+    for (int call = 0; call < 5; call++) {
+        ssize_t got = call == 0   ? readv(fd, first, 1)
+                      : call == 1 ? readv(fd, second, 2)
+                      : call == 2 ? preadv2(fd, second, 2, -1, 0)
+                      : call == 3 ? recvmsg(fd, &message, 0)
+                                  : syscall(SYS_read, fd, data, SIZE_MAX);
+        printf("%zd %s, ", got, got < 0 ? strerrorname_np(errno) : "");
+    }
+    printf("received %zd\n", recv(fd, data, 1000, 0));
+}
+
 /* A message that is sent in part is the last one of its call. */
 static void messages(int fd)
 {
@@ -247,6 +295,8 @@ static void reads(int fd)
     if (strcmp(which, "stays") == 0) stays(fd);
     if (strcmp(which, "low water") == 0) low_water(fd);
     if (strcmp(which, "peeks all") == 0) peeks_all(fd);
+    if (strcmp(which, "ended parts") == 0) ended_parts(fd);
+    if (strcmp(which, "refused") == 0) refused(fd);
     if (strcmp(which, "messages") == 0) messages(fd);
     if (strcmp(which, "greets") == 0) greets(fd);
     if (strcmp(which, "closed copy") == 0) closed_copy(fd);

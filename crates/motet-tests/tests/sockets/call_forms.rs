@@ -51,10 +51,11 @@ fn waitall_receives_whole_blocks_while_children_exit() {
     both("amounts", &["children"]).took_the_fast_path(1);
 }
 
-/// MSG_TRUNC, reads of nothing, MSG_PEEK with MSG_WAITALL, a message that is sent in part, and a FILE that is written before it is read.
+/// MSG_TRUNC, reads of nothing, MSG_PEEK with MSG_WAITALL, MSG_WAITALL that a signal ends, refused lengths, a message that is sent in part, and a FILE that
+/// is written before it is read.
 #[test]
 fn rare_forms_match_the_kernel() {
-    for case in ["discards", "nothing", "peeks all", "messages", "greets"] {
+    for case in ["discards", "nothing", "peeks all", "ended parts", "refused", "messages", "greets"] {
         Program::c("kernel_results", &[case]).with_open_gates().same_both_ways().took_the_fast_path(1);
     }
 }
