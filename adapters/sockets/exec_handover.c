@@ -40,6 +40,20 @@ void handover_fd(int fd, enum tcp_reason reason)
     errno = kept;
 }
 
+/* A process that receives a descriptor by SCM_RIGHTS may use it without this object: the connection stays on TCP. */
+void handover_passed(const struct msghdr *message)
+{
+    for (struct cmsghdr *control = CMSG_FIRSTHDR(message); control; control = CMSG_NXTHDR((struct msghdr *)message, control)) {
+        if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS || control->cmsg_len < CMSG_LEN(0)) continue;
+        size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+        for (size_t i = 0; i < count; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(control) + i * sizeof fd, sizeof fd);
+            handover_fd(fd, REASON_PASSED);
+        }
+    }
+}
+
 static bool stays_open(int fd)
 {
     int flags = REAL(fcntl)(fd, F_GETFD);

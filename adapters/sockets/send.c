@@ -228,24 +228,10 @@ SHIM_API ssize_t sendto(int fd, const void *data, size_t length, int flags, cons
     SEND_THROUGH(fd, &iov, 1, flags, REAL(sendto)(fd, data, length, flags, to, to_length));
 }
 
-/* A process that receives a descriptor by SCM_RIGHTS may use it without this object: the connection stays on TCP. */
-static void hand_over_passed_fds(const struct msghdr *message)
-{
-    for (struct cmsghdr *control = CMSG_FIRSTHDR(message); control; control = CMSG_NXTHDR((struct msghdr *)message, control)) {
-        if (control->cmsg_level != SOL_SOCKET || control->cmsg_type != SCM_RIGHTS || control->cmsg_len < CMSG_LEN(0)) continue;
-        size_t count = (control->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < count; i++) {
-            int fd;
-            memcpy(&fd, CMSG_DATA(control) + i * sizeof fd, sizeof fd);
-            handover_fd(fd, REASON_PASSED);
-        }
-    }
-}
-
 SHIM_API ssize_t sendmsg(int fd, const struct msghdr *message, int flags)
 {
     if (word_passes_through(table_word(fd))) {
-        if (UNLIKELY(message->msg_control && message->msg_controllen >= sizeof(struct cmsghdr))) hand_over_passed_fds(message);
+        if (UNLIKELY(message->msg_control && message->msg_controllen >= sizeof(struct cmsghdr))) handover_passed(message);
         return REAL(sendmsg)(fd, message, flags);
     }
     int kernel_only = message->msg_control && message->msg_controllen > 0 ? MOTET_KERNEL_ONLY : 0;
@@ -257,7 +243,7 @@ SHIM_API int sendmmsg(int fd, struct mmsghdr *messages, unsigned count, int flag
 {
     if (word_passes_through(table_word(fd))) {
         for (unsigned i = 0; i < count; i++)
-            if (messages[i].msg_hdr.msg_control) hand_over_passed_fds(&messages[i].msg_hdr);
+            if (messages[i].msg_hdr.msg_control) handover_passed(&messages[i].msg_hdr);
         return REAL(sendmmsg)(fd, messages, count, flags);
     }
     unsigned done = 0;

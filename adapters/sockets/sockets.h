@@ -298,6 +298,7 @@ bool fork_shared_nonblock_is_current(void); /* false: O_NONBLOCK may have change
 
 #define SHIM_STDIO_FD_MAX 2 /* stdio uses descriptors up to this one without calling this object */
 
+void handover_passed(const struct msghdr *message); /* the descriptors in a message that is sent */
 void handover_fd(int fd, enum tcp_reason reason); /* both ends of the connection stay on TCP from then on. Keeps errno */
 void handover_before_exec(void);
 void handover_exec_failed(void);
