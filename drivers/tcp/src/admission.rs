@@ -23,6 +23,17 @@ pub enum PeerOwner {
     Unknown,
 }
 
+impl PeerOwner {
+    /// The owner whose share of the sessions counts. Among nodes of other users the callers that the kernel does not name are one more user: a caller that
+    /// closes its end at once would have no share otherwise.
+    pub fn of_share(self, other_users: bool) -> Self {
+        match self {
+            Self::Unknown if other_users => Self::OtherUser(OVERFLOW_UID),
+            owner => owner,
+        }
+    }
+}
+
 /// Finds the user of the end at `peer` of the connection whose end here is `local`. Each call opens a netlink socket: it is called once for
 /// each session.
 pub fn peer_owner(local: SocketAddr, peer: SocketAddr) -> PeerOwner {

@@ -112,6 +112,10 @@ impl SessionTable {
     pub fn add(&self, session: [u8; 16], origin: Origin) -> Option<Arc<Mailbox>> {
         let doorbell = PrivateFd::new(motet_sys::socket::eventfd().ok()?);
         let (non_empty, waiting) = (AtomicBool::new(false), Mutex::default());
+        let origin = match origin {
+            Origin::Own => Origin::Own,
+            Origin::Accepted(owner) => Origin::Accepted(owner.of_share(self.other_users)),
+        };
         let mailbox = Arc::new(Mailbox { origin, doorbell, non_empty, waiting });
         let mut sessions = lock(&self.sessions);
         if sessions.contains_key(&session) || !has_room(&sessions, origin, max_accepted_sessions()) {
@@ -222,5 +226,23 @@ mod tests {
         assert_eq!(of_others, [8, 0, 8, 8, 8, 0]);
         assert_eq!((fill(PeerOwner::SameUser), fill(PeerOwner::Unknown), fill(PeerOwner::OtherUser(9))), (32, 0, 0));
         assert!(has_room(&sessions, Origin::Own, 64));
+    }
+
+    /// The kernel does not name a caller whose end is closed.
+    #[test]
+    fn unnamed_callers_have_the_share_of_one_user() {
+        for (other_users, others_have_room) in [(true, true), (false, false)] {
+            let (id, secret, name) = (NodeId([1; 16]), Secret { caller: 1, answer: 2 }, String::new());
+            let table = SessionTable::new(&Identity { id, name, listen: None, secret, other_users, folder: None });
+            let max = max_accepted_sessions();
+            let begin = |number: usize, owner| {
+                let mut session = [0; 16];
+                session[..8].copy_from_slice(&number.to_ne_bytes());
+                table.add(session, Origin::Accepted(owner)).is_some()
+            };
+            let unnamed = (0..max).filter(|number| begin(*number, PeerOwner::Unknown)).count();
+            assert_eq!(unnamed == max, !others_have_room, "{unnamed} of {max}");
+            assert_eq!(begin(max, PeerOwner::OtherUser(7)), others_have_room);
+        }
     }
 }
