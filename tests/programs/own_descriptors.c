@@ -25,11 +25,10 @@ static void *echoes(void *number)
 
 static void serve(int listener)
 {
-    for (int count = 0; count < 2; count++) {
-        pthread_t thread;
-        CHECK(pthread_create(&thread, NULL, echoes, (void *)(intptr_t)accept(listener, NULL, NULL)) == 0);
-    }
-    pthread_exit(NULL);
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, echoes, (void *)(intptr_t)accept(listener, NULL, NULL)) == 0);
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
 }
 
 static void leave_the_table(void)
