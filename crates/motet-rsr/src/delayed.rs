@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// How often operations are looked at.
 const LOOK: Duration = Duration::from_millis(1);
+/// The most that counts of the time between two looks. More passes where this process is stopped, and a caller could not receive.
+const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 /// Replies to one peer that are under way at a time. It has at most as many calls of one channel outstanding, see `routes`.
 const MOST_OF_A_PEER: usize = 256;
 /// Routes that are opened at a time.
@@ -27,7 +29,8 @@ const CANCEL_LIMIT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Reply {
     pub messages: VecDeque<(u64, Vec<u8>)>,
-    pub until: Instant,
+    /// The longest time that it takes.
+    pub limit: Duration,
 }
 
 /// A reply under way.
@@ -37,6 +40,8 @@ struct Sending {
     channel: Channel,
     length: usize,
     operation: Option<OperationId>,
+    /// For how long it has been under way, and this process has sent.
+    age: Duration,
     cancelled: bool,
 }
 
@@ -59,10 +64,6 @@ struct State {
 }
 
 impl Reply {
-    fn deadline(&self) -> Deadline {
-        Deadline::within(Some(self.until.saturating_duration_since(Instant::now())))
-    }
-
     fn length(&self) -> usize {
         self.messages.iter().map(|(_, bytes)| bytes.len()).sum()
     }
@@ -71,7 +72,7 @@ impl Reply {
 impl Sending {
     /// Goes on. False: it has ended.
     fn go_on(&mut self, node: &Node) -> bool {
-        let is_late = Instant::now() >= self.reply.until;
+        let is_late = self.age >= self.reply.limit;
         loop {
             if let Some(operation) = self.operation {
                 match node.test(operation) {
@@ -81,7 +82,7 @@ impl Sending {
                             self.cancelled = true;
                             let _ = node.cancel(operation);
                         }
-                        return self.reply.until.elapsed() < CANCEL_LIMIT;
+                        return self.age.saturating_sub(self.reply.limit) < CANCEL_LIMIT;
                     }
                     Ok(Some(completion)) if completion.status == Status::Done => self.operation = None,
                     Ok(Some(_)) | Err(_) => return false, // the caller has gone, or has been waited for long enough
@@ -123,7 +124,7 @@ impl Delayed {
             }
             (*count, *bytes) = (*count + 1, *bytes + length);
         }
-        let mut sending = Sending { reply, channel, length, operation: None, cancelled: false };
+        let mut sending = Sending { reply, channel, length, operation: None, age: Duration::ZERO, cancelled: false };
         let goes_on = sending.go_on(node);
         let mut state = self.state();
         if !goes_on {
@@ -146,7 +147,7 @@ impl Delayed {
         self: &Arc<Self>,
         node: &Arc<Node>,
         open: impl FnOnce(Deadline) -> Option<Channel> + Send + 'static,
-        reply: Reply,
+        mut reply: Reply,
         most: usize,
     ) -> Result<(), Error> {
         {
@@ -158,7 +159,9 @@ impl Delayed {
         }
         let (delayed, node) = (self.clone(), node.clone());
         let open = move || {
-            if let Some(channel) = open(reply.deadline()) {
+            let deadline = Deadline::within(Some(reply.limit));
+            if let Some(channel) = open(deadline) {
+                reply.limit = deadline.at_most(reply.limit);
                 let _ = delayed.send(&node, channel, reply, most); // who has called may be gone
             }
             delayed.opened();
@@ -177,15 +180,20 @@ impl Delayed {
 
     fn run(&self, node: &Node) {
         let mut state = self.state();
+        let mut last_look = Instant::now();
         loop {
             while state.sending.is_empty() {
                 if state.ended {
                     return;
                 }
                 state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
+                last_look = Instant::now();
             }
             let mut sending = std::mem::take(&mut state.sending);
             drop(state);
+            let since = last_look.elapsed().min(MOST_BETWEEN_LOOKS);
+            last_look = Instant::now();
+            sending.iter_mut().for_each(|one| one.age = one.age.saturating_add(since));
             let _ = node.progress();
             let (go_on, over): (Vec<_>, Vec<_>) =
                 sending.drain(..).map(|mut one| (one.go_on(node), one)).partition(|(goes_on, _)| *goes_on);

@@ -1,21 +1,21 @@
 //! Lines: the requests of a channel behind one whose data come apart, so that all are handled in the order in which they were sent.
 //!
 //! What it is: for each channel with such a request the requests from that one on, each with what of its data is here. What it is not: it receives
-//! nothing and runs nothing; `reception` does both. A channel without data that come apart has no line.
+//! nothing and runs nothing; `reception` does both. A channel without data that come apart has no line. Bounds are those of a link: a peer may open as many
+//! channels as it likes.
 
 use crate::endpoint::{Entry, Job, Registered};
 use crate::format::Format;
 use crate::memory::Lease;
 use crate::request::Data;
 use crate::sender::ReplyTo;
-use motet::node::Channel;
+use motet::node::{Channel, LinkId};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-/// Requests of a channel whose data are under way. A sender has at most 64 ([`crate::routes::Turns`]), and some whose deadline has passed.
+/// Requests of a link whose data are under way. A sender has at most 64 ([`crate::routes::Turns`]), and some whose deadline has passed.
 const MAX_APART: usize = 256;
-/// A line with so many requests, or so many bytes of short ones, is full: nothing more is received then.
+/// With so many requests in its lines, or so many bytes of short ones, a link is full: nothing more is received from it then.
 const FULL: usize = 512;
 const FULL_BYTES: usize = 1 << 20;
 
@@ -44,6 +44,7 @@ pub enum Content {
 #[derive(Default)]
 pub struct Lines {
     by_channel: HashMap<Channel, Line>,
+    by_link: HashMap<LinkId, Share>,
     /// Where the requests are whose data are being received, by the number of the operation.
     arriving: HashMap<u64, (Channel, u64)>,
     /// Requests in all lines.
@@ -55,17 +56,21 @@ struct Line {
     requests: VecDeque<Waiting>,
     /// How many have left the line: the place of its front.
     left: u64,
+}
+
+/// What a link has in lines.
+#[derive(Debug, Default)]
+struct Share {
+    requests: usize,
     /// Requests whose data come apart.
     apart: usize,
     /// Bytes of requests in one packet.
     bytes: usize,
-    full_since: Option<Instant>,
 }
 
-impl Line {
-    fn note_fullness(&mut self) {
-        let is_full = self.requests.len() >= FULL || self.bytes >= FULL_BYTES;
-        self.full_since = is_full.then(|| self.full_since.unwrap_or_else(Instant::now));
+impl Share {
+    fn is_full(&self) -> bool {
+        self.requests >= FULL || self.bytes >= FULL_BYTES
     }
 }
 
@@ -80,17 +85,17 @@ impl Lines {
         self.by_channel.contains_key(&channel)
     }
 
-    /// Adds a request at the end of its channel's line. False: the channel has announced more data than it may.
+    /// Adds a request at the end of its channel's line. False: the peer has announced more data than it may.
     pub fn push(&mut self, channel: Channel, waiting: Waiting) -> bool {
-        let line = self.by_channel.entry(channel).or_default();
+        let share = self.by_link.entry(channel.link).or_default();
+        share.requests += 1;
         match &waiting.content {
-            Content::Here(data) => line.bytes += data.memory.len(),
-            _ => line.apart += 1,
+            Content::Here(data) => share.bytes += data.memory.len(),
+            _ => share.apart += 1,
         }
-        line.requests.push_back(waiting);
-        line.note_fullness();
+        self.by_channel.entry(channel).or_default().requests.push_back(waiting);
         self.count += 1;
-        line.apart <= MAX_APART
+        share.apart <= MAX_APART
     }
 
     /// Begins to receive data, in order and as long as `begin` does: it gets length and tag, and returns the number of the operation. `None`: there is
@@ -136,41 +141,46 @@ impl Lines {
         Some(channel)
     }
 
-    /// Gives up what a channel has announced and is not being received. Returns how many requests that were.
-    pub fn abandon(&mut self, channel: Channel) -> usize {
-        let waiting = self.by_channel.get_mut(&channel).into_iter().flat_map(|line| &mut line.requests);
-        let announced = waiting.filter(|waiting| matches!(waiting.content, Content::Announced { .. }));
-        announced.map(|waiting| waiting.content = Content::Gone).count()
+    /// Gives up what a link has announced and is not being received.
+    pub fn abandon(&mut self, link: LinkId) {
+        let lines = self.by_channel.iter_mut().filter(|(channel, _)| channel.link == link);
+        for waiting in lines.flat_map(|(_, line)| &mut line.requests) {
+            if matches!(waiting.content, Content::Announced { .. }) {
+                waiting.content = Content::Gone;
+            }
+        }
     }
 
     /// The request at the front of a line, if its data are here. Those whose data do not come are dropped.
     pub fn next(&mut self, channel: Channel) -> Option<Job> {
         let line = self.by_channel.get_mut(&channel)?;
+        let share = self.by_link.get_mut(&channel.link)?;
         let found = loop {
-            match line.requests.front()?.content {
-                Content::Announced { .. } | Content::Arriving { .. } => break None,
-                Content::Here(_) | Content::Gone => {}
+            match line.requests.front().map(|waiting| &waiting.content) {
+                None | Some(Content::Announced { .. } | Content::Arriving { .. }) => break None,
+                Some(Content::Here(_) | Content::Gone) => {}
             }
             let Some(Waiting { endpoint, entry, reply_to, content, .. }) = line.requests.pop_front() else {
                 break None;
             };
             line.left += 1;
             self.count -= 1;
-            if let Content::Here(data) = content {
-                match data.lease {
-                    None => line.bytes -= data.memory.len(),
-                    Some(_) => line.apart -= 1,
-                }
-                break Some(Job { endpoint, entry, data, channel, reply_to });
+            share.requests -= 1;
+            let Content::Here(data) = content else {
+                share.apart -= 1;
+                continue;
+            };
+            match data.lease {
+                None => share.bytes -= data.memory.len(),
+                Some(_) => share.apart -= 1,
             }
-            line.apart -= 1;
-            if line.requests.is_empty() {
-                break None;
-            }
+            break Some(Job { endpoint, entry, data, channel, reply_to });
         };
-        line.note_fullness();
         if line.requests.is_empty() {
             self.by_channel.remove(&channel);
+        }
+        if share.requests == 0 {
+            self.by_link.remove(&channel.link);
         }
         found
     }
@@ -185,17 +195,13 @@ impl Lines {
             .collect()
     }
 
-    /// Whether a line is full.
-    pub fn is_full(&self) -> bool {
-        self.by_channel.values().any(|line| line.full_since.is_some())
+    /// Whether a link has as many requests in lines as it may.
+    pub fn is_full(&self, link: LinkId) -> bool {
+        self.by_link.get(&link).is_some_and(Share::is_full)
     }
 
-    /// The channels whose line has been full for so long, and at whose front are data that their sender does not send.
-    pub fn stuck(&self, limit: Duration) -> Vec<Channel> {
-        let stuck = |line: &Line| {
-            line.full_since.is_some_and(|since| since.elapsed() >= limit)
-                && matches!(line.requests.front(), Some(Waiting { content: Content::Arriving { .. }, .. }))
-        };
-        self.by_channel.iter().filter(|(_, line)| stuck(line)).map(|(channel, _)| *channel).collect()
+    /// Whether that is so for any link.
+    pub fn any_full(&self) -> bool {
+        self.by_link.values().any(Share::is_full)
     }
 }

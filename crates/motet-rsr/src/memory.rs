@@ -1,10 +1,11 @@
-//! Memory of requests: what long ones may take together and by channel, and buffers that are used again.
+//! Memory of requests: what long ones may take together and by link, and buffers that are used again.
 
 use crate::options::MAX_ONE_PACKET;
 use crate::wire::MAX_HEAD;
-use motet::node::Channel;
+use motet::node::LinkId;
 use std::cell::Cell;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -16,8 +17,11 @@ const KEPT: [usize; 2] = [64, 4];
 const LONGEST_KEPT: usize = 16 << 20;
 /// Leases of more than this part of the memory leave a quarter of it to shorter ones.
 const LONG_PART: usize = 16;
-/// Data for which memory is held arrive at this rate at least while other data wait for memory, bytes/s.
+/// Data arrive at this rate at least while they hold others up, bytes/s.
 const MIN_RATE: u64 = 1 << 20;
+/// The most that counts of the time between two looks at data that arrive. More passes where this process is stopped, or does not receive: that is not the
+/// peers' doing.
+const MOST_BETWEEN_LOOKS: Duration = Duration::from_millis(40);
 
 /// Buffers for first packets that no thread keeps.
 static FIRST_BUFFERS: Mutex<Vec<Vec<u8>>> = Mutex::new(Vec::new());
@@ -63,7 +67,7 @@ fn keep_first_buffer(buffer: Vec<u8>) {
 /// The memory.
 #[derive(Debug)]
 pub struct Memory {
-    /// Most bytes of requests together; a channel gets a quarter.
+    /// Most bytes of requests together; a link gets a quarter.
     most: usize,
     used: Mutex<Used>,
     long: Mutex<Vec<Vec<u8>>>,
@@ -75,21 +79,34 @@ struct Used {
     all: usize,
     /// Of it by long leases.
     long: usize,
-    by_channel: HashMap<Channel, usize>,
-    /// Leases whose data have not arrived: since when, by number.
-    arriving: HashMap<u64, (Channel, usize, Instant)>,
+    /// By link and not by channel: a peer may open as many channels as it likes.
+    by_link: HashMap<LinkId, usize>,
+    /// Leases whose data have not arrived, by number.
+    arriving: HashMap<u64, Arriving>,
     last: u64,
+}
+
+/// A lease whose data have not arrived.
+#[derive(Debug)]
+struct Arriving {
+    link: LinkId,
+    bytes: usize,
+    /// For how long they have held others up, and could have been received.
+    age: Duration,
+    last_look: Option<Instant>,
+    /// Whether the thread that receives the data does something else.
+    is_busy: Arc<AtomicBool>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Leave to hold so many bytes for a request of a channel. Given back when dropped.
+/// Leave to hold so many bytes for a request of a link. Given back when dropped.
 #[derive(Debug)]
 pub struct Lease {
     memory: Arc<Memory>,
-    channel: Channel,
+    link: LinkId,
     bytes: usize,
     number: u64,
 }
@@ -99,10 +116,11 @@ impl Memory {
         Self { most, used: Mutex::default(), long: Mutex::default() }
     }
 
-    /// Leave to hold `bytes` for data that arrive now, unless too many are held. A channel that holds none always gets it if all together have room.
-    pub fn lease(self: &Arc<Self>, channel: Channel, bytes: usize) -> Option<Lease> {
+    /// Leave to hold `bytes` for data that arrive now, unless too many are held. A link that holds none always gets it if all together have room.
+    /// `is_busy`: whether the thread that receives the data does something else.
+    pub fn lease(self: &Arc<Self>, link: LinkId, bytes: usize, is_busy: &Arc<AtomicBool>) -> Option<Lease> {
         let used = &mut *lock(&self.used);
-        let own = used.by_channel.get(&channel).copied().unwrap_or(0);
+        let own = used.by_link.get(&link).copied().unwrap_or(0);
         let is_long = self.is_long(bytes);
         let exceeds = |held: usize, most: usize| held > 0 && held.saturating_add(bytes) > most;
         if exceeds(used.all, self.most)
@@ -113,10 +131,11 @@ impl Memory {
         }
         used.all += bytes;
         used.long += if is_long { bytes } else { 0 };
-        *used.by_channel.entry(channel).or_default() += bytes;
+        *used.by_link.entry(link).or_default() += bytes;
         used.last += 1;
-        used.arriving.insert(used.last, (channel, bytes, Instant::now()));
-        Some(Lease { memory: self.clone(), channel, bytes, number: used.last })
+        let arriving = Arriving { link, bytes, age: Duration::ZERO, last_look: None, is_busy: is_busy.clone() };
+        used.arriving.insert(used.last, arriving);
+        Some(Lease { memory: self.clone(), link, bytes, number: used.last })
     }
 
     fn is_long(&self, bytes: usize) -> bool {
@@ -128,13 +147,21 @@ impl Memory {
         lock(&self.used).all
     }
 
-    /// The channels that hold memory for data that should be here: they began to arrive longer ago than `limit`, and the time that they take at the lowest rate.
-    pub fn overdue(&self, limit: Duration) -> Vec<Channel> {
-        let used = lock(&self.used);
-        let is_overdue = |&&(_, bytes, since): &&(Channel, usize, Instant)| {
-            since.elapsed() > limit.saturating_add(Duration::from_secs(bytes as u64 / MIN_RATE))
-        };
-        used.arriving.values().filter(is_overdue).map(|(channel, ..)| *channel).collect()
+    /// The links that hold others up with data that should be here: they have done so for longer than `limit` and the time that the data take at the lowest
+    /// rate. `holds_up`: whether a link does. Called again and again while one does.
+    pub fn overdue(&self, limit: Duration, holds_up: impl Fn(LinkId) -> bool) -> Vec<LinkId> {
+        let (mut used, now) = (lock(&self.used), Instant::now());
+        let mut overdue = Vec::new();
+        for arriving in used.arriving.values_mut().filter(|arriving| holds_up(arriving.link)) {
+            let since = arriving.last_look.replace(now).map_or(Duration::ZERO, |last| now.duration_since(last));
+            if !arriving.is_busy.load(Ordering::Relaxed) {
+                arriving.age += since.min(MOST_BETWEEN_LOOKS);
+            }
+            if arriving.age > limit.saturating_add(Duration::from_secs(arriving.bytes as u64 / MIN_RATE)) {
+                overdue.push(arriving.link);
+            }
+        }
+        overdue
     }
 
     /// A buffer of at least `length` bytes for data.
@@ -178,10 +205,10 @@ impl Drop for Lease {
         if self.memory.is_long(self.bytes) {
             used.long = used.long.saturating_sub(self.bytes);
         }
-        if let Some(own) = used.by_channel.get_mut(&self.channel) {
+        if let Some(own) = used.by_link.get_mut(&self.link) {
             *own = own.saturating_sub(self.bytes);
             if *own == 0 {
-                used.by_channel.remove(&self.channel);
+                used.by_link.remove(&self.link);
             }
         }
     }

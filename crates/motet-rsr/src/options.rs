@@ -22,16 +22,16 @@ pub struct Options {
     pub one_packet: usize,
     /// The longest request that is received, bytes.
     pub max_request: usize,
-    /// Memory for requests beyond [`MAX_ONE_PACKET`] that have not been handled, bytes. One channel gets a quarter, and requests of more than a 16th leave a
+    /// Memory for requests beyond [`MAX_ONE_PACKET`] that have not been handled, bytes. One link gets a quarter, and requests of more than a 16th leave a
     /// quarter to shorter ones.
     pub memory: usize,
     /// Most threads for threaded handlers.
     pub workers: usize,
     /// Requests that wait for such a thread. When there are so many, reception pauses, and senders wait.
     pub queue: usize,
-    /// The longest time that a handler's reply is kept for a peer that does not receive, ns; and that other requests wait for a peer that
-    /// has sent many behind one whose data it does not send. It is disconnected then. So is a peer whose data arrive for longer than this and a
-    /// second for each MiB while other data wait for memory.
+    /// The longest time that a handler's reply is kept for a peer that does not receive, ns. A peer is disconnected whose data arrive for longer than this
+    /// and a second for each MiB, while other data wait for memory or requests behind them fill its line. Time in which this process does not receive does
+    /// not count.
     pub reply_limit_ns: u64,
 }
 

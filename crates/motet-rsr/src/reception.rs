@@ -2,10 +2,14 @@
 //!
 //! Everything here is the word of a peer. A first packet is received into a buffer of fixed length. Data that come apart are received only for a handler
 //! that is there, into memory for which there is leave; until then they stay in the sender's memory. Requests behind them wait in line, so that all of a
-//! channel are handled in order. While a line is full, nothing more is received, and senders wait. A peer that announces more data than a channel may
-//! have, that keeps a line full without sending what it has announced, or whose data hold memory that others wait for and do not arrive, is disconnected.
+//! channel are handled in order. While a link has as many requests in lines as it may, nothing more is received from it, and its sender waits; others are
+//! served. A peer that announces more data than it may, or whose data hold memory that others wait for and do not arrive, is disconnected. Nothing that a peer
+//! does ends reception, and neither does a node without operations: it ends with the node. A peer that stops within a first packet holds up a program that
+//! polls, because the engine's blocking receive waits for the rest; where threads receive, they go on.
 
 mod apart;
+mod paused;
+mod unwanted;
 
 use crate::counters::count;
 use crate::endpoint::{Job, Table};
@@ -15,27 +19,32 @@ use crate::lines::{Content, Lines, Waiting};
 use crate::memory::{FIRST, Memory, first_buffer, give_back_first};
 use crate::options::Reception;
 use crate::request::{Data, Request};
-use crate::sender::{ReplyTo, Sender};
+use crate::sender::Sender;
 use crate::wire::{ENDPOINT_BITS, Head, ReplyStatus};
 use crate::workers::Workers;
 use motet::node::{
-    Channel, Completion, CompletionOptions, Context, CqId, Error as NodeError, OperationId, OperationMemory, Received,
-    RecvFrom, Status, deadline_in,
+    Channel, Completion, Context, CqId, Error as NodeError, LinkId, OperationId, Received, RecvFrom, Status,
+    deadline_in,
 };
+use paused::Pause;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use unwanted::Unwanted;
 
 /// First packets that are received ahead, where a thread receives.
 const AHEAD: usize = 8;
-/// How often memory is looked for while data wait for it, ns.
+/// How often memory is looked for while data wait for it, and first packets while none are received ahead, ns.
 const MEMORY_POLL_NS: u64 = 1_000_000;
-/// How often a wait looks at full lines, and at operations beside first packets, ns.
+/// How often a wait looks at lines of a channel that are full, and at operations beside first packets, ns.
 const LOOK_NS: u64 = 20_000_000;
-/// What a completion is of: the first packet of one of [`AHEAD`] receives, a late reply, or data that no handler gets. Larger numbers: the data of a
-/// request.
+/// After such a time without completions a thread looks whether its receives of first packets are all held up, ns.
+const STOPPED_LOOK_NS: u64 = 100_000_000;
+/// What a completion is of: the first packet of one of [`AHEAD`] receives, a late reply, data that no handler gets, or a first packet that was held. Larger
+/// numbers: the data of a request.
 const LATE: u64 = AHEAD as u64;
 const UNWANTED: u64 = LATE + 1;
-const FIRST_REQUEST: u64 = LATE + 2;
+const HELD: u64 = LATE + 2;
+const FIRST_REQUEST: u64 = LATE + 3;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -69,9 +78,10 @@ pub struct Receiver {
     pub cq: CqId,
     /// The operations of the receives of first packets.
     posted: [AtomicU32; AHEAD],
-    /// Receives that are not posted while a line is full.
-    unposted: Mutex<Vec<(u64, Vec<u8>)>>,
     lines: Mutex<Lines>,
+    /// Locked after the lines.
+    pause: Mutex<Pause>,
+    unwanted: Mutex<Unwanted>,
     /// Requests in lines.
     in_line: AtomicUsize,
     /// Operations of the queue beside the receives of first packets.
@@ -80,8 +90,10 @@ pub struct Receiver {
     last_number: AtomicU64,
     /// Whether data wait for memory.
     waits: AtomicBool,
-    /// Whether a line is full.
-    is_full: AtomicBool,
+    /// Whether receives of first packets are not posted, because a link is full or the node has no operations left.
+    is_paused: AtomicBool,
+    /// Whether the thread that receives from a channel handles something, and takes no data meanwhile.
+    is_busy: Arc<AtomicBool>,
 }
 
 impl Receiver {
@@ -93,34 +105,39 @@ impl Receiver {
             source,
             cq,
             posted: Default::default(),
-            unposted: Mutex::default(),
             lines: Mutex::default(),
+            pause: Mutex::default(),
+            unwanted: Mutex::default(),
             in_line: AtomicUsize::new(0),
             others: AtomicUsize::new(0),
             last_number: AtomicU64::new(FIRST_REQUEST),
             waits: AtomicBool::new(false),
-            is_full: AtomicBool::new(false),
+            is_paused: AtomicBool::new(false),
+            is_busy: Arc::default(),
         };
-        if let Source::Posted(_) = source {
-            for at in 0..AHEAD {
-                receiver.post_first(at as u64, first_buffer())?;
+        let posted = (0..AHEAD as u64).try_for_each(|at| receiver.post_first(at, first_buffer()));
+        match posted {
+            Ok(()) => Ok(receiver),
+            Err(error) => {
+                receiver.end();
+                Err(error)
             }
         }
-        Ok(receiver)
     }
 
     /// Waits for something to arrive, and handles it. False: nothing has, until CLOCK_MONOTONIC passes `deadline`, or the end has come.
     #[inline]
     pub fn step(&self, deadline: Option<u64>) -> Result<bool, Error> {
         let mut deadline = deadline;
-        let mut is_full = false;
-        if self.waits.load(Ordering::Relaxed) || self.is_full.load(Ordering::Relaxed) {
+        if self.has_to_look() {
             self.look_at_lines()?;
-            is_full = self.is_full.load(Ordering::Relaxed);
+            if self.is_paused.load(Ordering::Relaxed) && !self.is_of_a_channel() {
+                return self.step_in_pause(deadline);
+            }
             let soon = deadline_in(if self.waits.load(Ordering::Relaxed) { MEMORY_POLL_NS } else { LOOK_NS });
             deadline = Some(deadline.map_or(soon, |deadline| deadline.min(soon)));
         }
-        if let (Source::Blocking(context), false) = (self.source, is_full) {
+        if let Source::Blocking(context) = self.source {
             return self.receive_first(context, deadline);
         }
         match self.shared.sender.node.wait_cq(self.cq, deadline) {
@@ -128,6 +145,22 @@ impl Receiver {
             Err(NodeError::TimedOut | NodeError::Interrupted) => Ok(false),
             Err(error) => Err(error.into()),
         }
+    }
+
+    #[inline]
+    fn has_to_look(&self) -> bool {
+        self.waits.load(Ordering::Relaxed) || self.is_paused.load(Ordering::Relaxed)
+    }
+
+    /// The link of the one channel from which this receives.
+    pub fn link(&self) -> Option<LinkId> {
+        if let Source::Posted(RecvFrom::Channel(channel)) = self.source { Some(channel.link) } else { None }
+    }
+
+    /// Whether this receives from one channel alone.
+    #[inline]
+    fn is_of_a_channel(&self) -> bool {
+        matches!(self.source, Source::Posted(RecvFrom::Channel(_)))
     }
 
     /// Waits for a first packet or a completion, by a blocking receive.
@@ -149,6 +182,7 @@ impl Receiver {
             Err(NodeError::Truncated) => count(&self.shared.sender.counters.malformed),
             Err(NodeError::TimedOut | NodeError::Interrupted) => came = self.complete_other()?,
             Err(NodeError::Lost(_) | NodeError::Closed | NodeError::Cancelled) => {} // one of many peers
+            Err(NodeError::Full) => came = self.step_in_pause(deadline)?,
             Err(error) => {
                 give_back_first(memory);
                 return Err(error.into());
@@ -173,8 +207,8 @@ impl Receiver {
         if self.others.load(Ordering::Relaxed) > 0 && self.complete_other()? {
             return Ok(true);
         }
-        if self.is_full.load(Ordering::Relaxed) {
-            return Ok(false);
+        if self.is_paused.load(Ordering::Relaxed) {
+            return self.take_first();
         }
         match self.shared.sender.node.peek(RecvFrom::Any(context), 0, ENDPOINT_BITS)? {
             Some(_) => self.receive_first(context, Some(0)),
@@ -184,7 +218,7 @@ impl Receiver {
 
     /// Makes progress once, and handles all that has arrived.
     pub fn serve(&self) -> Result<usize, Error> {
-        if self.waits.load(Ordering::Relaxed) || self.is_full.load(Ordering::Relaxed) {
+        if self.has_to_look() {
             self.look_at_lines()?;
         }
         self.shared.sender.node.progress()?;
@@ -199,7 +233,8 @@ impl Receiver {
     pub fn run(&self) {
         let is_over = || self.shared.ended.load(Ordering::Relaxed);
         while !is_over() {
-            if self.step(None).is_err() {
+            let look = (!self.is_of_a_channel()).then(|| deadline_in(STOPPED_LOOK_NS));
+            if self.step(look).and_then(|came| if came { Ok(()) } else { self.look_at_receives() }).is_err() {
                 break;
             }
         }
@@ -212,10 +247,22 @@ impl Receiver {
             }
         }
         *self.lines() = Lines::default();
+        self.drop_held();
     }
 
     #[inline]
     fn completed(&self, completion: Completion) -> Result<(), Error> {
+        if !self.is_of_a_channel() {
+            return self.handle_completion(completion);
+        }
+        self.is_busy.store(true, Ordering::Relaxed);
+        let handled = self.handle_completion(completion);
+        self.is_busy.store(false, Ordering::Relaxed);
+        handled
+    }
+
+    #[inline]
+    fn handle_completion(&self, completion: Completion) -> Result<(), Error> {
         if completion.user_data < LATE {
             return self.first_packet(completion);
         }
@@ -224,27 +271,11 @@ impl Receiver {
             LATE => {
                 count(&self.shared.sender.counters.late_replies);
                 self.drop_late(&completion);
-                Ok(())
             }
-            UNWANTED => Ok(()),
-            number => {
-                self.data(number, completion);
-                Ok(())
-            }
+            UNWANTED => self.unwanted_ended(completion.operation),
+            HELD => self.held_arrived(completion),
+            number => self.data(number, completion),
         }
-    }
-
-    #[inline]
-    fn post_first(&self, at: u64, memory: Vec<u8>) -> Result<(), Error> {
-        let Source::Posted(from) = self.source else { return Ok(()) };
-        if self.is_full.load(Ordering::Relaxed) {
-            lock(&self.unposted).push((at, memory));
-            return Ok(());
-        }
-        let options = CompletionOptions { cq: Some(self.cq), user_data: at, errors_only: false };
-        let node = &self.shared.sender.node;
-        let OperationId(posted) = node.post(from, 0, ENDPOINT_BITS, OperationMemory::Owned(memory), options)?;
-        self.posted[at as usize].store(posted, Ordering::Relaxed);
         Ok(())
     }
 
@@ -256,6 +287,7 @@ impl Receiver {
                 let _ = node.cancel(OperationId(posted.load(Ordering::Relaxed)));
             }
         }
+        self.drop_held();
         while let Ok(Some(_)) = node.test_cq(self.cq) {}
         let _ = node.remove_cq(self.cq); // data or late replies may be under way: then it stays until the node closes
     }
@@ -272,7 +304,7 @@ impl Receiver {
                     memory = first_buffer();
                 }
             }
-            (Status::Truncated, _) => count(&self.shared.sender.counters.malformed),
+            (Status::Truncated, channel) => self.too_long(channel),
             _ if self.shared.ended.load(Ordering::Relaxed) => return Err(Error::PeerGone),
             _ if matches!(self.source, Source::Posted(RecvFrom::Channel(_))) => return Err(Error::PeerGone),
             _ => {} // one of many peers
@@ -344,7 +376,7 @@ impl Receiver {
                 let ((entry, endpoint), content) = (keep(), Content::Here(data));
                 drop(running);
                 lines.push(channel, Waiting { endpoint, entry, format, reply_to, content });
-                self.note(&lines);
+                self.note(&lines, channel);
                 return;
             }
         }
@@ -379,41 +411,5 @@ impl Receiver {
         }
         memory.give_back(data.memory);
         None
-    }
-
-    /// Drops a request: its data, too, so that its sender does not wait; and says so to who has called.
-    #[cold]
-    fn refuse(&self, head: &Head<'_>, channel: Channel, reply_to: Option<ReplyTo>, status: ReplyStatus) {
-        if let Some((_, tag)) = head.apart {
-            self.receive_unwanted(channel, tag);
-        }
-        self.shared.sender.answer(reply_to, status);
-    }
-
-    /// Receives data into no memory: their send succeeds.
-    #[cold]
-    pub fn receive_unwanted(&self, channel: Channel, tag: u64) {
-        let options = CompletionOptions { cq: Some(self.cq), user_data: UNWANTED, errors_only: false };
-        let memory = OperationMemory::Owned(Vec::new());
-        if self.shared.sender.node.post(RecvFrom::Channel(channel), tag, 0, memory, options).is_ok() {
-            self.others.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// Receives the reply to a call that no longer waits for it, so that it does not stay at the engine.
-    pub fn expect_late(&self, tag: u64) -> Option<motet::node::OperationId> {
-        let options = CompletionOptions { cq: Some(self.cq), user_data: LATE, errors_only: false };
-        let (from, memory) = (RecvFrom::Any(self.shared.sender.context), OperationMemory::Owned(vec![0; 64]));
-        let posted = self.shared.sender.node.post(from, tag, 0, memory, options).ok()?;
-        self.others.fetch_add(1, Ordering::Relaxed);
-        Some(posted)
-    }
-
-    fn drop_late(&self, completion: &Completion) {
-        let bytes = completion.memory.as_deref().unwrap_or(&[]);
-        let bytes = &bytes[..bytes.len().min(completion.length as usize)];
-        if let (Some(channel), Ok((Head { apart: Some((_, tag)), .. }, _))) = (completion.channel, Head::parse(bytes)) {
-            self.receive_unwanted(channel, tag);
-        }
     }
 }

@@ -178,6 +178,26 @@ impl Routes {
         opened: impl FnOnce(Channel),
     ) -> Result<Arc<Route>, Error> {
         let peer = lock(&self.peers).entry(to.id).or_default().clone();
+        let opened = self.open_to(&peer, node, to, driver, (serve, deadline), opened);
+        if opened.is_err() {
+            // Peers name nodes for replies that are not there: such a name is not kept. The map and this thread have the peer, and threads that open it, too.
+            let mut peers = lock(&self.peers);
+            if Arc::strong_count(&peer) <= 2 && lock(&peer.routes).is_empty() {
+                peers.remove(&to.id);
+            }
+        }
+        opened
+    }
+
+    fn open_to(
+        &self,
+        peer: &Peer,
+        node: &Node,
+        to: &NodeAddress,
+        driver: Option<&str>,
+        (serve, deadline): (Serve, Deadline),
+        opened: impl FnOnce(Channel),
+    ) -> Result<Arc<Route>, Error> {
         let _opening = lock(&peer.opening);
         if let Some(route) = find(&lock(&peer.routes), driver) {
             return Ok(route);
@@ -350,4 +370,21 @@ fn connect(
         }
     }
     Err(Error::NoRoute(tried))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_are_not_there_leave_nothing() {
+        let (node, routes) = (Node::open("").unwrap(), Routes::default());
+        let serve = Serve::Tagged(node.context().unwrap());
+        for number in 0..10 {
+            let to = NodeAddress { id: NodeId([number; 16]), address: "shm://not-there".into() };
+            let limit = Deadline::within(Some(Duration::from_secs(10)));
+            routes.open(&node, &to, None, (serve, limit), |_| {}).unwrap_err();
+        }
+        assert_eq!(lock(&routes.peers).len(), 0);
+    }
 }

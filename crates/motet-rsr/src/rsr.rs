@@ -2,6 +2,7 @@
 
 use crate::buffer::Buffer;
 use crate::call::{Caller, LateReplies, Reply};
+use crate::counters::count;
 use crate::deadline::Deadline;
 use crate::endpoint::{Endpoint, Handlers};
 use crate::error::Error;
@@ -20,6 +21,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Channels of a link that get a thread each. A peer needs one or two, and some more when it attaches again.
+const MAX_THREADS_OF_A_LINK: usize = 16;
 /// How often the thread that accepts channels looks for the end.
 const ACCEPT_LIMIT: Duration = Duration::from_millis(50);
 
@@ -249,13 +252,25 @@ impl ChannelThreads {
         if shared.ended.load(Ordering::SeqCst) {
             return;
         }
+        let node = &shared.sender.node;
+        if threads.iter().filter(|(receiver, _)| receiver.link() == Some(channel.link)).count() >= MAX_THREADS_OF_A_LINK
+        {
+            count(&shared.sender.counters.malformed);
+            let _ = node.disconnect(channel.link);
+            return;
+        }
         let Ok(receiver) = Receiver::start(shared, Source::Posted(RecvFrom::Channel(channel))).map(Arc::new) else {
+            let _ = node.close_channel(channel); // its peer does not wait for what is not received
             return;
         };
         let runs = receiver.clone();
         let thread = std::thread::Builder::new().name("motet-rsr-channel".to_owned());
-        if let Ok(thread) = thread.spawn(move || runs.run()) {
-            threads.push((receiver, thread));
+        match thread.spawn(move || runs.run()) {
+            Ok(thread) => threads.push((receiver, thread)),
+            Err(_) => {
+                receiver.end();
+                let _ = node.close_channel(channel);
+            }
         }
     }
 }

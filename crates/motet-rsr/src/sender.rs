@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often a request that has not left is sent again, by another link.
 const MAX_ATTEMPTS: usize = 2;
@@ -30,9 +30,6 @@ pub enum ReplyTo {
     /// Back by the channel of the request, with this tag.
     Back(Channel, u64),
 }
-
-/// A limit that is none.
-const A_YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 thread_local! {
     /// The sender for which this thread has prepared a number, and the number of the next reply. 0: none.
@@ -385,9 +382,7 @@ impl Sender {
             let head = Head::reply(status).write(&mut memory);
             messages.push_back((endpoint, buffer.with_pieces(head, |pieces| pieces.concat())));
         }
-        let limit = Duration::from_nanos(self.options.reply_limit_ns);
-        let until = Instant::now().checked_add(limit).unwrap_or_else(|| Instant::now() + A_YEAR);
-        delayed::Reply { messages, until }
+        delayed::Reply { messages, limit: Duration::from_nanos(self.options.reply_limit_ns) }
     }
 
     /// Sends a reply to a startpoint.

@@ -198,6 +198,51 @@ fn senders_that_are_stopped_within_long_requests_stop_no_other() {
     }
 }
 
+/// What the process below answers, bytes.
+const PART: usize = 300_000;
+
+/// A process with little memory and little patience, which answers a part of what it is sent.
+#[test]
+fn impatient_process() {
+    let Some(_) = word() else { return };
+    let rsr = attach(Options { memory: 8 << 20, reply_limit_ns: 500_000_000, ..Options::default() });
+    let answer = |request: &mut Request<'_>| {
+        let block = request.reader().get_block().unwrap().to_vec();
+        request.reply(Buffer::new().put_block(&block[..PART])).unwrap();
+    };
+    let endpoint = rsr.endpoint(Handlers::new().on(1, answer)).unwrap();
+    say(&endpoint.startpoint().unwrap().to_text());
+    while hear().is_some() {}
+    drop(endpoint);
+    assert_eq!(rsr.counts().malformed, 0);
+}
+
+#[test]
+fn a_server_that_is_stopped_disconnects_no_caller() {
+    let mut server = Process::start("impatient_process", "1");
+    let start: Startpoint = server.line().parse().unwrap();
+    let ended = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let (here, block) = (attach(Options::default()), vec![1; 1_000_000]);
+                while ended.load(Ordering::SeqCst) == 0 {
+                    let reply = here.call(&start, 1, Buffer::new().put_block(&block), LIMIT).unwrap();
+                    assert_eq!(reply.reader().get_block().unwrap().len(), PART);
+                }
+            });
+        }
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(100));
+            server.stop();
+            std::thread::sleep(Duration::from_secs(1));
+            server.go_on();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        ended.store(1, Ordering::SeqCst);
+    });
+}
+
 /// A process that sends long requests from three threads, without end.
 #[test]
 fn sending_process() {

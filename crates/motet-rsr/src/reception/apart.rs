@@ -6,7 +6,9 @@ use crate::error::Error;
 use crate::lines::{Lines, Waiting};
 use crate::memory::give_back_first;
 use crate::request::Data;
-use motet::node::{Channel, Completion, CompletionOptions, OperationMemory, RecvFrom, Status};
+use motet::node::{
+    Channel, Completion, CompletionOptions, Error as NodeError, LinkId, OperationMemory, RecvFrom, Status,
+};
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -17,29 +19,29 @@ impl Receiver {
     }
 
     /// Notes what threads look at without the lock.
-    pub(super) fn note(&self, lines: &Lines) {
+    pub(super) fn note(&self, lines: &Lines, channel: Channel) {
         self.in_line.store(lines.count(), Ordering::Relaxed);
-        if lines.is_full() {
-            self.is_full.store(true, Ordering::Relaxed); // until `look_at_lines`
+        if lines.is_full(channel.link) {
+            self.is_paused.store(true, Ordering::Relaxed); // until `look_at_lines`
         }
     }
 
     pub(super) fn announce(&self, channel: Channel, waiting: Waiting) {
         let mut lines = self.lines();
         if !lines.push(channel, waiting) {
-            self.disconnect(&mut lines, channel);
+            self.disconnect(&mut lines, channel.link);
         }
         self.receive_data(&mut lines, channel);
-        self.note(&lines);
+        self.note(&lines, channel);
         drop(lines);
         self.run_next(channel);
     }
 
     /// Ends the link to a peer that keeps to no bounds. Its receives end with that, also those that have got a part of their data: a closed channel would leave them.
     #[cold]
-    fn disconnect(&self, lines: &mut Lines, channel: Channel) {
-        lines.abandon(channel);
-        if self.shared.sender.node.disconnect(channel.link).is_ok() {
+    pub(super) fn disconnect(&self, lines: &mut Lines, link: LinkId) {
+        lines.abandon(link);
+        if self.shared.sender.node.disconnect(link).is_ok() {
             count(&self.shared.sender.counters.malformed);
         }
     }
@@ -48,11 +50,14 @@ impl Receiver {
     fn receive_data(&self, lines: &mut Lines, channel: Channel) {
         let Shared { sender, memory, .. } = &*self.shared;
         let (waits, gone) = lines.receive(channel, |length, tag| {
-            let lease = memory.lease(channel, length)?;
+            let lease = memory.lease(channel.link, length, &self.is_busy)?;
             let number = self.last_number.fetch_add(1, Ordering::Relaxed).max(FIRST_REQUEST);
             let options = CompletionOptions { cq: Some(self.cq), user_data: number, errors_only: false };
             let into = OperationMemory::Owned(memory.long(length));
             let posted = sender.node.post(RecvFrom::Channel(channel), tag, 0, into, options);
+            if posted == Err(NodeError::Full) {
+                return None; // later
+            }
             self.others.fetch_add(usize::from(posted.is_ok()), Ordering::Relaxed);
             Some(posted.ok().map(|_| (number, lease)))
         });
@@ -67,7 +72,7 @@ impl Receiver {
         loop {
             let mut lines = self.lines();
             let next = lines.next(channel);
-            self.note(&lines);
+            self.note(&lines, channel);
             drop(lines);
             let Some(job) = next else { return };
             if let Some(first) = self.dispatch(job) {
@@ -76,7 +81,8 @@ impl Receiver {
         }
     }
 
-    /// Looks for memory again, ends links to peers whose lines are stuck or whose data hold it and do not arrive, and receives again when no line is full any more.
+    /// Looks for memory again, ends links to peers whose data do not arrive while other data wait for memory or requests behind them fill their line, and receives
+    /// first packets again when no link is full any more.
     #[cold]
     pub(super) fn look_at_lines(&self) -> Result<(), Error> {
         let mut lines = self.lines();
@@ -84,20 +90,14 @@ impl Receiver {
         let waiting = lines.without_memory();
         waiting.iter().for_each(|channel| self.receive_data(&mut lines, *channel));
         let limit = Duration::from_nanos(self.shared.sender.options.reply_limit_ns);
-        let mut stuck = lines.stuck(limit);
-        if self.waits.load(Ordering::Relaxed) {
-            stuck.extend(self.shared.memory.overdue(limit));
-        }
-        stuck.into_iter().for_each(|channel| self.disconnect(&mut lines, channel));
-        self.is_full.store(lines.is_full(), Ordering::Relaxed);
-        self.note(&lines);
+        let waits = self.waits.load(Ordering::Relaxed);
+        let overdue = self.shared.memory.overdue(limit, |link| waits || lines.is_full(link));
+        overdue.into_iter().for_each(|link| self.disconnect(&mut lines, link));
         drop(lines);
         waiting.into_iter().for_each(|channel| self.run_next(channel));
-        if !self.is_full.load(Ordering::Relaxed) {
-            let unposted = std::mem::take(&mut *lock(&self.unposted));
-            unposted.into_iter().try_for_each(|(at, memory)| self.post_first(at, memory))?;
-        }
-        Ok(())
+        let lines = self.lines();
+        self.in_line.store(lines.count(), Ordering::Relaxed);
+        self.resume(&lines)
     }
 
     /// The data of a request are here, or will not come.
